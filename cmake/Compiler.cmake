@@ -1,0 +1,19 @@
+# Compiler switches for the whole tree: launcher, linker, sanitizers.
+find_program(PENSTOCK_CCACHE ccache)
+if(PENSTOCK_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # Paths relative to the source tree, so that build folders share objects.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+      "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${PENSTOCK_CCACHE}")
+endif()
+find_program(PENSTOCK_MOLD mold)
+if(PENSTOCK_MOLD AND NOT PENSTOCK_SANITIZE)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")  # keeps assertions of ours; NDEBUG stays off on purpose
+set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
+
+if(PENSTOCK_SANITIZE)
+  add_compile_options(-fsanitize=${PENSTOCK_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${PENSTOCK_SANITIZE})
+endif()

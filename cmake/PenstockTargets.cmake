@@ -1,0 +1,46 @@
+# Functions that declare the targets of Penstock: one place for warnings, include paths, labels.
+
+# The switches that only our own targets get.
+add_library(penstock_warnings INTERFACE)
+target_compile_options(penstock_warnings INTERFACE -Wall -Wextra -Wno-sign-compare -Werror=return-type
+  -Werror=unused-result)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  target_compile_options(penstock_warnings INTERFACE -Wthread-safety -Werror=thread-safety)
+endif()
+
+# penstock_library(room SOURCES a.cc ... DEPENDS penstock::base ... PRIVATE_DEPENDS ...)
+# Declares the room's static library penstock_<room> with alias penstock::<room>.
+function(penstock_library room)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  add_library(penstock_${room} STATIC ${arg_SOURCES})
+  add_library(penstock::${room} ALIAS penstock_${room})
+  target_include_directories(penstock_${room} PUBLIC "$<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>")
+  target_link_libraries(penstock_${room} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_PRIVATE_DEPENDS} penstock_warnings)
+endfunction()
+
+# penstock_test(name SOURCES a_test.cc ... DEPENDS ... [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT A=1 ...])
+# Declares a GoogleTest program and registers it with ctest as one test.
+function(penstock_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ENVIRONMENT" ${ARGN})
+  if(NOT PENSTOCK_TESTS)
+    return()
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} GTest::gmock GTest::gtest_main penstock_warnings)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+    ENVIRONMENT "${arg_ENVIRONMENT}")
+endfunction()
+
+# penstock_bench(name SOURCES ... DEPENDS ...) declares a benchmark program; it is not run by ctest.
+function(penstock_bench name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  if(NOT PENSTOCK_BENCH)
+    return()
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} penstock_warnings)
+endfunction()

@@ -1,0 +1,37 @@
+#include "engine/base/clock.h"
+
+#include <ctime>
+#include <limits>
+
+#include "absl/time/clock.h"
+
+namespace penstock {
+namespace {
+
+class MachineClock : public Clock {
+ public:
+  int64_t NowNanos() override {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  }
+
+  absl::Time WallNow() override { return absl::Now(); }
+
+  bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, int64_t deadline_nanos) override {
+    if (deadline_nanos == std::numeric_limits<int64_t>::max()) {
+      mutex->Await(condition);
+      return true;
+    }
+    return mutex->AwaitWithTimeout(condition, absl::Nanoseconds(deadline_nanos - NowNanos()));
+  }
+};
+
+}  // namespace
+
+Clock* RealClock() {
+  static MachineClock* clock = new MachineClock;
+  return clock;
+}
+
+}  // namespace penstock

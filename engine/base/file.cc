@@ -1,0 +1,146 @@
+#include "engine/base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+absl::Status FromErrno(std::string_view operation, const std::string& path, int error) {
+  const std::string message =
+      absl::StrCat(absl::string_view(operation.data(), operation.size()), ": ", std::strerror(error));
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
+    return Error(absl::StatusCode::kResourceExhausted, "STORAGE_FULL", message).With("path", path);
+  }
+  const absl::StatusCode code = error == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kInternal;
+  return WithValue(absl::Status(code, message), "path", path);
+}
+
+class PosixWritableFile : public WritableFile {
+ public:
+  PosixWritableFile(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  ~PosixWritableFile() override {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+
+  absl::Status Append(std::string_view bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(descriptor_, bytes.data(), std::min<size_t>(bytes.size(), 1 << 30));
+      if (written < 0) {
+        if (errno == EINTR) continue;
+        return FromErrno("write", path_, errno);
+      }
+      bytes.remove_prefix(static_cast<size_t>(written));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Sync() override {
+    return ::fdatasync(descriptor_) == 0 ? absl::OkStatus() : FromErrno("sync", path_, errno);
+  }
+
+  absl::Status Close() override {
+    const int result = ::close(std::exchange(descriptor_, -1));
+    return result == 0 ? absl::OkStatus() : FromErrno("close", path_, errno);
+  }
+
+ private:
+  int descriptor_;
+  const std::string path_;
+};
+
+absl::Status SyncDirectory(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return FromErrno("open directory", path, errno);
+  const int result = ::fsync(descriptor);
+  const int error = errno;
+  ::close(descriptor);
+  return result == 0 ? absl::OkStatus() : FromErrno("sync directory", path, error);
+}
+
+class PosixFileSystem : public FileSystem {
+ public:
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (descriptor < 0) return FromErrno("create", path, errno);
+    return std::make_unique<PosixWritableFile>(descriptor, path);
+  }
+
+  absl::StatusOr<std::string> Read(const std::string& path) override {
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) return FromErrno("open", path, errno);
+    std::string bytes;
+    struct stat info;
+    absl::Status status;
+    if (::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode)) {
+      bytes.resize(static_cast<size_t>(info.st_size));
+    } else {
+      status = FromErrno("read", path, EINVAL);
+    }
+    size_t done = 0;
+    while (status.ok() && done < bytes.size()) {
+      const ssize_t got = ::read(descriptor, bytes.data() + done, std::min<size_t>(bytes.size() - done, 1 << 30));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) status = FromErrno("read", path, errno);
+      if (got == 0) bytes.resize(done);
+      done += got > 0 ? static_cast<size_t>(got) : 0;
+    }
+    ::close(descriptor);
+    if (!status.ok()) return status;
+    return bytes;
+  }
+
+  absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override {
+    std::error_code error;
+    std::vector<std::string> names;
+    for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+      names.push_back(it->path().filename().string());
+    }
+    if (error) return FromErrno("list", directory, error.value());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  absl::Status CreateDirectories(const std::string& directory) override {
+    std::error_code error;
+    std::filesystem::create_directories(directory, error);
+    return error ? FromErrno("create directory", directory, error.value()) : absl::OkStatus();
+  }
+
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) return FromErrno("rename", to, errno);
+    return SyncDirectory(std::filesystem::path(to).parent_path().string());
+  }
+
+  absl::Status RemoveAll(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    return error ? FromErrno("remove", path, error.value()) : absl::OkStatus();
+  }
+
+  bool Exists(const std::string& path) override {
+    std::error_code error;
+    return std::filesystem::exists(path, error);
+  }
+};
+
+}  // namespace
+
+FileSystem* RealFileSystem() {
+  static PosixFileSystem* files = new PosixFileSystem;
+  return files;
+}
+
+}  // namespace penstock

@@ -1,0 +1,47 @@
+#pragma once
+
+// Files, injected: what is written durably goes through FileSystem, so that tests can fill the disk or tear a write.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace penstock {
+
+// A file that is being written. The destructor closes it; data is durable only after Sync().
+//
+// Fails:     RESOURCE_EXHAUSTED / STORAGE_FULL when the disk or quota is full; INTERNAL for other faults of the machine.
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+  virtual absl::Status Append(std::string_view bytes) = 0;
+  virtual absl::Status Sync() = 0;
+  virtual absl::Status Close() = 0;
+};
+
+// The file operations that durable state needs.
+//
+// Threads:   any method from any thread.
+// Fails:     NOT_FOUND for a missing path; otherwise as WritableFile. Messages name the operation, never the path: they
+//            may reach a client. The path is in the value "path", which the edges drop.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
+  virtual absl::StatusOr<std::string> Read(const std::string& path) = 0;
+  virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;  // names, sorted
+  virtual absl::Status CreateDirectories(const std::string& directory) = 0;
+  virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;  // atomic; syncs the parent
+  virtual absl::Status RemoveAll(const std::string& path) = 0;                      // missing is OK
+  virtual bool Exists(const std::string& path) = 0;
+};
+
+// The machine's files. One instance, never destroyed.
+FileSystem* RealFileSystem();
+
+}  // namespace penstock
