@@ -1,0 +1,91 @@
+#include "engine/base/option_map.h"
+
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/error.h"
+
+namespace penstock {
+
+std::string OptionText(const OptionValue& value) {
+  if (const bool* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const int64_t* whole = std::get_if<int64_t>(&value)) return absl::StrCat(*whole);
+  if (const double* number = std::get_if<double>(&value)) return absl::StrCat(*number);
+  return std::get<std::string>(value);
+}
+
+const OptionValue* OptionReader::Find(const std::string& name) {
+  read_.insert(name);
+  auto found = options_.find(name);
+  return found == options_.end() ? nullptr : &found->second;
+}
+
+void OptionReader::Fault(const std::string& name, const std::string& problem) {
+  if (!first_.ok()) return;
+  const std::string field = absl::StrCat(path_, "[", name, "]");
+  const std::string value = OptionText(options_.at(name));
+  first_ = Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+                 absl::StrCat(field, ": ", problem, ", got ", value))
+               .With("field", field)
+               .With("value", value);
+}
+
+int64_t OptionReader::Int(const std::string& name, int64_t fallback, int64_t least, int64_t most) {
+  const OptionValue* value = Find(name);
+  if (value == nullptr) return fallback;
+  const int64_t* whole = std::get_if<int64_t>(value);
+  if (whole == nullptr) {
+    Fault(name, "must be a whole number");
+    return fallback;
+  }
+  if (*whole < least || *whole > most) {
+    Fault(name, absl::StrCat("must lie in [", least, ", ", most, "]"));
+    return fallback;
+  }
+  return *whole;
+}
+
+double OptionReader::Double(const std::string& name, double fallback, double least, double most) {
+  const OptionValue* value = Find(name);
+  if (value == nullptr) return fallback;
+  double number;
+  if (const double* real = std::get_if<double>(value)) {
+    number = *real;
+  } else if (const int64_t* whole = std::get_if<int64_t>(value)) {
+    number = static_cast<double>(*whole);
+  } else {
+    Fault(name, "must be a number");
+    return fallback;
+  }
+  if (!std::isfinite(number) || number < least || number > most) {
+    Fault(name, absl::StrCat("must lie in [", least, ", ", most, "]"));
+    return fallback;
+  }
+  return number;
+}
+
+bool OptionReader::Bool(const std::string& name, bool fallback) {
+  const OptionValue* value = Find(name);
+  if (value == nullptr) return fallback;
+  const bool* flag = std::get_if<bool>(value);
+  if (flag == nullptr) {
+    Fault(name, "must be true or false");
+    return fallback;
+  }
+  return *flag;
+}
+
+absl::Status OptionReader::Finish() {
+  if (!first_.ok()) return first_;
+  for (const auto& [name, value] : options_) {
+    if (read_.count(name) == 0) {
+      Fault(name, absl::StrCat("is not known; known are ", absl::StrJoin(read_, ", ")));
+      return first_;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

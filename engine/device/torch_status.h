@@ -1,0 +1,24 @@
+#pragma once
+
+// The one place where LibTorch's exceptions become a Status.
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace penstock {
+
+// Runs `body`, under which LibTorch, layers and autograd functions may throw.
+//
+// Fails:     RESOURCE_EXHAUSTED / HOST_MEMORY for std::bad_alloc and the allocator's own failure; INVALID_ARGUMENT /
+//            TENSOR_SIGNATURE for index, type and value errors that the caller's data causes; INTERNAL / BUG for the rest.
+//            The message holds the first line of LibTorch's text, without paths, pointers and stacks, at most 300 bytes;
+//            the whole text goes to the log.
+absl::Status RunTorch(const std::function<void()>& body);
+
+// The first line of a library's text, cleaned of paths, pointers and unprintable bytes, at most 300 bytes.
+std::string CleanFirstLine(std::string_view text);
+
+}  // namespace penstock

@@ -1,0 +1,42 @@
+#pragma once
+
+// The threads of the devices: one per device, shared by all pipelines, or none at all in serial mode.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
+#include "engine/device/device.h"
+
+namespace penstock {
+
+class Clock;
+class DeviceWorker;
+
+// Owns one DeviceWorker per device.
+//
+// Threads:   any method from any thread. In serial mode nothing runs until somebody calls Wait(), and then on that thread,
+//            in the order of the devices: failures repeat exactly.
+// Lifecycle: outlives every pipeline; the destructor joins the threads.
+class DevicePool {
+ public:
+  enum class Mode { kThreads, kSerial };
+  DevicePool(std::vector<Device> devices, Mode mode, Clock* clock);
+  ~DevicePool();
+
+  const std::vector<Device>& devices() const { return devices_; }
+  // The worker of a device, or NOT_FOUND / SPEC_INVALID naming it.
+  absl::StatusOr<DeviceWorker*> Find(const std::string& device) const;
+  // Waits for `done`; in serial mode it runs the devices' work meanwhile.
+  void Wait(absl::Notification& done);
+  Mode mode() const { return mode_; }
+
+ private:
+  const std::vector<Device> devices_;
+  const Mode mode_;
+  std::vector<std::unique_ptr<DeviceWorker>> workers_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,139 @@
+#pragma once
+
+// A model cut into stages, ready to train and infer. The main path: scatter, run a schedule, gather.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/exec/cancel_token.h"
+#include "engine/exec/pipeline_spec.h"
+#include "engine/model/model_spec.h"
+#include "engine/plan/plan.h"
+#include "engine/tensor/named_tensors.h"
+
+namespace penstock {
+
+class Clock;
+class DevicePool;
+class PipelineMetrics;
+
+// What a training call asks for beyond its tensors. Unset fields mean: as the pipeline.
+struct ContributionRequest {
+  NamedTensors inputs;
+  at::Tensor target;
+  std::optional<LossSpec> loss;
+  std::optional<int> micro_batches;
+  std::optional<int64_t> total_rows;      // of the whole step; unset: this call's rows
+  std::optional<int64_t> total_elements;  // counted elements of the whole step, where labels are ignored
+  std::vector<std::string> outputs;       // to keep
+  std::shared_ptr<CancelToken> cancel;    // may be null
+};
+
+struct StepRequest {
+  std::optional<double> learning_rate;
+  std::optional<double> clip_norm;
+};
+
+struct ForwardRequest {
+  NamedTensors inputs;
+  std::optional<int> micro_batches;
+  std::vector<std::string> outputs;  // wanted; empty: all
+  std::shared_ptr<CancelToken> cancel;
+};
+
+// What a run did.
+struct RunOutcome {
+  std::optional<double> loss;
+  std::optional<double> gradient_norm;
+  std::optional<bool> applied;
+  std::optional<double> learning_rate;
+  int64_t step = 0;  // finished optimizer steps after the run
+  int64_t rows = 0;
+  int micro_batches = 0;
+  double seconds = 0;
+  double measured_bubble = 0;
+  NamedTensors outputs;
+};
+
+// The activations that a Forward keeps for its Backward. Opaque; freed with the last reference.
+class Graph;
+struct ForwardOutcome {
+  NamedTensors outputs;
+  std::shared_ptr<Graph> graph;
+  int64_t step = 0;
+};
+
+// A model cut into stages on devices.
+//
+// Model:     stages (layers, parameters, optimizer state), one per entry of the plan; a schedule per (call kind, m); at
+//            most one training run at a time, and any number of inference runs beside it. Weights change only inside an
+//            optimizer step, which waits for the open inference runs and holds back new ones: an inference sees the
+//            weights of one finished step on every stage.
+// Owns:      its stages and their tensors. DevicePool, Clock and PipelineMetrics outlive it.
+// Threads:   Training calls (all but InferAsync and the accessors) from one thread at a time; they block until the run ends.
+//            InferAsync and accessors from any thread; its callback runs on a stage's thread, must not block.
+// Lifecycle: the destructor waits for open runs.
+// Fails:     The first error wins and names stage, micro_batch and action as values of the Status; what the run had
+//            added to gradients is undone, and the pipeline is usable at once.
+class Pipeline {
+ public:
+  struct Options {
+    DevicePool* devices = nullptr;            // required
+    Clock* clock = nullptr;                   // null: the real one
+    // Called once the plan is known; answers where to count. Null: counts go nowhere.
+    std::function<std::shared_ptr<PipelineMetrics>(const Plan&)> metrics;
+  };
+
+  // Builds layers, profiles them if the cut is automatic, plans, places the stages.
+  //
+  // Fails:     SPEC_INVALID naming the field and value; MODEL_NOT_FOUND; LOSS_UNKNOWN; PLAN_DOES_NOT_FIT naming the device.
+  static absl::StatusOr<std::unique_ptr<Pipeline>> Create(const PipelineSpec& spec, Options options);
+
+  // The plan that Create would use, without placing anything.
+  static absl::StatusOr<Plan> MakePlan(const PipelineSpec& spec, const Options& options);
+
+  virtual ~Pipeline() = default;
+
+  // Adds the gradients of one mini-batch to the open accumulation. A failure adds nothing.
+  virtual absl::StatusOr<RunOutcome> ForwardBackward(ContributionRequest request) = 0;
+  // Clips and applies the accumulated gradients, then clears them. A non-finite norm applies nothing: applied = false.
+  virtual absl::StatusOr<RunOutcome> OptimizerStep(StepRequest request) = 0;
+  // Both in one schedule. Gradients are cleared whatever happens.
+  virtual absl::StatusOr<RunOutcome> TrainStep(ContributionRequest request, StepRequest step) = 0;
+  // A forward that keeps what Backward needs; dropout is on.
+  virtual absl::StatusOr<ForwardOutcome> Forward(ForwardRequest request) = 0;
+  // Adds the gradients that follow from `gradients`, one per output of the model, named as the outputs are.
+  virtual absl::StatusOr<RunOutcome> Backward(const std::shared_ptr<Graph>& graph, NamedTensors gradients,
+                                              bool retain_graph) = 0;
+  virtual void DiscardGradients() = 0;
+
+  // Runs a forward without a graph and calls `done` once, with the outputs and the step of their weights.
+  virtual void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) = 0;
+
+  // Checks inputs against the signature without running: names, types, shapes, equal rows, at least one row.
+  virtual absl::Status CheckInputs(const NamedTensors& inputs) const = 0;
+  virtual absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss, int64_t rows) const = 0;
+
+  // A copy of parameters, buffers and, if asked, optimizer state, in model order, named `layer.parameter` and
+  // `optimizer/layer.parameter/slot`. Consistent: call it between training calls.
+  virtual NamedTensors ExportState(bool with_optimizer) const = 0;
+  // Replaces all of it, all or nothing. Fails: MODEL_MISMATCH naming the first tensor that is missing, unknown or differs.
+  virtual absl::Status ImportState(const NamedTensors& state, int64_t step) = 0;
+
+  virtual int64_t step() const = 0;  // finished optimizer steps
+  virtual bool accumulating() const = 0;
+  virtual const Plan& plan() const = 0;
+  virtual const ModelSignature& signature() const = 0;
+  virtual int64_t parameter_count() const = 0;
+  // Says what idle stages wait for, outside of steps: a client that holds a graph or gradients, or an operator.
+  enum class IdleReason { kNoWork, kWaitClient, kPaused };
+  virtual void SetIdleReason(IdleReason reason) = 0;
+};
+
+}  // namespace penstock

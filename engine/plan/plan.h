@@ -1,0 +1,47 @@
+#pragma once
+
+// What the planner found, immutable: which layers stand on which stage and device, what they cost, what is predicted.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace penstock {
+
+// When activations are dropped after the forward and computed again before the backward.
+enum class CheckpointMode { kAlways, kExceptLast, kNever };
+
+// How layers are cut into stages: an explicit balance, or so many stages by measured time (0: one per device).
+struct CutSpec {
+  std::vector<int> balance;
+  int stages = 0;
+};
+
+struct ScheduleSpec {
+  std::string kind = "1f1b";
+  int micro_batches = 1;
+  CheckpointMode checkpoint = CheckpointMode::kExceptLast;
+};
+
+struct StagePlan {
+  int first_layer = 0;
+  std::vector<std::string> layers;
+  std::string device;
+  double forward_seconds = 0;  // per micro-batch, as profiled
+  double backward_seconds = 0;
+  double recompute_seconds = 0;
+  int64_t parameter_bytes = 0;
+  int64_t optimizer_bytes = 0;
+  int64_t stash_bytes = 0;            // saved by the forward of one micro-batch
+  int64_t peak_activation_bytes = 0;  // predicted from the schedule
+};
+
+struct Plan {
+  std::vector<StagePlan> stages;
+  ScheduleSpec schedule;
+  double makespan_seconds = 0;  // of one training step
+  double predicted_bubble = 0;
+  double ideal_bubble = 0;  // equal stages, backward = 2 x forward, no optimizer
+};
+
+}  // namespace penstock
