@@ -1,0 +1,287 @@
+#pragma once
+
+// What the engine and the server count, grouped by owner. Each group is a set of cells that its
+// owner writes and a scrape reads; the names that Prometheus sees stand elsewhere.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/base/clock.h"
+#include "engine/observe/histogram.h"
+#include "engine/observe/state_clock.h"
+
+namespace penstock {
+
+// The small label sets. An array of cells is indexed by the enum; kNames gives the label values in
+// the same order.
+
+enum class Phase {
+  kForward,
+  kBackward,
+  kBackwardInput,
+  kBackwardWeight,
+  kRecompute,
+  kOptimizer,
+  kInfer
+};
+inline constexpr std::array<std::string_view, 7> kPhaseNames = {
+    "forward", "backward", "backward_input", "backward_weight", "recompute", "optimizer", "infer"};
+
+enum class BatchMode { kTrain, kForward, kBackward, kInfer };
+inline constexpr std::array<std::string_view, 4> kBatchModeNames = {"train", "forward", "backward",
+                                                                    "infer"};
+
+enum class BatchOutcome { kOk, kFailed, kCancelled };
+inline constexpr std::array<std::string_view, 3> kBatchOutcomeNames = {"ok", "failed", "cancelled"};
+
+enum class NonfiniteKind { kLoss, kGradient };
+inline constexpr std::array<std::string_view, 2> kNonfiniteKindNames = {"loss", "gradient"};
+
+enum class WorkQueue { kTrain, kInfer };
+inline constexpr std::array<std::string_view, 2> kWorkQueueNames = {"train", "infer"};
+
+enum class RejectReason { kQueueFull, kQuota, kMemory, kDeadline, kDraining, kInvalid };
+inline constexpr std::array<std::string_view, 6> kRejectReasonNames = {
+    "queue_full", "quota", "memory", "deadline", "draining", "invalid"};
+
+enum class CheckpointOperation { kSave, kRestore };
+inline constexpr std::array<std::string_view, 2> kCheckpointOperationNames = {"save", "restore"};
+
+enum class HandleGauge { kPending, kReady, kFailed };
+inline constexpr std::array<std::string_view, 3> kHandleGaugeNames = {"pending", "ready", "failed"};
+
+enum class HandleTier { kDevice, kHost };
+inline constexpr std::array<std::string_view, 2> kHandleTierNames = {"device", "host"};
+
+enum class HandleEnd { kReleased, kExpired, kCancelled };
+inline constexpr std::array<std::string_view, 3> kHandleEndNames = {"released", "expired",
+                                                                    "cancelled"};
+
+enum class ReadyCondition { kConfig, kModel, kAdmission };
+inline constexpr std::array<std::string_view, 3> kReadyConditionNames = {"config", "model",
+                                                                         "admission"};
+
+// Cells by enum: cells[BatchMode::kTrain].
+template <typename Enum, typename Cell, size_t kCount>
+class CellsBy {
+ public:
+  Cell& operator[](Enum e) { return cells_[static_cast<size_t>(e)]; }
+  const Cell& operator[](Enum e) const { return cells_[static_cast<size_t>(e)]; }
+  // By position in the array of names.
+  const Cell& at(size_t i) const { return cells_[i]; }
+
+ private:
+  std::array<Cell, kCount> cells_{};
+};
+
+// Histograms of one kind of bucket, which an array can default-construct.
+struct PhaseHistogram : DurationHistogram {
+  PhaseHistogram() : DurationHistogram(PhaseBuckets()) {}
+};
+struct CallHistogram : DurationHistogram {
+  CallHistogram() : DurationHistogram(CallBuckets()) {}
+};
+struct CheckpointHistogram : DurationHistogram {
+  CheckpointHistogram() : DurationHistogram(CheckpointBuckets()) {}
+};
+
+// An instant of wall time, as seconds since 1970; 0 until the first Mark().
+class TimestampCell {
+ public:
+  void Mark(Clock* clock) {
+    unix_nanos_.store(absl::ToUnixNanos(clock->WallNow()), std::memory_order_relaxed);
+  }
+  double seconds() const {
+    return static_cast<double>(unix_nanos_.load(std::memory_order_relaxed)) * 1e-9;
+  }
+
+ private:
+  std::atomic<int64_t> unix_nanos_ = 0;
+};
+
+// One lane, as its labels tell it.
+struct LaneDescription {
+  int stage = 0;       // index of the lane in its pipeline
+  std::string device;  // "cpu:0"
+  std::string layers;  // "0-3"
+  int rank = 0;
+  std::string device_uuid;      // empty where the device has none
+  double ideal_bubble = 0;      // from the simulator with equal costs
+  double predicted_bubble = 0;  // from the simulator with profiled costs
+};
+
+// What one lane counts. The lane writes, anyone reads.
+struct LaneMetrics {
+  LaneMetrics(Clock* clock, LaneDescription description);
+
+  // An action of a phase has ended: counts its duration and marks progress.
+  void ObservePhase(Phase phase, int64_t nanos) {
+    phases[phase].Observe(nanos);
+    last_progress.Mark(clock);
+  }
+
+  Clock* const clock;
+  const LaneDescription description;
+  StateClock state;
+  CellsBy<Phase, PhaseHistogram, kPhaseNames.size()> phases;
+  TimestampCell last_progress;      // starts at creation
+  GaugeCell inflight_microbatches;  // forwards whose backward has not run
+  CounterCell recomputed_bytes;     // activations computed a second time
+  GaugeCell ideal_bubble;
+  GaugeCell predicted_bubble;
+};
+
+// One queue of a pipeline, in micro-batches.
+struct QueueMetrics {
+  GaugeCell depth;
+  GaugeCell capacity;
+  // When the head of the queue was put in, in monotonic nanoseconds of the registry's clock; kEmpty
+  // without a head.
+  static constexpr int64_t kEmpty = -1;
+  std::atomic<int64_t> oldest_nanos = kEmpty;
+  CallHistogram wait;
+
+  // 0 when empty.
+  double OldestAgeSeconds(int64_t now_nanos) const;
+};
+
+// The schedule that a pipeline runs in training.
+struct ScheduleDescription {
+  std::string kind;  // "1f1b"
+  int stages = 0;
+  int chunks = 1;  // per stage
+  int microbatches = 0;
+  std::string checkpoint_mode;  // "except_last"
+
+  bool operator==(const ScheduleDescription&) const = default;
+};
+
+// What one pipeline counts, its lanes included.
+//
+// Owns:      its lanes; their number never changes, so references to them stay good as long as this
+// lives. Threads:   cells from any thread; SetSchedule() and schedule() from any thread under a
+// lock.
+class PipelineMetrics {
+ public:
+  PipelineMetrics(Clock* clock, std::string name, const std::vector<LaneDescription>& lanes,
+                  ScheduleDescription schedule);
+
+  const std::string& name() const { return name_; }
+  int lane_count() const { return static_cast<int>(lanes_.size()); }
+  LaneMetrics& lane(int stage) { return *lanes_.at(stage); }
+  const LaneMetrics& lane(int stage) const { return *lanes_.at(stage); }
+
+  void SetSchedule(ScheduleDescription schedule) ABSL_LOCKS_EXCLUDED(mu_);
+  ScheduleDescription schedule() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The time of every lane at one instant, lane 0 first.
+  std::vector<StateTimes> LaneTimes(int64_t now_nanos) const;
+
+  // A batch has begun to run, or has ended. `duration_nanos` counts from acceptance to ready.
+  void BatchStarted(BatchMode mode);
+  void BatchEnded(BatchMode mode, BatchOutcome outcome, int64_t samples, int64_t duration_nanos);
+
+  // A save or restore has ended; a good save marks the time of the last success.
+  void CheckpointEnded(CheckpointOperation operation, bool ok, int64_t duration_nanos);
+
+  CellsBy<BatchMode, CounterCell, kBatchModeNames.size()> batches_started;
+  CellsBy<BatchMode, CellsBy<BatchOutcome, CounterCell, kBatchOutcomeNames.size()>,
+          kBatchModeNames.size()>
+      batches;
+  CellsBy<BatchMode, CounterCell, kBatchModeNames.size()> samples;
+  CellsBy<BatchMode, CallHistogram, kBatchModeNames.size()> batch_duration;
+  CellsBy<BatchMode, GaugeCell, kBatchModeNames.size()> runs_active;
+  GaugeCell step_number;
+  GaugeCell loss;
+  CellsBy<NonfiniteKind, CounterCell, kNonfiniteKindNames.size()> nonfinite_steps;
+  CellsBy<WorkQueue, QueueMetrics, kWorkQueueNames.size()> queues;
+  CellsBy<RejectReason, CounterCell, kRejectReasonNames.size()> rejected;
+  CellsBy<CheckpointOperation, CheckpointHistogram, kCheckpointOperationNames.size()>
+      checkpoint_duration;
+  CellsBy<CheckpointOperation, CounterCell, kCheckpointOperationNames.size()> checkpoint_failures;
+  TimestampCell checkpoint_last_success;  // starts at creation
+  GaugeCell checkpoint_bytes;             // of the last good save
+
+ private:
+  Clock* const clock_;
+  const std::string name_;
+  std::vector<std::unique_ptr<LaneMetrics>> lanes_;  // constant after construction
+
+  mutable absl::Mutex mu_;
+  ScheduleDescription schedule_ ABSL_GUARDED_BY(mu_);
+};
+
+// The status codes of gRPC in the order of their numbers, as label values.
+inline constexpr std::array<std::string_view, 17> kGrpcCodeNames = {
+    "OK",       "Canceled",       "Unknown",          "InvalidArgument",   "DeadlineExceeded",
+    "NotFound", "AlreadyExists",  "PermissionDenied", "ResourceExhausted", "FailedPrecondition",
+    "Aborted",  "OutOfRange",     "Unimplemented",    "Internal",          "Unavailable",
+    "DataLoss", "Unauthenticated"};
+
+// One method of the remote interface.
+struct MethodMetrics {
+  MethodMetrics(std::string type, std::string service, std::string method)
+      : type(std::move(type)), service(std::move(service)), method(std::move(method)) {}
+
+  // A call has ended with a code of gRPC; a number outside the table counts as Unknown.
+  void Handled(int code, int64_t nanos);
+
+  const std::string type;     // "unary", "server_stream", "client_stream", "bidi_stream"
+  const std::string service;  // "penstock.v1.WorkService"
+  const std::string method;   // "TrainStep"
+  CounterCell started;
+  std::array<CounterCell, kGrpcCodeNames.size()> handled_by_code;
+  CallHistogram duration;
+  CounterCell messages_received;
+  CounterCell messages_sent;
+};
+
+// What this build is.
+struct BuildDescription {
+  std::string version;
+  std::string commit;
+  std::string cuda;  // empty without CUDA
+  std::string torch;
+};
+
+// What the daemon counts beside its pipelines. One instance, in the registry.
+//
+// Threads:   cells from any thread; the other methods from any thread under a lock.
+class ServerMetrics {
+ public:
+  ServerMetrics();
+
+  CellsBy<HandleGauge, GaugeCell, kHandleGaugeNames.size()> handles;
+  CellsBy<HandleTier, GaugeCell, kHandleTierNames.size()> handle_bytes;
+  CellsBy<HandleTier, GaugeCell, kHandleTierNames.size()> handle_limit_bytes;
+  CellsBy<HandleEnd, CounterCell, kHandleEndNames.size()> handles_ended;
+  GaugeCell ready;  // 0 or 1
+  CellsBy<ReadyCondition, GaugeCell, kReadyConditionNames.size()> ready_conditions;
+
+  // Adds a method, or answers the one that is there. The reference stays good as long as this
+  // lives. Register every method at start, so that its numbers exist before its first call.
+  MethodMetrics& AddMethod(std::string_view type, std::string_view service, std::string_view method)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // The method of a path "/service/method"; the one called "other" for a path that was never added.
+  MethodMetrics& MethodOf(std::string_view path) ABSL_LOCKS_EXCLUDED(mu_);
+  // Every method, in the order of their paths.
+  std::vector<const MethodMetrics*> methods() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  void SetBuild(BuildDescription build) ABSL_LOCKS_EXCLUDED(mu_);
+  BuildDescription build() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  mutable absl::Mutex mu_;
+  std::map<std::string, std::unique_ptr<MethodMetrics>, std::less<>> methods_ ABSL_GUARDED_BY(mu_);
+  BuildDescription build_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace penstock

@@ -1,0 +1,61 @@
+#pragma once
+
+// The conserved time of one lane.
+
+#include <array>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/base/clock.h"
+#include "engine/observe/stage_state.h"
+
+namespace penstock {
+
+// Time by state, at one instant. The cells sum to at_nanos - start_nanos, exactly.
+struct StateTimes {
+  std::array<int64_t, kStageStateCount> nanos{};
+  int64_t start_nanos = 0;  // when the clock was made
+  int64_t at_nanos = 0;
+  StageState state = StageState::kSetup;  // at that instant
+
+  int64_t operator[](StageState s) const { return nanos[static_cast<size_t>(s)]; }
+  int64_t Total() const { return at_nanos - start_nanos; }
+};
+
+// Splits the time of one lane among states, without gap or overlap.
+//
+// Model:     a cell per state, the running state, and when it began. The running state is added to
+// the copy that a
+//            snapshot returns, never to the cells.
+// Owns:      nothing; the Clock must outlive it.
+// Threads:   any method from any thread. Enter() costs one short lock.
+// Lifecycle: starts in kSetup at the time of construction.
+// Units:     monotonic nanoseconds of the Clock. Times never go back: one before the last
+// transition, or before what a
+//            snapshot has already shown, counts as that one. So no reported value ever falls.
+class StateClock {
+ public:
+  explicit StateClock(Clock* clock);
+
+  // The lane is in `state` from `at_nanos` on. Entering the running state again changes nothing.
+  void Enter(StageState state, int64_t at_nanos) ABSL_LOCKS_EXCLUDED(mu_);
+  void Enter(StageState state) ABSL_LOCKS_EXCLUDED(mu_) { Enter(state, clock_->NowNanos()); }
+
+  StageState state() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  StateTimes Snapshot(int64_t now_nanos) const ABSL_LOCKS_EXCLUDED(mu_);
+  StateTimes Snapshot() const ABSL_LOCKS_EXCLUDED(mu_) { return Snapshot(clock_->NowNanos()); }
+
+ private:
+  Clock* const clock_;
+  const int64_t start_nanos_;
+
+  mutable absl::Mutex mu_;
+  std::array<int64_t, kStageStateCount> nanos_ ABSL_GUARDED_BY(mu_){};
+  StageState state_ ABSL_GUARDED_BY(mu_) = StageState::kSetup;
+  int64_t since_nanos_ ABSL_GUARDED_BY(mu_);
+  mutable int64_t shown_nanos_ ABSL_GUARDED_BY(mu_);  // the latest time that a snapshot has shown
+};
+
+}  // namespace penstock
