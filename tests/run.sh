@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Sets up, builds everything and runs every test; ends with ctest's summary and its exit code.
+#
+# The build is the one of deploy/quickstart.sh (preset release). Arguments go on to ctest: tests/run.sh -L lint.
+set -euo pipefail
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$root"
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  echo "Usage: tests/run.sh [ctest arguments]"
+  echo "Installs what is missing, builds the preset release and runs every test, for example: tests/run.sh -L lint"
+  exit 0
+fi
+
+step() { printf '\n== %s (after %d s)\n' "$1" "$SECONDS"; }
+
+deploy/setup.sh --tests
+export PATH="$root/build/deps/bin:$PATH"  # promtool, where Debian's package is not installed
+
+step "configure"
+cmake --preset release --log-level=NOTICE
+step "build"
+ninja -C build/release -j 2
+# Built here for the sake of visible progress: the tests named sanitize_* would do it without a word.
+step "build with sanitizers"
+python3 tests/lint/sanitized.py --build-only asan-ubsan
+python3 tests/lint/sanitized.py --build-only tsan
+step "test"
+exec ctest --test-dir build/release --output-on-failure "$@"
