@@ -1,0 +1,36 @@
+#pragma once
+
+// Randomness that depends on what is computed, not on when or where: a generator for each (seed, step, micro-batch, layer)
+// and draw within the layer. A recomputation repeats the forward without saved state, and results don't depend on the cut.
+
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+
+#include "engine/base/ids.h"
+
+namespace penstock {
+
+// Hands out generators for the draws of one layer in one pass over one micro-batch. Make a new one for every pass.
+//
+// Threads:   one at a time.
+class KeyedRandom {
+ public:
+  KeyedRandom(uint64_t seed, StepId step, MicrobatchIndex microbatch, LayerIndex layer)
+      : seed_(seed), step_(step), microbatch_(microbatch), layer_(layer) {}
+
+  // The generator of the next draw: the first call of a pass is draw 0, and so on.
+  at::Generator Next();
+
+ private:
+  const uint64_t seed_;
+  const StepId step_;
+  const MicrobatchIndex microbatch_;
+  const LayerIndex layer_;
+  uint64_t draw_ = 0;
+};
+
+// The generator that initialises the parameters of a layer.
+at::Generator InitialGenerator(uint64_t seed, LayerIndex layer);
+
+}  // namespace penstock

@@ -1,0 +1,34 @@
+#pragma once
+
+// Layer kinds and reference models by name.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/layer.h"
+
+namespace penstock {
+
+// A layer with its unique name.
+struct NamedLayer {
+  std::string name;
+  std::unique_ptr<Layer> layer;
+};
+
+// The layers of a specification: a reference model expanded, or the explicit list; names filled in where empty.
+//
+// Fails:     MODEL_NOT_FOUND (INVALID: neither or both given: SPEC_INVALID); duplicate names; none or more than 4,096 layers.
+absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec);
+
+// Builds every layer with weights that depend only on (seed, position, options).
+//
+// Fails:     SPEC_INVALID naming field and value, for an unknown kind too, with the known ones.
+absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>& specs, uint64_t seed);
+
+std::vector<std::string> LayerKinds();       // sorted
+std::vector<std::string> ReferenceModels();  // sorted
+
+}  // namespace penstock

@@ -1,0 +1,20 @@
+#pragma once
+
+// The global gradient norm: the norm of the per-parameter norms in model order, so that it doesn't depend on the cut.
+
+#include <vector>
+
+#include "engine/tensor/named_tensors.h"
+
+namespace penstock {
+
+// The 2-norm of each parameter's gradient as float32 scalars, in order; a parameter without gradient has none. May throw.
+std::vector<at::Tensor> GradientNorms(const NamedTensors& parameters);
+
+// The norm of all norms, in the order given (that of the model). 0 if there are none. May throw.
+double GlobalNorm(const std::vector<at::Tensor>& norms);
+
+// The factor by which gradients shrink: min(1, clip / (norm + 1e-6)); 1 if clip is 0.
+double ClipScale(double norm, double clip);
+
+}  // namespace penstock
