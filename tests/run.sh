@@ -17,10 +17,8 @@ step() { printf '\n== %s (after %d s)\n' "$1" "$SECONDS"; }
 deploy/setup.sh --tests
 export PATH="$root/build/deps/bin:$PATH"  # promtool, where Debian's package is not installed
 
-step "configure"
-cmake --preset release --log-level=NOTICE
 step "build"
-ninja -C build/release -j 2
+deploy/build.sh release
 # Built here for the sake of visible progress: the tests named sanitize_* would do it without a word.
 step "build with sanitizers"
 python3 tests/lint/sanitized.py --build-only asan-ubsan

@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# From nothing to a trained model: sets up, builds, starts a daemon with two CPU devices, trains a byte-level GPT on text
+# through it, lets it continue a prompt, says where the time went, and stops the daemon.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+Usage: deploy/quickstart.sh [--text FILE] [--steps N] [--keep] [--json FILE]
+
+  --text FILE   train on this file (default: the licence texts that Debian installs everywhere)
+  --steps N     training steps (default: 200)
+  --keep        leave the daemon running, with the trained model in it
+  --json FILE   write steps, losses, speed, bubble and the time of each stage as one JSON document
+TEXT
+}
+refuse() { echo "quickstart: $*" >&2; usage >&2; exit 2; }
+say() { printf '\n== %s\n' "$*"; }
+fail() { echo "quickstart: $*" >&2; exit 1; }
+
+text="" steps=200 keep=false json=""
+while (($#)); do
+  option="$1" value=""
+  case "$option" in
+    --*=*) value="${option#*=}" option="${option%%=*}" ;;
+    --text | --steps | --json) (($# > 1)) || refuse "$option needs a value"; value="$2"; shift ;;
+  esac
+  shift
+  case "$option" in
+    --text) text="$value" ;;
+    --steps) steps="$value" ;;
+    --json) json="$value" ;;
+    --keep) [[ -z $value ]] || refuse "--keep takes no value, got '$value'"; keep=true ;;
+    -h | --help) usage; exit 0 ;;
+    *) refuse "unknown option '$option'" ;;
+  esac
+  case "$option" in --text | --json) [[ -n $value ]] || refuse "$option needs a value" ;; esac
+done
+[[ $steps =~ ^[1-9][0-9]{0,6}$ ]] || refuse "--steps must be a number from 1 to 9999999, got '$steps'"
+if [[ -n $text ]]; then
+  [[ -f $text && -r $text ]] || refuse "--text must be a file that can be read, got '$text'"
+  text="$(realpath "$text")"
+fi
+if [[ -n $json ]]; then
+  json="$(realpath --canonicalize-missing "$json")"
+  [[ -d $(dirname "$json") && -w $(dirname "$json") && ! -d $json ]] ||
+    refuse "--json must be a file in a folder that can be written to, got '$json'"
+fi
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+say "Set-up"
+deploy/setup.sh
+
+say "Build (the first time takes some minutes)"
+deploy/build.sh release penstockd penstock
+penstockd="$PWD/build/release/server/penstockd"
+penstock="$PWD/build/release/client/cli/penstock"
+
+# --- the daemon ---------------------------------------------------------------------------------------------------------
+
+mkdir -p build/quickstart
+folder="$(mktemp -d "$PWD/build/quickstart/run.XXXXXX")"
+log="$folder/penstockd.log"
+daemon=""
+
+# Stops the daemon as an operator would, and says so if it does not end well.
+stop_daemon() {
+  [[ -n $daemon ]] || return 0
+  local id="$daemon" code=0
+  daemon=""
+  kill -TERM "$id" 2>/dev/null || true
+  (sleep 60 && kill -KILL "$id") >/dev/null 2>&1 &
+  local guard=$!
+  wait "$id" || code=$?
+  pkill -P "$guard" 2>/dev/null || true
+  kill "$guard" 2>/dev/null || true
+  ((code == 0)) || { echo "quickstart: the daemon ended with code $code" >&2; return 1; }
+}
+finish() {
+  local code=$?
+  trap - EXIT INT TERM HUP
+  stop_daemon || code=1
+  if ((code != 0)) && [[ -s $log ]]; then
+    echo "quickstart: stopped; the daemon's last lines (all of them: $log):" >&2
+    tail -n 15 "$log" >&2
+  elif ! $keep; then
+    rm -rf "$folder"
+  fi
+  exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# The first two free ports from 8470 on (8473 is the usual one for metrics).
+read -r port metrics_port < <(/usr/bin/python3 - <<'PYTHON'
+import socket
+
+def free(port):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+ports = [p for p in range(8470, 9470) if free(p)]
+metrics = next((p for p in ports[1:] if p >= 8473), None)
+if metrics is not None:
+    print(ports[0], metrics)
+PYTHON
+) || fail "no free port from 8470 to 9469 on 127.0.0.1."
+address="127.0.0.1:$port"
+metrics="127.0.0.1:$metrics_port"
+client() { "$penstock" --server "$address" "$@"; }
+
+say "Start penstockd on $address with the devices cpu:0 and cpu:1"
+# A session of its own: Ctrl-C reaches the client first, and with --keep the daemon outlives the terminal.
+setsid "$penstockd" --listen "$address" --metrics-listen "$metrics" --state-dir "$folder/state" \
+  --device cpu:0 --device cpu:1 >"$log" 2>&1 </dev/null &
+daemon=$!
+client health --wait 60 &
+waiter=$!
+ended=""
+wait -n -p ended "$daemon" "$waiter" || {
+  if [[ $ended == "$daemon" ]]; then daemon=""; fi
+  kill "$waiter" 2>/dev/null || true
+  fail "the daemon did not become ready."
+}
+
+# --- the model ----------------------------------------------------------------------------------------------------------
+
+prompt="This License "
+if [[ -z $text ]]; then
+  text="$folder/licences.txt"
+  # Regular files only: the links name the same texts again.
+  find /usr/share/common-licenses -maxdepth 1 -type f | sort | xargs -r cat >"$text"
+else
+  prompt="$(head -c 400 "$text" | tr -s '\n\t' ' ' | tr -cd '[:print:]' | head -c 24)"
+fi
+
+say "Create the pipeline gpt: 8 blocks of width 256, cut into two stages by measured time"
+client pipeline create gpt --model gpt --option blocks=8 --option width=256 --option heads=4 --option sequence=128 \
+  --stages 2 --schedule 1f1b --micro-batches 8 --checkpoint never --optimizer adamw --lr 1e-3
+
+say "Train it for $steps steps on $(basename "$text") ($(stat -c %s "$text") bytes)"
+train=(train gpt --text "$text" --steps "$steps" --batch 32)
+if [[ -n $json ]]; then train+=(--json "$json"); fi
+client "${train[@]}"
+
+say "Continue a prompt"
+client infer gpt --prompt "$prompt" --bytes 120
+
+say "Handles and state of the daemon"
+client status
+echo
+echo "API      $address (gRPC: penstock.v1, Open Inference Protocol, health, reflection)"
+echo "Metrics  http://$metrics/metrics"
+if [[ -n $json ]]; then echo "JSON     $json"; fi
+
+if $keep; then
+  say "The daemon goes on (process $daemon, log $log)"
+  echo "Ask it:   $penstock --server $address status"
+  echo "Stop it:  kill $daemon"
+  disown "$daemon"
+  daemon=""
+else
+  say "Stop the daemon"
+  stop_daemon
+  echo "stopped cleanly"
+fi
