@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define PENSTOCK_CHECK(condition)                                                             \
-  do {                                                                                        \
-    if (!(condition)) [[unlikely]] {                                                          \
+#define PENSTOCK_CHECK(condition)                                                            \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]] {                                                         \
       std::fprintf(stderr, "%s:%d: broken invariant: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                           \
-    }                                                                                         \
+      std::abort();                                                                          \
+    }                                                                                        \
   } while (false)
 
 #ifdef NDEBUG

@@ -17,8 +17,7 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 
 }  // namespace
 
-Error::Error(absl::StatusCode code, std::string_view reason, std::string_view message)
-    : status_(code, View(message)) {
+Error::Error(absl::StatusCode code, std::string_view reason, std::string_view message) : status_(code, View(message)) {
   status_.SetPayload(View(kReasonUrl), absl::Cord(View(reason)));
 }
 
@@ -61,8 +60,7 @@ absl::Status WithValue(absl::Status status, std::string_view name, std::string_v
 
 absl::Status WithPrefix(const absl::Status& status, std::string_view prefix) {
   absl::Status longer(status.code(), absl::StrCat(View(prefix), status.message()));
-  status.ForEachPayload(
-      [&](absl::string_view url, const absl::Cord& payload) { longer.SetPayload(url, payload); });
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { longer.SetPayload(url, payload); });
   return longer;
 }
 

@@ -22,8 +22,8 @@ class Error {
   Error& With(std::string_view name, std::string_view value) &;
   Error&& With(std::string_view name, std::string_view value) &&;
 
-  operator absl::Status() const& { return status_; }          // NOLINT: meant to convert
-  operator absl::Status() && { return std::move(status_); }   // NOLINT: meant to convert
+  operator absl::Status() const& { return status_; }         // NOLINT: meant to convert
+  operator absl::Status() && { return std::move(status_); }  // NOLINT: meant to convert
 
  private:
   absl::Status status_;

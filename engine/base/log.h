@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-
 namespace penstock {
 
 using LogField = std::pair<std::string_view, std::string>;

@@ -26,10 +26,10 @@ void OptionReader::Fault(const std::string& name, const std::string& problem) {
   if (!first_.ok()) return;
   const std::string field = absl::StrCat(path_, "[", name, "]");
   const std::string value = OptionText(options_.at(name));
-  first_ = Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
-                 absl::StrCat(field, ": ", problem, ", got ", value))
-               .With("field", field)
-               .With("value", value);
+  first_ =
+      Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", absl::StrCat(field, ": ", problem, ", got ", value))
+          .With("field", field)
+          .With("value", value);
 }
 
 int64_t OptionReader::Int(const std::string& name, int64_t fallback, int64_t least, int64_t most) {

@@ -7,11 +7,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define PENSTOCK_RETURN_IF_ERROR(expression)                       \
-  do {                                                             \
-    if (absl::Status status_ = (expression); !status_.ok()) {      \
-      return status_;                                              \
-    }                                                              \
+#define PENSTOCK_RETURN_IF_ERROR(expression)                  \
+  do {                                                        \
+    if (absl::Status status_ = (expression); !status_.ok()) { \
+      return status_;                                         \
+    }                                                         \
   } while (false)
 
 #define PENSTOCK_CONCAT_INNER_(a, b) a##b
