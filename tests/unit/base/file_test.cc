@@ -1,0 +1,149 @@
+#include "engine/base/file.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "engine/base/error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class FileTest : public ::testing::Test {
+ protected:
+  FileTest() {
+    std::string pattern = ::testing::TempDir() + "penstock-file-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~FileTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+
+  void Write(const std::string& name, const std::string& bytes) {
+    auto file = files_->Create(Path(name));
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_TRUE((*file)->Append(bytes).ok());
+    ASSERT_TRUE((*file)->Sync().ok());
+    ASSERT_TRUE((*file)->Close().ok());
+  }
+
+  FileSystem* const files_ = RealFileSystem();
+  std::string folder_;
+};
+
+// Limits the size of the files that this process writes, as a full disk or a quota would.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);  // the write fails with EFBIG instead
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limited = {bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limited);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_;
+  void (*handler_)(int);
+};
+
+TEST_F(FileTest, ReadsWhatWasAppended) {
+  const std::string bytes("a\0b\xff\n", 5);
+  Write("x", bytes);
+  EXPECT_EQ(files_->Read(Path("x")).value(), bytes);
+}
+
+TEST_F(FileTest, AnEmptyFileReadsAsNothing) {
+  Write("x", "");
+  EXPECT_EQ(files_->Read(Path("x")).value(), "");
+}
+
+TEST_F(FileTest, CreateEmptiesAnOlderFileAndKeepsItFromOthers) {
+  Write("x", "a longer text");
+  Write("x", "short");
+  EXPECT_EQ(files_->Read(Path("x")).value(), "short");
+  struct stat info;
+  ASSERT_EQ(::stat(Path("x").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(FileTest, AMissingFileIsNotFoundAndOnlyTheValueNamesThePath) {
+  const absl::Status status = files_->Read(Path("gone")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("gone")));
+  EXPECT_EQ(ValuesOf(status).at("path"), Path("gone"));
+}
+
+TEST_F(FileTest, ADirectoryCannotBeReadAsAFile) { EXPECT_FALSE(files_->Read(folder_).ok()); }
+
+TEST_F(FileTest, AFullDiskIsStorageFullAndTheProcessGoesOn) {
+  auto file = files_->Create(Path("x"));
+  ASSERT_TRUE(file.ok());
+  absl::Status status;
+  {
+    FileSizeLimit limit(4096);
+    status = (*file)->Append(std::string(10000, 'x'));
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(status), "STORAGE_FULL");
+  EXPECT_EQ(ValuesOf(status).at("path"), Path("x"));
+  EXPECT_TRUE((*file)->Append("more").ok()) << "a later write works once there is room";
+}
+
+TEST_F(FileTest, TheDevicesOwnNoSpaceErrorIsStorageFull) {
+  auto file = files_->Create("/dev/full");
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(ReasonOf((*file)->Append("x")), "STORAGE_FULL");
+}
+
+TEST_F(FileTest, RenameReplacesTheTarget) {
+  Write("old", "old");
+  Write("new", "new");
+  ASSERT_TRUE(files_->Rename(Path("new"), Path("old")).ok());
+  EXPECT_EQ(files_->Read(Path("old")).value(), "new");
+  EXPECT_FALSE(files_->Exists(Path("new")));
+}
+
+TEST_F(FileTest, RenamingAMissingFileIsNotFound) {
+  EXPECT_EQ(files_->Rename(Path("gone"), Path("x")).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(FileTest, ListAnswersNamesInOrder) {
+  Write("b", "");
+  Write("a", "");
+  ASSERT_TRUE(files_->CreateDirectories(Path("c/d")).ok());
+  EXPECT_THAT(files_->List(folder_).value(), ElementsAre("a", "b", "c"));
+  EXPECT_EQ(files_->List(Path("gone")).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(FileTest, CreatingDirectoriesTwiceIsFineButNotOverAFile) {
+  EXPECT_TRUE(files_->CreateDirectories(Path("c/d")).ok());
+  EXPECT_TRUE(files_->CreateDirectories(Path("c/d")).ok());
+  Write("file", "");
+  EXPECT_FALSE(files_->CreateDirectories(Path("file/d")).ok());
+}
+
+TEST_F(FileTest, RemoveAllTakesATreeAndAcceptsThatItIsGone) {
+  ASSERT_TRUE(files_->CreateDirectories(Path("c/d")).ok());
+  Write("c/d/x", "x");
+  EXPECT_TRUE(files_->RemoveAll(Path("c")).ok());
+  EXPECT_FALSE(files_->Exists(Path("c")));
+  EXPECT_TRUE(files_->RemoveAll(Path("c")).ok());
+}
+
+}  // namespace
+}  // namespace penstock
