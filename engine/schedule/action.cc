@@ -1,0 +1,73 @@
+#include "engine/schedule/action.h"
+
+#include <array>
+#include <cctype>
+#include <optional>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+
+namespace penstock {
+namespace {
+
+// In the order of ActionKind.
+constexpr std::array<std::string_view, 10> kKindTexts = {"F",      "B",      "I",      "W",      "R",
+                                                         "SEND_F", "RECV_F", "SEND_B", "RECV_B", "OPT"};
+
+absl::Status NotAnAction(std::string_view text) {
+  constexpr size_t kShown = 40;
+  const std::string_view shown = text.substr(0, kShown);
+  return InvalidField("action", "must be <stage><KIND><micro-batch>, as in 2F0, 3SEND_F1 or 2OPT",
+                      absl::StrCat("\"", absl::CHexEscape(absl::string_view(shown.data(), shown.size())),
+                                   text.size() > kShown ? "...\"" : "\""));
+}
+
+// Takes the digits at the front of `text`. Only numbers as ToString writes them: no sign, no leading zero, at most nine
+// digits.
+std::optional<int> TakeNumber(std::string_view* text) {
+  size_t digits = 0;
+  while (digits < text->size() && std::isdigit(static_cast<unsigned char>((*text)[digits]))) ++digits;
+  if (digits == 0 || digits > 9 || (digits > 1 && text->front() == '0')) return std::nullopt;
+  int number = 0;
+  if (!absl::SimpleAtoi(absl::string_view(text->data(), digits), &number)) return std::nullopt;
+  text->remove_prefix(digits);
+  return number;
+}
+
+}  // namespace
+
+std::string_view KindText(ActionKind kind) { return kKindTexts[static_cast<size_t>(kind)]; }
+
+std::string ToString(const Action& action) {
+  const std::string_view kind = KindText(action.kind);
+  std::string text = absl::StrCat(action.stage, absl::string_view(kind.data(), kind.size()));
+  if (action.kind != ActionKind::kOptimizer) absl::StrAppend(&text, action.microbatch);
+  return text;
+}
+
+absl::StatusOr<Action> ParseAction(std::string_view text) {
+  std::string_view rest = text;
+  const std::optional<int> stage = TakeNumber(&rest);
+  if (!stage) return NotAnAction(text);
+
+  size_t letters = 0;
+  while (letters < rest.size() && !std::isdigit(static_cast<unsigned char>(rest[letters]))) ++letters;
+  const std::string_view kind_text = rest.substr(0, letters);
+  rest.remove_prefix(letters);
+  size_t kind = 0;
+  while (kind < kKindTexts.size() && kKindTexts[kind] != kind_text) ++kind;
+  if (kind == kKindTexts.size()) return NotAnAction(text);
+
+  Action action{.kind = static_cast<ActionKind>(kind), .stage = *stage};
+  if (action.kind != ActionKind::kOptimizer) {
+    const std::optional<int> microbatch = TakeNumber(&rest);
+    if (!microbatch) return NotAnAction(text);
+    action.microbatch = *microbatch;
+  }
+  if (!rest.empty()) return NotAnAction(text);
+  return action;
+}
+
+}  // namespace penstock

@@ -1,0 +1,75 @@
+#pragma once
+
+// One thing that a stage does with one micro-batch, and its text: `2F0`, `3SEND_F1`, `2R0`, `2OPT`.
+
+#include <compare>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace penstock {
+
+enum class ActionKind {
+  kForward,          // F: activation of this stage from that of the stage before
+  kBackward,         // B: both halves below in one
+  kInputGradient,    // I: gradient of the stage's input only
+  kWeightGradient,   // W: gradient of the stage's parameters only, after its I
+  kRecompute,        // R: the forward again, to bring back activations that were not kept
+  kSendForward,      // SEND_F: the activation leaves for the stage after
+  kReceiveForward,   // RECV_F: the activation arrives from the stage before
+  kSendBackward,     // SEND_B: the gradient leaves for the stage before
+  kReceiveBackward,  // RECV_B: the gradient arrives from the stage after
+  kOptimizer,        // OPT: the optimizer step of the stage; it has no micro-batch
+};
+
+// One cell of a schedule.
+//
+// Model:     the stage is the one that acts: a send names the sender, a receive the receiver. So `3SEND_F1` matches
+//            `4RECV_F1`, and `4SEND_B1` matches `3RECV_B1`.
+// Units:     stages in model order from 0; micro-batches of this run from 0. kOptimizer has micro-batch 0.
+struct Action {
+  ActionKind kind = ActionKind::kForward;
+  int stage = 0;
+  int microbatch = 0;
+
+  auto operator<=>(const Action&) const = default;
+
+  template <typename H>
+  friend H AbslHashValue(H state, const Action& action) {
+    return H::combine(std::move(state), action.kind, action.stage, action.microbatch);
+  }
+};
+
+// The middle of an action's text: "F", "SEND_F", "OPT".
+std::string_view KindText(ActionKind kind);
+
+// `<stage><KIND><micro-batch>`; no micro-batch for OPT.
+std::string ToString(const Action& action);
+
+// The inverse of ToString. INVALID_ARGUMENT / FIELD_INVALID, with the text, for anything that ToString does not write.
+absl::StatusOr<Action> ParseAction(std::string_view text);
+
+inline std::ostream& operator<<(std::ostream& out, const Action& action) { return out << ToString(action); }
+
+// B or I: what consumes the gradient from the stage after and produces the one for the stage before.
+inline bool ConsumesGradient(ActionKind kind) {
+  return kind == ActionKind::kBackward || kind == ActionKind::kInputGradient;
+}
+
+// B or W: what adds to the gradients of parameters, in ascending micro-batch order.
+inline bool AccumulatesGradient(ActionKind kind) {
+  return kind == ActionKind::kBackward || kind == ActionKind::kWeightGradient;
+}
+
+inline bool IsSend(ActionKind kind) { return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward; }
+
+inline bool IsReceive(ActionKind kind) {
+  return kind == ActionKind::kReceiveForward || kind == ActionKind::kReceiveBackward;
+}
+
+inline bool IsCommunication(ActionKind kind) { return IsSend(kind) || IsReceive(kind); }
+
+}  // namespace penstock

@@ -1,0 +1,30 @@
+#pragma once
+
+// From a wish to verified lists: generator, passes and verifier in one call.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/schedule/recompute_pass.h"
+#include "engine/schedule/schedule.h"
+#include "engine/schedule/verify.h"
+
+namespace penstock {
+
+// What to build.
+struct BuildRequest {
+  std::string kind;  // of generators.h; only kTrainingStep and kContribution look at it
+  SchedulePurpose purpose = SchedulePurpose::kTrainingStep;
+  int ranks = 1;
+  int microbatches = 1;                             // the real number of this run; ignored by kOptimizerOnly
+  RecomputeMode recompute = RecomputeMode::kNever;  // ignored without a backward
+};
+
+// The lists that stage workers run: sends, receives, recomputation and optimizer included, verified for the purpose.
+//
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID of `kind`, `ranks` or `micro_batches`; a kind without backward is refused
+//            for training. INTERNAL / BUG if our own lists do not verify.
+// Example:   auto lists = BuildSchedule({.kind = "1f1b", .ranks = 2, .microbatches = 8});
+absl::StatusOr<Schedule> BuildSchedule(const BuildRequest& request);
+
+}  // namespace penstock

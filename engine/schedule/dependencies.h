@@ -1,0 +1,83 @@
+#pragma once
+
+// Which action needs which, and in what order lists can run. Verifier and simulator share it, so they can't disagree.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "engine/schedule/schedule.h"
+
+namespace penstock {
+
+// A cell of the lists.
+struct Place {
+  int rank = 0;
+  int position = 0;
+
+  bool operator==(const Place&) const = default;
+};
+
+// Finds the place of an action in constant time.
+//
+// Model:     one slot per stage, micro-batch and role; B and I share a role, as a stage has one or the other. Of an
+//            action that occurs twice it knows the last.
+// Lifecycle: the schedule must be within CheckSizes, with every stage and micro-batch in range, and unchanged while used.
+class ActionIndex {
+ public:
+  explicit ActionIndex(const Schedule& schedule);
+
+  // Where the action stands; for B and I, where either of them stands.
+  std::optional<Place> Find(const Action& action) const;
+
+ private:
+  int64_t Slot(const Action& action) const;
+
+  const int stages_;
+  const int microbatches_;
+  std::vector<Place> places_;  // rank -1: absent
+};
+
+// What each action needs before it may start.
+//
+// Model:     F needs the F of the stage before; B and I their own F and the B or I of the stage after; W its own I; R its
+//            own F; a send its producer; a receive its send. Between stages of different ranks the need goes through the
+//            receive if the lists hold communication, else directly. With credits, send number k of an edge also needs
+//            receive number k - credits. Backwards of a list without forwards need none: those ran before. OPT needs
+//            nothing here: it stands last in its list.
+// Lifecycle: as ActionIndex.
+class Dependencies {
+ public:
+  // `credits` 0: no bound.
+  Dependencies(const Schedule& schedule, bool with_communication, int credits = 0);
+
+  // Replaces `needed` with what the action needs. Actions that no rank performs may be among them.
+  void Of(const Action& action, std::vector<Action>* needed) const;
+
+  std::optional<Place> Find(const Action& action) const { return index_.Find(action); }
+
+ private:
+  void AddCredits(const Schedule& schedule, int credits);
+
+  const int stages_;
+  const bool with_communication_;
+  const std::vector<int> rank_of_;
+  const ActionIndex index_;
+  bool has_forwards_ = false;
+  absl::flat_hash_map<Action, Action> credit_of_;  // send to the receive that frees its place
+};
+
+// How far the lists run if every rank performs its actions in order, each as soon as its needs are met.
+struct ListWalk {
+  std::vector<Place> order;  // everything that ran, needs before needers
+  std::vector<int> next;     // per rank, the position that did not run; the list's size if all of it ran
+  bool finished = false;
+};
+
+ListWalk WalkLists(const Schedule& schedule, const Dependencies& dependencies);
+
+// Whether any list holds a send or a receive.
+bool HasCommunication(const Schedule& schedule);
+
+}  // namespace penstock

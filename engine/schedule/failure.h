@@ -1,0 +1,26 @@
+#pragma once
+
+// How a broken schedule is told: the invariant, the place, the cause, then the grid with the cells concerned marked.
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "engine/schedule/dependencies.h"
+#include "engine/schedule/grid.h"
+#include "engine/schedule/schedule.h"
+
+namespace penstock {
+
+// INVALID_ARGUMENT / SPEC_INVALID with values `invariant`, `rank`, `position`, `action`. A place past the end of its list
+// is where a missing action should have stood. `marks` default to >x< around the place.
+absl::Status ScheduleFailure(const Schedule& schedule, std::string_view invariant, Place place, const Action& action,
+                             std::string_view cause, GridMarks marks = {});
+
+// Refuses sizes beyond the limits, and actions whose stage or micro-batch is out of range. After it, ActionIndex is safe.
+absl::Status CheckShape(const Schedule& schedule);
+
+// The failure of a walk that did not finish: the cycle of waits, from its lowest rank, or the action that no rank performs.
+absl::Status ExplainStuck(const Schedule& schedule, const Dependencies& dependencies, const ListWalk& walk);
+
+}  // namespace penstock

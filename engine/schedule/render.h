@@ -1,0 +1,30 @@
+#pragma once
+
+// Draws a simulated schedule over time, as text and as SVG. grid.h draws action lists without times.
+
+#include <string>
+
+#include "engine/schedule/schedule.h"
+#include "engine/schedule/simulate.h"
+
+namespace penstock {
+
+struct GanttOptions {
+  int columns = 96;  // most characters of a row's time axis; at least 16
+};
+
+// One row per rank, time from left to right. An action is [F0] where its text fits, else its letters, at least one per
+// character; idle time is a dot. Each row ends with the busy share of the rank; the last lines hold the axis and what the
+// letters mean.
+std::string RenderGantt(const Simulation& simulation, const GanttOptions& options = {});
+
+struct SvgOptions {
+  int width = 960;  // pixels of the time axis; at least 100
+};
+
+// One row per rank, one rectangle per action, idle time coloured by cause, the ideal finish as a dashed line. It holds
+// classes and presentation attributes only: no script, no style, so that the strictest content policy allows it. Every
+// rectangle has a title; letters repeat what colours say.
+std::string RenderSvg(const Simulation& simulation, const SvgOptions& options = {});
+
+}  // namespace penstock

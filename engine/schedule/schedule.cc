@@ -1,0 +1,183 @@
+#include "engine/schedule/schedule.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/schedule/grid.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kIdleCell = '.';
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+std::string_view StdView(absl::string_view text) { return {text.data(), text.size()}; }
+
+std::string Plural(int count, std::string_view noun) {
+  return absl::StrCat(count, " ", View(noun), count == 1 ? "" : (noun == "micro-batch" ? "es" : "s"));
+}
+
+// Refuses text that no schedule within the limits prints to, before anything is made of it.
+absl::Status CheckLength(std::string_view text) {
+  constexpr size_t kMaxBytes = size_t{256} << 20;
+  if (text.size() <= kMaxBytes) return absl::OkStatus();
+  return InvalidField("schedule", absl::StrCat("must have at most ", kMaxBytes, " bytes"),
+                      absl::StrCat(text.size(), " bytes"));
+}
+
+// Sets stages and micro-batches to what the actions need.
+void InferSizes(Schedule* schedule) {
+  for (const auto& list : schedule->ranks) {
+    for (const Action& action : list) {
+      schedule->stages = std::max(schedule->stages, action.stage + 1);
+      if (action.kind == ActionKind::kOptimizer) continue;
+      schedule->microbatches = std::max(schedule->microbatches, action.microbatch + 1);
+    }
+  }
+}
+
+// Reads "schedule gpipe: 2 stages, 1 micro-batch".
+absl::Status ParseHeading(absl::string_view line, Schedule* schedule) {
+  const auto malformed = [&] {
+    return InvalidField("schedule", "must begin with \"schedule KIND: N stages, M micro-batches\"",
+                        StdView(absl::ClippedSubstr(line, 0, 60)));
+  };
+  absl::string_view rest = line;
+  if (!absl::ConsumePrefix(&rest, "schedule ")) return malformed();
+  const size_t colon = rest.find(": ");
+  if (colon == absl::string_view::npos) return malformed();
+  schedule->kind = std::string(rest.substr(0, colon));
+  const std::vector<absl::string_view> sizes = absl::StrSplit(rest.substr(colon + 2), ", ");
+  if (sizes.size() != 2) return malformed();
+  const std::pair<absl::string_view, absl::string_view> stages = absl::StrSplit(sizes[0], ' ');
+  const std::pair<absl::string_view, absl::string_view> microbatches = absl::StrSplit(sizes[1], ' ');
+  if (!absl::SimpleAtoi(stages.first, &schedule->stages) ||
+      !absl::SimpleAtoi(microbatches.first, &schedule->microbatches) ||
+      sizes[0] != View(Plural(schedule->stages, "stage")) ||
+      sizes[1] != View(Plural(schedule->microbatches, "micro-batch"))) {
+    return malformed();
+  }
+  return absl::OkStatus();
+}
+
+// Reads "pos  rank 0  rank 1" and makes that many empty lists.
+absl::Status ParseColumns(absl::string_view line, Schedule* schedule) {
+  const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+  const auto malformed = [&] {
+    return InvalidField("schedule", "must have columns \"pos  rank 0  rank 1 ...\"",
+                        StdView(absl::ClippedSubstr(line, 0, 60)));
+  };
+  if (words.empty() || words[0] != "pos" || words.size() % 2 == 0) return malformed();
+  for (size_t i = 1; i < words.size(); i += 2) {
+    if (words[i] != "rank" || words[i + 1] != absl::StrCat(i / 2)) return malformed();
+  }
+  schedule->ranks.resize(words.size() / 2);
+  return absl::OkStatus();
+}
+
+// Reads "  0  0F0     1F0" as row number `position`.
+absl::Status ParseRow(absl::string_view line, int position, Schedule* schedule) {
+  const std::vector<absl::string_view> cells = absl::StrSplit(line, ' ', absl::SkipEmpty());
+  if (cells.size() != schedule->ranks.size() + 1 || cells[0] != absl::StrCat(position)) {
+    return InvalidField("schedule",
+                        absl::StrCat("must have row ", position, " with ", schedule->ranks.size(), " cells"),
+                        StdView(absl::ClippedSubstr(line, 0, 60)));
+  }
+  for (size_t rank = 0; rank < schedule->ranks.size(); ++rank) {
+    const absl::string_view cell = cells[rank + 1];
+    if (cell.size() == 1 && cell[0] == kIdleCell) continue;
+    PENSTOCK_ASSIGN_OR_RETURN(const Action action, ParseAction(StdView(cell)));
+    schedule->ranks[rank].push_back(action);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSizes(int ranks, int stages, int microbatches) {
+  const auto check = [](std::string_view field, int value, int limit) {
+    if (value < 1) return InvalidField(field, "must be at least 1", absl::StrCat(value));
+    if (value > limit) return InvalidField(field, absl::StrCat("must be at most ", limit), absl::StrCat(value));
+    return absl::OkStatus();
+  };
+  PENSTOCK_RETURN_IF_ERROR(check("ranks", ranks, kMaxRanks));
+  PENSTOCK_RETURN_IF_ERROR(check("stages", stages, kMaxStages));
+  PENSTOCK_RETURN_IF_ERROR(check("micro_batches", microbatches, kMaxMicrobatches));
+  if (int64_t{stages} * microbatches > kMaxCells) {
+    return InvalidField("micro_batches",
+                        absl::StrCat("must be at most ", kMaxCells / stages, " with ", stages, " stages"),
+                        absl::StrCat(microbatches));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<int> RankOfEachStage(const Schedule& schedule) {
+  std::vector<int> rank_of(schedule.stages, -1);
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    for (const Action& action : schedule.ranks[rank]) {
+      if (action.stage >= 0 && action.stage < schedule.stages) rank_of[action.stage] = static_cast<int>(rank);
+    }
+  }
+  return rank_of;
+}
+
+std::string ToText(const Schedule& schedule) {
+  return absl::StrCat("schedule ", schedule.kind, ": ", Plural(schedule.stages, "stage"), ", ",
+                      Plural(schedule.microbatches, "micro-batch"), "\n", RenderGrid(schedule));
+}
+
+absl::StatusOr<Schedule> ParseText(std::string_view text) {
+  PENSTOCK_RETURN_IF_ERROR(CheckLength(text));
+  std::vector<absl::string_view> lines = absl::StrSplit(View(text), '\n');
+  while (!lines.empty() && absl::StripAsciiWhitespace(lines.back()).empty()) lines.pop_back();
+  if (lines.size() < 2) return InvalidField("schedule", "must have a heading and columns", "too few lines");
+  Schedule schedule;
+  PENSTOCK_RETURN_IF_ERROR(ParseHeading(lines[0], &schedule));
+  PENSTOCK_RETURN_IF_ERROR(ParseColumns(lines[1], &schedule));
+  for (size_t i = 2; i < lines.size(); ++i) {
+    PENSTOCK_RETURN_IF_ERROR(ParseRow(lines[i], static_cast<int>(i) - 2, &schedule));
+  }
+  return schedule;
+}
+
+std::string ToCsv(const Schedule& schedule) {
+  std::string csv;
+  for (const auto& list : schedule.ranks) {
+    absl::StrAppend(
+        &csv, absl::StrJoin(list, ",", [](std::string* out, const Action& action) { out->append(ToString(action)); }),
+        "\n");
+  }
+  return csv;
+}
+
+absl::StatusOr<Schedule> ParseCsv(std::string_view text, std::string_view kind) {
+  PENSTOCK_RETURN_IF_ERROR(CheckLength(text));
+  Schedule schedule{.kind = std::string(kind)};
+  std::vector<absl::string_view> rows = absl::StrSplit(View(text), '\n');
+  if (!rows.empty() && rows.back().empty()) rows.pop_back();
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    auto& list = schedule.ranks.emplace_back();
+    for (const absl::string_view cell : absl::StrSplit(rows[rank], ',')) {
+      const absl::string_view trimmed = absl::StripAsciiWhitespace(cell);
+      if (trimmed.empty()) continue;
+      auto action = ParseAction(StdView(trimmed));
+      if (!action.ok()) {
+        return WithValue(WithPrefix(action.status(), absl::StrCat("row of rank ", rank, ": ")), "rank",
+                         absl::StrCat(rank));
+      }
+      list.push_back(*action);
+    }
+  }
+  InferSizes(&schedule);
+  return schedule;
+}
+
+}  // namespace penstock

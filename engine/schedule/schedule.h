@@ -1,0 +1,61 @@
+#pragma once
+
+// A schedule as data: one action list per rank. It prints as a grid and as CSV, and both read back.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/schedule/action.h"
+
+namespace penstock {
+
+// What each rank does, in order.
+//
+// Model:     A rank is one stage worker on one device (a lane). ranks[r] is exactly what that worker interprets, first
+//            to last. Times are not part of it: an action starts when the one before it on its rank has ended and its
+//            inputs are there. Every stage lives on one rank.
+// Lifecycle: generators (generators.h) emit compute actions; passes add recomputation, sends and receives, and the
+//            optimizer; Verify (verify.h) proves the result. build.h does all of it.
+struct Schedule {
+  std::string kind;      // the generator's name, or what a parser was told
+  int stages = 0;        // stages 0 ... stages-1, in model order
+  int microbatches = 0;  // micro-batches of this run; 0 if it holds only optimizer steps
+  std::vector<std::vector<Action>> ranks = {};
+
+  bool operator==(const Schedule&) const = default;
+};
+
+// Upper limits of everything that builds, reads or checks schedules: what a client asks for costs bounded memory.
+inline constexpr int kMaxRanks = 1024;
+inline constexpr int kMaxStages = 4096;
+inline constexpr int kMaxMicrobatches = 65536;
+inline constexpr int kMaxCells = 1 << 20;  // stages times micro-batches
+
+// INVALID_ARGUMENT / FIELD_INVALID, naming `ranks`, `stages` or `micro_batches`, unless the sizes are positive and within
+// the limits. Zero micro-batches are legal only for a schedule of optimizer steps.
+absl::Status CheckSizes(int ranks, int stages, int microbatches);
+
+// The rank of each stage; -1 for a stage without an action.
+std::vector<int> RankOfEachStage(const Schedule& schedule);
+
+// A heading and a grid: one column per rank, one row per position, "." where a list has ended.
+//   schedule gpipe: 2 stages, 1 micro-batch
+//   pos  rank 0  rank 1
+//     0  0F0     1F0
+//     1  0B0     1B0
+std::string ToText(const Schedule& schedule);
+
+// The inverse of ToText. A "." cell anywhere is a deliberate idle slot and is skipped.
+absl::StatusOr<Schedule> ParseText(std::string_view text);
+
+// One row per rank, one action per cell, no heading.
+std::string ToCsv(const Schedule& schedule);
+
+// The inverse of ToCsv. Empty cells are deliberate idle slots and are skipped; the numbers of stages and micro-batches
+// follow from the actions. CSV does not hold the kind, so the caller names it.
+absl::StatusOr<Schedule> ParseCsv(std::string_view text, std::string_view kind = "imported");
+
+}  // namespace penstock

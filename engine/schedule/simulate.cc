@@ -1,0 +1,177 @@
+#include "engine/schedule/simulate.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/schedule/dependencies.h"
+#include "engine/schedule/failure.h"
+
+namespace penstock {
+namespace {
+
+absl::Status CheckCosts(const Schedule& schedule, const ScheduleCosts& costs) {
+  if (static_cast<int>(costs.stages.size()) != schedule.stages) {
+    return InvalidField("costs", absl::StrCat("must be one per stage, ", schedule.stages),
+                        absl::StrCat(costs.stages.size()));
+  }
+  const auto check = [](std::string_view name, Ticks cost) {
+    if (cost >= 0 && cost <= kMaxCost) return absl::OkStatus();
+    return InvalidField(name, absl::StrCat("must be 0 to ", kMaxCost, " ticks"), absl::StrCat(cost));
+  };
+  for (const StageCosts& stage : costs.stages) {
+    PENSTOCK_RETURN_IF_ERROR(check("costs.forward", stage.forward));
+    PENSTOCK_RETURN_IF_ERROR(check("costs.input_gradient", stage.input_gradient));
+    PENSTOCK_RETURN_IF_ERROR(check("costs.weight_gradient", stage.weight_gradient));
+    PENSTOCK_RETURN_IF_ERROR(check("costs.recompute", stage.recompute));
+    PENSTOCK_RETURN_IF_ERROR(check("costs.optimizer", stage.optimizer));
+  }
+  return check("costs.hop", costs.hop);
+}
+
+Ticks CostOf(const Action& action, const StageCosts& costs) {
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return costs.forward;
+    case ActionKind::kBackward:
+      return costs.input_gradient + costs.weight_gradient;
+    case ActionKind::kInputGradient:
+      return costs.input_gradient;
+    case ActionKind::kWeightGradient:
+      return costs.weight_gradient;
+    case ActionKind::kRecompute:
+      return costs.recompute;
+    case ActionKind::kOptimizer:
+      return costs.optimizer;
+    case ActionKind::kSendForward:
+    case ActionKind::kReceiveForward:
+    case ActionKind::kSendBackward:
+    case ActionKind::kReceiveBackward:
+      return 0;
+  }
+  return 0;
+}
+
+// The cause to which the idle time before an action is charged.
+Ticks RankTimes::*CauseOfWait(const Action& action, bool first) {
+  if (first) return &RankTimes::fill;
+  switch (action.kind) {
+    case ActionKind::kBackward:
+    case ActionKind::kInputGradient:
+    case ActionKind::kWeightGradient:
+    case ActionKind::kReceiveBackward:
+      return &RankTimes::wait_gradient;
+    case ActionKind::kOptimizer:
+      return &RankTimes::wait_barrier;
+    default:
+      return &RankTimes::wait_activation;
+  }
+}
+
+// Gives times to actions, in an order in which needs come first.
+class Timeline {
+ public:
+  Timeline(const Schedule& schedule, const ScheduleCosts& costs, const Dependencies& dependencies)
+      : schedule_(schedule), costs_(costs), dependencies_(dependencies) {
+    for (const auto& list : schedule.ranks) result_.ranks.emplace_back(list.size());
+    result_.times.resize(schedule.ranks.size());
+    clocks_.resize(schedule.ranks.size(), 0);
+  }
+
+  // Runs one action, not before `earliest`.
+  void Run(Place place, Ticks earliest) {
+    const Action& action = schedule_.ranks[place.rank][place.position];
+    Ticks start = std::max(clocks_[place.rank], earliest);
+    dependencies_.Of(action, &needed_);
+    for (const Action& need : needed_) {
+      const Place at = *dependencies_.Find(need);
+      start = std::max(start, result_.ranks[at.rank][at.position].end + (at.rank == place.rank ? 0 : costs_.hop));
+    }
+    const Ticks cost = CostOf(action, costs_.stages[action.stage]);
+    RankTimes& times = result_.times[place.rank];
+    times.*CauseOfWait(action, place.position == 0) += start - clocks_[place.rank];
+    times.busy += cost;
+    clocks_[place.rank] = start + cost;
+    result_.ranks[place.rank][place.position] = {action, start, start + cost};
+    if (AccumulatesGradient(action.kind)) gradients_done_ = std::max(gradients_done_, start + cost);
+  }
+
+  // When the last gradient of any rank was ready.
+  Ticks gradients_done() const { return gradients_done_; }
+
+  Simulation Finish() {
+    for (const Ticks clock : clocks_) result_.makespan = std::max(result_.makespan, clock);
+    for (size_t rank = 0; rank < clocks_.size(); ++rank) {
+      RankTimes& times = result_.times[rank];
+      times.drain = result_.makespan - clocks_[rank];
+      result_.ideal = std::max(result_.ideal, times.busy);
+      if (!result_.ranks[rank].empty()) {
+        result_.window = std::max(result_.window, clocks_[rank] - result_.ranks[rank].front().start);
+      }
+    }
+    return std::move(result_);
+  }
+
+ private:
+  const Schedule& schedule_;
+  const ScheduleCosts& costs_;
+  const Dependencies& dependencies_;
+  Simulation result_;
+  std::vector<Ticks> clocks_;  // per rank, the end of its last action
+  Ticks gradients_done_ = 0;
+  std::vector<Action> needed_;
+};
+
+// Finds an action that stands behind an OPT on its rank.
+std::optional<Place> FindBehindOptimizer(const Schedule& schedule) {
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    const auto& list = schedule.ranks[rank];
+    for (size_t position = 1; position < list.size(); ++position) {
+      if (list[position - 1].kind == ActionKind::kOptimizer && list[position].kind != ActionKind::kOptimizer) {
+        return Place{static_cast<int>(rank), static_cast<int>(position)};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+double Simulation::Overhead() const {
+  return ideal == 0 ? 0 : static_cast<double>(makespan - ideal) / static_cast<double>(ideal);
+}
+
+double Simulation::Bubble() const {
+  return makespan == 0 ? 0 : static_cast<double>(makespan - ideal) / static_cast<double>(makespan);
+}
+
+absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const ScheduleCosts& costs) {
+  PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));
+  PENSTOCK_RETURN_IF_ERROR(CheckCosts(schedule, costs));
+  if (const std::optional<Place> behind = FindBehindOptimizer(schedule)) {
+    return ScheduleFailure(schedule, "order", *behind, schedule.ranks[behind->rank][behind->position],
+                           "optimizer steps must end the list of their rank");
+  }
+  const Dependencies dependencies(schedule, HasCommunication(schedule));
+  const ListWalk walk = WalkLists(schedule, dependencies);
+  if (!walk.finished) return ExplainStuck(schedule, dependencies, walk);
+
+  Timeline timeline(schedule, costs, dependencies);
+  std::vector<Place> optimizer_steps;  // they come last on their ranks and may wait for all others
+  for (const Place& place : walk.order) {
+    if (schedule.ranks[place.rank][place.position].kind == ActionKind::kOptimizer) {
+      optimizer_steps.push_back(place);
+    } else {
+      timeline.Run(place, 0);
+    }
+  }
+  const Ticks barrier = costs.optimizer_barrier ? timeline.gradients_done() : 0;
+  for (const Place& place : optimizer_steps) timeline.Run(place, barrier);
+  Simulation simulation = timeline.Finish();
+  simulation.peaks = ComputePeaks(schedule);
+  return simulation;
+}
+
+}  // namespace penstock

@@ -1,0 +1,73 @@
+#pragma once
+
+// Predicts when each action of a schedule would run, in virtual time.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/schedule/peak.h"
+#include "engine/schedule/schedule.h"
+
+namespace penstock {
+
+// Virtual time is integral: sums are exact and equal on every machine. A caller with measured costs may let one tick be
+// one nanosecond; one who thinks in units takes kTicksPerUnit, which halves, thirds and quarters divide.
+using Ticks = int64_t;
+inline constexpr Ticks kTicksPerUnit = 12'000;
+inline constexpr Ticks kMaxCost = 1'000'000'000'000;  // of one action or hop: no sum overflows within kMaxCells
+
+// What the actions of one stage cost. B costs input_gradient + weight_gradient.
+struct StageCosts {
+  Ticks forward = kTicksPerUnit;
+  Ticks input_gradient = kTicksPerUnit;
+  Ticks weight_gradient = kTicksPerUnit;
+  Ticks recompute = kTicksPerUnit;
+  Ticks optimizer = 0;
+};
+
+struct ScheduleCosts {
+  std::vector<StageCosts> stages;  // one per stage
+  Ticks hop = 0;                   // from the end of an action until its result is on the neighbouring rank
+
+  // true: no OPT starts before the last B or W of all ranks has ended, as gradient clipping needs it.
+  bool optimizer_barrier = false;
+};
+
+struct TimedAction {
+  Action action;
+  Ticks start = 0;
+  Ticks end = 0;
+};
+
+// Where the time of a rank goes; everything sums to the makespan.
+struct RankTimes {
+  Ticks busy = 0;
+  Ticks fill = 0;             // before its first action
+  Ticks wait_activation = 0;  // for an activation, after its first action
+  Ticks wait_gradient = 0;
+  Ticks wait_barrier = 0;  // before OPT, for other ranks
+  Ticks drain = 0;         // after its last action
+};
+
+struct Simulation {
+  std::vector<std::vector<TimedAction>> ranks;  // in list order; sends and receives take no time of the rank
+  std::vector<RankTimes> times;                 // per rank
+  PeakActivations peaks;
+  Ticks makespan = 0;  // last end of all ranks, all starting at 0: a step with a barrier
+  Ticks ideal = 0;     // busy time of the busiest rank
+  Ticks window = 0;    // largest (last end - first start) of any rank: a step without a barrier
+
+  double Overhead() const;  // (makespan - ideal) / ideal; 0 if nothing takes time
+  double Bubble() const;    // 1 - ideal / makespan: a share of time; 0 if nothing takes time
+};
+
+// Runs the lists in virtual time. An action starts at the later of: the end of the previous one on its rank; the end of
+// each one it depends on, plus the hop if that ran on another rank. A hop occupies neither rank. Works with and without
+// sends and receives, with the same times.
+//
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID for `costs` that are negative, above kMaxCost, or not one per stage;
+//            INVALID_ARGUMENT / SPEC_INVALID, with Verify's message, for lists that can't run to their end.
+absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const ScheduleCosts& costs);
+
+}  // namespace penstock

@@ -1,0 +1,345 @@
+#include "engine/schedule/verify.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
+#include "engine/schedule/dependencies.h"
+#include "engine/schedule/failure.h"
+
+namespace penstock {
+namespace {
+
+// In the order of SchedulePurpose.
+constexpr std::array<std::string_view, 5> kPurposeTexts = {"training step", "contribution", "forward only",
+                                                           "backward only", "optimizer only"};
+
+bool HasForward(SchedulePurpose purpose) {
+  return purpose == SchedulePurpose::kTrainingStep || purpose == SchedulePurpose::kContribution ||
+         purpose == SchedulePurpose::kForwardOnly;
+}
+
+bool HasBackward(SchedulePurpose purpose) {
+  return purpose == SchedulePurpose::kTrainingStep || purpose == SchedulePurpose::kContribution ||
+         purpose == SchedulePurpose::kBackwardOnly;
+}
+
+bool HasOptimizer(SchedulePurpose purpose) {
+  return purpose == SchedulePurpose::kTrainingStep || purpose == SchedulePurpose::kOptimizerOnly;
+}
+
+// The invariants over one schedule, one method each. Each answers the first failure.
+class Verifier {
+ public:
+  Verifier(const Schedule& schedule, const VerifyOptions& options)
+      : schedule_(schedule), options_(options), index_(schedule), rank_of_(RankOfEachStage(schedule)) {}
+
+  absl::Status CheckContent() const;
+  absl::Status CheckPlacement() const;
+  absl::Status CheckCompleteness() const;
+  absl::Status CheckOrder() const;
+  absl::Status CheckMatching() const;
+  absl::Status CheckDeadlock() const;
+  absl::Status CheckPeak(const PeakActivations& peaks) const;
+
+ private:
+  // Calls check(place, action) for every cell until one fails.
+  template <typename Check>
+  absl::Status ForEachCell(const Check& check) const;
+
+  absl::Status CheckCell(const Place& place, const Action& action) const;
+  absl::Status CheckBackwardComplete(int stage, int microbatch) const;
+  absl::Status CheckOwnOrder(const Place& place, const Action& action) const;
+  absl::Status CheckEdge(const Action& send, const Action& receive, bool expected) const;
+
+  bool Has(ActionKind kind, int stage, int microbatch) const {
+    return index_.Find({kind, stage, microbatch}).has_value();
+  }
+  ActionKind KindAt(const Place& place) const { return schedule_.ranks[place.rank][place.position].kind; }
+  absl::Status Fail(std::string_view invariant, const Place& place, const Action& action, std::string_view cause,
+                    std::vector<Place> related = {}) const {
+    return ScheduleFailure(schedule_, invariant, place, action, cause,
+                           {.culprits = {place}, .others = std::move(related)});
+  }
+  // An action that should stand on the list of its stage's rank: shown just past the end.
+  absl::Status Missing(std::string_view invariant, const Action& action, std::string_view cause,
+                       std::vector<Place> related = {}) const {
+    const int rank = rank_of_[action.stage];
+    return Fail(invariant, {rank, static_cast<int>(schedule_.ranks[rank].size())}, action, cause, std::move(related));
+  }
+
+  const Schedule& schedule_;
+  const VerifyOptions& options_;
+  const ActionIndex index_;
+  const std::vector<int> rank_of_;
+};
+
+template <typename Check>
+absl::Status Verifier::ForEachCell(const Check& check) const {
+  for (size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
+    for (size_t position = 0; position < schedule_.ranks[rank].size(); ++position) {
+      PENSTOCK_RETURN_IF_ERROR(
+          check(Place{static_cast<int>(rank), static_cast<int>(position)}, schedule_.ranks[rank][position]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckContent() const {
+  return ForEachCell([this](const Place& place, const Action& action) { return CheckCell(place, action); });
+}
+
+absl::Status Verifier::CheckCell(const Place& place, const Action& action) const {
+  bool allowed = false;
+  switch (action.kind) {
+    case ActionKind::kForward:
+      allowed = HasForward(options_.purpose);
+      break;
+    case ActionKind::kBackward:
+    case ActionKind::kInputGradient:
+    case ActionKind::kWeightGradient:
+    case ActionKind::kRecompute:
+      allowed = HasBackward(options_.purpose);
+      break;
+    case ActionKind::kSendForward:
+    case ActionKind::kReceiveForward:
+      allowed = options_.with_communication && HasForward(options_.purpose);
+      break;
+    case ActionKind::kSendBackward:
+    case ActionKind::kReceiveBackward:
+      allowed = options_.with_communication && HasBackward(options_.purpose);
+      break;
+    case ActionKind::kOptimizer:
+      allowed = HasOptimizer(options_.purpose);
+      break;
+  }
+  if (allowed) return absl::OkStatus();
+  const std::string_view purpose = ToString(options_.purpose);
+  return Fail("content", place, action,
+              absl::StrCat(ToString(action),
+                           " has no place in a schedule for: ", absl::string_view(purpose.data(), purpose.size()),
+                           options_.with_communication ? "" : ", compute actions only"));
+}
+
+absl::Status Verifier::CheckPlacement() const {
+  std::vector<Place> first(schedule_.stages, Place{.rank = -1});
+  PENSTOCK_RETURN_IF_ERROR(ForEachCell([&](const Place& place, const Action& action) {
+    Place& seen = first[action.stage];
+    if (seen.rank < 0) seen = place;
+    if (seen.rank == place.rank) return absl::OkStatus();
+    return Fail("placement", place, action, absl::StrCat("stage ", action.stage, " is already on rank ", seen.rank),
+                {seen});
+  }));
+  for (int stage = 0; stage < schedule_.stages; ++stage) {
+    if (first[stage].rank >= 0) continue;
+    const ActionKind kind = HasForward(options_.purpose)    ? ActionKind::kForward
+                            : HasBackward(options_.purpose) ? ActionKind::kBackward
+                                                            : ActionKind::kOptimizer;
+    return ScheduleFailure(schedule_, "placement", {.rank = -1, .position = -1}, {kind, stage, 0},
+                           absl::StrCat("stage ", stage, " is on no rank"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckCompleteness() const {
+  PENSTOCK_RETURN_IF_ERROR(ForEachCell([&](const Place& place, const Action& action) {
+    const Place last = *index_.Find(action);
+    if (last == place) return absl::OkStatus();
+    const Action& again = schedule_.ranks[last.rank][last.position];
+    return Fail("completeness", last, again,
+                absl::StrCat(ToString(again), again == action ? " occurs twice" : " repeats the work of ",
+                             again == action ? "" : ToString(action)),
+                {place});
+  }));
+  for (int stage = 0; stage < schedule_.stages; ++stage) {
+    for (int i = 0; i < schedule_.microbatches; ++i) {
+      const Action forward{ActionKind::kForward, stage, i};
+      if (HasForward(options_.purpose) && !index_.Find(forward)) {
+        return Missing("completeness", forward, absl::StrCat(ToString(forward), " is missing"));
+      }
+      if (HasBackward(options_.purpose)) PENSTOCK_RETURN_IF_ERROR(CheckBackwardComplete(stage, i));
+    }
+    const Action optimizer{ActionKind::kOptimizer, stage, 0};
+    if (HasOptimizer(options_.purpose) && !index_.Find(optimizer)) {
+      return Missing("completeness", optimizer, absl::StrCat(ToString(optimizer), " is missing"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckBackwardComplete(int stage, int microbatch) const {
+  const Action weight{ActionKind::kWeightGradient, stage, microbatch};
+  const std::optional<Place> weight_at = index_.Find(weight);
+  const std::optional<Place> gradient_at = index_.Find({ActionKind::kBackward, stage, microbatch});  // B or I
+  if (!gradient_at) {
+    const Action missing{weight_at ? ActionKind::kInputGradient : ActionKind::kBackward, stage, microbatch};
+    return Missing(
+        "completeness", missing,
+        absl::StrCat(ToString(missing), " is missing: stage ", stage, " has no gradient of micro-batch ", microbatch));
+  }
+  const bool split = KindAt(*gradient_at) == ActionKind::kInputGradient;
+  if (split && !weight_at) {
+    return Missing("completeness", weight,
+                   absl::StrCat(ToString(weight),
+                                " is missing: ", ToString(schedule_.ranks[gradient_at->rank][gradient_at->position]),
+                                " leaves it to do"),
+                   {*gradient_at});
+  }
+  if (!split && weight_at) {
+    return Fail("completeness", *weight_at, weight,
+                absl::StrCat(ToString(weight), " repeats the work of ",
+                             ToString(schedule_.ranks[gradient_at->rank][gradient_at->position])),
+                {*gradient_at});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckOrder() const {
+  std::vector<std::optional<Place>> accumulated(schedule_.stages);  // the last B or W so far
+  return ForEachCell([&](const Place& place, const Action& action) {
+    PENSTOCK_RETURN_IF_ERROR(CheckOwnOrder(place, action));
+    const std::optional<Place> optimizer = index_.Find({ActionKind::kOptimizer, action.stage, 0});
+    if (optimizer && optimizer->position < place.position) {
+      return Fail("order", place, action, absl::StrCat(ToString(action), " follows the optimizer step of its stage"),
+                  {*optimizer});
+    }
+    if (!AccumulatesGradient(action.kind)) return absl::OkStatus();
+    std::optional<Place>& last = accumulated[action.stage];
+    if (last) {
+      const Action& before = schedule_.ranks[last->rank][last->position];
+      if (before.microbatch > action.microbatch) {
+        return Fail("order", place, action,
+                    absl::StrCat("gradients must accumulate in ascending micro-batch order: ", ToString(action),
+                                 " follows ", ToString(before)),
+                    {*last});
+      }
+    }
+    last = place;
+    return absl::OkStatus();
+  });
+}
+
+// What an action reads on its own stage must stand before it: F, then R, then B or I, then W; receives before their
+// consumers, sends after their producers.
+absl::Status Verifier::CheckOwnOrder(const Place& place, const Action& action) const {
+  std::vector<ActionKind> before;
+  switch (action.kind) {
+    case ActionKind::kForward:
+      before = {ActionKind::kReceiveForward};
+      break;
+    case ActionKind::kRecompute:
+    case ActionKind::kSendForward:
+      before = {ActionKind::kForward};
+      break;
+    case ActionKind::kBackward:
+    case ActionKind::kInputGradient:
+      before = {ActionKind::kForward, ActionKind::kRecompute, ActionKind::kReceiveBackward};
+      break;
+    case ActionKind::kWeightGradient:
+    case ActionKind::kSendBackward:
+      before = {ActionKind::kInputGradient};  // or B, which shares its place
+      break;
+    default:
+      break;
+  }
+  for (const ActionKind kind : before) {
+    const std::optional<Place> needed = index_.Find({kind, action.stage, action.microbatch});
+    if (!needed || needed->position < place.position) continue;
+    return Fail(
+        "order", place, action,
+        absl::StrCat(ToString(action), " stands before ", ToString(schedule_.ranks[needed->rank][needed->position])),
+        {*needed});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckMatching() const {
+  for (int stage = 0; stage < schedule_.stages; ++stage) {
+    const int after = stage + 1;
+    const bool edge = after < schedule_.stages && rank_of_[stage] != rank_of_[after];
+    for (int i = 0; i < schedule_.microbatches; ++i) {
+      PENSTOCK_RETURN_IF_ERROR(CheckEdge({ActionKind::kSendForward, stage, i}, {ActionKind::kReceiveForward, after, i},
+                                         edge && HasForward(options_.purpose)));
+      PENSTOCK_RETURN_IF_ERROR(CheckEdge({ActionKind::kSendBackward, after, i},
+                                         {ActionKind::kReceiveBackward, stage, i},
+                                         edge && HasBackward(options_.purpose)));
+    }
+  }
+  // Nothing is before the first stage.
+  for (int i = 0; i < schedule_.microbatches; ++i) {
+    for (const Action& action : {Action{ActionKind::kReceiveForward, 0, i}, Action{ActionKind::kSendBackward, 0, i}}) {
+      if (const std::optional<Place> place = index_.Find(action)) {
+        return Fail("matching", *place, action, "there is no stage before stage 0");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One message: both ends or neither, as the edge asks for it. One end may lie beyond the last stage.
+absl::Status Verifier::CheckEdge(const Action& send, const Action& receive, bool expected) const {
+  const auto find = [&](const Action& action) {
+    return action.stage < schedule_.stages ? index_.Find(action) : std::nullopt;
+  };
+  const std::optional<Place> send_at = find(send);
+  const std::optional<Place> receive_at = find(receive);
+  for (const auto& [action, place, partner, partner_at] :
+       {std::tuple(send, send_at, receive, receive_at), std::tuple(receive, receive_at, send, send_at)}) {
+    if (expected && !place) {
+      return Missing("matching", action,
+                     absl::StrCat(ToString(action), " is missing: ", ToString(partner),
+                                  partner_at ? " has no partner" : " is missing too"),
+                     partner_at ? std::vector<Place>{*partner_at} : std::vector<Place>{});
+    }
+    if (!expected && place) {
+      const bool exists = partner.stage < schedule_.stages;
+      return Fail("matching", *place, action,
+                  absl::StrCat(ToString(action), " has no edge: stage ", partner.stage,
+                               exists ? " is on the same rank" : " does not exist"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Verifier::CheckDeadlock() const {
+  const Dependencies dependencies(schedule_, options_.with_communication, options_.credits);
+  const ListWalk walk = WalkLists(schedule_, dependencies);
+  return walk.finished ? absl::OkStatus() : ExplainStuck(schedule_, dependencies, walk);
+}
+
+absl::Status Verifier::CheckPeak(const PeakActivations& peaks) const {
+  if (!options_.max_live_activations) return absl::OkStatus();
+  for (int rank = 0; rank < static_cast<int>(schedule_.ranks.size()); ++rank) {
+    if (peaks.FullUnits(rank) <= *options_.max_live_activations) continue;
+    const Place at = peaks.full_at[rank];
+    return Fail("peak", at, schedule_.ranks[at.rank][at.position],
+                absl::StrCat("rank ", rank, " holds ", peaks.FullUnits(rank),
+                             " activations at once, above the limit of ", *options_.max_live_activations));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string_view ToString(SchedulePurpose purpose) { return kPurposeTexts[static_cast<size_t>(purpose)]; }
+
+absl::StatusOr<PeakActivations> Verify(const Schedule& schedule, const VerifyOptions& options) {
+  PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));
+  if (options.purpose != SchedulePurpose::kOptimizerOnly && schedule.microbatches == 0) {
+    return CheckSizes(static_cast<int>(schedule.ranks.size()), schedule.stages, 0);
+  }
+  const Verifier verifier(schedule, options);
+  PENSTOCK_RETURN_IF_ERROR(verifier.CheckContent());
+  PENSTOCK_RETURN_IF_ERROR(verifier.CheckPlacement());
+  PENSTOCK_RETURN_IF_ERROR(verifier.CheckCompleteness());
+  PENSTOCK_RETURN_IF_ERROR(verifier.CheckOrder());
+  if (options.with_communication) PENSTOCK_RETURN_IF_ERROR(verifier.CheckMatching());
+  PENSTOCK_RETURN_IF_ERROR(verifier.CheckDeadlock());
+  PeakActivations peaks = ComputePeaks(schedule);
+  PENSTOCK_RETURN_IF_ERROR(verifier.CheckPeak(peaks));
+  return peaks;
+}
+
+}  // namespace penstock
