@@ -49,8 +49,7 @@ BucketBounds CheckpointBuckets();  // B3: 0.1 s to 1000 s
 struct HistogramSnapshot {
   static constexpr int kMaximumBounds = 17;
   BucketBounds bounds;
-  std::array<int64_t, kMaximumBounds + 1>
-      cumulative{};  // entry i: values up to bounds[i]; the one after: all values
+  std::array<int64_t, kMaximumBounds + 1> cumulative{};  // entry i: values up to bounds[i]; the one after: all values
   int64_t sum_nanos = 0;
 
   int64_t count() const { return cumulative[bounds.size()]; }
@@ -58,10 +57,9 @@ struct HistogramSnapshot {
 
 // Counts durations by size.
 //
-// Model:     one counter per bucket and one for what is above all bounds; a value equal to a bound
-// is below it. Threads:   any method from any thread; Observe() is two relaxed additions. A
-// snapshot beside writers may hold a value in
-//            its count and not yet in its sum; no part of a later snapshot is below an earlier one.
+// Model:     one counter per bucket and one for what is above all bounds; a value equal to a bound is below it.
+// Threads:   any method from any thread; Observe() is two relaxed additions. A snapshot beside writers may hold a value
+//            in its count and not yet in its sum; no part of a later snapshot is below an earlier one.
 // Units:     nanoseconds; a negative duration counts as 0.
 class DurationHistogram {
  public:

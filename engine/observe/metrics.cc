@@ -14,12 +14,10 @@ LaneMetrics::LaneMetrics(Clock* clock, LaneDescription description)
 
 double QueueMetrics::OldestAgeSeconds(int64_t now_nanos) const {
   const int64_t oldest = oldest_nanos.load(std::memory_order_relaxed);
-  return oldest == kEmpty ? 0
-                          : static_cast<double>(std::max<int64_t>(now_nanos - oldest, 0)) * 1e-9;
+  return oldest == kEmpty ? 0 : static_cast<double>(std::max<int64_t>(now_nanos - oldest, 0)) * 1e-9;
 }
 
-PipelineMetrics::PipelineMetrics(Clock* clock, std::string name,
-                                 const std::vector<LaneDescription>& lanes,
+PipelineMetrics::PipelineMetrics(Clock* clock, std::string name, const std::vector<LaneDescription>& lanes,
                                  ScheduleDescription schedule)
     : clock_(clock), name_(std::move(name)), schedule_(std::move(schedule)) {
   for (const LaneDescription& lane : lanes) {
@@ -51,16 +49,14 @@ void PipelineMetrics::BatchStarted(BatchMode mode) {
   runs_active[mode].Add(1);
 }
 
-void PipelineMetrics::BatchEnded(BatchMode mode, BatchOutcome outcome, int64_t sample_count,
-                                 int64_t duration_nanos) {
+void PipelineMetrics::BatchEnded(BatchMode mode, BatchOutcome outcome, int64_t sample_count, int64_t duration_nanos) {
   runs_active[mode].Add(-1);
   batches[mode][outcome].Add();
   batch_duration[mode].Observe(duration_nanos);
   if (outcome == BatchOutcome::kOk) samples[mode].Add(sample_count);
 }
 
-void PipelineMetrics::CheckpointEnded(CheckpointOperation operation, bool ok,
-                                      int64_t duration_nanos) {
+void PipelineMetrics::CheckpointEnded(CheckpointOperation operation, bool ok, int64_t duration_nanos) {
   checkpoint_duration[operation].Observe(duration_nanos);
   if (!ok) checkpoint_failures[operation].Add();
   if (ok && operation == CheckpointOperation::kSave) checkpoint_last_success.Mark(clock_);
@@ -85,13 +81,11 @@ std::string PathOf(std::string_view service, std::string_view method) {
 
 ServerMetrics::ServerMetrics() { AddMethod(kOther, kOther, kOther); }
 
-MethodMetrics& ServerMetrics::AddMethod(std::string_view type, std::string_view service,
-                                        std::string_view method) {
+MethodMetrics& ServerMetrics::AddMethod(std::string_view type, std::string_view service, std::string_view method) {
   absl::MutexLock lock(&mu_);
   auto& entry = methods_[PathOf(service, method)];
   if (entry == nullptr) {
-    entry = std::make_unique<MethodMetrics>(std::string(type), std::string(service),
-                                            std::string(method));
+    entry = std::make_unique<MethodMetrics>(std::string(type), std::string(service), std::string(method));
   }
   return *entry;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the engine and the server count, grouped by owner. Each group is a set of cells that its
-// owner writes and a scrape reads; the names that Prometheus sees stand elsewhere.
+// What the engine and the server count, grouped by owner. Each group is a set of cells that its owner writes and a
+// scrape reads; the names that Prometheus sees stand elsewhere.
 
 #include <array>
 #include <atomic>
@@ -20,24 +20,14 @@
 
 namespace penstock {
 
-// The small label sets. An array of cells is indexed by the enum; kNames gives the label values in
-// the same order.
+// The small label sets. An array of cells is indexed by the enum; kNames gives the label values in the same order.
 
-enum class Phase {
-  kForward,
-  kBackward,
-  kBackwardInput,
-  kBackwardWeight,
-  kRecompute,
-  kOptimizer,
-  kInfer
-};
+enum class Phase { kForward, kBackward, kBackwardInput, kBackwardWeight, kRecompute, kOptimizer, kInfer };
 inline constexpr std::array<std::string_view, 7> kPhaseNames = {
     "forward", "backward", "backward_input", "backward_weight", "recompute", "optimizer", "infer"};
 
 enum class BatchMode { kTrain, kForward, kBackward, kInfer };
-inline constexpr std::array<std::string_view, 4> kBatchModeNames = {"train", "forward", "backward",
-                                                                    "infer"};
+inline constexpr std::array<std::string_view, 4> kBatchModeNames = {"train", "forward", "backward", "infer"};
 
 enum class BatchOutcome { kOk, kFailed, kCancelled };
 inline constexpr std::array<std::string_view, 3> kBatchOutcomeNames = {"ok", "failed", "cancelled"};
@@ -49,8 +39,8 @@ enum class WorkQueue { kTrain, kInfer };
 inline constexpr std::array<std::string_view, 2> kWorkQueueNames = {"train", "infer"};
 
 enum class RejectReason { kQueueFull, kQuota, kMemory, kDeadline, kDraining, kInvalid };
-inline constexpr std::array<std::string_view, 6> kRejectReasonNames = {
-    "queue_full", "quota", "memory", "deadline", "draining", "invalid"};
+inline constexpr std::array<std::string_view, 6> kRejectReasonNames = {"queue_full", "quota",    "memory",
+                                                                       "deadline",   "draining", "invalid"};
 
 enum class CheckpointOperation { kSave, kRestore };
 inline constexpr std::array<std::string_view, 2> kCheckpointOperationNames = {"save", "restore"};
@@ -62,12 +52,10 @@ enum class HandleTier { kDevice, kHost };
 inline constexpr std::array<std::string_view, 2> kHandleTierNames = {"device", "host"};
 
 enum class HandleEnd { kReleased, kExpired, kCancelled };
-inline constexpr std::array<std::string_view, 3> kHandleEndNames = {"released", "expired",
-                                                                    "cancelled"};
+inline constexpr std::array<std::string_view, 3> kHandleEndNames = {"released", "expired", "cancelled"};
 
 enum class ReadyCondition { kConfig, kModel, kAdmission };
-inline constexpr std::array<std::string_view, 3> kReadyConditionNames = {"config", "model",
-                                                                         "admission"};
+inline constexpr std::array<std::string_view, 3> kReadyConditionNames = {"config", "model", "admission"};
 
 // Cells by enum: cells[BatchMode::kTrain].
 template <typename Enum, typename Cell, size_t kCount>
@@ -96,12 +84,8 @@ struct CheckpointHistogram : DurationHistogram {
 // An instant of wall time, as seconds since 1970; 0 until the first Mark().
 class TimestampCell {
  public:
-  void Mark(Clock* clock) {
-    unix_nanos_.store(absl::ToUnixNanos(clock->WallNow()), std::memory_order_relaxed);
-  }
-  double seconds() const {
-    return static_cast<double>(unix_nanos_.load(std::memory_order_relaxed)) * 1e-9;
-  }
+  void Mark(Clock* clock) { unix_nanos_.store(absl::ToUnixNanos(clock->WallNow()), std::memory_order_relaxed); }
+  double seconds() const { return static_cast<double>(unix_nanos_.load(std::memory_order_relaxed)) * 1e-9; }
 
  private:
   std::atomic<int64_t> unix_nanos_ = 0;
@@ -143,8 +127,7 @@ struct LaneMetrics {
 struct QueueMetrics {
   GaugeCell depth;
   GaugeCell capacity;
-  // When the head of the queue was put in, in monotonic nanoseconds of the registry's clock; kEmpty
-  // without a head.
+  // When the head of the queue was put in, in monotonic nanoseconds of the registry's clock; kEmpty without a head.
   static constexpr int64_t kEmpty = -1;
   std::atomic<int64_t> oldest_nanos = kEmpty;
   CallHistogram wait;
@@ -166,9 +149,8 @@ struct ScheduleDescription {
 
 // What one pipeline counts, its lanes included.
 //
-// Owns:      its lanes; their number never changes, so references to them stay good as long as this
-// lives. Threads:   cells from any thread; SetSchedule() and schedule() from any thread under a
-// lock.
+// Owns:      its lanes; their number never changes, so references to them stay good as long as this lives.
+// Threads:   cells from any thread; SetSchedule() and schedule() from any thread under a lock.
 class PipelineMetrics {
  public:
   PipelineMetrics(Clock* clock, std::string name, const std::vector<LaneDescription>& lanes,
@@ -193,9 +175,7 @@ class PipelineMetrics {
   void CheckpointEnded(CheckpointOperation operation, bool ok, int64_t duration_nanos);
 
   CellsBy<BatchMode, CounterCell, kBatchModeNames.size()> batches_started;
-  CellsBy<BatchMode, CellsBy<BatchOutcome, CounterCell, kBatchOutcomeNames.size()>,
-          kBatchModeNames.size()>
-      batches;
+  CellsBy<BatchMode, CellsBy<BatchOutcome, CounterCell, kBatchOutcomeNames.size()>, kBatchModeNames.size()> batches;
   CellsBy<BatchMode, CounterCell, kBatchModeNames.size()> samples;
   CellsBy<BatchMode, CallHistogram, kBatchModeNames.size()> batch_duration;
   CellsBy<BatchMode, GaugeCell, kBatchModeNames.size()> runs_active;
@@ -204,8 +184,7 @@ class PipelineMetrics {
   CellsBy<NonfiniteKind, CounterCell, kNonfiniteKindNames.size()> nonfinite_steps;
   CellsBy<WorkQueue, QueueMetrics, kWorkQueueNames.size()> queues;
   CellsBy<RejectReason, CounterCell, kRejectReasonNames.size()> rejected;
-  CellsBy<CheckpointOperation, CheckpointHistogram, kCheckpointOperationNames.size()>
-      checkpoint_duration;
+  CellsBy<CheckpointOperation, CheckpointHistogram, kCheckpointOperationNames.size()> checkpoint_duration;
   CellsBy<CheckpointOperation, CounterCell, kCheckpointOperationNames.size()> checkpoint_failures;
   TimestampCell checkpoint_last_success;  // starts at creation
   GaugeCell checkpoint_bytes;             // of the last good save
@@ -266,8 +245,8 @@ class ServerMetrics {
   GaugeCell ready;  // 0 or 1
   CellsBy<ReadyCondition, GaugeCell, kReadyConditionNames.size()> ready_conditions;
 
-  // Adds a method, or answers the one that is there. The reference stays good as long as this
-  // lives. Register every method at start, so that its numbers exist before its first call.
+  // Adds a method, or answers the one that is there. The reference stays good as long as this lives. Register every
+  // method at start, so that its numbers exist before its first call.
   MethodMetrics& AddMethod(std::string_view type, std::string_view service, std::string_view method)
       ABSL_LOCKS_EXCLUDED(mu_);
   // The method of a path "/service/method"; the one called "other" for a path that was never added.

@@ -16,13 +16,11 @@ namespace penstock {
 // Where owners of metrics register, and where a scrape finds them.
 //
 // Model:     one ServerMetrics, and one PipelineMetrics per live pipeline, in order of their names.
-// Owns:      a share of each PipelineMetrics, until it is removed. The Clock must outlive the
-// registry. Threads:   any method from any thread. Lifecycle: AddPipeline() when a pipeline is
-// made, RemovePipeline() when it is gone. A second pipeline under a name that is
-//            still registered takes its place: the name's new owner is the one that people ask
-//            about.
-// Example:   std::shared_ptr<PipelineMetrics> metrics = registry->AddPipeline("gpt", lanes,
-// schedule);
+// Owns:      a share of each PipelineMetrics, until it is removed. The Clock must outlive the registry.
+// Threads:   any method from any thread.
+// Lifecycle: AddPipeline() when a pipeline is made, RemovePipeline() when it is gone. A second pipeline under a name
+//            that is still registered takes its place: the name's new owner is the one that people ask about.
+// Example:   std::shared_ptr<PipelineMetrics> metrics = registry->AddPipeline("gpt", lanes, schedule);
 //            metrics->lane(0).state.Enter(StageState::kNoWork);
 //            registry->RemovePipeline(*metrics);
 class MetricsRegistry {
@@ -33,16 +31,13 @@ class MetricsRegistry {
   ServerMetrics& server() { return server_; }
   const ServerMetrics& server() const { return server_; }
 
-  std::shared_ptr<PipelineMetrics> AddPipeline(std::string name,
-                                               const std::vector<LaneDescription>& lanes,
-                                               ScheduleDescription schedule = {})
-      ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<PipelineMetrics> AddPipeline(std::string name, const std::vector<LaneDescription>& lanes,
+                                               ScheduleDescription schedule = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Removes this pipeline if it is registered; another one that took over its name stays.
   void RemovePipeline(const PipelineMetrics& pipeline) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The live pipelines, by name. A pipeline that is removed meanwhile stays readable through the
-  // answer.
+  // The live pipelines, by name. A pipeline that is removed meanwhile stays readable through the answer.
   std::vector<std::shared_ptr<const PipelineMetrics>> Snapshot() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // The pipeline of a name, or nullptr.
@@ -53,8 +48,7 @@ class MetricsRegistry {
   ServerMetrics server_;
 
   mutable absl::Mutex mu_;
-  std::map<std::string, std::shared_ptr<PipelineMetrics>, std::less<>> pipelines_
-      ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::shared_ptr<PipelineMetrics>, std::less<>> pipelines_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace penstock

@@ -18,8 +18,7 @@ namespace penstock {
 namespace {
 
 absl::Status Unreadable(std::string_view what) {
-  return Error(absl::StatusCode::kInternal, "BUG",
-               "the kernel's account of this process can't be read")
+  return Error(absl::StatusCode::kInternal, "BUG", "the kernel's account of this process can't be read")
       .With("file", what);
 }
 
@@ -63,8 +62,8 @@ absl::StatusOr<ProcessStat> ParseProcessStat(std::string_view line) {
     return number - 3 < fields.size() && absl::SimpleAtoi(fields[number - 3], value);
   };
   ProcessStat stat;
-  if (!field(14, &stat.user_ticks) || !field(15, &stat.system_ticks) ||
-      !field(22, &stat.start_ticks) || !field(24, &stat.resident_pages)) {
+  if (!field(14, &stat.user_ticks) || !field(15, &stat.system_ticks) || !field(22, &stat.start_ticks) ||
+      !field(24, &stat.resident_pages)) {
     return Unreadable("/proc/self/stat");
   }
   return stat;
@@ -78,16 +77,14 @@ absl::StatusOr<ProcessStatistics> ReadProcessStatistics() {
 
   const auto ticks_per_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
   ProcessStatistics statistics;
-  statistics.cpu_seconds =
-      static_cast<double>(stat.user_ticks + stat.system_ticks) / ticks_per_second;
+  statistics.cpu_seconds = static_cast<double>(stat.user_ticks + stat.system_ticks) / ticks_per_second;
   statistics.resident_bytes = stat.resident_pages * ::sysconf(_SC_PAGESIZE);
-  statistics.start_time_seconds =
-      *boot_time + static_cast<double>(stat.start_ticks) / ticks_per_second;
+  statistics.start_time_seconds = *boot_time + static_cast<double>(stat.start_ticks) / ticks_per_second;
   statistics.open_files = CountOpenFiles();
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    statistics.file_limit = limit.rlim_cur == RLIM_INFINITY ? std::numeric_limits<int64_t>::max()
-                                                            : static_cast<int64_t>(limit.rlim_cur);
+    statistics.file_limit =
+        limit.rlim_cur == RLIM_INFINITY ? std::numeric_limits<int64_t>::max() : static_cast<int64_t>(limit.rlim_cur);
   }
   return statistics;
 }

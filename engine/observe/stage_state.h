@@ -1,7 +1,6 @@
 #pragma once
 
-// Everything that a lane can be doing or waiting for: one table with name, class and colour, for
-// all who show it.
+// Everything that a lane can be doing or waiting for: one table with name, class and colour, for all who show it.
 
 #include <array>
 #include <cstdint>
@@ -10,8 +9,7 @@
 
 namespace penstock {
 
-// What a lane (one stage worker of one pipeline on one device) is doing at an instant; it is in
-// exactly one state.
+// What a lane (one stage worker of one pipeline on one device) is doing at an instant; it is in exactly one state.
 enum class StageState : uint8_t {
   // Work, inside a step.
   kForward,         // running a forward action, loss included
@@ -70,8 +68,6 @@ inline std::string_view NameOf(StageState state) { return InfoOf(state).name; }
 std::optional<StageState> StageStateFromName(std::string_view name);
 
 // Work, filled and idle states are inside a step.
-inline bool IsInStep(StageState state) {
-  return InfoOf(state).state_class != StateClass::kOutsideStep;
-}
+inline bool IsInStep(StageState state) { return InfoOf(state).state_class != StateClass::kOutsideStep; }
 
 }  // namespace penstock

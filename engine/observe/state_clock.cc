@@ -5,17 +5,13 @@
 namespace penstock {
 
 StateClock::StateClock(Clock* clock)
-    : clock_(clock),
-      start_nanos_(clock->NowNanos()),
-      since_nanos_(start_nanos_),
-      shown_nanos_(start_nanos_) {}
+    : clock_(clock), start_nanos_(clock->NowNanos()), since_nanos_(start_nanos_), shown_nanos_(start_nanos_) {}
 
 void StateClock::Enter(StageState state, int64_t at_nanos) {
   absl::MutexLock lock(&mu_);
   if (state == state_) return;
-  // A caller reads the clock before it takes the lock. Had a snapshot come between, the running
-  // state would lose time that was already shown; so the transition moves to the snapshot's time, a
-  // few hundred nanoseconds at most.
+  // A caller reads the clock before it takes the lock. Had a snapshot come between, the running state would lose time
+  // that was already shown; so the transition moves to the snapshot's time, a few hundred nanoseconds at most.
   const int64_t at = std::max({at_nanos, since_nanos_, shown_nanos_});
   nanos_[static_cast<size_t>(state_)] += at - since_nanos_;
   since_nanos_ = at;

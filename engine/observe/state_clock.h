@@ -25,14 +25,12 @@ struct StateTimes {
 
 // Splits the time of one lane among states, without gap or overlap.
 //
-// Model:     a cell per state, the running state, and when it began. The running state is added to
-// the copy that a
+// Model:     a cell per state, the running state, and when it began. The running state is added to the copy that a
 //            snapshot returns, never to the cells.
 // Owns:      nothing; the Clock must outlive it.
 // Threads:   any method from any thread. Enter() costs one short lock.
 // Lifecycle: starts in kSetup at the time of construction.
-// Units:     monotonic nanoseconds of the Clock. Times never go back: one before the last
-// transition, or before what a
+// Units:     monotonic nanoseconds of the Clock. Times never go back: one before the last transition, or before what a
 //            snapshot has already shown, counts as that one. So no reported value ever falls.
 class StateClock {
  public:

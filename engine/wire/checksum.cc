@@ -8,13 +8,11 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kBlockBytes =
-    16 << 10;  // stays in the first-level cache between copy and checksum
+constexpr size_t kBlockBytes = 16 << 10;  // stays in the first-level cache between copy and checksum
 
 // ISA-L leaves the inversion at both ends to its caller and never writes to its input.
 uint32_t ExtendRaw(uint32_t raw, const char* bytes, size_t size) {
-  return crc32_iscsi(reinterpret_cast<unsigned char*>(const_cast<char*>(bytes)),
-                     static_cast<int>(size), raw);
+  return crc32_iscsi(reinterpret_cast<unsigned char*>(const_cast<char*>(bytes)), static_cast<int>(size), raw);
 }
 
 }  // namespace

@@ -26,9 +26,8 @@ absl::Status BadChunk(std::string_view field, std::string_view problem, int64_t 
 absl::StatusOr<int64_t> CheckedChunkBytes(int64_t requested, std::string_view field) {
   if (requested == 0) return kDefaultChunkBytes;
   if (requested < kMinimumChunkBytes || requested > kMaximumChunkBytes) {
-    return BadChunk(
-        field, absl::StrCat("must be 0 or from ", kMinimumChunkBytes, " to ", kMaximumChunkBytes),
-        requested);
+    return BadChunk(field, absl::StrCat("must be 0 or from ", kMinimumChunkBytes, " to ", kMaximumChunkBytes),
+                    requested);
   }
   return requested;
 }
@@ -49,8 +48,7 @@ absl::StatusOr<ByteRange> CheckedRange(int64_t offset, int64_t limit, int64_t si
 Chunker::Chunker(std::string_view tensor, int64_t chunk_bytes, ByteRange range)
     : tensor_(tensor), chunk_bytes_(chunk_bytes), end_(range.end), next_(range.begin) {
   PENSTOCK_CHECK(chunk_bytes >= kMinimumChunkBytes && chunk_bytes <= kMaximumChunkBytes);
-  PENSTOCK_CHECK(range.begin >= 0 && range.begin <= range.end &&
-                 range.end <= static_cast<int64_t>(tensor.size()));
+  PENSTOCK_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= static_cast<int64_t>(tensor.size()));
 }
 
 std::optional<Chunk> Chunker::Next() {
@@ -72,26 +70,21 @@ ChunkAssembler::ChunkAssembler(char* buffer, int64_t byte_size, std::string fiel
 absl::Status ChunkAssembler::CheckPlace(int64_t offset, int64_t size) const {
   if (offset != next_) return BadChunk(field_ + ".offset", absl::StrCat("must be ", next_), offset);
   if (size > byte_size_ - next_) {
-    return BadChunk(field_ + ".data",
-                    absl::StrCat("must end at the declared ", byte_size_, " bytes"), offset + size);
+    return BadChunk(field_ + ".data", absl::StrCat("must end at the declared ", byte_size_, " bytes"), offset + size);
   }
   if (size > kMaximumChunkBytes) {
-    return BadChunk(field_ + ".data",
-                    absl::StrCat("must have at most ", kMaximumChunkBytes, " bytes"), size);
+    return BadChunk(field_ + ".data", absl::StrCat("must have at most ", kMaximumChunkBytes, " bytes"), size);
   }
   const bool last = next_ + size == byte_size_;
   if (size < kMinimumChunkBytes && !last) {
-    return BadChunk(
-        field_ + ".data",
-        absl::StrCat("must have at least ", kMinimumChunkBytes, " bytes unless it is the last"),
-        size);
+    return BadChunk(field_ + ".data",
+                    absl::StrCat("must have at least ", kMinimumChunkBytes, " bytes unless it is the last"), size);
   }
   if (size == 0 && byte_size_ != 0) return BadChunk(field_ + ".data", "must not be empty", size);
   return absl::OkStatus();
 }
 
-absl::Status ChunkAssembler::Add(int64_t offset, std::string_view bytes,
-                                 std::optional<uint32_t> checksum) {
+absl::Status ChunkAssembler::Add(int64_t offset, std::string_view bytes, std::optional<uint32_t> checksum) {
   return AddPieces(offset, {bytes}, checksum);
 }
 
@@ -112,8 +105,7 @@ absl::Status ChunkAssembler::AddPieces(int64_t offset, const std::vector<std::st
   }
   if (checksum.has_value() && computed != *checksum) {
     return Error(absl::StatusCode::kDataLoss, "CHUNK_CHECKSUM",
-                 absl::StrCat(field_, ".crc32c: must be ", computed, " for these bytes, got ",
-                              *checksum))
+                 absl::StrCat(field_, ".crc32c: must be ", computed, " for these bytes, got ", *checksum))
         .With("field", field_ + ".crc32c")
         .With("value", absl::StrCat(*checksum))
         .With("offset", absl::StrCat(offset));
@@ -124,8 +116,7 @@ absl::Status ChunkAssembler::AddPieces(int64_t offset, const std::vector<std::st
 
 absl::Status ChunkAssembler::Finish() const {
   if (complete()) return absl::OkStatus();
-  return BadChunk(field_, absl::StrCat("the declared ", byte_size_, " bytes must have arrived"),
-                  next_);
+  return BadChunk(field_, absl::StrCat("the declared ", byte_size_, " bytes must have arrived"), next_);
 }
 
 }  // namespace penstock

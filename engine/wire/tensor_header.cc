@@ -37,15 +37,14 @@ constexpr std::array<DataTypeInfo, kDataTypeCount> kTable = {{
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-absl::Status Refuse(absl::StatusCode code, std::string_view reason, const std::string& field,
-                    std::string_view problem, const std::string& value) {
+absl::Status Refuse(absl::StatusCode code, std::string_view reason, const std::string& field, std::string_view problem,
+                    const std::string& value) {
   return Error(code, reason, field + ": " + std::string(problem) + ", got " + value)
       .With("field", field)
       .With("value", value);
 }
 
-absl::Status BadHeader(const std::string& field, std::string_view problem,
-                       const std::string& value) {
+absl::Status BadHeader(const std::string& field, std::string_view problem, const std::string& value) {
   return Refuse(absl::StatusCode::kInvalidArgument, "TENSOR_HEADER", field, problem, value);
 }
 
@@ -64,8 +63,7 @@ bool IsNamePart(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-';
 }
 
-absl::Status ValidateName(const std::string& name, const std::string& field,
-                          const WireLimits& limits) {
+absl::Status ValidateName(const std::string& name, const std::string& field, const WireLimits& limits) {
   if (name.empty()) {
     if (limits.allow_empty_name) return absl::OkStatus();
     return BadHeader(field, "must not be empty", "an empty name");
@@ -87,9 +85,7 @@ bool IsKnown(DataType type) {
   return number > 0 && number < kDataTypeCount;
 }
 
-std::string_view DataTypeName(DataType type) {
-  return kTable[IsKnown(type) ? static_cast<size_t>(type) : 0].name;
-}
+std::string_view DataTypeName(DataType type) { return kTable[IsKnown(type) ? static_cast<size_t>(type) : 0].name; }
 
 std::optional<DataType> DataTypeFromName(std::string_view name) {
   for (int number = 1; number < kDataTypeCount; ++number) {
@@ -98,14 +94,11 @@ std::optional<DataType> DataTypeFromName(std::string_view name) {
   return std::nullopt;
 }
 
-int64_t ItemSize(DataType type) {
-  return kTable[IsKnown(type) ? static_cast<size_t>(type) : 0].item_size;
-}
+int64_t ItemSize(DataType type) { return kTable[IsKnown(type) ? static_cast<size_t>(type) : 0].item_size; }
 
 std::string Shortened(std::string_view text) {
   constexpr size_t kMostBytes = 64;
-  std::string shown =
-      absl::CHexEscape(absl::string_view(text.data(), std::min(text.size(), kMostBytes)));
+  std::string shown = absl::CHexEscape(absl::string_view(text.data(), std::min(text.size(), kMostBytes)));
   if (text.size() <= kMostBytes && shown.size() <= kMostBytes) return shown;
   shown.resize(std::min(shown.size(), kMostBytes - 3));
   return shown + "...";
@@ -115,8 +108,7 @@ absl::StatusOr<int64_t> ElementCount(const std::vector<int64_t>& shape, std::str
   const std::string shape_field = std::string(field) + ".shape";
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] < 0) {
-      return BadHeader(absl::StrCat(shape_field, "[", i, "]"), "must not be negative",
-                       absl::StrCat(shape[i]));
+      return BadHeader(absl::StrCat(shape_field, "[", i, "]"), "must not be negative", absl::StrCat(shape[i]));
     }
   }
   int64_t product = 1;
@@ -132,38 +124,31 @@ absl::StatusOr<int64_t> ElementCount(const std::vector<int64_t>& shape, std::str
   return empty ? 0 : product;
 }
 
-absl::StatusOr<int64_t> PayloadBytes(DataType type, const std::vector<int64_t>& shape,
-                                     std::string_view field) {
+absl::StatusOr<int64_t> PayloadBytes(DataType type, const std::vector<int64_t>& shape, std::string_view field) {
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t elements, ElementCount(shape, field));
   const int64_t item_size = ItemSize(type);
   if (item_size > 1 && elements > kNoLimit / item_size) {
-    return BadHeader(std::string(field) + ".shape", "must have fewer than 2^63 bytes",
-                     Shortened(ShapeText(shape)));
+    return BadHeader(std::string(field) + ".shape", "must have fewer than 2^63 bytes", Shortened(ShapeText(shape)));
   }
   return elements * item_size;
 }
 
-absl::Status ValidateTensorHeader(const TensorHeader& header, std::string_view field,
-                                  const WireLimits& limits) {
+absl::Status ValidateTensorHeader(const TensorHeader& header, std::string_view field, const WireLimits& limits) {
   const std::string prefix(field);
   PENSTOCK_RETURN_IF_ERROR(ValidateName(header.name, prefix + ".name", limits));
   if (!IsKnown(header.type)) {
-    return BadHeader(prefix + ".type", "must be a known type",
-                     absl::StrCat(static_cast<int32_t>(header.type)));
+    return BadHeader(prefix + ".type", "must be a known type", absl::StrCat(static_cast<int32_t>(header.type)));
   }
   if (header.shape.size() > static_cast<size_t>(limits.max_rank)) {
-    return BadHeader(prefix + ".shape",
-                     absl::StrCat("must have at most ", limits.max_rank, " dimensions"),
+    return BadHeader(prefix + ".shape", absl::StrCat("must have at most ", limits.max_rank, " dimensions"),
                      absl::StrCat(header.shape.size()));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const int64_t bytes, PayloadBytes(header.type, header.shape, field));
   if (header.byte_size != bytes) {
-    return BadHeader(prefix + ".byte_size",
-                     absl::StrCat("must be ", bytes, ", as type and shape say"),
+    return BadHeader(prefix + ".byte_size", absl::StrCat("must be ", bytes, ", as type and shape say"),
                      absl::StrCat(header.byte_size));
   }
-  if (bytes > limits.max_tensor_bytes)
-    return TooLarge(prefix + ".byte_size", limits.max_tensor_bytes, bytes);
+  if (bytes > limits.max_tensor_bytes) return TooLarge(prefix + ".byte_size", limits.max_tensor_bytes, bytes);
   return absl::OkStatus();
 }
 

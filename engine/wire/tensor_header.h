@@ -1,7 +1,6 @@
 #pragma once
 
-// What a tensor on the wire says of itself before its bytes arrive, and the checks that come before
-// any allocation.
+// What a tensor on the wire says of itself before its bytes arrive, and the checks that come before any allocation.
 
 #include <cstdint>
 #include <optional>
@@ -14,9 +13,8 @@
 
 namespace penstock {
 
-// The element types of the wire. The numbers equal those of penstock.v1.DataType, so a number that
-// a client sent may be cast to this type before it was checked; ValidateTensorHeader refuses the
-// unknown ones.
+// The element types of the wire. The numbers equal those of penstock.v1.DataType, so a number that a client sent may be
+// cast to this type before it was checked; ValidateTensorHeader refuses the unknown ones.
 enum class DataType : int32_t {
   kUnspecified = 0,
   kBool = 1,
@@ -47,8 +45,8 @@ std::optional<DataType> DataTypeFromName(std::string_view name);
 // Bytes of one element; 0 for an unknown type.
 int64_t ItemSize(DataType type);
 
-// One tensor, row-major, contiguous, little-endian, without padding. A shape of rank 0 is a scalar;
-// a dimension of 0 makes an empty tensor. Both are legal.
+// One tensor, row-major, contiguous, little-endian, without padding. A shape of rank 0 is a scalar; a dimension of 0
+// makes an empty tensor. Both are legal.
 struct TensorHeader {
   std::string name;
   DataType type = DataType::kUnspecified;
@@ -68,28 +66,22 @@ struct WireLimits {
   int64_t max_request_bytes = int64_t{4} << 30;
 };
 
-// The number of elements of a shape. Refuses negative dimensions and products above INT64_MAX; a
-// dimension of 0 does not hide an overflow of the others. `field` names the tensor, for example
-// "tensors[2]".
+// The number of elements of a shape. Refuses negative dimensions and products above INT64_MAX; a dimension of 0 does
+// not hide an overflow of the others. `field` names the tensor, for example "tensors[2]".
 absl::StatusOr<int64_t> ElementCount(const std::vector<int64_t>& shape, std::string_view field);
 
 // The payload bytes of a type and shape, with the checks of ElementCount.
-absl::StatusOr<int64_t> PayloadBytes(DataType type, const std::vector<int64_t>& shape,
-                                     std::string_view field);
+absl::StatusOr<int64_t> PayloadBytes(DataType type, const std::vector<int64_t>& shape, std::string_view field);
 
-// Checks one header: name, type, rank, dimensions, product, declared bytes, tensor limit; the first
-// fault is answered. Names begin with a letter, digit or underscore, go on with these or ". : / -",
-// and never hold "..".
+// Checks one header: name, type, rank, dimensions, product, declared bytes, tensor limit; the first fault is answered.
+// Names hold letters, digits and _ . - only.
 //
-// Fails: INVALID_ARGUMENT / TENSOR_HEADER, RESOURCE_EXHAUSTED / TENSOR_TOO_LARGE; both with values
-// "field" and "value".
-absl::Status ValidateTensorHeader(const TensorHeader& header, std::string_view field,
-                                  const WireLimits& limits = {});
+// Fails: INVALID_ARGUMENT / TENSOR_HEADER, RESOURCE_EXHAUSTED / TENSOR_TOO_LARGE; both with values "field" and "value".
+absl::Status ValidateTensorHeader(const TensorHeader& header, std::string_view field, const WireLimits& limits = {});
 
-// Checks all headers of a request: their count, each header in order, names that repeat, the sum of
-// the bytes. Tensor i is called "FIELD[i]" in errors, for example "tensors[2].shape[1]".
-absl::Status ValidateTensorHeaders(const std::vector<TensorHeader>& headers,
-                                   std::string_view field = "tensors",
+// Checks all headers of a request: their count, each header in order, names that repeat, the sum of the bytes. Tensor i
+// is called "FIELD[i]" in errors, for example "tensors[2].shape[1]".
+absl::Status ValidateTensorHeaders(const std::vector<TensorHeader>& headers, std::string_view field = "tensors",
                                    const WireLimits& limits = {});
 
 // A client's text or value as errors may show it: printable, at most 64 bytes.
