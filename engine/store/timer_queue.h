@@ -1,0 +1,59 @@
+#pragma once
+
+// Functions that run at an instant of an injected clock: leases, deadlines of waits and of work.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace penstock {
+
+class Clock;
+class Thread;
+
+// Runs each function when its time has come, not when somebody next looks.
+//
+// Model:     Functions in order of time; those of one instant in the order in which they were added.
+// Owns:      One thread, `ps-timer`. The Clock must outlive it.
+// Threads:   Any method from any thread, from inside a timer too. Functions run one after another on
+//            the queue's thread, never under mu_; they must not block.
+// Lifecycle: The destructor drops what has not run and waits for what runs.
+// Units:     Monotonic nanoseconds of the Clock; a time that has passed means at once.
+class TimerQueue {
+ public:
+  using TimerId = std::pair<int64_t, uint64_t>;  // when, and the order of adding
+  static constexpr TimerId kNoTimer = {0, 0};
+
+  explicit TimerQueue(Clock* clock);
+  ~TimerQueue();
+
+  TimerId Add(int64_t at_nanos, std::function<void()> run) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Removes a timer that has not begun to run; answers whether there was one. kNoTimer is fine.
+  bool Remove(TimerId id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns when everything that is due at the clock's present time has run.
+  void SettleForTest() ABSL_LOCKS_EXCLUDED(mu_);
+
+  int64_t size() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  bool DueOrClosed() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+
+  Clock* const clock_;
+
+  mutable absl::Mutex mu_;
+  std::map<TimerId, std::function<void()>> timers_ ABSL_GUARDED_BY(mu_);
+  uint64_t added_ ABSL_GUARDED_BY(mu_) = 0;
+  bool running_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<Thread> thread_;  // last: it uses all of the above
+};
+
+}  // namespace penstock
