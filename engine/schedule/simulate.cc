@@ -54,20 +54,35 @@ Ticks CostOf(const Action& action, const StageCosts& costs) {
   return 0;
 }
 
-// The cause to which the idle time before an action is charged.
-Ticks RankTimes::*CauseOfWait(const Action& action, bool first) {
-  if (first) return &RankTimes::fill;
-  switch (action.kind) {
+// What a rank waits for before an action that is not its first.
+IdleCause CauseOfWait(ActionKind kind) {
+  switch (kind) {
     case ActionKind::kBackward:
     case ActionKind::kInputGradient:
     case ActionKind::kWeightGradient:
     case ActionKind::kReceiveBackward:
-      return &RankTimes::wait_gradient;
+      return IdleCause::kWaitGradient;
     case ActionKind::kOptimizer:
-      return &RankTimes::wait_barrier;
+      return IdleCause::kWaitBarrier;
     default:
-      return &RankTimes::wait_activation;
+      return IdleCause::kWaitActivation;
   }
+}
+
+Ticks& TimeOf(IdleCause cause, RankTimes* times) {
+  switch (cause) {
+    case IdleCause::kFill:
+      return times->fill;
+    case IdleCause::kWaitActivation:
+      return times->wait_activation;
+    case IdleCause::kWaitGradient:
+      return times->wait_gradient;
+    case IdleCause::kWaitBarrier:
+      return times->wait_barrier;
+    case IdleCause::kDrain:
+      break;
+  }
+  return times->drain;
 }
 
 // Gives times to actions, in an order in which needs come first.
@@ -77,6 +92,7 @@ class Timeline {
       : schedule_(schedule), costs_(costs), dependencies_(dependencies) {
     for (const auto& list : schedule.ranks) result_.ranks.emplace_back(list.size());
     result_.times.resize(schedule.ranks.size());
+    result_.idle.resize(schedule.ranks.size());
     clocks_.resize(schedule.ranks.size(), 0);
   }
 
@@ -90,9 +106,8 @@ class Timeline {
       start = std::max(start, result_.ranks[at.rank][at.position].end + (at.rank == place.rank ? 0 : costs_.hop));
     }
     const Ticks cost = CostOf(action, costs_.stages[action.stage]);
-    RankTimes& times = result_.times[place.rank];
-    times.*CauseOfWait(action, place.position == 0) += start - clocks_[place.rank];
-    times.busy += cost;
+    AddIdle(place.rank, place.position == 0 ? IdleCause::kFill : CauseOfWait(action.kind), start);
+    result_.times[place.rank].busy += cost;
     clocks_[place.rank] = start + cost;
     result_.ranks[place.rank][place.position] = {action, start, start + cost};
     if (AccumulatesGradient(action.kind)) gradients_done_ = std::max(gradients_done_, start + cost);
@@ -104,17 +119,23 @@ class Timeline {
   Simulation Finish() {
     for (const Ticks clock : clocks_) result_.makespan = std::max(result_.makespan, clock);
     for (size_t rank = 0; rank < clocks_.size(); ++rank) {
-      RankTimes& times = result_.times[rank];
-      times.drain = result_.makespan - clocks_[rank];
-      result_.ideal = std::max(result_.ideal, times.busy);
+      result_.ideal = std::max(result_.ideal, result_.times[rank].busy);
       if (!result_.ranks[rank].empty()) {
         result_.window = std::max(result_.window, clocks_[rank] - result_.ranks[rank].front().start);
       }
+      AddIdle(rank, IdleCause::kDrain, result_.makespan);
     }
     return std::move(result_);
   }
 
  private:
+  // Charges the time from the rank's clock until `end`.
+  void AddIdle(size_t rank, IdleCause cause, Ticks end) {
+    if (end == clocks_[rank]) return;
+    result_.idle[rank].push_back({cause, clocks_[rank], end});
+    TimeOf(cause, &result_.times[rank]) += end - clocks_[rank];
+  }
+
   const Schedule& schedule_;
   const ScheduleCosts& costs_;
   const Dependencies& dependencies_;

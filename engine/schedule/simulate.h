@@ -40,18 +40,34 @@ struct TimedAction {
   Ticks end = 0;
 };
 
+// Why a rank did nothing; the names of the stage states that the daemon measures.
+enum class IdleCause {
+  kFill,            // before its first action
+  kWaitActivation,  // for an activation, after its first action
+  kWaitGradient,
+  kWaitBarrier,  // before OPT, for other ranks
+  kDrain,        // after its last action
+};
+
+struct IdleSpan {
+  IdleCause cause = IdleCause::kFill;
+  Ticks start = 0;
+  Ticks end = 0;
+};
+
 // Where the time of a rank goes; everything sums to the makespan.
 struct RankTimes {
   Ticks busy = 0;
-  Ticks fill = 0;             // before its first action
-  Ticks wait_activation = 0;  // for an activation, after its first action
+  Ticks fill = 0;
+  Ticks wait_activation = 0;
   Ticks wait_gradient = 0;
-  Ticks wait_barrier = 0;  // before OPT, for other ranks
-  Ticks drain = 0;         // after its last action
+  Ticks wait_barrier = 0;
+  Ticks drain = 0;
 };
 
 struct Simulation {
   std::vector<std::vector<TimedAction>> ranks;  // in list order; sends and receives take no time of the rank
+  std::vector<std::vector<IdleSpan>> idle;      // per rank, ascending, none empty
   std::vector<RankTimes> times;                 // per rank
   PeakActivations peaks;
   Ticks makespan = 0;  // last end of all ranks, all starting at 0: a step with a barrier
