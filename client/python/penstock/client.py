@@ -1,0 +1,187 @@
+"""The daemon as seen by a program: pipelines and facts about the server."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from penstock.connection import Connection
+from penstock.errors import PenstockError
+from penstock.pipelines import Pipeline
+from penstock.specifications import Layer, OptionValue, pipeline_spec
+from penstock.v1 import admin_pb2, pipeline_pb2
+
+_POLL_SECONDS = 0.05
+
+
+class Client:
+    """A connection to one daemon. May be used from any thread, and in a ``with`` block.
+
+    Example::
+
+        with penstock.Client() as client:
+            pipeline = client.create_pipeline("demo", model="mlp", options={"layers": 4, "width": 16},
+                                              stages=2, micro_batches=4, loss="mean_squared_error")
+            outcome = pipeline.train_step(inputs, target)   # arrays [rows, 16], float32
+            print(outcome.step, outcome.loss)
+
+    Args:
+        address: ``host:port`` or ``unix:PATH`` of the daemon's API.
+        caller: who calls; it owns the handles it makes. ``None``: the daemon's ``local``.
+        timeout: seconds that the daemon may take to answer a call, waiting not included.
+        retry_for: seconds during which a call is repeated, with the same request id, while the daemon is UNAVAILABLE.
+    """
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:8470",
+        caller: str | None = None,
+        *,
+        timeout: float = 60.0,
+        retry_for: float = 10.0,
+    ) -> None:
+        self._connection = Connection(address, caller, timeout, retry_for)
+
+    def close(self) -> None:
+        """Ends the connection. Accepted training goes on; handles live until their leases end."""
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def server_info(self) -> admin_pb2.ServerInfo:
+        """Version, epoch, devices, limits, and the names of layers, models, schedules, optimizers and losses."""
+        return self._connection.unary(
+            "AdminService/GetServerInfo", admin_pb2.GetServerInfoRequest(), admin_pb2.ServerInfo
+        )
+
+    def create_pipeline(
+        self,
+        name: str,
+        *,
+        model: str | Sequence[Layer] = "gpt",
+        options: Mapping[str, OptionValue] | None = None,
+        stages: int = 0,
+        balance: Sequence[int] = (),
+        devices: Sequence[str] = (),
+        schedule: str = "1f1b",
+        micro_batches: int = 1,
+        checkpoint: str = "except_last",
+        optimizer: str = "adamw",
+        optimizer_options: Mapping[str, OptionValue] | None = None,
+        clip_norm: float = 0.0,
+        learning_rate_schedule: str = "constant",
+        warmup_steps: int = 0,
+        total_steps: int = 0,
+        final_ratio: float = 0.0,
+        loss: str | None = None,
+        loss_options: Mapping[str, OptionValue] | None = None,
+        seed: int = 0,
+        timeout: float = 120.0,
+    ) -> Pipeline:
+        """Makes a pipeline and waits until it is ready.
+
+        Args:
+            name: ``[a-z]([a-z0-9-]{0,61}[a-z0-9])?``.
+            model: a reference model (``"mlp"``, ``"gpt"``) or a list of :class:`Layer`.
+            options: of a reference model, for example ``{"blocks": 8, "width": 256, "heads": 4, "sequence": 128}``.
+            stages: how many stages the daemon cuts by measured time; 0: one per device.
+            balance: instead of ``stages``: layers per stage.
+            devices: one per stage, repeated in turn if fewer; empty: all of the daemon.
+            schedule: ``"1f1b"`` or ``"gpipe"``.
+            micro_batches: into how many a mini-batch is cut.
+            checkpoint: which activations are recomputed: ``"always"``, ``"except_last"`` or ``"never"``.
+            optimizer: ``"adamw"`` or ``"sgd"``; its options are learning_rate, weight_decay, momentum, nesterov, beta1,
+                beta2, epsilon.
+            clip_norm: the largest norm of all gradients together; 0 does not clip.
+            learning_rate_schedule: ``"constant"`` or ``"warmup_cosine"`` with warmup_steps, total_steps and final_ratio
+                (of the peak rate, at total_steps).
+            loss: the default of training calls: ``"cross_entropy"`` or ``"mean_squared_error"``.
+            seed: of weights and dropout.
+            timeout: seconds to wait for it.
+
+        Raises:
+            PenstockError: PIPELINE_EXISTS, SPEC_INVALID, PLAN_DOES_NOT_FIT, or why it FAILED.
+            TimeoutError: it is not ready in time.
+        """
+        spec = pipeline_spec(
+            model=model,
+            options=options,
+            stages=stages,
+            balance=balance,
+            devices=devices,
+            schedule=schedule,
+            micro_batches=micro_batches,
+            checkpoint=checkpoint,
+            optimizer=optimizer,
+            optimizer_options=optimizer_options,
+            clip_norm=clip_norm,
+            learning_rate_schedule=learning_rate_schedule,
+            warmup_steps=warmup_steps,
+            total_steps=total_steps,
+            final_ratio=final_ratio,
+            loss=loss,
+            loss_options=loss_options,
+            seed=seed,
+        )
+        return self.create_pipeline_from(name, spec, timeout=timeout)
+
+    def create_pipeline_from(self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0) -> Pipeline:
+        """As :meth:`create_pipeline`, from a whole specification (see :func:`pipeline_spec`)."""
+        deadline = time.monotonic() + timeout
+        pipeline = Pipeline(self._connection, self._create(name, spec, validate_only=False, wait=timeout))
+        while pipeline.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{pipeline.name} is not ready in {timeout} s")
+            time.sleep(_POLL_SECONDS)
+            pipeline.refresh()
+        if pipeline.message.state == pipeline_pb2.PIPELINE_STATE_FAILED:
+            raise PenstockError.from_status(pipeline.message.error)
+        return pipeline
+
+    def plan_pipeline(self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0) -> pipeline_pb2.Plan:
+        """What the daemon would make of a specification; creates nothing."""
+        return self._create(name, spec, validate_only=True, wait=timeout).plan
+
+    def _create(
+        self, name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool, wait: float
+    ) -> pipeline_pb2.Pipeline:
+        request = pipeline_pb2.CreatePipelineRequest(
+            pipeline_id=name, spec=spec, validate_only=validate_only, request_id=str(uuid.uuid4())
+        )
+        return self._connection.unary("PipelineService/CreatePipeline", request, pipeline_pb2.Pipeline, wait)
+
+    def pipeline(self, name: str) -> Pipeline:
+        """A pipeline that exists, by its short or full name.
+
+        Raises:
+            PenstockError: PIPELINE_NOT_FOUND.
+        """
+        request = pipeline_pb2.GetPipelineRequest(name=name if "/" in name else f"pipelines/{name}")
+        message = self._connection.unary("PipelineService/GetPipeline", request, pipeline_pb2.Pipeline)
+        return Pipeline(self._connection, message)
+
+    def list_pipelines(self) -> list[Pipeline]:
+        """All pipelines."""
+        found: list[Pipeline] = []
+        request = pipeline_pb2.ListPipelinesRequest(page_size=1000)
+        while True:
+            response = self._connection.unary(
+                "PipelineService/ListPipelines", request, pipeline_pb2.ListPipelinesResponse
+            )
+            found.extend(Pipeline(self._connection, message) for message in response.pipelines)
+            request.page_token = response.next_page_token
+            if not request.page_token:
+                return found
+
+    def delete_pipeline(self, name: str, *, force: bool = False, purge: bool = False) -> None:
+        """See :meth:`Pipeline.delete`."""
+        full_name = name if "/" in name else f"pipelines/{name}"
+        Pipeline(self._connection, pipeline_pb2.Pipeline(name=full_name)).delete(force=force, purge=purge)

@@ -1,0 +1,76 @@
+"""What goes wrong, as the daemon says it: a code, a reason, a sentence and named values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_DETAILS_KEY = "grpc-status-details-bin"
+
+
+class PenstockError(Exception):
+    """A refusal or a failure.
+
+    Attributes:
+        code: the gRPC status code, for example ``grpc.StatusCode.NOT_FOUND``.
+        reason: the machine-readable reason, for example ``"HANDLE_EXPIRED"``; ``""`` if the transport failed.
+        message: one sentence for people.
+        values: named facts; bad input names at least ``field`` and ``value``, failed work ``stage``,
+            ``micro_batch`` and ``action``.
+        violations: every wrong field as (field, description), where the daemon found several.
+        retry_delay: seconds after which to ask again, if the daemon said so.
+    """
+
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        reason: str,
+        message: str,
+        values: Mapping[str, str] | None = None,
+        violations: Sequence[tuple[str, str]] = (),
+        retry_delay: float | None = None,
+    ) -> None:
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.values = dict(values or {})
+        self.violations = list(violations)
+        self.retry_delay = retry_delay
+        super().__init__(f"{code.name} / {reason or 'no reason'}: {message}")
+
+    @classmethod
+    def from_status(cls, status: status_pb2.Status) -> PenstockError:
+        """The error of a ``google.rpc.Status``, as handles and answers per name carry it."""
+        reason = ""
+        values: Mapping[str, str] = {}
+        violations = []
+        retry_delay = None
+        for detail in status.details:
+            info = error_details_pb2.ErrorInfo()
+            bad_request = error_details_pb2.BadRequest()
+            retry = error_details_pb2.RetryInfo()
+            if detail.Unpack(info):
+                reason, values = info.reason, dict(info.metadata)
+            elif detail.Unpack(bad_request):
+                violations = [(v.field, v.description) for v in bad_request.field_violations]
+            elif detail.Unpack(retry):
+                retry_delay = retry.retry_delay.ToTimedelta().total_seconds()
+        code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
+        return cls(code, reason, status.message, values, violations, retry_delay)
+
+    @classmethod
+    def from_call(cls, error: Any) -> PenstockError:
+        """The error of a failed gRPC call: its details if it has any, else what the transport said."""
+        pushback = None
+        for key, value in error.trailing_metadata() or ():
+            if key == _DETAILS_KEY:
+                status = status_pb2.Status()
+                status.ParseFromString(value)
+                return cls.from_status(status)
+            if key == "grpc-retry-pushback-ms" and value.isdigit():
+                pushback = int(value) / 1000
+        return cls(error.code(), "", error.details() or "", retry_delay=pushback)

@@ -1,0 +1,465 @@
+"""The work of a pipeline: inference and training."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, overload
+
+from penstock.handles import GraphHandle, Outcome, OutcomeHandle, ValueHandle, seconds
+from penstock.inputs import Inputs, InputValue, Staged, named
+from penstock.resources import FIRST_WAIT, PipelineResource, new_request_id
+from penstock.specifications import OptionValue, loss_spec
+from penstock.tensors import Array
+from penstock.v1 import handle_pb2, work_pb2
+
+_INLINE_REPLY = 1 << 20  # bytes
+
+
+class Forward(NamedTuple):
+    """What :meth:`Pipeline.forward` gives: the outputs, and the graph for :meth:`Pipeline.backward`."""
+
+    outputs: ValueHandle
+    graph: GraphHandle
+
+
+class Pipeline(PipelineResource):
+    """One pipeline of a daemon. Methods may be called from any thread; calls that change state run in the order of
+    acceptance.
+
+    Every work call takes:
+        wait: ``True`` answers what the work gave and releases its handle; ``False`` answers the handle at once.
+        timeout: seconds to wait; ``None`` as long as it takes. ``TimeoutError`` leaves the work running.
+        lease: seconds that results are kept without renewal; 0 is the daemon's default.
+        inputs: one array, handle or (handle, tensor) if the model has one input, else a mapping by name. The first
+            dimension is the batch, rows; all inputs have as many rows. Large arrays are uploaded first.
+
+    And every call raises :class:`PenstockError` for what the daemon refuses or what fails.
+    """
+
+    # --- inference ----------------------------------------------------------------------------------------------------
+
+    @overload
+    def infer(
+        self,
+        inputs: Inputs,
+        *,
+        outputs: Sequence[str] = ...,
+        micro_batches: int | None = ...,
+        wait: Literal[True] = ...,
+        timeout: float | None = ...,
+        lease: float = ...,
+    ) -> dict[str, Array]: ...
+
+    @overload
+    def infer(
+        self,
+        inputs: Inputs,
+        *,
+        outputs: Sequence[str] = ...,
+        micro_batches: int | None = ...,
+        wait: Literal[False],
+        timeout: float | None = ...,
+        lease: float = ...,
+    ) -> ValueHandle: ...
+
+    def infer(
+        self,
+        inputs: Inputs,
+        *,
+        outputs: Sequence[str] = (),
+        micro_batches: int | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        lease: float = 0.0,
+    ) -> dict[str, Array] | ValueHandle:
+        """Runs the model without keeping a graph, on the weights of the last finished step, without dropout.
+
+        Args:
+            outputs: names of wanted outputs; empty: all.
+            micro_batches: into how many the rows are cut; ``None`` as the pipeline says.
+
+        Returns:
+            Arrays by output name, of as many rows as the inputs; or their handle.
+        """
+        with self._stage(inputs) as staged:
+            request = work_pb2.InferRequest(
+                pipeline=self.name,
+                inputs=staged.messages,
+                outputs=outputs,
+                micro_batches=micro_batches,
+                request_id=new_request_id(),
+                reply=_reply(wait, timeout, lease),
+            )
+            response = self._connection.unary(
+                "WorkService/Infer", request, work_pb2.InferResponse, _wait(wait, timeout)
+            )
+        handle = ValueHandle(self._connection, response.outputs)
+        if not wait:
+            return handle
+        with handle:
+            return handle.fetch(timeout)
+
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    @overload
+    def train_step(
+        self,
+        inputs: Inputs,
+        target: InputValue,
+        *,
+        loss: str | None = ...,
+        loss_options: Mapping[str, OptionValue] | None = ...,
+        micro_batches: int | None = ...,
+        learning_rate: float | None = ...,
+        clip_norm: float | None = ...,
+        outputs: Sequence[str] = ...,
+        expected_state: str = ...,
+        wait: Literal[True] = ...,
+        timeout: float | None = ...,
+        lease: float = ...,
+    ) -> Outcome: ...
+
+    @overload
+    def train_step(
+        self,
+        inputs: Inputs,
+        target: InputValue,
+        *,
+        loss: str | None = ...,
+        loss_options: Mapping[str, OptionValue] | None = ...,
+        micro_batches: int | None = ...,
+        learning_rate: float | None = ...,
+        clip_norm: float | None = ...,
+        outputs: Sequence[str] = ...,
+        expected_state: str = ...,
+        wait: Literal[False],
+        timeout: float | None = ...,
+        lease: float = ...,
+    ) -> OutcomeHandle: ...
+
+    def train_step(
+        self,
+        inputs: Inputs,
+        target: InputValue,
+        *,
+        loss: str | None = None,
+        loss_options: Mapping[str, OptionValue] | None = None,
+        micro_batches: int | None = None,
+        learning_rate: float | None = None,
+        clip_norm: float | None = None,
+        outputs: Sequence[str] = (),
+        expected_state: str = "",
+        wait: bool = True,
+        timeout: float | None = None,
+        lease: float = 0.0,
+    ) -> Outcome | OutcomeHandle:
+        """Forward, loss, backward and optimizer step, atomic.
+
+        Args:
+            target: what the loss compares with; cross-entropy: class indices, INT64 ``[rows, sequence]``.
+            loss: ``"cross_entropy"`` or ``"mean_squared_error"``; ``None`` as the pipeline says.
+            learning_rate, clip_norm: instead of the pipeline's, for this step; a ``clip_norm`` of 0 does not clip.
+            outputs: names of model outputs to keep; they come as ``Outcome.outputs``.
+            expected_state: the ``state_token`` of the last outcome; a stale one is refused (STATE_MISMATCH).
+
+        Raises:
+            PenstockError: also ACCUMULATION_OPEN, if contributions wait for :meth:`optimizer_step`.
+        """
+        with self._stage(inputs, target) as staged:
+            request = work_pb2.TrainStepRequest(
+                pipeline=self.name,
+                inputs=staged.messages[:-1],
+                target=staged.messages[-1],
+                loss=loss_spec(loss, loss_options),
+                micro_batches=micro_batches,
+                outputs=outputs,
+                learning_rate=learning_rate,
+                clip_norm=clip_norm,
+                request_id=new_request_id(),
+                expected_state=expected_state,
+                reply=_reply(wait, timeout, lease),
+            )
+            response = self._connection.unary(
+                "WorkService/TrainStep", request, work_pb2.TrainStepResponse, _wait(wait, timeout)
+            )
+        return self._outcome(response.outcome, response.outputs if outputs else None, wait, timeout)
+
+    @overload
+    def forward_backward(
+        self,
+        inputs: Inputs,
+        target: InputValue,
+        *,
+        loss: str | None = ...,
+        loss_options: Mapping[str, OptionValue] | None = ...,
+        total_rows: int | None = ...,
+        total_elements: int | None = ...,
+        micro_batches: int | None = ...,
+        outputs: Sequence[str] = ...,
+        expected_state: str = ...,
+        wait: Literal[True] = ...,
+        timeout: float | None = ...,
+        lease: float = ...,
+    ) -> Outcome: ...
+
+    @overload
+    def forward_backward(
+        self,
+        inputs: Inputs,
+        target: InputValue,
+        *,
+        loss: str | None = ...,
+        loss_options: Mapping[str, OptionValue] | None = ...,
+        total_rows: int | None = ...,
+        total_elements: int | None = ...,
+        micro_batches: int | None = ...,
+        outputs: Sequence[str] = ...,
+        expected_state: str = ...,
+        wait: Literal[False],
+        timeout: float | None = ...,
+        lease: float = ...,
+    ) -> OutcomeHandle: ...
+
+    def forward_backward(
+        self,
+        inputs: Inputs,
+        target: InputValue,
+        *,
+        loss: str | None = None,
+        loss_options: Mapping[str, OptionValue] | None = None,
+        total_rows: int | None = None,
+        total_elements: int | None = None,
+        micro_batches: int | None = None,
+        outputs: Sequence[str] = (),
+        expected_state: str = "",
+        wait: bool = True,
+        timeout: float | None = None,
+        lease: float = 0.0,
+    ) -> Outcome | OutcomeHandle:
+        """Adds one contribution to the gradients of the next :meth:`optimizer_step`.
+
+        Args:
+            total_rows: rows of the whole step, over all its contributions; ``None``: this call's rows.
+            total_elements: counted elements of the whole step, where labels are ignored.
+
+        The other arguments are those of :meth:`train_step`.
+
+        Raises:
+            PenstockError: also ACCUMULATION_HELD, if another caller has contributions open.
+        """
+        with self._stage(inputs, target) as staged:
+            request = work_pb2.ForwardBackwardRequest(
+                pipeline=self.name,
+                inputs=staged.messages[:-1],
+                target=staged.messages[-1],
+                loss=loss_spec(loss, loss_options),
+                total_rows=total_rows,
+                total_elements=total_elements,
+                micro_batches=micro_batches,
+                outputs=outputs,
+                request_id=new_request_id(),
+                expected_state=expected_state,
+                reply=_reply(wait, timeout, lease),
+            )
+            response = self._connection.unary(
+                "WorkService/ForwardBackward", request, work_pb2.ForwardBackwardResponse, _wait(wait, timeout)
+            )
+        return self._outcome(response.outcome, response.outputs if outputs else None, wait, timeout)
+
+    def forward(
+        self,
+        inputs: Inputs,
+        *,
+        outputs: Sequence[str] = (),
+        micro_batches: int | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        lease: float = 0.0,
+    ) -> Forward:
+        """Runs the model in training mode and keeps its graph, for a loss that the caller computes.
+
+        Returns:
+            Two handles, also with ``wait``. The graph belongs to the present step and is freed when that ends.
+
+        Raises:
+            PenstockError: also GRAPH_LIMIT, if too many graphs are open.
+        """
+        with self._stage(inputs) as staged:
+            request = work_pb2.ForwardRequest(
+                pipeline=self.name,
+                inputs=staged.messages,
+                mode=work_pb2.ForwardRequest.MODE_TRAIN,
+                micro_batches=micro_batches,
+                request_id=new_request_id(),
+                reply=_reply(wait, timeout, lease),
+                outputs=outputs,
+            )
+            response = self._connection.unary(
+                "WorkService/Forward", request, work_pb2.ForwardResponse, _wait(wait, timeout)
+            )
+        result = Forward(ValueHandle(self._connection, response.outputs), GraphHandle(self._connection, response.graph))
+        if wait:
+            result.outputs.wait(timeout)
+        return result
+
+    @overload
+    def backward(
+        self,
+        graph: GraphHandle,
+        gradients: Inputs,
+        *,
+        retain_graph: bool = ...,
+        expected_state: str = ...,
+        wait: Literal[True] = ...,
+        timeout: float | None = ...,
+        lease: float = ...,
+    ) -> Outcome: ...
+
+    @overload
+    def backward(
+        self,
+        graph: GraphHandle,
+        gradients: Inputs,
+        *,
+        retain_graph: bool = ...,
+        expected_state: str = ...,
+        wait: Literal[False],
+        timeout: float | None = ...,
+        lease: float = ...,
+    ) -> OutcomeHandle: ...
+
+    def backward(
+        self,
+        graph: GraphHandle,
+        gradients: Inputs,
+        *,
+        retain_graph: bool = False,
+        expected_state: str = "",
+        wait: bool = True,
+        timeout: float | None = None,
+        lease: float = 0.0,
+    ) -> Outcome | OutcomeHandle:
+        """Adds the contribution of a forward, given d loss / d output for each output, scaled by the caller.
+
+        Args:
+            gradients: by output name, each of its output's shape and type.
+            retain_graph: ``True`` lets the graph serve again; ``False`` uses it up.
+
+        Raises:
+            PenstockError: also GRAPH_CONSUMED and GRAPH_STALE.
+        """
+        values = named(gradients, self.signature.outputs, "outputs")
+        with Staged(self._connection, self.name, values, self.signature.outputs) as staged:
+            request = work_pb2.BackwardRequest(
+                pipeline=self.name,
+                graph=graph.name,
+                gradients=staged.messages,
+                retain_graph=retain_graph,
+                request_id=new_request_id(),
+                expected_state=expected_state,
+                reply=_reply(wait, timeout, lease),
+            )
+            response = self._connection.unary(
+                "WorkService/Backward", request, work_pb2.BackwardResponse, _wait(wait, timeout)
+            )
+        return self._outcome(response.outcome, None, wait, timeout)
+
+    @overload
+    def optimizer_step(
+        self,
+        *,
+        discard: bool = ...,
+        learning_rate: float | None = ...,
+        clip_norm: float | None = ...,
+        expected_state: str = ...,
+        wait: Literal[True] = ...,
+        timeout: float | None = ...,
+        lease: float = ...,
+    ) -> Outcome: ...
+
+    @overload
+    def optimizer_step(
+        self,
+        *,
+        discard: bool = ...,
+        learning_rate: float | None = ...,
+        clip_norm: float | None = ...,
+        expected_state: str = ...,
+        wait: Literal[False],
+        timeout: float | None = ...,
+        lease: float = ...,
+    ) -> OutcomeHandle: ...
+
+    def optimizer_step(
+        self,
+        *,
+        discard: bool = False,
+        learning_rate: float | None = None,
+        clip_norm: float | None = None,
+        expected_state: str = "",
+        wait: bool = True,
+        timeout: float | None = None,
+        lease: float = 0.0,
+    ) -> Outcome | OutcomeHandle:
+        """Applies the contributions to the weights, or forgets them.
+
+        Args:
+            discard: ``True`` forgets them.
+            learning_rate, clip_norm: as in :meth:`train_step`.
+
+        Raises:
+            PenstockError: also ACCUMULATION_EMPTY.
+        """
+        action = work_pb2.OptimizerStepRequest.ACTION_DISCARD if discard else work_pb2.OptimizerStepRequest.ACTION_APPLY
+        request = work_pb2.OptimizerStepRequest(
+            pipeline=self.name,
+            action=action,
+            learning_rate=learning_rate,
+            clip_norm=clip_norm,
+            request_id=new_request_id(),
+            expected_state=expected_state,
+            reply=_reply(wait, timeout, lease),
+        )
+        response = self._connection.unary(
+            "WorkService/OptimizerStep", request, work_pb2.OptimizerStepResponse, _wait(wait, timeout)
+        )
+        return self._outcome(response.outcome, None, wait, timeout)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _stage(self, inputs: Inputs, target: InputValue | None = None) -> Staged:
+        """Inputs, and the target last if there is one."""
+        values = named(inputs, self.signature.inputs, "inputs")
+        signature = list(self.signature.inputs)
+        if target is not None:
+            name = self.signature.targets[0].name if self.signature.targets else "target"
+            if name in values:
+                raise ValueError(f"the target is given twice: {name!r} is among the inputs")
+            values[name] = target
+            signature.extend(self.signature.targets)
+        return Staged(self._connection, self.name, values, signature)
+
+    def _outcome(
+        self, outcome: handle_pb2.Result, outputs: handle_pb2.Result | None, wait: bool, timeout: float | None
+    ) -> Outcome | OutcomeHandle:
+        kept = None if outputs is None else ValueHandle(self._connection, outputs)
+        handle = OutcomeHandle(self._connection, outcome, kept)
+        if not wait:
+            return handle
+        result = handle.result(timeout)
+        handle.release()
+        return dataclasses.replace(result, outputs=kept)
+
+
+def _wait(wait: bool, timeout: float | None) -> float:
+    """Seconds that the first call waits inside the daemon."""
+    if not wait:
+        return 0.0
+    return FIRST_WAIT if timeout is None else min(timeout, FIRST_WAIT)
+
+
+def _reply(wait: bool, timeout: float | None, lease: float) -> work_pb2.ReplyOptions:
+    return work_pb2.ReplyOptions(
+        wait_for=seconds(_wait(wait, timeout)), inline_bytes=_INLINE_REPLY if wait else 0, lease=seconds(lease)
+    )

@@ -1,0 +1,196 @@
+"""A pipeline as a thing of the daemon: its state, handles, checkpoints, parameters and statistics."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+
+import grpc
+import numpy.typing as npt
+
+from penstock import tensors, uploads
+from penstock.checksum import crc32c
+from penstock.connection import Connection
+from penstock.errors import PenstockError
+from penstock.handles import Handle, ValueHandle, release_all, seconds
+from penstock.tensors import Array
+from penstock.v1 import handle_pb2, insight_pb2, pipeline_pb2, state_pb2
+
+FIRST_WAIT = 30.0  # seconds that a call waits inside the daemon
+
+
+class Parameters(dict[str, Array]):
+    """Arrays by name, in model order.
+
+    Attributes:
+        step: finished optimizer steps of the snapshot.
+    """
+
+    step: int = 0
+
+
+class PipelineResource:
+    """What a pipeline is and has; :class:`Pipeline` adds what it does.
+
+    Attributes:
+        name: ``pipelines/{pipeline}``.
+        message: the daemon's last word on it.
+    """
+
+    def __init__(self, connection: Connection, message: pipeline_pb2.Pipeline) -> None:
+        self._connection = connection
+        self.message = message
+        self.name = message.name
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, {self.state}, step {self.message.step})"
+
+    @property
+    def state(self) -> str:
+        """``CREATING``, ``READY``, ``DRAINING``, ``DELETING`` or ``FAILED``, as last seen."""
+        return pipeline_pb2.PipelineState.Name(self.message.state).replace("PIPELINE_STATE_", "")
+
+    @property
+    def signature(self) -> pipeline_pb2.ModelSignature:
+        """Names, types and shapes of inputs, outputs and targets; -1 is the batch."""
+        return self.message.signature
+
+    @property
+    def plan(self) -> pipeline_pb2.Plan:
+        """Stages with their devices and layers, and what is predicted of a step."""
+        return self.message.plan
+
+    def refresh(self) -> pipeline_pb2.Pipeline:
+        """Asks for the present state, step and plan."""
+        request = pipeline_pb2.GetPipelineRequest(name=self.name)
+        self.message = self._connection.unary("PipelineService/GetPipeline", request, pipeline_pb2.Pipeline)
+        return self.message
+
+    # --- handles ------------------------------------------------------------------------------------------------------
+
+    def put(self, values: Mapping[str, npt.ArrayLike], *, lease: float = 0.0) -> ValueHandle:
+        """Uploads arrays once, to be inputs of several calls."""
+        wanted = {entry.name: entry.type for entry in [*self.signature.inputs, *self.signature.targets]}
+        return uploads.put(self._connection, self.name, values, lease, wanted)
+
+    def handles(self) -> list[handle_pb2.Handle]:
+        """The caller's live handles of this pipeline."""
+        found: list[handle_pb2.Handle] = []
+        request = handle_pb2.ListHandlesRequest(parent=self.name, page_size=1000)
+        while True:
+            response = self._connection.unary("HandleService/ListHandles", request, handle_pb2.ListHandlesResponse)
+            found.extend(response.handles)
+            request.page_token = response.next_page_token
+            if not request.page_token:
+                return found
+
+    def release(self, handles: Sequence[Handle]) -> None:
+        """Releases many handles at once."""
+        release_all(self._connection, [handle.name for handle in handles])
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
+        """Saves weights and optimizer state after the last finished step. Without a name it is called ``step-{n}``.
+
+        Raises:
+            PenstockError: also CHECKPOINT_EXISTS and STORAGE_FULL.
+        """
+        request = state_pb2.SaveCheckpointRequest(
+            pipeline=self.name, checkpoint_id=checkpoint_id, request_id=new_request_id()
+        )
+        return self._connection.unary("StateService/SaveCheckpoint", request, state_pb2.Checkpoint, FIRST_WAIT)
+
+    def restore_checkpoint(self, checkpoint_id: str, *, force: bool = False) -> state_pb2.RestoreCheckpointResponse:
+        """Takes weights, optimizer state and step from a checkpoint, all or nothing.
+
+        Args:
+            checkpoint_id: its name, short (``step-10``) or full.
+            force: discards open contributions, which are an error otherwise.
+
+        Raises:
+            PenstockError: also CHECKPOINT_NOT_FOUND, CHECKPOINT_CORRUPT, MODEL_MISMATCH and ACCUMULATION_OPEN.
+        """
+        name = checkpoint_id if "/" in checkpoint_id else f"{self.name}/checkpoints/{checkpoint_id}"
+        request = state_pb2.RestoreCheckpointRequest(name=name, force=force, request_id=new_request_id())
+        return self._connection.unary(
+            "StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse, FIRST_WAIT
+        )
+
+    def list_checkpoints(self) -> list[state_pb2.Checkpoint]:
+        """All checkpoints of this pipeline."""
+        found: list[state_pb2.Checkpoint] = []
+        request = state_pb2.ListCheckpointsRequest(parent=self.name, page_size=1000)
+        while True:
+            response = self._connection.unary(
+                "StateService/ListCheckpoints", request, state_pb2.ListCheckpointsResponse
+            )
+            found.extend(response.checkpoints)
+            request.page_token = response.next_page_token
+            if not request.page_token:
+                return found
+
+    def read_parameters(self, names: Sequence[str] = (), *, include_optimizer_state: bool = False) -> Parameters:
+        """Parameters and buffers of one step, by name.
+
+        Raises:
+            PenstockError: also PARAMETER_NOT_FOUND.
+        """
+        request = state_pb2.ReadParametersRequest(
+            pipeline=self.name, names=names, include_optimizer_state=include_optimizer_state
+        )
+        result = Parameters()
+
+        def attempt() -> state_pb2.ReadParametersResponse:
+            result.clear()
+            arrays: list[Array] = []
+            for answer in self._connection.stream(
+                "StateService/ReadParameters", request, state_pb2.ReadParametersResponse
+            ):
+                if answer.HasField("start"):
+                    result.step = answer.start.step
+                    for header in answer.start.tensors:
+                        arrays.append(tensors.empty(header))
+                        result[header.name] = arrays[-1]
+                    continue
+                chunk = answer.chunk
+                if crc32c(chunk.data) != chunk.crc32c:
+                    raise PenstockError(grpc.StatusCode.DATA_LOSS, "CHUNK_CHECKSUM", "parameters arrived damaged")
+                tensors.bytes_of(arrays[chunk.tensor])[chunk.offset : chunk.offset + len(chunk.data)] = chunk.data
+            return state_pb2.ReadParametersResponse()
+
+        self._connection.retry(attempt)
+        return result
+
+    # --- insight ------------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> insight_pb2.PipelineStatistics:
+        """Where the time of each stage went, bubbles, queues and handles, now."""
+        return next(self.watch_statistics(max_updates=1))
+
+    def watch_statistics(self, interval: float = 1.0, max_updates: int = 0) -> Iterator[insight_pb2.PipelineStatistics]:
+        """Statistics at once and every ``interval`` seconds (at least 0.1), ``max_updates`` times or until closed."""
+        request = insight_pb2.WatchStatisticsRequest(
+            pipeline=self.name, interval=seconds(interval), max_updates=max_updates
+        )
+        return self._connection.stream("InsightService/WatchStatistics", request, insight_pb2.PipelineStatistics)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def delete(self, *, force: bool = False, purge: bool = False) -> None:
+        """Finishes accepted work and frees the pipeline.
+
+        Args:
+            force: cancels work that has not started.
+            purge: removes the checkpoints too.
+        """
+        request = pipeline_pb2.DeletePipelineRequest(
+            name=self.name, force=force, purge=purge, request_id=new_request_id()
+        )
+        self._connection.unary(
+            "PipelineService/DeletePipeline", request, pipeline_pb2.DeletePipelineResponse, FIRST_WAIT
+        )
+
+
+def new_request_id() -> str:
+    return str(uuid.uuid4())

@@ -1,0 +1,73 @@
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DeviceInfo(_message.Message):
+    __slots__ = ["cores", "memory_limit_bytes", "name"]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    cores: _containers.RepeatedScalarFieldContainer[int]
+    memory_limit_bytes: int
+    name: str
+    def __init__(self, name: _Optional[str] = ..., cores: _Optional[_Iterable[int]] = ..., memory_limit_bytes: _Optional[int] = ...) -> None: ...
+
+class GetServerInfoRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class ServerInfo(_message.Message):
+    __slots__ = ["api_address", "devices", "epoch", "features", "handle_bytes", "handles", "layers", "limits", "losses", "metrics_address", "models", "optimizers", "schedules", "start_time", "state", "version", "versions"]
+    class LimitsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class VersionsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    API_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZERS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    api_address: str
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceInfo]
+    epoch: int
+    features: _containers.RepeatedScalarFieldContainer[str]
+    handle_bytes: int
+    handles: int
+    layers: _containers.RepeatedScalarFieldContainer[str]
+    limits: _containers.ScalarMap[str, int]
+    losses: _containers.RepeatedScalarFieldContainer[str]
+    metrics_address: str
+    models: _containers.RepeatedScalarFieldContainer[str]
+    optimizers: _containers.RepeatedScalarFieldContainer[str]
+    schedules: _containers.RepeatedScalarFieldContainer[str]
+    start_time: _timestamp_pb2.Timestamp
+    state: str
+    version: str
+    versions: _containers.ScalarMap[str, str]
+    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[DeviceInfo, _Mapping]]] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Mapping[str, int]] = ..., versions: _Optional[_Mapping[str, str]] = ..., api_address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., state: _Optional[str] = ..., handles: _Optional[int] = ..., handle_bytes: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., models: _Optional[_Iterable[str]] = ..., schedules: _Optional[_Iterable[str]] = ..., optimizers: _Optional[_Iterable[str]] = ..., losses: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -1,0 +1,284 @@
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.rpc import status_pb2 as _status_pb2
+from penstock.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+CHECKPOINT_MODE_ALWAYS: CheckpointMode
+CHECKPOINT_MODE_EXCEPT_LAST: CheckpointMode
+CHECKPOINT_MODE_NEVER: CheckpointMode
+CHECKPOINT_MODE_UNSPECIFIED: CheckpointMode
+DESCRIPTOR: _descriptor.FileDescriptor
+PIPELINE_STATE_CREATING: PipelineState
+PIPELINE_STATE_DELETING: PipelineState
+PIPELINE_STATE_DRAINING: PipelineState
+PIPELINE_STATE_FAILED: PipelineState
+PIPELINE_STATE_READY: PipelineState
+PIPELINE_STATE_UNSPECIFIED: PipelineState
+
+class CreatePipelineRequest(_message.Message):
+    __slots__ = ["pipeline_id", "request_id", "spec", "validate_only"]
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    pipeline_id: str
+    request_id: str
+    spec: PipelineSpec
+    validate_only: bool
+    def __init__(self, pipeline_id: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., validate_only: bool = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class Cut(_message.Message):
+    __slots__ = ["balance", "stages"]
+    BALANCE_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    balance: _containers.RepeatedScalarFieldContainer[int]
+    stages: int
+    def __init__(self, balance: _Optional[_Iterable[int]] = ..., stages: _Optional[int] = ...) -> None: ...
+
+class DeletePipelineRequest(_message.Message):
+    __slots__ = ["force", "name", "purge", "request_id"]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PURGE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    force: bool
+    name: str
+    purge: bool
+    request_id: str
+    def __init__(self, name: _Optional[str] = ..., force: bool = ..., purge: bool = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class DeletePipelineResponse(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class GetPipelineRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class LayerSpec(_message.Message):
+    __slots__ = ["kind", "name", "options"]
+    class OptionsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Option
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    options: _containers.MessageMap[str, Option]
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ...) -> None: ...
+
+class LearningRateSpec(_message.Message):
+    __slots__ = ["final_ratio", "name", "total_steps", "warmup_steps"]
+    FINAL_RATIO_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_STEPS_FIELD_NUMBER: _ClassVar[int]
+    final_ratio: float
+    name: str
+    total_steps: int
+    warmup_steps: int
+    def __init__(self, name: _Optional[str] = ..., warmup_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., final_ratio: _Optional[float] = ...) -> None: ...
+
+class ListPipelinesRequest(_message.Message):
+    __slots__ = ["page_size", "page_token"]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListPipelinesResponse(_message.Message):
+    __slots__ = ["next_page_token", "pipelines"]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PIPELINES_FIELD_NUMBER: _ClassVar[int]
+    next_page_token: str
+    pipelines: _containers.RepeatedCompositeFieldContainer[Pipeline]
+    def __init__(self, pipelines: _Optional[_Iterable[_Union[Pipeline, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class LossSpec(_message.Message):
+    __slots__ = ["name", "options"]
+    class OptionsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Option
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    options: _containers.MessageMap[str, Option]
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ...) -> None: ...
+
+class ModelSignature(_message.Message):
+    __slots__ = ["inputs", "outputs", "targets"]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSignature]
+    outputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSignature]
+    targets: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSignature]
+    def __init__(self, inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ...) -> None: ...
+
+class ModelSpec(_message.Message):
+    __slots__ = ["layers", "name", "options"]
+    class OptionsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Option
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    layers: _containers.RepeatedCompositeFieldContainer[LayerSpec]
+    name: str
+    options: _containers.MessageMap[str, Option]
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ...) -> None: ...
+
+class OptimizerSpec(_message.Message):
+    __slots__ = ["clip_norm", "learning_rate_schedule", "name", "options"]
+    class OptionsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Option
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
+    CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    clip_norm: float
+    learning_rate_schedule: LearningRateSpec
+    name: str
+    options: _containers.MessageMap[str, Option]
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., clip_norm: _Optional[float] = ..., learning_rate_schedule: _Optional[_Union[LearningRateSpec, _Mapping]] = ...) -> None: ...
+
+class Option(_message.Message):
+    __slots__ = ["bool_value", "double_value", "int_value", "string_value"]
+    BOOL_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DOUBLE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    INT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    STRING_VALUE_FIELD_NUMBER: _ClassVar[int]
+    bool_value: bool
+    double_value: float
+    int_value: int
+    string_value: str
+    def __init__(self, bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ...) -> None: ...
+
+class Pipeline(_message.Message):
+    __slots__ = ["create_time", "epoch", "error", "etag", "name", "parameters", "plan", "signature", "spec", "state", "state_token", "step"]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STATE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    create_time: _timestamp_pb2.Timestamp
+    epoch: int
+    error: _status_pb2.Status
+    etag: str
+    name: str
+    parameters: int
+    plan: Plan
+    signature: ModelSignature
+    spec: PipelineSpec
+    state: PipelineState
+    state_token: str
+    step: int
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., state: _Optional[_Union[PipelineState, str]] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., signature: _Optional[_Union[ModelSignature, _Mapping]] = ..., state_token: _Optional[str] = ..., parameters: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., etag: _Optional[str] = ...) -> None: ...
+
+class PipelineSpec(_message.Message):
+    __slots__ = ["cut", "devices", "loss", "model", "optimizer", "schedule", "seed"]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    cut: Cut
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    loss: LossSpec
+    model: ModelSpec
+    optimizer: OptimizerSpec
+    schedule: ScheduleSpec
+    seed: int
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., cut: _Optional[_Union[Cut, _Mapping]] = ..., devices: _Optional[_Iterable[str]] = ..., schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., loss: _Optional[_Union[LossSpec, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class Plan(_message.Message):
+    __slots__ = ["checkpoint", "ideal_bubble", "makespan_seconds", "micro_batches", "predicted_bubble", "schedule", "stages"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    IDEAL_BUBBLE_FIELD_NUMBER: _ClassVar[int]
+    MAKESPAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_BUBBLE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: CheckpointMode
+    ideal_bubble: float
+    makespan_seconds: float
+    micro_batches: int
+    predicted_bubble: float
+    schedule: str
+    stages: _containers.RepeatedCompositeFieldContainer[StagePlan]
+    def __init__(self, stages: _Optional[_Iterable[_Union[StagePlan, _Mapping]]] = ..., schedule: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., ideal_bubble: _Optional[float] = ...) -> None: ...
+
+class ScheduleSpec(_message.Message):
+    __slots__ = ["checkpoint", "kind", "micro_batches"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: CheckpointMode
+    kind: str
+    micro_batches: int
+    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ...) -> None: ...
+
+class StagePlan(_message.Message):
+    __slots__ = ["backward_seconds", "device", "first_layer", "forward_seconds", "layers", "optimizer_bytes", "parameter_bytes", "peak_activation_bytes", "recompute_seconds", "stage"]
+    BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LAYER_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PEAK_ACTIVATION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    backward_seconds: float
+    device: str
+    first_layer: int
+    forward_seconds: float
+    layers: _containers.RepeatedScalarFieldContainer[str]
+    optimizer_bytes: int
+    parameter_bytes: int
+    peak_activation_bytes: int
+    recompute_seconds: float
+    stage: int
+    def __init__(self, stage: _Optional[int] = ..., device: _Optional[str] = ..., first_layer: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., recompute_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., peak_activation_bytes: _Optional[int] = ...) -> None: ...
+
+class CheckpointMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class PipelineState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []

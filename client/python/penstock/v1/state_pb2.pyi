@@ -1,0 +1,106 @@
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from penstock.v1 import handle_pb2 as _handle_pb2
+from penstock.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+CHECKPOINT_STATE_COMPLETE: CheckpointState
+CHECKPOINT_STATE_FAILED: CheckpointState
+CHECKPOINT_STATE_UNSPECIFIED: CheckpointState
+CHECKPOINT_STATE_WRITING: CheckpointState
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Checkpoint(_message.Message):
+    __slots__ = ["byte_size", "create_time", "digest", "name", "state", "step"]
+    BYTE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    byte_size: int
+    create_time: _timestamp_pb2.Timestamp
+    digest: str
+    name: str
+    state: CheckpointState
+    step: int
+    def __init__(self, name: _Optional[str] = ..., step: _Optional[int] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class ListCheckpointsRequest(_message.Message):
+    __slots__ = ["page_size", "page_token", "parent"]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    parent: str
+    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListCheckpointsResponse(_message.Message):
+    __slots__ = ["checkpoints", "next_page_token"]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
+    next_page_token: str
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ReadParametersRequest(_message.Message):
+    __slots__ = ["chunk_size", "include_optimizer_state", "names", "pipeline"]
+    CHUNK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_OPTIMIZER_STATE_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    chunk_size: int
+    include_optimizer_state: bool
+    names: _containers.RepeatedScalarFieldContainer[str]
+    pipeline: str
+    def __init__(self, pipeline: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., include_optimizer_state: bool = ..., chunk_size: _Optional[int] = ...) -> None: ...
+
+class ReadParametersResponse(_message.Message):
+    __slots__ = ["chunk", "start"]
+    class Start(_message.Message):
+        __slots__ = ["step", "tensors"]
+        STEP_FIELD_NUMBER: _ClassVar[int]
+        TENSORS_FIELD_NUMBER: _ClassVar[int]
+        step: int
+        tensors: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorHeader]
+        def __init__(self, step: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ...) -> None: ...
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    chunk: _handle_pb2.TensorChunk
+    start: ReadParametersResponse.Start
+    def __init__(self, start: _Optional[_Union[ReadParametersResponse.Start, _Mapping]] = ..., chunk: _Optional[_Union[_handle_pb2.TensorChunk, _Mapping]] = ...) -> None: ...
+
+class RestoreCheckpointRequest(_message.Message):
+    __slots__ = ["force", "name", "request_id"]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    force: bool
+    name: str
+    request_id: str
+    def __init__(self, name: _Optional[str] = ..., force: bool = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class RestoreCheckpointResponse(_message.Message):
+    __slots__ = ["state_token", "step"]
+    STATE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    state_token: str
+    step: int
+    def __init__(self, step: _Optional[int] = ..., state_token: _Optional[str] = ...) -> None: ...
+
+class SaveCheckpointRequest(_message.Message):
+    __slots__ = ["checkpoint_id", "pipeline", "request_id"]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: str
+    pipeline: str
+    request_id: str
+    def __init__(self, pipeline: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class CheckpointState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []

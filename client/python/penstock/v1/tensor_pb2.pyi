@@ -1,0 +1,72 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DATA_TYPE_BF16: DataType
+DATA_TYPE_BOOL: DataType
+DATA_TYPE_FP16: DataType
+DATA_TYPE_FP32: DataType
+DATA_TYPE_FP64: DataType
+DATA_TYPE_INT16: DataType
+DATA_TYPE_INT32: DataType
+DATA_TYPE_INT64: DataType
+DATA_TYPE_INT8: DataType
+DATA_TYPE_UINT16: DataType
+DATA_TYPE_UINT32: DataType
+DATA_TYPE_UINT64: DataType
+DATA_TYPE_UINT8: DataType
+DATA_TYPE_UNSPECIFIED: DataType
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class HandleTensor(_message.Message):
+    __slots__ = ["handle", "tensor"]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    tensor: str
+    def __init__(self, handle: _Optional[str] = ..., tensor: _Optional[str] = ...) -> None: ...
+
+class Input(_message.Message):
+    __slots__ = ["handle", "name", "tensor"]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    handle: HandleTensor
+    name: str
+    tensor: Tensor
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., handle: _Optional[_Union[HandleTensor, _Mapping]] = ...) -> None: ...
+
+class Tensor(_message.Message):
+    __slots__ = ["data", "header"]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    header: TensorHeader
+    def __init__(self, header: _Optional[_Union[TensorHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class TensorHeader(_message.Message):
+    __slots__ = ["byte_size", "name", "shape", "type"]
+    BYTE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    byte_size: int
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    type: DataType
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., byte_size: _Optional[int] = ...) -> None: ...
+
+class TensorSignature(_message.Message):
+    __slots__ = ["name", "shape", "type"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    type: DataType
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []

@@ -1,0 +1,209 @@
+from google.protobuf import duration_pb2 as _duration_pb2
+from penstock.v1 import handle_pb2 as _handle_pb2
+from penstock.v1 import pipeline_pb2 as _pipeline_pb2
+from penstock.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class BackwardRequest(_message.Message):
+    __slots__ = ["expected_state", "gradients", "graph", "pipeline", "reply", "request_id", "retain_graph"]
+    EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RETAIN_GRAPH_FIELD_NUMBER: _ClassVar[int]
+    expected_state: str
+    gradients: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
+    graph: str
+    pipeline: str
+    reply: ReplyOptions
+    request_id: str
+    retain_graph: bool
+    def __init__(self, pipeline: _Optional[str] = ..., graph: _Optional[str] = ..., gradients: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., retain_graph: bool = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
+
+class BackwardResponse(_message.Message):
+    __slots__ = ["outcome", "request_id"]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    outcome: _handle_pb2.Result
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
+
+class ForwardBackwardRequest(_message.Message):
+    __slots__ = ["expected_state", "inputs", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "total_elements", "total_rows"]
+    EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_ROWS_FIELD_NUMBER: _ClassVar[int]
+    expected_state: str
+    inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
+    loss: _pipeline_pb2.LossSpec
+    micro_batches: int
+    outputs: _containers.RepeatedScalarFieldContainer[str]
+    pipeline: str
+    reply: ReplyOptions
+    request_id: str
+    target: _tensor_pb2.Input
+    total_elements: int
+    total_rows: int
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., total_rows: _Optional[int] = ..., total_elements: _Optional[int] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
+
+class ForwardBackwardResponse(_message.Message):
+    __slots__ = ["outcome", "outputs", "request_id"]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    outcome: _handle_pb2.Result
+    outputs: _handle_pb2.Result
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
+
+class ForwardRequest(_message.Message):
+    __slots__ = ["inputs", "micro_batches", "mode", "outputs", "pipeline", "reply", "request_id"]
+    class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    MODE_EVAL: ForwardRequest.Mode
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    MODE_TRAIN: ForwardRequest.Mode
+    MODE_UNSPECIFIED: ForwardRequest.Mode
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
+    micro_batches: int
+    mode: ForwardRequest.Mode
+    outputs: _containers.RepeatedScalarFieldContainer[str]
+    pipeline: str
+    reply: ReplyOptions
+    request_id: str
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., mode: _Optional[_Union[ForwardRequest.Mode, str]] = ..., micro_batches: _Optional[int] = ..., request_id: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ForwardResponse(_message.Message):
+    __slots__ = ["graph", "outputs", "request_id"]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    graph: _handle_pb2.Result
+    outputs: _handle_pb2.Result
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., graph: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
+
+class InferRequest(_message.Message):
+    __slots__ = ["inputs", "micro_batches", "outputs", "pipeline", "reply", "request_id"]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
+    micro_batches: int
+    outputs: _containers.RepeatedScalarFieldContainer[str]
+    pipeline: str
+    reply: ReplyOptions
+    request_id: str
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., micro_batches: _Optional[int] = ..., request_id: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
+
+class InferResponse(_message.Message):
+    __slots__ = ["outputs", "request_id"]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    outputs: _handle_pb2.Result
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
+
+class OptimizerStepRequest(_message.Message):
+    __slots__ = ["action", "clip_norm", "expected_state", "learning_rate", "pipeline", "reply", "request_id"]
+    class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
+    ACTION_APPLY: OptimizerStepRequest.Action
+    ACTION_DISCARD: OptimizerStepRequest.Action
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    ACTION_UNSPECIFIED: OptimizerStepRequest.Action
+    CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    action: OptimizerStepRequest.Action
+    clip_norm: float
+    expected_state: str
+    learning_rate: float
+    pipeline: str
+    reply: ReplyOptions
+    request_id: str
+    def __init__(self, pipeline: _Optional[str] = ..., action: _Optional[_Union[OptimizerStepRequest.Action, str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
+
+class OptimizerStepResponse(_message.Message):
+    __slots__ = ["outcome", "request_id"]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    outcome: _handle_pb2.Result
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
+
+class ReplyOptions(_message.Message):
+    __slots__ = ["inline_bytes", "lease", "wait_for", "work_timeout"]
+    INLINE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FOR_FIELD_NUMBER: _ClassVar[int]
+    WORK_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    inline_bytes: int
+    lease: _duration_pb2.Duration
+    wait_for: _duration_pb2.Duration
+    work_timeout: _duration_pb2.Duration
+    def __init__(self, wait_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., inline_bytes: _Optional[int] = ..., lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., work_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class TrainStepRequest(_message.Message):
+    __slots__ = ["clip_norm", "expected_state", "inputs", "learning_rate", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target"]
+    CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    clip_norm: float
+    expected_state: str
+    inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
+    learning_rate: float
+    loss: _pipeline_pb2.LossSpec
+    micro_batches: int
+    outputs: _containers.RepeatedScalarFieldContainer[str]
+    pipeline: str
+    reply: ReplyOptions
+    request_id: str
+    target: _tensor_pb2.Input
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
+
+class TrainStepResponse(_message.Message):
+    __slots__ = ["outcome", "outputs", "request_id"]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    outcome: _handle_pb2.Result
+    outputs: _handle_pb2.Result
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
