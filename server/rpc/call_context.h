@@ -1,0 +1,51 @@
+#pragma once
+
+// What every call says of itself beside its message: who calls, until when, under which request id.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "google/protobuf/duration.pb.h"
+#include "grpcpp/server_context.h"
+
+namespace penstock {
+
+// Who calls: the metadata `penstock-caller`, or `local`. It separates owners and quotas of honest
+// clients, and secures nothing.
+//
+// Fails:     INVALID_ARGUMENT / NAME_INVALID unless it is [A-Za-z0-9_.@:-]{1,128} and stands once.
+absl::StatusOr<std::string> CallerOf(const grpc::ServerContextBase& context);
+
+// The deadline of the call, or the infinite future.
+absl::Time DeadlineOf(const grpc::ServerContextBase& context);
+
+// Checks a request id: a canonical lower-case UUID.
+//
+// Fails:     INVALID_ARGUMENT / REQUEST_ID_MISSING if it is required and empty, FIELD_INVALID if it
+//            is anything else.
+absl::Status CheckRequestId(const std::string& request_id, bool required);
+
+// A duration field within [0, most]; a missing field is 0.
+//
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID naming the field: negative, too long, not normalized.
+absl::StatusOr<absl::Duration> CheckedDuration(const google::protobuf::Duration& duration,
+                                               absl::Duration most, std::string_view field);
+
+// Resource names. A pipeline's identifier is [a-z]([a-z0-9-]{0,61}[a-z0-9])?, and so is a checkpoint's.
+//
+// Fails:     INVALID_ARGUMENT / NAME_INVALID naming the field and the value.
+absl::Status CheckIdentifier(std::string_view identifier, std::string_view field);
+// "pipelines/{pipeline}" to the identifier.
+absl::StatusOr<std::string> ParsePipelineName(std::string_view name, std::string_view field);
+struct CheckpointName {
+  std::string pipeline;
+  std::string checkpoint;
+};
+// "pipelines/{pipeline}/checkpoints/{checkpoint}" to its parts.
+absl::StatusOr<CheckpointName> ParseCheckpointName(std::string_view name, std::string_view field);
+
+}  // namespace penstock

@@ -1,0 +1,99 @@
+#include "server/rpc/unary_call.h"
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "grpcpp/support/proto_buffer_reader.h"
+#include "grpcpp/support/slice.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/status_to_grpc.h"
+
+namespace penstock {
+
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes,
+                          google::protobuf::MessageLite* message) {
+  const auto size = static_cast<int64_t>(bytes.Length());
+  if (size > most_bytes) {
+    return Error(absl::StatusCode::kResourceExhausted, "MESSAGE_TOO_LARGE",
+                 absl::StrCat("message: must have at most ", most_bytes, " bytes, got ", size))
+        .With("field", "message")
+        .With("value", absl::StrCat(size));
+  }
+  if (size == 0) return absl::OkStatus();
+  grpc::ByteBuffer readable(bytes);
+  grpc::ProtoBufferReader reader(&readable);
+  if (!reader.status().ok() || !message->ParseFromZeroCopyStream(&reader)) {
+    return InvalidField("message", "is not what this method takes", absl::StrCat(size, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message) {
+  grpc::Slice slice(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+bool UnaryCallBase::Start() {
+  self_ = shared_from_this();
+  absl::StatusOr<std::string> caller = CallerOf(*context_);
+  if (!caller.ok()) {
+    Fail(caller.status());
+    return false;
+  }
+  caller_ = *std::move(caller);
+  return true;
+}
+
+void UnaryCallBase::Fail(const absl::Status& error) {
+  if (!Claim()) return;
+  DropAction();
+  if (const auto pushback = RetryPushbackMillis(error); pushback.has_value()) {
+    context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
+  }
+  if (request_id_.empty()) {
+    Finish(ToGrpcStatus(error));
+  } else {
+    Finish(ToGrpcStatus(WithValue(error, "request_id", request_id_)));
+  }
+}
+
+void UnaryCallBase::ReplyBytes(grpc::ByteBuffer bytes) {
+  if (!Claim()) return;
+  DropAction();
+  answer_->Swap(&bytes);
+  Finish(grpc::Status::OK);
+}
+
+void UnaryCallBase::OnCancelled(std::function<void()> action) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!cancelled_) {
+      if (!claimed_) action_ = std::move(action);
+      return;
+    }
+  }
+  action();
+}
+
+void UnaryCallBase::DropAction() {
+  std::function<void()> dropped;  // its captures may hold the last share of something large
+  absl::MutexLock lock(&mu_);
+  dropped.swap(action_);
+}
+
+void UnaryCallBase::OnCancel() {
+  std::function<void()> action;
+  {
+    absl::MutexLock lock(&mu_);
+    cancelled_ = true;
+    action.swap(action_);
+  }
+  if (action) action();
+  Fail(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the caller has cancelled the call"));
+}
+
+void UnaryCallBase::OnDone() {
+  ticket_.reset();
+  self_.reset();
+}
+
+}  // namespace penstock

@@ -1,0 +1,126 @@
+#pragma once
+
+// One unary call from its bytes to its answer, which may come later and from any thread.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "google/protobuf/message_lite.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+
+namespace penstock {
+
+inline constexpr int64_t kControlMessageBytes = int64_t{64} << 10;
+inline constexpr int64_t kSpecificationMessageBytes = int64_t{1} << 20;
+inline constexpr int64_t kWorkMessageBytes = int64_t{4} << 20;
+
+// Parses a message after checking its size: nothing is allocated for one that is too large.
+//
+// Fails:     RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE; INVALID_ARGUMENT / FIELD_INVALID for bytes that
+//            are not such a message.
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes,
+                          google::protobuf::MessageLite* message);
+
+// The message as bytes to send.
+grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
+
+// The part of a unary call that does not depend on its messages: answers exactly once.
+//
+// Owns:      itself, until gRPC has sent the answer; closures that answer later hold a share.
+// Threads:   Any method from any thread. The first answer counts, later ones are dropped: so a
+//            result, a timer and a cancel may race.
+// Lifecycle: a cancel by the caller runs what OnCancelled() was given and ends the call.
+class UnaryCallBase : public grpc::ServerUnaryReactor,
+                      public std::enable_shared_from_this<UnaryCallBase> {
+ public:
+  UnaryCallBase(grpc::CallbackServerContext* context, grpc::ByteBuffer* answer)
+      : context_(context), answer_(answer) {}
+
+  // Answers with an error; the request id, if it was set, goes with it.
+  void Fail(const absl::Status& error);
+  // Answers with bytes.
+  void ReplyBytes(grpc::ByteBuffer bytes);
+
+  // Runs `action` once if the caller cancels or its deadline passes before the answer.
+  void OnCancelled(std::function<void()> action) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Who calls; set by Start().
+  const std::string& caller() const { return caller_; }
+  grpc::CallbackServerContext& context() { return *context_; }
+  // Errors will name it.
+  void set_request_id(std::string id) { request_id_ = std::move(id); }
+  // Released when the call has ended.
+  void Keep(std::shared_ptr<void> ticket) { ticket_ = std::move(ticket); }
+
+  // Reads the caller; on failure the call is answered and false is returned. The call keeps itself
+  // alive from here on.
+  bool Start();
+
+  void OnDone() override;
+  void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  bool Claim() { return !claimed_.exchange(true); }
+  void DropAction() ABSL_LOCKS_EXCLUDED(mu_);
+
+  grpc::CallbackServerContext* const context_;
+  grpc::ByteBuffer* const answer_;  // good until Finish()
+  std::string caller_;
+  std::string request_id_;
+  std::shared_ptr<void> ticket_;
+  std::shared_ptr<UnaryCallBase> self_;
+  std::atomic<bool> claimed_ = false;
+
+  absl::Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::function<void()> action_ ABSL_GUARDED_BY(mu_);
+};
+
+// A unary call with its messages.
+template <typename Request, typename Response>
+class UnaryCall final : public UnaryCallBase {
+ public:
+  using UnaryCallBase::UnaryCallBase;
+
+  Request& request() { return request_; }
+  void Reply(const Response& response) { ReplyBytes(SerializeMessage(response)); }
+  // Answers with the value or the error.
+  void Answer(const absl::StatusOr<Response>& response) {
+    if (response.ok()) {
+      Reply(*response);
+    } else {
+      Fail(response.status());
+    }
+  }
+
+ private:
+  Request request_;
+};
+
+template <typename Request, typename Response>
+using UnaryCallPtr = std::shared_ptr<UnaryCall<Request, Response>>;
+
+// Runs a unary method: size, parse, caller, then `handler(call)`, which answers now or later.
+template <typename Request, typename Response, typename Handler>
+grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
+                                     int64_t most_bytes, Handler&& handler) {
+  auto call = std::make_shared<UnaryCall<Request, Response>>(context, response);
+  if (!call->Start()) return call.get();
+  if (absl::Status parsed = ParseMessage(*request, most_bytes, &call->request()); !parsed.ok()) {
+    call->Fail(parsed);
+  } else {
+    handler(call);
+  }
+  return call.get();
+}
+
+}  // namespace penstock
