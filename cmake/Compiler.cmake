@@ -1,4 +1,4 @@
-# Compiler switches for the whole tree: launcher, linker, sanitizers.
+# Compiler switches for the whole tree: launcher, linker, build types, sanitizers.
 find_program(PENSTOCK_CCACHE ccache)
 if(PENSTOCK_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Paths relative to the source tree, so that build folders share objects.
@@ -12,8 +12,6 @@ endif()
 
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")  # keeps assertions of ours; NDEBUG stays off on purpose
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
+set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1")  # the build type of the sanitizer presets
 
-if(PENSTOCK_SANITIZE)
-  add_compile_options(-fsanitize=${PENSTOCK_SANITIZE} -fno-omit-frame-pointer -g1)
-  add_link_options(-fsanitize=${PENSTOCK_SANITIZE})
-endif()
+include(Sanitizers)

@@ -68,11 +68,12 @@ stop_daemon() {
   local id="$daemon" code=0
   daemon=""
   kill -TERM "$id" 2>/dev/null || true
-  (sleep 60 && kill -KILL "$id") >/dev/null 2>&1 &
-  local guard=$!
+  for ((i = 0; i < 600; ++i)); do
+    kill -0 "$id" 2>/dev/null || break
+    sleep 0.1
+  done
+  kill -KILL "$id" 2>/dev/null || true  # only a daemon that did not end within a minute is still there
   wait "$id" || code=$?
-  pkill -P "$guard" 2>/dev/null || true
-  kill "$guard" 2>/dev/null || true
   ((code == 0)) || { echo "quickstart: the daemon ended with code $code" >&2; return 1; }
 }
 finish() {

@@ -21,7 +21,7 @@ step "build"
 deploy/build.sh release
 # Built here for the sake of visible progress: the tests named sanitize_* would do it without a word.
 step "build with sanitizers"
-python3 tests/lint/sanitized.py --build-only asan-ubsan
-python3 tests/lint/sanitized.py --build-only tsan
+python3 tests/sanitize/run.py --build-only asan-ubsan
+python3 tests/sanitize/run.py --build-only tsan
 step "test"
 exec ctest --test-dir build/release --output-on-failure "$@"
