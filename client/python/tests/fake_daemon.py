@@ -1,0 +1,365 @@
+"""A daemon that works in memory: inference doubles its input, training counts steps.
+
+It keeps every request, and fails calls on demand: see ``fail``. What it does not know it refuses.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from concurrent import futures
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from penstock import tensors
+from penstock.checksum import crc32c
+from penstock.v1 import (
+    admin_pb2,
+    admin_service_pb2,
+    handle_pb2,
+    handle_service_pb2,
+    insight_pb2,
+    insight_service_pb2,
+    pipeline_pb2,
+    pipeline_service_pb2,
+    state_pb2,
+    state_service_pb2,
+    tensor_pb2,
+    work_pb2,
+    work_service_pb2,
+)
+
+CREDIT = 300 << 10  # bytes: a little more than one chunk
+
+
+def status(
+    code: grpc.StatusCode, reason: str, message: str, retry_delay: float | None = None, **values: str
+) -> status_pb2.Status:
+    """An error as the daemon makes them."""
+    result = status_pb2.Status(code=code.value[0], message=message)
+    result.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain="penstock.v1", metadata=values))
+    if values.get("field"):
+        violation = error_details_pb2.BadRequest.FieldViolation(field=values["field"], description=message)
+        result.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
+    if retry_delay is not None:
+        delay = duration_pb2.Duration()
+        delay.FromNanoseconds(int(retry_delay * 1e9))
+        result.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+    return result
+
+
+class FakeDaemon:
+    def __init__(self) -> None:
+        self.requests: dict[str, list[Any]] = collections.defaultdict(list)  # by method, in order
+        self.metadata: dict[str, dict[str, Any]] = {}  # of the last call of a method
+        self.handles: dict[str, handle_pb2.Handle] = {}
+        self.values: dict[str, dict[str, np.ndarray]] = {}
+        self.step = 0
+        self.settle_after = 0  # waits that find work handles PENDING
+        self.result_error: status_pb2.Status | None = None  # how the next work ends
+        self.damage_chunks = False
+        self.break_fetch_at: int | None = None  # bytes after which the next fetch breaks off
+        self.break_put_at: int | None = None
+        self._failures: dict[str, list[status_pb2.Status | grpc.StatusCode]] = collections.defaultdict(list)
+        self._partial: dict[str, bytearray] = {}
+        self._lock = threading.Lock()
+        self._server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
+        for module in (
+            admin_service_pb2,
+            handle_service_pb2,
+            insight_service_pb2,
+            pipeline_service_pb2,
+            state_service_pb2,
+            work_service_pb2,
+        ):
+            for service in module.DESCRIPTOR.services_by_name.values():
+                self._add(service, module)
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        self.address = f"127.0.0.1:{port}"
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+
+    def fail(self, method: str, *errors: status_pb2.Status | grpc.StatusCode) -> None:
+        """The next calls of a method fail in this order; a bare code comes without details, as from the transport."""
+        self._failures[method].extend(errors)
+
+    # --- plumbing -----------------------------------------------------------------------------------------------------
+
+    def _add(self, service: Any, module: Any) -> None:
+        handlers = {}
+        for method in service.methods:
+            request = _message_class(method.input_type)
+            kind = ("stream" if method.client_streaming else "unary") + (
+                "_stream" if method.server_streaming else "_unary"
+            )
+            make = getattr(grpc, f"{kind}_rpc_method_handler")
+            handlers[method.name] = make(
+                self._stream_handler(method.name) if method.server_streaming else self._unary_handler(method.name),
+                request_deserializer=request.FromString,
+                response_serializer=lambda message: message.SerializeToString(),
+            )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+
+    def _enter(self, name: str, context: grpc.ServicerContext) -> None:
+        self.metadata[name] = dict(context.invocation_metadata())
+        with self._lock:
+            error = self._failures[name].pop(0) if self._failures[name] else None
+        if isinstance(error, status_pb2.Status):
+            refuse(context, error)
+        if error is not None:
+            context.abort(error, "the transport failed")
+
+    def _unary_handler(self, name: str) -> Any:
+        def handle(request: Any, context: grpc.ServicerContext) -> Any:
+            self.requests[name].append(request)
+            self._enter(name, context)
+            return getattr(self, name)(request, context)
+
+        return handle
+
+    def _stream_handler(self, name: str) -> Any:
+        def handle(request: Any, context: grpc.ServicerContext) -> Any:
+            self.requests[name].append(request)
+            self._enter(name, context)
+            yield from getattr(self, name)(request, context)
+
+        return handle
+
+    # --- pipelines and server -----------------------------------------------------------------------------------------
+
+    def GetServerInfo(self, request: Any, context: Any) -> Any:
+        return admin_pb2.ServerInfo(version="0.1.0", models=["mlp", "gpt"])
+
+    def CreatePipeline(self, request: Any, context: Any) -> Any:
+        signature = pipeline_pb2.ModelSignature(
+            inputs=[tensor_pb2.TensorSignature(name="input", type="DATA_TYPE_FP32", shape=[-1, 4])],
+            outputs=[tensor_pb2.TensorSignature(name="output", type="DATA_TYPE_FP32", shape=[-1, 4])],
+            targets=[tensor_pb2.TensorSignature(name="target", type="DATA_TYPE_FP32", shape=[-1, 4])],
+        )
+        self.pipeline = pipeline_pb2.Pipeline(
+            name=f"pipelines/{request.pipeline_id}",
+            spec=request.spec,
+            state="PIPELINE_STATE_CREATING",
+            signature=signature,
+        )
+        return self.pipeline
+
+    def GetPipeline(self, request: Any, context: Any) -> Any:
+        self.pipeline.state = pipeline_pb2.PIPELINE_STATE_READY
+        return self.pipeline
+
+    def ListPipelines(self, request: Any, context: Any) -> Any:
+        if not request.page_token:
+            return pipeline_pb2.ListPipelinesResponse(
+                pipelines=[pipeline_pb2.Pipeline(name="pipelines/a")], next_page_token="more"
+            )
+        return pipeline_pb2.ListPipelinesResponse(pipelines=[pipeline_pb2.Pipeline(name="pipelines/b")])
+
+    def DeletePipeline(self, request: Any, context: Any) -> Any:
+        return pipeline_pb2.DeletePipelineResponse()
+
+    def WatchStatistics(self, request: Any, context: Any) -> Any:
+        for _ in range(request.max_updates):
+            yield insight_pb2.PipelineStatistics(step=self.step)
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    def new_handle(self, kind: int, values: dict[str, np.ndarray] | None = None) -> handle_pb2.Handle:
+        name = f"{self.pipeline.name}/handles/00000001-{len(self.handles):032x}"
+        handle = handle_pb2.Handle(name=name, kind=kind, state=handle_pb2.HANDLE_STATE_READY)
+        if values is not None:
+            self.values[name] = values
+            handle.tensors.extend(tensors.header_of(key, value) for key, value in values.items())
+        if kind == handle_pb2.HANDLE_KIND_OUTCOME:
+            handle.outcome.step = self.step
+            handle.outcome.loss = 0.5
+            handle.outcome.applied = True
+        if self.result_error is not None:
+            handle.state = handle_pb2.HANDLE_STATE_FAILED
+            handle.error.CopyFrom(self.result_error)
+        self.handles[name] = handle
+        return handle
+
+    def result(self, handle: handle_pb2.Handle, reply: work_pb2.ReplyOptions) -> handle_pb2.Result:
+        """What a call answers: the settled handle if it waited and nothing delays it, tensors inside if they fit."""
+        if self.settle_after or not (reply.wait_for.seconds or reply.wait_for.nanos):
+            return handle_pb2.Result(handle=handle_pb2.Handle(name=handle.name, state="HANDLE_STATE_PENDING"))
+        result = handle_pb2.Result(handle=handle)
+        values = self.values.get(handle.name, {})
+        if sum(value.nbytes for value in values.values()) <= reply.inline_bytes:
+            result.tensors.extend(tensors.encode(key, value) for key, value in values.items())
+        return result
+
+    def array(self, given: tensor_pb2.Input) -> np.ndarray:
+        if given.HasField("tensor"):
+            return tensors.decode(given.tensor)
+        values = self.values[given.handle.handle]
+        return values[given.handle.tensor] if given.handle.tensor else next(iter(values.values()))
+
+    def Infer(self, request: Any, context: Any) -> Any:
+        doubled = 2 * self.array(request.inputs[0])
+        handle = self.new_handle(handle_pb2.HANDLE_KIND_VALUE, {"output": doubled})
+        return work_pb2.InferResponse(request_id=request.request_id, outputs=self.result(handle, request.reply))
+
+    def Forward(self, request: Any, context: Any) -> Any:
+        outputs = self.new_handle(handle_pb2.HANDLE_KIND_VALUE, {"output": self.array(request.inputs[0])})
+        graph = self.new_handle(handle_pb2.HANDLE_KIND_GRAPH)
+        return work_pb2.ForwardResponse(
+            outputs=self.result(outputs, request.reply), graph=self.result(graph, request.reply)
+        )
+
+    def _outcome(self, request: Any) -> handle_pb2.Result:
+        return self.result(self.new_handle(handle_pb2.HANDLE_KIND_OUTCOME), request.reply)
+
+    def Backward(self, request: Any, context: Any) -> Any:
+        return work_pb2.BackwardResponse(outcome=self._outcome(request))
+
+    def ForwardBackward(self, request: Any, context: Any) -> Any:
+        return work_pb2.ForwardBackwardResponse(outcome=self._outcome(request))
+
+    def OptimizerStep(self, request: Any, context: Any) -> Any:
+        self.step += 1
+        return work_pb2.OptimizerStepResponse(outcome=self._outcome(request))
+
+    def TrainStep(self, request: Any, context: Any) -> Any:
+        self.step += 1
+        response = work_pb2.TrainStepResponse(outcome=self._outcome(request))
+        if request.outputs:
+            values = {name: self.array(request.inputs[0]) for name in request.outputs}
+            handle = self.new_handle(handle_pb2.HANDLE_KIND_VALUE, values)
+            response.outputs.CopyFrom(self.result(handle, request.reply))
+        return response
+
+    # --- handles ------------------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> handle_pb2.HandleAnswer:
+        if name not in self.handles:
+            gone = status(grpc.StatusCode.NOT_FOUND, "HANDLE_RELEASED", "the handle was released", handle=name)
+            return handle_pb2.HandleAnswer(name=name, error=gone)
+        if self.settle_after:
+            pending = handle_pb2.Handle(name=name, state="HANDLE_STATE_PENDING")
+            return handle_pb2.HandleAnswer(name=name, handle=pending)
+        return handle_pb2.HandleAnswer(name=name, handle=self.handles[name])
+
+    def GetHandle(self, request: Any, context: Any) -> Any:
+        answer = self.find(request.name)
+        if answer.HasField("error"):
+            refuse(context, answer.error)
+        return answer.handle
+
+    def WaitHandles(self, request: Any, context: Any) -> Any:
+        answer = handle_pb2.WaitHandlesResponse(handles=[self.find(name) for name in request.names])
+        if self.settle_after:
+            time.sleep(min(0.01, request.wait_for.ToTimedelta().total_seconds()))
+            self.settle_after -= 1
+        return answer
+
+    def ListHandles(self, request: Any, context: Any) -> Any:
+        return handle_pb2.ListHandlesResponse(handles=self.handles.values())
+
+    def RenewHandles(self, request: Any, context: Any) -> Any:
+        return handle_pb2.RenewHandlesResponse(handles=[self.find(name) for name in request.names])
+
+    def ReleaseHandles(self, request: Any, context: Any) -> Any:
+        for name in request.names:
+            self.handles.pop(name, None)
+        return handle_pb2.ReleaseHandlesResponse()
+
+    def CancelHandles(self, request: Any, context: Any) -> Any:
+        answers = [
+            handle_pb2.CancelHandlesResponse.Answer(name=name, effect="EFFECT_NOT_CANCELLABLE")
+            for name in request.names
+        ]
+        return handle_pb2.CancelHandlesResponse(answers=answers)
+
+    def FetchHandle(self, request: Any, context: Any) -> Any:
+        yield handle_pb2.FetchHandleResponse(handle=self.handles[request.name])
+        data = bytes(tensors.bytes_of(self.values[request.name][request.tensor]))
+        for offset in range(request.offset, len(data), 64 << 10):
+            if self.break_fetch_at is not None and offset >= self.break_fetch_at:
+                self.break_fetch_at = None
+                context.abort(grpc.StatusCode.UNAVAILABLE, "gone for a moment")
+            piece = data[offset : offset + (64 << 10)]
+            checksum = crc32c(piece) ^ (1 if self.damage_chunks else 0)
+            chunk = handle_pb2.TensorChunk(offset=offset, data=piece, crc32c=checksum)
+            yield handle_pb2.FetchHandleResponse(chunk=chunk)
+
+    def PutTensors(self, requests: Any, context: Any) -> Any:
+        start = next(requests).start
+        self.requests["PutStart"].append(start)
+        headers = start.tensors
+        sizes = [header.byte_size for header in headers]
+        buffer = self._partial.setdefault(start.request_id, bytearray())
+        index, offset = position(len(buffer), sizes)
+        yield handle_pb2.PutTensorsResponse(
+            credit=handle_pb2.PutCredit(bytes=CREDIT, next_tensor=index, next_offset=offset)
+        )
+        credit = CREDIT
+        while len(buffer) < sum(sizes):
+            chunk = next(requests).chunk
+            assert (chunk.tensor, chunk.offset) == position(len(buffer), sizes), "a gap"
+            assert crc32c(chunk.data) == chunk.crc32c
+            credit -= len(chunk.data)
+            assert credit >= 0, "overdraft"
+            buffer.extend(chunk.data)
+            if self.break_put_at is not None and len(buffer) >= self.break_put_at:
+                self.break_put_at = None
+                context.abort(grpc.StatusCode.UNAVAILABLE, "gone for a moment")
+            credit += len(chunk.data)
+            yield handle_pb2.PutTensorsResponse(credit=handle_pb2.PutCredit(bytes=len(chunk.data)))
+        values = {}
+        for header in headers:
+            array = tensors.empty(header)
+            tensors.bytes_of(array)[:] = buffer[: header.byte_size]
+            del buffer[: header.byte_size]
+            values[header.name] = array
+        yield handle_pb2.PutTensorsResponse(handle=self.new_handle(handle_pb2.HANDLE_KIND_VALUE, values))
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def SaveCheckpoint(self, request: Any, context: Any) -> Any:
+        name = request.checkpoint_id or f"step-{self.step}"
+        return state_pb2.Checkpoint(name=f"{request.pipeline}/checkpoints/{name}", step=self.step)
+
+    def RestoreCheckpoint(self, request: Any, context: Any) -> Any:
+        return state_pb2.RestoreCheckpointResponse(step=self.step)
+
+    def ListCheckpoints(self, request: Any, context: Any) -> Any:
+        return state_pb2.ListCheckpointsResponse(checkpoints=[state_pb2.Checkpoint(name="c", step=1)])
+
+    def ReadParameters(self, request: Any, context: Any) -> Any:
+        weights = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "empty": np.zeros((0, 3), np.float32)}
+        headers = [tensors.header_of(name, array) for name, array in weights.items()]
+        yield state_pb2.ReadParametersResponse(start=state_pb2.ReadParametersResponse.Start(step=7, tensors=headers))
+        data = weights["weight"].tobytes()
+        yield state_pb2.ReadParametersResponse(
+            chunk=handle_pb2.TensorChunk(tensor=0, offset=0, data=data, crc32c=crc32c(data))
+        )
+
+
+def position(done: int, sizes: list[int]) -> tuple[int, int]:
+    """Where so many bytes end: tensor and offset. Empty tensors are passed over."""
+    index = 0
+    while index < len(sizes) and done >= sizes[index]:
+        done -= sizes[index]
+        index += 1
+    return index, done
+
+
+def refuse(context: grpc.ServicerContext, error: status_pb2.Status) -> None:
+    context.set_trailing_metadata((("grpc-status-details-bin", error.SerializeToString()),))
+    codes = {code.value[0]: code for code in grpc.StatusCode}
+    context.abort(codes[error.code], error.message)
+
+
+def _message_class(descriptor: Any) -> Any:
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(descriptor)

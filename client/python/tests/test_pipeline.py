@@ -1,0 +1,280 @@
+"""Work, handles, state and errors against the fake daemon."""
+
+from __future__ import annotations
+
+import uuid
+
+import grpc
+import numpy as np
+import penstock
+import pytest
+from fake_daemon import FakeDaemon, status
+
+from penstock.v1 import pipeline_pb2, work_pb2
+
+ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def test_a_specification_carries_every_argument(client: penstock.Client, daemon: FakeDaemon) -> None:
+    client.create_pipeline(
+        "demo",
+        model="gpt",
+        options={"blocks": 2, "dropout": 0.1, "tied": True, "kind": "x", "width": np.int64(32)},
+        balance=[1, 2],
+        devices=["cpu:0"],
+        schedule="gpipe",
+        micro_batches=3,
+        checkpoint="never",
+        optimizer="sgd",
+        optimizer_options={"momentum": 0.9},
+        clip_norm=1.5,
+        learning_rate_schedule="warmup_cosine",
+        warmup_steps=10,
+        total_steps=100,
+        final_ratio=0.1,
+        loss="cross_entropy",
+        loss_options={"ignore_index": -1},
+        seed=2**63,
+    )
+    request = daemon.requests["CreatePipeline"][0]
+    spec = request.spec
+    assert str(uuid.UUID(request.request_id)) == request.request_id
+    assert spec.model.name == "gpt" and spec.model.options["blocks"].int_value == 2
+    assert spec.model.options["dropout"].double_value == 0.1
+    assert spec.model.options["tied"].bool_value and spec.model.options["kind"].string_value == "x"
+    assert spec.model.options["width"].int_value == 32
+    assert list(spec.cut.balance) == [1, 2] and list(spec.devices) == ["cpu:0"]
+    assert spec.schedule.kind == "gpipe" and spec.schedule.micro_batches == 3
+    assert spec.schedule.checkpoint == pipeline_pb2.CHECKPOINT_MODE_NEVER
+    assert spec.optimizer.name == "sgd" and spec.optimizer.options["momentum"].double_value == 0.9
+    assert spec.optimizer.clip_norm == 1.5
+    schedule = spec.optimizer.learning_rate_schedule
+    assert (schedule.name, schedule.warmup_steps, schedule.total_steps, schedule.final_ratio) == (
+        "warmup_cosine",
+        10,
+        100,
+        0.1,
+    )
+    assert spec.loss.name == "cross_entropy" and spec.loss.options["ignore_index"].int_value == -1
+    assert spec.seed == 2**63
+
+
+def test_explicit_layers_replace_the_name(client: penstock.Client, daemon: FakeDaemon) -> None:
+    client.create_pipeline("demo", model=[penstock.Layer("linear", "first", {"width": 4})])
+    model = daemon.requests["CreatePipeline"][0].spec.model
+    assert model.name == "" and model.layers[0].kind == "linear" and model.layers[0].name == "first"
+
+
+def test_create_waits_until_ready(client: penstock.Client, daemon: FakeDaemon) -> None:
+    assert client.create_pipeline("demo").state == "READY"
+    assert daemon.requests["GetPipeline"]
+
+
+def test_the_caller_is_named(client: penstock.Client, daemon: FakeDaemon) -> None:
+    client.server_info()
+    assert daemon.metadata["GetServerInfo"]["penstock-caller"] == "tester"
+
+
+def test_lists_follow_their_pages(client: penstock.Client) -> None:
+    assert [pipeline.name for pipeline in client.list_pipelines()] == ["pipelines/a", "pipelines/b"]
+
+
+def test_infer_answers_arrays_and_leaves_no_handle(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    assert np.array_equal(pipeline.infer(ROWS)["output"], 2 * ROWS)
+    assert not daemon.handles and not daemon.requests["FetchHandle"]
+
+
+def test_infer_by_name_equals_infer_of_the_only_input(pipeline: penstock.Pipeline) -> None:
+    assert np.array_equal(pipeline.infer({"input": ROWS})["output"], pipeline.infer(ROWS)["output"])
+
+
+def test_a_large_result_is_fetched_in_chunks(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    rows = np.random.default_rng(0).random((100_000, 4), np.float32)
+    assert np.array_equal(pipeline.infer(rows)["output"], 2 * rows)
+    assert daemon.requests["FetchHandle"]
+
+
+def test_a_broken_fetch_goes_on_where_it_was(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    rows = np.random.default_rng(0).random((100_000, 4), np.float32)
+    daemon.break_fetch_at = 128 << 10
+    assert np.array_equal(pipeline.infer(rows)["output"], 2 * rows)
+    assert [request.offset for request in daemon.requests["FetchHandle"]] == [0, 128 << 10]
+
+
+def test_damaged_chunks_are_told(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.damage_chunks = True
+    with pytest.raises(penstock.PenstockError) as raised:
+        pipeline.infer(np.zeros((100_000, 4), np.float32))
+    assert raised.value.code == grpc.StatusCode.DATA_LOSS and raised.value.reason == "CHUNK_CHECKSUM"
+
+
+def test_large_inputs_are_uploaded_within_the_credit(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    rows = np.random.default_rng(0).random((300_000, 4), np.float32)  # 4.8 MB: many times the credit
+    assert np.array_equal(pipeline.infer(rows)["output"], 2 * rows)
+    assert daemon.requests["Infer"][0].inputs[0].HasField("handle")
+    assert not daemon.handles, "the upload was not released"
+
+
+def test_a_broken_upload_resumes_under_the_same_request_id(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    rows = np.random.default_rng(0).random((100_000, 4), np.float32)
+    daemon.break_put_at = 512 << 10
+    with pipeline.put({"a": rows, "empty": np.zeros((0, 4), np.float32)}) as handle:
+        fetched = handle.fetch()
+    assert np.array_equal(fetched["a"], rows) and fetched["empty"].shape == (0, 4)
+    starts = daemon.requests["PutStart"]
+    assert len(starts) == 2 and starts[0].request_id == starts[1].request_id
+
+
+def test_handles_are_inputs(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    handle = pipeline.put({"a": ROWS, "b": ROWS + 1})
+    assert np.array_equal(pipeline.infer((handle, "b"))["output"], 2 * (ROWS + 1))
+    first = pipeline.infer(ROWS, wait=False)
+    assert np.array_equal(pipeline.infer(first)["output"], 4 * ROWS)
+
+
+def test_train_step_answers_its_outcome(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    outcome = pipeline.train_step(
+        ROWS, ROWS, loss="mean_squared_error", learning_rate=0.5, micro_batches=2, expected_state="token"
+    )
+    assert (outcome.step, outcome.loss, outcome.applied, outcome.gradient_norm) == (1, 0.5, True, None)
+    request = daemon.requests["TrainStep"][0]
+    assert request.target.name == "target" and request.loss.name == "mean_squared_error"
+    assert request.learning_rate == 0.5 and request.micro_batches == 2 and request.expected_state == "token"
+    assert not request.HasField("clip_norm")
+    assert not daemon.handles, "the outcome was not released"
+
+
+def test_outputs_of_a_step_come_with_the_outcome(pipeline: penstock.Pipeline) -> None:
+    outcome = pipeline.train_step(ROWS, ROWS, outputs=["output"])
+    assert outcome.outputs is not None
+    assert np.array_equal(outcome.outputs.fetch()["output"], ROWS)
+
+
+def test_a_step_of_several_contributions(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    pipeline.forward_backward(ROWS, ROWS, total_rows=4)
+    pipeline.forward_backward(ROWS, ROWS, total_elements=16)
+    assert pipeline.optimizer_step(clip_norm=0.0).step == 1
+    assert pipeline.optimizer_step(discard=True)
+    first, second = daemon.requests["ForwardBackward"]
+    assert first.total_rows == 4 and not first.HasField("total_elements")
+    assert second.total_elements == 16 and not second.HasField("total_rows")
+    step, discard = daemon.requests["OptimizerStep"]
+    assert step.HasField("clip_norm") and step.action == work_pb2.OptimizerStepRequest.ACTION_APPLY
+    assert discard.action == work_pb2.OptimizerStepRequest.ACTION_DISCARD
+
+
+def test_a_loss_of_the_client(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    forward = pipeline.forward(ROWS)
+    outputs = forward.outputs.fetch()["output"]
+    pipeline.backward(forward.graph, outputs - ROWS, retain_graph=True)
+    request = daemon.requests["Backward"][0]
+    assert request.graph == forward.graph.name and request.gradients[0].name == "output" and request.retain_graph
+
+
+def test_a_pending_handle_is_waited_for(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.settle_after = 3
+    handle = pipeline.train_step(ROWS, ROWS, wait=False)
+    assert handle.state == "PENDING" and not handle.done()
+    assert handle.result(timeout=10).step == 1
+    assert handle.done() and handle.state == "READY"
+
+
+def test_waiting_ends_at_its_timeout(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.settle_after = 10**6
+    handle = pipeline.infer(ROWS, wait=False)
+    with pytest.raises(TimeoutError):
+        handle.result(timeout=0.02)
+
+
+def test_failed_work_raises_its_own_error(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.result_error = status(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, "DEVICE_MEMORY", "no memory", stage="1", micro_batch="2", action="F2"
+    )
+    with pytest.raises(penstock.PenstockError) as raised:
+        pipeline.infer(ROWS)
+    assert raised.value.reason == "DEVICE_MEMORY"
+    assert raised.value.values == {"stage": "1", "micro_batch": "2", "action": "F2"}
+
+
+def test_a_refusal_names_reason_field_and_value(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.fail(
+        "Infer",
+        status(
+            grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_SIGNATURE", "wrong width", field="inputs[0].shape", value="[2, 5]"
+        ),
+    )
+    with pytest.raises(penstock.PenstockError, match="INVALID_ARGUMENT / TENSOR_SIGNATURE: wrong width") as raised:
+        pipeline.infer(ROWS)
+    assert raised.value.values == {"field": "inputs[0].shape", "value": "[2, 5]"}
+    assert raised.value.violations == [("inputs[0].shape", "wrong width")]
+    assert len(daemon.requests["Infer"]) == 1, "a refusal was repeated"
+
+
+def test_unavailable_is_repeated_under_the_same_request_id(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.fail(
+        "TrainStep",
+        grpc.StatusCode.UNAVAILABLE,
+        status(grpc.StatusCode.UNAVAILABLE, "DRAINING", "going down", retry_delay=0.01),
+    )
+    assert pipeline.train_step(ROWS, ROWS).step == 1
+    ids = [request.request_id for request in daemon.requests["TrainStep"]]
+    assert len(ids) == 3 and len(set(ids)) == 1
+    pipeline.train_step(ROWS, ROWS)
+    assert daemon.requests["TrainStep"][-1].request_id not in ids
+
+
+def test_unavailable_is_told_when_patience_ends(daemon: FakeDaemon) -> None:
+    with penstock.Client(daemon.address, retry_for=0.0) as impatient:
+        daemon.fail("GetServerInfo", status(grpc.StatusCode.UNAVAILABLE, "STARTING", "not yet"))
+        with pytest.raises(penstock.PenstockError) as raised:
+            impatient.server_info()
+        assert raised.value.reason == "STARTING"
+        assert impatient.server_info().version == "0.1.0"
+
+
+def test_the_life_of_a_handle(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    with pipeline.infer(ROWS, wait=False) as handle:
+        assert len(pipeline.handles()) == 1
+        handle.renew(30)
+        assert daemon.requests["RenewHandles"][0].lease.seconds == 30
+        assert handle.cancel() == "NOT_CANCELLABLE"
+    assert not daemon.handles
+    handle.release()
+    for gone in (handle.wait, handle.renew, handle.refresh):
+        handle.message.state = 1
+        with pytest.raises(penstock.PenstockError) as raised:
+            gone()
+        assert raised.value.reason == "HANDLE_RELEASED"
+
+
+def test_checkpoints(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    assert pipeline.save_checkpoint("mine").name == "pipelines/demo/checkpoints/mine"
+    pipeline.restore_checkpoint("mine", force=True)
+    pipeline.restore_checkpoint("pipelines/demo/checkpoints/mine")
+    names = [request.name for request in daemon.requests["RestoreCheckpoint"]]
+    assert names == ["pipelines/demo/checkpoints/mine"] * 2
+    assert daemon.requests["RestoreCheckpoint"][0].force
+    assert [checkpoint.step for checkpoint in pipeline.list_checkpoints()] == [1]
+
+
+def test_parameters(pipeline: penstock.Pipeline) -> None:
+    parameters = pipeline.read_parameters()
+    assert parameters.step == 7 and list(parameters) == ["weight", "empty"]
+    assert np.array_equal(parameters["weight"], np.arange(6, dtype=np.float32).reshape(2, 3))
+    assert parameters["empty"].shape == (0, 3)
+
+
+def test_statistics(pipeline: penstock.Pipeline) -> None:
+    pipeline.train_step(ROWS, ROWS)
+    assert pipeline.statistics().step == 1
+    assert len(list(pipeline.watch_statistics(max_updates=3))) == 3
+
+
+def test_a_target_among_the_inputs_is_refused(pipeline: penstock.Pipeline) -> None:
+    with pytest.raises(ValueError, match="twice"):
+        pipeline.train_step({"input": ROWS, "target": ROWS}, ROWS)
+
+
+def test_an_unknown_checkpoint_mode_is_refused_here(client: penstock.Client) -> None:
+    with pytest.raises(ValueError, match="sometimes"):
+        client.create_pipeline("demo", checkpoint="sometimes")
