@@ -1,0 +1,79 @@
+#include "client/lib/call_runner.h"
+
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+
+namespace penstock {
+namespace {
+
+absl::Status Cancelled() {
+  return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the client cancelled the call");
+}
+
+}  // namespace
+
+CallRunner::CallRunner(const ClientOptions& options)
+    : caller_(options.caller), retry_(options.retry), clock_(options.clock ? options.clock : RealClock()) {}
+
+absl::Status CallRunner::Run(absl::Duration deadline, std::string_view request_id, const Attempt& attempt) {
+  const int64_t deadline_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(deadline);
+  uint64_t seed = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    seed = static_cast<uint64_t>(getpid()) * 1'000'003 + ++calls_;
+  }
+  RetryLoop retries(retry_, seed);
+  while (true) {
+    CallError error = RunOnce(deadline_nanos, attempt);
+    if (error.ok()) return absl::OkStatus();
+    if (cancelled()) return Cancelled();
+    const std::optional<absl::Duration> delay = retries.NextDelay(error, clock_->NowNanos(), deadline_nanos);
+    if (!delay.has_value()) {
+      return request_id.empty() ? error.status : WithValue(std::move(error.status), "request_id", request_id);
+    }
+    if (!Sleep(*delay)) return Cancelled();
+  }
+}
+
+CallError CallRunner::RunOnce(int64_t deadline_nanos, const Attempt& attempt) {
+  grpc::ClientContext context;
+  const int64_t left = deadline_nanos - clock_->NowNanos();
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(left));
+  if (!caller_.empty()) context.AddMetadata("penstock-caller", caller_);
+  {
+    absl::MutexLock lock(&mu_);
+    if (cancelled_) return {Cancelled(), {}, true};
+    under_way_.insert(&context);
+  }
+  CallError error = attempt(context);
+  absl::MutexLock lock(&mu_);
+  under_way_.erase(&context);
+  return error;
+}
+
+bool CallRunner::Sleep(absl::Duration delay) {
+  absl::MutexLock lock(&mu_);
+  const int64_t until = clock_->NowNanos() + absl::ToInt64Nanoseconds(delay);
+  return !clock_->AwaitUntil(&mu_, absl::Condition(&cancelled_), until);
+}
+
+void CallRunner::CancelAll() {
+  absl::MutexLock lock(&mu_);
+  cancelled_ = true;
+  // TryCancel only posts; it never calls back into us.
+  for (grpc::ClientContext* context : under_way_) context->TryCancel();
+}
+
+bool CallRunner::cancelled() const {
+  absl::MutexLock lock(&mu_);
+  return cancelled_;
+}
+
+}  // namespace penstock

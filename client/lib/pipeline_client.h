@@ -1,0 +1,130 @@
+#pragma once
+
+// The client's side of penstock.v1.
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/lib/client_options.h"
+#include "client/lib/host_tensor.h"
+#include "client/lib/tensor_download.h"
+#include "client/lib/tensor_upload.h"
+#include "penstock/v1/admin.pb.h"
+#include "penstock/v1/handle.pb.h"
+#include "penstock/v1/insight.pb.h"
+#include "penstock/v1/pipeline.pb.h"
+#include "penstock/v1/state.pb.h"
+#include "penstock/v1/work.pb.h"
+
+namespace penstock {
+
+// "gpt" -> "pipelines/gpt"; a name that has its prefix stays as it is.
+std::string PipelineName(std::string_view name);
+
+// Answers of `grpc.health.v1`.
+enum class Health { kServing, kNotServing, kServiceUnknown };
+
+// Calls a daemon: every RPC as a blocking function that answers a message or a Status.
+//
+// Model:     Requests and answers are the messages of the wire. Where a call has a request_id, an empty one is filled in;
+//            all attempts of the call carry the same. Work whose tensors do not fit into a unary request is sent by
+//            PutTensors first, and the handle released afterwards.
+// Owns:      two connections: control calls never wait behind tensors.
+// Threads:   any method from any thread.
+// Lifecycle: Create() connects lazily. After CancelCalls() every call, running or new, ends with CANCELLED.
+// Units:     ClientOptions::call_deadline, plus the time that a request asks the server to wait, bounds all attempts.
+// Fails:     With the server's code; engine/base/error.h reads its reason, its named values and `request_id`. UNAVAILABLE
+//            without a reason: nobody answered.
+// Example:   auto client = *PipelineClient::Create({.address = "127.0.0.1:8470"});
+//            v1::TrainStepRequest step;
+//            step.set_pipeline("pipelines/gpt");
+//            ... inputs and target ...
+//            step.mutable_reply()->mutable_wait_for()->set_seconds(60);
+//            auto answer = client->TrainStep(step);
+//            double loss = answer->outcome().handle().outcome().loss();
+class PipelineClient {
+ public:
+  static absl::StatusOr<std::unique_ptr<PipelineClient>> Create(ClientOptions options);
+  ~PipelineClient();
+
+  // Pipelines.
+  absl::StatusOr<v1::Pipeline> CreatePipeline(v1::CreatePipelineRequest request);
+  absl::StatusOr<v1::Pipeline> GetPipeline(const std::string& name);
+  absl::StatusOr<std::vector<v1::Pipeline>> ListPipelines();  // every page
+  absl::StatusOr<v1::DeletePipelineResponse> DeletePipeline(v1::DeletePipelineRequest request);
+
+  // Work.
+  absl::StatusOr<v1::InferResponse> Infer(v1::InferRequest request);
+  absl::StatusOr<v1::ForwardResponse> Forward(v1::ForwardRequest request);
+  absl::StatusOr<v1::BackwardResponse> Backward(v1::BackwardRequest request);
+  absl::StatusOr<v1::ForwardBackwardResponse> ForwardBackward(v1::ForwardBackwardRequest request);
+  absl::StatusOr<v1::OptimizerStepResponse> OptimizerStep(v1::OptimizerStepRequest request);
+  absl::StatusOr<v1::TrainStepResponse> TrainStep(v1::TrainStepRequest request);
+
+  // Handles.
+  absl::StatusOr<v1::Handle> PutTensors(const std::string& pipeline, std::span<const HostTensor> tensors,
+                                        const UploadOptions& options = {});
+  absl::StatusOr<FetchedHandle> FetchHandle(const std::string& name, const FetchOptions& options = {});
+  absl::StatusOr<v1::WaitHandlesResponse> WaitHandles(const v1::WaitHandlesRequest& request);
+  absl::StatusOr<v1::Handle> GetHandle(const std::string& name);
+  absl::StatusOr<std::vector<v1::Handle>> ListHandles(const std::string& parent);  // every page
+  absl::StatusOr<v1::RenewHandlesResponse> RenewHandles(const v1::RenewHandlesRequest& request);
+  absl::StatusOr<v1::ReleaseHandlesResponse> ReleaseHandles(std::span<const std::string> names);
+  absl::StatusOr<v1::CancelHandlesResponse> CancelHandles(std::span<const std::string> names);
+
+  // Waits until one handle has settled, with as many calls as it takes; answers it, or its own error if it failed or was
+  // cancelled.
+  absl::StatusOr<v1::Handle> AwaitHandle(const std::string& name, absl::Duration timeout);
+
+  // The tensors of a work call's result, from the reply if they are there, else fetched.
+  absl::StatusOr<std::vector<HostTensor>> ResultTensors(const v1::Result& result, const FetchOptions& options = {});
+
+  // State.
+  absl::StatusOr<v1::Checkpoint> SaveCheckpoint(v1::SaveCheckpointRequest request);
+  absl::StatusOr<v1::RestoreCheckpointResponse> RestoreCheckpoint(v1::RestoreCheckpointRequest request);
+  absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& pipeline);  // every page
+  absl::StatusOr<ParameterSnapshot> ReadParameters(const v1::ReadParametersRequest& request);
+
+  // Insight.
+  absl::StatusOr<v1::PipelineStatistics> Statistics(const std::string& pipeline);
+  // Calls `on_update` for each update until it answers false or the stream ends.
+  absl::Status WatchStatistics(const v1::WatchStatisticsRequest& request,
+                               const std::function<bool(const v1::PipelineStatistics&)>& on_update);
+
+  // The daemon.
+  absl::StatusOr<v1::ServerInfo> GetServerInfo();
+  absl::StatusOr<Health> CheckHealth(const std::string& service);
+
+  void CancelCalls();
+  bool cancelled() const;
+
+ private:
+  struct Stubs;
+
+  explicit PipelineClient(const ClientOptions& options);
+
+  // One unary call with all of its attempts. `wait_for` is added to the deadline.
+  template <typename Stub, typename Method, typename Request>
+  auto Call(Stub& stub, Method method, const Request& request, const std::string& request_id = {},
+            absl::Duration wait_for = absl::ZeroDuration());
+
+  // A work call: request_id, tensors that are too large, deadline.
+  template <typename Response, typename Method, typename Request>
+  absl::StatusOr<Response> Work(Method method, Request request);
+
+  // Lists page after page.
+  template <typename Item, typename Stub, typename Method, typename Request, typename ItemsOf>
+  absl::StatusOr<std::vector<Item>> ListAll(Stub& stub, Method method, Request request, const ItemsOf& items_of);
+
+  const ClientOptions options_;
+  CallRunner runner_;
+  std::unique_ptr<Stubs> stubs_;
+};
+
+}  // namespace penstock
