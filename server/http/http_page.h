@@ -1,0 +1,49 @@
+#pragma once
+
+// What the listener answers, apart from how bytes reach the socket: pure functions of a request.
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock {
+
+// Something that must hold for the daemon to be healthy or ready.
+struct HealthCondition {
+  std::string name;  // "model"
+  bool holds = false;
+  std::string detail;  // for people: why not, or how; may be empty
+};
+
+// Where the pages come from. Each closure may be called from several threads at once and must not block for long.
+struct HttpPages {
+  std::string metrics_content_type;
+  std::function<std::string()> metrics;                   // /metrics
+  std::function<std::vector<HealthCondition>()> healthy;  // /healthz
+  std::function<std::vector<HealthCondition>()> ready;    // /readyz
+};
+
+struct HttpRequest {
+  std::string_view method;
+  std::string_view path;
+  std::string_view query;  // without the question mark
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "text/plain; charset=utf-8";
+  std::string body;
+};
+
+// Answers a request: 404 for an unknown path, 405 for a method other than GET and HEAD. The body of a HEAD answer is the
+// one of GET; the sender leaves it away.
+HttpResponse Respond(const HttpPages& pages, const HttpRequest& request);
+
+// 200 if all conditions hold, otherwise 503. One line per condition, "NAME ok" or "NAME not ok"; if verbose, with details.
+HttpResponse HealthPage(const std::vector<HealthCondition>& conditions, bool verbose);
+
+// "Not Found" for 404.
+std::string_view StatusText(int status);
+
+}  // namespace penstock

@@ -1,0 +1,55 @@
+#pragma once
+
+// The listener of the pages for monitoring.
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "server/http/http_page.h"
+#include "server/http/listen_address.h"
+
+namespace penstock {
+
+// Serves HttpPages over plain HTTP until it is destroyed.
+//
+// Owns:      the listening socket and a few worker threads (named ps-http).
+// Threads:   the pages' closures run on the workers, several at once.
+// Lifecycle: listens from Create() on; the destructor waits for requests in progress.
+// Units:     a client has `request_timeout_ms` to send its request; a request above 8 KiB is refused. Each connection
+//            serves one request, so that an idle client holds no worker.
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID for an address that can't be read, FAILED_PRECONDITION / LISTEN_FAILED for
+//            one that can't be bound; both name it.
+class HttpServer {
+ public:
+  struct Options {
+    int threads = 3;
+    int request_timeout_ms = 2000;
+  };
+
+  // `field` is the name of the flag that holds the address, for errors.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Create(std::string_view address, std::string_view field,
+                                                            HttpPages pages, const Options& options);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Create(std::string_view address, std::string_view field,
+                                                            HttpPages pages) {
+    return Create(address, field, std::move(pages), Options{});
+  }
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  // Where it listens, with the port that the kernel chose if 0 was asked for.
+  const ListenAddress& address() const { return address_; }
+  int port() const { return address_.port; }
+
+ private:
+  class Library;
+
+  HttpServer(ListenAddress address, std::unique_ptr<Library> library);
+
+  const ListenAddress address_;
+  std::unique_ptr<Library> library_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,100 @@
+#include <string>
+#include <utility>
+
+#include "server/metrics/family_set.h"
+#include "server/metrics/metrics_collector.h"
+
+namespace penstock {
+namespace {
+
+// `labels` and one more value.
+LabelValues And(LabelValues labels, std::string_view value) {
+  labels.emplace_back(value);
+  return labels;
+}
+
+// One sample per value of a label: `value_of(i)` belongs to names[i].
+template <typename Names, typename ValueOf>
+void AddEach(FamilySet* families, Metric metric, const LabelValues& labels, const Names& names, ValueOf value_of) {
+  for (size_t i = 0; i < names.size(); ++i) families->Add(metric, And(labels, names[i]), value_of(i));
+}
+
+void CollectLane(const std::string& pipeline, const LaneMetrics& lane, int64_t now_nanos, FamilySet* families) {
+  const LaneDescription& description = lane.description;
+  const LabelValues labels = {pipeline, std::to_string(description.stage), description.device};
+  const StateTimes times = lane.state.Snapshot(now_nanos);
+  for (const StageStateInfo& info : StageStates()) {
+    families->Add(Metric::kStageTime, And(labels, info.name), static_cast<double>(times[info.state]) / 1e9);
+  }
+  AddEach(families, Metric::kPhaseDuration, labels, kPhaseNames,
+          [&](size_t i) { return lane.phases.at(i).Snapshot(); });
+  families->Add(Metric::kStageInfo,
+                And(And(And(labels, description.device_uuid), std::to_string(description.rank)), description.layers),
+                1);
+  families->Add(Metric::kStageLastProgress, labels, lane.last_progress.seconds());
+  families->Add(Metric::kIdealBubble, labels, lane.ideal_bubble.value());
+  families->Add(Metric::kPredictedBubble, labels, lane.predicted_bubble.value());
+  families->Add(Metric::kInflightMicrobatches, labels, lane.inflight_microbatches.value());
+  families->Add(Metric::kRecomputedActivationBytes, labels, static_cast<double>(lane.recomputed_bytes.value()));
+}
+
+double Count(const CounterCell& cell) { return static_cast<double>(cell.value()); }
+
+void CollectBatches(const PipelineMetrics& pipeline, const LabelValues& labels, FamilySet* families) {
+  AddEach(families, Metric::kBatchesStarted, labels, kBatchModeNames,
+          [&](size_t i) { return Count(pipeline.batches_started.at(i)); });
+  for (size_t mode = 0; mode < kBatchModeNames.size(); ++mode) {
+    AddEach(families, Metric::kBatches, And(labels, kBatchModeNames[mode]), kBatchOutcomeNames,
+            [&](size_t i) { return Count(pipeline.batches.at(mode).at(i)); });
+  }
+  AddEach(families, Metric::kSamples, labels, kBatchModeNames, [&](size_t i) { return Count(pipeline.samples.at(i)); });
+  AddEach(families, Metric::kBatchDuration, labels, kBatchModeNames,
+          [&](size_t i) { return pipeline.batch_duration.at(i).Snapshot(); });
+  AddEach(families, Metric::kRunsActive, labels, kBatchModeNames,
+          [&](size_t i) { return pipeline.runs_active.at(i).value(); });
+  families->Add(Metric::kStepNumber, labels, pipeline.step_number.value());
+  families->Add(Metric::kLoss, labels, pipeline.loss.value());
+  AddEach(families, Metric::kNonfiniteSteps, labels, kNonfiniteKindNames,
+          [&](size_t i) { return Count(pipeline.nonfinite_steps.at(i)); });
+}
+
+void CollectQueues(const PipelineMetrics& pipeline, const LabelValues& labels, int64_t now_nanos, FamilySet* families) {
+  AddEach(families, Metric::kQueueDepth, labels, kWorkQueueNames,
+          [&](size_t i) { return pipeline.queues.at(i).depth.value(); });
+  AddEach(families, Metric::kQueueCapacity, labels, kWorkQueueNames,
+          [&](size_t i) { return pipeline.queues.at(i).capacity.value(); });
+  AddEach(families, Metric::kQueueOldestAge, labels, kWorkQueueNames,
+          [&](size_t i) { return pipeline.queues.at(i).OldestAgeSeconds(now_nanos); });
+  AddEach(families, Metric::kQueueWait, labels, kWorkQueueNames,
+          [&](size_t i) { return pipeline.queues.at(i).wait.Snapshot(); });
+  AddEach(families, Metric::kAdmissionRejected, labels, kRejectReasonNames,
+          [&](size_t i) { return Count(pipeline.rejected.at(i)); });
+}
+
+void CollectCheckpoints(const PipelineMetrics& pipeline, const LabelValues& labels, FamilySet* families) {
+  AddEach(families, Metric::kCheckpointDuration, labels, kCheckpointOperationNames,
+          [&](size_t i) { return pipeline.checkpoint_duration.at(i).Snapshot(); });
+  AddEach(families, Metric::kCheckpointFailures, labels, kCheckpointOperationNames,
+          [&](size_t i) { return Count(pipeline.checkpoint_failures.at(i)); });
+  families->Add(Metric::kCheckpointLastSuccess, labels, pipeline.checkpoint_last_success.seconds());
+  families->Add(Metric::kCheckpointSize, labels, pipeline.checkpoint_bytes.value());
+}
+
+}  // namespace
+
+void CollectPipeline(const PipelineMetrics& pipeline, int64_t now_nanos, FamilySet* families) {
+  for (int stage = 0; stage < pipeline.lane_count(); ++stage) {
+    CollectLane(pipeline.name(), pipeline.lane(stage), now_nanos, families);
+  }
+  const ScheduleDescription schedule = pipeline.schedule();
+  families->Add(Metric::kScheduleInfo,
+                {pipeline.name(), schedule.kind, std::to_string(schedule.stages), std::to_string(schedule.chunks),
+                 std::to_string(schedule.microbatches), schedule.checkpoint_mode},
+                1);
+  const LabelValues labels = {pipeline.name()};
+  CollectBatches(pipeline, labels, families);
+  CollectQueues(pipeline, labels, now_nanos, families);
+  CollectCheckpoints(pipeline, labels, families);
+}
+
+}  // namespace penstock

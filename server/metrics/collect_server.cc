@@ -1,0 +1,63 @@
+#include <string>
+
+#include "engine/base/log.h"
+#include "engine/observe/process_statistics.h"
+#include "server/metrics/family_set.h"
+#include "server/metrics/metrics_collector.h"
+
+namespace penstock {
+namespace {
+
+// One sample per value of a family's only label.
+template <typename Names, typename ValueOf>
+void AddEach(FamilySet* families, Metric metric, const Names& names, ValueOf value_of) {
+  for (size_t i = 0; i < names.size(); ++i) families->Add(metric, {std::string(names[i])}, value_of(i));
+}
+
+double Count(const CounterCell& cell) { return static_cast<double>(cell.value()); }
+
+void CollectMethod(const MethodMetrics& method, FamilySet* families) {
+  const LabelValues labels = {method.type, method.service, method.method};
+  families->Add(Metric::kGrpcStarted, labels, Count(method.started));
+  families->Add(Metric::kGrpcReceived, labels, Count(method.messages_received));
+  families->Add(Metric::kGrpcSent, labels, Count(method.messages_sent));
+  for (size_t code = 0; code < kGrpcCodeNames.size(); ++code) {
+    LabelValues with_code = labels;
+    with_code.emplace_back(kGrpcCodeNames[code]);
+    families->Add(Metric::kGrpcHandled, with_code, Count(method.handled_by_code[code]));
+  }
+  families->Add(Metric::kGrpcHandling, labels, method.duration.Snapshot());
+}
+
+}  // namespace
+
+void CollectServer(const ServerMetrics& server, FamilySet* families) {
+  AddEach(families, Metric::kHandles, kHandleGaugeNames, [&](size_t i) { return server.handles.at(i).value(); });
+  AddEach(families, Metric::kHandleBytes, kHandleTierNames,
+          [&](size_t i) { return server.handle_bytes.at(i).value(); });
+  AddEach(families, Metric::kHandleLimitBytes, kHandleTierNames,
+          [&](size_t i) { return server.handle_limit_bytes.at(i).value(); });
+  AddEach(families, Metric::kHandlesEnded, kHandleEndNames,
+          [&](size_t i) { return Count(server.handles_ended.at(i)); });
+  for (const MethodMetrics* method : server.methods()) CollectMethod(*method, families);
+
+  families->Add(Metric::kReady, {}, server.ready.value());
+  AddEach(families, Metric::kReadyCondition, kReadyConditionNames,
+          [&](size_t i) { return server.ready_conditions.at(i).value(); });
+  const BuildDescription build = server.build();
+  families->Add(Metric::kBuildInfo, {build.version, build.commit, build.cuda, build.torch}, 1);
+  AddEach(families, Metric::kLogMessages, InfoOf(Metric::kLogMessages).labels[0].values,
+          [](size_t i) { return static_cast<double>(LoggedLines(static_cast<LogLevel>(i))); });
+}
+
+void CollectProcess(FamilySet* families) {
+  const absl::StatusOr<ProcessStatistics> process = ReadProcessStatistics();
+  if (!process.ok()) return;  // no numbers are better than wrong ones
+  families->Add(Metric::kProcessCpu, {}, process->cpu_seconds);
+  families->Add(Metric::kProcessResident, {}, static_cast<double>(process->resident_bytes));
+  families->Add(Metric::kProcessOpenFiles, {}, static_cast<double>(process->open_files));
+  families->Add(Metric::kProcessMaximumFiles, {}, static_cast<double>(process->file_limit));
+  families->Add(Metric::kProcessStartTime, {}, process->start_time_seconds);
+}
+
+}  // namespace penstock

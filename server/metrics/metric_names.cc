@@ -1,0 +1,241 @@
+#include "server/metrics/metric_names.h"
+
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/observe/metrics.h"
+
+namespace penstock {
+namespace {
+
+using enum MetricType;
+using enum Metric;
+using Labels = std::vector<MetricLabel>;
+
+template <size_t kCount>
+MetricLabel Label(std::string_view name, const std::array<std::string_view, kCount>& values) {
+  return {name, {values.begin(), values.end()}};
+}
+
+MetricLabel Free(std::string_view name) { return {name, {}}; }
+
+// The labels of a lane, and more.
+Labels Lane(Labels more = {}) {
+  Labels labels = {Free("pipeline"), Free("stage"), Free("device")};
+  for (MetricLabel& label : more) labels.push_back(std::move(label));
+  return labels;
+}
+
+// The label of a pipeline, and more.
+Labels Pipeline(Labels more = {}) {
+  more.insert(more.begin(), Free("pipeline"));
+  return more;
+}
+
+Labels Method(Labels more = {}) {
+  Labels labels = {Free("grpc_type"), Free("grpc_service"), Free("grpc_method")};
+  for (MetricLabel& label : more) labels.push_back(std::move(label));
+  return labels;
+}
+
+MetricLabel States() {
+  MetricLabel label = Free("state");
+  for (const StageStateInfo& info : StageStates()) label.values.push_back(info.name);
+  return label;
+}
+
+std::vector<MetricInfo> MakeTable() {
+  const MetricLabel mode = Label("mode", kBatchModeNames);
+  const MetricLabel outcome = Label("outcome", kBatchOutcomeNames);
+  const MetricLabel phase = Label("phase", kPhaseNames);
+  const MetricLabel queue = Label("queue", kWorkQueueNames);
+  const MetricLabel operation = Label("operation", kCheckpointOperationNames);
+  const MetricLabel tier = Label("tier", kHandleTierNames);
+  const MetricLabel level = {"level", {"debug", "info", "warning", "error"}};
+  return {
+      // Lanes.
+      {kStageTime,
+       "penstock_stage_time_seconds_total",
+       "Time of a lane by what it was doing or waiting for; the rates of all states add up to one.",
+       kCounter,
+       Lane({States()}),
+       {}},
+      {kPhaseDuration, "penstock_phase_duration_seconds", "Duration of one action on one micro-batch.", kHistogram,
+       Lane({phase}), PhaseBuckets()},
+      {kStageInfo,
+       "penstock_stage_info",
+       "What a lane is; always 1.",
+       kGauge,
+       Lane({Free("device_uuid"), Free("rank"), Free("layers")}),
+       {}},
+      {kStageLastProgress,
+       "penstock_stage_last_progress_timestamp_seconds",
+       "When the last action of a lane ended, or the lane was made.",
+       kGauge,
+       Lane(),
+       {}},
+      {kScheduleInfo,
+       "penstock_schedule_info",
+       "The schedule of training steps; always 1.",
+       kGauge,
+       Pipeline({Free("schedule"), Free("stages"), Free("chunks"), Free("microbatches"), Free("checkpoint_mode")}),
+       {}},
+      {kIdealBubble,
+       "penstock_schedule_ideal_bubble_ratio",
+       "Bubble that the schedule implies with equal stage costs and free links.",
+       kGauge,
+       Lane(),
+       {}},
+      {kPredictedBubble,
+       "penstock_schedule_predicted_bubble_ratio",
+       "Bubble that the simulator predicts from profiled costs.",
+       kGauge,
+       Lane(),
+       {}},
+      {kInflightMicrobatches,
+       "penstock_inflight_microbatches",
+       "Micro-batches whose activations a lane holds for their backward.",
+       kGauge,
+       Lane(),
+       {}},
+      {kRecomputedActivationBytes,
+       "penstock_recomputed_activation_bytes_total",
+       "Bytes of activations that were computed a second time.",
+       kCounter,
+       Lane(),
+       {}},
+      // Pipelines.
+      {kBatchesStarted,
+       "penstock_batches_started_total",
+       "Mini-batches that began to run.",
+       kCounter,
+       Pipeline({mode}),
+       {}},
+      {kBatches,
+       "penstock_batches_total",
+       "Mini-batches that ended, by outcome.",
+       kCounter,
+       Pipeline({mode, outcome}),
+       {}},
+      {kSamples,
+       "penstock_samples_total",
+       "Samples of the mini-batches that ended well.",
+       kCounter,
+       Pipeline({mode}),
+       {}},
+      {kBatchDuration, "penstock_batch_duration_seconds", "Time of a mini-batch from accepted to ready.", kHistogram,
+       Pipeline({mode}), CallBuckets()},
+      {kRunsActive, "penstock_runs_active", "Mini-batches that run now.", kGauge, Pipeline({mode}), {}},
+      {kStepNumber, "penstock_step_number", "Finished optimizer steps.", kGauge, Pipeline(), {}},
+      {kLoss, "penstock_loss", "Loss of the last training batch.", kGauge, Pipeline(), {}},
+      {kNonfiniteSteps,
+       "penstock_nonfinite_steps_total",
+       "Steps that were not applied because the loss or a gradient was not finite.",
+       kCounter,
+       Pipeline({Label("kind", kNonfiniteKindNames)}),
+       {}},
+      {kQueueDepth, "penstock_queue_depth", "Micro-batches that wait.", kGauge, Pipeline({queue}), {}},
+      {kQueueCapacity, "penstock_queue_capacity", "Micro-batches that may wait.", kGauge, Pipeline({queue}), {}},
+      {kQueueOldestAge,
+       "penstock_queue_oldest_age_seconds",
+       "Age of the head of the queue; 0 when empty.",
+       kGauge,
+       Pipeline({queue}),
+       {}},
+      {kQueueWait, "penstock_queue_wait_seconds", "Time in the queue.", kHistogram, Pipeline({queue}), CallBuckets()},
+      {kAdmissionRejected,
+       "penstock_admission_rejected_total",
+       "Requests that were refused.",
+       kCounter,
+       Pipeline({Label("reason", kRejectReasonNames)}),
+       {}},
+      // Handles.
+      {kHandles, "penstock_handles", "Result handles that live now.", kGauge, {Label("state", kHandleGaugeNames)}, {}},
+      {kHandleBytes, "penstock_handle_bytes", "Bytes that handles hold.", kGauge, {tier}, {}},
+      {kHandleLimitBytes, "penstock_handle_limit_bytes", "Bytes that handles may hold.", kGauge, {tier}, {}},
+      {kHandlesEnded,
+       "penstock_handles_ended_total",
+       "Handles that ended.",
+       kCounter,
+       {Label("reason", kHandleEndNames)},
+       {}},
+      // Checkpoints.
+      {kCheckpointDuration, "penstock_checkpoint_duration_seconds", "Duration of a save or restore.", kHistogram,
+       Pipeline({operation}), CheckpointBuckets()},
+      {kCheckpointFailures,
+       "penstock_checkpoint_failures_total",
+       "Saves and restores that failed.",
+       kCounter,
+       Pipeline({operation}),
+       {}},
+      {kCheckpointLastSuccess,
+       "penstock_checkpoint_last_success_timestamp_seconds",
+       "When the last good save ended, or the pipeline was made.",
+       kGauge,
+       Pipeline(),
+       {}},
+      {kCheckpointSize, "penstock_checkpoint_size_bytes", "Size of the last good save.", kGauge, Pipeline(), {}},
+      // Calls.
+      {kGrpcStarted, "grpc_server_started_total", "Calls that began.", kCounter, Method(), {}},
+      {kGrpcReceived, "grpc_server_msg_received_total", "Messages that arrived.", kCounter, Method(), {}},
+      {kGrpcSent, "grpc_server_msg_sent_total", "Messages that were sent.", kCounter, Method(), {}},
+      {kGrpcHandled,
+       "grpc_server_handled_total",
+       "Calls that ended, by status code.",
+       kCounter,
+       Method({Label("grpc_code", kGrpcCodeNames)}),
+       {}},
+      {kGrpcHandling, "grpc_server_handling_seconds", "Duration of a call on the server.", kHistogram, Method(),
+       CallBuckets()},
+      // The daemon.
+      {kReady, "penstock_ready", "1 if every condition of readiness holds.", kGauge, {}, {}},
+      {kReadyCondition,
+       "penstock_ready_condition",
+       "1 if this condition of readiness holds.",
+       kGauge,
+       {Label("condition", kReadyConditionNames)},
+       {}},
+      {kBuildInfo,
+       "penstock_build_info",
+       "What this build is; always 1.",
+       kGauge,
+       {Free("version"), Free("commit"), Free("cuda"), Free("torch")},
+       {}},
+      {kLogMessages, "penstock_log_messages_total", "Log lines that were written.", kCounter, {level}, {}},
+      {kMetricsCollect, "penstock_metrics_collect_seconds", "Time that collecting this page took.", kGauge, {}, {}},
+      // The process.
+      {kProcessCpu, "process_cpu_seconds_total", "User and system time of the process.", kCounter, {}, {}},
+      {kProcessResident, "process_resident_memory_bytes", "Resident memory of the process.", kGauge, {}, {}},
+      {kProcessOpenFiles, "process_open_fds", "Open file descriptors.", kGauge, {}, {}},
+      {kProcessMaximumFiles, "process_max_fds", "File descriptors that may be open.", kGauge, {}, {}},
+      {kProcessStartTime, "process_start_time_seconds", "When the process started.", kGauge, {}, {}},
+  };
+}
+
+}  // namespace
+
+const std::vector<MetricInfo>& MetricTable() {
+  static const auto* table = [] {
+    auto* rows = new std::vector<MetricInfo>(MakeTable());
+    for (size_t i = 0; i < rows->size(); ++i) PENSTOCK_CHECK((*rows)[i].metric == static_cast<Metric>(i));
+    PENSTOCK_CHECK(rows->size() == static_cast<size_t>(kProcessStartTime) + 1);
+    return rows;
+  }();
+  return *table;
+}
+
+const MetricInfo& InfoOf(Metric metric) { return MetricTable()[static_cast<size_t>(metric)]; }
+
+std::string_view NameOf(MetricType type) {
+  switch (type) {
+    case kCounter:
+      return "counter";
+    case kGauge:
+      return "gauge";
+    case kHistogram:
+      return "histogram";
+  }
+  PENSTOCK_CHECK(false);
+}
+
+}  // namespace penstock

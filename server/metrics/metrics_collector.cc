@@ -1,0 +1,17 @@
+#include "server/metrics/metrics_collector.h"
+
+#include "server/metrics/family_set.h"
+
+namespace penstock {
+
+std::vector<prometheus::MetricFamily> MetricsCollector::Collect() const {
+  const int64_t now = registry_->clock()->NowNanos();
+  FamilySet families;
+  for (const auto& pipeline : registry_->Snapshot()) CollectPipeline(*pipeline, now, &families);
+  CollectServer(registry_->server(), &families);
+  CollectProcess(&families);
+  families.Add(Metric::kMetricsCollect, {}, static_cast<double>(registry_->clock()->NowNanos() - now) / 1e9);
+  return families.Take();
+}
+
+}  // namespace penstock

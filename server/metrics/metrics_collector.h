@@ -1,0 +1,34 @@
+#pragma once
+
+// Turns the engine's cells into what the Prometheus library prints.
+
+#include <vector>
+
+#include "engine/observe/metrics_registry.h"
+#include "prometheus/collectable.h"
+#include "prometheus/metric_family.h"
+
+namespace penstock {
+
+class FamilySet;
+
+// Converts a registry of metrics at each scrape. The library sees values only here; nothing that runs work touches it.
+//
+// Owns:      nothing; the registry must outlive it.
+// Threads:   any method from any thread.
+class MetricsCollector : public prometheus::Collectable {
+ public:
+  explicit MetricsCollector(const MetricsRegistry* registry) : registry_(registry) {}
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const MetricsRegistry* const registry_;
+};
+
+// The parts of a scrape. `now_nanos` is one instant for all, so that the times of all lanes agree.
+void CollectPipeline(const PipelineMetrics& pipeline, int64_t now_nanos, FamilySet* families);
+void CollectServer(const ServerMetrics& server, FamilySet* families);
+void CollectProcess(FamilySet* families);
+
+}  // namespace penstock
