@@ -12,7 +12,6 @@
 
 namespace penstock {
 
-class Clock;
 class DeviceWorker;
 
 // Owns one DeviceWorker per device.
@@ -23,7 +22,7 @@ class DeviceWorker;
 class DevicePool {
  public:
   enum class Mode { kThreads, kSerial };
-  DevicePool(std::vector<Device> devices, Mode mode, Clock* clock);
+  DevicePool(std::vector<Device> devices, Mode mode);
   ~DevicePool();
 
   const std::vector<Device>& devices() const { return devices_; }

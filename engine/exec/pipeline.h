@@ -15,6 +15,8 @@
 #include "engine/exec/pipeline_spec.h"
 #include "engine/model/model_spec.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/profile.h"
+#include "engine/schedule/action.h"
 #include "engine/tensor/named_tensors.h"
 
 namespace penstock {
@@ -86,6 +88,9 @@ class Pipeline {
   struct Options {
     DevicePool* devices = nullptr;            // required
     Clock* clock = nullptr;                   // null: the real one
+    ProfileOptions profile;
+    // Called before each action of a training run, on the stage's thread; may throw. Usually only tests set this.
+    std::function<void(const Action&)> before_action;
     // Called once the plan is known; answers where to count. Null: counts go nowhere.
     std::function<std::shared_ptr<PipelineMetrics>(const Plan&)> metrics;
   };

@@ -38,6 +38,8 @@ class Layer {
 
   // What the layer takes if it is the first of a model.
   virtual std::vector<TensorSignature> InputSignature() const = 0;
+  // What to put for open dimensions other than the batch when the layer is measured: the longest sequence, say.
+  virtual int64_t LargestOpenDimension() const { return 1; }
   // What the layer gives if it is the last of a model.
   virtual std::vector<TensorSignature> OutputSignature() const = 0;
 
@@ -53,7 +55,8 @@ class Layer {
 struct LayerRequest {
   const OptionMap& options;
   std::string path;        // field of the request, for errors: spec.model.layers[3].options
-  at::Generator generator; // for initial values; a factory draws nothing from elsewhere
+  at::Generator generator;  // for initial values; a factory draws nothing from elsewhere
+  bool shapes_only = false; // parameters get types and shapes, but no memory
 };
 
 using LayerFactory = absl::StatusOr<std::unique_ptr<Layer>> (*)(const LayerRequest&);

@@ -1,0 +1,459 @@
+#include "engine/exec/pipeline_impl.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/torch_status.h"
+#include "engine/exec/signature_check.h"
+#include "engine/optim/gradient_norm.h"
+#include "engine/tensor/microbatch.h"
+
+// The main path of a training step:
+//
+//   caller                      cpu:0 (stage 0)                    cpu:1 (stage 1)
+//   1 scatter  ──lists──▶       2 0F0 ─────activation──────▶       1F0, with the loss
+//                                 0F1 ─────────────────────▶       1B0
+//                                 0B0 ◀────gradient─────────       1F1
+//                                 ...                              ...
+//                               3 norms ──▶ one decision ◀──       norms
+//                                 wait for open inference, then both stages step
+//   4 gather   ◀──done───
+//
+// A ForwardBackward ends before 3; an OptimizerStep is 3 alone; Forward and Backward are the two halves of 2; Infer is the
+// forward half without a graph, from any thread, beside all of this.
+
+namespace penstock {
+namespace {
+
+absl::Status State(std::string_view reason, std::string_view message) {
+  return Error(absl::StatusCode::kFailedPrecondition, reason, message);
+}
+
+// The pieces of a tensor along dimension 0, with the given rows each.
+Tensors SplitRows(const at::Tensor& tensor, const std::vector<int64_t>& rows) {
+  Tensors pieces;
+  int64_t first = 0;
+  for (int64_t count : rows) {
+    pieces.push_back(tensor.narrow(0, first, count));
+    first += count;
+  }
+  return pieces;
+}
+
+int64_t Sum(const std::vector<int64_t>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), int64_t{0}); }
+
+}  // namespace
+
+// --- Runs ---
+
+std::shared_ptr<Run> PipelineImpl::NewRun(SchedulePurpose purpose, std::shared_ptr<const Schedule> schedule) {
+  auto run = std::make_shared<Run>();
+  run->id = next_run_.fetch_add(1, std::memory_order_relaxed);
+  run->purpose = purpose;
+  run->schedule = std::move(schedule);
+  run->seed = spec_.seed;
+  run->step = StepId(step_.load());
+  run->open_lanes = static_cast<int>(stages_.size());
+  run->passes.resize(stages_.size());
+  for (auto& passes : run->passes) passes.resize(run->schedule->microbatches);
+  run->outputs.resize(run->schedule->microbatches);
+  run->loss_values.resize(run->schedule->microbatches);
+  run->wake = [this] { WakeAll(); };
+  return run;
+}
+
+void PipelineImpl::Start(const std::shared_ptr<Run>& run) {
+  transport_.Open(run->id);
+  for (size_t s = 0; s < lanes_.size(); ++s) {
+    workers_[s]->Add(std::make_unique<StageExecutor>(run, lanes_[s].get()));
+  }
+}
+
+absl::Status PipelineImpl::RunToEnd(const std::shared_ptr<Run>& run, RunOutcome& outcome) {
+  run->before_action = options_.before_action;
+  const int64_t begin = clock_->NowNanos();
+  const std::vector<StateTimes> before = metrics_->LaneTimes(begin);
+  absl::Notification finished;
+  run->done = [&] {
+    for (auto& lane : lanes_) lane->state.CloseStep();
+    transport_.Close(run->id);
+    finished.Notify();
+  };
+  Start(run);
+  devices_->Wait(finished);
+  const int64_t end = clock_->NowNanos();
+  outcome.seconds = static_cast<double>(end - begin) * 1e-9;
+  outcome.measured_bubble = TimesBetween(before, metrics_->LaneTimes(end)).MeasuredBubble();
+  if (run->error.Failed()) return run->error.status();
+  if (run->cancel != nullptr && run->cancel->cancelled()) {
+    return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the work was cancelled");
+  }
+  return absl::OkStatus();
+}
+
+void PipelineImpl::WakeAll() {
+  for (DeviceWorker* worker : workers_) worker->Wake();
+}
+
+// --- Scatter ---
+
+absl::StatusOr<PipelineImpl::Scattered> PipelineImpl::ScatterInputs(const NamedTensors& inputs,
+                                                                    const std::optional<int>& micro_batches) const {
+  const int asked = micro_batches.value_or(plan_.schedule.micro_batches);
+  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors ordered, MatchSignature(signature_.inputs, inputs, "inputs"));
+  Scattered scattered;
+  PENSTOCK_ASSIGN_OR_RETURN(scattered.inputs, Scatter(ordered, asked, "inputs"));
+  scattered.rows = MicrobatchRows(ordered.at(0).tensor.size(0), asked);
+  return scattered;
+}
+
+absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, const Scattered& scattered,
+                                         ScatteredLoss& result) const {
+  const int64_t rows = Sum(scattered.rows);
+  PENSTOCK_RETURN_IF_ERROR(CheckTarget(request.target, request.loss, rows));
+  if (request.loss.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(result.owned, MakeLoss(*request.loss));
+  }
+  const Loss* loss = request.loss.has_value() ? result.owned.get() : loss_.get();
+  int64_t total = 0;
+  absl::Status status = RunTorch([&] {
+    at::NoGradGuard no_graph;
+    std::vector<int64_t> counted;
+    for (const at::Tensor& piece : SplitRows(request.target, scattered.rows)) {
+      result.losses.push_back({.loss = loss, .target = piece});
+      counted.push_back(loss->Counted(piece));
+    }
+    result.counted = Sum(counted);
+    total = result.counted;
+    const int64_t per_row = request.target.numel() / std::max<int64_t>(rows, 1);
+    if (request.total_elements.has_value()) {
+      total = *request.total_elements;
+    } else if (request.total_rows.has_value()) {
+      total = *request.total_rows * per_row;
+    }
+    for (size_t m = 0; m < counted.size(); ++m) {
+      result.losses[m].share = total == 0 ? 0 : static_cast<double>(counted[m]) / static_cast<double>(total);
+    }
+    result.ignored = result.counted != request.target.numel();
+  });
+  PENSTOCK_RETURN_IF_ERROR(status);
+  if (result.ignored && request.total_rows.has_value() && !request.total_elements.has_value()) {
+    return InvalidField("total_elements", "is required, instead of total_rows, where labels are ignored",
+                        absl::StrCat("total_rows ", *request.total_rows));
+  }
+  if (total < result.counted) {
+    return InvalidField(request.total_elements.has_value() ? "total_elements" : "total_rows",
+                        "must not be less than what this call has",
+                        absl::StrCat(request.total_elements.value_or(request.total_rows.value_or(0))));
+  }
+  result.total = total;
+  return absl::OkStatus();
+}
+
+// --- Training ---
+
+absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& request,
+                                                    const std::shared_ptr<StepDecision>& decision) {
+  PENSTOCK_RETURN_IF_ERROR(broken_);
+  PENSTOCK_ASSIGN_OR_RETURN(Scattered scattered, ScatterInputs(request.inputs, request.micro_batches));
+  ScatteredLoss loss;
+  PENSTOCK_RETURN_IF_ERROR(ScatterTarget(request, scattered, loss));
+  std::vector<int> wanted;
+  if (!request.outputs.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
+  }
+  const int m = static_cast<int>(scattered.rows.size());
+  const SchedulePurpose purpose =
+      decision == nullptr ? SchedulePurpose::kContribution : SchedulePurpose::kTrainingStep;
+  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule, schedules_.Find(purpose, m));
+
+  std::shared_ptr<Run> run = NewRun(purpose, std::move(schedule));
+  run->training = true;
+  run->accumulating = accumulating_.load();
+  run->microbatch_base = next_microbatch_;
+  run->checkpointed = Checkpointed(m);
+  run->inputs = std::move(scattered.inputs);
+  run->losses = std::move(loss.losses);
+  run->keep_outputs = !wanted.empty();
+  run->cancel = decision == nullptr ? request.cancel : nullptr;
+  run->decision = decision;
+  if (decision != nullptr) run->decide = [this, raw = run.get()] { Decide(*raw); };
+
+  RunOutcome outcome;
+  outcome.micro_batches = m;
+  outcome.rows = Sum(scattered.rows);
+  const absl::Status status = RunToEnd(run, outcome);
+  if (decision != nullptr) {
+    PENSTOCK_RETURN_IF_ERROR(FinishStep(*run, status, outcome));
+  } else {
+    for (auto& stage : stages_) stage->EndContribution(status.ok());
+    PENSTOCK_RETURN_IF_ERROR(status);
+    next_microbatch_ += m;
+    accumulating_ = true;
+  }
+  double sum = 0;
+  for (double value : run->loss_values) sum += value;
+  if (!std::isfinite(sum)) loss_finite_ = loss_finite_ && decision != nullptr;
+  // The call's own mean: what it added, without its share of the step.
+  outcome.loss = loss.counted == 0 ? 0 : sum * (static_cast<double>(loss.total) / static_cast<double>(loss.counted));
+  outcome.step = step_.load();
+  if (!wanted.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
+  }
+  return outcome;
+}
+
+void PipelineImpl::Decide(Run& run) {
+  StepDecision& decision = *run.decision;
+  const absl::Status status = RunTorch([&] {
+    at::NoGradGuard no_graph;
+    std::vector<at::Tensor> norms;
+    for (const auto& of_stage : decision.norms) norms.insert(norms.end(), of_stage.begin(), of_stage.end());
+    decision.norm = GlobalNorm(norms);
+  });
+  if (!status.ok()) {
+    run.error.Record(status);
+    WakeAll();
+    return;
+  }
+  bool finite = decision.loss_finite && std::isfinite(decision.norm);
+  for (double value : run.loss_values) finite = finite && std::isfinite(value);
+  decision.applied = finite;
+  decision.scale = ClipScale(decision.norm, decision.clip_norm);
+  gate_.RequestExclusive([this, shared = run.decision] {
+    shared->granted.store(true, std::memory_order_release);
+    WakeAll();
+  });
+}
+
+absl::Status PipelineImpl::FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome) {
+  StepDecision& decision = *run.decision;
+  for (auto& stage : stages_) stage->EndContribution(status.ok());
+  if (!decision.granted.load()) return status;  // nothing was changed: the gradients are as before the run
+  if (!status.ok()) {
+    broken_ = State("PIPELINE_NOT_READY",
+                    absl::StrCat("an optimizer step failed half-way, restore a checkpoint: ", status.message()));
+    gate_.ReleaseExclusive();
+    return status;
+  }
+  if (decision.applied) step_.fetch_add(1);
+  gate_.ReleaseExclusive();
+  accumulating_ = false;
+  loss_finite_ = true;
+  next_microbatch_ = 0;
+  outcome.gradient_norm = decision.norm;
+  outcome.applied = decision.applied;
+  outcome.learning_rate = decision.learning_rate;
+  outcome.step = step_.load();
+  return absl::OkStatus();
+}
+
+std::shared_ptr<StepDecision> PipelineImpl::NewDecision(const StepRequest& request) const {
+  auto decision = std::make_shared<StepDecision>(static_cast<int>(stages_.size()));
+  decision->learning_rate = request.learning_rate.value_or(LearningRate(spec_.optimizer, step_.load()));
+  decision->clip_norm = request.clip_norm.value_or(spec_.optimizer.clip_norm);
+  decision->loss_finite = loss_finite_;
+  return decision;
+}
+
+absl::StatusOr<RunOutcome> PipelineImpl::ForwardBackward(ContributionRequest request) {
+  return Contribute(request, nullptr);
+}
+
+absl::StatusOr<RunOutcome> PipelineImpl::TrainStep(ContributionRequest request, StepRequest step) {
+  if (accumulating_) return State("ACCUMULATION_OPEN", "accumulated gradients wait for an OptimizerStep");
+  PENSTOCK_RETURN_IF_ERROR(CheckStep(step));
+  return Contribute(request, NewDecision(step));
+}
+
+absl::StatusOr<RunOutcome> PipelineImpl::OptimizerStep(StepRequest request) {
+  PENSTOCK_RETURN_IF_ERROR(broken_);
+  if (!accumulating_) return State("ACCUMULATION_EMPTY", "no gradients were accumulated");
+  PENSTOCK_RETURN_IF_ERROR(CheckStep(request));
+  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule,
+                            schedules_.Find(SchedulePurpose::kOptimizerOnly, 0));
+  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kOptimizerOnly, std::move(schedule));
+  run->decision = NewDecision(request);
+  run->decide = [this, raw = run.get()] { Decide(*raw); };
+  RunOutcome outcome;
+  const absl::Status status = RunToEnd(run, outcome);
+  PENSTOCK_RETURN_IF_ERROR(FinishStep(*run, status, outcome));
+  return outcome;
+}
+
+void PipelineImpl::DiscardGradients() {
+  for (auto& stage : stages_) stage->ClearGradients();
+  accumulating_ = false;
+  loss_finite_ = true;
+  next_microbatch_ = 0;
+}
+
+// --- Forward and Backward apart ---
+
+absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
+  PENSTOCK_RETURN_IF_ERROR(broken_);
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<int> wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
+  PENSTOCK_ASSIGN_OR_RETURN(Scattered scattered, ScatterInputs(request.inputs, request.micro_batches));
+  const int m = static_cast<int>(scattered.rows.size());
+  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule,
+                            schedules_.Find(SchedulePurpose::kForwardOnly, m));
+  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kForwardOnly, std::move(schedule));
+  run->training = true;
+  run->keep_graph = true;
+  run->keep_outputs = true;
+  run->microbatch_base = next_microbatch_;
+  run->checkpointed = Checkpointed(m);
+  run->inputs = std::move(scattered.inputs);
+  run->cancel = request.cancel;
+  RunOutcome measured;
+  PENSTOCK_RETURN_IF_ERROR(RunToEnd(run, measured));
+  next_microbatch_ += m;
+
+  ForwardOutcome outcome;
+  outcome.step = step_.load();
+  outcome.graph = std::make_shared<Graph>();
+  outcome.graph->passes = std::move(run->passes);
+  outcome.graph->checkpointed = run->checkpointed;
+  outcome.graph->step = run->step;
+  outcome.graph->microbatch_base = run->microbatch_base;
+  outcome.graph->microbatch_rows = std::move(scattered.rows);
+  for (const at::Tensor& output : run->outputs.at(0)) outcome.graph->output_shapes.push_back(output.sizes().vec());
+  PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
+  return outcome;
+}
+
+absl::Status PipelineImpl::CheckOutputGradients(const Graph& graph, const NamedTensors& gradients) const {
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    std::vector<int64_t> want = graph.output_shapes.at(i);
+    want[0] = Sum(graph.microbatch_rows);
+    if (gradients[i].tensor.sizes() != c10::IntArrayRef(want)) {
+      return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                   absl::StrCat("gradients[", signature_.outputs[i].name, "].shape: must be that of the output, ",
+                                ShapeText(want), ", got ", ShapeText(gradients[i].tensor.sizes())))
+          .With("field", absl::StrCat("gradients[", signature_.outputs[i].name, "].shape"))
+          .With("value", ShapeText(gradients[i].tensor.sizes()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& graph, NamedTensors gradients,
+                                                  bool retain_graph) {
+  PENSTOCK_RETURN_IF_ERROR(broken_);
+  if (graph->passes.empty()) return State("GRAPH_CONSUMED", "an earlier Backward has used this graph up");
+  if (graph->step != StepId(step_.load())) return State("GRAPH_STALE", "the weights have changed since this Forward");
+  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors ordered, MatchSignature(signature_.outputs, gradients, "gradients"));
+  PENSTOCK_RETURN_IF_ERROR(CheckOutputGradients(*graph, ordered));
+  const int m = static_cast<int>(graph->microbatch_rows.size());
+  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule,
+                            schedules_.Find(SchedulePurpose::kBackwardOnly, m));
+  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kBackwardOnly, std::move(schedule));
+  run->training = true;
+  run->retain_graph = retain_graph;
+  run->keep_graph = retain_graph;
+  run->accumulating = accumulating_.load();
+  run->microbatch_base = graph->microbatch_base;
+  run->checkpointed = graph->checkpointed;
+  run->output_gradients.resize(m);
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+    at::NoGradGuard no_graph;
+    for (const NamedTensor& gradient : ordered) {
+      const Tensors pieces = SplitRows(gradient.tensor, graph->microbatch_rows);
+      for (int i = 0; i < m; ++i) run->output_gradients[i].push_back(pieces[i]);
+    }
+  }));
+  run->passes = std::exchange(graph->passes, {});
+  RunOutcome outcome;
+  outcome.micro_batches = m;
+  outcome.rows = Sum(graph->microbatch_rows);
+  const absl::Status status = RunToEnd(run, outcome);
+  if (retain_graph) graph->passes = std::move(run->passes);
+  for (auto& stage : stages_) stage->EndContribution(status.ok());
+  PENSTOCK_RETURN_IF_ERROR(status);
+  accumulating_ = true;
+  outcome.step = step_.load();
+  return outcome;
+}
+
+// --- Inference ---
+
+void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) {
+  absl::StatusOr<std::vector<int>> wanted = MatchNames(signature_.outputs, request.outputs, "outputs");
+  if (!wanted.ok()) return done(wanted.status());
+  absl::StatusOr<Scattered> scattered = ScatterInputs(request.inputs, request.micro_batches);
+  if (!scattered.ok()) return done(scattered.status());
+  absl::StatusOr<std::shared_ptr<const Schedule>> schedule =
+      schedules_.Find(SchedulePurpose::kForwardOnly, static_cast<int>(scattered->rows.size()));
+  if (!schedule.ok()) return done(schedule.status());
+
+  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kForwardOnly, *std::move(schedule));
+  run->inference = true;
+  run->keep_outputs = true;
+  run->checkpointed.assign(scattered->rows.size(), false);
+  run->inputs = std::move(scattered->inputs);
+  run->cancel = std::move(request.cancel);
+  {
+    absl::MutexLock lock(&inference_mu_);
+    ++open_inferences_;
+  }
+  run->done = [this, raw = run.get(), wanted = *std::move(wanted), done = std::move(done)] {
+    transport_.Close(raw->id);
+    const int64_t step = step_.load();  // can't change before Leave()
+    gate_.Leave();
+    absl::StatusOr<ForwardOutcome> outcome = raw->error.status();
+    if (outcome.status().ok()) outcome = InferenceOutcome(*raw, wanted, step);
+    done(std::move(outcome));
+    absl::MutexLock lock(&inference_mu_);
+    --open_inferences_;
+  };
+  gate_.Enter([this, run] { Start(run); });
+}
+
+absl::StatusOr<ForwardOutcome> PipelineImpl::InferenceOutcome(const Run& run, const std::vector<int>& wanted,
+                                                              int64_t step) const {
+  if (run.cancel != nullptr && run.cancel->cancelled()) {
+    return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the work was cancelled");
+  }
+  ForwardOutcome outcome;
+  outcome.step = step;
+  PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(run, wanted));
+  return outcome;
+}
+
+// --- Gather ---
+
+absl::StatusOr<NamedTensors> PipelineImpl::GatherOutputs(const Run& run, const std::vector<int>& wanted) const {
+  std::vector<Tensors> microbatches;
+  for (const Tensors& outputs : run.outputs) {
+    Tensors picked;
+    for (int position : wanted) picked.push_back(outputs.at(position));
+    microbatches.push_back(std::move(picked));
+  }
+  std::vector<std::string> names;
+  for (int position : wanted) names.push_back(signature_.outputs[position].name);
+  return Gather(microbatches, names);
+}
+
+std::vector<bool> PipelineImpl::Checkpointed(int microbatches) const {
+  std::vector<bool> checkpointed(microbatches, plan_.schedule.checkpoint != CheckpointMode::kNever);
+  if (plan_.schedule.checkpoint == CheckpointMode::kExceptLast) checkpointed.back() = false;
+  return checkpointed;
+}
+
+absl::Status PipelineImpl::CheckStep(const StepRequest& request) const {
+  if (request.learning_rate.has_value() && !(*request.learning_rate >= 0 && std::isfinite(*request.learning_rate))) {
+    return InvalidField("learning_rate", "must be a finite number, at least 0", absl::StrCat(*request.learning_rate));
+  }
+  if (request.clip_norm.has_value() && !(*request.clip_norm >= 0 && std::isfinite(*request.clip_norm))) {
+    return InvalidField("clip_norm", "must be a finite number, at least 0", absl::StrCat(*request.clip_norm));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

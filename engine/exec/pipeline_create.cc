@@ -1,0 +1,234 @@
+// How a pipeline comes to be, and how its state goes out and in. pipeline.cc has the main path.
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/torch_status.h"
+#include "engine/exec/pipeline_impl.h"
+#include "engine/exec/signature_check.h"
+#include "engine/plan/planner.h"
+
+namespace penstock {
+namespace {
+
+absl::StatusOr<std::vector<Device>> UsableDevices(const PipelineSpec& spec, const DevicePool& pool) {
+  if (spec.devices.empty()) return pool.devices();
+  std::vector<Device> devices;
+  for (const std::string& name : spec.devices) {
+    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, pool.Find(name));
+    devices.push_back(worker->device());
+  }
+  return devices;
+}
+
+// The layers and the plan; places nothing.
+absl::StatusOr<Plan> Draft(const PipelineSpec& spec, const Pipeline::Options& options, std::vector<LayerSpec>& layers) {
+  PENSTOCK_ASSIGN_OR_RETURN(layers, ExpandModel(spec.model));
+  PENSTOCK_RETURN_IF_ERROR(CheckOptimizer(spec.optimizer));
+  if (!spec.loss.name.empty()) PENSTOCK_RETURN_IF_ERROR(MakeLoss(spec.loss).status());
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
+  return penstock::MakePlan({.layers = layers,
+                             .cut = spec.cut,
+                             .devices = std::move(devices),
+                             .schedule = spec.schedule,
+                             .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer)},
+                            options.profile, options.clock == nullptr ? RealClock() : options.clock);
+}
+
+std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
+  std::vector<LaneDescription> lanes;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    LaneDescription lane;
+    lane.stage = static_cast<int>(s);
+    lane.device = plan.stages[s].device;
+    lanes.push_back(std::move(lane));
+  }
+  return std::make_shared<PipelineMetrics>(clock, "", lanes, ScheduleDescription());
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options& options) {
+  std::vector<LayerSpec> layers;
+  return Draft(spec, options, layers);
+}
+
+absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {
+  if (options.clock == nullptr) options.clock = RealClock();
+  PipelineImpl::Parts parts;
+  std::vector<LayerSpec> layer_specs;
+  PENSTOCK_ASSIGN_OR_RETURN(parts.plan, Draft(spec, options, layer_specs));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(layer_specs, spec.seed));
+  parts.signature.inputs = layers.front().layer->InputSignature();
+  parts.signature.outputs = layers.back().layer->OutputSignature();
+  if (!spec.loss.name.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(parts.loss, MakeLoss(spec.loss));
+    parts.signature.targets.push_back(parts.loss->Target(parts.signature.outputs.at(0)));
+  }
+  const int stages = static_cast<int>(parts.plan.stages.size());
+  auto next = layers.begin();
+  for (int s = 0; s < stages; ++s) {
+    const StagePlan& stage = parts.plan.stages[s];
+    const auto end = next + static_cast<std::ptrdiff_t>(stage.layers.size());
+    std::vector<NamedLayer> own(std::make_move_iterator(next), std::make_move_iterator(end));
+    next = end;
+    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Optimizer> optimizer, MakeOptimizer(spec.optimizer, ParametersOf(own)));
+    parts.stages.push_back(std::make_unique<Stage>(s, s + 1 == stages, LayerIndex(stage.first_layer), std::move(own),
+                                                   std::move(optimizer)));
+    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
+    parts.workers.push_back(worker);
+  }
+  parts.spec = spec;
+  parts.metrics = options.metrics ? options.metrics(parts.plan) : OwnMetrics(parts.plan, options.clock);
+  parts.options = std::move(options);
+  return std::make_unique<PipelineImpl>(std::move(parts));
+}
+
+PipelineImpl::PipelineImpl(Parts parts)
+    : spec_(std::move(parts.spec)),
+      options_(std::move(parts.options)),
+      plan_(std::move(parts.plan)),
+      signature_(std::move(parts.signature)),
+      devices_(options_.devices),
+      clock_(options_.clock),
+      workers_(std::move(parts.workers)),
+      stages_(std::move(parts.stages)),
+      loss_(std::move(parts.loss)),
+      metrics_(std::move(parts.metrics)),
+      schedules_(plan_.schedule, static_cast<int>(stages_.size())),
+      transport_(static_cast<int>(stages_.size()), [this](const MessageKey& key) {
+        lanes_[key.stage]->state.Arrived(key, workers_[key.stage]->busy());
+        workers_[key.stage]->Wake();
+      }) {
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    lanes_.push_back(
+        std::make_unique<Lane>(stages_[s].get(), &transport_, &metrics_->lane(static_cast<int>(s)), clock_));
+  }
+  SetIdleReason(IdleReason::kNoWork);
+}
+
+PipelineImpl::~PipelineImpl() {
+  absl::MutexLock lock(&inference_mu_);
+  inference_mu_.Await(absl::Condition(+[](int* open) { return *open == 0; }, &open_inferences_));
+}
+
+absl::Status PipelineImpl::CheckInputs(const NamedTensors& inputs) const {
+  return MatchSignature(signature_.inputs, inputs, "inputs").status();
+}
+
+absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss,
+                                       int64_t rows) const {
+  std::vector<TensorSignature> wanted = signature_.targets;
+  if (loss.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Loss> made, MakeLoss(*loss));
+    wanted = {made->Target(signature_.outputs.at(0))};
+  } else if (wanted.empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, "LOSS_UNKNOWN",
+                 "loss.name: is required, for the pipeline has no loss of its own, got nothing")
+        .With("field", "loss.name")
+        .With("value", "");
+  }
+  if (!target.defined()) return InvalidField("target", "is required", "nothing");
+  wanted[0].name = "target";
+  PENSTOCK_RETURN_IF_ERROR(MatchSignature(wanted, {{"target", target}}, "target").status());
+  if (target.size(0) != rows) {
+    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                 absl::StrCat("target.shape: must have ", rows, " rows as the inputs, got ", ShapeText(target.sizes())))
+        .With("field", "target.shape")
+        .With("value", ShapeText(target.sizes()));
+  }
+  return absl::OkStatus();
+}
+
+NamedTensors PipelineImpl::StateViews(bool with_optimizer) const {
+  NamedTensors views;
+  for (const auto& stage : stages_) {
+    for (const NamedTensor& parameter : stage->parameters()) views.push_back({parameter.name, parameter.tensor.detach()});
+  }
+  if (!with_optimizer) return views;
+  for (const auto& stage : stages_) {
+    for (const NamedTensor& slot : stage->optimizer().State()) {
+      views.push_back({"optimizer/" + slot.name, slot.tensor});
+    }
+  }
+  return views;
+}
+
+NamedTensors PipelineImpl::ExportState(bool with_optimizer) const {
+  at::NoGradGuard no_graph;
+  for (const auto& lane : lanes_) lane->state.SetIdle(StageState::kCheckpoint);
+  NamedTensors state = StateViews(with_optimizer);
+  for (NamedTensor& entry : state) entry.tensor = entry.tensor.clone();
+  for (const auto& lane : lanes_) lane->state.SetIdle(idle_.load());
+  return state;
+}
+
+absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) {
+  const auto mismatch = [](const std::string& name, const std::string& problem, const std::string& value) {
+    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+                 absl::StrCat(name, ": ", problem, ", got ", value))
+        .With("field", name)
+        .With("value", value);
+  };
+  NamedTensors views = StateViews(true);
+  std::unordered_map<std::string, const at::Tensor*> given;
+  for (const NamedTensor& entry : state) {
+    if (!given.emplace(entry.name, &entry.tensor).second) return mismatch(entry.name, "is there twice", "two tensors");
+  }
+  for (const NamedTensor& view : views) {
+    auto found = given.find(view.name);
+    if (found == given.end()) return mismatch(view.name, "is missing", "nothing");
+    const at::Tensor& tensor = *found->second;
+    if (tensor.sizes() != view.tensor.sizes() || tensor.scalar_type() != view.tensor.scalar_type()) {
+      return mismatch(view.name, absl::StrCat("must have the shape ", ShapeText(view.tensor.sizes())),
+                      absl::StrCat(ShapeText(tensor.sizes()), " of ", c10::toString(tensor.scalar_type())));
+    }
+    given.erase(found);
+  }
+  if (!given.empty()) return mismatch(given.begin()->first, "is not part of this pipeline's state", "a tensor");
+
+  absl::Notification granted;
+  gate_.RequestExclusive([&granted] { granted.Notify(); });
+  devices_->Wait(granted);
+  for (const auto& lane : lanes_) lane->state.SetIdle(StageState::kCheckpoint);
+  given.clear();
+  for (const NamedTensor& entry : state) given.emplace(entry.name, &entry.tensor);
+  const absl::Status status = RunTorch([&] {
+    at::NoGradGuard no_graph;
+    for (NamedTensor& view : views) view.tensor.copy_(*given.at(view.name));
+  });
+  if (status.ok()) {
+    DiscardGradients();
+    step_ = step;
+    broken_ = absl::OkStatus();
+  } else {
+    broken_ = status;
+  }
+  for (const auto& lane : lanes_) lane->state.SetIdle(idle_.load());
+  gate_.ReleaseExclusive();
+  return status;
+}
+
+int64_t PipelineImpl::parameter_count() const {
+  int64_t count = 0;
+  for (const auto& stage : stages_) {
+    for (const NamedTensor& parameter : stage->parameters()) count += parameter.tensor.numel();
+  }
+  return count;
+}
+
+void PipelineImpl::SetIdleReason(IdleReason reason) {
+  idle_ = reason == IdleReason::kWaitClient ? StageState::kWaitClient
+          : reason == IdleReason::kPaused   ? StageState::kPaused
+                                            : StageState::kNoWork;
+  for (const auto& lane : lanes_) lane->state.SetIdle(idle_.load());
+}
+
+}  // namespace penstock

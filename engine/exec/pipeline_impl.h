@@ -1,0 +1,137 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/exec/device_pool.h"
+#include "engine/exec/device_worker.h"
+#include "engine/exec/pipeline.h"
+#include "engine/exec/run.h"
+#include "engine/exec/schedule_book.h"
+#include "engine/exec/stage.h"
+#include "engine/exec/stage_executor.h"
+#include "engine/exec/weights_gate.h"
+#include "engine/model/loss.h"
+#include "engine/observe/bubble.h"
+#include "engine/observe/metrics.h"
+#include "engine/transport/local_transport.h"
+
+namespace penstock {
+
+// The Pipeline of pipeline.h, in one process.
+//
+// Threads:   members marked "caller" belong to the thread of the training calls; the rest is constant after construction,
+//            safe by itself, or guarded.
+class PipelineImpl : public Pipeline {
+ public:
+  // What Create has made ready.
+  struct Parts {
+    PipelineSpec spec;
+    Plan plan;
+    ModelSignature signature;
+    std::vector<std::unique_ptr<Stage>> stages;
+    std::vector<DeviceWorker*> workers;  // by stage
+    std::unique_ptr<Loss> loss;          // null: none by default
+    std::shared_ptr<PipelineMetrics> metrics;
+    Options options;
+  };
+  explicit PipelineImpl(Parts parts);
+  ~PipelineImpl() override;
+
+  absl::StatusOr<RunOutcome> ForwardBackward(ContributionRequest request) override;
+  absl::StatusOr<RunOutcome> OptimizerStep(StepRequest request) override;
+  absl::StatusOr<RunOutcome> TrainStep(ContributionRequest request, StepRequest step) override;
+  absl::StatusOr<ForwardOutcome> Forward(ForwardRequest request) override;
+  absl::StatusOr<RunOutcome> Backward(const std::shared_ptr<Graph>& graph, NamedTensors gradients,
+                                      bool retain_graph) override;
+  void DiscardGradients() override;
+  void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) override;
+
+  absl::Status CheckInputs(const NamedTensors& inputs) const override;
+  absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss, int64_t rows) const override;
+  NamedTensors ExportState(bool with_optimizer) const override;
+  absl::Status ImportState(const NamedTensors& state, int64_t step) override;
+
+  int64_t step() const override { return step_.load(); }
+  bool accumulating() const override { return accumulating_.load(); }
+  const Plan& plan() const override { return plan_; }
+  const ModelSignature& signature() const override { return signature_; }
+  int64_t parameter_count() const override;
+  void SetIdleReason(IdleReason reason) override;
+
+ private:
+  // A mini-batch cut into micro-batches.
+  struct Scattered {
+    std::vector<int64_t> rows;    // by micro-batch
+    std::vector<Tensors> inputs;  // by micro-batch, in signature order
+  };
+  // Its targets, and how much of the step each micro-batch is.
+  struct ScatteredLoss {
+    std::unique_ptr<Loss> owned;  // if the call named its own
+    std::vector<LossContext> losses;
+    int64_t counted = 0;
+    int64_t total = 0;     // of the whole step
+    bool ignored = false;  // some labels don't count
+  };
+
+  std::shared_ptr<Run> NewRun(SchedulePurpose purpose, std::shared_ptr<const Schedule> schedule);
+  void Start(const std::shared_ptr<Run>& run);
+  absl::Status RunToEnd(const std::shared_ptr<Run>& run, RunOutcome& outcome);
+  void WakeAll();
+
+  absl::StatusOr<Scattered> ScatterInputs(const NamedTensors& inputs, const std::optional<int>& micro_batches) const;
+  absl::Status ScatterTarget(const ContributionRequest& request, const Scattered& scattered, ScatteredLoss& result) const;
+  absl::StatusOr<NamedTensors> GatherOutputs(const Run& run, const std::vector<int>& wanted) const;
+  std::vector<bool> Checkpointed(int microbatches) const;
+
+  absl::StatusOr<RunOutcome> Contribute(const ContributionRequest& request,
+                                        const std::shared_ptr<StepDecision>& decision);
+  std::shared_ptr<StepDecision> NewDecision(const StepRequest& request) const;
+  void Decide(Run& run);  // on the thread of the lane that completes the norms
+  absl::Status FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome);
+  absl::Status CheckStep(const StepRequest& request) const;
+  absl::Status CheckOutputGradients(const Graph& graph, const NamedTensors& gradients) const;
+  absl::StatusOr<ForwardOutcome> InferenceOutcome(const Run& run, const std::vector<int>& wanted, int64_t step) const;
+  // Parameters and, if asked, optimizer state, in model order: views.
+  NamedTensors StateViews(bool with_optimizer) const;
+
+  // Constant after construction.
+  const PipelineSpec spec_;
+  const Options options_;
+  const Plan plan_;
+  const ModelSignature signature_;
+  DevicePool* const devices_;
+  Clock* const clock_;
+  const std::vector<DeviceWorker*> workers_;
+  const std::vector<std::unique_ptr<Stage>> stages_;  // the stages themselves belong to their devices' threads
+  const std::unique_ptr<Loss> loss_;
+  const std::shared_ptr<PipelineMetrics> metrics_;
+
+  // Safe by itself.
+  ScheduleBook schedules_;
+  LocalTransport transport_;
+  WeightsGate gate_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::atomic<int64_t> next_run_ = 1;
+  std::atomic<int64_t> step_ = 0;
+  std::atomic<bool> accumulating_ = false;
+  std::atomic<StageState> idle_ = StageState::kNoWork;
+
+  // Caller.
+  int next_microbatch_ = 0;   // of the open step
+  bool loss_finite_ = true;   // of the open accumulation
+  absl::Status broken_;       // not OK: a step failed half-way; only ImportState mends it
+
+  absl::Mutex inference_mu_;
+  int open_inferences_ ABSL_GUARDED_BY(inference_mu_) = 0;
+};
+
+}  // namespace penstock

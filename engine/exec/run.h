@@ -1,0 +1,88 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/base/first_error.h"
+#include "engine/exec/cancel_token.h"
+#include "engine/exec/stage.h"
+#include "engine/schedule/schedule.h"
+#include "engine/schedule/verify.h"
+
+namespace penstock {
+
+// What the stages of one optimizer step agree on: norms first, then one decision for all.
+//
+// Model:     every lane puts its norms in; the one that completes them decides (norm, factor, applied) and asks the gate for
+//            the weights; `granted` opens the second half of every lane's OPT.
+// Threads:   a lane writes its own entry before it counts down; the decision is written before `granted` is set.
+struct StepDecision {
+  explicit StepDecision(int stages) : norms(stages), missing(stages) {}
+
+  double learning_rate = 0;
+  double clip_norm = 0;
+  bool loss_finite = true;  // of what this step has accumulated
+
+  std::vector<std::vector<at::Tensor>> norms;  // by stage
+  std::atomic<int> missing;
+  double norm = 0;
+  double scale = 1;
+  bool applied = false;
+  std::atomic<bool> granted = false;
+};
+
+// The activations that a Forward keeps: one Pass per stage and micro-batch, and the keys of its randomness.
+class Graph {
+ public:
+  std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
+  std::vector<bool> checkpointed;         // by micro-batch
+  StepId step;
+  int microbatch_base = 0;
+  int64_t rows = 0;
+  std::vector<int64_t> microbatch_rows;
+  std::vector<std::vector<int64_t>> output_shapes;
+};
+
+// Everything that the lanes of one run share. Filled by the pipeline before the lanes start.
+//
+// Threads:   the fields above the line are constant while lanes run; below it, each entry has one writer (the lane or the
+//            micro-batch's last action), read after the run's end; atomics and FirstError any time.
+struct Run {
+  int64_t id = 0;
+  SchedulePurpose purpose = SchedulePurpose::kForwardOnly;
+  std::shared_ptr<const Schedule> schedule;
+  bool inference = false;
+  bool training = false;       // dropout on
+  bool keep_graph = false;     // passes stay for a later Backward
+  bool retain_graph = false;
+  bool accumulating = false;   // gradients of earlier contributions are there
+  uint64_t seed = 0;
+  StepId step;
+  int microbatch_base = 0;     // of the first micro-batch, within the step
+  std::vector<bool> checkpointed;
+  std::vector<Tensors> inputs;            // by micro-batch, for the first stage
+  std::vector<LossContext> losses;        // by micro-batch, for the last stage; empty without a loss
+  std::vector<Tensors> output_gradients;  // by micro-batch, for a Backward
+  bool keep_outputs = false;
+  std::shared_ptr<CancelToken> cancel;    // may be null; must be with an optimizer step, which is all or nothing
+  std::shared_ptr<StepDecision> decision; // with an optimizer step
+  std::function<void()> decide;           // called once, when all norms are in
+  std::function<void()> wake;             // makes every device look again
+  std::function<void(const Action&)> before_action;  // for tests that break one; may be empty
+  // ---
+  std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
+  std::vector<Tensors> outputs;           // by micro-batch
+  std::vector<double> loss_values;        // by micro-batch, scaled
+  FirstError error;
+  std::atomic<int> open_lanes = 0;
+  std::function<void()> done;             // called once, by the last lane
+
+  bool Stopped() const { return error.Failed() || (cancel != nullptr && cancel->cancelled()); }
+};
+
+}  // namespace penstock

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/plan/plan.h"
+#include "engine/schedule/build.h"
+
+namespace penstock {
+
+// The verified lists of one pipeline by purpose and real number of micro-batches, built when first asked for.
+//
+// Threads:   any method from any thread.
+class ScheduleBook {
+ public:
+  ScheduleBook(ScheduleSpec spec, int stages) : spec_(std::move(spec)), stages_(stages) {}
+
+  absl::StatusOr<std::shared_ptr<const Schedule>> Find(SchedulePurpose purpose, int microbatches)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  const ScheduleSpec spec_;
+  const int stages_;
+  absl::Mutex mu_;
+  std::map<std::pair<SchedulePurpose, int>, std::shared_ptr<const Schedule>> lists_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace penstock

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_spec.h"
+#include "engine/tensor/named_tensors.h"
+
+namespace penstock {
+
+// Puts tensors into the order of a signature and checks names, types, shapes and equal rows.
+//
+// `field` names the list in errors: inputs[2].shape. Answers the tensors in signature order.
+// Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE naming field and value: unknown, missing or duplicate name; type; rank;
+//            dimension; unequal or zero rows.
+absl::StatusOr<NamedTensors> MatchSignature(const std::vector<TensorSignature>& signature, const NamedTensors& tensors,
+                                       std::string_view field);
+
+// Positions in `signature` of the wanted names; all of them if none is wanted. Fails: as above, for unknown and repeated.
+absl::StatusOr<std::vector<int>> MatchNames(const std::vector<TensorSignature>& signature,
+                                            const std::vector<std::string>& wanted, std::string_view field);
+
+// "[2, 128]"
+std::string ShapeText(c10::IntArrayRef shape);
+
+}  // namespace penstock

@@ -1,0 +1,41 @@
+#pragma once
+
+// Measures what each layer costs, with real kernels on the devices that will run it.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/base/clock.h"
+#include "engine/device/device.h"
+#include "engine/model/layer_registry.h"
+
+namespace penstock {
+
+// The costs of one layer for one micro-batch.
+//
+// Units:     seconds; bytes. `stash_bytes` is what the forward keeps for the backward, its output included.
+struct LayerProfile {
+  double forward_seconds = 0;
+  double backward_seconds = 0;
+  int64_t output_bytes = 0;
+  int64_t stash_bytes = 0;
+  int64_t parameter_bytes = 0;
+};
+
+struct ProfileOptions {
+  int64_t rows = 4;                  // of the micro-batch; relative costs hardly depend on it
+  int repeats = 5;                   // after one warm-up; the median counts
+  int64_t budget_nanos = 1'000'000'000;  // per layer: fewer repeats, but at least one, if they take longer
+};
+
+// Runs forward and backward of every layer on every device at the same time, so that the figures are those of a machine
+// whose other cores work too, and answers the mean over the devices of the medians over the repeats. Each device holds
+// one layer at a time, a copy of its own.
+//
+// Fails:     what a layer's forward throws, naming the layer: a model whose layers do not fit together is found here.
+absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerSpec>& layers,
+                                                        const std::vector<Device>& devices, const ProfileOptions& options,
+                                                        Clock* clock);
+
+}  // namespace penstock

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/transport/transport.h"
+
+namespace penstock {
+
+// A transport inside one process: tensors change hands without a copy.
+//
+// Model:     per receiving stage, a map from key to tensors, and the set of open runs.
+// Threads:   any method from any thread; `on_arrival` runs on the sender's thread, without a lock held.
+// Lifecycle: Open(run) before its first message, Close(run) after its last.
+class LocalTransport : public Transport {
+ public:
+  // `on_arrival` is told each key that can now be received; it may be empty.
+  LocalTransport(int stages, std::function<void(const MessageKey&)> on_arrival);
+
+  void Open(int64_t run);
+  absl::Status Send(const MessageKey& key, Tensors tensors) override;
+  std::optional<Tensors> TryReceive(const MessageKey& key) override;
+  void Close(int64_t run) override;
+
+  // Messages that nobody has received yet.
+  int64_t waiting() const;
+
+ private:
+  struct Mailbox {
+    mutable absl::Mutex mu;
+    absl::flat_hash_set<int64_t> open ABSL_GUARDED_BY(mu);
+    absl::flat_hash_map<MessageKey, Tensors> messages ABSL_GUARDED_BY(mu);
+  };
+  const std::function<void(const MessageKey&)> on_arrival_;
+  std::vector<std::unique_ptr<Mailbox>> mailboxes_;  // by receiving stage; constant after construction
+};
+
+}  // namespace penstock

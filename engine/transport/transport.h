@@ -1,0 +1,41 @@
+#pragma once
+
+// Carries activations and gradients between neighbouring stages. One interface, one contract suite
+// (tests/contract/transport_contract.h), so that carriers between processes can join.
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "engine/tensor/named_tensors.h"
+
+namespace penstock {
+
+// Names one message. The receiver matches by key, never by order of arrival.
+struct MessageKey {
+  int64_t run = 0;        // unique in the pipeline
+  bool gradient = false;  // false: an activation for `stage`; true: a gradient for it
+  int stage = 0;          // the receiver
+  int microbatch = 0;     // of the run
+
+  bool operator==(const MessageKey&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const MessageKey& key) {
+    return H::combine(std::move(state), key.run, key.gradient, key.stage, key.microbatch);
+  }
+};
+
+// Moves tensors to the stage that a key names.
+//
+// Threads:   any method from any thread.
+// Lifecycle: Close(run) forgets the messages of a run; later sends to it are dropped.
+// Fails:     Send: INTERNAL / BUG for a key sent twice. A receive never fails: it finds a message or doesn't.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual absl::Status Send(const MessageKey& key, Tensors tensors) = 0;
+  virtual std::optional<Tensors> TryReceive(const MessageKey& key) = 0;
+  virtual void Close(int64_t run) = 0;
+};
+
+}  // namespace penstock
