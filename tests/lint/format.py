@@ -3,7 +3,9 @@
 Usage: format.py            (to repair: clang-format-14 -i FILE)
 """
 
+import collections
 import pathlib
+import re
 import subprocess
 
 import tree
@@ -16,10 +18,10 @@ def check(root: pathlib.Path) -> list[str]:
     if not paths:
         return ["no sources found"]
     done = subprocess.run([FORMATTER, "--dry-run", "--Werror", *paths], cwd=root, capture_output=True, text=True)
-    lines = [line for line in done.stderr.splitlines() if ": error:" in line]
-    if done.returncode and not lines:
+    places = collections.Counter(re.findall(r"^(\S+?):\d+:\d+: error:", done.stderr, re.MULTILINE))
+    if done.returncode and not places:
         return [done.stderr.strip()]
-    return lines
+    return [f"{path}: {count} place(s)" for path, count in sorted(places.items())]
 
 
 if __name__ == "__main__":
