@@ -22,6 +22,7 @@ LIBRARY_OF_INCLUDE = [
     (r"CLI/", "cli11"),
     (r"nlohmann/", "json"),
     (r"isa-l(/|\.h)", "isal"),
+    (r"openssl/", "openssl"),
     (r"(sys|arpa|net|netinet|linux)/|[^/]+$", "system"),
 ]
 LIBRARY_OF_LINK = [
@@ -35,6 +36,7 @@ LIBRARY_OF_LINK = [
     (r"CLI11::", "cli11"),
     (r"nlohmann_json::", "json"),
     (r".*libisal", "isal"),
+    (r"OpenSSL::", "openssl"),
     (r"(Threads::Threads|dl|rt|m)$", "system"),
 ]
 OPEN_TO_ALL = {"base", "absl", "system"}
