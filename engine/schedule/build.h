@@ -13,7 +13,7 @@ namespace penstock {
 
 // What to build.
 struct BuildRequest {
-  std::string kind;  // of generators.h; only kTrainingStep and kContribution look at it
+  std::string kind = {};  // of generators.h; only kTrainingStep and kContribution look at it
   SchedulePurpose purpose = SchedulePurpose::kTrainingStep;
   int ranks = 1;
   int microbatches = 1;                             // the real number of this run; ignored by kOptimizerOnly

@@ -23,7 +23,7 @@ struct Place {
 //
 // Model:     one slot per stage, micro-batch and role; B and I share a role, as a stage has one or the other. Of an
 //            action that occurs twice it knows the last.
-// Lifecycle: the schedule must be within CheckSizes, with every stage and micro-batch in range, and unchanged while used.
+// Lifecycle: the schedule must pass CheckShape (failure.h) and stay unchanged while the index is used.
 class ActionIndex {
  public:
   explicit ActionIndex(const Schedule& schedule);
@@ -41,11 +41,11 @@ class ActionIndex {
 
 // What each action needs before it may start.
 //
-// Model:     F needs the F of the stage before; B and I their own F and the B or I of the stage after; W its own I; R its
-//            own F; a send its producer; a receive its send. Between stages of different ranks the need goes through the
-//            receive if the lists hold communication, else directly. With credits, send number k of an edge also needs
-//            receive number k - credits. Backwards of a list without forwards need none: those ran before. OPT needs
-//            nothing here: it stands last in its list.
+// Model:     F needs the F of the stage before; B and I their own F and the B or I of the stage after; W its own I;
+//            R its own F; a send its producer; a receive its send. Between stages of different ranks the need goes
+//            through the receive if the lists hold communication, else directly. With credits, send number k of an
+//            edge also needs receive number k - credits. Backwards of a list without forwards need none: those ran
+//            before. OPT needs nothing here: it stands last in its list.
 // Lifecycle: as ActionIndex.
 class Dependencies {
  public:

@@ -12,15 +12,15 @@
 
 namespace penstock {
 
-// INVALID_ARGUMENT / SPEC_INVALID with values `invariant`, `rank`, `position`, `action`. A place past the end of its list
-// is where a missing action should have stood. `marks` default to >x< around the place.
+// INVALID_ARGUMENT / SPEC_INVALID with values `invariant`, `rank`, `position`, `action`. A place past the end of its
+// list is where a missing action should have stood; a negative rank means no place. `marks` default to the place.
 absl::Status ScheduleFailure(const Schedule& schedule, std::string_view invariant, Place place, const Action& action,
                              std::string_view cause, GridMarks marks = {});
 
-// Refuses sizes beyond the limits, and actions whose stage or micro-batch is out of range. After it, ActionIndex is safe.
+// Refuses sizes beyond the limits, and actions whose stage or micro-batch is out of range: what ActionIndex relies on.
 absl::Status CheckShape(const Schedule& schedule);
 
-// The failure of a walk that did not finish: the cycle of waits, from its lowest rank, or the action that no rank performs.
+// The failure of a walk that did not finish: the cycle of waits, from its lowest rank, or the action that is nowhere.
 absl::Status ExplainStuck(const Schedule& schedule, const Dependencies& dependencies, const ListWalk& walk);
 
 }  // namespace penstock

@@ -46,7 +46,8 @@ Schedule FillDrain(int ranks, int microbatches);
 
 // "1f1b": as few forwards ahead as keep the pipeline busy, then one forward and one backward in turn. Same makespan as
 // fill-drain at equal costs; rank r keeps min(m, P-r) activations instead of m. Sources: Harlap et al., "PipeDream",
-// 2018; Narayanan et al., "Efficient large-scale language model training on GPU clusters", 2021 (with a flush per step).
+// 2018; with a flush per step, as here: Narayanan et al., "Efficient large-scale language model training on GPU
+// clusters", 2021.
 Schedule OneForwardOneBackward(int ranks, int microbatches);
 
 // "forward-only": inference, and the forward half of a graph that is kept.

@@ -6,8 +6,8 @@
 
 namespace penstock {
 
-// Appends `sOPT` for every stage to the list of its rank, in ascending stage order. A stage without an action (a schedule
-// of NoMicrobatches) gets rank `stage`.
+// Appends `sOPT` for every stage to the list of its rank, in ascending stage order. A stage without an action, as in
+// NoMicrobatches, goes to rank `stage`.
 Schedule AppendOptimizer(Schedule schedule);
 
 }  // namespace penstock

@@ -1,7 +1,8 @@
 #pragma once
 
-// Places recomputation: R directly before the B or I that needs its activations. R depends on the forward only, so a rank
-// that would wait for the gradient recomputes meanwhile.
+// Places recomputation: R directly before the B or I that needs its activations. R depends on the forward only, so a
+// rank that would wait for the gradient recomputes meanwhile.
+// Sources: Chen et al., "Training deep nets with sublinear memory cost", 2016; per micro-batch: Huang et al., 2019.
 
 #include <string_view>
 

@@ -13,9 +13,10 @@ struct GanttOptions {
   int columns = 96;  // most characters of a row's time axis; at least 16
 };
 
-// One row per rank, time from left to right. An action is [F0], or F0 where the brackets do not fit, or its letter where
-// the number does not; a rank that holds several stages names them: [2F0]. Idle time is a dot. Each row ends with the busy share of the rank; the last
-// lines hold makespan, ideal, bubble, and what the letters mean. Actions that take no time are not drawn.
+// One row per rank, time from left to right. An action is [F0], or F0 where the brackets do not fit, or its letter
+// where the number does not; a rank that holds several stages names them: [2F0]. Idle time is a dot. Each row ends with
+// the busy share of the rank; the last lines hold makespan, ideal, bubble, and what the letters mean. Actions that take
+// no time are not drawn.
 std::string RenderGantt(const Simulation& simulation, const GanttOptions& options = {});
 
 struct SvgOptions {

@@ -34,8 +34,8 @@ inline constexpr int kMaxStages = 4096;
 inline constexpr int kMaxMicrobatches = 65536;
 inline constexpr int kMaxCells = 1 << 20;  // stages times micro-batches
 
-// INVALID_ARGUMENT / FIELD_INVALID, naming `ranks`, `stages` or `micro_batches`, unless the sizes are positive and within
-// the limits. Zero micro-batches are legal only for a schedule of optimizer steps.
+// INVALID_ARGUMENT / FIELD_INVALID, naming `ranks`, `stages` or `micro_batches`, unless the sizes are positive and
+// within the limits.
 absl::Status CheckSizes(int ranks, int stages, int microbatches);
 
 // The rank of each stage; -1 for a stage without an action.

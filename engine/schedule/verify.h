@@ -36,11 +36,11 @@ struct VerifyOptions {
   std::optional<double> max_live_activations = std::nullopt;
 };
 
-// Checks, in this order: sizes; which kinds of action may occur; placement (each stage on one rank); completeness (nothing
-// missing, nothing twice); order within a stage (F, R, B or I, W; receives before use, sends after; B and W ascending;
-// OPT last); matching (sends and receives of each edge are the same set); freedom from deadlock, also with the given
-// credits; the peak of live activations. Buffer lifetimes follow: with these, every read comes after its one write and
-// before its one release.
+// Checks, in this order: sizes; which kinds of action may occur; placement (each stage on one rank); completeness
+// (nothing missing, nothing twice); order within a stage (F, R, B or I, W; receives before use, sends after; B and W
+// ascending; OPT last); matching (sends and receives of each edge are the same set); freedom from deadlock, also with
+// the given credits; the peak of live activations. Buffer lifetimes follow: with these, every read comes after its one
+// write and before its one release.
 //
 // Answers the peaks.
 // Fails:     INVALID_ARGUMENT / SPEC_INVALID with values `invariant`, `rank`, `position`, `action`. The message says

@@ -15,21 +15,21 @@ namespace penstock {
 
 // The question. Field names in errors are those of the command line's options, with '_'.
 //
-// Units:     costs in units of time, at least 0, decimal; each is rounded to the nearest of 12,000 ticks per unit, after
-//            scaling. The defaults are equal stages and a backward of twice the forward.
+// Units:     costs in units of time, at least 0, decimal; each is rounded to the nearest of 12,000 ticks per unit,
+//            after scaling. The defaults are equal stages and a backward of twice the forward.
 struct WhatIfOptions {
   std::string kind;
   int devices = 1;
   int micro_batches = 1;
   double forward = 1;
-  double input = 1;                      // input half of the backward
-  double weight = 1;                     // weight half
-  std::optional<double> recompute_cost;  // unset: as `forward`
-  double hop = 0;                        // from one device to the next
-  std::string recompute = "never";       // a mode of recompute_pass.h
-  std::optional<int> heavy_device;       // all costs of this device are scaled by heavy_scale
-  std::optional<double> heavy_scale;     // unset: 1.5; refused without heavy_device
-  double last_scale = 1;                 // scales all costs of the last stage, on top of heavy_scale
+  double input = 1;                                     // input half of the backward
+  double weight = 1;                                    // weight half
+  std::optional<double> recompute_cost = std::nullopt;  // unset: as `forward`
+  double hop = 0;                                       // from one device to the next
+  std::string recompute = "never";                      // a mode of recompute_pass.h
+  std::optional<int> heavy_device = std::nullopt;       // all costs of this device are scaled by heavy_scale
+  std::optional<double> heavy_scale = std::nullopt;     // unset: 1.5; refused without heavy_device
+  double last_scale = 1;                                // scales all costs of the last stage, on top of heavy_scale
 };
 
 // The answer, in units. Exact wherever the value has a double: halves and twelfths of whole costs do.

@@ -1,0 +1,132 @@
+#include "engine/schedule/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/schedule/build.h"
+#include "engine/schedule/generators.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kTwoStages[] =
+    "schedule gpipe: 2 stages, 1 micro-batch\n"
+    "pos  rank 0  rank 1\n"
+    "  0  0F0     1F0\n"
+    "  1  0B0     1B0\n";
+
+TEST(ScheduleTextTest, PrintsHeadingAndGrid) { EXPECT_EQ(ToText(FillDrain(2, 1)), kTwoStages); }
+
+TEST(ScheduleTextTest, ReadsWhatItPrints) {
+  for (const ScheduleKind& kind : ScheduleKinds()) {
+    for (const int ranks : {1, 2, 5}) {
+      for (const int microbatches : {1, 2, 12}) {
+        const Schedule schedule = kind.generate(ranks, microbatches);
+        const auto again = ParseText(ToText(schedule));
+        ASSERT_TRUE(again.ok()) << again.status();
+        EXPECT_EQ(*again, schedule);
+      }
+    }
+  }
+}
+
+TEST(ScheduleTextTest, ReadsBackCommunicationRecomputeAndOptimizer) {
+  const auto schedule =
+      BuildSchedule({.kind = "1f1b", .ranks = 3, .microbatches = 4, .recompute = RecomputeMode::kExceptLast});
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_EQ(*ParseText(ToText(*schedule)), *schedule);
+  EXPECT_EQ(*ParseCsv(ToCsv(*schedule), "1f1b"), *schedule);
+}
+
+TEST(ScheduleTextTest, SkipsIdleSlots) {
+  const auto schedule = ParseText(
+      "schedule gpipe: 2 stages, 1 micro-batch\n"
+      "pos  rank 0  rank 1\n"
+      "  0  0F0     .\n"
+      "  1  .       1F0\n"
+      "  2  .       1B0\n"
+      "  3  0B0     .\n");
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_EQ(*schedule, FillDrain(2, 1));
+}
+
+TEST(ScheduleTextTest, ShowsWhereAListHasEnded) {
+  Schedule schedule = FillDrain(2, 1);
+  schedule.ranks[0].pop_back();
+  EXPECT_THAT(ToText(schedule), HasSubstr("  1  .       1B0\n"));
+}
+
+TEST(ScheduleTextTest, RefusesDamage) {
+  const std::string good = kTwoStages;
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    return text.replace(text.find(from), from.size(), to);
+  };
+  for (const std::string& text :
+       {std::string(), std::string("schedule gpipe: 2 stages, 1 micro-batch\n"), replaced("schedule ", "plan "),
+        replaced("2 stages", "2 stage"), replaced("2 stages", "x stages"), replaced("1 micro-batch", "1"),
+        replaced("rank 1", "rank 2"), replaced("pos", "position"), replaced("  1  0B0", "  2  0B0"),
+        replaced("1B0", ""), replaced("1B0", "1B0 1B0"), replaced("1B0", "1Q0")}) {
+    const auto parsed = ParseText(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_EQ(ReasonOf(parsed.status()), "FIELD_INVALID") << text;
+  }
+}
+
+TEST(ScheduleCsvTest, HasOneRowPerRank) { EXPECT_EQ(ToCsv(FillDrain(2, 2)), "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"); }
+
+TEST(ScheduleCsvTest, ReadsWhatItPrints) {
+  for (const ScheduleKind& kind : ScheduleKinds()) {
+    const Schedule schedule = kind.generate(3, 7);
+    EXPECT_EQ(*ParseCsv(ToCsv(schedule), kind.name), schedule);
+  }
+}
+
+TEST(ScheduleCsvTest, SkipsEmptyCellsAndBlanks) {
+  const auto schedule = ParseCsv("0F0,,,0B0\r\n ,1F0, 1B0 ,\n", "gpipe");
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_EQ(*schedule, FillDrain(2, 1));
+}
+
+TEST(ScheduleCsvTest, KeepsARankWithoutActions) {
+  const auto schedule = ParseCsv("0F0\n\n", "x");
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_EQ(schedule->ranks.size(), 2u);
+}
+
+TEST(ScheduleCsvTest, AnErrorNamesRankAndCell) {
+  const auto schedule = ParseCsv("0F0,0B0\n1F0,1Z0\n");
+  ASSERT_FALSE(schedule.ok());
+  EXPECT_THAT(std::string(schedule.status().message()), HasSubstr("rank 1"));
+  EXPECT_THAT(std::string(schedule.status().message()), HasSubstr("\"1Z0\""));
+  EXPECT_EQ(ValuesOf(schedule.status()).at("rank"), "1");
+}
+
+TEST(ScheduleTest, KnowsTheRankOfEachStage) {
+  EXPECT_EQ(RankOfEachStage(FillDrain(3, 2)), (std::vector<int>{0, 1, 2}));
+  const auto folded = ParseCsv("0F0,3F0\n1F0,2F0\n");
+  EXPECT_EQ(RankOfEachStage(*folded), (std::vector<int>{0, 1, 1, 0}));
+  EXPECT_EQ(RankOfEachStage(*ParseCsv("1F0\n")), (std::vector<int>{-1, 0}));
+}
+
+TEST(ScheduleTest, LimitsNameTheFieldAndItsValue) {
+  EXPECT_TRUE(CheckSizes(1, 1, 1).ok());
+  EXPECT_TRUE(CheckSizes(kMaxRanks, kMaxRanks, kMaxCells / kMaxRanks).ok());
+  const auto field_and_value = [](const absl::Status& status) {
+    return ValuesOf(status).at("field") + "=" + ValuesOf(status).at("value");
+  };
+  EXPECT_EQ(field_and_value(CheckSizes(0, 1, 1)), "ranks=0");
+  EXPECT_EQ(field_and_value(CheckSizes(kMaxRanks + 1, 1, 1)), "ranks=1025");
+  EXPECT_EQ(field_and_value(CheckSizes(1, -2, 1)), "stages=-2");
+  EXPECT_EQ(field_and_value(CheckSizes(1, 1, 0)), "micro_batches=0");
+  EXPECT_EQ(field_and_value(CheckSizes(1, 1, kMaxMicrobatches + 1)), "micro_batches=65537");
+  EXPECT_EQ(field_and_value(CheckSizes(1024, 1024, 1025)), "micro_batches=1025");
+}
+
+}  // namespace
+}  // namespace penstock

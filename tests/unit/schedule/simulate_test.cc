@@ -1,0 +1,151 @@
+#include "engine/schedule/simulate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/schedule/comm_pass.h"
+#include "engine/schedule/generators.h"
+#include "engine/schedule/optimizer_pass.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Ticks kUnit = kTicksPerUnit;
+
+ScheduleCosts EqualCosts(int stages, Ticks hop = 0) { return {.stages = std::vector<StageCosts>(stages), .hop = hop}; }
+
+TEST(SimulateTest, AnActionStartsWhenItsRankAndItsInputsAreReady) {
+  const auto simulation = Simulate(FillDrain(2, 2), EqualCosts(2, kUnit / 2));
+  ASSERT_TRUE(simulation.ok()) << simulation.status();
+  const auto starts = [&](int rank) {
+    std::vector<double> units;
+    for (const TimedAction& timed : simulation->ranks[rank]) {
+      units.push_back(static_cast<double>(timed.start) / kUnit);
+    }
+    return units;
+  };
+  EXPECT_EQ(starts(0), (std::vector<double>{0, 1, 6, 8}));
+  EXPECT_EQ(starts(1), (std::vector<double>{1.5, 2.5, 3.5, 5.5}));
+  EXPECT_EQ(simulation->makespan, 10 * kUnit);
+  EXPECT_EQ(simulation->ideal, 6 * kUnit);
+  EXPECT_EQ(simulation->window, 10 * kUnit);
+  EXPECT_DOUBLE_EQ(simulation->Overhead(), 4.0 / 6);
+  EXPECT_DOUBLE_EQ(simulation->Bubble(), 0.4);
+}
+
+TEST(SimulateTest, IdleTimeIsChargedToItsCause) {
+  const auto simulation = Simulate(FillDrain(2, 2), EqualCosts(2, kUnit / 2));
+  ASSERT_TRUE(simulation.ok());
+  EXPECT_EQ(simulation->times[0].busy, 6 * kUnit);
+  EXPECT_EQ(simulation->times[0].fill, 0);
+  EXPECT_EQ(simulation->times[0].wait_gradient, 4 * kUnit);
+  EXPECT_EQ(simulation->times[0].drain, 0);
+  EXPECT_EQ(simulation->times[1].fill, kUnit * 3 / 2);
+  EXPECT_EQ(simulation->times[1].drain, kUnit * 5 / 2);
+  ASSERT_EQ(simulation->idle[1].size(), 2u);
+  EXPECT_EQ(simulation->idle[1][0].cause, IdleCause::kFill);
+  EXPECT_EQ(simulation->idle[1][1].cause, IdleCause::kDrain);
+  EXPECT_EQ(simulation->idle[1][1].start, kUnit * 15 / 2);
+}
+
+TEST(SimulateTest, ASlowFirstStageMakesTheSecondWaitForActivations) {
+  ScheduleCosts costs = EqualCosts(2);
+  costs.stages[0].forward = 3 * kUnit;
+  const auto simulation = Simulate(ForwardOnly(2, 3), costs);
+  EXPECT_EQ(simulation->times[1].fill, 3 * kUnit);
+  EXPECT_EQ(simulation->times[1].wait_activation, 4 * kUnit);
+  EXPECT_EQ(simulation->makespan, 10 * kUnit);
+}
+
+TEST(SimulateTest, SendsAndReceivesChangeNoTime) {
+  for (const char* kind : {"gpipe", "1f1b", "forward-only"}) {
+    ScheduleCosts costs = EqualCosts(4, kUnit / 3);
+    costs.stages[2].forward = 2 * kUnit;
+    const Schedule schedule = *Generate({kind, 4, 6});
+    const auto compute = Simulate(schedule, costs);
+    const auto complete = Simulate(InsertCommunication(schedule), costs);
+    ASSERT_TRUE(complete.ok()) << complete.status();
+    EXPECT_EQ(complete->makespan, compute->makespan) << kind;
+    EXPECT_EQ(complete->window, compute->window) << kind;
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(complete->times[rank].fill, compute->times[rank].fill);
+      EXPECT_EQ(complete->times[rank].wait_activation, compute->times[rank].wait_activation);
+      EXPECT_EQ(complete->times[rank].wait_gradient, compute->times[rank].wait_gradient);
+      EXPECT_EQ(complete->times[rank].drain, compute->times[rank].drain);
+    }
+  }
+}
+
+TEST(SimulateTest, StagesOfOneRankPayNoHop) {
+  const auto schedule = ParseCsv("0F0,1F0,1B0,0B0\n");
+  EXPECT_EQ(Simulate(*schedule, EqualCosts(2, 5 * kUnit))->makespan, 6 * kUnit);
+}
+
+TEST(SimulateTest, ASplitBackwardLetsTheNextRankStartEarlier) {
+  EXPECT_EQ(Simulate(*ParseCsv("0F0,0B0\n1F0,1B0\n"), EqualCosts(2))->makespan, 6 * kUnit);
+  EXPECT_EQ(Simulate(*ParseCsv("0F0,0I0,0W0\n1F0,1I0,1W0\n"), EqualCosts(2))->makespan, 5 * kUnit);
+}
+
+TEST(SimulateTest, OptimizerStepsMayWaitForEachOther) {
+  ScheduleCosts costs = EqualCosts(2);
+  for (StageCosts& stage : costs.stages) stage.optimizer = kUnit;
+  const Schedule schedule = AppendOptimizer(FillDrain(2, 1));
+  const auto free = Simulate(schedule, costs);
+  EXPECT_EQ(free->makespan, 7 * kUnit);
+  EXPECT_EQ(free->ranks[1].back().start, 4 * kUnit);
+  costs.optimizer_barrier = true;
+  const auto barrier = Simulate(schedule, costs);
+  EXPECT_EQ(barrier->makespan, 7 * kUnit);
+  EXPECT_EQ(barrier->ranks[1].back().start, 6 * kUnit);
+  EXPECT_EQ(barrier->times[1].wait_barrier, 2 * kUnit);
+  EXPECT_EQ(barrier->times[1].drain, 0);
+}
+
+TEST(SimulateTest, NothingCostsNothing) {
+  ScheduleCosts costs;
+  costs.stages.assign(2, {.forward = 0, .input_gradient = 0, .weight_gradient = 0, .recompute = 0});
+  const auto simulation = Simulate(FillDrain(2, 2), costs);
+  ASSERT_TRUE(simulation.ok());
+  EXPECT_EQ(simulation->makespan, 0);
+  EXPECT_EQ(simulation->Bubble(), 0);
+  EXPECT_EQ(simulation->Overhead(), 0);
+}
+
+TEST(SimulateTest, TheLargestCostsDoNotOverflow) {
+  ScheduleCosts costs;
+  costs.stages.assign(16, {.forward = kMaxCost, .input_gradient = kMaxCost, .weight_gradient = kMaxCost});
+  costs.hop = kMaxCost;
+  const auto simulation = Simulate(FillDrain(16, kMaxCells / 16), costs);
+  ASSERT_TRUE(simulation.ok()) << simulation.status();
+  EXPECT_EQ(simulation->ideal, 3 * kMaxCost * (kMaxCells / 16));
+  EXPECT_EQ(simulation->makespan, simulation->ideal + 15 * 5 * kMaxCost);
+}
+
+TEST(SimulateTest, RefusesCostsByName) {
+  const auto field = [](const ScheduleCosts& costs) {
+    const auto simulation = Simulate(FillDrain(2, 1), costs);
+    return simulation.ok() ? "accepted" : ValuesOf(simulation.status())["field"];
+  };
+  EXPECT_EQ(field(EqualCosts(3)), "costs");
+  EXPECT_EQ(field(EqualCosts(2, -1)), "costs.hop");
+  ScheduleCosts costs = EqualCosts(2);
+  costs.stages[1].weight_gradient = kMaxCost + 1;
+  EXPECT_EQ(field(costs), "costs.weight_gradient");
+}
+
+TEST(SimulateTest, ListsThatCannotEndAreExplained) {
+  const auto stuck = Simulate(*ParseCsv("0B0,0F0\n"), EqualCosts(1));
+  EXPECT_THAT(std::string(stuck.status().message()),
+              HasSubstr("deadlock at rank 0, position 0 (0B0)\n  0B0 waits for 0F0; 0F0 follows 0B0 on rank 0\n"));
+  const auto hollow = Simulate(*ParseCsv("0F0\n1F0,1F1\n"), EqualCosts(2));
+  EXPECT_THAT(std::string(hollow.status().message()), HasSubstr("1F1 needs 0F1, which no rank performs"));
+  EXPECT_FALSE(Simulate(*ParseCsv("0F0,0OPT,0B0\n"), EqualCosts(1)).ok());
+}
+
+}  // namespace
+}  // namespace penstock

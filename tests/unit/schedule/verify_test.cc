@@ -1,0 +1,239 @@
+#include "engine/schedule/verify.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/schedule/build.h"
+#include "engine/schedule/generators.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr VerifyOptions kCompute = {.purpose = SchedulePurpose::kContribution, .with_communication = false};
+constexpr VerifyOptions kComplete = {.purpose = SchedulePurpose::kContribution};
+
+// "invariant action@rank/position: cause", or "ok".
+std::string Failure(std::string_view csv, const VerifyOptions& options) {
+  const auto schedule = ParseCsv(csv);
+  if (!schedule.ok()) return schedule.status().ToString();
+  const auto peaks = Verify(*schedule, options);
+  if (peaks.ok()) return "ok";
+  const std::string message(peaks.status().message());
+  auto values = ValuesOf(peaks.status());
+  if (ReasonOf(peaks.status()) != "SPEC_INVALID") return message;
+  const size_t cause = message.find('\n') + 3;
+  return values["invariant"] + " " + values["action"] + "@" + values["rank"] + "/" + values["position"] + ": " +
+         message.substr(cause, message.find('\n', cause) - cause);
+}
+
+TEST(VerifyTest, ADeadlockPrintsItsCycle) {
+  const auto schedule = ParseCsv(
+      "0F0,0F1,0F2,0B0,0B1,0B2\n"
+      "1F0,1B0,1F1,1F2,1B1,1B2\n"
+      "2F0,2F1,2B0,2F2,2B1,2B2\n");
+  const auto peaks = Verify(*schedule, kCompute);
+  ASSERT_FALSE(peaks.ok());
+  EXPECT_EQ(peaks.status().message(),
+            "schedule: deadlock at rank 1, position 1 (1B0)\n"
+            "  1B0 waits for 2B0; 2B0 follows 2F1 on rank 2; 2F1 waits for 1F1; 1F1 follows 1B0 on rank 1\n"
+            "pos  rank 0  rank 1  rank 2\n"
+            "  0  0F0     1F0     2F0\n"
+            "  1  0F1     >1B0<   >2F1<\n"
+            "  2  0F2     1F1     2B0\n"
+            "  3  (0B0)   1F2     2F2\n"
+            "  4  0B1     1B1     2B1\n"
+            "  5  0B2     1B2     2B2");
+  EXPECT_EQ(peaks.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(peaks.status()), "SPEC_INVALID");
+}
+
+TEST(VerifyTest, ACycleThroughMessagesPrintsThem) {
+  EXPECT_EQ(Failure("0F0,0SEND_F0,0RECV_B0,0B0,0F1,0SEND_F1,0RECV_B1,0B1\n"
+                    "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n",
+                    kComplete),
+            "deadlock 0RECV_B0@0/2: 0RECV_B0 waits for 1SEND_B0; 1SEND_B0 follows 1RECV_F1 on rank 1; "
+            "1RECV_F1 waits for 0SEND_F1; 0SEND_F1 follows 0RECV_B0 on rank 0");
+}
+
+TEST(VerifyTest, ALargeGridIsCutToTheMarks) {
+  Schedule schedule = OneForwardOneBackward(64, 500);
+  std::swap(schedule.ranks[40][100], schedule.ranks[40][300]);  // two backwards
+  const auto peaks = Verify(schedule, kCompute);
+  ASSERT_FALSE(peaks.ok());
+  const std::string message(peaks.status().message());
+  EXPECT_THAT(message,
+              StartsWith("schedule: order at rank 40, position 100 (40B138)\n  40B138 stands before 40F138\n"));
+  EXPECT_THAT(message, HasSubstr("\npos  rank 39  rank 40   rank 41\n...\n 96  39F60    40B36     41F59\n"));
+  EXPECT_THAT(message, HasSubstr(">40B138<"));
+  EXPECT_THAT(message, HasSubstr("(40F138)"));
+  EXPECT_LT(message.size(), 10'000u);
+}
+
+TEST(VerifyTest, AcceptsWhatTheKindsGenerate) {
+  EXPECT_TRUE(Verify(FillDrain(3, 4), kCompute).ok());
+  EXPECT_TRUE(Verify(OneForwardOneBackward(3, 4), kCompute).ok());
+  EXPECT_TRUE(Verify(ForwardOnly(3, 4), {.purpose = SchedulePurpose::kForwardOnly, .with_communication = false}).ok());
+}
+
+TEST(VerifyTest, AcceptsASplitBackwardOverAFoldedPlacement) {
+  EXPECT_EQ(Failure("0F0,3F0,3I0,3W0,0I0,0W0\n1F0,2F0,2I0,2W0,1I0,1W0\n", kCompute), "ok");
+}
+
+TEST(VerifyTest, Content) {
+  EXPECT_EQ(Failure("0F0,0B0,0OPT\n", kComplete),
+            "content 0OPT@0/2: 0OPT has no place in a schedule for: contribution");
+  EXPECT_EQ(Failure("0F0,0SEND_F0,0B0\n", kCompute),
+            "content 0SEND_F0@0/1: 0SEND_F0 has no place in a schedule for: contribution, compute actions only");
+  EXPECT_EQ(Failure("0F0,0B0\n", {.purpose = SchedulePurpose::kForwardOnly}),
+            "content 0B0@0/1: 0B0 has no place in a schedule for: forward only");
+  EXPECT_EQ(Failure("0F0,0B0\n", {.purpose = SchedulePurpose::kBackwardOnly}),
+            "content 0F0@0/0: 0F0 has no place in a schedule for: backward only");
+  EXPECT_EQ(Failure("0R0,0OPT\n", {.purpose = SchedulePurpose::kOptimizerOnly}),
+            "content 0R0@0/0: 0R0 has no place in a schedule for: optimizer only");
+}
+
+TEST(VerifyTest, Placement) {
+  EXPECT_EQ(Failure("0F0,1F0,0B0\n1B0\n", kCompute), "placement 1B0@1/0: stage 1 is already on rank 0");
+  EXPECT_EQ(Failure("0F0,0B0\n2F0,2B0\n", kCompute), "placement 1F0@-1/-1: stage 1 is on no rank");
+}
+
+TEST(VerifyTest, Completeness) {
+  EXPECT_EQ(Failure("0F0,0B0,0B1\n", kCompute), "completeness 0F1@0/3: 0F1 is missing");
+  EXPECT_EQ(Failure("0F0,0F1,0B0\n", kCompute),
+            "completeness 0B1@0/3: 0B1 is missing: stage 0 has no gradient of micro-batch 1");
+  EXPECT_EQ(Failure("0F0,0I0\n", kCompute), "completeness 0W0@0/2: 0W0 is missing: 0I0 leaves it to do");
+  EXPECT_EQ(Failure("0F0,0W0\n", kCompute),
+            "completeness 0I0@0/2: 0I0 is missing: stage 0 has no gradient of micro-batch 0");
+  EXPECT_EQ(Failure("0F0,0B0,0W0\n", kCompute), "completeness 0W0@0/2: 0W0 repeats the work of 0B0");
+  EXPECT_EQ(Failure("0F0,0B0,0I0,0W0\n", kCompute), "completeness 0I0@0/2: 0I0 repeats the work of 0B0");
+  EXPECT_EQ(Failure("0F0,0F0,0B0\n", kCompute), "completeness 0F0@0/1: 0F0 occurs twice");
+  EXPECT_EQ(Failure("0F0,0R0,0R0,0B0\n", kCompute), "completeness 0R0@0/2: 0R0 occurs twice");
+  EXPECT_EQ(Failure("0F0,0B0\n", {.purpose = SchedulePurpose::kTrainingStep}),
+            "completeness 0OPT@0/2: 0OPT is missing");
+}
+
+TEST(VerifyTest, Order) {
+  EXPECT_EQ(Failure("0B0,0F0\n", kCompute), "order 0B0@0/0: 0B0 stands before 0F0");
+  EXPECT_EQ(Failure("0R0,0F0,0B0\n", kCompute), "order 0R0@0/0: 0R0 stands before 0F0");
+  EXPECT_EQ(Failure("0F0,0B0,0R0\n", kCompute), "order 0B0@0/1: 0B0 stands before 0R0");
+  EXPECT_EQ(Failure("0F0,0W0,0I0\n", kCompute), "order 0W0@0/1: 0W0 stands before 0I0");
+  EXPECT_EQ(Failure("0F0,0F1,0B1,0B0\n", kCompute),
+            "order 0B0@0/3: gradients must accumulate in ascending micro-batch order: 0B0 follows 0B1");
+  EXPECT_EQ(Failure("0F0,0F1,0I0,0B1,0W0\n", kCompute),
+            "order 0W0@0/4: gradients must accumulate in ascending micro-batch order: 0W0 follows 0B1");
+  EXPECT_EQ(Failure("0F0,0OPT,0B0\n", {.purpose = SchedulePurpose::kTrainingStep}),
+            "order 0B0@0/2: 0B0 follows the optimizer step of its stage");
+  EXPECT_EQ(Failure("0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", kComplete),
+            "order 0SEND_F0@0/0: 0SEND_F0 stands before 0F0");
+  EXPECT_EQ(Failure("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1SEND_B0,1B0\n", kComplete),
+            "order 1SEND_B0@1/2: 1SEND_B0 stands before 1B0");
+  EXPECT_EQ(Failure("0F0,0SEND_F0,0B0,0RECV_B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", kComplete),
+            "order 0B0@0/2: 0B0 stands before 0RECV_B0");
+}
+
+TEST(VerifyTest, InputGradientsMayRunOutOfOrder) { EXPECT_EQ(Failure("0F0,0F1,0I1,0I0,0W0,0W1\n", kCompute), "ok"); }
+
+TEST(VerifyTest, Matching) {
+  EXPECT_EQ(Failure("0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", kComplete),
+            "matching 0SEND_F0@0/3: 0SEND_F0 is missing: 1RECV_F0 has no partner");
+  EXPECT_EQ(Failure("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", kComplete),
+            "matching 0RECV_B0@0/3: 0RECV_B0 is missing: 1SEND_B0 has no partner");
+  EXPECT_EQ(Failure("0F0,0B0\n1F0,1B0\n", kComplete),
+            "matching 0SEND_F0@0/2: 0SEND_F0 is missing: 1RECV_F0 is missing too");
+  EXPECT_EQ(Failure("0F0,0SEND_F0,1RECV_F0,1F0,1B0,0B0\n", kComplete),
+            "matching 0SEND_F0@0/1: 0SEND_F0 has no edge: stage 1 is on the same rank");
+  EXPECT_EQ(Failure("0F0,0SEND_F0,0B0\n", kComplete),
+            "matching 0SEND_F0@0/1: 0SEND_F0 has no edge: stage 1 does not exist");
+  EXPECT_EQ(Failure("0RECV_F0,0F0,0B0\n", kComplete), "matching 0RECV_F0@0/0: there is no stage before stage 0");
+}
+
+TEST(VerifyTest, CreditsHoldASenderBack) {
+  // Rank 1 takes the second activation only after it has sent a gradient that rank 0 awaits after its third send.
+  constexpr char kThreeAhead[] =
+      "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,0RECV_B0,0B0,0RECV_B1,0B1,0RECV_B2,0B2\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1RECV_F2,1F2,1B2,1SEND_B2\n";
+  EXPECT_EQ(Failure(kThreeAhead, kComplete), "ok");
+  EXPECT_EQ(Failure(kThreeAhead, {.purpose = SchedulePurpose::kContribution, .credits = 1}), "ok");
+  // Rank 1 sends both gradients before it takes any further activation; rank 0 reads none until it has sent three.
+  constexpr char kBothFull[] =
+      "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,0RECV_B0,0B0,0RECV_B1,0B1,0RECV_B2,0B2\n"
+      "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1,1RECV_F2,1F2,1B2,1SEND_B2\n";
+  EXPECT_EQ(Failure(kBothFull, {.purpose = SchedulePurpose::kContribution, .credits = 1}), "ok");
+  // Sends of four activations against sends of two gradients, one place each way: both wait for the other to read.
+  constexpr char kCross[] =
+      "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,0F3,0SEND_F3,0RECV_B0,0B0,0RECV_B1,0B1,0RECV_B2,0B2,0RECV_B3,0B3\n"
+      "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1,1RECV_F2,1F2,1B2,1SEND_B2,1RECV_F3,1F3,1B3,1SEND_B3\n";
+  EXPECT_EQ(Failure(kCross, {.purpose = SchedulePurpose::kContribution, .credits = 2}), "ok");
+  EXPECT_EQ(Failure(kCross, {.purpose = SchedulePurpose::kContribution, .credits = 1}),
+            "deadlock 0SEND_F3@0/7: 0SEND_F3 waits for the credit of 1RECV_F2; 1RECV_F2 follows 1SEND_B1 on rank 1; "
+            "1SEND_B1 waits for the credit of 0RECV_B0; 0RECV_B0 follows 0SEND_F3 on rank 0");
+}
+
+TEST(VerifyTest, TheKindsNeedOneCreditPerEdge) {
+  for (const char* kind : {"gpipe", "1f1b"}) {
+    for (const int ranks : {2, 3, 6}) {
+      const auto schedule = BuildSchedule({.kind = kind, .ranks = ranks, .microbatches = 9});
+      const auto peaks = Verify(*schedule, {.credits = 1});
+      EXPECT_EQ(peaks.ok(), true) << kind << ranks << peaks.status();
+    }
+  }
+}
+
+TEST(VerifyTest, PeaksAreThoseOfTheTable) {
+  EXPECT_THAT(Verify(FillDrain(4, 8), kCompute)->full, ElementsAre(8, 8, 8, 8));
+  EXPECT_THAT(Verify(OneForwardOneBackward(4, 8), kCompute)->full, ElementsAre(4, 3, 2, 1));
+  EXPECT_THAT(Verify(OneForwardOneBackward(4, 2), kCompute)->full, ElementsAre(2, 2, 2, 1));
+  const auto inference =
+      Verify(ForwardOnly(2, 8), {.purpose = SchedulePurpose::kForwardOnly, .with_communication = false});
+  EXPECT_THAT(inference->full, ElementsAre(1, 1));
+}
+
+TEST(VerifyTest, PeaksCountAChunkAsItsShare) {
+  const auto schedule = ParseCsv("0F0,3F0,3I0,3W0,0I0,0W0\n1F0,2F0,2I0,2W0,1I0,1W0\n");
+  const auto peaks = Verify(*schedule, kCompute);
+  ASSERT_TRUE(peaks.ok()) << peaks.status();
+  EXPECT_EQ(peaks->FullUnits(0), 1);  // two chunks of half a unit
+  EXPECT_EQ(peaks->MaxFullUnits(), 1);
+}
+
+TEST(VerifyTest, AKeptGraphIsHeldFromTheStart) {
+  const Schedule backward = BackwardOnly(2, 5);
+  const VerifyOptions options = {.purpose = SchedulePurpose::kBackwardOnly, .with_communication = false};
+  EXPECT_THAT(Verify(backward, options)->full, ElementsAre(5, 5));
+  const auto recomputed = Verify(InsertRecompute(backward, RecomputeMode::kAlways), options);
+  EXPECT_THAT(recomputed->full, ElementsAre(1, 1));
+  EXPECT_THAT(recomputed->stashed, ElementsAre(5, 5));
+}
+
+TEST(VerifyTest, AnExceededLimitNamesTheActionThatExceedsIt) {
+  VerifyOptions options = kCompute;
+  options.max_live_activations = 2;
+  EXPECT_EQ(Failure("0F0,0F1,0F2,0B0,0B1,0B2\n", options),
+            "peak 0F2@0/2: rank 0 holds 3 activations at once, above the limit of 2");
+  options.max_live_activations = 3;
+  EXPECT_EQ(Failure("0F0,0F1,0F2,0B0,0B1,0B2\n", options), "ok");
+}
+
+TEST(VerifyTest, RefusesSizesThatDoNotFitTheActions) {
+  Schedule schedule = FillDrain(2, 2);
+  schedule.microbatches = 1;
+  EXPECT_THAT(
+      std::string(Verify(schedule, kCompute).status().message()),
+      StartsWith("schedule: size at rank 0, position 1 (0F1)\n  out of range: the schedule has 2 stages and 1"));
+  schedule = FillDrain(2, 2);
+  schedule.ranks[1][0].stage = -1;
+  EXPECT_FALSE(Verify(schedule, kCompute).ok());
+  EXPECT_FALSE(Verify(Schedule{}, kCompute).ok());
+  EXPECT_FALSE(Verify(NoMicrobatches(2), kCompute).ok());
+  EXPECT_FALSE(Verify(*ParseCsv("999999999F999999999\n"), kCompute).ok());
+}
+
+}  // namespace
+}  // namespace penstock
