@@ -27,7 +27,7 @@ class Commands:
     def files(self) -> list[str]:
         return sorted(self._switches)
 
-    def _like(self, path: str) -> list[str]:
+    def switches(self, path: str) -> list[str]:
         """The switches of a file; for a header those of a source in its folder."""
         if path in self._switches:
             return self._switches[path]
@@ -36,15 +36,20 @@ class Commands:
 
     def check(self, path: str, extra: list[str]) -> str:
         """What clang complains about, or "" if it accepts the file."""
-        command = [CLANG, *self._like(path), "-fsyntax-only", "-x", "c++", *extra, str(self._root / path)]
+        command = [CLANG, *self.switches(path), "-fsyntax-only", "-x", "c++", *extra, str(self._root / path)]
         done = subprocess.run(command, capture_output=True, text=True)
         return "" if done.returncode == 0 else done.stderr.strip() or f"{CLANG} ended with {done.returncode}"
 
     def check_all(self, paths: list[str], extra: list[str]) -> list[str]:
-        """Checks files, one per core at a time; answers one problem for each that is refused."""
-        with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            complaints = pool.map(lambda path: self.check(path, extra), paths)
-            return [f"{path}:\n{complaint}" for path, complaint in zip(paths, complaints) if complaint]
+        """Checks files; answers one problem for each that is refused."""
+        return one_per_core(paths, lambda path: self.check(path, extra))
+
+
+def one_per_core(paths: list[str], check) -> list[str]:
+    """Calls `check` on every path, as many at a time as there are cores; answers the complaints, each with its path."""
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        complaints = pool.map(check, paths)
+        return [f"{path}:\n{complaint}" for path, complaint in zip(paths, complaints) if complaint]
 
 
 def _switches(words: list[str], folder: str) -> list[str]:

@@ -18,6 +18,7 @@ import ownership
 import run as sanitize
 import text
 import thread_safety
+import tidy
 import tree
 
 LAYERS = """
@@ -222,6 +223,16 @@ class ClangTest(TreeTest):
     def test_switches_keep_include_paths_and_drop_outputs(self):
         words = "cmake -E env A=1 ccache c++ -I/a -isystem /b -DX=1 -Wall -std=c++20 -o x.o -c x.cc".split()
         self.assertEqual(compiler._switches(words, "/f"), ["-I/a", "-isystem", "/b", "-DX=1", "-std=c++20"])
+
+    def test_tidy_code_passes_and_use_after_move_is_found(self):
+        self.write(".clang-tidy", "Checks: '-*,bugprone-use-after-move'\nWarningsAsErrors: '*'\n")
+        self.write("engine/base/a.cc", "#include <string>\nstd::string F(std::string a) { return std::move(a); }\n")
+        command = f"g++ -std=c++20 -c {self.root}/engine/base/a.cc"
+        entry = {"directory": str(self.root), "command": command, "file": f"{self.root}/engine/base/a.cc"}
+        self.write("build/compile_commands.json", json.dumps([entry]))
+        self.assertEqual(tidy.check(self.root, self.build), [])
+        self.write("engine/base/a.cc", "#include <string>\nvoid G(std::string);\nvoid F(std::string a) { G(std::move(a)); G(a); }\n")
+        self.assert_finds(tidy.check(self.root, self.build), "engine/base/a.cc", "used after it was moved")
 
     def test_formatted_code_passes_and_other_code_is_found(self):
         self.write(".clang-format", "BasedOnStyle: Google\n")
