@@ -93,13 +93,13 @@ class TimestampCell {
 
 // One lane, as its labels tell it.
 struct LaneDescription {
-  int stage = 0;       // index of the lane in its pipeline
-  std::string device;  // "cpu:0"
-  std::string layers;  // "0-3"
+  int stage = 0;            // index of the lane in its pipeline
+  std::string device = {};  // "cpu:0"
+  std::string layers = {};  // "0-3"
   int rank = 0;
-  std::string device_uuid;      // empty where the device has none
-  double ideal_bubble = 0;      // from the simulator with equal costs
-  double predicted_bubble = 0;  // from the simulator with profiled costs
+  std::string device_uuid = {};  // empty where the device has none
+  double ideal_bubble = 0;       // from the simulator with equal costs
+  double predicted_bubble = 0;   // from the simulator with profiled costs
 };
 
 // What one lane counts. The lane writes, anyone reads.
@@ -138,11 +138,11 @@ struct QueueMetrics {
 
 // The schedule that a pipeline runs in training.
 struct ScheduleDescription {
-  std::string kind;  // "1f1b"
+  std::string kind = {};  // "1f1b"
   int stages = 0;
   int chunks = 1;  // per stage
   int microbatches = 0;
-  std::string checkpoint_mode;  // "except_last"
+  std::string checkpoint_mode = {};  // "except_last"
 
   bool operator==(const ScheduleDescription&) const = default;
 };

@@ -48,9 +48,9 @@ int64_t ItemSize(DataType type);
 // One tensor, row-major, contiguous, little-endian, without padding. A shape of rank 0 is a scalar; a dimension of 0
 // makes an empty tensor. Both are legal.
 struct TensorHeader {
-  std::string name;
+  std::string name = {};
   DataType type = DataType::kUnspecified;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape = {};
   int64_t byte_size = 0;
 
   bool operator==(const TensorHeader&) const = default;
