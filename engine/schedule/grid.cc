@@ -22,7 +22,7 @@ using MarkTable = std::map<std::pair<int, int>, Mark>;  // (position, rank)
 
 std::string CellText(const Schedule& schedule, int rank, int position, const MarkTable& marks) {
   const auto& list = schedule.ranks[rank];
-  const std::string text = position < static_cast<int>(list.size()) ? ToString(list[position]) : ".";
+  std::string text = position < static_cast<int>(list.size()) ? ToString(list[position]) : ".";
   const auto mark = marks.find({position, rank});
   if (mark == marks.end()) return text;
   return mark->second == Mark::kCulprit ? absl::StrCat(">", text, "<") : absl::StrCat("(", text, ")");
