@@ -80,7 +80,7 @@ void Dependencies::AddCredits(const Schedule& schedule, int credits) {
 void Dependencies::Of(const Action& action, std::vector<Action>* needed) const {
   const auto [kind, stage, microbatch] = action;
   needed->clear();
-  const auto need = [&, stage = stage, microbatch = microbatch](ActionKind needed_kind, int of_stage) {
+  const auto need = [&, microbatch = microbatch](ActionKind needed_kind, int of_stage) {
     needed->push_back({needed_kind, of_stage, microbatch});
   };
   const auto crosses = [&](int a, int b) { return with_communication_ && rank_of_[a] != rank_of_[b]; };

@@ -150,7 +150,7 @@ class Picture {
 }  // namespace
 
 std::string RenderSvg(const Simulation& simulation, const SvgOptions& options) {
-  return Picture(simulation, std::max(100, options.width)).Draw();
+  return Picture(simulation, std::clamp(options.width, 100, 16384)).Draw();
 }
 
 }  // namespace penstock

@@ -88,7 +88,7 @@ std::string Units(Ticks ticks) {
 }  // namespace
 
 std::string RenderGantt(const Simulation& simulation, const GanttOptions& options) {
-  const Axis axis(simulation, std::max(16, options.columns));
+  const Axis axis(simulation, std::clamp(options.columns, 16, 4096));
   const size_t name_width = absl::StrCat("rank ", simulation.ranks.size() - 1).size();
   std::set<ActionKind> drawn;
   std::string text;

@@ -10,7 +10,7 @@
 namespace penstock {
 
 struct GanttOptions {
-  int columns = 96;  // most characters of a row's time axis; at least 16
+  int columns = 96;  // most characters of a row's time axis, 16 to 4096
 };
 
 // One row per rank, time from left to right. An action is [F0], or F0 where the brackets do not fit, or its letter
@@ -20,7 +20,7 @@ struct GanttOptions {
 std::string RenderGantt(const Simulation& simulation, const GanttOptions& options = {});
 
 struct SvgOptions {
-  int width = 960;  // pixels of the time axis; at least 100
+  int width = 960;  // pixels of the time axis, 100 to 16384
 };
 
 // One row per rank, one rectangle per action, idle time coloured by cause, the ideal finish as a dashed line. It holds

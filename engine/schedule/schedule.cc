@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/schedule/failure.h"
 #include "engine/schedule/grid.h"
 
 namespace penstock {
@@ -145,6 +146,7 @@ absl::StatusOr<Schedule> ParseText(std::string_view text) {
   for (size_t i = 2; i < lines.size(); ++i) {
     PENSTOCK_RETURN_IF_ERROR(ParseRow(lines[i], static_cast<int>(i) - 2, &schedule));
   }
+  PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));
   return schedule;
 }
 
@@ -177,6 +179,7 @@ absl::StatusOr<Schedule> ParseCsv(std::string_view text, std::string_view kind) 
     }
   }
   InferSizes(&schedule);
+  PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));
   return schedule;
 }
 

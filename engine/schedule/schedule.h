@@ -49,13 +49,14 @@ std::vector<int> RankOfEachStage(const Schedule& schedule);
 std::string ToText(const Schedule& schedule);
 
 // The inverse of ToText. A "." cell anywhere is a deliberate idle slot and is skipped.
+// Fails:     both parsers, with FIELD_INVALID that shows the place; SPEC_INVALID for an action out of the heading's range.
 absl::StatusOr<Schedule> ParseText(std::string_view text);
 
 // One row per rank, one action per cell, no heading.
 std::string ToCsv(const Schedule& schedule);
 
 // The inverse of ToCsv. Empty cells are deliberate idle slots and are skipped; the numbers of stages and micro-batches
-// follow from the actions. CSV does not hold the kind, so the caller names it.
+// follow from the actions. CSV does not hold the kind, so the caller names it. torch_csv.h reads what PyTorch writes.
 absl::StatusOr<Schedule> ParseCsv(std::string_view text, std::string_view kind = "imported");
 
 }  // namespace penstock

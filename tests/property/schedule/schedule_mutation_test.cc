@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -180,6 +181,38 @@ TEST(MutationTest, ASwapIsRefusedExactlyWhereItMatters) {
   });
   EXPECT_GT(accepted, 50);
   EXPECT_GT(refused, 1000);
+}
+
+// Lists of any actions in any order: the verifier refuses or accepts, and what it accepts runs.
+TEST(MutationTest, NonsenseIsRefusedOrRuns) {
+  std::mt19937 random(4711);
+  const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
+  int accepted = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    Schedule schedule{.kind = "nonsense", .stages = 1 + below(2), .microbatches = 1 + below(2)};
+    schedule.ranks.resize(1 + below(2));
+    const int kinds = round % 2 == 0 ? 2 : 10;  // half of them only of F and B, so that some are right
+    for (auto& list : schedule.ranks) {
+      for (int cells = below(6); cells > 0; --cells) {
+        list.push_back({static_cast<ActionKind>(below(kinds)), below(schedule.stages), below(schedule.microbatches)});
+        if (list.back().kind == ActionKind::kOptimizer) list.back().microbatch = 0;
+      }
+    }
+    const ScheduleCosts costs{.stages = std::vector<StageCosts>(schedule.stages)};
+    const auto simulation = Simulate(schedule, costs);
+    for (const bool with_communication : {false, true}) {
+      const auto peaks = Verify(
+          schedule,
+          {.purpose = SchedulePurpose::kContribution, .with_communication = with_communication, .credits = below(3)});
+      if (!peaks.ok()) {
+        EXPECT_EQ(ReasonOf(peaks.status()), "SPEC_INVALID");
+        continue;
+      }
+      ++accepted;
+      EXPECT_TRUE(simulation.ok()) << simulation.status();
+    }
+  }
+  EXPECT_GT(accepted, 20);
 }
 
 }  // namespace

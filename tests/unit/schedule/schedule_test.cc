@@ -71,7 +71,7 @@ TEST(ScheduleTextTest, RefusesDamage) {
        {std::string(), std::string("schedule gpipe: 2 stages, 1 micro-batch\n"), replaced("schedule ", "plan "),
         replaced("2 stages", "2 stage"), replaced("2 stages", "x stages"), replaced("1 micro-batch", "1"),
         replaced("rank 1", "rank 2"), replaced("pos", "position"), replaced("  1  0B0", "  2  0B0"),
-        replaced("1B0", ""), replaced("1B0", "1B0 1B0"), replaced("1B0", "1Q0")}) {
+        replaced("2 stages", "-2 stages"), replaced("1B0", ""), replaced("1B0", "1B0 1B0"), replaced("1B0", "1Q0")}) {
     const auto parsed = ParseText(text);
     ASSERT_FALSE(parsed.ok()) << text;
     EXPECT_EQ(ReasonOf(parsed.status()), "FIELD_INVALID") << text;
@@ -105,6 +105,20 @@ TEST(ScheduleCsvTest, AnErrorNamesRankAndCell) {
   EXPECT_THAT(std::string(schedule.status().message()), HasSubstr("rank 1"));
   EXPECT_THAT(std::string(schedule.status().message()), HasSubstr("\"1Z0\""));
   EXPECT_EQ(ValuesOf(schedule.status()).at("rank"), "1");
+}
+
+TEST(ScheduleCsvTest, RefusesSizesBeyondTheLimits) {
+  EXPECT_EQ(ValuesOf(ParseCsv("").status())["field"], "ranks");
+  EXPECT_EQ(ValuesOf(ParseCsv("999999999F0\n").status())["field"], "stages");
+  EXPECT_EQ(ValuesOf(ParseCsv("0F999999999\n").status())["field"], "micro_batches");
+  EXPECT_EQ(ValuesOf(ParseCsv(std::string(2000, '\n') + "0F0\n").status())["field"], "ranks");
+}
+
+TEST(ScheduleTextTest, RefusesActionsThatTheHeadingDoesNotCount) {
+  std::string text = kTwoStages;
+  const auto parsed = ParseText(text.replace(text.find("1B0"), 3, "1B7"));
+  EXPECT_EQ(ReasonOf(parsed.status()), "SPEC_INVALID");
+  EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("rank 1, position 1 (1B7)"));
 }
 
 TEST(ScheduleTest, KnowsTheRankOfEachStage) {

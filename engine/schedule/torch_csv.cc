@@ -1,0 +1,81 @@
+#include "engine/schedule/torch_csv.h"
+
+#include <array>
+#include <cctype>
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::array<absl::string_view, 3> kDropped = {"UNSHARD", "RESHARD", "REDUCE_GRAD"};
+
+// The dropped kind that the cell names, as in "2UNSHARD"; "" if it names none.
+absl::string_view DroppedKind(absl::string_view cell) {
+  size_t digits = 0;
+  while (digits < cell.size() && std::isdigit(static_cast<unsigned char>(cell[digits]))) ++digits;
+  if (digits == 0) return "";
+  for (const absl::string_view kind : kDropped) {
+    if (cell.substr(digits) == kind) return kind;
+  }
+  return "";
+}
+
+// The cells that stand for `cell`: two for an overlapped pair, else itself.
+std::vector<absl::string_view> Expand(absl::string_view cell) {
+  absl::string_view pair = cell;
+  if (absl::ConsumePrefix(&pair, "(") && absl::ConsumeSuffix(&pair, ")OVERLAP_F_B")) {
+    const std::vector<absl::string_view> halves = absl::StrSplit(pair, ';');
+    if (halves.size() == 2) return halves;
+  }
+  return {cell};
+}
+
+}  // namespace
+
+absl::StatusOr<TorchImport> ImportTorchCsv(std::string_view text, std::string_view kind) {
+  // Rewrites the cells that differ; ParseCsv reads and checks the rest.
+  std::map<absl::string_view, int> dropped;
+  std::vector<std::string> rows;
+  for (const absl::string_view row : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+    std::vector<absl::string_view> cells;
+    for (const absl::string_view cell : absl::StrSplit(row, ',')) {
+      const absl::string_view trimmed = absl::StripAsciiWhitespace(cell);
+      if (const absl::string_view dropped_kind = DroppedKind(trimmed); !dropped_kind.empty()) {
+        ++dropped[dropped_kind];
+        continue;
+      }
+      for (const absl::string_view part : Expand(trimmed)) cells.push_back(part);
+    }
+    rows.push_back(absl::StrJoin(cells, ","));
+  }
+  TorchImport result;
+  PENSTOCK_ASSIGN_OR_RETURN(result.schedule, ParseCsv(absl::StrJoin(rows, "\n"), kind));
+  for (const auto& [name, count] : dropped) {
+    result.notices.push_back(absl::StrCat("dropped ", count, " ", name, ": parameters are not sharded here"));
+  }
+  return result;
+}
+
+absl::StatusOr<std::string> ExportTorchCsv(const Schedule& schedule) {
+  for (const auto& list : schedule.ranks) {
+    for (const Action& action : list) {
+      if (action.kind == ActionKind::kRecompute || action.kind == ActionKind::kOptimizer) {
+        return InvalidField("schedule", "must hold no recomputation and no optimizer step for PyTorch",
+                            ToString(action));
+      }
+    }
+  }
+  return ToCsv(schedule);
+}
+
+}  // namespace penstock

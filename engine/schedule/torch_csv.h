@@ -1,0 +1,27 @@
+#pragma once
+
+// Schedules in the CSV that PyTorch's torch.distributed.pipelining writes and reads. It is ours but for a few actions.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/schedule/schedule.h"
+
+namespace penstock {
+
+struct TorchImport {
+  Schedule schedule;
+  std::vector<std::string> notices;  // one sentence per kind of action that was dropped, for people
+};
+
+// Reads it: ParseCsv, and besides
+// - an overlapped pair, `(0F5;7B2)OVERLAP_F_B`, becomes its two actions in order: the overlap is lost, the order holds;
+// - UNSHARD, RESHARD and REDUCE_GRAD, which concern sharded parameters, are dropped with a notice.
+absl::StatusOr<TorchImport> ImportTorchCsv(std::string_view text, std::string_view kind = "imported");
+
+// Writes it. INVALID_ARGUMENT / FIELD_INVALID, with the action, for R and OPT, which PyTorch does not know.
+absl::StatusOr<std::string> ExportTorchCsv(const Schedule& schedule);
+
+}  // namespace penstock

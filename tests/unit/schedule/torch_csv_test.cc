@@ -1,0 +1,58 @@
+#include "engine/schedule/torch_csv.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/base/error.h"
+#include "engine/schedule/build.h"
+#include "engine/schedule/comm_pass.h"
+#include "engine/schedule/generators.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(TorchCsvTest, ExpandsAnOverlappedPairInOrder) {
+  const auto imported = ImportTorchCsv("0F0,(0F1;1B0)OVERLAP_F_B,\n1F0,,1W0\n");
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(ToCsv(imported->schedule), "0F0,0F1,1B0\n1F0,1W0\n");
+  EXPECT_TRUE(imported->notices.empty());
+}
+
+TEST(TorchCsvTest, DropsShardingWithANotice) {
+  const auto imported = ImportTorchCsv("0UNSHARD,0F0,0B0,0RESHARD,0REDUCE_GRAD\r\n1UNSHARD,1F0,1B0,,\r\n");
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->schedule.ranks, FillDrain(2, 1).ranks);
+  EXPECT_THAT(imported->notices, ElementsAre("dropped 1 REDUCE_GRAD: parameters are not sharded here",
+                                             "dropped 1 RESHARD: parameters are not sharded here",
+                                             "dropped 2 UNSHARD: parameters are not sharded here"));
+}
+
+TEST(TorchCsvTest, ReadsWhatItWrites) {
+  for (const Schedule& schedule : {OneForwardOneBackward(3, 5), InsertCommunication(FillDrain(3, 5))}) {
+    const auto text = ExportTorchCsv(schedule);
+    ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_EQ(ImportTorchCsv(*text, schedule.kind)->schedule, schedule);
+  }
+}
+
+TEST(TorchCsvTest, RefusesToWriteWhatPyTorchDoesNotKnow) {
+  const auto recompute = ExportTorchCsv(InsertRecompute(FillDrain(2, 1), RecomputeMode::kAlways));
+  EXPECT_EQ(ValuesOf(recompute.status())["value"], "0R0");
+  const auto optimizer = ExportTorchCsv(*BuildSchedule({.kind = "gpipe", .ranks = 2}));
+  EXPECT_EQ(ValuesOf(optimizer.status())["value"], "0OPT");
+}
+
+TEST(TorchCsvTest, RefusesOtherForms) {
+  for (const char* cell : {"(0F5;7B2)OVERLAP_B_F", "(0F5)OVERLAP_F_B", "(0F5;7B2;1F0)OVERLAP_F_B", "(0F5;7B2",
+                           "UNSHARD", "0UNSHARD1", "(0F5;)OVERLAP_F_B;"}) {
+    const auto imported = ImportTorchCsv(cell);
+    ASSERT_FALSE(imported.ok()) << cell;
+    EXPECT_THAT(std::string(imported.status().message()), HasSubstr(cell));
+  }
+}
+
+}  // namespace
+}  // namespace penstock
