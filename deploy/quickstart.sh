@@ -142,22 +142,19 @@ fi
 
 say "Create the pipeline gpt: 8 blocks of width 256, cut into two stages by measured time"
 client pipeline create gpt --model gpt --option blocks=8 --option width=256 --option heads=4 --option sequence=128 \
-  --stages 2 --schedule 1f1b --micro-batches 8 --checkpoint never --optimizer adamw --lr 1e-3
+  --stages 2 --schedule 1f1b --micro-batches 8 --checkpoint never --optimizer adamw --learning-rate 1e-3
 
 say "Train it for $steps steps on $(basename "$text") ($(stat -c %s "$text") bytes)"
 train=(train gpt --text "$text" --steps "$steps" --batch 32)
 if [[ -n $json ]]; then train+=(--json "$json"); fi
-client "${train[@]}"
+client "${train[@]}" >"$folder/report.txt"  # progress goes to stderr
 
 say "Continue a prompt"
 client infer gpt --prompt "$prompt" --bytes 120
 
-say "Handles and state of the daemon"
-client status
-echo
-echo "API      $address (gRPC: penstock.v1, Open Inference Protocol, health, reflection)"
-echo "Metrics  http://$metrics/metrics"
-if [[ -n $json ]]; then echo "JSON     $json"; fi
+say "Report"
+cat "$folder/report.txt"
+if [[ -n $json ]]; then echo "JSON       $json"; fi
 
 if $keep; then
   say "The daemon goes on (process $daemon, log $log)"
