@@ -1,0 +1,159 @@
+"""A real penstockd in a folder of its own: start, watch, kill, stop."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+BINARY = os.environ.get("PENSTOCKD", "")
+START_SECONDS = 60.0  # a cold disk is slow
+STOP_SECONDS = 60.0
+
+_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Daemon:
+    """One daemon at a time on a fixed pair of free ports, with one state folder over all its starts.
+
+    Args:
+        folder: for state and log; it must exist.
+        flags: further flags, for example ``--device-memory=cpu:0=64MiB``.
+        prefix: a command that starts the daemon, for example ``unshare``.
+    """
+
+    def __init__(self, folder: pathlib.Path, *flags: str, prefix: tuple[str, ...] = ()) -> None:
+        self.folder = folder
+        self.state_dir = folder / "state"
+        self.log_path = folder / "penstockd.log"
+        api, metrics = _free_ports(2)
+        self.address = f"127.0.0.1:{api}"
+        self.metrics_address = f"127.0.0.1:{metrics}"
+        self._command = [
+            *prefix,
+            BINARY,
+            f"--listen={self.address}",
+            f"--metrics-listen={self.metrics_address}",
+            f"--state-dir={self.state_dir}",
+            "--device=cpu:0",
+            "--device=cpu:1",
+            *flags,
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def start(self) -> None:
+        """Starts it and waits until it says that it is ready."""
+        self.state_dir.mkdir(exist_ok=True)
+        with open(self.log_path, "ab") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_SECONDS
+        with grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            while True:
+                assert self.alive(), f"the daemon has ended while it started:\n{self.log}"
+                assert time.monotonic() < deadline, f"the daemon is not ready:\n{self.log}"
+                try:
+                    answer = health.Check(
+                        health_pb2.HealthCheckRequest(service="readiness"), timeout=5, wait_for_ready=True
+                    )
+                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+                except grpc.RpcError as error:
+                    last = error.code()
+                    assert last in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED), error
+                time.sleep(0.02)
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def terminate(self) -> None:
+        """Sends SIGTERM and does not wait."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout: float = STOP_SECONDS) -> int:
+        """Waits for its end; the exit code."""
+        assert self._process is not None
+        return self._process.wait(timeout)
+
+    def stop(self) -> None:
+        """Ends it as an operator would; it must exit with 0."""
+        if self._process is None:
+            return
+        assert self.alive(), f"the daemon has died:\n{self.log[-4000:]}"
+        self.terminate()
+        code = self.wait()
+        assert code == 0, f"exit code {code}:\n{self.log[-4000:]}"
+
+    def kill(self) -> None:
+        """Ends it without a chance to do anything."""
+        if self._process is not None and self.alive():
+            self._process.kill()
+            self._process.wait()
+
+    def page(self, path: str) -> str:
+        """What the metrics port answers to a GET."""
+        with urllib.request.urlopen(f"http://{self.metrics_address}{path}", timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def metrics(self) -> Metrics:
+        """One scrape."""
+        return Metrics(self.page("/metrics"))
+
+    def resident_bytes(self) -> int:
+        """Memory of the process."""
+        pages = int(pathlib.Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Metrics:
+    """The samples of one scrape."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._samples: list[tuple[str, dict[str, str], float]] = []
+        for line in text.splitlines():
+            if line and not line.startswith("#"):
+                match = _SAMPLE.match(line)
+                assert match, f"no sample: {line!r}"
+                self._samples.append((match[1], dict(_LABEL.findall(match[2] or "")), float(match[3])))
+
+    def select(self, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
+        """All samples of a name with these labels among theirs."""
+        return [(have, value) for got, have, value in self._samples if got == name and labels.items() <= have.items()]
+
+    def sum(self, name: str, **labels: str) -> float:
+        """The sum of these samples; there must be one."""
+        samples = self.select(name, **labels)
+        assert samples, f"no sample {name} with {labels}"
+        return sum(value for _, value in samples)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

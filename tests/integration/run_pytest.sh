@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Runs pytest on the given files in the tests' Python environment; exits with 77 (skipped) where there is none.
+set -euo pipefail
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+python="${PENSTOCK_TEST_PYTHON:-$root/build/deps/test-venv/bin/python}"
+if [[ ! -x $python ]]; then
+  echo "skipped: $python is missing; deploy/setup.sh --tests makes it"
+  exit 77
+fi
+export PATH="$root/build/deps/bin:$PATH" PYTHONDONTWRITEBYTECODE=1
+exec "$python" -m pytest -q -ra -p no:cacheprovider "$@"

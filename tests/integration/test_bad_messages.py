@@ -1,0 +1,132 @@
+"""What comes below and beside penstock.v1: bytes, sizes, compression, other protocols.
+
+Each is a named error with field and value; the daemon lives, and the next good request is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+import penstock
+import pytest
+from penstock.v1 import pipeline_pb2
+
+from daemon_process import Daemon
+from raw_calls import INVALID, ROWS, Raw, given, infer, refused
+from small_models import WIDTH
+
+pytestmark = pytest.mark.usefixtures("next_request_is_served")
+Code = grpc.StatusCode
+
+
+def test_messages_above_the_limits(raw: Raw, pipeline: penstock.Pipeline) -> None:
+    large = np.ones(((4 << 20) // (4 * WIDTH) + 1, WIDTH), np.float32)
+    refused(
+        lambda: raw.call("Infer", infer(pipeline.name, given(array=large))),
+        Code.RESOURCE_EXHAUSTED,
+        "MESSAGE_TOO_LARGE",
+    )
+    huge = bytes(65 << 20)
+    with pytest.raises(grpc.RpcError) as raised:
+        raw.bytes_call("/penstock.v1.WorkService/Infer", huge)
+    assert raised.value.code() == Code.RESOURCE_EXHAUSTED
+    control = pipeline_pb2.GetPipelineRequest(name="pipelines/" + "x" * 70_000)
+    refused(
+        lambda: raw.call("GetPipeline", control),
+        (Code.RESOURCE_EXHAUSTED, INVALID),
+        ("MESSAGE_TOO_LARGE", "NAME_INVALID"),
+    )
+
+
+def test_bytes_that_are_no_message(raw: Raw, pipeline: penstock.Pipeline) -> None:
+    nested = b"\x0b" * 10_000  # groups in groups
+    unknown = b"\xf8\x7f\x01" * 1_000_000  # a million unknown fields
+    for payload in (b"\xff" * 100, nested, b"\x0a\xff\xff\xff\xff\x0f", unknown):
+        for method in ("WorkService/Infer", "PipelineService/GetPipeline", "AdminService/GetServerInfo"):
+            try:
+                raw.bytes_call(f"/penstock.v1.{method}", payload)
+                assert payload is unknown and method.startswith("Admin")  # unknown fields are legal
+            except grpc.RpcError as error:
+                assert error.code() in (INVALID, Code.INTERNAL, Code.RESOURCE_EXHAUSTED), error
+
+
+def test_an_unknown_method(raw: Raw) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        raw.bytes_call("/penstock.v1.WorkService/StreamWork", b"")
+    assert raised.value.code() == Code.UNIMPLEMENTED
+
+
+def test_compression_is_refused(raw: Raw, pipeline: penstock.Pipeline) -> None:
+    bomb = bytes(30 << 20)
+    with pytest.raises(grpc.RpcError) as raised:
+        raw.bytes_call("/penstock.v1.WorkService/Infer", bomb, compression=grpc.Compression.Gzip)
+    assert raised.value.code() == Code.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("caller", ["x" * 129, "a b", "a/b"])
+def test_a_bad_caller(daemon: Daemon, pipeline: penstock.Pipeline, caller: str) -> None:
+    calls = Raw(daemon.address, caller)
+    refused(lambda: calls.call("Infer", infer(pipeline.name)), INVALID, "NAME_INVALID", "penstock-caller")
+    calls.close()
+
+
+def test_a_thousand_calls_that_are_dropped_at_once(daemon: Daemon, pipeline: penstock.Pipeline) -> None:
+    channel = grpc.insecure_channel(daemon.address)
+    call = channel.unary_unary("/penstock.v1.WorkService/Infer")
+    payload = infer(pipeline.name).SerializeToString()
+    for _ in range(1000):
+        call.future(payload).cancel()
+    channel.close()
+
+
+# --- the Open Inference Protocol ---
+
+
+def test_bad_open_inference_requests(raw: Raw, daemon: Daemon, pipeline: penstock.Pipeline) -> None:
+    from tritonclient.grpc import service_pb2
+
+    def request() -> Any:
+        message = service_pb2.ModelInferRequest(model_name="victim")
+        message.inputs.add(name="input", datatype="FP32", shape=[4, WIDTH])
+        message.raw_input_contents.append(ROWS.tobytes())
+        return message
+
+    def changed(change: Callable[[Any], Any]) -> Any:
+        message = request()
+        change(message)
+        return message
+
+    def send(message: Any) -> Any:
+        return raw.bytes_call("/inference.GRPCInferenceService/ModelInfer", message.SerializeToString())
+
+    cases = {
+        "unknown model": (lambda m: setattr(m, "model_name", "nobody"), Code.NOT_FOUND),
+        "another version": (lambda m: setattr(m, "model_version", "2"), Code.NOT_FOUND),
+        "no raw contents": (lambda m: m.ClearField("raw_input_contents"), INVALID),
+        "one content too many": (lambda m: m.raw_input_contents.append(b""), INVALID),
+        "raw and typed": (lambda m: m.inputs[0].contents.fp32_contents.append(1.0), INVALID),
+        "unknown datatype": (lambda m: setattr(m.inputs[0], "datatype", "FP12"), INVALID),
+        "another datatype": (lambda m: setattr(m.inputs[0], "datatype", "INT32"), INVALID),
+        "bytes": (lambda m: setattr(m.inputs[0], "datatype", "BYTES"), INVALID),
+        "negative shape": (lambda m: m.inputs[0].shape.__setitem__(0, -1), INVALID),
+        "overflow": (lambda m: m.inputs[0].shape.__setitem__(0, 1 << 62), INVALID),
+        "short contents": (lambda m: m.raw_input_contents.__setitem__(0, b"\0" * 255), INVALID),
+        "unknown output": (lambda m: m.outputs.add(name="nothing"), INVALID),
+        "an output twice": (lambda m: [m.outputs.add(name="output") for _ in range(2)], INVALID),
+        "an input twice": (
+            lambda m: (m.inputs.add().CopyFrom(m.inputs[0]), m.raw_input_contents.append(m.raw_input_contents[0])),
+            INVALID,
+        ),
+        "an unknown reserved key": (
+            lambda m: setattr(m.parameters["triton_magic"], "bool_param", True), INVALID),
+        "a negative timeout": (lambda m: setattr(m.parameters["timeout"], "int64_param", -1), INVALID),
+    }  # fmt: skip
+    for name, (change, code) in cases.items():
+        with pytest.raises(grpc.RpcError) as raised:
+            send(changed(change))
+            print(f"{name} was accepted")
+        assert raised.value.code() == code, f"{name}: {raised.value}"
+    assert service_pb2.ModelInferResponse.FromString(send(request())).raw_output_contents

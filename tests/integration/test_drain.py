@@ -1,0 +1,131 @@
+"""SIGTERM under load: accepted work finishes, new work is told to come again, and the daemon exits with 0."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import grpc
+import penstock
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from conftest import StartDaemon
+from daemon_process import Daemon
+from small_models import create_gpt, create_mlp, gpt_batch, mlp_batch
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_an_idle_daemon_ends_at_once(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    with penstock.Client(daemon.address) as client:
+        create_mlp(client).train_step(*mlp_batch(0))
+    began = time.monotonic()
+    daemon.stop()
+    assert time.monotonic() - began < 10, "it waited for something"
+
+
+def test_accepted_work_finishes(start_daemon: StartDaemon) -> None:
+    """Steps wait in the queue when the signal comes. Each one that was accepted settles well, and its waiter hears of
+    it; each one that was not gets UNAVAILABLE / DRAINING."""
+    daemon = start_daemon()
+    accepted: list[penstock.OutcomeHandle] = []
+    refusals: list[penstock.PenstockError] = []
+    results: list[penstock.Outcome] = []
+    failures: list[BaseException] = []
+    lock = threading.Lock()
+
+    def work(pipeline: penstock.Pipeline) -> None:
+        try:
+            while True:
+                try:
+                    handle = pipeline.train_step(*gpt_batch(0, 16), wait=False)
+                except penstock.PenstockError as error:
+                    refusals.append(error)
+                    return
+                with lock:
+                    accepted.append(handle)
+                outcome = handle.result(60)
+                with lock:
+                    results.append(outcome)
+        except BaseException as error:
+            failures.append(error)
+
+    clients = [penstock.Client(daemon.address, f"worker-{i}", retry_for=0) for i in range(8)]
+    name = create_gpt(clients[0]).name
+    threads = [threading.Thread(target=work, args=(client.pipeline(name),)) for client in clients]
+    for thread in threads:
+        thread.start()
+    while len(results) < 10:
+        assert daemon.alive() and not failures, failures
+        time.sleep(0.01)
+    daemon.terminate()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert daemon.wait() == 0, daemon.log[-4000:]
+    assert not failures, failures
+    assert len(accepted) == len(results) and all(outcome.applied for outcome in results)
+    assert sorted(outcome.step for outcome in results) == list(range(1, len(results) + 1))
+    assert len(refusals) == 8
+    for error in refusals:
+        # Either the daemon said so itself, or it had gone already.
+        assert error.code == grpc.StatusCode.UNAVAILABLE and error.reason in ("DRAINING", ""), error
+    assert any(error.reason == "DRAINING" for error in refusals)
+    for client in clients:
+        client.close()
+
+
+def test_health_tells_before_the_end(start_daemon: StartDaemon) -> None:
+    """While the end is announced, readiness is gone, liveness is not, and requests are served."""
+    daemon = start_daemon("--drain-announce=2s")
+    with grpc.insecure_channel(daemon.address) as channel, penstock.Client(daemon.address) as client:
+        pipeline = create_mlp(client)
+        health = health_pb2_grpc.HealthStub(channel)
+        watches = {
+            name: health.Watch(health_pb2.HealthCheckRequest(service=name), timeout=60)
+            for name in ("", "readiness", "penstock.v1.WorkService")
+        }
+        assert all(next(watch).status == SERVING for watch in watches.values())
+        assert "200" in _status_line(daemon, "/readyz")
+        daemon.terminate()
+        assert all(next(watch).status == NOT_SERVING for watch in watches.values())
+        assert health.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=5).status == SERVING
+        assert health.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=5).status == NOT_SERVING
+        assert "503" in _status_line(daemon, "/readyz") and "200" in _status_line(daemon, "/healthz")
+        assert pipeline.train_step(*mlp_batch(0)).applied
+        assert client.server_info().state == "draining"
+    assert daemon.wait() == 0
+
+
+def test_a_second_signal_ends_at_once(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--drain-announce=30s")
+    with grpc.insecure_channel(daemon.address) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="readiness"))
+        assert next(watch).status == SERVING
+        daemon.terminate()
+        assert next(watch).status == NOT_SERVING
+        daemon.terminate()
+        assert daemon.wait(20) == 1
+
+
+def test_open_streams_do_not_hold_the_daemon(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    with penstock.Client(daemon.address) as client, grpc.insecure_channel(daemon.address) as channel:
+        pipeline = create_mlp(client)
+        statistics = pipeline.watch_statistics(interval=0.1)
+        next(statistics)
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="liveness"))
+        next(watch)
+        daemon.stop()
+
+
+def _status_line(daemon: Daemon, path: str) -> str:
+    import http.client
+
+    connection = http.client.HTTPConnection(daemon.metrics_address, timeout=10)
+    connection.request("GET", path)
+    status = connection.getresponse().status
+    connection.close()
+    return str(status)
