@@ -1,41 +1,70 @@
 #include "server/http/http_server.h"
 
+#include <arpa/inet.h>
 #include <civetweb.h>
+#include <netinet/in.h>
 #include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
+#include "engine/base/thread.h"
 
 namespace penstock {
+namespace {
+
+// Opens a connection and drops it.
+void Knock(const ListenAddress& address) {
+  const int descriptor = ::socket(address.is_ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (descriptor < 0) return;
+  if (address.is_ipv6) {
+    sockaddr_in6 to{};
+    to.sin6_family = AF_INET6;
+    to.sin6_port = htons(static_cast<uint16_t>(address.port));
+    ::inet_pton(AF_INET6, address.host.c_str(), &to.sin6_addr);
+    (void)::connect(descriptor, reinterpret_cast<const sockaddr*>(&to), sizeof(to));
+  } else {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(address.port));
+    ::inet_pton(AF_INET, address.host.c_str(), &to.sin_addr);
+    (void)::connect(descriptor, reinterpret_cast<const sockaddr*>(&to), sizeof(to));
+  }
+  ::close(descriptor);
+}
+
+}  // namespace
 
 // The only code that names civetweb: one context of the library and the pages that it serves.
 class HttpServer::Library {
  public:
   explicit Library(HttpPages pages) : pages_(std::move(pages)) {}
   ~Library() {
-    if (context_ != nullptr) mg_stop(context_);
+    if (context_ != nullptr) Stop();
   }
 
   absl::Status Start(const ListenAddress& address, const Options& options);
 
-  // The port of the only socket.
-  int port() const {
-    mg_server_port port{};
-    return mg_get_server_ports(context_, 1, &port) == 1 ? port.port : 0;
-  }
+  // With the port that the kernel chose.
+  const ListenAddress& address() const { return address_; }
 
  private:
+  void Stop();
+
   static int OnRequest(mg_connection* connection);
   static int OnMessage(const mg_connection* connection, const char* message);
   static void* OnThreadStart(const mg_context* context, int thread_type);
 
   const HttpPages pages_;
+  ListenAddress address_;          // set by Start()
   mg_context* context_ = nullptr;  // set by Start()
 
   absl::Mutex mu_;
@@ -55,6 +84,8 @@ absl::Status HttpServer::Library::Start(const ListenAddress& address, const Opti
       "enable_keep_alive", "no",
       // Connections that wait for a worker; more wait in the kernel.
       "connection_queue", "64", "max_request_size", "8192", "enable_directory_listing", "no",
+      // Paths are compared as they are sent: none of ours needs decoding, and a decoded zero byte would end one early.
+      "decode_url", "no",
       // Without these the library answers preflight requests by itself.
       "access_control_allow_origin", "", "access_control_allow_methods", "", nullptr};
   mg_callbacks callbacks{};
@@ -71,14 +102,35 @@ absl::Status HttpServer::Library::Start(const ListenAddress& address, const Opti
                  absl::StrCat("can't listen on ", port, ": ", problem))
         .With("address", port);
   }
+  address_ = address;
+  mg_server_port bound{};
+  if (mg_get_server_ports(context_, 1, &bound) == 1) address_.port = bound.port;
   return absl::OkStatus();
+}
+
+void HttpServer::Library::Stop() {
+  // The library sees that it shall stop when its wait for connections ends, up to two seconds later. A connection ends
+  // the wait, so knock until it has stopped.
+  absl::Mutex mu;
+  bool stopped = false;
+  Thread knocker("ps-http-stop", [&] {
+    constexpr int64_t kPauseNanos = 5'000'000;
+    absl::MutexLock lock(&mu);
+    while (!stopped) {
+      Knock(address_);
+      RealClock()->AwaitUntil(&mu, absl::Condition(&stopped), RealClock()->NowNanos() + kPauseNanos);
+    }
+  });
+  mg_stop(context_);
+  absl::MutexLock lock(&mu);
+  stopped = true;
 }
 
 int HttpServer::Library::OnRequest(mg_connection* connection) {
   const mg_request_info* info = mg_get_request_info(connection);
   const auto* library = static_cast<const Library*>(info->user_data);
   const auto view = [](const char* text) { return std::string_view(text == nullptr ? "" : text); };
-  const HttpRequest request{view(info->request_method), view(info->local_uri), view(info->query_string)};
+  const HttpRequest request{view(info->request_method), view(info->local_uri_raw), view(info->query_string)};
   const HttpResponse response = Respond(library->pages_, request);
 
   std::string head =
@@ -111,18 +163,16 @@ void* HttpServer::Library::OnThreadStart(const mg_context*, int) {
   return nullptr;
 }
 
-HttpServer::HttpServer(ListenAddress address, std::unique_ptr<Library> library)
-    : address_(std::move(address)), library_(std::move(library)) {}
+HttpServer::HttpServer(std::unique_ptr<Library> library) : address_(library->address()), library_(std::move(library)) {}
 
 HttpServer::~HttpServer() = default;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(std::string_view address, std::string_view field,
                                                                HttpPages pages, const Options& options) {
-  PENSTOCK_ASSIGN_OR_RETURN(ListenAddress parsed, ParseListenAddress(address, field));
+  PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress parsed, ParseListenAddress(address, field));
   auto library = std::make_unique<Library>(std::move(pages));
   PENSTOCK_RETURN_IF_ERROR(library->Start(parsed, options));
-  parsed.port = library->port();
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(parsed), std::move(library)));
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(library)));
 }
 
 }  // namespace penstock

@@ -46,7 +46,7 @@ class HttpServer {
  private:
   class Library;
 
-  HttpServer(ListenAddress address, std::unique_ptr<Library> library);
+  explicit HttpServer(std::unique_ptr<Library> library);
 
   const ListenAddress address_;
   std::unique_ptr<Library> library_;
