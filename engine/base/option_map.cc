@@ -25,7 +25,8 @@ const OptionValue* OptionReader::Find(const std::string& name) {
 void OptionReader::Fault(const std::string& name, const std::string& problem) {
   if (!first_.ok()) return;
   const std::string field = absl::StrCat(path_, "[", name, "]");
-  const std::string value = OptionText(options_.at(name));
+  const auto given = options_.find(name);
+  const std::string value = given == options_.end() ? "nothing" : OptionText(given->second);
   first_ =
       Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", absl::StrCat(field, ": ", problem, ", got ", value))
           .With("field", field)
@@ -45,6 +46,11 @@ int64_t OptionReader::Int(const std::string& name, int64_t fallback, int64_t lea
     return fallback;
   }
   return *whole;
+}
+
+int64_t OptionReader::NeededInt(const std::string& name, int64_t least, int64_t most) {
+  if (!Has(name)) Fault(name, "is needed");
+  return Int(name, least, least, most);
 }
 
 double OptionReader::Double(const std::string& name, double fallback, double least, double most) {

@@ -32,6 +32,8 @@ class OptionReader {
 
   // A whole number within [least, most]; the default if the option is absent.
   int64_t Int(const std::string& name, int64_t fallback, int64_t least, int64_t most);
+  // The same, for an option that must be there.
+  int64_t NeededInt(const std::string& name, int64_t least, int64_t most);
   // A finite number within [least, most]; whole numbers are accepted.
   double Double(const std::string& name, double fallback, double least, double most);
   bool Bool(const std::string& name, bool fallback);

@@ -30,4 +30,8 @@ absl::StatusOr<std::vector<Device>> ParseDevices(const std::vector<std::string>&
                                                  const std::vector<std::string>& memory,
                                                  const std::vector<int>& usable_cores);
 
+// Gives LibTorch's operators one intra-op thread per core of the device, in the calling thread only. A stage's thread
+// calls it first, after it was pinned.
+void UseCores(const Device& device);
+
 }  // namespace penstock

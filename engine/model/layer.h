@@ -36,12 +36,15 @@ class Layer {
   // Views of the layer's own tensors: writing to one changes the layer.
   const NamedTensors& parameters() const { return parameters_; }
 
-  // What the layer takes if it is the first of a model.
+  // What the layer takes if it is the first of a model; empty if it takes whatever comes.
   virtual std::vector<TensorSignature> InputSignature() const = 0;
   // What to put for open dimensions other than the batch when the layer is measured: the longest sequence, say.
   virtual int64_t LargestOpenDimension() const { return 1; }
-  // What the layer gives if it is the last of a model.
+  // What the layer gives if it is the last of a model; empty if it gives what it takes. SignatureOf follows all layers.
   virtual std::vector<TensorSignature> OutputSignature() const = 0;
+  // Whether it works on the last dimension only, so that inputs of more dimensions than its signature's pass and keep the
+  // leading ones.
+  virtual bool KeepsLeadingDimensions() const { return false; }
 
  protected:
   // Registers a parameter and answers it, requiring grad.
@@ -54,9 +57,9 @@ class Layer {
 // What a factory is given. Errors name `path[option]`.
 struct LayerRequest {
   const OptionMap& options;
-  std::string path;        // field of the request, for errors: spec.model.layers[3].options
-  at::Generator generator;  // for initial values; a factory draws nothing from elsewhere
-  bool shapes_only = false; // parameters get types and shapes, but no memory
+  std::string path;          // field of the request, for errors: spec.model.layers[3].options
+  at::Generator generator;   // for initial values; a factory draws nothing from elsewhere
+  bool shapes_only = false;  // parameters get types and shapes, but no memory
 };
 
 using LayerFactory = absl::StatusOr<std::unique_ptr<Layer>> (*)(const LayerRequest&);

@@ -20,13 +20,19 @@ struct NamedLayer {
 
 // The layers of a specification: a reference model expanded, or the explicit list; names filled in where empty.
 //
-// Fails:     MODEL_NOT_FOUND (INVALID: neither or both given: SPEC_INVALID); duplicate names; none or more than 4,096 layers.
+// Fails:     MODEL_NOT_FOUND; SPEC_INVALID naming field and value: neither or both given, a bad or repeated name, too many layers.
 absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec);
 
 // Builds every layer with weights that depend only on (seed, position, options).
 //
-// Fails:     SPEC_INVALID naming field and value, for an unknown kind too, with the known ones.
+// Fails:     SPEC_INVALID naming field and value, for an unknown kind too, with the known ones; HOST_MEMORY.
 absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>& specs, uint64_t seed);
+
+// The same layers with parameters that have types and shapes but no memory: to know sizes before anything is allocated.
+absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<LayerSpec>& specs);
+
+// Adds a kind to the built-in ones. Any thread. ALREADY_EXISTS / SPEC_INVALID for a kind that is there.
+absl::Status RegisterLayerKind(const std::string& kind, LayerFactory factory);
 
 std::vector<std::string> LayerKinds();       // sorted
 std::vector<std::string> ReferenceModels();  // sorted

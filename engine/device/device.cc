@@ -1,0 +1,148 @@
+#include "engine/device/device.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kMaxDevices = 1024;
+
+// A decimal number without sign, spaces or leading zeros.
+std::optional<int> SmallNumber(absl::string_view text) {
+  int number;
+  const bool digits = !text.empty() && text.size() <= 6 && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  if (!digits || (text.size() > 1 && text[0] == '0') || !absl::SimpleAtoi(text, &number)) return std::nullopt;
+  return number;
+}
+
+bool IsDeviceName(absl::string_view name) {
+  return absl::ConsumePrefix(&name, "cpu:") && SmallNumber(name).has_value();
+}
+
+// "2,4-6" as 2 4 5 6.
+absl::StatusOr<std::vector<int>> ParseCores(absl::string_view text, const std::vector<int>& usable,
+                                            const std::string& field, const std::string& entry) {
+  std::set<int> cores;
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> ends = absl::StrSplit(part, '-');
+    const std::optional<int> first = SmallNumber(ends.front());
+    const std::optional<int> last = SmallNumber(ends.back());
+    if (ends.size() > 2 || !first || !last || *first > *last) {
+      return InvalidField(field, "cores must be numbers or ranges like 2,3 or 2-3", entry);
+    }
+    for (int core = *first; core <= *last; ++core) {
+      if (std::find(usable.begin(), usable.end(), core) == usable.end()) {
+        return InvalidField(field, absl::StrCat("core ", core, " is not usable by this process"), entry);
+      }
+      if (!cores.insert(core).second) return InvalidField(field, absl::StrCat("core ", core, " stands twice"), entry);
+    }
+  }
+  return std::vector<int>(cores.begin(), cores.end());
+}
+
+// Bytes of "8GiB" or "1000"; nothing for anything else, zero and overflow included.
+std::optional<int64_t> ParseSize(absl::string_view text) {
+  int64_t unit = 1;
+  if (absl::ConsumeSuffix(&text, "KiB")) {
+    unit = int64_t{1} << 10;
+  } else if (absl::ConsumeSuffix(&text, "MiB")) {
+    unit = int64_t{1} << 20;
+  } else if (absl::ConsumeSuffix(&text, "GiB")) {
+    unit = int64_t{1} << 30;
+  } else if (absl::ConsumeSuffix(&text, "TiB")) {
+    unit = int64_t{1} << 40;
+  }
+  int64_t number;
+  if (text.empty() || !absl::ascii_isdigit(text[0]) || !absl::SimpleAtoi(text, &number) || number <= 0 ||
+      number > std::numeric_limits<int64_t>::max() / unit) {
+    return std::nullopt;
+  }
+  return number * unit;
+}
+
+// Gives every device without cores an even share of the cores that no entry names, or of all if none are left.
+void ShareCores(const std::vector<int>& usable, std::vector<Device>& devices) {
+  std::set<int> taken;
+  std::vector<Device*> open;
+  for (Device& device : devices) {
+    taken.insert(device.cores.begin(), device.cores.end());
+    if (device.cores.empty()) open.push_back(&device);
+  }
+  std::vector<int> cores;
+  std::copy_if(usable.begin(), usable.end(), std::back_inserter(cores), [&](int core) { return !taken.count(core); });
+  if (cores.empty()) cores = usable;
+  for (size_t i = 0; i < open.size(); ++i) {
+    const size_t begin = i * cores.size() / open.size();
+    const size_t end = std::max(begin + 1, (i + 1) * cores.size() / open.size());
+    open[i]->cores.assign(cores.begin() + begin, cores.begin() + end);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Device>> ParseDevices(const std::vector<std::string>& devices,
+                                                 const std::vector<std::string>& memory,
+                                                 const std::vector<int>& usable_cores) {
+  if (usable_cores.empty()) return InvalidField("usable_cores", "must hold at least one core", "none");
+  std::vector<std::string> entries = devices;
+  for (size_t i = 0; devices.empty() && i < usable_cores.size(); ++i) entries.push_back(absl::StrCat("cpu:", i));
+  if (entries.size() > kMaxDevices) {
+    return InvalidField("devices", absl::StrCat("must hold at most ", kMaxDevices), absl::StrCat(entries.size()));
+  }
+
+  std::vector<Device> parsed;
+  const auto find = [&](absl::string_view name) {
+    return std::find_if(parsed.begin(), parsed.end(), [&](const Device& device) { return name == device.name; });
+  };
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const std::string field = absl::StrCat("devices[", i, "]");
+    const std::vector<std::string> halves = absl::StrSplit(entries[i], absl::MaxSplits('=', 1));
+    if (!IsDeviceName(halves[0])) return InvalidField(field, "must be cpu:K or cpu:K=CORES", entries[i]);
+    if (find(halves[0]) != parsed.end()) return InvalidField(field, "names a device twice", entries[i]);
+    Device device{.name = halves[0], .cores = {}, .memory_limit_bytes = 0};
+    if (halves.size() == 2) {
+      PENSTOCK_ASSIGN_OR_RETURN(device.cores, ParseCores(halves[1], usable_cores, field, entries[i]));
+    }
+    parsed.push_back(std::move(device));
+  }
+  ShareCores(usable_cores, parsed);
+
+  std::set<std::string> limited;
+  for (size_t i = 0; i < memory.size(); ++i) {
+    const std::string field = absl::StrCat("memory[", i, "]");
+    const std::vector<std::string> halves = absl::StrSplit(memory[i], absl::MaxSplits('=', 1));
+    const auto device = find(halves[0]);
+    if (device == parsed.end()) return InvalidField(field, "names no device of this daemon", memory[i]);
+    if (!limited.insert(halves[0]).second) return InvalidField(field, "names a device twice", memory[i]);
+    const std::optional<int64_t> bytes = halves.size() == 2 ? ParseSize(halves[1]) : std::nullopt;
+    if (!bytes) {
+      return InvalidField(field, "must be cpu:K=SIZE, a positive number of bytes or of KiB, MiB, GiB or TiB",
+                          memory[i]);
+    }
+    device->memory_limit_bytes = *bytes;
+  }
+  return parsed;
+}
+
+void UseCores(const Device& device) {
+  // A thread's first question makes it read the process-wide value; only afterwards does its own setting stay.
+  (void)at::get_num_threads();
+  at::set_num_threads(static_cast<int>(device.cores.size()));
+}
+
+}  // namespace penstock

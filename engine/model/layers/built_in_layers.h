@@ -1,0 +1,24 @@
+#pragma once
+
+// The factories of the built-in layer kinds, one source file each. Their options stand in that file.
+
+#include <memory>
+
+#include "engine/model/layer.h"
+
+namespace penstock {
+
+absl::StatusOr<std::unique_ptr<Layer>> MakeDropout(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeGelu(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeGptBlock(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeGptEmbedding(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeGptHead(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeLayerNorm(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeLinear(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeMlpBlock(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeRelu(const LayerRequest& request);
+
+// The widest layer that can be asked for: keeps every size of a layer far from overflow.
+inline constexpr int64_t kMaxWidth = 65536;
+
+}  // namespace penstock

@@ -1,0 +1,48 @@
+// Layer kind `dropout`. Options: p, the probability that an element becomes zero (0.5).
+
+#include "engine/model/layers/dropout.h"
+
+#include <ATen/ops/empty_like.h>
+
+#include "engine/base/check.h"
+#include "engine/base/status_macros.h"
+#include "engine/model/layers/built_in_layers.h"
+#include "engine/model/layers/input_checks.h"
+
+namespace penstock {
+namespace {
+
+class DropoutLayer : public Layer {
+ public:
+  explicit DropoutLayer(double p) : p_(p) {}
+
+  Tensors Forward(const Tensors& inputs, const LayerContext& context) override {
+    return {Dropout(OnlyInput(inputs, "dropout"), p_, context)};
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {}; }
+  bool KeepsLeadingDimensions() const override { return true; }
+
+ private:
+  const double p_;
+};
+
+}  // namespace
+
+at::Tensor Dropout(const at::Tensor& input, double p, const LayerContext& context) {
+  if (!context.training || p == 0) return input;
+  PENSTOCK_CHECK(context.random != nullptr);
+  const double keep = 1 - p;
+  at::Tensor mask = at::empty_like(input).bernoulli_(keep, context.random->Next());
+  if (keep > 0) mask.div_(keep);
+  return input.mul(mask);
+}
+
+absl::StatusOr<std::unique_ptr<Layer>> MakeDropout(const LayerRequest& request) {
+  OptionReader reader(request.options, request.path);
+  const double p = reader.Double("p", 0.5, 0, 1);
+  PENSTOCK_RETURN_IF_ERROR(reader.Finish());
+  return std::make_unique<DropoutLayer>(p);
+}
+
+}  // namespace penstock

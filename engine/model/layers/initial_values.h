@@ -1,0 +1,18 @@
+#pragma once
+
+// First values of parameters, drawn from the request's generator only, in the order of the calls. May throw (RunTorch).
+
+#include <vector>
+
+#include "engine/model/layer.h"
+
+namespace penstock {
+
+at::Tensor InitialConstant(const LayerRequest& request, const std::vector<int64_t>& shape, double value);
+at::Tensor InitialNormal(const LayerRequest& request, const std::vector<int64_t>& shape, double deviation);
+
+// Weight [out, in] and bias [out] of a linear map, uniform within 1 / sqrt(in), as PyTorch's own Linear starts.
+at::Tensor InitialLinearWeight(const LayerRequest& request, int64_t in, int64_t out);
+at::Tensor InitialLinearBias(const LayerRequest& request, int64_t in, int64_t out);
+
+}  // namespace penstock

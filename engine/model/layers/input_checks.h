@@ -1,0 +1,23 @@
+#pragma once
+
+// Checks that a layer makes of what it is given. They leave by ThrowStatus with INVALID_ARGUMENT / TENSOR_SIGNATURE, so that
+// a model whose layers don't fit together is told as what it is. Under RunTorch only.
+
+#include <cstdint>
+#include <string_view>
+
+#include "engine/tensor/named_tensors.h"
+
+namespace penstock {
+
+// The one tensor that a layer of this kind takes.
+const at::Tensor& OnlyInput(const Tensors& inputs, std::string_view kind);
+
+// The same, of float32 elements, at least `least_rank` dimensions, the last of which is `width`.
+const at::Tensor& WideInput(const Tensors& inputs, std::string_view kind, int64_t width, int64_t least_rank = 2);
+
+// Reports input `field` of a layer of this kind.
+[[noreturn]] void ThrowInputError(std::string_view kind, std::string_view field, std::string_view problem,
+                                  int64_t value);
+
+}  // namespace penstock

@@ -1,0 +1,20 @@
+#pragma once
+
+// What a list of layers takes and gives as a whole, found without running it.
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/layer_registry.h"
+#include "engine/model/loss.h"
+
+namespace penstock {
+
+// The signature of the model and, with a loss (may be null), of its target. Follows the layers one by one, so that two
+// neighbours which don't fit are found before anything runs.
+//
+// Fails:     SPEC_INVALID naming the layer (spec.model.layers[3]) and what reaches it; or spec.model.layers if none of the
+//            first layers says what it takes.
+absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers, const Loss* loss);
+
+}  // namespace penstock

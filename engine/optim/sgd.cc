@@ -1,0 +1,73 @@
+// Optimizer `sgd`: with weight decay g += decay * p; with momentum v = momentum * v + g, and g becomes v, or g + momentum * v
+// with Nesterov's rule; then p -= rate * g.
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <utility>
+
+#include "engine/base/status_macros.h"
+#include "engine/optim/optimizer_kinds.h"
+
+namespace penstock {
+namespace {
+
+class Sgd : public Optimizer {
+ public:
+  Sgd(const SgdSettings& settings, NamedTensors parameters) : settings_(settings), parameters_(std::move(parameters)) {
+    if (settings_.momentum == 0) return;
+    for (const NamedTensor& parameter : parameters_) momentum_.push_back(at::zeros_like(parameter.tensor.detach()));
+  }
+
+  void Step(double learning_rate, double scale) override {
+    const at::NoGradGuard no_grad;
+    Tensors parameters, gradients, momentum;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor& gradient = parameters_[i].tensor.grad();
+      if (!gradient.defined()) continue;
+      parameters.push_back(parameters_[i].tensor);
+      gradients.push_back(gradient);
+      if (!momentum_.empty()) momentum.push_back(momentum_[i]);
+    }
+    if (parameters.empty()) return;
+    if (scale != 1) at::_foreach_mul_(gradients, scale);
+    // The first step would only set v to g: as v starts at zero and nothing dampens g, every step does that.
+    at::_fused_sgd_(parameters, gradients, momentum, settings_.weight_decay, settings_.momentum, learning_rate,
+                    /*dampening=*/0, settings_.nesterov, /*maximize=*/false, /*is_first_step=*/false);
+  }
+
+  NamedTensors State() const override {
+    NamedTensors state;
+    for (size_t i = 0; i < momentum_.size(); ++i) state.push_back({parameters_[i].name + "/momentum", momentum_[i]});
+    return state;
+  }
+
+ private:
+  const SgdSettings settings_;
+  const NamedTensors parameters_;
+  Tensors momentum_;  // empty without momentum
+};
+
+}  // namespace
+
+absl::StatusOr<SgdSettings> ReadSgd(const OptionMap& options) {
+  OptionReader reader(options, "spec.optimizer.options");
+  SgdSettings settings;
+  settings.learning_rate = reader.Double("learning_rate", settings.learning_rate, 0, kMaxLearningRate);
+  settings.momentum = reader.Double("momentum", settings.momentum, 0, 1);
+  settings.weight_decay = reader.Double("weight_decay", settings.weight_decay, 0, 1e6);
+  settings.nesterov = reader.Bool("nesterov", settings.nesterov);
+  PENSTOCK_RETURN_IF_ERROR(reader.Finish());
+  if (settings.nesterov && settings.momentum == 0) {
+    return OptimizerError("spec.optimizer.options[nesterov]", "needs a momentum above 0", "true");
+  }
+  return settings;
+}
+
+std::unique_ptr<Optimizer> MakeSgd(const SgdSettings& settings, NamedTensors parameters) {
+  return std::make_unique<Sgd>(settings, std::move(parameters));
+}
+
+}  // namespace penstock
