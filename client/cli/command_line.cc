@@ -1,0 +1,145 @@
+#include "client/cli/command_line.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "client/cli/command_table.h"
+#include "client/cli/error_text.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/help_text.h"
+#include "client/cli/interrupt.h"
+#include "engine/base/clock.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kExamples[] =
+    "penstock status\n"
+    "penstock pipeline create gpt --model gpt --option blocks=8 --option width=256 --stages 2 --micro-batches 8\n"
+    "penstock train gpt --text book.txt --steps 200 --batch 32\n"
+    "penstock infer gpt --prompt \"Once upon \" --bytes 100";
+
+void AddGlobalOptions(CLI::App& app, GlobalOptions& options, std::string& dump) {
+  app.add_option("--server", options.server, "Address of the daemon: HOST:PORT or unix:PATH")
+      ->envname("PENSTOCK_SERVER")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  app.add_option("--caller", options.caller, "Name under which handles and quotas are kept")
+      ->envname("PENSTOCK_CALLER")
+      ->type_name("NAME");
+  const std::vector<std::pair<std::string, OutputFormat>> formats = {{"table", OutputFormat::kTable},
+                                                                     {"wide", OutputFormat::kWide},
+                                                                     {"json", OutputFormat::kJson},
+                                                                     {"jsonl", OutputFormat::kJsonLines},
+                                                                     {"name", OutputFormat::kName}};
+  app.add_option_function<std::string>(
+         "-o,--output",
+         [&options, formats](const std::string& word) {
+           for (const auto& [name, format] : formats) {
+             if (name == word) options.output = format;
+           }
+         },
+         "How data is printed: table, wide, json, jsonl, name")
+      ->check(CLI::IsMember({"table", "wide", "json", "jsonl", "name"}))
+      ->envname("PENSTOCK_OUTPUT")
+      ->type_name("FORMAT");
+  app.add_option("--timeout", options.timeout_seconds, "Longest time of one call, in seconds")
+      ->check(CLI::PositiveNumber)
+      ->envname("PENSTOCK_TIMEOUT")
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  app.add_option("--request-id", options.request_id, "Repeat a lost call: the UUID that its error named")
+      ->type_name("UUID");
+  app.add_flag("--no-color", options.no_color, "No colours and no rewritten lines (also: NO_COLOR, TERM=dumb)");
+  app.add_flag("--grpc-exit-codes", options.grpc_exit_codes, "Exit with 64 + the gRPC code of an error");
+  app.add_option("--dump", dump, "Print every command with its options, then exit: --dump=commands")
+      ->check(CLI::IsMember({"commands"}))
+      ->type_name("WHAT");
+}
+
+// The group or command that the arguments reached.
+const CLI::App* Deepest(const CLI::App* app) {
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
+  return app;
+}
+
+// Parses; answers an exit code if there is nothing to run. The only place that meets CLI11's exceptions.
+std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& arguments, const CommandWorld& world) {
+  try {
+    // CLI11 takes a vector from its end.
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    return std::nullopt;
+  } catch (const CLI::CallForHelp&) {
+    *world.out << Deepest(&app)->help() << std::flush;
+    return static_cast<int>(ExitCode::kSuccess);
+  } catch (const CLI::ParseError& error) {
+    const std::string unknown = UnknownArgument(app, arguments);
+    const std::string words = CommandWords(*Deepest(&app));
+    *world.err << "penstock" << (words.empty() ? "" : " " + words) << ": " << (unknown.empty() ? error.what() : unknown)
+               << "\n  do:  penstock" << (words.empty() ? "" : " " + words) << " --help\n"
+               << std::flush;
+    return static_cast<int>(ExitCode::kUsage);
+  }
+}
+
+int RunChosen(const CommandTable& table, const GlobalOptions& options, const CommandWorld& world, bool interrupts) {
+  Session session(options, world);
+  std::unique_ptr<Interrupt> interrupt;
+  if (interrupts) {
+    interrupt = std::make_unique<Interrupt>([&session] {
+      session.Say("penstock: interrupted; cancelling and releasing (once more leaves at once)");
+      session.CancelCalls();
+    });
+  }
+  const absl::Status status = table.chosen()(session);
+  if (!status.ok()) {
+    *world.err << ErrorText(CommandWords(*table.chosen_command()), status, options.server) << std::flush;
+    return ExitCodeOf(status, options.grpc_exit_codes);
+  }
+  if (!world.out->good()) {
+    *world.err << "penstock: the output could not be written\n" << std::flush;
+    return static_cast<int>(ExitCode::kFailure);
+  }
+  return static_cast<int>(session.partial() ? ExitCode::kPartial : ExitCode::kSuccess);
+}
+
+}  // namespace
+
+int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld& world,
+                   const CommandLineOptions& line_options) {
+  CLI::App app("Train and run layer-partitioned models on a Penstock daemon.", "penstock");
+  app.formatter(ExamplesFirst());
+  app.footer(kExamples);
+  app.set_help_flag("-h,--help", "Show examples and options");
+  GlobalOptions options;
+  std::string dump;
+  AddGlobalOptions(app, options, dump);
+
+  CommandTable table(&app);
+  AddStatusCommand(table);
+  AddPipelineCommands(table);
+  AddTrainCommand(table);
+  AddInferCommand(table);
+  AddHandleCommands(table);
+  AddCheckpointCommands(table);
+  AddParamsCommands(table);
+  AddScheduleCommands(table);
+  AddHealthCommand(table);
+  AddVersionCommand(table);
+
+  if (const std::optional<int> done = Parse(app, arguments, world)) return *done;
+  if (!dump.empty()) {
+    *world.out << DumpCommands(app) << std::flush;
+    return static_cast<int>(ExitCode::kSuccess);
+  }
+  if (table.chosen() == nullptr) {
+    const std::string words = CommandWords(*Deepest(&app));
+    *world.err << "penstock" << (words.empty() ? "" : " " + words) << ": a command is missing\n\n"
+               << Deepest(&app)->help() << std::flush;
+    return static_cast<int>(ExitCode::kUsage);
+  }
+  return RunChosen(table, options, world, line_options.handle_interrupts);
+}
+
+}  // namespace penstock

@@ -1,0 +1,126 @@
+// penstock checkpoint save, restore, list
+
+#include <memory>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "client/cli/command_table.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/pipeline_text.h"
+#include "client/lib/durations.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+std::string CheckpointListText(const std::vector<v1::Checkpoint>& checkpoints, bool wide) {
+  if (checkpoints.empty()) return "no checkpoints\n";
+  Table table({{"CHECKPOINT"}, {"STEP", true}, {"STATE"}, {"SIZE", true}, {"CREATED"}, {"DIGEST", false, true}});
+  for (const v1::Checkpoint& checkpoint : checkpoints) {
+    const std::string state =
+        absl::AsciiStrToLower(absl::StripPrefix(v1::CheckpointState_Name(checkpoint.state()), "CHECKPOINT_STATE_"));
+    table.Add({ShortName(checkpoint.name()), absl::StrCat(checkpoint.step()), state,
+               BytesText(static_cast<double>(checkpoint.byte_size())),
+               absl::FormatTime("%Y-%m-%d %H:%M:%SZ", FromMessage(checkpoint.create_time()), absl::UTCTimeZone()),
+               checkpoint.digest()});
+  }
+  return table.Text(wide);
+}
+
+absl::Status Save(const std::string& pipeline, const std::string& id, Session& session) {
+  v1::SaveCheckpointRequest request;
+  request.set_pipeline(PipelineName(pipeline));
+  request.set_checkpoint_id(id);
+  request.set_request_id(session.options().request_id);
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, client->SaveCheckpoint(request));
+  session.Print({MessageToJson(checkpoint),
+                 {},
+                 {checkpoint.name()},
+                 CheckpointListText({checkpoint}, false),
+                 CheckpointListText({checkpoint}, true)});
+  session.Say(absl::StrCat("saved step ", checkpoint.step(), "; next: penstock checkpoint restore ",
+                           ShortName(pipeline), " ", ShortName(checkpoint.name())));
+  return absl::OkStatus();
+}
+
+absl::Status List(const std::string& pipeline, Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, client->ListCheckpoints(pipeline));
+  Document document;
+  for (const v1::Checkpoint& checkpoint : checkpoints) {
+    document.lines.push_back(MessageToJson(checkpoint));
+    document.names.push_back(checkpoint.name());
+  }
+  document.json["checkpoints"] = document.lines;
+  document.text = CheckpointListText(checkpoints, false);
+  document.wide = CheckpointListText(checkpoints, true);
+  session.Print(document);
+  return absl::OkStatus();
+}
+
+struct RestoreOptions {
+  std::string pipeline;
+  std::string checkpoint;
+  bool force = false;
+  bool yes = false;
+  bool dry_run = false;
+};
+
+absl::Status Restore(const RestoreOptions& options, Session& session) {
+  const std::string name = PipelineName(options.pipeline) + "/checkpoints/" + ShortName(options.checkpoint);
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  if (options.dry_run) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, client->ListCheckpoints(options.pipeline));
+    for (const v1::Checkpoint& checkpoint : checkpoints) {
+      if (checkpoint.name() != name) continue;
+      session.Say(absl::StrCat("would restore step ", checkpoint.step(), "; nothing was changed"));
+      return absl::OkStatus();
+    }
+    return UsageError("CHECKPOINT", "there is no " + name);
+  }
+  PENSTOCK_RETURN_IF_ERROR(
+      session.Confirm(options.yes, "Replace the weights of " + PipelineName(options.pipeline) + " by " + name + "?"));
+  v1::RestoreCheckpointRequest request;
+  request.set_name(name);
+  request.set_force(options.force);
+  request.set_request_id(session.options().request_id);
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::RestoreCheckpointResponse response, client->RestoreCheckpoint(request));
+  session.Print({MessageToJson(response), {}, {name}, "", ""});
+  session.Say(absl::StrCat("restored step ", response.step(), "; next: penstock train ", ShortName(options.pipeline),
+                           " --text FILE"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddCheckpointCommands(CommandTable& table) {
+  CLI::App* group = table.Add(table.root(), "checkpoint", "Save, restore and list the state of a pipeline",
+                              "penstock checkpoint save gpt\npenstock checkpoint list gpt");
+
+  CLI::App* save = table.Add(group, "save", "Save weights, optimizer state and step",
+                             "penstock checkpoint save gpt\npenstock checkpoint save gpt --name before-change");
+  auto saved = std::make_shared<std::pair<std::string, std::string>>();
+  save->add_option("PIPELINE", saved->first, "Name of the pipeline")->required();
+  save->add_option("--name", saved->second, "Name of the checkpoint; unset: step-N")->type_name("NAME");
+  table.Run(save, [saved](Session& session) { return Save(saved->first, saved->second, session); });
+
+  CLI::App* restore = table.Add(group, "restore", "Go back to a checkpoint; asks first, or takes --yes",
+                                "penstock checkpoint restore gpt step-200 --yes");
+  auto options = std::make_shared<RestoreOptions>();
+  restore->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
+  restore->add_option("CHECKPOINT", options->checkpoint, "Name of the checkpoint")->required();
+  restore->add_flag("--force", options->force, "Discard gradients that are accumulated");
+  restore->add_flag("--yes", options->yes, "Do not ask");
+  restore->add_flag("--dry-run", options->dry_run, "Say what would be restored");
+  table.Run(restore, [options](Session& session) { return Restore(*options, session); });
+
+  CLI::App* list =
+      table.Add(group, "list", "List the checkpoints of a pipeline", "penstock checkpoint list gpt -o wide");
+  auto pipeline = std::make_shared<std::string>();
+  list->add_option("PIPELINE", *pipeline, "Name of the pipeline")->required();
+  table.Run(list, [pipeline](Session& session) { return List(*pipeline, session); });
+}
+
+}  // namespace penstock

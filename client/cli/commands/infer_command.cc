@@ -1,0 +1,200 @@
+// penstock infer
+
+#include <memory>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/command_table.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/safetensors_file.h"
+#include "client/cli/sampling.h"
+#include "client/cli/text_windows.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kReleaseBatch = 32;
+constexpr int64_t kInlineBytes = 1 << 20;
+constexpr int64_t kReplySeconds = 60;
+
+struct InferOptions {
+  std::string pipeline;
+  std::string prompt;
+  int bytes = 100;
+  double temperature = 0;
+  uint64_t seed = 1;
+  std::string input;
+  std::string to;
+};
+
+// Bytes from a model must not steer a terminal.
+std::string ForTerminal(char byte) {
+  const auto code = static_cast<unsigned char>(byte);
+  if (code == '\n' || code == '\t' || (code >= 0x20 && code != 0x7f)) return std::string(1, byte);
+  return "?";
+}
+
+void AskForAnswer(v1::InferRequest* request) {
+  request->mutable_reply()->mutable_wait_for()->set_seconds(kReplySeconds);
+  request->mutable_reply()->set_inline_bytes(kInlineBytes);
+}
+
+// Gives back the handles of answers that were read, a batch at a time.
+class Releaser {
+ public:
+  explicit Releaser(Session& session, PipelineClient& client) : session_(session), client_(client) {}
+  ~Releaser() { Flush(); }
+
+  void Add(const std::string& handle) {
+    names_.push_back(handle);
+    if (names_.size() >= kReleaseBatch) Flush();
+  }
+
+ private:
+  // A release that fails is left to the lease.
+  void Flush() {
+    if (names_.empty()) return;
+    if (client_.cancelled()) {
+      const auto last_client = session_.LastClient();
+      if (last_client.ok()) (*last_client)->ReleaseHandles(names_).status().IgnoreError();
+    } else {
+      client_.ReleaseHandles(names_).status().IgnoreError();
+    }
+    names_.clear();
+  }
+
+  Session& session_;
+  PipelineClient& client_;
+  std::vector<std::string> names_;
+};
+
+// The scores of the byte after `window`.
+absl::StatusOr<int> NextByte(const v1::Pipeline& pipeline, std::string_view window, const InferOptions& options,
+                             PipelineClient& client, Releaser& releaser, std::mt19937_64& random) {
+  v1::InferRequest request;
+  request.set_pipeline(pipeline.name());
+  v1::Input* input = request.add_inputs();
+  input->set_name(pipeline.signature().inputs(0).name());
+  *input->mutable_tensor() = BytesAsTensor(input->name(), window).ToMessage();
+  request.add_outputs(pipeline.signature().outputs(0).name());
+  request.set_micro_batches(1);
+  AskForAnswer(&request);
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::InferResponse response, client.Infer(std::move(request)));
+  const std::string& handle = response.outputs().handle().name();
+  releaser.Add(handle);
+  if (response.outputs().tensors_size() == 0)
+    PENSTOCK_RETURN_IF_ERROR(client.AwaitHandle(handle, absl::Minutes(10)).status());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> outputs, client.ResultTensors(response.outputs()));
+  const absl::Status wrong = Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                                   "--prompt needs a pipeline that answers FP32 scores of 256 bytes for each position");
+  if (outputs.size() != 1 || outputs[0].header().shape.empty() || outputs[0].header().shape.back() != 256) return wrong;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::span<const float> scores, outputs[0].Values<float>());
+  if (scores.size() != window.size() * 256) return wrong;
+  return SampleIndex(scores.last(256), options.temperature, random);
+}
+
+absl::Status Continue(const InferOptions& options, Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
+  const v1::ModelSignature& signature = pipeline.signature();
+  if (signature.inputs_size() != 1 || signature.inputs(0).type() != v1::DATA_TYPE_INT64 ||
+      signature.inputs(0).shape_size() != 2 || signature.outputs_size() < 1) {
+    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                 "--prompt feeds bytes: the pipeline must take one INT64 input [rows, sequence]; use --input");
+  }
+  const int64_t sequence = signature.inputs(0).shape(1) > 0 ? signature.inputs(0).shape(1) : 1024;
+
+  Releaser releaser(session, *client);
+  std::mt19937_64 random(options.seed);
+  // Text appears as it is made; in the other formats it is one answer at the end.
+  const bool live = session.options().output == OutputFormat::kTable || session.options().output == OutputFormat::kWide;
+  const auto emit = [&](std::string_view bytes) {
+    if (!live) return;
+    for (char byte : bytes) {
+      session.out() << (session.out_is_terminal() ? ForTerminal(byte) : std::string(1, byte));
+    }
+    session.out().flush();
+  };
+  std::string text = options.prompt;
+  emit(text);
+  for (int i = 0; i < options.bytes; ++i) {
+    const size_t length = std::min<size_t>(text.size(), static_cast<size_t>(sequence));
+    PENSTOCK_ASSIGN_OR_RETURN(const int byte, NextByte(pipeline, std::string_view(text).substr(text.size() - length),
+                                                       options, *client, releaser, random));
+    text += static_cast<char>(byte);
+    emit(std::string_view(text).substr(text.size() - 1));
+  }
+  emit("\n");
+  if (!live) {
+    session.Print({{{"pipeline", pipeline.name()},
+                    {"prompt", options.prompt},
+                    {"continuation", text.substr(options.prompt.size())}},
+                   {},
+                   {pipeline.name()},
+                   "",
+                   ""});
+  }
+  return absl::OkStatus();
+}
+
+// Runs tensors of a file through the pipeline.
+absl::Status RunFile(const InferOptions& options, Session& session) {
+  if (options.to.empty()) return UsageError("--to", "missing: where the outputs go");
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.input));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadSafetensors(file));
+  v1::InferRequest request;
+  request.set_pipeline(PipelineName(options.pipeline));
+  request.set_request_id(session.options().request_id);
+  for (const HostTensor& tensor : tensors) {
+    v1::Input* input = request.add_inputs();
+    input->set_name(tensor.name());
+    *input->mutable_tensor() = tensor.ToMessage();
+  }
+  AskForAnswer(&request);
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::InferResponse response, client->Infer(std::move(request)));
+  const std::string& handle = response.outputs().handle().name();
+  Releaser releaser(session, *client);
+  releaser.Add(handle);
+  if (response.outputs().tensors_size() == 0)
+    PENSTOCK_RETURN_IF_ERROR(client->AwaitHandle(handle, absl::Minutes(10)).status());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> outputs, client->ResultTensors(response.outputs()));
+  PENSTOCK_RETURN_IF_ERROR(session.WriteFile(options.to, WriteSafetensors(outputs, {})));
+  session.Say(absl::StrCat("wrote ", outputs.size(), " outputs"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddInferCommand(CommandTable& table) {
+  CLI::App* command = table.Add(table.root(), "infer", "Continue a text, or run tensors of a file through a pipeline",
+                                "penstock infer gpt --prompt \"Once upon \" --bytes 100\n"
+                                "penstock infer gpt --prompt \"Once upon \" --temperature 0.8 --seed 7\n"
+                                "penstock infer mlp --input batch.safetensors --to answers.safetensors");
+  auto options = std::make_shared<InferOptions>();
+  command->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
+  CLI::Option* prompt = command->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
+  command->add_option("--bytes", options->bytes, "How many bytes to add")
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0: always the likeliest byte; 1: as the model believes")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("T")
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "Of the draws")->type_name("N")->capture_default_str();
+  command->add_option("--input", options->input, "Tensors named as the pipeline's inputs, safetensors; - is stdin")
+      ->type_name("FILE")
+      ->excludes(prompt);
+  command->add_option("--to", options->to, "Where the outputs of --input go, safetensors; - is stdout")
+      ->type_name("FILE");
+  table.Run(command, [options](Session& session) -> absl::Status {
+    if (!options->input.empty()) return RunFile(*options, session);
+    if (options->prompt.empty()) return UsageError("--prompt", "missing or empty; or give --input");
+    return Continue(*options, session);
+  });
+}
+
+}  // namespace penstock

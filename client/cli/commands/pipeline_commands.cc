@@ -1,0 +1,141 @@
+// penstock pipeline create, plan, get, list, delete
+
+#include <memory>
+
+#include "client/cli/command_table.h"
+#include "client/cli/pipeline_spec_options.h"
+#include "client/cli/pipeline_text.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+struct CreateOptions {
+  std::string name;
+  PipelineSpecOptions spec;
+  bool dry_run = false;
+};
+
+Document PipelineDocument(const v1::Pipeline& pipeline) {
+  return {MessageToJson(pipeline), {}, {pipeline.name()}, PipelineText(pipeline, false), PipelineText(pipeline, true)};
+}
+
+absl::Status Create(const CreateOptions& options, Session& session) {
+  v1::CreatePipelineRequest request;
+  PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(), BuildPipelineSpec(options.spec, session));
+  request.set_pipeline_id(ShortName(options.name));
+  request.set_validate_only(options.dry_run);
+  request.set_request_id(session.options().request_id);
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->CreatePipeline(request));
+  session.Print(PipelineDocument(pipeline));
+  const std::string name = ShortName(options.name);
+  session.Say(options.dry_run ? "nothing was created; next: penstock pipeline create " + name + " ..."
+                              : "created " + pipeline.name() + "; next: penstock train " + name + " --text FILE");
+  return absl::OkStatus();
+}
+
+void AddCreate(CommandTable& table, CLI::App* group, const std::string& verb, bool always_dry) {
+  const std::string description = always_dry ? "Show the cut and schedule that create would choose; creates nothing"
+                                             : "Create a pipeline and show the plan that was found";
+  CLI::App* command = table.Add(
+      group, verb, description,
+      "penstock pipeline " + verb +
+          " gpt --model gpt --option blocks=8 --option width=256 --stages 2 --micro-batches 8\n"
+          "penstock pipeline " +
+          verb + " small --model mlp --balance 3,2 --device cpu:0 --device cpu:1 --optimizer sgd --learning-rate 0.1");
+  auto options = std::make_shared<CreateOptions>();
+  options->dry_run = always_dry;
+  CLI::Option* name = command->add_option("NAME", options->name, "Name of the pipeline: letters, digits, '-'");
+  if (always_dry) {
+    options->name = "plan";
+  } else {
+    name->required();
+    command->add_flag("--dry-run", options->dry_run, "Show the plan and create nothing");
+  }
+  AddPipelineSpecOptions(command, &options->spec);
+  table.Run(command, [options](Session& session) { return Create(*options, session); });
+}
+
+absl::Status Get(const std::string& name, Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(name));
+  session.Print(PipelineDocument(pipeline));
+  return absl::OkStatus();
+}
+
+absl::Status List(Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Pipeline> pipelines, client->ListPipelines());
+  Document document;
+  document.json["pipelines"] = Json::array();
+  for (const v1::Pipeline& pipeline : pipelines) {
+    document.lines.push_back(MessageToJson(pipeline));
+    document.names.push_back(pipeline.name());
+  }
+  document.json["pipelines"] = document.lines;
+  document.text = PipelineListText(pipelines, false);
+  document.wide = PipelineListText(pipelines, true);
+  session.Print(document);
+  return absl::OkStatus();
+}
+
+struct DeleteOptions {
+  std::string name;
+  bool force = false;
+  bool purge = false;
+  bool yes = false;
+  bool dry_run = false;
+};
+
+absl::Status Delete(const DeleteOptions& options, Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  if (options.dry_run) {
+    PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.name));
+    session.Say("would delete " + pipeline.name() + " at step " + std::to_string(pipeline.step()) +
+                "; nothing was changed");
+    return absl::OkStatus();
+  }
+  PENSTOCK_RETURN_IF_ERROR(session.Confirm(
+      options.yes, "Delete " + PipelineName(options.name) + (options.purge ? " and its checkpoints?" : "?")));
+  v1::DeletePipelineRequest request;
+  request.set_name(PipelineName(options.name));
+  request.set_force(options.force);
+  request.set_purge(options.purge);
+  request.set_request_id(session.options().request_id);
+  PENSTOCK_RETURN_IF_ERROR(client->DeletePipeline(request).status());
+  session.Print({{{"deleted", request.name()}}, {}, {request.name()}, "", ""});
+  session.Say("deleted " + request.name() + (options.purge ? " and its checkpoints" : "; its checkpoints stay"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPipelineCommands(CommandTable& table) {
+  CLI::App* group = table.Add(table.root(), "pipeline", "Create, look at and delete pipelines",
+                              "penstock pipeline list\npenstock pipeline get gpt -o wide");
+  AddCreate(table, group, "create", false);
+  AddCreate(table, group, "plan", true);
+
+  CLI::App* get = table.Add(group, "get", "Show one pipeline",
+                            "penstock pipeline get gpt\n"
+                            "penstock pipeline get gpt -o json");
+  auto name = std::make_shared<std::string>();
+  get->add_option("NAME", *name, "Name of the pipeline")->required();
+  table.Run(get, [name](Session& session) { return Get(*name, session); });
+
+  CLI::App* list = table.Add(group, "list", "List the pipelines of the daemon", "penstock pipeline list -o wide");
+  table.Run(list, List);
+
+  CLI::App* remove = table.Add(group, "delete", "Delete a pipeline; asks first, or takes --yes",
+                               "penstock pipeline delete gpt --yes\npenstock pipeline delete gpt --force --purge");
+  auto options = std::make_shared<DeleteOptions>();
+  remove->add_option("NAME", options->name, "Name of the pipeline")->required();
+  remove->add_flag("--force", options->force, "Cancel work that has not started");
+  remove->add_flag("--purge", options->purge, "Remove its checkpoints too");
+  remove->add_flag("--yes", options->yes, "Do not ask");
+  remove->add_flag("--dry-run", options->dry_run, "Say what would be deleted");
+  table.Run(remove, [options](Session& session) { return Delete(*options, session); });
+}
+
+}  // namespace penstock

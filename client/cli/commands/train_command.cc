@@ -1,0 +1,182 @@
+// penstock train
+
+#include <deque>
+#include <memory>
+#include <numeric>
+
+#include "absl/strings/str_format.h"
+#include "client/cli/command_table.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/pipeline_text.h"
+#include "client/cli/progress.h"
+#include "client/cli/text_windows.h"
+#include "client/cli/training_report.h"
+#include "client/cli/training_run.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Minutes(2);  // for a daemon that is being restarted
+constexpr size_t kRecentSteps = 16;                     // over which progress shows speed and bubble
+
+struct TrainOptions {
+  std::string pipeline;
+  std::vector<std::string> texts;
+  int64_t steps = 100;
+  int64_t batch = 32;
+  int64_t sequence = 0;  // 0: the signature's
+  uint64_t seed = 1;
+  std::string json;
+};
+
+absl::StatusOr<std::string> ReadTexts(const std::vector<std::string>& paths, Session& session) {
+  std::string text;
+  for (const std::string& path : paths) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string part, session.ReadFile(path));
+    text += part;
+  }
+  return text;
+}
+
+// What the pipeline takes must be bytes by position: one INT64 input and target of [-1, sequence].
+absl::StatusOr<int64_t> CheckSignature(const v1::ModelSignature& signature, int64_t wanted) {
+  const bool fits = signature.inputs_size() == 1 && signature.targets_size() == 1 &&
+                    signature.inputs(0).type() == v1::DATA_TYPE_INT64 && signature.inputs(0).shape_size() == 2;
+  if (!fits) {
+    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                 "train feeds bytes: the pipeline must take one INT64 input [rows, sequence] and one target");
+  }
+  const int64_t longest = signature.inputs(0).shape(1);
+  if (wanted > 0 && longest > 0 && wanted > longest) {
+    return UsageError("--sequence", absl::StrFormat("must be at most %d, got %d", longest, wanted));
+  }
+  if (wanted > 0) return wanted;
+  if (longest > 0) return longest;
+  return UsageError("--sequence", "needed: the pipeline takes any length");
+}
+
+// Follows the steps: losses for the report, speed and bubble of the last few for the progress line.
+class StepFollower {
+ public:
+  StepFollower(const TrainOptions& options, double ideal_bubble, Clock* clock, Progress* progress)
+      : options_(options), ideal_bubble_(ideal_bubble), clock_(clock), progress_(progress), start_(clock->NowNanos()) {}
+
+  void OnStep(int64_t number, const v1::Outcome& outcome) {
+    const int64_t now = clock_->NowNanos();
+    if (number == 1) report_.loss_first = outcome.loss();
+    report_.loss_last = outcome.loss();
+    report_.steps = number;
+    report_.seconds = static_cast<double>(now - start_) * 1e-9;
+    if (outcome.has_applied() && !outcome.applied()) ++report_.not_applied;
+    recent_.push_back({now, outcome.measured_bubble()});
+    if (recent_.size() > kRecentSteps) recent_.pop_front();
+    progress_->Show(number, Line(number, outcome));
+  }
+
+  TrainingReport& report() { return report_; }
+
+ private:
+  struct Recent {
+    int64_t end_nanos;
+    double bubble;
+  };
+
+  std::string Line(int64_t number, const v1::Outcome& outcome) const {
+    const int64_t since = recent_.size() > 1 ? recent_.front().end_nanos : start_;
+    const double steps = static_cast<double>(recent_.size() > 1 ? recent_.size() - 1 : 1);
+    const double seconds_per_step = static_cast<double>(recent_.back().end_nanos - since) * 1e-9 / steps;
+    const double bubble = std::accumulate(recent_.begin(), recent_.end(), 0.0,
+                                          [](double sum, const Recent& r) { return sum + r.bubble; }) /
+                          static_cast<double>(recent_.size());
+    return absl::StrFormat(
+        "step %d/%d  loss %.4f  %.1f samples/s  left %s  bubble %s (ideal %s)%s", number, options_.steps,
+        outcome.loss(), seconds_per_step > 0 ? static_cast<double>(options_.batch) / seconds_per_step : 0.0,
+        ClockText(seconds_per_step * static_cast<double>(options_.steps - number)), PercentText(bubble),
+        PercentText(ideal_bubble_), outcome.has_applied() && !outcome.applied() ? "  NOT APPLIED" : "");
+  }
+
+  const TrainOptions& options_;
+  const double ideal_bubble_;
+  Clock* const clock_;
+  Progress* const progress_;
+  const int64_t start_;
+  TrainingReport report_;
+  std::deque<Recent> recent_;
+};
+
+absl::Status Train(const TrainOptions& options, Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(std::string text, ReadTexts(options.texts, session));
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client(kPatience));
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(const int64_t sequence, CheckSignature(pipeline.signature(), options.sequence));
+  PENSTOCK_ASSIGN_OR_RETURN(const TextWindows windows, TextWindows::Create(std::move(text), sequence, options.seed));
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::ServerInfo server, client->GetServerInfo());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::PipelineStatistics before, client->Statistics(pipeline.name()));
+
+  Progress progress(session.err(), session.err_is_terminal() && !session.options().no_color, options.steps);
+  StepFollower follower(options, before.ideal_bubble(), session.clock(), &progress);
+  TrainingRun run(*client, windows,
+                  {.pipeline = pipeline.name(),
+                   .input_name = pipeline.signature().inputs(0).name(),
+                   .target_name = pipeline.signature().targets(0).name(),
+                   .steps = options.steps,
+                   .rows = options.batch,
+                   .first_window = pipeline.step()});
+  const absl::Status status =
+      run.Run([&](int64_t number, const v1::Outcome& outcome) { follower.OnStep(number, outcome); });
+  progress.Close();
+  if (!status.ok()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const auto last_client, session.LastClient());
+    run.CleanUp(*last_client);
+    return status;
+  }
+
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::PipelineStatistics after, client->Statistics(pipeline.name()));
+  TrainingReport& report = follower.report();
+  report.rows = options.batch;
+  CompareStatistics(before, after, &report);
+  report.versions.insert(server.versions().begin(), server.versions().end());
+  report.versions["penstock"] = server.version();
+  report.api_address = server.api_address();
+  report.metrics_address = server.metrics_address();
+  const Json json = ReportJson(report);
+  // With --json - stdout holds the document alone.
+  if (options.json != "-") session.Print({json, {}, {pipeline.name()}, ReportText(report), ""});
+  if (!options.json.empty()) PENSTOCK_RETURN_IF_ERROR(session.WriteFile(options.json, json.dump(2) + "\n"));
+  session.Say("trained " + pipeline.name() + " to step " + std::to_string(after.step()) + "; next: penstock infer " +
+              ShortName(pipeline.name()) + " --prompt TEXT --bytes 100");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTrainCommand(CommandTable& table) {
+  CLI::App* command = table.Add(table.root(), "train", "Train a byte-level model on text",
+                                "penstock train gpt --text book.txt --steps 200 --batch 32\n"
+                                "cat *.txt | penstock train gpt --text - --steps 1000 --json report.json");
+  auto options = std::make_shared<TrainOptions>();
+  command->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
+  command->add_option("--text", options->texts, "File to learn from; repeatable; - is stdin")
+      ->required()
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+  command->add_option("--steps", options->steps, "Optimizer steps")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--batch", options->batch, "Rows of each step")
+      ->check(CLI::PositiveNumber)
+      ->type_name("ROWS")
+      ->capture_default_str();
+  command->add_option("--sequence", options->sequence, "Bytes of each row; unset: what the pipeline takes")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  command->add_option("--seed", options->seed, "Of the choice of text")->type_name("N")->capture_default_str();
+  command->add_option("--json", options->json, "Write the report as one document; - is stdout")->type_name("FILE");
+  table.Run(command, [options](Session& session) { return Train(*options, session); });
+}
+
+}  // namespace penstock

@@ -1,0 +1,94 @@
+#include "client/cli/error_text.h"
+
+#include <array>
+#include <map>
+#include <utility>
+
+#include "client/lib/call_error.h"
+#include "engine/base/error.h"
+
+namespace penstock {
+namespace {
+
+using Hint = std::pair<std::string_view, std::string_view>;
+
+// What a person can do about a reason.
+constexpr auto kReasonHints = std::to_array<Hint>({
+    {"USAGE", "see --help of the command"},
+    {"PIPELINE_NOT_FOUND", "penstock pipeline list names the pipelines there are"},
+    {"PIPELINE_EXISTS", "choose another name, or penstock pipeline delete the old one"},
+    {"PIPELINE_NOT_READY", "wait, or look at its state with penstock pipeline get"},
+    {"PIPELINE_IN_USE", "wait for its work to end, or delete with --force"},
+    {"PLAN_DOES_NOT_FIT", "use more stages or devices, fewer micro-batch rows, or --checkpoint always"},
+    {"SPEC_INVALID", "mend the named field; penstock pipeline plan tries a specification without creating anything"},
+    {"MODEL_NOT_FOUND", "penstock status -o wide lists the models the daemon knows"},
+    {"CHECKPOINT_NOT_FOUND", "penstock checkpoint list names the checkpoints there are"},
+    {"CHECKPOINT_EXISTS", "choose another name"},
+    {"CHECKPOINT_CORRUPT", "restore an older one: penstock checkpoint list"},
+    {"MODEL_MISMATCH", "restore into a pipeline with the same layers"},
+    {"ACCUMULATION_OPEN", "finish or discard the accumulated gradients first (restore has --force)"},
+    {"HANDLE_RELEASED", "the result is gone for good; run the work again"},
+    {"HANDLE_EXPIRED", "run the work again, and renew or fetch in time: penstock handle renew"},
+    {"HANDLE_NOT_FOUND", "check the name, and --caller: a handle is visible to its owner only"},
+    {"HANDLE_PENDING", "wait longer: penstock handle wait"},
+    {"EPOCH_MISMATCH", "the daemon has restarted since; run the work again"},
+    {"HANDLE_BUDGET", "release results: penstock handle list, penstock handle release"},
+    {"QUEUE_FULL", "try again later"},
+    {"CALLER_QUOTA", "wait for calls of yours to end"},
+    {"STORAGE_FULL", "free space on the daemon's state folder"},
+    {"DEVICE_MEMORY", "use smaller batches, more micro-batches, or --checkpoint always"},
+    {"STARTING", "wait for it: penstock health --wait 60"},
+    {"DRAINING", "the daemon is shutting down; wait for the next one"},
+    {"REQUEST_ID_REUSED", "this --request-id belongs to another request"},
+    {"BUG", "report it with the incident id, which the daemon's log repeats"},
+});
+
+std::string_view HintFor(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  for (const auto& [name, text] : kReasonHints) {
+    if (name == reason) return text;
+  }
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return "mend the named value";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "wait longer: --timeout";
+    case absl::StatusCode::kResourceExhausted:
+      return "try again later, with less";
+    case absl::StatusCode::kCancelled:
+      return "nothing; the work was cancelled";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+std::string ErrorText(std::string_view command, const absl::Status& status, std::string_view server) {
+  const std::string reason = ReasonOf(status);
+  std::map<std::string, std::string> values = ValuesOf(status);
+  const std::string request_id = values["request_id"];
+  values.erase("request_id");
+  std::string text = "penstock: " + std::string(command) + " failed: ";
+  if (IsTransportFailure(status)) {
+    text += "no daemon answers at " + std::string(server) + "\n  why: " + absl::StatusCodeToString(status.code()) +
+            ": " + std::string(status.message()) +
+            "\n  do:  start penstockd, or name its address with --server or PENSTOCK_SERVER\n";
+  } else {
+    text += std::string(status.message()) + "\n";
+    if (reason != "USAGE") {
+      text += "  why: " + absl::StatusCodeToString(status.code()) + (reason.empty() ? "" : " / " + reason);
+      std::string separator = " (";
+      for (const auto& [name, value] : values) {
+        text += separator + name + "=" + value;
+        separator = ", ";
+      }
+      text += values.empty() ? "\n" : ")\n";
+    }
+    if (const std::string_view hint = HintFor(status); !hint.empty()) text += "  do:  " + std::string(hint) + "\n";
+  }
+  if (!request_id.empty()) text += "  request_id: " + request_id + " (repeat a lost call with --request-id)\n";
+  return text;
+}
+
+}  // namespace penstock

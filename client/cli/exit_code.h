@@ -1,0 +1,27 @@
+#pragma once
+
+// What the process says to scripts.
+
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace penstock {
+
+enum class ExitCode {
+  kSuccess = 0,
+  kFailure = 1,
+  kUsage = 2,
+  kUnreachable = 3,
+  kNotReady = 4,  // or a deadline passed
+  kRefused = 5,   // quota, role, credential
+  kPartial = 6,   // some names of a batch failed
+};
+
+// The code for the end of a command. With `grpc_codes`: 64 + the gRPC code of an error.
+int ExitCodeOf(const absl::Status& status, bool grpc_codes = false);
+
+// An error of the command's arguments: exit code 2.
+absl::Status UsageError(std::string_view argument, std::string_view problem);
+
+}  // namespace penstock

@@ -1,0 +1,49 @@
+#include "client/cli/interrupt.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace penstock {
+namespace {
+
+constexpr int kInterruptedExit = 130;
+
+sigset_t Signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGUSR2);  // ours: wakes the thread to end it
+  return signals;
+}
+
+}  // namespace
+
+Interrupt::Interrupt(std::function<void()> on_first) {
+  const sigset_t signals = Signals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  thread_ = std::make_unique<Thread>("ps-interrupt", [this, on_first = std::move(on_first)] {
+    const sigset_t waited = Signals();
+    bool interrupted = false;
+    for (int signal = 0; sigwait(&waited, &signal) == 0;) {
+      if (signal == SIGUSR2) {
+        if (closing_) return;
+        continue;
+      }
+      if (interrupted) _exit(kInterruptedExit);
+      interrupted = true;
+      on_first();
+    }
+  });
+}
+
+Interrupt::~Interrupt() {
+  closing_ = true;
+  kill(getpid(), SIGUSR2);
+  thread_->Join();
+}
+
+}  // namespace penstock

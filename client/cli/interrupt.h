@@ -1,0 +1,28 @@
+#pragma once
+
+// Ctrl-C: the first cancels and releases, the second leaves at once.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "engine/base/thread.h"
+
+namespace penstock {
+
+// Turns SIGINT and SIGTERM into one call of `on_first`.
+//
+// Threads:   `on_first` runs on a thread of its own (`ps-interrupt`), at most once.
+// Lifecycle: create it before any other thread starts: signals stay blocked in threads that come later. A second signal
+//            ends the process with code 130.
+class Interrupt {
+ public:
+  explicit Interrupt(std::function<void()> on_first);
+  ~Interrupt();
+
+ private:
+  std::atomic<bool> closing_ = false;
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace penstock

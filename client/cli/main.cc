@@ -1,0 +1,38 @@
+// The program `penstock`: the command line on the process's streams.
+
+#include <grpc/grpc.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "client/cli/command_line.h"
+
+namespace {
+
+bool ForPeople(int descriptor) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  const bool dumb = terminal != nullptr && std::string(terminal) == "dumb";
+  return isatty(descriptor) && !dumb && (no_color == nullptr || no_color[0] == '\0');
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  signal(SIGPIPE, SIG_IGN);
+  // One reference that is never given back: without it, the last channel's end may stall the exit for seconds.
+  grpc_init();
+  std::ios::sync_with_stdio(false);
+  penstock::CommandWorld world;
+  world.in = &std::cin;
+  world.out = &std::cout;
+  world.err = &std::cerr;
+  world.in_is_terminal = isatty(STDIN_FILENO);
+  world.out_is_terminal = isatty(STDOUT_FILENO);
+  world.err_is_terminal = ForPeople(STDERR_FILENO);
+  return penstock::RunCommandLine(std::vector<std::string>(argv + 1, argv + argc), world, {.handle_interrupts = true});
+}

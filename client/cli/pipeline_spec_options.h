@@ -1,0 +1,45 @@
+#pragma once
+
+// The options that describe a pipeline.
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/cli/session.h"
+#include "penstock/v1/pipeline.pb.h"
+
+namespace penstock {
+
+// What the command line said; anything unset is left to the specification file, then to the daemon.
+struct PipelineSpecOptions {
+  std::string file;  // textproto of PipelineSpec
+  std::string model;
+  std::vector<std::string> model_options;  // KEY=VALUE
+  std::optional<int> stages;
+  std::vector<int> balance;
+  std::vector<std::string> devices;
+  std::string schedule;
+  std::optional<int> micro_batches;
+  std::string checkpoint;
+  std::string optimizer;
+  std::vector<std::string> optimizer_options;  // KEY=VALUE
+  std::optional<double> learning_rate;
+  std::optional<double> weight_decay;
+  std::optional<double> clip_norm;
+  std::optional<int64_t> warmup_steps;
+  std::optional<int64_t> total_steps;
+  std::optional<double> final_ratio;
+  std::string loss;
+  std::vector<std::string> loss_options;  // KEY=VALUE
+  std::optional<uint64_t> seed;
+};
+
+void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* options);
+
+// The specification: the file's, with the options put over it. A usage error names the option.
+absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& options, Session& session);
+
+}  // namespace penstock

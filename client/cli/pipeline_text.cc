@@ -1,0 +1,114 @@
+#include "client/cli/pipeline_text.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "client/cli/output.h"
+#include "client/lib/call_error.h"
+#include "client/lib/durations.h"
+#include "engine/base/error.h"
+#include "engine/wire/tensor_header.h"
+
+namespace penstock {
+namespace {
+
+std::string CheckpointWord(v1::CheckpointMode mode) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::CheckpointMode_Name(mode), "CHECKPOINT_MODE_"));
+}
+
+std::string Milliseconds(double seconds) { return absl::StrFormat("%.2f ms", seconds * 1e3); }
+
+// "embedding, gpt_block x 4" rather than a long row of equal kinds.
+std::string LayersText(const google::protobuf::RepeatedPtrField<std::string>& layers, bool all) {
+  if (all || layers.size() <= 4) return absl::StrJoin(layers, ", ");
+  return absl::StrCat(layers[0], ", ", layers[1], ", ... ", layers[layers.size() - 1], " (", layers.size(), ")");
+}
+
+std::string SignatureText(const google::protobuf::RepeatedPtrField<v1::TensorSignature>& tensors) {
+  std::vector<std::string> parts;
+  for (const v1::TensorSignature& tensor : tensors) {
+    const std::string_view type = DataTypeName(static_cast<DataType>(tensor.type()));
+    parts.push_back(absl::StrCat(tensor.name(), " ", std::string(type), "[", absl::StrJoin(tensor.shape(), ", "), "]"));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+}  // namespace
+
+std::string ShortName(const std::string& name) { return name.substr(name.rfind('/') + 1); }
+
+std::string StateWord(v1::PipelineState state) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::PipelineState_Name(state), "PIPELINE_STATE_"));
+}
+
+std::string PlanText(const v1::Plan& plan, bool wide) {
+  Table table({{"STAGE", true},
+               {"DEVICE"},
+               {"LAYERS"},
+               {"FORWARD", true},
+               {"BACKWARD", true},
+               {"RECOMPUTE", true, true},
+               {"PARAMETERS", true},
+               {"OPTIMIZER", true, true},
+               {"PEAK ACTIVATIONS", true}});
+  for (const v1::StagePlan& stage : plan.stages()) {
+    table.Add({absl::StrCat(stage.stage()), stage.device(), LayersText(stage.layers(), wide),
+               Milliseconds(stage.forward_seconds()), Milliseconds(stage.backward_seconds()),
+               Milliseconds(stage.recompute_seconds()), BytesText(static_cast<double>(stage.parameter_bytes())),
+               BytesText(static_cast<double>(stage.optimizer_bytes())),
+               BytesText(static_cast<double>(stage.peak_activation_bytes()))});
+  }
+  return table.Text(wide) + "\n" +
+         absl::StrCat("Schedule  ", plan.schedule(), ", ", plan.micro_batches(), " micro-batches, checkpoint ",
+                      CheckpointWord(plan.checkpoint()), "\n", "Step      ", Milliseconds(plan.makespan_seconds()),
+                      " predicted\n", "Bubble    ", PercentText(plan.predicted_bubble()), " predicted, ",
+                      PercentText(plan.ideal_bubble()), " ideal\n");
+}
+
+std::string PipelineText(const v1::Pipeline& pipeline, bool wide) {
+  std::string text = absl::StrCat("Pipeline  ", ShortName(pipeline.name()), "  ", StateWord(pipeline.state()),
+                                  "  step ", pipeline.step(), "\n", "Model     ", pipeline.spec().model().name(), ", ",
+                                  CountText(pipeline.parameters()), " parameters\n", "Takes     ",
+                                  SignatureText(pipeline.signature().inputs()), "\n", "Gives     ",
+                                  SignatureText(pipeline.signature().outputs()), "\n", "Learns    ",
+                                  SignatureText(pipeline.signature().targets()), "\n");
+  if (wide) {
+    absl::StrAppend(&text, "Epoch     ", pipeline.epoch(), "\nState     ", pipeline.state_token(), "\nCreated   ",
+                    absl::FormatTime(FromMessage(pipeline.create_time()), absl::UTCTimeZone()), "\n");
+  }
+  if (pipeline.has_error()) {
+    const absl::Status error = StatusFromMessage(pipeline.error());
+    absl::StrAppend(&text, "Error     ", ReasonOf(error), ": ", error.message(), "\n");
+  }
+  return text + "\n" + PlanText(pipeline.plan(), wide);
+}
+
+std::string PipelineListText(const std::vector<v1::Pipeline>& pipelines, bool wide) {
+  if (pipelines.empty()) return "no pipelines\n";
+  Table table({{"PIPELINE"},
+               {"STATE"},
+               {"STEP", true},
+               {"MODEL"},
+               {"PARAMETERS", true},
+               {"STAGES", true},
+               {"SCHEDULE"},
+               {"MICRO-BATCHES", true},
+               {"CHECKPOINT", false, true},
+               {"BUBBLE PREDICTED", true, true},
+               {"IDEAL", true, true},
+               {"CREATED", false, true}});
+  for (const v1::Pipeline& pipeline : pipelines) {
+    table.Add({ShortName(pipeline.name()), StateWord(pipeline.state()), absl::StrCat(pipeline.step()),
+               pipeline.spec().model().name(), CountText(pipeline.parameters()),
+               absl::StrCat(pipeline.plan().stages_size()), pipeline.plan().schedule(),
+               absl::StrCat(pipeline.plan().micro_batches()), CheckpointWord(pipeline.plan().checkpoint()),
+               PercentText(pipeline.plan().predicted_bubble()), PercentText(pipeline.plan().ideal_bubble()),
+               absl::FormatTime(FromMessage(pipeline.create_time()), absl::UTCTimeZone())});
+  }
+  return table.Text(wide);
+}
+
+}  // namespace penstock

@@ -1,0 +1,27 @@
+#pragma once
+
+// Pipelines and plans for people.
+
+#include <string>
+#include <vector>
+
+#include "penstock/v1/pipeline.pb.h"
+
+namespace penstock {
+
+// The last part of a resource's name: pipelines/gpt -> gpt.
+std::string ShortName(const std::string& name);
+
+// "ready" of PIPELINE_STATE_READY.
+std::string StateWord(v1::PipelineState state);
+
+// The stages of a plan, with layers, costs and memory, and a line on schedule and bubbles.
+std::string PlanText(const v1::Plan& plan, bool wide);
+
+// A pipeline with its plan, signature and state.
+std::string PipelineText(const v1::Pipeline& pipeline, bool wide);
+
+// One line per pipeline.
+std::string PipelineListText(const std::vector<v1::Pipeline>& pipelines, bool wide);
+
+}  // namespace penstock

@@ -1,0 +1,129 @@
+#include "client/cli/safetensors_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/message_json.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own reader
+constexpr int kLengthBytes = 8;
+
+struct TypeName {
+  DataType type;
+  const char* name;
+};
+constexpr TypeName kTypeNames[] = {
+    {DataType::kBool, "BOOL"},  {DataType::kUint8, "U8"},   {DataType::kInt8, "I8"},    {DataType::kFp16, "F16"},
+    {DataType::kBf16, "BF16"},  {DataType::kInt16, "I16"},  {DataType::kUint16, "U16"}, {DataType::kFp32, "F32"},
+    {DataType::kInt32, "I32"},  {DataType::kUint32, "U32"}, {DataType::kFp64, "F64"},   {DataType::kInt64, "I64"},
+    {DataType::kUint64, "U64"},
+};
+
+const char* NameOfType(DataType type) {
+  for (const TypeName& entry : kTypeNames) {
+    if (entry.type == type) return entry.name;
+  }
+  return "U8";
+}
+
+std::optional<DataType> TypeOfName(const std::string& name) {
+  for (const TypeName& entry : kTypeNames) {
+    if (name == entry.name) return entry.type;
+  }
+  return std::nullopt;
+}
+
+absl::Status Broken(const std::string& what) { return UsageError("safetensors", what); }
+
+struct Entry {
+  TensorHeader header;
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+absl::StatusOr<Entry> ReadEntry(const std::string& name, const Json& json) {
+  const auto integers = [](const Json& list) {
+    return list.is_array() &&
+           std::all_of(list.begin(), list.end(), [](const Json& n) { return n.is_number_unsigned(); });
+  };
+  if (!json.is_object() || !json.contains("dtype") || !json["dtype"].is_string() || !json.contains("shape") ||
+      !integers(json["shape"]) || !json.contains("data_offsets") || !integers(json["data_offsets"]) ||
+      json["data_offsets"].size() != 2) {
+    return Broken(name + ": needs dtype, shape and data_offsets");
+  }
+  Entry entry;
+  const std::optional<DataType> type = TypeOfName(json["dtype"].get<std::string>());
+  if (!type.has_value()) return Broken(name + ": unknown dtype " + json["dtype"].get<std::string>());
+  entry.header = {name, *type, json["shape"].get<std::vector<int64_t>>(), 0};
+  entry.begin = json["data_offsets"][0].get<uint64_t>();
+  entry.end = json["data_offsets"][1].get<uint64_t>();
+  return entry;
+}
+
+}  // namespace
+
+std::string WriteSafetensors(std::span<const HostTensor> tensors, const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  uint64_t offset = 0;
+  for (const HostTensor& tensor : tensors) {
+    header[tensor.name()] = {{"dtype", NameOfType(tensor.header().type)},
+                             {"shape", tensor.header().shape},
+                             {"data_offsets", {offset, offset + tensor.bytes().size()}}};
+    offset += tensor.bytes().size();
+  }
+  std::string json = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+  json.append((kLengthBytes - json.size() % kLengthBytes) % kLengthBytes, ' ');
+  std::string file;
+  file.reserve(kLengthBytes + json.size() + offset);
+  uint64_t length = json.size();
+  for (int i = 0; i < kLengthBytes; ++i, length >>= 8) file += static_cast<char>(length & 0xff);
+  file += json;
+  for (const HostTensor& tensor : tensors) file += tensor.bytes();
+  return file;
+}
+
+absl::StatusOr<std::vector<HostTensor>> ReadSafetensors(std::string_view file) {
+  if (file.size() < kLengthBytes) return Broken("shorter than its header's length");
+  uint64_t length = 0;
+  for (int i = kLengthBytes - 1; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(file[i]);
+  if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
+    return Broken(absl::StrCat("a header of ", length, " bytes does not fit"));
+  }
+  const Json json = Json::parse(file.substr(kLengthBytes, length), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return Broken("the header is no JSON object");
+  const std::string_view data = file.substr(kLengthBytes + length);
+
+  std::vector<Entry> entries;
+  for (const auto& [name, value] : json.items()) {
+    if (name == "__metadata__") continue;
+    PENSTOCK_ASSIGN_OR_RETURN(Entry entry, ReadEntry(name, value));
+    if (entry.begin > entry.end || entry.end > data.size()) return Broken(name + ": data_offsets outside the file");
+    entries.push_back(std::move(entry));
+  }
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
+
+  std::vector<HostTensor> tensors;
+  uint64_t next = 0;
+  for (Entry& entry : entries) {
+    if (entry.begin != next) return Broken(entry.header.name + ": its bytes leave a gap or overlap");
+    next = entry.end;
+    const std::string name = entry.header.name;
+    absl::StatusOr<HostTensor> tensor =
+        HostTensor::FromBytes(std::move(entry.header), data.substr(entry.begin, entry.end - entry.begin));
+    if (!tensor.ok()) return Broken(name + ": " + std::string(tensor.status().message()));
+    tensors.push_back(*std::move(tensor));
+  }
+  if (next != data.size()) return Broken("bytes behind the last tensor");
+  return tensors;
+}
+
+}  // namespace penstock

@@ -1,0 +1,85 @@
+#include "client/cli/session.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "client/cli/exit_code.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+
+Clock* Session::clock() const { return world_.clock != nullptr ? world_.clock : RealClock(); }
+
+absl::StatusOr<std::unique_ptr<PipelineClient>> Session::NewClient(absl::Duration patience) const {
+  ClientOptions options;
+  options.address = options_.server;
+  options.caller = options_.caller;
+  options.call_deadline = absl::Seconds(options_.timeout_seconds);
+  options.retry.give_up_after = patience;
+  options.channel = world_.channel;
+  options.clock = world_.clock;
+  return PipelineClient::Create(std::move(options));
+}
+
+absl::StatusOr<PipelineClient*> Session::Client(absl::Duration patience) {
+  absl::MutexLock lock(&mu_);
+  if (client_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<PipelineClient>> client = NewClient(patience);
+    if (!client.ok()) return UsageError("--server", std::string(client.status().message()));
+    client_ = *std::move(client);
+    if (cancelled_) client_->CancelCalls();
+  }
+  return client_.get();
+}
+
+absl::StatusOr<std::unique_ptr<PipelineClient>> Session::LastClient() const { return NewClient(absl::ZeroDuration()); }
+
+void Session::CancelCalls() {
+  absl::MutexLock lock(&mu_);
+  cancelled_ = true;
+  if (client_ != nullptr) client_->CancelCalls();
+}
+
+bool Session::cancelled() const {
+  absl::MutexLock lock(&mu_);
+  return cancelled_;
+}
+
+absl::Status Session::Confirm(bool yes, const std::string& question) {
+  if (yes) return absl::OkStatus();
+  if (!in_is_terminal()) return UsageError("--yes", "needed where nobody can be asked: " + question);
+  err() << question << " [y/N] " << std::flush;
+  std::string answer;
+  std::getline(in(), answer);
+  if (answer == "y" || answer == "Y" || answer == "yes") return absl::OkStatus();
+  return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "not confirmed, nothing was changed");
+}
+
+absl::StatusOr<std::string> Session::ReadFile(const std::string& path) {
+  if (path == "-") return std::string(std::istreambuf_iterator<char>(in()), {});
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return UsageError(path, std::string("cannot be read: ") + std::strerror(errno));
+  std::string bytes(std::istreambuf_iterator<char>(file), {});
+  if (file.bad()) return UsageError(path, "cannot be read");
+  return bytes;
+}
+
+absl::Status Session::WriteFile(const std::string& path, std::string_view bytes) {
+  if (path == "-") {
+    out().write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    out().flush();
+    return absl::OkStatus();
+  }
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file) return UsageError(path, std::string("cannot be written: ") + std::strerror(errno));
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

@@ -1,0 +1,102 @@
+#pragma once
+
+// What a command has at hand: global options, streams, the client.
+
+#include <istream>
+#include <memory>
+#include <ostream>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/cli/output.h"
+#include "client/lib/pipeline_client.h"
+
+namespace penstock {
+
+class Clock;
+
+// Options that every command takes.
+struct GlobalOptions {
+  std::string server = "127.0.0.1:8470";
+  std::string caller;
+  std::string request_id;  // repeats a lost call
+  OutputFormat output = OutputFormat::kTable;
+  bool no_color = false;
+  bool grpc_exit_codes = false;
+  double timeout_seconds = 60;
+};
+
+// The world of one run of the command line.
+struct CommandWorld {
+  std::istream* in = nullptr;
+  std::ostream* out = nullptr;
+  std::ostream* err = nullptr;
+  bool in_is_terminal = false;
+  bool out_is_terminal = false;
+  bool err_is_terminal = false;
+
+  // Usually only tests set these.
+  std::shared_ptr<grpc::Channel> channel;
+  Clock* clock = nullptr;  // null: the machine's
+};
+
+// One command's surroundings.
+//
+// Owns:      the client, made at the first use.
+// Threads:   the command's own, but CancelCalls(), which may come from any.
+class Session {
+ public:
+  Session(const GlobalOptions& options, const CommandWorld& world) : options_(options), world_(world) {}
+
+  const GlobalOptions& options() const { return options_; }
+  std::istream& in() { return *world_.in; }
+  std::ostream& out() { return *world_.out; }
+  std::ostream& err() { return *world_.err; }
+  bool in_is_terminal() const { return world_.in_is_terminal; }
+  bool out_is_terminal() const { return world_.out_is_terminal; }
+  bool err_is_terminal() const { return world_.err_is_terminal; }
+  Clock* clock() const;
+
+  // The client; `patience` is how long it tries to reach a daemon that does not answer, set by the first use.
+  absl::StatusOr<PipelineClient*> Client(absl::Duration patience = absl::Seconds(2)) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // A client for the last duties after an interrupt, which ended all calls of the other one.
+  absl::StatusOr<std::unique_ptr<PipelineClient>> LastClient() const;
+
+  void CancelCalls() ABSL_LOCKS_EXCLUDED(mu_);
+  bool cancelled() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  void Print(const Document& document) { penstock::Print(document, options_.output, out()); }
+
+  // A line for people on stderr: what changed, the next useful command.
+  void Say(const std::string& line) { err() << line << "\n" << std::flush; }
+
+  // Asks on a terminal; elsewhere --yes is demanded. OK: go on.
+  absl::Status Confirm(bool yes, const std::string& question);
+
+  // The whole of a file; "-" is stdin.
+  absl::StatusOr<std::string> ReadFile(const std::string& path);
+  // "-" is stdout.
+  absl::Status WriteFile(const std::string& path, std::string_view bytes);
+
+  // Some names of a batch failed; told by the exit code.
+  void set_partial() { partial_ = true; }
+  bool partial() const { return partial_; }
+
+ private:
+  absl::StatusOr<std::unique_ptr<PipelineClient>> NewClient(absl::Duration patience) const;
+
+  const GlobalOptions options_;
+  const CommandWorld world_;
+  bool partial_ = false;
+
+  mutable absl::Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<PipelineClient> client_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace penstock

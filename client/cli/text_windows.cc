@@ -1,0 +1,59 @@
+#include "client/cli/text_windows.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/exit_code.h"
+#include "engine/base/check.h"
+
+namespace penstock {
+namespace {
+
+// SplitMix64's finaliser: every bit of the key reaches every bit of the answer.
+uint64_t Mix(uint64_t key) {
+  key += 0x9e3779b97f4a7c15;
+  key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9;
+  key = (key ^ (key >> 27)) * 0x94d049bb133111eb;
+  return key ^ (key >> 31);
+}
+
+HostTensor Integers(std::string name, std::vector<int64_t> shape, const std::vector<int64_t>& values) {
+  auto tensor = HostTensor::FromValues<int64_t>(std::move(name), std::move(shape), values);
+  PENSTOCK_CHECK(tensor.ok());
+  return *std::move(tensor);
+}
+
+}  // namespace
+
+absl::StatusOr<TextWindows> TextWindows::Create(std::string text, int64_t sequence, uint64_t seed) {
+  if (static_cast<int64_t>(text.size()) < sequence + 2) {
+    return UsageError("--text", absl::StrCat("needs more than ", sequence + 1, " bytes, has ", text.size()));
+  }
+  return TextWindows(std::move(text), sequence, seed);
+}
+
+TextWindows::Batch TextWindows::BatchOf(int64_t step, int64_t rows) const {
+  const uint64_t places = text_.size() - static_cast<uint64_t>(sequence_);
+  std::vector<int64_t> inputs;
+  std::vector<int64_t> targets;
+  inputs.reserve(rows * sequence_);
+  targets.reserve(rows * sequence_);
+  for (int64_t row = 0; row < rows; ++row) {
+    const uint64_t key = Mix(Mix(Mix(seed_) ^ static_cast<uint64_t>(step)) ^ static_cast<uint64_t>(row));
+    const char* window = text_.data() + key % places;
+    for (int64_t i = 0; i < sequence_; ++i) {
+      inputs.push_back(static_cast<uint8_t>(window[i]));
+      targets.push_back(static_cast<uint8_t>(window[i + 1]));
+    }
+  }
+  return {Integers("inputs", {rows, sequence_}, inputs), Integers("targets", {rows, sequence_}, targets)};
+}
+
+HostTensor BytesAsTensor(std::string name, std::string_view bytes) {
+  std::vector<int64_t> values;
+  values.reserve(bytes.size());
+  for (char byte : bytes) values.push_back(static_cast<uint8_t>(byte));
+  return Integers(std::move(name), {1, static_cast<int64_t>(values.size())}, values);
+}
+
+}  // namespace penstock
