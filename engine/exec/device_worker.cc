@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
-#include "engine/device/device_threads.h"
+#include "engine/device/device.h"
 
 namespace penstock {
 namespace {
@@ -22,7 +22,7 @@ DeviceWorker::DeviceWorker(const Device& device, bool threaded) : device_(device
   thread_ = std::make_unique<Thread>(
       name,
       [this] {
-        UseIntraOpThreads(static_cast<int>(device_.cores.size()));
+        UseCores(device_);
         Loop();
       },
       device_.cores);

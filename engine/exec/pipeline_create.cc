@@ -13,6 +13,7 @@
 #include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
+#include "engine/model/model_signature.h"
 #include "engine/plan/planner.h"
 
 namespace penstock {
@@ -66,12 +67,10 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   std::vector<LayerSpec> layer_specs;
   PENSTOCK_ASSIGN_OR_RETURN(parts.plan, Draft(spec, options, layer_specs));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(layer_specs, spec.seed));
-  parts.signature.inputs = layers.front().layer->InputSignature();
-  parts.signature.outputs = layers.back().layer->OutputSignature();
   if (!spec.loss.name.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(parts.loss, MakeLoss(spec.loss));
-    parts.signature.targets.push_back(parts.loss->Target(parts.signature.outputs.at(0)));
   }
+  PENSTOCK_ASSIGN_OR_RETURN(parts.signature, SignatureOf(layers, parts.loss.get()));
   const int stages = static_cast<int>(parts.plan.stages.size());
   auto next = layers.begin();
   for (int s = 0; s < stages; ++s) {

@@ -17,7 +17,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/thread.h"
-#include "engine/device/device_threads.h"
+#include "engine/device/device.h"
 #include "engine/device/torch_status.h"
 #include "engine/tensor/codec.h"
 
@@ -159,7 +159,7 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerS
       threads.push_back(std::make_unique<Thread>(
           absl::StrCat("ps-profile-", d),
           [&, d] {
-            UseIntraOpThreads(static_cast<int>(devices[d].cores.size()));
+            UseCores(devices[d]);
             measured[d] = ProfileOnThisThread(layers, options, clock);
           },
           devices[d].cores));

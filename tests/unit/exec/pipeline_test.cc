@@ -1,0 +1,345 @@
+#include "engine/exec/pipeline.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "absl/synchronization/notification.h"
+#include "engine/base/error.h"
+#include "engine/base/thread.h"
+#include "engine/exec/device_pool.h"
+#include "engine/observe/metrics.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kWidth = 8;
+
+PipelineSpec Mlp(int stages, int micro_batches, CheckpointMode checkpoint, const std::string& kind = "1f1b") {
+  PipelineSpec spec;
+  spec.model = {"mlp", {{"layers", int64_t{4}}, {"width", kWidth}}, {}};
+  spec.cut.stages = stages;
+  spec.schedule = {kind, micro_batches, checkpoint};
+  spec.optimizer.name = "sgd";
+  spec.optimizer.options = {{"learning_rate", 0.1}};
+  spec.loss.name = "mean_squared_error";
+  spec.seed = 7;
+  return spec;
+}
+
+std::vector<Device> TwoDevices() { return {{"cpu:0", {0}, 0}, {"cpu:1", {1}, 0}}; }
+
+ContributionRequest Batch(int64_t rows) {
+  ContributionRequest request;
+  request.inputs = {{"input", at::randn({rows, kWidth})}};
+  request.target = at::randn({rows, kWidth});
+  return request;
+}
+
+// A pipeline in serial mode that notes its actions and fails where it is told to.
+class SerialPipeline : public ::testing::Test {
+ protected:
+  std::unique_ptr<Pipeline> Make(const PipelineSpec& spec) {
+    Pipeline::Options options;
+    options.devices = &pool_;
+    options.profile = {.rows = 2, .repeats = 1};
+    options.before_action = [this](const Action& action) {
+      log_.push_back(ToString(action));
+      if (ToString(action) == break_at_) throw std::runtime_error("a layer broke\nwith a stack");
+    };
+    options.metrics = [this](const Plan& plan) {
+      std::vector<LaneDescription> lanes(plan.stages.size());
+      for (size_t s = 0; s < lanes.size(); ++s) lanes[s].stage = static_cast<int>(s);
+      metrics_ = std::make_shared<PipelineMetrics>(RealClock(), "test", lanes, ScheduleDescription());
+      return metrics_;
+    };
+    auto pipeline = Pipeline::Create(spec, options);
+    EXPECT_TRUE(pipeline.ok()) << pipeline.status();
+    return pipeline.ok() ? *std::move(pipeline) : nullptr;
+  }
+
+  bool SameState(const NamedTensors& a, const NamedTensors& b) {
+    if (a.size() != b.size()) return false;
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (a[i].name != b[i].name || !at::equal(a[i].tensor, b[i].tensor)) return false;
+    }
+    return true;
+  }
+
+  DevicePool pool_{TwoDevices(), DevicePool::Mode::kSerial};
+  std::vector<std::string> log_;
+  std::string break_at_;
+  std::shared_ptr<PipelineMetrics> metrics_;
+};
+
+TEST_F(SerialPipeline, RecomputesEachCheckpointedMicroBatchBeforeItsGradient) {
+  auto pipeline = Make(Mlp(1, 2, CheckpointMode::kAlways, "gpipe"));
+  ASSERT_TRUE(pipeline->TrainStep(Batch(4), {}).ok());
+  // The two OPT are its halves: norms, then the step.
+  EXPECT_THAT(log_, ElementsAre("0F0", "0F1", "0R0", "0B0", "0R1", "0B1", "0OPT", "0OPT"));
+}
+
+TEST_F(SerialPipeline, ExemptsTheLastOfTheRealMicroBatches) {
+  auto pipeline = Make(Mlp(1, 4, CheckpointMode::kExceptLast, "gpipe"));
+  ASSERT_TRUE(pipeline->ForwardBackward(Batch(6)).ok());  // 2, 2, 2 rows: three micro-batches, not four
+  EXPECT_THAT(log_, ElementsAre("0F0", "0F1", "0F2", "0R0", "0B0", "0R1", "0B1", "0B2"));
+}
+
+TEST_F(SerialPipeline, NamesThePlaceOfTheFirstErrorAndStartsNothingLater) {
+  auto pipeline = Make(Mlp(4, 3, CheckpointMode::kNever, "gpipe"));
+  const NamedTensors before = pipeline->ExportState(true);
+  break_at_ = "3F0";
+  absl::Status status = pipeline->TrainStep(Batch(3), {}).status();
+  EXPECT_EQ(ValuesOf(status)["stage"], "3");
+  EXPECT_EQ(ValuesOf(status)["micro_batch"], "0");
+  EXPECT_EQ(ValuesOf(status)["action"], "3F0");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("stage 3, micro-batch 0, action 3F0"));
+  EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("stack")));
+  EXPECT_EQ(log_.back(), "3F0");
+  EXPECT_EQ(pipeline->step(), 0);
+  EXPECT_TRUE(SameState(before, pipeline->ExportState(true)));
+  break_at_.clear();
+  EXPECT_TRUE(pipeline->TrainStep(Batch(3), {}).ok());
+  EXPECT_EQ(pipeline->step(), 1);
+}
+
+TEST_F(SerialPipeline, UndoesAFailedContributionAndKeepsTheOnesBefore) {
+  auto one = Make(Mlp(2, 2, CheckpointMode::kNever));
+  auto two = Make(Mlp(2, 2, CheckpointMode::kNever));
+  ContributionRequest first = Batch(4);
+  ContributionRequest second = Batch(4);
+  first.total_rows = second.total_rows = 8;
+  ASSERT_TRUE(one->ForwardBackward(first).ok());
+  ASSERT_TRUE(two->ForwardBackward(first).ok());
+  break_at_ = "0B1";  // after others have added to the gradients
+  EXPECT_FALSE(two->ForwardBackward(second).ok());
+  break_at_.clear();
+  ASSERT_TRUE(one->ForwardBackward(second).ok());
+  ASSERT_TRUE(two->ForwardBackward(second).ok());
+  ASSERT_TRUE(one->OptimizerStep({}).ok());
+  ASSERT_TRUE(two->OptimizerStep({}).ok());
+  EXPECT_TRUE(SameState(one->ExportState(true), two->ExportState(true)));
+}
+
+TEST_F(SerialPipeline, ContributionsEqualOneStepWithTheSameMicroBatches) {
+  auto parts = Make(Mlp(2, 2, CheckpointMode::kAlways));
+  auto whole = Make(Mlp(2, 4, CheckpointMode::kAlways));
+  ContributionRequest all = Batch(8);
+  for (int half = 0; half < 2; ++half) {
+    ContributionRequest part;
+    part.inputs = {{"input", all.inputs[0].tensor.narrow(0, half * 4, 4)}};
+    part.target = all.target.narrow(0, half * 4, 4);
+    part.total_rows = 8;
+    ASSERT_TRUE(parts->ForwardBackward(part).ok());
+  }
+  auto stepped = parts->OptimizerStep({});
+  auto trained = whole->TrainStep(all, {});
+  ASSERT_TRUE(stepped.ok());
+  ASSERT_TRUE(trained.ok());
+  EXPECT_EQ(stepped->gradient_norm, trained->gradient_norm);
+  EXPECT_TRUE(SameState(parts->ExportState(true), whole->ExportState(true)));
+}
+
+TEST_F(SerialPipeline, AppliesNothingWhenTheLossIsNotFinite) {
+  auto pipeline = Make(Mlp(2, 2, CheckpointMode::kExceptLast));
+  const NamedTensors before = pipeline->ExportState(true);
+  ContributionRequest bad = Batch(4);
+  bad.target = at::full({4, kWidth}, std::numeric_limits<float>::quiet_NaN());
+  auto outcome = pipeline->TrainStep(bad, {});
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->applied, false);
+  EXPECT_EQ(outcome->step, 0);
+  EXPECT_TRUE(SameState(before, pipeline->ExportState(true)));
+  auto good = pipeline->TrainStep(Batch(4), {});
+  ASSERT_TRUE(good.ok());
+  EXPECT_EQ(good->applied, true);
+}
+
+TEST_F(SerialPipeline, ForwardThenBackwardAddsTheSameGradients) {
+  auto apart = Make(Mlp(2, 2, CheckpointMode::kAlways));
+  auto whole = Make(Mlp(2, 2, CheckpointMode::kAlways));
+  ContributionRequest batch = Batch(4);
+  auto forward = apart->Forward({.inputs = batch.inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  // d mean((y - t)^2) / dy of each micro-batch's mean, weighted by its half of the rows.
+  const at::Tensor gradient = (forward->outputs[0].tensor - batch.target) * (2.0 / (2 * kWidth)) * 0.5;
+  ASSERT_TRUE(apart->Backward(forward->graph, {{"output", gradient}}, /*retain_graph=*/false).ok());
+  EXPECT_EQ(ReasonOf(apart->Backward(forward->graph, {{"output", gradient}}, false).status()), "GRAPH_CONSUMED");
+  ASSERT_TRUE(apart->OptimizerStep({}).ok());
+  ASSERT_TRUE(whole->TrainStep(batch, {}).ok());
+  const NamedTensors a = apart->ExportState(false);
+  const NamedTensors b = whole->ExportState(false);
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::allclose(a[i].tensor, b[i].tensor, 1e-5, 1e-7)) << a[i].name;
+}
+
+TEST_F(SerialPipeline, RetainedGraphGoesBackwardTwiceWithEqualGradients) {
+  for (CheckpointMode mode : {CheckpointMode::kNever, CheckpointMode::kAlways}) {
+    auto twice = Make(Mlp(2, 2, mode));
+    auto once = Make(Mlp(2, 2, mode));
+    const ContributionRequest batch = Batch(4);
+    const at::Tensor gradient = at::randn({4, kWidth});
+    auto a = twice->Forward({.inputs = batch.inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
+    ASSERT_TRUE(twice->Backward(a->graph, {{"output", gradient}}, true).ok());
+    ASSERT_TRUE(twice->Backward(a->graph, {{"output", gradient}}, false).ok());
+    auto b = once->Forward({.inputs = batch.inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
+    ASSERT_TRUE(once->Backward(b->graph, {{"output", gradient * 2}}, false).ok());
+    auto norm_twice = twice->OptimizerStep({});
+    auto norm_once = once->OptimizerStep({});
+    EXPECT_NEAR(*norm_twice->gradient_norm, *norm_once->gradient_norm, 1e-5 * *norm_once->gradient_norm);
+  }
+}
+
+TEST_F(SerialPipeline, AStaleGraphIsRefusedByName) {
+  auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
+  auto forward = pipeline->Forward({.inputs = Batch(4).inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
+  ASSERT_TRUE(pipeline->TrainStep(Batch(4), {}).ok());
+  EXPECT_EQ(ReasonOf(pipeline->Backward(forward->graph, {{"output", at::zeros({4, kWidth})}}, false).status()),
+            "GRAPH_STALE");
+}
+
+TEST_F(SerialPipeline, RefusesInputsThatDoNotMatchNamingFieldAndValue) {
+  auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
+  struct Case {
+    NamedTensors inputs;
+    std::string field;
+    std::string value;
+  };
+  const at::Tensor good = at::zeros({2, kWidth});
+  const std::vector<Case> cases = {
+      {{{"other", good}}, "inputs[0].name", "other"},
+      {{{"input", good}, {"input", good}}, "inputs[1].name", "input"},
+      {{}, "inputs", "0 tensors"},
+      {{{"input", at::zeros({2, kWidth + 1})}}, "inputs[0].shape", "[2, 9]"},
+      {{{"input", at::zeros({kWidth})}}, "inputs[0].shape", "[8]"},
+      {{{"input", at::zeros({0, kWidth})}}, "inputs[0].shape", "[0, 8]"},
+      {{{"input", good.to(at::kDouble)}}, "inputs[0].type", "FP64"},
+  };
+  for (const Case& one : cases) {
+    ContributionRequest request;
+    request.inputs = one.inputs;
+    request.target = good;
+    absl::Status status = pipeline->TrainStep(request, {}).status();
+    EXPECT_EQ(ReasonOf(status), "TENSOR_SIGNATURE") << status;
+    EXPECT_EQ(ValuesOf(status)["field"], one.field) << status;
+    EXPECT_EQ(ValuesOf(status)["value"], one.value) << status;
+  }
+  ContributionRequest request = Batch(4);
+  request.micro_batches = 0;
+  EXPECT_EQ(ValuesOf(pipeline->TrainStep(request, {}).status())["value"], "0");
+  request.micro_batches = -3;
+  EXPECT_EQ(ValuesOf(pipeline->TrainStep(request, {}).status())["value"], "-3");
+  request = Batch(4);
+  request.total_rows = 3;
+  EXPECT_EQ(ValuesOf(pipeline->ForwardBackward(request).status())["field"], "total_rows");
+  EXPECT_TRUE(log_.empty());
+}
+
+TEST_F(SerialPipeline, CancelStopsBeforeTheNextActionAndAddsNothing) {
+  auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
+  ContributionRequest request = Batch(4);
+  request.cancel = std::make_shared<CancelToken>();
+  request.cancel->Cancel();
+  EXPECT_EQ(ReasonOf(pipeline->ForwardBackward(request).status()), "WORK_CANCELLED");
+  EXPECT_TRUE(log_.empty());
+  EXPECT_FALSE(pipeline->accumulating());
+}
+
+TEST_F(SerialPipeline, StateGoesOutAndInAndAMisfitIsNamed) {
+  auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
+  NamedTensors state = pipeline->ExportState(true);
+  ASSERT_TRUE(pipeline->TrainStep(Batch(4), {}).ok());
+  EXPECT_FALSE(SameState(state, pipeline->ExportState(true)));
+  ASSERT_TRUE(pipeline->ImportState(state, 0).ok());
+  EXPECT_TRUE(SameState(state, pipeline->ExportState(true)));
+  EXPECT_EQ(pipeline->step(), 0);
+
+  NamedTensors wrong = state;
+  wrong[1].tensor = at::zeros({3});
+  absl::Status status = pipeline->ImportState(wrong, 0);
+  EXPECT_EQ(ReasonOf(status), "MODEL_MISMATCH");
+  EXPECT_EQ(ValuesOf(status)["field"], wrong[1].name);
+  wrong = state;
+  wrong.push_back({"stranger", at::zeros({1})});
+  EXPECT_EQ(ValuesOf(pipeline->ImportState(wrong, 0))["field"], "stranger");
+  wrong = state;
+  wrong.pop_back();
+  EXPECT_EQ(ReasonOf(pipeline->ImportState(wrong, 0)), "MODEL_MISMATCH");
+  EXPECT_TRUE(SameState(state, pipeline->ExportState(true)));
+}
+
+TEST_F(SerialPipeline, LanesLeaveTheStepAndTheirTimeIsConserved) {
+  auto pipeline = Make(Mlp(2, 4, CheckpointMode::kAlways));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(Batch(8), {}).ok());
+  for (int stage = 0; stage < 2; ++stage) {
+    const StateTimes times = metrics_->lane(stage).state.Snapshot();
+    EXPECT_EQ(times.state, StageState::kNoWork);
+    int64_t sum = 0;
+    for (int64_t nanos : times.nanos) sum += nanos;
+    EXPECT_EQ(sum, times.Total());
+    EXPECT_GT(times[StageState::kRecompute], 0);
+    EXPECT_GT(times[StageState::kOptimizer], 0);
+    EXPECT_EQ(metrics_->lane(stage).phases[Phase::kForward].Snapshot().count(), 3 * 4);
+    EXPECT_EQ(metrics_->lane(stage).phases[Phase::kRecompute].Snapshot().count(), 3 * 4);
+    EXPECT_EQ(metrics_->lane(stage).inflight_microbatches.value(), 0);
+  }
+}
+
+TEST(ThreadedPipeline, InfersWhileItTrainsOnWeightsOfOneStep) {
+  DevicePool pool(TwoDevices(), DevicePool::Mode::kThreads);
+  auto made = Pipeline::Create(Mlp(2, 4, CheckpointMode::kExceptLast), {.devices = &pool, .clock = nullptr,
+                                                                        .profile = {.rows = 2, .repeats = 1},
+                                                                        .before_action = {}, .metrics = {}});
+  ASSERT_TRUE(made.ok()) << made.status();
+  Pipeline& pipeline = **made;
+  const NamedTensors input = {{"input", at::randn({4, kWidth})}};
+  const auto infer = [&](absl::Notification& done, absl::StatusOr<ForwardOutcome>& answer) {
+    pipeline.InferAsync({.inputs = input, .micro_batches = 2, .outputs = {}, .cancel = nullptr},
+                        [&](absl::StatusOr<ForwardOutcome> outcome) {
+                          answer = std::move(outcome);
+                          done.Notify();
+                        });
+  };
+  // Outputs of every step's weights, one at a time.
+  std::vector<ContributionRequest> batches;
+  for (int i = 0; i < 30; ++i) batches.push_back(Batch(8));
+  const NamedTensors start = pipeline.ExportState(true);
+  std::vector<at::Tensor> expected;
+  for (int step = 0; step <= 30; ++step) {
+    absl::Notification done;
+    absl::StatusOr<ForwardOutcome> answer;
+    infer(done, answer);
+    done.WaitForNotification();
+    ASSERT_TRUE(answer.ok());
+    expected.push_back(answer->outputs[0].tensor);
+    if (step < 30) {
+      ASSERT_TRUE(pipeline.TrainStep(batches[step], {}).ok());
+    }
+  }
+  // The same training again, with inference thrown in at any time.
+  ASSERT_TRUE(pipeline.ImportState(start, 0).ok());
+  std::vector<absl::Notification> done(120);
+  std::vector<absl::StatusOr<ForwardOutcome>> answers(120);
+  {
+    Thread client("client", [&] {
+      for (int i = 0; i < 120; ++i) {
+        infer(done[i], answers[i]);
+        done[i].WaitForNotification();
+      }
+    });
+    for (int step = 0; step < 30; ++step) ASSERT_TRUE(pipeline.TrainStep(batches[step], {}).ok());
+  }
+  for (const auto& answer : answers) {
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_TRUE(at::equal(answer->outputs[0].tensor, expected.at(answer->step))) << "step " << answer->step;
+  }
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,109 @@
+#include "engine/plan/planner.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/base/error.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+std::vector<LayerProfile> EqualLayers(int count) {
+  LayerProfile layer;
+  layer.forward_seconds = 0.001;
+  layer.backward_seconds = 0.002;
+  layer.output_bytes = kMiB;
+  layer.stash_bytes = 4 * kMiB;
+  layer.parameter_bytes = 10 * kMiB;
+  return std::vector<LayerProfile>(count, layer);
+}
+
+PlanRequest Request(int layers, int devices) {
+  PlanRequest request;
+  for (int i = 0; i < layers; ++i) request.layers.push_back({"linear", "layer" + std::to_string(i), {}});
+  for (int d = 0; d < devices; ++d) request.devices.push_back({"cpu:" + std::to_string(d), {d}, 0});
+  request.schedule = {"1f1b", 8, CheckpointMode::kNever};
+  return request;
+}
+
+TEST(Planner, CutsEvenlyAndPredictsTheTextbookBubble) {
+  auto plan = PlanFromProfile(Request(4, 2), EqualLayers(4));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->stages.size(), 2);
+  EXPECT_EQ(plan->stages[0].layers.size(), 2);
+  EXPECT_EQ(plan->stages[1].first_layer, 2);
+  EXPECT_EQ(plan->stages[1].device, "cpu:1");
+  EXPECT_DOUBLE_EQ(plan->ideal_bubble, 1.0 / 9);
+  EXPECT_NEAR(plan->predicted_bubble, 1.0 / 9, 1e-9);
+  EXPECT_NEAR(plan->makespan_seconds, 9 * 0.006, 1e-9);
+  EXPECT_EQ(plan->stages[0].input_bytes, 0);
+  EXPECT_EQ(plan->stages[1].input_bytes, kMiB);
+  // 1F1B: stage 0 holds two micro-batches, stage 1 one.
+  EXPECT_EQ(plan->stages[0].peak_activation_bytes, 2 * 2 * 4 * kMiB);
+  EXPECT_EQ(plan->stages[1].peak_activation_bytes, 1 * 2 * 4 * kMiB);
+}
+
+TEST(Planner, PutsStagesOnDevicesInTurn) {
+  PlanRequest request = Request(4, 2);
+  request.cut.stages = 4;
+  auto plan = PlanFromProfile(request, EqualLayers(4));
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->stages[2].device, "cpu:0");
+  EXPECT_EQ(plan->stages[3].device, "cpu:1");
+}
+
+TEST(Planner, SaysTheAncestorsSentencesOfABadBalance) {
+  PlanRequest request = Request(4, 2);
+  request.cut.balance = {2, 3};
+  absl::Status status = PlanFromProfile(request, EqualLayers(4)).status();
+  EXPECT_EQ(ReasonOf(status), "SPEC_INVALID");
+  EXPECT_NE(std::string(status.message()).find("module and sum of balance have different length (module: 4, sum of balance: 5)"),
+            std::string::npos);
+  EXPECT_EQ(ValuesOf(status)["value"], "[2, 3]");
+  request.cut.balance = {4, 0};
+  EXPECT_NE(std::string(PlanFromProfile(request, EqualLayers(4)).status().message())
+                .find("all balance numbers must be positive integer"),
+            std::string::npos);
+}
+
+TEST(Planner, NamesTheFieldOfABadSchedule) {
+  PlanRequest request = Request(4, 2);
+  request.schedule.kind = "forward-only";
+  EXPECT_EQ(ValuesOf(PlanFromProfile(request, EqualLayers(4)).status())["field"], "spec.schedule.kind");
+  request.schedule.kind = "1f1b";
+  for (int bad : {0, -1, 1 << 20}) {
+    request.schedule.micro_batches = bad;
+    EXPECT_EQ(ValuesOf(PlanFromProfile(request, EqualLayers(4)).status())["field"], "spec.schedule.micro_batches");
+  }
+}
+
+TEST(Planner, RefusesWhatDoesNotFitNamingDeviceAndLargestClass) {
+  PlanRequest request = Request(4, 2);
+  request.devices[1].memory_limit_bytes = 50 * kMiB;  // needs 20 + 20 + 40 of state alone
+  absl::Status status = PlanFromProfile(request, EqualLayers(4)).status();
+  EXPECT_EQ(ReasonOf(status), "PLAN_DOES_NOT_FIT");
+  EXPECT_EQ(ValuesOf(status)["device"], "cpu:1");
+  EXPECT_NE(std::string(status.message()).find("optimizer state"), std::string::npos);
+  request.devices[1].memory_limit_bytes = 100 * kMiB;
+  EXPECT_TRUE(PlanFromProfile(request, EqualLayers(4)).ok());
+}
+
+TEST(Planner, ProfilesARealModelAndCutsItByTime) {
+  PlanRequest request = Request(0, 2);
+  auto layers = ExpandModel({"mlp", {{"layers", int64_t{4}}, {"width", int64_t{64}}}, {}});
+  ASSERT_TRUE(layers.ok()) << layers.status();
+  request.layers = *layers;
+  auto plan = MakePlan(request, {.rows = 4, .repeats = 2}, RealClock());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->stages.size(), 2);
+  for (const StagePlan& stage : plan->stages) {
+    EXPECT_GT(stage.forward_seconds, 0);
+    EXPECT_GT(stage.backward_seconds, 0);
+    EXPECT_GT(stage.stash_bytes, 0);
+    EXPECT_GT(stage.parameter_bytes, 0);
+  }
+}
+
+}  // namespace
+}  // namespace penstock
