@@ -19,7 +19,8 @@ function(penstock_library room)
 endfunction()
 
 # penstock_test(name SOURCES a_test.cc ... DEPENDS ... [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT A=1 ...])
-# Declares a GoogleTest program and registers it with ctest as one test.
+# Declares a GoogleTest program and registers it with ctest as one test. Without LABELS its label is the kind of test, the
+# folder below tests/.
 function(penstock_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT PENSTOCK_TESTS)
@@ -33,6 +34,10 @@ function(penstock_test name)
   endforeach()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
+  endif()
+  if(NOT arg_LABELS)
+    file(RELATIVE_PATH folder "${CMAKE_SOURCE_DIR}/tests" "${CMAKE_CURRENT_SOURCE_DIR}")
+    string(REGEX MATCH "^[^/]+" arg_LABELS "${folder}")
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} GTest::gmock GTest::gtest_main penstock_warnings)

@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 #include <limits>
-#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "engine/base/thread.h"
@@ -37,11 +37,10 @@ int NoRace() {
   return ++shared;
 }
 
-int UseAfterFree() {
-  auto number = std::make_unique<volatile int>(1);
-  volatile int* gone = number.get();
-  number.reset();
-  return *gone;
+int Overrun() {
+  const std::vector<int> numbers(3);
+  volatile size_t past_the_end = numbers.size();
+  return numbers.data()[past_the_end];
 }
 
 int Overflow() {
@@ -57,7 +56,7 @@ int main(int count, char** arguments) {
   volatile int result = -1;
   if (fault == "race") result = penstock::Race();
   if (fault == "no-race") result = penstock::NoRace();
-  if (fault == "use-after-free") result = penstock::UseAfterFree();
+  if (fault == "overrun") result = penstock::Overrun();
   if (fault == "overflow") result = penstock::Overflow();
   return result == -1 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
