@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, overload
 
@@ -29,7 +28,8 @@ class Pipeline(PipelineResource):
 
     Every work call takes:
         wait: ``True`` answers what the work gave and releases its handle; ``False`` answers the handle at once.
-        timeout: seconds to wait; ``None`` as long as it takes. ``TimeoutError`` leaves the work running.
+        timeout: seconds to wait; ``None`` as long as it takes. After a ``TimeoutError`` training goes on, and inference
+            that nobody waits for is cancelled.
         lease: seconds that results are kept without renewal; 0 is the daemon's default.
         inputs: one array, handle or (handle, tensor) if the model has one input, else a mapping by name. The first
             dimension is the batch, rows; all inputs have as many rows. Large arrays are uploaded first.
@@ -447,9 +447,8 @@ class Pipeline(PipelineResource):
         handle = OutcomeHandle(self._connection, outcome, kept)
         if not wait:
             return handle
-        result = handle.result(timeout)
-        handle.release()
-        return dataclasses.replace(result, outputs=kept)
+        with handle:
+            return handle.result(timeout)
 
 
 def _wait(wait: bool, timeout: float | None) -> float:
