@@ -288,6 +288,7 @@ class TextTest(TreeTest):
             "engine/x/f.h": "#define LOG(x) x",
             "engine/x/g.cc": "#include <torch/torch.h>",
             "engine/x/h.cc": "using namespace std;",
+            "engine/x/i.cc": "  } catch (const std::exception& error) {",
         }
         self.assertEqual(len(faults), len(text.RULES))
         for path, line in faults.items():
