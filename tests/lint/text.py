@@ -34,7 +34,7 @@ RULES = [
     Rule(r"#\s*define\s+(CHECK|LOG)\b", CODE, "redefines a macro of LibTorch"),
     Rule(r"#\s*include\s+<torch/torch\.h>", CODE, "costs 20 seconds per file: include single operators"),
     Rule(r"^\s*(\} )?(try \{|catch \(|throw\b)", CODE, "deals with exceptions outside the files that may", MAY_THROW),
-    Rule(r"\busing namespace\b(?! std::(literals|chrono_literals))", CODE, "opens a whole namespace"),
+    Rule(r"^using namespace\b", CODE, "opens a whole namespace"),
 ]
 NAMES = Rule(r"(^|[_/])(utils?|helpers?|common|misc)([_./]|$)", CODE + (".py", ".proto"), "is a name that says nothing")
 
