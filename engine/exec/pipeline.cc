@@ -90,11 +90,7 @@ absl::Status PipelineImpl::RunToEnd(const std::shared_ptr<Run>& run, RunOutcome&
   const int64_t end = clock_->NowNanos();
   outcome.seconds = static_cast<double>(end - begin) * 1e-9;
   outcome.measured_bubble = TimesBetween(before, metrics_->LaneTimes(end)).MeasuredBubble();
-  if (run->error.Failed()) return run->error.status();
-  if (run->cancel != nullptr && run->cancel->cancelled()) {
-    return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the work was cancelled");
-  }
-  return absl::OkStatus();
+  return run->Result();
 }
 
 void PipelineImpl::WakeAll() {
@@ -406,9 +402,7 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
     transport_.Close(raw->id);
     const int64_t step = step_.load();  // can't change before Leave()
     gate_.Leave();
-    absl::StatusOr<ForwardOutcome> outcome = raw->error.status();
-    if (outcome.status().ok()) outcome = InferenceOutcome(*raw, wanted, step);
-    done(std::move(outcome));
+    done(InferenceOutcome(*raw, wanted, step));
     absl::MutexLock lock(&inference_mu_);
     --open_inferences_;
   };
@@ -417,9 +411,7 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
 
 absl::StatusOr<ForwardOutcome> PipelineImpl::InferenceOutcome(const Run& run, const std::vector<int>& wanted,
                                                               int64_t step) const {
-  if (run.cancel != nullptr && run.cancel->cancelled()) {
-    return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the work was cancelled");
-  }
+  PENSTOCK_RETURN_IF_ERROR(run.Result());
   ForwardOutcome outcome;
   outcome.step = step;
   PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(run, wanted));

@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/error.h"
 #include "engine/base/first_error.h"
 #include "engine/exec/cancel_token.h"
 #include "engine/exec/stage.h"
@@ -83,6 +84,13 @@ struct Run {
   std::function<void()> done;             // called once, by the last lane
 
   bool Stopped() const { return error.Failed() || (cancel != nullptr && cancel->cancelled()); }
+
+  // Why it stopped, or OK; for after its end.
+  absl::Status Result() const {
+    if (error.Failed()) return error.status();
+    if (!Stopped()) return absl::OkStatus();
+    return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the work was cancelled");
+  }
 };
 
 }  // namespace penstock
