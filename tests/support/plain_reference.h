@@ -1,0 +1,87 @@
+#pragma once
+
+// The plain training loop that every pipeline is compared with: one thread, no stages, no schedule, LibTorch's own autograd.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/model/layer_registry.h"
+#include "engine/model/loss.h"
+#include "engine/model/model_spec.h"
+#include "engine/optim/optimizer.h"
+#include "engine/optim/optimizer_spec.h"
+#include "engine/tensor/named_tensors.h"
+
+namespace penstock::testing {
+
+// What a reference is made from; a pipeline with the same specification starts from the same weights.
+struct PlainSpec {
+  ModelSpec model;
+  LossSpec loss;
+  OptimizerSpec optimizer;
+  uint64_t seed = 0;
+};
+
+// Holds all layers of a model and trains it as a plain loop does: micro-batches one after the other, each forward through
+// all layers and backward through the whole graph, then clip and step.
+//
+// Model:     Uses the layers, losses, optimizers and keys of the engine, and nothing of its execution.
+// Threads:   one at a time. Results are bit for bit those of a pipeline whose stages have as many intra-op threads as the
+//            calling thread: set one (at::set_num_threads(1)) to compare with stages on one core each.
+// Lifecycle: TrainStep, or any number of Contribute and then Step.
+// Fails:     ends the program if the specification is invalid; otherwise throws what LibTorch throws.
+// Example:   PlainReference plain({.model = {.name = "mlp"}, .loss = {.name = "mean_squared_error"}, .optimizer = {}});
+//            for (int i = 0; i < 10; ++i) losses.push_back(plain.TrainStep({input}, target, 4).loss);
+class PlainReference {
+ public:
+  explicit PlainReference(const PlainSpec& spec);
+
+  struct StepResult {
+    double loss = 0;  // of TrainStep; NaN from Step
+    double gradient_norm = 0;
+    bool applied = false;
+    double learning_rate = 0;
+  };
+
+  // One whole step over a mini-batch in `m` micro-batches.
+  StepResult TrainStep(const Tensors& inputs, const at::Tensor& target, int m);
+
+  // Adds the gradients of one mini-batch to the open accumulation; micro-batch numbers run on from the last one. Answers
+  // what it adds to the loss of the step. `total_counted`: counted elements of the whole step; unset: those of this call.
+  double Contribute(const Tensors& inputs, const at::Tensor& target, int m,
+                    std::optional<int64_t> total_counted = std::nullopt);
+  // A training forward that keeps its graph, for a loss made elsewhere: call backward on what follows from the outputs, one
+  // list per micro-batch, in order. The gradients join the open accumulation.
+  std::vector<Tensors> Forward(const Tensors& inputs, int m);
+  // Clips, applies unless the norm or a loss is not finite, and clears the gradients.
+  StepResult Step();
+
+  // A forward without graph and dropout; the outputs of all micro-batches joined.
+  Tensors Infer(const Tensors& inputs, int m) const;
+
+  // Named `layer.parameter`, in model order; views.
+  const NamedTensors& Parameters() const { return parameters_; }
+  // The gradients in the same order and under the same names; undefined where there is none.
+  NamedTensors Gradients() const;
+  // Named `layer.parameter/slot`; views.
+  NamedTensors OptimizerState() const { return optimizer_->State(); }
+
+  int64_t step() const { return step_; }
+
+ private:
+  Tensors RunLayers(Tensors values, bool training, int microbatch) const;
+
+  const OptimizerSpec optimizer_spec_;
+  const uint64_t seed_;
+  std::vector<NamedLayer> layers_;
+  std::unique_ptr<Loss> loss_;  // null without a loss
+  NamedTensors parameters_;
+  std::unique_ptr<Optimizer> optimizer_;
+  int64_t step_ = 0;
+  int next_microbatch_ = 0;
+  bool loss_finite_ = true;
+};
+
+}  // namespace penstock::testing
