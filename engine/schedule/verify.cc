@@ -1,8 +1,11 @@
 #include "engine/schedule/verify.h"
 
 #include <array>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
