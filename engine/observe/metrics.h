@@ -16,59 +16,10 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/clock.h"
 #include "engine/observe/histogram.h"
+#include "engine/observe/metric_labels.h"
 #include "engine/observe/state_clock.h"
 
 namespace penstock {
-
-// The small label sets. An array of cells is indexed by the enum; kNames gives the label values in the same order.
-
-enum class Phase { kForward, kBackward, kBackwardInput, kBackwardWeight, kRecompute, kOptimizer, kInfer };
-inline constexpr std::array<std::string_view, 7> kPhaseNames = {
-    "forward", "backward", "backward_input", "backward_weight", "recompute", "optimizer", "infer"};
-
-enum class BatchMode { kTrain, kForward, kBackward, kInfer };
-inline constexpr std::array<std::string_view, 4> kBatchModeNames = {"train", "forward", "backward", "infer"};
-
-enum class BatchOutcome { kOk, kFailed, kCancelled };
-inline constexpr std::array<std::string_view, 3> kBatchOutcomeNames = {"ok", "failed", "cancelled"};
-
-enum class NonfiniteKind { kLoss, kGradient };
-inline constexpr std::array<std::string_view, 2> kNonfiniteKindNames = {"loss", "gradient"};
-
-enum class WorkQueue { kTrain, kInfer };
-inline constexpr std::array<std::string_view, 2> kWorkQueueNames = {"train", "infer"};
-
-enum class RejectReason { kQueueFull, kQuota, kMemory, kDeadline, kDraining, kInvalid };
-inline constexpr std::array<std::string_view, 6> kRejectReasonNames = {"queue_full", "quota",    "memory",
-                                                                       "deadline",   "draining", "invalid"};
-
-enum class CheckpointOperation { kSave, kRestore };
-inline constexpr std::array<std::string_view, 2> kCheckpointOperationNames = {"save", "restore"};
-
-enum class HandleGauge { kPending, kReady, kFailed };
-inline constexpr std::array<std::string_view, 3> kHandleGaugeNames = {"pending", "ready", "failed"};
-
-enum class HandleTier { kDevice, kHost };
-inline constexpr std::array<std::string_view, 2> kHandleTierNames = {"device", "host"};
-
-enum class HandleEnd { kReleased, kExpired, kCancelled };
-inline constexpr std::array<std::string_view, 3> kHandleEndNames = {"released", "expired", "cancelled"};
-
-enum class ReadyCondition { kConfig, kModel, kAdmission };
-inline constexpr std::array<std::string_view, 3> kReadyConditionNames = {"config", "model", "admission"};
-
-// Cells by enum: cells[BatchMode::kTrain].
-template <typename Enum, typename Cell, size_t kCount>
-class CellsBy {
- public:
-  Cell& operator[](Enum e) { return cells_[static_cast<size_t>(e)]; }
-  const Cell& operator[](Enum e) const { return cells_[static_cast<size_t>(e)]; }
-  // By position in the array of names.
-  const Cell& at(size_t i) const { return cells_[i]; }
-
- private:
-  std::array<Cell, kCount> cells_{};
-};
 
 // Histograms of one kind of bucket, which an array can default-construct.
 struct PhaseHistogram : DurationHistogram {
@@ -197,13 +148,6 @@ class PipelineMetrics {
   mutable absl::Mutex mu_;
   ScheduleDescription schedule_ ABSL_GUARDED_BY(mu_);
 };
-
-// The status codes of gRPC in the order of their numbers, as label values.
-inline constexpr std::array<std::string_view, 17> kGrpcCodeNames = {
-    "OK",       "Canceled",       "Unknown",          "InvalidArgument",   "DeadlineExceeded",
-    "NotFound", "AlreadyExists",  "PermissionDenied", "ResourceExhausted", "FailedPrecondition",
-    "Aborted",  "OutOfRange",     "Unimplemented",    "Internal",          "Unavailable",
-    "DataLoss", "Unauthenticated"};
 
 // One method of the remote interface.
 struct MethodMetrics {
