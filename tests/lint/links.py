@@ -1,7 +1,8 @@
 """Checks that links in README and docs lead somewhere, and that paths named in them exist.
 
 A link of the form [text](target) must resolve, its #anchor must be a heading there. A word in backquotes that begins with
-a folder of the tree and looks like a path must exist; `{h,cc}`, `*` and <placeholders> are understood as patterns.
+a folder of the tree and looks like a path must exist; `{h,cc}`, `*` and <placeholders> are understood as patterns,
+and `engine/base/file` stands for its header and source.
 Addresses on the network are not looked up.
 """
 
@@ -51,7 +52,7 @@ def check_page(root: pathlib.Path, page: pathlib.Path) -> list[str]:
     for word in _CODE.findall(text):
         if _PATH.fullmatch(word):
             for pattern in _braces(word.removeprefix("./").rstrip("/.,")):
-                if not any(root.glob(pattern)):
+                if not any(root.glob(pattern)) and not any(root.glob(f"{pattern}.*")):
                     problems.append(f"{page}: names {pattern}, which does not exist")
     return problems
 

@@ -256,7 +256,7 @@ class LinksTest(TreeTest):
 
     def test_links_that_resolve_pass(self):
         page = "[a](other.md) [b](other.md#one-heading) [c](other.md#code-and-more) [d](../engine/base/) [e](#top)\n# Top\n"
-        self.assertEqual(self.check(page + "`engine/base/error.{h,cc}` `./engine/base` https://example.org [f](https://x)"), [])
+        self.assertEqual(self.check(page + "`engine/base/error.{h,cc}` `engine/base/error` `./engine/base` https://example.org [f](https://x)"), [])
 
     def test_a_link_to_nothing_is_found(self):
         self.assert_finds(self.check("see [a](gone.md)"), "gone.md")
