@@ -1,0 +1,33 @@
+#include "tests/bench/workloads.h"
+
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+namespace penstock::bench {
+
+Workload MakeWorkload(const std::string& name, int stages, int micro_batches, CheckpointMode checkpoint) {
+  Workload workload;
+  PipelineSpec& spec = workload.spec;
+  spec.model.name = name;
+  spec.cut.stages = stages;
+  spec.schedule = {"1f1b", micro_batches, checkpoint};
+  spec.optimizer.name = "sgd";
+  spec.seed = 1234;
+  if (name == "mlp") {
+    workload.rows = 256;
+    spec.model.options = {{"layers", int64_t{16}}, {"width", int64_t{1024}}};
+    spec.loss.name = "mean_squared_error";
+    workload.inputs = {{"input", at::randn({workload.rows, 1024})}};
+    workload.target = at::randn({workload.rows, 1024});
+  } else {
+    workload.rows = 32;
+    spec.model.options = {
+        {"blocks", int64_t{8}}, {"width", int64_t{256}}, {"heads", int64_t{4}}, {"sequence", int64_t{128}}};
+    spec.loss.name = "cross_entropy";
+    workload.inputs = {{"tokens", at::randint(0, 256, {workload.rows, 128}, at::kLong)}};
+    workload.target = at::randint(0, 256, {workload.rows, 128}, at::kLong);
+  }
+  return workload;
+}
+
+}  // namespace penstock::bench
