@@ -14,11 +14,19 @@ memory="$(awk '/^MemAvailable:/ {print int($2 / 2097152)}' /proc/meminfo)"
 jobs=$((memory < cores ? memory : cores))
 jobs=$((jobs < 1 ? 1 : jobs))
 
+# One build of a preset at a time: ninja itself does not look.
+mkdir -p build
+exec 9>"build/.$preset.lock"
+if ! flock --nonblock 9; then
+  echo "build: preset $preset is being built already; waiting"
+  flock 9
+fi
+
 configured="$(mktemp)"
 trap 'rm -f "$configured"' EXIT
-if ! cmake --preset "$preset" >"$configured" 2>&1; then
+if ! cmake --preset "$preset" >"$configured" 2>&1 9>&-; then
   cat "$configured" >&2
   echo "build: preset $preset can't be configured, see above." >&2
   exit 1
 fi
-ninja -C "build/$preset" -j "$jobs" "$@"
+ninja -C "build/$preset" -j "$jobs" "$@" 9>&-
