@@ -20,16 +20,17 @@ namespace penstock {
 
 class Clock;
 class FileSystem;
+struct CheckpointManifest;
 
 // What is known of a checkpoint without reading its tensors.
 struct CheckpointInfo {
   std::string pipeline;
   std::string id;
   int64_t step = 0;
-  int64_t bytes = 0;        // of the file that holds the tensors
-  std::string digest;       // "crc32c:" and 8 hex digits of that file
-  std::string spec_digest;  // of the pipeline that it was saved from, as the caller gave it
-  absl::Time create_time;
+  int64_t bytes = 0;             // of the file that holds the tensors
+  std::string digest = {};       // "crc32c:" and 8 hex digits of that file
+  std::string spec_digest = {};  // of the pipeline that it was saved from, as the caller gave it
+  absl::Time create_time = {};
 };
 
 struct LoadedCheckpoint {
@@ -72,8 +73,9 @@ class CheckpointFolder {
  private:
   CheckpointFolder(FileSystem* files, Clock* clock, std::string folder, std::string pipeline);
   absl::Status Scan() ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
-  absl::Status Write(const std::string& folder, const CheckpointInfo& info, const std::string& bytes,
-                     const NamedTensors& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  // Fills in the manifest's bytes and checksum.
+  absl::Status Write(const std::string& folder, CheckpointManifest& manifest, const NamedTensors& state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
 
   FileSystem* const files_;
   Clock* const clock_;

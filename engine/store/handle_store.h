@@ -4,11 +4,15 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -21,6 +25,7 @@
 #include "engine/exec/pipeline.h"
 #include "engine/store/handle_budget.h"
 #include "engine/store/handle_name.h"
+#include "engine/store/timer_queue.h"
 #include "engine/tensor/named_tensors.h"
 #include "engine/wire/tensor_header.h"
 
@@ -28,7 +33,6 @@ namespace penstock {
 
 class Clock;
 class ServerMetrics;
-class TimerQueue;
 
 enum class HandleState { kPending, kReady, kFailed, kCancelled, kReleased, kExpired };
 inline constexpr int kHandleStateCount = 6;
@@ -99,6 +103,8 @@ class HandlePin {
   const HandleName& name() const;
   HandleKind kind() const;
   explicit operator bool() const { return entry_ != nullptr; }
+  // True if the content is there, or its error.
+  bool settled() const;
 
   // The content; or DEADLINE_EXCEEDED / HANDLE_PENDING; or the stored error, each time.
   // INVALID_ARGUMENT / HANDLE_KIND where the handle holds something else.
@@ -119,7 +125,7 @@ class HandlePin {
 //
 // Model:     A map from HandleId to an entry: state, owner, lease, size, and content or an error.
 //            A removed entry leaves a tombstone, so a late fetch fails at once and never hangs. The
-//            state changes by the table of `kHandleTransitions`.
+//            state changes in one direction: PENDING; READY, FAILED or CANCELLED; RELEASED or EXPIRED.
 // Owns:      The tensors of ready entries. A pin keeps one entry's content while in use: release
 //            and expiry change the state at once, the bytes go with the last pin. Clock, TimerQueue
 //            and ServerMetrics must outlive the store.
@@ -152,13 +158,13 @@ class HandleStore {
 
   // What a call promises to produce.
   struct Reservation {
-    std::string owner;
-    std::string pipeline;
+    std::string owner = {};
+    std::string pipeline = {};
     HandleKind kind = HandleKind::kValue;
-    std::string method;  // "TrainStep", for people
-    int64_t bytes = 0;   // expected; held from now on
+    std::string method = {};  // "TrainStep", for people
+    int64_t bytes = 0;        // expected; held from now on
     absl::Duration lease = absl::ZeroDuration();
-    std::shared_ptr<HandleProducer> producer;  // null: nobody can stop it
+    std::shared_ptr<HandleProducer> producer = {};  // null: nobody can stop it
   };
 
   struct Counts {
@@ -252,51 +258,73 @@ class HandleStore {
 
  private:
   friend class HandlePin;
-  struct Wait;
-  struct Tombstone;
   struct Aftermath;
-  struct OwnerList;
-
   using EntryPointer = std::shared_ptr<HandleEntry>;
 
+  // What stays of a handle that is gone.
+  struct Tombstone {
+    std::string owner;
+    std::string pipeline;
+    HandleKind kind = HandleKind::kValue;
+    HandleState state = HandleState::kReleased;
+    int64_t until_nanos = 0;
+  };
+
+  // A callback that waits for some of `names`. In waits_ until it is called or cancelled.
+  struct Wait {
+    std::string caller;
+    std::vector<HandleName> names;
+    WaitMode mode = WaitMode::kAll;
+    std::set<EntryPointer> pending;
+    TimerQueue::TimerId timer = TimerQueue::kNoTimer;
+    SettledCallback callback;
+  };
+
+  static absl::Status HandleError(absl::StatusCode code, std::string_view reason, std::string_view message,
+                                  const HandleName& name);
   // The live entry, or why there is none.
   absl::StatusOr<EntryPointer> Find(const std::string& caller, const HandleName& name, Aftermath& aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  HandleInfo Describe(const HandleEntry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  HandleInfo Describe(const HandleEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   HandleAnswer Answer(const std::string& caller, const HandleName& name, Aftermath& aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void SetState(HandleEntry& entry, HandleState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Settle(const HandleId& id, absl::StatusOr<HandleContent> result, HandleState state) ABSL_LOCKS_EXCLUDED(mu_);
   void SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleContent> result, HandleState state,
                    Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes a live entry out of the maps and leaves a tombstone.
+  // Takes a live entry out of the maps; End() leaves a tombstone, too.
+  void Unlink(HandleEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const EntryPointer& entry, HandleState state, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FreeContent(HandleEntry& entry, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Bury(const HandleEntry& entry, HandleState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FreeContent(const EntryPointer& entry, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Changes what an entry is charged for.
+  absl::Status Recharge(HandleEntry& entry, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetState(HandleEntry& entry, HandleState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartLease(const EntryPointer& entry, int64_t expire_nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void OnLeaseTimer(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
-  void OnDeadline(WaitId wait) ABSL_LOCKS_EXCLUDED(mu_);
+  void RenewEntry(const EntryPointer& entry, int64_t lease_nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeWaits(HandleEntry& entry, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishWait(WaitId wait, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Changes the counts of the server and of the entry's pipeline alike, and publishes them.
+  void Count(const HandleEntry& entry, const std::function<void(Counts&)>& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnLeaseTimer(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnDeadline(WaitId wait) ABSL_LOCKS_EXCLUDED(mu_);
   void Unpin(const EntryPointer& entry) ABSL_LOCKS_EXCLUDED(mu_);
-  void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   Clock* const clock_;
   TimerQueue* const timers_;
 
   mutable absl::Mutex mu_;
-  // Entries that a name can reach.
-  std::map<HandleId, EntryPointer> entries_ ABSL_GUARDED_BY(mu_);
-  // Released while pending, yet pinned: their producer still finds them here.
-  std::map<HandleId, EntryPointer> detached_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, std::map<uint64_t, EntryPointer>> owners_ ABSL_GUARDED_BY(mu_);
+  std::map<HandleId, EntryPointer> entries_ ABSL_GUARDED_BY(mu_);   // what a name can reach
+  std::map<HandleId, EntryPointer> detached_ ABSL_GUARDED_BY(mu_);  // released while pending, yet pinned
+  std::map<std::string, std::map<uint64_t, EntryPointer>> owners_ ABSL_GUARDED_BY(mu_);  // entries_ again, by serial
   std::map<HandleId, Tombstone> tombstones_ ABSL_GUARDED_BY(mu_);
-  std::map<uint64_t, HandleId> tombstone_order_ ABSL_GUARDED_BY(mu_);
+  std::deque<HandleId> tombstone_order_ ABSL_GUARDED_BY(mu_);  // oldest first
   std::map<WaitId, Wait> waits_ ABSL_GUARDED_BY(mu_);
   HandleBudget budget_ ABSL_GUARDED_BY(mu_);
   Counts total_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, Counts> pipelines_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::shared_ptr<Counts>> pipelines_ ABSL_GUARDED_BY(mu_);
   uint64_t serial_ ABSL_GUARDED_BY(mu_) = 0;
+  WaitId last_wait_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t pins_ ABSL_GUARDED_BY(mu_) = 0;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -35,10 +35,10 @@ struct PipelineEntry {
   enum class State { kCreating, kReady, kDraining, kDeleting, kFailed };
   std::string name;
   State state = State::kCreating;
-  PipelineSpec spec;
-  absl::Time create_time;
-  uint64_t version = 0;                      // rises with each change of state; for etags
-  std::shared_ptr<HostedPipeline> pipeline;  // READY and DRAINING only
+  PipelineSpec spec = {};
+  absl::Time create_time = {};
+  uint64_t version = 0;                           // rises with each change of state; for etags
+  std::shared_ptr<HostedPipeline> pipeline = {};  // READY and DRAINING only
 };
 
 // Creates, finds and deletes pipelines.
@@ -75,7 +75,7 @@ class PipelineTable {
   ~PipelineTable();
 
   using CreateCallback = std::function<void(absl::StatusOr<PipelineEntry>)>;
-  using PlanCallback = std::function<void(absl::StatusOr<Plan>)>;
+  using PlanCallback = std::function<void(absl::StatusOr<penstock::Plan>)>;
   using DeleteCallback = std::function<void(absl::Status)>;
 
   // Answers when the pipeline is READY. A retry with the same request_id joins or gets its answer.

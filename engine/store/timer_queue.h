@@ -37,6 +37,9 @@ class TimerQueue {
   // Removes a timer that has not begun to run; answers whether there was one. kNoTimer is fine.
   bool Remove(TimerId id) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Returns when the function that runs now, if any, has returned. From no timer.
+  void Quiesce() ABSL_LOCKS_EXCLUDED(mu_);
+
   // Returns when everything that is due at the clock's present time has run.
   void SettleForTest() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -44,13 +47,15 @@ class TimerQueue {
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
-  bool DueOrClosed() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  bool HeadChanged() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   Clock* const clock_;
 
   mutable absl::Mutex mu_;
   std::map<TimerId, std::function<void()>> timers_ ABSL_GUARDED_BY(mu_);
   uint64_t added_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t turns_ ABSL_GUARDED_BY(mu_) = 0;          // functions that have run
+  TimerId awaited_ ABSL_GUARDED_BY(mu_) = kNoTimer;  // what the thread sleeps for
   bool running_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<Thread> thread_;  // last: it uses all of the above

@@ -1,0 +1,571 @@
+#include "engine/store/handle_store.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/check.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/observe/metrics.h"
+#include "engine/store/handle_entry.h"
+#include "engine/store/timer_queue.h"
+#include "engine/tensor/codec.h"
+
+namespace penstock {
+
+int64_t ContentBytes(const HandleContent& content) {
+  // Graphs are bounded by their number, and outcomes are a few words.
+  const auto* tensors = std::get_if<NamedTensors>(&content);
+  return tensors == nullptr ? 0 : ByteSize(*tensors);
+}
+
+HandleStore::HandleStore(Options options, Clock* clock, TimerQueue* timers)
+    : options_(std::move(options)), clock_(clock), timers_(timers), budget_(options_.budget) {
+  if (options_.metrics != nullptr) {
+    options_.metrics->handle_limit_bytes[HandleTier::kHost].Set(static_cast<double>(options_.budget.bytes));
+  }
+}
+
+HandleStore::~HandleStore() {
+  Close();
+  std::vector<TimerQueue::TimerId> timers;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [id, entry] : entries_) timers.push_back(entry->timer);
+  }
+  for (TimerQueue::TimerId timer : timers) timers_->Remove(timer);
+  timers_->Quiesce();
+}
+
+absl::StatusOr<absl::Duration> HandleStore::CheckedLease(absl::Duration requested) const {
+  if (requested == absl::ZeroDuration()) return options_.default_lease;
+  if (requested < options_.least_lease || requested > options_.most_lease) {
+    return InvalidField("lease",
+                        absl::StrCat("must be between ", absl::FormatDuration(options_.least_lease), " and ",
+                                     absl::FormatDuration(options_.most_lease)),
+                        absl::FormatDuration(requested));
+  }
+  return requested;
+}
+
+absl::Status HandleStore::HandleError(absl::StatusCode code, std::string_view reason, std::string_view message,
+                                      const HandleName& name) {
+  return Error(code, reason, message).With("handle", ToString(name));
+}
+
+// --- The producer's side.
+
+absl::StatusOr<HandleName> HandleStore::Reserve(Reservation reservation) {
+  PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration lease, CheckedLease(reservation.lease));
+  auto entry = std::make_shared<HandleEntry>();
+  entry->name = {std::move(reservation.pipeline), RandomHandleId(options_.epoch)};
+  entry->owner = std::move(reservation.owner);
+  entry->kind = reservation.kind;
+  entry->method = std::move(reservation.method);
+  entry->create_time = clock_->WallNow();
+  entry->lease_nanos = absl::ToInt64Nanoseconds(lease);
+  entry->bytes = reservation.bytes;
+  entry->producer = std::move(reservation.producer);
+
+  absl::MutexLock lock(&mu_);
+  if (closed_) return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing");
+  PENSTOCK_RETURN_IF_ERROR(budget_.Charge(entry->owner, 1, entry->bytes));
+  entry->serial = ++serial_;
+  std::shared_ptr<Counts>& counts = pipelines_[entry->name.pipeline];
+  if (counts == nullptr) counts = std::make_shared<Counts>();
+  entry->counts = counts;
+  Count(*entry, [&](Counts& c) {
+    ++c.by_state[static_cast<int>(HandleState::kPending)];
+    ++c.created;
+    c.bytes += entry->bytes;
+    if (entry->kind == HandleKind::kGraph) ++c.open_graphs;
+  });
+  owners_[entry->owner].emplace(entry->serial, entry);
+  entries_.emplace(entry->name.id, entry);
+  return entry->name;
+}
+
+void HandleStore::Withdraw(const HandleId& id) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  auto found = entries_.find(id);
+  if (found == entries_.end()) return;
+  EntryPointer entry = found->second;
+  Unlink(*entry);
+  SetState(*entry, HandleState::kReleased);
+  Count(*entry, [](Counts& c) { --c.created; });
+  aftermath.producers.push_back(std::move(entry->producer));
+  FreeContent(entry, aftermath);
+}
+
+void HandleStore::Fulfil(const HandleId& id, HandleContent content) {
+  Settle(id, std::move(content), HandleState::kReady);
+}
+
+void HandleStore::Fail(const HandleId& id, absl::Status error) {
+  PENSTOCK_CHECK(!error.ok());
+  Settle(id, std::move(error), HandleState::kFailed);
+}
+
+void HandleStore::Cancel(const HandleId& id) {
+  Settle(id, Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the call was cancelled"), HandleState::kCancelled);
+}
+
+void HandleStore::Settle(const HandleId& id, absl::StatusOr<HandleContent> result, HandleState state) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  auto found = entries_.find(id);
+  if (found == entries_.end()) {
+    found = detached_.find(id);
+    if (found == detached_.end()) {
+      aftermath.Keep(std::move(result));
+      return;
+    }
+  }
+  EntryPointer entry = found->second;
+  SettleEntry(entry, std::move(result), state, aftermath);
+}
+
+void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleContent> result, HandleState state,
+                              Aftermath& aftermath) {
+  if (entry->result.has_value()) {  // cancelled, or failed by closing, before its producer came to an end
+    aftermath.Keep(std::move(result));
+    return;
+  }
+  if (result.ok()) {
+    const int64_t bytes = ContentBytes(*result);
+    if (absl::Status fits = Recharge(*entry, bytes); !fits.ok()) {
+      aftermath.Keep(std::move(result));
+      result = WithValue(std::move(fits), "handle", ToString(entry->name));
+      state = HandleState::kFailed;
+    }
+  } else {
+    result = WithValue(std::move(result).status(), "handle", ToString(entry->name));
+  }
+  if (result.ok()) {
+    if (const auto* tensors = std::get_if<NamedTensors>(&*result)) {
+      for (const NamedTensor& tensor : *tensors) entry->tensors.push_back(HeaderOf(tensor.name, tensor.tensor));
+    } else if (const auto* outcome = std::get_if<CallOutcome>(&*result)) {
+      entry->outcome = *outcome;
+    }
+  } else {
+    PENSTOCK_CHECK(Recharge(*entry, 0).ok());
+  }
+  entry->result = std::move(result);
+  aftermath.producers.push_back(std::move(entry->producer));
+  if (entry->live) {
+    SetState(*entry, state);
+    if (state == HandleState::kCancelled) {
+      Count(*entry, [](Counts& c) { ++c.cancelled; });
+      if (options_.metrics != nullptr) options_.metrics->handles_ended[HandleEnd::kCancelled].Add();
+    }
+    StartLease(entry, clock_->NowNanos() + entry->lease_nanos);
+    WakeWaits(*entry, aftermath);
+  } else {
+    detached_.erase(entry->name.id);
+  }
+  for (const std::shared_ptr<ContentWait>& wait : entry->content_waits) {
+    if (--wait->remaining == 0) aftermath.callbacks.push_back(std::move(wait->callback));
+  }
+  entry->content_waits.clear();
+}
+
+void HandleStore::Invalidate(const HandleId& id, absl::Status error) {
+  PENSTOCK_CHECK(!error.ok());
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  auto found = entries_.find(id);
+  if (found == entries_.end() || found->second->state != HandleState::kReady) return;
+  EntryPointer entry = found->second;
+  aftermath.Keep(*std::move(entry->result));
+  entry->result = WithValue(std::move(error), "handle", ToString(entry->name));
+  entry->tensors.clear();
+  entry->outcome.reset();
+  PENSTOCK_CHECK(Recharge(*entry, 0).ok());
+  SetState(*entry, HandleState::kFailed);
+}
+
+// --- The consumer's side.
+
+absl::StatusOr<HandleStore::EntryPointer> HandleStore::Find(const std::string& caller, const HandleName& name,
+                                                            Aftermath& aftermath) {
+  if (name.id.epoch != options_.epoch) {
+    return HandleError(absl::StatusCode::kFailedPrecondition, "EPOCH_MISMATCH",
+                       "the handle is from before a restart of the server", name);
+  }
+  const int64_t now = clock_->NowNanos();
+  if (auto found = entries_.find(name.id); found != entries_.end()) {
+    EntryPointer entry = found->second;
+    if (entry->owner == caller && entry->name.pipeline == name.pipeline) {
+      if (!entry->result.has_value() || now < entry->expire_nanos) return entry;
+      End(entry, HandleState::kExpired, aftermath);  // its timer is late
+    }
+  }
+  auto buried = tombstones_.find(name.id);
+  if (buried == tombstones_.end() || buried->second.owner != caller || buried->second.pipeline != name.pipeline ||
+      buried->second.until_nanos <= now) {
+    return HandleError(absl::StatusCode::kNotFound, "HANDLE_NOT_FOUND", "there is no such handle", name);
+  }
+  if (buried->second.state == HandleState::kReleased) {
+    return HandleError(absl::StatusCode::kNotFound, "HANDLE_RELEASED", "the handle was released", name);
+  }
+  return HandleError(absl::StatusCode::kNotFound, "HANDLE_EXPIRED", "the handle's lease has ended", name);
+}
+
+HandleInfo HandleStore::Describe(const HandleEntry& entry) const {
+  HandleInfo info;
+  info.name = entry.name;
+  info.kind = entry.kind;
+  info.state = entry.state;
+  info.method = entry.method;
+  info.bytes = entry.bytes;
+  info.create_time = entry.create_time;
+  info.serial = entry.serial;
+  if (!entry.result.has_value()) return info;
+  info.expire_time = clock_->WallNow() + absl::Nanoseconds(entry.expire_nanos - clock_->NowNanos());
+  if (entry.result->ok()) {
+    info.tensors = entry.tensors;
+    info.outcome = entry.outcome;
+  } else {
+    info.error = entry.result->status();
+  }
+  return info;
+}
+
+HandleStore::HandleAnswer HandleStore::Answer(const std::string& caller, const HandleName& name, Aftermath& aftermath) {
+  PENSTOCK_ASSIGN_OR_RETURN(const EntryPointer entry, Find(caller, name, aftermath));
+  return Describe(*entry);
+}
+
+absl::StatusOr<HandleInfo> HandleStore::Get(const std::string& caller, const HandleName& name) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  return Answer(caller, name, aftermath);
+}
+
+absl::StatusOr<HandlePin> HandleStore::Pin(const std::string& caller, const HandleName& name) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  PENSTOCK_ASSIGN_OR_RETURN(EntryPointer entry, Find(caller, name, aftermath));
+  ++entry->pins;
+  ++pins_;
+  return HandlePin(this, std::move(entry));
+}
+
+HandlePage HandleStore::List(const std::string& caller, const std::string& pipeline, uint64_t after, int limit) {
+  limit = std::max(limit, 1);
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  HandlePage page;
+  auto owned = owners_.find(caller);
+  if (owned == owners_.end()) return page;
+  const int64_t now = clock_->NowNanos();
+  for (auto it = owned->second.upper_bound(after); it != owned->second.end(); ++it) {
+    const HandleEntry& entry = *it->second;
+    if (!pipeline.empty() && entry.name.pipeline != pipeline) continue;
+    if (entry.result.has_value() && entry.expire_nanos <= now) continue;  // its timer is late
+    if (static_cast<int>(page.handles.size()) == limit) {
+      page.next = page.handles.back().serial;
+      break;
+    }
+    page.handles.push_back(Describe(entry));
+  }
+  return page;
+}
+
+absl::StatusOr<HandleInfo> HandleStore::Renew(const std::string& caller, const HandleName& name, absl::Duration lease) {
+  PENSTOCK_ASSIGN_OR_RETURN(lease, CheckedLease(lease));
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  PENSTOCK_ASSIGN_OR_RETURN(const EntryPointer entry, Find(caller, name, aftermath));
+  RenewEntry(entry, absl::ToInt64Nanoseconds(lease));
+  return Describe(*entry);
+}
+
+absl::StatusOr<std::vector<HandleInfo>> HandleStore::RenewAll(const std::string& caller, const std::string& pipeline,
+                                                              absl::Duration lease) {
+  PENSTOCK_ASSIGN_OR_RETURN(lease, CheckedLease(lease));
+  absl::MutexLock lock(&mu_);
+  std::vector<HandleInfo> renewed;
+  auto owned = owners_.find(caller);
+  if (owned == owners_.end()) return renewed;
+  const int64_t now = clock_->NowNanos();
+  for (const auto& [serial, entry] : owned->second) {
+    if (!pipeline.empty() && entry->name.pipeline != pipeline) continue;
+    if (entry->result.has_value() && entry->expire_nanos <= now) continue;  // revives nothing
+    RenewEntry(entry, absl::ToInt64Nanoseconds(lease));
+    renewed.push_back(Describe(*entry));
+  }
+  return renewed;
+}
+
+absl::StatusOr<HandleInfo> HandleStore::Release(const std::string& caller, const HandleName& name) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  absl::StatusOr<EntryPointer> entry = Find(caller, name, aftermath);
+  HandleInfo info;
+  if (entry.ok()) {
+    End(*entry, HandleState::kReleased, aftermath);
+    info.kind = (*entry)->kind;
+    info.state = HandleState::kReleased;
+    info.create_time = (*entry)->create_time;
+    info.method = (*entry)->method;
+  } else if (auto buried = tombstones_.find(name.id);
+             buried != tombstones_.end() && ReasonOf(entry.status()) != "HANDLE_NOT_FOUND") {
+    info.kind = buried->second.kind;
+    info.state = buried->second.state;
+  } else {
+    return entry.status();
+  }
+  info.name = name;
+  return info;
+}
+
+absl::StatusOr<CancelEffect> HandleStore::RequestCancel(const std::string& caller, const HandleName& name) {
+  std::shared_ptr<HandleProducer> producer;
+  {
+    Aftermath aftermath;
+    absl::MutexLock lock(&mu_);
+    PENSTOCK_ASSIGN_OR_RETURN(const EntryPointer entry, Find(caller, name, aftermath));
+    if (entry->state == HandleState::kCancelled) return CancelEffect::kCancelled;
+    if (entry->state != HandleState::kPending) return CancelEffect::kNotCancellable;
+    producer = entry->producer;
+  }
+  const CancelEffect effect = producer == nullptr ? CancelEffect::kCancelled : producer->RequestCancel();
+  if (effect != CancelEffect::kNotCancellable) Cancel(name.id);
+  return effect;
+}
+
+// --- The life of an entry.
+
+absl::Status HandleStore::Recharge(HandleEntry& entry, int64_t bytes) {
+  const int64_t more = bytes - entry.bytes;
+  if (more > 0) {
+    PENSTOCK_RETURN_IF_ERROR(budget_.Charge(entry.owner, 0, more));
+  } else {
+    budget_.Refund(entry.owner, 0, -more);
+  }
+  entry.bytes = bytes;
+  Count(entry, [more](Counts& c) { c.bytes += more; });
+  return absl::OkStatus();
+}
+
+void HandleStore::SetState(HandleEntry& entry, HandleState state) {
+  const HandleState old = std::exchange(entry.state, state);
+  const bool was_open = old == HandleState::kPending || old == HandleState::kReady;
+  const bool is_open = state == HandleState::kPending || state == HandleState::kReady;
+  Count(entry, [&](Counts& c) {
+    --c.by_state[static_cast<int>(old)];
+    if (state != HandleState::kReleased && state != HandleState::kExpired) ++c.by_state[static_cast<int>(state)];
+    if (entry.kind == HandleKind::kGraph) c.open_graphs += int{is_open} - int{was_open};
+  });
+}
+
+void HandleStore::StartLease(const EntryPointer& entry, int64_t expire_nanos) {
+  timers_->Remove(entry->timer);
+  entry->expire_nanos = expire_nanos;
+  entry->timer = timers_->Add(expire_nanos, [this, id = entry->name.id] { OnLeaseTimer(id); });
+}
+
+void HandleStore::RenewEntry(const EntryPointer& entry, int64_t lease_nanos) {
+  if (!entry->result.has_value()) return;
+  entry->lease_nanos = std::max(entry->lease_nanos, lease_nanos);  // for its tombstone
+  const int64_t expire_nanos = clock_->NowNanos() + lease_nanos;
+  if (expire_nanos > entry->expire_nanos) StartLease(entry, expire_nanos);
+}
+
+void HandleStore::OnLeaseTimer(const HandleId& id) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  auto found = entries_.find(id);
+  if (found == entries_.end() || !found->second->result.has_value() ||
+      found->second->expire_nanos > clock_->NowNanos()) {
+    return;  // released or renewed meanwhile
+  }
+  EntryPointer entry = found->second;
+  End(entry, HandleState::kExpired, aftermath);
+}
+
+void HandleStore::Unlink(HandleEntry& entry) {
+  PENSTOCK_CHECK(entry.live);
+  entry.live = false;
+  timers_->Remove(std::exchange(entry.timer, TimerQueue::kNoTimer));
+  entries_.erase(entry.name.id);
+  auto owned = owners_.find(entry.owner);
+  owned->second.erase(entry.serial);
+  if (owned->second.empty()) owners_.erase(owned);
+  budget_.Refund(entry.owner, 1, 0);
+}
+
+void HandleStore::End(const EntryPointer& entry, HandleState state, Aftermath& aftermath) {
+  Unlink(*entry);
+  SetState(*entry, state);
+  const bool released = state == HandleState::kReleased;
+  Count(*entry, [&](Counts& c) { ++(released ? c.released : c.expired); });
+  if (options_.metrics != nullptr) {
+    options_.metrics->handles_ended[released ? HandleEnd::kReleased : HandleEnd::kExpired].Add();
+  }
+  Bury(*entry, state);
+  WakeWaits(*entry, aftermath);
+  if (entry->pins == 0) {
+    FreeContent(entry, aftermath);
+  } else if (!entry->result.has_value()) {
+    detached_.emplace(entry->name.id, entry);
+  }
+}
+
+void HandleStore::Bury(const HandleEntry& entry, HandleState state) {
+  const int64_t now = clock_->NowNanos();
+  const int64_t kept = std::max(entry.lease_nanos, absl::ToInt64Nanoseconds(options_.tombstone_time));
+  tombstones_[entry.name.id] = {entry.owner, entry.name.pipeline, entry.kind, state, now + kept};
+  tombstone_order_.push_back(entry.name.id);
+  while (!tombstone_order_.empty()) {
+    auto oldest = tombstones_.find(tombstone_order_.front());
+    const bool gone = oldest == tombstones_.end();  // withdrawn
+    const bool many = static_cast<int64_t>(tombstone_order_.size()) > options_.most_tombstones;
+    if (!gone && !many && oldest->second.until_nanos > now) break;
+    if (!gone) tombstones_.erase(oldest);
+    tombstone_order_.pop_front();
+  }
+}
+
+void HandleStore::FreeContent(const EntryPointer& entry, Aftermath& aftermath) {
+  if (entry->result.has_value()) {
+    aftermath.Keep(*std::move(entry->result));
+    entry->result = absl::Status(absl::StatusCode::kNotFound, "released");
+  } else {
+    detached_.erase(entry->name.id);
+    if (entry->producer != nullptr) aftermath.abandoned.emplace_back(std::move(entry->producer), entry->name.id);
+  }
+  PENSTOCK_CHECK(Recharge(*entry, 0).ok());
+}
+
+void HandleStore::Unpin(const EntryPointer& entry) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  --pins_;
+  if (--entry->pins == 0 && !entry->live) FreeContent(entry, aftermath);
+}
+
+// --- Everybody's.
+
+void HandleStore::ReleasePipeline(const std::string& pipeline) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  std::vector<EntryPointer> ending;
+  for (const auto& [id, entry] : entries_) {
+    if (entry->name.pipeline == pipeline) ending.push_back(entry);
+  }
+  for (const EntryPointer& entry : ending) End(entry, HandleState::kReleased, aftermath);
+  pipelines_.erase(pipeline);
+}
+
+void HandleStore::Count(const HandleEntry& entry, const std::function<void(Counts&)>& change) {
+  change(total_);
+  change(*entry.counts);
+  if (options_.metrics == nullptr) return;
+  ServerMetrics& metrics = *options_.metrics;
+  const auto& states = total_.by_state;
+  metrics.handles[HandleGauge::kPending].Set(static_cast<double>(states[int(HandleState::kPending)]));
+  metrics.handles[HandleGauge::kReady].Set(static_cast<double>(states[int(HandleState::kReady)]));
+  metrics.handles[HandleGauge::kFailed].Set(
+      static_cast<double>(states[int(HandleState::kFailed)] + states[int(HandleState::kCancelled)]));
+  metrics.handle_bytes[HandleTier::kHost].Set(static_cast<double>(total_.bytes));
+}
+
+HandleStore::Counts HandleStore::TotalCounts() const {
+  absl::MutexLock lock(&mu_);
+  return total_;
+}
+
+HandleStore::Counts HandleStore::CountsOf(const std::string& pipeline) const {
+  absl::MutexLock lock(&mu_);
+  auto found = pipelines_.find(pipeline);
+  return found == pipelines_.end() ? Counts{} : *found->second;
+}
+
+void HandleStore::Close() {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  closed_ = true;
+  std::vector<EntryPointer> pending;
+  for (const auto* map : {&entries_, &detached_}) {
+    for (const auto& [id, entry] : *map) {
+      if (!entry->result.has_value()) pending.push_back(entry);
+    }
+  }
+  for (const EntryPointer& entry : pending) {
+    SettleEntry(entry, absl::Status(Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing")),
+                HandleState::kFailed, aftermath);
+  }
+  while (!waits_.empty()) FinishWait(waits_.begin()->first, aftermath);
+  mu_.Unlock();
+  aftermath.Run();  // before the pins are awaited: these callbacks may be what lets go of them
+  mu_.Lock();
+  auto unpinned = [this] {
+    mu_.AssertReaderHeld();
+    return pins_ == 0;
+  };
+  mu_.Await(absl::Condition(&unpinned));
+}
+
+// --- Pins.
+
+HandlePin::HandlePin(HandleStore* store, std::shared_ptr<HandleEntry> entry)
+    : store_(store), entry_(std::move(entry)) {}
+
+HandlePin& HandlePin::operator=(HandlePin&& other) noexcept {
+  HandlePin old(std::move(*this));
+  store_ = other.store_;
+  entry_ = std::move(other.entry_);
+  return *this;
+}
+
+HandlePin::~HandlePin() {
+  if (entry_ != nullptr) store_->Unpin(entry_);
+}
+
+const HandleName& HandlePin::name() const { return entry_->name; }
+HandleKind HandlePin::kind() const { return entry_->kind; }
+
+bool HandlePin::settled() const {
+  absl::MutexLock lock(&store_->mu_);
+  return entry_->result.has_value();
+}
+
+absl::StatusOr<HandleContent> HandlePin::Content(HandleKind kind) const {
+  if (entry_->kind != kind) {
+    return HandleStore::HandleError(absl::StatusCode::kInvalidArgument, "HANDLE_KIND",
+                                    kind == HandleKind::kGraph
+                                        ? "the handle holds no graph, which goes to Backward only"
+                                        : "the handle holds no tensors",
+                                    entry_->name);
+  }
+  absl::MutexLock lock(&store_->mu_);
+  if (!entry_->result.has_value()) {
+    return HandleStore::HandleError(absl::StatusCode::kDeadlineExceeded, "HANDLE_PENDING",
+                                    "the handle has no result yet", entry_->name);
+  }
+  return *entry_->result;
+}
+
+absl::StatusOr<NamedTensors> HandlePin::tensors() const {
+  PENSTOCK_ASSIGN_OR_RETURN(HandleContent content, Content(HandleKind::kValue));
+  return std::get<NamedTensors>(std::move(content));
+}
+
+absl::StatusOr<std::shared_ptr<Graph>> HandlePin::graph() const {
+  PENSTOCK_ASSIGN_OR_RETURN(HandleContent content, Content(HandleKind::kGraph));
+  return std::get<std::shared_ptr<Graph>>(std::move(content));
+}
+
+absl::StatusOr<CallOutcome> HandlePin::outcome() const {
+  PENSTOCK_ASSIGN_OR_RETURN(HandleContent content, Content(HandleKind::kOutcome));
+  return std::get<CallOutcome>(std::move(content));
+}
+
+}  // namespace penstock

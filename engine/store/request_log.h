@@ -1,0 +1,111 @@
+#pragma once
+
+// The answers to calls with a request_id: a retry gets the first one.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "engine/base/error.h"
+
+namespace penstock {
+
+// Scope and identity of a call, within one pipeline.
+struct RequestKey {
+  std::string caller;
+  std::string method;
+  std::string request_id;
+
+  auto operator<=>(const RequestKey&) const = default;
+};
+
+// Answers by caller, method and request_id.
+//
+// Model:     A map, and the keys in order of their recording. An answer is kept for kept_nanos or until `entries` newer
+//            ones exist, but never less than least_nanos. It lives in memory: a restart forgets it.
+// Threads:   Those of its owner, which holds its lock around every call.
+// Units:     Monotonic nanoseconds.
+// Fails:     INVALID_ARGUMENT / REQUEST_ID_REUSED for the same key with another payload; RESOURCE_EXHAUSTED /
+//            REQUEST_LOG_FULL when even the youngest answers are too many.
+template <typename Answer>
+class RequestLog {
+ public:
+  struct Options {
+    int64_t entries = 100'000;
+    int64_t most_entries = 1'000'000;
+    int64_t kept_nanos = int64_t{24} * 3600 * 1'000'000'000;
+    int64_t least_nanos = int64_t{600} * 1'000'000'000;
+  };
+
+  explicit RequestLog(Options options) : options_(options) {}
+
+  // The recorded answer; nothing for a new key, or one without a request_id; an error as above.
+  absl::StatusOr<std::optional<Answer>> Find(const RequestKey& key, const std::string& payload_digest,
+                                             int64_t now_nanos) {
+    if (key.request_id.empty()) return std::optional<Answer>();
+    Forget(now_nanos);
+    auto found = entries_.find(key);
+    if (found != entries_.end()) {
+      if (found->second.payload_digest == payload_digest) return std::optional<Answer>(found->second.answer);
+      return absl::Status(Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
+                                "this request_id was used for a call with another payload")
+                              .With("field", "request_id")
+                              .With("value", key.request_id));
+    }
+    if (static_cast<int64_t>(entries_.size()) >= options_.most_entries) {
+      return absl::Status(Error(absl::StatusCode::kResourceExhausted, "REQUEST_LOG_FULL",
+                                "too many calls with a request_id in the last minutes")
+                              .With("limit", std::to_string(options_.most_entries))
+                              .With("retry_after_ms", "60000"));
+    }
+    return std::optional<Answer>();
+  }
+
+  // Keeps an answer for a key that Find() did not know.
+  void Record(const RequestKey& key, std::string payload_digest, Answer answer, int64_t now_nanos) {
+    if (key.request_id.empty()) return;
+    const uint64_t serial = ++serial_;
+    entries_.insert_or_assign(key, Entry{std::move(payload_digest), std::move(answer), now_nanos, serial});
+    order_.emplace_back(serial, key);
+    Forget(now_nanos);
+  }
+
+  // The call had no effect and may be made again.
+  void Erase(const RequestKey& key) { entries_.erase(key); }
+
+  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
+
+ private:
+  struct Entry {
+    std::string payload_digest;
+    Answer answer;
+    int64_t at_nanos = 0;
+    uint64_t serial = 0;
+  };
+
+  void Forget(int64_t now_nanos) {
+    while (!order_.empty()) {
+      const auto& [serial, key] = order_.front();
+      auto found = entries_.find(key);
+      if (found != entries_.end() && found->second.serial == serial) {
+        const int64_t age = now_nanos - found->second.at_nanos;
+        const bool many = static_cast<int64_t>(entries_.size()) > options_.entries;
+        if (age < (many ? options_.least_nanos : options_.kept_nanos)) return;
+        entries_.erase(found);
+      }
+      order_.pop_front();
+    }
+  }
+
+  const Options options_;
+  std::map<RequestKey, Entry> entries_;
+  std::deque<std::pair<uint64_t, RequestKey>> order_;  // oldest first; may name erased entries
+  uint64_t serial_ = 0;
+};
+
+}  // namespace penstock

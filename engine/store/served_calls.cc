@@ -1,0 +1,247 @@
+// What each method of a ServedPipeline asks for: its parameters, its checks, its results.
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/store/served_pipeline.h"
+
+namespace penstock {
+namespace {
+
+absl::Status CheckPositive(std::string_view field, std::optional<int64_t> value) {
+  if (!value.has_value() || *value >= 1) return absl::OkStatus();
+  return InvalidField(field, "must be at least 1", std::to_string(*value));
+}
+
+// The dimension of an output that its signature leaves open: the batch first, then whatever the inputs have there.
+int64_t OpenDimension(const NamedTensors& inputs, size_t index, int64_t rows) {
+  if (index == 0) return rows;
+  int64_t largest = 1;
+  for (const NamedTensor& input : inputs) {
+    if (static_cast<int64_t>(index) < input.tensor.dim()) largest = std::max(largest, input.tensor.size(index));
+  }
+  return largest;
+}
+
+}  // namespace
+
+absl::Status ServedPipeline::CheckTensors(Work& work) const {
+  if (work.method == WorkMethod::kBackward || work.inputs_checked || !work.inputs.ready()) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors tensors, work.inputs.Take());
+  std::optional<at::Tensor> target;
+  if (work.has_target) {
+    target = std::move(tensors.back().tensor);
+    tensors.pop_back();
+  }
+  PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckInputs(tensors));
+  work.rows = tensors.empty() || tensors[0].tensor.dim() == 0 ? 0 : tensors[0].tensor.size(0);
+  if (target.has_value()) PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(*target, work.loss, work.rows));
+  if (work.micro_batches.has_value() && *work.micro_batches > work.rows) {
+    return InvalidField("micro_batches", absl::StrCat("must be at most the number of rows, ", work.rows),
+                        std::to_string(*work.micro_batches));
+  }
+  work.inputs_checked = true;
+  return absl::OkStatus();
+}
+
+int64_t ServedPipeline::ExpectedOutputBytes(const Work& work) const {
+  if (!work.inputs.ready()) return 0;  // charged when they are there
+  absl::StatusOr<NamedTensors> inputs = work.inputs.Take();
+  if (!inputs.ok()) return 0;
+  int64_t bytes = 0;
+  for (const TensorSignature& output : pipeline_->signature().outputs) {
+    const bool wanted =
+        work.outputs.empty() || std::find(work.outputs.begin(), work.outputs.end(), output.name) != work.outputs.end();
+    if (!wanted) continue;
+    std::vector<int64_t> shape = output.shape;
+    for (size_t i = 0; i < shape.size(); ++i) {
+      if (shape[i] < 0) shape[i] = OpenDimension(*inputs, i, work.rows);
+    }
+    const absl::StatusOr<int64_t> one = PayloadBytes(output.type, shape, output.name);
+    // What can't be counted can't fit: the budget refuses it.
+    if (!one.ok() || *one > (int64_t{1} << 50)) return std::numeric_limits<int64_t>::max() / 4;
+    bytes += *one;
+  }
+  return bytes;
+}
+
+absl::StatusOr<Accepted> ServedPipeline::Infer(CallContext context, InferCall call) {
+  auto work = std::make_shared<Work>();
+  work->method = WorkMethod::kInfer;
+  work->context = std::move(context);
+  work->outputs = std::move(call.outputs);
+  work->micro_batches = call.micro_batches;
+  return Accept(work, [&](Work& w) -> absl::StatusOr<Results> {
+    PENSTOCK_RETURN_IF_ERROR(CheckPositive("micro_batches", w.micro_batches));
+    PENSTOCK_ASSIGN_OR_RETURN(w.inputs,
+                              CallInputs::Make(options_.handles, w.context.caller, std::move(call.inputs), "inputs"));
+    PENSTOCK_RETURN_IF_ERROR(CheckTensors(w));
+    w.queue_weight = w.micro_batches.value_or(pipeline_->plan().schedule.micro_batches);
+    return Results{.outputs = true, .output_bytes = ExpectedOutputBytes(w)};
+  });
+}
+
+absl::StatusOr<Accepted> ServedPipeline::Forward(CallContext context, ForwardCall call) {
+  auto work = std::make_shared<Work>();
+  work->method = WorkMethod::kForward;
+  work->training = TrainingCall::kForward;
+  work->context = std::move(context);
+  work->outputs = std::move(call.outputs);
+  work->micro_batches = call.micro_batches;
+  return Accept(work, [&](Work& w) -> absl::StatusOr<Results> {
+    PENSTOCK_RETURN_IF_ERROR(CheckPositive("micro_batches", w.micro_batches));
+    PENSTOCK_ASSIGN_OR_RETURN(w.inputs,
+                              CallInputs::Make(options_.handles, w.context.caller, std::move(call.inputs), "inputs"));
+    PENSTOCK_RETURN_IF_ERROR(CheckTensors(w));
+    w.queue_weight = w.micro_batches.value_or(pipeline_->plan().schedule.micro_batches);
+    return Results{.outputs = true, .graph = true, .output_bytes = ExpectedOutputBytes(w)};
+  });
+}
+
+absl::StatusOr<Accepted> ServedPipeline::Backward(CallContext context, BackwardCall call) {
+  auto work = std::make_shared<Work>();
+  work->method = WorkMethod::kBackward;
+  work->training = TrainingCall::kContribution;
+  work->context = std::move(context);
+  work->retain_graph = call.retain_graph;
+  return Accept(work, [&](Work& w) -> absl::StatusOr<Results> {
+    absl::StatusOr<HandlePin> graph = options_.handles->Pin(w.context.caller, call.graph);
+    if (!graph.ok()) return WithValue(graph.status(), "field", "graph");
+    if (graph->kind() != HandleKind::kGraph) return WithValue(graph->graph().status(), "field", "graph");
+    if (call.graph.pipeline != options_.name) {
+      return InvalidField("graph", "must be a graph of pipeline " + options_.name, ToString(call.graph));
+    }
+    // One that was consumed or is stale is refused at once.
+    if (graph->settled()) PENSTOCK_RETURN_IF_ERROR(graph->graph().status());
+    PENSTOCK_ASSIGN_OR_RETURN(
+        w.inputs, CallInputs::Make(options_.handles, w.context.caller, std::move(call.gradients), "gradients"));
+    w.graph_pin = w.inputs.AddPin(*std::move(graph));
+    return Results{.outcome = true};
+  });
+}
+
+absl::StatusOr<Accepted> ServedPipeline::ForwardBackward(CallContext context, ContributionCall call) {
+  return Contribute(std::move(context), std::move(call),
+                    Work{.method = WorkMethod::kForwardBackward, .training = TrainingCall::kContribution});
+}
+
+absl::StatusOr<Accepted> ServedPipeline::TrainStep(CallContext context, ContributionCall call, StepCall step) {
+  return Contribute(
+      std::move(context), std::move(call),
+      Work{.method = WorkMethod::kTrainStep, .training = TrainingCall::kTrainStep, .step = std::move(step.request)});
+}
+
+absl::StatusOr<Accepted> ServedPipeline::Contribute(CallContext context, ContributionCall call, Work parameters) {
+  auto work = std::make_shared<Work>(std::move(parameters));
+  work->context = std::move(context);
+  work->loss = std::move(call.loss);
+  work->micro_batches = call.micro_batches;
+  work->total_rows = call.total_rows;
+  work->total_elements = call.total_elements;
+  work->outputs = std::move(call.outputs);
+  work->has_target = true;
+  return Accept(work, [&](Work& w) -> absl::StatusOr<Results> {
+    PENSTOCK_RETURN_IF_ERROR(CheckPositive("micro_batches", w.micro_batches));
+    PENSTOCK_RETURN_IF_ERROR(CheckPositive("total_rows", w.total_rows));
+    PENSTOCK_RETURN_IF_ERROR(CheckPositive("total_elements", w.total_elements));
+    PENSTOCK_ASSIGN_OR_RETURN(w.inputs,
+                              CallInputs::Make(options_.handles, w.context.caller, std::move(call.inputs), "inputs"));
+    std::vector<InputSource> target;
+    target.push_back(std::move(call.target));
+    PENSTOCK_ASSIGN_OR_RETURN(CallInputs targets,
+                              CallInputs::Make(options_.handles, w.context.caller, std::move(target), "target"));
+    w.inputs.Append(std::move(targets));
+    PENSTOCK_RETURN_IF_ERROR(CheckTensors(w));
+    w.queue_weight = w.micro_batches.value_or(pipeline_->plan().schedule.micro_batches);
+    const bool keeps = !w.outputs.empty();
+    return Results{.outcome = true, .outputs = keeps, .output_bytes = keeps ? ExpectedOutputBytes(w) : 0};
+  });
+}
+
+absl::StatusOr<Accepted> ServedPipeline::OptimizerStep(CallContext context, StepCall call) {
+  auto work = std::make_shared<Work>();
+  work->method = WorkMethod::kOptimizerStep;
+  work->training = call.discard ? TrainingCall::kDiscard : TrainingCall::kApply;
+  work->context = std::move(context);
+  work->step = std::move(call.request);
+  return Accept(work, [](Work&) { return Results{.outcome = true}; });
+}
+
+void ServedPipeline::SaveCheckpoint(CallContext context, std::string id, StateCallback done) {
+  auto work = std::make_shared<Work>();
+  work->method = WorkMethod::kSaveCheckpoint;
+  work->training = TrainingCall::kSave;
+  work->context = std::move(context);
+  work->checkpoint_id = std::move(id);
+  AcceptState(work, std::move(done));
+}
+
+void ServedPipeline::RestoreCheckpoint(CallContext context, std::string id, bool force, StateCallback done) {
+  auto work = std::make_shared<Work>();
+  work->method = WorkMethod::kRestoreCheckpoint;
+  work->training = force ? TrainingCall::kRestoreForced : TrainingCall::kRestore;
+  work->context = std::move(context);
+  work->checkpoint_id = std::move(id);
+  work->force = force;
+  AcceptState(work, std::move(done));
+}
+
+// A save or restore: no handles, so the callers wait in a StateJoin, which the request log knows from acceptance on.
+void ServedPipeline::AcceptState(WorkPointer work, StateCallback done) {
+  std::optional<absl::StatusOr<StateAnswer>> now;
+  {
+    absl::MutexLock lock(&mu_);
+    absl::StatusOr<std::optional<RecordedAnswer>> recorded = Recorded(*work);
+    if (!recorded.ok()) {
+      now = recorded.status();
+    } else if (recorded->has_value()) {
+      const auto join = std::get<std::shared_ptr<StateJoin>>(**recorded);
+      if (join->answer.has_value()) {
+        now = *join->answer;
+      } else {
+        join->callbacks.push_back(std::move(done));
+      }
+    } else if (absl::Status admitted = Admit(*work, /*handles_reserved=*/false); !admitted.ok()) {
+      now = Refused(admitted);
+    } else {
+      work->join = std::make_shared<StateJoin>();
+      work->join->callbacks.push_back(std::move(done));
+      work->inputs_ready = true;
+      Enqueue(work);
+      log_.Record(work->key(), work->context.payload_digest, work->join, work->accepted_nanos);
+    }
+  }
+  if (now.has_value()) done(*std::move(now));
+}
+
+void ServedPipeline::AnswerState(const WorkPointer& work, absl::StatusOr<StateAnswer> answer) {
+  std::vector<StateCallback> callbacks;
+  {
+    absl::MutexLock lock(&mu_);
+    callbacks.swap(work->join->callbacks);
+    if (answer.ok()) {
+      work->join->answer = *answer;
+    } else {
+      log_.Erase(work->key());  // it had no effect: a retry is a first attempt
+    }
+  }
+  for (const StateCallback& callback : callbacks) callback(answer);
+}
+
+void ServedPipeline::ReadParameters(std::vector<std::string> names, bool with_optimizer, SnapshotCallback done) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!stopping_) {
+      snapshots_.push_back({std::move(names), with_optimizer, std::move(done)});
+      return;
+    }
+  }
+  done(Error(absl::StatusCode::kUnavailable, "DRAINING", "the pipeline is closing").With("pipeline", options_.name));
+}
+
+}  // namespace penstock

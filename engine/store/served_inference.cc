@@ -1,0 +1,72 @@
+// The thread that hands inference of a ServedPipeline to the stages, some at a time, beside training.
+
+#include <utility>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/store/served_pipeline.h"
+
+namespace penstock {
+
+void ServedPipeline::InferLoop() {
+  const auto can_start = [this] {
+    mu_.AssertReaderHeld();
+    const bool room = static_cast<int>(infer_running_.size()) < options_.infer_in_flight;
+    return stopping_ || (room && !infer_ready_.empty());
+  };
+  while (true) {
+    WorkPointer work;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&can_start));
+      if (stopping_) return;  // Stop() has emptied the queue
+      work = infer_ready_.front();
+      RemoveQueued(work);
+      work->phase = Work::Phase::kRunning;
+      infer_running_.insert(work);
+    }
+    StartInference(work);
+  }
+}
+
+void ServedPipeline::StartInference(const WorkPointer& work) {
+  if (options_.metrics != nullptr) {
+    options_.metrics->queues[WorkQueue::kInfer].wait.Observe(options_.clock->NowNanos() - work->accepted_nanos);
+    options_.metrics->BatchStarted(BatchMode::kInfer);
+  }
+  absl::Status status = CheckTensors(*work);
+  absl::StatusOr<NamedTensors> inputs = status.ok() ? work->inputs.Take() : absl::StatusOr<NamedTensors>(status);
+  if (!inputs.ok()) {
+    OnInferred(work, inputs.status());
+    return;
+  }
+  // This outlives the run: Stop() waits until nothing is in flight.
+  pipeline_->InferAsync({*std::move(inputs), work->micro_batches, work->outputs, work->cancel},
+                        [this, work](absl::StatusOr<ForwardOutcome> outcome) { OnInferred(work, std::move(outcome)); });
+}
+
+void ServedPipeline::OnInferred(const WorkPointer& work, absl::StatusOr<ForwardOutcome> outcome) {
+  {
+    absl::MutexLock lock(&mu_);
+    work->phase = Work::Phase::kDone;
+  }
+  RunOutcome run;
+  run.rows = work->rows;
+  CountRun(*work, outcome.status(), outcome.ok() ? &run : nullptr);
+  if (outcome.ok()) {
+    options_.handles->Fulfil(work->accepted.outputs->id, std::move(outcome->outputs));
+    LetGo(*work);
+  } else {
+    SettleFailed(work, outcome.status());
+  }
+  // Last: from here on, Stop() may return on its thread.
+  std::vector<std::function<void()>> callbacks;
+  {
+    absl::MutexLock lock(&mu_);
+    infer_running_.erase(work);
+    if (state_ != State::kReady && Idle()) callbacks.swap(drained_);
+  }
+  for (const auto& callback : callbacks) callback();
+}
+
+}  // namespace penstock

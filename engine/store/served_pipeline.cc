@@ -1,0 +1,453 @@
+// Acceptance of calls, and their end: see served_pipeline.h.
+//
+//   a call ──▶ Recorded? ──▶ Admit ──▶ prepare: pin, check ──▶ reserve handles ──▶ Recorded? Admit ──▶ queue ──▶ answer
+//              (a retry)     (bounds,  (no lock held)                              (again: others       │
+//                             order)                                                came meanwhile)     ▼
+//                          settled by exactly one of: its run, its deadline, a cancel, a forced drain ◀── runs
+
+#include "engine/store/served_pipeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
+#include "engine/base/check.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kRetryAfterMs[] = "100";
+
+absl::Status Cancelled() { return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the call was cancelled"); }
+
+absl::Status QueueFull(std::string_view queue, std::string_view limit_name, int64_t limit) {
+  const absl::string_view name(queue.data(), queue.size());
+  return Error(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+               absl::StrCat("the ", name, " queue is full: at most ", limit, " ",
+                            absl::string_view(limit_name.data(), limit_name.size())))
+      .With("queue", queue)
+      .With("limit", limit_name)
+      .With("limit_value", std::to_string(limit))
+      .With("retry_after_ms", kRetryAfterMs);
+}
+
+RejectReason RejectReasonOf(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  if (reason == "QUEUE_FULL") return RejectReason::kQueueFull;
+  if (reason == "HANDLE_BUDGET") return RejectReason::kMemory;
+  if (reason == "GRAPH_LIMIT" || reason == "REQUEST_LOG_FULL") return RejectReason::kQuota;
+  if (reason == "DRAINING") return RejectReason::kDraining;
+  return RejectReason::kInvalid;
+}
+
+}  // namespace
+
+std::vector<HandleName> Accepted::handles() const {
+  std::vector<HandleName> names;
+  for (const auto* name : {&outcome, &outputs, &graph}) {
+    if (name->has_value()) names.push_back(**name);
+  }
+  return names;
+}
+
+std::optional<BatchMode> Work::batch_mode() const {
+  switch (method) {
+    case WorkMethod::kInfer:
+      return BatchMode::kInfer;
+    case WorkMethod::kForward:
+      return BatchMode::kForward;
+    case WorkMethod::kBackward:
+      return BatchMode::kBackward;
+    case WorkMethod::kForwardBackward:
+    case WorkMethod::kTrainStep:
+      return BatchMode::kTrain;
+    case WorkMethod::kOptimizerStep:
+    case WorkMethod::kSaveCheckpoint:
+    case WorkMethod::kRestoreCheckpoint:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// What the handles of a call know of it.
+class ServedPipeline::Producer : public HandleProducer {
+ public:
+  Producer(std::weak_ptr<ServedPipeline> host, WorkPointer work) : host_(std::move(host)), work_(std::move(work)) {}
+
+  CancelEffect RequestCancel() override {
+    const auto host = host_.lock();
+    return host == nullptr ? CancelEffect::kNotCancellable : host->CancelWork(work_);
+  }
+  void Abandon(const HandleId&) override {
+    if (const auto host = host_.lock()) host->AbandonWork(work_);
+  }
+
+ private:
+  const std::weak_ptr<ServedPipeline> host_;
+  const WorkPointer work_;
+};
+
+std::shared_ptr<HostedPipeline> HostedPipeline::Start(std::unique_ptr<Pipeline> pipeline,
+                                                      std::unique_ptr<CheckpointFolder> checkpoints, Options options) {
+  auto served = std::make_shared<ServedPipeline>(std::move(pipeline), std::move(checkpoints), std::move(options));
+  served->StartThreads();
+  return served;
+}
+
+ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_ptr<CheckpointFolder> checkpoints,
+                               Options options)
+    : options_(std::move(options)),
+      token_prefix_(absl::StrFormat("%08x%016x", options_.handles->epoch().value(),
+                                    RandomHandleId(options_.handles->epoch()).low)),
+      pipeline_(std::move(pipeline)),
+      checkpoints_(std::move(checkpoints)),
+      log_(
+          {.entries = options_.request_log_entries, .kept_nanos = absl::ToInt64Nanoseconds(options_.request_log_time)}),
+      step_(pipeline_->step()) {
+  if (options_.metrics == nullptr) return;
+  const double micro_batches = std::max(1, pipeline_->plan().schedule.micro_batches);
+  auto& queues = options_.metrics->queues;
+  queues[WorkQueue::kTrain].capacity.Set(static_cast<double>(options_.train_queue_calls) * micro_batches);
+  queues[WorkQueue::kInfer].capacity.Set(static_cast<double>(options_.infer_queue_calls) * micro_batches);
+  options_.metrics->step_number.Set(static_cast<double>(pipeline_->step()));
+}
+
+ServedPipeline::~ServedPipeline() {
+  Stop();
+  pipeline_.reset();  // waits for its callbacks to return: they still use mu_
+}
+
+void ServedPipeline::StartThreads() {
+  train_thread_ = std::make_unique<Thread>("ps-train", [this] { TrainLoop(); });
+  infer_thread_ = std::make_unique<Thread>("ps-infer", [this] { InferLoop(); });
+}
+
+// --- Acceptance.
+
+absl::Status ServedPipeline::Refused(absl::Status status) const {
+  if (options_.metrics != nullptr) options_.metrics->rejected[RejectReasonOf(status)].Add();
+  return WithValue(std::move(status), "pipeline", options_.name);
+}
+
+absl::StatusOr<std::optional<RecordedAnswer>> ServedPipeline::Recorded(const Work& work) {
+  return log_.Find(work.key(), work.context.payload_digest, options_.clock->NowNanos());
+}
+
+TrainingState ServedPipeline::Foreseen() const {
+  TrainingState state = training_;
+  const auto apply = [&state](const Work& work) {
+    if (state.Check(*work.training, work.context.caller).ok()) state.Apply(*work.training, work.context.caller);
+  };
+  if (train_running_ != nullptr && train_running_->phase == Work::Phase::kRunning) apply(*train_running_);
+  for (const WorkPointer& work : train_queue_) apply(*work);
+  return state;
+}
+
+absl::Status ServedPipeline::Admit(const Work& work, bool handles_reserved) {
+  if (state_ != State::kReady) {
+    return Error(absl::StatusCode::kUnavailable, "DRAINING", "the pipeline accepts no new work");
+  }
+  const bool infer = !work.training.has_value();
+  const auto calls = static_cast<int64_t>((infer ? infer_queue_ : train_queue_).size());
+  const int64_t most_calls = infer ? options_.infer_queue_calls : options_.train_queue_calls;
+  const int64_t bytes = (infer ? infer_bytes_ : train_bytes_) + work.inputs.inline_bytes();
+  const int64_t most_bytes = infer ? options_.infer_queue_bytes : options_.train_queue_bytes;
+  const char* const queue = infer ? "inference" : "training";
+  if (calls >= most_calls) return QueueFull(queue, "requests", most_calls);
+  if (bytes > most_bytes) return QueueFull(queue, "bytes", most_bytes);
+  if (infer) return absl::OkStatus();
+
+  PENSTOCK_RETURN_IF_ERROR(Foreseen().Check(*work.training, work.context.caller));
+  if (!work.context.expected_state.empty() && train_queue_.empty() && train_running_ == nullptr &&
+      work.context.expected_state != StateToken()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "STATE_MISMATCH",
+                 "the training state is not the expected one: another call came first")
+        .With("field", "expected_state")
+        .With("value", Shortened(work.context.expected_state));
+  }
+  if (work.method == WorkMethod::kForward) {
+    const int64_t others = options_.handles->CountsOf(options_.name).open_graphs - (handles_reserved ? 1 : 0);
+    if (others >= options_.open_graphs) {
+      return Error(absl::StatusCode::kResourceExhausted, "GRAPH_LIMIT",
+                   absl::StrCat("at most ", options_.open_graphs, " graphs may be open; run or release some"))
+          .With("limit_value", std::to_string(options_.open_graphs))
+          .With("retry_after_ms", "1000");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ServedPipeline::ReserveHandles(const WorkPointer& work, const Results& results) {
+  const auto producer = std::make_shared<Producer>(weak_from_this(), work);
+  const auto reserve = [&](HandleKind kind, int64_t bytes, std::optional<HandleName>& name) -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(name, options_.handles->Reserve({.owner = work->context.caller,
+                                                               .pipeline = options_.name,
+                                                               .kind = kind,
+                                                               .method = work->method_name(),
+                                                               .bytes = bytes,
+                                                               .lease = work->context.lease,
+                                                               .producer = producer}));
+    return absl::OkStatus();
+  };
+  if (results.outcome) PENSTOCK_RETURN_IF_ERROR(reserve(HandleKind::kOutcome, 0, work->accepted.outcome));
+  if (results.outputs) {
+    PENSTOCK_RETURN_IF_ERROR(reserve(HandleKind::kValue, results.output_bytes, work->accepted.outputs));
+  }
+  if (results.graph) PENSTOCK_RETURN_IF_ERROR(reserve(HandleKind::kGraph, 0, work->accepted.graph));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Accepted> ServedPipeline::Accept(WorkPointer work,
+                                                const std::function<absl::StatusOr<Results>(Work&)>& prepare) {
+  work->accepted.request_id = work->context.request_id;
+  {
+    absl::MutexLock lock(&mu_);
+    absl::StatusOr<std::optional<RecordedAnswer>> recorded = Recorded(*work);
+    if (!recorded.ok()) return Refused(recorded.status());
+    if (recorded->has_value()) return std::get<Accepted>(**recorded);
+    if (absl::Status admitted = Admit(*work, /*handles_reserved=*/false); !admitted.ok()) return Refused(admitted);
+  }
+  absl::StatusOr<Results> results = prepare(*work);
+  if (!results.ok()) return Refused(results.status());
+  absl::Status status = ReserveHandles(work, *results);
+  // Weak references: a call that was cancelled must not live until its inputs are there.
+  work->inputs.OnReady(options_.handles, [host = weak_from_this(), waiting = std::weak_ptr<Work>(work)] {
+    const auto alive = host.lock();
+    const auto ready = waiting.lock();
+    if (alive != nullptr && ready != nullptr) alive->OnInputsReady(ready);
+  });
+
+  std::optional<RecordedAnswer> first;  // of an equal call that was accepted meanwhile
+  if (status.ok()) {
+    absl::MutexLock lock(&mu_);
+    absl::StatusOr<std::optional<RecordedAnswer>> recorded = Recorded(*work);
+    status = recorded.status();
+    if (status.ok() && recorded->has_value()) {
+      first = *std::move(recorded);
+    } else if (status.ok()) {
+      status = Admit(*work, /*handles_reserved=*/true);
+    }
+    if (status.ok() && !first.has_value()) {
+      Enqueue(work);
+      log_.Record(work->key(), work->context.payload_digest, work->accepted, work->accepted_nanos);
+      return work->accepted;
+    }
+  }
+  for (const HandleName& name : work->accepted.handles()) options_.handles->Withdraw(name.id);
+  if (!status.ok()) return Refused(std::move(status));
+  return std::get<Accepted>(*std::move(first));
+}
+
+void ServedPipeline::Enqueue(const WorkPointer& work) {
+  work->phase = Work::Phase::kQueued;
+  work->accepted_nanos = options_.clock->NowNanos();
+  work->accepted.step = step_;
+  absl::Duration timeout = work->context.work_timeout;
+  if (work->training.has_value()) {
+    work->accepted.sequence = ++sequence_;
+    train_queue_.push_back(work);
+    train_bytes_ += work->inputs.inline_bytes();
+    if (timeout == absl::ZeroDuration() && work->method == WorkMethod::kForward) timeout = options_.forward_timeout;
+  } else {
+    infer_queue_.push_back(work);
+    if (work->inputs_ready) infer_ready_.push_back(work);
+    infer_bytes_ += work->inputs.inline_bytes();
+    if (timeout == absl::ZeroDuration()) timeout = options_.infer_timeout;
+  }
+  if (timeout > absl::ZeroDuration() && timeout < absl::InfiniteDuration()) {
+    work->timer = options_.timers->Add(work->accepted_nanos + absl::ToInt64Nanoseconds(timeout),
+                                       [host = weak_from_this(), late = std::weak_ptr<Work>(work)] {
+                                         const auto alive = host.lock();
+                                         const auto running = late.lock();
+                                         if (alive != nullptr && running != nullptr) alive->OnWorkDeadline(running);
+                                       });
+  }
+  UpdateQueueMetrics();
+}
+
+void ServedPipeline::OnInputsReady(const WorkPointer& work) {
+  absl::MutexLock lock(&mu_);
+  work->inputs_ready = true;  // training waits for its turn all the same
+  if (work->phase == Work::Phase::kQueued && !work->training.has_value()) infer_ready_.push_back(work);
+}
+
+// --- The end of a call.
+
+void ServedPipeline::RemoveQueued(const WorkPointer& work) {
+  PENSTOCK_CHECK(work->phase == Work::Phase::kQueued);
+  work->phase = Work::Phase::kDone;
+  if (work->training.has_value()) {
+    std::erase(train_queue_, work);
+    train_bytes_ -= work->inputs.inline_bytes();
+  } else {
+    std::erase(infer_queue_, work);
+    std::erase(infer_ready_, work);
+    infer_bytes_ -= work->inputs.inline_bytes();
+  }
+  UpdateQueueMetrics();
+}
+
+std::vector<ServedPipeline::WorkPointer> ServedPipeline::RemoveAllQueued() {
+  std::vector<WorkPointer> removed(train_queue_.begin(), train_queue_.end());
+  removed.insert(removed.end(), infer_queue_.begin(), infer_queue_.end());
+  for (const WorkPointer& work : removed) RemoveQueued(work);
+  return removed;
+}
+
+void ServedPipeline::OnWorkDeadline(const WorkPointer& work) {
+  absl::Status error;
+  {
+    absl::MutexLock lock(&mu_);
+    if (work->phase == Work::Phase::kDone) return;
+    work->deadline_passed = true;
+    if (work->phase == Work::Phase::kQueued) {
+      RemoveQueued(work);
+      if (options_.metrics != nullptr) options_.metrics->rejected[RejectReason::kDeadline].Add();
+      error = Error(absl::StatusCode::kDeadlineExceeded, "QUEUE_DEADLINE", "the call's time passed before it started");
+    } else {
+      work->cancel->Cancel();
+      // What changes weights tells its outcome when it is known; the rest of the world need not wait for a forward.
+      if (!work->stoppable()) return;
+      error = Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran");
+    }
+  }
+  SettleFailed(work, error);
+  NotifyIfDrained();
+}
+
+CancelEffect ServedPipeline::CancelWork(const WorkPointer& work) {
+  CancelEffect effect = CancelEffect::kCancelled;
+  {
+    absl::MutexLock lock(&mu_);
+    if (work->phase == Work::Phase::kDone) return CancelEffect::kNotCancellable;
+    if (work->phase == Work::Phase::kRunning) {
+      if (!work->stoppable()) return CancelEffect::kNotCancellable;
+      work->cancel->Cancel();
+      effect = CancelEffect::kCancelling;
+    } else {
+      RemoveQueued(work);
+    }
+  }
+  SettleFailed(work, Cancelled());
+  NotifyIfDrained();
+  return effect;
+}
+
+void ServedPipeline::AbandonWork(const WorkPointer& work) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (++work->abandoned_handles < work->accepted.handles().size() || !work->stoppable()) return;
+  }
+  CancelWork(work);
+}
+
+void ServedPipeline::SettleFailed(const WorkPointer& work, const absl::Status& error) {
+  const absl::Status told = WithValue(error, "pipeline", options_.name);
+  if (work->join != nullptr) AnswerState(work, told);
+  for (const HandleName& name : work->accepted.handles()) {
+    if (ReasonOf(told) == "WORK_CANCELLED") {
+      options_.handles->Cancel(name.id);
+    } else {
+      options_.handles->Fail(name.id, told);
+    }
+  }
+  // A run that goes on still reads its inputs.
+  bool done = false;
+  {
+    absl::MutexLock lock(&mu_);
+    done = work->phase == Work::Phase::kDone;
+  }
+  if (done) LetGo(*work);
+}
+
+void ServedPipeline::LetGo(Work& work) {
+  options_.timers->Remove(work.timer);
+  work.inputs = CallInputs();
+}
+
+bool ServedPipeline::Idle() const {
+  return train_queue_.empty() && train_running_ == nullptr && infer_queue_.empty() && infer_running_.empty() &&
+         snapshots_.empty() && snapshots_running_ == 0;
+}
+
+void ServedPipeline::NotifyIfDrained() {
+  std::vector<std::function<void()>> callbacks;
+  {
+    absl::MutexLock lock(&mu_);
+    if (state_ == State::kReady || !Idle()) return;
+    callbacks.swap(drained_);
+  }
+  for (const auto& callback : callbacks) callback();
+}
+
+void ServedPipeline::UpdateQueueMetrics() {
+  if (options_.metrics == nullptr) return;
+  const auto update = [](QueueMetrics& metrics, const std::deque<WorkPointer>& queue) {
+    int64_t depth = 0;
+    for (const WorkPointer& work : queue) depth += work->queue_weight;
+    metrics.depth.Set(static_cast<double>(depth));
+    metrics.oldest_nanos = queue.empty() ? QueueMetrics::kEmpty : queue.front()->accepted_nanos;
+  };
+  update(options_.metrics->queues[WorkQueue::kTrain], train_queue_);
+  update(options_.metrics->queues[WorkQueue::kInfer], infer_queue_);
+}
+
+std::string ServedPipeline::StateToken() const { return absl::StrCat(token_prefix_, "-", version_); }
+
+HostedPipeline::Statistics ServedPipeline::statistics() const {
+  absl::MutexLock lock(&mu_);
+  Statistics now = statistics_;
+  now.state = state_;
+  now.step = step_;
+  now.state_token = StateToken();
+  now.accumulating = training_.accumulating();
+  now.open_graphs = options_.handles->CountsOf(options_.name).open_graphs;
+  now.train_queue_calls = static_cast<int64_t>(train_queue_.size());
+  now.infer_queue_calls = static_cast<int64_t>(infer_queue_.size());
+  now.running = static_cast<int64_t>(infer_running_.size()) + (train_running_ != nullptr ? 1 : 0);
+  return now;
+}
+
+void ServedPipeline::StopAccepting() {
+  absl::MutexLock lock(&mu_);
+  if (state_ == State::kReady) state_ = State::kDraining;
+}
+
+void ServedPipeline::Drain(bool force, std::function<void()> done) {
+  StopAccepting();
+  std::vector<WorkPointer> cancelled;
+  {
+    absl::MutexLock lock(&mu_);
+    drained_.push_back(std::move(done));
+    if (force) cancelled = RemoveAllQueued();
+  }
+  for (const WorkPointer& work : cancelled) SettleFailed(work, Cancelled());
+  NotifyIfDrained();
+}
+
+void ServedPipeline::Stop() {
+  absl::MutexLock stop_lock(&stop_mu_);
+  if (train_thread_ == nullptr) return;
+  absl::Notification drained;
+  Drain(/*force=*/true, [&drained] { drained.Notify(); });
+  drained.WaitForNotification();
+  {
+    absl::MutexLock lock(&mu_);
+    state_ = State::kStopped;
+    stopping_ = true;
+  }
+  train_thread_.reset();
+  infer_thread_.reset();
+}
+
+absl::Status ServedPipeline::PurgeCheckpoints() { return checkpoints_->Purge(); }
+
+std::vector<CheckpointInfo> ServedPipeline::ListCheckpoints() const { return checkpoints_->List(); }
+
+}  // namespace penstock

@@ -1,0 +1,167 @@
+#pragma once
+
+// How a HostedPipeline works inside. served_pipeline.cc accepts calls and ends them, served_calls.cc turns each method into
+// a call, served_training.cc runs the training order, served_inference.cc runs inference beside it.
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/base/thread.h"
+#include "engine/store/checkpoint_file.h"
+#include "engine/store/hosted_pipeline.h"
+#include "engine/store/request_log.h"
+#include "engine/store/training_state.h"
+#include "engine/store/work.h"
+
+namespace penstock {
+
+// The only implementation of HostedPipeline.
+//
+// Model:     Each call is a Work. It is queued, runs, is done; the phase changes under mu_, and whoever makes it kDone
+//            settles its handles, outside of mu_. A training call is at the head of train_queue_ before it runs; an
+//            inference is in infer_queue_ from acceptance, and in infer_ready_ once its inputs are there.
+// Threads:   Nothing of the store that may call back is called under mu_: its callbacks may need mu_.
+class ServedPipeline : public HostedPipeline, public std::enable_shared_from_this<ServedPipeline> {
+ public:
+  ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_ptr<CheckpointFolder> checkpoints, Options options);
+  ~ServedPipeline() override;
+  void StartThreads();
+
+  absl::StatusOr<Accepted> Infer(CallContext context, InferCall call) override;
+  absl::StatusOr<Accepted> Forward(CallContext context, ForwardCall call) override;
+  absl::StatusOr<Accepted> Backward(CallContext context, BackwardCall call) override;
+  absl::StatusOr<Accepted> ForwardBackward(CallContext context, ContributionCall call) override;
+  absl::StatusOr<Accepted> OptimizerStep(CallContext context, StepCall call) override;
+  absl::StatusOr<Accepted> TrainStep(CallContext context, ContributionCall call, StepCall step) override;
+  void SaveCheckpoint(CallContext context, std::string id, StateCallback done) override;
+  void RestoreCheckpoint(CallContext context, std::string id, bool force, StateCallback done) override;
+  std::vector<CheckpointInfo> ListCheckpoints() const override;
+  void ReadParameters(std::vector<std::string> names, bool with_optimizer, SnapshotCallback done) override;
+
+  const std::string& name() const override { return options_.name; }
+  const Pipeline& pipeline() const override { return *pipeline_; }
+  Statistics statistics() const override ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<PipelineMetrics> metrics() const override { return options_.metrics; }
+  void StopAccepting() override ABSL_LOCKS_EXCLUDED(mu_);
+  void Drain(bool force, std::function<void()> done) override ABSL_LOCKS_EXCLUDED(mu_);
+  void Stop() override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status PurgeCheckpoints() override;
+
+ private:
+  class Producer;
+  using WorkPointer = std::shared_ptr<Work>;
+
+  // A read of parameters that waits for the gap between two training calls.
+  struct SnapshotRequest {
+    std::vector<std::string> names;
+    bool with_optimizer = false;
+    SnapshotCallback done;
+  };
+
+  // Which handles a call needs, and how large its outputs will be.
+  struct Results {
+    bool outcome = false;
+    bool outputs = false;
+    bool graph = false;
+    int64_t output_bytes = 0;
+  };
+
+  // What a training run left.
+  struct Executed {
+    RunOutcome run;
+    std::shared_ptr<Graph> graph;
+    std::optional<CheckpointInfo> checkpoint;
+    bool replaced_state = false;  // restored: as good as a step for graphs and tokens
+  };
+
+  // --- Acceptance (served_pipeline.cc, served_calls.cc).
+  absl::StatusOr<Accepted> Contribute(CallContext context, ContributionCall call, Work work);
+  // `prepare` pins and checks the inputs and says which results there will be; it runs without the lock.
+  absl::StatusOr<Accepted> Accept(WorkPointer work, const std::function<absl::StatusOr<Results>(Work&)>& prepare)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::optional<RecordedAnswer>> Recorded(const Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Admit(const Work& work, bool handles_reserved) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  TrainingState Foreseen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status ReserveHandles(const WorkPointer& work, const Results& results);
+  void Enqueue(const WorkPointer& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AcceptState(WorkPointer work, StateCallback done) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckTensors(Work& work) const;
+  int64_t ExpectedOutputBytes(const Work& work) const;
+  absl::Status Refused(absl::Status status) const;
+
+  // --- The end of a call (served_pipeline.cc).
+  void OnInputsReady(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnWorkDeadline(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
+  CancelEffect CancelWork(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
+  void AbandonWork(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
+  void RemoveQueued(const WorkPointer& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<WorkPointer> RemoveAllQueued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Settles the handles, or answers the waiting callers, with an error. The work must be kDone or fall to nobody else.
+  void SettleFailed(const WorkPointer& work, const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
+  void AnswerState(const WorkPointer& work, absl::StatusOr<StateAnswer> answer) ABSL_LOCKS_EXCLUDED(mu_);
+  void LetGo(Work& work);
+  void NotifyIfDrained() ABSL_LOCKS_EXCLUDED(mu_);
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void UpdateQueueMetrics() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string StateToken() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // --- Running (served_training.cc, served_inference.cc).
+  void TrainLoop() ABSL_LOCKS_EXCLUDED(mu_);
+  void RunTraining(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Executed> Execute(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Executed> ExecuteRestore(Work& work);
+  void SettleExecuted(const WorkPointer& work, Executed executed, const std::string& token,
+                      const std::vector<HandleId>& stale_graphs);
+  std::shared_ptr<Graph> Watched(std::shared_ptr<Graph> graph);
+  void ServeSnapshot(const SnapshotRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
+  void UpdateIdleReason() ABSL_LOCKS_EXCLUDED(mu_);
+  void CountRun(const Work& work, const absl::Status& status, const RunOutcome* run);
+  void InferLoop() ABSL_LOCKS_EXCLUDED(mu_);
+  void StartInference(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnInferred(const WorkPointer& work, absl::StatusOr<ForwardOutcome> outcome) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Options options_;
+  const std::string token_prefix_;  // of this life of the pipeline
+  std::unique_ptr<Pipeline> pipeline_;
+  const std::unique_ptr<CheckpointFolder> checkpoints_;
+
+  // Graphs that exist, wherever they are held; shared with their deleters, which may outlive this.
+  const std::shared_ptr<std::atomic<int64_t>> graphs_alive_ = std::make_shared<std::atomic<int64_t>>(0);
+
+  mutable absl::Mutex mu_;
+  State state_ ABSL_GUARDED_BY(mu_) = State::kReady;
+  RequestLog<RecordedAnswer> log_ ABSL_GUARDED_BY(mu_);
+  TrainingState training_ ABSL_GUARDED_BY(mu_);
+  int64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t version_ ABSL_GUARDED_BY(mu_) = 0;  // of the weights and gradients; in the state token
+  int64_t step_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<WorkPointer> train_queue_ ABSL_GUARDED_BY(mu_);
+  int64_t train_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  WorkPointer train_running_ ABSL_GUARDED_BY(mu_);
+  std::deque<WorkPointer> infer_queue_ ABSL_GUARDED_BY(mu_);  // not started, in order of acceptance
+  std::deque<WorkPointer> infer_ready_ ABSL_GUARDED_BY(mu_);  // of these, those that can start
+  int64_t infer_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<WorkPointer> infer_running_ ABSL_GUARDED_BY(mu_);
+  std::deque<SnapshotRequest> snapshots_ ABSL_GUARDED_BY(mu_);
+  int64_t snapshots_running_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<HandleId> graphs_ ABSL_GUARDED_BY(mu_);  // made since the weights last changed
+  bool idle_reason_stale_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::function<void()>> drained_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  Statistics statistics_ ABSL_GUARDED_BY(mu_);  // the fields that runs change
+
+  absl::Mutex stop_mu_;  // one Stop() at a time
+  std::unique_ptr<Thread> train_thread_;
+  std::unique_ptr<Thread> infer_thread_;
+};
+
+}  // namespace penstock

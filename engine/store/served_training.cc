@@ -1,0 +1,291 @@
+// The thread that runs the training order of a ServedPipeline: one call after another, snapshots between them.
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+#include "engine/store/served_pipeline.h"
+
+namespace penstock {
+
+void ServedPipeline::TrainLoop() {
+  const auto something = [this] {
+    mu_.AssertReaderHeld();
+    const bool runnable = !train_queue_.empty() && train_queue_.front()->inputs_ready;
+    return stopping_ || runnable || !snapshots_.empty() || idle_reason_stale_;
+  };
+  while (true) {
+    WorkPointer work;
+    std::deque<SnapshotRequest> snapshots;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&something));
+      if (stopping_ && snapshots_.empty()) return;  // Stop() has emptied the queue
+      snapshots.swap(snapshots_);
+      snapshots_running_ = static_cast<int64_t>(snapshots.size());
+      if (!train_queue_.empty() && train_queue_.front()->inputs_ready) {
+        work = train_queue_.front();
+        train_queue_.pop_front();
+        train_bytes_ -= work->inputs.inline_bytes();
+        work->phase = Work::Phase::kRunning;
+        train_running_ = work;
+        UpdateQueueMetrics();
+      }
+    }
+    for (const SnapshotRequest& request : snapshots) ServeSnapshot(request);
+    if (work != nullptr) RunTraining(work);
+    UpdateIdleReason();
+    {
+      absl::MutexLock lock(&mu_);
+      train_running_ = nullptr;
+      snapshots_running_ = 0;
+    }
+    work.reset();
+    NotifyIfDrained();
+  }
+}
+
+void ServedPipeline::RunTraining(const WorkPointer& work) {
+  if (options_.metrics != nullptr) {
+    options_.metrics->queues[WorkQueue::kTrain].wait.Observe(options_.clock->NowNanos() - work->accepted_nanos);
+  }
+  if (options_.metrics != nullptr && work->batch_mode()) options_.metrics->BatchStarted(*work->batch_mode());
+  absl::StatusOr<Executed> executed = Execute(*work);
+
+  std::vector<HandleId> stale_graphs;
+  std::string token;
+  {
+    absl::MutexLock lock(&mu_);
+    work->phase = Work::Phase::kDone;
+    if (executed.ok()) {
+      training_.Apply(*work->training, work->context.caller);
+      const int64_t step = executed->run.step;
+      if (step != step_ || executed->replaced_state) stale_graphs.swap(graphs_);
+      step_ = step;
+      const bool changes = work->method != WorkMethod::kForward && work->method != WorkMethod::kSaveCheckpoint;
+      if (changes) ++version_;
+      if (work->accepted.graph.has_value()) graphs_.push_back(work->accepted.graph->id);
+      if (work->batch_mode() == BatchMode::kTrain) {
+        statistics_.samples_trained += executed->run.rows;
+        if (executed->run.loss.has_value()) statistics_.last_loss = executed->run.loss;
+        statistics_.last_measured_bubble = executed->run.measured_bubble;
+      }
+    } else if (work->deadline_passed) {
+      executed = absl::Status(
+          Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran"));
+    }
+    training_.Reconcile(pipeline_->accumulating());
+    token = StateToken();
+  }
+  CountRun(*work, executed.status(), executed.ok() ? &executed->run : nullptr);
+  if (!executed.ok()) {
+    SettleFailed(work, executed.status());
+    return;
+  }
+  SettleExecuted(work, *std::move(executed), token, stale_graphs);
+  LetGo(*work);
+}
+
+absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
+  {
+    absl::MutexLock lock(&mu_);
+    PENSTOCK_RETURN_IF_ERROR(training_.Check(*work.training, work.context.caller));
+    if (!work.context.expected_state.empty() && work.context.expected_state != StateToken()) {
+      return Error(absl::StatusCode::kFailedPrecondition, "STATE_MISMATCH",
+                   "the training state is not the expected one: another call came first")
+          .With("field", "expected_state")
+          .With("value", Shortened(work.context.expected_state));
+    }
+  }
+  PENSTOCK_RETURN_IF_ERROR(CheckTensors(work));
+  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors inputs, work.inputs.Take());
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  ContributionRequest contribution;
+  if (work.has_target) {
+    contribution.target = std::move(inputs.back().tensor);
+    inputs.pop_back();
+    contribution.loss = work.loss;
+    contribution.micro_batches = work.micro_batches;
+    contribution.total_rows = work.total_rows;
+    contribution.total_elements = work.total_elements;
+    contribution.outputs = work.outputs;
+    contribution.cancel = work.cancel;
+    contribution.inputs = std::move(inputs);
+  }
+  switch (work.method) {
+    case WorkMethod::kForward: {
+      PENSTOCK_ASSIGN_OR_RETURN(ForwardOutcome outcome,
+                                pipeline_->Forward({std::move(inputs), work.micro_batches, work.outputs, work.cancel}));
+      executed.graph = Watched(std::move(outcome.graph));
+      executed.run.outputs = std::move(outcome.outputs);
+      executed.run.step = outcome.step;
+      executed.run.rows = work.rows;
+      return executed;
+    }
+    case WorkMethod::kBackward: {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<Graph> graph, work.inputs.pin(work.graph_pin).graph());
+      PENSTOCK_ASSIGN_OR_RETURN(executed.run, pipeline_->Backward(graph, std::move(inputs), work.retain_graph));
+      return executed;
+    }
+    case WorkMethod::kForwardBackward: {
+      PENSTOCK_ASSIGN_OR_RETURN(executed.run, pipeline_->ForwardBackward(std::move(contribution)));
+      return executed;
+    }
+    case WorkMethod::kTrainStep: {
+      PENSTOCK_ASSIGN_OR_RETURN(executed.run, pipeline_->TrainStep(std::move(contribution), work.step));
+      return executed;
+    }
+    case WorkMethod::kOptimizerStep: {
+      if (work.training == TrainingCall::kDiscard) {
+        pipeline_->DiscardGradients();
+        return executed;
+      }
+      PENSTOCK_ASSIGN_OR_RETURN(executed.run, pipeline_->OptimizerStep(work.step));
+      return executed;
+    }
+    case WorkMethod::kSaveCheckpoint: {
+      const std::string id = work.checkpoint_id.empty() ? absl::StrCat("step-", executed.run.step) : work.checkpoint_id;
+      PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
+      PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint, checkpoints_->Save(id, executed.run.step, options_.spec_digest,
+                                                                        pipeline_->ExportState(true)));
+      return executed;
+    }
+    case WorkMethod::kRestoreCheckpoint:
+      return ExecuteRestore(work);
+    case WorkMethod::kInfer:
+      break;
+  }
+  return Error(absl::StatusCode::kInternal, "BUG", "inference stands in the training order");
+}
+
+absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteRestore(Work& work) {
+  PENSTOCK_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded, checkpoints_->Load(work.checkpoint_id));
+  if (absl::Status imported = pipeline_->ImportState(loaded.state, loaded.info.step); !imported.ok()) {
+    return WithValue(std::move(imported), "checkpoint", work.checkpoint_id);
+  }
+  pipeline_->DiscardGradients();  // of the weights that are gone
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  executed.checkpoint = loaded.info;
+  executed.replaced_state = true;
+  return executed;
+}
+
+void ServedPipeline::SettleExecuted(const WorkPointer& work, Executed executed, const std::string& token,
+                                    const std::vector<HandleId>& stale_graphs) {
+  for (const HandleId& id : stale_graphs) {
+    options_.handles->Invalidate(
+        id, Error(absl::StatusCode::kFailedPrecondition, "GRAPH_STALE", "the weights have changed since this forward"));
+  }
+  if (work->method == WorkMethod::kBackward && !work->retain_graph) {
+    options_.handles->Invalidate(
+        work->inputs.pin(work->graph_pin).name().id,
+        Error(absl::StatusCode::kFailedPrecondition, "GRAPH_CONSUMED", "a Backward has used up this graph"));
+  }
+  const Accepted& accepted = work->accepted;
+  if (accepted.outputs.has_value()) options_.handles->Fulfil(accepted.outputs->id, std::move(executed.run.outputs));
+  executed.run.outputs.clear();
+  if (accepted.graph.has_value()) options_.handles->Fulfil(accepted.graph->id, std::move(executed.graph));
+  if (work->join != nullptr) {
+    AnswerState(work, StateAnswer{*executed.checkpoint, executed.run.step, token, accepted.sequence});
+  }
+  if (accepted.outcome.has_value()) {
+    options_.handles->Fulfil(accepted.outcome->id, CallOutcome{std::move(executed.run), accepted.sequence, token});
+  }
+}
+
+// Lets the stages know when the last graph is gone, by whatever way: consumed, released, expired.
+std::shared_ptr<Graph> ServedPipeline::Watched(std::shared_ptr<Graph> graph) {
+  graphs_alive_->fetch_add(1);
+  Graph* const pointer = graph.get();
+  return std::shared_ptr<Graph>(pointer, [graph = std::move(graph), alive = graphs_alive_, host = weak_from_this(),
+                                          timers = options_.timers, clock = options_.clock](Graph*) mutable {
+    graph.reset();
+    if (alive->fetch_sub(1) != 1) return;
+    // On the timers' thread: the last reference may be dropped under any lock.
+    timers->Add(clock->NowNanos(), [host] {
+      if (const auto self = host.lock()) {
+        absl::MutexLock lock(&self->mu_);
+        self->idle_reason_stale_ = true;
+      }
+    });
+  });
+}
+
+void ServedPipeline::UpdateIdleReason() {
+  bool waits_for_client = graphs_alive_->load() > 0;
+  {
+    absl::MutexLock lock(&mu_);
+    idle_reason_stale_ = false;
+    waits_for_client |= training_.accumulating();
+  }
+  pipeline_->SetIdleReason(waits_for_client ? Pipeline::IdleReason::kWaitClient : Pipeline::IdleReason::kNoWork);
+}
+
+void ServedPipeline::ServeSnapshot(const SnapshotRequest& request) {
+  auto snapshot = std::make_shared<ParameterSnapshot>();
+  snapshot->step = pipeline_->step();
+  {
+    absl::MutexLock lock(&mu_);
+    snapshot->state_token = StateToken();
+  }
+  NamedTensors state = pipeline_->ExportState(request.with_optimizer);
+  if (request.names.empty()) {
+    snapshot->tensors = std::move(state);
+  }
+  for (const std::string& name : request.names) {
+    const auto found =
+        std::find_if(state.begin(), state.end(), [&](const NamedTensor& tensor) { return tensor.name == name; });
+    if (found == state.end()) {
+      request.done(Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
+                         "the pipeline has no such parameter, got " + Shortened(name))
+                       .With("field", "names")
+                       .With("value", Shortened(name))
+                       .With("pipeline", options_.name));
+      return;
+    }
+    snapshot->tensors.push_back(*found);
+  }
+  request.done(std::shared_ptr<const ParameterSnapshot>(std::move(snapshot)));
+}
+
+void ServedPipeline::CountRun(const Work& work, const absl::Status& status, const RunOutcome* run) {
+  if (work.method == WorkMethod::kSaveCheckpoint || work.method == WorkMethod::kRestoreCheckpoint) {
+    const bool save = work.method == WorkMethod::kSaveCheckpoint;
+    LogInfo(status.ok() ? (save ? "checkpoint saved" : "checkpoint restored")
+                        : (save ? "checkpoint not saved" : "checkpoint not restored"),
+            {{"pipeline", options_.name},
+             {"checkpoint", work.checkpoint_id.empty() ? absl::StrCat("step-", pipeline_->step()) : work.checkpoint_id},
+             {"step", std::to_string(pipeline_->step())},
+             {"reason", ReasonOf(status)}});
+    if (options_.metrics != nullptr) {
+      options_.metrics->CheckpointEnded(save ? CheckpointOperation::kSave : CheckpointOperation::kRestore, status.ok(),
+                                        options_.clock->NowNanos() - work.accepted_nanos);
+    }
+  }
+  if (options_.metrics == nullptr) return;
+  PipelineMetrics& metrics = *options_.metrics;
+  if (const auto mode = work.batch_mode()) {
+    const BatchOutcome outcome = status.ok()
+                                     ? BatchOutcome::kOk
+                                     : (absl::IsCancelled(status) ? BatchOutcome::kCancelled : BatchOutcome::kFailed);
+    const int64_t samples = run == nullptr ? 0 : run->rows;
+    metrics.BatchEnded(*mode, outcome, samples, options_.clock->NowNanos() - work.accepted_nanos);
+  }
+  if (run == nullptr || !work.training.has_value()) return;
+  metrics.step_number.Set(static_cast<double>(run->step));
+  if (run->loss.has_value()) metrics.loss.Set(*run->loss);
+  const bool stepped = work.training == TrainingCall::kApply || work.training == TrainingCall::kTrainStep;
+  if (stepped && run->applied == false) {
+    const bool loss = run->loss.has_value() && !std::isfinite(*run->loss);
+    metrics.nonfinite_steps[loss ? NonfiniteKind::kLoss : NonfiniteKind::kGradient].Add();
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,93 @@
+#pragma once
+
+// One accepted call, from its acceptance to its end.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/exec/cancel_token.h"
+#include "engine/exec/pipeline.h"
+#include "engine/observe/metrics.h"
+#include "engine/store/call_inputs.h"
+#include "engine/store/calls.h"
+#include "engine/store/hosted_pipeline.h"
+#include "engine/store/request_log.h"
+#include "engine/store/timer_queue.h"
+#include "engine/store/training_state.h"
+
+namespace penstock {
+
+enum class WorkMethod {
+  kInfer,
+  kForward,
+  kBackward,
+  kForwardBackward,
+  kOptimizerStep,
+  kTrainStep,
+  kSaveCheckpoint,
+  kRestoreCheckpoint
+};
+inline constexpr std::array<const char*, 8> kWorkMethodNames = {"Infer",           "Forward",          "Backward",
+                                                                "ForwardBackward", "OptimizerStep",    "TrainStep",
+                                                                "SaveCheckpoint",  "RestoreCheckpoint"};
+
+// The callers who wait for one save or restore, and its answer once it is there. Guarded by the host's lock.
+struct StateJoin {
+  std::optional<StateAnswer> answer;
+  std::vector<HostedPipeline::StateCallback> callbacks;
+};
+
+// What the request log keeps.
+using RecordedAnswer = std::variant<Accepted, std::shared_ptr<StateJoin>>;
+
+// A call with all that its run needs. The parameters never change after acceptance.
+struct Work {
+  enum class Phase { kNew, kQueued, kRunning, kDone };
+
+  WorkMethod method = WorkMethod::kInfer;
+  CallContext context = {};
+  std::optional<TrainingCall> training = {};  // unset for inference
+
+  // Parameters; those of other methods stay empty.
+  std::vector<std::string> outputs = {};
+  std::optional<LossSpec> loss = {};
+  std::optional<int> micro_batches = {};
+  std::optional<int64_t> total_rows = {};
+  std::optional<int64_t> total_elements = {};
+  StepRequest step = {};
+  bool has_target = false;  // the last input is the target
+  bool retain_graph = false;
+  bool force = false;
+  std::string checkpoint_id = {};
+  std::shared_ptr<StateJoin> join = {};  // save and restore only
+
+  CallInputs inputs = {};
+  int graph_pin = -1;  // Backward: index of the graph among the inputs' pins
+  bool inputs_checked = false;
+
+  Accepted accepted = {};
+  std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>();
+  int64_t rows = 0;          // of the inputs, once known
+  int64_t queue_weight = 1;  // micro-batches, for the queue's gauges
+  int64_t accepted_nanos = 0;
+
+  // Guarded by the host's lock.
+  Phase phase = Phase::kNew;
+  bool inputs_ready = false;
+  bool deadline_passed = false;
+  size_t abandoned_handles = 0;
+  TimerQueue::TimerId timer = TimerQueue::kNoTimer;
+
+  const char* method_name() const { return kWorkMethodNames[static_cast<int>(method)]; }
+  RequestKey key() const { return {context.caller, method_name(), context.request_id}; }
+  // A run that may be stopped: it leaves nothing behind.
+  bool stoppable() const { return method == WorkMethod::kInfer || method == WorkMethod::kForward; }
+  std::optional<BatchMode> batch_mode() const;
+};
+
+}  // namespace penstock

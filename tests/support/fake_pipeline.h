@@ -1,0 +1,231 @@
+#pragma once
+
+// A pipeline without stages: one weight, one gradient, and switches to hold runs and to let them fail.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "engine/base/error.h"
+#include "engine/base/thread.h"
+#include "engine/exec/pipeline.h"
+#include "engine/store/pipeline_table.h"
+
+namespace penstock::testing {
+
+// What tests see of a FakePipeline and tell it; shared, so that it outlives the pipeline.
+//
+// Model:     The weight w is one number; output y = x * w; a contribution adds the mean of x to the gradient; a step
+//            subtracts it. Every training run waits while held, and fails if told to.
+class FakePipelineControl {
+ public:
+  // Training runs wait at their start until Resume().
+  void Hold() { Set([this] { held_ = true; }); }
+  void Resume() { Set([this] { held_ = false; }); }
+  // Inference runs are kept until ResumeInference(), or until they are cancelled.
+  void HoldInference() { Set([this] { inference_held_ = true; }); }
+  void ResumeInference() {
+    std::deque<std::function<void()>> runs;
+    {
+      absl::MutexLock lock(&mu_);
+      inference_held_ = false;
+      runs.swap(kept_);
+    }
+    for (const auto& run : runs) run();
+  }
+  // The next training run fails with this.
+  void FailNext(absl::Status status) { Set([&] { fail_next_ = std::move(status); }); }
+
+  // Waits until a training run stands still.
+  void AwaitHeld() { Await([this] { return standing_; }); }
+  void AwaitInferences(int count) { Await([this, count] { return static_cast<int>(kept_.size()) >= count; }); }
+
+  std::vector<std::string> runs() const { return Get(runs_); }
+  std::vector<Pipeline::IdleReason> idle_reasons() const { return Get(idle_reasons_); }
+  void AwaitIdleReason(Pipeline::IdleReason reason) {
+    Await([this, reason] { return !idle_reasons_.empty() && idle_reasons_.back() == reason; });
+  }
+  int64_t graphs() const { return *graphs_; }
+
+ private:
+  friend class FakePipeline;
+
+  template <typename Change>
+  void Set(Change change) {
+    absl::MutexLock lock(&mu_);
+    change();
+  }
+  template <typename Ready>
+  void Await(Ready ready) {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&ready));
+  }
+  template <typename T>
+  T Get(const T& value) const {
+    absl::MutexLock lock(&mu_);
+    return value;
+  }
+
+  // The start of a training run; fails if the test or the caller wants so.
+  absl::Status Begin(const std::string& what, const CancelToken* cancel) {
+    absl::MutexLock lock(&mu_);
+    runs_.push_back(what);
+    standing_ = held_;
+    auto go = [&] { return !held_ || (cancel != nullptr && cancel->cancelled()); };
+    // The token is no condition of the mutex, so it is looked at again and again.
+    while (!mu_.AwaitWithTimeout(absl::Condition(&go), absl::Milliseconds(1))) {
+    }
+    standing_ = false;
+    if (cancel != nullptr && cancel->cancelled()) {
+      return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the run was cancelled");
+    }
+    return std::exchange(fail_next_, absl::OkStatus());
+  }
+
+  mutable absl::Mutex mu_;
+  bool held_ = false;
+  bool standing_ = false;
+  bool inference_held_ = false;
+  absl::Status fail_next_;
+  std::vector<std::string> runs_;
+  std::vector<Pipeline::IdleReason> idle_reasons_;
+  std::deque<std::function<void()>> kept_;
+  const std::shared_ptr<std::atomic<int64_t>> graphs_ = std::make_shared<std::atomic<int64_t>>(0);
+};
+
+class FakePipeline : public Pipeline {
+ public:
+  explicit FakePipeline(std::shared_ptr<FakePipelineControl> control) : control_(std::move(control)) {
+    signature_.inputs = {{"x", DataType::kFp32, {-1}}};
+    signature_.outputs = {{"y", DataType::kFp32, {-1}}};
+    plan_.stages = {{.first_layer = 0, .layers = {"scale"}, .device = "cpu:0"}};
+    plan_.schedule.micro_batches = 2;
+  }
+
+  absl::StatusOr<RunOutcome> ForwardBackward(ContributionRequest request) override {
+    return Contribute("ForwardBackward", request);
+  }
+  absl::StatusOr<RunOutcome> OptimizerStep(StepRequest) override {
+    if (absl::Status status = control_->Begin("OptimizerStep", nullptr); !status.ok()) return status;
+    return Step();
+  }
+  absl::StatusOr<RunOutcome> TrainStep(ContributionRequest request, StepRequest) override {
+    absl::StatusOr<RunOutcome> outcome = Contribute("TrainStep", request);
+    if (!outcome.ok()) return outcome;
+    const RunOutcome stepped = Step();
+    outcome->step = stepped.step;
+    outcome->applied = stepped.applied;
+    return outcome;
+  }
+  absl::StatusOr<ForwardOutcome> Forward(ForwardRequest request) override {
+    if (absl::Status status = control_->Begin("Forward", request.cancel.get()); !status.ok()) return status;
+    // Graph is opaque: any pointer serves.
+    ++*control_->graphs_;
+    std::shared_ptr<int> held(new int(0), [count = control_->graphs_](int* p) {
+      delete p;
+      --*count;
+    });
+    std::shared_ptr<Graph> graph(held, reinterpret_cast<Graph*>(held.get()));
+    return ForwardOutcome{{{"y", request.inputs[0].tensor * weight_}}, std::move(graph), step_};
+  }
+  absl::StatusOr<RunOutcome> Backward(const std::shared_ptr<Graph>&, NamedTensors gradients, bool) override {
+    if (absl::Status status = control_->Begin("Backward", nullptr); !status.ok()) return status;
+    gradient_ += gradients[0].tensor.mean().item<float>();
+    accumulating_ = true;
+    RunOutcome outcome;
+    outcome.step = step_;
+    return outcome;
+  }
+  void DiscardGradients() override {
+    gradient_ = 0;
+    accumulating_ = false;
+  }
+
+  void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) override {
+    const float weight = weight_;
+    auto run = [request, weight, step = step_.load(), done = std::move(done)] {
+      if (request.cancel->cancelled()) {
+        done(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the run was cancelled"));
+        return;
+      }
+      done(ForwardOutcome{{{"y", request.inputs[0].tensor * weight}}, nullptr, step});
+    };
+    {
+      absl::MutexLock lock(&control_->mu_);
+      if (control_->inference_held_) {
+        control_->kept_.push_back(std::move(run));
+        return;
+      }
+    }
+    run();
+  }
+
+  absl::Status CheckInputs(const NamedTensors& inputs) const override {
+    if (inputs.size() == 1 && inputs[0].name == "x" && inputs[0].tensor.dim() == 1) return absl::OkStatus();
+    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", "expects one vector x").With("field", "inputs");
+  }
+  absl::Status CheckTarget(const at::Tensor&, const std::optional<LossSpec>&, int64_t) const override {
+    return absl::OkStatus();
+  }
+  NamedTensors ExportState(bool with_optimizer) const override {
+    NamedTensors state = {{"scale.weight", at::full({1}, weight_.load())}};
+    if (with_optimizer) state.push_back({"optimizer/scale.weight/momentum", at::full({1}, 0.5)});
+    return state;
+  }
+  absl::Status ImportState(const NamedTensors& state, int64_t step) override {
+    if (state.size() != 2 || state[0].name != "scale.weight") {
+      return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH", "another model");
+    }
+    weight_ = state[0].tensor.item<float>();
+    step_ = step;
+    return absl::OkStatus();
+  }
+  int64_t step() const override { return step_; }
+  bool accumulating() const override { return accumulating_; }
+  const Plan& plan() const override { return plan_; }
+  const ModelSignature& signature() const override { return signature_; }
+  int64_t parameter_count() const override { return 1; }
+  void SetIdleReason(IdleReason reason) override {
+    control_->Set([&] { control_->idle_reasons_.push_back(reason); });
+  }
+
+ private:
+  absl::StatusOr<RunOutcome> Contribute(const std::string& what, const ContributionRequest& request) {
+    if (absl::Status status = control_->Begin(what, request.cancel.get()); !status.ok()) return status;
+    gradient_ += request.inputs[0].tensor.mean().item<float>();
+    accumulating_ = true;
+    RunOutcome outcome;
+    outcome.loss = gradient_;
+    outcome.rows = request.inputs[0].tensor.size(0);
+    outcome.step = step_;
+    for (const std::string& name : request.outputs) {
+      outcome.outputs.push_back({name, request.inputs[0].tensor * weight_});
+    }
+    return outcome;
+  }
+  RunOutcome Step() {
+    weight_ = weight_ - gradient_;
+    DiscardGradients();
+    RunOutcome outcome;
+    outcome.step = ++step_;
+    outcome.applied = true;
+    return outcome;
+  }
+
+  const std::shared_ptr<FakePipelineControl> control_;
+  ModelSignature signature_;
+  Plan plan_;
+  std::atomic<float> weight_ = 1;
+  float gradient_ = 0;
+  std::atomic<int64_t> step_ = 0;
+  std::atomic<bool> accumulating_ = false;
+};
+
+}  // namespace penstock::testing
