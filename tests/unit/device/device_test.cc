@@ -1,0 +1,100 @@
+#include "engine/device/device.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/base/error.h"
+#include "engine/base/thread.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(ParseDevices, GivesOneDevicePerCoreWithoutEntries) {
+  const auto devices = ParseDevices({}, {}, {4, 7});
+  ASSERT_TRUE(devices.ok());
+  ASSERT_EQ(devices->size(), 2u);
+  EXPECT_EQ((*devices)[0].name, "cpu:0");
+  EXPECT_THAT((*devices)[0].cores, ElementsAre(4));
+  EXPECT_THAT((*devices)[1].cores, ElementsAre(7));
+  EXPECT_EQ((*devices)[1].memory_limit_bytes, 0);
+}
+
+TEST(ParseDevices, SharesCoresOutEvenly) {
+  const auto devices = ParseDevices({"cpu:0", "cpu:1"}, {}, {0, 1, 2, 3, 4});
+  ASSERT_TRUE(devices.ok());
+  EXPECT_THAT((*devices)[0].cores, ElementsAre(0, 1));
+  EXPECT_THAT((*devices)[1].cores, ElementsAre(2, 3, 4));
+}
+
+TEST(ParseDevices, LetsDevicesShareCoresWhereTheyOutnumberThem) {
+  const auto devices = ParseDevices({"cpu:0", "cpu:1", "cpu:2", "cpu:3"}, {}, {0, 1});
+  ASSERT_TRUE(devices.ok());
+  EXPECT_THAT((*devices)[0].cores, ElementsAre(0));
+  EXPECT_THAT((*devices)[1].cores, ElementsAre(0));
+  EXPECT_THAT((*devices)[2].cores, ElementsAre(1));
+  EXPECT_THAT((*devices)[3].cores, ElementsAre(1));
+}
+
+TEST(ParseDevices, LeavesNamedCoresToTheirDevice) {
+  const auto devices = ParseDevices({"cpu:1=0,2-3", "cpu:0"}, {}, {0, 1, 2, 3, 4});
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_EQ((*devices)[0].name, "cpu:1");
+  EXPECT_THAT((*devices)[0].cores, ElementsAre(0, 2, 3));
+  EXPECT_THAT((*devices)[1].cores, ElementsAre(1, 4));
+}
+
+TEST(ParseDevices, ReadsMemoryLimits) {
+  const auto devices = ParseDevices({"cpu:0", "cpu:1", "cpu:2"}, {"cpu:1=8GiB", "cpu:0=1000", "cpu:2=3KiB"}, {0, 1, 2});
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_EQ((*devices)[0].memory_limit_bytes, 1000);
+  EXPECT_EQ((*devices)[1].memory_limit_bytes, int64_t{8} << 30);
+  EXPECT_EQ((*devices)[2].memory_limit_bytes, 3072);
+}
+
+TEST(ParseDevices, RefusesBadDevicesNamingTheEntry) {
+  for (const char* entry :
+       {"", "cpu", "cpu:", "cpu:-1", "cpu:01", "cpu:x", "cuda:0", "cpu:0x", "cpu:1=", "cpu:1=a", "cpu:1=2-1",
+        "cpu:1=1-2-3", "cpu:1=1,1", "cpu:1=9", "cpu:1=0-99999", "cpu:9999999", "cpu:0"}) {
+    const auto devices = ParseDevices({"cpu:0=0", entry}, {}, {0, 1, 2});
+    ASSERT_FALSE(devices.ok()) << entry;
+    EXPECT_EQ(devices.status().code(), absl::StatusCode::kInvalidArgument) << entry;
+    EXPECT_EQ(ReasonOf(devices.status()), "FIELD_INVALID") << entry;
+    EXPECT_EQ(ValuesOf(devices.status())["field"], "devices[1]") << entry;
+    EXPECT_EQ(ValuesOf(devices.status())["value"], entry);
+  }
+}
+
+TEST(ParseDevices, RefusesBadMemoryNamingTheEntry) {
+  for (const char* entry : {"", "cpu:0", "cpu:0=", "cpu:0=0", "cpu:0=-5", "cpu:0=5GB", "cpu:0=9223372036854775807KiB",
+                            "cpu:0=99999999999999999999", "cpu:7=5", "cpu:1=1GiB"}) {
+    const auto devices = ParseDevices({"cpu:0", "cpu:1"}, {"cpu:1=5", entry}, {0});
+    ASSERT_FALSE(devices.ok()) << entry;
+    EXPECT_EQ(ReasonOf(devices.status()), "FIELD_INVALID") << entry;
+    EXPECT_EQ(ValuesOf(devices.status())["field"], "memory[1]") << entry;
+  }
+}
+
+TEST(UseCores, SetsTheThreadsOfTheCallingThreadOnly) {
+  const int before = at::get_num_threads();
+  int one = 0, three = 0;
+  Thread("a", [&] {
+    UseCores({.name = "cpu:0", .cores = {0}, .memory_limit_bytes = 0});
+    one = at::get_num_threads();
+    Thread("b", [&] {
+      UseCores({.name = "cpu:1", .cores = {0, 1, 2}, .memory_limit_bytes = 0});
+      three = at::get_num_threads();
+    }).Join();
+    // The other thread's setting must not reach this one.
+    EXPECT_EQ(at::get_num_threads(), 1);
+  }).Join();
+  EXPECT_EQ(one, 1);
+  EXPECT_EQ(three, 3);
+  EXPECT_EQ(at::get_num_threads(), before);
+  Thread("restore", [&] { at::set_num_threads(before); }).Join();  // the value that new threads start with
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,224 @@
+// Rules and rates, against the same formulas in double precision.
+
+#include "engine/optim/optimizer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "engine/base/error.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kElements = 19;  // not a multiple of any vector length
+constexpr double kRate = 0.05;
+
+// Gradient of parameter `which` in step `step`, element `i`.
+double Gradient(int which, int step, int i) { return std::sin(1.0 + which * 3 + step * 0.7 + i * 0.31); }
+
+NamedTensors Parameters() {
+  NamedTensors parameters;
+  for (int which = 0; which < 2; ++which) {
+    at::Tensor values = at::empty({kElements});
+    for (int i = 0; i < kElements; ++i) values[i] = std::cos(which + i * 0.2);
+    parameters.push_back({"p" + std::to_string(which), values.requires_grad_(true)});
+  }
+  return parameters;
+}
+
+void SetGradients(const NamedTensors& parameters, int step) {
+  for (size_t which = 0; which < parameters.size(); ++which) {
+    at::Tensor gradient = at::empty({kElements});
+    for (int i = 0; i < kElements; ++i) gradient[i] = Gradient(static_cast<int>(which), step, i);
+    at::Tensor(parameters[which].tensor).mutable_grad() = gradient;
+  }
+}
+
+OptimizerSpec Spec(const std::string& name, OptionMap options) {
+  OptimizerSpec spec;
+  spec.name = name;
+  spec.options = std::move(options);
+  return spec;
+}
+
+// Runs `steps` steps and expects element by element what `rule(p, g, step)` makes of each.
+template <typename Rule>
+void ExpectRule(const OptimizerSpec& spec, int steps, double scale, Rule rule) {
+  const NamedTensors parameters = Parameters();
+  const NamedTensors start = Parameters();
+  auto optimizer = MakeOptimizer(spec, parameters);
+  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
+  for (int step = 0; step < steps; ++step) {
+    SetGradients(parameters, step);
+    (*optimizer)->Step(kRate, scale);
+  }
+  for (int which = 0; which < 2; ++which) {
+    for (int i = 0; i < kElements; ++i) {
+      double value = start[which].tensor[i].item<double>();
+      auto state = rule;  // a copy with fresh state for each element
+      for (int step = 0; step < steps; ++step) value = state(value, scale * Gradient(which, step, i), step);
+      ASSERT_NEAR(parameters[which].tensor[i].item<double>(), value, 2e-6) << which << " " << i;
+    }
+  }
+}
+
+TEST(Sgd, StepsAgainstTheGradient) {
+  ExpectRule(Spec("sgd", {}), 3, 1, [](double p, double g, int) { return p - kRate * g; });
+  ExpectRule(Spec("sgd", {{"weight_decay", 0.1}}), 3, 1,
+             [](double p, double g, int) { return p - kRate * (g + 0.1 * p); });
+}
+
+TEST(Sgd, AddsUpMomentum) {
+  ExpectRule(Spec("sgd", {{"momentum", 0.9}, {"weight_decay", 0.1}}), 4, 0.25,
+             [v = 0.0](double p, double g, int) mutable {
+               v = 0.9 * v + g + 0.1 * p;
+               return p - kRate * v;
+             });
+}
+
+TEST(Sgd, LooksAheadWithNesterovsRule) {
+  ExpectRule(Spec("sgd", {{"momentum", 0.9}, {"nesterov", true}}), 4, 1, [v = 0.0](double p, double g, int) mutable {
+    v = 0.9 * v + g;
+    return p - kRate * (g + 0.9 * v);
+  });
+}
+
+TEST(Adamw, FollowsItsFormula) {
+  for (double scale : {1.0, 0.3}) {
+    ExpectRule(Spec("adamw", {{"beta1", 0.8}, {"beta2", 0.95}, {"epsilon", 1e-4}, {"weight_decay", 0.2}}), 5, scale,
+               [m = 0.0, v = 0.0](double p, double g, int step) mutable {
+                 p *= 1 - kRate * 0.2;
+                 m = 0.8 * m + 0.2 * g;
+                 v = 0.95 * v + 0.05 * g * g;
+                 const double corrected_m = m / (1 - std::pow(0.8, step + 1));
+                 const double corrected_v = v / (1 - std::pow(0.95, step + 1));
+                 return p - kRate * corrected_m / (std::sqrt(corrected_v) + 1e-4);
+               });
+  }
+}
+
+TEST(Optimizers, LeaveAParameterWithoutGradientAsItIs) {
+  for (const OptimizerSpec& spec : {Spec("adamw", {}), Spec("sgd", {{"momentum", 0.9}, {"weight_decay", 0.5}})}) {
+    const NamedTensors parameters = Parameters();
+    const auto optimizer = *MakeOptimizer(spec, parameters);
+    SetGradients(parameters, 0);
+    optimizer->Step(kRate, 1);
+    const at::Tensor value = parameters[0].tensor.detach().clone();
+    NamedTensors before;
+    for (const NamedTensor& slot : optimizer->State()) before.push_back({slot.name, slot.tensor.clone()});
+    SetGradients(parameters, 1);
+    at::Tensor(parameters[0].tensor).mutable_grad().reset();
+    optimizer->Step(kRate, 1);
+    EXPECT_TRUE(parameters[0].tensor.equal(value));
+    const NamedTensors after = optimizer->State();
+    for (size_t i = 0; i < after.size(); ++i) {
+      EXPECT_EQ(after[i].tensor.equal(before[i].tensor), after[i].name.rfind("p0/", 0) == 0) << after[i].name;
+    }
+    at::Tensor(parameters[1].tensor).mutable_grad().reset();
+    optimizer->Step(kRate, 1);  // none at all: nothing to do
+  }
+}
+
+TEST(Optimizers, NameTheirStateAndTakeItFromTheStart) {
+  const auto names = [](const OptimizerSpec& spec) {
+    std::vector<std::string> all;
+    const auto optimizer = *MakeOptimizer(spec, Parameters());
+    for (const NamedTensor& slot : optimizer->State()) {
+      EXPECT_TRUE(slot.tensor.eq(0).all().item<bool>());
+      all.push_back(slot.name);
+    }
+    return all;
+  };
+  EXPECT_THAT(names(Spec("adamw", {})), ElementsAre("p0/first_moment", "p0/second_moment", "p0/step", "p1/first_moment",
+                                                    "p1/second_moment", "p1/step"));
+  EXPECT_THAT(names(Spec("sgd", {{"momentum", 0.5}})), ElementsAre("p0/momentum", "p1/momentum"));
+  EXPECT_THAT(names(Spec("sgd", {})), ElementsAre());
+  EXPECT_EQ(OptimizerStateRatio(Spec("adamw", {})), 2);
+  EXPECT_EQ(OptimizerStateRatio(Spec("sgd", {{"momentum", 0.5}})), 1);
+  EXPECT_EQ(OptimizerStateRatio(Spec("sgd", {})), 0);
+}
+
+TEST(Optimizers, GoOnFromACopyOfTheirState) {
+  const OptimizerSpec spec = Spec("adamw", {});
+  const NamedTensors first = Parameters();
+  const NamedTensors second = Parameters();
+  const auto one = *MakeOptimizer(spec, first);
+  const auto two = *MakeOptimizer(spec, second);
+  SetGradients(first, 0);
+  one->Step(kRate, 1);
+  {
+    at::NoGradGuard no_graph;
+    for (size_t i = 0; i < first.size(); ++i) at::Tensor(second[i].tensor).copy_(first[i].tensor);
+    const NamedTensors from = one->State();
+    NamedTensors to = two->State();
+    for (size_t i = 0; i < from.size(); ++i) to[i].tensor.copy_(from[i].tensor);
+  }
+  SetGradients(first, 1);
+  SetGradients(second, 1);
+  one->Step(kRate, 1);
+  two->Step(kRate, 1);
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(first[i].tensor.equal(second[i].tensor));
+}
+
+TEST(CheckOptimizer, NamesWhatIsWrong) {
+  const auto field = [](const OptimizerSpec& spec) {
+    const absl::Status status = CheckOptimizer(spec);
+    EXPECT_EQ(ReasonOf(status), "SPEC_INVALID") << status;
+    EXPECT_EQ(MakeOptimizer(spec, Parameters()).status(), status);
+    return ValuesOf(status)["field"];
+  };
+  EXPECT_EQ(field(Spec("lamb", {})), "spec.optimizer.name");
+  EXPECT_THAT(std::string(CheckOptimizer(Spec("lamb", {})).message()), HasSubstr("adamw, sgd"));
+  EXPECT_EQ(field(Spec("sgd", {{"beta1", 0.9}})), "spec.optimizer.options[beta1]");
+  EXPECT_EQ(field(Spec("sgd", {{"nesterov", true}})), "spec.optimizer.options[nesterov]");
+  EXPECT_EQ(field(Spec("adamw", {{"beta2", 1.0}})), "spec.optimizer.options[beta2]");
+  EXPECT_EQ(field(Spec("adamw", {{"learning_rate", -1.0}})), "spec.optimizer.options[learning_rate]");
+  OptimizerSpec spec = Spec("adamw", {});
+  for (double bad : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    spec.clip_norm = bad;
+    EXPECT_EQ(field(spec), "spec.optimizer.clip_norm");
+  }
+  spec.clip_norm = 1;
+  EXPECT_TRUE(CheckOptimizer(spec).ok());
+  const std::string schedule = "spec.optimizer.learning_rate_schedule.";
+  spec.learning_rate_schedule = {.name = "linear", .warmup_steps = 0, .total_steps = 0, .final_ratio = 0};
+  EXPECT_EQ(field(spec), schedule + "name");
+  spec.learning_rate_schedule = {.name = "constant", .warmup_steps = 5, .total_steps = 0, .final_ratio = 0};
+  EXPECT_EQ(field(spec), schedule + "warmup_steps");
+  spec.learning_rate_schedule = {.name = "warmup_cosine", .warmup_steps = -5, .total_steps = 9, .final_ratio = 0};
+  EXPECT_EQ(field(spec), schedule + "warmup_steps");
+  spec.learning_rate_schedule = {.name = "warmup_cosine", .warmup_steps = 5, .total_steps = 5, .final_ratio = 0};
+  EXPECT_EQ(field(spec), schedule + "total_steps");
+  spec.learning_rate_schedule = {.name = "warmup_cosine", .warmup_steps = 5, .total_steps = 9, .final_ratio = 2};
+  EXPECT_EQ(field(spec), schedule + "final_ratio");
+}
+
+TEST(LearningRate, IsConstantByDefault) {
+  EXPECT_EQ(LearningRate(Spec("sgd", {}), 0), 0.01);
+  EXPECT_EQ(LearningRate(Spec("adamw", {}), 1 << 20), 0.001);
+  EXPECT_EQ(LearningRate(Spec("adamw", {{"learning_rate", 0.5}}), 7), 0.5);
+}
+
+TEST(LearningRate, WarmsUpAndFallsAlongACosine) {
+  OptimizerSpec spec = Spec("adamw", {{"learning_rate", 2.0}});
+  spec.learning_rate_schedule = {.name = "warmup_cosine", .warmup_steps = 4, .total_steps = 14, .final_ratio = 0.1};
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 0), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 3), 2);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 4), 2);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 9), 2 * (0.1 + 0.9 * 0.5));
+  EXPECT_NEAR(LearningRate(spec, 14), 0.2, 1e-12);
+  EXPECT_NEAR(LearningRate(spec, 1000), 0.2, 1e-12);
+  spec.learning_rate_schedule.warmup_steps = 0;
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 0), 2);
+}
+
+}  // namespace
+}  // namespace penstock
