@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/optim/optimizer_kinds.h"
+#include "engine/wire/tensor_header.h"
 
 namespace penstock {
 namespace {
@@ -28,7 +29,7 @@ absl::Status CheckLearningRate(const LearningRateSpec& spec) {
     return absl::OkStatus();
   }
   if (spec.name != kWarmupCosine) {
-    return Fault("name", "is not known; known are constant, warmup_cosine", spec.name);
+    return Fault("name", "is not known; known are constant, warmup_cosine", Shortened(spec.name));
   }
   if (spec.warmup_steps < 0) return Fault("warmup_steps", "must not be negative", absl::StrCat(spec.warmup_steps));
   if (spec.total_steps <= spec.warmup_steps) {
