@@ -34,4 +34,7 @@ absl::StatusOr<std::vector<Device>> ParseDevices(const std::vector<std::string>&
 // calls it first, after it was pinned.
 void UseCores(const Device& device);
 
+// Memory that this process may use: the machine's, or less where a control group limits it.
+int64_t MachineMemoryBytes();
+
 }  // namespace penstock

@@ -33,12 +33,21 @@ absl::StatusOr<std::vector<Device>> UsableDevices(const PipelineSpec& spec, cons
 absl::StatusOr<Plan> Draft(const PipelineSpec& spec, const Pipeline::Options& options, std::vector<LayerSpec>& layers) {
   PENSTOCK_ASSIGN_OR_RETURN(layers, ExpandModel(spec.model));
   PENSTOCK_RETURN_IF_ERROR(CheckOptimizer(spec.optimizer));
-  if (!spec.loss.name.empty()) PENSTOCK_RETURN_IF_ERROR(MakeLoss(spec.loss).status());
+  std::unique_ptr<Loss> loss;
+  if (!spec.loss.name.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(loss, MakeLoss(spec.loss));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
+  // Shapes take no memory: what doesn't fit together, or not at all, is found before anything is built.
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> shapes, BuildLayerShapes(layers));
+  PENSTOCK_RETURN_IF_ERROR(SignatureOf(shapes, loss.get()).status());
+  std::vector<int64_t> parameter_bytes;
+  for (const NamedLayer& layer : shapes) parameter_bytes.push_back(ByteSize(layer.layer->parameters()));
   return penstock::MakePlan({.layers = layers,
                              .cut = spec.cut,
                              .devices = std::move(devices),
                              .schedule = spec.schedule,
+                             .parameter_bytes = std::move(parameter_bytes),
                              .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer)},
                             options.profile, options.clock == nullptr ? RealClock() : options.clock);
 }

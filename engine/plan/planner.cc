@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -145,6 +147,30 @@ absl::Status CheckMemory(const Plan& plan, const std::vector<Device>& devices) {
   return absl::OkStatus();
 }
 
+// Weights, gradients and optimizer state against all devices together, before a single layer is made: a slip of the pen in a
+// width must not cost the machine its memory.
+absl::Status CheckStateFits(const PlanRequest& request) {
+  double needed = 0;
+  for (int64_t bytes : request.parameter_bytes) {
+    needed += static_cast<double>(bytes) * (2 + request.optimizer_state_ratio);
+  }
+  double limit = 0;
+  for (const Device& device : request.devices) {
+    limit += device.memory_limit_bytes == 0 ? std::numeric_limits<double>::infinity()
+                                            : static_cast<double>(device.memory_limit_bytes);
+  }
+  limit = std::min(limit, static_cast<double>(MachineMemoryBytes()));
+  if (needed <= limit) return absl::OkStatus();
+  const std::string value = absl::StrFormat("%.0f", needed);
+  return Error(absl::StatusCode::kFailedPrecondition, "PLAN_DOES_NOT_FIT",
+               absl::StrFormat("spec.model: weights, gradients and optimizer state need %s bytes, and %s may hold %.0f in "
+                               "all; the largest class is %s",
+                               value, request.devices.size() == 1 ? request.devices[0].name : "the devices", limit,
+                               request.optimizer_state_ratio > 1 ? "optimizer state" : "weights"))
+      .With("field", "spec.model")
+      .With("value", value);
+}
+
 }  // namespace
 
 RecomputeMode ToRecomputeMode(CheckpointMode mode) {
@@ -191,6 +217,7 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& 
   if (!request.cut.balance.empty()) {
     PENSTOCK_RETURN_IF_ERROR(CheckBalance(request.cut.balance, static_cast<int>(request.layers.size())));
   }
+  PENSTOCK_RETURN_IF_ERROR(CheckStateFits(request));
   std::vector<Device> used(request.devices.begin(),
                            request.devices.begin() + static_cast<std::ptrdiff_t>(std::min(request.devices.size(),
                                                                                           request.layers.size())));

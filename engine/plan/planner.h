@@ -22,6 +22,7 @@ struct PlanRequest {
   CutSpec cut;
   std::vector<Device> devices;       // that may be used, in order; stage k goes to devices[k % size]
   ScheduleSpec schedule;
+  std::vector<int64_t> parameter_bytes;  // per layer, known before anything is measured; empty: not checked beforehand
   double optimizer_state_ratio = 2;  // bytes of optimizer state per byte of parameters
 };
 

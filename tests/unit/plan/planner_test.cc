@@ -89,6 +89,17 @@ TEST(Planner, RefusesWhatDoesNotFitNamingDeviceAndLargestClass) {
   EXPECT_TRUE(PlanFromProfile(request, EqualLayers(4)).ok());
 }
 
+TEST(Planner, RefusesAModelBeyondAllDevicesBeforeItMeasuresAnything) {
+  PlanRequest request = Request(2, 2);
+  request.parameter_bytes = {int64_t{1} << 50, int64_t{1} << 50};
+  absl::Status status = MakePlan(request, {}, RealClock()).status();
+  EXPECT_EQ(ReasonOf(status), "PLAN_DOES_NOT_FIT");
+  EXPECT_EQ(ValuesOf(status)["field"], "spec.model");
+  request.parameter_bytes = {100, 100};
+  for (Device& device : request.devices) device.memory_limit_bytes = 300;  // 800 bytes of state
+  EXPECT_EQ(ReasonOf(MakePlan(request, {}, RealClock()).status()), "PLAN_DOES_NOT_FIT");
+}
+
 TEST(Planner, ProfilesARealModelAndCutsItByTime) {
   PlanRequest request = Request(0, 2);
   auto layers = ExpandModel({"mlp", {{"layers", int64_t{4}}, {"width", int64_t{64}}}, {}});
