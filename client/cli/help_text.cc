@@ -9,7 +9,7 @@ namespace {
 
 class ExamplesFirstFormatter : public CLI::Formatter {
  public:
-  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+  std::string make_help(const CLI::App* app, std::string, CLI::AppFormatMode mode) const override {
     std::string help;
     if (mode == CLI::AppFormatMode::Normal && !app->get_footer().empty()) {
       help = "Examples:\n";
@@ -17,7 +17,8 @@ class ExamplesFirstFormatter : public CLI::Formatter {
       for (std::string line; std::getline(lines, line);) help += "  " + line + "\n";
       help += "\n";
     }
-    return help + CLI::Formatter::make_help(app, name, mode);
+    const std::string words = CommandWords(*app);
+    return help + CLI::Formatter::make_help(app, words.empty() ? "penstock" : "penstock " + words, mode);
   }
   std::string make_footer(const CLI::App*) const override { return ""; }
 };

@@ -22,9 +22,12 @@ sigset_t Signals() {
 
 }  // namespace
 
-Interrupt::Interrupt(std::function<void()> on_first) {
+void Interrupt::BlockSignals() {
   const sigset_t signals = Signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+Interrupt::Interrupt(std::function<void()> on_first) {
   thread_ = std::make_unique<Thread>("ps-interrupt", [this, on_first = std::move(on_first)] {
     const sigset_t waited = Signals();
     bool interrupted = false;

@@ -13,10 +13,13 @@ namespace penstock {
 // Turns SIGINT and SIGTERM into one call of `on_first`.
 //
 // Threads:   `on_first` runs on a thread of its own (`ps-interrupt`), at most once.
-// Lifecycle: create it before any other thread starts: signals stay blocked in threads that come later. A second signal
-//            ends the process with code 130.
+// Lifecycle: BlockSignals() before any other thread starts, or a thread of a library takes them. A second signal ends the
+//            process with code 130.
 class Interrupt {
  public:
+  // Blocks the signals in this thread and in those that it starts from now on.
+  static void BlockSignals();
+
   explicit Interrupt(std::function<void()> on_first);
   ~Interrupt();
 

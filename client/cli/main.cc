@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/cli/command_line.h"
+#include "client/cli/interrupt.h"
 
 namespace {
 
@@ -24,6 +25,7 @@ bool ForPeople(int descriptor) {
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
+  penstock::Interrupt::BlockSignals();
   // One reference that is never given back: without it, the last channel's end may stall the exit for seconds.
   grpc_init();
   std::ios::sync_with_stdio(false);

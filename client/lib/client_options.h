@@ -19,17 +19,17 @@ class Clock;
 // Options of PipelineClient.
 struct ClientOptions {
   std::string address = "127.0.0.1:8470";  // HOST:PORT, or unix:PATH
-  std::string caller;                      // sent as `penstock-caller`; empty: the server says `local`
+  std::string caller = {};                      // sent as `penstock-caller`; empty: the server says `local`
 
   // Of one call with all of its attempts; the time that a call asks the server to wait is added.
   absl::Duration call_deadline = absl::Seconds(60);
   // Of one stream of tensors with all of its attempts.
   absl::Duration stream_deadline = absl::Hours(1);
 
-  RetryPolicy retry;
+  RetryPolicy retry = {};
 
   // Usually only tests set these.
-  std::shared_ptr<grpc::Channel> channel;  // instead of connecting to `address`
+  std::shared_ptr<grpc::Channel> channel = {};  // instead of connecting to `address`
   Clock* clock = nullptr;                  // null: the machine's
 };
 

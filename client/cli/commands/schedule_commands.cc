@@ -48,8 +48,10 @@ absl::StatusOr<WhatIfResult> Ask(const WhatIfOptions& options) {
   absl::StatusOr<WhatIfResult> result = WhatIf(options);
   if (result.ok()) return result;
   std::string option = ValuesOf(result.status())["field"];
+  std::string problem(result.status().message());
+  if (problem.starts_with(option + ": ")) problem.erase(0, option.size() + 2);
   for (char& letter : option) letter = letter == '_' ? '-' : letter;
-  return UsageError("--" + option, std::string(result.status().message()));
+  return UsageError("--" + option, problem);
 }
 
 absl::Status Simulate(const WhatIfOptions& options, Session& session) {

@@ -1,0 +1,628 @@
+#include "tests/unit/client/fake_daemon.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/wire/checksum.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace penstock::testing {
+namespace {
+
+constexpr char kPipeline[] = "pipelines/gpt";
+constexpr int kSequence = 16;
+
+google::rpc::Status NotFound(const std::string& name) {
+  google::rpc::Status status;
+  status.set_code(grpc::StatusCode::NOT_FOUND);
+  status.set_message("no such handle");
+  google::rpc::ErrorInfo info;
+  info.set_reason("HANDLE_NOT_FOUND");
+  info.set_domain("penstock.v1");
+  (*info.mutable_metadata())["handle"] = name;
+  status.add_details()->PackFrom(info);
+  return status;
+}
+
+v1::Plan TwoStagePlan() {
+  v1::Plan plan;
+  for (int i = 0; i < 2; ++i) {
+    v1::StagePlan* stage = plan.add_stages();
+    stage->set_stage(i);
+    stage->set_device(absl::StrCat("cpu:", i));
+    stage->add_layers(i == 0 ? "embedding" : "block_1");
+    stage->add_layers(i == 0 ? "block_0" : "head");
+    stage->set_forward_seconds(0.002);
+    stage->set_backward_seconds(0.004);
+    stage->set_parameter_bytes(3 << 20);
+    stage->set_peak_activation_bytes(1 << 20);
+  }
+  plan.set_schedule("1f1b");
+  plan.set_micro_batches(8);
+  plan.set_checkpoint(v1::CHECKPOINT_MODE_NEVER);
+  plan.set_makespan_seconds(0.054);
+  plan.set_predicted_bubble(0.125);
+  plan.set_ideal_bubble(1.0 / 9);
+  return plan;
+}
+
+void SetSignature(const char* name, v1::DataType type, std::initializer_list<int64_t> shape, v1::TensorSignature* to) {
+  to->set_name(name);
+  to->set_type(type);
+  to->mutable_shape()->Add(shape.begin(), shape.end());
+}
+
+v1::PipelineStatistics StatisticsAfter(int64_t steps, int64_t handles, int64_t created) {
+  v1::PipelineStatistics statistics;
+  statistics.mutable_time()->set_seconds(1000 + steps);
+  for (int i = 0; i < 2; ++i) {
+    v1::StageStatistics* stage = statistics.add_stages();
+    stage->set_stage(i);
+    stage->set_device(absl::StrCat("cpu:", i));
+    stage->set_state("no_work");
+    stage->add_layers(i == 0 ? "embedding" : "head");
+    // Each step takes one second: 0.8 of work, 0.2 of waiting.
+    (*stage->mutable_state_seconds())["setup"] = 5;
+    (*stage->mutable_state_seconds())["forward"] = 0.3 * static_cast<double>(steps);
+    (*stage->mutable_state_seconds())["backward"] = 0.5 * static_cast<double>(steps);
+    (*stage->mutable_state_seconds())[i == 0 ? "wait_gradient" : "fill"] = 0.2 * static_cast<double>(steps);
+  }
+  statistics.set_step(steps);
+  if (steps > 0) statistics.set_loss(5.5 / static_cast<double>(steps));
+  statistics.set_measured_bubble(0.2);
+  statistics.set_predicted_bubble(0.125);
+  statistics.set_ideal_bubble(1.0 / 9);
+  statistics.set_samples(steps * 4);
+  statistics.set_handles(handles);
+  statistics.set_handles_created(created);
+  return statistics;
+}
+
+}  // namespace
+
+grpc::Status RichStatus(grpc::StatusCode code, const std::string& reason, const std::string& message,
+                        const std::map<std::string, std::string>& values, int retry_after_seconds) {
+  google::rpc::Status status;
+  status.set_code(code);
+  status.set_message(message);
+  google::rpc::ErrorInfo info;
+  info.set_reason(reason);
+  info.set_domain("penstock.v1");
+  info.mutable_metadata()->insert(values.begin(), values.end());
+  status.add_details()->PackFrom(info);
+  if (retry_after_seconds >= 0) {
+    google::rpc::RetryInfo retry;
+    retry.mutable_retry_delay()->set_seconds(retry_after_seconds);
+    status.add_details()->PackFrom(retry);
+  }
+  return grpc::Status(code, message, status.SerializeAsString());
+}
+
+struct FakeDaemon::Services {
+  explicit Services(FakeDaemon* d) : pipelines(d), work(d), handles(d), state(d), insight(d), admin(d), health(d) {}
+
+  struct Pipelines : v1::PipelineService::Service {
+    explicit Pipelines(FakeDaemon* d) : daemon(d) {}
+    grpc::Status CreatePipeline(grpc::ServerContext* context, const v1::CreatePipelineRequest* request,
+                                v1::Pipeline* response) override {
+      if (auto s = daemon->Enter(context, "CreatePipeline", request->request_id()); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      daemon->last_create_ = *request;
+      *response = daemon->PipelineLocked();
+      response->set_name("pipelines/" + request->pipeline_id());
+      *response->mutable_spec() = request->spec();
+      return grpc::Status::OK;
+    }
+    grpc::Status GetPipeline(grpc::ServerContext* context, const v1::GetPipelineRequest* request,
+                             v1::Pipeline* response) override {
+      if (auto s = daemon->Enter(context, "GetPipeline"); !s.ok()) return s;
+      if (request->name() != kPipeline) {
+        return RichStatus(grpc::StatusCode::NOT_FOUND, "PIPELINE_NOT_FOUND", "no such pipeline: " + request->name(),
+                          {{"field", "name"}, {"value", request->name()}});
+      }
+      absl::MutexLock lock(&daemon->mu_);
+      *response = daemon->PipelineLocked();
+      return grpc::Status::OK;
+    }
+    grpc::Status ListPipelines(grpc::ServerContext* context, const v1::ListPipelinesRequest* request,
+                               v1::ListPipelinesResponse* response) override {
+      if (auto s = daemon->Enter(context, "ListPipelines"); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      // Two pages, so that callers must turn them.
+      *response->add_pipelines() = daemon->PipelineLocked();
+      if (request->page_token().empty()) {
+        response->set_next_page_token("second");
+      } else {
+        response->mutable_pipelines(0)->set_name("pipelines/other");
+      }
+      return grpc::Status::OK;
+    }
+    grpc::Status DeletePipeline(grpc::ServerContext* context, const v1::DeletePipelineRequest* request,
+                                v1::DeletePipelineResponse*) override {
+      return daemon->Enter(context, "DeletePipeline", request->request_id());
+    }
+    FakeDaemon* daemon;
+  };
+
+  struct Work : v1::WorkService::Service {
+    explicit Work(FakeDaemon* d) : daemon(d) {}
+    grpc::Status TrainStep(grpc::ServerContext* context, const v1::TrainStepRequest* request,
+                           v1::TrainStepResponse* response) override {
+      if (auto s = daemon->Enter(context, "TrainStep", request->request_id()); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      daemon->last_train_step_ = *request;
+      v1::Handle handle;
+      handle.set_kind(v1::HANDLE_KIND_OUTCOME);
+      handle.set_state(v1::HANDLE_STATE_READY);
+      handle.set_method("TrainStep");
+      v1::Outcome* outcome = handle.mutable_outcome();
+      outcome->set_step(++daemon->steps_);
+      outcome->set_loss(5.5 / static_cast<double>(daemon->steps_));
+      outcome->set_applied(true);
+      outcome->set_measured_bubble(0.2);
+      const std::string name = daemon->StoreLocked(handle, {});
+      *response->mutable_outcome()->mutable_handle() = daemon->handles_[name].handle;
+      // The reply of accepted work is not its result.
+      response->mutable_outcome()->mutable_handle()->set_state(v1::HANDLE_STATE_PENDING);
+      response->mutable_outcome()->mutable_handle()->clear_outcome();
+      response->set_request_id(request->request_id());
+      return grpc::Status::OK;
+    }
+    grpc::Status Infer(grpc::ServerContext* context, const v1::InferRequest* request,
+                       v1::InferResponse* response) override {
+      if (auto s = daemon->Enter(context, "Infer", request->request_id()); !s.ok()) return s;
+      if (!request->inputs(0).has_tensor()) {
+        return RichStatus(grpc::StatusCode::INVALID_ARGUMENT, "HANDLE_KIND", "the fake takes tensors only");
+      }
+      const std::string& bytes = request->inputs(0).tensor().data();
+      const size_t positions = bytes.size() / 8;
+      std::vector<float> scores(positions * 256, 0.0f);
+      for (size_t i = 0; i < positions; ++i) {
+        scores[i * 256 + (static_cast<uint8_t>(bytes[i * 8]) + 1) % 256] = 9.0f;
+      }
+      v1::Tensor tensor;
+      SetHeader("logits", v1::DATA_TYPE_FP32, {1, static_cast<int64_t>(positions), 256}, &tensor);
+      tensor.set_data(scores.data(), scores.size() * sizeof(float));
+      tensor.mutable_header()->set_byte_size(static_cast<int64_t>(tensor.data().size()));
+      absl::MutexLock lock(&daemon->mu_);
+      v1::Handle handle;
+      handle.set_kind(v1::HANDLE_KIND_VALUE);
+      handle.set_state(v1::HANDLE_STATE_READY);
+      handle.set_method("Infer");
+      const std::string name = daemon->StoreLocked(handle, {tensor});
+      *response->mutable_outputs()->mutable_handle() = daemon->handles_[name].handle;
+      if (static_cast<int64_t>(tensor.data().size()) <= request->reply().inline_bytes()) {
+        *response->mutable_outputs()->add_tensors() = tensor;
+      }
+      return grpc::Status::OK;
+    }
+    static void SetHeader(const char* name, v1::DataType type, std::initializer_list<int64_t> shape, v1::Tensor* to) {
+      to->mutable_header()->set_name(name);
+      to->mutable_header()->set_type(type);
+      to->mutable_header()->mutable_shape()->Add(shape.begin(), shape.end());
+    }
+    FakeDaemon* daemon;
+  };
+
+  struct Handles : v1::HandleService::Service {
+    explicit Handles(FakeDaemon* d) : daemon(d) {}
+
+    grpc::Status PutTensors(grpc::ServerContext* context,
+                            grpc::ServerReaderWriter<v1::PutTensorsResponse, v1::PutTensorsRequest>* stream) override {
+      v1::PutTensorsRequest request;
+      if (!stream->Read(&request) || !request.has_start()) {
+        return RichStatus(grpc::StatusCode::INVALID_ARGUMENT, "STREAM_PROTOCOL", "a start must come first");
+      }
+      const v1::PutStart start = request.start();
+      if (auto s = daemon->Enter(context, "PutTensors", start.request_id()); !s.ok()) return s;
+      Upload upload;
+      int64_t credit = 0;
+      {
+        absl::MutexLock lock(&daemon->mu_);
+        upload = daemon->uploads_[start.request_id()];
+        credit = daemon->faults_.upload_credit;
+      }
+      if (upload.tensors.empty()) {
+        for (const v1::TensorHeader& header : start.tensors()) {
+          *upload.tensors.emplace_back().mutable_header() = header;
+        }
+      }
+      size_t next = 0;
+      const auto complete = [&](const v1::Tensor& t) {
+        return static_cast<int64_t>(t.data().size()) == t.header().byte_size();
+      };
+      while (next < upload.tensors.size() && complete(upload.tensors[next])) ++next;
+      v1::PutTensorsResponse response;
+      response.mutable_credit()->set_bytes(credit);
+      response.mutable_credit()->set_next_tensor(static_cast<int32_t>(next));
+      if (next < upload.tensors.size()) {
+        response.mutable_credit()->set_next_offset(static_cast<int64_t>(upload.tensors[next].data().size()));
+      }
+      stream->Write(response);
+      for (int chunks = 0; stream->Read(&request); ++chunks) {
+        const v1::TensorChunk& chunk = request.chunk();
+        {
+          absl::MutexLock lock(&daemon->mu_);
+          if (daemon->faults_.break_upload_after_chunks == chunks) {
+            daemon->faults_.break_upload_after_chunks = -1;
+            daemon->uploads_[start.request_id()] = upload;
+            return RichStatus(grpc::StatusCode::UNAVAILABLE, "DRAINING", "the fake breaks the upload");
+          }
+          daemon->uploaded_offsets_.push_back(chunk.offset());
+        }
+        credit -= static_cast<int64_t>(chunk.data().size());
+        if (credit < 0) {
+          return RichStatus(grpc::StatusCode::RESOURCE_EXHAUSTED, "CREDIT_EXCEEDED", "more bytes than credit");
+        }
+        v1::Tensor& tensor = upload.tensors[static_cast<size_t>(chunk.tensor())];
+        if (chunk.offset() != static_cast<int64_t>(tensor.data().size())) {
+          return RichStatus(grpc::StatusCode::INVALID_ARGUMENT, "CHUNK_SIZE", "a gap");
+        }
+        if (Crc32c(chunk.data()) != chunk.crc32c()) {
+          return RichStatus(grpc::StatusCode::DATA_LOSS, "CHUNK_CHECKSUM", "a damaged chunk");
+        }
+        tensor.mutable_data()->append(chunk.data());
+        response.mutable_credit()->Clear();
+        response.mutable_credit()->set_bytes(static_cast<int64_t>(chunk.data().size()));
+        credit += response.credit().bytes();
+        stream->Write(response);
+      }
+      for (const v1::Tensor& tensor : upload.tensors) {
+        if (!complete(tensor)) return RichStatus(grpc::StatusCode::INVALID_ARGUMENT, "CHUNK_SIZE", "an early end");
+      }
+      absl::MutexLock lock(&daemon->mu_);
+      v1::Handle handle;
+      handle.set_kind(v1::HANDLE_KIND_VALUE);
+      handle.set_state(v1::HANDLE_STATE_READY);
+      handle.set_method("PutTensors");
+      const std::string name = daemon->StoreLocked(handle, upload.tensors);
+      *response.mutable_handle() = daemon->handles_[name].handle;
+      stream->Write(response);
+      return grpc::Status::OK;
+    }
+
+    grpc::Status FetchHandle(grpc::ServerContext* context, const v1::FetchHandleRequest* request,
+                             grpc::ServerWriter<v1::FetchHandleResponse>* writer) override {
+      if (auto s = daemon->Enter(context, "FetchHandle"); !s.ok()) return s;
+      Stored stored;
+      StreamFaults faults;
+      {
+        absl::MutexLock lock(&daemon->mu_);
+        daemon->fetched_.push_back(absl::StrCat(request->tensor(), "@", request->offset()));
+        const auto found = daemon->handles_.find(request->name());
+        if (found == daemon->handles_.end()) {
+          return RichStatus(grpc::StatusCode::NOT_FOUND, "HANDLE_NOT_FOUND", "no such handle");
+        }
+        stored = found->second;
+        faults = daemon->faults_;
+        daemon->faults_.break_fetch_after_chunks = -1;
+        daemon->faults_.damage_fetch_chunk = -1;
+      }
+      v1::FetchHandleResponse response;
+      *response.mutable_handle() = stored.handle;
+      writer->Write(response);
+      const size_t size = request->chunk_size() > 0 ? static_cast<size_t>(request->chunk_size()) : 256 << 10;
+      int chunks = 0;
+      for (size_t t = 0; t < stored.tensors.size(); ++t) {
+        const v1::Tensor& tensor = stored.tensors[t];
+        if (!request->tensor().empty() && request->tensor() != tensor.header().name()) continue;
+        for (auto offset = static_cast<size_t>(request->offset()); offset < tensor.data().size(); offset += size) {
+          if (chunks == faults.break_fetch_after_chunks) {
+            return RichStatus(grpc::StatusCode::UNAVAILABLE, "DRAINING", "the fake breaks the fetch");
+          }
+          v1::TensorChunk* chunk = response.mutable_chunk();
+          chunk->set_tensor(static_cast<int32_t>(t));
+          chunk->set_offset(static_cast<int64_t>(offset));
+          chunk->set_data(tensor.data().substr(offset, size));
+          chunk->set_crc32c(Crc32c(chunk->data()));
+          if (chunks++ == faults.damage_fetch_chunk) (*chunk->mutable_data())[0] ^= 1;
+          writer->Write(response);
+        }
+      }
+      return grpc::Status::OK;
+    }
+
+    grpc::Status WaitHandles(grpc::ServerContext* context, const v1::WaitHandlesRequest* request,
+                             v1::WaitHandlesResponse* response) override {
+      if (auto s = daemon->Enter(context, "WaitHandles"); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      for (const std::string& name : request->names()) daemon->AnswerLocked(name, response->add_handles());
+      return grpc::Status::OK;
+    }
+    grpc::Status GetHandle(grpc::ServerContext* context, const v1::GetHandleRequest* request,
+                           v1::Handle* response) override {
+      if (auto s = daemon->Enter(context, "GetHandle"); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      const auto found = daemon->handles_.find(request->name());
+      if (found == daemon->handles_.end()) {
+        return RichStatus(grpc::StatusCode::NOT_FOUND, "HANDLE_NOT_FOUND", "no such handle",
+                          {{"handle", request->name()}});
+      }
+      *response = found->second.handle;
+      return grpc::Status::OK;
+    }
+    grpc::Status ListHandles(grpc::ServerContext* context, const v1::ListHandlesRequest*,
+                             v1::ListHandlesResponse* response) override {
+      if (auto s = daemon->Enter(context, "ListHandles"); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      for (const auto& [name, stored] : daemon->handles_) *response->add_handles() = stored.handle;
+      return grpc::Status::OK;
+    }
+    grpc::Status RenewHandles(grpc::ServerContext* context, const v1::RenewHandlesRequest* request,
+                              v1::RenewHandlesResponse* response) override {
+      if (auto s = daemon->Enter(context, "RenewHandles"); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      for (const std::string& name : request->names()) daemon->AnswerLocked(name, response->add_handles());
+      return grpc::Status::OK;
+    }
+    grpc::Status ReleaseHandles(grpc::ServerContext* context, const v1::ReleaseHandlesRequest* request,
+                                v1::ReleaseHandlesResponse* response) override {
+      if (auto s = daemon->Enter(context, "ReleaseHandles"); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      for (const std::string& name : request->names()) {
+        daemon->AnswerLocked(name, response->add_handles());
+        daemon->handles_.erase(name);
+      }
+      return grpc::Status::OK;
+    }
+    grpc::Status CancelHandles(grpc::ServerContext* context, const v1::CancelHandlesRequest* request,
+                               v1::CancelHandlesResponse* response) override {
+      if (auto s = daemon->Enter(context, "CancelHandles"); !s.ok()) return s;
+      for (const std::string& name : request->names()) {
+        auto* answer = response->add_answers();
+        answer->set_name(name);
+        answer->set_effect(v1::CancelHandlesResponse::EFFECT_NOT_CANCELLABLE);
+      }
+      return grpc::Status::OK;
+    }
+    FakeDaemon* daemon;
+  };
+
+  struct State : v1::StateService::Service {
+    explicit State(FakeDaemon* d) : daemon(d) {}
+    static void Fill(const std::string& name, v1::Checkpoint* checkpoint) {
+      checkpoint->set_name(absl::StrCat(kPipeline, "/checkpoints/", name));
+      checkpoint->set_step(7);
+      checkpoint->set_byte_size(25'000'000);
+      checkpoint->set_digest("crc32c:0badcafe");
+      checkpoint->set_state(v1::CHECKPOINT_STATE_COMPLETE);
+      checkpoint->mutable_create_time()->set_seconds(1'700'000'000);
+    }
+    grpc::Status SaveCheckpoint(grpc::ServerContext* context, const v1::SaveCheckpointRequest* request,
+                                v1::Checkpoint* response) override {
+      if (auto s = daemon->Enter(context, "SaveCheckpoint", request->request_id()); !s.ok()) return s;
+      Fill(request->checkpoint_id().empty() ? "step-7" : request->checkpoint_id(), response);
+      return grpc::Status::OK;
+    }
+    grpc::Status RestoreCheckpoint(grpc::ServerContext* context, const v1::RestoreCheckpointRequest* request,
+                                   v1::RestoreCheckpointResponse* response) override {
+      if (auto s = daemon->Enter(context, "RestoreCheckpoint", request->request_id()); !s.ok()) return s;
+      response->set_step(7);
+      return grpc::Status::OK;
+    }
+    grpc::Status ListCheckpoints(grpc::ServerContext* context, const v1::ListCheckpointsRequest*,
+                                 v1::ListCheckpointsResponse* response) override {
+      if (auto s = daemon->Enter(context, "ListCheckpoints"); !s.ok()) return s;
+      Fill("step-7", response->add_checkpoints());
+      return grpc::Status::OK;
+    }
+    grpc::Status ReadParameters(grpc::ServerContext* context, const v1::ReadParametersRequest*,
+                                grpc::ServerWriter<v1::ReadParametersResponse>* writer) override {
+      if (auto s = daemon->Enter(context, "ReadParameters"); !s.ok()) return s;
+      v1::Tensor tensor;
+      Work::SetHeader("head.weight", v1::DATA_TYPE_FP32, {2}, &tensor);
+      tensor.mutable_header()->set_byte_size(8);
+      v1::ReadParametersResponse response;
+      response.mutable_start()->set_step(7);
+      *response.mutable_start()->add_tensors() = tensor.header();
+      writer->Write(response);
+      response.mutable_chunk()->set_data(std::string("\0\0\x80\x3f\0\0\0\x40", 8));
+      response.mutable_chunk()->set_crc32c(Crc32c(response.chunk().data()));
+      writer->Write(response);
+      return grpc::Status::OK;
+    }
+    FakeDaemon* daemon;
+  };
+
+  struct Insight : v1::InsightService::Service {
+    explicit Insight(FakeDaemon* d) : daemon(d) {}
+    grpc::Status WatchStatistics(grpc::ServerContext* context, const v1::WatchStatisticsRequest* request,
+                                 grpc::ServerWriter<v1::PipelineStatistics>* writer) override {
+      if (auto s = daemon->Enter(context, "WatchStatistics"); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      for (int i = 0; i < std::max(1, request->max_updates()); ++i) {
+        writer->Write(StatisticsAfter(daemon->steps_, static_cast<int64_t>(daemon->handles_.size()), daemon->created_));
+      }
+      return grpc::Status::OK;
+    }
+    FakeDaemon* daemon;
+  };
+
+  struct Admin : v1::AdminService::Service {
+    explicit Admin(FakeDaemon* d) : daemon(d) {}
+    grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest*,
+                               v1::ServerInfo* response) override {
+      if (auto s = daemon->Enter(context, "GetServerInfo"); !s.ok()) return s;
+      response->set_version("0.1.0");
+      response->set_epoch(3);
+      response->set_state("ready");
+      response->mutable_start_time()->set_seconds(-59);
+      response->set_api_address("127.0.0.1:8470");
+      response->set_metrics_address("127.0.0.1:8473");
+      for (int i = 0; i < 2; ++i) {
+        v1::DeviceInfo* device = response->add_devices();
+        device->set_name(absl::StrCat("cpu:", i));
+        device->add_cores(i);
+        device->set_memory_limit_bytes(int64_t{8} << 30);
+      }
+      response->add_models("gpt");
+      (*response->mutable_versions())["torch"] = "2.11.0";
+      return grpc::Status::OK;
+    }
+    FakeDaemon* daemon;
+  };
+
+  struct HealthService : grpc::health::v1::Health::Service {
+    explicit HealthService(FakeDaemon* d) : daemon(d) {}
+    grpc::Status Check(grpc::ServerContext* context, const grpc::health::v1::HealthCheckRequest* request,
+                       grpc::health::v1::HealthCheckResponse* response) override {
+      if (auto s = daemon->Enter(context, "Check"); !s.ok()) return s;
+      if (request->service() != "readiness") return grpc::Status(grpc::StatusCode::NOT_FOUND, "unknown service");
+      absl::MutexLock lock(&daemon->mu_);
+      response->set_status(daemon->ready_ ? grpc::health::v1::HealthCheckResponse::SERVING
+                                          : grpc::health::v1::HealthCheckResponse::NOT_SERVING);
+      daemon->ready_ = true;  // a daemon that starts is ready when asked again
+      return grpc::Status::OK;
+    }
+    FakeDaemon* daemon;
+  };
+
+  Pipelines pipelines;
+  Work work;
+  Handles handles;
+  State state;
+  Insight insight;
+  Admin admin;
+  HealthService health;
+};
+
+FakeDaemon::FakeDaemon() : services_(std::make_unique<Services>(this)) {
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(64 << 20);
+  for (grpc::Service* service : std::initializer_list<grpc::Service*>{
+           &services_->pipelines, &services_->work, &services_->handles, &services_->state, &services_->insight,
+           &services_->admin, &services_->health}) {
+    builder.RegisterService(service);
+  }
+  server_ = builder.BuildAndStart();
+}
+
+FakeDaemon::~FakeDaemon() { server_->Shutdown(); }
+
+std::shared_ptr<grpc::Channel> FakeDaemon::Channel() { return server_->InProcessChannel(grpc::ChannelArguments()); }
+
+grpc::Status FakeDaemon::Enter(grpc::ServerContext* context, const std::string& method, const std::string& request_id) {
+  absl::MutexLock lock(&mu_);
+  request_ids_[method].push_back(request_id);
+  const auto caller = context->client_metadata().find("penstock-caller");
+  callers_.push_back(
+      caller == context->client_metadata().end() ? "" : std::string(caller->second.data(), caller->second.size()));
+  std::deque<grpc::Status>& failures = failures_[method];
+  if (failures.empty()) return grpc::Status::OK;
+  if (!pushback_.empty()) context->AddTrailingMetadata("grpc-retry-pushback-ms", pushback_);
+  const grpc::Status failure = failures.front();
+  failures.pop_front();
+  return failure;
+}
+
+std::string FakeDaemon::StoreLocked(v1::Handle handle, std::vector<v1::Tensor> tensors) {
+  const std::string name = absl::StrFormat("%s/handles/00000003-%032d", kPipeline, ++created_);
+  handle.set_name(name);
+  int64_t size = 0;
+  for (const v1::Tensor& tensor : tensors) {
+    *handle.add_tensors() = tensor.header();
+    size += tensor.header().byte_size();
+  }
+  handle.set_byte_size(size);
+  handles_[name] = {handle, std::move(tensors)};
+  return name;
+}
+
+v1::Pipeline FakeDaemon::PipelineLocked() const {
+  v1::Pipeline pipeline;
+  pipeline.set_name(kPipeline);
+  pipeline.mutable_spec()->mutable_model()->set_name("gpt");
+  pipeline.set_state(v1::PIPELINE_STATE_READY);
+  pipeline.set_epoch(3);
+  pipeline.set_step(steps_);
+  *pipeline.mutable_plan() = TwoStagePlan();
+  SetSignature("tokens", v1::DATA_TYPE_INT64, {-1, kSequence}, pipeline.mutable_signature()->add_inputs());
+  SetSignature("logits", v1::DATA_TYPE_FP32, {-1, kSequence, 256}, pipeline.mutable_signature()->add_outputs());
+  SetSignature("targets", v1::DATA_TYPE_INT64, {-1, kSequence}, pipeline.mutable_signature()->add_targets());
+  pipeline.set_parameters(6'412'544);
+  return pipeline;
+}
+
+void FakeDaemon::AnswerLocked(const std::string& name, v1::HandleAnswer* answer) {
+  answer->set_name(name);
+  const auto found = handles_.find(name);
+  if (found == handles_.end()) {
+    *answer->mutable_error() = NotFound(name);
+  } else {
+    *answer->mutable_handle() = found->second.handle;
+  }
+}
+
+void FakeDaemon::Fail(const std::string& method, grpc::Status status) {
+  absl::MutexLock lock(&mu_);
+  failures_[method].push_back(std::move(status));
+}
+
+void FakeDaemon::PushBack(const std::string& milliseconds) {
+  absl::MutexLock lock(&mu_);
+  pushback_ = milliseconds;
+}
+
+void FakeDaemon::SetFaults(const StreamFaults& faults) {
+  absl::MutexLock lock(&mu_);
+  faults_ = faults;
+}
+
+void FakeDaemon::SetReady(bool ready) {
+  absl::MutexLock lock(&mu_);
+  ready_ = ready;
+}
+
+std::vector<std::string> FakeDaemon::RequestIds(const std::string& method) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = request_ids_.find(method);
+  return found == request_ids_.end() ? std::vector<std::string>() : found->second;
+}
+
+std::vector<std::string> FakeDaemon::Callers() const {
+  absl::MutexLock lock(&mu_);
+  return callers_;
+}
+
+v1::TrainStepRequest FakeDaemon::LastTrainStep() const {
+  absl::MutexLock lock(&mu_);
+  return last_train_step_;
+}
+
+v1::CreatePipelineRequest FakeDaemon::LastCreate() const {
+  absl::MutexLock lock(&mu_);
+  return last_create_;
+}
+
+std::vector<int64_t> FakeDaemon::UploadedOffsets() const {
+  absl::MutexLock lock(&mu_);
+  return uploaded_offsets_;
+}
+
+std::vector<std::string> FakeDaemon::FetchedTensors() const {
+  absl::MutexLock lock(&mu_);
+  return fetched_;
+}
+
+int64_t FakeDaemon::LiveHandles() const {
+  absl::MutexLock lock(&mu_);
+  return static_cast<int64_t>(handles_.size());
+}
+
+int64_t FakeDaemon::Steps() const {
+  absl::MutexLock lock(&mu_);
+  return steps_;
+}
+
+std::string FakeDaemon::AddHandle(const std::vector<v1::Tensor>& tensors) {
+  absl::MutexLock lock(&mu_);
+  v1::Handle handle;
+  handle.set_kind(v1::HANDLE_KIND_VALUE);
+  handle.set_state(v1::HANDLE_STATE_READY);
+  return StoreLocked(handle, tensors);
+}
+
+}  // namespace penstock::testing

@@ -1,0 +1,107 @@
+#pragma once
+
+// A daemon in memory, for tests of those who call one: it keeps handles and counts steps, and computes nothing.
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "penstock/v1/admin_service.grpc.pb.h"
+#include "penstock/v1/handle_service.grpc.pb.h"
+#include "penstock/v1/insight_service.grpc.pb.h"
+#include "penstock/v1/pipeline_service.grpc.pb.h"
+#include "penstock/v1/state_service.grpc.pb.h"
+#include "penstock/v1/work_service.grpc.pb.h"
+
+namespace penstock::testing {
+
+// A gRPC status with a google.rpc.Status in its trailer, as the daemon sends it.
+grpc::Status RichStatus(grpc::StatusCode code, const std::string& reason, const std::string& message,
+                        const std::map<std::string, std::string>& values = {}, int retry_after_seconds = -1);
+
+// What a test may break in streams.
+struct StreamFaults {
+  int break_upload_after_chunks = -1;  // once: UNAVAILABLE after so many chunks
+  int break_fetch_after_chunks = -1;   // once
+  int damage_fetch_chunk = -1;         // once: a wrong byte in this chunk
+  int64_t upload_credit = 1 << 20;
+};
+
+// Answers every service of the daemon in process.
+//
+// Model:     One pipeline "gpt" (bytes in, scores out: the byte after the last one), steps with falling losses, handles
+//            with bytes, checkpoints, statistics.
+//            Fail(method, status) makes the next calls of a method fail, one status each.
+// Threads:   any method from any thread.
+class FakeDaemon {
+ public:
+  FakeDaemon();
+  ~FakeDaemon();
+
+  std::shared_ptr<grpc::Channel> Channel();
+
+  void Fail(const std::string& method, grpc::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+  // The next answers of a method carry `grpc-retry-pushback-ms`.
+  void PushBack(const std::string& milliseconds) ABSL_LOCKS_EXCLUDED(mu_);
+  void SetFaults(const StreamFaults& faults) ABSL_LOCKS_EXCLUDED(mu_);
+  void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // What was seen, in order: request_ids per method ("" where a call has none), and callers.
+  std::vector<std::string> RequestIds(const std::string& method) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::string> Callers() const ABSL_LOCKS_EXCLUDED(mu_);
+  v1::TrainStepRequest LastTrainStep() const ABSL_LOCKS_EXCLUDED(mu_);
+  v1::CreatePipelineRequest LastCreate() const ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<int64_t> UploadedOffsets() const ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::string> FetchedTensors() const ABSL_LOCKS_EXCLUDED(mu_);  // "tensor@offset" per call
+  int64_t LiveHandles() const ABSL_LOCKS_EXCLUDED(mu_);
+  int64_t Steps() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Puts a value handle in place.
+  std::string AddHandle(const std::vector<v1::Tensor>& tensors) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Services;
+  struct Stored {
+    v1::Handle handle;
+    std::vector<v1::Tensor> tensors;
+  };
+  struct Upload {
+    v1::PutStart start;
+    std::vector<v1::Tensor> tensors;
+  };
+
+  // Notes a call; answers the failure that a test ordered for it, or OK.
+  grpc::Status Enter(grpc::ServerContext* context, const std::string& method, const std::string& request_id = "")
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::string StoreLocked(v1::Handle handle, std::vector<v1::Tensor> tensors) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  v1::Pipeline PipelineLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AnswerLocked(const std::string& name, v1::HandleAnswer* answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  std::unique_ptr<Services> services_;
+  std::unique_ptr<grpc::Server> server_;
+
+  mutable absl::Mutex mu_;
+  std::map<std::string, std::deque<grpc::Status>> failures_ ABSL_GUARDED_BY(mu_);
+  std::string pushback_ ABSL_GUARDED_BY(mu_);
+  StreamFaults faults_ ABSL_GUARDED_BY(mu_);
+  bool ready_ ABSL_GUARDED_BY(mu_) = true;
+  std::map<std::string, std::vector<std::string>> request_ids_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> callers_ ABSL_GUARDED_BY(mu_);
+  v1::TrainStepRequest last_train_step_ ABSL_GUARDED_BY(mu_);
+  v1::CreatePipelineRequest last_create_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Stored> handles_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Upload> uploads_ ABSL_GUARDED_BY(mu_);  // broken ones, by request_id
+  std::vector<int64_t> uploaded_offsets_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> fetched_ ABSL_GUARDED_BY(mu_);
+  int64_t created_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t steps_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace penstock::testing

@@ -1,0 +1,234 @@
+#include "client/lib/pipeline_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "engine/base/error.h"
+#include "tests/unit/client/fake_daemon.h"
+#include "tests/unit/client/jumping_clock.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using testing::FakeDaemon;
+using ::testing::Pair;
+using testing::RichStatus;
+using ::testing::SizeIs;
+
+class PipelineClientTest : public ::testing::Test {
+ protected:
+  PipelineClientTest() {
+    ClientOptions options;
+    options.channel = daemon_.Channel();
+    options.caller = "tester";
+    options.clock = &clock_;
+    client_ = *PipelineClient::Create(options);
+  }
+
+  static HostTensor Tensor(const std::string& name, size_t bytes, char first = 'a') {
+    std::string data(bytes, '\0');
+    for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(first + i * 7 % 251);
+    return *HostTensor::FromBytes({name, DataType::kUint8, {static_cast<int64_t>(bytes)}, 0}, data);
+  }
+
+  static v1::TrainStepRequest Step(size_t bytes) {
+    v1::TrainStepRequest request;
+    request.set_pipeline("pipelines/gpt");
+    request.add_inputs()->set_name("tokens");
+    *request.mutable_inputs(0)->mutable_tensor() = Tensor("tokens", bytes).ToMessage();
+    request.mutable_target()->set_name("targets");
+    *request.mutable_target()->mutable_tensor() = Tensor("tokens", bytes).ToMessage();
+    return request;
+  }
+
+  FakeDaemon daemon_;
+  testing::JumpingClock clock_;
+  std::unique_ptr<PipelineClient> client_;
+};
+
+TEST_F(PipelineClientTest, ARetryCarriesTheSameRequestId) {
+  daemon_.Fail("TrainStep", RichStatus(grpc::StatusCode::UNAVAILABLE, "DRAINING", "later"));
+  daemon_.Fail("TrainStep", grpc::Status(grpc::StatusCode::UNAVAILABLE, "connection reset"));
+  const auto response = client_->TrainStep(Step(8));
+  ASSERT_TRUE(response.ok()) << response.status();
+  const std::vector<std::string> ids = daemon_.RequestIds("TrainStep");
+  ASSERT_THAT(ids, SizeIs(3));
+  EXPECT_THAT(ids, Each(ids[0]));
+  EXPECT_EQ(ids[0].size(), 36);
+  EXPECT_EQ(response->request_id(), ids[0]);
+  EXPECT_EQ(daemon_.Steps(), 1);
+}
+
+TEST_F(PipelineClientTest, DifferentCallsHaveDifferentRequestIds) {
+  ASSERT_TRUE(client_->TrainStep(Step(8)).ok());
+  ASSERT_TRUE(client_->TrainStep(Step(8)).ok());
+  const std::vector<std::string> ids = daemon_.RequestIds("TrainStep");
+  EXPECT_NE(ids[0], ids[1]);
+}
+
+TEST_F(PipelineClientTest, WaitsAsLongAsTheServerAsks) {
+  daemon_.Fail("TrainStep", RichStatus(grpc::StatusCode::RESOURCE_EXHAUSTED, "QUEUE_FULL", "full", {}, 3));
+  ASSERT_TRUE(client_->TrainStep(Step(8)).ok());
+  EXPECT_THAT(clock_.waits(), ElementsAre(absl::Seconds(3)));
+}
+
+TEST_F(PipelineClientTest, PushbackInTrailersReplacesTheBackoff) {
+  daemon_.PushBack("250");
+  daemon_.Fail("TrainStep", RichStatus(grpc::StatusCode::UNAVAILABLE, "STARTING", "later"));
+  ASSERT_TRUE(client_->TrainStep(Step(8)).ok());
+  EXPECT_THAT(clock_.waits(), ElementsAre(absl::Milliseconds(250)));
+}
+
+TEST_F(PipelineClientTest, NegativePushbackForbidsARetry) {
+  daemon_.PushBack("-1");
+  daemon_.Fail("TrainStep", RichStatus(grpc::StatusCode::UNAVAILABLE, "STARTING", "later"));
+  EXPECT_EQ(client_->TrainStep(Step(8)).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(daemon_.RequestIds("TrainStep"), SizeIs(1));
+}
+
+TEST_F(PipelineClientTest, ErrorsHaveReasonValuesAndRequestId) {
+  daemon_.Fail("CreatePipeline", RichStatus(grpc::StatusCode::INVALID_ARGUMENT, "SPEC_INVALID", "blocks: must be > 0",
+                                            {{"field", "model.options.blocks"}, {"value", "0"}}));
+  const absl::Status status = client_->CreatePipeline({}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()), "blocks: must be > 0");
+  EXPECT_EQ(ReasonOf(status), "SPEC_INVALID");
+  EXPECT_THAT(ValuesOf(status),
+              ElementsAre(Pair("field", "model.options.blocks"),
+                          Pair("request_id", daemon_.RequestIds("CreatePipeline")[0]), Pair("value", "0")));
+  EXPECT_THAT(daemon_.RequestIds("CreatePipeline"), SizeIs(1));
+}
+
+TEST_F(PipelineClientTest, NobodyAnsweringIsATransportFailure) {
+  daemon_.Fail("GetServerInfo", grpc::Status(grpc::StatusCode::UNKNOWN, "Stream removed"));
+  EXPECT_TRUE(client_->GetServerInfo().ok());
+  EXPECT_TRUE(IsTransportFailure(absl::UnavailableError("connection refused")));
+  EXPECT_FALSE(IsTransportFailure(Error(absl::StatusCode::kUnavailable, "DRAINING", "later")));
+}
+
+TEST_F(PipelineClientTest, EveryCallNamesItsCaller) {
+  ASSERT_TRUE(client_->GetServerInfo().ok());
+  ASSERT_TRUE(client_->TrainStep(Step(8)).ok());
+  EXPECT_THAT(daemon_.Callers(), Each(std::string("tester")));
+}
+
+TEST_F(PipelineClientTest, ListsTurnEveryPage) {
+  const auto pipelines = client_->ListPipelines();
+  ASSERT_TRUE(pipelines.ok());
+  ASSERT_THAT(*pipelines, SizeIs(2));
+  EXPECT_EQ((*pipelines)[1].name(), "pipelines/other");
+}
+
+TEST_F(PipelineClientTest, PutThenFetchGivesTheSameBytes) {
+  std::vector<HostTensor> tensors;
+  tensors.push_back(Tensor("large", 1'300'000));
+  tensors.push_back(Tensor("empty", 0));
+  tensors.push_back(Tensor("small", 5, 'q'));
+  // Less credit than there are bytes: the sender must wait for more.
+  daemon_.SetFaults({.upload_credit = 300 << 10});
+  const auto handle = client_->PutTensors("gpt", tensors);
+  ASSERT_TRUE(handle.ok()) << handle.status();
+  EXPECT_EQ(handle->byte_size(), 1'300'005);
+  EXPECT_THAT(daemon_.UploadedOffsets(), ElementsAre(0, 262144, 524288, 786432, 1048576, 0));
+  const auto fetched = client_->FetchHandle(handle->name());
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  ASSERT_THAT(fetched->tensors, SizeIs(3));
+  for (size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(fetched->tensors[i].bytes(), tensors[i].bytes());
+}
+
+TEST_F(PipelineClientTest, ABrokenUploadGoesOnWhereItWas) {
+  daemon_.SetFaults({.break_upload_after_chunks = 3});
+  std::vector<HostTensor> tensors;
+  tensors.push_back(Tensor("large", 1'300'000));
+  const auto handle = client_->PutTensors("gpt", tensors);
+  ASSERT_TRUE(handle.ok()) << handle.status();
+  EXPECT_THAT(daemon_.UploadedOffsets(), ElementsAre(0, 262144, 524288, 786432, 1048576));
+  const std::vector<std::string> ids = daemon_.RequestIds("PutTensors");
+  ASSERT_THAT(ids, SizeIs(2));
+  EXPECT_EQ(ids[0], ids[1]);
+  EXPECT_EQ(client_->FetchHandle(handle->name())->tensors[0].bytes(), tensors[0].bytes());
+}
+
+TEST_F(PipelineClientTest, ABrokenFetchGoesOnAtItsOffset) {
+  std::vector<HostTensor> tensors;
+  tensors.push_back(Tensor("first", 600'000));
+  tensors.push_back(Tensor("second", 300'000, 'x'));
+  const auto handle = client_->PutTensors("gpt", tensors);
+  ASSERT_TRUE(handle.ok());
+  daemon_.SetFaults({.break_fetch_after_chunks = 2});
+  const auto fetched = client_->FetchHandle(handle->name());
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  EXPECT_THAT(daemon_.FetchedTensors(), ElementsAre("@0", "first@524288", "second@0"));
+  EXPECT_EQ(fetched->tensors[0].bytes(), tensors[0].bytes());
+  EXPECT_EQ(fetched->tensors[1].bytes(), tensors[1].bytes());
+}
+
+TEST_F(PipelineClientTest, ADamagedChunkIsFetchedAgain) {
+  std::vector<HostTensor> tensors;
+  tensors.push_back(Tensor("first", 600'000));
+  const auto handle = client_->PutTensors("gpt", tensors);
+  ASSERT_TRUE(handle.ok());
+  daemon_.SetFaults({.damage_fetch_chunk = 1});
+  const auto fetched = client_->FetchHandle(handle->name());
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  EXPECT_THAT(daemon_.FetchedTensors(), ElementsAre("@0", "first@262144"));
+  EXPECT_EQ(fetched->tensors[0].bytes(), tensors[0].bytes());
+}
+
+TEST_F(PipelineClientTest, LargeInputsTravelByHandle) {
+  ASSERT_TRUE(client_->TrainStep(Step(3 << 20)).ok());
+  const v1::TrainStepRequest seen = daemon_.LastTrainStep();
+  EXPECT_TRUE(seen.inputs(0).has_handle());
+  EXPECT_TRUE(seen.target().has_handle());
+  EXPECT_EQ(seen.inputs(0).name(), "tokens");
+  EXPECT_NE(seen.inputs(0).handle().tensor(), seen.target().handle().tensor());
+  // The outcome alone is left: the inputs were given back.
+  EXPECT_EQ(daemon_.LiveHandles(), 1);
+}
+
+TEST_F(PipelineClientTest, SmallInputsTravelInline) {
+  ASSERT_TRUE(client_->TrainStep(Step(1 << 20)).ok());
+  EXPECT_TRUE(daemon_.LastTrainStep().inputs(0).has_tensor());
+  EXPECT_THAT(daemon_.RequestIds("PutTensors"), SizeIs(0));
+}
+
+TEST_F(PipelineClientTest, AwaitHandleAnswersOutcomesAndErrors) {
+  const auto step = client_->TrainStep(Step(8));
+  const auto handle = client_->AwaitHandle(step->outcome().handle().name(), absl::Seconds(5));
+  ASSERT_TRUE(handle.ok());
+  EXPECT_DOUBLE_EQ(handle->outcome().loss(), 5.5);
+  EXPECT_EQ(ReasonOf(client_->AwaitHandle("pipelines/gpt/handles/none", absl::Seconds(5)).status()),
+            "HANDLE_NOT_FOUND");
+}
+
+TEST_F(PipelineClientTest, ReadsParameters) {
+  const auto snapshot = client_->ReadParameters({});
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_EQ(snapshot->step, 7);
+  EXPECT_EQ((*snapshot->tensors[0].Values<float>())[1], 2.0f);
+}
+
+TEST_F(PipelineClientTest, HealthTellsUnknownServicesApart) {
+  EXPECT_EQ(*client_->CheckHealth("readiness"), Health::kServing);
+  EXPECT_EQ(*client_->CheckHealth("nonsense"), Health::kServiceUnknown);
+}
+
+TEST_F(PipelineClientTest, AfterCancelCallsNothingIsAsked) {
+  client_->CancelCalls();
+  EXPECT_EQ(client_->GetServerInfo().status().code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(daemon_.RequestIds("GetServerInfo"), SizeIs(0));
+}
+
+TEST(PipelineClientCreateTest, RefusesSenselessAddresses) {
+  for (const char* address : {"", "localhost", ":80", "host:0", "host:99999", "unix:"}) {
+    EXPECT_EQ(ReasonOf(PipelineClient::Create({.address = address}).status()), "FIELD_INVALID") << address;
+  }
+  EXPECT_TRUE(PipelineClient::Create({.address = "unix:/run/penstock.sock"}).ok());
+}
+
+}  // namespace
+}  // namespace penstock
