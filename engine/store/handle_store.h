@@ -152,7 +152,7 @@ class HandleStore {
     absl::Duration most_lease = absl::Hours(1);
     absl::Duration tombstone_time = absl::Minutes(10);  // or the handle's lease, if longer
     int64_t most_tombstones = 100'000;                  // the oldest go first
-    HandleBudget::Limits budget;
+    HandleBudget::Limits budget = {};
     ServerMetrics* metrics = nullptr;  // null: counts go nowhere
   };
 

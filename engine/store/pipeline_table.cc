@@ -199,7 +199,9 @@ void PipelineTable::Implementation::Answer(const RequestKey& key, const JoinPoin
 
 Pipeline::Options PipelineTable::Implementation::EngineOptions(const std::string& name,
                                                                std::shared_ptr<PipelineMetrics>* metrics) const {
-  Pipeline::Options engine{.devices = options_.devices, .clock = options_.clock};
+  Pipeline::Options engine;
+  engine.devices = options_.devices;
+  engine.clock = options_.clock;
   if (options_.metrics != nullptr && metrics != nullptr) {
     engine.metrics = [registry = options_.metrics, name, metrics](const penstock::Plan& plan) {
       *metrics = AddMetrics(registry, name, plan);

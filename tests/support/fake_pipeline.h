@@ -27,10 +27,16 @@ namespace penstock::testing {
 class FakePipelineControl {
  public:
   // Training runs wait at their start until Resume().
-  void Hold() { Set([this] { held_ = true; }); }
-  void Resume() { Set([this] { held_ = false; }); }
+  void Hold() {
+    Set([this] { held_ = true; });
+  }
+  void Resume() {
+    Set([this] { held_ = false; });
+  }
   // Inference runs are kept until ResumeInference(), or until they are cancelled.
-  void HoldInference() { Set([this] { inference_held_ = true; }); }
+  void HoldInference() {
+    Set([this] { inference_held_ = true; });
+  }
   void ResumeInference() {
     std::deque<std::function<void()>> runs;
     {
@@ -41,11 +47,17 @@ class FakePipelineControl {
     for (const auto& run : runs) run();
   }
   // The next training run fails with this.
-  void FailNext(absl::Status status) { Set([&] { fail_next_ = std::move(status); }); }
+  void FailNext(absl::Status status) {
+    Set([&] { fail_next_ = std::move(status); });
+  }
 
   // Waits until a training run stands still.
-  void AwaitHeld() { Await([this] { return standing_; }); }
-  void AwaitInferences(int count) { Await([this, count] { return static_cast<int>(kept_.size()) >= count; }); }
+  void AwaitHeld() {
+    Await([this] { return standing_; });
+  }
+  void AwaitInferences(int count) {
+    Await([this, count] { return static_cast<int>(kept_.size()) >= count; });
+  }
 
   std::vector<std::string> runs() const { return Get(runs_); }
   std::vector<Pipeline::IdleReason> idle_reasons() const { return Get(idle_reasons_); }
@@ -169,7 +181,8 @@ class FakePipeline : public Pipeline {
 
   absl::Status CheckInputs(const NamedTensors& inputs) const override {
     if (inputs.size() == 1 && inputs[0].name == "x" && inputs[0].tensor.dim() == 1) return absl::OkStatus();
-    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", "expects one vector x").With("field", "inputs");
+    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", "expects one vector x")
+        .With("field", "inputs");
   }
   absl::Status CheckTarget(const at::Tensor&, const std::optional<LossSpec>&, int64_t) const override {
     return absl::OkStatus();

@@ -103,8 +103,10 @@ class FaultyFileSystem : public FileSystem {
   }
   bool Fires(int64_t* countdown) {
     absl::MutexLock lock(&mu_);
-    if (*countdown > 0) --*countdown;
-    else if (*countdown == 0) return true;
+    if (*countdown > 0)
+      --*countdown;
+    else if (*countdown == 0)
+      return true;
     return false;
   }
   int64_t Take(int64_t bytes) {
