@@ -25,8 +25,7 @@ absl::Status InvalidName(std::string_view field, std::string_view problem, std::
 }
 
 bool IsCallerPart(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '@' ||
-         c == ':' || c == '-';
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '@' || c == ':' || c == '-';
 }
 
 bool IsLowerHex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
@@ -40,8 +39,7 @@ absl::StatusOr<std::string> CallerOf(const grpc::ServerContextBase& context) {
     return InvalidName("penstock-caller", "must stand once in the metadata", "more");
   }
   const std::string caller(begin->second.data(), begin->second.size());
-  if (caller.empty() || caller.size() > 128 ||
-      !std::all_of(caller.begin(), caller.end(), IsCallerPart)) {
+  if (caller.empty() || caller.size() > 128 || !std::all_of(caller.begin(), caller.end(), IsCallerPart)) {
     return InvalidName("penstock-caller", "must be 1 to 128 letters, digits and _ . @ : -", caller);
   }
   return caller;
@@ -70,12 +68,12 @@ absl::Status CheckRequestId(const std::string& request_id, bool required) {
   return InvalidField("request_id", "must be a canonical lower-case UUID", Shortened(request_id));
 }
 
-absl::StatusOr<absl::Duration> CheckedDuration(const google::protobuf::Duration& duration,
-                                               absl::Duration most, std::string_view field) {
-  const bool normal = duration.nanos() >= 0 && duration.nanos() < 1'000'000'000 &&
-                      duration.seconds() >= 0 && duration.seconds() <= 315'576'000'000;
-  const absl::Duration value = absl::Seconds(normal ? duration.seconds() : 0) +
-                               absl::Nanoseconds(normal ? duration.nanos() : 0);
+absl::StatusOr<absl::Duration> CheckedDuration(const google::protobuf::Duration& duration, absl::Duration most,
+                                               std::string_view field) {
+  const bool normal = duration.nanos() >= 0 && duration.nanos() < 1'000'000'000 && duration.seconds() >= 0 &&
+                      duration.seconds() <= 315'576'000'000;
+  const absl::Duration value =
+      absl::Seconds(normal ? duration.seconds() : 0) + absl::Nanoseconds(normal ? duration.nanos() : 0);
   if (!normal || value > most) {
     return InvalidField(field, "must be between 0 and " + absl::FormatDuration(most),
                         absl::StrCat(duration.seconds(), " s and ", duration.nanos(), " ns"));
@@ -85,11 +83,9 @@ absl::StatusOr<absl::Duration> CheckedDuration(const google::protobuf::Duration&
 
 absl::Status CheckIdentifier(std::string_view identifier, std::string_view field) {
   const auto is_part = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
-  const bool good =
-      !identifier.empty() && identifier.size() <= 63 && identifier[0] >= 'a' &&
-      identifier[0] <= 'z' && is_part(identifier.back()) &&
-      std::all_of(identifier.begin(), identifier.end(),
-                  [&](char c) { return is_part(c) || c == '-'; });
+  const bool good = !identifier.empty() && identifier.size() <= 63 && identifier[0] >= 'a' && identifier[0] <= 'z' &&
+                    is_part(identifier.back()) &&
+                    std::all_of(identifier.begin(), identifier.end(), [&](char c) { return is_part(c) || c == '-'; });
   if (good) return absl::OkStatus();
   return InvalidName(field, "must be [a-z]([a-z0-9-]{0,61}[a-z0-9])?", identifier);
 }

@@ -32,8 +32,8 @@ absl::Status CheckRequestId(const std::string& request_id, bool required);
 // A duration field within [0, most]; a missing field is 0.
 //
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID naming the field: negative, too long, not normalized.
-absl::StatusOr<absl::Duration> CheckedDuration(const google::protobuf::Duration& duration,
-                                               absl::Duration most, std::string_view field);
+absl::StatusOr<absl::Duration> CheckedDuration(const google::protobuf::Duration& duration, absl::Duration most,
+                                               std::string_view field);
 
 // Resource names. A pipeline's identifier is [a-z]([a-z0-9-]{0,61}[a-z0-9])?, and so is a checkpoint's.
 //

@@ -42,8 +42,8 @@ size_t PrintableLength(std::string_view text) {
 }
 
 bool IsWordPart(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.' ||
-         c == '/' || c == '~' || c == '+';
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.' || c == '/' ||
+         c == '~' || c == '+';
 }
 
 // The length of an absolute path or a pointer at the start of `text`, or 0.
@@ -113,8 +113,8 @@ void Attach(const Detail& detail, google::rpc::Status* answer) {
   *answer->add_details() = std::move(any);
 }
 
-std::string ValueOr(const std::map<std::string, std::string>& values,
-                    std::initializer_list<const char*> names, std::string fallback) {
+std::string ValueOr(const std::map<std::string, std::string>& values, std::initializer_list<const char*> names,
+                    std::string fallback) {
   for (const char* name : names) {
     if (auto found = values.find(name); found != values.end()) return found->second;
   }
@@ -147,8 +147,7 @@ void AttachHints(absl::StatusCode code, const std::string& reason, const std::st
   } else if (code == absl::StatusCode::kNotFound || code == absl::StatusCode::kAlreadyExists) {
     google::rpc::ResourceInfo resource;
     resource.set_resource_type(absl::AsciiStrToLower(reason.substr(0, reason.find('_'))));
-    resource.set_resource_name(
-        ValueOr(values, {"pipeline", "handle", "checkpoint", "name", "value"}, ""));
+    resource.set_resource_name(ValueOr(values, {"pipeline", "handle", "checkpoint", "name", "value"}, ""));
     Attach(resource, answer);
   }
 }
@@ -214,8 +213,7 @@ google::rpc::Status ToRpcStatus(const absl::Status& status) {
     if (info.ByteSizeLong() + name.size() + value.size() > kMaxDetailBytes / 2) break;
     (*info.mutable_metadata())[CleanText(name, 64)] = value;
   }
-  const std::string message =
-      CleanText({status.message().data(), status.message().size()}, kMaxMessageBytes);
+  const std::string message = CleanText({status.message().data(), status.message().size()}, kMaxMessageBytes);
   answer.set_code(static_cast<int>(code));
   answer.set_message(message);
   Attach(info, &answer);
@@ -232,8 +230,7 @@ google::rpc::Status ToRpcStatus(const absl::Status& status) {
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const google::rpc::Status answer = ToRpcStatus(status);
-  return grpc::Status(static_cast<grpc::StatusCode>(answer.code()), answer.message(),
-                      answer.SerializeAsString());
+  return grpc::Status(static_cast<grpc::StatusCode>(answer.code()), answer.message(), answer.SerializeAsString());
 }
 
 }  // namespace penstock

@@ -9,8 +9,7 @@
 
 namespace penstock {
 
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes,
-                          google::protobuf::MessageLite* message) {
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes, google::protobuf::MessageLite* message) {
   const auto size = static_cast<int64_t>(bytes.Length());
   if (size > most_bytes) {
     return Error(absl::StatusCode::kResourceExhausted, "MESSAGE_TOO_LARGE",

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/server_context.h"
@@ -26,8 +27,7 @@ inline constexpr int64_t kWorkMessageBytes = int64_t{4} << 20;
 //
 // Fails:     RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE; INVALID_ARGUMENT / FIELD_INVALID for bytes that
 //            are not such a message.
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes,
-                          google::protobuf::MessageLite* message);
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes, google::protobuf::MessageLite* message);
 
 // The message as bytes to send.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
@@ -38,11 +38,9 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
 // Threads:   Any method from any thread. The first answer counts, later ones are dropped: so a
 //            result, a timer and a cancel may race.
 // Lifecycle: a cancel by the caller runs what OnCancelled() was given and ends the call.
-class UnaryCallBase : public grpc::ServerUnaryReactor,
-                      public std::enable_shared_from_this<UnaryCallBase> {
+class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<UnaryCallBase> {
  public:
-  UnaryCallBase(grpc::CallbackServerContext* context, grpc::ByteBuffer* answer)
-      : context_(context), answer_(answer) {}
+  UnaryCallBase(grpc::CallbackServerContext* context, grpc::ByteBuffer* answer) : context_(context), answer_(answer) {}
 
   // Answers with an error; the request id, if it was set, goes with it.
   void Fail(const absl::Status& error);
@@ -110,9 +108,8 @@ using UnaryCallPtr = std::shared_ptr<UnaryCall<Request, Response>>;
 
 // Runs a unary method: size, parse, caller, then `handler(call)`, which answers now or later.
 template <typename Request, typename Response, typename Handler>
-grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
-                                     int64_t most_bytes, Handler&& handler) {
+grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response, int64_t most_bytes, Handler&& handler) {
   auto call = std::make_shared<UnaryCall<Request, Response>>(context, response);
   if (!call->Start()) return call.get();
   if (absl::Status parsed = ParseMessage(*request, most_bytes, &call->request()); !parsed.ok()) {

@@ -42,8 +42,7 @@ std::string JoinPieces(const Pieces& pieces) {
   return joined;
 }
 
-WireReader::WireReader(Pieces pieces)
-    : pieces_(WithoutEmpty(std::move(pieces))), left_(PiecesSize(pieces_)) {}
+WireReader::WireReader(Pieces pieces) : pieces_(WithoutEmpty(std::move(pieces))), left_(PiecesSize(pieces_)) {}
 
 unsigned char WireReader::Byte() {
   const unsigned char byte = static_cast<unsigned char>(pieces_[piece_][position_]);

@@ -1,0 +1,96 @@
+#include "server/api_server.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "grpcpp/resource_quota.h"
+#include "grpcpp/server_builder.h"
+#include "server/http/listen_address.h"
+#include "server/rpc/call_metrics.h"
+
+namespace penstock {
+namespace {
+
+constexpr absl::string_view kUnix = "unix:";
+
+bool IsLoopback(const ListenAddress& address) {
+  return address.is_ipv6 ? address.host == "::1" : absl::StartsWith(address.host, "127.");
+}
+
+void SetConnections(const ApiServer::Options& options, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  grpc::ResourceQuota quota("penstock");
+  quota.Resize(static_cast<size_t>(options.memory_bytes));
+  builder->SetResourceQuota(quota);
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 128);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // A small compressed message can inflate to hundreds of megabytes before any size is checked.
+  for (int algorithm = 1; algorithm < GRPC_COMPRESS_ALGORITHMS_COUNT; ++algorithm) {
+    builder->SetCompressionAlgorithmSupportStatus(static_cast<grpc_compression_algorithm>(algorithm), false);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& options,
+                                                             const std::vector<grpc::Service*>& services,
+                                                             ServerMetrics* metrics, Clock* clock) {
+  const bool is_unix = absl::StartsWith(options.listen, kUnix);
+  ListenAddress address;
+  if (!is_unix) {
+    PENSTOCK_ASSIGN_OR_RETURN(address, ParseListenAddress(options.listen, "--listen"));
+    if (!IsLoopback(address) && !options.insecure) {
+      return InvalidField("--listen", "is plaintext beyond this host and needs --insecure", options.listen);
+    }
+  } else if (options.listen.size() == kUnix.size()) {
+    return InvalidField("--listen", "must name a path after unix:", options.listen);
+  }
+
+  grpc::EnableDefaultHealthCheckService(false);
+  grpc::ServerBuilder builder;
+  SetConnections(options, &builder);
+  int port = 0;
+  builder.AddListeningPort(is_unix ? options.listen : address.ToString(), grpc::InsecureServerCredentials(), &port);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<CallMetricsFactory>(metrics, clock));
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
+
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
+    return Error(absl::StatusCode::kFailedPrecondition, "LISTEN_FAILED",
+                 absl::StrCat("--listen: can't listen there, got ", options.listen))
+        .With("field", "--listen")
+        .With("value", options.listen);
+  }
+  if (is_unix) {
+    const std::string path(absl::StripPrefix(options.listen, kUnix));
+    if (::chmod(path.c_str(), 0600) != 0) {
+      server->Shutdown();
+      return Error(absl::StatusCode::kFailedPrecondition, "LISTEN_FAILED",
+                   "--listen: can't restrict the socket to its owner");
+    }
+  } else {
+    address.port = port;
+  }
+  return std::unique_ptr<ApiServer>(new ApiServer(std::move(server), is_unix ? options.listen : address.ToString()));
+}
+
+ApiServer::~ApiServer() { server_->Shutdown(); }
+
+void ApiServer::Shutdown(absl::Duration patience) { server_->Shutdown(absl::ToChronoTime(absl::Now() + patience)); }
+
+}  // namespace penstock

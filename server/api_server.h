@@ -1,0 +1,55 @@
+#pragma once
+
+// The gRPC server: its settings, its services, where it listens.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/base/clock.h"
+#include "engine/observe/metrics.h"
+#include "grpcpp/impl/codegen/service_type.h"
+#include "grpcpp/server.h"
+
+namespace penstock {
+
+// Listens for calls until it is closed.
+//
+// Model:     one port or Unix socket (mode 0600), plaintext, identity compression only; keepalive and
+//            memory limits as the protocol says.
+// Owns:      the server. Services, metrics and clock outlive it.
+// Threads:   those of gRPC's callback API.
+// Lifecycle: serves from Create() on; Shutdown() once, before destruction.
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID for an address that can't be read or would be plaintext
+//            beyond this host; FAILED_PRECONDITION / LISTEN_FAILED for one that can't be bound.
+class ApiServer {
+ public:
+  struct Options {
+    std::string listen;
+    bool insecure = false;
+    int64_t max_message_bytes = 0;
+    int64_t memory_bytes = 0;
+  };
+
+  static absl::StatusOr<std::unique_ptr<ApiServer>> Create(const Options& options,
+                                                           const std::vector<grpc::Service*>& services,
+                                                           ServerMetrics* metrics, Clock* clock);
+  ~ApiServer();
+
+  // Where it listens, with the port that the kernel chose if 0 was asked for.
+  const std::string& address() const { return address_; }
+
+  // Takes no new call, waits for open ones, then cancels them.
+  void Shutdown(absl::Duration patience);
+
+ private:
+  ApiServer(std::unique_ptr<grpc::Server> server, std::string address)
+      : server_(std::move(server)), address_(std::move(address)) {}
+
+  std::unique_ptr<grpc::Server> server_;
+  const std::string address_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,316 @@
+#include "server/daemon.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+#include "engine/base/thread.h"
+#include "engine/device/device.h"
+#include "engine/exec/device_pool.h"
+#include "engine/observe/metrics_registry.h"
+#include "engine/store/epoch_file.h"
+#include "engine/store/handle_store.h"
+#include "engine/store/pipeline_table.h"
+#include "engine/store/timer_queue.h"
+#include "server/api_server.h"
+#include "server/http/http_server.h"
+#include "server/liveness.h"
+#include "server/metrics/metrics_page.h"
+#include "server/rpc/admin_service.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/call_metrics.h"
+#include "server/rpc/handles_service.h"
+#include "server/rpc/health_service.h"
+#include "server/rpc/inference_service.h"
+#include "server/rpc/insight_service.h"
+#include "server/rpc/page_token.h"
+#include "server/rpc/pipelines_service.h"
+#include "server/rpc/reflection_service.h"
+#include "server/rpc/state_service.h"
+#include "server/rpc/work_service.h"
+#include "server/server_info.h"
+#include "server/state_lock.h"
+
+namespace penstock {
+namespace {
+
+// The services of the port, by their full names.
+const std::vector<std::string>& ServiceNames() {
+  static const auto* names = new std::vector<std::string>{
+      v1::AdminService::service_full_name(),
+      v1::HandleService::service_full_name(),
+      v1::InsightService::service_full_name(),
+      v1::PipelineService::service_full_name(),
+      v1::StateService::service_full_name(),
+      v1::WorkService::service_full_name(),
+      inference::GRPCInferenceService::service_full_name(),
+      grpc::health::v1::Health::service_full_name(),
+      grpc::reflection::v1::ServerReflection::service_full_name(),
+      grpc::reflection::v1alpha::ServerReflection::service_full_name(),
+  };
+  return *names;
+}
+
+int64_t MachineMemoryBytes() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE); }
+
+HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, ServerMetrics* metrics) {
+  HandleStore::Options store;
+  store.epoch = epoch;
+  store.default_lease = options.default_lease;
+  store.least_lease = options.min_lease;
+  store.most_lease = options.max_lease;
+  store.budget.handles = options.max_handles;
+  store.budget.handles_per_owner = options.max_handles_per_caller;
+  store.budget.bytes = options.handle_bytes > 0 ? options.handle_bytes : MachineMemoryBytes() / 10;
+  store.budget.bytes_per_owner =
+      options.handle_bytes_per_caller > 0 ? options.handle_bytes_per_caller : store.budget.bytes / 2;
+  store.metrics = metrics;
+  return store;
+}
+
+HostedPipeline::Options HostingOptions(const DaemonOptions& options) {
+  HostedPipeline::Options hosting;
+  hosting.train_queue_calls = options.train_queue_calls;
+  hosting.train_queue_bytes = options.train_queue_bytes;
+  hosting.infer_queue_calls = options.infer_queue_calls;
+  hosting.infer_queue_bytes = options.infer_queue_bytes;
+  hosting.open_graphs = static_cast<int>(options.open_graphs);
+  hosting.infer_timeout = options.infer_timeout;
+  hosting.forward_timeout = options.forward_timeout;
+  return hosting;
+}
+
+}  // namespace
+
+absl::Status CheckOptions(const DaemonOptions& options) {
+  if (options.listen.rfind("unix:", 0) != 0) {
+    PENSTOCK_RETURN_IF_ERROR(ParseListenAddress(options.listen, "--listen").status());
+  }
+  if (!options.metrics_listen.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(ParseListenAddress(options.metrics_listen, "--metrics-listen").status());
+  }
+  return ParseDevices(options.devices, options.device_memory, UsableCores()).status();
+}
+
+// The parts in the order in which they are made; they go in the opposite one.
+class Daemon::Parts {
+ public:
+  Parts(const DaemonOptions& options, Clock* clock)
+      : options_(options), clock_(clock), registry_(clock), page_tokens_(clock) {}
+  ~Parts() { Close(absl::ZeroDuration()); }
+
+  absl::Status Start() {
+    PENSTOCK_RETURN_IF_ERROR(OpenState());
+    PENSTOCK_RETURN_IF_ERROR(OpenDevices());
+    OpenPipelines();
+    MakeServices();
+    FollowLifecycle();
+    PENSTOCK_RETURN_IF_ERROR(Listen());
+    lifecycle_.Advance(LifecycleState::kReady);
+    return absl::OkStatus();
+  }
+
+  void Drain(DrainSignal* signal) {
+    lifecycle_.Advance(LifecycleState::kAnnouncing);
+    signal->AwaitTime(options_.drain_announce);
+    if (!signal->hurried()) {
+      lifecycle_.Advance(LifecycleState::kRefusing);
+      pipelines_->Drain([signal] { signal->WorkEnded(); });
+      signal->AwaitWork(options_.drain_finish);
+      if (!signal->work_ended()) LogWarning("closing with unfinished work");
+    }
+    Close(signal->hurried() ? absl::ZeroDuration() : options_.drain_close);
+  }
+
+  const std::string& api_address() const { return api_->address(); }
+  std::string metrics_address() const { return http_ == nullptr ? "" : http_->address().ToString(); }
+
+ private:
+  absl::Status OpenState() {
+    PENSTOCK_RETURN_IF_ERROR(RealFileSystem()->CreateDirectories(options_.state_dir));
+    PENSTOCK_ASSIGN_OR_RETURN(state_lock_, StateLock::Take(options_.state_dir));
+    PENSTOCK_ASSIGN_OR_RETURN(epoch_, RaiseEpoch(RealFileSystem(), options_.state_dir));
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenDevices() {
+    PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices,
+                              ParseDevices(options_.devices, options_.device_memory, UsableCores()));
+    devices_ = std::make_unique<DevicePool>(std::move(devices), DevicePool::Mode::kThreads);
+    return absl::OkStatus();
+  }
+
+  void OpenPipelines() {
+    registry_.server().SetBuild(
+        {.version = PENSTOCK_VERSION, .commit = "", .cuda = "", .torch = PENSTOCK_TORCH_VERSION});
+    for (const std::string& service : ServiceNames()) {
+      AddServiceMetrics(service, &registry_.server());
+    }
+    timers_ = std::make_unique<TimerQueue>(clock_);
+    handles_ =
+        std::make_unique<HandleStore>(StoreOptions(options_, epoch_, &registry_.server()), clock_, timers_.get());
+    PipelineTable::Options table;
+    table.factory = {.create = &Pipeline::Create, .plan = &Pipeline::MakePlan};
+    table.devices = devices_.get();
+    table.handles = handles_.get();
+    table.timers = timers_.get();
+    table.files = RealFileSystem();
+    table.clock = clock_;
+    table.metrics = &registry_;
+    table.state_dir = options_.state_dir;
+    table.max_pipelines = static_cast<int>(options_.max_pipelines);
+    table.hosting = HostingOptions(options_);
+    pipelines_ = std::make_unique<PipelineTable>(std::move(table));
+    admission_ = std::make_unique<Admission>(options_.calls_per_caller, &registry_);
+  }
+
+  void MakeServices() {
+    const ServiceEnvironment environment = {.pipelines = pipelines_.get(),
+                                            .handles = handles_.get(),
+                                            .timers = timers_.get(),
+                                            .clock = clock_,
+                                            .metrics = &registry_,
+                                            .admission = admission_.get(),
+                                            .page_tokens = &page_tokens_};
+    admin_ = std::make_unique<AdminInfoService>([this] { return Info(); });
+    pipelines_service_ = std::make_unique<PipelinesService>(environment);
+    work_ = std::make_unique<WorkCallService>(environment);
+    handles_service_ = std::make_unique<HandleCallService>(environment);
+    state_ = std::make_unique<StateCallService>(environment);
+    insight_ = std::make_unique<InsightCallService>(environment);
+    inference_ = std::make_unique<InferenceService>(
+        environment, InferenceService::Options{.version = PENSTOCK_VERSION, .ready = [this] {
+                                                 return lifecycle_.state() == LifecycleState::kReady;
+                                               }});
+    reflection_ = std::make_unique<ReflectionServiceV1>(ServiceNames());
+    reflection_alpha_ = std::make_unique<ReflectionServiceV1Alpha>(ServiceNames());
+  }
+
+  // Health, admission and the readiness metrics follow the state of the daemon.
+  void FollowLifecycle() {
+    health_.SetServing("liveness", true);
+    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), LivenessWatch::Options{},
+                                                [this](bool live) { health_.SetServing("liveness", live); });
+    lifecycle_.Observe([this](LifecycleState state) {
+      const bool ready = state == LifecycleState::kReady;
+      health_.SetServing("startup", state != LifecycleState::kStarting);
+      health_.SetServing("readiness", ready);
+      health_.SetServing("", ready);
+      for (const std::string& service : ServiceNames()) health_.SetServing(service, ready);
+      admission_->SetGate(state == LifecycleState::kStarting              ? Admission::Gate::kStarting
+                          : ready || state == LifecycleState::kAnnouncing ? Admission::Gate::kOpen
+                                                                          : Admission::Gate::kDraining);
+      ServerMetrics& metrics = registry_.server();
+      metrics.ready.Set(ready ? 1 : 0);
+      metrics.ready_conditions[ReadyCondition::kConfig].Set(1);
+      metrics.ready_conditions[ReadyCondition::kModel].Set(state == LifecycleState::kStarting ? 0 : 1);
+      metrics.ready_conditions[ReadyCondition::kAdmission].Set(ready ? 1 : 0);
+    });
+  }
+
+  absl::Status Listen() {
+    PENSTOCK_ASSIGN_OR_RETURN(
+        api_,
+        ApiServer::Create({.listen = options_.listen,
+                           .insecure = options_.insecure,
+                           .max_message_bytes = options_.max_message_bytes,
+                           .memory_bytes = options_.grpc_memory_bytes},
+                          {admin_.get(), pipelines_service_.get(), work_.get(), handles_service_.get(), state_.get(),
+                           insight_.get(), inference_.get(), &health_, reflection_.get(), reflection_alpha_.get()},
+                          &registry_.server(), clock_));
+    if (options_.metrics_listen.empty()) return absl::OkStatus();
+    HttpPages pages;
+    pages.metrics_content_type = std::string(kMetricsContentType);
+    pages.metrics = [this] { return MetricsPage(registry_); };
+    pages.healthy = [this] {
+      const std::string stalled = liveness_->Stalled();
+      return std::vector<HealthCondition>{
+          {"progress", stalled.empty(), stalled.empty() ? "" : stalled + " stands still"}};
+    };
+    pages.ready = [this] {
+      const LifecycleState state = lifecycle_.state();
+      return std::vector<HealthCondition>{{"config", true, ""},
+                                          {"model", state != LifecycleState::kStarting, ""},
+                                          {"admission", state == LifecycleState::kReady, std::string(NameOf(state))}};
+    };
+    PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen", std::move(pages)));
+    return absl::OkStatus();
+  }
+
+  v1::ServerInfo Info() const {
+    // A call may come in before the listeners are stored; the lifecycle's lock orders the two.
+    const bool listening = lifecycle_.state() != LifecycleState::kStarting;
+    return DescribeServer({.options = &options_,
+                           .epoch = epoch_,
+                           .start_time = start_time_,
+                           .devices = &devices_->devices(),
+                           .handles = handles_.get(),
+                           .api_address = listening ? api_->address() : "",
+                           .metrics_address = listening ? metrics_address() : "",
+                           .state = NameOf(lifecycle_.state())});
+  }
+
+  // Ends calls, then work, then results. Safe to call twice.
+  void Close(absl::Duration patience) {
+    if (lifecycle_.state() == LifecycleState::kStopped) return;
+    lifecycle_.Advance(LifecycleState::kClosing);
+    health_.Shutdown();
+    if (insight_ != nullptr) insight_->Shutdown();
+    if (api_ != nullptr) api_->Shutdown(patience);
+    http_.reset();
+    liveness_.reset();
+    if (pipelines_ != nullptr) pipelines_->Close();
+    if (handles_service_ != nullptr) handles_service_->Close();
+    if (handles_ != nullptr) handles_->Close();
+    lifecycle_.Advance(LifecycleState::kStopped);
+  }
+
+  const DaemonOptions options_;
+  Clock* const clock_;
+  const absl::Time start_time_ = absl::Now();
+  std::unique_ptr<StateLock> state_lock_;
+  Epoch epoch_;
+  MetricsRegistry registry_;
+  std::unique_ptr<DevicePool> devices_;
+  std::unique_ptr<TimerQueue> timers_;
+  std::unique_ptr<HandleStore> handles_;
+  std::unique_ptr<PipelineTable> pipelines_;
+  std::unique_ptr<Admission> admission_;
+  PageTokens page_tokens_;
+  std::unique_ptr<AdminInfoService> admin_;
+  std::unique_ptr<PipelinesService> pipelines_service_;
+  std::unique_ptr<WorkCallService> work_;
+  std::unique_ptr<HandleCallService> handles_service_;
+  std::unique_ptr<StateCallService> state_;
+  std::unique_ptr<InsightCallService> insight_;
+  std::unique_ptr<InferenceService> inference_;
+  HealthService health_;
+  std::unique_ptr<ReflectionServiceV1> reflection_;
+  std::unique_ptr<ReflectionServiceV1Alpha> reflection_alpha_;
+  Lifecycle lifecycle_;
+  std::unique_ptr<LivenessWatch> liveness_;
+  std::unique_ptr<ApiServer> api_;
+  std::unique_ptr<HttpServer> http_;
+};
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock) {
+  auto parts = std::make_unique<Parts>(options, clock);
+  PENSTOCK_RETURN_IF_ERROR(parts->Start());
+  LogInfo("listening", {{"api", parts->api_address()}, {"metrics", parts->metrics_address()}});
+  return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
+}
+
+Daemon::Daemon(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Daemon::~Daemon() = default;
+
+void Daemon::Drain(DrainSignal* signal) { parts_->Drain(signal); }
+const std::string& Daemon::api_address() const { return parts_->api_address(); }
+std::string Daemon::metrics_address() const { return parts_->metrics_address(); }
+
+}  // namespace penstock

@@ -1,0 +1,44 @@
+#pragma once
+
+// The daemon: every part, put together in named steps, and taken apart in the opposite order.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/base/clock.h"
+#include "server/daemon_options.h"
+#include "server/lifecycle.h"
+
+namespace penstock {
+
+// Checks what can be checked without starting: addresses and devices.
+absl::Status CheckOptions(const DaemonOptions& options);
+
+// A running daemon.
+//
+// Model:     state folder, devices, metrics, handles, pipelines, services, listeners: each step uses
+//            the ones before it.
+// Owns:      all of them. The Clock outlives it.
+// Threads:   Drain() from one thread; everything else inside has its own.
+// Lifecycle: Create() returns when it serves. Drain() ends it; destruction without it ends it hard.
+// Fails:     Create(): what a step fails with; nothing stays behind.
+class Daemon {
+ public:
+  static absl::StatusOr<std::unique_ptr<Daemon>> Create(const DaemonOptions& options, Clock* clock);
+  ~Daemon();
+
+  // Announces, refuses, finishes, closes. An operator in a hurry skips to closing.
+  void Drain(DrainSignal* signal);
+
+  const std::string& api_address() const;
+  // Empty if there is no such listener.
+  std::string metrics_address() const;
+
+ private:
+  class Parts;
+  explicit Daemon(std::unique_ptr<Parts> parts);
+  const std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,78 @@
+#pragma once
+
+// Everything that an operator may set, in one table: name, unit, default, meaning.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/base/log.h"
+
+namespace penstock {
+
+// The settings of a daemon. The table in daemon_options.cc holds defaults and meanings.
+struct DaemonOptions {
+  std::string listen;
+  bool insecure = false;
+  std::string metrics_listen;  // empty: off
+  std::string state_dir;
+  std::vector<std::string> devices;
+  std::vector<std::string> device_memory;
+  int64_t max_pipelines = 0;
+  int64_t max_message_bytes = 0;
+  int64_t grpc_memory_bytes = 0;
+  int64_t calls_per_caller = 0;
+  int64_t handle_bytes = 0;             // 0: a tenth of the machine's memory
+  int64_t handle_bytes_per_caller = 0;  // 0: half of handle_bytes
+  int64_t max_handles = 0;
+  int64_t max_handles_per_caller = 0;
+  absl::Duration default_lease;
+  absl::Duration min_lease;
+  absl::Duration max_lease;
+  int64_t train_queue_calls = 0;
+  int64_t train_queue_bytes = 0;
+  int64_t infer_queue_calls = 0;
+  int64_t infer_queue_bytes = 0;
+  int64_t open_graphs = 0;
+  absl::Duration infer_timeout;
+  absl::Duration forward_timeout;
+  absl::Duration drain_announce;
+  absl::Duration drain_finish;
+  absl::Duration drain_close;
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+};
+
+// What the command line asks for.
+struct CommandLine {
+  enum class Action { kRun, kCheckConfig, kPrint };
+  Action action = Action::kRun;
+  std::string text;  // kPrint: help, version or a dump
+  DaemonOptions options;
+  std::map<std::string, std::string> origins;  // flag name to "flag", "environment", "file" or "default"
+};
+
+// Reads flags, the environment and the file that --config or PENSTOCK_CONFIG names. For each setting
+// the first of flag > PENSTOCK_* > file > default that gives it counts, a list as a whole. `text`
+// answers --dump=metrics.
+//
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID naming the flag and the value, for unknown flags and
+//            keys too. Unknown PENSTOCK_* variables are no error: Kubernetes sets such ones for a
+//            service that is called penstock.
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
+                                             const std::map<std::string, std::string>& environment,
+                                             const std::string& metrics_dump);
+
+// Every flag as JSON: [{name, environment, type, default, repeated, help}].
+std::string FlagTableJson();
+
+// "8GiB", "64KiB" or plain bytes; "5s", "500ms", "1h" or plain seconds.
+absl::StatusOr<int64_t> ParseBytes(std::string_view text, std::string_view field);
+absl::StatusOr<absl::Duration> ParseTime(std::string_view text, std::string_view field);
+
+}  // namespace penstock

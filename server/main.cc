@@ -1,0 +1,118 @@
+// penstockd: reads its settings, starts the daemon, and drains it when a signal says so.
+
+#include <grpc/grpc.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/base/thread.h"
+#include "server/daemon.h"
+#include "server/daemon_options.h"
+#include "server/metrics/metrics_page.h"
+
+namespace {
+
+// Exit codes: 0 drained, 1 failed or cut short, 2 bad settings.
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+
+// Activations are megabytes and live for one micro-batch. By default the C library gives such blocks
+// back to the kernel at each free, and every step pays for mapping and clearing them again. Blocks up
+// to 32 MiB (the most that it accepts) stay in the heap, and the heap is not shrunk.
+void KeepLargeBlocks() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
+std::map<std::string, std::string> Environment() {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (const size_t equals = text.find('='); equals != std::string::npos) {
+      variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  return variables;
+}
+
+// The signals that end the daemon, blocked in every thread: they are waited for, not caught.
+sigset_t BlockEndSignals() {
+  signal(SIGPIPE, SIG_IGN);  // a peer that closes during a write is that call's error
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+// Waits for a signal, then drains; a second signal makes the drain hurry.
+int ServeUntilSignal(penstock::Daemon* daemon, const sigset_t& signals) {
+  int number = 0;
+  sigwait(&signals, &number);
+  penstock::LogInfo("draining", {{"signal", number == SIGTERM ? "TERM" : "INT"}});
+  penstock::DrainSignal drain;
+  std::atomic<bool> over = false;
+  penstock::Thread second("ps-signal", [&] {
+    const timespec pause = {.tv_sec = 0, .tv_nsec = 50'000'000};
+    while (!over) {
+      if (sigtimedwait(&signals, nullptr, &pause) > 0) {
+        penstock::LogWarning("second signal: closing at once");
+        drain.Hurry();
+      }
+    }
+  });
+  daemon->Drain(&drain);
+  over = true;
+  second.Join();
+  return drain.hurried() ? kFailed : 0;
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  using namespace penstock;
+  KeepLargeBlocks();
+  const sigset_t signals = BlockEndSignals();
+  const auto line =
+      ParseCommandLine(std::vector<std::string>(values + 1, values + count), Environment(), MetricTableJson());
+  if (!line.ok()) {
+    std::fprintf(stderr, "penstockd: %s\n", std::string(line.status().message()).c_str());
+    return kUsage;
+  }
+  if (line->action == CommandLine::Action::kPrint) {
+    std::fputs(line->text.c_str(), stdout);
+    return 0;
+  }
+  ConfigureLog(line->options.log_level, line->options.log_format);
+  if (line->action == CommandLine::Action::kCheckConfig) {
+    const absl::Status good = CheckOptions(line->options);
+    if (!good.ok()) std::fprintf(stderr, "penstockd: %s\n", std::string(good.message()).c_str());
+    return good.ok() ? 0 : kUsage;
+  }
+  // One more reference than the server's: without it, tearing down the library may stall for seconds.
+  grpc_init();
+  int code;
+  {
+    auto daemon = Daemon::Create(line->options, RealClock());
+    if (!daemon.ok()) {
+      LogError("the daemon can't start", {{"reason", ReasonOf(daemon.status())},
+                                          {"message", std::string(daemon.status().message())},
+                                          {"path", ValuesOf(daemon.status())["path"]}});
+      return daemon.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
+    }
+    code = ServeUntilSignal(daemon->get(), signals);
+  }
+  LogInfo("stopped", {{"exit", std::to_string(code)}});
+  return code;
+}

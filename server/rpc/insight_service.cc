@@ -1,0 +1,178 @@
+#include "server/rpc/insight_service.h"
+
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/observe/bubble.h"
+#include "engine/observe/metrics_registry.h"
+#include "engine/store/handle_store.h"
+#include "engine/store/timer_queue.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/proto_convert.h"
+#include "server/rpc/write_stream.h"
+
+namespace penstock {
+namespace {
+
+constexpr absl::Duration kLeastInterval = absl::Milliseconds(100);
+
+void AddStages(const PipelineMetrics& metrics, const Plan& plan, v1::PipelineStatistics* statistics) {
+  const int64_t now = metrics.lane(0).clock->NowNanos();  // one instant for all lanes
+  ClassTimes times;
+  for (int lane = 0; lane < metrics.lane_count(); ++lane) {
+    const StateTimes snapshot = metrics.lane(lane).state.Snapshot(now);
+    times += TimesSinceStart(snapshot);
+    v1::StageStatistics* stage = statistics->add_stages();
+    stage->set_stage(lane);
+    stage->set_device(metrics.lane(lane).description.device);
+    stage->set_state(std::string(NameOf(snapshot.state)));
+    for (const StageStateInfo& info : StageStates()) {
+      (*stage->mutable_state_seconds())[std::string(info.name)] = static_cast<double>(snapshot[info.state]) * 1e-9;
+    }
+    if (lane < static_cast<int>(plan.stages.size())) {
+      for (const std::string& layer : plan.stages[lane].layers) stage->add_layers(layer);
+      stage->set_peak_activation_bytes(plan.stages[lane].peak_activation_bytes);
+    }
+  }
+  statistics->set_measured_bubble(times.MeasuredBubble());
+}
+
+}  // namespace
+
+v1::PipelineStatistics DescribeStatistics(const HostedPipeline& pipeline, const ServiceEnvironment& environment) {
+  v1::PipelineStatistics statistics;
+  *statistics.mutable_time() = ToTimestamp(environment.clock->WallNow());
+  const Plan& plan = pipeline.pipeline().plan();
+  if (const auto metrics = pipeline.metrics(); metrics != nullptr && metrics->lane_count() > 0) {
+    AddStages(*metrics, plan, &statistics);
+  }
+  const HostedPipeline::Statistics served = pipeline.statistics();
+  statistics.set_step(served.step);
+  if (served.last_loss.has_value()) statistics.set_loss(*served.last_loss);
+  statistics.set_predicted_bubble(plan.predicted_bubble);
+  statistics.set_ideal_bubble(plan.ideal_bubble);
+  statistics.set_samples(served.samples_trained);
+  statistics.set_train_queue_depth(served.train_queue_calls);
+  statistics.set_infer_queue_depth(served.infer_queue_calls);
+  const HandleStore::Counts handles = environment.handles->CountsOf(pipeline.name());
+  statistics.set_handles(handles.live());
+  statistics.set_handle_bytes(handles.bytes);
+  statistics.set_handles_created(handles.created);
+  return statistics;
+}
+
+// One WatchStatistics: a message at once, then one per interval; while one is on its way, ticks pass by.
+class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
+ public:
+  StatisticsStream(InsightCallService* service, grpc::CallbackServerContext* context)
+      : service_(service), environment_(service->environment_), context_(context) {}
+
+  void Begin(const grpc::ByteBuffer& request) {
+    if (absl::Status accepted = Accept(request); !accepted.ok()) return Close(accepted);
+    Tick();
+  }
+
+ private:
+  absl::Status Accept(const grpc::ByteBuffer& bytes) {
+    v1::WatchStatisticsRequest request;
+    PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request));
+    PENSTOCK_RETURN_IF_ERROR(CallerOf(*context_).status());
+    PENSTOCK_ASSIGN_OR_RETURN(interval_, CheckedDuration(request.interval(), absl::Hours(24), "interval"));
+    if (interval_ < kLeastInterval) {
+      return InvalidField("interval", "must be at least 100 ms", absl::FormatDuration(interval_));
+    }
+    if (request.max_updates() < 0) {
+      return InvalidField("max_updates", "must be at least 0", std::to_string(request.max_updates()));
+    }
+    most_updates_ = request.max_updates();
+    name_ = request.pipeline();
+    return FindPipeline(environment_, name_, "pipeline").status();
+  }
+
+  // Sends an update unless one is still on its way, and comes again.
+  void Tick() {
+    {
+      absl::MutexLock lock(&mu_);
+      if (ended_) return;
+      timer_ = environment_.timers->Add(
+          environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(interval_),
+          [stream = std::static_pointer_cast<StatisticsStream>(shared_from_this())] { stream->Tick(); });
+      if (busy_) return;
+      busy_ = true;
+    }
+    // Looked up each time: a stream must not keep a deleted pipeline alive.
+    const auto pipeline = FindPipeline(environment_, name_, "pipeline");
+    if (!pipeline.ok()) return Close(pipeline.status());
+    Send(SerializeMessage(DescribeStatistics(**pipeline, environment_)));
+  }
+
+  void OnSent() override {
+    bool last;
+    {
+      absl::MutexLock lock(&mu_);
+      busy_ = false;
+      last = most_updates_ != 0 && ++updates_ >= most_updates_;
+    }
+    if (last) Close(absl::OkStatus());
+  }
+
+  void OnEnded() override {
+    {
+      absl::MutexLock lock(&mu_);
+      ended_ = true;
+      environment_.timers->Remove(timer_);
+    }
+    service_->Forget(std::static_pointer_cast<StatisticsStream>(shared_from_this()));
+  }
+
+  InsightCallService* const service_;
+  const ServiceEnvironment environment_;
+  grpc::CallbackServerContext* const context_;
+  std::string name_;
+  absl::Duration interval_;
+  int most_updates_ = 0;  // 0: until the caller leaves
+
+  absl::Mutex mu_;
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  int updates_ ABSL_GUARDED_BY(mu_) = 0;
+  TimerQueue::TimerId timer_ ABSL_GUARDED_BY(mu_) = TimerQueue::kNoTimer;
+};
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightCallService::WatchStatistics(grpc::CallbackServerContext* context,
+                                                                                const grpc::ByteBuffer* request) {
+  auto stream = std::make_shared<StatisticsStream>(this, context);
+  stream->Start();
+  bool open;
+  {
+    absl::MutexLock lock(&mu_);
+    open = !shut_down_;
+    streams_.insert(stream);
+  }
+  if (open) {
+    stream->Begin(*request);
+  } else {
+    stream->Close(Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing"));
+  }
+  return stream.get();
+}
+
+void InsightCallService::Shutdown() {
+  std::set<std::shared_ptr<StatisticsStream>> open;
+  {
+    absl::MutexLock lock(&mu_);
+    shut_down_ = true;
+    open = streams_;
+  }
+  for (const auto& stream : open) {
+    stream->Close(Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing"));
+  }
+}
+
+void InsightCallService::Forget(const std::shared_ptr<StatisticsStream>& stream) {
+  absl::MutexLock lock(&mu_);
+  streams_.erase(stream);
+}
+
+}  // namespace penstock

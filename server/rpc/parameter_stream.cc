@@ -1,0 +1,75 @@
+#include "server/rpc/parameter_stream.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/tensor/codec.h"
+#include "engine/wire/chunker.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/proto_convert.h"
+#include "server/rpc/unary_call.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kMostNames = 4096;
+
+}  // namespace
+
+ParameterStream::ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context)
+    : environment_(environment),
+      context_(context),
+      guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)) {}
+
+void ParameterStream::Begin(const grpc::ByteBuffer& request) {
+  if (absl::Status accepted = Accept(request); !accepted.ok()) Close(accepted);
+}
+
+absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
+  v1::ReadParametersRequest request;
+  PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kSpecificationMessageBytes, &request));
+  PENSTOCK_RETURN_IF_ERROR(CallerOf(*context_).status());
+  PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request.chunk_size()));
+  if (request.names_size() > kMostNames) {
+    return InvalidField("names", absl::StrCat("must have at most ", kMostNames, " entries"),
+                        absl::StrCat(request.names_size()));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
+  pipeline->ReadParameters({request.names().begin(), request.names().end()}, request.include_optimizer_state(),
+                           [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
+                             const absl::Status started =
+                                 snapshot.ok() ? stream->StartChunks(**snapshot) : snapshot.status();
+                             if (!started.ok()) stream->Close(started);
+                           });
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStream::StartChunks(const ParameterSnapshot& snapshot) {
+  v1::ReadParametersResponse first;
+  first.mutable_start()->set_step(snapshot.step);
+  std::vector<TensorSender::Part> parts;
+  for (const NamedTensor& parameter : snapshot.tensors) {
+    PENSTOCK_ASSIGN_OR_RETURN(at::Tensor tensor, SendableTensor(parameter.tensor));
+    *first.mutable_start()->add_tensors() = ToProto(HeaderOf(parameter.name, tensor));
+    const auto size = static_cast<int64_t>(tensor.nbytes());
+    parts.push_back({static_cast<int>(parts.size()), std::move(tensor), {0, size}});
+  }
+  sender_.emplace(std::move(parts), chunk_bytes_);
+  guard_->Watch(context_);
+  Send(SerializeMessage(first));
+  return absl::OkStatus();
+}
+
+void ParameterStream::OnSent() {
+  guard_->Progress();
+  std::optional<grpc::ByteBuffer> chunk = sender_->Next();
+  if (chunk.has_value()) {
+    Send(*std::move(chunk));
+  } else {
+    Close(absl::OkStatus());
+  }
+}
+
+}  // namespace penstock

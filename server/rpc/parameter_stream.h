@@ -1,0 +1,40 @@
+#pragma once
+
+// ReadParameters: the weights of one step, in chunks.
+
+#include <memory>
+#include <optional>
+
+#include "engine/store/hosted_pipeline.h"
+#include "penstock/v1/state.pb.h"
+#include "server/rpc/service_environment.h"
+#include "server/rpc/stall_guard.h"
+#include "server/rpc/tensor_stream.h"
+#include "server/rpc/write_stream.h"
+
+namespace penstock {
+
+// Answers one ReadParameters: all headers, then all chunks, of a snapshot taken between two steps.
+//
+// Owns:      the snapshot, through the sender; freed with the stream.
+class ParameterStream final : public WriteStream<grpc::ByteBuffer> {
+ public:
+  ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
+
+  // Reads the request and goes on by itself. After Start().
+  void Begin(const grpc::ByteBuffer& request);
+
+ private:
+  absl::Status Accept(const grpc::ByteBuffer& request);
+  absl::Status StartChunks(const ParameterSnapshot& snapshot);
+  void OnSent() override;
+  void OnEnded() override { guard_->Stop(); }
+
+  const ServiceEnvironment environment_;
+  grpc::CallbackServerContext* const context_;
+  const std::shared_ptr<StallGuard> guard_;
+  int64_t chunk_bytes_ = 0;
+  std::optional<TensorSender> sender_;
+};
+
+}  // namespace penstock

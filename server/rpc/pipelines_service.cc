@@ -1,0 +1,129 @@
+#include "server/rpc/pipelines_service.h"
+
+#include <utility>
+
+#include "engine/base/status_macros.h"
+#include "engine/store/pipeline_table.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/page_token.h"
+#include "server/rpc/payload_digest.h"
+#include "server/rpc/proto_convert.h"
+
+namespace penstock {
+namespace {
+
+// What a checkpoint remembers of the pipeline that it was saved from: the model and the rule that
+// shaped its optimizer state. Cut, schedule and devices may change between save and restore.
+std::string SpecDigest(const v1::PipelineSpec& spec) {
+  v1::PipelineSpec lasting;
+  *lasting.mutable_model() = spec.model();
+  lasting.mutable_optimizer()->set_name(spec.optimizer().name());
+  return PayloadDigest(lasting);
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* PipelinesService::CreatePipeline(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return ServeUnary<v1::CreatePipelineRequest, v1::Pipeline>(context, request, response, kSpecificationMessageBytes,
+                                                             [this](const auto& call) {
+                                                               if (absl::Status accepted = Create(call); !accepted.ok())
+                                                                 call->Fail(accepted);
+                                                             });
+}
+
+absl::Status PipelinesService::Create(const UnaryCallPtr<v1::CreatePipelineRequest, v1::Pipeline>& call) {
+  const v1::CreatePipelineRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), !request.validate_only()));
+  call->set_request_id(request.request_id());
+  PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.pipeline_id(), "pipeline_id"));
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(request.spec()));
+  PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
+  if (request.validate_only()) {
+    environment_.pipelines->Plan(spec, [call, spec](absl::StatusOr<Plan> plan) {
+      if (!plan.ok()) return call->Fail(plan.status());
+      v1::Pipeline answer;
+      answer.set_name("pipelines/" + call->request().pipeline_id());
+      *answer.mutable_spec() = ToProto(spec);
+      *answer.mutable_plan() = ToProto(*plan);
+      call->Reply(answer);
+    });
+    return absl::OkStatus();
+  }
+  CallContext context;
+  context.caller = call->caller();
+  context.request_id = request.request_id();
+  context.payload_digest = PayloadDigest(request);
+  environment_.pipelines->Create(std::move(context), request.pipeline_id(), std::move(spec), SpecDigest(request.spec()),
+                                 [call, epoch = environment_.handles->epoch()](absl::StatusOr<PipelineEntry> entry) {
+                                   if (!entry.ok()) return call->Fail(entry.status());
+                                   call->Reply(ToProto(*entry, epoch));
+                                 });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* PipelinesService::GetPipeline(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return ServeUnary<v1::GetPipelineRequest, v1::Pipeline>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        const auto name = ParsePipelineName(call->request().name(), "name");
+        if (!name.ok()) return call->Fail(name.status());
+        const auto entry = environment_.pipelines->Get(*name);
+        if (!entry.ok()) return call->Fail(entry.status());
+        call->Reply(ToProto(*entry, environment_.handles->epoch()));
+      });
+}
+
+grpc::ServerUnaryReactor* PipelinesService::ListPipelines(grpc::CallbackServerContext* context,
+                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return ServeUnary<v1::ListPipelinesRequest, v1::ListPipelinesResponse>(
+      context, request, response, kControlMessageBytes,
+      [this](const auto& call) { call->Answer(List(call->caller(), call->request())); });
+}
+
+absl::StatusOr<v1::ListPipelinesResponse> PipelinesService::List(const std::string& caller,
+                                                                 const v1::ListPipelinesRequest& request) {
+  const std::string scope = "ListPipelines " + caller;
+  PENSTOCK_ASSIGN_OR_RETURN(const int size, CheckedPageSize(request.page_size()));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string after, environment_.page_tokens->Read(scope, request.page_token()));
+  // One more than asked for tells whether there is another page.
+  std::vector<PipelineEntry> entries = environment_.pipelines->List(after, size + 1);
+  v1::ListPipelinesResponse response;
+  for (size_t i = 0; i < entries.size() && i < static_cast<size_t>(size); ++i) {
+    *response.add_pipelines() = ToProto(entries[i], environment_.handles->epoch());
+  }
+  if (entries.size() > static_cast<size_t>(size)) {
+    response.set_next_page_token(environment_.page_tokens->Make(scope, entries[size - 1].name));
+  }
+  return response;
+}
+
+grpc::ServerUnaryReactor* PipelinesService::DeletePipeline(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return ServeUnary<v1::DeletePipelineRequest, v1::DeletePipelineResponse>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Delete(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status PipelinesService::Delete(const UnaryCallPtr<v1::DeletePipelineRequest, v1::DeletePipelineResponse>& call) {
+  const v1::DeletePipelineRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, ParsePipelineName(request.name(), "name"));
+  CallContext context;
+  context.caller = call->caller();
+  context.request_id = request.request_id();
+  context.payload_digest = PayloadDigest(request);
+  environment_.pipelines->Delete(std::move(context), name, request.force(), request.purge(),
+                                 [call](absl::Status deleted) {
+                                   if (!deleted.ok()) return call->Fail(deleted);
+                                   call->Reply(v1::DeletePipelineResponse());
+                                 });
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

@@ -1,0 +1,168 @@
+#include "server/rpc/put_table.h"
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+
+// One upload.
+class PutTable::Upload {
+ public:
+  Upload(Key key, HandleName name, std::vector<TensorHeader> headers)
+      : key(std::move(key)), name(std::move(name)), receiver(std::move(headers)) {}
+
+  const Key key;
+  const HandleName name;
+
+  absl::Mutex mu;
+  int64_t generation ABSL_GUARDED_BY(mu) = 0;  // rises with each stream that takes it
+  bool complete ABSL_GUARDED_BY(mu) = false;
+  bool forgotten ABSL_GUARDED_BY(mu) = false;
+  TensorReceiver receiver ABSL_GUARDED_BY(mu);
+};
+
+namespace {
+
+absl::Status TakenOver() {
+  return Error(absl::StatusCode::kInvalidArgument, "STREAM_PROTOCOL", "another stream goes on with this upload");
+}
+
+}  // namespace
+
+absl::StatusOr<PutTable::Hold> PutTable::Attach(Request request) {
+  const Key key = {request.caller, request.pipeline + " " + request.request_id};
+  if (!request.request_id.empty()) {
+    std::shared_ptr<Upload> found;
+    {
+      absl::MutexLock lock(&mu_);
+      if (auto it = uploads_.find(key); it != uploads_.end()) found = it->second;
+    }
+    if (found != nullptr) {
+      absl::MutexLock lock(&found->mu);
+      if (!found->forgotten) {
+        if (found->receiver.headers() != request.headers) {
+          return Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
+                       "request_id: was used for other tensors, got " + request.request_id)
+              .With("field", "request_id")
+              .With("value", request.request_id);
+        }
+        return Hold{found, ++found->generation};
+      }
+    }
+  }
+  int64_t bytes = 0;
+  for (const TensorHeader& header : request.headers) bytes += header.byte_size;
+  PENSTOCK_ASSIGN_OR_RETURN(const HandleName name, handles_->Reserve({.owner = request.caller,
+                                                                      .pipeline = request.pipeline,
+                                                                      .kind = HandleKind::kValue,
+                                                                      .method = "PutTensors",
+                                                                      .bytes = bytes,
+                                                                      .lease = request.lease}));
+  auto upload = std::make_shared<Upload>(key, name, std::move(request.headers));
+  Hold hold{upload, 1};
+  bool complete;
+  {
+    absl::MutexLock lock(&upload->mu);
+    upload->generation = 1;
+    if (absl::Status started = upload->receiver.Start(); !started.ok()) {
+      handles_->Withdraw(name.id);
+      return started;
+    }
+    complete = upload->complete = upload->receiver.complete();
+    if (complete) handles_->Fulfil(name.id, upload->receiver.Take());
+  }
+  if (!request.request_id.empty()) {
+    absl::MutexLock lock(&mu_);
+    uploads_[key] = upload;
+  }
+  return hold;
+}
+
+absl::StatusOr<PutTable::Position> PutTable::Where(const Hold& hold) {
+  absl::MutexLock lock(&hold.upload->mu);
+  if (hold.upload->generation != hold.generation) return TakenOver();
+  return Position{hold.upload->receiver.next_tensor(), hold.upload->receiver.next_offset(), hold.upload->complete};
+}
+
+absl::StatusOr<PutTable::Position> PutTable::Add(const Hold& hold, const ChunkMessage& chunk) {
+  Upload& upload = *hold.upload;
+  NamedTensors tensors;
+  {
+    absl::MutexLock lock(&upload.mu);
+    if (upload.generation != hold.generation || upload.forgotten) return TakenOver();
+    PENSTOCK_RETURN_IF_ERROR(upload.receiver.Add(chunk.tensor, chunk.offset, chunk.data, chunk.checksum));
+    if (!upload.receiver.complete()) {
+      return Position{upload.receiver.next_tensor(), upload.receiver.next_offset(), false};
+    }
+    upload.complete = true;
+    tensors = upload.receiver.Take();
+  }
+  handles_->Fulfil(upload.name.id, std::move(tensors));
+  return Position{.complete = true};
+}
+
+void PutTable::Detach(const Hold& hold) {
+  Upload& upload = *hold.upload;
+  bool resumable;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = uploads_.find(upload.key);
+    resumable = found != uploads_.end() && found->second == hold.upload;
+  }
+  bool complete;
+  {
+    absl::MutexLock lock(&upload.mu);
+    if (upload.generation != hold.generation) return;
+    complete = upload.complete;
+  }
+  if (resumable) {
+    ForgetLater(hold.upload, hold.generation, complete ? kCompleteLife : kBrokenLife);
+  } else {
+    Forget(hold.upload, hold.generation);
+  }
+}
+
+HandleName PutTable::NameOf(const Hold& hold) const { return hold.upload->name; }
+
+void PutTable::ForgetLater(std::shared_ptr<Upload> upload, int64_t generation, absl::Duration after) {
+  timers_->Add(clock_->NowNanos() + absl::ToInt64Nanoseconds(after),
+               [table = weak_from_this(), upload = std::move(upload), generation] {
+                 if (auto alive = table.lock(); alive != nullptr) alive->Forget(upload, generation);
+               });
+}
+
+void PutTable::Forget(const std::shared_ptr<Upload>& upload, int64_t generation) {
+  bool complete;
+  {
+    absl::MutexLock lock(&upload->mu);
+    if (upload->generation != generation || upload->forgotten) return;  // someone goes on with it
+    upload->forgotten = true;
+    complete = upload->complete;
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = uploads_.find(upload->key);
+    if (found != uploads_.end() && found->second == upload) uploads_.erase(found);
+  }
+  if (!complete) handles_->Withdraw(upload->name.id);
+}
+
+void PutTable::Close() {
+  std::map<Key, std::shared_ptr<Upload>> uploads;
+  {
+    absl::MutexLock lock(&mu_);
+    uploads.swap(uploads_);
+  }
+  for (const auto& [key, upload] : uploads) {
+    bool withdraw;
+    {
+      absl::MutexLock lock(&upload->mu);
+      withdraw = !upload->complete && !upload->forgotten;
+      upload->forgotten = true;
+    }
+    if (withdraw) handles_->Withdraw(upload->name.id);
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,82 @@
+#pragma once
+
+// Uploads under way, kept apart from their streams: one that breaks off may go on from another.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/store/handle_store.h"
+#include "engine/store/timer_queue.h"
+#include "server/rpc/tensor_stream.h"
+
+namespace penstock {
+
+// Finds the upload that a stream starts or goes on with.
+//
+// Model:     An upload is a reserved handle and a TensorReceiver. One with a request id is found by
+//            (caller, pipeline, request id): while it is under way, for 60 s after it broke off, and
+//            for 10 minutes after it was complete. The latest stream has it; what an earlier one
+//            still sends is refused.
+// Owns:      the uploads; HandleStore, TimerQueue and Clock outlive it.
+// Threads:   Any method from any thread; of one upload, receiving is serialized by its lock.
+// Lifecycle: Close() before destruction, when no stream is left.
+// Fails:     REQUEST_ID_REUSED for other tensors under the same id; INVALID_ARGUMENT / STREAM_PROTOCOL for an
+//            upload that another stream has taken over; what Reserve() and the receiver fail with.
+class PutTable : public std::enable_shared_from_this<PutTable> {
+ public:
+  static constexpr absl::Duration kBrokenLife = absl::Seconds(60);
+  static constexpr absl::Duration kCompleteLife = absl::Minutes(10);
+
+  PutTable(HandleStore* handles, TimerQueue* timers, Clock* clock)
+      : handles_(handles), timers_(timers), clock_(clock) {}
+
+  struct Request {
+    std::string caller;
+    std::string pipeline;
+    std::string request_id;  // empty: can't be resumed
+    std::vector<TensorHeader> headers;
+    absl::Duration lease;
+  };
+  class Upload;
+  // A stream's hold on an upload.
+  struct Hold {
+    std::shared_ptr<Upload> upload;
+    int64_t generation = 0;
+  };
+  struct Position {
+    int tensor = 0;
+    int64_t offset = 0;
+    bool complete = false;
+  };
+
+  absl::StatusOr<Hold> Attach(Request request) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Position> Where(const Hold& hold);
+  // Takes a chunk; the last one makes the handle READY.
+  absl::StatusOr<Position> Add(const Hold& hold, const ChunkMessage& chunk) ABSL_LOCKS_EXCLUDED(mu_);
+  // The stream is over. An upload that is not complete is kept for a while if it can be resumed.
+  void Detach(const Hold& hold) ABSL_LOCKS_EXCLUDED(mu_);
+  HandleName NameOf(const Hold& hold) const;
+
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  using Key = std::pair<std::string, std::string>;  // caller; pipeline and request id
+
+  void ForgetLater(std::shared_ptr<Upload> upload, int64_t generation, absl::Duration after);
+  void Forget(const std::shared_ptr<Upload>& upload, int64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
+
+  HandleStore* const handles_;
+  TimerQueue* const timers_;
+  Clock* const clock_;
+
+  absl::Mutex mu_;
+  std::map<Key, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace penstock

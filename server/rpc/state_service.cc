@@ -1,0 +1,119 @@
+#include "server/rpc/state_service.h"
+
+#include <utility>
+
+#include "engine/base/status_macros.h"
+#include "engine/store/handle_store.h"
+#include "engine/store/pipeline_table.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/page_token.h"
+#include "server/rpc/parameter_stream.h"
+#include "server/rpc/payload_digest.h"
+#include "server/rpc/proto_convert.h"
+
+namespace penstock {
+namespace {
+
+template <typename Call>
+CallContext ContextOf(const Call& call) {
+  CallContext context;
+  context.caller = call->caller();
+  context.request_id = call->request().request_id();
+  context.payload_digest = PayloadDigest(call->request());
+  return context;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* StateCallService::SaveCheckpoint(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return ServeUnary<v1::SaveCheckpointRequest, v1::Checkpoint>(context, request, response, kControlMessageBytes,
+                                                               [this](const auto& call) {
+                                                                 if (absl::Status accepted = Save(call); !accepted.ok())
+                                                                   call->Fail(accepted);
+                                                               });
+}
+
+absl::Status StateCallService::Save(const UnaryCallPtr<v1::SaveCheckpointRequest, v1::Checkpoint>& call) {
+  const v1::SaveCheckpointRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  if (!request.checkpoint_id().empty()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.checkpoint_id(), "checkpoint_id"));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
+  call->Keep(std::move(ticket));
+  pipeline->SaveCheckpoint(ContextOf(call), request.checkpoint_id(), [call](const auto& answer) {
+    if (!answer.ok()) return call->Fail(answer.status());
+    call->Reply(ToProto(answer->checkpoint));
+  });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* StateCallService::RestoreCheckpoint(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+  return ServeUnary<v1::RestoreCheckpointRequest, v1::RestoreCheckpointResponse>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Restore(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status StateCallService::Restore(
+    const UnaryCallPtr<v1::RestoreCheckpointRequest, v1::RestoreCheckpointResponse>& call) {
+  const v1::RestoreCheckpointRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName(request.name(), "name"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, environment_.pipelines->Find(name.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
+  call->Keep(std::move(ticket));
+  pipeline->RestoreCheckpoint(ContextOf(call), name.checkpoint, request.force(), [call](const auto& answer) {
+    if (!answer.ok()) return call->Fail(answer.status());
+    v1::RestoreCheckpointResponse response;
+    response.set_step(answer->step);
+    response.set_state_token(answer->state_token);
+    call->Reply(response);
+  });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* StateCallService::ListCheckpoints(grpc::CallbackServerContext* context,
+                                                            const grpc::ByteBuffer* request,
+                                                            grpc::ByteBuffer* response) {
+  return ServeUnary<v1::ListCheckpointsRequest, v1::ListCheckpointsResponse>(
+      context, request, response, kControlMessageBytes,
+      [this](const auto& call) { call->Answer(List(call->caller(), call->request())); });
+}
+
+absl::StatusOr<v1::ListCheckpointsResponse> StateCallService::List(const std::string& caller,
+                                                                   const v1::ListCheckpointsRequest& request) {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.parent(), "parent"));
+  PENSTOCK_ASSIGN_OR_RETURN(const int size, CheckedPageSize(request.page_size()));
+  const std::string scope = "ListCheckpoints " + caller + " " + request.parent();
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string after, environment_.page_tokens->Read(scope, request.page_token()));
+  v1::ListCheckpointsResponse response;
+  for (const CheckpointInfo& info : pipeline->ListCheckpoints()) {  // by identifier
+    if (info.id <= after) continue;
+    if (response.checkpoints_size() == size) {
+      const CheckpointName last = *ParseCheckpointName(response.checkpoints(size - 1).name(), "name");
+      response.set_next_page_token(environment_.page_tokens->Make(scope, last.checkpoint));
+      break;
+    }
+    *response.add_checkpoints() = ToProto(info);
+  }
+  return response;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StateCallService::ReadParameters(grpc::CallbackServerContext* context,
+                                                                             const grpc::ByteBuffer* request) {
+  auto stream = std::make_shared<ParameterStream>(environment_, context);
+  stream->Start();
+  stream->Begin(*request);
+  return stream.get();
+}
+
+}  // namespace penstock

@@ -1,0 +1,225 @@
+#include "server/rpc/work_service.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/store/pipeline_table.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/payload_digest.h"
+#include "server/rpc/proto_convert.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kMostMicroBatches = 65'536;
+
+// A count that a request may leave unset.
+template <typename Number>
+absl::StatusOr<std::optional<Number>> Positive(bool present, Number value, Number most, const char* field) {
+  if (!present) return std::optional<Number>();
+  if (value < 1 || value > most) {
+    return InvalidField(field, absl::StrCat("must lie in [1, ", most, "]"), absl::StrCat(value));
+  }
+  return std::optional<Number>(value);
+}
+
+// A rate or norm that a request may leave unset.
+absl::StatusOr<std::optional<double>> NotNegative(bool present, double value, const char* field) {
+  if (!present) return std::optional<double>();
+  if (!std::isfinite(value) || value < 0) {
+    return InvalidField(field, "must be finite and at least 0", absl::StrCat(value));
+  }
+  return std::optional<double>(value);
+}
+
+template <typename Request>
+absl::StatusOr<std::optional<int>> MicroBatches(const Request& request) {
+  return Positive<int>(request.has_micro_batches(), request.micro_batches(), kMostMicroBatches, "micro_batches");
+}
+
+template <typename Request>
+absl::StatusOr<StepRequest> Step(const Request& request) {
+  StepRequest step;
+  PENSTOCK_ASSIGN_OR_RETURN(step.learning_rate,
+                            NotNegative(request.has_learning_rate(), request.learning_rate(), "learning_rate"));
+  PENSTOCK_ASSIGN_OR_RETURN(step.clip_norm, NotNegative(request.has_clip_norm(), request.clip_norm(), "clip_norm"));
+  return step;
+}
+
+// The parts of a contribution that ForwardBackward and TrainStep share.
+template <typename Request>
+absl::StatusOr<ContributionCall> Contribution(const Request& request) {
+  ContributionCall call;
+  PENSTOCK_ASSIGN_OR_RETURN(call.micro_batches, MicroBatches(request));
+  PENSTOCK_ASSIGN_OR_RETURN(call.outputs, CheckedOutputs(request.outputs()));
+  if (request.has_loss()) {
+    PENSTOCK_ASSIGN_OR_RETURN(call.loss, FromProto(request.loss(), "loss"));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(call.inputs, FromProto(request.inputs(), "inputs"));
+  if (!request.has_target()) return InvalidField("target", "must be set", "nothing");
+  PENSTOCK_ASSIGN_OR_RETURN(call.target, FromProto(request.target(), "target"));
+  return call;
+}
+
+}  // namespace
+
+template <typename Call>
+absl::StatusOr<WorkCallService::Work> WorkCallService::Begin(const Call& call, bool needs_request_id) {
+  auto& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), needs_request_id));
+  call->set_request_id(request.request_id());
+  Work work;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, ParsePipelineName(request.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(work.plan, ReplyPlan::FromProto(request.reply(), *environment_.handles));
+  PENSTOCK_ASSIGN_OR_RETURN(work.pipeline, environment_.pipelines->Find(name));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), name));
+  call->Keep(std::move(ticket));
+  work.context.caller = call->caller();
+  work.context.request_id = request.request_id();
+  if (!request.request_id().empty()) work.context.payload_digest = PayloadDigest(request);
+  work.context.lease = work.plan.lease;
+  work.context.work_timeout = work.plan.work_timeout;
+  if constexpr (requires { request.expected_state(); }) {
+    work.context.expected_state = request.expected_state();
+  }
+  return work;
+}
+
+template <typename Request, typename Response, typename Submit>
+grpc::ServerUnaryReactor* WorkCallService::Serve(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response, Submit submit) {
+  return ServeUnary<Request, Response>(context, request, response, kWorkMessageBytes,
+                                       [this, &submit](const auto& call) {
+                                         ReplyPlan plan;
+                                         const absl::StatusOr<Accepted> accepted = submit(call, &plan);
+                                         if (!accepted.ok()) return call->Fail(accepted.status());
+                                         // Without a request id nobody can ask for these results again.
+                                         const bool cancel_with_call = call->request().request_id().empty();
+                                         WhenSettled(environment_, call, *accepted, plan, cancel_with_call,
+                                                     [call, id = accepted->request_id](const Results& results) {
+                                                       Response answer;
+                                                       answer.set_request_id(id);
+                                                       if constexpr (requires { answer.mutable_outcome(); }) {
+                                                         if (results.outcome.has_handle())
+                                                           *answer.mutable_outcome() = results.outcome;
+                                                       }
+                                                       if constexpr (requires { answer.mutable_outputs(); }) {
+                                                         if (results.outputs.has_handle())
+                                                           *answer.mutable_outputs() = results.outputs;
+                                                       }
+                                                       if constexpr (requires { answer.mutable_graph(); }) {
+                                                         if (results.graph.has_handle())
+                                                           *answer.mutable_graph() = results.graph;
+                                                       }
+                                                       call->Reply(answer);
+                                                     });
+                                       });
+}
+
+grpc::ServerUnaryReactor* WorkCallService::Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  return Serve<v1::InferRequest, v1::InferResponse>(
+      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
+        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, false));
+        *plan = work.plan;
+        InferCall infer;
+        PENSTOCK_ASSIGN_OR_RETURN(infer.micro_batches, MicroBatches(call->request()));
+        PENSTOCK_ASSIGN_OR_RETURN(infer.outputs, CheckedOutputs(call->request().outputs()));
+        PENSTOCK_ASSIGN_OR_RETURN(infer.inputs, FromProto(call->request().inputs(), "inputs"));
+        return work.pipeline->Infer(std::move(work.context), std::move(infer));
+      });
+}
+
+grpc::ServerUnaryReactor* WorkCallService::Forward(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return Serve<v1::ForwardRequest, v1::ForwardResponse>(
+      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
+        const v1::ForwardRequest& message = call->request();
+        const bool evaluate = message.mode() == v1::ForwardRequest::MODE_EVAL;
+        if (!v1::ForwardRequest::Mode_IsValid(message.mode())) {
+          return InvalidField("mode", "must be a known mode", absl::StrCat(static_cast<int>(message.mode())));
+        }
+        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, !evaluate));
+        *plan = work.plan;
+        ForwardCall forward;
+        PENSTOCK_ASSIGN_OR_RETURN(forward.micro_batches, MicroBatches(message));
+        PENSTOCK_ASSIGN_OR_RETURN(forward.outputs, CheckedOutputs(message.outputs()));
+        PENSTOCK_ASSIGN_OR_RETURN(forward.inputs, FromProto(message.inputs(), "inputs"));
+        if (!evaluate) return work.pipeline->Forward(std::move(work.context), std::move(forward));
+        return work.pipeline->Infer(std::move(work.context), {.inputs = std::move(forward.inputs),
+                                                              .outputs = std::move(forward.outputs),
+                                                              .micro_batches = forward.micro_batches});
+      });
+}
+
+grpc::ServerUnaryReactor* WorkCallService::Backward(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return Serve<v1::BackwardRequest, v1::BackwardResponse>(
+      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
+        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, true));
+        *plan = work.plan;
+        BackwardCall backward;
+        PENSTOCK_ASSIGN_OR_RETURN(backward.graph, HandleName::Parse(call->request().graph(), "graph"));
+        PENSTOCK_ASSIGN_OR_RETURN(backward.gradients, FromProto(call->request().gradients(), "gradients"));
+        backward.retain_graph = call->request().retain_graph();
+        return work.pipeline->Backward(std::move(work.context), std::move(backward));
+      });
+}
+
+grpc::ServerUnaryReactor* WorkCallService::ForwardBackward(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return Serve<v1::ForwardBackwardRequest, v1::ForwardBackwardResponse>(
+      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
+        const v1::ForwardBackwardRequest& message = call->request();
+        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, true));
+        *plan = work.plan;
+        constexpr int64_t kMost = int64_t{1} << 53;  // whole in a double, which weighs by it
+        PENSTOCK_ASSIGN_OR_RETURN(
+            const std::optional<int64_t> rows,
+            Positive<int64_t>(message.has_total_rows(), message.total_rows(), kMost, "total_rows"));
+        PENSTOCK_ASSIGN_OR_RETURN(
+            const std::optional<int64_t> elements,
+            Positive<int64_t>(message.has_total_elements(), message.total_elements(), kMost, "total_elements"));
+        PENSTOCK_ASSIGN_OR_RETURN(ContributionCall contribution, Contribution(message));
+        contribution.total_rows = rows;
+        contribution.total_elements = elements;
+        return work.pipeline->ForwardBackward(std::move(work.context), std::move(contribution));
+      });
+}
+
+grpc::ServerUnaryReactor* WorkCallService::OptimizerStep(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return Serve<v1::OptimizerStepRequest, v1::OptimizerStepResponse>(
+      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
+        const v1::OptimizerStepRequest& message = call->request();
+        if (!v1::OptimizerStepRequest::Action_IsValid(message.action())) {
+          return InvalidField("action", "must be APPLY or DISCARD", absl::StrCat(static_cast<int>(message.action())));
+        }
+        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, true));
+        *plan = work.plan;
+        StepCall step;
+        step.discard = message.action() == v1::OptimizerStepRequest::ACTION_DISCARD;
+        PENSTOCK_ASSIGN_OR_RETURN(step.request, Step(message));
+        return work.pipeline->OptimizerStep(std::move(work.context), std::move(step));
+      });
+}
+
+grpc::ServerUnaryReactor* WorkCallService::TrainStep(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return Serve<v1::TrainStepRequest, v1::TrainStepResponse>(
+      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
+        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, true));
+        *plan = work.plan;
+        StepCall step;
+        PENSTOCK_ASSIGN_OR_RETURN(step.request, Step(call->request()));
+        PENSTOCK_ASSIGN_OR_RETURN(ContributionCall contribution, Contribution(call->request()));
+        return work.pipeline->TrainStep(std::move(work.context), std::move(contribution), std::move(step));
+      });
+}
+
+}  // namespace penstock

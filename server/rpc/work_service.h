@@ -1,0 +1,55 @@
+#pragma once
+
+// WorkService: training and inference on a pipeline.
+
+#include "penstock/v1/work_service.grpc.pb.h"
+#include "server/rpc/result_reply.h"
+#include "server/rpc/service_environment.h"
+#include "server/rpc/unary_call.h"
+
+namespace penstock {
+
+// Turns work messages into calls on a hosted pipeline. Every method: check ids and limits, find the
+// pipeline, be admitted, decode tensors, hand over, answer when the results have settled or at once.
+//
+// Threads:   gRPC's callback threads; no method blocks.
+class WorkCallService final
+    : public v1::WorkService::WithRawCallbackMethod_Infer<v1::WorkService::WithRawCallbackMethod_Forward<
+          v1::WorkService::WithRawCallbackMethod_Backward<v1::WorkService::WithRawCallbackMethod_ForwardBackward<
+              v1::WorkService::WithRawCallbackMethod_OptimizerStep<
+                  v1::WorkService::WithRawCallbackMethod_TrainStep<v1::WorkService::Service>>>>>> {
+ public:
+  explicit WorkCallService(const ServiceEnvironment& environment) : environment_(environment) {}
+
+  grpc::ServerUnaryReactor* Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Backward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ForwardBackward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* OptimizerStep(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* TrainStep(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+
+ private:
+  // What all methods have in common, after the checks.
+  struct Work {
+    std::shared_ptr<HostedPipeline> pipeline;
+    CallContext context;
+    ReplyPlan plan;
+  };
+  template <typename Call>
+  absl::StatusOr<Work> Begin(const Call& call, bool needs_request_id);
+
+  // The shape of every method: `submit` decodes and hands over.
+  template <typename Request, typename Response, typename Submit>
+  grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response, Submit submit);
+
+  const ServiceEnvironment environment_;
+};
+
+}  // namespace penstock
