@@ -1,6 +1,7 @@
 """What the checks know about the source tree: its files, rooms, includes, targets."""
 
 import dataclasses
+import os
 import pathlib
 import re
 import sys
@@ -47,7 +48,7 @@ def targets(root: pathlib.Path, listing: str) -> list[Target]:
         name, kind, folder, sources, links = line.split("\t")
         paths = []
         for source in filter(None, sources.split(";")):
-            path = pathlib.Path(folder, source)
+            path = pathlib.Path(os.path.normpath(pathlib.Path(folder, source)))
             if path.is_relative_to(root) and not path.is_relative_to(root / "build"):
                 paths.append(str(path.relative_to(root)))
         relative = str(pathlib.Path(folder).relative_to(root))
