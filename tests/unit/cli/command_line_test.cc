@@ -1,0 +1,366 @@
+#include "client/cli/command_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_split.h"
+#include "client/cli/safetensors_file.h"
+#include "tests/unit/client/fake_daemon.h"
+#include "tests/unit/client/jumping_clock.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FakeDaemon;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing::RichStatus;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+class CommandLineTest : public ::testing::Test {
+ protected:
+  CommandLineTest() : channel_(daemon_.Channel()) {}
+
+  // Runs the words of a command; "%" in a word stands for a space.
+  int Run(const std::string& words, const std::string& input = "") {
+    std::vector<std::string> arguments = absl::StrSplit(words, ' ', absl::SkipEmpty());
+    for (std::string& argument : arguments) {
+      for (char& letter : argument) letter = letter == '%' ? ' ' : letter;
+    }
+    std::istringstream in(input);
+    std::ostringstream out;
+    std::ostringstream err;
+    CommandWorld world;
+    world.in = &in;
+    world.out = &out;
+    world.err = &err;
+    world.in_is_terminal = terminal_;
+    world.err_is_terminal = terminal_;
+    world.channel = channel_;
+    world.clock = &clock_;
+    const int code = RunCommandLine(arguments, world);
+    out_ = out.str();
+    err_ = err.str();
+    return code;
+  }
+
+  // Compares stdout with tests/golden/cli/NAME; PENSTOCK_UPDATE_GOLDEN=1 rewrites the file instead.
+  void ExpectGolden(const std::string& name) {
+    const std::string path = std::string(PENSTOCK_GOLDEN_FOLDER) + "/" + name;
+    if (std::getenv("PENSTOCK_UPDATE_GOLDEN") != nullptr) {
+      std::ofstream(path) << out_;
+      return;
+    }
+    std::ifstream file(path);
+    std::stringstream expected;
+    expected << file.rdbuf();
+    EXPECT_EQ(out_, expected.str()) << "PENSTOCK_UPDATE_GOLDEN=1 rewrites " << name;
+  }
+
+  std::string TemporaryFile(const std::string& name, const std::string& text) {
+    const std::string path = ::testing::TempDir() + "/penstock_cli_" + name;
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  FakeDaemon daemon_;
+  std::shared_ptr<grpc::Channel> channel_;
+  testing::JumpingClock clock_;
+  bool terminal_ = false;
+  std::string out_;
+  std::string err_;
+};
+
+TEST_F(CommandLineTest, EveryCommandIsListed) {
+  EXPECT_EQ(Run("--dump=commands"), 0);
+  ExpectGolden("commands.txt");
+}
+
+TEST_F(CommandLineTest, HelpShowsExamplesFirst) {
+  EXPECT_EQ(Run("pipeline create --help"), 0);
+  EXPECT_THAT(out_, StartsWith("Examples:\n  penstock pipeline create gpt"));
+  EXPECT_THAT(out_, HasSubstr("Usage: penstock pipeline create"));
+  EXPECT_EQ(Run("--help"), 0);
+  EXPECT_THAT(out_, StartsWith("Examples:\n  penstock status"));
+}
+
+TEST_F(CommandLineTest, NearMissesAreSuggested) {
+  EXPECT_EQ(Run("pipline list"), 2);
+  EXPECT_THAT(err_, HasSubstr("unknown command 'pipline': did you mean 'pipeline'?"));
+  EXPECT_EQ(Run("pipeline lsit"), 2);
+  EXPECT_THAT(err_, HasSubstr("did you mean 'list'?"));
+  EXPECT_EQ(Run("train gpt --txet x"), 2);
+  EXPECT_THAT(err_, HasSubstr("did you mean '--text'?"));
+  EXPECT_EQ(Run("pipeline"), 2);
+  EXPECT_THAT(err_, HasSubstr("a command is missing"));
+  EXPECT_THAT(out_, IsEmpty());
+}
+
+TEST_F(CommandLineTest, StatusInEveryFormat) {
+  EXPECT_EQ(Run("status"), 0);
+  ExpectGolden("status.txt");
+  EXPECT_EQ(Run("status -o json"), 0);
+  const Json json = Json::parse(out_, nullptr, false);
+  ASSERT_TRUE(json.is_object());
+  EXPECT_EQ(json["server"]["state"], "ready");
+  EXPECT_EQ(json["server"]["devices"][0]["memory_limit_bytes"], int64_t{8} << 30);
+  EXPECT_EQ(json["pipelines"][0]["pipeline"]["state"], "ready");
+  EXPECT_EQ(Run("status -o name"), 0);
+  EXPECT_EQ(out_, "pipelines/gpt\npipelines/other\n");
+  EXPECT_EQ(Run("-o jsonl pipeline list"), 0);
+  EXPECT_EQ(std::count(out_.begin(), out_.end(), '\n'), 2);
+}
+
+TEST_F(CommandLineTest, PipelineTables) {
+  EXPECT_EQ(Run("pipeline list"), 0);
+  ExpectGolden("pipeline_list.txt");
+  EXPECT_EQ(Run("pipeline get gpt"), 0);
+  ExpectGolden("pipeline_get.txt");
+}
+
+TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
+  EXPECT_EQ(Run("pipeline create small --model gpt --option blocks=8 --option dropout=0.1 --option tied=true "
+                "--balance 5,5 --device cpu:0 --device cpu:1 --schedule gpipe --micro-batches 4 --checkpoint always "
+                "--optimizer adamw --learning-rate 1e-3 --weight-decay 0.1 --clip-norm 1.0 --warmup-steps 10 "
+                "--total-steps 100 --loss cross_entropy --seed 7"),
+            0)
+      << err_;
+  EXPECT_THAT(err_, HasSubstr("created pipelines/small; next: penstock train small"));
+  const v1::CreatePipelineRequest seen = daemon_.LastCreate();
+  EXPECT_EQ(seen.pipeline_id(), "small");
+  EXPECT_FALSE(seen.validate_only());
+  EXPECT_EQ(seen.request_id().size(), 36);
+  const v1::PipelineSpec& spec = seen.spec();
+  EXPECT_EQ(spec.model().options().at("blocks").int_value(), 8);
+  EXPECT_EQ(spec.model().options().at("dropout").double_value(), 0.1);
+  EXPECT_EQ(spec.model().options().at("tied").bool_value(), true);
+  EXPECT_THAT(spec.cut().balance(), ElementsAre(5, 5));
+  EXPECT_THAT(spec.devices(), ElementsAre("cpu:0", "cpu:1"));
+  EXPECT_EQ(spec.schedule().kind(), "gpipe");
+  EXPECT_EQ(spec.schedule().micro_batches(), 4);
+  EXPECT_EQ(spec.schedule().checkpoint(), v1::CHECKPOINT_MODE_ALWAYS);
+  EXPECT_EQ(spec.optimizer().options().at("learning_rate").double_value(), 1e-3);
+  EXPECT_EQ(spec.optimizer().clip_norm(), 1.0);
+  EXPECT_EQ(spec.optimizer().learning_rate_schedule().name(), "warmup_cosine");
+  EXPECT_EQ(spec.optimizer().learning_rate_schedule().warmup_steps(), 10);
+  EXPECT_EQ(spec.loss().name(), "cross_entropy");
+  EXPECT_EQ(spec.seed(), 7);
+}
+
+TEST_F(CommandLineTest, PlanAndDryRunCreateNothing) {
+  EXPECT_EQ(Run("pipeline plan --model gpt --stages 2"), 0);
+  EXPECT_TRUE(daemon_.LastCreate().validate_only());
+  EXPECT_EQ(Run("pipeline create x --model gpt --dry-run"), 0);
+  EXPECT_TRUE(daemon_.LastCreate().validate_only());
+}
+
+TEST_F(CommandLineTest, SpecificationFilesAreReadAndOverridden) {
+  const std::string file =
+      TemporaryFile("spec.textproto", "model { name: \"mlp\" }\nschedule { kind: \"gpipe\" micro_batches: 2 }\n");
+  EXPECT_EQ(Run("pipeline plan --spec " + file + " --micro-batches 16"), 0) << err_;
+  EXPECT_EQ(daemon_.LastCreate().spec().model().name(), "mlp");
+  EXPECT_EQ(daemon_.LastCreate().spec().schedule().micro_batches(), 16);
+  EXPECT_EQ(Run("pipeline plan --spec " + TemporaryFile("bad.textproto", "model {\n  nam: 1 }")), 2);
+  EXPECT_THAT(err_, HasSubstr("line 2"));
+}
+
+TEST_F(CommandLineTest, UsageErrorsNameTheOption) {
+  EXPECT_EQ(Run("pipeline create x --model gpt --option blocks"), 2);
+  EXPECT_THAT(err_, HasSubstr("--option: must be KEY=VALUE, got 'blocks'"));
+  EXPECT_EQ(Run("pipeline create x"), 2);
+  EXPECT_THAT(err_, HasSubstr("--model: missing"));
+  EXPECT_EQ(Run("train gpt --text /does/not/exist"), 2);
+  EXPECT_EQ(Run("schedule simulate --kind nonsense --devices 2 --micro-batches 2"), 2);
+  EXPECT_THAT(err_, HasSubstr("--kind: must be one of"));
+  EXPECT_EQ(Run("status -o yaml"), 2);
+}
+
+TEST_F(CommandLineTest, ExitCodesFollowTheTable) {
+  const auto fail = [&](grpc::StatusCode code, const std::string& reason) {
+    daemon_.Fail("GetPipeline", RichStatus(code, reason, "no"));
+    return Run("pipeline get gpt");
+  };
+  EXPECT_EQ(fail(grpc::StatusCode::NOT_FOUND, "PIPELINE_NOT_FOUND"), 1);
+  EXPECT_EQ(fail(grpc::StatusCode::FAILED_PRECONDITION, "PIPELINE_NOT_READY"), 4);
+  EXPECT_EQ(fail(grpc::StatusCode::DEADLINE_EXCEEDED, "QUEUE_DEADLINE"), 4);
+  EXPECT_EQ(fail(grpc::StatusCode::RESOURCE_EXHAUSTED, "QUEUE_FULL"), 5);
+  EXPECT_EQ(fail(grpc::StatusCode::PERMISSION_DENIED, "ROLE_MISSING"), 5);
+  EXPECT_EQ(fail(grpc::StatusCode::INTERNAL, "BUG"), 1);
+  for (int i = 0; i < 20; ++i) {
+    daemon_.Fail("GetServerInfo", grpc::Status(grpc::StatusCode::UNAVAILABLE, "connection refused"));
+  }
+  EXPECT_EQ(Run("status"), 3);
+  EXPECT_THAT(err_, HasSubstr("no daemon answers at 127.0.0.1:8470"));
+  daemon_.Fail("GetPipeline", RichStatus(grpc::StatusCode::NOT_FOUND, "PIPELINE_NOT_FOUND", "no"));
+  EXPECT_EQ(Run("pipeline get gpt --grpc-exit-codes"), 69);
+}
+
+TEST_F(CommandLineTest, ErrorsSayWhatWhyAndWhatToDo) {
+  daemon_.Fail("DeletePipeline", RichStatus(grpc::StatusCode::FAILED_PRECONDITION, "PIPELINE_IN_USE",
+                                            "pipeline has queued work", {{"queued", "3"}}));
+  EXPECT_EQ(Run("pipeline delete gpt --yes --request-id 11111111-2222-4333-8444-555555555555"), 1);
+  EXPECT_EQ(err_,
+            "penstock: pipeline delete failed: pipeline has queued work\n"
+            "  why: FAILED_PRECONDITION / PIPELINE_IN_USE (queued=3)\n"
+            "  do:  wait for its work to end, or delete with --force\n"
+            "  request_id: 11111111-2222-4333-8444-555555555555 (repeat a lost call with --request-id)\n");
+  EXPECT_THAT(out_, IsEmpty());
+}
+
+TEST_F(CommandLineTest, DeletingAsksFirst) {
+  EXPECT_EQ(Run("pipeline delete gpt"), 2);
+  EXPECT_THAT(err_, HasSubstr("--yes"));
+  terminal_ = true;
+  EXPECT_EQ(Run("pipeline delete gpt", "n\n"), 1);
+  EXPECT_THAT(daemon_.RequestIds("DeletePipeline"), IsEmpty());
+  EXPECT_EQ(Run("pipeline delete gpt", "y\n"), 0);
+  EXPECT_THAT(daemon_.RequestIds("DeletePipeline"), SizeIs(1));
+  EXPECT_EQ(Run("pipeline delete gpt --dry-run"), 0);
+  EXPECT_THAT(daemon_.RequestIds("DeletePipeline"), SizeIs(1));
+}
+
+TEST_F(CommandLineTest, TrainReportsAndReleasesItsHandles) {
+  const std::string text = TemporaryFile("text.txt", std::string(500, 'a') + std::string(500, 'b'));
+  EXPECT_EQ(Run("train gpt --text " + text + " --steps 5 --batch 4 --json " + TemporaryFile("report.json", "")), 0)
+      << err_;
+  EXPECT_EQ(daemon_.Steps(), 5);
+  EXPECT_EQ(daemon_.LiveHandles(), 0);
+  const v1::TrainStepRequest step = daemon_.LastTrainStep();
+  EXPECT_EQ(step.inputs(0).name(), "tokens");
+  EXPECT_EQ(step.target().name(), "targets");
+  EXPECT_THAT(step.inputs(0).tensor().header().shape(), ElementsAre(4, 16));
+  EXPECT_THAT(out_, HasSubstr("20.0 % measured"));
+  EXPECT_THAT(out_, HasSubstr("Handles    5 created, 0 live"));
+  EXPECT_THAT(err_, HasSubstr("step 5/5  loss 1.1000"));
+  EXPECT_THAT(err_, Not(HasSubstr("\x1b")));
+
+  std::ifstream file(::testing::TempDir() + "/penstock_cli_report.json");
+  const Json json = Json::parse(file, nullptr, false);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  EXPECT_THAT(keys,
+              ElementsAre("steps", "loss_first", "loss_last", "samples_per_second", "bubble", "stages", "versions"));
+  EXPECT_EQ(json["steps"], 5);
+  EXPECT_NEAR(json["bubble"]["measured"].get<double>(), 0.2, 1e-9);
+  EXPECT_EQ(json["stages"][1]["device"], "cpu:1");
+  EXPECT_NEAR(json["stages"][0]["seconds"]["backward"].get<double>(), 2.5, 1e-9);
+  // Set-up was before the training.
+  EXPECT_FALSE(json["stages"][0]["seconds"].contains("setup"));
+}
+
+TEST_F(CommandLineTest, TrainGoesOnAfterAnInterruption) {
+  daemon_.Fail("TrainStep", grpc::Status(grpc::StatusCode::UNAVAILABLE, "connection reset"));
+  const std::string text = TemporaryFile("text.txt", std::string(500, 'a'));
+  EXPECT_EQ(Run("train gpt --text " + text + " --steps 3 --batch 2"), 0) << err_;
+  const std::vector<std::string> ids = daemon_.RequestIds("TrainStep");
+  ASSERT_THAT(ids, SizeIs(4));
+  EXPECT_EQ(ids[0], ids[1]);
+}
+
+TEST_F(CommandLineTest, TrainReleasesWhatItHeldWhenItFails) {
+  daemon_.Fail("TrainStep", grpc::Status::OK);
+  daemon_.Fail("TrainStep", RichStatus(grpc::StatusCode::INTERNAL, "BUG", "stage 1 failed", {{"stage", "1"}}));
+  const std::string text = TemporaryFile("text.txt", std::string(500, 'a'));
+  EXPECT_EQ(Run("train gpt --text " + text + " --steps 3 --batch 2"), 1);
+  EXPECT_THAT(err_, HasSubstr("stage=1"));
+  EXPECT_EQ(daemon_.LiveHandles(), 0);
+}
+
+TEST_F(CommandLineTest, InferContinuesThePrompt) {
+  EXPECT_EQ(Run("infer gpt --prompt abc --bytes 5"), 0) << err_;
+  EXPECT_EQ(out_, "abcdefgh\n");
+  EXPECT_EQ(daemon_.LiveHandles(), 0);
+  // Longer than the model's sequence: the last bytes count.
+  EXPECT_EQ(Run("infer gpt --prompt 0123456789012345678901234567a --bytes 2 -o json"), 0) << err_;
+  EXPECT_EQ(Json::parse(out_, nullptr, false)["continuation"], "bc");
+}
+
+TEST_F(CommandLineTest, HandlesTravelThroughFiles) {
+  const std::vector<float> values = {1, 2, 3};
+  std::vector<HostTensor> tensors;
+  tensors.push_back(*HostTensor::FromValues<float>("x", {3}, values));
+  const std::string from = TemporaryFile("in.safetensors", WriteSafetensors(tensors, {}));
+  ASSERT_EQ(Run("handle put gpt " + from + " -o name"), 0) << err_;
+  const std::string name = out_.substr(0, out_.size() - 1);
+  EXPECT_EQ(Run("handle get " + name + " -o json"), 0);
+  EXPECT_EQ(Json::parse(out_, nullptr, false)["tensors"][0]["type"], "fp32");
+  EXPECT_EQ(Run("handle fetch " + name + " --to -"), 0) << err_;
+  const auto read = ReadSafetensors(out_);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ((*read)[0].bytes(), tensors[0].bytes());
+  EXPECT_EQ(Run("handle release " + name), 0);
+  EXPECT_EQ(daemon_.LiveHandles(), 0);
+}
+
+TEST_F(CommandLineTest, ABatchThatPartlyFailsIsPartialSuccess) {
+  const std::string name = daemon_.AddHandle({});
+  EXPECT_EQ(Run("handle release " + name + " pipelines/gpt/handles/none"), 6);
+  EXPECT_THAT(err_, HasSubstr("pipelines/gpt/handles/none: no such handle (NOT_FOUND / HANDLE_NOT_FOUND)"));
+  EXPECT_EQ(Run("handle wait pipelines/gpt/handles/none"), 6);
+}
+
+TEST_F(CommandLineTest, Checkpoints) {
+  EXPECT_EQ(Run("checkpoint save gpt"), 0);
+  EXPECT_THAT(err_, HasSubstr("next: penstock checkpoint restore gpt step-7"));
+  EXPECT_EQ(Run("checkpoint list gpt -o wide"), 0);
+  ExpectGolden("checkpoint_list_wide.txt");
+  EXPECT_EQ(Run("checkpoint restore gpt step-7"), 2);
+  EXPECT_EQ(Run("checkpoint restore gpt step-7 --dry-run"), 0);
+  EXPECT_THAT(daemon_.RequestIds("RestoreCheckpoint"), IsEmpty());
+  EXPECT_EQ(Run("checkpoint restore gpt step-7 --yes"), 0);
+  EXPECT_THAT(daemon_.RequestIds("RestoreCheckpoint"), SizeIs(1));
+}
+
+TEST_F(CommandLineTest, ParametersAreWrittenAsSafetensors) {
+  EXPECT_EQ(Run("params read gpt --to -"), 0) << err_;
+  const auto tensors = ReadSafetensors(out_);
+  ASSERT_TRUE(tensors.ok());
+  EXPECT_EQ((*tensors)[0].name(), "head.weight");
+}
+
+TEST_F(CommandLineTest, HealthWaitsUntilReady) {
+  daemon_.SetReady(false);
+  EXPECT_EQ(Run("health"), 4);
+  daemon_.SetReady(false);
+  daemon_.Fail("Check", grpc::Status(grpc::StatusCode::UNAVAILABLE, "connection refused"));
+  EXPECT_EQ(Run("health --wait 60"), 0) << err_;
+  EXPECT_EQ(Run("health nonsense"), 1);
+}
+
+TEST_F(CommandLineTest, ScheduleSimulateAnswersExactlyTheseKeys) {
+  EXPECT_EQ(Run("schedule simulate --kind 1f1b --devices 4 --micro-batches 8 --forward 1 --input 1.2 --weight 0.8 "
+                "--hop 0.1 -o json"),
+            0)
+      << err_;
+  const Json json = Json::parse(out_, nullptr, false);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  EXPECT_THAT(keys, ElementsAre("makespan", "ideal_time", "window", "overhead", "bubble", "peak_activations"));
+  EXPECT_EQ(json["makespan"].get<double>(), 34.6);
+  EXPECT_EQ(json["ideal_time"].get<double>(), 24);
+  EXPECT_EQ(Run("schedule simulate --kind gpipe --devices 4 --micro-batches 8 --recompute always -o json"), 0);
+  EXPECT_EQ(Json::parse(out_, nullptr, false)["makespan"].get<double>(), 41);
+}
+
+TEST_F(CommandLineTest, SchedulesAreListedAndDrawn) {
+  EXPECT_EQ(Run("schedule list"), 0);
+  ExpectGolden("schedule_list.txt");
+  EXPECT_EQ(Run("schedule show --kind 1f1b --devices 2 --micro-batches 4"), 0);
+  ExpectGolden("schedule_show.txt");
+}
+
+TEST_F(CommandLineTest, VersionNeedsNoDaemon) {
+  EXPECT_EQ(Run("version -o name"), 0);
+  EXPECT_EQ(out_, "0.1.0\n");
+}
+
+}  // namespace
+}  // namespace penstock

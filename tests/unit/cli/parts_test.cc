@@ -1,0 +1,143 @@
+// The parts of the command line that need no daemon.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <sstream>
+
+#include "client/cli/near_miss.h"
+#include "client/cli/output.h"
+#include "client/cli/progress.h"
+#include "client/cli/safetensors_file.h"
+#include "client/cli/sampling.h"
+#include "client/cli/text_windows.h"
+
+namespace penstock {
+namespace {
+
+TEST(NearMissTest, CountsOneSwapAsOneMistake) {
+  EXPECT_EQ(EditDistance("lsit", "list"), 1);
+  EXPECT_EQ(EditDistance("", "abc"), 3);
+  EXPECT_EQ(EditDistance("same", "same"), 0);
+}
+
+TEST(NearMissTest, SuggestsNothingForSomethingElse) {
+  EXPECT_EQ(NearMiss("statsu", {"status", "schedule"}), "status");
+  EXPECT_EQ(NearMiss("elephant", {"status", "train", "infer"}), "");
+  EXPECT_EQ(NearMiss("x", {"get"}), "");
+}
+
+TEST(OutputTest, NumbersForPeople) {
+  EXPECT_EQ(BytesText(512), "512 B");
+  EXPECT_EQ(BytesText(1536), "1.5 KiB");
+  EXPECT_EQ(ClockText(3723), "1:02:03");
+  EXPECT_EQ(ClockText(59.6), "1:00");
+  EXPECT_EQ(CountText(6412544), "6,412,544");
+  EXPECT_EQ(CountText(999), "999");
+  EXPECT_EQ(CountText(-1000), "-1,000");
+}
+
+TEST(OutputTest, TableAlignsAndHidesWideColumns) {
+  Table table({{"NAME"}, {"SIZE", true}, {"DIGEST", false, true}});
+  table.Add({"a", "10", "x"});
+  table.Add({"long", "7"});
+  EXPECT_EQ(table.Text(false), "NAME  SIZE\na       10\nlong     7\n");
+  EXPECT_EQ(table.Text(true), "NAME  SIZE  DIGEST\na       10  x\nlong     7\n");
+}
+
+TEST(ProgressTest, WritesAboutTwentyPlainLinesWithFirstAndLast) {
+  std::ostringstream out;
+  Progress progress(out, false, 1000);
+  for (int i = 1; i <= 1000; ++i) progress.Show(i, "line " + std::to_string(i));
+  progress.Close();
+  const std::string text = out.str();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 21);
+  EXPECT_EQ(text.find("line 1\n"), 0);
+  EXPECT_NE(text.find("line 1000\n"), std::string::npos);
+}
+
+TEST(ProgressTest, RewritesOneLineOnATerminal) {
+  std::ostringstream out;
+  Progress progress(out, true, 2);
+  progress.Show(1, "one");
+  progress.Show(2, "two");
+  progress.Close();
+  EXPECT_EQ(out.str(), "\rone\x1b[K\rtwo\x1b[K\n");
+}
+
+TEST(TextWindowsTest, TargetsAreTheNextBytes) {
+  std::string text;
+  for (int i = 0; i < 250; ++i) text += static_cast<char>(i);
+  const auto windows = TextWindows::Create(text, 8, 1);
+  ASSERT_TRUE(windows.ok());
+  const TextWindows::Batch batch = windows->BatchOf(0, 16);
+  const auto inputs = *batch.inputs.Values<int64_t>();
+  const auto targets = *batch.targets.Values<int64_t>();
+  ASSERT_EQ(inputs.size(), 128);
+  for (size_t i = 0; i < inputs.size(); ++i) EXPECT_EQ(targets[i], inputs[i] + 1);
+  std::set<int64_t> starts;
+  for (size_t row = 0; row < 16; ++row) starts.insert(inputs[row * 8]);
+  EXPECT_GT(starts.size(), 8);
+}
+
+TEST(TextWindowsTest, ABatchDependsOnSeedAndStepAlone) {
+  std::string varied;
+  for (int i = 0; i < 10'000; ++i) varied += static_cast<char>(i * 31 % 256);
+  const auto bytes = [&](uint64_t seed, int64_t step) {
+    return std::string(TextWindows::Create(varied, 8, seed)->BatchOf(step, 4).inputs.bytes());
+  };
+  EXPECT_EQ(bytes(1, 5), bytes(1, 5));
+  EXPECT_NE(bytes(1, 5), bytes(1, 6));
+  EXPECT_NE(bytes(1, 5), bytes(2, 5));
+}
+
+TEST(TextWindowsTest, ShortTextIsRefusedAndTheShortestWorks) {
+  EXPECT_FALSE(TextWindows::Create(std::string(9, 'a'), 8, 1).ok());
+  const auto windows = TextWindows::Create(std::string(10, 'a'), 8, 1);
+  ASSERT_TRUE(windows.ok());
+  windows->BatchOf(0, 100);
+}
+
+TEST(SamplingTest, ColdIsTheHighestAndWarmFollowsTheWeights) {
+  std::mt19937_64 random(1);
+  const std::vector<float> scores = {0, 3, 3, std::numeric_limits<float>::quiet_NaN()};
+  EXPECT_EQ(SampleIndex(scores, 0, random), 1);
+  int counts[4] = {};
+  for (int i = 0; i < 10'000; ++i) ++counts[SampleIndex(scores, 1, random)];
+  EXPECT_EQ(counts[3], 0);
+  EXPECT_NEAR(counts[1], counts[2], 300);
+  EXPECT_NEAR(counts[0], 10'000 / (1 + 2 * std::exp(3.0)), 100);
+}
+
+TEST(SafetensorsTest, RefusesDamagedFiles) {
+  const std::vector<float> values = {1, 2, 3};
+  std::vector<HostTensor> tensors;
+  tensors.push_back(*HostTensor::FromValues<float>("x", {3}, values));
+  const std::string good = WriteSafetensors(tensors, {{"step", "7"}});
+  ASSERT_TRUE(ReadSafetensors(good).ok());
+  EXPECT_EQ((good.size() - 12) % 8, 0);
+  for (size_t length = 0; length < good.size(); ++length) {
+    EXPECT_FALSE(ReadSafetensors(std::string_view(good).substr(0, length)).ok()) << length;
+  }
+  EXPECT_FALSE(ReadSafetensors(good + "x").ok());
+  const auto with_header = [](const std::string& json, size_t bytes) {
+    std::string file(8, '\0');
+    file[0] = static_cast<char>(json.size());
+    return file + json + std::string(bytes, '\0');
+  };
+  EXPECT_TRUE(ReadSafetensors(with_header(R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4)).ok());
+  for (const char* json : {R"([])", R"({"x":1})", R"({"x":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}})",
+                           R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
+                           R"({"x":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})",
+                           R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})",
+                           R"({"x":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]}})"}) {
+    EXPECT_FALSE(ReadSafetensors(with_header(json, 4)).ok()) << json;
+  }
+}
+
+}  // namespace
+}  // namespace penstock
