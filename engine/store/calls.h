@@ -17,84 +17,84 @@ namespace penstock {
 
 // Who calls, how, and for how long.
 struct CallContext {
-  std::string caller;
-  std::string request_id;                              // empty: none; the edge has checked the form
-  std::string payload_digest;                          // of everything but the request_id and how to reply
-  std::string expected_state;                          // empty: any
+  std::string caller = {};
+  std::string request_id = {};                         // empty: none; the edge has checked the form
+  std::string payload_digest = {};                     // of everything but the request_id and how to reply
+  std::string expected_state = {};                     // empty: any
   absl::Duration lease = absl::ZeroDuration();         // of the results; 0: the default
   absl::Duration work_timeout = absl::ZeroDuration();  // 0: the method's default
 };
 
 // A tensor of a handle, finished or not. An empty tensor name means the only one.
 struct HandleTensor {
-  HandleName handle;
-  std::string tensor;
+  HandleName handle = {};
+  std::string tensor = {};
 };
 
 // One named tensor of a call.
 struct InputSource {
-  std::string name;
-  std::variant<at::Tensor, HandleTensor> source;
+  std::string name = {};
+  std::variant<at::Tensor, HandleTensor> source = {};
 };
 
 struct InferCall {
-  std::vector<InputSource> inputs;
-  std::vector<std::string> outputs;  // wanted; empty: all
-  std::optional<int> micro_batches;
+  std::vector<InputSource> inputs = {};
+  std::vector<std::string> outputs = {};  // wanted; empty: all
+  std::optional<int> micro_batches = {};
 };
 
 struct ForwardCall {
-  std::vector<InputSource> inputs;
-  std::vector<std::string> outputs;
-  std::optional<int> micro_batches;
+  std::vector<InputSource> inputs = {};
+  std::vector<std::string> outputs = {};
+  std::optional<int> micro_batches = {};
 };
 
 struct BackwardCall {
-  HandleName graph;
-  std::vector<InputSource> gradients;
+  HandleName graph = {};
+  std::vector<InputSource> gradients = {};
   bool retain_graph = false;
 };
 
 struct ContributionCall {
-  std::vector<InputSource> inputs;
-  InputSource target;  // its name does not matter
-  std::optional<LossSpec> loss;
-  std::optional<int> micro_batches;
-  std::optional<int64_t> total_rows;      // ForwardBackward only
-  std::optional<int64_t> total_elements;  // ForwardBackward only
-  std::vector<std::string> outputs;       // to keep
+  std::vector<InputSource> inputs = {};
+  InputSource target = {};  // its name does not matter
+  std::optional<LossSpec> loss = {};
+  std::optional<int> micro_batches = {};
+  std::optional<int64_t> total_rows = {};      // ForwardBackward only
+  std::optional<int64_t> total_elements = {};  // ForwardBackward only
+  std::vector<std::string> outputs = {};       // to keep
 };
 
 struct StepCall {
   bool discard = false;  // OptimizerStep only: forgets the gradients instead
-  StepRequest request;
+  StepRequest request = {};
 };
 
 // The answer to every work call: it has its place, and here is where its results will be.
 struct Accepted {
-  std::string request_id;
+  std::string request_id = {};
   int64_t sequence = 0;  // 0 for inference
   int64_t step = 0;      // finished steps when it was accepted
-  std::optional<HandleName> outcome;
-  std::optional<HandleName> outputs;
-  std::optional<HandleName> graph;
+  std::optional<HandleName> outcome = {};
+  std::optional<HandleName> outputs = {};
+  std::optional<HandleName> graph = {};
 
   std::vector<HandleName> handles() const;
 };
 
 // The answer to a save or restore.
 struct StateAnswer {
-  CheckpointInfo checkpoint;
+  CheckpointInfo checkpoint = {};
   int64_t step = 0;
-  std::string state_token;
+  std::string state_token = {};
   int64_t sequence = 0;
 };
 
 // Parameters of one step. Freed with the last reference.
 struct ParameterSnapshot {
   int64_t step = 0;
-  std::string state_token;
-  NamedTensors tensors;
+  std::string state_token = {};
+  NamedTensors tensors = {};
 };
 
 }  // namespace penstock

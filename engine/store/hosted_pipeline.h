@@ -46,12 +46,12 @@ class TimerQueue;
 class HostedPipeline {
  public:
   struct Options {
-    std::string name;
-    std::string spec_digest;  // goes into checkpoints
+    std::string name = {};
+    std::string spec_digest = {};  // goes into checkpoints
     HandleStore* handles = nullptr;
     TimerQueue* timers = nullptr;
     Clock* clock = nullptr;
-    std::shared_ptr<PipelineMetrics> metrics;  // null: counts go nowhere
+    std::shared_ptr<PipelineMetrics> metrics = {};  // null: counts go nowhere
     int64_t train_queue_calls = 256;
     int64_t train_queue_bytes = int64_t{1} << 30;
     int64_t infer_queue_calls = 1024;

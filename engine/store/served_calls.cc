@@ -31,7 +31,8 @@ int64_t OpenDimension(const NamedTensors& inputs, size_t index, int64_t rows) {
 }  // namespace
 
 absl::Status ServedPipeline::CheckTensors(Work& work) const {
-  if (work.method == WorkMethod::kBackward || work.inputs_checked || !work.inputs.ready()) return absl::OkStatus();
+  const bool takes_inputs = work.batch_mode().has_value() && work.method != WorkMethod::kBackward;
+  if (!takes_inputs || work.inputs_checked || !work.inputs.ready()) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(NamedTensors tensors, work.inputs.Take());
   std::optional<at::Tensor> target;
   if (work.has_target) {

@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/mul.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -145,7 +147,7 @@ class FakePipeline : public Pipeline {
       --*count;
     });
     std::shared_ptr<Graph> graph(held, reinterpret_cast<Graph*>(held.get()));
-    return ForwardOutcome{{{"y", request.inputs[0].tensor * weight_}}, std::move(graph), step_};
+    return ForwardOutcome{{{"y", at::mul(request.inputs[0].tensor, weight_.load())}}, std::move(graph), step_};
   }
   absl::StatusOr<RunOutcome> Backward(const std::shared_ptr<Graph>&, NamedTensors gradients, bool) override {
     if (absl::Status status = control_->Begin("Backward", nullptr); !status.ok()) return status;
@@ -167,7 +169,7 @@ class FakePipeline : public Pipeline {
         done(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the run was cancelled"));
         return;
       }
-      done(ForwardOutcome{{{"y", request.inputs[0].tensor * weight}}, nullptr, step});
+      done(ForwardOutcome{{{"y", at::mul(request.inputs[0].tensor, weight)}}, nullptr, step});
     };
     {
       absl::MutexLock lock(&control_->mu_);
@@ -219,7 +221,7 @@ class FakePipeline : public Pipeline {
     outcome.rows = request.inputs[0].tensor.size(0);
     outcome.step = step_;
     for (const std::string& name : request.outputs) {
-      outcome.outputs.push_back({name, request.inputs[0].tensor * weight_});
+      outcome.outputs.push_back({name, at::mul(request.inputs[0].tensor, weight_.load())});
     }
     return outcome;
   }

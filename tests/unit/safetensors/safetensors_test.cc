@@ -59,9 +59,8 @@ TEST(SafetensorsTest, EveryTypeComesBackBitForBit) {
 }
 
 TEST(SafetensorsTest, ReadsTheFormatAsOthersWriteIt) {
-  const std::string header =
-      R"({"b":{"data_offsets":[4,12],"shape":[2],"dtype":"F32"},"__metadata__":{"format":"pt"},)"
-      R"("a":{"dtype":"I16","shape":[2],"data_offsets":[0,4]}}   )";
+  const std::string header = R"({"b":{"data_offsets":[4,12],"shape":[2],"dtype":"F32"},"__metadata__":{"format":"pt"},)"
+                             R"("a":{"dtype":"I16","shape":[2],"data_offsets":[0,4]}}   )";
   const absl::StatusOr<Safetensors> read = ReadSafetensors(File(header, 12));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->tensors[0].name, "a");
@@ -80,8 +79,9 @@ TEST(SafetensorsTest, LengthsThatLieAreRefused) {
 }
 
 TEST(SafetensorsTest, JsonThatIsNotTheFormatIsRefused) {
-  for (const char* header : {"", "{", "[]", "null", "12", "{} {}", "{\"a\":1}", "{\"a\":[1]}", "{\"a\":null}", "\xff",
-                             "{\"__metadata__\":{\"a\":1}}", "{\"__metadata__\":{\"a\":{}}}", "{\"__metadata__\":[]}"}) {
+  for (const char* header :
+       {"", "{", "[]", "null", "12", "{} {}", "{\"a\":1}", "{\"a\":[1]}", "{\"a\":null}", "\xff",
+        "{\"__metadata__\":{\"a\":1}}", "{\"__metadata__\":{\"a\":{}}}", "{\"__metadata__\":[]}"}) {
     EXPECT_EQ(ReasonOf(ReadSafetensors(File(header, 0)).status()), "SPEC_INVALID") << header;
   }
   std::string deep;
@@ -93,9 +93,10 @@ TEST(SafetensorsTest, JsonThatIsNotTheFormatIsRefused) {
 TEST(SafetensorsTest, FaultsOfATensorNameItAndTheValue) {
   const auto tensor = [](const std::string& fields) { return "{\"w\":{" + fields + "}}"; };
   ExpectRefused(File(tensor(R"("dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4])"), 4), "tensors[w].dtype");
-  EXPECT_EQ(ValuesOf(ReadSafetensors(File(tensor(R"("dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4])"), 4))
-                         .status())["value"],
-            "F8_E4M3");
+  EXPECT_EQ(
+      ValuesOf(
+          ReadSafetensors(File(tensor(R"("dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4])"), 4)).status())["value"],
+      "F8_E4M3");
   ExpectRefused(File(tensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), 4), "tensors[w].data_offsets");
   ExpectRefused(File(tensor(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), 4), "tensors[w].data_offsets");
   ExpectRefused(File(tensor(R"("dtype":"F32","shape":[1],"data_offsets":[4,8])"), 8), "tensors[w].data_offsets");

@@ -1,0 +1,193 @@
+#include "engine/store/checkpoint_file.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/base/error.h"
+#include "engine/store/checkpoint_manifest.h"
+#include "engine/store/epoch_file.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/faulty_file_system.h"
+#include "tests/unit/store/temporary_folder.h"
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<CheckpointFolder> Open() {
+    auto folder = CheckpointFolder::Open(&files_, &clock_, temporary_.path(), "gpt");
+    EXPECT_TRUE(folder.ok()) << folder.status();
+    return folder.ok() ? *std::move(folder) : nullptr;
+  }
+  static NamedTensors State(float value) {
+    return {{"0.weight", at::full({3, 2}, value)}, {"optimizer/0.weight/step", at::full({}, 5)}};
+  }
+  std::string Folder() const { return temporary_.path() + "/pipelines/gpt/checkpoints"; }
+  std::vector<std::string> OnDisk() const { return *RealFileSystem()->List(Folder()); }
+  static std::string ReadFile(const std::string& path) { return *RealFileSystem()->Read(path); }
+  static void WriteFile(const std::string& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
+
+  TemporaryFolder temporary_;
+  FakeClock clock_;
+  FaultyFileSystem files_{RealFileSystem()};
+};
+
+TEST_F(CheckpointTest, ComesBackAfterARestartAsItWasSaved) {
+  ASSERT_TRUE(Open()->Save("first", 12, "digest", State(1.5)).ok());
+  const auto folder = Open();
+  ASSERT_EQ(folder->List().size(), 1);
+  EXPECT_EQ(folder->List()[0].id, "first");
+  EXPECT_EQ(folder->List()[0].step, 12);
+  EXPECT_THAT(folder->List()[0].digest, ::testing::MatchesRegex("crc32c:[0-9a-f]{8}"));
+  const absl::StatusOr<LoadedCheckpoint> loaded = folder->Load("first");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->info.spec_digest, "digest");
+  ASSERT_EQ(loaded->state.size(), 2);
+  EXPECT_EQ(loaded->state[0].name, "0.weight");
+  EXPECT_TRUE(at::equal(loaded->state[0].tensor, State(1.5)[0].tensor));
+}
+
+TEST_F(CheckpointTest, NamesAreCheckedAndTakenOnce) {
+  const auto folder = Open();
+  ASSERT_TRUE(folder->Save("first", 1, "d", State(1)).ok());
+  const absl::Status again = folder->Save("first", 2, "d", State(2)).status();
+  EXPECT_EQ(ReasonOf(again), "CHECKPOINT_EXISTS");
+  EXPECT_EQ(ValuesOf(again)["checkpoint"], "first");
+  EXPECT_EQ(folder->Load("first")->info.step, 1);
+  EXPECT_EQ(ReasonOf(folder->Load("other").status()), "CHECKPOINT_NOT_FOUND");
+  for (const char* bad : {"", "..", "../x", "A", "a/b", "-a", "a-"}) {
+    EXPECT_EQ(ReasonOf(folder->Save(bad, 1, "d", State(1)).status()), "NAME_INVALID") << bad;
+  }
+}
+
+// Every byte of both files, flipped or cut away.
+TEST_F(CheckpointTest, AnyDamageIsFoundAndNamedAndTheOthersStillLoad) {
+  auto folder = Open();
+  ASSERT_TRUE(folder->Save("good", 1, "d", State(1)).ok());
+  ASSERT_TRUE(folder->Save("bad", 2, "d", State(2)).ok());
+  for (const std::string file : {"/state.safetensors", "/manifest.json"}) {
+    const std::string path = Folder() + "/bad" + file;
+    const std::string whole = ReadFile(path);
+    const auto expect_corrupt = [&](const std::string& bytes, size_t at) {
+      WriteFile(path, bytes);
+      const absl::Status status = folder->Load("bad").status();
+      ASSERT_EQ(ReasonOf(status), "CHECKPOINT_CORRUPT") << file << " at " << at << ": " << status;
+      ASSERT_EQ(ValuesOf(status)["checkpoint"], "bad");
+      ASSERT_EQ(status.message().find(temporary_.path()), std::string::npos);
+    };
+    for (size_t i = 0; i < whole.size(); ++i) {
+      std::string damaged = whole;
+      damaged[i] = static_cast<char>(damaged[i] ^ 1);
+      expect_corrupt(damaged, i);
+      expect_corrupt(whole.substr(0, i), i);
+    }
+    expect_corrupt(whole + " ", whole.size());
+    std::filesystem::remove(path);
+    EXPECT_EQ(ReasonOf(folder->Load("bad").status()), "CHECKPOINT_CORRUPT");
+    WriteFile(path, whole);
+    EXPECT_TRUE(folder->Load("bad").ok());
+  }
+  EXPECT_TRUE(folder->Load("good").ok());
+  WriteFile(Folder() + "/bad/manifest.json", "{}");
+  folder = Open();
+  EXPECT_EQ(folder->List().size(), 2) << "a damaged one is shown";
+  EXPECT_EQ(ReasonOf(folder->Load("bad").status()), "CHECKPOINT_CORRUPT");
+}
+
+TEST_F(CheckpointTest, AFullDiskIsToldAndLeavesNoDebris) {
+  const auto folder = Open();
+  ASSERT_TRUE(folder->Save("first", 1, "d", State(1)).ok());
+  for (const int64_t room : {0, 7, 100, 600}) {
+    files_.SetFreeBytes(room);
+    const absl::Status status = folder->Save("second", 2, "d", State(2)).status();
+    EXPECT_EQ(ReasonOf(status), "STORAGE_FULL") << room;
+    EXPECT_EQ(ValuesOf(status)["checkpoint"], "second");
+    EXPECT_THAT(OnDisk(), ElementsAre("first"));
+  }
+  files_.SetFreeBytes(-1);
+  EXPECT_TRUE(folder->Load("first").ok());
+  EXPECT_TRUE(folder->Save("second", 2, "d", State(2)).ok());
+}
+
+TEST_F(CheckpointTest, FailedSyncsAndRenamesLeaveNoDebris) {
+  const auto folder = Open();
+  for (int in = 0; in < 2; ++in) {
+    files_.FailSync(in);
+    EXPECT_FALSE(folder->Save("a", 1, "d", State(1)).ok());
+    EXPECT_THAT(OnDisk(), IsEmpty());
+  }
+  files_.FailSync(-1);
+  for (int in = 0; in < 2; ++in) {
+    files_.FailRename(in);
+    EXPECT_FALSE(folder->Save("a", 1, "d", State(1)).ok());
+    EXPECT_THAT(OnDisk(), IsEmpty());
+    EXPECT_THAT(folder->List(), IsEmpty());
+  }
+}
+
+TEST_F(CheckpointTest, DyingAtAnyChangeOfTheDiskLeavesAWholeCheckpointOrNone) {
+  {
+    const auto folder = Open();
+    ASSERT_TRUE(folder->Save("first", 1, "d", State(1)).ok());
+  }
+  bool saved = false;
+  int deaths = 0;
+  for (int64_t in = 0; !saved; ++in) {
+    auto folder = Open();
+    files_.DieBeforeChange(in);
+    saved = folder->Save("second", 2, "d", State(2)).ok();
+    deaths += saved ? 0 : 1;
+    files_.DieBeforeChange(-1);
+    folder = Open();  // the restart
+    EXPECT_TRUE(folder->Load("first").ok());
+    if (saved) {
+      EXPECT_THAT(OnDisk(), ElementsAre("first", "second"));
+      EXPECT_TRUE(folder->Load("second").ok());
+    } else {
+      EXPECT_THAT(OnDisk(), ElementsAre("first")) << "died before change " << in;
+    }
+  }
+  EXPECT_GT(deaths, 8);
+}
+
+TEST_F(CheckpointTest, PurgeRemovesEverything) {
+  const auto folder = Open();
+  ASSERT_TRUE(folder->Save("first", 1, "d", State(1)).ok());
+  ASSERT_TRUE(folder->Purge().ok());
+  EXPECT_THAT(folder->List(), IsEmpty());
+  EXPECT_FALSE(RealFileSystem()->Exists(Folder()));
+  EXPECT_THAT(Open()->List(), IsEmpty());
+}
+
+TEST(CheckpointManifestTest, RoundTrips) {
+  for (const auto& names : std::vector<std::vector<std::string>>{{}, {"a"}, {"a", "b.c/d"}}) {
+    const CheckpointManifest manifest{
+        .step = 3, .bytes = 9, .crc32c = 0xab, .spec_digest = "x", .created_unix_ms = 77, .names = names};
+    const auto parsed = ParseManifest(FormatManifest(manifest));
+    ASSERT_TRUE(parsed.ok()) << FormatManifest(manifest);
+    EXPECT_EQ(*parsed, manifest);
+  }
+}
+
+TEST(EpochFileTest, RisesAtEachStart) {
+  TemporaryFolder folder;
+  EXPECT_EQ(*RaiseEpoch(RealFileSystem(), folder.path() + "/new"), Epoch(1));
+  EXPECT_EQ(*RaiseEpoch(RealFileSystem(), folder.path() + "/new"), Epoch(2));
+  for (const char* bad : {"", "x", "2", "-1\n", "4294967295\n", "99999999999\n"}) {
+    std::ofstream(folder.path() + "/new/epoch") << bad;
+    EXPECT_EQ(ReasonOf(RaiseEpoch(RealFileSystem(), folder.path() + "/new").status()), "CHECKPOINT_CORRUPT") << bad;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::testing

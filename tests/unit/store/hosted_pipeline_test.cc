@@ -1,0 +1,327 @@
+#include "engine/store/hosted_pipeline.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/store/hosting_fixture.h"
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using HostedPipelineTest = HostingFixture;
+
+TEST_F(HostedPipelineTest, CallsRunInTheOrderOfAcceptanceAndSayTheirPlace) {
+  control_->Hold();
+  std::vector<Accepted> accepted;
+  for (int i = 0; i < 4; ++i) {
+    accepted.push_back(*gpt_->ForwardBackward(Caller(), Batch()));
+    EXPECT_EQ(accepted.back().sequence, i + 1);
+  }
+  accepted.push_back(*gpt_->OptimizerStep(Caller(), {}));
+  control_->Resume();
+  const HandleInfo last = Settled(*accepted.back().outcome);
+  EXPECT_EQ(last.outcome->run.step, 1);
+  EXPECT_EQ(last.outcome->sequence, 5);
+  EXPECT_EQ(Settled(*accepted[3].outcome).outcome->run.loss, 4);
+  EXPECT_THAT(control_->runs(),
+              ElementsAre("ForwardBackward", "ForwardBackward", "ForwardBackward", "ForwardBackward", "OptimizerStep"));
+}
+
+TEST_F(HostedPipelineTest, ARetryGetsTheFirstAnswerAndTrainsOnce) {
+  const Accepted first = *gpt_->TrainStep(Caller("ann", "id-1"), Batch(), {});
+  Settled(*first.outcome);
+  const Accepted again = *gpt_->TrainStep(Caller("ann", "id-1"), Batch(), {});
+  EXPECT_EQ(again.outcome, first.outcome);
+  EXPECT_EQ(again.sequence, first.sequence);
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller("ann", "id-1", "other"), Batch(), {}).status()), "REQUEST_ID_REUSED");
+  EXPECT_NE(gpt_->TrainStep(Caller("bob", "id-1"), Batch(), {})->outcome, first.outcome) << "a scope of his own";
+  EXPECT_EQ(handles_->TotalCounts().created, 2);
+}
+
+TEST_F(HostedPipelineTest, OutOfPlaceCallsAreRefusedAtOnceAsForeseen) {
+  EXPECT_EQ(ReasonOf(gpt_->OptimizerStep(Caller(), {}).status()), "ACCUMULATION_EMPTY");
+  control_->Hold();
+  ASSERT_TRUE(gpt_->ForwardBackward(Caller(), Batch()).ok());
+  EXPECT_EQ(ReasonOf(gpt_->ForwardBackward(Caller("bob"), Batch()).status()), "ACCUMULATION_HELD");
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller(), Batch(), {}).status()), "ACCUMULATION_OPEN");
+  EXPECT_EQ(ReasonOf(gpt_->OptimizerStep(Caller("bob"), {}).status()), "ACCUMULATION_HELD");
+  ASSERT_TRUE(gpt_->OptimizerStep(Caller(), {}).ok());
+  EXPECT_TRUE(gpt_->ForwardBackward(Caller("bob"), Batch()).ok()) << "after the step that is queued";
+  EXPECT_EQ(ValuesOf(gpt_->TrainStep(Caller(), Batch(), {}).status())["pipeline"], "gpt");
+}
+
+TEST_F(HostedPipelineTest, WhatWasForeseenAndDidNotHappenFailsInTheHandle) {
+  control_->Hold();
+  control_->FailNext(Error(absl::StatusCode::kInternal, "BUG", "boom"));
+  const Accepted bad = *gpt_->ForwardBackward(Caller(), Batch());
+  const Accepted step = *gpt_->OptimizerStep(Caller(), {});
+  control_->Resume();
+  EXPECT_EQ(ErrorOf(*bad.outcome), "BUG");
+  EXPECT_EQ(ErrorOf(*step.outcome), "ACCUMULATION_EMPTY");
+  const Accepted next = *gpt_->TrainStep(Caller("bob"), Batch(), {});
+  EXPECT_EQ(Settled(*next.outcome, "bob").outcome->run.step, 1) << "usable afterwards";
+}
+
+TEST_F(HostedPipelineTest, AStaleTokenIsRefused) {
+  CallContext context = Caller();
+  context.expected_state = gpt_->statistics().state_token;
+  control_->Hold();
+  const Accepted first = *gpt_->TrainStep(context, Batch(), {});
+  const Accepted second = *gpt_->TrainStep(context, Batch(), {});  // the token can be judged at its turn only
+  control_->Resume();
+  const std::string token = Settled(*first.outcome).outcome->state_token;
+  EXPECT_EQ(ErrorOf(*second.outcome), "STATE_MISMATCH");
+  context.expected_state = token;
+  EXPECT_EQ(Settled(*gpt_->TrainStep(context, Batch(), {})->outcome).outcome->run.step, 2);
+}
+
+TEST_F(HostedPipelineTest, PendingInputsKeepTheirPlaceAndInferencePassesBy) {
+  const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
+  ContributionCall waits = Batch();
+  waits.inputs[0].source = HandleTensor{pending, ""};
+  const Accepted first = *gpt_->TrainStep(Caller(), std::move(waits), {});
+  const Accepted second = *gpt_->TrainStep(Caller(), Batch(), {});
+  EXPECT_EQ(ValueOf(*gpt_->Infer(Caller(), Ask(3))->outputs), 3);
+  EXPECT_EQ(handles_->Get("ann", *second.outcome)->state, HandleState::kPending);
+  ASSERT_TRUE(handles_->Release("ann", pending).ok()) << "accepted work keeps its inputs";
+  handles_->Fulfil(pending.id, NamedTensors{{"anything", at::full({2}, 1.0f)}});
+  EXPECT_EQ(Settled(*first.outcome).outcome->run.step, 1);
+  EXPECT_EQ(Settled(*second.outcome).outcome->run.step, 2);
+}
+
+TEST_F(HostedPipelineTest, AFailedInputFailsTheCallWithoutEffect) {
+  const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+  ContributionCall waits = Batch();
+  waits.inputs[0].source = HandleTensor{pending, ""};
+  const Accepted accepted = *gpt_->TrainStep(Caller(), std::move(waits), {});
+  handles_->Fail(pending.id, Error(absl::StatusCode::kDataLoss, "CHUNK_CHECKSUM", "bad"));
+  EXPECT_EQ(ErrorOf(*accepted.outcome), "CHUNK_CHECKSUM");
+  EXPECT_EQ(gpt_->pipeline().step(), 0);
+  ContributionCall foreign = Batch();
+  foreign.inputs[0].source = HandleTensor{{"gpt", RandomHandleId(handles_->epoch())}, ""};
+  const absl::Status refused = gpt_->TrainStep(Caller(), std::move(foreign), {}).status();
+  EXPECT_EQ(ReasonOf(refused), "HANDLE_NOT_FOUND");
+  EXPECT_EQ(ValuesOf(refused)["field"], "inputs[0].handle");
+}
+
+TEST_F(HostedPipelineTest, BadTensorsAreRefusedBeforeAcceptance) {
+  InferCall call;
+  call.inputs.push_back({"z", at::full({2}, 1.0f)});
+  EXPECT_EQ(ReasonOf(gpt_->Infer(Caller(), std::move(call)).status()), "TENSOR_SIGNATURE");
+  InferCall many = Ask();
+  many.micro_batches = 3;
+  EXPECT_EQ(ValuesOf(gpt_->Infer(Caller(), std::move(many)).status())["field"], "micro_batches");
+  EXPECT_EQ(handles_->TotalCounts().live(), 0);
+  EXPECT_EQ(Metrics()->rejected[RejectReason::kInvalid].value(), 2);
+}
+
+class SmallQueuesTest : public HostingFixture {
+ protected:
+  SmallQueuesTest() : HostingFixture({.train_queue_calls = 2, .infer_queue_calls = 2, .infer_in_flight = 1}) {}
+};
+
+TEST_F(SmallQueuesTest, FullQueuesRefuseAndRecover) {
+  control_->Hold();
+  std::vector<Accepted> accepted = {*gpt_->TrainStep(Caller(), Batch(), {})};
+  control_->AwaitHeld();  // it runs: the queue is empty
+  accepted.push_back(*gpt_->TrainStep(Caller(), Batch(), {}));
+  accepted.push_back(*gpt_->TrainStep(Caller(), Batch(), {}));
+  const absl::Status full = gpt_->TrainStep(Caller("ann", "retried"), Batch(), {}).status();
+  EXPECT_EQ(ReasonOf(full), "QUEUE_FULL");
+  EXPECT_EQ(ValuesOf(full)["queue"], "training");
+  EXPECT_FALSE(ValuesOf(full)["retry_after_ms"].empty());
+  EXPECT_EQ(Metrics()->queues[WorkQueue::kTrain].depth.value(), 4) << "micro-batches";
+  control_->Resume();
+  for (const Accepted& a : accepted) Settled(*a.outcome);
+  EXPECT_TRUE(gpt_->TrainStep(Caller("ann", "retried"), Batch(), {}).ok()) << "a refusal is not recorded";
+}
+
+TEST_F(SmallQueuesTest, InferenceHasItsOwnQueueAndLimitInFlight) {
+  control_->HoldInference();
+  const Accepted runs = *gpt_->Infer(Caller(), Ask());
+  control_->AwaitInferences(1);
+  ASSERT_TRUE(gpt_->Infer(Caller(), Ask()).ok());
+  ASSERT_TRUE(gpt_->Infer(Caller(), Ask()).ok());
+  EXPECT_EQ(ValuesOf(gpt_->Infer(Caller(), Ask()).status())["queue"], "inference");
+  EXPECT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
+  control_->ResumeInference();
+  EXPECT_EQ(ValueOf(*runs.outputs), 1);
+}
+
+TEST_F(HostedPipelineTest, QueuedTrainingCanBeCancelledStartedTrainingCannot) {
+  control_->Hold();
+  const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->AwaitHeld();
+  const Accepted waits = *gpt_->TrainStep(Caller(), Batch(), {});
+  EXPECT_EQ(*handles_->RequestCancel("ann", *runs.outcome), CancelEffect::kNotCancellable);
+  EXPECT_EQ(*handles_->RequestCancel("ann", *waits.outcome), CancelEffect::kCancelled);
+  EXPECT_EQ(ErrorOf(*waits.outcome), "WORK_CANCELLED");
+  control_->Resume();
+  EXPECT_EQ(Settled(*runs.outcome).outcome->run.step, 1);
+  EXPECT_EQ(Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome).outcome->run.step, 2);
+}
+
+TEST_F(HostedPipelineTest, InferenceIsCancelledAtOnceAndByItsLastRelease) {
+  control_->HoldInference();
+  const Accepted first = *gpt_->Infer(Caller(), Ask());
+  control_->AwaitInferences(1);
+  EXPECT_EQ(*handles_->RequestCancel("ann", *first.outputs), CancelEffect::kCancelling);
+  EXPECT_EQ(ErrorOf(*first.outputs), "WORK_CANCELLED");
+  control_->Hold();
+  const Accepted forward = *gpt_->Forward(Caller(), {.inputs = {X(1)}});
+  control_->AwaitHeld();
+  ASSERT_TRUE(handles_->Release("ann", *forward.outputs).ok());
+  EXPECT_EQ(handles_->Get("ann", *forward.graph)->state, HandleState::kPending) << "one of two is still wanted";
+  ASSERT_TRUE(handles_->Release("ann", *forward.graph).ok());
+  const Accepted next = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->Resume();  // the forward has stopped by its token, or does now
+  Settled(*next.outcome);
+  EXPECT_EQ(control_->graphs(), 0);
+}
+
+TEST_F(HostedPipelineTest, DeadlinesFireWhenTheySay) {
+  control_->Hold();
+  control_->HoldInference();
+  CallContext hurried = Caller();
+  hurried.work_timeout = absl::Seconds(5);
+  const Accepted runs = *gpt_->TrainStep(hurried, Batch(), {});
+  control_->AwaitHeld();
+  const Accepted waits = *gpt_->TrainStep(hurried, Batch(), {});
+  const Accepted infer = *gpt_->Infer(Caller(), Ask());  // 60 s
+  control_->AwaitInferences(1);
+  Advance(absl::Seconds(5) - absl::Nanoseconds(1));
+  EXPECT_EQ(handles_->Get("ann", *waits.outcome)->state, HandleState::kPending);
+  Advance(absl::Nanoseconds(1));
+  EXPECT_EQ(ErrorOf(*waits.outcome), "QUEUE_DEADLINE");
+  EXPECT_EQ(ErrorOf(*runs.outcome), "WORK_DEADLINE");
+  EXPECT_EQ(gpt_->pipeline().step(), 0);
+  Advance(absl::Seconds(55));
+  EXPECT_EQ(ErrorOf(*infer.outputs), "WORK_DEADLINE");
+}
+
+TEST_F(HostedPipelineTest, AGraphIsUsedOnceAndGoesStaleWithAStep) {
+  const Accepted forward = *gpt_->Forward(Caller(), {.inputs = {X(2)}});
+  EXPECT_EQ(ValueOf(*forward.outputs), 2);
+  control_->AwaitIdleReason(Pipeline::IdleReason::kWaitClient);
+  const auto back = [&](const HandleName& graph) {
+    BackwardCall call;
+    call.graph = graph;
+    call.gradients.push_back({"y", at::full({2}, 1.0f)});
+    return gpt_->Backward(Caller(), std::move(call));
+  };
+  control_->Hold();
+  const Accepted one = *back(*forward.graph);
+  const Accepted two = *back(*forward.graph);
+  control_->Resume();
+  EXPECT_EQ(Settled(*one.outcome).state, HandleState::kReady);
+  EXPECT_EQ(ErrorOf(*two.outcome), "GRAPH_CONSUMED");
+  EXPECT_EQ(ReasonOf(back(*forward.graph).status()), "GRAPH_CONSUMED") << "known at once";
+  EXPECT_EQ(control_->graphs(), 0);
+
+  const Accepted other = *gpt_->Forward(Caller(), {.inputs = {X(2)}});
+  Settled(*other.graph);
+  Settled(*gpt_->OptimizerStep(Caller(), {})->outcome);
+  EXPECT_EQ(ReasonOf(handles_->Get("ann", *other.graph)->error), "GRAPH_STALE");
+  EXPECT_EQ(control_->graphs(), 0);
+  control_->AwaitIdleReason(Pipeline::IdleReason::kNoWork);
+  EXPECT_EQ(ReasonOf(back(*one.outcome).status()), "HANDLE_KIND");
+}
+
+class FewGraphsTest : public HostingFixture {
+ protected:
+  FewGraphsTest() : HostingFixture({.open_graphs = 2}) {}
+};
+
+TEST_F(FewGraphsTest, OpenGraphsAreLimitedAndFreedByTheirLease) {
+  ASSERT_TRUE(gpt_->Forward(Caller(), {.inputs = {X(1)}}).ok());
+  const Accepted second = *gpt_->Forward(Caller(), {.inputs = {X(1)}});
+  EXPECT_EQ(ReasonOf(gpt_->Forward(Caller(), {.inputs = {X(1)}}).status()), "GRAPH_LIMIT");
+  Settled(*second.graph);
+  Advance(absl::Seconds(61));
+  EXPECT_EQ(control_->graphs(), 0);
+  control_->AwaitIdleReason(Pipeline::IdleReason::kNoWork);
+  EXPECT_TRUE(gpt_->Forward(Caller(), {.inputs = {X(1)}}).ok());
+}
+
+TEST_F(HostedPipelineTest, SavesAndRestoresInOrder) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);  // w = 1 - 1 = 0
+  const absl::StatusOr<StateAnswer> saved = Save("", "save-1");
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->checkpoint.id, "step-1");
+  EXPECT_EQ(Save("", "save-1")->checkpoint.digest, saved->checkpoint.digest) << "a retry";
+  EXPECT_EQ(ReasonOf(Save("step-1").status()), "CHECKPOINT_EXISTS");
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);  // w = -1
+  EXPECT_EQ(ValueOf(*gpt_->Infer(Caller(), Ask(1))->outputs), -1);
+  Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
+  EXPECT_EQ(ReasonOf(Restore("step-1").status()), "ACCUMULATION_OPEN");
+  const absl::StatusOr<StateAnswer> restored = Restore("step-1", /*force=*/true);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ(restored->step, 1);
+  EXPECT_FALSE(gpt_->statistics().accumulating);
+  EXPECT_EQ(gpt_->statistics().state_token, restored->state_token);
+  EXPECT_EQ(ValueOf(*gpt_->Infer(Caller(), Ask(1))->outputs), 0);
+  EXPECT_EQ(ReasonOf(Restore("none").status()), "CHECKPOINT_NOT_FOUND");
+  EXPECT_EQ(gpt_->ListCheckpoints().size(), 1);
+}
+
+TEST_F(HostedPipelineTest, AFailedSaveHasNoEffectAndMayBeTriedAgain) {
+  files_.SetFreeBytes(10);
+  EXPECT_EQ(ReasonOf(Save("a", "id").status()), "STORAGE_FULL");
+  files_.SetFreeBytes(-1);
+  EXPECT_TRUE(Save("a", "id").ok());
+  EXPECT_EQ(Metrics()->checkpoint_failures[CheckpointOperation::kSave].value(), 1);
+}
+
+TEST_F(HostedPipelineTest, ReadsParametersBetweenCallsOfOneStep) {
+  const auto read = [&](std::vector<std::string> names, bool optimizer) {
+    absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> answer;
+    absl::Notification done;
+    gpt_->ReadParameters(std::move(names), optimizer, [&](auto snapshot) {
+      answer = std::move(snapshot);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  };
+  EXPECT_EQ((*read({}, false))->tensors.size(), 1);
+  EXPECT_EQ((*read({}, true))->tensors.size(), 2);
+  EXPECT_EQ((*read({"scale.weight"}, false))->tensors[0].name, "scale.weight");
+  const absl::Status unknown = read({"scale.wait"}, false).status();
+  EXPECT_EQ(ReasonOf(unknown), "PARAMETER_NOT_FOUND");
+  EXPECT_EQ(ValuesOf(unknown)["value"], "scale.wait");
+}
+
+TEST_F(HostedPipelineTest, DrainFinishesWhatWasAcceptedAndRefusesTheRest) {
+  control_->Hold();
+  const Accepted first = *gpt_->TrainStep(Caller(), Batch(), {});
+  const Accepted second = *gpt_->TrainStep(Caller("ann", "id"), Batch(), {});
+  absl::Notification drained;
+  gpt_->Drain(/*force=*/false, [&] { drained.Notify(); });
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller(), Batch(), {}).status()), "DRAINING");
+  EXPECT_EQ(ReasonOf(gpt_->Infer(Caller(), Ask()).status()), "DRAINING");
+  EXPECT_EQ(gpt_->TrainStep(Caller("ann", "id"), Batch(), {})->outcome, second.outcome) << "a retry is still answered";
+  EXPECT_FALSE(drained.HasBeenNotified());
+  control_->Resume();
+  drained.WaitForNotification();
+  EXPECT_EQ(handles_->Get("ann", *second.outcome)->outcome->run.step, 2) << "settled before drained";
+}
+
+TEST_F(HostedPipelineTest, CountsWhatRan) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  control_->FailNext(Error(absl::StatusCode::kInternal, "BUG", "boom"));
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  Settled(*gpt_->Infer(Caller(), Ask())->outputs);
+  const auto metrics = Metrics();
+  EXPECT_EQ(metrics->batches_started[BatchMode::kTrain].value(), 2);
+  EXPECT_EQ(metrics->batches[BatchMode::kTrain][BatchOutcome::kOk].value(), 1);
+  EXPECT_EQ(metrics->batches[BatchMode::kTrain][BatchOutcome::kFailed].value(), 1);
+  EXPECT_EQ(metrics->batches[BatchMode::kInfer][BatchOutcome::kOk].value(), 1);
+  EXPECT_EQ(metrics->samples[BatchMode::kTrain].value(), 2);
+  EXPECT_EQ(metrics->step_number.value(), 1);
+  EXPECT_EQ(metrics->queues[WorkQueue::kTrain].wait.Snapshot().count(), 2);
+  EXPECT_EQ(metrics->queues[WorkQueue::kTrain].depth.value(), 0);
+  EXPECT_EQ(gpt_->statistics().samples_trained, 2);
+}
+
+}  // namespace
+}  // namespace penstock::testing

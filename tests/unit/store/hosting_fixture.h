@@ -1,0 +1,163 @@
+#pragma once
+
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "absl/synchronization/notification.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/observe/metrics_registry.h"
+#include "engine/store/pipeline_table.h"
+#include "engine/store/timer_queue.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/fake_pipeline.h"
+#include "tests/support/faulty_file_system.h"
+#include "tests/unit/store/temporary_folder.h"
+
+namespace penstock::testing {
+
+// A table with fake pipelines, and one called "gpt" that is ready.
+class HostingFixture : public ::testing::Test {
+ protected:
+  explicit HostingFixture(HostedPipeline::Options hosting = {}, int max_pipelines = 3) {
+    handles_ = std::make_unique<HandleStore>(HandleStore::Options{}, &clock_, &timers_);
+    PipelineTable::Options options;
+    options.factory.create = [this](const PipelineSpec& spec,
+                                    Pipeline::Options engine) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
+      if (spec.model.name == "broken") return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", "broken");
+      if (before_create_ != nullptr) before_create_();
+      auto pipeline = std::make_unique<FakePipeline>(control_);
+      if (engine.metrics) engine.metrics(pipeline->plan());
+      return pipeline;
+    };
+    options.factory.plan = [](const PipelineSpec&, const Pipeline::Options&) -> absl::StatusOr<Plan> {
+      Plan plan;
+      plan.predicted_bubble = 0.25;
+      return plan;
+    };
+    options.handles = handles_.get();
+    options.timers = &timers_;
+    options.files = &files_;
+    options.clock = &clock_;
+    options.metrics = &registry_;
+    options.state_dir = temporary_.path();
+    options.max_pipelines = max_pipelines;
+    options.hosting = hosting;
+    table_ = std::make_unique<PipelineTable>(options);
+  }
+  ~HostingFixture() override {
+    control_->Resume();
+    control_->ResumeInference();
+    gpt_.reset();
+    table_.reset();
+    handles_.reset();
+  }
+
+  void SetUp() override {
+    ASSERT_TRUE(Create("gpt").ok());
+    gpt_ = *table_->Find("gpt");
+  }
+
+  absl::StatusOr<PipelineEntry> Create(const std::string& name, const std::string& model = "fake",
+                                       const std::string& request_id = "") {
+    PipelineSpec spec;
+    spec.model.name = model;
+    absl::StatusOr<PipelineEntry> answer;
+    absl::Notification done;
+    table_->Create({.caller = "ann", .request_id = request_id, .payload_digest = name}, name, spec, "digest",
+                   [&](absl::StatusOr<PipelineEntry> entry) {
+                     answer = std::move(entry);
+                     done.Notify();
+                   });
+    done.WaitForNotification();
+    return answer;
+  }
+  absl::Status Delete(const std::string& name, bool force = false, bool purge = false) {
+    absl::Status answer;
+    absl::Notification done;
+    table_->Delete({.caller = "ann"}, name, force, purge, [&](absl::Status status) {
+      answer = std::move(status);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  }
+
+  static CallContext Caller(const std::string& caller = "ann", const std::string& request_id = "",
+                            const std::string& digest = "d") {
+    CallContext context;
+    context.caller = caller;
+    context.request_id = request_id;
+    context.payload_digest = digest;
+    return context;
+  }
+  static InputSource X(float value, int64_t rows = 2) { return {"x", at::full({rows}, value)}; }
+  static ContributionCall Batch(float value = 1) {
+    ContributionCall call;
+    call.inputs.push_back(X(value));
+    call.target = {"target", at::full({2}, 0.0f)};
+    return call;
+  }
+  static InferCall Ask(float value = 1) {
+    InferCall call;
+    call.inputs.push_back(X(value));
+    return call;
+  }
+
+  // Waits until a handle has settled, and tells how.
+  HandleInfo Settled(const HandleName& name, const std::string& caller = "ann") {
+    HandleInfo info;
+    absl::Notification done;
+    handles_->OnSettled(caller, {name}, HandleStore::WaitMode::kAll, std::numeric_limits<int64_t>::max(),
+                        [&](std::vector<HandleStore::HandleAnswer> answers) {
+                          EXPECT_TRUE(answers[0].ok()) << answers[0].status();
+                          if (answers[0].ok()) info = *answers[0];
+                          done.Notify();
+                        });
+    done.WaitForNotification();
+    return info;
+  }
+  std::string ErrorOf(const HandleName& name) { return ReasonOf(Settled(name).error); }
+  float ValueOf(const HandleName& name) {
+    EXPECT_EQ(Settled(name).state, HandleState::kReady);
+    return (*handles_->Pin("ann", name)->tensors())[0].tensor[0].item<float>();
+  }
+  absl::StatusOr<StateAnswer> Save(const std::string& id, const std::string& request_id = "") {
+    return Wait([&](auto done) { gpt_->SaveCheckpoint(Caller("ann", request_id), id, done); });
+  }
+  absl::StatusOr<StateAnswer> Restore(const std::string& id, bool force = false) {
+    return Wait([&](auto done) { gpt_->RestoreCheckpoint(Caller(), id, force, done); });
+  }
+  static absl::StatusOr<StateAnswer> Wait(const std::function<void(HostedPipeline::StateCallback)>& call) {
+    absl::StatusOr<StateAnswer> answer;
+    absl::Notification done;
+    call([&](absl::StatusOr<StateAnswer> a) {
+      answer = std::move(a);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  }
+  void Advance(absl::Duration time) {
+    clock_.Advance(time);
+    timers_.SettleForTest();
+  }
+  std::shared_ptr<PipelineMetrics> Metrics() { return registry_.Find("gpt"); }
+
+  TemporaryFolder temporary_;
+  FakeClock clock_;
+  FaultyFileSystem files_{RealFileSystem()};
+  MetricsRegistry registry_{&clock_};
+  TimerQueue timers_{&clock_};
+  std::function<void()> before_create_;
+  const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
+  std::unique_ptr<HandleStore> handles_;
+  std::unique_ptr<PipelineTable> table_;
+  std::shared_ptr<HostedPipeline> gpt_;
+};
+
+}  // namespace penstock::testing

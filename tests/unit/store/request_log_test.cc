@@ -1,0 +1,51 @@
+#include "engine/store/request_log.h"
+
+#include <gmock/gmock.h>
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kMinute = int64_t{60} * 1'000'000'000;
+
+RequestKey Key(const std::string& id) { return {"ann", "TrainStep", id}; }
+
+TEST(RequestLogTest, ARetryGetsTheFirstAnswerAndAnotherPayloadIsRefused) {
+  RequestLog<int> log({});
+  EXPECT_FALSE(log.Find(Key("1"), "a", 0)->has_value());
+  log.Record(Key("1"), "a", 11, 0);
+  EXPECT_EQ(**log.Find(Key("1"), "a", 1), 11);
+  EXPECT_EQ(ReasonOf(log.Find(Key("1"), "b", 1).status()), "REQUEST_ID_REUSED");
+  EXPECT_FALSE(log.Find({"bob", "TrainStep", "1"}, "b", 1)->has_value());
+  EXPECT_FALSE(log.Find({"ann", "Infer", "1"}, "b", 1)->has_value());
+}
+
+TEST(RequestLogTest, ForgetsAfterADayOrWhenManyAreNewerButNotWithinTenMinutes) {
+  RequestLog<int> log({.entries = 2});
+  for (int i = 0; i < 3; ++i) log.Record(Key(std::to_string(i)), "a", i, 0);
+  EXPECT_EQ(log.size(), 3) << "too young to go";
+  EXPECT_TRUE(log.Find(Key("0"), "a", 10 * kMinute - 1)->has_value());
+  EXPECT_FALSE(log.Find(Key("0"), "a", 10 * kMinute)->has_value());
+  EXPECT_TRUE(log.Find(Key("1"), "a", 24 * 60 * kMinute - 1)->has_value());
+  EXPECT_FALSE(log.Find(Key("1"), "a", 24 * 60 * kMinute)->has_value());
+}
+
+TEST(RequestLogTest, RefusesNewIdsWhenFull) {
+  RequestLog<int> log({.entries = 1, .most_entries = 2});
+  log.Record(Key("0"), "a", 0, 0);
+  log.Record(Key("1"), "a", 1, 0);
+  EXPECT_EQ(ReasonOf(log.Find(Key("2"), "a", 0).status()), "REQUEST_LOG_FULL");
+  EXPECT_TRUE(log.Find(Key("1"), "a", 0)->has_value());
+  EXPECT_TRUE(log.Find(Key(""), "a", 0).ok()) << "a call without an id needs no place";
+}
+
+TEST(RequestLogTest, AnErasedKeyMayBeUsedAgain) {
+  RequestLog<int> log({});
+  log.Record(Key("0"), "a", 0, 0);
+  log.Erase(Key("0"));
+  EXPECT_FALSE(log.Find(Key("0"), "a", 0)->has_value());
+  log.Record(Key("0"), "a", 5, kMinute);
+  EXPECT_EQ(**log.Find(Key("0"), "a", 24 * 60 * kMinute), 5) << "its age counts from the second recording";
+}
+
+}  // namespace
+}  // namespace penstock
