@@ -85,6 +85,29 @@ TEST_F(HandleStoreTest, TheLeaseEndsOnItsNanosecond) {
   EXPECT_EQ(store_->TotalCounts().bytes, 0);
 }
 
+TEST_F(HandleStoreTest, ALateTimerDoesNotProlongALease) {
+  const HandleName name = Ready();
+  absl::Notification blocked;
+  absl::Notification go;
+  timers_->Add(clock_.NowNanos(), [&] {
+    blocked.Notify();
+    go.WaitForNotification();
+  });
+  blocked.WaitForNotification();
+  clock_.Advance(absl::Seconds(60));
+  EXPECT_EQ(ReasonOf(store_->Renew("ann", name, absl::ZeroDuration()).status()), "HANDLE_EXPIRED");
+  EXPECT_TRUE(store_->List("ann", "", 0, 10).handles.empty());
+  go.Notify();
+}
+
+TEST_F(HandleStoreTest, AHandleMayBeFetchedAgainAndAgain) {
+  const HandleName name = Ready();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(store_->Pin("ann", name)->tensors().ok());
+    EXPECT_EQ(store_->Get("ann", name)->bytes, 16);
+  }
+}
+
 TEST_F(HandleStoreTest, TheLeaseStartsAtSettlingAndPendingNeverExpires) {
   const HandleName name = Reserve();
   Advance(absl::Hours(5));

@@ -107,7 +107,9 @@ TEST_F(CheckpointTest, AnyDamageIsFoundAndNamedAndTheOthersStillLoad) {
 TEST_F(CheckpointTest, AFullDiskIsToldAndLeavesNoDebris) {
   const auto folder = Open();
   ASSERT_TRUE(folder->Save("first", 1, "d", State(1)).ok());
-  for (const int64_t room : {0, 7, 100, 600}) {
+  const auto whole = static_cast<int64_t>(ReadFile(Folder() + "/first/state.safetensors").size() +
+                                          ReadFile(Folder() + "/first/manifest.json").size());
+  for (const int64_t room : {int64_t{0}, int64_t{7}, int64_t{100}, whole / 2, whole - 1}) {
     files_.SetFreeBytes(room);
     const absl::Status status = folder->Save("second", 2, "d", State(2)).status();
     EXPECT_EQ(ReasonOf(status), "STORAGE_FULL") << room;
