@@ -61,8 +61,14 @@ def start_daemon(tmp_path: pathlib.Path) -> Iterator[StartDaemon]:
 
 @pytest.fixture
 def client(daemon: Daemon) -> Iterator[penstock.Client]:
+    """Its pipelines are deleted at the end of the test."""
     with penstock.Client(daemon.address) as connected:
+        before = {pipeline.name for pipeline in connected.list_pipelines()}
         yield connected
+        if daemon.alive():
+            for pipeline in connected.list_pipelines():
+                if pipeline.name not in before:
+                    pipeline.delete(force=True)
 
 
 @pytest.fixture(autouse=True)
