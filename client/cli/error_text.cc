@@ -69,6 +69,8 @@ std::string ErrorText(std::string_view command, const absl::Status& status, std:
   std::map<std::string, std::string> values = ValuesOf(status);
   const std::string request_id = values["request_id"];
   values.erase("request_id");
+  // The only fault is the message itself.
+  if (!values.contains("violations[1]")) values.erase("violations[0]");
   std::string text = "penstock: " + std::string(command) + " failed: ";
   if (IsTransportFailure(status)) {
     text += "no daemon answers at " + std::string(server) + "\n  why: " + absl::StatusCodeToString(status.code()) +

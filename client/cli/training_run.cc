@@ -37,9 +37,10 @@ absl::Status TrainingRun::Run(const OnStep& on_step) {
 absl::Status TrainingRun::Submit(int64_t number) {
   const TextWindows::Batch batch = windows_.BatchOf(options_.first_window + number, options_.rows);
   v1::TrainStepRequest request;
-  request.set_pipeline(options_.pipeline);
-  SetInput(options_.input_name, batch.inputs, request.add_inputs());
-  SetInput(options_.target_name, batch.targets, request.mutable_target());
+  request.set_pipeline(options_.model.pipeline);
+  SetInput(options_.model.input, batch.inputs, request.add_inputs());
+  SetInput(options_.model.target, batch.targets, request.mutable_target());
+  if (!options_.model.loss.empty()) request.mutable_loss()->set_name(options_.model.loss);
   request.mutable_reply()->mutable_lease()->set_seconds(kOutcomeLeaseSeconds);
   PENSTOCK_ASSIGN_OR_RETURN(const v1::TrainStepResponse response, client_.TrainStep(std::move(request)));
   open_.push_back(response.outcome().handle().name());

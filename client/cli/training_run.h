@@ -9,15 +9,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/cli/byte_model.h"
 #include "client/cli/text_windows.h"
 #include "client/lib/pipeline_client.h"
 
 namespace penstock {
 
 struct TrainingOptions {
-  std::string pipeline;    // pipelines/{pipeline}
-  std::string input_name;  // of the signature
-  std::string target_name;
+  ByteModel model;
   int64_t steps = 0;
   int64_t rows = 0;          // of each step
   int64_t first_window = 0;  // batches are drawn from here on: the pipeline's step

@@ -1,5 +1,6 @@
 // penstock health
 
+#include <algorithm>
 #include <memory>
 
 #include "absl/synchronization/mutex.h"
@@ -37,7 +38,8 @@ absl::Status Check(const HealthOptions& options, Session& session) {
   absl::Status status = Ask(*client, options.service);
   const bool never = false;
   absl::Mutex mutex;
-  while (status.code() == absl::StatusCode::kUnavailable && clock->NowNanos() < end && !session.cancelled()) {
+  const auto may_change = [&] { return status.code() == absl::StatusCode::kUnavailable || IsTransportFailure(status); };
+  while (may_change() && clock->NowNanos() < end && !session.cancelled()) {
     {
       absl::MutexLock lock(&mutex);
       clock->AwaitUntil(&mutex, absl::Condition(&never),

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/byte_model.h"
 #include "client/cli/command_table.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/safetensors_file.h"
@@ -25,6 +26,7 @@ struct InferOptions {
   int bytes = 100;
   double temperature = 0;
   uint64_t seed = 1;
+  int64_t sequence = 0;  // 0: the longest that the pipeline takes
   std::string input;
   std::string to;
 };
@@ -70,15 +72,15 @@ class Releaser {
   std::vector<std::string> names_;
 };
 
-// The scores of the byte after `window`.
-absl::StatusOr<int> NextByte(const v1::Pipeline& pipeline, std::string_view window, const InferOptions& options,
+// The byte after `window`.
+absl::StatusOr<int> NextByte(const ByteModel& model, std::string_view window, const InferOptions& options,
                              PipelineClient& client, Releaser& releaser, std::mt19937_64& random) {
   v1::InferRequest request;
-  request.set_pipeline(pipeline.name());
+  request.set_pipeline(model.pipeline);
   v1::Input* input = request.add_inputs();
-  input->set_name(pipeline.signature().inputs(0).name());
+  input->set_name(model.input);
   *input->mutable_tensor() = BytesAsTensor(input->name(), window).ToMessage();
-  request.add_outputs(pipeline.signature().outputs(0).name());
+  request.add_outputs(model.output);
   request.set_micro_batches(1);
   AskForAnswer(&request);
   PENSTOCK_ASSIGN_OR_RETURN(const v1::InferResponse response, client.Infer(std::move(request)));
@@ -98,13 +100,7 @@ absl::StatusOr<int> NextByte(const v1::Pipeline& pipeline, std::string_view wind
 absl::Status Continue(const InferOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
-  const v1::ModelSignature& signature = pipeline.signature();
-  if (signature.inputs_size() != 1 || signature.inputs(0).type() != v1::DATA_TYPE_INT64 ||
-      signature.inputs(0).shape_size() != 2 || signature.outputs_size() < 1) {
-    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
-                 "--prompt feeds bytes: the pipeline must take one INT64 input [rows, sequence]; use --input");
-  }
-  const int64_t sequence = signature.inputs(0).shape(1) > 0 ? signature.inputs(0).shape(1) : 1024;
+  PENSTOCK_ASSIGN_OR_RETURN(const ByteModel model, AsByteModel(pipeline, options.sequence));
 
   Releaser releaser(session, *client);
   std::mt19937_64 random(options.seed);
@@ -120,8 +116,8 @@ absl::Status Continue(const InferOptions& options, Session& session) {
   std::string text = options.prompt;
   emit(text);
   for (int i = 0; i < options.bytes; ++i) {
-    const size_t length = std::min<size_t>(text.size(), static_cast<size_t>(sequence));
-    PENSTOCK_ASSIGN_OR_RETURN(const int byte, NextByte(pipeline, std::string_view(text).substr(text.size() - length),
+    const size_t length = std::min<size_t>(text.size(), static_cast<size_t>(model.sequence));
+    PENSTOCK_ASSIGN_OR_RETURN(const int byte, NextByte(model, std::string_view(text).substr(text.size() - length),
                                                        options, *client, releaser, random));
     text += static_cast<char>(byte);
     emit(std::string_view(text).substr(text.size() - 1));
@@ -185,6 +181,9 @@ void AddInferCommand(CommandTable& table) {
       ->type_name("T")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the draws")->type_name("N")->capture_default_str();
+  command->add_option("--sequence", options->sequence, "How many of the last bytes the model sees; unset: all it takes")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
   command->add_option("--input", options->input, "Tensors named as the pipeline's inputs, safetensors; - is stdin")
       ->type_name("FILE")
       ->excludes(prompt);

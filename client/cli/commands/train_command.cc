@@ -5,15 +5,14 @@
 #include <numeric>
 
 #include "absl/strings/str_format.h"
+#include "client/cli/byte_model.h"
 #include "client/cli/command_table.h"
-#include "client/cli/exit_code.h"
 #include "client/cli/pipeline_text.h"
 #include "client/cli/progress.h"
 #include "client/cli/text_windows.h"
 #include "client/cli/training_report.h"
 #include "client/cli/training_run.h"
 #include "engine/base/clock.h"
-#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -39,23 +38,6 @@ absl::StatusOr<std::string> ReadTexts(const std::vector<std::string>& paths, Ses
     text += part;
   }
   return text;
-}
-
-// What the pipeline takes must be bytes by position: one INT64 input and target of [-1, sequence].
-absl::StatusOr<int64_t> CheckSignature(const v1::ModelSignature& signature, int64_t wanted) {
-  const bool fits = signature.inputs_size() == 1 && signature.targets_size() == 1 &&
-                    signature.inputs(0).type() == v1::DATA_TYPE_INT64 && signature.inputs(0).shape_size() == 2;
-  if (!fits) {
-    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
-                 "train feeds bytes: the pipeline must take one INT64 input [rows, sequence] and one target");
-  }
-  const int64_t longest = signature.inputs(0).shape(1);
-  if (wanted > 0 && longest > 0 && wanted > longest) {
-    return UsageError("--sequence", absl::StrFormat("must be at most %d, got %d", longest, wanted));
-  }
-  if (wanted > 0) return wanted;
-  if (longest > 0) return longest;
-  return UsageError("--sequence", "needed: the pipeline takes any length");
 }
 
 // Follows the steps: losses for the report, speed and bubble of the last few for the progress line.
@@ -111,20 +93,16 @@ absl::Status Train(const TrainOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(std::string text, ReadTexts(options.texts, session));
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client(kPatience));
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
-  PENSTOCK_ASSIGN_OR_RETURN(const int64_t sequence, CheckSignature(pipeline.signature(), options.sequence));
-  PENSTOCK_ASSIGN_OR_RETURN(const TextWindows windows, TextWindows::Create(std::move(text), sequence, options.seed));
+  PENSTOCK_ASSIGN_OR_RETURN(const ByteModel model, AsByteModel(pipeline, options.sequence));
+  PENSTOCK_ASSIGN_OR_RETURN(const TextWindows windows,
+                            TextWindows::Create(std::move(text), model.sequence, options.seed));
   PENSTOCK_ASSIGN_OR_RETURN(const v1::ServerInfo server, client->GetServerInfo());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::PipelineStatistics before, client->Statistics(pipeline.name()));
 
   Progress progress(session.err(), session.err_is_terminal() && !session.options().no_color, options.steps);
   StepFollower follower(options, before.ideal_bubble(), session.clock(), &progress);
   TrainingRun run(*client, windows,
-                  {.pipeline = pipeline.name(),
-                   .input_name = pipeline.signature().inputs(0).name(),
-                   .target_name = pipeline.signature().targets(0).name(),
-                   .steps = options.steps,
-                   .rows = options.batch,
-                   .first_window = pipeline.step()});
+                  {.model = model, .steps = options.steps, .rows = options.batch, .first_window = pipeline.step()});
   const absl::Status status =
       run.Run([&](int64_t number, const v1::Outcome& outcome) { follower.OnStep(number, outcome); });
   progress.Close();

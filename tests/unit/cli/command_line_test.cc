@@ -265,6 +265,18 @@ TEST_F(CommandLineTest, TrainGoesOnAfterAnInterruption) {
   EXPECT_EQ(ids[0], ids[1]);
 }
 
+TEST_F(CommandLineTest, TrainBringsALossWhereThePipelineHasNone) {
+  daemon_.SetFlexible();
+  const std::string text = TemporaryFile("text.txt", std::string(500, 'a'));
+  EXPECT_EQ(Run("train gpt --text " + text + " --steps 1 --batch 2"), 0) << err_;
+  const v1::TrainStepRequest step = daemon_.LastTrainStep();
+  EXPECT_EQ(step.loss().name(), "cross_entropy");
+  EXPECT_EQ(step.target().name(), "target");
+  EXPECT_THAT(step.inputs(0).tensor().header().shape(), ElementsAre(2, 16));
+  EXPECT_EQ(Run("train gpt --text " + text + " --steps 1 --sequence 17"), 2);
+  EXPECT_THAT(err_, HasSubstr("--sequence: must be at most 16, got 17"));
+}
+
 TEST_F(CommandLineTest, TrainReleasesWhatItHeldWhenItFails) {
   daemon_.Fail("TrainStep", grpc::Status::OK);
   daemon_.Fail("TrainStep", RichStatus(grpc::StatusCode::INTERNAL, "BUG", "stage 1 failed", {{"stage", "1"}}));
@@ -331,6 +343,7 @@ TEST_F(CommandLineTest, HealthWaitsUntilReady) {
   EXPECT_EQ(Run("health"), 4);
   daemon_.SetReady(false);
   daemon_.Fail("Check", grpc::Status(grpc::StatusCode::UNAVAILABLE, "connection refused"));
+  daemon_.Fail("Check", grpc::Status(grpc::StatusCode::CANCELLED, "CANCELLED"));
   EXPECT_EQ(Run("health --wait 60"), 0) << err_;
   EXPECT_EQ(Run("health nonsense"), 1);
 }

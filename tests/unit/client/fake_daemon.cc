@@ -543,6 +543,11 @@ v1::Pipeline FakeDaemon::PipelineLocked() const {
   SetSignature("logits", v1::DATA_TYPE_FP32, {-1, kSequence, 256}, pipeline.mutable_signature()->add_outputs());
   SetSignature("targets", v1::DATA_TYPE_INT64, {-1, kSequence}, pipeline.mutable_signature()->add_targets());
   pipeline.set_parameters(6'412'544);
+  if (flexible_) {
+    (*pipeline.mutable_spec()->mutable_model()->mutable_options())["sequence"].set_int_value(kSequence);
+    pipeline.mutable_signature()->mutable_inputs(0)->set_shape(1, -1);
+    pipeline.mutable_signature()->clear_targets();
+  }
   return pipeline;
 }
 
@@ -574,6 +579,11 @@ void FakeDaemon::SetFaults(const StreamFaults& faults) {
 void FakeDaemon::SetReady(bool ready) {
   absl::MutexLock lock(&mu_);
   ready_ = ready;
+}
+
+void FakeDaemon::SetFlexible() {
+  absl::MutexLock lock(&mu_);
+  flexible_ = true;
 }
 
 std::vector<std::string> FakeDaemon::RequestIds(const std::string& method) const {

@@ -52,6 +52,8 @@ class FakeDaemon {
   void PushBack(const std::string& milliseconds) ABSL_LOCKS_EXCLUDED(mu_);
   void SetFaults(const StreamFaults& faults) ABSL_LOCKS_EXCLUDED(mu_);
   void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(mu_);
+  // From now on the pipeline has no loss of its own and takes rows of any length, up to its model's option.
+  void SetFlexible() ABSL_LOCKS_EXCLUDED(mu_);
 
   // What was seen, in order: request_ids per method ("" where a call has none), and callers.
   std::vector<std::string> RequestIds(const std::string& method) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -92,6 +94,7 @@ class FakeDaemon {
   std::string pushback_ ABSL_GUARDED_BY(mu_);
   StreamFaults faults_ ABSL_GUARDED_BY(mu_);
   bool ready_ ABSL_GUARDED_BY(mu_) = true;
+  bool flexible_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, std::vector<std::string>> request_ids_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> callers_ ABSL_GUARDED_BY(mu_);
   v1::TrainStepRequest last_train_step_ ABSL_GUARDED_BY(mu_);

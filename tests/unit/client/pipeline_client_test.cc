@@ -107,6 +107,8 @@ TEST_F(PipelineClientTest, NobodyAnsweringIsATransportFailure) {
   daemon_.Fail("GetServerInfo", grpc::Status(grpc::StatusCode::UNKNOWN, "Stream removed"));
   EXPECT_TRUE(client_->GetServerInfo().ok());
   EXPECT_TRUE(IsTransportFailure(absl::UnavailableError("connection refused")));
+  EXPECT_TRUE(IsTransportFailure(absl::CancelledError("CANCELLED")));
+  EXPECT_FALSE(IsTransportFailure(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "asked for")));
   EXPECT_FALSE(IsTransportFailure(Error(absl::StatusCode::kUnavailable, "DRAINING", "later")));
 }
 
