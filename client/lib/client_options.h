@@ -19,7 +19,7 @@ class Clock;
 // Options of PipelineClient.
 struct ClientOptions {
   std::string address = "127.0.0.1:8470";  // HOST:PORT, or unix:PATH
-  std::string caller = {};                      // sent as `penstock-caller`; empty: the server says `local`
+  std::string caller = {};                 // sent as `penstock-caller`; empty: the server says `local`
 
   // Of one call with all of its attempts; the time that a call asks the server to wait is added.
   absl::Duration call_deadline = absl::Seconds(60);
@@ -30,7 +30,7 @@ struct ClientOptions {
 
   // Usually only tests set these.
   std::shared_ptr<grpc::Channel> channel = {};  // instead of connecting to `address`
-  Clock* clock = nullptr;                  // null: the machine's
+  Clock* clock = nullptr;                       // null: the machine's
 };
 
 }  // namespace penstock

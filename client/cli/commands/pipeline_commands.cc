@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "client/cli/byte_model.h"
 #include "client/cli/command_table.h"
 #include "client/cli/pipeline_spec_options.h"
 #include "client/cli/pipeline_text.h"
@@ -30,8 +31,14 @@ absl::Status Create(const CreateOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->CreatePipeline(request));
   session.Print(PipelineDocument(pipeline));
   const std::string name = ShortName(options.name);
-  session.Say(options.dry_run ? "nothing was created; next: penstock pipeline create " + name + " ..."
-                              : "created " + pipeline.name() + "; next: penstock train " + name + " --text FILE");
+  if (options.dry_run) {
+    session.Say("nothing was created; next: penstock pipeline create " + name + " ...");
+    return absl::OkStatus();
+  }
+  const bool takes_text = AsByteModel(pipeline, 0).ok();
+  session.Say(
+      "created " + pipeline.name() + "; next: " +
+      (takes_text ? "penstock train " + name + " --text FILE" : "penstock infer " + name + " --input FILE --to FILE"));
   return absl::OkStatus();
 }
 
