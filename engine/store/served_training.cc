@@ -192,6 +192,9 @@ void ServedPipeline::SettleExecuted(const WorkPointer& work, Executed executed, 
   if (accepted.outputs.has_value()) options_.handles->Fulfil(accepted.outputs->id, std::move(executed.run.outputs));
   executed.run.outputs.clear();
   if (accepted.graph.has_value()) options_.handles->Fulfil(accepted.graph->id, std::move(executed.graph));
+  if (work->method == WorkMethod::kSaveCheckpoint && options_.metrics != nullptr) {
+    options_.metrics->checkpoint_bytes.Set(static_cast<double>(executed.checkpoint->bytes));
+  }
   if (work->join != nullptr) {
     AnswerState(work, StateAnswer{*executed.checkpoint, executed.run.step, token, accepted.sequence});
   }

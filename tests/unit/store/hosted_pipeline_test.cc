@@ -248,6 +248,7 @@ TEST_F(HostedPipelineTest, SavesAndRestoresInOrder) {
   const absl::StatusOr<StateAnswer> saved = Save("", "save-1");
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_EQ(saved->checkpoint.id, "step-1");
+  EXPECT_EQ(Metrics()->checkpoint_bytes.value(), static_cast<double>(saved->checkpoint.bytes));
   EXPECT_EQ(Save("", "save-1")->checkpoint.digest, saved->checkpoint.digest) << "a retry";
   EXPECT_EQ(ReasonOf(Save("step-1").status()), "CHECKPOINT_EXISTS");
   Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);  // w = -1
