@@ -150,7 +150,7 @@ if [[ -n $json ]]; then train+=(--json "$json"); fi
 client "${train[@]}" >"$folder/report.txt"  # progress goes to stderr
 
 say "Continue a prompt"
-client infer gpt --prompt "$prompt" --bytes 120
+client infer gpt --prompt "$prompt" --bytes 120 --temperature 0.7
 
 say "Report"
 cat "$folder/report.txt"
