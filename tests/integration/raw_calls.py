@@ -80,6 +80,8 @@ def tensor(array: np.ndarray = ROWS, **changes: Any) -> tensor_pb2.Tensor:
     for field, value in changes.items():
         if field == "data":
             message.data = value
+        elif field == "header_name":
+            message.header.name = value
         elif field == "shape":
             message.header.shape[:] = value
         else:

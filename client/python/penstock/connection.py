@@ -50,11 +50,13 @@ class Connection:
         self._metadata: tuple[tuple[str, str], ...] = (("penstock-caller", caller),) if caller else ()
         self._data = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._control = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._closed = False
         self._lock = threading.Lock()
         self._calls: dict[tuple[str, str], Any] = {}
 
     def close(self) -> None:
         """Ends all calls that are under way. Work that the daemon has accepted goes on."""
+        self._closed = True
         self._data.close()
         self._control.close()
 
@@ -88,7 +90,7 @@ class Connection:
         return _answers(call)
 
     def retry(self, attempt: Callable[[], Answer]) -> Answer:
-        """Repeats ``attempt`` while it fails with UNAVAILABLE, at growing intervals or when the daemon said."""
+        """Repeats ``attempt`` while the daemon can't be reached, at growing intervals or when the daemon said."""
         give_up = time.monotonic() + self.retry_for
         pause = 0.05
         while True:
@@ -98,7 +100,7 @@ class Connection:
                 error = PenstockError.from_call(raised)
             except PenstockError as raised:
                 error = raised
-            if error.code != grpc.StatusCode.UNAVAILABLE:
+            if self._closed or not _passes(error):
                 raise error
             wait = error.retry_delay if error.retry_delay is not None else pause * random.uniform(0.5, 1.0)
             if time.monotonic() + wait > give_up:
@@ -114,6 +116,13 @@ class Connection:
                     f"/penstock.v1.{method}", request_serializer=_serialize, response_deserializer=answer.FromString
                 )
             return self._calls[kind, method]
+
+
+def _passes(error: PenstockError) -> bool:
+    """Whether asking again under the same request id may help. A daemon that closes its listener cancels the calls that
+    it has not picked up; the work of a call is cancelled with a reason."""
+    bare_cancel = error.code == grpc.StatusCode.CANCELLED and not error.reason
+    return error.code == grpc.StatusCode.UNAVAILABLE or bare_cancel
 
 
 def _answers(call: Any) -> Iterator[Any]:

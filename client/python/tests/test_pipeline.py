@@ -214,13 +214,21 @@ def test_unavailable_is_repeated_under_the_same_request_id(pipeline: penstock.Pi
     daemon.fail(
         "TrainStep",
         grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
         status(grpc.StatusCode.UNAVAILABLE, "DRAINING", "going down", retry_delay=0.01),
     )
     assert pipeline.train_step(ROWS, ROWS).step == 1
     ids = [request.request_id for request in daemon.requests["TrainStep"]]
-    assert len(ids) == 3 and len(set(ids)) == 1
+    assert len(ids) == 4 and len(set(ids)) == 1
     pipeline.train_step(ROWS, ROWS)
     assert daemon.requests["TrainStep"][-1].request_id not in ids
+
+
+def test_cancelled_work_is_not_repeated(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.fail("Infer", status(grpc.StatusCode.CANCELLED, "WORK_CANCELLED", "somebody cancelled it"))
+    with pytest.raises(penstock.PenstockError, match="WORK_CANCELLED"):
+        pipeline.infer(ROWS)
+    assert len(daemon.requests["Infer"]) == 1
 
 
 def test_unavailable_is_told_when_patience_ends(daemon: FakeDaemon) -> None:
