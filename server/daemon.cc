@@ -124,6 +124,7 @@ class Daemon::Parts {
       pipelines_->Drain([signal] { signal->WorkEnded(); });
       signal->AwaitWork(options_.drain_finish);
       if (!signal->work_ended()) LogWarning("closing with unfinished work");
+      AwaitQuiet(signal);
     }
     Close(signal->hurried() ? absl::ZeroDuration() : options_.drain_close);
   }
@@ -241,6 +242,20 @@ class Daemon::Parts {
     };
     PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen", std::move(pages)));
     return absl::OkStatus();
+  }
+
+  // Waits until no call has come in for a moment: a caller fetches its last results, and one that
+  // comes too late is refused by name, which a closing listener can't do.
+  void AwaitQuiet(DrainSignal* signal) const {
+    constexpr absl::Duration kMoment = absl::Milliseconds(100);
+    int64_t seen = -1;
+    for (absl::Duration waited; waited < options_.drain_close && !signal->hurried(); waited += kMoment) {
+      int64_t started = 0;
+      for (const MethodMetrics* method : registry_.server().methods()) started += method->started.value();
+      if (started == seen) return;
+      seen = started;
+      signal->AwaitTime(kMoment);
+    }
   }
 
   v1::ServerInfo Info() const {

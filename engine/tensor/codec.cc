@@ -103,7 +103,7 @@ absl::StatusOr<at::Tensor> DecodeTensor(const TensorHeader& header, const std::v
   PENSTOCK_ASSIGN_OR_RETURN(at::Tensor tensor, AllocateTensor(header));
   char* to = MutableBytesOf(tensor);
   for (std::string_view piece : pieces) {
-    std::memcpy(to, piece.data(), piece.size());
+    if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
     to += piece.size();
   }
   PENSTOCK_RETURN_IF_ERROR(CheckElements(tensor, field));

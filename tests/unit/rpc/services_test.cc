@@ -1,0 +1,554 @@
+// The services over an in-process channel, on fake pipelines: what a client sees of them.
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/wire/checksum.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "penstock/v1/handle_service.grpc.pb.h"
+#include "penstock/v1/insight_service.grpc.pb.h"
+#include "penstock/v1/pipeline_service.grpc.pb.h"
+#include "penstock/v1/state_service.grpc.pb.h"
+#include "penstock/v1/work_service.grpc.pb.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/call_metrics.h"
+#include "server/rpc/handles_service.h"
+#include "server/rpc/inference_service.h"
+#include "server/rpc/insight_service.h"
+#include "server/rpc/page_token.h"
+#include "server/rpc/pipelines_service.h"
+#include "server/rpc/state_service.h"
+#include "server/rpc/work_service.h"
+#include "tests/unit/store/hosting_fixture.h"
+
+namespace penstock::testing {
+namespace {
+
+std::string Uuid(int number) {
+  char text[40];
+  std::snprintf(text, sizeof(text), "00000000-0000-4000-8000-%012d", number);
+  return text;
+}
+
+// The reason of an answer, or "OK".
+std::string Reason(const grpc::Status& status) {
+  if (status.ok()) return "OK";
+  google::rpc::Status details;
+  details.ParseFromString(status.error_details());
+  for (const auto& any : details.details()) {
+    google::rpc::ErrorInfo info;
+    if (any.UnpackTo(&info)) return info.reason();
+  }
+  return "no reason: " + status.error_message();
+}
+
+class ServicesTest : public HostingFixture {
+ protected:
+  ServicesTest() : admission_(3, &registry_), tokens_(&clock_) {
+    const ServiceEnvironment environment{table_.get(), handles_.get(), &timers_, &clock_, &registry_, &admission_, &tokens_};
+    pipelines_service_ = std::make_unique<PipelinesService>(environment);
+    work_service_ = std::make_unique<WorkCallService>(environment);
+    handles_service_ = std::make_unique<HandleCallService>(environment);
+    state_service_ = std::make_unique<StateCallService>(environment);
+    insight_service_ = std::make_unique<InsightCallService>(environment);
+    inference_service_ = std::make_unique<InferenceService>(
+        environment, InferenceService::Options{.version = "1", .ready = [] { return true; }});
+    admission_.SetGate(Admission::Gate::kOpen);
+    AddServiceMetrics("penstock.v1.WorkService", &registry_.server());
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(64 << 20);
+    for (grpc::Service* service : std::vector<grpc::Service*>{
+             pipelines_service_.get(), work_service_.get(), handles_service_.get(), state_service_.get(),
+             insight_service_.get(), inference_service_.get()}) {
+      builder.RegisterService(service);
+    }
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+    interceptors.push_back(std::make_unique<CallMetricsFactory>(&registry_.server(), &clock_));
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
+    server_ = builder.BuildAndStart();
+    channel_ = server_->InProcessChannel({});
+    work_ = v1::WorkService::NewStub(channel_);
+    results_ = v1::HandleService::NewStub(channel_);
+    pipelines_ = v1::PipelineService::NewStub(channel_);
+    state_ = v1::StateService::NewStub(channel_);
+    insight_ = v1::InsightService::NewStub(channel_);
+    inference_ = inference::GRPCInferenceService::NewStub(channel_);
+  }
+  ~ServicesTest() override {
+    control_->Resume();
+    control_->ResumeInference();
+    insight_service_->Shutdown();
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    handles_service_->Close();
+  }
+
+  static void As(grpc::ClientContext* context, const std::string& caller = "ann") {
+    context->AddMetadata("penstock-caller", caller);
+  }
+
+  static void SetX(v1::Input* input, std::vector<float> values, const std::string& name = "x") {
+    input->set_name(name);
+    auto* header = input->mutable_tensor()->mutable_header();
+    header->set_type(v1::DATA_TYPE_FP32);
+    header->add_shape(static_cast<int64_t>(values.size()));
+    header->set_byte_size(static_cast<int64_t>(4 * values.size()));
+    input->mutable_tensor()->set_data(values.data(), 4 * values.size());
+  }
+
+  static v1::InferRequest AskX(std::vector<float> values, int wait_seconds = 0) {
+    v1::InferRequest request;
+    request.set_pipeline("pipelines/gpt");
+    SetX(request.add_inputs(), std::move(values));
+    request.mutable_reply()->mutable_wait_for()->set_seconds(wait_seconds);
+    request.mutable_reply()->set_inline_bytes(1 << 20);
+    return request;
+  }
+
+  grpc::Status Infer(const v1::InferRequest& request, v1::InferResponse* response, const std::string& caller = "ann") {
+    grpc::ClientContext context;
+    As(&context, caller);
+    return work_->Infer(&context, request, response);
+  }
+
+  v1::TrainStepRequest Train(int id) {
+    v1::TrainStepRequest request;
+    request.set_pipeline("pipelines/gpt");
+    request.set_request_id(Uuid(id));
+    SetX(request.add_inputs(), {1, 1});
+    SetX(request.mutable_target(), {0, 0}, "target");
+    request.mutable_reply()->mutable_wait_for()->set_seconds(30);
+    return request;
+  }
+  grpc::Status TrainStep(const v1::TrainStepRequest& request, v1::TrainStepResponse* response) {
+    grpc::ClientContext context;
+    As(&context);
+    return work_->TrainStep(&context, request, response);
+  }
+
+  Admission admission_;
+  PageTokens tokens_;
+  std::unique_ptr<PipelinesService> pipelines_service_;
+  std::unique_ptr<WorkCallService> work_service_;
+  std::unique_ptr<HandleCallService> handles_service_;
+  std::unique_ptr<StateCallService> state_service_;
+  std::unique_ptr<InsightCallService> insight_service_;
+  std::unique_ptr<InferenceService> inference_service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::WorkService::Stub> work_;
+  std::unique_ptr<v1::HandleService::Stub> results_;
+  std::unique_ptr<v1::PipelineService::Stub> pipelines_;
+  std::unique_ptr<v1::StateService::Stub> state_;
+  std::unique_ptr<v1::InsightService::Stub> insight_;
+  std::unique_ptr<inference::GRPCInferenceService::Stub> inference_;
+};
+
+TEST_F(ServicesTest, AnswersInlineWhenAskedToWait) {
+  v1::InferResponse response;
+  const grpc::Status status = Infer(AskX({1, 2}, 30), &response);
+  ASSERT_EQ(Reason(status), "OK") << status.error_message();
+  EXPECT_EQ(response.outputs().handle().state(), v1::HANDLE_STATE_READY);
+  ASSERT_EQ(response.outputs().tensors_size(), 1);
+  EXPECT_EQ(response.outputs().tensors(0).header().name(), "y");
+  EXPECT_EQ(response.outputs().tensors(0).data().size(), 8u);
+}
+
+TEST_F(ServicesTest, AnswersAtOnceWithAPendingHandle) {
+  control_->HoldInference();
+  v1::InferResponse response;
+  ASSERT_TRUE(Infer(AskX({1, 2}), &response).ok());
+  EXPECT_EQ(response.outputs().handle().state(), v1::HANDLE_STATE_PENDING);
+  control_->ResumeInference();
+  grpc::ClientContext context;
+  As(&context);
+  v1::WaitHandlesRequest wait;
+  wait.add_names(response.outputs().handle().name());
+  wait.mutable_wait_for()->set_seconds(30);
+  v1::WaitHandlesResponse answer;
+  ASSERT_TRUE(results_->WaitHandles(&context, wait, &answer).ok());
+  EXPECT_EQ(answer.handles(0).handle().state(), v1::HANDLE_STATE_READY);
+}
+
+TEST_F(ServicesTest, AnotherCallerSeesNothing) {
+  v1::InferResponse response;
+  ASSERT_TRUE(Infer(AskX({1, 2}, 30), &response).ok());
+  grpc::ClientContext context;
+  As(&context, "bob");
+  v1::GetHandleRequest get;
+  get.set_name(response.outputs().handle().name());
+  v1::Handle handle;
+  EXPECT_EQ(Reason(results_->GetHandle(&context, get, &handle)), "HANDLE_NOT_FOUND");
+}
+
+TEST_F(ServicesTest, ACallThatNobodyWaitsForIsCancelled) {
+  control_->HoldInference();
+  grpc::ClientContext context;
+  As(&context);
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  v1::InferResponse response;
+  EXPECT_EQ(work_->Infer(&context, AskX({1, 2}, 60), &response).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  // The handle that nobody heard of goes away by itself.
+  while (handles_->TotalCounts().live() != 0) absl::SleepFor(absl::Milliseconds(1));
+}
+
+TEST_F(ServicesTest, ChecksBeforeItWorks) {
+  v1::InferResponse response;
+  auto request = AskX({1, 2});
+  request.set_pipeline("gpt");
+  EXPECT_EQ(Reason(Infer(request, &response)), "NAME_INVALID");
+  request.set_pipeline("pipelines/nobody");
+  EXPECT_EQ(Reason(Infer(request, &response)), "PIPELINE_NOT_FOUND");
+  request = AskX({1, 2});
+  request.mutable_inputs(0)->mutable_tensor()->mutable_header()->set_byte_size(9);
+  EXPECT_EQ(Reason(Infer(request, &response)), "TENSOR_HEADER");
+  request = AskX({1, 2});
+  request.mutable_inputs(0)->mutable_tensor()->mutable_data()->pop_back();
+  EXPECT_EQ(Reason(Infer(request, &response)), "TENSOR_HEADER");
+  request = AskX({1, 2});
+  request.add_inputs()->CopyFrom(request.inputs(0));
+  EXPECT_EQ(Reason(Infer(request, &response)), "FIELD_INVALID");
+  request = AskX({1, 2});
+  request.mutable_reply()->set_inline_bytes((1 << 20) + 1);
+  EXPECT_EQ(Reason(Infer(request, &response)), "FIELD_INVALID");
+  request = AskX({1, 2});
+  request.mutable_inputs(0)->mutable_tensor()->set_data(std::string(5 << 20, 'x'));
+  EXPECT_EQ(Reason(Infer(request, &response)), "MESSAGE_TOO_LARGE");
+  EXPECT_EQ(Reason(Infer(AskX({1, 2}), &response, "no spaces, please")), "NAME_INVALID");
+  v1::TrainStepResponse trained;
+  auto train = Train(1);
+  train.clear_request_id();
+  EXPECT_EQ(Reason(TrainStep(train, &trained)), "REQUEST_ID_MISSING");
+  EXPECT_TRUE(Infer(AskX({1, 2}, 30), &response).ok());  // and goes on
+}
+
+TEST_F(ServicesTest, ARetryGetsTheFirstAnswer) {
+  v1::TrainStepResponse first, again;
+  const grpc::Status status = TrainStep(Train(1), &first);
+  ASSERT_EQ(Reason(status), "OK") << status.error_message();
+  EXPECT_EQ(first.outcome().handle().outcome().step(), 1);
+  auto retry = Train(1);
+  retry.mutable_reply()->set_inline_bytes(5);  // how to reply does not count
+  ASSERT_EQ(Reason(TrainStep(retry, &again)), "OK");
+  EXPECT_EQ(again.outcome().handle().name(), first.outcome().handle().name());
+  auto other = Train(1);
+  other.set_micro_batches(2);
+  EXPECT_EQ(Reason(TrainStep(other, &again)), "REQUEST_ID_REUSED");
+}
+
+TEST_F(ServicesTest, OverloadIsRefusedWithATimeToComeBack) {
+  control_->Hold();
+  std::vector<std::shared_ptr<void>> tickets;
+  for (int i = 0; i < 3; ++i) tickets.push_back(*admission_.Admit("ann", "gpt"));
+  grpc::ClientContext context;
+  As(&context);
+  v1::InferResponse response;
+  EXPECT_EQ(Reason(work_->Infer(&context, AskX({1, 2}), &response)), "CALLER_QUOTA");
+  const auto& trailers = context.GetServerTrailingMetadata();
+  ASSERT_EQ(trailers.count("grpc-retry-pushback-ms"), 1u);
+  EXPECT_EQ(registry_.Find("gpt")->rejected[RejectReason::kQuota].value(), 1);
+}
+
+TEST_F(ServicesTest, ADrainingServerTakesNoWorkAndKeepsResults) {
+  v1::InferResponse response;
+  ASSERT_TRUE(Infer(AskX({1, 2}, 30), &response).ok());
+  admission_.SetGate(Admission::Gate::kDraining);
+  v1::InferResponse refused;
+  const grpc::Status status = Infer(AskX({1, 2}), &refused);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Reason(status), "DRAINING");
+  grpc::ClientContext context;
+  As(&context);
+  v1::GetHandleRequest get;
+  get.set_name(response.outputs().handle().name());
+  v1::Handle handle;
+  EXPECT_TRUE(results_->GetHandle(&context, get, &handle).ok());
+}
+
+// Fetches all messages of a handle.
+struct Fetched {
+  grpc::Status status;
+  v1::Handle handle;
+  std::string bytes;
+  int chunks = 0;
+};
+Fetched Fetch(v1::HandleService::Stub* stub, const v1::FetchHandleRequest& request) {
+  Fetched fetched;
+  grpc::ClientContext context;
+  context.AddMetadata("penstock-caller", "ann");
+  auto reader = stub->FetchHandle(&context, request);
+  v1::FetchHandleResponse message;
+  while (reader->Read(&message)) {
+    if (message.has_handle()) fetched.handle = message.handle();
+    if (!message.has_chunk()) continue;
+    EXPECT_EQ(message.chunk().crc32c(), Crc32c(message.chunk().data()));
+    fetched.bytes += message.chunk().data();
+    ++fetched.chunks;
+  }
+  fetched.status = reader->Finish();
+  return fetched;
+}
+
+// Puts bytes as one FP32 tensor; stops after `most_chunks`.
+grpc::Status Put(v1::HandleService::Stub* stub, const std::string& bytes, const std::string& request_id,
+                 v1::Handle* handle, int most_chunks = 1000, int64_t chunk_bytes = 64 << 10,
+                 int64_t* started_at = nullptr) {
+  grpc::ClientContext context;
+  context.AddMetadata("penstock-caller", "ann");
+  auto stream = stub->PutTensors(&context);
+  v1::PutTensorsRequest request;
+  request.mutable_start()->set_pipeline("pipelines/gpt");
+  request.mutable_start()->set_request_id(request_id);
+  auto* header = request.mutable_start()->add_tensors();
+  header->set_name("x");
+  header->set_type(v1::DATA_TYPE_FP32);
+  header->add_shape(static_cast<int64_t>(bytes.size()) / 4);
+  header->set_byte_size(static_cast<int64_t>(bytes.size()));
+  stream->Write(request);
+  v1::PutTensorsResponse response;
+  if (!stream->Read(&response)) return stream->Finish();
+  int64_t offset = response.credit().next_offset();
+  if (started_at != nullptr) *started_at = offset;
+  for (int i = 0; i < most_chunks && offset < static_cast<int64_t>(bytes.size()); ++i) {
+    v1::PutTensorsRequest message;
+    message.mutable_chunk()->set_offset(offset);
+    message.mutable_chunk()->set_data(bytes.substr(offset, chunk_bytes));
+    message.mutable_chunk()->set_crc32c(Crc32c(message.chunk().data()));
+    offset += static_cast<int64_t>(message.chunk().data().size());
+    if (!stream->Write(message)) break;
+  }
+  stream->WritesDone();
+  while (stream->Read(&response)) {
+    if (response.has_handle()) *handle = response.handle();
+  }
+  return stream->Finish();
+}
+
+std::string Pattern(size_t size) {
+  std::string bytes(size, '\0');
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 31 + i / 1000);
+  return bytes;
+}
+
+TEST_F(ServicesTest, WhatWasPutCanBeFetchedFromAnyOffset) {
+  const std::string bytes = Pattern(1'000'000);
+  v1::Handle handle;
+  const grpc::Status status = Put(results_.get(), bytes, "", &handle);
+  ASSERT_EQ(Reason(status), "OK") << status.error_message();
+  ASSERT_EQ(handle.state(), v1::HANDLE_STATE_READY);
+  v1::FetchHandleRequest request;
+  request.set_name(handle.name());
+  request.set_chunk_size(64 << 10);
+  Fetched all = Fetch(results_.get(), request);
+  ASSERT_TRUE(all.status.ok());
+  EXPECT_EQ(all.handle.name(), handle.name());
+  EXPECT_EQ(all.chunks, 16);
+  EXPECT_TRUE(all.bytes == bytes);
+  request.set_tensor("x");
+  request.set_offset(999'000);
+  request.set_limit(500);
+  EXPECT_TRUE(Fetch(results_.get(), request).bytes == bytes.substr(999'000, 500));
+  request.set_offset(1'000'001);
+  EXPECT_EQ(Reason(Fetch(results_.get(), request).status), "OFFSET_OUT_OF_RANGE");
+  request.set_tensor("z");
+  EXPECT_EQ(Reason(Fetch(results_.get(), request).status), "FIELD_INVALID");
+}
+
+TEST_F(ServicesTest, APutThatBreaksOffLeavesNothing) {
+  v1::Handle handle;
+  EXPECT_EQ(Reason(Put(results_.get(), Pattern(1'000'000), "", &handle, 3)), "CHUNK_SIZE");
+  while (handles_->TotalCounts().bytes != 0) absl::SleepFor(absl::Milliseconds(1));
+}
+
+TEST_F(ServicesTest, APutGoesOnWhereItBrokeOff) {
+  const std::string bytes = Pattern(1'000'000);
+  v1::Handle handle;
+  EXPECT_FALSE(Put(results_.get(), bytes, Uuid(1), &handle, 3).ok());
+  int64_t started_at = 0;
+  ASSERT_TRUE(Put(results_.get(), bytes, Uuid(1), &handle, 1000, 64 << 10, &started_at).ok());
+  EXPECT_EQ(started_at, 3 * (64 << 10));
+  v1::FetchHandleRequest request;
+  request.set_name(handle.name());
+  EXPECT_TRUE(Fetch(results_.get(), request).bytes == bytes);
+  EXPECT_EQ(Reason(Put(results_.get(), Pattern(999'996), Uuid(1), &handle)), "REQUEST_ID_REUSED");
+}
+
+TEST_F(ServicesTest, PutsThatCantBeAreRefused) {
+  v1::Handle handle;
+  EXPECT_EQ(Reason(Put(results_.get(), Pattern(1'000'000), "", &handle, 1000, 1000)), "CHUNK_SIZE");
+  EXPECT_EQ(Reason(Put(results_.get(), Pattern(4 << 20), "", &handle, 1000, 2 << 20)), "MESSAGE_TOO_LARGE");
+  grpc::ClientContext context;
+  As(&context);
+  auto stream = results_->PutTensors(&context);
+  v1::PutTensorsRequest chunk;
+  chunk.mutable_chunk()->set_data("x");
+  stream->Write(chunk);
+  stream->WritesDone();
+  EXPECT_EQ(Reason(stream->Finish()), "STREAM_PROTOCOL");
+}
+
+TEST_F(ServicesTest, ListsGoOnFromTheirTokens) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 5; ++i) {
+    v1::InferResponse response;
+    ASSERT_TRUE(Infer(AskX({1, 2}, 30), &response).ok());
+    names.push_back(response.outputs().handle().name());
+  }
+  std::vector<std::string> listed;
+  v1::ListHandlesRequest request;
+  request.set_parent("pipelines/gpt");
+  request.set_page_size(2);
+  for (int page = 0; page < 3; ++page) {
+    grpc::ClientContext context;
+    As(&context);
+    v1::ListHandlesResponse response;
+    ASSERT_TRUE(results_->ListHandles(&context, request, &response).ok());
+    for (const auto& handle : response.handles()) listed.push_back(handle.name());
+    request.set_page_token(response.next_page_token());
+  }
+  EXPECT_EQ(listed, names);
+  EXPECT_EQ(request.page_token(), "");
+}
+
+TEST_F(ServicesTest, PipelinesComeAndGo) {
+  v1::CreatePipelineRequest request;
+  request.set_pipeline_id("second");
+  request.set_request_id(Uuid(1));
+  request.mutable_spec()->mutable_model()->set_name("fake");
+  grpc::ClientContext creating;
+  v1::Pipeline made;
+  ASSERT_TRUE(pipelines_->CreatePipeline(&creating, request, &made).ok());
+  EXPECT_EQ(made.name(), "pipelines/second");
+  EXPECT_EQ(made.state(), v1::PIPELINE_STATE_READY);
+  grpc::ClientContext listing;
+  v1::ListPipelinesResponse list;
+  ASSERT_TRUE(pipelines_->ListPipelines(&listing, {}, &list).ok());
+  EXPECT_EQ(list.pipelines_size(), 2);
+  grpc::ClientContext deleting;
+  v1::DeletePipelineRequest remove;
+  remove.set_name("pipelines/second");
+  remove.set_request_id(Uuid(2));
+  v1::DeletePipelineResponse removed;
+  ASSERT_TRUE(pipelines_->DeletePipeline(&deleting, remove, &removed).ok());
+  grpc::ClientContext getting;
+  v1::GetPipelineRequest get;
+  get.set_name("pipelines/second");
+  EXPECT_EQ(Reason(pipelines_->GetPipeline(&getting, get, &made)), "PIPELINE_NOT_FOUND");
+}
+
+TEST_F(ServicesTest, PlansWithoutCreating) {
+  v1::CreatePipelineRequest request;
+  request.set_pipeline_id("third");
+  request.set_validate_only(true);
+  request.mutable_spec()->mutable_model()->set_name("fake");
+  grpc::ClientContext context;
+  v1::Pipeline planned;
+  ASSERT_TRUE(pipelines_->CreatePipeline(&context, request, &planned).ok());
+  EXPECT_EQ(planned.plan().predicted_bubble(), 0.25);
+  EXPECT_FALSE(table_->Get("third").ok());
+}
+
+TEST_F(ServicesTest, StatisticsComeAtOnceAndThenByTheClock) {
+  grpc::ClientContext context;
+  v1::WatchStatisticsRequest request;
+  request.set_pipeline("pipelines/gpt");
+  request.mutable_interval()->set_seconds(1);
+  request.set_max_updates(2);
+  auto reader = insight_->WatchStatistics(&context, request);
+  v1::PipelineStatistics statistics;
+  ASSERT_TRUE(reader->Read(&statistics));
+  clock_.Advance(absl::Seconds(1));
+  ASSERT_TRUE(reader->Read(&statistics));
+  EXPECT_FALSE(reader->Read(&statistics));
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(ServicesTest, StatisticsRefuseAHastyInterval) {
+  grpc::ClientContext context;
+  v1::WatchStatisticsRequest request;
+  request.set_pipeline("pipelines/gpt");
+  request.mutable_interval()->set_nanos(99'000'000);
+  auto reader = insight_->WatchStatistics(&context, request);
+  EXPECT_EQ(Reason(reader->Finish()), "FIELD_INVALID");
+}
+
+TEST_F(ServicesTest, InfersByTheOpenProtocol) {
+  inference::ModelInferRequest request;
+  request.set_model_name("gpt");
+  request.set_id("mine");
+  auto* input = request.add_inputs();
+  input->set_name("x");
+  input->set_datatype("FP32");
+  input->add_shape(2);
+  const float values[] = {1, 2};
+  request.add_raw_input_contents(values, sizeof(values));
+  grpc::ClientContext context;
+  inference::ModelInferResponse response;
+  const grpc::Status status = inference_->ModelInfer(&context, request, &response);
+  ASSERT_EQ(Reason(status), "OK") << status.error_message();
+  EXPECT_EQ(response.id(), "mine");
+  ASSERT_EQ(response.outputs_size(), 1);
+  EXPECT_EQ(response.outputs(0).datatype(), "FP32");
+  ASSERT_EQ(response.raw_output_contents_size(), 1);
+  EXPECT_EQ(response.raw_output_contents(0).size(), 8u);
+  EXPECT_EQ(handles_->TotalCounts().live(), 0);  // nothing is left behind
+}
+
+TEST_F(ServicesTest, TheOpenProtocolRefusesByName) {
+  const auto infer = [&](auto change) {
+    inference::ModelInferRequest request;
+    request.set_model_name("gpt");
+    auto* input = request.add_inputs();
+    input->set_name("x");
+    input->set_datatype("FP32");
+    input->add_shape(2);
+    request.add_raw_input_contents("12345678");
+    change(&request);
+    grpc::ClientContext context;
+    inference::ModelInferResponse response;
+    return Reason(inference_->ModelInfer(&context, request, &response));
+  };
+  using Request = inference::ModelInferRequest;
+  EXPECT_EQ(infer([](Request* r) { r->set_model_name("none"); }), "PIPELINE_NOT_FOUND");
+  EXPECT_EQ(infer([](Request* r) { r->set_model_version("2"); }), "MODEL_NOT_FOUND");
+  EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["sequence_id"].set_int64_param(1); }), "FIELD_INVALID");
+  EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["priority"].set_uint64_param(3); }), "FIELD_INVALID");
+  EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["timeout"].set_int64_param(-1); }), "FIELD_INVALID");
+  EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["triton_x"].set_bool_param(true); }), "FIELD_INVALID");
+  EXPECT_EQ(infer([](Request* r) {
+              (*r->mutable_inputs(0)->mutable_parameters())["shared_memory_region"].set_string_param("a");
+            }),
+            "FEATURE_DISABLED");
+  EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["timeout"].set_uint64_param(60'000'000); }), "OK");
+}
+
+TEST_F(ServicesTest, AnUnknownModelIsNotReady) {
+  grpc::ClientContext context;
+  inference::ModelReadyRequest request;
+  request.set_name("none");
+  inference::ModelReadyResponse response;
+  ASSERT_TRUE(inference_->ModelReady(&context, request, &response).ok());
+  EXPECT_FALSE(response.ready());
+}
+
+TEST_F(ServicesTest, CountsCallsByMethodAndCode) {
+  v1::InferResponse response;
+  ASSERT_TRUE(Infer(AskX({1, 2}, 30), &response).ok());
+  auto request = AskX({1, 2});
+  request.set_pipeline("gpt");
+  Infer(request, &response).error_code();
+  MethodMetrics& metrics = registry_.server().MethodOf("/penstock.v1.WorkService/Infer");
+  EXPECT_EQ(metrics.started.value(), 2);
+  EXPECT_EQ(metrics.handled_by_code[0].value(), 1);
+  EXPECT_EQ(metrics.handled_by_code[3].value(), 1);
+  EXPECT_EQ(metrics.messages_received.value(), 2);
+  EXPECT_EQ(metrics.messages_sent.value(), 1);
+}
+
+}  // namespace
+}  // namespace penstock::testing

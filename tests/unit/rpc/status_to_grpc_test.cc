@@ -1,0 +1,113 @@
+#include "server/rpc/status_to_grpc.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "engine/base/error.h"
+#include "google/rpc/error_details.pb.h"
+
+namespace penstock {
+namespace {
+
+template <typename Detail>
+int CountDetails(const google::rpc::Status& status, Detail* last) {
+  int count = 0;
+  for (const auto& any : status.details()) {
+    if (any.Is<Detail>()) {
+      ++count;
+      any.UnpackTo(last);
+    }
+  }
+  return count;
+}
+
+google::rpc::ErrorInfo InfoOf(const google::rpc::Status& status) {
+  google::rpc::ErrorInfo info;
+  EXPECT_EQ(CountDetails(status, &info), 1);
+  return info;
+}
+
+TEST(StatusToGrpc, OkStaysOk) {
+  EXPECT_TRUE(ToGrpcStatus(absl::OkStatus()).ok());
+  EXPECT_EQ(ToRpcStatus(absl::OkStatus()).code(), 0);
+}
+
+TEST(StatusToGrpc, CarriesReasonDomainAndValues) {
+  const auto answer = ToRpcStatus(
+      Error(absl::StatusCode::kNotFound, "HANDLE_EXPIRED", "has expired").With("handle", "h1"));
+  EXPECT_EQ(answer.code(), 5);
+  EXPECT_EQ(answer.message(), "has expired");
+  const auto info = InfoOf(answer);
+  EXPECT_EQ(info.reason(), "HANDLE_EXPIRED");
+  EXPECT_EQ(info.domain(), "penstock.v1");
+  EXPECT_EQ(info.metadata().at("handle"), "h1");
+  google::rpc::ResourceInfo resource;
+  EXPECT_EQ(CountDetails(answer, &resource), 1);
+  EXPECT_EQ(resource.resource_name(), "h1");
+}
+
+TEST(StatusToGrpc, DetailsTravelInTheStatusOfGrpc) {
+  const grpc::Status status = ToGrpcStatus(InvalidField("inputs[0].shape", "must be there", "none"));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  google::rpc::Status details;
+  ASSERT_TRUE(details.ParseFromString(status.error_details()));
+  google::rpc::BadRequest bad;
+  ASSERT_EQ(CountDetails(details, &bad), 1);
+  EXPECT_EQ(bad.field_violations(0).field(), "inputs[0].shape");
+}
+
+TEST(StatusToGrpc, ThePathStaysHere) {
+  const auto answer = ToRpcStatus(Error(absl::StatusCode::kResourceExhausted, "STORAGE_FULL",
+                                        "can't write /var/lib/state/file at 0x7f1234567890 now")
+                                      .With("path", "/var/lib/state/file"));
+  EXPECT_EQ(answer.message(), "can't write (path) at (pointer) now");
+  EXPECT_EQ(InfoOf(answer).metadata().count("path"), 0u);
+  EXPECT_EQ(answer.SerializeAsString().find("/var"), std::string::npos);
+}
+
+TEST(StatusToGrpc, OverloadSaysWhenToComeBack) {
+  const absl::Status full = Error(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "full");
+  google::rpc::RetryInfo retry;
+  EXPECT_EQ(CountDetails(ToRpcStatus(full), &retry), 1);
+  EXPECT_EQ(RetryPushbackMillis(full), 100);
+  const absl::Status large = Error(absl::StatusCode::kResourceExhausted, "MESSAGE_TOO_LARGE", "large");
+  EXPECT_EQ(CountDetails(ToRpcStatus(large), &retry), 0);
+  EXPECT_EQ(RetryPushbackMillis(large), -1);
+  EXPECT_EQ(RetryPushbackMillis(InvalidField("a", "b", "c")), std::nullopt);
+}
+
+TEST(StatusToGrpc, UnknownAndInternalAreBugsWithAnIncident) {
+  for (const absl::Status& status :
+       {absl::UnknownError("odd"), absl::InternalError("odd"), absl::NotFoundError("no reason")}) {
+    const auto answer = ToRpcStatus(status);
+    EXPECT_EQ(answer.code(), 13);
+    EXPECT_EQ(InfoOf(answer).reason(), "BUG");
+    EXPECT_EQ(InfoOf(answer).metadata().at("incident").size(), 16u);
+    // A stored error keeps its incident however often it is answered.
+    EXPECT_EQ(InfoOf(answer).metadata().at("incident"),
+              InfoOf(ToRpcStatus(status)).metadata().at("incident"));
+  }
+  EXPECT_EQ(InfoOf(ToRpcStatus(absl::CancelledError("gone"))).reason(), "WORK_CANCELLED");
+}
+
+TEST(StatusToGrpc, IsBoundedWhateverComesIn) {
+  Error error(absl::StatusCode::kInvalidArgument, "FIELD_INVALID", std::string(100'000, 'x'));
+  for (int i = 0; i < 200; ++i) error.With("value" + std::to_string(i), std::string(1000, 'y'));
+  error.With("field", std::string(5000, 'z'));
+  const auto answer = ToRpcStatus(error);
+  EXPECT_EQ(answer.message().size(), kMaxMessageBytes);
+  EXPECT_LE(answer.ByteSizeLong(), kMaxDetailBytes);
+  InfoOf(answer);
+}
+
+TEST(CleanText, IsPrintableAndValid) {
+  EXPECT_EQ(CleanText("a\nb\x1b[31mc\xff", 100), "a b?[31mc?");
+  EXPECT_EQ(CleanText("grün ✓", 100), "grün ✓");
+  EXPECT_EQ(CleanText("grün", 3), "gr");  // never half a character
+  EXPECT_EQ(CleanText("pipelines/gpt/handles/1 and 3/4", 100), "pipelines/gpt/handles/1 and 3/4");
+  EXPECT_EQ(CleanText("(/etc/passwd)", 100), "((path))");
+}
+
+}  // namespace
+}  // namespace penstock

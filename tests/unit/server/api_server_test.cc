@@ -1,0 +1,123 @@
+#include "server/api_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/observe/metrics_registry.h"
+#include "server/liveness.h"
+#include "server/rpc/health_service.h"
+#include "server/state_lock.h"
+#include "tests/support/fake_clock.h"
+#include "tests/unit/store/temporary_folder.h"
+
+namespace penstock::testing {
+namespace {
+
+using grpc::health::v1::Health;
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+class ApiServerTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<ApiServer>> Listen(const std::string& address, bool insecure = false) {
+    return ApiServer::Create({.listen = address, .insecure = insecure, .max_message_bytes = 4 << 20, .memory_bytes = 256 << 20},
+                             {&health_}, &registry_.server(), &clock_);
+  }
+  grpc::Status Check(const std::string& address, grpc_compression_algorithm compression = GRPC_COMPRESS_NONE) {
+    auto stub = Health::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    context.set_compression_algorithm(compression);
+    HealthCheckRequest request;
+    request.set_service(std::string(10'000, 'x'));  // large enough to be compressed
+    HealthCheckResponse response;
+    return stub->Check(&context, request, &response);
+  }
+
+  TemporaryFolder folder_;
+  FakeClock clock_;
+  MetricsRegistry registry_{&clock_};
+  HealthService health_;
+};
+
+TEST_F(ApiServerTest, FindsAFreePortAndTellsIt) {
+  auto server = Listen("127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_NE((*server)->address(), "127.0.0.1:0");
+  EXPECT_EQ(Check((*server)->address()).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ApiServerTest, InflatesNothing) {
+  auto server = Listen("127.0.0.1:0");
+  ASSERT_TRUE(server.ok());
+  EXPECT_EQ(Check((*server)->address(), GRPC_COMPRESS_GZIP).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(Check((*server)->address(), GRPC_COMPRESS_DEFLATE).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(Check((*server)->address()).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ApiServerTest, ASocketIsItsOwnersOnly) {
+  const std::string path = folder_.path() + "/api";
+  auto server = Listen("unix:" + path);
+  ASSERT_TRUE(server.ok()) << server.status();
+  struct stat status;
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  EXPECT_EQ(Check("unix:" + path).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ApiServerTest, PlaintextStaysOnThisHostUnlessToldOtherwise) {
+  const auto refused = Listen("0.0.0.0:0");
+  EXPECT_EQ(ValuesOf(refused.status())["field"], "--listen");
+  EXPECT_TRUE(Listen("0.0.0.0:0", true).ok());
+}
+
+TEST_F(ApiServerTest, ATakenPortIsNamed) {
+  auto first = Listen("127.0.0.1:0");
+  ASSERT_TRUE(first.ok());
+  const auto second = Listen((*first)->address());
+  EXPECT_EQ(ReasonOf(second.status()), "LISTEN_FAILED");
+  EXPECT_EQ(ValuesOf(second.status())["value"], (*first)->address());
+}
+
+TEST(StateLock, KeepsASecondDaemonAway) {
+  TemporaryFolder folder;
+  auto first = StateLock::Take(folder.path());
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(ReasonOf(StateLock::Take(folder.path()).status()), "STATE_IN_USE");
+  first->reset();
+  EXPECT_TRUE(StateLock::Take(folder.path()).ok());
+  EXPECT_FALSE(StateLock::Take(folder.path() + "/missing").ok());
+}
+
+TEST(Liveness, APipelineThatStandsStillIsToldAndSoIsItsProgress) {
+  FakeClock clock;
+  MetricsRegistry registry(&clock);
+  TimerQueue timers(&clock);
+  auto pipeline = registry.AddPipeline("gpt", {LaneDescription{.stage = 0}, LaneDescription{.stage = 1}});
+  std::vector<bool> told;
+  LivenessWatch watch(&registry, &timers, {}, [&](bool live) { told.push_back(live); });
+  const auto pass = [&](absl::Duration time) {
+    for (absl::Duration passed; passed < time; passed += absl::Seconds(5)) {
+      clock.Advance(absl::Seconds(5));
+      timers.SettleForTest();
+    }
+  };
+  pass(absl::Minutes(5));  // nothing to do is no stall
+  EXPECT_TRUE(told.empty());
+  pipeline->lane(0).last_progress.Mark(&clock);
+  pipeline->runs_active[BatchMode::kTrain].Set(1);
+  pass(absl::Seconds(60));
+  EXPECT_TRUE(told.empty());
+  pass(absl::Seconds(5));
+  EXPECT_EQ(told, std::vector<bool>{false});
+  EXPECT_EQ(watch.Stalled(), "gpt");
+  pipeline->lane(1).last_progress.Mark(&clock);
+  pass(absl::Seconds(5));
+  EXPECT_EQ(told, (std::vector<bool>{false, true}));
+}
+
+}  // namespace
+}  // namespace penstock::testing
