@@ -156,4 +156,7 @@ def test_graphs_out_of_place(daemon: Daemon, raw: Raw) -> None:
             for _ in range(100):
                 own.forward(inputs)
         assert raised.value.reason == "GRAPH_LIMIT" and raised.value.code == Code.RESOURCE_EXHAUSTED
-        own.delete()
+        with pytest.raises(penstock.PenstockError) as raised:
+            own.delete()
+        assert (raised.value.code, raised.value.reason) == (Code.FAILED_PRECONDITION, "PIPELINE_IN_USE")
+        own.delete(force=True)

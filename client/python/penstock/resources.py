@@ -181,8 +181,11 @@ class PipelineResource:
         """Finishes accepted work and frees the pipeline.
 
         Args:
-            force: cancels work that has not started.
+            force: cancels work that has not started, and gives up open graphs and contributions.
             purge: removes the checkpoints too.
+
+        Raises:
+            PenstockError: PIPELINE_IN_USE, if graphs or contributions are open and ``force`` is not set.
         """
         request = pipeline_pb2.DeletePipelineRequest(
             name=self.name, force=force, purge=purge, request_id=new_request_id()
