@@ -142,7 +142,7 @@ absl::StatusOr<std::vector<Device>> ParseDevices(const std::vector<std::string>&
 void UseCores(const Device& device) {
   // A thread's first question makes it read the process-wide value; only afterwards does its own setting stay.
   (void)at::get_num_threads();
-  at::set_num_threads(static_cast<int>(device.cores.size()));
+  at::set_num_threads(std::max(1, static_cast<int>(device.cores.size())));
 }
 
 }  // namespace penstock

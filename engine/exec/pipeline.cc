@@ -324,28 +324,13 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   return outcome;
 }
 
-absl::Status PipelineImpl::CheckOutputGradients(const Graph& graph, const NamedTensors& gradients) const {
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    std::vector<int64_t> want = graph.output_shapes.at(i);
-    want[0] = Sum(graph.microbatch_rows);
-    if (gradients[i].tensor.sizes() != c10::IntArrayRef(want)) {
-      return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
-                   absl::StrCat("gradients[", signature_.outputs[i].name, "].shape: must be that of the output, ",
-                                ShapeText(want), ", got ", ShapeText(gradients[i].tensor.sizes())))
-          .With("field", absl::StrCat("gradients[", signature_.outputs[i].name, "].shape"))
-          .With("value", ShapeText(gradients[i].tensor.sizes()));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& graph, NamedTensors gradients,
                                                   bool retain_graph) {
   PENSTOCK_RETURN_IF_ERROR(broken_);
   if (graph->passes.empty()) return State("GRAPH_CONSUMED", "an earlier Backward has used this graph up");
   if (graph->step != StepId(step_.load())) return State("GRAPH_STALE", "the weights have changed since this Forward");
   PENSTOCK_ASSIGN_OR_RETURN(NamedTensors ordered, MatchSignature(signature_.outputs, gradients, "gradients"));
-  PENSTOCK_RETURN_IF_ERROR(CheckOutputGradients(*graph, ordered));
+  PENSTOCK_RETURN_IF_ERROR(CheckGradients(*graph, ordered));
   const int m = static_cast<int>(graph->microbatch_rows.size());
   PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule,
                             schedules_.Find(SchedulePurpose::kBackwardOnly, m));

@@ -124,6 +124,9 @@ class Pipeline {
   // Checks inputs against the signature without running: names, types, shapes, equal rows, at least one row.
   virtual absl::Status CheckInputs(const NamedTensors& inputs) const = 0;
   virtual absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss, int64_t rows) const = 0;
+  // Wanted outputs: known names, each once. Gradients for a Backward: one per output, of its shape.
+  virtual absl::Status CheckOutputs(const std::vector<std::string>& outputs) const = 0;
+  virtual absl::Status CheckGradients(const Graph& graph, const NamedTensors& gradients) const = 0;
 
   // A copy of parameters, buffers and, if asked, optimizer state, in model order, named `layer.parameter` and
   // `optimizer/layer.parameter/slot`. Consistent: call it between training calls.

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -151,6 +152,26 @@ absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const std::opti
                  absl::StrCat("target.shape: must have ", rows, " rows as the inputs, got ", ShapeText(target.sizes())))
         .With("field", "target.shape")
         .With("value", ShapeText(target.sizes()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PipelineImpl::CheckOutputs(const std::vector<std::string>& outputs) const {
+  return MatchNames(signature_.outputs, outputs, "outputs").status();
+}
+
+absl::Status PipelineImpl::CheckGradients(const Graph& graph, const NamedTensors& gradients) const {
+  PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors ordered, MatchSignature(signature_.outputs, gradients, "gradients"));
+  for (size_t i = 0; i < ordered.size(); ++i) {
+    std::vector<int64_t> want = graph.output_shapes.at(i);
+    want[0] = std::accumulate(graph.microbatch_rows.begin(), graph.microbatch_rows.end(), int64_t{0});
+    if (ordered[i].tensor.sizes() != c10::IntArrayRef(want)) {
+      return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                   absl::StrCat("gradients[", signature_.outputs[i].name, "].shape: must be that of the output, ",
+                                ShapeText(want), ", got ", ShapeText(ordered[i].tensor.sizes())))
+          .With("field", absl::StrCat("gradients[", signature_.outputs[i].name, "].shape"))
+          .With("value", ShapeText(ordered[i].tensor.sizes()));
+    }
   }
   return absl::OkStatus();
 }

@@ -57,6 +57,8 @@ class PipelineImpl : public Pipeline {
 
   absl::Status CheckInputs(const NamedTensors& inputs) const override;
   absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss, int64_t rows) const override;
+  absl::Status CheckOutputs(const std::vector<std::string>& outputs) const override;
+  absl::Status CheckGradients(const Graph& graph, const NamedTensors& gradients) const override;
   NamedTensors ExportState(bool with_optimizer) const override;
   absl::Status ImportState(const NamedTensors& state, int64_t step) override;
 
@@ -98,7 +100,6 @@ class PipelineImpl : public Pipeline {
   void Decide(Run& run);  // on the thread of the lane that completes the norms
   absl::Status FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome);
   absl::Status CheckStep(const StepRequest& request) const;
-  absl::Status CheckOutputGradients(const Graph& graph, const NamedTensors& gradients) const;
   absl::StatusOr<ForwardOutcome> InferenceOutcome(const Run& run, const std::vector<int>& wanted, int64_t step) const;
   // Parameters and, if asked, optimizer state, in model order: views.
   NamedTensors StateViews(bool with_optimizer) const;

@@ -39,12 +39,17 @@ absl::Status ServedPipeline::CheckTensors(Work& work) const {
     target = std::move(tensors.back().tensor);
     tensors.pop_back();
   }
+  PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckOutputs(work.outputs));
   PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckInputs(tensors));
   work.rows = tensors.empty() || tensors[0].tensor.dim() == 0 ? 0 : tensors[0].tensor.size(0);
   if (target.has_value()) PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(*target, work.loss, work.rows));
   if (work.micro_batches.has_value() && *work.micro_batches > work.rows) {
     return InvalidField("micro_batches", absl::StrCat("must be at most the number of rows, ", work.rows),
                         std::to_string(*work.micro_batches));
+  }
+  if (work.total_rows.has_value() && *work.total_rows < work.rows) {
+    return InvalidField("total_rows", absl::StrCat("must be at least the number of rows, ", work.rows),
+                        std::to_string(*work.total_rows));
   }
   work.inputs_checked = true;
   return absl::OkStatus();
@@ -121,6 +126,11 @@ absl::StatusOr<Accepted> ServedPipeline::Backward(CallContext context, BackwardC
     if (graph->settled()) PENSTOCK_RETURN_IF_ERROR(graph->graph().status());
     PENSTOCK_ASSIGN_OR_RETURN(
         w.inputs, CallInputs::Make(options_.handles, w.context.caller, std::move(call.gradients), "gradients"));
+    if (graph->settled() && w.inputs.ready()) {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<Graph> kept, graph->graph());
+      PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors gradients, w.inputs.Take());
+      PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckGradients(*kept, gradients));
+    }
     w.graph_pin = w.inputs.AddPin(*std::move(graph));
     return Results{.outcome = true};
   });
