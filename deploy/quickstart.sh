@@ -8,7 +8,7 @@ usage() {
 Usage: deploy/quickstart.sh [--text FILE] [--steps N] [--keep] [--json FILE]
 
   --text FILE   train on this file (default: the licence texts that Debian installs everywhere)
-  --steps N     training steps (default: 200)
+  --steps N     training steps (default: 300)
   --keep        leave the daemon running, with the trained model in it
   --json FILE   write steps, losses, speed, bubble and the time of each stage as one JSON document
 TEXT
@@ -17,7 +17,7 @@ refuse() { echo "quickstart: $*" >&2; usage >&2; exit 2; }
 say() { printf '\n== %s\n' "$*"; }
 fail() { echo "quickstart: $*" >&2; exit 1; }
 
-text="" steps=200 keep=false json=""
+text="" steps=300 keep=false json=""
 while (($#)); do
   option="$1" value=""
   case "$option" in
