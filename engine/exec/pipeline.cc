@@ -1,5 +1,3 @@
-#include "engine/exec/pipeline_impl.h"
-
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
@@ -10,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
+#include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
 #include "engine/optim/gradient_norm.h"
 #include "engine/tensor/microbatch.h"
@@ -165,8 +164,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
     PENSTOCK_ASSIGN_OR_RETURN(wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
   }
   const int m = static_cast<int>(scattered.rows.size());
-  const SchedulePurpose purpose =
-      decision == nullptr ? SchedulePurpose::kContribution : SchedulePurpose::kTrainingStep;
+  const SchedulePurpose purpose = decision == nullptr ? SchedulePurpose::kContribution : SchedulePurpose::kTrainingStep;
   PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule, schedules_.Find(purpose, m));
 
   std::shared_ptr<Run> run = NewRun(purpose, std::move(schedule));

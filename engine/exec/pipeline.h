@@ -86,8 +86,8 @@ struct ForwardOutcome {
 class Pipeline {
  public:
   struct Options {
-    DevicePool* devices = nullptr;            // required
-    Clock* clock = nullptr;                   // null: the real one
+    DevicePool* devices = nullptr;  // required
+    Clock* clock = nullptr;         // null: the real one
     ProfileOptions profile;
     // Called before each action of a training run, on the stage's thread; may throw. Usually only tests set this.
     std::function<void(const Action&)> before_action;
@@ -123,7 +123,8 @@ class Pipeline {
 
   // Checks inputs against the signature without running: names, types, shapes, equal rows, at least one row.
   virtual absl::Status CheckInputs(const NamedTensors& inputs) const = 0;
-  virtual absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss, int64_t rows) const = 0;
+  virtual absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss,
+                                   int64_t rows) const = 0;
   // Wanted outputs: known names, each once. Gradients for a Backward: one per output, of its shape.
   virtual absl::Status CheckOutputs(const std::vector<std::string>& outputs) const = 0;
   virtual absl::Status CheckGradients(const Graph& graph, const NamedTensors& gradients) const = 0;

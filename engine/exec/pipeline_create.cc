@@ -125,7 +125,8 @@ PipelineImpl::PipelineImpl(Parts parts)
 
 PipelineImpl::~PipelineImpl() {
   absl::MutexLock lock(&inference_mu_);
-  inference_mu_.Await(absl::Condition(+[](int* open) { return *open == 0; }, &open_inferences_));
+  inference_mu_.Await(absl::Condition(
+      +[](int* open) { return *open == 0; }, &open_inferences_));
 }
 
 absl::Status PipelineImpl::CheckInputs(const NamedTensors& inputs) const {
@@ -179,7 +180,8 @@ absl::Status PipelineImpl::CheckGradients(const Graph& graph, const NamedTensors
 NamedTensors PipelineImpl::StateViews(bool with_optimizer) const {
   NamedTensors views;
   for (const auto& stage : stages_) {
-    for (const NamedTensor& parameter : stage->parameters()) views.push_back({parameter.name, parameter.tensor.detach()});
+    for (const NamedTensor& parameter : stage->parameters())
+      views.push_back({parameter.name, parameter.tensor.detach()});
   }
   if (!with_optimizer) return views;
   for (const auto& stage : stages_) {

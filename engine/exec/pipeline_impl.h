@@ -90,7 +90,8 @@ class PipelineImpl : public Pipeline {
   void WakeAll();
 
   absl::StatusOr<Scattered> ScatterInputs(const NamedTensors& inputs, const std::optional<int>& micro_batches) const;
-  absl::Status ScatterTarget(const ContributionRequest& request, const Scattered& scattered, ScatteredLoss& result) const;
+  absl::Status ScatterTarget(const ContributionRequest& request, const Scattered& scattered,
+                             ScatteredLoss& result) const;
   absl::StatusOr<NamedTensors> GatherOutputs(const Run& run, const std::vector<int>& wanted) const;
   std::vector<bool> Checkpointed(int microbatches) const;
 
@@ -127,9 +128,9 @@ class PipelineImpl : public Pipeline {
   std::atomic<StageState> idle_ = StageState::kNoWork;
 
   // Caller.
-  int next_microbatch_ = 0;   // of the open step
-  bool loss_finite_ = true;   // of the open accumulation
-  absl::Status broken_;       // not OK: a step failed half-way; only ImportState mends it
+  int next_microbatch_ = 0;  // of the open step
+  bool loss_finite_ = true;  // of the open accumulation
+  absl::Status broken_;      // not OK: a step failed half-way; only ImportState mends it
 
   absl::Mutex inference_mu_;
   int open_inferences_ ABSL_GUARDED_BY(inference_mu_) = 0;

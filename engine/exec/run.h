@@ -58,22 +58,22 @@ struct Run {
   SchedulePurpose purpose = SchedulePurpose::kForwardOnly;
   std::shared_ptr<const Schedule> schedule;
   bool inference = false;
-  bool training = false;       // dropout on
-  bool keep_graph = false;     // passes stay for a later Backward
+  bool training = false;    // dropout on
+  bool keep_graph = false;  // passes stay for a later Backward
   bool retain_graph = false;
-  bool accumulating = false;   // gradients of earlier contributions are there
+  bool accumulating = false;  // gradients of earlier contributions are there
   uint64_t seed = 0;
   StepId step;
-  int microbatch_base = 0;     // of the first micro-batch, within the step
+  int microbatch_base = 0;  // of the first micro-batch, within the step
   std::vector<bool> checkpointed;
   std::vector<Tensors> inputs;            // by micro-batch, for the first stage
   std::vector<LossContext> losses;        // by micro-batch, for the last stage; empty without a loss
   std::vector<Tensors> output_gradients;  // by micro-batch, for a Backward
   bool keep_outputs = false;
-  std::shared_ptr<CancelToken> cancel;    // may be null; must be with an optimizer step, which is all or nothing
-  std::shared_ptr<StepDecision> decision; // with an optimizer step
-  std::function<void()> decide;           // called once, when all norms are in
-  std::function<void()> wake;             // makes every device look again
+  std::shared_ptr<CancelToken> cancel;     // may be null; must be with an optimizer step, which is all or nothing
+  std::shared_ptr<StepDecision> decision;  // with an optimizer step
+  std::function<void()> decide;            // called once, when all norms are in
+  std::function<void()> wake;              // makes every device look again
   std::function<void(const Action&)> before_action;  // for tests that break one; may be empty
   // ---
   std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
@@ -81,7 +81,7 @@ struct Run {
   std::vector<double> loss_values;        // by micro-batch, scaled
   FirstError error;
   std::atomic<int> open_lanes = 0;
-  std::function<void()> done;             // called once, by the last lane
+  std::function<void()> done;  // called once, by the last lane
 
   bool Stopped() const { return error.Failed() || (cancel != nullptr && cancel->cancelled()); }
 

@@ -12,7 +12,8 @@ namespace penstock {
 namespace {
 
 absl::Status Mismatch(const std::string& field, const std::string& problem, const std::string& value) {
-  return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", absl::StrCat(field, ": ", problem, ", got ", value))
+  return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+               absl::StrCat(field, ": ", problem, ", got ", value))
       .With("field", field)
       .With("value", value);
 }
@@ -30,8 +31,7 @@ std::string KnownNames(const std::vector<TensorSignature>& signature) {
 
 absl::Status CheckTensor(const TensorSignature& want, const at::Tensor& tensor, const std::string& field) {
   if (ToScalarType(want.type) != tensor.scalar_type()) {
-    return Mismatch(field + ".type",
-                    "must be " + std::string(DataTypeName(want.type)), TypeText(tensor));
+    return Mismatch(field + ".type", "must be " + std::string(DataTypeName(want.type)), TypeText(tensor));
   }
   const std::string want_text = ShapeText(want.shape);
   if (tensor.dim() != static_cast<int64_t>(want.shape.size())) {
@@ -51,8 +51,8 @@ absl::Status CheckTensor(const TensorSignature& want, const at::Tensor& tensor, 
 
 std::string ShapeText(c10::IntArrayRef shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
-absl::StatusOr<NamedTensors> MatchSignature(const std::vector<TensorSignature>& signature,
-                                            const NamedTensors& tensors, std::string_view field) {
+absl::StatusOr<NamedTensors> MatchSignature(const std::vector<TensorSignature>& signature, const NamedTensors& tensors,
+                                            std::string_view field) {
   const std::string list(field);
   NamedTensors ordered(signature.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -72,7 +72,8 @@ absl::StatusOr<NamedTensors> MatchSignature(const std::vector<TensorSignature>& 
     }
   }
   for (size_t i = 0; i < signature.size(); ++i) {
-    if (!ordered[i].tensor.defined()) return Mismatch(list, absl::StrCat("lacks ", signature[i].name), absl::StrCat(tensors.size(), " tensors"));
+    if (!ordered[i].tensor.defined())
+      return Mismatch(list, absl::StrCat("lacks ", signature[i].name), absl::StrCat(tensors.size(), " tensors"));
   }
   return ordered;
 }
@@ -88,9 +89,11 @@ absl::StatusOr<std::vector<int>> MatchNames(const std::vector<TensorSignature>& 
     const std::string place = absl::StrCat(absl::string_view(field.data(), field.size()), "[", i, "]");
     const auto found = std::find_if(signature.begin(), signature.end(),
                                     [&](const TensorSignature& one) { return one.name == wanted[i]; });
-    if (found == signature.end()) return Mismatch(place, absl::StrCat("must be one of ", KnownNames(signature)), wanted[i]);
+    if (found == signature.end())
+      return Mismatch(place, absl::StrCat("must be one of ", KnownNames(signature)), wanted[i]);
     const int position = static_cast<int>(found - signature.begin());
-    if (std::count(positions.begin(), positions.end(), position) != 0) return Mismatch(place, "is wanted twice", wanted[i]);
+    if (std::count(positions.begin(), positions.end(), position) != 0)
+      return Mismatch(place, "is wanted twice", wanted[i]);
     positions.push_back(position);
   }
   return positions;

@@ -14,7 +14,7 @@ namespace penstock {
 // Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE naming field and value: unknown, missing or duplicate name; type; rank;
 //            dimension; unequal or zero rows.
 absl::StatusOr<NamedTensors> MatchSignature(const std::vector<TensorSignature>& signature, const NamedTensors& tensors,
-                                       std::string_view field);
+                                            std::string_view field);
 
 // Positions in `signature` of the wanted names; all of them if none is wanted. Fails: as above, for unknown and repeated.
 absl::StatusOr<std::vector<int>> MatchNames(const std::vector<TensorSignature>& signature,

@@ -15,20 +15,28 @@ namespace {
 StageState WorkState(const Run& run, ActionKind kind) {
   if (run.inference) return StageState::kInfer;
   switch (kind) {
-    case ActionKind::kForward: return StageState::kForward;
-    case ActionKind::kRecompute: return StageState::kRecompute;
-    case ActionKind::kOptimizer: return StageState::kOptimizer;
-    default: return StageState::kBackward;
+    case ActionKind::kForward:
+      return StageState::kForward;
+    case ActionKind::kRecompute:
+      return StageState::kRecompute;
+    case ActionKind::kOptimizer:
+      return StageState::kOptimizer;
+    default:
+      return StageState::kBackward;
   }
 }
 
 Phase PhaseOf(const Run& run, ActionKind kind) {
   if (run.inference) return Phase::kInfer;
   switch (kind) {
-    case ActionKind::kForward: return Phase::kForward;
-    case ActionKind::kRecompute: return Phase::kRecompute;
-    case ActionKind::kOptimizer: return Phase::kOptimizer;
-    default: return Phase::kBackward;
+    case ActionKind::kForward:
+      return Phase::kForward;
+    case ActionKind::kRecompute:
+      return Phase::kRecompute;
+    case ActionKind::kOptimizer:
+      return Phase::kOptimizer;
+    default:
+      return Phase::kBackward;
   }
 }
 
@@ -74,10 +82,7 @@ bool StageExecutor::Receive(const Action& action) {
   std::optional<Tensors> message = lane_->transport->TryReceive(key);
   if (!message.has_value()) {
     const bool gradient = action.kind == ActionKind::kReceiveBackward;
-    Wait(gradient   ? StageState::kWaitGradient
-         : started_ ? StageState::kWaitActivation
-                    : StageState::kFill,
-         key);
+    Wait(gradient ? StageState::kWaitGradient : started_ ? StageState::kWaitActivation : StageState::kFill, key);
     // It may have come between the look and the note: the sender told nobody then.
     message = lane_->transport->TryReceive(key);
     if (!message.has_value()) return false;
@@ -118,11 +123,16 @@ absl::Status StageExecutor::Compute(const Action& action) {
   return RunTorch([&] {
     if (run_->before_action) run_->before_action(action);
     switch (action.kind) {
-      case ActionKind::kForward: return ComputeForward(action);
-      case ActionKind::kRecompute: return ComputeRecompute(action);
-      case ActionKind::kBackward: return ComputeBackward(action);
-      case ActionKind::kOptimizer: return norms_done_ ? ComputeStep() : ComputeNorms();
-      default: PENSTOCK_CHECK(false);  // the verifier lets nothing else through
+      case ActionKind::kForward:
+        return ComputeForward(action);
+      case ActionKind::kRecompute:
+        return ComputeRecompute(action);
+      case ActionKind::kBackward:
+        return ComputeBackward(action);
+      case ActionKind::kOptimizer:
+        return norms_done_ ? ComputeStep() : ComputeNorms();
+      default:
+        PENSTOCK_CHECK(false);  // the verifier lets nothing else through
     }
   });
 }
@@ -195,8 +205,8 @@ void StageExecutor::Send(const Action& action) {
 }
 
 void StageExecutor::Fail(absl::Status status, const Action& action) {
-  const std::string place = absl::StrCat("stage ", action.stage, ", micro-batch ", action.microbatch, ", action ",
-                                         ToString(action), ": ");
+  const std::string place =
+      absl::StrCat("stage ", action.stage, ", micro-batch ", action.microbatch, ", action ", ToString(action), ": ");
   status = WithValue(WithPrefix(status, place), "stage", absl::StrCat(action.stage));
   status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.microbatch));
   status = WithValue(std::move(status), "action", ToString(action));

@@ -70,7 +70,7 @@ class StageExecutor {
   bool started_ = false;     // has run an action
   bool norms_done_ = false;  // the first half of OPT
   bool left_ = false;
-  int inflight_ = 0;         // forwards of this run whose backward has not run
+  int inflight_ = 0;                   // forwards of this run whose backward has not run
   std::optional<StageState> waiting_;  // what was last reported
   std::vector<Tensors> received_;      // activations or gradients by micro-batch, until used
   std::vector<Tensors> outgoing_;      // by micro-batch, until sent

@@ -26,8 +26,8 @@ class WeightsGate {
  private:
   absl::Mutex mu_;
   int open_ ABSL_GUARDED_BY(mu_) = 0;
-  bool writer_ ABSL_GUARDED_BY(mu_) = false;               // asked or granted
-  std::function<void()> granted_ ABSL_GUARDED_BY(mu_);     // not yet granted
+  bool writer_ ABSL_GUARDED_BY(mu_) = false;            // asked or granted
+  std::function<void()> granted_ ABSL_GUARDED_BY(mu_);  // not yet granted
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mu_);
 };
 

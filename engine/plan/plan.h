@@ -30,7 +30,7 @@ struct StagePlan {
   double forward_seconds = 0;  // per micro-batch, as profiled
   double backward_seconds = 0;
   double recompute_seconds = 0;
-  double predicted_bubble = 0;         // of this stage
+  double predicted_bubble = 0;  // of this stage
   int64_t parameter_bytes = 0;
   int64_t optimizer_bytes = 0;
   int64_t input_bytes = 0;            // of one micro-batch, from the stage before; 0 on the first stage

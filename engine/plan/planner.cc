@@ -70,7 +70,8 @@ absl::StatusOr<std::vector<int>> FindBalance(const PlanRequest& request, const s
     }
     return request.cut.balance;
   }
-  if (request.cut.stages < 0) return Invalid("spec.cut.stages", "must not be negative", absl::StrCat(request.cut.stages));
+  if (request.cut.stages < 0)
+    return Invalid("spec.cut.stages", "must not be negative", absl::StrCat(request.cut.stages));
   const int stages =
       request.cut.stages > 0 ? request.cut.stages : std::min(static_cast<int>(request.devices.size()), layers);
   const bool recompute = request.schedule.checkpoint != CheckpointMode::kNever;
@@ -87,12 +88,11 @@ Ticks Nanoseconds(double seconds) { return static_cast<Ticks>(std::llround(secon
 // Fills makespan, bubbles and peaks from the simulator.
 absl::Status Predict(Plan& plan) {
   const int stages = static_cast<int>(plan.stages.size());
-  PENSTOCK_ASSIGN_OR_RETURN(Schedule lists,
-                            BuildSchedule({.kind = plan.schedule.kind,
-                                           .purpose = SchedulePurpose::kContribution,
-                                           .ranks = stages,
-                                           .microbatches = plan.schedule.micro_batches,
-                                           .recompute = ToRecomputeMode(plan.schedule.checkpoint)}));
+  PENSTOCK_ASSIGN_OR_RETURN(Schedule lists, BuildSchedule({.kind = plan.schedule.kind,
+                                                           .purpose = SchedulePurpose::kContribution,
+                                                           .ranks = stages,
+                                                           .microbatches = plan.schedule.micro_batches,
+                                                           .recompute = ToRecomputeMode(plan.schedule.checkpoint)}));
   ScheduleCosts costs;
   for (const StagePlan& stage : plan.stages) {
     costs.stages.push_back({.forward = Nanoseconds(stage.forward_seconds),
@@ -104,16 +104,19 @@ absl::Status Predict(Plan& plan) {
   plan.makespan_seconds = static_cast<double>(simulation.makespan) * 1e-9;
   Ticks busy = 0;
   for (const RankTimes& times : simulation.times) busy += times.busy;
-  plan.predicted_bubble =
-      simulation.makespan == 0 ? 0 : 1 - static_cast<double>(busy) / (static_cast<double>(simulation.makespan) * stages);
+  plan.predicted_bubble = simulation.makespan == 0
+                              ? 0
+                              : 1 - static_cast<double>(busy) / (static_cast<double>(simulation.makespan) * stages);
   plan.ideal_bubble = static_cast<double>(stages - 1) / (plan.schedule.micro_batches + stages - 1);
   for (int s = 0; s < stages; ++s) {
     StagePlan& stage = plan.stages[s];
     if (simulation.makespan > 0) {
-      stage.predicted_bubble = 1 - static_cast<double>(simulation.times[s].busy) / static_cast<double>(simulation.makespan);
+      stage.predicted_bubble =
+          1 - static_cast<double>(simulation.times[s].busy) / static_cast<double>(simulation.makespan);
     }
     const int64_t input_bytes = s == 0 ? 0 : stage.input_bytes;
-    stage.peak_activation_bytes = simulation.peaks.full[s] * stage.stash_bytes + simulation.peaks.stashed[s] * input_bytes;
+    stage.peak_activation_bytes =
+        simulation.peaks.full[s] * stage.stash_bytes + simulation.peaks.stashed[s] * input_bytes;
   }
   return absl::OkStatus();
 }
@@ -163,10 +166,11 @@ absl::Status CheckStateFits(const PlanRequest& request) {
   if (needed <= limit) return absl::OkStatus();
   const std::string value = absl::StrFormat("%.0f", needed);
   return Error(absl::StatusCode::kFailedPrecondition, "PLAN_DOES_NOT_FIT",
-               absl::StrFormat("spec.model: weights, gradients and optimizer state need %s bytes, and %s may hold %.0f in "
-                               "all; the largest class is %s",
-                               value, request.devices.size() == 1 ? request.devices[0].name : "the devices", limit,
-                               request.optimizer_state_ratio > 1 ? "optimizer state" : "weights"))
+               absl::StrFormat(
+                   "spec.model: weights, gradients and optimizer state need %s bytes, and %s may hold %.0f in "
+                   "all; the largest class is %s",
+                   value, request.devices.size() == 1 ? request.devices[0].name : "the devices", limit,
+                   request.optimizer_state_ratio > 1 ? "optimizer state" : "weights"))
       .With("field", "spec.model")
       .With("value", value);
 }
@@ -175,9 +179,12 @@ absl::Status CheckStateFits(const PlanRequest& request) {
 
 RecomputeMode ToRecomputeMode(CheckpointMode mode) {
   switch (mode) {
-    case CheckpointMode::kAlways: return RecomputeMode::kAlways;
-    case CheckpointMode::kExceptLast: return RecomputeMode::kExceptLast;
-    case CheckpointMode::kNever: return RecomputeMode::kNever;
+    case CheckpointMode::kAlways:
+      return RecomputeMode::kAlways;
+    case CheckpointMode::kExceptLast:
+      return RecomputeMode::kExceptLast;
+    case CheckpointMode::kNever:
+      return RecomputeMode::kNever;
   }
   return RecomputeMode::kNever;
 }
@@ -203,7 +210,8 @@ absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vect
       stage.stash_bytes += profile[layer].stash_bytes;
     }
     stage.recompute_seconds = stage.forward_seconds;
-    stage.optimizer_bytes = static_cast<int64_t>(static_cast<double>(stage.parameter_bytes) * request.optimizer_state_ratio);
+    stage.optimizer_bytes =
+        static_cast<int64_t>(static_cast<double>(stage.parameter_bytes) * request.optimizer_state_ratio);
     plan.stages.push_back(std::move(stage));
   }
   PENSTOCK_RETURN_IF_ERROR(Predict(plan));
@@ -218,9 +226,9 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& 
     PENSTOCK_RETURN_IF_ERROR(CheckBalance(request.cut.balance, static_cast<int>(request.layers.size())));
   }
   PENSTOCK_RETURN_IF_ERROR(CheckStateFits(request));
-  std::vector<Device> used(request.devices.begin(),
-                           request.devices.begin() + static_cast<std::ptrdiff_t>(std::min(request.devices.size(),
-                                                                                          request.layers.size())));
+  std::vector<Device> used(
+      request.devices.begin(),
+      request.devices.begin() + static_cast<std::ptrdiff_t>(std::min(request.devices.size(), request.layers.size())));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<LayerProfile> profile, ProfileLayers(request.layers, used, options, clock));
   return PlanFromProfile(request, profile);
 }

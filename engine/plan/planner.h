@@ -18,12 +18,12 @@ namespace penstock {
 
 // What the planner decides about.
 struct PlanRequest {
-  std::vector<LayerSpec> layers;     // of the whole model, named
+  std::vector<LayerSpec> layers;  // of the whole model, named
   CutSpec cut;
-  std::vector<Device> devices;       // that may be used, in order; stage k goes to devices[k % size]
+  std::vector<Device> devices;  // that may be used, in order; stage k goes to devices[k % size]
   ScheduleSpec schedule;
   std::vector<int64_t> parameter_bytes;  // per layer, known before anything is measured; empty: not checked beforehand
-  double optimizer_state_ratio = 2;  // bytes of optimizer state per byte of parameters
+  double optimizer_state_ratio = 2;      // bytes of optimizer state per byte of parameters
 };
 
 // Profiles the layers, cuts them (exact min-max of measured time, or the balance as given), checks memory, predicts

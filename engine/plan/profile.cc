@@ -126,8 +126,10 @@ absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, Tens
   });
   if (!status.ok()) {
     return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
-                 absl::StrCat("spec.model: layer ", index, " (", spec.name, ") does not run on the output of the layer "
-                              "before it: ", status.message()))
+                 absl::StrCat("spec.model: layer ", index, " (", spec.name,
+                              ") does not run on the output of the layer "
+                              "before it: ",
+                              status.message()))
         .With("field", absl::StrCat("spec.model.layers[", index, "]"))
         .With("value", spec.kind);
   }
@@ -149,8 +151,8 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileOnThisThread(const std::vector<
 }  // namespace
 
 absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerSpec>& layers,
-                                                        const std::vector<Device>& devices, const ProfileOptions& options,
-                                                        Clock* clock) {
+                                                        const std::vector<Device>& devices,
+                                                        const ProfileOptions& options, Clock* clock) {
   std::vector<absl::StatusOr<std::vector<LayerProfile>>> measured(
       devices.size(), absl::StatusOr<std::vector<LayerProfile>>(std::vector<LayerProfile>()));
   {

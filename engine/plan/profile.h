@@ -24,8 +24,8 @@ struct LayerProfile {
 };
 
 struct ProfileOptions {
-  int64_t rows = 4;                  // of the micro-batch; relative costs hardly depend on it
-  int repeats = 5;                   // after one warm-up; the median counts
+  int64_t rows = 4;                      // of the micro-batch; relative costs hardly depend on it
+  int repeats = 5;                       // after one warm-up; the median counts
   int64_t budget_nanos = 1'000'000'000;  // per layer: fewer repeats, but at least one, if they take longer
 };
 
@@ -35,7 +35,7 @@ struct ProfileOptions {
 //
 // Fails:     what a layer's forward throws, naming the layer: a model whose layers do not fit together is found here.
 absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerSpec>& layers,
-                                                        const std::vector<Device>& devices, const ProfileOptions& options,
-                                                        Clock* clock);
+                                                        const std::vector<Device>& devices,
+                                                        const ProfileOptions& options, Clock* clock);
 
 }  // namespace penstock

@@ -116,7 +116,11 @@ void Speed(const Options& options) {
   std::vector<Variant> variants;
   variants.push_back({"one core, full batch", [&] { return plain.Step(workload, 1, cores[0].cores); }, 0, {}});
   variants.push_back({"two intra-op threads, full batch",
-                      [&] { return plain.Step(workload, 1, {cores[0].cores[0], cores[1].cores[0]}); }, 0, {}});
+                      [&] {
+                        return plain.Step(workload, 1, {cores[0].cores[0], cores[1].cores[0]});
+                      },
+                      0,
+                      {}});
   for (int m : options.micro_batches) {
     if (workload.rows % m != 0) Die("m must divide the batch");
     PipelineSpec spec = workload.spec;
@@ -128,7 +132,8 @@ void Speed(const Options& options) {
                           pipeline->DiscardGradients();
                           return Must(pipeline->ForwardBackward(Request(workload))).seconds;
                         },
-                        pipeline->plan().makespan_seconds, {}});
+                        pipeline->plan().makespan_seconds,
+                        {}});
   }
   for (int round = -1; round < options.rounds; ++round) {  // round -1 warms up
     for (size_t i = 0; i < variants.size(); ++i) {
@@ -185,7 +190,9 @@ void Memory(const Options& options) {
       }
       int64_t planned = 0;
       for (const StagePlan& stage : pipeline->plan().stages) planned += stage.peak_activation_bytes;
-      const char* name = mode == CheckpointMode::kNever ? "never" : mode == CheckpointMode::kAlways ? "always" : "except_last";
+      const char* name = mode == CheckpointMode::kNever    ? "never"
+                         : mode == CheckpointMode::kAlways ? "always"
+                                                           : "except_last";
       std::printf("  %-6s %-12s %8.0f   (planned activations %.0f)\n", kind, name, Sorted(growth).median,
                   static_cast<double>(planned) / (1 << 20));
     }
@@ -243,9 +250,10 @@ void Overhead(const Options& options) {
       if (round >= 0) micros.push_back(engine * 1e6 / kActions);
     }
     const Spread spread = Sorted(micros);
-    std::printf("  %-42s %6.2f us (%.2f .. %.2f)\n",
-                mode == DevicePool::Mode::kSerial ? "one thread, whole run less its actions" : "two threads, state `host`",
-                spread.median, spread.least, spread.most);
+    std::printf(
+        "  %-42s %6.2f us (%.2f .. %.2f)\n",
+        mode == DevicePool::Mode::kSerial ? "one thread, whole run less its actions" : "two threads, state `host`",
+        spread.median, spread.least, spread.most);
   }
 }
 

@@ -37,7 +37,8 @@ double PlainModel::Step(const Workload& workload, int micro_batches, const std::
         at::AutoGradMode with_graph(true);
         const int64_t begin = RealClock()->NowNanos();
         for (const NamedLayer& layer : layers_) {
-          for (const NamedTensor& parameter : layer.layer->parameters()) at::Tensor(parameter.tensor).mutable_grad().reset();
+          for (const NamedTensor& parameter : layer.layer->parameters())
+            at::Tensor(parameter.tensor).mutable_grad().reset();
         }
         const int64_t rows = workload.rows / micro_batches;
         for (int m = 0; m < micro_batches; ++m) {
@@ -46,8 +47,8 @@ double PlainModel::Step(const Workload& workload, int micro_batches, const std::
             KeyedRandom random(0, StepId(0), MicrobatchIndex(m), LayerIndex(static_cast<int>(i)));
             values = layers_[i].layer->Forward(values, {.training = true, .recomputing = false, .random = &random});
           }
-          const at::Tensor loss = at::mul(loss_->Mean(values[0], workload.target.narrow(0, m * rows, rows)),
-                                          1.0 / micro_batches);
+          const at::Tensor loss =
+              at::mul(loss_->Mean(values[0], workload.target.narrow(0, m * rows, rows)), 1.0 / micro_batches);
           torch::autograd::backward({loss}, {});
         }
         seconds = static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;

@@ -121,10 +121,14 @@ int main(int argc, char** argv) {
   int m = 8;
   for (int i = 2; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
-    if (flag == "--workload") workload = argv[i + 1];
-    else if (flag == "--rounds") rounds = std::atoi(argv[i + 1]);
-    else if (flag == "--m") m = std::atoi(argv[i + 1]);
-    else penstock::bench::Die("unknown option " + flag);
+    if (flag == "--workload")
+      workload = argv[i + 1];
+    else if (flag == "--rounds")
+      rounds = std::atoi(argv[i + 1]);
+    else if (flag == "--m")
+      m = std::atoi(argv[i + 1]);
+    else
+      penstock::bench::Die("unknown option " + flag);
   }
   if ((workload != "gpt" && workload != "mlp") || rounds < 1 || m < 1) penstock::bench::Die("bad option value");
   penstock::bench::Run(argv[1], workload, rounds, m);

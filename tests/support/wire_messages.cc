@@ -19,14 +19,15 @@ v1::Option ToMessage(const OptionValue& value) {
 v1::PipelineSpec ToMessage(const PipelineSpec& spec) {
   v1::PipelineSpec message;
   message.mutable_model()->set_name(spec.model.name);
-  for (const auto& [name, value] : spec.model.options) (*message.mutable_model()->mutable_options())[name] = ToMessage(value);
+  for (const auto& [name, value] : spec.model.options)
+    (*message.mutable_model()->mutable_options())[name] = ToMessage(value);
   message.mutable_cut()->set_stages(spec.cut.stages);
   message.mutable_schedule()->set_kind(spec.schedule.kind);
   message.mutable_schedule()->set_micro_batches(spec.schedule.micro_batches);
-  message.mutable_schedule()->set_checkpoint(spec.schedule.checkpoint == CheckpointMode::kAlways ? v1::CHECKPOINT_MODE_ALWAYS
-                                             : spec.schedule.checkpoint == CheckpointMode::kNever
-                                                 ? v1::CHECKPOINT_MODE_NEVER
-                                                 : v1::CHECKPOINT_MODE_EXCEPT_LAST);
+  message.mutable_schedule()->set_checkpoint(
+      spec.schedule.checkpoint == CheckpointMode::kAlways  ? v1::CHECKPOINT_MODE_ALWAYS
+      : spec.schedule.checkpoint == CheckpointMode::kNever ? v1::CHECKPOINT_MODE_NEVER
+                                                           : v1::CHECKPOINT_MODE_EXCEPT_LAST);
   v1::OptimizerSpec& optimizer = *message.mutable_optimizer();
   optimizer.set_name(spec.optimizer.name);
   for (const auto& [name, value] : spec.optimizer.options) (*optimizer.mutable_options())[name] = ToMessage(value);

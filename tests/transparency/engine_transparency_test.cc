@@ -61,7 +61,9 @@ TEST_P(EngineTransparency, TenStepsEqualThePlainLoop) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, EngineTransparency,
                          ::testing::Values(DevicePool::Mode::kSerial, DevicePool::Mode::kThreads),
-                         [](const auto& info) { return info.param == DevicePool::Mode::kSerial ? "Serial" : "Threads"; });
+                         [](const auto& info) {
+                           return info.param == DevicePool::Mode::kSerial ? "Serial" : "Threads";
+                         });
 
 }  // namespace
 }  // namespace penstock::testing

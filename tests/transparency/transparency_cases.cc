@@ -41,8 +41,8 @@ PipelineSpec SpecOf(const TransparencyCase& one) {
     spec.model.options = {{"layers", int64_t{5}}, {"width", int64_t{12}}, {"dropout", 0.1}};
     spec.loss.name = "mean_squared_error";
   } else {
-    spec.model.options = {{"vocab", int64_t{32}},   {"blocks", int64_t{3}},   {"width", int64_t{16}},
-                          {"heads", int64_t{2}},    {"sequence", int64_t{6}}, {"dropout", 0.1}};
+    spec.model.options = {{"vocab", int64_t{32}}, {"blocks", int64_t{3}},   {"width", int64_t{16}},
+                          {"heads", int64_t{2}},  {"sequence", int64_t{6}}, {"dropout", 0.1}};
     spec.loss.name = "cross_entropy";
   }
   spec.cut.stages = one.stages;

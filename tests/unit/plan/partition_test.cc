@@ -61,7 +61,8 @@ TEST(Partition, EqualsTheBestOfAllCuts) {
 }
 
 TEST(Partition, BeatsTheAncestorsOnTheirDefects) {
-  EXPECT_EQ(Bottleneck({10, 1, 1, 1, 1, 1}, *PartitionExactly({{10, 1, 1, 1, 1, 1}, std::vector<int64_t>(6, 0)}, 2)), 10);
+  EXPECT_EQ(Bottleneck({10, 1, 1, 1, 1, 1}, *PartitionExactly({{10, 1, 1, 1, 1, 1}, std::vector<int64_t>(6, 0)}, 2)),
+            10);
   EXPECT_EQ(Bottleneck({0, 0, 1, 1}, *PartitionExactly({{0, 0, 1, 1}, std::vector<int64_t>(4, 0)}, 3)), 1);
 }
 

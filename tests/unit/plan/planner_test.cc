@@ -58,7 +58,8 @@ TEST(Planner, SaysTheAncestorsSentencesOfABadBalance) {
   request.cut.balance = {2, 3};
   absl::Status status = PlanFromProfile(request, EqualLayers(4)).status();
   EXPECT_EQ(ReasonOf(status), "SPEC_INVALID");
-  EXPECT_NE(std::string(status.message()).find("module and sum of balance have different length (module: 4, sum of balance: 5)"),
+  EXPECT_NE(std::string(status.message())
+                .find("module and sum of balance have different length (module: 4, sum of balance: 5)"),
             std::string::npos);
   EXPECT_EQ(ValuesOf(status)["value"], "[2, 3]");
   request.cut.balance = {4, 0};
