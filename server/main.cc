@@ -1,6 +1,7 @@
 // penstockd: reads its settings, starts the daemon, and drains it when a signal says so.
 
 #include <grpc/grpc.h>
+#include <grpc/support/log.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -56,6 +57,13 @@ sigset_t BlockEndSignals() {
   return signals;
 }
 
+// The library's own lines become ours: one form, escaped, counted. Callers can cause them, so none is an error.
+void LogForLibrary(gpr_log_func_args* line) {
+  const auto level =
+      line->severity == GPR_LOG_SEVERITY_ERROR ? penstock::LogLevel::kWarning : penstock::LogLevel::kDebug;
+  penstock::Log(level, "grpc", {{"message", line->message}});
+}
+
 // Waits for a signal, then drains; a second signal makes the drain hurry.
 int ServeUntilSignal(penstock::Daemon* daemon, const sigset_t& signals) {
   int number = 0;
@@ -101,6 +109,7 @@ int main(int count, char** values) {
     return good.ok() ? 0 : kUsage;
   }
   // One more reference than the server's: without it, tearing down the library may stall for seconds.
+  gpr_set_log_function(&LogForLibrary);
   grpc_init();
   int code;
   {

@@ -62,7 +62,8 @@ v1::PipelineStatistics DescribeStatistics(const HostedPipeline& pipeline, const 
   return statistics;
 }
 
-// One WatchStatistics: a message at once, then one per interval; while one is on its way, ticks pass by.
+// One WatchStatistics: an update at once, then one per interval. Those that fall due while one is on
+// its way become one.
 class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
  public:
   StatisticsStream(InsightCallService* service, grpc::CallbackServerContext* context)
@@ -90,7 +91,7 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
     return FindPipeline(environment_, name_, "pipeline").status();
   }
 
-  // Sends an update unless one is still on its way, and comes again.
+  // An update is due; comes again after the interval.
   void Tick() {
     {
       absl::MutexLock lock(&mu_);
@@ -98,8 +99,17 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
       timer_ = environment_.timers->Add(
           environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(interval_),
           [stream = std::static_pointer_cast<StatisticsStream>(shared_from_this())] { stream->Tick(); });
-      if (busy_) return;
+      due_ = true;
+    }
+    SendIfDue();
+  }
+
+  void SendIfDue() {
+    {
+      absl::MutexLock lock(&mu_);
+      if (busy_ || !due_) return;
       busy_ = true;
+      due_ = false;
     }
     // Looked up each time: a stream must not keep a deleted pipeline alive.
     const auto pipeline = FindPipeline(environment_, name_, "pipeline");
@@ -114,7 +124,8 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
       busy_ = false;
       last = most_updates_ != 0 && ++updates_ >= most_updates_;
     }
-    if (last) Close(absl::OkStatus());
+    if (last) return Close(absl::OkStatus());
+    SendIfDue();
   }
 
   void OnEnded() override {
@@ -134,7 +145,8 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
   int most_updates_ = 0;  // 0: until the caller leaves
 
   absl::Mutex mu_;
-  bool busy_ ABSL_GUARDED_BY(mu_) = false;
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;  // an update is on its way
+  bool due_ ABSL_GUARDED_BY(mu_) = false;   // another one is wanted
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   int updates_ ABSL_GUARDED_BY(mu_) = 0;
   TimerQueue::TimerId timer_ ABSL_GUARDED_BY(mu_) = TimerQueue::kNoTimer;

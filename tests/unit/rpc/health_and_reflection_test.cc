@@ -69,7 +69,7 @@ TEST_F(HealthTest, WatchTellsTheStateAndEachChange) {
     ASSERT_TRUE(reader->Read(&response));
     EXPECT_EQ(response.status(), serving ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING);
   }
-  health_.SetServing("other", true);     // not of this watch
+  health_.SetServing("other", true);      // not of this watch
   health_.SetServing("readiness", true);  // no change
   health_.SetServing("readiness", false);
   ASSERT_TRUE(reader->Read(&response));
@@ -86,7 +86,8 @@ TEST_F(HealthTest, AWatcherThatLeavesIsForgotten) {
     context.TryCancel();
     reader->Finish().ok();
   }
-  while (health_.watchers() != 0) absl::SleepFor(absl::Milliseconds(1));
+  server_->Shutdown();  // waits for every stream
+  EXPECT_EQ(health_.watchers(), 0);
 }
 
 TEST_F(HealthTest, ShutdownEndsWatches) {
@@ -126,11 +127,10 @@ void ReflectionRebuildsEveryService(Service* service, const std::vector<std::str
 }
 
 TEST(Reflection, DescribesItsServicesWithAllTheyImport) {
-  const std::vector<std::string> names = {"penstock.v1.WorkService",         "penstock.v1.PipelineService",
-                                          "penstock.v1.HandleService",       "penstock.v1.StateService",
-                                          "penstock.v1.InsightService",      "penstock.v1.AdminService",
-                                          "inference.GRPCInferenceService",  "grpc.health.v1.Health",
-                                          "grpc.reflection.v1.ServerReflection"};
+  const std::vector<std::string> names = {
+      "penstock.v1.WorkService",        "penstock.v1.PipelineService", "penstock.v1.HandleService",
+      "penstock.v1.StateService",       "penstock.v1.InsightService",  "penstock.v1.AdminService",
+      "inference.GRPCInferenceService", "grpc.health.v1.Health",       "grpc.reflection.v1.ServerReflection"};
   ReflectionServiceV1 service(names);
   ReflectionRebuildsEveryService<ReflectionServiceV1, grpc::reflection::v1::ServerReflectionRequest,
                                  grpc::reflection::v1::ServerReflectionResponse>(&service, names);

@@ -51,7 +51,8 @@ std::string Reason(const grpc::Status& status) {
 class ServicesTest : public HostingFixture {
  protected:
   ServicesTest() : admission_(3, &registry_), tokens_(&clock_) {
-    const ServiceEnvironment environment{table_.get(), handles_.get(), &timers_, &clock_, &registry_, &admission_, &tokens_};
+    const ServiceEnvironment environment{table_.get(), handles_.get(), &timers_, &clock_,
+                                         &registry_,   &admission_,    &tokens_};
     pipelines_service_ = std::make_unique<PipelinesService>(environment);
     work_service_ = std::make_unique<WorkCallService>(environment);
     handles_service_ = std::make_unique<HandleCallService>(environment);
@@ -63,9 +64,9 @@ class ServicesTest : public HostingFixture {
     AddServiceMetrics("penstock.v1.WorkService", &registry_.server());
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(64 << 20);
-    for (grpc::Service* service : std::vector<grpc::Service*>{
-             pipelines_service_.get(), work_service_.get(), handles_service_.get(), state_service_.get(),
-             insight_service_.get(), inference_service_.get()}) {
+    for (grpc::Service* service :
+         std::vector<grpc::Service*>{pipelines_service_.get(), work_service_.get(), handles_service_.get(),
+                                     state_service_.get(), insight_service_.get(), inference_service_.get()}) {
       builder.RegisterService(service);
     }
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
@@ -193,8 +194,9 @@ TEST_F(ServicesTest, ACallThatNobodyWaitsForIsCancelled) {
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   v1::InferResponse response;
   EXPECT_EQ(work_->Infer(&context, AskX({1, 2}, 60), &response).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  // The handle that nobody heard of goes away by itself.
-  while (handles_->TotalCounts().live() != 0) absl::SleepFor(absl::Milliseconds(1));
+  server_->Shutdown();  // waits for every call
+  // The handle that nobody heard of has gone away by itself.
+  EXPECT_EQ(handles_->TotalCounts().live(), 0);
 }
 
 TEST_F(ServicesTest, ChecksBeforeItWorks) {
@@ -362,7 +364,8 @@ TEST_F(ServicesTest, WhatWasPutCanBeFetchedFromAnyOffset) {
 TEST_F(ServicesTest, APutThatBreaksOffLeavesNothing) {
   v1::Handle handle;
   EXPECT_EQ(Reason(Put(results_.get(), Pattern(1'000'000), "", &handle, 3)), "CHUNK_SIZE");
-  while (handles_->TotalCounts().bytes != 0) absl::SleepFor(absl::Milliseconds(1));
+  server_->Shutdown();  // waits for every stream
+  EXPECT_EQ(handles_->TotalCounts().bytes, 0);
 }
 
 TEST_F(ServicesTest, APutGoesOnWhereItBrokeOff) {

@@ -34,8 +34,8 @@ TEST(StatusToGrpc, OkStaysOk) {
 }
 
 TEST(StatusToGrpc, CarriesReasonDomainAndValues) {
-  const auto answer = ToRpcStatus(
-      Error(absl::StatusCode::kNotFound, "HANDLE_EXPIRED", "has expired").With("handle", "h1"));
+  const auto answer =
+      ToRpcStatus(Error(absl::StatusCode::kNotFound, "HANDLE_EXPIRED", "has expired").With("handle", "h1"));
   EXPECT_EQ(answer.code(), 5);
   EXPECT_EQ(answer.message(), "has expired");
   const auto info = InfoOf(answer);
@@ -85,8 +85,7 @@ TEST(StatusToGrpc, UnknownAndInternalAreBugsWithAnIncident) {
     EXPECT_EQ(InfoOf(answer).reason(), "BUG");
     EXPECT_EQ(InfoOf(answer).metadata().at("incident").size(), 16u);
     // A stored error keeps its incident however often it is answered.
-    EXPECT_EQ(InfoOf(answer).metadata().at("incident"),
-              InfoOf(ToRpcStatus(status)).metadata().at("incident"));
+    EXPECT_EQ(InfoOf(answer).metadata().at("incident"), InfoOf(ToRpcStatus(status)).metadata().at("incident"));
   }
   EXPECT_EQ(InfoOf(ToRpcStatus(absl::CancelledError("gone"))).reason(), "WORK_CANCELLED");
 }

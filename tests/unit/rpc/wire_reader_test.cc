@@ -148,7 +148,8 @@ TEST(DecodeInputs, TellsEachLie) {
   };
   using Request = inference::ModelInferRequest;
   EXPECT_EQ(refuse([](Request* r) { r->mutable_inputs(1)->set_datatype("FP8"); }), "TENSOR_HEADER inputs[1].datatype");
-  EXPECT_EQ(refuse([](Request* r) { r->mutable_inputs(1)->set_datatype("BYTES"); }), "TENSOR_HEADER inputs[1].datatype");
+  EXPECT_EQ(refuse([](Request* r) { r->mutable_inputs(1)->set_datatype("BYTES"); }),
+            "TENSOR_HEADER inputs[1].datatype");
   EXPECT_EQ(refuse([](Request* r) { r->mutable_inputs(0)->set_shape(0, -1); }), "TENSOR_HEADER inputs[0].shape[0]");
   EXPECT_EQ(refuse([](Request* r) { r->mutable_inputs(0)->set_shape(0, 3); }), "TENSOR_HEADER inputs[0].data");
   EXPECT_EQ(refuse([](Request* r) {

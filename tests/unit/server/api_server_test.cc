@@ -24,8 +24,9 @@ using grpc::health::v1::HealthCheckResponse;
 class ApiServerTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<ApiServer>> Listen(const std::string& address, bool insecure = false) {
-    return ApiServer::Create({.listen = address, .insecure = insecure, .max_message_bytes = 4 << 20, .memory_bytes = 256 << 20},
-                             {&health_}, &registry_.server(), &clock_);
+    return ApiServer::Create(
+        {.listen = address, .insecure = insecure, .max_message_bytes = 4 << 20, .memory_bytes = 256 << 20}, {&health_},
+        &registry_.server(), &clock_);
   }
   grpc::Status Check(const std::string& address, grpc_compression_algorithm compression = GRPC_COMPRESS_NONE) {
     auto stub = Health::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));

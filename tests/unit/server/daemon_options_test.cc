@@ -43,10 +43,10 @@ absl::Status Refused(const std::vector<std::string>& arguments, const Environmen
 }
 
 TEST(DaemonOptions, HaveDefaults) {
-  const DaemonOptions options = Parse({}, {{"HOME", "/home/someone"}});
+  const DaemonOptions options = Parse({}, {{"HOME", "/h"}});
   EXPECT_EQ(options.listen, "127.0.0.1:8470");
   EXPECT_EQ(options.metrics_listen, "127.0.0.1:8473");
-  EXPECT_EQ(options.state_dir, "/home/someone/.local/state/penstock");
+  EXPECT_EQ(options.state_dir, "/h/.local/state/penstock");
   EXPECT_EQ(options.max_pipelines, 16);
   EXPECT_EQ(options.max_message_bytes, 64 << 20);
   EXPECT_EQ(options.forward_timeout, absl::Minutes(10));
@@ -57,8 +57,7 @@ TEST(DaemonOptions, HaveDefaults) {
 TEST(DaemonOptions, FlagWinsOverEnvironmentOverFileOverDefault) {
   const ConfigFile file("max-pipelines = 2\nlease = \"30s\"\nlog-level = \"debug\"\n");
   const Environment environment = {{"PENSTOCK_MAX_PIPELINES", "3"}, {"PENSTOCK_LEASE", "40s"}};
-  const auto line =
-      ParseCommandLine({"--config", file.path(), "--max-pipelines", "4"}, environment, "");
+  const auto line = ParseCommandLine({"--config", file.path(), "--max-pipelines", "4"}, environment, "");
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->options.max_pipelines, 4);
   EXPECT_EQ(line->options.default_lease, absl::Seconds(40));
