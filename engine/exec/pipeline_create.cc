@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
+#include "engine/exec/calibrate.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
 #include "engine/model/model_signature.h"
@@ -82,6 +83,8 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   }
   PENSTOCK_ASSIGN_OR_RETURN(parts.signature, SignatureOf(layers, parts.loss.get()));
   const int stages = static_cast<int>(parts.plan.stages.size());
+  const int64_t open_dimension = layers.front().layer->LargestOpenDimension();
+  std::vector<Device> devices;
   auto next = layers.begin();
   for (int s = 0; s < stages; ++s) {
     const StagePlan& stage = parts.plan.stages[s];
@@ -93,7 +96,10 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
                                                    std::move(optimizer)));
     PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
     parts.workers.push_back(worker);
+    devices.push_back(worker->device());
   }
+  PENSTOCK_RETURN_IF_ERROR(CalibrateStages(parts.stages, devices, parts.signature.inputs, parts.loss.get(),
+                                           options.profile, open_dimension, options.clock, parts.plan));
   parts.spec = spec;
   parts.metrics = options.metrics ? options.metrics(parts.plan) : OwnMetrics(parts.plan, options.clock);
   parts.options = std::move(options);

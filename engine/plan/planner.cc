@@ -85,42 +85,6 @@ absl::StatusOr<std::vector<int>> FindBalance(const PlanRequest& request, const s
 
 Ticks Nanoseconds(double seconds) { return static_cast<Ticks>(std::llround(seconds * 1e9)); }
 
-// Fills makespan, bubbles and peaks from the simulator.
-absl::Status Predict(Plan& plan) {
-  const int stages = static_cast<int>(plan.stages.size());
-  PENSTOCK_ASSIGN_OR_RETURN(Schedule lists, BuildSchedule({.kind = plan.schedule.kind,
-                                                           .purpose = SchedulePurpose::kContribution,
-                                                           .ranks = stages,
-                                                           .microbatches = plan.schedule.micro_batches,
-                                                           .recompute = ToRecomputeMode(plan.schedule.checkpoint)}));
-  ScheduleCosts costs;
-  for (const StagePlan& stage : plan.stages) {
-    costs.stages.push_back({.forward = Nanoseconds(stage.forward_seconds),
-                            .input_gradient = Nanoseconds(stage.backward_seconds),
-                            .weight_gradient = 0,
-                            .recompute = Nanoseconds(stage.recompute_seconds)});
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(Simulation simulation, Simulate(lists, costs));
-  plan.makespan_seconds = static_cast<double>(simulation.makespan) * 1e-9;
-  Ticks busy = 0;
-  for (const RankTimes& times : simulation.times) busy += times.busy;
-  plan.predicted_bubble = simulation.makespan == 0
-                              ? 0
-                              : 1 - static_cast<double>(busy) / (static_cast<double>(simulation.makespan) * stages);
-  plan.ideal_bubble = static_cast<double>(stages - 1) / (plan.schedule.micro_batches + stages - 1);
-  for (int s = 0; s < stages; ++s) {
-    StagePlan& stage = plan.stages[s];
-    if (simulation.makespan > 0) {
-      stage.predicted_bubble =
-          1 - static_cast<double>(simulation.times[s].busy) / static_cast<double>(simulation.makespan);
-    }
-    const int64_t input_bytes = s == 0 ? 0 : stage.input_bytes;
-    stage.peak_activation_bytes =
-        simulation.peaks.full[s] * stage.stash_bytes + simulation.peaks.stashed[s] * input_bytes;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckMemory(const Plan& plan, const std::vector<Device>& devices) {
   for (const Device& device : devices) {
     if (device.memory_limit_bytes == 0) continue;
@@ -191,6 +155,41 @@ RecomputeMode ToRecomputeMode(CheckpointMode mode) {
 
 std::string_view CheckpointModeName(CheckpointMode mode) { return ToString(ToRecomputeMode(mode)); }
 
+absl::Status PredictPlan(Plan& plan) {
+  const int stages = static_cast<int>(plan.stages.size());
+  PENSTOCK_ASSIGN_OR_RETURN(Schedule lists, BuildSchedule({.kind = plan.schedule.kind,
+                                                           .purpose = SchedulePurpose::kContribution,
+                                                           .ranks = stages,
+                                                           .microbatches = plan.schedule.micro_batches,
+                                                           .recompute = ToRecomputeMode(plan.schedule.checkpoint)}));
+  ScheduleCosts costs;
+  for (const StagePlan& stage : plan.stages) {
+    costs.stages.push_back({.forward = Nanoseconds(stage.forward_seconds),
+                            .input_gradient = Nanoseconds(stage.backward_seconds),
+                            .weight_gradient = 0,
+                            .recompute = Nanoseconds(stage.recompute_seconds)});
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(Simulation simulation, Simulate(lists, costs));
+  plan.makespan_seconds = static_cast<double>(simulation.makespan) * 1e-9;
+  Ticks busy = 0;
+  for (const RankTimes& times : simulation.times) busy += times.busy;
+  plan.predicted_bubble = simulation.makespan == 0
+                              ? 0
+                              : 1 - static_cast<double>(busy) / (static_cast<double>(simulation.makespan) * stages);
+  plan.ideal_bubble = static_cast<double>(stages - 1) / (plan.schedule.micro_batches + stages - 1);
+  for (int s = 0; s < stages; ++s) {
+    StagePlan& stage = plan.stages[s];
+    if (simulation.makespan > 0) {
+      stage.predicted_bubble =
+          1 - static_cast<double>(simulation.times[s].busy) / static_cast<double>(simulation.makespan);
+    }
+    const int64_t input_bytes = s == 0 ? 0 : stage.input_bytes;
+    stage.peak_activation_bytes =
+        simulation.peaks.full[s] * stage.stash_bytes + simulation.peaks.stashed[s] * input_bytes;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
   PENSTOCK_RETURN_IF_ERROR(CheckSchedule(request.schedule));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<int> balance, FindBalance(request, profile));
@@ -214,7 +213,7 @@ absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vect
         static_cast<int64_t>(static_cast<double>(stage.parameter_bytes) * request.optimizer_state_ratio);
     plan.stages.push_back(std::move(stage));
   }
-  PENSTOCK_RETURN_IF_ERROR(Predict(plan));
+  PENSTOCK_RETURN_IF_ERROR(PredictPlan(plan));
   PENSTOCK_RETURN_IF_ERROR(CheckMemory(plan, request.devices));
   return plan;
 }

@@ -36,6 +36,9 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& 
 // The same from given costs: pure.
 absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile);
 
+// Fills in makespan, bubbles and peaks from the stages' costs, by the simulator.
+absl::Status PredictPlan(Plan& plan);
+
 // The mode as the schedule's recompute pass knows it.
 RecomputeMode ToRecomputeMode(CheckpointMode mode);
 

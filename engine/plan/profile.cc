@@ -41,20 +41,6 @@ double Median(std::vector<int64_t> nanos) {
   return static_cast<double>(nanos[nanos.size() / 2]) * 1e-9;
 }
 
-// Inputs for the first layer: zeros of its signature, with `rows` rows and 1 or the layer's bound for open dimensions.
-Tensors ExampleInputs(const Layer& first, int64_t rows) {
-  Tensors inputs;
-  for (const TensorSignature& signature : first.InputSignature()) {
-    std::vector<int64_t> shape = signature.shape;
-    shape[0] = rows;
-    for (size_t i = 1; i < shape.size(); ++i) {
-      if (shape[i] < 0) shape[i] = first.LargestOpenDimension();
-    }
-    inputs.push_back(at::zeros(shape, at::TensorOptions().dtype(ToScalarType(signature.type).value())));
-  }
-  return inputs;
-}
-
 // One forward and backward of a layer; leaves the outputs in `values`, detached.
 struct Timing {
   int64_t forward_nanos = 0;
@@ -93,7 +79,7 @@ Timing RunOnce(Layer& layer, Tensors& values, Clock* clock) {
   const int64_t begin = clock->NowNanos();
   if (!roots.empty()) torch::autograd::backward(roots, gradients);
   timing.backward_nanos = clock->NowNanos() - begin;
-  for (const NamedTensor& parameter : layer.parameters()) at::Tensor(parameter.tensor).mutable_grad().reset();
+  // The gradients stay: all but the first micro-batch of a step add to them, and that is a pass over memory of its own.
   return timing;
 }
 
@@ -104,7 +90,7 @@ absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, Tens
   LayerProfile profile;
   absl::Status status = RunTorch([&] {
     at::AutoGradMode with_graph(true);
-    if (index == 0) values = ExampleInputs(layer, options.rows);
+    if (index == 0) values = ExampleInputs(layer.InputSignature(), options.rows, layer.LargestOpenDimension());
     std::vector<int64_t> forward;
     std::vector<int64_t> backward;
     Tensors outputs;
@@ -149,6 +135,19 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileOnThisThread(const std::vector<
 }
 
 }  // namespace
+
+Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension) {
+  Tensors inputs;
+  for (const TensorSignature& input : signature) {
+    std::vector<int64_t> shape = input.shape;
+    shape[0] = rows;
+    for (size_t i = 1; i < shape.size(); ++i) {
+      if (shape[i] < 0) shape[i] = open_dimension;
+    }
+    inputs.push_back(at::zeros(shape, at::TensorOptions().dtype(ToScalarType(input.type).value())));
+  }
+  return inputs;
+}
 
 absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerSpec>& layers,
                                                         const std::vector<Device>& devices,

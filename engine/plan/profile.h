@@ -29,6 +29,9 @@ struct ProfileOptions {
   int64_t budget_nanos = 1'000'000'000;  // per layer: fewer repeats, but at least one, if they take longer
 };
 
+// Inputs to measure with: zeros of a signature, with `rows` rows and `open_dimension` for other open dimensions. May throw.
+Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension);
+
 // Runs forward and backward of every layer on every device at the same time, so that the figures are those of a machine
 // whose other cores work too, and answers the mean over the devices of the medians over the repeats. Each device holds
 // one layer at a time, a copy of its own.
