@@ -19,6 +19,8 @@ namespace {
 
 constexpr absl::string_view kUnix = "unix:";
 
+bool IsUnix(const std::string& listen) { return absl::StartsWith(listen, kUnix); }
+
 bool IsLoopback(const ListenAddress& address) {
   return address.is_ipv6 ? address.host == "::1" : absl::StartsWith(address.host, "127.");
 }
@@ -45,18 +47,24 @@ void SetConnections(const ApiServer::Options& options, grpc::ServerBuilder* buil
 
 }  // namespace
 
+absl::Status CheckApiAddress(const std::string& listen, bool insecure) {
+  if (IsUnix(listen)) {
+    if (listen.size() > kUnix.size()) return absl::OkStatus();
+    return InvalidField("--listen", "must name a path after unix:", listen);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(listen, "--listen"));
+  if (IsLoopback(address) || insecure) return absl::OkStatus();
+  return InvalidField("--listen", "is plaintext beyond this host and needs --insecure", listen);
+}
+
 absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& options,
                                                              const std::vector<grpc::Service*>& services,
                                                              ServerMetrics* metrics, Clock* clock) {
-  const bool is_unix = absl::StartsWith(options.listen, kUnix);
+  PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure));
+  const bool is_unix = IsUnix(options.listen);
   ListenAddress address;
   if (!is_unix) {
     PENSTOCK_ASSIGN_OR_RETURN(address, ParseListenAddress(options.listen, "--listen"));
-    if (!IsLoopback(address) && !options.insecure) {
-      return InvalidField("--listen", "is plaintext beyond this host and needs --insecure", options.listen);
-    }
-  } else if (options.listen.size() == kUnix.size()) {
-    return InvalidField("--listen", "must name a path after unix:", options.listen);
   }
 
   grpc::EnableDefaultHealthCheckService(false);

@@ -15,6 +15,11 @@
 
 namespace penstock {
 
+// Checks an address for the API: HOST:PORT or unix:PATH, on this host unless `insecure`.
+//
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID naming --listen and the address.
+absl::Status CheckApiAddress(const std::string& listen, bool insecure);
+
 // Listens for calls until it is closed.
 //
 // Model:     one port or Unix socket (mode 0600), plaintext, identity compression only; keepalive and
@@ -22,8 +27,7 @@ namespace penstock {
 // Owns:      the server. Services, metrics and clock outlive it.
 // Threads:   those of gRPC's callback API.
 // Lifecycle: serves from Create() on; Shutdown() once, before destruction.
-// Fails:     INVALID_ARGUMENT / FIELD_INVALID for an address that can't be read or would be plaintext
-//            beyond this host; FAILED_PRECONDITION / LISTEN_FAILED for one that can't be bound.
+// Fails:     as CheckApiAddress; FAILED_PRECONDITION / LISTEN_FAILED for one that can't be bound.
 class ApiServer {
  public:
   struct Options {

@@ -89,9 +89,7 @@ HostedPipeline::Options HostingOptions(const DaemonOptions& options) {
 }  // namespace
 
 absl::Status CheckOptions(const DaemonOptions& options) {
-  if (options.listen.rfind("unix:", 0) != 0) {
-    PENSTOCK_RETURN_IF_ERROR(ParseListenAddress(options.listen, "--listen").status());
-  }
+  PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure));
   if (!options.metrics_listen.empty()) {
     PENSTOCK_RETURN_IF_ERROR(ParseListenAddress(options.metrics_listen, "--metrics-listen").status());
   }
