@@ -282,7 +282,7 @@ absl::StatusOr<std::vector<v1::Checkpoint>> PipelineClient::ListCheckpoints(cons
                                  [](v1::ListCheckpointsResponse& page) { return page.mutable_checkpoints(); });
 }
 
-absl::StatusOr<ParameterSnapshot> PipelineClient::ReadParameters(const v1::ReadParametersRequest& request) {
+absl::StatusOr<ParameterDownload> PipelineClient::ReadParameters(const v1::ReadParametersRequest& request) {
   return DownloadParameters(runner_, stubs_->tensor_state, request, options_.stream_deadline);
 }
 

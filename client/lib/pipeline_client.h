@@ -89,7 +89,7 @@ class PipelineClient {
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint(v1::SaveCheckpointRequest request);
   absl::StatusOr<v1::RestoreCheckpointResponse> RestoreCheckpoint(v1::RestoreCheckpointRequest request);
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& pipeline);  // every page
-  absl::StatusOr<ParameterSnapshot> ReadParameters(const v1::ReadParametersRequest& request);
+  absl::StatusOr<ParameterDownload> ReadParameters(const v1::ReadParametersRequest& request);
 
   // Insight.
   absl::StatusOr<v1::PipelineStatistics> Statistics(const std::string& pipeline);

@@ -145,10 +145,10 @@ absl::StatusOr<FetchedHandle> DownloadHandle(CallRunner& runner, v1::HandleServi
   return fetched;
 }
 
-absl::StatusOr<ParameterSnapshot> DownloadParameters(CallRunner& runner, v1::StateService::Stub& stub,
+absl::StatusOr<ParameterDownload> DownloadParameters(CallRunner& runner, v1::StateService::Stub& stub,
                                                      const v1::ReadParametersRequest& request,
                                                      absl::Duration deadline) {
-  ParameterSnapshot snapshot;
+  ParameterDownload snapshot;
   Arriving arriving;
   const absl::Status status = runner.Run(deadline, "", [&](grpc::ClientContext& context) -> CallError {
     arriving.Forget();

@@ -38,13 +38,13 @@ absl::StatusOr<FetchedHandle> DownloadHandle(CallRunner& runner, v1::HandleServi
                                              const FetchOptions& options);
 
 // Parameters (and optimizer state) of one step.
-struct ParameterSnapshot {
+struct ParameterDownload {
   int64_t step = 0;
   std::vector<HostTensor> tensors;
 };
 
 // Reads parameters. A snapshot lives as long as its stream, so a broken one starts again.
-absl::StatusOr<ParameterSnapshot> DownloadParameters(CallRunner& runner, v1::StateService::Stub& stub,
+absl::StatusOr<ParameterDownload> DownloadParameters(CallRunner& runner, v1::StateService::Stub& stub,
                                                      const v1::ReadParametersRequest& request, absl::Duration deadline);
 
 }  // namespace penstock

@@ -23,7 +23,7 @@ absl::Status Read(const ReadOptions& options, Session& session) {
   request.mutable_names()->Assign(options.names.begin(), options.names.end());
   request.set_include_optimizer_state(options.optimizer_state);
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
-  PENSTOCK_ASSIGN_OR_RETURN(const ParameterSnapshot snapshot, client->ReadParameters(request));
+  PENSTOCK_ASSIGN_OR_RETURN(const ParameterDownload snapshot, client->ReadParameters(request));
   const std::string step = absl::StrCat(snapshot.step);
   PENSTOCK_RETURN_IF_ERROR(session.WriteFile(
       options.to, WriteSafetensors(snapshot.tensors, {{"pipeline", request.pipeline()}, {"step", step}})));
