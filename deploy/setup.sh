@@ -9,7 +9,7 @@ usage() {
   cat <<'TEXT'
 Usage: deploy/setup.sh [--tests] [--help]
 
-Installs what the build needs (about 6 GB with the build itself):
+Installs what the build needs (about 4 GB at the peak, with the build itself):
   Debian packages   compilers and libraries, by apt-get, only if one is missing (as root or through sudo)
   build/deps/venv   LibTorch's CPU part, by pip
 With --tests also the checks' tools and build/deps/test-venv, the Python packages of the tests.
@@ -87,13 +87,13 @@ need_space() {
   ((free >= megabytes)) ||
     fail "too little disk for $folder: $megabytes MB are needed there and $free MB are free."
 }
-if ((${#missing[@]})); then need_space /usr 2000; fi
-# The wheels need 2 GB while they are unpacked, the tests' packages 400 MB, a first build 2.5 GB.
+if ((${#missing[@]})); then need_space /usr 1500; fi
+# The wheels need 2 GB while they are unpacked, the tests' packages 400 MB, a first build 1 GB.
 space=0
 $runtime_done || space=$((space + 2000))
 $tests_done || space=$((space + 400))
 $promtool_done || space=$((space + 400))
-[[ -e $root/build/release/build.ninja ]] || space=$((space + 2500))
+[[ -e $root/build/release/build.ninja ]] || space=$((space + 1000))
 if ((space)); then need_space "$deps" "$space"; fi
 
 # --- Debian packages ----------------------------------------------------------------------------------------------------
