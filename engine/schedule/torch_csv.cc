@@ -34,7 +34,7 @@ absl::string_view DroppedKind(absl::string_view cell) {
 std::vector<absl::string_view> Expand(absl::string_view cell) {
   absl::string_view pair = cell;
   if (absl::ConsumePrefix(&pair, "(") && absl::ConsumeSuffix(&pair, ")OVERLAP_F_B")) {
-    const std::vector<absl::string_view> halves = absl::StrSplit(pair, ';');
+    std::vector<absl::string_view> halves = absl::StrSplit(pair, ';');
     if (halves.size() == 2) return halves;
   }
   return {cell};

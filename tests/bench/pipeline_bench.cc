@@ -263,7 +263,7 @@ void Overhead(const Options& options) {
 int main(int argc, char** argv) {
   using namespace penstock::bench;
   // As the daemon does: large activations come from the heap, not from a mapping of their own for each step.
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const Options options = Parse(argc, argv);
   if (options.mode == "speed") {

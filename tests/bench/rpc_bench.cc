@@ -113,7 +113,7 @@ void Run(const std::string& binary, const std::string& name, int rounds, int m) 
 }  // namespace penstock::bench
 
 int main(int argc, char** argv) {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);  // as the daemon does
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // as the daemon does
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   if (argc < 2) penstock::bench::Die("usage: rpc_bench PENSTOCKD [--workload gpt|mlp] [--rounds N] [--m N]");
   std::string workload = "gpt";
