@@ -98,6 +98,7 @@ TEST_F(HandleStoreTest, ALateTimerDoesNotProlongALease) {
   EXPECT_EQ(ReasonOf(store_->Renew("ann", name, absl::ZeroDuration()).status()), "HANDLE_EXPIRED");
   EXPECT_TRUE(store_->List("ann", "", 0, 10).handles.empty());
   go.Notify();
+  timers_->Quiesce();  // the timer's thread still looks at `go`
 }
 
 TEST_F(HandleStoreTest, AHandleMayBeFetchedAgainAndAgain) {
