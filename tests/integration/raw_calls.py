@@ -140,11 +140,11 @@ def refused(
 
 def clean(error: penstock.PenstockError) -> None:
     """No error holds a path, a pointer, a stack, or anything that can't be printed."""
-    text = error.message + "".join(error.values.values())
     assert len(error.message.encode()) <= 512, error.message
-    assert text.isprintable(), repr(text)
-    for secret in ("/root", "/home", "/tmp", "/build/", "0x", ".cc:", ".cpp:", "c10::", "Exception raised from"):
-        assert secret not in text, text
+    for text in (error.message, *error.values.values()):
+        assert text.isprintable(), repr(text)
+        for secret in ("/root", "/home", "/tmp", "/build/", "0x", ".cc:", ".cpp:", "c10::", "Exception raised from"):
+            assert secret not in text, text
 
 
 def failed_handle(result: handle_pb2.Result) -> penstock.PenstockError:
