@@ -1,6 +1,6 @@
 #pragma once
 
-// The validated form of what a client asks to run: layers, loss; and what the model takes and gives.
+// The validated form of what a client asks to run: layers, skips, ties, loss; and what the model takes and gives.
 
 #include <cstdint>
 #include <string>
@@ -11,11 +11,26 @@
 
 namespace penstock {
 
+// Puts skip names of a layer into a namespace, so that a layer that stands in a model several times does not meet itself.
+struct SkipIsolation {
+  std::string skip_namespace;
+  std::vector<std::string> only;  // these names; empty: all names that no isolation has moved yet
+};
+
 // One layer: a registered kind with its options.
 struct LayerSpec {
   std::string kind;
   std::string name;  // unique in the model
   OptionMap options;
+  std::string device = {};  // where it must stand: cpu, cpu:1, cuda:0; empty: with the layer before it
+  std::vector<SkipIsolation> isolate = {};
+  std::vector<LayerSpec> layers = {};  // of kind `sequential` only: what it runs, in order
+};
+
+// Parameters of equal shape that are one parameter of several layers: `embedding.weight`, `head.weight`. The first one in
+// model order gives the initial value and the name; gradients of all uses are summed in model order before the step.
+struct TieSpec {
+  std::vector<std::string> parameters;
 };
 
 // A reference model by name, or an explicit list of layers; not both.
@@ -23,6 +38,11 @@ struct ModelSpec {
   std::string name;
   OptionMap options;
   std::vector<LayerSpec> layers;
+  std::vector<TieSpec> ties = {};
+  bool deferred_batch_norm = false;  // running statistics follow mini-batches instead of micro-batches
+  bool tuple_as_one_argument = false;  // a layer gets several values as one tuple instead of as its arguments
+  std::string dtype = {};              // of parameters: fp32 (also if empty), fp64, bf16, fp16
+  std::string autocast = {};           // bf16, fp16: operators choose their precision as LibTorch's autocast does
 };
 
 struct LossSpec {
@@ -30,16 +50,17 @@ struct LossSpec {
   OptionMap options;
 };
 
-// A named tensor that a model takes or gives; the batch dimension is -1, and so are others that may vary.
+// A named value that a model takes or gives; the batch dimension is -1, and so are others that may vary.
 struct TensorSignature {
   std::string name;
   DataType type;
   std::vector<int64_t> shape;
+  bool any = false;  // any value at all: type and shape say nothing
 };
 
 struct ModelSignature {
   std::vector<TensorSignature> inputs;
-  std::vector<TensorSignature> outputs;
+  std::vector<TensorSignature> outputs;  // empty if only a run can tell; they are called output0, output1, ... then
   std::vector<TensorSignature> targets;  // of the default loss; empty without one
 };
 

@@ -11,10 +11,22 @@ namespace penstock {
 // When activations are dropped after the forward and computed again before the backward.
 enum class CheckpointMode { kAlways, kExceptLast, kNever };
 
-// How layers are cut into stages: an explicit balance, or so many stages by measured time (0: one per device).
+// How layers are cut into stages. An explicit balance wins; else, if any layer names its device, the devices decide
+// (then `stages` must be 0); else so many stages by measured cost (0: one per device).
 struct CutSpec {
-  std::vector<int> balance;
+  enum class Cost {
+    kTime,  // forward, backward and recomputation
+    kSize,  // stashed activations and `parameter_scale` times the parameters
+  };
+  enum class Method {
+    kExact,           // least possible bottleneck
+    kBlockPartition,  // as torchgpipe's balance does it
+  };
+  std::vector<int> balance = {};
   int stages = 0;
+  Cost cost = Cost::kTime;
+  Method method = Method::kExact;
+  double parameter_scale = 2;  // bytes per parameter byte: gradients and optimizer state count too
 };
 
 struct ScheduleSpec {

@@ -16,7 +16,7 @@ Schedule InsertCommunication(const Schedule& schedule) {
     std::vector<Action> list;
     list.reserve(3 * schedule.ranks[rank].size());
     for (const Action& action : schedule.ranks[rank]) {
-      const auto [kind, stage, microbatch] = action;
+      const auto [kind, stage, microbatch, peer] = action;
       const bool forward = kind == ActionKind::kForward;
       const bool backward = ConsumesGradient(kind);
       if (forward && crosses(stage, stage - 1)) list.push_back({ActionKind::kReceiveForward, stage, microbatch});

@@ -78,7 +78,7 @@ void Dependencies::AddCredits(const Schedule& schedule, int credits) {
 }
 
 void Dependencies::Of(const Action& action, std::vector<Action>* needed) const {
-  const auto [kind, stage, microbatch] = action;
+  const auto [kind, stage, microbatch, peer] = action;
   needed->clear();
   const auto need = [&, microbatch = microbatch](ActionKind needed_kind, int of_stage) {
     needed->push_back({needed_kind, of_stage, microbatch});

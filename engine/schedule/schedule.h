@@ -2,6 +2,7 @@
 
 // A schedule as data: one action list per rank. It prints as a grid and as CSV, and both read back.
 
+#include <compare>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,15 @@
 #include "engine/schedule/action.h"
 
 namespace penstock {
+
+// Values that one stage stashes and a later one pops: they travel straight from the first to the second, past the stages
+// between them, and their gradients travel back.
+struct SkipEdge {
+  int from = 0;
+  int to = 0;  // above `from`
+
+  auto operator<=>(const SkipEdge&) const = default;
+};
 
 // What each rank does, in order.
 //
