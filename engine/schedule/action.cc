@@ -16,12 +16,16 @@ namespace {
 constexpr std::array<std::string_view, 10> kKindTexts = {"F",      "B",      "I",      "W",      "R",
                                                          "SEND_F", "RECV_F", "SEND_B", "RECV_B", "OPT"};
 
-absl::Status NotAnAction(std::string_view text) {
+absl::Status RefuseAction(std::string_view problem, std::string_view text) {
   constexpr size_t kShown = 40;
   const std::string_view shown = text.substr(0, kShown);
-  return InvalidField("action", "must be <stage><KIND><micro-batch>, as in 2F0, 3SEND_F1 or 2OPT",
+  return InvalidField("action", problem,
                       absl::StrCat("\"", absl::CHexEscape(absl::string_view(shown.data(), shown.size())),
                                    text.size() > kShown ? "...\"" : "\""));
+}
+
+absl::Status NotAnAction(std::string_view text) {
+  return RefuseAction("must be <stage><KIND><micro-batch>, as in 2F0, 3SEND_F1, 2SEND_F0@5 or 2OPT", text);
 }
 
 // Takes the digits at the front of `text`. Only numbers as ToString writes them: no sign, no leading zero, at most nine
@@ -44,6 +48,7 @@ std::string ToString(const Action& action) {
   const std::string_view kind = KindText(action.kind);
   std::string text = absl::StrCat(action.stage, absl::string_view(kind.data(), kind.size()));
   if (action.kind != ActionKind::kOptimizer) absl::StrAppend(&text, action.microbatch);
+  if (action.peer >= 0) absl::StrAppend(&text, "@", action.peer);
   return text;
 }
 
@@ -53,7 +58,9 @@ absl::StatusOr<Action> ParseAction(std::string_view text) {
   if (!stage) return NotAnAction(text);
 
   size_t letters = 0;
-  while (letters < rest.size() && !std::isdigit(static_cast<unsigned char>(rest[letters]))) ++letters;
+  while (letters < rest.size() && rest[letters] != '@' && !std::isdigit(static_cast<unsigned char>(rest[letters]))) {
+    ++letters;
+  }
   const std::string_view kind_text = rest.substr(0, letters);
   rest.remove_prefix(letters);
   size_t kind = 0;
@@ -65,6 +72,13 @@ absl::StatusOr<Action> ParseAction(std::string_view text) {
     const std::optional<int> microbatch = TakeNumber(&rest);
     if (!microbatch) return NotAnAction(text);
     action.microbatch = *microbatch;
+  }
+  if (!rest.empty() && rest.front() == '@') {
+    rest.remove_prefix(1);
+    const std::optional<int> peer = TakeNumber(&rest);
+    if (!peer || !rest.empty()) return NotAnAction(text);
+    if (!IsCommunication(action.kind)) return RefuseAction("must be a send or a receive to name a peer", text);
+    action.peer = *peer;
   }
   if (!rest.empty()) return NotAnAction(text);
   return action;

@@ -50,10 +50,11 @@ struct Action {
 // The middle of an action's text: "F", "SEND_F", "OPT".
 std::string_view KindText(ActionKind kind);
 
-// `<stage><KIND><micro-batch>`; no micro-batch for OPT.
+// `<stage><KIND><micro-batch>`, then `@<peer>` if there is one; no micro-batch for OPT.
 std::string ToString(const Action& action);
 
-// The inverse of ToString. INVALID_ARGUMENT / FIELD_INVALID, with the text, for anything that ToString does not write.
+// The inverse of ToString. INVALID_ARGUMENT / FIELD_INVALID, with the text, for anything that ToString does not write, and for a
+// peer of what is neither a send nor a receive.
 absl::StatusOr<Action> ParseAction(std::string_view text);
 
 inline std::ostream& operator<<(std::ostream& out, const Action& action) { return out << ToString(action); }

@@ -5,6 +5,7 @@
 #include "engine/schedule/comm_pass.h"
 #include "engine/schedule/generators.h"
 #include "engine/schedule/optimizer_pass.h"
+#include "engine/schedule/skips.h"
 
 namespace penstock {
 namespace {
@@ -32,13 +33,14 @@ absl::StatusOr<Schedule> ComputeActions(const BuildRequest& request) {
 absl::StatusOr<Schedule> BuildSchedule(const BuildRequest& request) {
   const bool has_microbatches = request.purpose != SchedulePurpose::kOptimizerOnly;
   PENSTOCK_RETURN_IF_ERROR(CheckSizes(request.ranks, request.ranks, has_microbatches ? request.microbatches : 1));
+  PENSTOCK_RETURN_IF_ERROR(CheckSkips(request.skips, request.ranks, has_microbatches ? request.microbatches : 1));
   PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, ComputeActions(request));
   schedule = InsertRecompute(std::move(schedule), request.recompute);
-  schedule = InsertCommunication(schedule);
+  schedule = InsertCommunication(schedule, request.skips);
   if (request.purpose == SchedulePurpose::kTrainingStep || request.purpose == SchedulePurpose::kOptimizerOnly) {
     schedule = AppendOptimizer(std::move(schedule));
   }
-  const auto peaks = Verify(schedule, {.purpose = request.purpose});
+  const auto peaks = Verify(schedule, {.purpose = request.purpose}, request.skips);
   if (!peaks.ok()) return Error(absl::StatusCode::kInternal, "BUG", std::string(peaks.status().message()));
   return schedule;
 }

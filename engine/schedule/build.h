@@ -3,6 +3,7 @@
 // From a wish to verified lists: generator, passes and verifier in one call.
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/schedule/recompute_pass.h"
@@ -18,11 +19,12 @@ struct BuildRequest {
   int ranks = 1;
   int microbatches = 1;                             // the real number of this run; ignored by kOptimizerOnly
   RecomputeMode recompute = RecomputeMode::kNever;  // ignored without a backward
+  std::vector<SkipEdge> skips = {};                 // in any order; stages are ranks
 };
 
 // The lists that stage workers run: sends, receives, recomputation and optimizer included, verified for the purpose.
 //
-// Fails:     INVALID_ARGUMENT / FIELD_INVALID of `kind`, `ranks` or `micro_batches`; a kind without backward is refused
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID of `kind`, `ranks`, `micro_batches` or `skips`; a kind without backward is refused
 //            for training. INTERNAL / BUG if our own lists do not verify.
 // Example:   auto lists = BuildSchedule({.kind = "1f1b", .ranks = 2, .microbatches = 8});
 absl::StatusOr<Schedule> BuildSchedule(const BuildRequest& request);

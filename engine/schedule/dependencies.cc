@@ -13,6 +13,14 @@ int Role(ActionKind kind) {
   return number < static_cast<int>(ActionKind::kInputGradient) ? number : number - 1;
 }
 
+// The send that a receive matches; its stage may not exist.
+Action SendOf(const Action& receive) {
+  const bool forward = receive.kind == ActionKind::kReceiveForward;
+  const ActionKind kind = forward ? ActionKind::kSendForward : ActionKind::kSendBackward;
+  if (receive.peer >= 0) return {kind, receive.peer, receive.microbatch, receive.stage};
+  return {kind, receive.stage + (forward ? -1 : 1), receive.microbatch};
+}
+
 }  // namespace
 
 ActionIndex::ActionIndex(const Schedule& schedule)
@@ -21,12 +29,18 @@ ActionIndex::ActionIndex(const Schedule& schedule)
       places_(int64_t{stages_} * (int64_t{microbatches_} * kRoles + 1), Place{.rank = -1}) {
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     for (size_t position = 0; position < schedule.ranks[rank].size(); ++position) {
-      places_[Slot(schedule.ranks[rank][position])] = {static_cast<int>(rank), static_cast<int>(position)};
+      const Action& action = schedule.ranks[rank][position];
+      Place& place = action.peer < 0 ? places_[Slot(action)] : peer_places_[action];
+      place = {static_cast<int>(rank), static_cast<int>(position)};
     }
   }
 }
 
 std::optional<Place> ActionIndex::Find(const Action& action) const {
+  if (action.peer >= 0) {
+    const auto found = peer_places_.find(action);
+    return found == peer_places_.end() ? std::nullopt : std::optional<Place>(found->second);
+  }
   const Place place = places_[Slot(action)];
   if (place.rank < 0) return std::nullopt;
   return place;
@@ -41,7 +55,8 @@ Dependencies::Dependencies(const Schedule& schedule, bool with_communication, in
     : stages_(schedule.stages),
       with_communication_(with_communication),
       rank_of_(RankOfEachStage(schedule)),
-      index_(schedule) {
+      index_(schedule),
+      skips_(SkipsInLists(schedule), rank_of_) {
   for (const auto& list : schedule.ranks) {
     has_forwards_ = has_forwards_ || std::any_of(list.begin(), list.end(), [](const Action& action) {
                       return action.kind == ActionKind::kForward;
@@ -51,49 +66,49 @@ Dependencies::Dependencies(const Schedule& schedule, bool with_communication, in
 }
 
 void Dependencies::AddCredits(const Schedule& schedule, int credits) {
-  // Per edge (sending stage, direction): its sends and its receives, each in list order.
+  // Per edge, named by its send of micro-batch 0: its sends and its receives, each in list order.
   struct Edge {
     std::vector<Action> sends, receives;
   };
-  std::vector<Edge> forward(stages_), backward(stages_);
+  absl::flat_hash_map<Action, Edge> edges;
+  const auto edge_of = [&](Action send) -> Edge& {
+    send.microbatch = 0;
+    return edges[send];
+  };
   for (const auto& list : schedule.ranks) {
     for (const Action& action : list) {
-      if (action.kind == ActionKind::kSendForward) forward[action.stage].sends.push_back(action);
-      if (action.kind == ActionKind::kSendBackward) backward[action.stage].sends.push_back(action);
-      if (action.kind == ActionKind::kReceiveForward && action.stage > 0) {
-        forward[action.stage - 1].receives.push_back(action);
-      }
-      if (action.kind == ActionKind::kReceiveBackward && action.stage + 1 < stages_) {
-        backward[action.stage + 1].receives.push_back(action);
-      }
+      if (IsSend(action.kind)) edge_of(action).sends.push_back(action);
+      if (IsReceive(action.kind)) edge_of(SendOf(action)).receives.push_back(action);
     }
   }
-  for (const auto* edges : {&forward, &backward}) {
-    for (const Edge& edge : *edges) {
-      for (size_t k = credits; k < edge.sends.size() && k - credits < edge.receives.size(); ++k) {
-        credit_of_[edge.sends[k]] = edge.receives[k - credits];
-      }
+  for (const auto& [name, edge] : edges) {
+    for (size_t k = credits; k < edge.sends.size() && k - credits < edge.receives.size(); ++k) {
+      credit_of_[edge.sends[k]] = edge.receives[k - credits];
     }
   }
 }
 
 void Dependencies::Of(const Action& action, std::vector<Action>* needed) const {
-  const auto [kind, stage, microbatch, peer] = action;
+  const int stage = action.stage;
   needed->clear();
-  const auto need = [&, microbatch = microbatch](ActionKind needed_kind, int of_stage) {
-    needed->push_back({needed_kind, of_stage, microbatch});
+  const auto need = [&](ActionKind kind, int of_stage) { needed->push_back({kind, of_stage, action.microbatch}); };
+  const auto need_from = [&](ActionKind receive, const std::vector<int>& peers) {
+    if (!with_communication_) return;
+    for (const int peer : peers) needed->push_back({receive, stage, action.microbatch, peer});
   };
   const auto crosses = [&](int a, int b) { return with_communication_ && rank_of_[a] != rank_of_[b]; };
-  switch (kind) {
+  switch (action.kind) {
     case ActionKind::kForward:
       if (stage > 0 && crosses(stage, stage - 1)) need(ActionKind::kReceiveForward, stage);
       if (stage > 0 && !crosses(stage, stage - 1)) need(ActionKind::kForward, stage - 1);
+      need_from(ActionKind::kReceiveForward, skips_.SourcesOf(stage));
       break;
     case ActionKind::kBackward:
     case ActionKind::kInputGradient:
       if (has_forwards_) need(ActionKind::kForward, stage);
       if (stage + 1 < stages_ && crosses(stage, stage + 1)) need(ActionKind::kReceiveBackward, stage);
       if (stage + 1 < stages_ && !crosses(stage, stage + 1)) need(ActionKind::kBackward, stage + 1);
+      need_from(ActionKind::kReceiveBackward, skips_.DestinationsOf(stage));
       break;
     case ActionKind::kWeightGradient:
       need(ActionKind::kInputGradient, stage);
@@ -108,10 +123,8 @@ void Dependencies::Of(const Action& action, std::vector<Action>* needed) const {
       need(ActionKind::kBackward, stage);
       break;
     case ActionKind::kReceiveForward:
-      if (stage > 0) need(ActionKind::kSendForward, stage - 1);
-      break;
     case ActionKind::kReceiveBackward:
-      if (stage + 1 < stages_) need(ActionKind::kSendBackward, stage + 1);
+      if (const Action send = SendOf(action); send.stage >= 0 && send.stage < stages_) needed->push_back(send);
       break;
     case ActionKind::kOptimizer:
       break;

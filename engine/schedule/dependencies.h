@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "engine/schedule/schedule.h"
+#include "engine/schedule/skips.h"
 
 namespace penstock {
 
@@ -22,7 +23,8 @@ struct Place {
 // Finds the place of an action in constant time.
 //
 // Model:     one slot per stage, micro-batch and role; B and I share a role, as a stage has one or the other. Of an
-//            action that occurs twice it knows the last.
+//            action that occurs twice it knows the last. The few messages that name a peer stand in a table of their
+//            own, so that they cost nothing where there are no skips.
 // Lifecycle: the schedule must pass CheckShape (failure.h) and stay unchanged while the index is used.
 class ActionIndex {
  public:
@@ -32,19 +34,22 @@ class ActionIndex {
   std::optional<Place> Find(const Action& action) const;
 
  private:
-  int64_t Slot(const Action& action) const;
+  int64_t Slot(const Action& action) const;  // of an action without a peer
 
   const int stages_;
   const int microbatches_;
   std::vector<Place> places_;  // rank -1: absent
+  absl::flat_hash_map<Action, Place> peer_places_;
 };
 
 // What each action needs before it may start.
 //
 // Model:     F needs the F of the stage before; B and I their own F and the B or I of the stage after; W its own I;
 //            R its own F; a send its producer; a receive its send. Between stages of different ranks the need goes
-//            through the receive if the lists hold communication, else directly. With credits, send number k of an
-//            edge also needs receive number k - credits. Backwards of a list without forwards need none: those ran
+//            through the receive if the lists hold communication, else directly. F also needs the receive of each skip
+//            that ends at its stage, B and I that of each skip that begins there; the skips are those that the lists
+//            name. Without communication the chain of stages implies them. With credits, send number k of an edge also
+//            needs receive number k - credits; a skip is an edge of its own. Backwards of a list without forwards need none: those ran
 //            before. OPT needs nothing here: it stands last in its list.
 // Lifecycle: as ActionIndex.
 class Dependencies {
@@ -64,6 +69,7 @@ class Dependencies {
   const bool with_communication_;
   const std::vector<int> rank_of_;
   const ActionIndex index_;
+  const CrossingSkips skips_;
   bool has_forwards_ = false;
   absl::flat_hash_map<Action, Action> credit_of_;  // send to the receive that frees its place
 };

@@ -9,6 +9,7 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/schedule/skips.h"
 
 namespace penstock {
 namespace {
@@ -32,6 +33,24 @@ std::string DescribeWait(const Schedule& schedule, const Dependencies& dependenc
                     " on rank ", needed_at.rank);
   }
   return text;
+}
+
+// Only messages have a peer: a later stage on the way of values, an earlier one on that of gradients.
+absl::Status CheckPeer(const Schedule& schedule, Place at, const Action& action) {
+  if (action.peer == -1) return absl::OkStatus();
+  if (!IsCommunication(action.kind)) {
+    return ScheduleFailure(schedule, "content", at, action,
+                           absl::StrCat(ToString(action), " moves nothing, so it has no peer"));
+  }
+  if (action.peer < 0 || action.peer >= schedule.stages) {
+    return ScheduleFailure(schedule, "size", at, action,
+                           absl::StrCat("peer out of range: the schedule has ", schedule.stages, " stages"));
+  }
+  const SkipEdge edge = EdgeOf(action);
+  if (edge.from < edge.to) return absl::OkStatus();
+  return ScheduleFailure(
+      schedule, "content", at, action,
+      absl::StrCat("a skip leads to a later stage: not from stage ", edge.from, " to stage ", edge.to));
 }
 
 }  // namespace
@@ -60,12 +79,14 @@ absl::Status CheckShape(const Schedule& schedule) {
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     for (size_t position = 0; position < schedule.ranks[rank].size(); ++position) {
       const Action& action = schedule.ranks[rank][position];
+      const Place at{static_cast<int>(rank), static_cast<int>(position)};
       const int microbatches = action.kind == ActionKind::kOptimizer ? 1 : schedule.microbatches;
       if (action.stage >= 0 && action.stage < schedule.stages && action.microbatch >= 0 &&
           action.microbatch < microbatches) {
+        PENSTOCK_RETURN_IF_ERROR(CheckPeer(schedule, at, action));
         continue;
       }
-      return ScheduleFailure(schedule, "size", {static_cast<int>(rank), static_cast<int>(position)}, action,
+      return ScheduleFailure(schedule, "size", at, action,
                              absl::StrCat("out of range: the schedule has ", schedule.stages, " stages and ",
                                           schedule.microbatches, " micro-batches"));
     }

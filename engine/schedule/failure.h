@@ -17,7 +17,8 @@ namespace penstock {
 absl::Status ScheduleFailure(const Schedule& schedule, std::string_view invariant, Place place, const Action& action,
                              std::string_view cause, GridMarks marks = {});
 
-// Refuses sizes beyond the limits, and actions whose stage or micro-batch is out of range: what ActionIndex relies on.
+// Refuses sizes beyond the limits, actions whose stage, micro-batch or peer is out of range, and peers where none can
+// be: what ActionIndex and Dependencies rely on.
 absl::Status CheckShape(const Schedule& schedule);
 
 // The failure of a walk that did not finish: the cycle of waits, from its lowest rank, or the action that is nowhere.

@@ -73,6 +73,10 @@ absl::StatusOr<std::string> ExportTorchCsv(const Schedule& schedule) {
         return InvalidField("schedule", "must hold no recomputation and no optimizer step for PyTorch",
                             ToString(action));
       }
+      if (action.peer >= 0) {
+        return InvalidField("schedule", "must hold no skip message, which names its peer, for PyTorch",
+                            ToString(action));
+      }
     }
   }
   return ToCsv(schedule);

@@ -21,7 +21,8 @@ struct TorchImport {
 // - UNSHARD, RESHARD and REDUCE_GRAD, which concern sharded parameters, are dropped with a notice.
 absl::StatusOr<TorchImport> ImportTorchCsv(std::string_view text, std::string_view kind = "imported");
 
-// Writes it. INVALID_ARGUMENT / FIELD_INVALID, with the action, for R and OPT, which PyTorch does not know.
+// Writes it. INVALID_ARGUMENT / FIELD_INVALID, with the action, for R, OPT and messages with a peer (skip values),
+// which PyTorch does not know.
 absl::StatusOr<std::string> ExportTorchCsv(const Schedule& schedule);
 
 }  // namespace penstock

@@ -3,7 +3,6 @@
 #include <array>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -11,6 +10,8 @@
 #include "engine/base/status_macros.h"
 #include "engine/schedule/dependencies.h"
 #include "engine/schedule/failure.h"
+#include "engine/schedule/matching.h"
+#include "engine/schedule/skips.h"
 
 namespace penstock {
 namespace {
@@ -36,8 +37,13 @@ bool HasOptimizer(SchedulePurpose purpose) {
 // The invariants over one schedule, one method each. Each answers the first failure.
 class Verifier {
  public:
-  Verifier(const Schedule& schedule, const VerifyOptions& options)
-      : schedule_(schedule), options_(options), index_(schedule), rank_of_(RankOfEachStage(schedule)) {}
+  Verifier(const Schedule& schedule, const VerifyOptions& options, const std::vector<SkipEdge>& skips)
+      : schedule_(schedule),
+        options_(options),
+        skips_(skips),
+        index_(schedule),
+        rank_of_(RankOfEachStage(schedule)),
+        crossing_(skips, rank_of_) {}
 
   absl::Status CheckContent() const;
   absl::Status CheckPlacement() const;
@@ -55,11 +61,7 @@ class Verifier {
   absl::Status CheckCell(const Place& place, const Action& action) const;
   absl::Status CheckBackwardComplete(int stage, int microbatch) const;
   absl::Status CheckOwnOrder(const Place& place, const Action& action) const;
-  absl::Status CheckEdge(const Action& send, const Action& receive, bool expected) const;
 
-  bool Has(ActionKind kind, int stage, int microbatch) const {
-    return index_.Find({kind, stage, microbatch}).has_value();
-  }
   ActionKind KindAt(const Place& place) const { return schedule_.ranks[place.rank][place.position].kind; }
   absl::Status Fail(std::string_view invariant, const Place& place, const Action& action, std::string_view cause,
                     std::vector<Place> related = {}) const {
@@ -75,8 +77,10 @@ class Verifier {
 
   const Schedule& schedule_;
   const VerifyOptions& options_;
+  const std::vector<SkipEdge>& skips_;
   const ActionIndex index_;
   const std::vector<int> rank_of_;
+  const CrossingSkips crossing_;
 };
 
 template <typename Check>
@@ -227,28 +231,35 @@ absl::Status Verifier::CheckOrder() const {
 // What an action reads on its own stage must stand before it: F, then R, then B or I, then W; receives before their
 // consumers, sends after their producers.
 absl::Status Verifier::CheckOwnOrder(const Place& place, const Action& action) const {
-  std::vector<ActionKind> before;
+  std::vector<Action> before;
+  const auto add = [&](ActionKind kind, int peer = -1) {
+    before.push_back({kind, action.stage, action.microbatch, peer});
+  };
   switch (action.kind) {
     case ActionKind::kForward:
-      before = {ActionKind::kReceiveForward};
+      add(ActionKind::kReceiveForward);
+      for (const int source : crossing_.SourcesOf(action.stage)) add(ActionKind::kReceiveForward, source);
       break;
     case ActionKind::kRecompute:
     case ActionKind::kSendForward:
-      before = {ActionKind::kForward};
+      add(ActionKind::kForward);
       break;
     case ActionKind::kBackward:
     case ActionKind::kInputGradient:
-      before = {ActionKind::kForward, ActionKind::kRecompute, ActionKind::kReceiveBackward};
+      add(ActionKind::kForward);
+      add(ActionKind::kRecompute);
+      add(ActionKind::kReceiveBackward);
+      for (const int end : crossing_.DestinationsOf(action.stage)) add(ActionKind::kReceiveBackward, end);
       break;
     case ActionKind::kWeightGradient:
     case ActionKind::kSendBackward:
-      before = {ActionKind::kInputGradient};  // or B, which shares its place
+      add(ActionKind::kInputGradient);  // or B, which shares its place
       break;
     default:
       break;
   }
-  for (const ActionKind kind : before) {
-    const std::optional<Place> needed = index_.Find({kind, action.stage, action.microbatch});
+  for (const Action& earlier : before) {
+    const std::optional<Place> needed = index_.Find(earlier);
     if (!needed || needed->position < place.position) continue;
     return Fail(
         "order", place, action,
@@ -259,51 +270,8 @@ absl::Status Verifier::CheckOwnOrder(const Place& place, const Action& action) c
 }
 
 absl::Status Verifier::CheckMatching() const {
-  for (int stage = 0; stage < schedule_.stages; ++stage) {
-    const int after = stage + 1;
-    const bool edge = after < schedule_.stages && rank_of_[stage] != rank_of_[after];
-    for (int i = 0; i < schedule_.microbatches; ++i) {
-      PENSTOCK_RETURN_IF_ERROR(CheckEdge({ActionKind::kSendForward, stage, i}, {ActionKind::kReceiveForward, after, i},
-                                         edge && HasForward(options_.purpose)));
-      PENSTOCK_RETURN_IF_ERROR(CheckEdge({ActionKind::kSendBackward, after, i},
-                                         {ActionKind::kReceiveBackward, stage, i},
-                                         edge && HasBackward(options_.purpose)));
-    }
-  }
-  // Nothing is before the first stage.
-  for (int i = 0; i < schedule_.microbatches; ++i) {
-    for (const Action& action : {Action{ActionKind::kReceiveForward, 0, i}, Action{ActionKind::kSendBackward, 0, i}}) {
-      if (const std::optional<Place> place = index_.Find(action)) {
-        return Fail("matching", *place, action, "there is no stage before stage 0");
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-// One message: both ends or neither, as the edge asks for it. One end may lie beyond the last stage.
-absl::Status Verifier::CheckEdge(const Action& send, const Action& receive, bool expected) const {
-  const auto find = [&](const Action& action) {
-    return action.stage < schedule_.stages ? index_.Find(action) : std::nullopt;
-  };
-  const std::optional<Place> send_at = find(send);
-  const std::optional<Place> receive_at = find(receive);
-  for (const auto& [action, place, partner, partner_at] :
-       {std::tuple(send, send_at, receive, receive_at), std::tuple(receive, receive_at, send, send_at)}) {
-    if (expected && !place) {
-      return Missing("matching", action,
-                     absl::StrCat(ToString(action), " is missing: ", ToString(partner),
-                                  partner_at ? " has no partner" : " is missing too"),
-                     partner_at ? std::vector<Place>{*partner_at} : std::vector<Place>{});
-    }
-    if (!expected && place) {
-      const bool exists = partner.stage < schedule_.stages;
-      return Fail("matching", *place, action,
-                  absl::StrCat(ToString(action), " has no edge: stage ", partner.stage,
-                               exists ? " is on the same rank" : " does not exist"));
-    }
-  }
-  return absl::OkStatus();
+  return CheckMessages(schedule_, index_, skips_,
+                       {.forward = HasForward(options_.purpose), .backward = HasBackward(options_.purpose)});
 }
 
 absl::Status Verifier::CheckDeadlock() const {
@@ -328,12 +296,14 @@ absl::Status Verifier::CheckPeak(const PeakActivations& peaks) const {
 
 std::string_view ToString(SchedulePurpose purpose) { return kPurposeTexts[static_cast<size_t>(purpose)]; }
 
-absl::StatusOr<PeakActivations> Verify(const Schedule& schedule, const VerifyOptions& options) {
+absl::StatusOr<PeakActivations> Verify(const Schedule& schedule, const VerifyOptions& options,
+                                       const std::vector<SkipEdge>& skips) {
   PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));
   if (options.purpose != SchedulePurpose::kOptimizerOnly && schedule.microbatches == 0) {
     return CheckSizes(static_cast<int>(schedule.ranks.size()), schedule.stages, 0);
   }
-  const Verifier verifier(schedule, options);
+  PENSTOCK_RETURN_IF_ERROR(CheckSkips(skips, schedule.stages, schedule.microbatches));
+  const Verifier verifier(schedule, options, skips);
   PENSTOCK_RETURN_IF_ERROR(verifier.CheckContent());
   PENSTOCK_RETURN_IF_ERROR(verifier.CheckPlacement());
   PENSTOCK_RETURN_IF_ERROR(verifier.CheckCompleteness());

@@ -38,17 +38,21 @@ struct VerifyOptions {
 
 // Checks, in this order: sizes; which kinds of action may occur; placement (each stage on one rank); completeness
 // (nothing missing, nothing twice); order within a stage (F, R, B or I, W; receives before use, sends after; B and W
-// ascending; OPT last); matching (sends and receives of each edge are the same set); freedom from deadlock, also with
-// the given credits; the peak of live activations. Buffer lifetimes follow: with these, every read comes after its one
+// ascending; OPT last); matching (each edge between ranks, neighbours' or skip, has its messages once at both ends,
+// and there are no others); freedom from deadlock, also with the given credits; the peak of live activations. Buffer lifetimes follow: with these, every read comes after its one
 // write and before its one release.
 //
+// `skips` are the model's, in any order; lists without communication imply them by the chain of stages.
+//
 // Answers the peaks.
-// Fails:     INVALID_ARGUMENT / SPEC_INVALID with values `invariant`, `rank`, `position`, `action`. The message says
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID of `skips` (CheckSkips of skips.h).
+//            INVALID_ARGUMENT / SPEC_INVALID with values `invariant`, `rank`, `position`, `action`. The message says
 //            the invariant, the place, the cause, then shows the grid with the cells concerned marked:
 //              schedule: deadlock at rank 1, position 1 (1B0)
 //                1B0 waits for 2B0; 2B0 follows 2F1 on rank 2; ...
 //              pos  rank 0  rank 1   rank 2
 //            Only the first failure is told. Large grids are cut to the rows and ranks around the marks.
-absl::StatusOr<PeakActivations> Verify(const Schedule& schedule, const VerifyOptions& options);
+absl::StatusOr<PeakActivations> Verify(const Schedule& schedule, const VerifyOptions& options,
+                                       const std::vector<SkipEdge>& skips = {});
 
 }  // namespace penstock
