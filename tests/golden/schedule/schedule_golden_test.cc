@@ -51,6 +51,13 @@ TEST(GoldenSchedulesTest, OneStageSendsNothing) {
                ToText(Built({.kind = "1f1b", .ranks = 1, .microbatches = 3, .recompute = RecomputeMode::kAlways})));
 }
 
+TEST(GoldenSchedulesTest, ASkipPastTheMiddleStage) {
+  ExpectGolden(
+      "1f1b_p3_m2_always_skip.txt",
+      ToText(Built(
+          {.kind = "1f1b", .ranks = 3, .microbatches = 2, .recompute = RecomputeMode::kAlways, .skips = {{0, 2}}})));
+}
+
 TEST(GoldenSchedulesTest, PartsOfAStep) {
   ExpectGolden("forward_only_p3_m4.csv",
                ToCsv(Built({.purpose = SchedulePurpose::kForwardOnly, .ranks = 3, .microbatches = 4})));

@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/schedule/build.h"
 #include "engine/schedule/simulate.h"
+#include "engine/schedule/skips.h"
 
 namespace penstock {
 namespace {
@@ -20,11 +21,21 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::vector<Schedule> Victims() {
-  std::vector<Schedule> victims;
+// A schedule that verifies, and the skips of its model.
+struct Victim {
+  Schedule lists;
+  std::vector<SkipEdge> skips;
+};
+
+std::vector<Victim> Victims() {
+  std::vector<Victim> victims;
   for (const char* kind : {"gpipe", "1f1b"}) {
     for (const RecomputeMode mode : {RecomputeMode::kNever, RecomputeMode::kExceptLast}) {
-      victims.push_back(*BuildSchedule({.kind = kind, .ranks = 3, .microbatches = 3, .recompute = mode}));
+      for (const std::vector<SkipEdge>& skips : {std::vector<SkipEdge>{}, {{0, 2}}, {{1, 2}, {0, 2}, {0, 1}}}) {
+        const auto lists =
+            BuildSchedule({.kind = kind, .ranks = 3, .microbatches = 3, .recompute = mode, .skips = skips});
+        victims.push_back({*lists, skips});
+      }
     }
   }
   return victims;
@@ -33,16 +44,18 @@ std::vector<Schedule> Victims() {
 // Calls damage(victim, rank, position) for every cell of every victim.
 template <typename Damage>
 void ForEachCell(const Damage& damage) {
-  for (const Schedule& victim : Victims()) {
-    for (size_t rank = 0; rank < victim.ranks.size(); ++rank) {
-      for (size_t position = 0; position < victim.ranks[rank].size(); ++position) damage(victim, rank, position);
+  for (const Victim& victim : Victims()) {
+    const auto& ranks = victim.lists.ranks;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      for (size_t position = 0; position < ranks[rank].size(); ++position) damage(victim, rank, position);
     }
   }
 }
 
 // The failure must name the invariant, the action and its place, and mark it in the grid.
-void ExpectFailure(const Schedule& damaged, const std::string& invariant, const Action& action) {
-  const auto peaks = Verify(damaged, {});
+void ExpectFailure(const Schedule& damaged, const std::vector<SkipEdge>& skips, const std::string& invariant,
+                   const Action& action) {
+  const auto peaks = Verify(damaged, {}, skips);
   ASSERT_FALSE(peaks.ok()) << ToText(damaged);
   const std::string message(peaks.status().message());
   EXPECT_EQ(ValuesOf(peaks.status())["invariant"], invariant) << message;
@@ -52,49 +65,81 @@ void ExpectFailure(const Schedule& damaged, const std::string& invariant, const 
 }
 
 TEST(MutationTest, ADroppedActionIsMissed) {
-  ForEachCell([](const Schedule& victim, size_t rank, size_t position) {
-    Schedule damaged = victim;
-    const Action dropped = victim.ranks[rank][position];
+  ForEachCell([](const Victim& victim, size_t rank, size_t position) {
+    Schedule damaged = victim.lists;
+    const Action dropped = victim.lists.ranks[rank][position];
     damaged.ranks[rank].erase(damaged.ranks[rank].begin() + position);
     if (dropped.kind == ActionKind::kRecompute) {
-      EXPECT_TRUE(Verify(damaged, {}).ok());  // it only saves memory
+      EXPECT_TRUE(Verify(damaged, {}, victim.skips).ok());  // it only saves memory
     } else {
-      ExpectFailure(damaged, IsCommunication(dropped.kind) ? "matching" : "completeness", dropped);
+      ExpectFailure(damaged, victim.skips, IsCommunication(dropped.kind) ? "matching" : "completeness", dropped);
     }
   });
 }
 
 TEST(MutationTest, ADuplicateIsNoticed) {
-  ForEachCell([](const Schedule& victim, size_t rank, size_t position) {
-    const Action twice = victim.ranks[rank][position];
-    for (const size_t at : {size_t{0}, position, victim.ranks[rank].size()}) {
-      Schedule damaged = victim;
+  ForEachCell([](const Victim& victim, size_t rank, size_t position) {
+    const Action twice = victim.lists.ranks[rank][position];
+    for (const size_t at : {size_t{0}, position, victim.lists.ranks[rank].size()}) {
+      Schedule damaged = victim.lists;
       damaged.ranks[rank].insert(damaged.ranks[rank].begin() + at, twice);
-      ExpectFailure(damaged, "completeness", twice);
+      ExpectFailure(damaged, victim.skips, "completeness", twice);
     }
   });
 }
 
 TEST(MutationTest, AnActionOnAnotherRankIsNoticed) {
-  ForEachCell([](const Schedule& victim, size_t rank, size_t position) {
-    Schedule damaged = victim;
-    damaged.ranks[(rank + 1) % 3].push_back(victim.ranks[rank][position]);
+  ForEachCell([](const Victim& victim, size_t rank, size_t position) {
+    Schedule damaged = victim.lists;
+    damaged.ranks[(rank + 1) % 3].push_back(victim.lists.ranks[rank][position]);
     damaged.ranks[rank].erase(damaged.ranks[rank].begin() + position);
-    const auto peaks = Verify(damaged, {});
+    const auto peaks = Verify(damaged, {}, victim.skips);
     ASSERT_FALSE(peaks.ok());
     EXPECT_EQ(ValuesOf(peaks.status())["invariant"], "placement");
   });
 }
 
 TEST(MutationTest, ASplitHalfAloneIsNoticed) {
-  ForEachCell([](const Schedule& victim, size_t rank, size_t position) {
-    Action action = victim.ranks[rank][position];
+  ForEachCell([](const Victim& victim, size_t rank, size_t position) {
+    Action action = victim.lists.ranks[rank][position];
     if (action.kind != ActionKind::kBackward) return;
-    Schedule damaged = victim;
+    Schedule damaged = victim.lists;
     damaged.ranks[rank][position].kind = ActionKind::kInputGradient;
     action.kind = ActionKind::kWeightGradient;
-    ExpectFailure(damaged, "completeness", action);
+    ExpectFailure(damaged, victim.skips, "completeness", action);
   });
+}
+
+// A message of an edge that the model does not have is named, whether it replaces a right one or comes on top.
+TEST(MutationTest, AForeignSkipMessageIsNoticed) {
+  ForEachCell([](const Victim& victim, size_t rank, size_t position) {
+    const Action right = victim.lists.ranks[rank][position];
+    if (!IsCommunication(right.kind) || victim.skips.size() != 1) return;
+    for (int peer = 0; peer < 3; ++peer) {
+      Action foreign = right;
+      foreign.peer = peer;
+      const SkipEdge edge = EdgeOf(foreign);
+      if (edge == victim.skips[0]) continue;
+      const char* invariant = edge.from < edge.to ? "matching" : "content";
+      Schedule damaged = victim.lists;
+      damaged.ranks[rank].insert(damaged.ranks[rank].begin() + position, foreign);
+      ExpectFailure(damaged, victim.skips, invariant, foreign);
+      damaged = victim.lists;
+      damaged.ranks[rank][position] = foreign;
+      ExpectFailure(damaged, victim.skips, invariant, edge.from < edge.to ? right : foreign);
+    }
+  });
+}
+
+TEST(MutationTest, ASkipThatTheVerifierIsNotToldOfIsNoticed) {
+  for (const Victim& victim : Victims()) {
+    for (size_t missing = 0; missing < victim.skips.size(); ++missing) {
+      std::vector<SkipEdge> fewer = victim.skips;
+      const SkipEdge edge = fewer[missing];
+      fewer.erase(fewer.begin() + missing);
+      ExpectFailure(victim.lists, fewer, "matching", {ActionKind::kSendForward, edge.from, 0, edge.to});
+    }
+  }
 }
 
 // A slow second opinion on order: run the lists by names alone. What an action needs is written out from the table of
@@ -125,23 +170,33 @@ class Referee {
  private:
   bool Done(const std::string& text) const { return all_.count(text) == 0 || done_.count(text) > 0; }
 
+  // The message, and those of the same kind that name a peer.
+  bool AllDone(const std::string& message) const {
+    const std::string with_peer = message + "@";
+    for (auto text = all_.lower_bound(with_peer); text != all_.end() && text->rfind(with_peer, 0) == 0; ++text) {
+      if (!Done(*text)) return false;
+    }
+    return Done(message);
+  }
+
   bool Ready(const Action& action) const {
     const std::string s = std::to_string(action.stage), m = std::to_string(action.microbatch);
     const std::string before = std::to_string(action.stage - 1), after = std::to_string(action.stage + 1);
+    const std::string partner = std::to_string(action.peer), back = m + "@" + s;
     switch (action.kind) {
       case ActionKind::kForward:
-        return Done(s + "RECV_F" + m);
+        return AllDone(s + "RECV_F" + m);
       case ActionKind::kRecompute:
       case ActionKind::kSendForward:
         return Done(s + "F" + m);
       case ActionKind::kReceiveForward:
-        return Done(before + "SEND_F" + m);
+        return Done(action.peer < 0 ? before + "SEND_F" + m : partner + "SEND_F" + back);
       case ActionKind::kReceiveBackward:
-        return Done(after + "SEND_B" + m);
+        return Done(action.peer < 0 ? after + "SEND_B" + m : partner + "SEND_B" + back);
       case ActionKind::kSendBackward:
         return Done(s + "B" + m);
       case ActionKind::kBackward:
-        return Done(s + "F" + m) && Done(s + "R" + m) && Done(s + "RECV_B" + m) &&
+        return Done(s + "F" + m) && Done(s + "R" + m) && AllDone(s + "RECV_B" + m) &&
                (action.microbatch == 0 || Done(s + "B" + std::to_string(action.microbatch - 1)));
       case ActionKind::kOptimizer: {
         // Behind everything that its stage does.
@@ -162,11 +217,11 @@ class Referee {
 
 TEST(MutationTest, ASwapIsRefusedExactlyWhereItMatters) {
   int accepted = 0, refused = 0;
-  ForEachCell([&](const Schedule& victim, size_t rank, size_t position) {
-    for (size_t other = position + 1; other < victim.ranks[rank].size(); ++other) {
-      Schedule damaged = victim;
+  ForEachCell([&](const Victim& victim, size_t rank, size_t position) {
+    for (size_t other = position + 1; other < victim.lists.ranks[rank].size(); ++other) {
+      Schedule damaged = victim.lists;
       std::swap(damaged.ranks[rank][position], damaged.ranks[rank][other]);
-      const auto peaks = Verify(damaged, {});
+      const auto peaks = Verify(damaged, {}, victim.skips);
       EXPECT_EQ(peaks.ok(), Referee(damaged).Accepts()) << ToText(damaged) << peaks.status();
       if (peaks.ok()) {
         ++accepted;
@@ -196,6 +251,7 @@ TEST(MutationTest, NonsenseIsRefusedOrRuns) {
       for (int cells = below(6); cells > 0; --cells) {
         list.push_back({static_cast<ActionKind>(below(kinds)), below(schedule.stages), below(schedule.microbatches)});
         if (list.back().kind == ActionKind::kOptimizer) list.back().microbatch = 0;
+        if (round % 4 == 3 && below(3) == 0) list.back().peer = below(schedule.stages);
       }
     }
     const ScheduleCosts costs{.stages = std::vector<StageCosts>(schedule.stages)};
@@ -203,7 +259,8 @@ TEST(MutationTest, NonsenseIsRefusedOrRuns) {
     for (const bool with_communication : {false, true}) {
       const auto peaks = Verify(
           schedule,
-          {.purpose = SchedulePurpose::kContribution, .with_communication = with_communication, .credits = below(3)});
+          {.purpose = SchedulePurpose::kContribution, .with_communication = with_communication, .credits = below(3)},
+          round % 8 == 7 && schedule.stages == 2 ? std::vector<SkipEdge>{{0, 1}} : std::vector<SkipEdge>{});
       if (!peaks.ok()) {
         EXPECT_EQ(ReasonOf(peaks.status()), "SPEC_INVALID");
         continue;

@@ -32,6 +32,10 @@ const std::vector<Pair>& Examples() {
       {{ActionKind::kReceiveBackward, 3, 1}, "3RECV_B1"},
       {{ActionKind::kOptimizer, 2, 0}, "2OPT"},
       {{ActionKind::kForward, 1023, 65535}, "1023F65535"},
+      {{ActionKind::kSendForward, 2, 0, 5}, "2SEND_F0@5"},
+      {{ActionKind::kReceiveForward, 5, 0, 2}, "5RECV_F0@2"},
+      {{ActionKind::kSendBackward, 5, 13, 0}, "5SEND_B13@0"},
+      {{ActionKind::kReceiveBackward, 2, 0, 4095}, "2RECV_B0@4095"},
   };
   return *examples;
 }
@@ -57,14 +61,49 @@ TEST(ActionTest, EveryKindHasItsOwnText) {
 }
 
 TEST(ActionTest, RefusesEverythingElseAndNamesIt) {
-  for (const std::string text :
-       {"",     "F0",      "2F",     "2",          "2X0",      "2f0",          " 2F0",         "2F0 ",
-        "2 F0", "-1F0",    "+1F0",   "02F0",       "2F00",     "2F-1",         "2F0x",         "2OPT0",
-        "OPT",  "2SEND_F", "2SEND0", "2SEND_F0@5", "2UNSHARD", "9999999999F0", "2F4294967296", "(0F5;7B2)"}) {
+  for (const std::string text : {"",
+                                 "F0",
+                                 "2F",
+                                 "2",
+                                 "2X0",
+                                 "2f0",
+                                 " 2F0",
+                                 "2F0 ",
+                                 "2 F0",
+                                 "-1F0",
+                                 "+1F0",
+                                 "02F0",
+                                 "2F00",
+                                 "2F-1",
+                                 "2F0x",
+                                 "2OPT0",
+                                 "OPT",
+                                 "2SEND_F",
+                                 "2SEND0",
+                                 "2SEND_F@5",
+                                 "2UNSHARD",
+                                 "9999999999F0",
+                                 "2F4294967296",
+                                 "(0F5;7B2)",
+                                 "2SEND_F0@",
+                                 "2SEND_F0@-1",
+                                 "2SEND_F0@05",
+                                 "2SEND_F0@5@6",
+                                 "2SEND_F0@5 ",
+                                 "@5",
+                                 "2SEND_F0@x"}) {
     const auto parsed = ParseAction(text);
     ASSERT_FALSE(parsed.ok()) << text;
     EXPECT_EQ(ReasonOf(parsed.status()), "FIELD_INVALID");
     EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("\"" + text + "\""));
+  }
+}
+
+TEST(ActionTest, OnlyASendOrAReceiveHasAPeer) {
+  for (const std::string text : {"2F0@5", "2B0@5", "2I0@5", "2W0@5", "2R0@5", "2OPT@5"}) {
+    const auto parsed = ParseAction(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_EQ(parsed.status().message(), "action: must be a send or a receive to name a peer, got \"" + text + "\"");
   }
 }
 
@@ -76,7 +115,8 @@ TEST(ActionTest, AnErrorStaysShortAndPrintable) {
   EXPECT_THAT(message, HasSubstr("\\x1b[31m\\n"));
 }
 
-TEST(ActionTest, ComparesByKindStageAndMicrobatch) {
+TEST(ActionTest, ComparesByKindStageMicrobatchAndPeer) {
+  EXPECT_NE((Action{ActionKind::kSendForward, 1, 2, 3}), (Action{ActionKind::kSendForward, 1, 2}));
   EXPECT_EQ((Action{ActionKind::kForward, 1, 2}), (Action{ActionKind::kForward, 1, 2}));
   EXPECT_NE((Action{ActionKind::kForward, 1, 2}), (Action{ActionKind::kForward, 1, 3}));
   EXPECT_LT((Action{ActionKind::kForward, 1, 2}), (Action{ActionKind::kForward, 2, 0}));

@@ -83,7 +83,7 @@ TEST(GeneratorsTest, SizesOutsideTheLimitsAreRefused) {
 
 // At equal costs, the forwards of fill-drain run in lockstep: clock k holds the pairs (micro-batch k-j, stage j).
 // "ij" below is (micro-batch i, stage j).
-TEST(GeneratorsTest, FillDrainForwardsFollowTheClock) {
+TEST(GeneratorsTest, SCH_1_FillDrainForwardsFollowTheClock) {
   struct Clock {
     int microbatches;
     int stages;

@@ -63,7 +63,7 @@ TEST(CommPassTest, SurroundsComputeWithItsReceivesAndSends) {
             "2RECV_F0,2F0,2B0,2SEND_B0\n");
 }
 
-TEST(CommPassTest, RecomputationStandsBeforeTheWaitForTheGradient) {
+TEST(CommPassTest, CKPT_1_RecomputationStandsBeforeTheWaitForTheGradient) {
   const Schedule schedule = InsertCommunication(InsertRecompute(FillDrain(2, 1), RecomputeMode::kAlways));
   EXPECT_EQ(ToCsv(schedule),
             "0F0,0SEND_F0,0R0,0RECV_B0,0B0\n"

@@ -43,6 +43,8 @@ TEST(TorchCsvTest, RefusesToWriteWhatPyTorchDoesNotKnow) {
   EXPECT_EQ(ValuesOf(recompute.status())["value"], "0R0");
   const auto optimizer = ExportTorchCsv(*BuildSchedule({.kind = "gpipe", .ranks = 2}));
   EXPECT_EQ(ValuesOf(optimizer.status())["value"], "0OPT");
+  const auto skip = ExportTorchCsv(InsertCommunication(FillDrain(3, 1), {{0, 2}}));
+  EXPECT_EQ(ValuesOf(skip.status())["value"], "0SEND_F0@2");
 }
 
 TEST(TorchCsvTest, RefusesOtherForms) {
