@@ -145,6 +145,7 @@ TEST(AncestorCheckpointTest, CKPT_1_RecomputationRunsWhileTheGradientIsOnItsWay)
   for (const char* kind : kTrainingKinds) {
     const Schedule lists =
         Built({.kind = kind, .ranks = 4, .microbatches = 5, .recompute = RecomputeMode::kAlways, .skips = skips});
+    ASSERT_EQ(lists.ranks.size(), 4u);
     for (int stage = 0; stage < 4; ++stage) {
       const auto& list = lists.ranks[stage];
       int waits = 0;

@@ -208,6 +208,11 @@ TEST(SkipSimulateTest, AListWithoutTheMessageIsExplained) {
                                              "2RECV_F0,2RECV_F0@0,2F0,2RECV_F1,2F1\n"),
                                    {.stages = std::vector<StageCosts>(3)});
   EXPECT_THAT(std::string(simulation.status().message()), HasSubstr("2F1 needs 2RECV_F1@0, which no rank performs"));
+  const auto backward = Simulate(*ParseCsv("0RECV_B0,0RECV_B0@2,0B0,0RECV_B1,0B1\n"
+                                           "1RECV_B0,1B0,1SEND_B0,1RECV_B1,1B1,1SEND_B1\n"
+                                           "2B0,2SEND_B0,2SEND_B0@0,2B1,2SEND_B1\n"),
+                                 {.stages = std::vector<StageCosts>(3)});
+  EXPECT_THAT(std::string(backward.status().message()), HasSubstr("0B1 needs 0RECV_B1@2, which no rank performs"));
 }
 
 }  // namespace
