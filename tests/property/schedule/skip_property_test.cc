@@ -76,7 +76,7 @@ TEST(SkipPropertyTest, SchedulesWithSkipsVerifyAndReadBack) {
   ForEachRequest([](const BuildRequest& request) {
     const auto lists = BuildSchedule(request);
     ASSERT_TRUE(lists.ok()) << lists.status();
-    // As many credits as the longest skip has hops are always enough.
+    // As many credits as the longest skip has hops are enough.
     const auto bounded =
         Verify(*lists, {.purpose = request.purpose, .credits = LongestSkip(request.skips)}, request.skips);
     EXPECT_TRUE(bounded.ok()) << bounded.status();
