@@ -22,13 +22,34 @@ struct StageCost {
   double backward_seconds = 0;
 };
 
+// What reaches a stage in one micro-batch.
+struct Arrival {
+  Batch inputs;
+  std::vector<Batch> skips;  // by incoming port
+
+  Pass NewPass() const {
+    Pass pass;
+    for (const Batch& values : skips) pass.received.emplace_back(values, Portal::kPlain - 1);
+    return pass;
+  }
+};
+
+Batch OnesLike(const Batch& batch) {
+  std::vector<Value> ones;
+  for (const Value& value : batch) {
+    const bool learns = value.is_tensor() && value.tensor()->requires_grad();
+    ones.push_back(learns ? Value(at::ones_like(*value.tensor())) : Value());
+  }
+  return Batch::Tuple(std::move(ones));
+}
+
 double Median(std::vector<int64_t> nanos) {
   std::sort(nanos.begin(), nanos.end());
   return static_cast<double>(nanos[nanos.size() / 2]) * 1e-9;
 }
 
 // Forward and backward of one stage, as often as the options say.
-StageCost Measure(Stage& stage, const Tensors& inputs, const LossContext& loss, const ProfileOptions& options,
+StageCost Measure(Stage& stage, const Arrival& arrival, const LossContext& loss, const ProfileOptions& options,
                   Clock* clock) {
   PassContext context;
   context.training = context.graph = true;
@@ -36,12 +57,12 @@ StageCost Measure(Stage& stage, const Tensors& inputs, const LossContext& loss, 
   std::vector<int64_t> backward;
   const int64_t begin = clock->NowNanos();
   for (int repeat = 0; repeat <= options.repeats; ++repeat) {
-    Pass pass;
+    Pass pass = arrival.NewPass();
     const int64_t start = clock->NowNanos();
-    stage.Forward(inputs, context, loss, pass);
+    stage.Forward(arrival.inputs, context, loss, pass);
     const int64_t middle = clock->NowNanos();
-    Tensors gradients;
-    for (const at::Tensor& output : pass.outputs) gradients.push_back(at::ones_like(output));
+    const Batch gradients = OnesLike(pass.outputs);
+    for (const Batch& skips : pass.skip_outputs) pass.sent.emplace_back().PutGradient(OnesLike(skips));
     const int64_t turn = clock->NowNanos();
     stage.Backward(pass, gradients, /*retain_graph=*/false);
     const int64_t end = clock->NowNanos();
@@ -58,21 +79,32 @@ StageCost Measure(Stage& stage, const Tensors& inputs, const LossContext& loss, 
 absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, const std::vector<Device>& devices,
                              const std::vector<TensorSignature>& inputs, const Loss* loss,
                              const ProfileOptions& options, int64_t open_dimension, Clock* clock, Plan& plan) {
+  // Nobody knows what such a model takes: the plan stays as it is.
+  if (std::any_of(inputs.begin(), inputs.end(), [](const TensorSignature& input) { return input.any; })) {
+    return PredictPlan(plan);
+  }
   // What reaches each stage, found by one pass through all of them.
-  std::vector<Tensors> reaches(stages.size());
+  std::vector<Arrival> reaches(stages.size());
   LossContext last_loss;
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-    Tensors values = ExampleInputs(inputs, options.rows, open_dimension);
+    const Tensors examples = ExampleInputs(inputs, options.rows, open_dimension);
+    Batch values = examples.size() == 1 ? Batch(examples[0]) : Batch::Tuple(examples);
+    std::map<std::pair<int, int>, Batch> skips;  // by (from, to)
     for (size_t s = 0; s < stages.size(); ++s) {
-      reaches[s] = values;
-      Pass pass;
+      const int index = static_cast<int>(s);
+      reaches[s].inputs = values;
+      for (const SkipPort& port : stages[s]->incoming()) reaches[s].skips.push_back(skips[{port.peer, index}]);
+      Pass pass = reaches[s].NewPass();
       PassContext context;
       context.training = true;
       stages[s]->Forward(values, context, {}, pass);
+      for (size_t port = 0; port < pass.skip_outputs.size(); ++port) {
+        skips[{index, stages[s]->outgoing()[port].peer}] = pass.skip_outputs[port];
+      }
       values = std::move(pass.outputs);
     }
     if (loss == nullptr) return;
-    const at::Tensor& output = values.at(0);
+    const at::Tensor& output = values.TensorAt(0);
     const TensorSignature target = loss->Target({"", ToDataType(output.scalar_type()).value(), output.sizes().vec()});
     last_loss = {.loss = loss, .target = ExampleInputs({target}, options.rows, 1).at(0), .share = 1};
   }));
@@ -101,6 +133,7 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
   }  // joins
   for (size_t s = 0; s < stages.size(); ++s) {
     stages[s]->ClearGradients();
+    stages[s]->EndStatistics(/*commit=*/false);
     PENSTOCK_RETURN_IF_ERROR(failed[s]);
   }
   for (size_t s = 0; s < stages.size(); ++s) {

@@ -1,6 +1,8 @@
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -62,6 +64,7 @@ std::shared_ptr<Run> PipelineImpl::NewRun(SchedulePurpose purpose, std::shared_p
   run->passes.resize(stages_.size());
   for (auto& passes : run->passes) passes.resize(run->schedule->microbatches);
   run->outputs.resize(run->schedule->microbatches);
+  run->input_gradient_values.resize(run->schedule->microbatches);
   run->loss_values.resize(run->schedule->microbatches);
   run->wake = [this] { WakeAll(); };
   return run;
@@ -98,17 +101,14 @@ void PipelineImpl::WakeAll() {
 
 // --- Scatter ---
 
-absl::StatusOr<PipelineImpl::Scattered> PipelineImpl::ScatterInputs(const NamedTensors& inputs,
-                                                                    const std::optional<int>& micro_batches) const {
+absl::StatusOr<ScatteredBatch> PipelineImpl::ScatterInputs(const NamedValues& inputs,
+                                                           const std::optional<int>& micro_batches) const {
   const int asked = micro_batches.value_or(plan_.schedule.micro_batches);
-  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors ordered, MatchSignature(signature_.inputs, inputs, "inputs"));
-  Scattered scattered;
-  PENSTOCK_ASSIGN_OR_RETURN(scattered.inputs, Scatter(ordered, asked, "inputs"));
-  scattered.rows = MicrobatchRows(ordered.at(0).tensor.size(0), asked);
-  return scattered;
+  PENSTOCK_ASSIGN_OR_RETURN(NamedValues ordered, MatchSignature(signature_.inputs, inputs, "inputs"));
+  return Scatter(ordered, asked, "inputs");
 }
 
-absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, const Scattered& scattered,
+absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, const ScatteredBatch& scattered,
                                          ScatteredLoss& result) const {
   const int64_t rows = Sum(scattered.rows);
   PENSTOCK_RETURN_IF_ERROR(CheckTarget(request.target, request.loss, rows));
@@ -156,7 +156,7 @@ absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, con
 absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& request,
                                                     const std::shared_ptr<StepDecision>& decision) {
   PENSTOCK_RETURN_IF_ERROR(broken_);
-  PENSTOCK_ASSIGN_OR_RETURN(Scattered scattered, ScatterInputs(request.inputs, request.micro_batches));
+  PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(request.inputs, request.micro_batches));
   ScatteredLoss loss;
   PENSTOCK_RETURN_IF_ERROR(ScatterTarget(request, scattered, loss));
   std::vector<int> wanted;
@@ -172,7 +172,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   run->accumulating = accumulating_.load();
   run->microbatch_base = next_microbatch_;
   run->checkpointed = Checkpointed(m);
-  run->inputs = std::move(scattered.inputs);
+  run->inputs = std::move(scattered.microbatches);
   run->losses = std::move(loss.losses);
   run->keep_outputs = !wanted.empty();
   run->cancel = decision == nullptr ? request.cancel : nullptr;
@@ -186,7 +186,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   if (decision != nullptr) {
     PENSTOCK_RETURN_IF_ERROR(FinishStep(*run, status, outcome));
   } else {
-    for (auto& stage : stages_) stage->EndContribution(status.ok());
+    for (auto& stage : stages_) stage->EndContribution(status.ok(), MicrobatchIndex(run->microbatch_base));
     PENSTOCK_RETURN_IF_ERROR(status);
     next_microbatch_ += m;
     accumulating_ = true;
@@ -228,7 +228,7 @@ void PipelineImpl::Decide(Run& run) {
 
 absl::Status PipelineImpl::FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome) {
   StepDecision& decision = *run.decision;
-  for (auto& stage : stages_) stage->EndContribution(status.ok());
+  for (auto& stage : stages_) stage->EndContribution(status.ok(), MicrobatchIndex(run.microbatch_base));
   if (!decision.granted.load()) return status;  // nothing was changed: the gradients are as before the run
   if (!status.ok()) {
     broken_ = State("PIPELINE_NOT_READY",
@@ -249,7 +249,7 @@ absl::Status PipelineImpl::FinishStep(Run& run, const absl::Status& status, RunO
 }
 
 std::shared_ptr<StepDecision> PipelineImpl::NewDecision(const StepRequest& request) const {
-  auto decision = std::make_shared<StepDecision>(static_cast<int>(stages_.size()));
+  auto decision = std::make_shared<StepDecision>(static_cast<int>(stages_.size()), ties_);
   decision->learning_rate = request.learning_rate.value_or(LearningRate(spec_.optimizer, step_.load()));
   decision->clip_norm = request.clip_norm.value_or(spec_.optimizer.clip_norm);
   decision->loss_finite = loss_finite_;
@@ -282,7 +282,10 @@ absl::StatusOr<RunOutcome> PipelineImpl::OptimizerStep(StepRequest request) {
 }
 
 void PipelineImpl::DiscardGradients() {
-  for (auto& stage : stages_) stage->ClearGradients();
+  for (auto& stage : stages_) {
+    stage->ClearGradients();
+    stage->EndStatistics(/*commit=*/false);
+  }
   accumulating_ = false;
   loss_finite_ = true;
   next_microbatch_ = 0;
@@ -293,7 +296,7 @@ void PipelineImpl::DiscardGradients() {
 absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   PENSTOCK_RETURN_IF_ERROR(broken_);
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<int> wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
-  PENSTOCK_ASSIGN_OR_RETURN(Scattered scattered, ScatterInputs(request.inputs, request.micro_batches));
+  PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(request.inputs, request.micro_batches));
   const int m = static_cast<int>(scattered.rows.size());
   PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule,
                             schedules_.Find(SchedulePurpose::kForwardOnly, m));
@@ -303,10 +306,14 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   run->keep_outputs = true;
   run->microbatch_base = next_microbatch_;
   run->checkpointed = Checkpointed(m);
-  run->inputs = std::move(scattered.inputs);
+  run->inputs = std::move(scattered.microbatches);
+  run->input_gradients = request.input_gradients;
   run->cancel = request.cancel;
   RunOutcome measured;
-  PENSTOCK_RETURN_IF_ERROR(RunToEnd(run, measured));
+  if (absl::Status status = RunToEnd(run, measured); !status.ok()) {
+    for (auto& stage : stages_) stage->EndContribution(/*keep=*/false, MicrobatchIndex(run->microbatch_base));
+    return status;
+  }
   next_microbatch_ += m;
 
   ForwardOutcome outcome;
@@ -317,7 +324,8 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   outcome.graph->step = run->step;
   outcome.graph->microbatch_base = run->microbatch_base;
   outcome.graph->microbatch_rows = std::move(scattered.rows);
-  for (const at::Tensor& output : run->outputs.at(0)) outcome.graph->output_shapes.push_back(output.sizes().vec());
+  outcome.graph->outputs = WithNames(run->outputs.at(0), OutputNames());
+  outcome.graph->input_gradients = request.input_gradients;
   PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
   return outcome;
 }
@@ -327,8 +335,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   PENSTOCK_RETURN_IF_ERROR(broken_);
   if (graph->passes.empty()) return State("GRAPH_CONSUMED", "an earlier Backward has used this graph up");
   if (graph->step != StepId(step_.load())) return State("GRAPH_STALE", "the weights have changed since this Forward");
-  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors ordered, MatchSignature(signature_.outputs, gradients, "gradients"));
-  PENSTOCK_RETURN_IF_ERROR(CheckGradients(*graph, ordered));
+  PENSTOCK_RETURN_IF_ERROR(CheckGradients(*graph, gradients));
   const int m = static_cast<int>(graph->microbatch_rows.size());
   PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule,
                             schedules_.Find(SchedulePurpose::kBackwardOnly, m));
@@ -342,21 +349,32 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   run->output_gradients.resize(m);
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
     at::NoGradGuard no_graph;
-    for (const NamedTensor& gradient : ordered) {
-      const Tensors pieces = SplitRows(gradient.tensor, graph->microbatch_rows);
-      for (int i = 0; i < m; ++i) run->output_gradients[i].push_back(pieces[i]);
+    std::vector<Tensors> by_microbatch(m);
+    for (const NamedValue& output : graph->outputs) {
+      const auto given = std::find_if(gradients.begin(), gradients.end(),
+                                      [&](const NamedTensor& gradient) { return gradient.name == output.name; });
+      const bool missing = given == gradients.end();
+      const Tensors pieces = missing ? Tensors(m) : SplitRows(given->tensor, graph->microbatch_rows);
+      for (int i = 0; i < m; ++i) by_microbatch[i].push_back(pieces[i]);
     }
+    for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::Tuple(by_microbatch[i]);
   }));
+  run->input_gradients = graph->input_gradients;
   run->passes = std::exchange(graph->passes, {});
   RunOutcome outcome;
   outcome.micro_batches = m;
   outcome.rows = Sum(graph->microbatch_rows);
   const absl::Status status = RunToEnd(run, outcome);
   if (retain_graph) graph->passes = std::move(run->passes);
-  for (auto& stage : stages_) stage->EndContribution(status.ok());
+  // What the Forward has noted of the batch stays: only its gradients are undone.
+  constexpr MicrobatchIndex kNone(std::numeric_limits<int32_t>::max());
+  for (auto& stage : stages_) stage->EndContribution(status.ok(), kNone);
   PENSTOCK_RETURN_IF_ERROR(status);
   accumulating_ = true;
   outcome.step = step_.load();
+  if (run->input_gradients) {
+    PENSTOCK_ASSIGN_OR_RETURN(outcome.input_gradients, GatherInputGradients(*run));
+  }
   return outcome;
 }
 
@@ -365,7 +383,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
 void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) {
   absl::StatusOr<std::vector<int>> wanted = MatchNames(signature_.outputs, request.outputs, "outputs");
   if (!wanted.ok()) return done(wanted.status());
-  absl::StatusOr<Scattered> scattered = ScatterInputs(request.inputs, request.micro_batches);
+  absl::StatusOr<ScatteredBatch> scattered = ScatterInputs(request.inputs, request.micro_batches);
   if (!scattered.ok()) return done(scattered.status());
   absl::StatusOr<std::shared_ptr<const Schedule>> schedule =
       schedules_.Find(SchedulePurpose::kForwardOnly, static_cast<int>(scattered->rows.size()));
@@ -375,7 +393,7 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
   run->inference = true;
   run->keep_outputs = true;
   run->checkpointed.assign(scattered->rows.size(), false);
-  run->inputs = std::move(scattered->inputs);
+  run->inputs = std::move(scattered->microbatches);
   run->cancel = std::move(request.cancel);
   {
     absl::MutexLock lock(&inference_mu_);
@@ -403,16 +421,51 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::InferenceOutcome(const Run& run, co
 
 // --- Gather ---
 
-absl::StatusOr<NamedTensors> PipelineImpl::GatherOutputs(const Run& run, const std::vector<int>& wanted) const {
-  std::vector<Tensors> microbatches;
-  for (const Tensors& outputs : run.outputs) {
-    Tensors picked;
-    for (int position : wanted) picked.push_back(outputs.at(position));
-    microbatches.push_back(std::move(picked));
+absl::StatusOr<NamedValues> PipelineImpl::GatherOutputs(const Run& run, const std::vector<int>& wanted) const {
+  const std::vector<std::string> names = OutputNames();
+  if (wanted.size() == names.size() && std::is_sorted(wanted.begin(), wanted.end())) {  // all, in their order
+    PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(run.outputs, names));
+    return WithNames(joined, names);
   }
+  std::vector<Batch> microbatches;
+  std::vector<std::string> picked_names;
+  for (int position : wanted) picked_names.push_back(names[position]);
+  for (const Batch& outputs : run.outputs) {
+    std::vector<Value> picked;
+    for (int position : wanted) {
+      const auto index = static_cast<size_t>(position);
+      picked.push_back(index < outputs.size() ? outputs[index] : Value());
+    }
+    microbatches.push_back(Batch::Tuple(std::move(picked)));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(microbatches, picked_names));
+  return WithNames(joined, picked_names);
+}
+
+absl::StatusOr<NamedValues> PipelineImpl::GatherInputGradients(const Run& run) const {
   std::vector<std::string> names;
-  for (int position : wanted) names.push_back(signature_.outputs[position].name);
-  return Gather(microbatches, names);
+  for (const TensorSignature& input : signature_.inputs) names.push_back(input.name);
+  std::vector<Batch> microbatches = run.input_gradient_values;
+  // A gradient that is missing from one micro-batch is missing from all: None, not a list of them.
+  for (Batch& microbatch : microbatches) {
+    for (size_t i = 0; i < microbatch.size(); ++i) {
+      const bool everywhere = std::all_of(run.input_gradient_values.begin(), run.input_gradient_values.end(),
+                                          [i](const Batch& one) { return one[i].is_tensor(); });
+      if (!everywhere) PENSTOCK_RETURN_IF_ERROR(microbatch.Set(static_cast<int64_t>(i), Value()));
+    }
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(microbatches, names));
+  NamedValues gradients = WithNames(joined, names);
+  for (NamedValue& gradient : gradients) {
+    if (!gradient.value.is_tensor()) gradient.value = Value();
+  }
+  return gradients;
+}
+
+std::vector<std::string> PipelineImpl::OutputNames() const {
+  std::vector<std::string> names;
+  for (const TensorSignature& output : signature_.outputs) names.push_back(output.name);
+  return names;
 }
 
 std::vector<bool> PipelineImpl::Checkpointed(int microbatches) const {

@@ -17,7 +17,7 @@
 #include "engine/plan/plan.h"
 #include "engine/plan/profile.h"
 #include "engine/schedule/action.h"
-#include "engine/tensor/named_tensors.h"
+#include "engine/tensor/value.h"
 
 namespace penstock {
 
@@ -27,7 +27,7 @@ class PipelineMetrics;
 
 // What a training call asks for beyond its tensors. Unset fields mean: as the pipeline.
 struct ContributionRequest {
-  NamedTensors inputs;
+  NamedValues inputs;
   at::Tensor target;
   std::optional<LossSpec> loss;
   std::optional<int> micro_batches;
@@ -43,10 +43,11 @@ struct StepRequest {
 };
 
 struct ForwardRequest {
-  NamedTensors inputs;
+  NamedValues inputs;
   std::optional<int> micro_batches;
   std::vector<std::string> outputs;  // wanted; empty: all
   std::shared_ptr<CancelToken> cancel;
+  bool input_gradients = false;  // the Backward answers the gradients of the inputs
 };
 
 // What a run did.
@@ -60,13 +61,16 @@ struct RunOutcome {
   int micro_batches = 0;
   double seconds = 0;
   double measured_bubble = 0;
-  NamedTensors outputs;
+  NamedValues outputs;
+  NamedValues input_gradients;  // of Backward, if the Forward asked; None where an input has no gradient
 };
 
 // The activations that a Forward keeps for its Backward. Opaque; freed with the last reference.
 class Graph;
+// Outputs that only a run can name are called output (one by itself), or output0, output1, ...; values that are no tensors
+// come as a list, one item per micro-batch.
 struct ForwardOutcome {
-  NamedTensors outputs;
+  NamedValues outputs;
   std::shared_ptr<Graph> graph;
   int64_t step = 0;
 };
@@ -113,7 +117,7 @@ class Pipeline {
   virtual absl::StatusOr<RunOutcome> TrainStep(ContributionRequest request, StepRequest step) = 0;
   // A forward that keeps what Backward needs; dropout is on.
   virtual absl::StatusOr<ForwardOutcome> Forward(ForwardRequest request) = 0;
-  // Adds the gradients that follow from `gradients`, one per output of the model, named as the outputs are.
+  // Adds the gradients that follow from `gradients`, one per output tensor of the model, named as the outputs are.
   virtual absl::StatusOr<RunOutcome> Backward(const std::shared_ptr<Graph>& graph, NamedTensors gradients,
                                               bool retain_graph) = 0;
   virtual void DiscardGradients() = 0;
@@ -122,7 +126,7 @@ class Pipeline {
   virtual void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) = 0;
 
   // Checks inputs against the signature without running: names, types, shapes, equal rows, at least one row.
-  virtual absl::Status CheckInputs(const NamedTensors& inputs) const = 0;
+  virtual absl::Status CheckInputs(const NamedValues& inputs) const = 0;
   virtual absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss,
                                    int64_t rows) const = 0;
   // Wanted outputs: known names, each once. Gradients for a Backward: one per output, of its shape.

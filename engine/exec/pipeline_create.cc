@@ -16,7 +16,10 @@
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
 #include "engine/model/model_signature.h"
+#include "engine/model/skip_spec.h"
+#include "engine/model/ties.h"
 #include "engine/plan/planner.h"
+#include "engine/tensor/codec.h"
 
 namespace penstock {
 namespace {
@@ -31,27 +34,75 @@ absl::StatusOr<std::vector<Device>> UsableDevices(const PipelineSpec& spec, cons
   return devices;
 }
 
-// The layers and the plan; places nothing.
-absl::StatusOr<Plan> Draft(const PipelineSpec& spec, const Pipeline::Options& options, std::vector<LayerSpec>& layers) {
-  PENSTOCK_ASSIGN_OR_RETURN(layers, ExpandModel(spec.model));
+// A specification that was looked at: everything but weights and places.
+struct Draft {
+  std::vector<LayerSpec> layers;
+  BuildOptions build;
+  std::unique_ptr<Loss> loss;  // null: none
+  ModelSignature signature;
+  std::vector<TieGroup> ties;
+  Plan plan;
+};
+
+// Checks in the order of fairscale's Pipe: schedule, layers, skips, then the cut; places nothing.
+absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
+  Draft draft;
+  PENSTOCK_ASSIGN_OR_RETURN(draft.layers, ExpandModel(spec.model));
   PENSTOCK_RETURN_IF_ERROR(CheckOptimizer(spec.optimizer));
-  std::unique_ptr<Loss> loss;
   if (!spec.loss.name.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(loss, MakeLoss(spec.loss));
+    PENSTOCK_ASSIGN_OR_RETURN(draft.loss, MakeLoss(spec.loss));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
+  draft.build = BuildOptionsOf(spec.model);
   // Shapes take no memory: what doesn't fit together, or not at all, is found before anything is built.
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> shapes, BuildLayerShapes(layers));
-  PENSTOCK_RETURN_IF_ERROR(SignatureOf(shapes, loss.get()).status());
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> shapes, BuildLayerShapes(draft.layers, draft.build));
+  std::vector<std::string> names;
+  std::vector<SkipDeclaration> skips;
   std::vector<int64_t> parameter_bytes;
-  for (const NamedLayer& layer : shapes) parameter_bytes.push_back(ByteSize(layer.layer->parameters()));
-  return penstock::MakePlan({.layers = layers,
-                             .cut = spec.cut,
-                             .devices = std::move(devices),
-                             .schedule = spec.schedule,
-                             .parameter_bytes = std::move(parameter_bytes),
-                             .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer)},
-                            options.profile, options.clock == nullptr ? RealClock() : options.clock);
+  for (const NamedLayer& layer : shapes) {
+    names.push_back(layer.name);
+    skips.push_back(layer.layer->skips());
+    parameter_bytes.push_back(ByteSize(layer.layer->parameters()));
+  }
+  PENSTOCK_RETURN_IF_ERROR(CheckSkips(names, skips));
+  PENSTOCK_ASSIGN_OR_RETURN(draft.ties, CheckTies(spec.model.ties, shapes));
+  PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get()));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      draft.plan, penstock::MakePlan({.layers = draft.layers,
+                                      .cut = spec.cut,
+                                      .devices = std::move(devices),
+                                      .schedule = spec.schedule,
+                                      .parameter_bytes = std::move(parameter_bytes),
+                                      .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer)},
+                                     options.profile, options.clock == nullptr ? RealClock() : options.clock));
+  return draft;
+}
+
+std::vector<SkipPort> PortsOf(const Plan& plan, int stage, bool incoming) {
+  std::vector<SkipPort> ports;
+  for (const SkipRoute& route : plan.skips) {
+    const int here = incoming ? route.edge.to : route.edge.from;
+    const int there = incoming ? route.edge.from : route.edge.to;
+    if (here == stage) ports.push_back({.peer = there, .names = route.names});
+  }
+  return ports;
+}
+
+// The declared ties, and those that layers make among themselves.
+absl::StatusOr<std::vector<TieGroup>> AllTies(const Draft& draft, const std::vector<NamedLayer>& layers) {
+  std::vector<std::string> device_of_layer;
+  for (const StagePlan& stage : draft.plan.stages) {
+    device_of_layer.insert(device_of_layer.end(), stage.layers.size(), stage.device);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<TieGroup> ties, FindSharedParameters(layers, device_of_layer));
+  ties.insert(ties.end(), draft.ties.begin(), draft.ties.end());
+  return ties;
+}
+
+std::vector<SkipEdge> SkipEdges(const Plan& plan) {
+  std::vector<SkipEdge> edges;
+  for (const SkipRoute& route : plan.skips) edges.push_back(route.edge);
+  return edges;
 }
 
 std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
@@ -68,39 +119,52 @@ std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
 }  // namespace
 
 absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options& options) {
-  std::vector<LayerSpec> layers;
-  return Draft(spec, options, layers);
+  PENSTOCK_ASSIGN_OR_RETURN(Draft draft, MakeDraft(spec, options));
+  return std::move(draft.plan);
 }
 
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {
   if (options.clock == nullptr) options.clock = RealClock();
+  PENSTOCK_ASSIGN_OR_RETURN(Draft draft, MakeDraft(spec, options));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(draft.layers, spec.seed, draft.build));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TieGroup> groups, AllTies(draft, layers));
+  std::vector<int> first_layers;
+  for (const StagePlan& stage : draft.plan.stages) first_layers.push_back(stage.first_layer);
+  std::vector<std::vector<StageTie>> ties;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { ties = TieParameters(groups, layers, first_layers); }));
+
   PipelineImpl::Parts parts;
-  std::vector<LayerSpec> layer_specs;
-  PENSTOCK_ASSIGN_OR_RETURN(parts.plan, Draft(spec, options, layer_specs));
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(layer_specs, spec.seed));
-  if (!spec.loss.name.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(parts.loss, MakeLoss(spec.loss));
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(parts.signature, SignatureOf(layers, parts.loss.get()));
-  const int stages = static_cast<int>(parts.plan.stages.size());
+  for (const TieGroup& group : groups) parts.ties.emplace_back(group.uses.size());
+  const int stages = static_cast<int>(draft.plan.stages.size());
   const int64_t open_dimension = layers.front().layer->LargestOpenDimension();
   std::vector<Device> devices;
   auto next = layers.begin();
   for (int s = 0; s < stages; ++s) {
-    const StagePlan& stage = parts.plan.stages[s];
+    const StagePlan& stage = draft.plan.stages[s];
     const auto end = next + static_cast<std::ptrdiff_t>(stage.layers.size());
     std::vector<NamedLayer> own(std::make_move_iterator(next), std::make_move_iterator(end));
     next = end;
-    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Optimizer> optimizer, MakeOptimizer(spec.optimizer, ParametersOf(own)));
-    parts.stages.push_back(std::make_unique<Stage>(s, s + 1 == stages, LayerIndex(stage.first_layer), std::move(own),
-                                                   std::move(optimizer)));
+    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Stage> made,
+                              Stage::Create({.index = s,
+                                             .last = s + 1 == stages,
+                                             .first_layer = LayerIndex(stage.first_layer),
+                                             .layers = std::move(own),
+                                             .ties = std::move(ties[s]),
+                                             .incoming = PortsOf(draft.plan, s, /*incoming=*/true),
+                                             .outgoing = PortsOf(draft.plan, s, /*incoming=*/false),
+                                             .autocast = spec.model.autocast},
+                                            spec.optimizer));
+    parts.stages.push_back(std::move(made));
     PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
     parts.workers.push_back(worker);
     devices.push_back(worker->device());
   }
-  PENSTOCK_RETURN_IF_ERROR(CalibrateStages(parts.stages, devices, parts.signature.inputs, parts.loss.get(),
-                                           options.profile, open_dimension, options.clock, parts.plan));
+  PENSTOCK_RETURN_IF_ERROR(CalibrateStages(parts.stages, devices, draft.signature.inputs, draft.loss.get(),
+                                           options.profile, open_dimension, options.clock, draft.plan));
   parts.spec = spec;
+  parts.plan = std::move(draft.plan);
+  parts.signature = std::move(draft.signature);
+  parts.loss = std::move(draft.loss);
   parts.metrics = options.metrics ? options.metrics(parts.plan) : OwnMetrics(parts.plan, options.clock);
   parts.options = std::move(options);
   return std::make_unique<PipelineImpl>(std::move(parts));
@@ -116,8 +180,9 @@ PipelineImpl::PipelineImpl(Parts parts)
       workers_(std::move(parts.workers)),
       stages_(std::move(parts.stages)),
       loss_(std::move(parts.loss)),
+      ties_(std::move(parts.ties)),
       metrics_(std::move(parts.metrics)),
-      schedules_(plan_.schedule, static_cast<int>(stages_.size())),
+      schedules_(plan_.schedule, static_cast<int>(stages_.size()), SkipEdges(plan_)),
       transport_(static_cast<int>(stages_.size()), [this](const MessageKey& key) {
         lanes_[key.stage]->state.Arrived(key, workers_[key.stage]->busy());
         workers_[key.stage]->Wake();
@@ -135,7 +200,7 @@ PipelineImpl::~PipelineImpl() {
       +[](int* open) { return *open == 0; }, &open_inferences_));
 }
 
-absl::Status PipelineImpl::CheckInputs(const NamedTensors& inputs) const {
+absl::Status PipelineImpl::CheckInputs(const NamedValues& inputs) const {
   return MatchSignature(signature_.inputs, inputs, "inputs").status();
 }
 
@@ -144,16 +209,19 @@ absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const std::opti
   std::vector<TensorSignature> wanted = signature_.targets;
   if (loss.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Loss> made, MakeLoss(*loss));
-    wanted = {made->Target(signature_.outputs.at(0))};
-  } else if (wanted.empty()) {
+    wanted.clear();
+    if (!signature_.outputs.empty()) wanted = {made->Target(signature_.outputs[0])};
+  } else if (loss_ == nullptr) {
     return Error(absl::StatusCode::kInvalidArgument, "LOSS_UNKNOWN",
                  "loss.name: is required, for the pipeline has no loss of its own, got nothing")
         .With("field", "loss.name")
         .With("value", "");
   }
   if (!target.defined()) return InvalidField("target", "is required", "nothing");
-  wanted[0].name = "target";
-  PENSTOCK_RETURN_IF_ERROR(MatchSignature(wanted, {{"target", target}}, "target").status());
+  if (!wanted.empty()) {
+    wanted[0].name = "target";
+    PENSTOCK_RETURN_IF_ERROR(MatchSignature(wanted, NamedTensors{{"target", target}}, "target").status());
+  }
   if (target.size(0) != rows) {
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
                  absl::StrCat("target.shape: must have ", rows, " rows as the inputs, got ", ShapeText(target.sizes())))
@@ -168,30 +236,38 @@ absl::Status PipelineImpl::CheckOutputs(const std::vector<std::string>& outputs)
 }
 
 absl::Status PipelineImpl::CheckGradients(const Graph& graph, const NamedTensors& gradients) const {
-  PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors ordered, MatchSignature(signature_.outputs, gradients, "gradients"));
-  for (size_t i = 0; i < ordered.size(); ++i) {
-    std::vector<int64_t> want = graph.output_shapes.at(i);
-    want[0] = std::accumulate(graph.microbatch_rows.begin(), graph.microbatch_rows.end(), int64_t{0});
-    if (ordered[i].tensor.sizes() != c10::IntArrayRef(want)) {
-      return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
-                   absl::StrCat("gradients[", signature_.outputs[i].name, "].shape: must be that of the output, ",
-                                ShapeText(want), ", got ", ShapeText(ordered[i].tensor.sizes())))
-          .With("field", absl::StrCat("gradients[", signature_.outputs[i].name, "].shape"))
-          .With("value", ShapeText(ordered[i].tensor.sizes()));
-    }
+  std::vector<TensorSignature> wanted;
+  const int64_t rows = std::accumulate(graph.microbatch_rows.begin(), graph.microbatch_rows.end(), int64_t{0});
+  for (const NamedValue& output : graph.outputs) {
+    const at::Tensor* tensor = output.value.tensor();
+    if (tensor == nullptr) continue;
+    TensorSignature signature{output.name, ToDataType(tensor->scalar_type()).value_or(DataType{}),
+                              tensor->sizes().vec()};
+    signature.shape[0] = rows;
+    wanted.push_back(std::move(signature));
   }
-  return absl::OkStatus();
+  return MatchSignature(wanted, gradients, "gradients").status();
 }
 
 NamedTensors PipelineImpl::StateViews(bool with_optimizer) const {
   NamedTensors views;
   for (const auto& stage : stages_) {
-    for (const NamedTensor& parameter : stage->parameters())
-      views.push_back({parameter.name, parameter.tensor.detach()});
+    for (NamedTensor& tensor : stage->SavedTensors()) views.push_back(std::move(tensor));
   }
   if (!with_optimizer) return views;
   for (const auto& stage : stages_) {
-    for (const NamedTensor& slot : stage->optimizer().State()) {
+    for (const NamedTensor& slot : stage->SavedOptimizerState()) {
+      views.push_back({"optimizer/" + slot.name, slot.tensor});
+    }
+  }
+  return views;
+}
+
+NamedTensors PipelineImpl::ReplicaViews() const {
+  NamedTensors views;
+  for (const auto& stage : stages_) {
+    for (NamedTensor& tensor : stage->Replicas()) views.push_back(std::move(tensor));
+    for (const NamedTensor& slot : stage->OptimizerReplicas()) {
       views.push_back({"optimizer/" + slot.name, slot.tensor});
     }
   }
@@ -240,6 +316,7 @@ absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) 
   const absl::Status status = RunTorch([&] {
     at::NoGradGuard no_graph;
     for (NamedTensor& view : views) view.tensor.copy_(*given.at(view.name));
+    for (NamedTensor& view : ReplicaViews()) view.tensor.copy_(*given.at(view.name));
   });
   if (status.ok()) {
     DiscardGradients();
@@ -256,7 +333,7 @@ absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) 
 int64_t PipelineImpl::parameter_count() const {
   int64_t count = 0;
   for (const auto& stage : stages_) {
-    for (const NamedTensor& parameter : stage->parameters()) count += parameter.tensor.numel();
+    for (const NamedTensor& parameter : stage->LearnedParameters()) count += parameter.tensor.numel();
   }
   return count;
 }

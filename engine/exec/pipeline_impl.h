@@ -40,6 +40,7 @@ class PipelineImpl : public Pipeline {
     std::vector<std::unique_ptr<Stage>> stages;
     std::vector<DeviceWorker*> workers;  // by stage
     std::unique_ptr<Loss> loss;          // null: none by default
+    TiedGradients ties;                  // empty places, one per use of each tied parameter
     std::shared_ptr<PipelineMetrics> metrics;
     Options options;
   };
@@ -55,7 +56,7 @@ class PipelineImpl : public Pipeline {
   void DiscardGradients() override;
   void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) override;
 
-  absl::Status CheckInputs(const NamedTensors& inputs) const override;
+  absl::Status CheckInputs(const NamedValues& inputs) const override;
   absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss, int64_t rows) const override;
   absl::Status CheckOutputs(const std::vector<std::string>& outputs) const override;
   absl::Status CheckGradients(const Graph& graph, const NamedTensors& gradients) const override;
@@ -70,11 +71,6 @@ class PipelineImpl : public Pipeline {
   void SetIdleReason(IdleReason reason) override;
 
  private:
-  // A mini-batch cut into micro-batches.
-  struct Scattered {
-    std::vector<int64_t> rows;    // by micro-batch
-    std::vector<Tensors> inputs;  // by micro-batch, in signature order
-  };
   // Its targets, and how much of the step each micro-batch is.
   struct ScatteredLoss {
     std::unique_ptr<Loss> owned;  // if the call named its own
@@ -89,10 +85,13 @@ class PipelineImpl : public Pipeline {
   absl::Status RunToEnd(const std::shared_ptr<Run>& run, RunOutcome& outcome);
   void WakeAll();
 
-  absl::StatusOr<Scattered> ScatterInputs(const NamedTensors& inputs, const std::optional<int>& micro_batches) const;
-  absl::Status ScatterTarget(const ContributionRequest& request, const Scattered& scattered,
+  absl::StatusOr<ScatteredBatch> ScatterInputs(const NamedValues& inputs,
+                                               const std::optional<int>& micro_batches) const;
+  absl::Status ScatterTarget(const ContributionRequest& request, const ScatteredBatch& scattered,
                              ScatteredLoss& result) const;
-  absl::StatusOr<NamedTensors> GatherOutputs(const Run& run, const std::vector<int>& wanted) const;
+  absl::StatusOr<NamedValues> GatherOutputs(const Run& run, const std::vector<int>& wanted) const;
+  absl::StatusOr<NamedValues> GatherInputGradients(const Run& run) const;
+  std::vector<std::string> OutputNames() const;
   std::vector<bool> Checkpointed(int microbatches) const;
 
   absl::StatusOr<RunOutcome> Contribute(const ContributionRequest& request,
@@ -102,8 +101,9 @@ class PipelineImpl : public Pipeline {
   absl::Status FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome);
   absl::Status CheckStep(const StepRequest& request) const;
   absl::StatusOr<ForwardOutcome> InferenceOutcome(const Run& run, const std::vector<int>& wanted, int64_t step) const;
-  // Parameters and, if asked, optimizer state, in model order: views.
+  // Parameters, buffers and, if asked, optimizer state, in model order: views. And the copies of tied ones among them.
   NamedTensors StateViews(bool with_optimizer) const;
+  NamedTensors ReplicaViews() const;
 
   // Constant after construction.
   const PipelineSpec spec_;
@@ -115,6 +115,7 @@ class PipelineImpl : public Pipeline {
   const std::vector<DeviceWorker*> workers_;
   const std::vector<std::unique_ptr<Stage>> stages_;  // the stages themselves belong to their devices' threads
   const std::unique_ptr<Loss> loss_;
+  const TiedGradients ties_;
   const std::shared_ptr<PipelineMetrics> metrics_;
 
   // Safe by itself.

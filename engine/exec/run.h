@@ -14,21 +14,26 @@
 #include "engine/exec/stage.h"
 #include "engine/schedule/schedule.h"
 #include "engine/schedule/verify.h"
+#include "engine/tensor/microbatch.h"
 
 namespace penstock {
 
 // What the stages of one optimizer step agree on: norms first, then one decision for all.
 //
-// Model:     every lane puts its norms in; the one that completes them decides (norm, factor, applied) and asks the gate for
-//            the weights; `granted` opens the second half of every lane's OPT.
+// Model:     with tied parameters, every lane first puts their gradients in, so that each can sum them. Every lane puts its
+//            norms in; the one that completes them decides (norm, factor, applied) and asks the gate for the weights;
+//            `granted` opens the last part of every lane's OPT.
 // Threads:   a lane writes its own entry before it counts down; the decision is written before `granted` is set.
 struct StepDecision {
-  explicit StepDecision(int stages) : norms(stages), missing(stages) {}
+  StepDecision(int stages, const TiedGradients& ties)
+      : tied(ties), ties_missing(ties.empty() ? 0 : stages), norms(stages), missing(stages) {}
 
   double learning_rate = 0;
   double clip_norm = 0;
   bool loss_finite = true;  // of what this step has accumulated
 
+  TiedGradients tied;                          // every lane puts its uses in
+  std::atomic<int> ties_missing;               // lanes that have not
   std::vector<std::vector<at::Tensor>> norms;  // by stage
   std::atomic<int> missing;
   double norm = 0;
@@ -46,7 +51,8 @@ class Graph {
   int microbatch_base = 0;
   int64_t rows = 0;
   std::vector<int64_t> microbatch_rows;
-  std::vector<std::vector<int64_t>> output_shapes;
+  NamedValues outputs;  // of the first micro-batch, named: what gradients must look like
+  bool input_gradients = false;
 };
 
 // Everything that the lanes of one run share. Filled by the pipeline before the lanes start.
@@ -66,19 +72,21 @@ struct Run {
   StepId step;
   int microbatch_base = 0;  // of the first micro-batch, within the step
   std::vector<bool> checkpointed;
-  std::vector<Tensors> inputs;            // by micro-batch, for the first stage
-  std::vector<LossContext> losses;        // by micro-batch, for the last stage; empty without a loss
-  std::vector<Tensors> output_gradients;  // by micro-batch, for a Backward
+  std::vector<Batch> inputs;            // by micro-batch, for the first stage
+  std::vector<LossContext> losses;      // by micro-batch, for the last stage; empty without a loss
+  std::vector<Batch> output_gradients;  // by micro-batch, for a Backward
   bool keep_outputs = false;
+  bool input_gradients = false;            // of the whole model's inputs
   std::shared_ptr<CancelToken> cancel;     // may be null; must be with an optimizer step, which is all or nothing
   std::shared_ptr<StepDecision> decision;  // with an optimizer step
   std::function<void()> decide;            // called once, when all norms are in
   std::function<void()> wake;              // makes every device look again
   std::function<void(const Action&)> before_action;  // for tests that break one; may be empty
   // ---
-  std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
-  std::vector<Tensors> outputs;           // by micro-batch
-  std::vector<double> loss_values;        // by micro-batch, scaled
+  std::vector<std::vector<Pass>> passes;     // [stage][micro-batch]
+  std::vector<Batch> outputs;                // by micro-batch
+  std::vector<Batch> input_gradient_values;  // by micro-batch
+  std::vector<double> loss_values;           // by micro-batch, scaled
   FirstError error;
   std::atomic<int> open_lanes = 0;
   std::function<void()> done;  // called once, by the last lane

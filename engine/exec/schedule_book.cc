@@ -14,7 +14,8 @@ absl::StatusOr<std::shared_ptr<const Schedule>> ScheduleBook::Find(SchedulePurpo
                                                              .purpose = purpose,
                                                              .ranks = stages_,
                                                              .microbatches = microbatches,
-                                                             .recompute = ToRecomputeMode(spec_.checkpoint)}));
+                                                             .recompute = ToRecomputeMode(spec_.checkpoint),
+                                                             .skips = skips_}));
     entry = std::make_shared<const Schedule>(std::move(lists));
   }
   return entry;

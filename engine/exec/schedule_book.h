@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -17,7 +18,8 @@ namespace penstock {
 // Threads:   any method from any thread.
 class ScheduleBook {
  public:
-  ScheduleBook(ScheduleSpec spec, int stages) : spec_(std::move(spec)), stages_(stages) {}
+  ScheduleBook(ScheduleSpec spec, int stages, std::vector<SkipEdge> skips)
+      : spec_(std::move(spec)), stages_(stages), skips_(std::move(skips)) {}
 
   absl::StatusOr<std::shared_ptr<const Schedule>> Find(SchedulePurpose purpose, int microbatches)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -25,6 +27,7 @@ class ScheduleBook {
  private:
   const ScheduleSpec spec_;
   const int stages_;
+  const std::vector<SkipEdge> skips_;
   absl::Mutex mu_;
   std::map<std::pair<SchedulePurpose, int>, std::shared_ptr<const Schedule>> lists_ ABSL_GUARDED_BY(mu_);
 };

@@ -1,6 +1,7 @@
 #include "engine/exec/signature_check.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -51,29 +52,45 @@ absl::Status CheckTensor(const TensorSignature& want, const at::Tensor& tensor, 
 
 std::string ShapeText(c10::IntArrayRef shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
-absl::StatusOr<NamedTensors> MatchSignature(const std::vector<TensorSignature>& signature, const NamedTensors& tensors,
-                                            std::string_view field) {
+absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& signature, const NamedValues& values,
+                                           std::string_view field) {
+  if (signature.size() == 1 && signature[0].any && signature[0].name.empty()) return values;
   const std::string list(field);
-  NamedTensors ordered(signature.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
+  NamedValues ordered;
+  ordered.resize(signature.size());
+  ordered.tuple = values.tuple;
+  std::vector<bool> given(signature.size(), false);
+  std::optional<int64_t> rows;  // of the first tensor
+  for (size_t i = 0; i < values.size(); ++i) {
     const std::string place = absl::StrCat(list, "[", i, "]");
     const auto found = std::find_if(signature.begin(), signature.end(),
-                                    [&](const TensorSignature& one) { return one.name == tensors[i].name; });
+                                    [&](const TensorSignature& one) { return one.name == values[i].name; });
     if (found == signature.end()) {
-      return Mismatch(place + ".name", absl::StrCat("must be one of ", KnownNames(signature)), tensors[i].name);
+      return Mismatch(place + ".name", absl::StrCat("must be one of ", KnownNames(signature)), values[i].name);
     }
-    NamedTensor& slot = ordered[static_cast<size_t>(found - signature.begin())];
-    if (slot.tensor.defined()) return Mismatch(place + ".name", "is given twice", tensors[i].name);
-    PENSTOCK_RETURN_IF_ERROR(CheckTensor(*found, tensors[i].tensor, place));
-    slot = tensors[i];
-    if (slot.tensor.size(0) != tensors[0].tensor.size(0)) {
-      return Mismatch(place + ".shape", absl::StrCat("must have ", tensors[0].tensor.size(0), " rows as the first"),
-                      ShapeText(slot.tensor.sizes()));
+    const auto position = static_cast<size_t>(found - signature.begin());
+    if (given[position]) return Mismatch(place + ".name", "is given twice", values[i].name);
+    given[position] = true;
+    ordered[position] = values[i];
+    if (found->any) continue;
+    const at::Tensor* tensor = values[i].value.any_tensor();
+    if (tensor == nullptr) {
+      return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
+                   absl::StrCat(place, ": expected Tensor, but got ", values[i].value.TypeName()))
+          .With("field", place)
+          .With("value", values[i].value.TypeName());
+    }
+    PENSTOCK_RETURN_IF_ERROR(CheckTensor(*found, *tensor, place));
+    if (values[i].value.is_whole()) continue;
+    if (!rows.has_value()) rows = tensor->size(0);
+    if (tensor->size(0) != *rows) {
+      return Mismatch(place + ".shape", absl::StrCat("must have ", *rows, " rows as the first"),
+                      ShapeText(tensor->sizes()));
     }
   }
   for (size_t i = 0; i < signature.size(); ++i) {
-    if (!ordered[i].tensor.defined())
-      return Mismatch(list, absl::StrCat("lacks ", signature[i].name), absl::StrCat(tensors.size(), " tensors"));
+    if (given[i]) continue;
+    return Mismatch(list, absl::StrCat("lacks ", signature[i].name), absl::StrCat(values.size(), " tensors"));
   }
   return ordered;
 }

@@ -4,17 +4,18 @@
 
 #include "absl/status/statusor.h"
 #include "engine/model/model_spec.h"
-#include "engine/tensor/named_tensors.h"
+#include "engine/tensor/value.h"
 
 namespace penstock {
 
-// Puts tensors into the order of a signature and checks names, types, shapes and equal rows.
+// Puts values into the order of a signature and checks names, types, shapes and equal rows; where the signature takes any
+// value, only the names. A signature of one nameless `any` takes any number of values in their own order.
 //
-// `field` names the list in errors: inputs[2].shape. Answers the tensors in signature order.
+// `field` names the list in errors: inputs[2].shape. Answers the values in signature order.
 // Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE naming field and value: unknown, missing or duplicate name; type; rank;
-//            dimension; unequal or zero rows.
-absl::StatusOr<NamedTensors> MatchSignature(const std::vector<TensorSignature>& signature, const NamedTensors& tensors,
-                                            std::string_view field);
+//            dimension; unequal or zero rows. WRONG_TYPE for a value where a tensor belongs.
+absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& signature, const NamedValues& values,
+                                           std::string_view field);
 
 // Positions in `signature` of the wanted names; all of them if none is wanted. Fails: as above, for unknown and repeated.
 absl::StatusOr<std::vector<int>> MatchNames(const std::vector<TensorSignature>& signature,

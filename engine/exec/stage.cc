@@ -4,9 +4,84 @@
 #include <ATen/ops/mul.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "engine/autograd/autocast.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/torch_status.h"
+#include "engine/model/run_layer.h"
+#include "engine/optim/gradient_norm.h"
+
 namespace penstock {
+namespace {
+
+// What a stage was given, and how often each tensor had been changed by then.
+class GivenTensors {
+ public:
+  void Note(const Batch& batch) {
+    for (const Value& value : batch) {
+      if (const at::Tensor* tensor = value.any_tensor()) given_.emplace_back(*tensor, tensor->_version());
+    }
+  }
+
+  // Throws if the layer that just ran has changed one of them.
+  void CheckUnchanged(const std::string& layer) const {
+    for (const auto& [tensor, version] : given_) {
+      if (static_cast<int64_t>(tensor._version()) == version) continue;
+      ThrowStatus(Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
+                        absl::StrCat("layer ", layer,
+                                     " has changed an input of its stage in place; a recomputation would start from "
+                                     "something else"))
+                      .With("field", layer)
+                      .With("value", "an in-place operation"));
+    }
+  }
+
+ private:
+  std::vector<std::pair<at::Tensor, int64_t>> given_;
+};
+
+std::optional<at::ScalarType> AutocastType(const std::string& name) {
+  if (name == "bf16") return at::kBFloat16;
+  if (name == "fp16") return at::kHalf;
+  return std::nullopt;
+}
+
+// The same tensors as leaves of a graph.
+Batch Leaves(const Batch& batch, bool with_gradient) {
+  return batch.MapTensors([with_gradient](const at::Tensor& tensor) {
+    at::Tensor leaf = tensor.detach();
+    if (with_gradient && (leaf.is_floating_point() || leaf.is_complex())) leaf.requires_grad_(true);
+    return leaf;
+  });
+}
+
+// Ends of the graph that a gradient has reached.
+void AddRoots(const Batch& ends, const Batch& gradients, std::vector<at::Tensor>& roots,
+              std::vector<at::Tensor>& root_gradients) {
+  for (size_t i = 0; i < ends.size() && i < gradients.size(); ++i) {
+    if (!ends[i].is_tensor() || !gradients[i].is_tensor() || !ends[i].tensor()->requires_grad()) continue;
+    roots.push_back(*ends[i].tensor());
+    root_gradients.push_back(*gradients[i].tensor());
+  }
+}
+
+void ResetGradients(const Batch& leaves) {
+  for (const Value& value : leaves) {
+    if (value.is_tensor()) value.tensor()->mutable_grad().reset();
+  }
+}
+
+Batch GradientsOf(const Batch& leaves) {
+  Tensors gradients;
+  for (const Value& value : leaves) gradients.push_back(value.is_tensor() ? value.tensor()->grad() : at::Tensor());
+  return Batch::Tuple(gradients);
+}
+
+}  // namespace
 
 NamedTensors ParametersOf(const std::vector<NamedLayer>& layers) {
   NamedTensors parameters;
@@ -18,70 +93,117 @@ NamedTensors ParametersOf(const std::vector<NamedLayer>& layers) {
   return parameters;
 }
 
-Stage::Stage(int index, bool last, LayerIndex first_layer, std::vector<NamedLayer> layers,
-             std::unique_ptr<Optimizer> optimizer)
-    : index_(index),
-      last_(last),
-      first_layer_(first_layer),
-      layers_(std::move(layers)),
-      optimizer_(std::move(optimizer)),
-      parameters_(ParametersOf(layers_)) {}
+void Pass::DropGraph() {
+  leaves = Batch();
+  skip_leaves.clear();
+  outputs = Batch();
+  skip_outputs.clear();
+  loss.reset();
+  graph = false;
+}
 
-void Stage::RunLayers(Pass& pass, Tensors values, const PassContext& context, const LossContext& loss) {
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    KeyedRandom random(context.seed, context.step, context.microbatch,
-                       LayerIndex(first_layer_.value() + static_cast<int>(i)));
-    values = layers_[i].layer->Forward(
-        values, {.training = context.training, .recomputing = context.recomputing, .random = &random});
+Stage::Stage(Parts parts, NamedTensors parameters) : parts_(std::move(parts)), parameters_(std::move(parameters)) {}
+
+absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(Parts parts, const OptimizerSpec& optimizer) {
+  NamedTensors parameters = ParametersOf(parts.layers);
+  std::vector<bool> stepped(parameters.size(), true);
+  for (const StageTie& tie : parts.ties) {
+    for (size_t u = 1; u < tie.uses.size(); ++u) stepped[tie.uses[u].parameter] = false;
   }
-  if (last_ && loss.loss != nullptr) {
-    pass.loss = at::mul(loss.loss->Mean(values.at(0), loss.target), loss.share);
+  NamedTensors own;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (stepped[i]) own.push_back(parameters[i]);
+  }
+  std::unique_ptr<Stage> stage(new Stage(std::move(parts), std::move(parameters)));
+  PENSTOCK_ASSIGN_OR_RETURN(stage->optimizer_, MakeOptimizer(optimizer, std::move(own)));
+  return stage;
+}
+
+void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>& skips, const PassContext& context,
+                      const LossContext& loss) {
+  GivenTensors given;
+  given.Note(inputs);
+  SkipTracker tracker;
+  for (size_t port = 0; port < parts_.incoming.size(); ++port) {
+    given.Note(skips[port]);
+    const std::vector<SkipName>& names = parts_.incoming[port].names;
+    for (size_t i = 0; i < names.size(); ++i) tracker.Put(names[i], skips[port][i]);
+  }
+  const AutocastGuard precision(at::kCPU, AutocastType(parts_.autocast));
+  Batch values = inputs;
+  for (size_t i = 0; i < parts_.layers.size(); ++i) {
+    KeyedRandom random(context.seed, context.step, context.microbatch,
+                       LayerIndex(parts_.first_layer.value() + static_cast<int>(i)));
+    values = RunLayer(parts_.layers[i], values,
+                      {.training = context.training,
+                       .recomputing = context.recomputing,
+                       .random = &random,
+                       .microbatch = context.microbatch},
+                      tracker);
+    given.CheckUnchanged(parts_.layers[i].name);
+  }
+  if (!values.HasTensor()) {
+    ThrowStatus(Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
+                      absl::StrCat("No tensors found in batch: ", TypesText(values)))
+                    .With("field", parts_.layers.back().name)
+                    .With("value", TypesText(values)));
+  }
+  pass.skip_outputs.clear();
+  for (const SkipPort& port : parts_.outgoing) {
+    std::vector<Value> stashed;
+    for (const SkipName& name : port.names) stashed.push_back(tracker.Take(name).value_or(Value()));
+    pass.skip_outputs.push_back(Batch::Tuple(std::move(stashed)));
+  }
+  if (parts_.last && loss.loss != nullptr) {
+    pass.loss = at::mul(loss.loss->Mean(values.TensorAt(0), loss.target), loss.share);
   }
   pass.outputs = std::move(values);
 }
 
-void Stage::Forward(Tensors inputs, const PassContext& context, const LossContext& loss, Pass& pass) {
+void Stage::Forward(Batch inputs, const PassContext& context, const LossContext& loss, Pass& pass) {
   pass.stash = std::move(inputs);
   if (context.graph) {
     Recompute(context, loss, pass);
     return;
   }
   at::NoGradGuard no_graph;
-  RunLayers(pass, pass.stash, context, loss);
+  std::vector<Batch> skips;
+  for (Portal& portal : pass.received) skips.push_back(portal.Use());
+  RunLayers(pass, pass.stash, skips, context, loss);
 }
 
 void Stage::Recompute(const PassContext& context, const LossContext& loss, Pass& pass) {
+  if (pass.graph) return;
   at::AutoGradMode with_graph(true);
-  pass.leaves.clear();
-  for (const at::Tensor& input : pass.stash) {
-    at::Tensor leaf = input.detach();
-    // The first stage's inputs come from the client: nobody asks for their gradients.
-    if (!first() && leaf.is_floating_point()) leaf.requires_grad_(true);
-    pass.leaves.push_back(std::move(leaf));
-  }
-  RunLayers(pass, pass.leaves, context, loss);
+  // The first stage's inputs come from the client, who seldom asks for their gradients.
+  pass.leaves = Leaves(pass.stash, !first() || context.input_gradients);
+  pass.skip_leaves.clear();
+  for (Portal& portal : pass.received) pass.skip_leaves.push_back(Leaves(portal.Use(), true));
+  RunLayers(pass, pass.leaves, pass.skip_leaves, context, loss);
+  pass.graph = true;
 }
 
-Tensors Stage::Backward(Pass& pass, const Tensors& gradients, bool retain_graph) {
-  for (at::Tensor& leaf : pass.leaves) leaf.mutable_grad().reset();
+InputGradients Stage::Backward(Pass& pass, const Batch& gradients, bool retain_graph) {
+  ResetGradients(pass.leaves);
+  for (const Batch& leaves : pass.skip_leaves) ResetGradients(leaves);
   std::vector<at::Tensor> roots;
   std::vector<at::Tensor> root_gradients;
   if (pass.loss.defined()) {
-    if (pass.loss.requires_grad()) roots.push_back(pass.loss);
-    if (!roots.empty()) root_gradients.emplace_back();
-  } else {
-    for (size_t i = 0; i < pass.outputs.size(); ++i) {
-      const bool has_gradient = i < gradients.size() && gradients[i].defined();
-      if (!has_gradient || !pass.outputs[i].requires_grad()) continue;
-      roots.push_back(pass.outputs[i]);
-      root_gradients.push_back(gradients[i]);
+    if (pass.loss.requires_grad()) {
+      roots.push_back(pass.loss);
+      root_gradients.emplace_back();
     }
+  } else {
+    AddRoots(pass.outputs, gradients, roots, root_gradients);
+  }
+  for (size_t port = 0; port < pass.skip_outputs.size(); ++port) {
+    AddRoots(pass.skip_outputs[port], pass.sent.at(port).TakeGradient(), roots, root_gradients);
   }
   if (!roots.empty()) torch::autograd::backward(roots, root_gradients, retain_graph);
-  Tensors input_gradients;
-  for (at::Tensor& leaf : pass.leaves) input_gradients.push_back(leaf.grad());
+  InputGradients result{.inputs = GradientsOf(pass.leaves), .skips = {}};
+  for (const Batch& leaves : pass.skip_leaves) result.skips.push_back(GradientsOf(leaves));
   if (!retain_graph) pass = Pass();
-  return input_gradients;
+  return result;
 }
 
 void Stage::BeginContribution(bool accumulating) {
@@ -95,9 +217,12 @@ void Stage::BeginContribution(bool accumulating) {
   }
 }
 
-void Stage::EndContribution(bool keep) {
+void Stage::EndContribution(bool keep, MicrobatchIndex first) {
   if (contributing_ && !keep) {
     for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.mutable_grad() = rollback_[i];
+  }
+  if (!keep) {
+    for (const NamedLayer& layer : parts_.layers) layer.layer->DiscardStatistics(first);
   }
   contributing_ = false;
   rollback_.clear();
@@ -105,6 +230,105 @@ void Stage::EndContribution(bool keep) {
 
 void Stage::ClearGradients() {
   for (NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+}
+
+void Stage::EndStatistics(bool commit) {
+  for (const NamedLayer& layer : parts_.layers) {
+    commit ? layer.layer->CommitStatistics() : layer.layer->DiscardStatistics(MicrobatchIndex(0));
+  }
+}
+
+void Stage::ShareTiedGradients(TiedGradients& board) const {
+  for (const StageTie& tie : parts_.ties) {
+    for (const StageTie::Use& use : tie.uses) {
+      board.at(tie.group).at(use.position) = parameters_[use.parameter].tensor.grad();
+    }
+  }
+}
+
+std::vector<at::Tensor> Stage::SumTiedGradients(const TiedGradients& board) {
+  const at::NoGradGuard no_graph;
+  for (const StageTie& tie : parts_.ties) {
+    at::Tensor sum;
+    for (const at::Tensor& gradient : board.at(tie.group)) {
+      if (!gradient.defined()) continue;
+      if (sum.defined()) {
+        sum.add_(gradient);
+      } else {
+        sum = gradient.clone();
+      }
+    }
+    for (size_t u = 0; u < tie.uses.size(); ++u) {
+      parameters_[tie.uses[u].parameter].tensor.mutable_grad() = u == 0 ? sum : at::Tensor();
+    }
+  }
+  return GradientNorms(LearnedParameters());
+}
+
+std::vector<bool> Stage::IsLearnedHere() const {
+  std::vector<bool> learned(parameters_.size(), true);
+  for (const StageTie& tie : parts_.ties) {
+    for (size_t u = 0; u < tie.uses.size(); ++u) learned[tie.uses[u].parameter] = u == 0 && tie.owner;
+  }
+  return learned;
+}
+
+NamedTensors Stage::LearnedParameters() const {
+  const std::vector<bool> learned = IsLearnedHere();
+  NamedTensors parameters;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (learned[i]) parameters.push_back(parameters_[i]);
+  }
+  return parameters;
+}
+
+NamedTensors Stage::SavedTensors() const {
+  const std::vector<bool> saved = IsLearnedHere();
+  NamedTensors tensors;
+  size_t next = 0;
+  for (const NamedLayer& layer : parts_.layers) {
+    for (size_t i = 0; i < layer.layer->parameters().size(); ++i, ++next) {
+      if (saved[next]) tensors.push_back({parameters_[next].name, parameters_[next].tensor.detach()});
+    }
+    for (const NamedTensor& buffer : layer.layer->buffers()) {
+      tensors.push_back({absl::StrCat(layer.name, ".", buffer.name), buffer.tensor});
+    }
+  }
+  return tensors;
+}
+
+NamedTensors Stage::Replicas() const {
+  NamedTensors tensors;
+  for (const StageTie& tie : parts_.ties) {
+    if (!tie.owner) tensors.push_back({tie.name, parameters_[tie.uses[0].parameter].tensor.detach()});
+  }
+  return tensors;
+}
+
+// The optimizer names its slots parameter/slot; a replica's slots are those of the parameter that is saved.
+NamedTensors Stage::SavedOptimizerState() const {
+  NamedTensors slots = optimizer_->State();
+  for (const StageTie& tie : parts_.ties) {
+    if (tie.owner) continue;
+    const std::string prefix = parameters_[tie.uses[0].parameter].name + "/";
+    slots.erase(
+        std::remove_if(slots.begin(), slots.end(),
+                       [&](const NamedTensor& slot) { return slot.name.compare(0, prefix.size(), prefix) == 0; }),
+        slots.end());
+  }
+  return slots;
+}
+
+NamedTensors Stage::OptimizerReplicas() const {
+  NamedTensors replicas;
+  for (const NamedTensor& slot : optimizer_->State()) {
+    for (const StageTie& tie : parts_.ties) {
+      const std::string prefix = parameters_[tie.uses[0].parameter].name + "/";
+      if (tie.owner || slot.name.compare(0, prefix.size(), prefix) != 0) continue;
+      replicas.push_back({absl::StrCat(tie.name, "/", slot.name.substr(prefix.size())), slot.tensor});
+    }
+  }
+  return replicas;
 }
 
 }  // namespace penstock

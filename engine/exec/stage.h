@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/autograd/portal.h"
 #include "engine/autograd/seeds.h"
 #include "engine/base/ids.h"
+#include "engine/exec/tied_parameters.h"
 #include "engine/model/layer_registry.h"
 #include "engine/model/loss.h"
 #include "engine/optim/optimizer.h"
@@ -20,6 +22,7 @@ struct PassContext {
   bool training = false;  // dropout on
   bool graph = false;     // keep what backward needs
   bool recomputing = false;
+  bool input_gradients = false;  // the first stage's inputs get gradients too
   uint64_t seed = 0;
   StepId step;
   MicrobatchIndex microbatch;  // counted over all contributions of the step
@@ -32,15 +35,35 @@ struct LossContext {
   double share = 1;  // of the step's counted elements
 };
 
+// The skip values that pass between this stage and one other.
+struct SkipPort {
+  int peer = 0;  // the other stage
+  std::vector<SkipName> names;
+};
+
 // What a stage keeps of one micro-batch between forward and backward.
 //
-// Model:     `stash` are the inputs as they came; `leaves` the inputs of the graph, `outputs` and `loss` its ends. A
-//            checkpointed micro-batch has only the stash until it is recomputed.
+// Model:     `stash` are the inputs as they came, `received` the skip values from earlier stages; `leaves` and `skip_leaves`
+//            are the inputs of the graph, `outputs`, `skip_outputs` and `loss` its ends. A checkpointed micro-batch has only
+//            the stash and the portals until it is recomputed.
 struct Pass {
-  Tensors stash;
-  Tensors leaves;
-  Tensors outputs;
-  at::Tensor loss;  // scaled by the share; last stage with a loss
+  Batch stash;
+  std::vector<Portal> received;  // by incoming port
+  std::vector<Portal> sent;      // by outgoing port: holds the gradient when it has come
+  Batch leaves;
+  std::vector<Batch> skip_leaves;  // by incoming port
+  Batch outputs;
+  std::vector<Batch> skip_outputs;  // by outgoing port
+  at::Tensor loss;                  // scaled by the share; last stage with a loss
+  bool graph = false;               // can go backward
+
+  void DropGraph();  // and keep the stash
+};
+
+// The gradients that a stage hands back: None where there is none.
+struct InputGradients {
+  Batch inputs;
+  std::vector<Batch> skips;  // by incoming port
 };
 
 // One partition of the model on its device: layers, parameters, optimizer, and what an action does with them.
@@ -51,38 +74,69 @@ struct Pass {
 // Fails:     Forward, Backward, Recompute and Step may throw: they run under RunTorch.
 class Stage {
  public:
-  Stage(int index, bool last, LayerIndex first_layer, std::vector<NamedLayer> layers,
-        std::unique_ptr<Optimizer> optimizer);
+  struct Parts {
+    int index = 0;
+    bool last = true;
+    LayerIndex first_layer;
+    std::vector<NamedLayer> layers;
+    std::vector<StageTie> ties = {};
+    std::vector<SkipPort> incoming = {};  // ascending by peer
+    std::vector<SkipPort> outgoing = {};
+    std::string autocast = {};  // of ModelSpec
+  };
+  // Fails: as MakeOptimizer.
+  static absl::StatusOr<std::unique_ptr<Stage>> Create(Parts parts, const OptimizerSpec& optimizer);
 
-  int index() const { return index_; }
-  bool first() const { return index_ == 0; }
+  int index() const { return parts_.index; }
+  bool first() const { return parts_.index == 0; }
+  const std::vector<SkipPort>& incoming() const { return parts_.incoming; }
+  const std::vector<SkipPort>& outgoing() const { return parts_.outgoing; }
 
-  // Runs the layers over inputs. With a graph, `pass` can go backward; without one it holds the stash only, and `outputs`.
-  void Forward(Tensors inputs, const PassContext& context, const LossContext& loss, Pass& pass);
-  // Builds the graph of a pass from its stash. Afterwards it can go backward.
+  // Runs the layers over inputs; `pass.received` holds what comes past other stages. With a graph, `pass` can go backward;
+  // without one it holds the stash, and the outputs until DropGraph. A layer that changes the stage's inputs in place is
+  // refused by name: its recomputation would start from something else, and the inputs may be another's.
+  void Forward(Batch inputs, const PassContext& context, const LossContext& loss, Pass& pass);
+  // Builds the graph of a pass from its stash. Afterwards it can go backward. With a graph already: nothing.
   void Recompute(const PassContext& context, const LossContext& loss, Pass& pass);
-  // Adds to the parameters' gradients; answers the gradients of the stage's inputs (undefined where there is none).
-  // `gradients` belong to the outputs; with a loss they are not looked at.
-  Tensors Backward(Pass& pass, const Tensors& gradients, bool retain_graph);
+  // Adds to the parameters' gradients; answers those of the stage's inputs. `gradients` belong to the outputs, those of skip
+  // values stand in `pass.sent`; with a loss, `gradients` are not looked at.
+  InputGradients Backward(Pass& pass, const Batch& gradients, bool retain_graph);
 
-  // Contributions: Begin remembers the gradients (if `accumulating`) before the first backward; End(false) brings them back.
+  // Contributions: Begin remembers the gradients (if `accumulating`) before the first backward; End(false) brings them back
+  // and forgets the statistics of micro-batches from `first` on.
   void BeginContribution(bool accumulating);
-  void EndContribution(bool keep);
+  void EndContribution(bool keep, MicrobatchIndex first);
   void ClearGradients();
+  // The step is applied, or not: statistics become part of the buffers, or are forgotten.
+  void EndStatistics(bool commit);
 
-  const NamedTensors& parameters() const { return parameters_; }  // named layer.parameter
-  Optimizer& optimizer() { return *optimizer_; }
-  const Optimizer& optimizer() const { return *optimizer_; }
+  // The step, in three parts that all stages go through together: hand out the gradients of tied parameters; sum them and
+  // answer the norms; change the weights.
+  void ShareTiedGradients(TiedGradients& board) const;
+  std::vector<at::Tensor> SumTiedGradients(const TiedGradients& board);
+  void Step(double learning_rate, double scale) { optimizer_->Step(learning_rate, scale); }
+
+  // Every parameter of every layer, named layer.parameter; tied ones under each of their names.
+  const NamedTensors& parameters() const { return parameters_; }
+  // Each parameter that learns, once in the whole model.
+  NamedTensors LearnedParameters() const;
+  // What is saved, in model order: parameters and buffers, a tied parameter only where it is first used; then the optimizer's
+  // slots. Views.
+  NamedTensors SavedTensors() const;
+  NamedTensors SavedOptimizerState() const;
+  // Copies of tied parameters that another stage saves: that name, and the view; and the slots of its optimizer.
+  NamedTensors Replicas() const;
+  NamedTensors OptimizerReplicas() const;
 
  private:
-  void RunLayers(Pass& pass, Tensors values, const PassContext& context, const LossContext& loss);
+  Stage(Parts parts, NamedTensors parameters);
+  std::vector<bool> IsLearnedHere() const;  // by parameter: not another use of a tied one
+  void RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>& skips, const PassContext& context,
+                 const LossContext& loss);
 
-  const int index_;
-  const bool last_;
-  const LayerIndex first_layer_;
-  const std::vector<NamedLayer> layers_;
-  const std::unique_ptr<Optimizer> optimizer_;
+  const Parts parts_;
   NamedTensors parameters_;
+  std::unique_ptr<Optimizer> optimizer_;
 
   bool contributing_ = false;
   Tensors rollback_;  // undefined entries: no gradient before

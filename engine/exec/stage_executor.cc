@@ -7,7 +7,6 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/device/torch_status.h"
-#include "engine/optim/gradient_norm.h"
 
 namespace penstock {
 namespace {
@@ -40,6 +39,13 @@ Phase PhaseOf(const Run& run, ActionKind kind) {
   }
 }
 
+size_t PortOf(const std::vector<SkipPort>& ports, int peer) {
+  for (size_t port = 0; port < ports.size(); ++port) {
+    if (ports[port].peer == peer) return port;
+  }
+  PENSTOCK_CHECK(false);  // the lists come from the same plan as the ports
+}
+
 }  // namespace
 
 StageExecutor::StageExecutor(std::shared_ptr<Run> run, Lane* lane)
@@ -47,7 +53,9 @@ StageExecutor::StageExecutor(std::shared_ptr<Run> run, Lane* lane)
       lane_(lane),
       actions_(run_->schedule->ranks.at(lane->stage->index())),
       received_(run_->schedule->microbatches),
-      outgoing_(run_->schedule->microbatches) {
+      outgoing_(run_->schedule->microbatches),
+      outgoing_skips_(run_->schedule->microbatches) {
+  if (run_->decision != nullptr && !run_->decision->tied.empty()) step_ = Step::kShareTies;
   run_->inference ? lane_->state.OpenInference() : lane_->state.OpenStep();
 }
 
@@ -61,8 +69,7 @@ StageExecutor::Readiness StageExecutor::Poll() {
     if (IsReceive(action->kind)) {
       if (!Receive(*action)) return Readiness::kWaiting;
       ++position_;
-    } else if (action->kind == ActionKind::kOptimizer && norms_done_ &&
-               !run_->decision->granted.load(std::memory_order_acquire)) {
+    } else if (action->kind == ActionKind::kOptimizer && !StepMayGoOn()) {
       Wait(StageState::kSync);
       return Readiness::kWaiting;
     } else {
@@ -70,16 +77,14 @@ StageExecutor::Readiness StageExecutor::Poll() {
     }
   }
   // A granted step changes weights on every stage or on none: an error elsewhere doesn't stop it here.
-  if (norms_done_ && Next() != nullptr && run_->decision->granted.load(std::memory_order_acquire)) {
-    return Readiness::kReady;
-  }
+  if (step_ == Step::kApply && Next() != nullptr && Granted()) return Readiness::kReady;
   Leave();
   return Readiness::kDone;
 }
 
 bool StageExecutor::Receive(const Action& action) {
   const MessageKey key = KeyOf(action);
-  std::optional<Tensors> message = lane_->transport->TryReceive(key);
+  std::optional<Batch> message = lane_->transport->TryReceive(key);
   if (!message.has_value()) {
     const bool gradient = action.kind == ActionKind::kReceiveBackward;
     Wait(gradient ? StageState::kWaitGradient : started_ ? StageState::kWaitActivation : StageState::kFill, key);
@@ -87,9 +92,28 @@ bool StageExecutor::Receive(const Action& action) {
     message = lane_->transport->TryReceive(key);
     if (!message.has_value()) return false;
   }
-  received_[action.microbatch] = *std::move(message);
+  Keep(action, *std::move(message));
   waiting_.reset();
   return true;
+}
+
+// Where a message waits for the action that uses it.
+void StageExecutor::Keep(const Action& action, Batch message) {
+  const int m = action.microbatch;
+  if (action.peer < 0) {
+    received_[m] = std::move(message);
+    return;
+  }
+  Pass& pass = run_->passes[lane_->stage->index()][m];
+  if (action.kind == ActionKind::kReceiveBackward) {
+    pass.sent.resize(lane_->stage->outgoing().size());
+    pass.sent[PortOf(lane_->stage->outgoing(), action.peer)].PutGradient(std::move(message));
+    return;
+  }
+  // The stash itself was the first use.
+  const int life = (!run_->inference && run_->checkpointed[m] ? Portal::kCheckpointed : Portal::kPlain) - 1;
+  pass.received.resize(lane_->stage->incoming().size());
+  pass.received[PortOf(lane_->stage->incoming(), action.peer)] = Portal(std::move(message), life);
 }
 
 void StageExecutor::Wait(StageState reason, std::optional<MessageKey> awaited) {
@@ -110,9 +134,8 @@ void StageExecutor::Execute() {
     Fail(std::move(status), action);
     return;
   }
-  if (action.kind == ActionKind::kOptimizer && !norms_done_) {
-    norms_done_ = true;
-    if (run_->decision->missing.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->decide();
+  if (action.kind == ActionKind::kOptimizer && step_ != Step::kApply) {
+    EndStepPart();
     return;
   }
   ++position_;
@@ -130,7 +153,7 @@ absl::Status StageExecutor::Compute(const Action& action) {
       case ActionKind::kBackward:
         return ComputeBackward(action);
       case ActionKind::kOptimizer:
-        return norms_done_ ? ComputeStep() : ComputeNorms();
+        return ComputeStep();
       default:
         PENSTOCK_CHECK(false);  // the verifier lets nothing else through
     }
@@ -140,26 +163,22 @@ absl::Status StageExecutor::Compute(const Action& action) {
 void StageExecutor::ComputeForward(const Action& action) {
   const int m = action.microbatch;
   Stage& stage = *lane_->stage;
-  Tensors inputs = stage.first() ? run_->inputs[m] : std::exchange(received_[m], {});
+  Batch inputs = stage.first() ? run_->inputs[m] : std::exchange(received_[m], {});
   const bool graph = !run_->inference && !run_->checkpointed[m];
   Pass& pass = run_->passes[stage.index()][m];
   stage.Forward(std::move(inputs), ContextOf(m, graph, false), LossOf(m), pass);
   const bool last = stage.index() + 1 == run_->schedule->stages;
   if (last && pass.loss.defined()) run_->loss_values[m] = pass.loss.item().toDouble();
-  Tensors values;
-  if (!last || run_->keep_outputs) {
-    for (const at::Tensor& output : pass.outputs) values.push_back(output.detach());
-  }
-  (last ? run_->outputs[m] : outgoing_[m]) = std::move(values);
+  const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
+  if (!last || run_->keep_outputs) (last ? run_->outputs[m] : outgoing_[m]) = pass.outputs.MapTensors(detached);
+  outgoing_skips_[m].clear();
+  for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));
   if (run_->inference) {
     pass = Pass();
   } else {
     ++inflight_;
     lane_->metrics->inflight_microbatches.Add(1);
-    if (!graph) {  // keep the stash only
-      pass.outputs.clear();
-      pass.loss.reset();
-    }
+    if (!graph) pass.DropGraph();
   }
 }
 
@@ -174,33 +193,68 @@ void StageExecutor::ComputeBackward(const Action& action) {
   Stage& stage = *lane_->stage;
   stage.BeginContribution(run_->accumulating);
   const bool last = stage.index() + 1 == run_->schedule->stages;
-  Tensors gradients;
+  Batch gradients;
   if (!last) {
     gradients = std::exchange(received_[m], {});
   } else if (run_->losses.empty()) {
     gradients = run_->output_gradients[m];
   }
-  outgoing_[m] = stage.Backward(run_->passes[stage.index()][m], gradients, run_->retain_graph);
+  InputGradients back = stage.Backward(run_->passes[stage.index()][m], gradients, run_->retain_graph);
+  outgoing_skips_[m] = std::move(back.skips);
+  if (!stage.first()) {
+    outgoing_[m] = std::move(back.inputs);
+  } else if (run_->input_gradients) {
+    run_->input_gradient_values[m] = std::move(back.inputs);
+  }
   if (inflight_ > 0) {  // 0: the forward was another run's
     --inflight_;
     lane_->metrics->inflight_microbatches.Add(-1);
   }
 }
 
-void StageExecutor::ComputeNorms() {
-  run_->decision->norms[lane_->stage->index()] = GradientNorms(lane_->stage->parameters());
+bool StageExecutor::Granted() const { return run_->decision->granted.load(std::memory_order_acquire); }
+
+bool StageExecutor::StepMayGoOn() const {
+  if (step_ == Step::kNorms) return run_->decision->ties_missing.load(std::memory_order_acquire) == 0;
+  return step_ == Step::kShareTies || Granted();
 }
 
 void StageExecutor::ComputeStep() {
-  if (run_->decision->applied) {
-    lane_->stage->optimizer().Step(run_->decision->learning_rate, run_->decision->scale);
+  StepDecision& decision = *run_->decision;
+  Stage& stage = *lane_->stage;
+  switch (step_) {
+    case Step::kShareTies:
+      return stage.ShareTiedGradients(decision.tied);
+    case Step::kNorms:
+      decision.norms[stage.index()] = stage.SumTiedGradients(decision.tied);
+      return;
+    case Step::kApply:
+      if (decision.applied) stage.Step(decision.learning_rate, decision.scale);
+      stage.EndStatistics(decision.applied);
+      stage.ClearGradients();
   }
-  lane_->stage->ClearGradients();
+}
+
+void StageExecutor::EndStepPart() {
+  if (step_ == Step::kShareTies) {
+    step_ = Step::kNorms;
+    if (run_->decision->ties_missing.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->wake();
+  } else {
+    step_ = Step::kApply;
+    if (run_->decision->missing.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->decide();
+  }
 }
 
 void StageExecutor::Send(const Action& action) {
-  MessageKey key = KeyOf(action);
-  absl::Status status = lane_->transport->Send(key, std::exchange(outgoing_[action.microbatch], {}));
+  const int m = action.microbatch;
+  Batch message;
+  if (action.peer < 0) {
+    message = std::exchange(outgoing_[m], {});
+  } else {
+    const bool forward = action.kind == ActionKind::kSendForward;
+    message = outgoing_skips_[m].at(PortOf(forward ? lane_->stage->outgoing() : lane_->stage->incoming(), action.peer));
+  }
+  absl::Status status = lane_->transport->Send(KeyOf(action), std::move(message));
   if (!status.ok()) Fail(std::move(status), action);
 }
 
@@ -212,7 +266,7 @@ void StageExecutor::Fail(absl::Status status, const Action& action) {
   status = WithValue(std::move(status), "action", ToString(action));
   run_->error.Record(std::move(status));
   run_->wake();
-  if (norms_done_) ++position_;  // its half of the step is over, done or not
+  if (step_ == Step::kApply) ++position_;  // its part of the step is over, done or not
 }
 
 void StageExecutor::Leave() {
@@ -235,6 +289,7 @@ PassContext StageExecutor::ContextOf(int microbatch, bool graph, bool recomputin
   return {.training = run_->training,
           .graph = graph,
           .recomputing = recomputing,
+          .input_gradients = run_->input_gradients,
           .seed = run_->seed,
           .step = run_->step,
           .microbatch = MicrobatchIndex(run_->microbatch_base + microbatch)};
@@ -246,10 +301,14 @@ LossContext StageExecutor::LossOf(int microbatch) const {
 
 MessageKey StageExecutor::KeyOf(const Action& action) const {
   const bool gradient = action.kind == ActionKind::kSendBackward || action.kind == ActionKind::kReceiveBackward;
-  const int receiver = action.stage + (action.kind == ActionKind::kSendForward    ? 1
-                                       : action.kind == ActionKind::kSendBackward ? -1
-                                                                                  : 0);
-  return {.run = run_->id, .gradient = gradient, .stage = receiver, .microbatch = action.microbatch};
+  MessageKey key{.run = run_->id, .gradient = gradient, .stage = action.stage, .microbatch = action.microbatch};
+  if (action.peer >= 0) {
+    key.stage = IsSend(action.kind) ? action.peer : action.stage;
+    key.peer = IsSend(action.kind) ? action.stage : action.peer;
+  } else if (IsSend(action.kind)) {
+    key.stage += gradient ? -1 : 1;
+  }
+  return key;
 }
 
 }  // namespace penstock

@@ -52,9 +52,12 @@ class StageExecutor {
   void ComputeForward(const Action& action);
   void ComputeRecompute(const Action& action);
   void ComputeBackward(const Action& action);
-  void ComputeNorms();
   void ComputeStep();
+  bool StepMayGoOn() const;
+  void EndStepPart();
+  bool Granted() const;
   void Send(const Action& action);
+  void Keep(const Action& action, Batch message);
   void Fail(absl::Status status, const Action& action);
   void Leave();
   void Wait(StageState reason, std::optional<MessageKey> awaited = std::nullopt);
@@ -67,13 +70,15 @@ class StageExecutor {
   Lane* const lane_;
   const std::vector<Action>& actions_;
   size_t position_ = 0;
-  bool started_ = false;     // has run an action
-  bool norms_done_ = false;  // the first half of OPT
+  bool started_ = false;  // has run an action
+  enum class Step { kShareTies, kNorms, kApply };
+  Step step_ = Step::kNorms;  // the part of OPT that comes next
   bool left_ = false;
-  int inflight_ = 0;                   // forwards of this run whose backward has not run
-  std::optional<StageState> waiting_;  // what was last reported
-  std::vector<Tensors> received_;      // activations or gradients by micro-batch, until used
-  std::vector<Tensors> outgoing_;      // by micro-batch, until sent
+  int inflight_ = 0;                                // forwards of this run whose backward has not run
+  std::optional<StageState> waiting_;               // what was last reported
+  std::vector<Batch> received_;                     // activations or gradients by micro-batch, until used
+  std::vector<Batch> outgoing_;                     // by micro-batch, until sent
+  std::vector<std::vector<Batch>> outgoing_skips_;  // skip values or their gradients by micro-batch and port
 };
 
 }  // namespace penstock

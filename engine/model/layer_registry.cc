@@ -92,12 +92,14 @@ absl::StatusOr<std::vector<LayerSpec>> NamedList(std::vector<LayerSpec> layers) 
       return SpecError(field, absl::StrCat("must be 1 to ", kMaxLayerNameBytes, " letters, digits, _ or -"),
                        Shortened(layers[i].name));
     }
-    if (!names.insert(layers[i].name).second) return SpecError(field, "stands twice", layers[i].name);
+    if (!names.insert(layers[i].name).second)
+      return SpecError(field, "module with duplicate children is not supported: it stands twice", layers[i].name);
   }
   return layers;
 }
 
-absl::StatusOr<std::vector<NamedLayer>> Build(const std::vector<LayerSpec>& specs, uint64_t seed, bool shapes_only) {
+absl::StatusOr<std::vector<NamedLayer>> Build(const std::vector<LayerSpec>& specs, uint64_t seed, bool shapes_only,
+                                              const BuildOptions& options) {
   std::vector<NamedLayer> layers;
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::string path = absl::StrCat("spec.model.layers[", i, "]");
@@ -109,16 +111,27 @@ absl::StatusOr<std::vector<NamedLayer>> Build(const std::vector<LayerSpec>& spec
     }
     absl::StatusOr<std::unique_ptr<Layer>> layer;
     PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-      layer = factory({specs[i].options, absl::StrCat(path, ".options"),
-                       InitialGenerator(seed, LayerIndex(static_cast<int32_t>(i))), shapes_only});
+      layer = factory({.options = specs[i].options,
+                       .path = absl::StrCat(path, ".options"),
+                       .generator = InitialGenerator(seed, LayerIndex(static_cast<int32_t>(i))),
+                       .shapes_only = shapes_only,
+                       .deferred_batch_norm = options.deferred_batch_norm,
+                       .layers = &specs[i].layers});
     }));
     if (!layer.ok()) return std::move(layer).status();
-    layers.push_back({specs[i].name, *std::move(layer)});
+    for (const SkipIsolation& isolation : specs[i].isolate) (*layer)->Isolate(isolation);
+    layers.push_back({specs[i].name, *std::move(layer), options.tuple_as_one_argument});
   }
   return layers;
 }
 
 }  // namespace
+
+BuildOptions BuildOptionsOf(const ModelSpec& spec) {
+  return {.deferred_batch_norm = spec.deferred_batch_norm,
+          .tuple_as_one_argument = spec.tuple_as_one_argument,
+          .dtype = spec.dtype};
+}
 
 absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec) {
   if (spec.name.empty() == spec.layers.empty()) {
@@ -142,12 +155,14 @@ absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec) {
   return NamedList(std::move(layers));
 }
 
-absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>& specs, uint64_t seed) {
-  return Build(specs, seed, /*shapes_only=*/false);
+absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>& specs, uint64_t seed,
+                                                    const BuildOptions& options) {
+  return Build(specs, seed, /*shapes_only=*/false, options);
 }
 
-absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<LayerSpec>& specs) {
-  return Build(specs, /*seed=*/0, /*shapes_only=*/true);
+absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<LayerSpec>& specs,
+                                                         const BuildOptions& options) {
+  return Build(specs, /*seed=*/0, /*shapes_only=*/true, options);
 }
 
 absl::Status RegisterLayerKind(const std::string& kind, LayerFactory factory) {

@@ -16,7 +16,16 @@ namespace penstock {
 struct NamedLayer {
   std::string name;
   std::unique_ptr<Layer> layer;
+  bool tuple_as_one_argument = false;
 };
+
+// What holds for all layers of a model.
+struct BuildOptions {
+  bool deferred_batch_norm = false;
+  bool tuple_as_one_argument = false;
+  std::string dtype = {};  // of ModelSpec
+};
+BuildOptions BuildOptionsOf(const ModelSpec& spec);
 
 // The layers of a specification: a reference model expanded, or the explicit list; names filled in where empty.
 //
@@ -26,10 +35,12 @@ absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec);
 // Builds every layer with weights that depend only on (seed, position, options).
 //
 // Fails:     SPEC_INVALID naming field and value, for an unknown kind too, with the known ones; HOST_MEMORY.
-absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>& specs, uint64_t seed);
+absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>& specs, uint64_t seed,
+                                                    const BuildOptions& options = {});
 
 // The same layers with parameters that have types and shapes but no memory: to know sizes before anything is allocated.
-absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<LayerSpec>& specs);
+absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<LayerSpec>& specs,
+                                                         const BuildOptions& options = {});
 
 // Adds a kind to the built-in ones. Any thread. ALREADY_EXISTS / SPEC_INVALID for a kind that is there.
 absl::Status RegisterLayerKind(const std::string& kind, LayerFactory factory);

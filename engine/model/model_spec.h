@@ -14,7 +14,7 @@ namespace penstock {
 // Puts skip names of a layer into a namespace, so that a layer that stands in a model several times does not meet itself.
 struct SkipIsolation {
   std::string skip_namespace;
-  std::vector<std::string> only;  // these names; empty: all names that no isolation has moved yet
+  std::vector<std::string> only = {};  // these names; empty: all of the layer. A later isolation wins
 };
 
 // One layer: a registered kind with its options.
@@ -39,7 +39,7 @@ struct ModelSpec {
   OptionMap options;
   std::vector<LayerSpec> layers;
   std::vector<TieSpec> ties = {};
-  bool deferred_batch_norm = false;  // running statistics follow mini-batches instead of micro-batches
+  bool deferred_batch_norm = false;    // running statistics follow mini-batches instead of micro-batches
   bool tuple_as_one_argument = false;  // a layer gets several values as one tuple instead of as its arguments
   std::string dtype = {};              // of parameters: fp32 (also if empty), fp64, bf16, fp16
   std::string autocast = {};           // bf16, fp16: operators choose their precision as LibTorch's autocast does
@@ -53,9 +53,9 @@ struct LossSpec {
 // A named value that a model takes or gives; the batch dimension is -1, and so are others that may vary.
 struct TensorSignature {
   std::string name;
-  DataType type;
-  std::vector<int64_t> shape;
-  bool any = false;  // any value at all: type and shape say nothing
+  DataType type = {};
+  std::vector<int64_t> shape = {};
+  bool any = false;  // any value at all: type and shape say nothing. Without a name: any number of values
 };
 
 struct ModelSignature {

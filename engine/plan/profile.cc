@@ -19,6 +19,7 @@
 #include "engine/base/thread.h"
 #include "engine/device/device.h"
 #include "engine/device/torch_status.h"
+#include "engine/model/run_layer.h"
 #include "engine/tensor/codec.h"
 
 namespace penstock {
@@ -48,34 +49,32 @@ struct Timing {
   int64_t stash_bytes = 0;
 };
 
-Timing RunOnce(Layer& layer, Tensors& values, Clock* clock) {
-  Tensors leaves;
-  for (const at::Tensor& value : values) {
+Timing RunOnce(const NamedLayer& layer, Batch& values, SkipTracker& skips, Clock* clock) {
+  const Batch leaves = values.MapTensors([](const at::Tensor& value) {
     at::Tensor leaf = value.detach();
     if (leaf.is_floating_point()) leaf.requires_grad_(true);
-    leaves.push_back(std::move(leaf));
-  }
+    return leaf;
+  });
   KeyedRandom random(0, StepId(0), MicrobatchIndex(0), LayerIndex(0));
   auto memory = std::make_shared<LiveBytes>();
   Timing timing;
-  Tensors outputs;
+  Batch outputs;
   {
     c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
     const int64_t begin = clock->NowNanos();
-    outputs = layer.Forward(leaves, {.training = true, .recomputing = false, .random = &random});
+    outputs = RunLayer(layer, leaves, {.training = true, .recomputing = false, .random = &random}, skips);
     timing.forward_nanos = clock->NowNanos() - begin;
     timing.stash_bytes = memory->live();
   }
   std::vector<at::Tensor> roots;
   std::vector<at::Tensor> gradients;
-  values.clear();
-  for (const at::Tensor& output : outputs) {
-    values.push_back(output.detach());
-    if (!output.requires_grad()) continue;
-    roots.push_back(output);
-    gradients.push_back(at::ones_like(output));
+  values = outputs.MapTensors([](const at::Tensor& output) { return output.detach(); });
+  for (const Value& value : outputs) {
+    if (!value.is_tensor() || !value.tensor()->requires_grad()) continue;
+    roots.push_back(*value.tensor());
+    gradients.push_back(at::ones_like(*value.tensor()));
   }
-  outputs.clear();
+  outputs = Batch();
   const int64_t begin = clock->NowNanos();
   if (!roots.empty()) torch::autograd::backward(roots, gradients);
   timing.backward_nanos = clock->NowNanos() - begin;
@@ -83,21 +82,26 @@ Timing RunOnce(Layer& layer, Tensors& values, Clock* clock) {
   return timing;
 }
 
-absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, Tensors& values,
+absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, Batch& values, SkipTracker& skips,
                                           const ProfileOptions& options, Clock* clock) {
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> built, BuildLayers({spec}, 0));
   Layer& layer = *built[0].layer;
   LayerProfile profile;
   absl::Status status = RunTorch([&] {
     at::AutoGradMode with_graph(true);
-    if (index == 0) values = ExampleInputs(layer.InputSignature(), options.rows, layer.LargestOpenDimension());
+    if (index == 0) {
+      const Tensors examples = ExampleInputs(layer.InputSignature(), options.rows, layer.LargestOpenDimension());
+      values = examples.size() == 1 ? Batch(examples[0]) : Batch::Tuple(examples);
+    }
     std::vector<int64_t> forward;
     std::vector<int64_t> backward;
-    Tensors outputs;
+    Batch outputs;
+    SkipTracker after;
     const int64_t begin = clock->NowNanos();
     for (int repeat = 0; repeat <= options.repeats; ++repeat) {
       outputs = values;
-      const Timing timing = RunOnce(layer, outputs, clock);
+      after = skips;
+      const Timing timing = RunOnce(built[0], outputs, after, clock);
       if (repeat == 0) continue;  // warm-up
       forward.push_back(timing.forward_nanos);
       backward.push_back(timing.backward_nanos);
@@ -107,6 +111,7 @@ absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, Tens
     profile.forward_seconds = Median(forward);
     profile.backward_seconds = Median(backward);
     values = std::move(outputs);
+    skips = std::move(after);
     profile.output_bytes = ByteSize(values);
     profile.parameter_bytes = ByteSize(layer.parameters());
   });
@@ -125,10 +130,11 @@ absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, Tens
 absl::StatusOr<std::vector<LayerProfile>> ProfileOnThisThread(const std::vector<LayerSpec>& layers,
                                                               const ProfileOptions& options, Clock* clock) {
   std::vector<LayerProfile> profiles;
-  Tensors values;
+  Batch values;
+  SkipTracker skips;
   for (size_t i = 0; i < layers.size(); ++i) {
     PENSTOCK_ASSIGN_OR_RETURN(LayerProfile profile,
-                              ProfileLayer(layers[i], static_cast<int>(i), values, options, clock));
+                              ProfileLayer(layers[i], static_cast<int>(i), values, skips, options, clock));
     profiles.push_back(profile);
   }
   return profiles;

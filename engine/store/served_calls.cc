@@ -43,10 +43,6 @@ absl::Status ServedPipeline::CheckTensors(Work& work) const {
   PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckInputs(tensors));
   work.rows = tensors.empty() || tensors[0].tensor.dim() == 0 ? 0 : tensors[0].tensor.size(0);
   if (target.has_value()) PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(*target, work.loss, work.rows));
-  if (work.micro_batches.has_value() && *work.micro_batches > work.rows) {
-    return InvalidField("micro_batches", absl::StrCat("must be at most the number of rows, ", work.rows),
-                        std::to_string(*work.micro_batches));
-  }
   if (work.total_rows.has_value() && *work.total_rows < work.rows) {
     return InvalidField("total_rows", absl::StrCat("must be at least the number of rows, ", work.rows),
                         std::to_string(*work.total_rows));

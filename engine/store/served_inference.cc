@@ -5,6 +5,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/store/served_pipeline.h"
+#include "engine/tensor/microbatch.h"
 
 namespace penstock {
 
@@ -45,6 +46,16 @@ void ServedPipeline::StartInference(const WorkPointer& work) {
                         [this, work](absl::StatusOr<ForwardOutcome> outcome) { OnInferred(work, std::move(outcome)); });
 }
 
+// A handle holds tensors: an output that is none fails it by name.
+void ServedPipeline::FulfilValues(const HandleId& id, const NamedValues& values) {
+  absl::StatusOr<NamedTensors> tensors = ToTensors(values);
+  if (tensors.ok()) {
+    options_.handles->Fulfil(id, *std::move(tensors));
+  } else {
+    options_.handles->Fail(id, tensors.status());
+  }
+}
+
 void ServedPipeline::OnInferred(const WorkPointer& work, absl::StatusOr<ForwardOutcome> outcome) {
   {
     absl::MutexLock lock(&mu_);
@@ -54,7 +65,7 @@ void ServedPipeline::OnInferred(const WorkPointer& work, absl::StatusOr<ForwardO
   run.rows = work->rows;
   CountRun(*work, outcome.status(), outcome.ok() ? &run : nullptr);
   if (outcome.ok()) {
-    options_.handles->Fulfil(work->accepted.outputs->id, std::move(outcome->outputs));
+    FulfilValues(work->accepted.outputs->id, outcome->outputs);
     LetGo(*work);
   } else {
     SettleFailed(work, outcome.status());

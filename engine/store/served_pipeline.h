@@ -127,6 +127,7 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   void CountRun(const Work& work, const absl::Status& status, const RunOutcome* run);
   void InferLoop() ABSL_LOCKS_EXCLUDED(mu_);
   void StartInference(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
+  void FulfilValues(const HandleId& id, const NamedValues& values);
   void OnInferred(const WorkPointer& work, absl::StatusOr<ForwardOutcome> outcome) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;

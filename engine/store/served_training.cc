@@ -189,8 +189,7 @@ void ServedPipeline::SettleExecuted(const WorkPointer& work, Executed executed, 
         Error(absl::StatusCode::kFailedPrecondition, "GRAPH_CONSUMED", "a Backward has used up this graph"));
   }
   const Accepted& accepted = work->accepted;
-  if (accepted.outputs.has_value()) options_.handles->Fulfil(accepted.outputs->id, std::move(executed.run.outputs));
-  executed.run.outputs.clear();
+  if (accepted.outputs.has_value()) FulfilValues(accepted.outputs->id, std::exchange(executed.run.outputs, {}));
   if (accepted.graph.has_value()) options_.handles->Fulfil(accepted.graph->id, std::move(executed.graph));
   if (work->method == WorkMethod::kSaveCheckpoint && options_.metrics != nullptr) {
     options_.metrics->checkpoint_bytes.Set(static_cast<double>(executed.checkpoint->bytes));

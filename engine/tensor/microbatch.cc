@@ -14,6 +14,12 @@
 namespace penstock {
 namespace {
 
+absl::Status TypeError(const std::string& field, const std::string& message, const std::string& value) {
+  return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE", absl::StrCat(field, ": ", message))
+      .With("field", field)
+      .With("value", value);
+}
+
 absl::Status SignatureError(const std::string& field, const std::string& problem, const std::string& value) {
   return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
                absl::StrCat(field, ": ", problem, ", got ", value))
@@ -22,6 +28,10 @@ absl::Status SignatureError(const std::string& field, const std::string& problem
 }
 
 std::string ShapeText(const at::Tensor& tensor) { return absl::StrCat("[", absl::StrJoin(tensor.sizes(), ", "), "]"); }
+
+std::string NameAt(const std::vector<std::string>& names, size_t i) {
+  return i < names.size() ? names[i] : absl::StrCat("output", i);
+}
 
 // Checks that piece `index` of an output can be joined to the first one.
 absl::Status CheckPiece(const at::Tensor& first, const at::Tensor& piece, size_t index, const std::string& field) {
@@ -60,55 +70,138 @@ std::vector<int64_t> MicrobatchRows(int64_t rows, int asked) {
   return pieces;
 }
 
-absl::StatusOr<int64_t> CommonRows(const NamedTensors& tensors, std::string_view field) {
+absl::StatusOr<int64_t> CommonRows(const NamedValues& values, std::string_view field) {
   const std::string prefix(field);
-  if (tensors.empty()) return SignatureError(prefix, "do not have any tensors", "none");
-  for (const NamedTensor& named : tensors) {
+  const NamedValue* first = nullptr;
+  for (const NamedValue& named : values) {
+    if (!named.value.is_tensor()) continue;
+    const at::Tensor& tensor = *named.value.tensor();
     const std::string name = absl::StrCat(prefix, "[", named.name, "].shape");
-    if (named.tensor.dim() == 0) {
-      return SignatureError(name, "must have a batch dimension", ShapeText(named.tensor));
-    }
-    if (named.tensor.size(0) != tensors[0].tensor.size(0)) {
-      return SignatureError(absl::StrCat(name, "[0]"),
-                            absl::StrCat("must equal the ", tensors[0].tensor.size(0), " rows of ", tensors[0].name),
-                            absl::StrCat(named.tensor.size(0)));
+    if (tensor.dim() == 0) return SignatureError(name, "must have a batch dimension", ShapeText(tensor));
+    if (first == nullptr) first = &named;
+    const int64_t rows = first->value.tensor()->size(0);
+    if (tensor.size(0) != rows) {
+      return SignatureError(absl::StrCat(name, "[0]"), absl::StrCat("must equal the ", rows, " rows of ", first->name),
+                            absl::StrCat(tensor.size(0)));
     }
   }
-  return tensors[0].tensor.size(0);
+  if (first == nullptr) return SignatureError(prefix, "do not have any tensors", "none");
+  return first->value.tensor()->size(0);
 }
 
-absl::StatusOr<std::vector<Tensors>> Scatter(const NamedTensors& tensors, int asked, std::string_view field) {
-  if (asked < 1) return InvalidField("micro_batches", "must be positive", absl::StrCat(asked));
-  PENSTOCK_ASSIGN_OR_RETURN(const int64_t rows, CommonRows(tensors, field));
-  const std::vector<int64_t> pieces = MicrobatchRows(rows, asked);
-  std::vector<Tensors> microbatches(pieces.size());
-  int64_t begin = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    for (const NamedTensor& named : tensors) microbatches[i].push_back(named.tensor.narrow(0, begin, pieces[i]));
-    begin += pieces[i];
+absl::StatusOr<ScatteredBatch> Scatter(const NamedValues& values, int asked, std::string_view field) {
+  if (asked < 1) return InvalidField("micro_batches", "number of chunks must be positive integer", absl::StrCat(asked));
+  const std::string prefix(field);
+  const NamedValue* first = nullptr;
+  std::vector<std::vector<int64_t>> pieces(values.size());
+  for (size_t v = 0; v < values.size(); ++v) {
+    if (!values[v].value.is_tensor()) continue;
+    const at::Tensor& tensor = *values[v].value.tensor();
+    const std::string name = absl::StrCat(prefix, "[", values[v].name, "]");
+    if (tensor.dim() == 0) {
+      return SignatureError(name + ".shape", "chunk expects at least a 1-dimensional tensor", ShapeText(tensor));
+    }
+    pieces[v] = MicrobatchRows(tensor.size(0), asked);
+    if (first == nullptr) first = &values[v];
+    const size_t count = pieces[first - values.data()].size();
+    if (pieces[v].size() != count) {
+      return SignatureError(
+          name + ".shape[0]",
+          absl::StrCat("Found different number of chunks produced for inputs: ", count, " and ", pieces[v].size()),
+          absl::StrCat(tensor.size(0), " rows"));
+    }
   }
-  return microbatches;
-}
-
-absl::StatusOr<NamedTensors> Gather(const std::vector<Tensors>& microbatches, const std::vector<std::string>& names) {
-  if (microbatches.empty()) return SignatureError("outputs", "do not have any micro-batch", "none");
-  NamedTensors joined;
-  for (size_t output = 0; output < names.size(); ++output) {
-    const std::string field = absl::StrCat("outputs[", names[output], "]");
-    std::vector<at::Tensor> pieces;
-    for (const Tensors& microbatch : microbatches) {
-      if (microbatch.size() != names.size()) {
-        return SignatureError("outputs", absl::StrCat("must be ", names.size()), absl::StrCat(microbatch.size()));
+  if (first == nullptr) {
+    std::vector<Value> plain;
+    for (const NamedValue& named : values) plain.push_back(named.value);
+    const Batch all = Batch::Tuple(std::move(plain));
+    return TypeError(prefix, absl::StrCat("inputs do not have any tensors: ", TypesText(all)), TypesText(all));
+  }
+  ScatteredBatch result;
+  result.rows = pieces[first - values.data()];
+  std::vector<int64_t> begins(values.size(), 0);
+  for (size_t i = 0; i < result.rows.size(); ++i) {
+    std::vector<Value> microbatch;
+    for (size_t v = 0; v < values.size(); ++v) {
+      const Value& value = values[v].value;
+      if (value.is_tensor()) {
+        microbatch.emplace_back(value.tensor()->narrow(0, begins[v], pieces[v][i]));
+        begins[v] += pieces[v][i];
+      } else if (value.is_whole()) {
+        microbatch.emplace_back(*value.whole());
+      } else {
+        microbatch.push_back(value);
       }
-      PENSTOCK_RETURN_IF_ERROR(CheckPiece(microbatches[0][output], microbatch[output], pieces.size(), field));
-      pieces.push_back(microbatch[output]);
     }
-    joined.push_back({names[output], pieces[0]});
-    if (pieces.size() > 1) {
-      PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { joined.back().tensor = at::cat(pieces, 0); }));
+    result.microbatches.push_back(values.size() == 1 && !values.tuple ? Batch(microbatch[0])
+                                                                      : Batch::Tuple(std::move(microbatch)));
+  }
+  return result;
+}
+
+absl::StatusOr<Batch> Gather(const std::vector<Batch>& microbatches, const std::vector<std::string>& names) {
+  if (microbatches.empty()) return SignatureError("outputs", "do not have any micro-batch", "none");
+  const Batch& first = microbatches[0];
+  for (const Batch& microbatch : microbatches) {
+    if (microbatch.atomic() != first.atomic() || microbatch.size() != first.size()) {
+      return TypeError("outputs",
+                       absl::StrCat("Types for microbatch outputs do not match, found: ", TypesText(first), " and ",
+                                    TypesText(microbatch)),
+                       TypesText(microbatch));
     }
   }
-  return joined;
+  std::vector<Value> joined;
+  for (size_t output = 0; output < first.size(); ++output) {
+    const std::string field = absl::StrCat("outputs[", NameAt(names, output), "]");
+    std::vector<at::Tensor> pieces;
+    ValueList others;
+    for (const Batch& microbatch : microbatches) {
+      const Value& value = microbatch[output];
+      if (value.is_tensor() != first[output].is_tensor()) {
+        return TypeError(field,
+                         absl::StrCat("Types for microbatch outputs do not match, found: ", first[output].TypeName(),
+                                      " and ", value.TypeName()),
+                         value.TypeName());
+      }
+      if (!value.is_tensor()) {
+        others.push_back(value);
+        continue;
+      }
+      PENSTOCK_RETURN_IF_ERROR(CheckPiece(*first[output].tensor(), *value.tensor(), pieces.size(), field));
+      pieces.push_back(*value.tensor());
+    }
+    if (pieces.empty()) {
+      joined.push_back(Value::List(std::move(others)));
+    } else if (pieces.size() == 1) {
+      joined.emplace_back(pieces[0]);
+    } else {
+      at::Tensor tensor;
+      PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { tensor = at::cat(pieces, 0); }));
+      joined.emplace_back(std::move(tensor));
+    }
+  }
+  return first.atomic() ? Batch(std::move(joined[0])) : Batch::Tuple(std::move(joined));
+}
+
+NamedValues WithNames(const Batch& batch, const std::vector<std::string>& names) {
+  NamedValues named;
+  named.tuple = !batch.atomic();
+  for (size_t i = 0; i < batch.size(); ++i) {
+    named.push_back({i >= names.size() && batch.size() == 1 ? "output" : NameAt(names, i), batch[i]});
+  }
+  return named;
+}
+
+absl::StatusOr<NamedTensors> ToTensors(const NamedValues& values) {
+  NamedTensors tensors;
+  for (const NamedValue& named : values) {
+    if (!named.value.is_tensor()) {
+      return TypeError(named.name, absl::StrCat("expected Tensor, but got ", named.value.TypeName()),
+                       named.value.TypeName());
+    }
+    tensors.push_back({named.name, *named.value.tensor()});
+  }
+  return tensors;
 }
 
 }  // namespace penstock

@@ -1,6 +1,6 @@
 #pragma once
 
-// A mini-batch in pieces: scatter along dimension 0, gather by joining the pieces again.
+// A mini-batch in pieces: scatter along dimension 0, gather by joining the pieces again. As torch's pipeline.sync does it.
 
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/tensor/named_tensors.h"
+#include "engine/tensor/batch.h"
 
 namespace penstock {
 
@@ -16,20 +16,38 @@ namespace penstock {
 // holds the rest. So there may be fewer pieces than asked: 6 rows in 4 make 2, 2, 2. No rows make `asked` empty pieces.
 std::vector<int64_t> MicrobatchRows(int64_t rows, int asked);
 
-// The rows that all tensors have in common. `field` names the tensors in errors: inputs[tokens].
+// The rows that all tensors have in common; whole tensors and plain values have none. `field` names them in errors:
+// inputs[tokens].
 //
 // Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE: no tensor, a scalar, or unequal rows.
-absl::StatusOr<int64_t> CommonRows(const NamedTensors& tensors, std::string_view field);
+absl::StatusOr<int64_t> CommonRows(const NamedValues& values, std::string_view field);
 
-// Splits every tensor alike. Element i of the result holds the views that are micro-batch i, in the order of `tensors`.
-//
-// Fails:     as CommonRows; FIELD_INVALID naming micro_batches if `asked` is below 1.
-absl::StatusOr<std::vector<Tensors>> Scatter(const NamedTensors& tensors, int asked, std::string_view field);
+// A mini-batch in micro-batches.
+struct ScatteredBatch {
+  std::vector<Batch> microbatches;
+  std::vector<int64_t> rows;  // of the first tensor, by micro-batch
+};
 
-// Joins the pieces of each output along dimension 0, in micro-batch order; output i is called names[i]. One micro-batch is
-// handed on without a copy.
+// Splits every tensor; anything else goes unchanged into every micro-batch, a whole tensor as a tensor. Micro-batches are
+// atomic if there is one value by itself, else tuples in the order of `values`. Tensors may differ in rows, not in the number of
+// pieces.
 //
-// Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE: no pieces, scalars, types or sizes that don't match; HOST_MEMORY.
-absl::StatusOr<NamedTensors> Gather(const std::vector<Tensors>& microbatches, const std::vector<std::string>& names);
+// Fails:     INVALID_ARGUMENT: WRONG_TYPE without any tensor; TENSOR_SIGNATURE for a scalar or unequal numbers of pieces;
+//            FIELD_INVALID naming micro_batches if `asked` is below 1.
+absl::StatusOr<ScatteredBatch> Scatter(const NamedValues& values, int asked, std::string_view field);
+
+// Joins the micro-batches' values by position: tensors along dimension 0, anything else as a list in micro-batch order. The
+// result is atomic if they are. One micro-batch's tensors are handed on without a copy. `names` may be shorter than the
+// values; it names them in errors.
+//
+// Fails:     INVALID_ARGUMENT: WRONG_TYPE if the kinds of values differ, TENSOR_SIGNATURE for scalars and for types or sizes
+//            that don't match; HOST_MEMORY.
+absl::StatusOr<Batch> Gather(const std::vector<Batch>& microbatches, const std::vector<std::string>& names);
+
+// The values with names: those of `names`, then output0 (output if there is only one), output1, ... by position.
+NamedValues WithNames(const Batch& batch, const std::vector<std::string>& names);
+
+// The same as tensors. Fails: INVALID_ARGUMENT / WRONG_TYPE naming a value that is none.
+absl::StatusOr<NamedTensors> ToTensors(const NamedValues& values);
 
 }  // namespace penstock

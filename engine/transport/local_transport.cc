@@ -19,12 +19,12 @@ void LocalTransport::Open(int64_t run) {
   }
 }
 
-absl::Status LocalTransport::Send(const MessageKey& key, Tensors tensors) {
+absl::Status LocalTransport::Send(const MessageKey& key, Batch values) {
   Mailbox& mailbox = *mailboxes_.at(key.stage);
   {
     absl::MutexLock lock(&mailbox.mu);
     if (!mailbox.open.contains(key.run)) return absl::OkStatus();
-    if (!mailbox.messages.try_emplace(key, std::move(tensors)).second) {
+    if (!mailbox.messages.try_emplace(key, std::move(values)).second) {
       return Error(absl::StatusCode::kInternal, "BUG",
                    absl::StrCat(key.gradient ? "gradient" : "activation", " sent twice to stage ", key.stage,
                                 ", micro-batch ", key.microbatch));
@@ -34,19 +34,19 @@ absl::Status LocalTransport::Send(const MessageKey& key, Tensors tensors) {
   return absl::OkStatus();
 }
 
-std::optional<Tensors> LocalTransport::TryReceive(const MessageKey& key) {
+std::optional<Batch> LocalTransport::TryReceive(const MessageKey& key) {
   Mailbox& mailbox = *mailboxes_.at(key.stage);
   absl::MutexLock lock(&mailbox.mu);
   auto found = mailbox.messages.find(key);
   if (found == mailbox.messages.end()) return std::nullopt;
-  std::optional<Tensors> tensors = std::move(found->second);
+  std::optional<Batch> values = std::move(found->second);
   mailbox.messages.erase(found);
-  return tensors;
+  return values;
 }
 
 void LocalTransport::Close(int64_t run) {
   for (auto& mailbox : mailboxes_) {
-    std::vector<Tensors> dropped;  // declared before the lock, so freed after it
+    std::vector<Batch> dropped;  // declared before the lock, so freed after it
     absl::MutexLock lock(&mailbox->mu);
     if (mailbox->open.erase(run) == 0) continue;
     for (auto it = mailbox->messages.begin(); it != mailbox->messages.end();) {

@@ -23,8 +23,8 @@ class LocalTransport : public Transport {
   LocalTransport(int stages, std::function<void(const MessageKey&)> on_arrival);
 
   void Open(int64_t run);
-  absl::Status Send(const MessageKey& key, Tensors tensors) override;
-  std::optional<Tensors> TryReceive(const MessageKey& key) override;
+  absl::Status Send(const MessageKey& key, Batch values) override;
+  std::optional<Batch> TryReceive(const MessageKey& key) override;
   void Close(int64_t run) override;
 
   // Messages that nobody has received yet.
@@ -34,7 +34,7 @@ class LocalTransport : public Transport {
   struct Mailbox {
     mutable absl::Mutex mu;
     absl::flat_hash_set<int64_t> open ABSL_GUARDED_BY(mu);
-    absl::flat_hash_map<MessageKey, Tensors> messages ABSL_GUARDED_BY(mu);
+    absl::flat_hash_map<MessageKey, Batch> messages ABSL_GUARDED_BY(mu);
   };
   const std::function<void(const MessageKey&)> on_arrival_;
   std::vector<std::unique_ptr<Mailbox>> mailboxes_;  // by receiving stage; constant after construction

@@ -1,13 +1,13 @@
 #pragma once
 
-// Carries activations and gradients between neighbouring stages. One interface, one contract suite
+// Carries activations, gradients and skip values between stages. One interface, one contract suite
 // (tests/contract/transport_contract.h), so that carriers between processes can join.
 
 #include <cstdint>
 #include <optional>
 
 #include "absl/status/status.h"
-#include "engine/tensor/named_tensors.h"
+#include "engine/tensor/batch.h"
 
 namespace penstock {
 
@@ -17,15 +17,16 @@ struct MessageKey {
   bool gradient = false;  // false: an activation for `stage`; true: a gradient for it
   int stage = 0;          // the receiver
   int microbatch = 0;     // of the run
+  int peer = -1;          // the sender, where skip values or their gradients travel; -1: the neighbour's own values
 
   bool operator==(const MessageKey&) const = default;
   template <typename H>
   friend H AbslHashValue(H state, const MessageKey& key) {
-    return H::combine(std::move(state), key.run, key.gradient, key.stage, key.microbatch);
+    return H::combine(std::move(state), key.run, key.gradient, key.stage, key.microbatch, key.peer);
   }
 };
 
-// Moves tensors to the stage that a key names.
+// Moves values to the stage that a key names. A gradient is None where there is none.
 //
 // Threads:   any method from any thread.
 // Lifecycle: Close(run) forgets the messages of a run; later sends to it are dropped.
@@ -33,8 +34,8 @@ struct MessageKey {
 class Transport {
  public:
   virtual ~Transport() = default;
-  virtual absl::Status Send(const MessageKey& key, Tensors tensors) = 0;
-  virtual std::optional<Tensors> TryReceive(const MessageKey& key) = 0;
+  virtual absl::Status Send(const MessageKey& key, Batch values) = 0;
+  virtual std::optional<Batch> TryReceive(const MessageKey& key) = 0;
   virtual void Close(int64_t run) = 0;
 };
 

@@ -9,6 +9,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/device/device.h"
+#include "engine/model/run_layer.h"
 
 namespace penstock::bench {
 namespace {
@@ -42,13 +43,14 @@ double PlainModel::Step(const Workload& workload, int micro_batches, const std::
         }
         const int64_t rows = workload.rows / micro_batches;
         for (int m = 0; m < micro_batches; ++m) {
-          Tensors values = {workload.inputs[0].tensor.narrow(0, m * rows, rows)};
+          Batch values(workload.inputs[0].tensor.narrow(0, m * rows, rows));
+          SkipTracker skips;
           for (size_t i = 0; i < layers_.size(); ++i) {
             KeyedRandom random(0, StepId(0), MicrobatchIndex(m), LayerIndex(static_cast<int>(i)));
-            values = layers_[i].layer->Forward(values, {.training = true, .recomputing = false, .random = &random});
+            values = RunLayer(layers_[i], values, {.training = true, .recomputing = false, .random = &random}, skips);
           }
           const at::Tensor loss =
-              at::mul(loss_->Mean(values[0], workload.target.narrow(0, m * rows, rows)), 1.0 / micro_batches);
+              at::mul(loss_->Mean(values.TensorAt(0), workload.target.narrow(0, m * rows, rows)), 1.0 / micro_batches);
           torch::autograd::backward({loss}, {});
         }
         seconds = static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;

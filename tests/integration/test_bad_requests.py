@@ -65,7 +65,6 @@ BAD_TRAIN_FIELDS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "an infinite clip norm": ({"clip_norm": math.inf}, "FIELD_INVALID", "clip_norm", "inf"),
     "a negative clip norm": ({"clip_norm": -1.0}, "FIELD_INVALID", "clip_norm", "-1"),
     "no target": ({"target": None}, "TENSOR_SIGNATURE", "target", ""),
-    "micro-batches of no rows": ({"micro_batches": 5}, "FIELD_INVALID", "micro_batches", "5"),
 }
 
 

@@ -147,7 +147,7 @@ class FakePipeline : public Pipeline {
       --*count;
     });
     std::shared_ptr<Graph> graph(held, reinterpret_cast<Graph*>(held.get()));
-    return ForwardOutcome{{{"y", at::mul(request.inputs[0].tensor, weight_.load())}}, std::move(graph), step_};
+    return ForwardOutcome{{{"y", at::mul(*request.inputs[0].value.tensor(), weight_.load())}}, std::move(graph), step_};
   }
   absl::StatusOr<RunOutcome> Backward(const std::shared_ptr<Graph>&, NamedTensors gradients, bool) override {
     if (absl::Status status = control_->Begin("Backward", nullptr); !status.ok()) return status;
@@ -169,7 +169,7 @@ class FakePipeline : public Pipeline {
         done(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the run was cancelled"));
         return;
       }
-      done(ForwardOutcome{{{"y", at::mul(request.inputs[0].tensor, weight)}}, nullptr, step});
+      done(ForwardOutcome{{{"y", at::mul(*request.inputs[0].value.tensor(), weight)}}, nullptr, step});
     };
     {
       absl::MutexLock lock(&control_->mu_);
@@ -181,7 +181,7 @@ class FakePipeline : public Pipeline {
     run();
   }
 
-  absl::Status CheckInputs(const NamedTensors& inputs) const override {
+  absl::Status CheckInputs(const NamedValues& inputs) const override {
     if (inputs.size() == 1 && inputs[0].name == "x" && inputs[0].tensor.dim() == 1) return absl::OkStatus();
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", "expects one vector x")
         .With("field", "inputs");
@@ -216,14 +216,14 @@ class FakePipeline : public Pipeline {
  private:
   absl::StatusOr<RunOutcome> Contribute(const std::string& what, const ContributionRequest& request) {
     if (absl::Status status = control_->Begin(what, request.cancel.get()); !status.ok()) return status;
-    gradient_ += request.inputs[0].tensor.mean().item<float>();
+    gradient_ += request.inputs[0].value.tensor()->mean().item<float>();
     accumulating_ = true;
     RunOutcome outcome;
     outcome.loss = gradient_;
-    outcome.rows = request.inputs[0].tensor.size(0);
+    outcome.rows = request.inputs[0].value.tensor()->size(0);
     outcome.step = step_;
     for (const std::string& name : request.outputs) {
-      outcome.outputs.push_back({name, at::mul(request.inputs[0].tensor, weight_.load())});
+      outcome.outputs.push_back({name, at::mul(*request.inputs[0].value.tensor(), weight_.load())});
     }
     return outcome;
   }

@@ -7,9 +7,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <set>
 #include <utility>
 
+#include "engine/autograd/autocast.h"
 #include "engine/autograd/seeds.h"
+#include "engine/model/run_layer.h"
 #include "engine/optim/gradient_norm.h"
 
 namespace penstock::testing {
@@ -24,17 +27,29 @@ T Valid(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-// The rows of micro-batch `i`, as LibTorch itself chunks: not by the engine's scatter, which this is to judge.
-Tensors Piece(const std::vector<std::vector<at::Tensor>>& chunks, size_t i) {
-  Tensors piece;
-  for (const std::vector<at::Tensor>& of_input : chunks) piece.push_back(of_input.at(i));
-  return piece;
+// The micro-batches, as LibTorch itself chunks: not by the engine's scatter, which this is to judge.
+std::vector<Batch> Chunks(const PlainReference::Inputs& inputs, int m) {
+  std::vector<std::vector<Value>> pieces;
+  for (const Value& input : inputs) {
+    if (!input.is_tensor()) continue;
+    if (pieces.empty()) pieces.resize(input.tensor()->chunk(m).size());
+  }
+  for (const Value& input : inputs) {
+    const std::vector<at::Tensor> chunks = input.is_tensor() ? input.tensor()->chunk(m) : std::vector<at::Tensor>();
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      pieces[i].push_back(input.is_tensor() ? Value(chunks.at(i)) : input.is_whole() ? Value(*input.whole()) : input);
+    }
+  }
+  std::vector<Batch> batches;
+  for (std::vector<Value>& piece : pieces) {
+    batches.push_back(piece.size() == 1 ? Batch(piece[0]) : Batch::Tuple(std::move(piece)));
+  }
+  return batches;
 }
 
-std::vector<std::vector<at::Tensor>> Chunks(const Tensors& tensors, int m) {
-  std::vector<std::vector<at::Tensor>> chunks;
-  for (const at::Tensor& tensor : tensors) chunks.push_back(tensor.chunk(m));
-  return chunks;
+std::optional<at::ScalarType> TypeOf(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  return name == "bf16" ? at::kBFloat16 : at::kHalf;
 }
 
 }  // namespace
@@ -42,53 +57,95 @@ std::vector<std::vector<at::Tensor>> Chunks(const Tensors& tensors, int m) {
 PlainReference::PlainReference(const PlainSpec& spec)
     : optimizer_spec_(spec.optimizer),
       seed_(spec.seed),
-      layers_(Valid(BuildLayers(Valid(ExpandModel(spec.model)), spec.seed))) {
+      layers_(Valid(BuildLayers(Valid(ExpandModel(spec.model)), spec.seed, BuildOptionsOf(spec.model)))),
+      autocast_(spec.model.autocast),
+      ties_(Valid(CheckTies(spec.model.ties, layers_))) {
   if (!spec.loss.name.empty()) loss_ = Valid(MakeLoss(spec.loss));
-  for (const NamedLayer& layer : layers_) {
-    for (const NamedTensor& parameter : layer.layer->parameters()) {
-      parameters_.push_back({layer.name + "." + parameter.name, parameter.tensor});
+  std::set<std::pair<int, int>> later_uses;
+  for (const TieGroup& tie : ties_) {
+    const at::Tensor first = Leaf(tie.uses[0]);
+    for (size_t u = 1; u < tie.uses.size(); ++u) {
+      Leaf(tie.uses[u]).set_data(first.detach());  // one memory, but a gradient of its own
+      later_uses.insert({tie.uses[u].layer, tie.uses[u].parameter});
+    }
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const NamedTensors& own = layers_[i].layer->parameters();
+    for (size_t p = 0; p < own.size(); ++p) {
+      if (later_uses.count({static_cast<int>(i), static_cast<int>(p)}) != 0) continue;
+      parameters_.push_back({layers_[i].name + "." + own[p].name, own[p].tensor});
+      saved_.push_back(parameters_.back());
+    }
+    for (const NamedTensor& buffer : layers_[i].layer->buffers()) {
+      saved_.push_back({layers_[i].name + "." + buffer.name, buffer.tensor});
     }
   }
   optimizer_ = Valid(MakeOptimizer(spec.optimizer, parameters_));
 }
 
-Tensors PlainReference::RunLayers(Tensors values, bool training, int microbatch) const {
+at::Tensor PlainReference::Leaf(const TiedUse& use) const {
+  return layers_[use.layer].layer->parameters()[use.parameter].tensor;
+}
+
+Batch PlainReference::RunLayers(Batch values, bool training, int microbatch) const {
+  SkipTracker skips;
+  const AutocastGuard precision(at::kCPU, TypeOf(autocast_));
   for (size_t i = 0; i < layers_.size(); ++i) {
     KeyedRandom random(seed_, StepId(step_), MicrobatchIndex(microbatch), LayerIndex(static_cast<int32_t>(i)));
-    values = layers_[i].layer->Forward(values, {.training = training, .recomputing = false, .random = &random});
+    values = RunLayer(
+        layers_[i], values,
+        {.training = training, .recomputing = false, .random = &random, .microbatch = MicrobatchIndex(microbatch)},
+        skips);
   }
   return values;
 }
 
-double PlainReference::Contribute(const Tensors& inputs, const at::Tensor& target, int m,
+double PlainReference::Contribute(const Inputs& inputs, const at::Tensor& target, int m,
                                   std::optional<int64_t> total_counted) {
-  const std::vector<std::vector<at::Tensor>> chunks = Chunks(inputs, m);
+  const std::vector<Batch> chunks = Chunks(inputs, m);
   const std::vector<at::Tensor> targets = target.chunk(m);
   const int64_t total = total_counted.value_or(loss_->Counted(target));
   double sum = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
-    const Tensors outputs = RunLayers(Piece(chunks, i), /*training=*/true, next_microbatch_++);
+    const Batch outputs = RunLayers(chunks.at(i), /*training=*/true, next_microbatch_++);
     const double share = total == 0 ? 0 : static_cast<double>(loss_->Counted(targets[i])) / static_cast<double>(total);
-    const at::Tensor loss = loss_->Mean(outputs.at(0), targets[i]).mul(share);
-    loss.backward();
-    sum += static_cast<double>(loss.item<float>());
+    at::Tensor loss;
+    {
+      const AutocastGuard precision(at::kCPU, TypeOf(autocast_));
+      loss = loss_->Mean(outputs.TensorAt(0), targets[i]).mul(share);
+    }
+    if (loss.requires_grad()) loss.backward();
+    sum += loss.item().toDouble();
   }
   if (!std::isfinite(sum)) loss_finite_ = false;
   return sum;
 }
 
-std::vector<Tensors> PlainReference::Forward(const Tensors& inputs, int m) {
-  const std::vector<std::vector<at::Tensor>> chunks = Chunks(inputs, m);
-  std::vector<Tensors> outputs;
-  for (size_t i = 0; i < chunks.at(0).size(); ++i) {
-    outputs.push_back(RunLayers(Piece(chunks, i), /*training=*/true, next_microbatch_++));
+std::vector<Batch> PlainReference::Forward(const Inputs& inputs, int m) {
+  std::vector<Batch> outputs;
+  for (const Batch& chunk : Chunks(inputs, m)) {
+    outputs.push_back(RunLayers(chunk, /*training=*/true, next_microbatch_++));
   }
   return outputs;
+}
+
+void PlainReference::SumTies() {
+  const at::NoGradGuard no_graph;
+  for (const TieGroup& tie : ties_) {
+    at::Tensor sum;
+    for (const TiedUse& use : tie.uses) {
+      const at::Tensor gradient = Leaf(use).grad();
+      if (gradient.defined()) sum = sum.defined() ? sum.add(gradient) : gradient.clone();
+      Leaf(use).mutable_grad() = at::Tensor();
+    }
+    Leaf(tie.uses[0]).mutable_grad() = sum;
+  }
 }
 
 PlainReference::StepResult PlainReference::Step() {
   StepResult result;
   result.loss = std::numeric_limits<double>::quiet_NaN();
+  SumTies();
   result.gradient_norm = GlobalNorm(GradientNorms(parameters_));
   result.learning_rate = LearningRate(optimizer_spec_, step_);
   result.applied = loss_finite_ && std::isfinite(result.gradient_norm);
@@ -96,30 +153,35 @@ PlainReference::StepResult PlainReference::Step() {
     optimizer_->Step(result.learning_rate, ClipScale(result.gradient_norm, optimizer_spec_.clip_norm));
     ++step_;
   }
+  for (const NamedLayer& layer : layers_) {
+    result.applied ? layer.layer->CommitStatistics() : layer.layer->DiscardStatistics(MicrobatchIndex(0));
+  }
   for (NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
   next_microbatch_ = 0;
   loss_finite_ = true;
   return result;
 }
 
-PlainReference::StepResult PlainReference::TrainStep(const Tensors& inputs, const at::Tensor& target, int m) {
+PlainReference::StepResult PlainReference::TrainStep(const Inputs& inputs, const at::Tensor& target, int m) {
   const double loss = Contribute(inputs, target, m);
   StepResult result = Step();
   result.loss = loss;
   return result;
 }
 
-Tensors PlainReference::Infer(const Tensors& inputs, int m) const {
+Tensors PlainReference::Infer(const Inputs& inputs, int m) const {
   const at::NoGradGuard no_graph;
-  const std::vector<std::vector<at::Tensor>> chunks = Chunks(inputs, m);
   std::vector<std::vector<at::Tensor>> pieces;  // by output, then by micro-batch
-  for (size_t i = 0; i < chunks.at(0).size(); ++i) {
-    const Tensors outputs = RunLayers(Piece(chunks, i), /*training=*/false, static_cast<int>(i));
+  int microbatch = 0;
+  for (const Batch& chunk : Chunks(inputs, m)) {
+    const Tensors outputs = RunLayers(chunk, /*training=*/false, microbatch++).TensorsByPosition();
     pieces.resize(outputs.size());
     for (size_t k = 0; k < outputs.size(); ++k) pieces[k].push_back(outputs[k]);
   }
   Tensors joined;
-  for (const std::vector<at::Tensor>& of_output : pieces) joined.push_back(at::cat(of_output, 0));
+  for (const std::vector<at::Tensor>& of_output : pieces) {
+    joined.push_back(of_output[0].defined() ? at::cat(of_output, 0) : at::Tensor());
+  }
   return joined;
 }
 

@@ -10,9 +10,10 @@
 #include "engine/model/layer_registry.h"
 #include "engine/model/loss.h"
 #include "engine/model/model_spec.h"
+#include "engine/model/ties.h"
 #include "engine/optim/optimizer.h"
 #include "engine/optim/optimizer_spec.h"
-#include "engine/tensor/named_tensors.h"
+#include "engine/tensor/microbatch.h"
 
 namespace penstock::testing {
 
@@ -27,7 +28,8 @@ struct PlainSpec {
 // Holds all layers of a model and trains it as a plain loop does: micro-batches one after the other, each forward through
 // all layers and backward through the whole graph, then clip and step.
 //
-// Model:     Uses the layers, losses, optimizers and keys of the engine, and nothing of its execution.
+// Model:     Uses the layers, losses, optimizers and keys of the engine, and nothing of its execution. Tied parameters have
+//            a leaf per use, whose gradients are summed in model order before the step: that is what a tie means here.
 // Threads:   one at a time. Results are bit for bit those of a pipeline whose stages have as many intra-op threads as the
 //            calling thread: set one (at::set_num_threads(1)) to compare with stages on one core each.
 // Lifecycle: TrainStep, or any number of Contribute and then Step.
@@ -38,6 +40,9 @@ class PlainReference {
  public:
   explicit PlainReference(const PlainSpec& spec);
 
+  // The values of a mini-batch: tensors are split, anything else goes into every micro-batch.
+  using Inputs = std::vector<Value>;
+
   struct StepResult {
     double loss = 0;  // of TrainStep; NaN from Step
     double gradient_norm = 0;
@@ -46,23 +51,25 @@ class PlainReference {
   };
 
   // One whole step over a mini-batch in `m` micro-batches.
-  StepResult TrainStep(const Tensors& inputs, const at::Tensor& target, int m);
+  StepResult TrainStep(const Inputs& inputs, const at::Tensor& target, int m);
 
   // Adds the gradients of one mini-batch to the open accumulation; micro-batch numbers run on from the last one. Answers
   // what it adds to the loss of the step. `total_counted`: counted elements of the whole step; unset: those of this call.
-  double Contribute(const Tensors& inputs, const at::Tensor& target, int m,
+  double Contribute(const Inputs& inputs, const at::Tensor& target, int m,
                     std::optional<int64_t> total_counted = std::nullopt);
   // A training forward that keeps its graph, for a loss made elsewhere: call backward on what follows from the outputs, one
   // list per micro-batch, in order. The gradients join the open accumulation.
-  std::vector<Tensors> Forward(const Tensors& inputs, int m);
+  std::vector<Batch> Forward(const Inputs& inputs, int m);
   // Clips, applies unless the norm or a loss is not finite, and clears the gradients.
   StepResult Step();
 
-  // A forward without graph and dropout; the outputs of all micro-batches joined.
-  Tensors Infer(const Tensors& inputs, int m) const;
+  // A forward without graph and dropout; the outputs of all micro-batches joined: tensors, and None for anything else.
+  Tensors Infer(const Inputs& inputs, int m) const;
 
-  // Named `layer.parameter`, in model order; views.
+  // Named `layer.parameter`, in model order; views. A tied one stands there once, under its first name.
   const NamedTensors& Parameters() const { return parameters_; }
+  // Parameters and buffers, as a pipeline saves them.
+  const NamedTensors& SavedTensors() const { return saved_; }
   // The gradients in the same order and under the same names; undefined where there is none.
   NamedTensors Gradients() const;
   // Named `layer.parameter/slot`; views.
@@ -71,13 +78,18 @@ class PlainReference {
   int64_t step() const { return step_; }
 
  private:
-  Tensors RunLayers(Tensors values, bool training, int microbatch) const;
+  Batch RunLayers(Batch values, bool training, int microbatch) const;
+  void SumTies();
+  at::Tensor Leaf(const TiedUse& use) const;
 
   const OptimizerSpec optimizer_spec_;
   const uint64_t seed_;
   std::vector<NamedLayer> layers_;
   std::unique_ptr<Loss> loss_;  // null without a loss
-  NamedTensors parameters_;
+  const std::string autocast_;
+  std::vector<TieGroup> ties_;
+  NamedTensors parameters_;  // a tied one once, under its first name
+  NamedTensors saved_;       // and the buffers, in model order
   std::unique_ptr<Optimizer> optimizer_;
   int64_t step_ = 0;
   int next_microbatch_ = 0;

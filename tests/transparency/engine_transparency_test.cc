@@ -50,11 +50,12 @@ TEST_P(EngineTransparency, TenStepsEqualThePlainLoop) {
       ASSERT_TRUE(at::equal(parameters[i].tensor, plain.parameters[i].tensor)) << parameters[i].name;
     }
     absl::Notification done;
-    (*pipeline)->InferAsync({.inputs = BatchOf(one.model, 0).inputs, .micro_batches = {}, .outputs = {}, .cancel = {}},
-                            [&](absl::StatusOr<ForwardOutcome> outcome) {
-                              EXPECT_TRUE(outcome.ok() && at::equal(outcome->outputs[0].tensor, plain.inference));
-                              done.Notify();
-                            });
+    (*pipeline)->InferAsync(
+        {.inputs = BatchOf(one.model, 0).inputs, .micro_batches = {}, .outputs = {}, .cancel = {}},
+        [&](absl::StatusOr<ForwardOutcome> outcome) {
+          EXPECT_TRUE(outcome.ok() && at::equal(*outcome->outputs[0].value.tensor(), plain.inference));
+          done.Notify();
+        });
     pool.Wait(done);
   }
 }

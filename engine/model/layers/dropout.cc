@@ -16,7 +16,7 @@ class DropoutLayer : public Layer {
  public:
   explicit DropoutLayer(double p) : p_(p) {}
 
-  Tensors Forward(const Tensors& inputs, const LayerContext& context) override {
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
     return {Dropout(OnlyInput(inputs, "dropout"), p_, context)};
   }
   std::vector<TensorSignature> InputSignature() const override { return {}; }

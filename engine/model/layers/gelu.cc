@@ -11,7 +11,7 @@ namespace {
 
 class GeluLayer : public Layer {
  public:
-  Tensors Forward(const Tensors& inputs, const LayerContext&) override { return {at::gelu(OnlyInput(inputs, "gelu"))}; }
+  Batch Forward(const Batch& inputs, const LayerContext&) override { return {at::gelu(OnlyInput(inputs, "gelu"))}; }
   std::vector<TensorSignature> InputSignature() const override { return {}; }
   std::vector<TensorSignature> OutputSignature() const override { return {}; }
   bool KeepsLeadingDimensions() const override { return true; }

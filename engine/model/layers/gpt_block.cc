@@ -31,7 +31,7 @@ class GptBlockLayer : public Layer {
         expand_(AddLinear(request, "feed_forward.expand", width, 4 * width)),
         contract_(AddLinear(request, "feed_forward.contract", 4 * width, width)) {}
 
-  Tensors Forward(const Tensors& inputs, const LayerContext& context) override {
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
     const at::Tensor& input = WideInput(inputs, "gpt_block", width_, 3);
     const at::Tensor middle = input.add(Dropout(Attention(Normed(input, attention_norm_)), dropout_, context));
     return {middle.add(Dropout(FeedForward(Normed(middle, feed_norm_)), dropout_, context))};

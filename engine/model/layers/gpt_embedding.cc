@@ -29,7 +29,7 @@ class GptEmbeddingLayer : public Layer {
         token_(AddParameter("token.weight", InitialNormal(request, {vocab, width}, kDeviation))),
         position_(AddParameter("position.weight", InitialNormal(request, {sequence, width}, kDeviation))) {}
 
-  Tensors Forward(const Tensors& inputs, const LayerContext& context) override {
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
     const at::Tensor& tokens = OnlyInput(inputs, kKind);
     if (!context.recomputing) Check(tokens);
     const at::Tensor embedded = at::embedding(token_, tokens).add(position_.narrow(0, 0, tokens.size(1)));

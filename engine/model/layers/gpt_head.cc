@@ -23,7 +23,7 @@ class GptHeadLayer : public Layer {
         norm_bias_(AddParameter("norm.bias", InitialConstant(request, {width}, 0))),
         weight_(AddParameter("weight", InitialNormal(request, {vocab, width}, kDeviation))) {}
 
-  Tensors Forward(const Tensors& inputs, const LayerContext&) override {
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
     const at::Tensor& input = WideInput(inputs, "gpt_head", width_, 3);
     return {at::linear(at::layer_norm(input, {width_}, norm_weight_, norm_bias_), weight_)};
   }

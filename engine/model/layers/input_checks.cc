@@ -22,12 +22,18 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 
 }  // namespace
 
-const at::Tensor& OnlyInput(const Tensors& inputs, std::string_view kind) {
+const at::Tensor& OnlyInput(const Batch& inputs, std::string_view kind) {
   if (inputs.size() != 1) Throw(kind, "inputs", "must be one tensor", absl::StrCat(inputs.size()));
-  return inputs[0];
+  if (!inputs[0].is_tensor()) {
+    ThrowStatus(Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
+                      absl::StrCat(View(kind), ": expected Tensor, but got ", inputs[0].TypeName()))
+                    .With("field", "inputs[0]")
+                    .With("value", inputs[0].TypeName()));
+  }
+  return *inputs[0].tensor();
 }
 
-const at::Tensor& WideInput(const Tensors& inputs, std::string_view kind, int64_t width, int64_t least_rank) {
+const at::Tensor& WideInput(const Batch& inputs, std::string_view kind, int64_t width, int64_t least_rank) {
   const at::Tensor& input = OnlyInput(inputs, kind);
   if (input.scalar_type() != at::kFloat) {
     Throw(kind, "inputs[0].type", "must be FP32", c10::toString(input.scalar_type()));

@@ -6,15 +6,15 @@
 #include <cstdint>
 #include <string_view>
 
-#include "engine/tensor/named_tensors.h"
+#include "engine/tensor/batch.h"
 
 namespace penstock {
 
 // The one tensor that a layer of this kind takes.
-const at::Tensor& OnlyInput(const Tensors& inputs, std::string_view kind);
+const at::Tensor& OnlyInput(const Batch& inputs, std::string_view kind);
 
 // The same, of float32 elements, at least `least_rank` dimensions, the last of which is `width`.
-const at::Tensor& WideInput(const Tensors& inputs, std::string_view kind, int64_t width, int64_t least_rank = 2);
+const at::Tensor& WideInput(const Batch& inputs, std::string_view kind, int64_t width, int64_t least_rank = 2);
 
 // Reports input `field` of a layer of this kind.
 [[noreturn]] void ThrowInputError(std::string_view kind, std::string_view field, std::string_view problem,

@@ -18,7 +18,7 @@ class LayerNormLayer : public Layer {
         weight_(AddParameter("weight", InitialConstant(request, {width}, 1))),
         bias_(AddParameter("bias", InitialConstant(request, {width}, 0))) {}
 
-  Tensors Forward(const Tensors& inputs, const LayerContext&) override {
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
     return {at::layer_norm(WideInput(inputs, "layer_norm", width_), {width_}, weight_, bias_, epsilon_)};
   }
   std::vector<TensorSignature> InputSignature() const override { return {{"input", DataType::kFp32, {-1, width_}}}; }

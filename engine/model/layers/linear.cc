@@ -17,7 +17,7 @@ class LinearLayer : public Layer {
     if (bias) bias_ = AddParameter("bias", InitialLinearBias(request, in, out));
   }
 
-  Tensors Forward(const Tensors& inputs, const LayerContext&) override {
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
     return {at::linear(WideInput(inputs, "linear", in_), weight_, bias_)};
   }
   std::vector<TensorSignature> InputSignature() const override { return {{"input", DataType::kFp32, {-1, in_}}}; }

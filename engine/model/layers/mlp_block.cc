@@ -20,7 +20,7 @@ class MlpBlockLayer : public Layer {
         weight_(AddParameter("weight", InitialLinearWeight(request, width, width))),
         bias_(AddParameter("bias", InitialLinearBias(request, width, width))) {}
 
-  Tensors Forward(const Tensors& inputs, const LayerContext& context) override {
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
     const at::Tensor& input = WideInput(inputs, "mlp_block", width_);
     return {Dropout(at::relu(at::linear(input, weight_, bias_)), dropout_, context)};
   }

@@ -11,7 +11,7 @@ namespace {
 
 class ReluLayer : public Layer {
  public:
-  Tensors Forward(const Tensors& inputs, const LayerContext&) override { return {at::relu(OnlyInput(inputs, "relu"))}; }
+  Batch Forward(const Batch& inputs, const LayerContext&) override { return {at::relu(OnlyInput(inputs, "relu"))}; }
   std::vector<TensorSignature> InputSignature() const override { return {}; }
   std::vector<TensorSignature> OutputSignature() const override { return {}; }
   bool KeepsLeadingDimensions() const override { return true; }

@@ -17,7 +17,7 @@ TEST(LocalTransport, TellsArrivalsAndCountsWhatWaits) {
   LocalTransport transport(2, [&](const MessageKey& key) { arrived.push_back(key); });
   transport.Open(7);
   const MessageKey key{.run = 7, .gradient = false, .stage = 1, .microbatch = 3};
-  ASSERT_TRUE(transport.Send(key, {at::full({1}, 1.0)}).ok());
+  ASSERT_TRUE(transport.Send(key, Batch(at::full({1}, 1.0))).ok());
   ASSERT_EQ(arrived.size(), 1);
   EXPECT_EQ(arrived[0], key);
   EXPECT_EQ(transport.waiting(), 1);

@@ -114,9 +114,9 @@ TEST(PlainReference, TakesALossMadeElsewhere) {
   const at::Tensor input = Normal({4, 6}, 1);
   const at::Tensor target = Normal({4, 6}, 2);
   one.Contribute({input}, target, 2);
-  const std::vector<Tensors> outputs = two.Forward({input}, 2);
+  const std::vector<Batch> outputs = two.Forward({input}, 2);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    at::mse_loss(outputs[i].at(0), target.narrow(0, 2 * static_cast<int64_t>(i), 2)).mul(0.5).backward();
+    at::mse_loss(outputs[i].TensorAt(0), target.narrow(0, 2 * static_cast<int64_t>(i), 2)).mul(0.5).backward();
   }
   ExpectEqual(two.Gradients(), one.Gradients());
 }
@@ -125,9 +125,9 @@ TEST(PlainReference, DrawsDropoutByStepAndMicrobatch) {
   const PlainSpec spec = MlpSpec();
   PlainReference one(spec), two(spec);
   const at::Tensor input = Normal({1, 6}, 1).repeat({2, 1});
-  const std::vector<Tensors> outputs = one.Forward({input}, 2);
-  EXPECT_FALSE(outputs[0][0].equal(outputs[1][0])) << "the same row, dropped differently";
-  EXPECT_TRUE(two.Forward({input}, 2)[1][0].equal(outputs[1][0]));
+  const std::vector<Batch> outputs = one.Forward({input}, 2);
+  EXPECT_FALSE(outputs[0].TensorAt(0).equal(outputs[1].TensorAt(0))) << "the same row, dropped differently";
+  EXPECT_TRUE(two.Forward({input}, 2)[1].TensorAt(0).equal(outputs[1].TensorAt(0)));
   const at::Tensor inferred = one.Infer({input}, 2).at(0);
   EXPECT_TRUE(inferred[0].equal(inferred[1])) << "no dropout in inference";
   EXPECT_FALSE(inferred.requires_grad());

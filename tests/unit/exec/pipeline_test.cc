@@ -36,9 +36,9 @@ PipelineSpec Mlp(int stages, int micro_batches, CheckpointMode checkpoint, const
 
 std::vector<Device> TwoDevices() { return {{"cpu:0", {0}, 0}, {"cpu:1", {1}, 0}}; }
 
-ContributionRequest Batch(int64_t rows) {
+ContributionRequest MiniBatch(int64_t rows) {
   ContributionRequest request;
-  request.inputs = {{"input", at::randn({rows, kWidth})}};
+  request.inputs = NamedTensors{{"input", at::randn({rows, kWidth})}};
   request.target = at::randn({rows, kWidth});
   return request;
 }
@@ -81,14 +81,14 @@ class SerialPipeline : public ::testing::Test {
 
 TEST_F(SerialPipeline, RecomputesEachCheckpointedMicroBatchBeforeItsGradient) {
   auto pipeline = Make(Mlp(1, 2, CheckpointMode::kAlways, "gpipe"));
-  ASSERT_TRUE(pipeline->TrainStep(Batch(4), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
   // The two OPT are its halves: norms, then the step.
   EXPECT_THAT(log_, ElementsAre("0F0", "0F1", "0R0", "0B0", "0R1", "0B1", "0OPT", "0OPT"));
 }
 
 TEST_F(SerialPipeline, ExemptsTheLastOfTheRealMicroBatches) {
   auto pipeline = Make(Mlp(1, 4, CheckpointMode::kExceptLast, "gpipe"));
-  ASSERT_TRUE(pipeline->ForwardBackward(Batch(6)).ok());  // 2, 2, 2 rows: three micro-batches, not four
+  ASSERT_TRUE(pipeline->ForwardBackward(MiniBatch(6)).ok());  // 2, 2, 2 rows: three micro-batches, not four
   EXPECT_THAT(log_, ElementsAre("0F0", "0F1", "0F2", "0R0", "0B0", "0R1", "0B1", "0B2"));
 }
 
@@ -96,7 +96,7 @@ TEST_F(SerialPipeline, NamesThePlaceOfTheFirstErrorAndStartsNothingLater) {
   auto pipeline = Make(Mlp(4, 3, CheckpointMode::kNever, "gpipe"));
   const NamedTensors before = pipeline->ExportState(true);
   break_at_ = "3F0";
-  absl::Status status = pipeline->TrainStep(Batch(3), {}).status();
+  absl::Status status = pipeline->TrainStep(MiniBatch(3), {}).status();
   EXPECT_EQ(ValuesOf(status)["stage"], "3");
   EXPECT_EQ(ValuesOf(status)["micro_batch"], "0");
   EXPECT_EQ(ValuesOf(status)["action"], "3F0");
@@ -106,15 +106,15 @@ TEST_F(SerialPipeline, NamesThePlaceOfTheFirstErrorAndStartsNothingLater) {
   EXPECT_EQ(pipeline->step(), 0);
   EXPECT_TRUE(SameState(before, pipeline->ExportState(true)));
   break_at_.clear();
-  EXPECT_TRUE(pipeline->TrainStep(Batch(3), {}).ok());
+  EXPECT_TRUE(pipeline->TrainStep(MiniBatch(3), {}).ok());
   EXPECT_EQ(pipeline->step(), 1);
 }
 
 TEST_F(SerialPipeline, UndoesAFailedContributionAndKeepsTheOnesBefore) {
   auto one = Make(Mlp(2, 2, CheckpointMode::kNever));
   auto two = Make(Mlp(2, 2, CheckpointMode::kNever));
-  ContributionRequest first = Batch(4);
-  ContributionRequest second = Batch(4);
+  ContributionRequest first = MiniBatch(4);
+  ContributionRequest second = MiniBatch(4);
   first.total_rows = second.total_rows = 8;
   ASSERT_TRUE(one->ForwardBackward(first).ok());
   ASSERT_TRUE(two->ForwardBackward(first).ok());
@@ -131,10 +131,10 @@ TEST_F(SerialPipeline, UndoesAFailedContributionAndKeepsTheOnesBefore) {
 TEST_F(SerialPipeline, ContributionsEqualOneStepWithTheSameMicroBatches) {
   auto parts = Make(Mlp(2, 2, CheckpointMode::kAlways));
   auto whole = Make(Mlp(2, 4, CheckpointMode::kAlways));
-  ContributionRequest all = Batch(8);
+  ContributionRequest all = MiniBatch(8);
   for (int half = 0; half < 2; ++half) {
     ContributionRequest part;
-    part.inputs = {{"input", all.inputs[0].tensor.narrow(0, half * 4, 4)}};
+    part.inputs = NamedTensors{{"input", all.inputs[0].value.tensor()->narrow(0, half * 4, 4)}};
     part.target = all.target.narrow(0, half * 4, 4);
     part.total_rows = 8;
     ASSERT_TRUE(parts->ForwardBackward(part).ok());
@@ -150,14 +150,14 @@ TEST_F(SerialPipeline, ContributionsEqualOneStepWithTheSameMicroBatches) {
 TEST_F(SerialPipeline, AppliesNothingWhenTheLossIsNotFinite) {
   auto pipeline = Make(Mlp(2, 2, CheckpointMode::kExceptLast));
   const NamedTensors before = pipeline->ExportState(true);
-  ContributionRequest bad = Batch(4);
+  ContributionRequest bad = MiniBatch(4);
   bad.target = at::full({4, kWidth}, std::numeric_limits<float>::quiet_NaN());
   auto outcome = pipeline->TrainStep(bad, {});
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_EQ(outcome->applied, false);
   EXPECT_EQ(outcome->step, 0);
   EXPECT_TRUE(SameState(before, pipeline->ExportState(true)));
-  auto good = pipeline->TrainStep(Batch(4), {});
+  auto good = pipeline->TrainStep(MiniBatch(4), {});
   ASSERT_TRUE(good.ok());
   EXPECT_EQ(good->applied, true);
 }
@@ -165,11 +165,11 @@ TEST_F(SerialPipeline, AppliesNothingWhenTheLossIsNotFinite) {
 TEST_F(SerialPipeline, ForwardThenBackwardAddsTheSameGradients) {
   auto apart = Make(Mlp(2, 2, CheckpointMode::kAlways));
   auto whole = Make(Mlp(2, 2, CheckpointMode::kAlways));
-  ContributionRequest batch = Batch(4);
+  ContributionRequest batch = MiniBatch(4);
   auto forward = apart->Forward({.inputs = batch.inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
   ASSERT_TRUE(forward.ok()) << forward.status();
   // d mean((y - t)^2) / dy of each micro-batch's mean, weighted by its half of the rows.
-  const at::Tensor gradient = (forward->outputs[0].tensor - batch.target) * (2.0 / (2 * kWidth)) * 0.5;
+  const at::Tensor gradient = (*forward->outputs[0].value.tensor() - batch.target) * (2.0 / (2 * kWidth)) * 0.5;
   ASSERT_TRUE(apart->Backward(forward->graph, {{"output", gradient}}, /*retain_graph=*/false).ok());
   EXPECT_EQ(ReasonOf(apart->Backward(forward->graph, {{"output", gradient}}, false).status()), "GRAPH_CONSUMED");
   ASSERT_TRUE(apart->OptimizerStep({}).ok());
@@ -183,7 +183,7 @@ TEST_F(SerialPipeline, RetainedGraphGoesBackwardTwiceWithEqualGradients) {
   for (CheckpointMode mode : {CheckpointMode::kNever, CheckpointMode::kAlways}) {
     auto twice = Make(Mlp(2, 2, mode));
     auto once = Make(Mlp(2, 2, mode));
-    const ContributionRequest batch = Batch(4);
+    const ContributionRequest batch = MiniBatch(4);
     const at::Tensor gradient = at::randn({4, kWidth});
     auto a = twice->Forward({.inputs = batch.inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
     ASSERT_TRUE(twice->Backward(a->graph, {{"output", gradient}}, true).ok());
@@ -198,8 +198,9 @@ TEST_F(SerialPipeline, RetainedGraphGoesBackwardTwiceWithEqualGradients) {
 
 TEST_F(SerialPipeline, AStaleGraphIsRefusedByName) {
   auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
-  auto forward = pipeline->Forward({.inputs = Batch(4).inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
-  ASSERT_TRUE(pipeline->TrainStep(Batch(4), {}).ok());
+  auto forward =
+      pipeline->Forward({.inputs = MiniBatch(4).inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
+  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
   EXPECT_EQ(ReasonOf(pipeline->Backward(forward->graph, {{"output", at::zeros({4, kWidth})}}, false).status()),
             "GRAPH_STALE");
 }
@@ -230,12 +231,12 @@ TEST_F(SerialPipeline, RefusesInputsThatDoNotMatchNamingFieldAndValue) {
     EXPECT_EQ(ValuesOf(status)["field"], one.field) << status;
     EXPECT_EQ(ValuesOf(status)["value"], one.value) << status;
   }
-  ContributionRequest request = Batch(4);
+  ContributionRequest request = MiniBatch(4);
   request.micro_batches = 0;
   EXPECT_EQ(ValuesOf(pipeline->TrainStep(request, {}).status())["value"], "0");
   request.micro_batches = -3;
   EXPECT_EQ(ValuesOf(pipeline->TrainStep(request, {}).status())["value"], "-3");
-  request = Batch(4);
+  request = MiniBatch(4);
   request.total_rows = 3;
   EXPECT_EQ(ValuesOf(pipeline->ForwardBackward(request).status())["field"], "total_rows");
   EXPECT_TRUE(log_.empty());
@@ -243,7 +244,7 @@ TEST_F(SerialPipeline, RefusesInputsThatDoNotMatchNamingFieldAndValue) {
 
 TEST_F(SerialPipeline, CancelStopsBeforeTheNextActionAndAddsNothing) {
   auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
-  ContributionRequest request = Batch(4);
+  ContributionRequest request = MiniBatch(4);
   request.cancel = std::make_shared<CancelToken>();
   request.cancel->Cancel();
   EXPECT_EQ(ReasonOf(pipeline->ForwardBackward(request).status()), "WORK_CANCELLED");
@@ -254,7 +255,7 @@ TEST_F(SerialPipeline, CancelStopsBeforeTheNextActionAndAddsNothing) {
 TEST_F(SerialPipeline, StateGoesOutAndInAndAMisfitIsNamed) {
   auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
   NamedTensors state = pipeline->ExportState(true);
-  ASSERT_TRUE(pipeline->TrainStep(Batch(4), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
   EXPECT_FALSE(SameState(state, pipeline->ExportState(true)));
   ASSERT_TRUE(pipeline->ImportState(state, 0).ok());
   EXPECT_TRUE(SameState(state, pipeline->ExportState(true)));
@@ -276,7 +277,7 @@ TEST_F(SerialPipeline, StateGoesOutAndInAndAMisfitIsNamed) {
 
 TEST_F(SerialPipeline, LanesLeaveTheStepAndTheirTimeIsConserved) {
   auto pipeline = Make(Mlp(2, 4, CheckpointMode::kAlways));
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(Batch(8), {}).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
   for (int stage = 0; stage < 2; ++stage) {
     const StateTimes times = metrics_->lane(stage).state.Snapshot();
     EXPECT_EQ(times.state, StageState::kNoWork);
@@ -308,7 +309,7 @@ TEST(ThreadedPipeline, InfersWhileItTrainsOnWeightsOfOneStep) {
   };
   // Outputs of every step's weights, one at a time.
   std::vector<ContributionRequest> batches;
-  for (int i = 0; i < 30; ++i) batches.push_back(Batch(8));
+  for (int i = 0; i < 30; ++i) batches.push_back(MiniBatch(8));
   const NamedTensors start = pipeline.ExportState(true);
   std::vector<at::Tensor> expected;
   for (int step = 0; step <= 30; ++step) {
@@ -317,7 +318,7 @@ TEST(ThreadedPipeline, InfersWhileItTrainsOnWeightsOfOneStep) {
     infer(done, answer);
     done.WaitForNotification();
     ASSERT_TRUE(answer.ok());
-    expected.push_back(answer->outputs[0].tensor);
+    expected.push_back(*answer->outputs[0].value.tensor());
     if (step < 30) {
       ASSERT_TRUE(pipeline.TrainStep(batches[step], {}).ok());
     }
@@ -337,7 +338,7 @@ TEST(ThreadedPipeline, InfersWhileItTrainsOnWeightsOfOneStep) {
   }
   for (const auto& answer : answers) {
     ASSERT_TRUE(answer.ok()) << answer.status();
-    EXPECT_TRUE(at::equal(answer->outputs[0].tensor, expected.at(answer->step))) << "step " << answer->step;
+    EXPECT_TRUE(at::equal(*answer->outputs[0].value.tensor(), expected.at(answer->step))) << "step " << answer->step;
   }
 }
 

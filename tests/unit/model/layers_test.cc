@@ -44,11 +44,11 @@ at::Tensor Input(at::IntArrayRef shape) { return at::empty(shape).normal_(0, 1, 
 
 at::Tensor Apply(Layer& layer, const at::Tensor& input, bool training = false) {
   KeyedRandom random(1, StepId(2), MicrobatchIndex(3), LayerIndex(4));
-  return layer.Forward({input}, {.training = training, .recomputing = false, .random = &random}).at(0);
+  return layer.Forward(Batch(input), {.training = training, .recomputing = false, .random = &random}).TensorAt(0);
 }
 
 absl::Status RunStatus(Layer& layer, const Tensors& inputs) {
-  return RunTorch([&] { layer.Forward(inputs, {}); });
+  return RunTorch([&] { layer.Forward(Batch::Tuple(inputs), {}); });
 }
 
 void ExpectClose(const at::Tensor& got, const at::Tensor& want, double tolerance = 1e-5) {

@@ -1,0 +1,26 @@
+#include "engine/autograd/portal.h"
+
+#include "engine/base/error.h"
+#include "engine/device/torch_status.h"
+
+namespace penstock {
+
+Batch Portal::Use() {
+  if (life_ == 0) ThrowStatus(Error(absl::StatusCode::kInternal, "BUG", "tensor in portal has been removed"));
+  if (--life_ > 0) return values_;
+  return std::exchange(values_, Batch());
+}
+
+void Portal::PutGradient(Batch gradient) {
+  gradient_ = std::move(gradient);
+  has_gradient_ = true;
+}
+
+Batch Portal::TakeGradient() {
+  if (!std::exchange(has_gradient_, false)) {
+    ThrowStatus(Error(absl::StatusCode::kInternal, "BUG", "grad in portal has been removed or never set"));
+  }
+  return std::exchange(gradient_, Batch());
+}
+
+}  // namespace penstock
