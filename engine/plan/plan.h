@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/plan/skip_layout.h"
+
 namespace penstock {
 
 // When activations are dropped after the forward and computed again before the backward.
@@ -50,8 +52,23 @@ struct StagePlan {
   int64_t peak_activation_bytes = 0;  // predicted from the schedule
 };
 
+// One layer as it was measured, alone on a device; a stage's own figures are measured where it stands.
+struct LayerPlan {
+  std::string name;
+  int stage = 0;
+  double forward_seconds = 0;  // per micro-batch
+  double backward_seconds = 0;
+  int64_t stash_bytes = 0;  // kept by the forward of one micro-batch for its backward
+  int64_t parameter_bytes = 0;
+  int64_t output_bytes = 0;  // to the next layer, of one micro-batch
+  double cost = 0;           // what the cut weighed: microseconds or bytes, as CutSpec::cost says
+};
+
 struct Plan {
   std::vector<StagePlan> stages;
+  std::vector<LayerPlan> layers;
+  std::vector<SkipRoute> skips;  // that cross a cut, sorted by (to, from)
+  std::vector<std::string> why;  // one sentence each: how the cut came to be, what crosses it
   ScheduleSpec schedule;
   double makespan_seconds = 0;  // of one training step
   double predicted_bubble = 0;
