@@ -48,6 +48,7 @@ absl::StatusOr<Plan> Draft(const PipelineSpec& spec, const Pipeline::Options& op
   return penstock::MakePlan({.layers = layers,
                              .cut = spec.cut,
                              .devices = std::move(devices),
+                             .devices_named = !spec.devices.empty(),
                              .schedule = spec.schedule,
                              .parameter_bytes = std::move(parameter_bytes),
                              .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer)},
