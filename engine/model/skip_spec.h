@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <string>
+#include <vector>
 
 namespace penstock {
 
@@ -13,6 +14,12 @@ struct SkipName {
   std::string name;
 
   auto operator<=>(const SkipName&) const = default;
+};
+
+// What one layer stashes and pops, in the order in which it declares them.
+struct SkipDeclaration {
+  std::vector<SkipName> stashes;
+  std::vector<SkipName> pops;
 };
 
 }  // namespace penstock

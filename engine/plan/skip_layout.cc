@@ -14,7 +14,7 @@ int StageOf(const std::vector<int>& first_layers, int layer) {
 
 }  // namespace
 
-std::vector<SkipRoute> LayOutSkips(const std::vector<LayerSkips>& skips, const std::vector<int>& first_layers) {
+std::vector<SkipRoute> LayOutSkips(const std::vector<SkipDeclaration>& skips, const std::vector<int>& first_layers) {
   std::map<SkipName, int> popped_by;
   for (size_t layer = 0; layer < skips.size(); ++layer) {
     for (const SkipName& name : skips[layer].pops) popped_by.emplace(name, static_cast<int>(layer));

@@ -13,12 +13,6 @@
 
 namespace penstock {
 
-// What one layer declares, its isolations applied, in the order of declaration.
-struct LayerSkips {
-  std::vector<SkipName> stashes = {};
-  std::vector<SkipName> pops = {};
-};
-
 // The skips that travel from one stage to another, as one message per micro-batch each way.
 struct SkipRoute {
   SkipEdge edge;
@@ -32,6 +26,6 @@ struct SkipRoute {
 // per layer, or is empty; `first_layers` has the first layer of each stage, ascending from 0.
 //
 // What has no partner is left out: whether stashes and pops match is checked with the model, not here.
-std::vector<SkipRoute> LayOutSkips(const std::vector<LayerSkips>& skips, const std::vector<int>& first_layers);
+std::vector<SkipRoute> LayOutSkips(const std::vector<SkipDeclaration>& skips, const std::vector<int>& first_layers);
 
 }  // namespace penstock
