@@ -88,7 +88,7 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
   LossContext last_loss;
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
     const Tensors examples = ExampleInputs(inputs, options.rows, open_dimension);
-    Batch values = examples.size() == 1 ? Batch(examples[0]) : Batch::Tuple(examples);
+    Batch values = examples.size() == 1 ? Batch(examples[0]) : Batch::OfTensors(examples);
     std::map<std::pair<int, int>, Batch> skips;  // by (from, to)
     for (size_t s = 0; s < stages.size(); ++s) {
       const int index = static_cast<int>(s);

@@ -357,7 +357,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
       const Tensors pieces = missing ? Tensors(m) : SplitRows(given->tensor, graph->microbatch_rows);
       for (int i = 0; i < m; ++i) by_microbatch[i].push_back(pieces[i]);
     }
-    for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::Tuple(by_microbatch[i]);
+    for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::OfTensors(by_microbatch[i]);
   }));
   run->input_gradients = graph->input_gradients;
   run->passes = std::exchange(graph->passes, {});

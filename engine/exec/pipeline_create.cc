@@ -71,9 +71,11 @@ absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Option
       draft.plan, penstock::MakePlan({.layers = draft.layers,
                                       .cut = spec.cut,
                                       .devices = std::move(devices),
+                                      .devices_named = !spec.devices.empty(),
                                       .schedule = spec.schedule,
                                       .parameter_bytes = std::move(parameter_bytes),
-                                      .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer)},
+                                      .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer),
+                                      .skips = std::move(skips)},
                                      options.profile, options.clock == nullptr ? RealClock() : options.clock));
   return draft;
 }

@@ -78,7 +78,7 @@ void ResetGradients(const Batch& leaves) {
 Batch GradientsOf(const Batch& leaves) {
   Tensors gradients;
   for (const Value& value : leaves) gradients.push_back(value.is_tensor() ? value.tensor()->grad() : at::Tensor());
-  return Batch::Tuple(gradients);
+  return Batch::OfTensors(gradients);
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, Batc
     at::AutoGradMode with_graph(true);
     if (index == 0) {
       const Tensors examples = ExampleInputs(layer.InputSignature(), options.rows, layer.LargestOpenDimension());
-      values = examples.size() == 1 ? Batch(examples[0]) : Batch::Tuple(examples);
+      values = examples.size() == 1 ? Batch(examples[0]) : Batch::OfTensors(examples);
     }
     std::vector<int64_t> forward;
     std::vector<int64_t> backward;

@@ -22,7 +22,7 @@ Batch Batch::Tuple(std::vector<Value> values) {
   return batch;
 }
 
-Batch Batch::Tuple(const Tensors& tensors) {
+Batch Batch::OfTensors(const Tensors& tensors) {
   Batch batch;
   for (const at::Tensor& tensor : tensors) batch.values_.push_back(tensor.defined() ? Value(tensor) : Value());
   return batch;

@@ -23,7 +23,7 @@ class Batch {
   Batch(at::Tensor tensor) : atomic_(true), values_{Value(std::move(tensor))} {}  // NOLINT: a tensor by itself
   Batch(Value value) : atomic_(true), values_{std::move(value)} {}                // NOLINT: a value by itself
   static Batch Tuple(std::vector<Value> values);
-  static Batch Tuple(const Tensors& tensors);  // undefined ones become None
+  static Batch OfTensors(const Tensors& tensors);  // undefined ones become None
 
   bool atomic() const { return atomic_; }
   size_t size() const { return values_.size(); }

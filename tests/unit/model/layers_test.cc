@@ -48,7 +48,7 @@ at::Tensor Apply(Layer& layer, const at::Tensor& input, bool training = false) {
 }
 
 absl::Status RunStatus(Layer& layer, const Tensors& inputs) {
-  return RunTorch([&] { layer.Forward(Batch::Tuple(inputs), {}); });
+  return RunTorch([&] { layer.Forward(Batch::OfTensors(inputs), {}); });
 }
 
 void ExpectClose(const at::Tensor& got, const at::Tensor& want, double tolerance = 1e-5) {
