@@ -3,9 +3,8 @@
 // Devices that hold stages. cpu:k is a set of cores with a thread of its own, so that stages overlap on a plain machine;
 // cuda:k is a GPU with a thread that drives it.
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,24 +27,22 @@ struct Device {
   int index = 0;  // the 1 of cuda:1
 };
 
-// The CUDA devices of this machine, or the sentence that says why there is none.
+// The CUDA devices of this machine, or why there is none.
 struct CudaFound {
-  std::vector<int64_t> free_bytes;  // by index, when they were found
-  std::string why_none = "CUDA has not been opened";
+  int count = 0;
+  std::function<int64_t(int)> free_bytes;  // of a device, by index; 0 if unknown. Empty without devices
+  std::string why_none = "CUDA was not opened";
 };
 
 // The name that a device is known by: cpu is cpu:0, cuda is cuda:0; any other name as it is.
 std::string CanonicalDeviceName(std::string_view name);
-
-// How LibTorch names the device. LibTorch has one CPU only.
-c10::Device TorchDevice(const Device& device);
 
 // Builds the devices of a daemon.
 //
 // `devices` holds entries like "cuda:1" or "cpu:0" or "cpu:1=2,3" or "cpu:1=2-3"; without cores, the usable ones are shared
 // out evenly among the devices. Empty means every CUDA device, or if there is none one device per usable core. `memory`
 // holds entries like "cpu:0=8GiB" (suffixes KiB, MiB, GiB, TiB, or plain bytes); without one, a CUDA device is limited to
-// what was free when it was found. With more devices than cores, devices share cores.
+// what is free on it. With more devices than cores, devices share cores.
 //
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID naming the entry: bad name, duplicate, core not usable, bad size, no such
 //            CUDA device and why.

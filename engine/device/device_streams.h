@@ -10,9 +10,9 @@
 #include <functional>
 #include <memory>
 
-#include "engine/device/device.h"
-
 namespace penstock {
+
+struct Device;
 
 // A device's streams. kCompute is the device's default stream, so that any thread's work on the device is in order with
 // the stages'; copies have one stream per direction, so that they overlap with it.
@@ -82,6 +82,8 @@ class DeviceStreams {
 // The streams of a device. All CPUs share one object. A device of kind kCuda must be one that OpenAccelerators() found.
 DeviceStreams& StreamsOf(const Device& device);
 DeviceStreams& CpuStreams();
+// How LibTorch names the device; it has one CPU only.
+c10::Device TorchDevice(const Device& device);
 
 // `source` goes on after what `target` has been given so far: between accelerators by an event, on a CPU by blocking; a
 // CPU as the target has nothing outstanding.

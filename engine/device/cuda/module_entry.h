@@ -14,7 +14,7 @@ namespace penstock {
 inline constexpr int kCudaModuleVersion = 1;
 inline constexpr char kCudaModuleEntry[] = "PenstockCudaModule";
 
-// What the module found when it was asked first. The streams live as long as the process.
+// What the module found. It and the streams live as long as the process.
 struct CudaModule {
   int version = kCudaModuleVersion;
   std::vector<DeviceStreams*> devices;  // by index
