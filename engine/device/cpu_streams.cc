@@ -34,8 +34,8 @@ class CpuDeviceStreams : public DeviceStreams {
 }  // namespace
 
 DeviceStreams& CpuStreams() {
-  static CpuDeviceStreams streams;
-  return streams;
+  static auto* streams = new CpuDeviceStreams;  // outlives every thread
+  return *streams;
 }
 
 void WaitStream(DeviceStreams& source, StreamKind source_stream, DeviceStreams& target, StreamKind target_stream) {

@@ -18,7 +18,11 @@ namespace penstock::testing {
 class GpuTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { OpenAccelerators({"cuda"}); }
-  void SetUp() override { Need(1); }
+  void SetUp() override {
+    Need(1);
+    for (int i = 0; i < FoundCuda().count; ++i)
+      Gpu(i).Synchronize();  // what an earlier test left has no part in this one
+  }
 
   void Need(int count) {
     const CudaFound found = FoundCuda();
@@ -50,8 +54,11 @@ class GpuTest : public ::testing::Test {
     static std::vector<at::Tensor> ballast(16);  // by device; 512 MiB each
     at::Tensor& tensor = ballast.at(device.device().index());
     if (!tensor.defined()) {
-      device.RunOn(StreamKind::kCompute,
-                   [&] { tensor = at::zeros({128 << 20}, at::TensorOptions().device(device.device())); });
+      // Kernels are loaded at their first use, which may wait for the device: not later, when the delay runs.
+      device.RunOn(StreamKind::kCompute, [&] {
+        tensor = at::zeros({128 << 20}, at::TensorOptions().device(device.device()));
+        tensor.add_(1).fill_(0);
+      });
       device.Synchronize();
     }
     device.RunOn(stream, [&] {

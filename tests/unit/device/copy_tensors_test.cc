@@ -12,6 +12,7 @@
 namespace penstock {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using testing::FakeStreams;
 using ::testing::IsEmpty;
