@@ -14,4 +14,6 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2")  # keeps assertions of ours; NDEBUG stays off
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
 set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1")  # the build type of the sanitizer presets
 
+list(APPEND CMAKE_BUILD_RPATH "$ORIGIN")  # programs find modules beside themselves
+
 include(Sanitizers)

@@ -1,10 +1,15 @@
 # Every outside package, in order: protobuf and gRPC before LibTorch, whose wheel carries older protobuf headers.
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
-find_package(Protobuf REQUIRED)   # module mode: Debian ships no package file
 find_package(absl REQUIRED CONFIG)
-find_package(nlohmann_json REQUIRED CONFIG)
 find_package(spdlog REQUIRED CONFIG)
+if(PENSTOCK_ONLY_GPU_TESTS)
+  find_package(GTest REQUIRED CONFIG)
+  find_package(LibTorch 2.11 REQUIRED)
+  return()
+endif()
+find_package(Protobuf REQUIRED)   # module mode: Debian ships no package file
+find_package(nlohmann_json REQUIRED CONFIG)
 find_library(PENSTOCK_ISAL isal REQUIRED)
 if(PENSTOCK_EDGES)
   find_package(gRPC REQUIRED CONFIG)

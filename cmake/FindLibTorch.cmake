@@ -1,10 +1,12 @@
-# Finds LibTorch 2.11 inside a `torch` wheel, CPU part only: libtorch_cpu.so and libc10.so.
+# Finds LibTorch 2.11 inside a `torch` wheel: libtorch_cpu.so and libc10.so, and apart from them the CUDA part.
 #
 # find_package(Torch) is not used: its package file demands the CUDA toolkit and defines stray macros. The wheel is found
 # without importing torch, which would need all of its Python dependencies.
 #
 # Input:   PENSTOCK_TORCH_PYTHON, the interpreter of the environment that holds the wheel.
-# Output:  target LibTorch::cpu, LibTorch_VERSION.
+# Output:  target LibTorch::cpu, LibTorch_VERSION; LibTorch_CUDA_FOUND or LibTorch_CUDA_MISSING, a sentence, and target
+#          LibTorch::cuda. To link it needs neither a GPU nor the wheels that libtorch_cuda.so names (cuBLAS, cuDNN and so
+#          on); those are looked for when it is loaded.
 set(PENSTOCK_TORCH_PYTHON "${CMAKE_SOURCE_DIR}/build/deps/venv/bin/python" CACHE FILEPATH
     "Python interpreter of the environment that holds the torch wheel")
 if(EXISTS "${PENSTOCK_TORCH_PYTHON}" AND NOT LibTorch_ROOT)
@@ -38,4 +40,41 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   target_link_libraries(LibTorch::cpu INTERFACE "${LibTorch_CPU_LIBRARY}" "${LibTorch_C10_LIBRARY}")
   target_link_options(LibTorch::cpu INTERFACE
     -Wl,--allow-shlib-undefined "-Wl,-rpath,${LibTorch_ROOT}/lib")
+endif()
+
+# The CUDA part. The headers of the runtime wheel fit the library; what they include from crt/ comes with a toolkit.
+find_library(LibTorch_CUDA_LIBRARY torch_cuda PATHS "${LibTorch_ROOT}/lib" NO_DEFAULT_PATH)
+find_library(LibTorch_C10_CUDA_LIBRARY c10_cuda PATHS "${LibTorch_ROOT}/lib" NO_DEFAULT_PATH)
+find_program(PENSTOCK_NVCC nvcc PATHS /usr/local/cuda/bin)
+set(cuda_roots "")
+if(LibTorch_ROOT)
+  file(GLOB cuda_roots LIST_DIRECTORIES true "${LibTorch_ROOT}/../nvidia/cu13" "${LibTorch_ROOT}/../nvidia/cuda_*")
+endif()
+if(PENSTOCK_NVCC)
+  get_filename_component(toolkit "${PENSTOCK_NVCC}" REALPATH)
+  get_filename_component(toolkit "${toolkit}/../.." ABSOLUTE)
+  list(APPEND cuda_roots "${toolkit}")
+endif()
+find_path(LibTorch_CUDA_HEADERS cuda_runtime_api.h PATHS ${cuda_roots} PATH_SUFFIXES include NO_DEFAULT_PATH)
+find_path(LibTorch_CRT_HEADERS crt/host_defines.h PATHS ${cuda_roots} PATH_SUFFIXES include NO_DEFAULT_PATH)
+find_library(LibTorch_CUDART_LIBRARY NAMES libcudart.so.13 cudart PATHS ${cuda_roots} PATH_SUFFIXES lib lib64
+             NO_DEFAULT_PATH)
+mark_as_advanced(LibTorch_CUDA_LIBRARY LibTorch_C10_CUDA_LIBRARY LibTorch_CUDA_HEADERS LibTorch_CRT_HEADERS
+                 LibTorch_CUDART_LIBRARY PENSTOCK_NVCC)
+set(LibTorch_CUDA_FOUND FALSE)
+if(NOT LibTorch_CUDA_LIBRARY OR NOT LibTorch_C10_CUDA_LIBRARY)
+  set(LibTorch_CUDA_MISSING "this torch wheel has no libtorch_cuda.so")
+elseif(NOT LibTorch_CUDA_HEADERS OR NOT LibTorch_CRT_HEADERS)
+  set(LibTorch_CUDA_MISSING "no headers of a CUDA toolkit (nvcc is not on the path)")
+elseif(NOT LibTorch_CUDART_LIBRARY)
+  set(LibTorch_CUDA_MISSING "no libcudart.so.13")
+else()
+  set(LibTorch_CUDA_FOUND TRUE)
+  if(NOT TARGET LibTorch::cuda)
+    add_library(LibTorch::cuda INTERFACE IMPORTED)
+    target_include_directories(LibTorch::cuda SYSTEM INTERFACE "${LibTorch_CUDA_HEADERS}" "${LibTorch_CRT_HEADERS}")
+    # Nothing of ours may call into libtorch_cuda.so by name: it is linked for the operators that it registers.
+    target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu "${LibTorch_C10_CUDA_LIBRARY}"
+      "${LibTorch_CUDART_LIBRARY}" -Wl,--push-state,--no-as-needed "${LibTorch_CUDA_LIBRARY}" -Wl,--pop-state)
+  endif()
 endif()

@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/device/accelerators.h"
 
 namespace penstock {
 namespace {
@@ -30,8 +31,33 @@ std::optional<int> SmallNumber(absl::string_view text) {
   return number;
 }
 
-bool IsDeviceName(absl::string_view name) {
-  return absl::ConsumePrefix(&name, "cpu:") && SmallNumber(name).has_value();
+// The device that a name means, without cores; nothing for what is no name.
+std::optional<Device> NamedDevice(std::string_view name) {
+  Device device;
+  device.name = CanonicalDeviceName(name);
+  absl::string_view rest = device.name;
+  device.kind = absl::ConsumePrefix(&rest, "cuda:") ? DeviceKind::kCuda : DeviceKind::kCpu;
+  if (device.kind == DeviceKind::kCpu && !absl::ConsumePrefix(&rest, "cpu:")) return std::nullopt;
+  const std::optional<int> index = SmallNumber(rest);
+  if (!index) return std::nullopt;
+  device.index = *index;
+  return device;
+}
+
+// Whether the machine has a device; a CPU can be as many as one likes.
+absl::Status CheckPresent(const Device& device, const CudaFound& cuda, const std::string& field,
+                          const std::string& entry) {
+  if (device.kind == DeviceKind::kCpu || device.index < cuda.count) return absl::OkStatus();
+  if (cuda.count == 0) return InvalidField(field, absl::StrCat("there is no CUDA device: ", cuda.why_none), entry);
+  return InvalidField(field, absl::StrCat("there are only ", cuda.count, " CUDA devices"), entry);
+}
+
+// What stands for no entry at all.
+std::vector<std::string> DefaultEntries(int cores, const CudaFound& cuda) {
+  const bool gpus = cuda.count > 0;
+  std::vector<std::string> entries;
+  for (int i = 0; i < (gpus ? cuda.count : cores); ++i) entries.push_back(absl::StrCat(gpus ? "cuda:" : "cpu:", i));
+  return entries;
 }
 
 // "2,4-6" as 2 4 5 6.
@@ -95,12 +121,18 @@ void ShareCores(const std::vector<int>& usable, std::vector<Device>& devices) {
 
 }  // namespace
 
+std::string CanonicalDeviceName(std::string_view name) {
+  if (name == "cpu") return "cpu:0";
+  if (name == "cuda") return "cuda:0";
+  return std::string(name);
+}
+
 absl::StatusOr<std::vector<Device>> ParseDevices(const std::vector<std::string>& devices,
                                                  const std::vector<std::string>& memory,
-                                                 const std::vector<int>& usable_cores) {
+                                                 const std::vector<int>& usable_cores, const CudaFound& cuda) {
   if (usable_cores.empty()) return InvalidField("usable_cores", "must hold at least one core", "none");
-  std::vector<std::string> entries = devices;
-  for (size_t i = 0; devices.empty() && i < usable_cores.size(); ++i) entries.push_back(absl::StrCat("cpu:", i));
+  const std::vector<std::string> entries =
+      devices.empty() ? DefaultEntries(static_cast<int>(usable_cores.size()), cuda) : devices;
   if (entries.size() > kMaxDevices) {
     return InvalidField("devices", absl::StrCat("must hold at most ", kMaxDevices), absl::StrCat(entries.size()));
   }
@@ -112,13 +144,14 @@ absl::StatusOr<std::vector<Device>> ParseDevices(const std::vector<std::string>&
   for (size_t i = 0; i < entries.size(); ++i) {
     const std::string field = absl::StrCat("devices[", i, "]");
     const std::vector<std::string> halves = absl::StrSplit(entries[i], absl::MaxSplits('=', 1));
-    if (!IsDeviceName(halves[0])) return InvalidField(field, "must be cpu:K or cpu:K=CORES", entries[i]);
-    if (find(halves[0]) != parsed.end()) return InvalidField(field, "names a device twice", entries[i]);
-    Device device{.name = halves[0], .cores = {}, .memory_limit_bytes = 0};
+    std::optional<Device> device = NamedDevice(halves[0]);
+    if (!device) return InvalidField(field, "must be cpu:K, cpu:K=CORES or cuda:K", entries[i]);
+    if (find(device->name) != parsed.end()) return InvalidField(field, "names a device twice", entries[i]);
+    PENSTOCK_RETURN_IF_ERROR(CheckPresent(*device, cuda, field, entries[i]));
     if (halves.size() == 2) {
-      PENSTOCK_ASSIGN_OR_RETURN(device.cores, ParseCores(halves[1], usable_cores, field, entries[i]));
+      PENSTOCK_ASSIGN_OR_RETURN(device->cores, ParseCores(halves[1], usable_cores, field, entries[i]));
     }
-    parsed.push_back(std::move(device));
+    parsed.push_back(*std::move(device));
   }
   ShareCores(usable_cores, parsed);
 
@@ -126,17 +159,28 @@ absl::StatusOr<std::vector<Device>> ParseDevices(const std::vector<std::string>&
   for (size_t i = 0; i < memory.size(); ++i) {
     const std::string field = absl::StrCat("memory[", i, "]");
     const std::vector<std::string> halves = absl::StrSplit(memory[i], absl::MaxSplits('=', 1));
-    const auto device = find(halves[0]);
+    const auto device = find(CanonicalDeviceName(halves[0]));
     if (device == parsed.end()) return InvalidField(field, "names no device of this daemon", memory[i]);
-    if (!limited.insert(halves[0]).second) return InvalidField(field, "names a device twice", memory[i]);
+    if (!limited.insert(device->name).second) return InvalidField(field, "names a device twice", memory[i]);
     const std::optional<int64_t> bytes = halves.size() == 2 ? ParseSize(halves[1]) : std::nullopt;
     if (!bytes) {
-      return InvalidField(field, "must be cpu:K=SIZE, a positive number of bytes or of KiB, MiB, GiB or TiB",
+      return InvalidField(field, "must be DEVICE=SIZE, a positive number of bytes or of KiB, MiB, GiB or TiB",
                           memory[i]);
     }
     device->memory_limit_bytes = *bytes;
   }
+  for (Device& device : parsed) {
+    if (device.kind == DeviceKind::kCuda && device.memory_limit_bytes == 0 && cuda.free_bytes) {
+      device.memory_limit_bytes = cuda.free_bytes(device.index);
+    }
+  }
   return parsed;
+}
+
+absl::StatusOr<std::vector<Device>> ParseDevices(const std::vector<std::string>& devices,
+                                                 const std::vector<std::string>& memory,
+                                                 const std::vector<int>& usable_cores) {
+  return ParseDevices(devices, memory, usable_cores, FoundCuda());
 }
 
 void UseCores(const Device& device) {

@@ -57,6 +57,13 @@ bool SaysOutOfMemory(absl::string_view text) {
          absl::StrContains(text, "can't allocate memory");
 }
 
+// Full GPUs. The libraries above CUDA tell it by the names of their codes only.
+bool SaysOutOfDeviceMemory(absl::string_view text) {
+  return absl::StrContains(text, "CUDA out of memory") || absl::StrContains(text, "CUDA error: out of memory") ||
+         absl::StrContains(text, "CUBLAS_STATUS_ALLOC_FAILED") ||
+         absl::StrContains(text, "CUDNN_STATUS_ALLOC_FAILED") || absl::StrContains(text, "DEVICE_ALLOCATION_FAILED");
+}
+
 bool EndsWord(char c) {
   return absl::ascii_isspace(c) || absl::StrContains("\"'`()<>[]{},;", absl::string_view(&c, 1));
 }
@@ -121,8 +128,8 @@ absl::Status RunTorch(const std::function<void()>& body) {
     return error.status();
   } catch (const std::bad_alloc&) {
     return Failure(StatusCode::kResourceExhausted, "HOST_MEMORY", "out of host memory");
-  } catch (const c10::OutOfMemoryError& error) {
-    return Failure(StatusCode::kResourceExhausted, "HOST_MEMORY", error.what_without_backtrace());
+  } catch (const c10::OutOfMemoryError& error) {  // what accelerators' allocators throw
+    return Failure(StatusCode::kResourceExhausted, "DEVICE_MEMORY", error.what_without_backtrace());
   } catch (const c10::IndexError& error) {
     return Failure(StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", error.what_without_backtrace());
   } catch (const c10::TypeError& error) {
@@ -132,6 +139,9 @@ absl::Status RunTorch(const std::function<void()>& body) {
   } catch (const c10::Error& error) {
     if (SaysOutOfMemory(error.what_without_backtrace())) {
       return Failure(StatusCode::kResourceExhausted, "HOST_MEMORY", error.what_without_backtrace());
+    }
+    if (SaysOutOfDeviceMemory(error.what_without_backtrace())) {
+      return Failure(StatusCode::kResourceExhausted, "DEVICE_MEMORY", error.what_without_backtrace());
     }
     return Failure(StatusCode::kInternal, "BUG", error.what_without_backtrace());
   } catch (const std::exception& error) {

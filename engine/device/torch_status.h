@@ -16,8 +16,9 @@ namespace penstock {
 
 // Runs `body`, under which LibTorch, layers and autograd functions may throw.
 //
-// Fails:     RESOURCE_EXHAUSTED / HOST_MEMORY for std::bad_alloc and the allocator's own failure; INVALID_ARGUMENT /
-//            TENSOR_SIGNATURE for index, type and value errors that the caller's data causes; INTERNAL / BUG for the rest.
+// Fails:     RESOURCE_EXHAUSTED / HOST_MEMORY for std::bad_alloc and the allocator's own failure, RESOURCE_EXHAUSTED /
+//            DEVICE_MEMORY for a full GPU; INVALID_ARGUMENT / TENSOR_SIGNATURE for index, type and value errors that the
+//            caller's data causes; INTERNAL / BUG for the rest, a GPU that fails included.
 //            The message holds the first line of LibTorch's text, without paths, pointers and stacks, at most 300 bytes;
 //            the whole text goes to the log. A BUG carries an `incident` that the log repeats.
 absl::Status RunTorch(const std::function<void()>& body);

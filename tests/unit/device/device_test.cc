@@ -77,6 +77,68 @@ TEST(ParseDevices, RefusesBadMemoryNamingTheEntry) {
   }
 }
 
+// Two GPUs, of which the second has more memory.
+CudaFound TwoGpus() {
+  return {.count = 2, .free_bytes = [](int index) { return int64_t{1000} * (index + 1); }, .why_none = ""};
+}
+
+TEST(ParseDevices, WRK_1_CpuIsCpu0AndCudaIsCuda0) {
+  EXPECT_EQ(CanonicalDeviceName("cpu"), "cpu:0");
+  EXPECT_EQ(CanonicalDeviceName("cuda"), "cuda:0");
+  EXPECT_EQ(CanonicalDeviceName("cuda:1"), "cuda:1");
+  EXPECT_EQ(CanonicalDeviceName("gpu"), "gpu");
+  const auto devices = ParseDevices({"cpu", "cuda", "cuda:1", "cpu:1"}, {}, {0, 1, 2, 3}, TwoGpus());
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 4u);
+  EXPECT_EQ((*devices)[0].name, "cpu:0");
+  EXPECT_EQ((*devices)[0].kind, DeviceKind::kCpu);
+  EXPECT_EQ((*devices)[1].name, "cuda:0");
+  EXPECT_EQ((*devices)[1].kind, DeviceKind::kCuda);
+  EXPECT_EQ((*devices)[2].name, "cuda:1");
+  EXPECT_EQ((*devices)[2].index, 1);
+  EXPECT_EQ((*devices)[3].index, 1);
+  EXPECT_THAT((*devices)[2].cores, ElementsAre(2));  // of the thread that drives it
+}
+
+TEST(ParseDevices, S8_worker_worker_per_device_TwoNamesOfOneDeviceAreOneDevice) {
+  for (const char* again : {"cpu", "cpu:0"}) {
+    EXPECT_EQ(ValuesOf(ParseDevices({"cpu", again}, {}, {0}).status())["field"], "devices[1]") << again;
+  }
+  for (const char* again : {"cuda", "cuda:0"}) {
+    const auto devices = ParseDevices({"cuda", again}, {}, {0}, TwoGpus());
+    EXPECT_EQ(ValuesOf(devices.status())["field"], "devices[1]") << again;
+  }
+}
+
+TEST(ParseDevices, TakesEveryCudaDeviceWithoutEntriesAndLimitsItToWhatIsFree) {
+  const auto devices = ParseDevices({}, {}, {0, 1, 2, 3}, TwoGpus());
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 2u);
+  EXPECT_EQ((*devices)[0].name, "cuda:0");
+  EXPECT_EQ((*devices)[0].memory_limit_bytes, 1000);
+  EXPECT_EQ((*devices)[1].name, "cuda:1");
+  EXPECT_EQ((*devices)[1].memory_limit_bytes, 2000);
+}
+
+TEST(ParseDevices, LetsTheUserLimitACudaDevice) {
+  const auto devices = ParseDevices({"cuda:0", "cuda:1"}, {"cuda=77"}, {0}, TwoGpus());
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_EQ((*devices)[0].memory_limit_bytes, 77);
+  EXPECT_EQ((*devices)[1].memory_limit_bytes, 2000);
+}
+
+TEST(ParseDevices, RefusesCudaDevicesThatAreNotThereAndSaysWhy) {
+  const auto beyond = ParseDevices({"cuda:1", "cuda:2"}, {}, {0}, TwoGpus());
+  EXPECT_EQ(beyond.status().message(), "devices[1]: there are only 2 CUDA devices, got cuda:2");
+  const CudaFound none{.count = 0, .free_bytes = {}, .why_none = "the GPUs are away"};
+  const auto absent = ParseDevices({"cuda"}, {}, {0}, none);
+  EXPECT_EQ(absent.status().message(), "devices[0]: there is no CUDA device: the GPUs are away, got cuda");
+  EXPECT_EQ(ReasonOf(absent.status()), "FIELD_INVALID");
+  for (const char* entry : {"cuda:", "cuda:01", "cuda:-1", "cudas", "cuda0", "cuda:0=9"}) {
+    EXPECT_EQ(ReasonOf(ParseDevices({entry}, {}, {0}, TwoGpus()).status()), "FIELD_INVALID") << entry;
+  }
+}
+
 TEST(UseCores, SetsTheThreadsOfTheCallingThreadOnly) {
   const int before = at::get_num_threads();
   int one = 0, three = 0;

@@ -35,6 +35,24 @@ TEST(RunTorch, TellsOutOfMemory) {
   EXPECT_EQ(ReasonOf(allocator), "HOST_MEMORY") << allocator;
 }
 
+TEST(RunTorch, TellsAFullGpuFromAFullHost) {
+  const c10::SourceLocation here{__func__, __FILE__, __LINE__};
+  const auto reason = [](const std::function<void()>& body) { return ReasonOf(RunTorch(body)); };
+  EXPECT_EQ(reason([&] { throw c10::OutOfMemoryError(here, "CUDA out of memory. Tried to allocate 20.00 GiB."); }),
+            "DEVICE_MEMORY");
+  EXPECT_EQ(reason([&] { throw c10::AcceleratorError(here, 2, "CUDA error: out of memory"); }), "DEVICE_MEMORY");
+  EXPECT_EQ(reason([] { TORCH_CHECK(false, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"); }),
+            "DEVICE_MEMORY");
+  EXPECT_EQ(RunTorch([&] { throw c10::OutOfMemoryError(here, "CUDA out of memory."); }).code(),
+            absl::StatusCode::kResourceExhausted);
+  // A GPU that fails is nobody's fault: the log has the rest.
+  const absl::Status broken =
+      RunTorch([&] { throw c10::AcceleratorError(here, 700, "CUDA error: an illegal memory access was encountered"); });
+  EXPECT_EQ(broken.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ReasonOf(broken), "BUG");
+  EXPECT_FALSE(ValuesOf(broken)["incident"].empty());
+}
+
 TEST(RunTorch, TellsTheCallersIndexFromABug) {
   const absl::Status index = RunTorch([] { at::embedding(at::ones({4, 2}), at::ones({1}, at::kLong).mul(9)); });
   EXPECT_EQ(index.code(), absl::StatusCode::kInvalidArgument);

@@ -1,0 +1,92 @@
+#pragma once
+
+// The order of work on a device: streams, events, copies. One interface; a CPU does everything at once and in order, so
+// that its implementation has nothing to do (cpu_streams.cc). CUDA's stands in a module of its own (engine/device/cuda).
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace penstock {
+
+struct Device;
+
+// A device's streams. kCompute is the device's default stream, so that any thread's work on the device is in order with
+// the stages'; copies have one stream per direction, so that they overlap with it.
+enum class StreamKind { kCompute, kCopyIn, kCopyOut };
+
+// A place in a stream's order of work.
+//
+// Threads:   any method from any thread.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  // Whether everything before it is done.
+  virtual bool Ready() const = 0;
+  // Blocks the calling thread until it is.
+  virtual void Synchronize() const = 0;
+};
+
+// Null where there is nothing to wait for: a CPU has done its work before it can record it.
+using EventPtr = std::shared_ptr<const DeviceEvent>;
+
+// Units: bytes. -1: not counted (CPUs have no allocator of ours).
+struct DeviceMemory {
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;             // for everybody on the device
+  int64_t allocated_bytes = -1;       // by tensors of this process
+  int64_t peak_allocated_bytes = -1;  // since ResetPeak()
+};
+
+// Puts work in order on one device.
+//
+// Model:     a compute stream and a copy stream per direction, made once. Work on one stream runs in order; streams wait
+//            for each other by events.
+// Threads:   any method from any thread. RunOn() concerns the calling thread only.
+// Lifecycle: lives as long as the process.
+// Fails:     throws LibTorch's errors: call it under RunTorch.
+// Example:   the stream `kCopyOut` of `a` waits for what `a` computes:
+//            a.Wait(StreamKind::kCopyOut, a.Record(StreamKind::kCompute));
+class DeviceStreams {
+ public:
+  virtual ~DeviceStreams() = default;
+
+  virtual c10::Device device() const = 0;
+
+  // Runs `body` with this device current and what it launches on `stream`. Backward passes inside stay on this thread.
+  virtual void RunOn(StreamKind stream, const std::function<void()>& body) = 0;
+
+  // Marks the present end of a stream.
+  virtual EventPtr Record(StreamKind stream) = 0;
+  // What is put on `stream` from now on begins after `event`, whichever device recorded it. A CPU waits itself.
+  virtual void Wait(StreamKind stream, const EventPtr& event) = 0;
+
+  // Keeps the whole storage of a tensor of this device from reuse until what `stream` has been given by the time of its
+  // release is done. Needed where a tensor is used on another stream than it was allocated on.
+  virtual void RecordStream(const at::Tensor& tensor, StreamKind stream) = 0;
+
+  // Blocks the calling thread until every stream is done.
+  virtual void Synchronize() = 0;
+
+  // An uninitialized tensor on the host, with the type, sizes and strides of `like`, that this device copies to and from
+  // without waiting (pinned memory, for CUDA).
+  virtual at::Tensor NewHostTensor(const at::Tensor& like) = 0;
+
+  virtual DeviceMemory Memory() = 0;
+  virtual void ResetPeak() = 0;
+};
+
+// The streams of a device. All CPUs share one object. A device of kind kCuda must be one that OpenAccelerators() found.
+DeviceStreams& StreamsOf(const Device& device);
+DeviceStreams& CpuStreams();
+// How LibTorch names the device; it has one CPU only.
+c10::Device TorchDevice(const Device& device);
+
+// `source` goes on after what `target` has been given so far: between accelerators by an event, on a CPU by blocking; a
+// CPU as the target has nothing outstanding.
+void WaitStream(DeviceStreams& source, StreamKind source_stream, DeviceStreams& target, StreamKind target_stream);
+
+}  // namespace penstock

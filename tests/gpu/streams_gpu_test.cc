@@ -1,0 +1,145 @@
+// Streams, events and memory of a GPU.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include "engine/base/thread.h"
+#include "tests/gpu/gpu_fixture.h"
+
+namespace penstock {
+namespace {
+
+using testing::GpuTest;
+constexpr StreamKind kCompute = StreamKind::kCompute;
+constexpr StreamKind kCopyIn = StreamKind::kCopyIn;
+constexpr StreamKind kCopyOut = StreamKind::kCopyOut;
+
+at::TensorOptions OnGpu() { return at::TensorOptions().device(at::kCUDA); }
+
+class StreamsGpuTest : public GpuTest {};
+
+TEST_F(StreamsGpuTest, STR_1_STR_4_EveryGpuHasItsOwnObjectMadeOnce) {
+  EXPECT_EQ(&Gpu(), &Gpu());
+  EXPECT_NE(&Gpu(), &CpuStreams());
+  EXPECT_EQ(Gpu().device(), c10::Device(c10::kCUDA, 0));
+}
+
+TEST_F(StreamsGpuTest, WRK_1_WithoutNamesEveryGpuIsADevice) {
+  const auto devices = ParseDevices({}, {}, {0});
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(static_cast<int>(devices->size()), FoundCuda().count);
+  for (const Device& device : *devices) {
+    EXPECT_EQ(device.kind, DeviceKind::kCuda);
+    EXPECT_GT(device.memory_limit_bytes, 0);
+    EXPECT_LE(device.memory_limit_bytes, StreamsOf(device).Memory().total_bytes);
+  }
+}
+
+TEST_F(StreamsGpuTest, STR_2_S8_stream_wait_stream) {
+  at::Tensor x;
+  Gpu().RunOn(kCopyOut, [&] { x = at::empty({100, 100}, OnGpu()); });
+  Delay(Gpu(), kCopyOut);
+  Gpu().RunOn(kCopyOut, [&] { x.fill_(1); });
+  ASSERT_FALSE(Gpu().Record(kCopyOut)->Ready()) << "the delay is too short for this GPU";
+  WaitStream(Gpu(), kCompute, Gpu(), kCopyOut);
+  Gpu().RunOn(kCompute, [&] { EXPECT_EQ(x.sum().item<float>(), 10000); });
+}
+
+TEST_F(StreamsGpuTest, STR_2_ACpuWaitsOnTheHostAndNobodyForACpu) {
+  Delay(Gpu(), kCompute);
+  const EventPtr end = Gpu().Record(kCompute);
+  WaitStream(Gpu(), kCompute, CpuStreams(), kCompute);
+  EXPECT_FALSE(end->Ready());
+  WaitStream(CpuStreams(), kCompute, Gpu(), kCompute);
+  EXPECT_TRUE(end->Ready());
+}
+
+TEST_F(StreamsGpuTest, STR_2_OneGpuWaitsForAnother) {
+  Need(2);
+  if (IsSkipped()) return;
+  Delay(Gpu(0), kCompute);
+  const EventPtr first = Gpu(0).Record(kCompute);
+  WaitStream(Gpu(1), kCompute, Gpu(0), kCompute);
+  Gpu(1).Synchronize();
+  EXPECT_TRUE(first->Ready());
+}
+
+// Without it the allocator would give the block to the next tensor while the other stream still uses it.
+TEST_F(StreamsGpuTest, STR_3_S8_stream_record_stream) {
+  at::Tensor x;
+  Gpu().RunOn(kCopyIn, [&] { x = at::rand({1}, OnGpu()); });
+  Gpu().Synchronize();
+  const void* address = x.data_ptr();
+  Delay(Gpu(), kCompute);
+  Gpu().RecordStream(x, kCompute);
+  x.reset();
+  ASSERT_FALSE(Gpu().Record(kCompute)->Ready()) << "the delay is too short for this GPU";
+  Gpu().RunOn(kCopyIn, [&] { EXPECT_NE(at::rand({1}, OnGpu()).data_ptr(), address); });
+}
+
+TEST_F(StreamsGpuTest, WithoutRecordStreamTheBlockIsReusedAtOnce) {  // so the test above can fail
+  at::Tensor x;
+  Gpu().RunOn(kCopyIn, [&] { x = at::rand({1}, OnGpu()); });
+  Gpu().Synchronize();
+  const void* address = x.data_ptr();
+  Delay(Gpu(), kCompute);
+  x.reset();
+  Gpu().RunOn(kCopyIn, [&] { EXPECT_EQ(at::rand({1}, OnGpu()).data_ptr(), address); });
+}
+
+TEST_F(StreamsGpuTest, STR_3_S8_stream_shifted_view) {
+  at::Tensor x;
+  Gpu().RunOn(kCopyIn, [&] { x = at::rand({2}, OnGpu()); });
+  Gpu().Synchronize();
+  const void* address = x.data_ptr();
+  at::Tensor shifted = x.slice(0, 1);
+  ASSERT_GT(shifted.data_ptr(), address);
+  Delay(Gpu(), kCompute);
+  Gpu().RecordStream(shifted, kCompute);
+  x.reset();
+  shifted.reset();
+  ASSERT_FALSE(Gpu().Record(kCompute)->Ready()) << "the delay is too short for this GPU";
+  Gpu().RunOn(kCopyIn, [&] { EXPECT_NE(at::rand({2}, OnGpu()).data_ptr(), address); });
+}
+
+TEST_F(StreamsGpuTest, ComputesInOrderWithWhatOtherThreadsLaunch) {
+  at::Tensor x;
+  Thread("other", [&] {
+    Delay(Gpu(), kCompute);
+    x = at::ones({100}, OnGpu());  // no RunOn: a thread's own stream is the compute stream
+  }).Join();
+  Gpu().RunOn(kCompute, [&] { EXPECT_EQ(x.sum().item<float>(), 100); });
+}
+
+TEST_F(StreamsGpuTest, BackwardStaysOnTheCallingThread) {
+  pthread_t ran = 0;
+  Gpu().RunOn(kCompute, [&] {
+    const at::Tensor x = at::ones({3}, OnGpu().requires_grad(true));
+    const at::Tensor y = x * 2;
+    y.register_hook([&](const at::Tensor& gradient) {
+      ran = pthread_self();
+      return gradient;
+    });
+    y.sum().backward();
+    EXPECT_EQ(x.grad().sum().item<float>(), 6);
+  });
+  EXPECT_TRUE(pthread_equal(ran, pthread_self()));
+}
+
+TEST_F(StreamsGpuTest, CountsMemory) {
+  const int64_t bytes = 64 << 20;
+  const DeviceMemory before = Gpu().Memory();
+  EXPECT_GT(before.total_bytes, 0);
+  EXPECT_LE(before.free_bytes, before.total_bytes);
+  Gpu().ResetPeak();
+  { const at::Tensor x = at::empty({bytes}, OnGpu().dtype(at::kByte)); }
+  const DeviceMemory after = Gpu().Memory();
+  EXPECT_EQ(after.allocated_bytes, before.allocated_bytes);
+  EXPECT_GE(after.peak_allocated_bytes, before.allocated_bytes + bytes);
+  Gpu().ResetPeak();
+  EXPECT_EQ(Gpu().Memory().peak_allocated_bytes, before.allocated_bytes);
+}
+
+}  // namespace
+}  // namespace penstock
