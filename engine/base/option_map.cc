@@ -83,6 +83,17 @@ bool OptionReader::Bool(const std::string& name, bool fallback) {
   return *flag;
 }
 
+std::string OptionReader::Text(const std::string& name, const std::string& fallback) {
+  const OptionValue* value = Find(name);
+  if (value == nullptr) return fallback;
+  const std::string* text = std::get_if<std::string>(value);
+  if (text == nullptr) {
+    Fault(name, "must be a text");
+    return fallback;
+  }
+  return *text;
+}
+
 absl::Status OptionReader::Finish() {
   if (!first_.ok()) return first_;
   for (const auto& [name, value] : options_) {

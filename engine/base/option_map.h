@@ -37,6 +37,7 @@ class OptionReader {
   // A finite number within [least, most]; whole numbers are accepted.
   double Double(const std::string& name, double fallback, double least, double most);
   bool Bool(const std::string& name, bool fallback);
+  std::string Text(const std::string& name, const std::string& fallback);
   bool Has(const std::string& name) const { return options_.count(name) != 0; }
 
   // The first fault, or an unknown name, or OK.

@@ -1,11 +1,20 @@
 #include "engine/model/layer.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
+#include "engine/model/batch_norm.h"
+#include "engine/model/layers/initial_values.h"
+#include "engine/tensor/codec.h"
 
 namespace penstock {
+
+Layer::Layer() = default;
+Layer::~Layer() = default;
 
 at::Tensor Layer::AddParameter(std::string name, at::Tensor initial) {
   PENSTOCK_CHECK(initial.defined() && !name.empty());
@@ -22,12 +31,61 @@ at::Tensor Layer::AddBuffer(std::string name, at::Tensor initial) {
   return initial;
 }
 
-SkipName Layer::Isolated(const std::string& name) const {
-  SkipName skip{.skip_namespace = "", .name = name};
-  for (const auto& [of, skip_namespace] : namespaces_) {
-    if (of == name) skip.skip_namespace = skip_namespace;
+void Layer::AdoptTensors(const std::string& name, const Layer& inner) {
+  for (const NamedTensor& one : inner.parameters())
+    parameters_.push_back({absl::StrCat(name, ".", one.name), one.tensor});
+  for (const NamedTensor& one : inner.buffers()) buffers_.push_back({absl::StrCat(name, ".", one.name), one.tensor});
+}
+
+BatchNorm* Layer::AddBatchNorm(const std::string& name, const LayerRequest& request, int64_t features) {
+  return AddBatchNorm(name, request, BatchNormOptions{.features = features});
+}
+
+BatchNorm* Layer::AddBatchNorm(const std::string& name, const LayerRequest& request, const BatchNormOptions& options) {
+  const std::string prefix = name.empty() ? "" : name + ".";
+  const std::vector<int64_t> shape = {options.features};
+  BatchNorm::Tensors tensors;
+  if (options.affine) {
+    tensors.weight = AddParameter(prefix + "weight", InitialConstant(request, shape, 1));
+    tensors.bias = AddParameter(prefix + "bias", InitialConstant(request, shape, 0));
   }
-  return skip;
+  if (options.track) {
+    tensors.running_mean = AddBuffer(prefix + "running_mean", InitialConstant(request, shape, 0));
+    tensors.running_var = AddBuffer(prefix + "running_var", InitialConstant(request, shape, 1));
+    const at::Device device = tensors.running_mean.device();
+    tensors.num_batches_tracked =
+        AddBuffer(prefix + "num_batches_tracked", at::zeros({}, at::TensorOptions(at::kLong).device(device)));
+  }
+  batch_norms_.push_back(
+      std::make_unique<BatchNorm>(options, options.deferred.value_or(request.deferred_batch_norm), std::move(tensors)));
+  return batch_norms_.back().get();
+}
+
+void Layer::Cast(at::ScalarType type) {
+  // The tensors' content is replaced, not the tensors: whoever holds one, holds the new content.
+  for (NamedTensor& parameter : parameters_) parameter.tensor.set_data(parameter.tensor.detach().to(type));
+  for (NamedTensor& buffer : buffers_) {
+    if (buffer.tensor.is_floating_point()) buffer.tensor.set_data(buffer.tensor.to(type));
+  }
+  float_type_ = *ToDataType(type);
+}
+
+void Layer::CommitStatistics() {
+  for (const auto& batch_norm : batch_norms_) batch_norm->Commit();
+}
+
+void Layer::DiscardStatistics(MicrobatchIndex first) {
+  for (const auto& batch_norm : batch_norms_) batch_norm->Discard(first);
+}
+
+void Layer::DeclareStash(const std::string& name, SkipName outside) {
+  stashes_.push_back(name);
+  outside_[name] = std::move(outside);
+}
+
+void Layer::DeclarePop(const std::string& name, SkipName outside) {
+  pops_.push_back(name);
+  outside_[name] = std::move(outside);
 }
 
 SkipDeclaration Layer::skips() const {
@@ -38,12 +96,12 @@ SkipDeclaration Layer::skips() const {
 }
 
 void Layer::Isolate(const SkipIsolation& isolation) {
-  std::vector<std::string> names = isolation.only;
-  if (names.empty()) {
-    names = stashes_;
-    names.insert(names.end(), pops_.begin(), pops_.end());
+  const std::vector<std::string>& only = isolation.only;
+  for (auto& [name, outside] : outside_) {
+    if (only.empty() || std::count(only.begin(), only.end(), outside.name) != 0) {
+      outside.skip_namespace = isolation.skip_namespace;
+    }
   }
-  for (std::string& name : names) namespaces_.emplace_back(std::move(name), isolation.skip_namespace);
 }
 
 }  // namespace penstock

@@ -2,9 +2,11 @@
 
 // A layer: the unit that is never cut. It holds parameters and turns values into values.
 
+#include <c10/core/ScalarType.h>
+
+#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,6 +39,10 @@ struct LayerContext {
   LayerSkips* skips = nullptr;      // set by RunLayer for layers that declare skips
 };
 
+class BatchNorm;
+struct BatchNormOptions;
+struct LayerRequest;
+
 // One layer of a model.
 //
 // Model:     parameters are leaves that require grad, in a fixed order, named within the layer (weight, attention.bias).
@@ -46,7 +52,10 @@ struct LayerContext {
 // Fails:     Forward may throw; it runs under RunTorch.
 class Layer {
  public:
-  virtual ~Layer() = default;
+  Layer();
+  virtual ~Layer();
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
 
   // Inputs and outputs: one value by itself, or a tuple whose items are the arguments; tensors have the batch dimension
   // first. Must not change its inputs in place. Call it through RunLayer (run_layer.h).
@@ -56,21 +65,27 @@ class Layer {
   const NamedTensors& parameters() const { return parameters_; }
   const NamedTensors& buffers() const { return buffers_; }
 
-  // What training forwards have noted since the last commit becomes part of the buffers, in micro-batch order.
-  virtual void CommitStatistics() {}
+  // Turns parameters and floating buffers into elements of this floating type; signatures follow. May throw (RunTorch).
+  virtual void Cast(at::ScalarType type);
+
+  // What training forwards have noted since the last commit becomes part of the buffers, in micro-batch order. By default
+  // both work on the layer's batch norms.
+  virtual void CommitStatistics();
   // Forgets what micro-batches from `first` on have noted: their mini-batch failed.
-  virtual void DiscardStatistics(MicrobatchIndex /*first*/) {}
+  virtual void DiscardStatistics(MicrobatchIndex first);
 
   // The names that it stashes and pops, in the order of declaration, isolated as the specification says.
   SkipDeclaration skips() const;
   // Puts the layer's skip names (or only some of them) into a namespace; a later call wins.
   void Isolate(const SkipIsolation& isolation);
 
-  // What the layer takes if it is the first of a model; empty if it takes whatever comes.
+  // What the layer takes if it is the first of a model; empty if it takes whatever comes and passes the form on, `any` if it
+  // takes whatever comes and does something of its own with it.
   virtual std::vector<TensorSignature> InputSignature() const = 0;
   // What to put for open dimensions other than the batch when the layer is measured: the longest sequence, say.
   virtual int64_t LargestOpenDimension() const { return 1; }
-  // What the layer gives if it is the last of a model; empty if it gives what it takes. SignatureOf follows all layers.
+  // What the layer gives if it is the last of a model; empty if it gives what it takes, `any` if only a run can tell.
+  // SignatureOf follows all layers.
   virtual std::vector<TensorSignature> OutputSignature() const = 0;
   // Whether it works on the last dimension only, so that inputs of more dimensions than its signature's pass and keep the
   // leading ones.
@@ -80,18 +95,33 @@ class Layer {
   // Registers a parameter and answers it, requiring grad.
   at::Tensor AddParameter(std::string name, at::Tensor initial);
   at::Tensor AddBuffer(std::string name, at::Tensor initial);
-  void DeclareStash(std::string name) { stashes_.push_back(std::move(name)); }
-  void DeclarePop(std::string name) { pops_.push_back(std::move(name)); }
+  // Registers the tensors of a layer inside this one as NAME.PARAMETER; they stay one and the same.
+  void AdoptTensors(const std::string& name, const Layer& inner);
+  // A batch norm that this layer owns; its tensors are called NAME.weight and so on, or weight if the name is empty.
+  BatchNorm* AddBatchNorm(const std::string& name, const LayerRequest& request, const BatchNormOptions& options);
+  BatchNorm* AddBatchNorm(const std::string& name, const LayerRequest& request, int64_t features);
+
+  // Declares a name that Forward stashes or pops.
+  void DeclareStash(const std::string& name) { DeclareStash(name, {.skip_namespace = "", .name = name}); }
+  void DeclarePop(const std::string& name) { DeclarePop(name, {.skip_namespace = "", .name = name}); }
+  // The same if the model knows it under another name: of a layer inside this one, say.
+  void DeclareStash(const std::string& name, SkipName outside);
+  void DeclarePop(const std::string& name, SkipName outside);
+
+  // The element type of the signatures' floating tensors.
+  DataType float_type() const { return float_type_; }
 
  private:
   friend class RunningLayer;  // of run_layer.cc: maps names to namespaces
-  SkipName Isolated(const std::string& name) const;
+  SkipName Isolated(const std::string& name) const { return outside_.at(name); }
 
   NamedTensors parameters_;
   NamedTensors buffers_;
+  std::vector<std::unique_ptr<BatchNorm>> batch_norms_;
   std::vector<std::string> stashes_;
   std::vector<std::string> pops_;
-  std::vector<std::pair<std::string, std::string>> namespaces_;  // name to namespace
+  std::map<std::string, SkipName> outside_;  // of every declared name
+  DataType float_type_ = DataType::kFp32;
 };
 
 // What a factory is given. Errors name `path[option]`.
@@ -102,6 +132,7 @@ struct LayerRequest {
   bool shapes_only = false;                        // parameters get types and shapes, but no memory
   bool deferred_batch_norm = false;                // running statistics follow mini-batches instead of micro-batches
   const std::vector<LayerSpec>* layers = nullptr;  // of the specification: what `sequential` runs
+  bool tuple_as_one_argument = false;              // for the layers of `sequential`
 };
 
 using LayerFactory = absl::StatusOr<std::unique_ptr<Layer>> (*)(const LayerRequest&);

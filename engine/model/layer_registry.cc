@@ -9,11 +9,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
 #include "engine/model/layers/built_in_layers.h"
+#include "engine/model/precision.h"
 #include "engine/model/reference/reference_models.h"
 
 namespace penstock {
@@ -21,6 +23,10 @@ namespace {
 
 // A state tensor is called optimizer/LAYER.PARAMETER/SLOT, and the wire bounds such names.
 constexpr size_t kMaxLayerNameBytes = 64;
+constexpr size_t kMaxTensorNameBytes = 96;
+constexpr int kMaxDepth = 8;
+constexpr char kSequential[] = "sequential";
+constexpr char kLayersField[] = "spec.model.layers";
 
 // The known kinds: the built-in ones and those that a program registered. Threads: any.
 class KindTable {
@@ -51,18 +57,29 @@ class KindTable {
  private:
   mutable absl::Mutex mu_;
   std::map<std::string, LayerFactory> factories_ ABSL_GUARDED_BY(mu_) = {
-      {"dropout", MakeDropout},    {"gelu", MakeGelu},
-      {"gpt_block", MakeGptBlock}, {"gpt_embedding", MakeGptEmbedding},
-      {"gpt_head", MakeGptHead},   {"layer_norm", MakeLayerNorm},
-      {"linear", MakeLinear},      {"mlp_block", MakeMlpBlock},
+      {"batch_norm", MakeBatchNorm},
+      {"dropout", MakeDropout},
+      {"gelu", MakeGelu},
+      {"gpt_block", MakeGptBlock},
+      {"gpt_embedding", MakeGptEmbedding},
+      {"gpt_head", MakeGptHead},
+      {"identity", MakeIdentity},
+      {"layer_norm", MakeLayerNorm},
+      {"linear", MakeLinear},
+      {"mlp_block", MakeMlpBlock},
+      {"pop_add", MakePopAdd},
+      {"pop_cat", MakePopCat},
       {"relu", MakeRelu},
+      {"sequential", MakeSequential},
+      {"stash", MakeStash},
   };
 };
 
 using ReferenceExpander = absl::StatusOr<std::vector<LayerSpec>> (*)(const OptionMap&, const std::string& path);
 
 const std::map<std::string, ReferenceExpander>& ReferenceTable() {
-  static const auto* const table = new std::map<std::string, ReferenceExpander>{{"gpt", ExpandGpt}, {"mlp", ExpandMlp}};
+  static const auto* const table = new std::map<std::string, ReferenceExpander>{
+      {"gpt", ExpandGpt}, {"identity", ExpandIdentity}, {"mlp", ExpandMlp}};
   return *table;
 }
 
@@ -79,48 +96,92 @@ bool IsLayerName(const std::string& name) {
          std::all_of(name.begin(), name.end(), fits);
 }
 
-// Fills in missing names and checks all of them.
-absl::StatusOr<std::vector<LayerSpec>> NamedList(std::vector<LayerSpec> layers) {
+// Fills in missing names and checks all of them, also those of layers inside layers. `field` holds the list.
+absl::StatusOr<std::vector<LayerSpec>> NamedList(std::vector<LayerSpec> layers, const std::string& field, int depth) {
   if (layers.size() > kMaxLayers) {
-    return SpecError("spec.model.layers", absl::StrCat("must hold at most ", kMaxLayers), absl::StrCat(layers.size()));
+    return SpecError(field, absl::StrCat("must hold at most ", kMaxLayers), absl::StrCat(layers.size()));
+  }
+  if (depth > kMaxDepth) {
+    return SpecError(field, absl::StrCat("layers must stand in one another at most ", kMaxDepth, " deep"),
+                     absl::StrCat(depth));
   }
   std::set<std::string> names;
   for (size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i].name.empty()) layers[i].name = absl::StrCat("layer", i);
-    const std::string field = absl::StrCat("spec.model.layers[", i, "].name");
-    if (!IsLayerName(layers[i].name)) {
-      return SpecError(field, absl::StrCat("must be 1 to ", kMaxLayerNameBytes, " letters, digits, _ or -"),
-                       Shortened(layers[i].name));
+    LayerSpec& layer = layers[i];
+    if (layer.name.empty()) layer.name = absl::StrCat("layer", i);
+    const std::string path = absl::StrCat(field, "[", i, "]");
+    if (!IsLayerName(layer.name)) {
+      return SpecError(path + ".name", absl::StrCat("must be 1 to ", kMaxLayerNameBytes, " letters, digits, _ or -"),
+                       Shortened(layer.name));
     }
-    if (!names.insert(layers[i].name).second)
-      return SpecError(field, "module with duplicate children is not supported: it stands twice", layers[i].name);
+    if (!names.insert(layer.name).second) {
+      return SpecError(path + ".name", "module with duplicate children is not supported: it stands twice", layer.name);
+    }
+    if (depth > 0 && !layer.device.empty()) {
+      return SpecError(path + ".device", "belongs to the layers of the model, not to those inside one",
+                       Shortened(layer.device));
+    }
+    if (!layer.layers.empty() && layer.kind != kSequential) {
+      return SpecError(path + ".layers", absl::StrCat("belong to kind ", kSequential, " only"), Shortened(layer.kind));
+    }
+    PENSTOCK_ASSIGN_OR_RETURN(layer.layers, NamedList(std::move(layer.layers), path + ".layers", depth + 1));
   }
   return layers;
 }
 
+// One layer. What differs from layer to layer of the request is set here: options, path, layers.
+absl::StatusOr<NamedLayer> BuildLayer(const LayerSpec& spec, const std::string& path, const LayerRequest& shared) {
+  const LayerFactory factory = KindTable::Get().Find(spec.kind);
+  if (factory == nullptr) {
+    return SpecError(path + ".kind", absl::StrCat("is not known; known are ", absl::StrJoin(LayerKinds(), ", ")),
+                     Shortened(spec.kind));
+  }
+  absl::StatusOr<std::unique_ptr<Layer>> layer;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+    layer = factory({.options = spec.options,
+                     .path = path + ".options",
+                     .generator = shared.generator,
+                     .shapes_only = shared.shapes_only,
+                     .deferred_batch_norm = shared.deferred_batch_norm,
+                     .layers = &spec.layers,
+                     .tuple_as_one_argument = shared.tuple_as_one_argument});
+  }));
+  if (!layer.ok()) return std::move(layer).status();
+  for (const SkipIsolation& isolation : spec.isolate) (*layer)->Isolate(isolation);
+  return NamedLayer{spec.name, *std::move(layer), shared.tuple_as_one_argument};
+}
+
+// Names of layers inside layers add up: LAYER.INNER.PARAMETER.
+absl::Status CheckTensorNames(const NamedLayer& layer, const std::string& path) {
+  for (const NamedTensors* tensors : {&layer.layer->parameters(), &layer.layer->buffers()}) {
+    for (const NamedTensor& tensor : *tensors) {
+      if (layer.name.size() + tensor.name.size() > kMaxTensorNameBytes) {
+        return SpecError(path + ".layers",
+                         absl::StrCat("names down to a parameter must have at most ", kMaxTensorNameBytes, " bytes"),
+                         Shortened(tensor.name));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<NamedLayer>> Build(const std::vector<LayerSpec>& specs, uint64_t seed, bool shapes_only,
                                               const BuildOptions& options) {
+  PENSTOCK_ASSIGN_OR_RETURN(const at::ScalarType type, DtypeOf(options.dtype));
+  const OptionMap none;
   std::vector<NamedLayer> layers;
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::string path = absl::StrCat("spec.model.layers[", i, "]");
-    const LayerFactory factory = KindTable::Get().Find(specs[i].kind);
-    if (factory == nullptr) {
-      return SpecError(absl::StrCat(path, ".kind"),
-                       absl::StrCat("is not known; known are ", absl::StrJoin(LayerKinds(), ", ")),
-                       Shortened(specs[i].kind));
-    }
-    absl::StatusOr<std::unique_ptr<Layer>> layer;
-    PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-      layer = factory({.options = specs[i].options,
-                       .path = absl::StrCat(path, ".options"),
-                       .generator = InitialGenerator(seed, LayerIndex(static_cast<int32_t>(i))),
-                       .shapes_only = shapes_only,
-                       .deferred_batch_norm = options.deferred_batch_norm,
-                       .layers = &specs[i].layers});
-    }));
-    if (!layer.ok()) return std::move(layer).status();
-    for (const SkipIsolation& isolation : specs[i].isolate) (*layer)->Isolate(isolation);
-    layers.push_back({specs[i].name, *std::move(layer), options.tuple_as_one_argument});
+    const LayerRequest shared = {.options = none,
+                                 .path = path,
+                                 .generator = InitialGenerator(seed, LayerIndex(static_cast<int32_t>(i))),
+                                 .shapes_only = shapes_only,
+                                 .deferred_batch_norm = options.deferred_batch_norm,
+                                 .tuple_as_one_argument = options.tuple_as_one_argument};
+    PENSTOCK_ASSIGN_OR_RETURN(NamedLayer layer, BuildLayer(specs[i], path, shared));
+    PENSTOCK_RETURN_IF_ERROR(CheckTensorNames(layer, path));
+    if (type != at::kFloat) PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { layer.layer->Cast(type); }));
+    layers.push_back(std::move(layer));
   }
   return layers;
 }
@@ -134,6 +195,8 @@ BuildOptions BuildOptionsOf(const ModelSpec& spec) {
 }
 
 absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec) {
+  PENSTOCK_RETURN_IF_ERROR(DtypeOf(spec.dtype).status());
+  PENSTOCK_RETURN_IF_ERROR(AutocastOf(spec.autocast).status());
   if (spec.name.empty() == spec.layers.empty()) {
     return SpecError("spec.model", "must have either a name or layers", spec.name.empty() ? "none" : "both");
   }
@@ -141,7 +204,7 @@ absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec) {
     if (!spec.options.empty()) {
       return SpecError("spec.model.options", "belong to a reference model, not to layers", spec.options.begin()->first);
     }
-    return NamedList(spec.layers);
+    return NamedList(spec.layers, kLayersField, 0);
   }
   const auto reference = ReferenceTable().find(spec.name);
   if (reference == ReferenceTable().end()) {
@@ -152,7 +215,7 @@ absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec) {
         .With("value", Shortened(spec.name));
   }
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<LayerSpec> layers, reference->second(spec.options, "spec.model.options"));
-  return NamedList(std::move(layers));
+  return NamedList(std::move(layers), kLayersField, 0);
 }
 
 absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>& specs, uint64_t seed,
@@ -163,6 +226,21 @@ absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>
 absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<LayerSpec>& specs,
                                                          const BuildOptions& options) {
   return Build(specs, /*seed=*/0, /*shapes_only=*/true, options);
+}
+
+std::string InnerLayersField(const LayerRequest& request) {
+  return absl::StrCat(absl::StripSuffix(request.path, ".options"), ".layers");
+}
+
+absl::StatusOr<std::vector<NamedLayer>> BuildInnerLayers(const LayerRequest& request) {
+  const std::string field = InnerLayersField(request);
+  std::vector<NamedLayer> layers;
+  for (size_t i = 0; request.layers != nullptr && i < request.layers->size(); ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(NamedLayer layer,
+                              BuildLayer((*request.layers)[i], absl::StrCat(field, "[", i, "]"), request));
+    layers.push_back(std::move(layer));
+  }
+  return layers;
 }
 
 absl::Status RegisterLayerKind(const std::string& kind, LayerFactory factory) {

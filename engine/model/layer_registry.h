@@ -42,6 +42,11 @@ absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>
 absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<LayerSpec>& specs,
                                                          const BuildOptions& options = {});
 
+// The layers inside a layer, of `request.layers`, from the generator of the request; and the field that holds them, for
+// errors: spec.model.layers[3].layers.
+absl::StatusOr<std::vector<NamedLayer>> BuildInnerLayers(const LayerRequest& request);
+std::string InnerLayersField(const LayerRequest& request);
+
 // Adds a kind to the built-in ones. Any thread. ALREADY_EXISTS / SPEC_INVALID for a kind that is there.
 absl::Status RegisterLayerKind(const std::string& kind, LayerFactory factory);
 

@@ -1,5 +1,7 @@
 #include "engine/model/model_signature.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,6 +14,13 @@ namespace penstock {
 namespace {
 
 using Signatures = std::vector<TensorSignature>;
+using Flow = std::optional<Signatures>;  // what passes between two layers; nothing: only a run can tell
+
+bool IsAny(const Signatures& signatures) {
+  return std::any_of(signatures.begin(), signatures.end(), [](const TensorSignature& one) { return one.any; });
+}
+
+TensorSignature Any(std::string name) { return {std::move(name), DataType::kUnspecified, {}, /*any=*/true}; }
 
 std::string Text(const Signatures& signatures) {
   return absl::StrJoin(signatures, " and ", [](std::string* out, const TensorSignature& one) {
@@ -34,42 +43,76 @@ bool Fits(const TensorSignature& given, const TensorSignature& taken, bool keeps
   return true;
 }
 
-absl::Status CheckFit(const Signatures& given, const Signatures& taken, const Layer& layer, size_t index) {
-  bool fits = given.size() == taken.size();
-  for (size_t i = 0; fits && i < taken.size(); ++i) fits = Fits(given[i], taken[i], layer.KeepsLeadingDimensions());
+absl::Status CheckFit(const Flow& given, const Layer& layer, const std::string& field) {
+  const Signatures taken = layer.InputSignature();
+  if (!given.has_value() || taken.empty() || IsAny(taken)) return absl::OkStatus();
+  bool fits = given->size() == taken.size();
+  for (size_t i = 0; fits && i < taken.size(); ++i) fits = Fits((*given)[i], taken[i], layer.KeepsLeadingDimensions());
   if (fits) return absl::OkStatus();
-  const std::string field = absl::StrCat("spec.model.layers[", index, "]");
   return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
-               absl::StrCat(field, ": takes ", Text(taken), ", got ", Text(given)))
+               absl::StrCat(field, ": takes ", Text(taken), ", got ", Text(*given)))
       .With("field", field)
-      .With("value", Text(given));
+      .With("value", Text(*given));
 }
 
 // What the layer makes of `given`.
-Signatures After(const Signatures& given, const Layer& layer) {
-  Signatures made = layer.OutputSignature();
-  if (made.empty()) {
+Flow After(const Flow& given, const Layer& layer) {
+  Flow made = layer.OutputSignature();
+  if (made->empty()) {
     made = given;
-    for (TensorSignature& signature : made) signature.name = "output";
+    for (size_t i = 0; made.has_value() && i < made->size(); ++i) {
+      (*made)[i].name = made->size() == 1 ? "output" : absl::StrCat("output", i);
+    }
     return made;
   }
-  if (layer.KeepsLeadingDimensions() && made.size() == 1 && given.size() == 1) {
-    const int64_t width = made[0].shape.back();
-    made[0].shape = given[0].shape;
-    made[0].shape.back() = width;
+  if (IsAny(*made)) return std::nullopt;
+  if (layer.KeepsLeadingDimensions() && made->size() == 1) {
+    if (!given.has_value()) return std::nullopt;
+    const int64_t width = (*made)[0].shape.back();
+    (*made)[0].shape = given->front().shape;
+    (*made)[0].shape.back() = width;
   }
   return made;
 }
 
+// Layers that take anything pass it on as it is, so the first that says what it takes speaks for them.
+Signatures InputsOf(const std::vector<NamedLayer>& layers) {
+  Signatures any;
+  for (const NamedLayer& named : layers) {
+    Signatures taken = named.layer->InputSignature();
+    if (!taken.empty() && !IsAny(taken)) return taken;
+    if (any.empty()) any = std::move(taken);
+    if (!named.layer->OutputSignature().empty()) break;
+  }
+  return any;
+}
+
+absl::StatusOr<Flow> FollowLayers(const std::vector<NamedLayer>& layers, const Signatures& inputs,
+                                  const std::string& field) {
+  Flow flow;
+  if (!inputs.empty() && !IsAny(inputs)) flow = inputs;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    PENSTOCK_RETURN_IF_ERROR(CheckFit(flow, *layers[i].layer, absl::StrCat(field, "[", i, "]")));
+    flow = After(flow, *layers[i].layer);
+  }
+  return flow;
+}
+
 }  // namespace
+
+absl::StatusOr<LayerSignature> SignatureOfSequence(const std::vector<NamedLayer>& layers, const std::string& field) {
+  LayerSignature all;
+  all.inputs = InputsOf(layers);
+  PENSTOCK_ASSIGN_OR_RETURN(Flow outputs, FollowLayers(layers, all.inputs, field));
+  const bool passes_on = std::all_of(layers.begin(), layers.end(),
+                                     [](const NamedLayer& named) { return named.layer->OutputSignature().empty(); });
+  if (!passes_on) all.outputs = outputs.has_value() ? *std::move(outputs) : Signatures{Any("output")};
+  return all;
+}
 
 absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers, const Loss* loss) {
   ModelSignature model;
-  for (const NamedLayer& named : layers) {
-    model.inputs = named.layer->InputSignature();
-    // Layers that take anything pass it on as it is, so the first that says what it takes speaks for them.
-    if (!model.inputs.empty()) break;
-  }
+  model.inputs = InputsOf(layers);
   if (model.inputs.empty()) {
     return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
                  absl::StrCat("spec.model.layers: one of them must fix the shape of its input, got ", layers.size(),
@@ -77,15 +120,9 @@ absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers
         .With("field", "spec.model.layers")
         .With("value", absl::StrCat(layers.size()));
   }
-  model.outputs = model.inputs;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const Layer& layer = *layers[i].layer;
-    if (const Signatures taken = layer.InputSignature(); !taken.empty()) {
-      PENSTOCK_RETURN_IF_ERROR(CheckFit(model.outputs, taken, layer, i));
-    }
-    model.outputs = After(model.outputs, layer);
-  }
-  if (loss != nullptr) model.targets = {loss->Target(model.outputs.front())};
+  PENSTOCK_ASSIGN_OR_RETURN(const Flow outputs, FollowLayers(layers, model.inputs, "spec.model.layers"));
+  if (outputs.has_value()) model.outputs = *outputs;
+  if (loss != nullptr) model.targets = {outputs.has_value() ? loss->Target(outputs->front()) : Any("target")};
   return model;
 }
 

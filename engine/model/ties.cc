@@ -1,7 +1,7 @@
 #include "engine/model/ties.h"
 
 #include <algorithm>
-#include <optional>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace penstock {
 namespace {
@@ -20,51 +21,52 @@ absl::Status TieError(absl::StatusCode code, const std::string& field, const std
       .With("value", value);
 }
 
-std::optional<TiedUse> Find(const std::vector<NamedLayer>& layers, const std::string& name) {
-  for (size_t layer = 0; layer < layers.size(); ++layer) {
-    const NamedTensors& parameters = layers[layer].layer->parameters();
+std::string ShapeText(const at::Tensor& tensor) { return absl::StrCat("[", absl::StrJoin(tensor.sizes(), ", "), "]"); }
+
+std::map<std::string, TiedUse> UsesByName(const std::vector<NamedLayer>& layers) {
+  std::map<std::string, TiedUse> uses;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const NamedTensors& parameters = layers[l].layer->parameters();
     for (size_t p = 0; p < parameters.size(); ++p) {
-      if (absl::StrCat(layers[layer].name, ".", parameters[p].name) == name) {
-        return TiedUse{.layer = static_cast<int>(layer), .parameter = static_cast<int>(p)};
-      }
+      uses[absl::StrCat(layers[l].name, ".", parameters[p].name)] = {static_cast<int>(l), static_cast<int>(p)};
     }
   }
-  return std::nullopt;
+  return uses;
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<TieGroup>> CheckTies(const std::vector<TieSpec>& ties,
                                                 const std::vector<NamedLayer>& layers) {
-  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const std::map<std::string, TiedUse> uses = UsesByName(layers);
+  const auto tensor = [&](const TiedUse& use) { return layers[use.layer].layer->parameters()[use.parameter].tensor; };
+  std::set<TiedUse> tied;
   std::vector<TieGroup> groups;
-  std::set<std::string> known;
   for (size_t i = 0; i < ties.size(); ++i) {
-    const std::string field = absl::StrCat("spec.model.ties[", i, "].parameters");
-    if (ties[i].parameters.size() < 2) {
-      return TieError(kInvalid, field, "must be at least two", absl::StrCat(ties[i].parameters.size()));
+    const std::string list = absl::StrCat("spec.model.ties[", i, "].parameters");
+    const std::vector<std::string>& names = ties[i].parameters;
+    if (names.size() < 2) {
+      return TieError(absl::StatusCode::kInvalidArgument, list, "must be at least two", absl::StrCat(names.size()));
     }
     TieGroup group;
-    at::IntArrayRef shape;
-    for (size_t j = 0; j < ties[i].parameters.size(); ++j) {
-      const std::string& name = ties[i].parameters[j];
-      const std::string place = absl::StrCat(field, "[", j, "]");
-      const std::optional<TiedUse> use = Find(layers, name);
-      if (!use.has_value()) {
-        return TieError(absl::StatusCode::kNotFound, place, "is no parameter of the model", Shortened(name));
+    for (size_t j = 0; j < names.size(); ++j) {
+      const std::string field = absl::StrCat(list, "[", j, "]");
+      const auto use = uses.find(names[j]);
+      if (use == uses.end()) {
+        return TieError(absl::StatusCode::kNotFound, field, "is not a parameter of the model", Shortened(names[j]));
       }
-      if (!known.insert(name).second) return TieError(kInvalid, place, "is tied already", name);
-      const at::IntArrayRef own = layers[use->layer].layer->parameters()[use->parameter].tensor.sizes();
-      if (j == 0) shape = own;
-      if (own != shape) {
-        return TieError(kInvalid, place, absl::StrCat("must have the shape [", absl::StrJoin(shape, ", "), "]"),
-                        absl::StrCat(name, " of shape [", absl::StrJoin(own, ", "), "]"));
+      if (!tied.insert(use->second).second) {
+        return TieError(absl::StatusCode::kInvalidArgument, field, "is tied already", Shortened(names[j]));
       }
-      group.uses.push_back(*use);
+      group.uses.push_back(use->second);
+      const at::Tensor first = tensor(group.uses.front());
+      if (tensor(use->second).sizes() != first.sizes()) {
+        return TieError(absl::StatusCode::kInvalidArgument, field,
+                        absl::StrCat("must have the shape of the first, ", ShapeText(first)),
+                        ShapeText(tensor(use->second)));
+      }
     }
-    std::sort(group.uses.begin(), group.uses.end(), [](const TiedUse& a, const TiedUse& b) {
-      return std::pair(a.layer, a.parameter) < std::pair(b.layer, b.parameter);
-    });
+    std::sort(group.uses.begin(), group.uses.end());
     groups.push_back(std::move(group));
   }
   return groups;

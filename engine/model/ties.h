@@ -1,29 +1,32 @@
 #pragma once
 
-// Declared ties: parameters of equal shape that are one parameter of several layers.
+// Tied parameters: several layers' parameters that are one.
 
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/model/layer_registry.h"
+#include "engine/model/model_spec.h"
 
 namespace penstock {
 
-// One use of a tied parameter.
+// One parameter of one layer, by position.
 struct TiedUse {
-  int layer = 0;      // in the model
+  int layer = 0;
   int parameter = 0;  // in Layer::parameters()
+
+  auto operator<=>(const TiedUse&) const = default;
 };
 
-// The uses of one tied parameter, in model order.
+// All uses of one parameter, in model order.
 struct TieGroup {
   std::vector<TiedUse> uses;
 };
 
-// Finds the parameters of declared ties.
+// Finds what a specification ties, in its order. The layers may be shapes only.
 //
-// Fails:     NOT_FOUND / SPEC_INVALID naming spec.model.ties[i].parameters[j] that is none; INVALID_ARGUMENT / SPEC_INVALID
-//            for fewer than two parameters, unequal shapes, or a parameter in two ties.
+// Fails:     NOT_FOUND / SPEC_INVALID for a parameter that no layer has, naming spec.model.ties[i].parameters[j];
+//            INVALID_ARGUMENT / SPEC_INVALID for fewer than two, one that stands twice, and unequal shapes.
 absl::StatusOr<std::vector<TieGroup>> CheckTies(const std::vector<TieSpec>& ties,
                                                 const std::vector<NamedLayer>& layers);
 

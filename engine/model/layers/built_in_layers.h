@@ -8,15 +8,21 @@
 
 namespace penstock {
 
+absl::StatusOr<std::unique_ptr<Layer>> MakeBatchNorm(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeDropout(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeGelu(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeGptBlock(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeGptEmbedding(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeGptHead(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeIdentity(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeLayerNorm(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeLinear(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeMlpBlock(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakePopAdd(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakePopCat(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeRelu(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeSequential(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeStash(const LayerRequest& request);
 
 // The widest layer that can be asked for: keeps every size of a layer far from overflow.
 inline constexpr int64_t kMaxWidth = 65536;

@@ -32,16 +32,12 @@ class GptBlockLayer : public Layer {
         contract_(AddLinear(request, "feed_forward.contract", 4 * width, width)) {}
 
   Batch Forward(const Batch& inputs, const LayerContext& context) override {
-    const at::Tensor& input = WideInput(inputs, "gpt_block", width_, 3);
+    const at::Tensor& input = WideInput(inputs, "gpt_block", projection_.weight.scalar_type(), width_, 3);
     const at::Tensor middle = input.add(Dropout(Attention(Normed(input, attention_norm_)), dropout_, context));
     return {middle.add(Dropout(FeedForward(Normed(middle, feed_norm_)), dropout_, context))};
   }
-  std::vector<TensorSignature> InputSignature() const override {
-    return {{"input", DataType::kFp32, {-1, -1, width_}}};
-  }
-  std::vector<TensorSignature> OutputSignature() const override {
-    return {{"output", DataType::kFp32, {-1, -1, width_}}};
-  }
+  std::vector<TensorSignature> InputSignature() const override { return {{"input", float_type(), {-1, -1, width_}}}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {{"output", float_type(), {-1, -1, width_}}}; }
 
  private:
   struct Weights {

@@ -37,9 +37,7 @@ class GptEmbeddingLayer : public Layer {
   }
   std::vector<TensorSignature> InputSignature() const override { return {{"tokens", DataType::kInt64, {-1, -1}}}; }
   int64_t LargestOpenDimension() const override { return sequence_; }
-  std::vector<TensorSignature> OutputSignature() const override {
-    return {{"output", DataType::kFp32, {-1, -1, width_}}};
-  }
+  std::vector<TensorSignature> OutputSignature() const override { return {{"output", float_type(), {-1, -1, width_}}}; }
 
  private:
   // Looks at every token before the table is read at its place.

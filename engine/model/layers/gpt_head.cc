@@ -24,15 +24,11 @@ class GptHeadLayer : public Layer {
         weight_(AddParameter("weight", InitialNormal(request, {vocab, width}, kDeviation))) {}
 
   Batch Forward(const Batch& inputs, const LayerContext&) override {
-    const at::Tensor& input = WideInput(inputs, "gpt_head", width_, 3);
+    const at::Tensor& input = WideInput(inputs, "gpt_head", weight_.scalar_type(), width_, 3);
     return {at::linear(at::layer_norm(input, {width_}, norm_weight_, norm_bias_), weight_)};
   }
-  std::vector<TensorSignature> InputSignature() const override {
-    return {{"input", DataType::kFp32, {-1, -1, width_}}};
-  }
-  std::vector<TensorSignature> OutputSignature() const override {
-    return {{"logits", DataType::kFp32, {-1, -1, vocab_}}};
-  }
+  std::vector<TensorSignature> InputSignature() const override { return {{"input", float_type(), {-1, -1, width_}}}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {{"logits", float_type(), {-1, -1, vocab_}}}; }
 
  private:
   const int64_t width_;

@@ -19,10 +19,11 @@ class LayerNormLayer : public Layer {
         bias_(AddParameter("bias", InitialConstant(request, {width}, 0))) {}
 
   Batch Forward(const Batch& inputs, const LayerContext&) override {
-    return {at::layer_norm(WideInput(inputs, "layer_norm", width_), {width_}, weight_, bias_, epsilon_)};
+    return {at::layer_norm(WideInput(inputs, "layer_norm", weight_.scalar_type(), width_), {width_}, weight_, bias_,
+                           epsilon_)};
   }
-  std::vector<TensorSignature> InputSignature() const override { return {{"input", DataType::kFp32, {-1, width_}}}; }
-  std::vector<TensorSignature> OutputSignature() const override { return {{"output", DataType::kFp32, {-1, width_}}}; }
+  std::vector<TensorSignature> InputSignature() const override { return {{"input", float_type(), {-1, width_}}}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {{"output", float_type(), {-1, width_}}}; }
   bool KeepsLeadingDimensions() const override { return true; }
 
  private:

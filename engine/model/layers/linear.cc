@@ -18,10 +18,10 @@ class LinearLayer : public Layer {
   }
 
   Batch Forward(const Batch& inputs, const LayerContext&) override {
-    return {at::linear(WideInput(inputs, "linear", in_), weight_, bias_)};
+    return {at::linear(WideInput(inputs, "linear", weight_.scalar_type(), in_), weight_, bias_)};
   }
-  std::vector<TensorSignature> InputSignature() const override { return {{"input", DataType::kFp32, {-1, in_}}}; }
-  std::vector<TensorSignature> OutputSignature() const override { return {{"output", DataType::kFp32, {-1, out_}}}; }
+  std::vector<TensorSignature> InputSignature() const override { return {{"input", float_type(), {-1, in_}}}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {{"output", float_type(), {-1, out_}}}; }
   bool KeepsLeadingDimensions() const override { return true; }
 
  private:

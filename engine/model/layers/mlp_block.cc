@@ -21,11 +21,11 @@ class MlpBlockLayer : public Layer {
         bias_(AddParameter("bias", InitialLinearBias(request, width, width))) {}
 
   Batch Forward(const Batch& inputs, const LayerContext& context) override {
-    const at::Tensor& input = WideInput(inputs, "mlp_block", width_);
+    const at::Tensor& input = WideInput(inputs, "mlp_block", weight_.scalar_type(), width_);
     return {Dropout(at::relu(at::linear(input, weight_, bias_)), dropout_, context)};
   }
-  std::vector<TensorSignature> InputSignature() const override { return {{"input", DataType::kFp32, {-1, width_}}}; }
-  std::vector<TensorSignature> OutputSignature() const override { return {{"output", DataType::kFp32, {-1, width_}}}; }
+  std::vector<TensorSignature> InputSignature() const override { return {{"input", float_type(), {-1, width_}}}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {{"output", float_type(), {-1, width_}}}; }
   bool KeepsLeadingDimensions() const override { return true; }
 
  private:

@@ -1,0 +1,78 @@
+#include "engine/model/batch_norm.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <utility>
+
+#include "engine/model/layers/input_checks.h"
+
+namespace penstock {
+
+at::Tensor BatchNorm::Apply(const at::Tensor& input, const LayerContext& context) {
+  if (input.dim() < 2 || input.size(1) != options_.features) {
+    ThrowInputError("batch_norm", "inputs[0].shape[1]", "must be the number of features, after the batch dimension",
+                    input.dim() < 2 ? input.dim() : input.size(1));
+  }
+  const auto normalise = [&](const at::Tensor& mean, const at::Tensor& variance, bool own, double momentum) {
+    return at::batch_norm(input, tensors_.weight, tensors_.bias, mean, variance, own, momentum, options_.eps,
+                          /*cudnn_enabled=*/true);
+  };
+  if (!context.training && options_.track) {
+    return normalise(tensors_.running_mean, tensors_.running_var, /*own=*/false, 0);
+  }
+  if (context.recomputing || !options_.track) return normalise({}, {}, /*own=*/true, 0);
+
+  // With a momentum of 1, running statistics that start at zero become those of this micro-batch.
+  const at::Tensor mean = at::zeros_like(tensors_.running_mean);
+  const at::Tensor variance = at::zeros_like(tensors_.running_var);
+  const at::Tensor output = normalise(mean, variance, /*own=*/true, 1);
+  const int64_t count = input.numel() / options_.features;
+  if (count == 0) return output;
+  Note note{mean.to(at::kDouble), variance.to(at::kDouble), count};
+  if (count == 1) note.variance.zero_();  // of a single value there is none: 0 divided by 0
+  notes_.insert_or_assign(context.microbatch, std::move(note));
+  return output;
+}
+
+void BatchNorm::Commit() {
+  const at::NoGradGuard no_graph;
+  const std::map<MicrobatchIndex, Note> notes = std::exchange(notes_, {});
+  if (notes.empty()) return;
+  if (!deferred_) {
+    for (const auto& [microbatch, note] : notes) Update(note);
+    return;
+  }
+  auto next = notes.begin();
+  Note all = next->second;
+  while (++next != notes.end()) all = Merged(all, next->second);
+  Update(all);
+}
+
+void BatchNorm::Discard(MicrobatchIndex first) { notes_.erase(notes_.lower_bound(first), notes_.end()); }
+
+// Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979. Sums of
+// squared deviations add up, and no difference of large numbers is taken, so that nothing cancels and nothing gets negative.
+BatchNorm::Note BatchNorm::Merged(const Note& left, const Note& right) {
+  const auto left_count = static_cast<double>(left.count);
+  const auto right_count = static_cast<double>(right.count);
+  const double count = left_count + right_count;
+  const at::Tensor apart = right.mean - left.mean;
+  const at::Tensor deviations = left.variance * (left_count - 1) + right.variance * (right_count - 1) +
+                                apart.square() * (left_count * right_count / count);
+  return {left.mean + apart * (right_count / count), deviations / (count - 1), left.count + right.count};
+}
+
+void BatchNorm::Update(const Note& note) {
+  tensors_.num_batches_tracked.add_(1);
+  const double share = options_.momentum.value_or(1 / tensors_.num_batches_tracked.to(at::kDouble).item<double>());
+  const auto move = [share](const at::Tensor& running, const at::Tensor& seen) {
+    running.copy_(running.to(at::kDouble) * (1 - share) + seen * share);
+  };
+  move(tensors_.running_mean, note.mean);
+  move(tensors_.running_var, note.variance);
+}
+
+}  // namespace penstock
