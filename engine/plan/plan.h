@@ -47,7 +47,7 @@ struct StagePlan {
   double predicted_bubble = 0;  // of this stage
   int64_t parameter_bytes = 0;
   int64_t optimizer_bytes = 0;
-  int64_t input_bytes = 0;            // of one micro-batch, from the stage before; 0 on the first stage
+  int64_t input_bytes = 0;            // of one micro-batch, from the stage before and skips; 0 on the first stage
   int64_t stash_bytes = 0;            // saved by the forward of one micro-batch
   int64_t peak_activation_bytes = 0;  // predicted from the schedule
 };
@@ -70,6 +70,7 @@ struct Plan {
   std::vector<SkipRoute> skips;  // that cross a cut, sorted by (to, from)
   std::vector<std::string> why;  // one sentence each: how the cut came to be, what crosses it
   ScheduleSpec schedule;
+  double hop_seconds = 0;       // until a micro-batch is at the next stage; 0: does not count
   double makespan_seconds = 0;  // of one training step
   double predicted_bubble = 0;
   double ideal_bubble = 0;  // equal stages, backward = 2 x forward, no optimizer

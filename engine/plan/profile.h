@@ -3,24 +3,28 @@
 // Measures what each layer costs, with real kernels on the devices that will run it.
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
 #include "engine/device/device.h"
 #include "engine/model/layer_registry.h"
+#include "engine/model/skip_spec.h"
 
 namespace penstock {
 
 // The costs of one layer for one micro-batch.
 //
-// Units:     seconds; bytes. `stash_bytes` is what the forward keeps for the backward, its output included.
+// Units:     seconds; bytes. `stash_bytes` is what the forward keeps for the backward, its output included; `skip_bytes` what
+//            it hands to later layers past those between.
 struct LayerProfile {
   double forward_seconds = 0;
   double backward_seconds = 0;
   int64_t output_bytes = 0;
   int64_t stash_bytes = 0;
   int64_t parameter_bytes = 0;
+  std::map<SkipName, int64_t> skip_bytes = {};
 };
 
 struct ProfileOptions {

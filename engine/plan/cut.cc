@@ -1,0 +1,206 @@
+#include "engine/plan/cut.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/status_macros.h"
+#include "engine/plan/balance.h"
+#include "engine/plan/memory.h"
+#include "engine/plan/partition.h"
+#include "engine/plan/spec_error.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kAdvice[] = "; `penstock pipeline plan` finds one";
+
+std::string ListText(const std::vector<int>& numbers) { return absl::StrCat("[", absl::StrJoin(numbers, ", "), "]"); }
+
+absl::Status CheckBalance(const PlanRequest& request) {
+  const std::vector<int>& balance = request.cut.balance;
+  const std::string text = ListText(balance);
+  const int64_t sum = std::accumulate(balance.begin(), balance.end(), int64_t{0});
+  if (sum != static_cast<int64_t>(request.layers.size())) {
+    return RefuseSpec("spec.cut.balance",
+                      absl::StrCat("module and sum of balance have different length (module: ", request.layers.size(),
+                                   ", sum of balance: ", sum, ")", kAdvice),
+                      text);
+  }
+  if (std::any_of(balance.begin(), balance.end(), [](int n) { return n < 1; })) {
+    return RefuseSpec("spec.cut.balance",
+                      absl::StrCat("all balance numbers must be positive integer (balance: ", text, ")", kAdvice),
+                      text);
+  }
+  const int stages = static_cast<int>(balance.size());
+  if (request.cut.stages != 0 && request.cut.stages != stages) {
+    return RefuseSpec("spec.cut.stages", absl::StrCat("contradicts the balance, which has ", stages, " stages"),
+                      absl::StrCat(request.cut.stages));
+  }
+  if (request.devices_named && static_cast<int>(request.devices.size()) < stages) {
+    const auto append = [](std::string* out, const Device& device) { absl::StrAppend(out, device.name); };
+    return RefuseSpec("spec.devices",
+                      absl::StrCat("too few devices to hold given partitions (devices: ", request.devices.size(),
+                                   ", partitions: ", stages, "); a device may be named several times"),
+                      absl::StrCat("[", absl::StrJoin(request.devices, ", ", append), "]"),
+                      absl::StatusCode::kOutOfRange);
+  }
+  return absl::OkStatus();
+}
+
+std::string DeviceInTurn(const PlanRequest& request, int stage) {
+  return request.devices[stage % request.devices.size()].name;
+}
+
+// Stages of so many layers; a stage stands where its layers say, else on the next device in turn.
+absl::StatusOr<std::vector<DeviceStage>> Place(const PlanRequest& request, const std::vector<std::string>& named,
+                                               const std::vector<int>& balance) {
+  std::vector<DeviceStage> stages;
+  int layer = 0;
+  for (size_t s = 0; s < balance.size(); ++s) {
+    std::set<std::string> names;
+    for (int i = layer; i < layer + balance[s]; ++i) {
+      if (!named[i].empty()) names.insert(named[i] == kPlainCpu ? kPlainCpuDevice : named[i]);
+    }
+    if (names.size() > 1) {
+      return RefuseSpec("spec.cut.balance",
+                        absl::StrCat("puts layers of ", absl::StrJoin(names, " and "), " on stage ", s),
+                        ListText(balance));
+    }
+    stages.push_back({layer, names.empty() ? DeviceInTurn(request, static_cast<int>(s)) : *names.begin()});
+    layer += balance[s];
+  }
+  return stages;
+}
+
+std::string CostText(const CutSpec& cut, double cost) {
+  return cut.cost == CutSpec::Cost::kTime ? absl::StrFormat("%.3f ms", cost * 1e-3)
+                                          : absl::StrFormat("%.0f bytes", cost);
+}
+
+std::string MeasuredReason(const PlanRequest& request, const std::vector<double>& costs,
+                           const std::vector<int>& balance) {
+  double largest = 0;
+  auto next = costs.begin();
+  for (int length : balance) {
+    largest = std::max(largest, std::accumulate(next, next + length, 0.0));
+    next += length;
+  }
+  const bool time = request.cut.cost == CutSpec::Cost::kTime;
+  const bool exact = request.cut.method == CutSpec::Method::kExact;
+  const bool recompute = request.schedule.checkpoint != CheckpointMode::kNever;
+  const std::string weighed =
+      time ? absl::StrCat("measured time (forward", recompute ? ", recomputation" : "", " and backward)")
+           : absl::StrFormat("size (measured stash and %g times the parameters)", request.cut.parameter_scale);
+  return absl::StrCat(
+      exact ? "The exact cut by " : "The cut by block_partition of ", weighed, " puts ", absl::StrJoin(balance, ", "),
+      " layers on ", balance.size(), " stages, ",
+      request.cut.stages > 0 ? "as many as were asked for" : "one per device", ": the most expensive has ",
+      CostText(request.cut, largest), ", the mean is ",
+      CostText(request.cut, std::accumulate(costs.begin(), costs.end(), 0.0) / static_cast<double>(balance.size())),
+      ".");
+}
+
+PartitionInput InputOf(const PlanRequest& request, const std::vector<LayerProfile>& profile,
+                       const std::vector<double>& costs, int stages) {
+  PartitionInput input;
+  input.costs = costs;
+  for (const LayerProfile& layer : profile) input.boundary_bytes.push_back(layer.output_bytes);
+  for (size_t popper = 0; popper < request.skips.size(); ++popper) {
+    for (const SkipName& name : request.skips[popper].pops) {
+      for (size_t stasher = 0; stasher < popper; ++stasher) {
+        const auto known = profile[stasher].skip_bytes.find(name);
+        if (known == profile[stasher].skip_bytes.end()) continue;
+        input.skips.push_back({static_cast<int>(stasher), static_cast<int>(popper), known->second});
+      }
+    }
+  }
+  // There and, as a gradient, back.
+  if (request.cut.cost == CutSpec::Cost::kTime && request.bytes_per_second > 0) {
+    input.cost_per_byte = 2 * 1e6 / request.bytes_per_second;
+  }
+  input.fits = FitsOnDevice(request, profile, stages);
+  return input;
+}
+
+}  // namespace
+
+std::vector<double> CutCosts(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
+  const bool recompute = request.schedule.checkpoint != CheckpointMode::kNever;
+  std::vector<double> costs;
+  for (const LayerProfile& layer : profile) {
+    if (request.cut.cost == CutSpec::Cost::kTime) {
+      costs.push_back(1e6 * (layer.forward_seconds * (recompute ? 2 : 1) + layer.backward_seconds));
+    } else {
+      costs.push_back(static_cast<double>(layer.stash_bytes) +
+                      static_cast<double>(layer.parameter_bytes) * request.cut.parameter_scale);
+    }
+  }
+  return costs;
+}
+
+absl::StatusOr<Cut> GivenCut(const PlanRequest& request) {
+  if (!std::isfinite(request.cut.parameter_scale) || request.cut.parameter_scale < 0) {
+    return RefuseSpec("spec.cut.parameter_scale", "must be finite and at least 0",
+                      absl::StrCat(request.cut.parameter_scale));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> named, DevicesOfLayers(request.layers, request.devices));
+  Cut cut;
+  if (!request.cut.balance.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckBalance(request));
+    PENSTOCK_ASSIGN_OR_RETURN(cut.stages, Place(request, named, request.cut.balance));
+    cut.why.push_back(absl::StrCat("The balance ", absl::StrJoin(request.cut.balance, ", "), " was given."));
+    return cut;
+  }
+  if (request.cut.stages < 0) {
+    return RefuseSpec("spec.cut.stages", "must not be negative", absl::StrCat(request.cut.stages));
+  }
+  const auto names_device = [](const std::string& name) { return !name.empty(); };
+  const auto namers = std::count_if(named.begin(), named.end(), names_device);
+  if (namers > 0) {
+    if (request.cut.stages != 0) {
+      return RefuseSpec("spec.cut.stages", "must be 0 where layers name their devices, for these decide",
+                        absl::StrCat(request.cut.stages));
+    }
+    cut.stages = CutByDevices(named);
+    cut.why.push_back(absl::StrCat("The devices that ", namers, " of ", named.size(), " layers name make ",
+                                   cut.stages.size(), " stages."));
+    return cut;
+  }
+  if (request.cut.stages > static_cast<int>(request.layers.size())) {
+    return PartitionExactly({.costs = std::vector<double>(request.layers.size()), .boundary_bytes = {}},
+                            request.cut.stages)
+        .status();
+  }
+  return cut;
+}
+
+absl::StatusOr<Cut> FindCut(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
+  PENSTOCK_ASSIGN_OR_RETURN(Cut cut, GivenCut(request));
+  if (!cut.stages.empty()) return cut;
+  const int stages = request.cut.stages > 0 ? request.cut.stages
+                                            : static_cast<int>(std::min(request.devices.size(), request.layers.size()));
+  const std::vector<double> costs = CutCosts(request, profile);
+  std::vector<int> balance;
+  bool limits_decide = false;
+  if (request.cut.method == CutSpec::Method::kExact) {
+    PartitionInput input = InputOf(request, profile, costs, stages);
+    PENSTOCK_ASSIGN_OR_RETURN(balance, PartitionExactly(input, stages));
+    input.fits = nullptr;
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> unlimited, PartitionExactly(input, stages));
+    limits_decide = balance != unlimited;
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(balance, BlockPartition(costs, stages));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(cut.stages, Place(request, std::vector<std::string>(costs.size()), balance));
+  cut.why.push_back(MeasuredReason(request, costs, balance));
+  if (limits_decide) cut.why.push_back("The devices' memory limits do not allow the cut by cost alone.");
+  return cut;
+}
+
+}  // namespace penstock

@@ -1,0 +1,36 @@
+#pragma once
+
+// Which layers stand on which stage, which stage on which device, and why.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/plan/device_cut.h"
+#include "engine/plan/plan_request.h"
+#include "engine/plan/profile.h"
+
+namespace penstock {
+
+// Stages in order; the reasons are sentences for people.
+struct Cut {
+  std::vector<DeviceStage> stages;
+  std::vector<std::string> why;
+};
+
+// The cut that the specification gives by a balance or by its layers' devices; without stages if costs must decide. Checks
+// everything of spec.cut that needs no measurement.
+//
+// Fails:     SPEC_INVALID naming spec.cut..., spec.model.layers[i].device or spec.devices; OUT_OF_RANGE where devices are
+//            too few.
+absl::StatusOr<Cut> GivenCut(const PlanRequest& request);
+
+// The same, and else by the layers' costs.
+//
+// Fails:     as GivenCut.
+absl::StatusOr<Cut> FindCut(const PlanRequest& request, const std::vector<LayerProfile>& profile);
+
+// What the cut weighs, per layer. Units: microseconds or bytes, as the specification says.
+std::vector<double> CutCosts(const PlanRequest& request, const std::vector<LayerProfile>& profile);
+
+}  // namespace penstock

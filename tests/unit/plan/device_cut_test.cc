@@ -1,0 +1,84 @@
+#include "engine/plan/device_cut.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/base/error.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+LayerSpec Layer(const std::string& device) { return {.kind = "relu", .name = "a", .options = {}, .device = device}; }
+
+std::vector<Device> Devices() { return {{"cpu:0", {}, 0}, {"cpu:1", {}, 0}, {"cuda:0", {}, 0}}; }
+
+TEST(DeviceCut, PIPE_8_NeighboursOnOneDeviceMerge) {
+  EXPECT_THAT(CutByDevices({"cuda:0", "cuda:0", "cuda:1", "cuda:0"}),
+              ElementsAre(DeviceStage{0, "cuda:0"}, DeviceStage{2, "cuda:1"}, DeviceStage{3, "cuda:0"}));
+  EXPECT_THAT(CutByDevices({"cpu:1", "cpu:1", "cpu:0", "cpu:0"}),
+              ElementsAre(DeviceStage{0, "cpu:1"}, DeviceStage{2, "cpu:0"}));
+}
+
+TEST(DeviceCut, PIPE_8_EveryLayerOnPlainCpuIsAStageOfItsOwn) {
+  EXPECT_THAT(
+      CutByDevices({"cpu", "cpu", "cpu:0", "cpu:0", "cpu"}),
+      ElementsAre(DeviceStage{0, "cpu:0"}, DeviceStage{1, "cpu:0"}, DeviceStage{2, "cpu:0"}, DeviceStage{4, "cpu:0"}));
+}
+
+// merged_partitions of the ancestor's tests: a, b0 and b1 on the first GPU, c and d on the CPU.
+TEST(DeviceCut, S8_pt_merged_partitions) {
+  EXPECT_THAT(CutByDevices({"cuda:0", "cuda:0", "cuda:0", "cpu", "cpu"}),
+              ElementsAre(DeviceStage{0, "cuda:0"}, DeviceStage{3, "cpu:0"}, DeviceStage{4, "cpu:0"}));
+}
+
+TEST(DeviceCut, ISS_9_ALayerWithoutDeviceStaysWhereItsNeighbourIs) {
+  EXPECT_THAT(CutByDevices({"cuda:0", "", "cuda:1", ""}),
+              ElementsAre(DeviceStage{0, "cuda:0"}, DeviceStage{2, "cuda:1"}));
+  EXPECT_THAT(CutByDevices({"cuda:0", "", "cuda:0"}), ElementsAre(DeviceStage{0, "cuda:0"}));
+  EXPECT_THAT(CutByDevices({"", "", "cuda:1", "cuda:0"}),
+              ElementsAre(DeviceStage{0, "cuda:1"}, DeviceStage{3, "cuda:0"}));
+  EXPECT_THAT(CutByDevices({"cpu", "", "cpu"}), ElementsAre(DeviceStage{0, "cpu:0"}, DeviceStage{2, "cpu:0"}));
+}
+
+TEST(DeviceCut, PIPE_8_NamesAreMadeFull) {
+  auto devices = DevicesOfLayers({Layer("cuda"), Layer(""), Layer("cpu"), Layer("cpu:1")}, Devices());
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_THAT(*devices, ElementsAre("cuda:0", "", "cpu", "cpu:1"));
+}
+
+TEST(DeviceCut, PIPE_8_LayersWithinALayerMustAgree) {
+  LayerSpec outer = Layer("");
+  outer.layers = {Layer("cpu:1"), Layer(""), Layer("cpu:1")};
+  EXPECT_THAT(*DevicesOfLayers({outer}, Devices()), ElementsAre("cpu:1"));
+  outer.layers[1].device = "cpu:0";
+  const absl::Status status = DevicesOfLayers({Layer(""), outer}, Devices()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ValuesOf(status)["field"], "spec.model.layers[1].device");
+  EXPECT_EQ(ValuesOf(status)["value"], "cpu:0, cpu:1");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("nn.Module: a (relu), should have all parameters on a single "
+                                                       "device, please use .to() to place the module on a single "
+                                                       "device"));
+}
+
+TEST(DeviceCut, PIPE_9_TheOuterLayersDeviceWins) {
+  LayerSpec outer = Layer("cuda:0");
+  outer.layers = {Layer("cpu:1"), Layer("cpu:0")};
+  EXPECT_THAT(*DevicesOfLayers({outer}, Devices()), ElementsAre("cuda:0"));
+}
+
+TEST(DeviceCut, AnUnknownDeviceIsNamedWithTheKnownOnes) {
+  for (const std::string name : {"cpu:7", "gpu", "cuda:1", " cpu:0"}) {
+    const absl::Status status = DevicesOfLayers({Layer("cpu:0"), Layer(name)}, Devices()).status();
+    EXPECT_EQ(ReasonOf(status), "SPEC_INVALID");
+    EXPECT_EQ(ValuesOf(status)["field"], "spec.model.layers[1].device");
+    EXPECT_EQ(ValuesOf(status)["value"], name);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no such device (there are cpu:0, cpu:1, cuda:0)"));
+  }
+  EXPECT_FALSE(DevicesOfLayers({Layer("cpu")}, {{"cpu:1", {}, 0}}).ok());
+}
+
+}  // namespace
+}  // namespace penstock

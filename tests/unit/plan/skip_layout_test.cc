@@ -1,0 +1,79 @@
+#include "engine/plan/skip_layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// One layer per stage.
+std::vector<SkipRoute> LayOutEach(const std::vector<LayerSkips>& skips) {
+  std::vector<int> first_layers(skips.size());
+  std::iota(first_layers.begin(), first_layers.end(), 0);
+  return LayOutSkips(skips, first_layers);
+}
+
+SkipRoute Route(int from, int to, std::vector<SkipName> names) {
+  return {.edge = {from, to}, .names = std::move(names)};
+}
+
+const SkipName kFoo = {"", "foo"};
+const SkipName kBar = {"", "bar"};
+
+TEST(SkipLayout, S8_skip_layouts_none) { EXPECT_THAT(LayOutEach({{}, {}}), IsEmpty()); }
+
+TEST(SkipLayout, S8_skip_layouts_inner) {
+  EXPECT_THAT(LayOutSkips({{.stashes = {kFoo}}, {.pops = {kFoo}}, {}}, {0, 2}), IsEmpty());
+}
+
+TEST(SkipLayout, S8_skip_layouts_adjoining) {
+  EXPECT_THAT(LayOutEach({{.stashes = {kFoo}}, {.pops = {kFoo}}}), ElementsAre(Route(0, 1, {kFoo})));
+}
+
+TEST(SkipLayout, S8_skip_layouts_far) {
+  EXPECT_THAT(LayOutEach({{.stashes = {kFoo}}, {}, {.pops = {kFoo}}}), ElementsAre(Route(0, 2, {kFoo})));
+}
+
+TEST(SkipLayout, S8_skip_layouts_two_sources) {
+  EXPECT_THAT(LayOutEach({{.stashes = {kFoo}}, {.stashes = {kBar}}, {.pops = {kFoo, kBar}}}),
+              ElementsAre(Route(0, 2, {kFoo}), Route(1, 2, {kBar})));
+}
+
+TEST(SkipLayout, S8_skip_layouts_namespaces) {
+  const SkipName one = {"ns1", "foo"};
+  const SkipName two = {"ns2", "foo"};
+  EXPECT_THAT(LayOutEach({{.stashes = {one}}, {.stashes = {two}}, {.pops = {one, two}}}),
+              ElementsAre(Route(0, 2, {one}), Route(1, 2, {two})));
+}
+
+TEST(SkipLayout, SKIP_10_RoutesAreSortedByDestinationThenSource) {
+  const SkipName late = {"", "a"};
+  EXPECT_THAT(LayOutEach({{.stashes = {late, kFoo}}, {.stashes = {kBar}}, {.pops = {kBar, kFoo}}, {.pops = {late}}}),
+              ElementsAre(Route(0, 2, {kFoo}), Route(1, 2, {kBar}), Route(0, 3, {late})));
+}
+
+TEST(SkipLayout, SKIP_14_SkipsWithinAStageNeedNoRoute) {
+  const std::vector<LayerSkips> skips = {{.stashes = {kFoo}}, {.stashes = {kBar}}, {.pops = {kFoo}}, {.pops = {kBar}}};
+  EXPECT_THAT(LayOutSkips(skips, {0}), IsEmpty());
+  EXPECT_THAT(LayOutSkips(skips, {0, 3}), ElementsAre(Route(0, 1, {kBar})));
+}
+
+TEST(SkipLayout, SKIP_19_DEF_14_NamesStandInTheOrderOfTheStashes) {
+  const SkipName third = {"z", "c"};
+  const std::vector<LayerSkips> skips = {
+      {.stashes = {kFoo, kBar}}, {.stashes = {third}}, {.pops = {third, kBar}}, {.pops = {kFoo}}};
+  EXPECT_THAT(LayOutSkips(skips, {0, 2}), ElementsAre(Route(0, 1, {kFoo, kBar, third})));
+  std::vector<LayerSkips> turned = skips;
+  turned[0].stashes = {kBar, kFoo};
+  EXPECT_THAT(LayOutSkips(turned, {0, 2}), ElementsAre(Route(0, 1, {kBar, kFoo, third})));
+}
+
+TEST(SkipLayout, AModelWithoutDeclarationsHasNoRoutes) { EXPECT_THAT(LayOutSkips({}, {0, 3, 5}), IsEmpty()); }
+
+}  // namespace
+}  // namespace penstock
