@@ -119,11 +119,14 @@ std::string_view CheckpointModeName(CheckpointMode mode) { return ToString(ToRec
 
 absl::Status PredictPlan(Plan& plan) {
   const int stages = static_cast<int>(plan.stages.size());
+  std::vector<SkipEdge> skips;
+  for (const SkipRoute& route : plan.skips) skips.push_back(route.edge);
   PENSTOCK_ASSIGN_OR_RETURN(Schedule lists, BuildSchedule({.kind = plan.schedule.kind,
                                                            .purpose = SchedulePurpose::kContribution,
                                                            .ranks = stages,
                                                            .microbatches = plan.schedule.micro_batches,
-                                                           .recompute = ToRecomputeMode(plan.schedule.checkpoint)}));
+                                                           .recompute = ToRecomputeMode(plan.schedule.checkpoint),
+                                                           .skips = std::move(skips)}));
   ScheduleCosts costs;
   costs.hop = Nanoseconds(plan.hop_seconds);
   for (const StagePlan& stage : plan.stages) {

@@ -111,6 +111,42 @@ TEST(Planner, DEF_11_CountsTheBytesBetweenStages) {
   EXPECT_DOUBLE_EQ(plan->hop_seconds, 1000 / request.bytes_per_second);
 }
 
+TEST(Planner, SKIP_10_NamesTheSkipsThatCrossWithTheirBytes) {
+  PlanRequest request = Request(4, 2);
+  const SkipName far = {"outer", "x"};
+  const SkipName inner = {"", "x"};
+  request.skips = {{{far, inner}, {}}, {{}, {inner}}, {}, {{}, {far}}};
+  std::vector<LayerProfile> profile = EqualLayers(4);
+  profile[0].skip_bytes = {{far, 500}, {inner, 70}};
+  auto plan = PlanFromProfile(request, profile);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const SkipRoute route = {.edge = {0, 1}, .names = {far}, .bytes = 500};
+  EXPECT_THAT(plan->skips, ElementsAre(route));
+  EXPECT_EQ(plan->stages[1].input_bytes, kMiB + 500);
+  EXPECT_THAT(plan->why,
+              Contains("Skip outer/x goes straight from stage 0 to stage 1, 500 bytes per micro-batch of the "
+                       "measurement."));
+}
+
+TEST(Planner, SaysWhatEveryLayerCosts) {
+  PlanRequest request = Request(4, 2);
+  std::vector<LayerProfile> profile = EqualLayers(4);
+  profile[3].stash_bytes = 123;
+  profile[3].forward_seconds = 0.0015;
+  auto plan = PlanFromProfile(request, profile);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->layers.size(), 4);
+  EXPECT_EQ(plan->layers[1].stage, 0);
+  EXPECT_EQ(plan->layers[3].name, "layer3");
+  EXPECT_EQ(plan->layers[3].stage, 1);
+  EXPECT_EQ(plan->layers[3].forward_seconds, 0.0015);
+  EXPECT_EQ(plan->layers[3].backward_seconds, 0.002);
+  EXPECT_EQ(plan->layers[3].stash_bytes, 123);
+  EXPECT_EQ(plan->layers[3].parameter_bytes, 10 * kMiB);
+  EXPECT_EQ(plan->layers[3].output_bytes, kMiB);
+  EXPECT_DOUBLE_EQ(plan->layers[3].cost, 3500);  // microseconds
+}
+
 TEST(Planner, RefusesAModelBeyondAllDevicesBeforeItMeasuresAnything) {
   PlanRequest request = Request(2, 2);
   request.parameter_bytes = {int64_t{1} << 50, int64_t{1} << 50};

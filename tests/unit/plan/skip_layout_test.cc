@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // One layer per stage.
-std::vector<SkipRoute> LayOutEach(const std::vector<LayerSkips>& skips) {
+std::vector<SkipRoute> LayOutEach(const std::vector<SkipDeclaration>& skips) {
   std::vector<int> first_layers(skips.size());
   std::iota(first_layers.begin(), first_layers.end(), 0);
   return LayOutSkips(skips, first_layers);
@@ -22,53 +22,56 @@ SkipRoute Route(int from, int to, std::vector<SkipName> names) {
   return {.edge = {from, to}, .names = std::move(names)};
 }
 
+SkipDeclaration Stashes(std::vector<SkipName> names) { return {.stashes = std::move(names), .pops = {}}; }
+SkipDeclaration Pops(std::vector<SkipName> names) { return {.stashes = {}, .pops = std::move(names)}; }
+
 const SkipName kFoo = {"", "foo"};
 const SkipName kBar = {"", "bar"};
 
 TEST(SkipLayout, S8_skip_layouts_none) { EXPECT_THAT(LayOutEach({{}, {}}), IsEmpty()); }
 
 TEST(SkipLayout, S8_skip_layouts_inner) {
-  EXPECT_THAT(LayOutSkips({{.stashes = {kFoo}}, {.pops = {kFoo}}, {}}, {0, 2}), IsEmpty());
+  EXPECT_THAT(LayOutSkips({Stashes({kFoo}), Pops({kFoo}), {}}, {0, 2}), IsEmpty());
 }
 
 TEST(SkipLayout, S8_skip_layouts_adjoining) {
-  EXPECT_THAT(LayOutEach({{.stashes = {kFoo}}, {.pops = {kFoo}}}), ElementsAre(Route(0, 1, {kFoo})));
+  EXPECT_THAT(LayOutEach({Stashes({kFoo}), Pops({kFoo})}), ElementsAre(Route(0, 1, {kFoo})));
 }
 
 TEST(SkipLayout, S8_skip_layouts_far) {
-  EXPECT_THAT(LayOutEach({{.stashes = {kFoo}}, {}, {.pops = {kFoo}}}), ElementsAre(Route(0, 2, {kFoo})));
+  EXPECT_THAT(LayOutEach({Stashes({kFoo}), {}, Pops({kFoo})}), ElementsAre(Route(0, 2, {kFoo})));
 }
 
 TEST(SkipLayout, S8_skip_layouts_two_sources) {
-  EXPECT_THAT(LayOutEach({{.stashes = {kFoo}}, {.stashes = {kBar}}, {.pops = {kFoo, kBar}}}),
+  EXPECT_THAT(LayOutEach({Stashes({kFoo}), Stashes({kBar}), Pops({kFoo, kBar})}),
               ElementsAre(Route(0, 2, {kFoo}), Route(1, 2, {kBar})));
 }
 
 TEST(SkipLayout, S8_skip_layouts_namespaces) {
   const SkipName one = {"ns1", "foo"};
   const SkipName two = {"ns2", "foo"};
-  EXPECT_THAT(LayOutEach({{.stashes = {one}}, {.stashes = {two}}, {.pops = {one, two}}}),
+  EXPECT_THAT(LayOutEach({Stashes({one}), Stashes({two}), Pops({one, two})}),
               ElementsAre(Route(0, 2, {one}), Route(1, 2, {two})));
 }
 
 TEST(SkipLayout, SKIP_10_RoutesAreSortedByDestinationThenSource) {
   const SkipName late = {"", "a"};
-  EXPECT_THAT(LayOutEach({{.stashes = {late, kFoo}}, {.stashes = {kBar}}, {.pops = {kBar, kFoo}}, {.pops = {late}}}),
+  EXPECT_THAT(LayOutEach({Stashes({late, kFoo}), Stashes({kBar}), Pops({kBar, kFoo}), Pops({late})}),
               ElementsAre(Route(0, 2, {kFoo}), Route(1, 2, {kBar}), Route(0, 3, {late})));
 }
 
 TEST(SkipLayout, SKIP_14_SkipsWithinAStageNeedNoRoute) {
-  const std::vector<LayerSkips> skips = {{.stashes = {kFoo}}, {.stashes = {kBar}}, {.pops = {kFoo}}, {.pops = {kBar}}};
+  const std::vector<SkipDeclaration> skips = {Stashes({kFoo}), Stashes({kBar}), Pops({kFoo}), Pops({kBar})};
   EXPECT_THAT(LayOutSkips(skips, {0}), IsEmpty());
   EXPECT_THAT(LayOutSkips(skips, {0, 3}), ElementsAre(Route(0, 1, {kBar})));
 }
 
 TEST(SkipLayout, SKIP_19_DEF_14_NamesStandInTheOrderOfTheStashes) {
   const SkipName third = {"z", "c"};
-  const std::vector<LayerSkips> skips = {
-      {.stashes = {kFoo, kBar}}, {.stashes = {third}}, {.pops = {third, kBar}}, {.pops = {kFoo}}};
+  const std::vector<SkipDeclaration> skips = {Stashes({kFoo, kBar}), Stashes({third}), Pops({third, kBar}),
+                                              Pops({kFoo})};
   EXPECT_THAT(LayOutSkips(skips, {0, 2}), ElementsAre(Route(0, 1, {kFoo, kBar, third})));
-  std::vector<LayerSkips> turned = skips;
+  std::vector<SkipDeclaration> turned = skips;
   turned[0].stashes = {kBar, kFoo};
   EXPECT_THAT(LayOutSkips(turned, {0, 2}), ElementsAre(Route(0, 1, {kBar, kFoo, third})));
 }
