@@ -1,0 +1,38 @@
+#pragma once
+
+// Layer kinds that cost what a test says: in fake time, in memory, in parameters.
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/model/model_spec.h"
+#include "tests/support/fake_clock.h"
+
+namespace penstock::testing {
+
+// The clock that these layers move. One layer at a time, so one device at a time.
+FakeClock& ProfileClock();
+
+// How often test layers were built, run in training, and how many live now.
+struct LayerCounts {
+  int built = 0;
+  int alive = 0;
+  int trained = 0;
+};
+LayerCounts& Counts();
+
+// Forgets the counts; registers the kinds, once per process.
+void UseProfileLayers();
+
+// Hands its input on after so many milliseconds; `first_ms` instead in the first forward of an object.
+LayerSpec SleepLayer(int64_t ms, int64_t first_ms = -1);
+// Adds so many random tensors that learn to what it gets: they stay until the backward. Takes 100x100 per row.
+LayerSpec ExpandLayer(int64_t times);
+// The same on rows of one element, with a linear layer beside it that has size * (size + 1) parameters.
+LayerSpec TradeoffLayer(int64_t size, int64_t times);
+// A convolution 3 -> 2 with kernel 1 on 8x8 images, and the row-wise flattening behind it; they move no clock.
+LayerSpec ConvLayer(int64_t ms);
+LayerSpec FlattenLayer();
+LayerSpec LinearLayer(int64_t in, int64_t out);
+
+}  // namespace penstock::testing

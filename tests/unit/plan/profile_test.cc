@@ -1,0 +1,171 @@
+#include "engine/plan/profile.h"
+
+#include <ATen/ops/ones_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine/plan/planner.h"
+#include "engine/tensor/codec.h"
+#include "tests/unit/plan/profile_layers.h"
+
+namespace penstock {
+namespace {
+
+using testing::ConvLayer;
+using testing::Counts;
+using ::testing::ElementsAre;
+using testing::ExpandLayer;
+using testing::FlattenLayer;
+using testing::LinearLayer;
+using testing::ProfileClock;
+using testing::SleepLayer;
+using testing::TradeoffLayer;
+
+const Device kDevice = {"cpu:0", {0}, 0};
+
+class ProfileTest : public ::testing::Test {
+ protected:
+  ProfileTest() { testing::UseProfileLayers(); }
+
+  static std::vector<LayerProfile> Profile(const std::vector<LayerSpec>& layers, const ProfileOptions& options = {}) {
+    auto profile = ProfileLayers(layers, {kDevice}, options, &ProfileClock());
+    EXPECT_TRUE(profile.ok()) << profile.status();
+    return profile.value_or(std::vector<LayerProfile>(layers.size()));
+  }
+
+  // Layers per stage on two stages.
+  static std::vector<size_t> Cut(std::vector<LayerSpec> layers, const CutSpec& cut, int64_t rows = 4) {
+    PlanRequest request;
+    for (size_t i = 0; i < layers.size(); ++i) layers[i].name = "layer" + std::to_string(i);
+    request.layers = std::move(layers);
+    request.cut = cut;
+    request.cut.stages = 2;
+    request.devices = {kDevice};
+    request.schedule = {"gpipe", 1, CheckpointMode::kNever};
+    auto plan = MakePlan(request, {.rows = rows}, &ProfileClock());
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    std::vector<size_t> lengths;
+    if (plan.ok()) {
+      for (const StagePlan& stage : plan->stages) lengths.push_back(stage.layers.size());
+    }
+    return lengths;
+  }
+};
+
+CutSpec By(CutSpec::Cost cost, CutSpec::Method method, double parameter_scale = 2) {
+  return {.cost = cost, .method = method, .parameter_scale = parameter_scale};
+}
+
+constexpr CutSpec::Method kMethods[] = {CutSpec::Method::kExact, CutSpec::Method::kBlockPartition};
+
+std::vector<LayerSpec> Reversed(std::vector<LayerSpec> layers) {
+  std::reverse(layers.begin(), layers.end());
+  return layers;
+}
+
+std::vector<LayerSpec> Sleepers() {
+  return {SleepLayer(10), SleepLayer(20), SleepLayer(30), SleepLayer(40), SleepLayer(50), SleepLayer(60)};
+}
+
+std::vector<LayerSpec> Expanders() {
+  return {ExpandLayer(1), ExpandLayer(2), ExpandLayer(3), ExpandLayer(4), ExpandLayer(5), ExpandLayer(6)};
+}
+
+TEST_F(ProfileTest, S8_balance_by_time) {
+  for (CutSpec::Method method : kMethods) {
+    EXPECT_THAT(Cut(Sleepers(), By(CutSpec::Cost::kTime, method)), ElementsAre(4, 2));
+  }
+}
+
+TEST_F(ProfileTest, BAL_1_BAL_6_TimeIsCutWhereverItPasses) {
+  for (CutSpec::Method method : kMethods) {
+    EXPECT_THAT(Cut(Reversed(Sleepers()), By(CutSpec::Cost::kTime, method)), ElementsAre(2, 4));
+  }
+  const std::vector<LayerProfile> profile = Profile(Sleepers());
+  for (int i = 0; i < 6; ++i) EXPECT_DOUBLE_EQ(profile[i].forward_seconds, 0.01 * (i + 1)) << "layer " << i;
+}
+
+TEST_F(ProfileTest, S8_balance_loop_resets_input) {
+  const std::vector<LayerSpec> layers = {ConvLayer(2), FlattenLayer(), LinearLayer(128, 10)};
+  EXPECT_THAT(Cut(layers, By(CutSpec::Cost::kTime, CutSpec::Method::kExact), 10), ElementsAre(1, 2));
+  EXPECT_EQ(Profile(layers, {.rows = 10})[2].output_bytes, 10 * 10 * 4);
+}
+
+TEST_F(ProfileTest, S8_balance_by_size_latent) {
+  for (CutSpec::Method method : kMethods) {
+    EXPECT_THAT(Cut(Expanders(), By(CutSpec::Cost::kSize, method), 10), ElementsAre(4, 2));
+    EXPECT_THAT(Cut(Reversed(Expanders()), By(CutSpec::Cost::kSize, method), 10), ElementsAre(2, 4));
+  }
+}
+
+TEST_F(ProfileTest, BAL_2_BAL_5_DEF_11_TheStashIsWhatAForwardKeepsOnTheCpuToo) {
+  constexpr int64_t kBytes = 10 * 100 * 100 * 4;
+  const std::vector<LayerProfile> profile = Profile(Expanders(), {.rows = 10});
+  // What it adds stays for the backward, and what it hands on.
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(profile[i].stash_bytes, (i + 2) * kBytes) << "layer " << i;
+}
+
+TEST_F(ProfileTest, S8_balance_by_size_param) {
+  std::vector<LayerSpec> growing;
+  std::vector<LayerSpec> shrinking;
+  for (int64_t i = 1; i <= 6; ++i) growing.push_back(LinearLayer(i, i + 1));
+  for (int64_t i = 6; i >= 1; --i) shrinking.push_back(LinearLayer(i + 1, i));
+  EXPECT_EQ(Profile(growing)[5].parameter_bytes, (6 * 7 + 7) * 4);
+  for (CutSpec::Method method : kMethods) {
+    EXPECT_THAT(Cut(growing, By(CutSpec::Cost::kSize, method, 100), 7), ElementsAre(4, 2));
+    EXPECT_THAT(Cut(shrinking, By(CutSpec::Cost::kSize, method, 100), 7), ElementsAre(2, 4));
+  }
+}
+
+TEST_F(ProfileTest, S8_balance_param_scale) {
+  const std::vector<LayerSpec> layers = {TradeoffLayer(1, 6), TradeoffLayer(2, 5), TradeoffLayer(3, 4),
+                                         TradeoffLayer(4, 3), TradeoffLayer(5, 2), TradeoffLayer(6, 1)};
+  const auto blocks = CutSpec::Method::kBlockPartition;
+  EXPECT_THAT(Cut(layers, By(CutSpec::Cost::kSize, blocks, 0), 1), ElementsAre(2, 4));
+  EXPECT_THAT(Cut(layers, By(CutSpec::Cost::kSize, blocks, 100), 1), ElementsAre(4, 2));
+  // The least bottleneck is another: parameters 2, 6, 12, 20, 30 beside 42.
+  EXPECT_THAT(Cut(layers, By(CutSpec::Cost::kSize, CutSpec::Method::kExact, 0), 1), ElementsAre(2, 4));
+  EXPECT_THAT(Cut(layers, By(CutSpec::Cost::kSize, CutSpec::Method::kExact, 100), 1), ElementsAre(5, 1));
+}
+
+TEST_F(ProfileTest, DEF_11_TheFirstRunOfALayerDoesNotCount) {
+  const std::vector<LayerProfile> profile = Profile({SleepLayer(2, 500), SleepLayer(3, 500)});
+  EXPECT_DOUBLE_EQ(profile[0].forward_seconds, 0.002);
+  EXPECT_DOUBLE_EQ(profile[1].forward_seconds, 0.003);
+}
+
+TEST_F(ProfileTest, BAL_4_ALayerBeyondItsBudgetIsMeasuredOnce) {
+  const std::vector<LayerProfile> profile = Profile({SleepLayer(20)}, {.rows = 1, .repeats = 5, .budget_nanos = 0});
+  EXPECT_DOUBLE_EQ(profile[0].forward_seconds, 0.02);
+  EXPECT_EQ(Counts().trained, 2);
+}
+
+TEST_F(ProfileTest, BAL_3_LayersTrainWhileTheyAreMeasured) {
+  Profile({SleepLayer(1)}, {.rows = 1, .repeats = 3});
+  EXPECT_EQ(Counts().trained, 4);  // the warm-up and three more, all in training
+}
+
+// What is measured is a copy, so gradients of the original don't matter.
+TEST_F(ProfileTest, S8_balance_already_has_grad) {
+  const std::vector<LayerSpec> specs = {LinearLayer(3, 5), SleepLayer(1)};
+  auto original = BuildLayers({LinearLayer(3, 5)}, 0);
+  ASSERT_TRUE(original.ok()) << original.status();
+  const NamedTensors& parameters = (*original)[0].layer->parameters();
+  std::vector<at::Tensor> before;
+  for (const NamedTensor& parameter : parameters) {
+    parameter.tensor.mutable_grad() = at::ones_like(parameter.tensor);
+    before.push_back(parameter.tensor.detach().clone());
+  }
+  Profile(specs);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_TRUE(parameters[i].tensor.equal(before[i]));
+    EXPECT_TRUE(parameters[i].tensor.grad().equal(at::ones_like(before[i])));
+  }
+  EXPECT_GT(Counts().built, 0);
+  EXPECT_EQ(Counts().alive, 0);
+}
+
+}  // namespace
+}  // namespace penstock
