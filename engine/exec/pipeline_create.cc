@@ -47,6 +47,7 @@ struct Draft {
 // Checks in the order of fairscale's Pipe: schedule, layers, skips, then the cut; places nothing.
 absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
   Draft draft;
+  PENSTOCK_RETURN_IF_ERROR(CheckSchedule(spec.schedule));
   PENSTOCK_ASSIGN_OR_RETURN(draft.layers, ExpandModel(spec.model));
   PENSTOCK_RETURN_IF_ERROR(CheckOptimizer(spec.optimizer));
   if (!spec.loss.name.empty()) {
@@ -75,7 +76,8 @@ absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Option
                                       .schedule = spec.schedule,
                                       .parameter_bytes = std::move(parameter_bytes),
                                       .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer),
-                                      .skips = std::move(skips)},
+                                      .skips = std::move(skips),
+                                      .settings = {.build = draft.build, .autocast = spec.model.autocast}},
                                      options.profile, options.clock == nullptr ? RealClock() : options.clock));
   return draft;
 }

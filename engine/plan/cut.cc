@@ -135,6 +135,10 @@ std::vector<double> CutCosts(const PlanRequest& request, const std::vector<Layer
   std::vector<double> costs;
   for (const LayerProfile& layer : profile) {
     if (request.cut.cost == CutSpec::Cost::kTime) {
+      if (!layer.measured) {
+        costs.push_back(1);
+        continue;
+      }
       costs.push_back(1e6 * (layer.forward_seconds * (recompute ? 2 : 1) + layer.backward_seconds));
     } else {
       costs.push_back(static_cast<double>(layer.stash_bytes) +
@@ -198,7 +202,15 @@ absl::StatusOr<Cut> FindCut(const PlanRequest& request, const std::vector<LayerP
     PENSTOCK_ASSIGN_OR_RETURN(balance, BlockPartition(costs, stages));
   }
   PENSTOCK_ASSIGN_OR_RETURN(cut.stages, Place(request, std::vector<std::string>(costs.size()), balance));
-  cut.why.push_back(MeasuredReason(request, costs, balance));
+  const bool measured = std::all_of(profile.begin(), profile.end(), [](const LayerProfile& p) { return p.measured; });
+  if (measured) {
+    cut.why.push_back(MeasuredReason(request, costs, balance));
+  } else {
+    cut.why.push_back(
+        absl::StrCat("The model does not say what it takes, so nothing was measured; ",
+                     request.cut.cost == CutSpec::Cost::kTime ? "every layer counts the same" : "only parameters count",
+                     ": ", absl::StrJoin(balance, ", "), " layers."));
+  }
   if (limits_decide) cut.why.push_back("The devices' memory limits do not allow the cut by cost alone.");
   return cut;
 }

@@ -30,7 +30,8 @@ absl::StatusOr<Cut> GivenCut(const PlanRequest& request);
 // Fails:     as GivenCut.
 absl::StatusOr<Cut> FindCut(const PlanRequest& request, const std::vector<LayerProfile>& profile);
 
-// What the cut weighs, per layer. Units: microseconds or bytes, as the specification says.
+// What the cut weighs, per layer. Units: microseconds or bytes, as the specification says; 1 for the time of a layer that
+// could not be measured.
 std::vector<double> CutCosts(const PlanRequest& request, const std::vector<LayerProfile>& profile);
 
 }  // namespace penstock

@@ -9,6 +9,7 @@
 #include "engine/model/model_spec.h"
 #include "engine/model/skip_spec.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/profile.h"
 
 namespace penstock {
 
@@ -23,7 +24,8 @@ struct PlanRequest {
   std::vector<int64_t> parameter_bytes;  // per layer, known before anything is measured; empty: not checked beforehand
   double optimizer_state_ratio = 2;      // bytes of optimizer state per byte of parameters
   std::vector<SkipDeclaration> skips = {};  // per layer, checked to match; empty: none
-  double bytes_per_second = 0;              // between two stages; 0: so many that it does not count
+  ModelSettings settings = {};
+  double bytes_per_second = 0;  // between two stages; 0: so many that it does not count
 };
 
 }  // namespace penstock

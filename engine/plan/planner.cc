@@ -195,8 +195,9 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& 
   PENSTOCK_RETURN_IF_ERROR(CheckSchedule(request.schedule));
   PENSTOCK_ASSIGN_OR_RETURN(const Cut given, GivenCut(request));
   PENSTOCK_RETURN_IF_ERROR(CheckStateFits(request));
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<LayerProfile> profile,
-                            ProfileLayers(request.layers, DevicesToMeasureOn(request, given), options, clock));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      std::vector<LayerProfile> profile,
+      ProfileLayers(request.layers, DevicesToMeasureOn(request, given), request.settings, options, clock));
   return PlanFromProfile(request, profile);
 }
 

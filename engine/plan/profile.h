@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,6 +26,13 @@ struct LayerProfile {
   int64_t stash_bytes = 0;
   int64_t parameter_bytes = 0;
   std::map<SkipName, int64_t> skip_bytes = {};
+  bool measured = true;  // false: the model does not say what it takes; only parameters are known
+};
+
+// What holds for all layers while they run.
+struct ModelSettings {
+  BuildOptions build = {};
+  std::string autocast = {};  // of ModelSpec
 };
 
 struct ProfileOptions {
@@ -38,11 +46,18 @@ Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t row
 
 // Runs forward and backward of every layer on every device at the same time, so that the figures are those of a machine
 // whose other cores work too, and answers the mean over the devices of the medians over the repeats. Each device holds
-// one layer at a time, a copy of its own.
+// one layer at a time, built anew and in training: the model that runs later is another, whose weights, buffers and
+// gradients stay as they are. ("some parameter already has gradient", as an ancestor says, cannot happen.)
+//
+// A layer gets what the one before it has really given, and the skips that were stashed for it. Every repeat begins with
+// equal inputs, which the layer may change in place. As in a pipeline, a tensor requires grad if it did where it comes from,
+// what the first layer gets does not, and outputs without grad are not back-propagated.
 //
 // Fails:     what a layer's forward throws, naming the layer: a model whose layers do not fit together is found here.
+//            FAILED_PRECONDITION / SKIP_INVALID for a layer that does not stash or pop what it declares.
 absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerSpec>& layers,
                                                         const std::vector<Device>& devices,
-                                                        const ProfileOptions& options, Clock* clock);
+                                                        const ModelSettings& settings, const ProfileOptions& options,
+                                                        Clock* clock);
 
 }  // namespace penstock

@@ -5,8 +5,9 @@
 #include <ATen/ops/rand_like.h>
 #include <ATen/ops/zeros.h>
 
-#include <functional>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/status_macros.h"
@@ -33,12 +34,12 @@ class CountedLayer : public Layer {
   }
   ~CountedLayer() override { --Counts().alive; }
 
-  Tensors Forward(const Tensors& inputs, const LayerContext& context) override {
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
     Counts().trained += context.training ? 1 : 0;
     ProfileClock().Advance(absl::Milliseconds(forwards_++ == 0 ? first_ms_ : ms_));
-    at::Tensor value = Run(inputs.at(0));
+    at::Tensor value = Run(inputs.TensorAt(0));
     for (int64_t i = 0; i < times_; ++i) value = at::add(value, at::rand_like(value).requires_grad_(true));
-    return {value};
+    return value;
   }
   std::vector<TensorSignature> InputSignature() const override { return {{"input", DataType::kFp32, shape_}}; }
   std::vector<TensorSignature> OutputSignature() const override { return {}; }
@@ -74,17 +75,70 @@ class RowLayer : public CountedLayer {
   at::Tensor Run(const at::Tensor& input) override { return input.flatten(1); }
 };
 
-template <typename Made>
-absl::StatusOr<std::unique_ptr<Layer>> Make(const LayerRequest& request) {
-  return std::make_unique<Made>(request);
-}
-
 struct Square : CountedLayer {
   explicit Square(const LayerRequest& request) : CountedLayer(request, {100, 100}) {}
 };
 struct Single : CountedLayer {
   explicit Single(const LayerRequest& request) : CountedLayer(request, {1}) {}
 };
+struct Anything : CountedLayer {
+  explicit Anything(const LayerRequest& request) : CountedLayer(request, {1}) {}
+  std::vector<TensorSignature> InputSignature() const override { return {}; }
+};
+
+struct InPlace : CountedLayer {
+  explicit InPlace(const LayerRequest& request) : CountedLayer(request, {1}) {}
+
+ protected:
+  at::Tensor Run(const at::Tensor& input) override { return input.pow_(2); }
+};
+
+struct Pair : CountedLayer {
+  explicit Pair(const LayerRequest& request) : CountedLayer(request, {1}) {}
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
+    const at::Tensor& x = inputs.TensorAt(0);
+    return Batch::OfTensors(Tensors{x.mul(2), x.gt(0), x.detach().mul(3)});
+  }
+};
+
+struct Join : CountedLayer {
+  explicit Join(const LayerRequest& request) : CountedLayer(request, {1}) {}
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
+    if (inputs.size() != 3 || !inputs.TensorAt(0).requires_grad() || inputs.TensorAt(1).requires_grad() ||
+        inputs.TensorAt(2).requires_grad()) {
+      throw std::runtime_error("wrong inputs for join");
+    }
+    return inputs.TensorAt(0).add(inputs.TensorAt(2)).mul(inputs.TensorAt(1));
+  }
+};
+
+class StashingLayer : public CountedLayer {
+ public:
+  explicit StashingLayer(const LayerRequest& request)
+      : CountedLayer(request, {1}), forget_(request.options.count("first_ms") > 0) {
+    DeclareStash("x");
+  }
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
+    const at::Tensor& x = inputs.TensorAt(0);
+    if (!forget_) context.skips->Stash("x", x.mul(5));
+    return x.mul(2);
+  }
+
+ private:
+  const bool forget_;
+};
+
+struct Popping : CountedLayer {
+  explicit Popping(const LayerRequest& request) : CountedLayer(request, {1}) { DeclarePop("x"); }
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
+    return inputs.TensorAt(0).add(*context.skips->Pop("x").tensor());
+  }
+};
+
+template <typename Made>
+absl::StatusOr<std::unique_ptr<Layer>> Make(const LayerRequest& request) {
+  return std::make_unique<Made>(request);
+}
 
 LayerSpec Spec(const std::string& kind, OptionMap options) {
   return {.kind = kind, .name = kind, .options = std::move(options)};
@@ -104,10 +158,21 @@ LayerCounts& Counts() {
 
 void UseProfileLayers() {
   static const bool registered = [] {
-    return RegisterLayerKind("test_single", &Make<Single>).ok() &&
-           RegisterLayerKind("test_square", &Make<Square>).ok() &&
-           RegisterLayerKind("test_convolution", &Make<ConvolutionLayer>).ok() &&
-           RegisterLayerKind("test_row", &Make<RowLayer>).ok();
+    const std::pair<const char*, LayerFactory> kinds[] = {
+        {"test_single", &Make<Single>},
+        {"test_square", &Make<Square>},
+        {"test_convolution", &Make<ConvolutionLayer>},
+        {"test_row", &Make<RowLayer>},
+        {"test_pair", &Make<Pair>},
+        {"test_join", &Make<Join>},
+        {"test_stash", &Make<StashingLayer>},
+        {"test_pop", &Make<Popping>},
+        {"test_inplace", &Make<InPlace>},
+        {"test_anything", &Make<Anything>},
+    };
+    bool all = true;
+    for (const auto& [kind, factory] : kinds) all = RegisterLayerKind(kind, factory).ok() && all;
+    return all;
   }();
   PENSTOCK_CHECK(registered);
   Counts() = {};
@@ -120,6 +185,14 @@ LayerSpec ExpandLayer(int64_t times) { return Spec("test_square", {{"times", tim
 LayerSpec TradeoffLayer(int64_t size, int64_t times) { return Spec("test_single", {{"size", size}, {"times", times}}); }
 LayerSpec ConvLayer(int64_t ms) { return Spec("test_convolution", {{"ms", ms}}); }
 LayerSpec FlattenLayer() { return Spec("test_row", {}); }
+LayerSpec PairLayer() { return Spec("test_pair", {}); }
+LayerSpec JoinLayer() { return Spec("test_join", {}); }
+LayerSpec StashLayer(bool forget) {
+  return Spec("test_stash", forget ? OptionMap{{"first_ms", int64_t{0}}} : OptionMap{});
+}
+LayerSpec PopLayer() { return Spec("test_pop", {}); }
+LayerSpec InPlaceLayer(int64_t ms) { return Spec("test_inplace", {{"ms", ms}}); }
+LayerSpec AnythingLayer() { return Spec("test_anything", {}); }
 LayerSpec LinearLayer(int64_t in, int64_t out) { return Spec("linear", {{"in", in}, {"out", out}}); }
 
 }  // namespace penstock::testing

@@ -33,6 +33,18 @@ LayerSpec TradeoffLayer(int64_t size, int64_t times);
 // A convolution 3 -> 2 with kernel 1 on 8x8 images, and the row-wise flattening behind it; they move no clock.
 LayerSpec ConvLayer(int64_t ms);
 LayerSpec FlattenLayer();
+// x to (2x, x > 0, 3x): of the last nobody learns.
+LayerSpec PairLayer();
+// Takes what PairLayer gives, adds the numbers where the flags are set. Throws unless exactly the first may learn.
+LayerSpec JoinLayer();
+// Stashes its input under the name `x` and hands on twice of it; one that forgets to.
+LayerSpec StashLayer(bool forget = false);
+// Pops `x` and adds it.
+LayerSpec PopLayer();
+// Squares its input in place, in fake time.
+LayerSpec InPlaceLayer(int64_t ms);
+// As a layer that says nothing about what it takes.
+LayerSpec AnythingLayer();
 LayerSpec LinearLayer(int64_t in, int64_t out);
 
 }  // namespace penstock::testing

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "engine/base/error.h"
 #include "engine/plan/planner.h"
 #include "engine/tensor/codec.h"
 #include "tests/unit/plan/profile_layers.h"
@@ -13,14 +14,21 @@
 namespace penstock {
 namespace {
 
+using testing::AnythingLayer;
 using testing::ConvLayer;
 using testing::Counts;
 using ::testing::ElementsAre;
 using testing::ExpandLayer;
 using testing::FlattenLayer;
+using ::testing::HasSubstr;
+using testing::InPlaceLayer;
+using testing::JoinLayer;
 using testing::LinearLayer;
+using testing::PairLayer;
+using testing::PopLayer;
 using testing::ProfileClock;
 using testing::SleepLayer;
+using testing::StashLayer;
 using testing::TradeoffLayer;
 
 const Device kDevice = {"cpu:0", {0}, 0};
@@ -30,7 +38,7 @@ class ProfileTest : public ::testing::Test {
   ProfileTest() { testing::UseProfileLayers(); }
 
   static std::vector<LayerProfile> Profile(const std::vector<LayerSpec>& layers, const ProfileOptions& options = {}) {
-    auto profile = ProfileLayers(layers, {kDevice}, options, &ProfileClock());
+    auto profile = ProfileLayers(layers, {kDevice}, {}, options, &ProfileClock());
     EXPECT_TRUE(profile.ok()) << profile.status();
     return profile.value_or(std::vector<LayerProfile>(layers.size()));
   }
@@ -147,24 +155,80 @@ TEST_F(ProfileTest, BAL_3_LayersTrainWhileTheyAreMeasured) {
   EXPECT_EQ(Counts().trained, 4);  // the warm-up and three more, all in training
 }
 
-// What is measured is a copy, so gradients of the original don't matter.
-TEST_F(ProfileTest, S8_balance_already_has_grad) {
-  const std::vector<LayerSpec> specs = {LinearLayer(3, 5), SleepLayer(1)};
+TEST_F(ProfileTest, BAL_3_TheModelItselfStaysAsItIs) {
   auto original = BuildLayers({LinearLayer(3, 5)}, 0);
   ASSERT_TRUE(original.ok()) << original.status();
   const NamedTensors& parameters = (*original)[0].layer->parameters();
-  std::vector<at::Tensor> before;
-  for (const NamedTensor& parameter : parameters) {
-    parameter.tensor.mutable_grad() = at::ones_like(parameter.tensor);
-    before.push_back(parameter.tensor.detach().clone());
-  }
-  Profile(specs);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    EXPECT_TRUE(parameters[i].tensor.equal(before[i]));
-    EXPECT_TRUE(parameters[i].tensor.grad().equal(at::ones_like(before[i])));
-  }
+  const at::Tensor before = parameters[0].tensor.detach().clone();
+  Profile({LinearLayer(3, 5), LinearLayer(5, 1), SleepLayer(1)});
+  EXPECT_TRUE(parameters[0].tensor.equal(before));
+  EXPECT_FALSE(parameters[0].tensor.grad().defined());
   EXPECT_GT(Counts().built, 0);
-  EXPECT_EQ(Counts().alive, 0);
+  EXPECT_EQ(Counts().alive, 0);  // copies, each while it is measured
+}
+
+// What is measured is a copy, so gradients of the original do not matter.
+TEST_F(ProfileTest, S8_balance_already_has_grad) {
+  auto original = BuildLayers({LinearLayer(3, 5)}, 0);
+  ASSERT_TRUE(original.ok()) << original.status();
+  const at::Tensor& weight = (*original)[0].layer->parameters()[0].tensor;
+  weight.mutable_grad() = at::ones_like(weight);
+  Profile({LinearLayer(3, 5)});
+  EXPECT_TRUE(weight.grad().equal(at::ones_like(weight)));
+}
+
+TEST_F(ProfileTest, BAL_9_TuplesPassAndOutputsWithoutGradAreNotBackPropagated) {
+  const std::vector<LayerProfile> profile = Profile({LinearLayer(1, 1), PairLayer(), JoinLayer()}, {.rows = 8});
+  EXPECT_EQ(profile[1].output_bytes, 8 * (4 + 1 + 4));
+  EXPECT_EQ(profile[2].output_bytes, 8 * 4);
+}
+
+TEST_F(ProfileTest, BAL_8_SkipsReachTheirLayersWhileThoseAreMeasured) {
+  const std::vector<LayerProfile> profile =
+      Profile({LinearLayer(1, 1), StashLayer(), LinearLayer(1, 1), PopLayer()}, {.rows = 8});
+  EXPECT_THAT(profile[1].skip_bytes, ElementsAre(std::pair(SkipName{"", "x"}, 8 * 4)));
+  EXPECT_EQ(profile[1].output_bytes, 8 * 4);
+  EXPECT_EQ(profile[1].stash_bytes, 2 * 8 * 4);  // what it hands on and what it stashes
+  EXPECT_TRUE(profile[2].skip_bytes.empty());
+  EXPECT_EQ(profile[3].stash_bytes, 8 * 4);
+}
+
+TEST_F(ProfileTest, BAL_8_LayersMayWorkInPlace) {
+  const std::vector<LayerProfile> profile = Profile({InPlaceLayer(10), LinearLayer(1, 1), InPlaceLayer(20)});
+  EXPECT_DOUBLE_EQ(profile[0].forward_seconds, 0.01);
+  EXPECT_DOUBLE_EQ(profile[2].forward_seconds, 0.02);
+}
+
+TEST_F(ProfileTest, ALayerThatForgetsItsStashIsNamed) {
+  const absl::Status status =
+      ProfileLayers({SleepLayer(1), StashLayer(/*forget=*/true)}, {kDevice}, {}, {}, &ProfileClock()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(status), "SKIP_INVALID");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("test_stash"));
+}
+
+TEST_F(ProfileTest, LayersThatDoNotFitAreNamed) {
+  const absl::Status status =
+      ProfileLayers({SleepLayer(1), LinearLayer(7, 1)}, {kDevice}, {}, {}, &ProfileClock()).status();
+  EXPECT_EQ(ReasonOf(status), "SPEC_INVALID");
+  EXPECT_EQ(ValuesOf(status)["field"], "spec.model.layers[1]");
+}
+
+TEST_F(ProfileTest, AModelThatTakesAnythingIsCutByCount) {
+  const std::vector<LayerSpec> layers = {AnythingLayer(), SleepLayer(1), SleepLayer(100), SleepLayer(1)};
+  for (const LayerProfile& layer : Profile(layers)) EXPECT_FALSE(layer.measured);
+  EXPECT_EQ(Counts().trained, 0);
+  EXPECT_THAT(Cut(layers, By(CutSpec::Cost::kTime, CutSpec::Method::kExact)), ElementsAre(2, 2));
+}
+
+TEST_F(ProfileTest, AutocastCountsInBytes) {
+  const std::vector<LayerSpec> layers = {LinearLayer(16, 16)};
+  const auto bytes = [&](const std::string& autocast) {
+    auto profile = ProfileLayers(layers, {kDevice}, {.build = {}, .autocast = autocast}, {.rows = 8}, &ProfileClock());
+    return profile.ok() ? profile->at(0).output_bytes : -1;
+  };
+  EXPECT_EQ(bytes(""), 8 * 16 * 4);
+  EXPECT_EQ(bytes("bf16"), 8 * 16 * 2);
 }
 
 }  // namespace
