@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -31,7 +31,9 @@ absl::Status CheckStateFits(const PlanRequest& request) {
     needed += static_cast<double>(bytes) * (2 + request.optimizer_state_ratio);
   }
   double limit = 0;
+  std::set<std::string> counted;  // a device may be named several times
   for (const Device& device : request.devices) {
+    if (!counted.insert(device.name).second) continue;
     limit += device.memory_limit_bytes == 0 ? std::numeric_limits<double>::infinity()
                                             : static_cast<double>(device.memory_limit_bytes);
   }

@@ -1,0 +1,140 @@
+#include "engine/plan/layer_probe.h"
+
+#include <ATen/ops/ones_like.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/autograd/autocast.h"
+#include "engine/model/run_layer.h"
+
+namespace penstock {
+namespace {
+
+// Counts the bytes that this thread allocates and has not yet freed, through LibTorch's reporting hook.
+class LiveBytes : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t change, size_t, size_t, c10::Device) override { live_ += change; }
+  void reportOutOfMemory(int64_t, size_t, size_t, c10::Device) override {}
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t live() const { return live_; }
+
+ private:
+  int64_t live_ = 0;
+};
+
+double Median(std::vector<int64_t> nanos) {
+  std::sort(nanos.begin(), nanos.end());
+  return static_cast<double>(nanos[nanos.size() / 2]) * 1e-9;
+}
+
+std::optional<at::ScalarType> AutocastType(const std::string& name) {
+  if (name == "bf16") return at::kBFloat16;
+  if (name == "fp16") return at::kHalf;
+  return std::nullopt;
+}
+
+at::Tensor WithoutGraph(const at::Tensor& tensor) { return tensor.detach().requires_grad_(tensor.requires_grad()); }
+
+// A tensor that a layer may change in place, as in the middle of a stage.
+at::Tensor FreshCopy(const at::Tensor& tensor) { return WithoutGraph(tensor).clone(); }
+
+Value MapTensor(const Value& value, at::Tensor (*f)(const at::Tensor&)) { return Batch(value).MapTensors(f)[0]; }
+
+struct Timing {
+  int64_t forward_nanos = 0;
+  int64_t backward_nanos = 0;
+  int64_t stash_bytes = 0;
+};
+
+// What a layer answered: its outputs, then what it has stashed.
+struct Answer {
+  Batch outputs;
+  std::map<SkipName, Value> stashed;
+};
+
+int64_t Backward(const Answer& answer, Clock* clock) {
+  std::vector<at::Tensor> roots;
+  std::vector<at::Tensor> gradients;
+  const auto add = [&](const Value& value) {
+    if (!value.is_tensor() || !value.tensor()->requires_grad()) return;
+    roots.push_back(*value.tensor());
+    gradients.push_back(at::ones_like(*value.tensor()));
+  };
+  for (const Value& value : answer.outputs) add(value);
+  for (const auto& [name, value] : answer.stashed) add(value);
+  const int64_t begin = clock->NowNanos();
+  if (!roots.empty()) torch::autograd::backward(roots, gradients);
+  return clock->NowNanos() - begin;
+}
+
+// One forward and backward of a layer; leaves in `next` what reaches the layer after it.
+Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, const ModelSettings& settings, Clock* clock,
+               Arrival& next) {
+  const SkipDeclaration declared = layer.layer->skips();
+  const Batch inputs = arrival.values.MapTensors(FreshCopy);
+  next.skips = arrival.skips;
+  SkipTracker tracker;
+  std::vector<Value> popped;  // held, so that freeing them does not count as memory that the layer gives back
+  for (const SkipName& name : declared.pops) {
+    const auto node = next.skips.extract(name);
+    if (node.empty()) continue;
+    popped.push_back(MapTensor(node.mapped(), FreshCopy));
+    tracker.Put(name, popped.back());
+  }
+  KeyedRandom random(0, StepId(0), MicrobatchIndex(0), LayerIndex(0));
+  auto memory = std::make_shared<LiveBytes>();
+  Timing timing;
+  Answer answer;
+  {
+    c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
+    const AutocastGuard precision(at::kCPU, AutocastType(settings.autocast));
+    const int64_t begin = clock->NowNanos();
+    answer.outputs = RunLayer(layer, inputs, {.training = true, .recomputing = false, .random = &random}, tracker);
+    timing.forward_nanos = clock->NowNanos() - begin;
+    timing.stash_bytes = memory->live();
+  }
+  for (const SkipName& name : declared.stashes) answer.stashed[name] = *tracker.Take(name);
+  next.values = answer.outputs.MapTensors(WithoutGraph);
+  for (const auto& [name, value] : answer.stashed) next.skips[name] = MapTensor(value, WithoutGraph);
+  timing.backward_nanos = Backward(answer, clock);
+  // The gradients stay: all but the first micro-batch of a step add to them, and that is a pass over memory of its own.
+  return timing;
+}
+
+}  // namespace
+
+LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, const ModelSettings& settings,
+                          const ProfileOptions& options, Clock* clock) {
+  LayerProfile profile;
+  std::vector<int64_t> forward;
+  std::vector<int64_t> backward;
+  Arrival next;
+  const int64_t begin = clock->NowNanos();
+  for (int repeat = 0; repeat <= std::max(1, options.repeats); ++repeat) {
+    const Timing timing = RunOnce(layer, arrival, settings, clock, next);
+    if (repeat == 0) continue;  // warm-up
+    forward.push_back(timing.forward_nanos);
+    backward.push_back(timing.backward_nanos);
+    profile.stash_bytes = std::max<int64_t>(timing.stash_bytes, 0);
+    if (clock->NowNanos() - begin > options.budget_nanos) break;
+  }
+  profile.forward_seconds = Median(forward);
+  profile.backward_seconds = Median(backward);
+  profile.output_bytes = ByteSize(next.values);
+  profile.parameter_bytes = ByteSize(layer.layer->parameters());
+  for (const SkipName& name : layer.layer->skips().stashes) {
+    profile.skip_bytes[name] = ByteSize(Batch(next.skips.at(name)));
+  }
+  arrival = std::move(next);
+  return profile;
+}
+
+}  // namespace penstock

@@ -1,0 +1,27 @@
+#pragma once
+
+// Measures one layer.
+
+#include <map>
+
+#include "engine/base/clock.h"
+#include "engine/model/layer_registry.h"
+#include "engine/plan/profile.h"
+#include "engine/tensor/batch.h"
+
+namespace penstock {
+
+// What reaches a layer: values of the layers before it without their graph; a tensor requires grad if it did there.
+struct Arrival {
+  Batch values;
+  std::map<SkipName, Value> skips;
+};
+
+// Runs the layer forward and backward on the calling thread, a first time to warm up, then as often as the options say; the
+// medians count. Bytes are what LibTorch's allocator reports for this thread. Leaves in `arrival` what reaches the next layer.
+//
+// Fails:     throws what the layer throws; it runs under RunTorch, with gradients on.
+LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, const ModelSettings& settings,
+                          const ProfileOptions& options, Clock* clock);
+
+}  // namespace penstock
