@@ -90,6 +90,12 @@ TEST(Balance, BAL_10_GivesTheAncestorsBlocks) {
   }
 }
 
+// Found by comparing the ancestor's rule with its opposite.
+TEST(Balance, BAL_10_OfEqualBlocksTheLastIsTheLargestAndTheFirstTheSmallest) {
+  EXPECT_EQ(BlockPartition({2, 1, 0, 0, 2, 1}, 3).value(), (std::vector<int>{2, 3, 1}));
+  EXPECT_EQ(BlockPartition({1, 0, 1, 2, 2}, 3).value(), (std::vector<int>{3, 1, 1}));
+}
+
 TEST(Balance, BAL_10_RefusesNoPartsAndTooFewElements) {
   const auto refusal = [](const std::vector<double>& costs, int parts) {
     const absl::Status status = BlockPartition(costs, parts).status();

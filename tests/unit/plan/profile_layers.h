@@ -37,7 +37,7 @@ LayerSpec FlattenLayer();
 LayerSpec PairLayer();
 // Takes what PairLayer gives, adds the numbers where the flags are set. Throws unless exactly the first may learn.
 LayerSpec JoinLayer();
-// Stashes its input under the name `x` and hands on twice of it; one that forgets to.
+// Stashes the square of its input under the name `x` and hands on twice the input; one that forgets to.
 LayerSpec StashLayer(bool forget = false);
 // Pops `x` and adds it.
 LayerSpec PopLayer();
