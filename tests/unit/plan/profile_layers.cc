@@ -97,7 +97,7 @@ struct Pair : CountedLayer {
   explicit Pair(const LayerRequest& request) : CountedLayer(request, {1}) {}
   Batch Forward(const Batch& inputs, const LayerContext&) override {
     const at::Tensor& x = inputs.TensorAt(0);
-    return Batch::Tuple(Tensors{x.mul(2), x.gt(0), x.detach().mul(3)});
+    return Batch::OfTensors(Tensors{x.mul(2), x.gt(0), x.detach().mul(3)});
   }
 };
 
