@@ -1,6 +1,6 @@
 // Reference model `amoebanet`: AmoebaNet-D with each cell a layer that takes and gives two tensors.
 // Options: layers (18), normal cells, a multiple of 3; filters (208), a multiple of 8: "AmoebaNet-D (layers, filters)";
-// channels (3), classes (10), image (224): the height and width that it is measured with; others may be given.
+// channels (3), classes (1000), image (224): the height and width that it is measured with; others may be given.
 // Source: Real et al., "Regularized evolution for image classifier architecture search", 2018, as Huang et al. scale it in
 // "GPipe", 2018.
 
@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<LayerSpec>> ExpandAmoebanet(const OptionMap& options,
   const int64_t layers = reader.Int("layers", 18, 3, kMaxLayers - 16);
   const int64_t filters = reader.Int("filters", 208, 8, 1 << 12);
   const int64_t channels = reader.Int("channels", 3, 1, 1024);
-  const int64_t classes = reader.Int("classes", 10, 1, 1 << 24);
+  const int64_t classes = reader.Int("classes", 1000, 1, 1 << 24);
   const int64_t image = reader.Int("image", 224, 1, 1 << 14);
   PENSTOCK_RETURN_IF_ERROR(reader.Finish());
   if (layers % 3 != 0) return NotAMultiple(absl::StrCat(path, "[layers]"), 3, layers);

@@ -98,11 +98,12 @@ struct Tiny {
 };
 
 std::vector<Tiny> TinyModels() {
-  return {{Model("resnet", Ints({{"depth", 14}, {"width", 8}, {"classes", 7}, {"image", 32}})), {5, 7}, "logits"},
-          {Model("unet", Ints({{"depth", 2}, {"convs", 2}, {"channels", 8}, {"out", 2}, {"image", 32}})),
-           {5, 2, 37, 32},
-           "output"},
-          {Model("amoebanet", Ints({{"layers", 3}, {"filters", 16}, {"image", 32}})), {5, 10}, "logits"}};
+  return {
+      {Model("resnet", Ints({{"depth", 14}, {"width", 8}, {"classes", 7}, {"image", 32}})), {5, 7}, "logits"},
+      {Model("unet", Ints({{"depth", 2}, {"convs", 2}, {"channels", 8}, {"out", 2}, {"image", 32}})),
+       {5, 2, 37, 32},
+       "output"},
+      {Model("amoebanet", Ints({{"layers", 3}, {"filters", 16}, {"classes", 10}, {"image", 32}})), {5, 10}, "logits"}};
 }
 
 std::vector<NamedLayer> BuildTiny(const ModelSpec& spec, uint64_t seed = 3) {
