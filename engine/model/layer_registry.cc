@@ -57,21 +57,36 @@ class KindTable {
  private:
   mutable absl::Mutex mu_;
   std::map<std::string, LayerFactory> factories_ ABSL_GUARDED_BY(mu_) = {
+      {"amoeba_cell", MakeAmoebaCell},
+      {"amoeba_classify", MakeAmoebaClassify},
+      {"amoeba_stem", MakeAmoebaStem},
+      {"avg_pool2d", MakeAvgPool2d},
       {"batch_norm", MakeBatchNorm},
+      {"conv2d", MakeConv2d},
       {"dropout", MakeDropout},
+      {"dropout2d", MakeDropout2d},
+      {"flatten", MakeFlatten},
       {"gelu", MakeGelu},
+      {"global_avg_pool", MakeGlobalAvgPool},
       {"gpt_block", MakeGptBlock},
       {"gpt_embedding", MakeGptEmbedding},
       {"gpt_head", MakeGptHead},
       {"identity", MakeIdentity},
+      {"instance_norm", MakeInstanceNorm},
       {"layer_norm", MakeLayerNorm},
+      {"leaky_relu", MakeLeakyRelu},
       {"linear", MakeLinear},
+      {"max_pool2d", MakeMaxPool2d},
       {"mlp_block", MakeMlpBlock},
       {"pop_add", MakePopAdd},
       {"pop_cat", MakePopCat},
       {"relu", MakeRelu},
+      {"resnet_bottleneck", MakeResnetBottleneck},
+      {"resnet_head", MakeResnetHead},
+      {"resnet_stem", MakeResnetStem},
       {"sequential", MakeSequential},
       {"stash", MakeStash},
+      {"upsample", MakeUpsample},
   };
 };
 
@@ -79,7 +94,8 @@ using ReferenceExpander = absl::StatusOr<std::vector<LayerSpec>> (*)(const Optio
 
 const std::map<std::string, ReferenceExpander>& ReferenceTable() {
   static const auto* const table = new std::map<std::string, ReferenceExpander>{
-      {"gpt", ExpandGpt}, {"identity", ExpandIdentity}, {"mlp", ExpandMlp}};
+      {"amoebanet", ExpandAmoebanet}, {"gpt", ExpandGpt},  {"identity", ExpandIdentity}, {"mlp", ExpandMlp},
+      {"resnet", ExpandResnet},       {"unet", ExpandUnet}};
   return *table;
 }
 

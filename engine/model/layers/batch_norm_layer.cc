@@ -18,7 +18,9 @@ class BatchNormLayer : public Layer {
   Batch Forward(const Batch& inputs, const LayerContext& context) override {
     return {batch_norm_->Apply(OnlyInput(inputs, "batch_norm"), context)};
   }
-  std::vector<TensorSignature> InputSignature() const override { return {}; }
+  std::vector<TensorSignature> InputSignature() const override {
+    return {{"input", DataType::kUnspecified, {}, /*any=*/true}};
+  }
   std::vector<TensorSignature> OutputSignature() const override { return {}; }
 
  private:

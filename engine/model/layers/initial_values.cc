@@ -35,4 +35,8 @@ at::Tensor InitialLinearBias(const LayerRequest& request, int64_t in, int64_t ou
   return InitialUniform(request, {out}, 1 / std::sqrt(static_cast<double>(in)));
 }
 
+at::Tensor InitialConvolutionWeight(const LayerRequest& request, const std::vector<int64_t>& shape) {
+  return InitialUniform(request, shape, 1 / std::sqrt(static_cast<double>(shape[1] * shape[2] * shape[3])));
+}
+
 }  // namespace penstock

@@ -15,4 +15,8 @@ at::Tensor InitialNormal(const LayerRequest& request, const std::vector<int64_t>
 at::Tensor InitialLinearWeight(const LayerRequest& request, int64_t in, int64_t out);
 at::Tensor InitialLinearBias(const LayerRequest& request, int64_t in, int64_t out);
 
+// Weight [out, in, height, width] of a convolution, in the same way: the inputs are all that one output sees. The bias is
+// InitialLinearBias.
+at::Tensor InitialConvolutionWeight(const LayerRequest& request, const std::vector<int64_t>& shape);
+
 }  // namespace penstock

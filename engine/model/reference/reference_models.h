@@ -13,8 +13,11 @@ namespace penstock {
 inline constexpr int kMaxLayers = 4096;
 
 // `path` is the field of the request that holds the options, for errors: spec.model.options.
+absl::StatusOr<std::vector<LayerSpec>> ExpandAmoebanet(const OptionMap& options, const std::string& path);
 absl::StatusOr<std::vector<LayerSpec>> ExpandGpt(const OptionMap& options, const std::string& path);
 absl::StatusOr<std::vector<LayerSpec>> ExpandIdentity(const OptionMap& options, const std::string& path);
 absl::StatusOr<std::vector<LayerSpec>> ExpandMlp(const OptionMap& options, const std::string& path);
+absl::StatusOr<std::vector<LayerSpec>> ExpandResnet(const OptionMap& options, const std::string& path);
+absl::StatusOr<std::vector<LayerSpec>> ExpandUnet(const OptionMap& options, const std::string& path);
 
 }  // namespace penstock

@@ -39,9 +39,10 @@ TEST(ExpandModel, ExpandsTheGpt) {
 }
 
 TEST(ExpandModel, NamesWhatIsWrong) {
-  EXPECT_EQ(ReasonOf(ExpandModel(Reference("resnet")).status()), "MODEL_NOT_FOUND");
-  EXPECT_EQ(ExpandModel(Reference("resnet")).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(ExpandModel(Reference("resnet")).status().message()), HasSubstr("gpt, mlp"));
+  EXPECT_EQ(ReasonOf(ExpandModel(Reference("lenet")).status()), "MODEL_NOT_FOUND");
+  EXPECT_EQ(ExpandModel(Reference("lenet")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(ExpandModel(Reference("lenet")).status().message()),
+              HasSubstr("amoebanet, gpt, identity, mlp, resnet, unet"));
   ExpectSpecError(ExpandModel({}).status(), "spec.model", "none");
   ExpectSpecError(ExpandModel({"mlp", {}, {{"relu", "", {}}}}).status(), "spec.model", "both");
   ExpectSpecError(ExpandModel({"", {{"width", int64_t{1}}}, {{"relu", "", {}}}}).status(), "spec.model.options",
@@ -70,8 +71,8 @@ TEST(ExpandModel, FillsInAndChecksNames) {
 }
 
 TEST(BuildLayers, NamesKindAndOptionThatAreWrong) {
-  const auto kind = BuildLayers({{"relu", "a", {}}, {"conv", "b", {}}}, 0);
-  ExpectSpecError(kind.status(), "spec.model.layers[1].kind", "conv");
+  const auto kind = BuildLayers({{"relu", "a", {}}, {"convolution", "b", {}}}, 0);
+  ExpectSpecError(kind.status(), "spec.model.layers[1].kind", "convolution");
   EXPECT_THAT(std::string(kind.status().message()), HasSubstr("gpt_block, gpt_embedding"));
   ExpectSpecError(BuildLayers({{"linear", "a", {{"in", int64_t{2}}}}}, 0).status(), "spec.model.layers[0].options[out]",
                   "nothing");
