@@ -17,6 +17,7 @@
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/thread.h"
+#include "engine/device/accelerators.h"
 #include "server/daemon.h"
 #include "server/daemon_options.h"
 #include "server/metrics/metrics_page.h"
@@ -104,6 +105,7 @@ int main(int count, char** values) {
     return 0;
   }
   ConfigureLog(line->options.log_level, line->options.log_format);
+  OpenAccelerators(line->options.devices);  // before anything asks LibTorch about CUDA
   if (line->action == CommandLine::Action::kCheckConfig) {
     const absl::Status good = CheckOptions(line->options);
     if (!good.ok()) std::fprintf(stderr, "penstockd: %s\n", std::string(good.message()).c_str());

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/thread.h"
+#include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
 #include "engine/plan/planner.h"
 #include "engine/tensor/codec.h"
@@ -55,16 +56,20 @@ StageCost Measure(Stage& stage, const Arrival& arrival, const LossContext& loss,
   context.training = context.graph = true;
   std::vector<int64_t> forward;
   std::vector<int64_t> backward;
+  DeviceStreams& streams = StreamsOf(stage.device());
   const int64_t begin = clock->NowNanos();
   for (int repeat = 0; repeat <= options.repeats; ++repeat) {
     Pass pass = arrival.NewPass();
+    streams.Synchronize();
     const int64_t start = clock->NowNanos();
     stage.Forward(arrival.inputs, context, loss, pass);
+    streams.Synchronize();
     const int64_t middle = clock->NowNanos();
     const Batch gradients = OnesLike(pass.outputs);
     for (const Batch& skips : pass.skip_outputs) pass.sent.emplace_back().PutGradient(OnesLike(skips));
     const int64_t turn = clock->NowNanos();
     stage.Backward(pass, gradients, /*retain_graph=*/false);
+    streams.Synchronize();
     const int64_t end = clock->NowNanos();
     if (repeat == 0) continue;  // warm-up; also the only one that does not add to gradients
     forward.push_back(middle - start);

@@ -19,8 +19,9 @@ DevicePool::~DevicePool() = default;
 
 absl::StatusOr<DeviceWorker*> DevicePool::Find(const std::string& device) const {
   std::string known;
+  const std::string wanted = CanonicalDeviceName(device);
   for (const auto& worker : workers_) {
-    if (worker->device().name == device || (device == "cpu" && worker->device().name == "cpu:0")) return worker.get();
+    if (worker->device().name == wanted) return worker.get();
     absl::StrAppend(&known, known.empty() ? "" : ", ", worker->device().name);
   }
   return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",

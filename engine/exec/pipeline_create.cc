@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
 #include "engine/exec/calibrate.h"
 #include "engine/exec/pipeline_impl.h"
@@ -109,6 +110,23 @@ std::vector<SkipEdge> SkipEdges(const Plan& plan) {
   return edges;
 }
 
+std::vector<DeviceStreams*> StreamsOfWorkers(const std::vector<DeviceWorker*>& workers) {
+  std::vector<DeviceStreams*> streams;
+  for (const DeviceWorker* worker : workers) streams.push_back(&StreamsOf(worker->device()));
+  return streams;
+}
+
+// Puts the layers' tensors where their stage stands.
+absl::Status PlaceLayers(const std::vector<NamedLayer>& layers, const Device& device) {
+  return RunTorch([&] {
+    for (const NamedLayer& layer : layers) {
+      for (const NamedTensors* tensors : {&layer.layer->parameters(), &layer.layer->buffers()}) {
+        for (NamedTensor named : *tensors) named.tensor.set_data(ToDevice(named.tensor.detach(), device));
+      }
+    }
+  });
+}
+
 std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
   std::vector<LaneDescription> lanes;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -148,9 +166,14 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
     const auto end = next + static_cast<std::ptrdiff_t>(stage.layers.size());
     std::vector<NamedLayer> own(std::make_move_iterator(next), std::make_move_iterator(end));
     next = end;
+    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
+    parts.workers.push_back(worker);
+    devices.push_back(worker->device());
+    if (worker->device().kind != DeviceKind::kCpu) PENSTOCK_RETURN_IF_ERROR(PlaceLayers(own, worker->device()));
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Stage> made,
                               Stage::Create({.index = s,
                                              .last = s + 1 == stages,
+                                             .device = worker->device(),
                                              .first_layer = LayerIndex(stage.first_layer),
                                              .layers = std::move(own),
                                              .ties = std::move(ties[s]),
@@ -159,9 +182,6 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
                                              .autocast = spec.model.autocast},
                                             spec.optimizer));
     parts.stages.push_back(std::move(made));
-    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
-    parts.workers.push_back(worker);
-    devices.push_back(worker->device());
   }
   PENSTOCK_RETURN_IF_ERROR(CalibrateStages(parts.stages, devices, draft.signature.inputs, draft.loss.get(),
                                            options.profile, open_dimension, options.clock, draft.plan));
@@ -187,13 +207,13 @@ PipelineImpl::PipelineImpl(Parts parts)
       ties_(std::move(parts.ties)),
       metrics_(std::move(parts.metrics)),
       schedules_(plan_.schedule, static_cast<int>(stages_.size()), SkipEdges(plan_)),
-      transport_(static_cast<int>(stages_.size()), [this](const MessageKey& key) {
+      transport_(StreamsOfWorkers(workers_), [this](const MessageKey& key) {
         lanes_[key.stage]->state.Arrived(key, workers_[key.stage]->busy());
         workers_[key.stage]->Wake();
       }) {
   for (size_t s = 0; s < stages_.size(); ++s) {
-    lanes_.push_back(
-        std::make_unique<Lane>(stages_[s].get(), &transport_, &metrics_->lane(static_cast<int>(s)), clock_));
+    lanes_.push_back(std::make_unique<Lane>(stages_[s].get(), &transport_, &metrics_->lane(static_cast<int>(s)),
+                                            &StreamsOf(workers_[s]->device()), clock_));
   }
   SetIdleReason(IdleReason::kNoWork);
 }
@@ -282,7 +302,7 @@ NamedTensors PipelineImpl::ExportState(bool with_optimizer) const {
   at::NoGradGuard no_graph;
   for (const auto& lane : lanes_) lane->state.SetIdle(StageState::kCheckpoint);
   NamedTensors state = StateViews(with_optimizer);
-  for (NamedTensor& entry : state) entry.tensor = entry.tensor.clone();
+  for (NamedTensor& entry : state) entry.tensor = entry.tensor.is_cpu() ? entry.tensor.clone() : ToHost(entry.tensor);
   for (const auto& lane : lanes_) lane->state.SetIdle(idle_.load());
   return state;
 }

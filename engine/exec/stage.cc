@@ -11,6 +11,7 @@
 #include "engine/autograd/autocast.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
 #include "engine/model/run_layer.h"
 #include "engine/optim/gradient_norm.h"
@@ -129,7 +130,7 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
     const std::vector<SkipName>& names = parts_.incoming[port].names;
     for (size_t i = 0; i < names.size(); ++i) tracker.Put(names[i], skips[port][i]);
   }
-  const AutocastGuard precision(at::kCPU, AutocastType(parts_.autocast));
+  const AutocastGuard precision(TorchDevice(parts_.device).type(), AutocastType(parts_.autocast));
   Batch values = inputs;
   for (size_t i = 0; i < parts_.layers.size(); ++i) {
     KeyedRandom random(context.seed, context.step, context.microbatch,
@@ -155,13 +156,14 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
     pass.skip_outputs.push_back(Batch::Tuple(std::move(stashed)));
   }
   if (parts_.last && loss.loss != nullptr) {
-    pass.loss = at::mul(loss.loss->Mean(values.TensorAt(0), loss.target), loss.share);
+    const at::Tensor target = ToDevice(loss.target, parts_.device);
+    pass.loss = at::mul(loss.loss->Mean(values.TensorAt(0), target), loss.share);
   }
   pass.outputs = std::move(values);
 }
 
 void Stage::Forward(Batch inputs, const PassContext& context, const LossContext& loss, Pass& pass) {
-  pass.stash = std::move(inputs);
+  pass.stash = inputs.MapTensors([this](const at::Tensor& tensor) { return ToDevice(tensor, parts_.device); });
   if (context.graph) {
     Recompute(context, loss, pass);
     return;
@@ -194,7 +196,8 @@ InputGradients Stage::Backward(Pass& pass, const Batch& gradients, bool retain_g
       root_gradients.emplace_back();
     }
   } else {
-    AddRoots(pass.outputs, gradients, roots, root_gradients);
+    const auto here = [this](const at::Tensor& tensor) { return ToDevice(tensor, parts_.device); };
+    AddRoots(pass.outputs, gradients.MapTensors(here), roots, root_gradients);
   }
   for (size_t port = 0; port < pass.skip_outputs.size(); ++port) {
     AddRoots(pass.skip_outputs[port], pass.sent.at(port).TakeGradient(), roots, root_gradients);

@@ -10,6 +10,7 @@
 #include "engine/autograd/portal.h"
 #include "engine/autograd/seeds.h"
 #include "engine/base/ids.h"
+#include "engine/device/device.h"
 #include "engine/exec/tied_parameters.h"
 #include "engine/model/layer_registry.h"
 #include "engine/model/loss.h"
@@ -77,6 +78,7 @@ class Stage {
   struct Parts {
     int index = 0;
     bool last = true;
+    Device device = {};
     LayerIndex first_layer;
     std::vector<NamedLayer> layers;
     std::vector<StageTie> ties = {};
@@ -89,10 +91,11 @@ class Stage {
 
   int index() const { return parts_.index; }
   bool first() const { return parts_.index == 0; }
+  const Device& device() const { return parts_.device; }
   const std::vector<SkipPort>& incoming() const { return parts_.incoming; }
   const std::vector<SkipPort>& outgoing() const { return parts_.outgoing; }
 
-  // Runs the layers over inputs; `pass.received` holds what comes past other stages. With a graph, `pass` can go backward;
+  // Runs the layers over inputs, brought to the stage's device first; `pass.received` holds what comes past other stages. With a graph, `pass` can go backward;
   // without one it holds the stash, and the outputs until DropGraph. A layer that changes the stage's inputs in place is
   // refused by name: its recomputation would start from something else, and the inputs may be another's.
   void Forward(Batch inputs, const PassContext& context, const LossContext& loss, Pass& pass);

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
 
 namespace penstock {
@@ -37,6 +39,15 @@ Phase PhaseOf(const Run& run, ActionKind kind) {
     default:
       return Phase::kBackward;
   }
+}
+
+// The values, when they are there: at once but between accelerators.
+absl::StatusOr<Batch> Await(ValuesInFlight message, DeviceStreams& streams) {
+  if (message.ready != nullptr) {
+    PENSTOCK_RETURN_IF_ERROR(
+        AwaitTensors({message.values.TensorsByPosition(), std::move(message.ready)}, streams).status());
+  }
+  return std::move(message.values);
 }
 
 size_t PortOf(const std::vector<SkipPort>& ports, int peer) {
@@ -84,7 +95,7 @@ StageExecutor::Readiness StageExecutor::Poll() {
 
 bool StageExecutor::Receive(const Action& action) {
   const MessageKey key = KeyOf(action);
-  std::optional<Batch> message = lane_->transport->TryReceive(key);
+  std::optional<ValuesInFlight> message = lane_->transport->TryReceive(key);
   if (!message.has_value()) {
     const bool gradient = action.kind == ActionKind::kReceiveBackward;
     Wait(gradient ? StageState::kWaitGradient : started_ ? StageState::kWaitActivation : StageState::kFill, key);
@@ -92,7 +103,12 @@ bool StageExecutor::Receive(const Action& action) {
     message = lane_->transport->TryReceive(key);
     if (!message.has_value()) return false;
   }
-  Keep(action, *std::move(message));
+  absl::StatusOr<Batch> values = Await(*std::move(message), *lane_->streams);
+  if (values.ok()) {
+    Keep(action, *std::move(values));
+  } else {
+    Fail(values.status(), action);
+  }
   waiting_.reset();
   return true;
 }
@@ -145,19 +161,23 @@ void StageExecutor::Execute() {
 absl::Status StageExecutor::Compute(const Action& action) {
   return RunTorch([&] {
     if (run_->before_action) run_->before_action(action);
-    switch (action.kind) {
-      case ActionKind::kForward:
-        return ComputeForward(action);
-      case ActionKind::kRecompute:
-        return ComputeRecompute(action);
-      case ActionKind::kBackward:
-        return ComputeBackward(action);
-      case ActionKind::kOptimizer:
-        return ComputeStep();
-      default:
-        PENSTOCK_CHECK(false);  // the verifier lets nothing else through
-    }
+    lane_->streams->RunOn(StreamKind::kCompute, [&] { Perform(action); });
   });
+}
+
+void StageExecutor::Perform(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return ComputeForward(action);
+    case ActionKind::kRecompute:
+      return ComputeRecompute(action);
+    case ActionKind::kBackward:
+      return ComputeBackward(action);
+    case ActionKind::kOptimizer:
+      return ComputeStep();
+    default:
+      PENSTOCK_CHECK(false);  // the verifier lets nothing else through
+  }
 }
 
 void StageExecutor::ComputeForward(const Action& action) {
@@ -170,7 +190,10 @@ void StageExecutor::ComputeForward(const Action& action) {
   const bool last = stage.index() + 1 == run_->schedule->stages;
   if (last && pass.loss.defined()) run_->loss_values[m] = pass.loss.item().toDouble();
   const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
-  if (!last || run_->keep_outputs) (last ? run_->outputs[m] : outgoing_[m]) = pass.outputs.MapTensors(detached);
+  if (!last) outgoing_[m] = pass.outputs.MapTensors(detached);
+  if (last && run_->keep_outputs) {
+    run_->outputs[m] = pass.outputs.MapTensors([](const at::Tensor& tensor) { return ToHost(tensor.detach()); });
+  }
   outgoing_skips_[m].clear();
   for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));
   if (run_->inference) {
@@ -204,7 +227,7 @@ void StageExecutor::ComputeBackward(const Action& action) {
   if (!stage.first()) {
     outgoing_[m] = std::move(back.inputs);
   } else if (run_->input_gradients) {
-    run_->input_gradient_values[m] = std::move(back.inputs);
+    run_->input_gradient_values[m] = back.inputs.MapTensors(ToHost);
   }
   if (inflight_ > 0) {  // 0: the forward was another run's
     --inflight_;
@@ -226,7 +249,9 @@ void StageExecutor::ComputeStep() {
     case Step::kShareTies:
       return stage.ShareTiedGradients(decision.tied);
     case Step::kNorms:
-      decision.norms[stage.index()] = stage.SumTiedGradients(decision.tied);
+      for (const at::Tensor& norm : stage.SumTiedGradients(decision.tied)) {
+        decision.norms[stage.index()].push_back(ToHost(norm));
+      }
       return;
     case Step::kApply:
       if (decision.applied) stage.Step(decision.learning_rate, decision.scale);

@@ -19,11 +19,17 @@ struct Lane {
   Stage* stage = nullptr;
   Transport* transport = nullptr;
   LaneMetrics* metrics = nullptr;
+  DeviceStreams* streams = nullptr;
   LaneState state;
   Clock* clock = nullptr;
 
-  Lane(Stage* stage, Transport* transport, LaneMetrics* metrics, Clock* clock)
-      : stage(stage), transport(transport), metrics(metrics), state(&metrics->state, clock), clock(clock) {}
+  Lane(Stage* stage, Transport* transport, LaneMetrics* metrics, DeviceStreams* streams, Clock* clock)
+      : stage(stage),
+        transport(transport),
+        metrics(metrics),
+        streams(streams),
+        state(&metrics->state, clock),
+        clock(clock) {}
 };
 
 // Interprets the action list of one lane in one run: the only code that knows what an action means.
@@ -49,6 +55,7 @@ class StageExecutor {
   const Action* Next() const;
   bool Receive(const Action& action);  // false: not there yet
   absl::Status Compute(const Action& action);
+  void Perform(const Action& action);
   void ComputeForward(const Action& action);
   void ComputeRecompute(const Action& action);
   void ComputeBackward(const Action& action);

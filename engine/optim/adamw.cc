@@ -23,7 +23,7 @@ class Adamw : public Optimizer {
     for (const NamedTensor& parameter : parameters_) {
       first_moments_.push_back(at::zeros_like(parameter.tensor.detach()));
       second_moments_.push_back(at::zeros_like(parameter.tensor.detach()));
-      steps_.push_back(at::zeros({}, at::kFloat));
+      steps_.push_back(at::zeros({}, parameter.tensor.options().dtype(at::kFloat)));
     }
   }
 

@@ -4,12 +4,30 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/copy_tensors.h"
 
 namespace penstock {
 
-LocalTransport::LocalTransport(int stages, std::function<void(const MessageKey&)> on_arrival)
-    : on_arrival_(std::move(on_arrival)) {
-  for (int stage = 0; stage < stages; ++stage) mailboxes_.push_back(std::make_unique<Mailbox>());
+namespace {
+
+// The same values on another device, perhaps still on their way.
+absl::StatusOr<ValuesInFlight> Carry(Batch values, DeviceStreams& from, DeviceStreams& to) {
+  if (&from == &to) return ValuesInFlight{std::move(values), nullptr};
+  Tensors tensors = values.TensorsByPosition();
+  PENSTOCK_ASSIGN_OR_RETURN(TensorsInFlight copies, CopyTensors(std::move(tensors), from, to));
+  for (size_t i = 0; i < copies.tensors.size(); ++i) {
+    if (!copies.tensors[i].defined()) continue;
+    PENSTOCK_RETURN_IF_ERROR(values.Set(static_cast<int64_t>(i), Value(copies.tensors[i])));
+  }
+  return ValuesInFlight{std::move(values), std::move(copies.ready)};
+}
+
+}  // namespace
+
+LocalTransport::LocalTransport(std::vector<DeviceStreams*> streams, std::function<void(const MessageKey&)> on_arrival)
+    : streams_(std::move(streams)), on_arrival_(std::move(on_arrival)) {
+  for (size_t stage = 0; stage < streams_.size(); ++stage) mailboxes_.push_back(std::make_unique<Mailbox>());
 }
 
 void LocalTransport::Open(int64_t run) {
@@ -21,10 +39,13 @@ void LocalTransport::Open(int64_t run) {
 
 absl::Status LocalTransport::Send(const MessageKey& key, Batch values) {
   Mailbox& mailbox = *mailboxes_.at(key.stage);
+  const int sender = key.peer >= 0 ? key.peer : key.stage + (key.gradient ? 1 : -1);
+  PENSTOCK_ASSIGN_OR_RETURN(ValuesInFlight message,
+                            Carry(std::move(values), *streams_.at(sender), *streams_.at(key.stage)));
   {
     absl::MutexLock lock(&mailbox.mu);
     if (!mailbox.open.contains(key.run)) return absl::OkStatus();
-    if (!mailbox.messages.try_emplace(key, std::move(values)).second) {
+    if (!mailbox.messages.try_emplace(key, std::move(message)).second) {
       return Error(absl::StatusCode::kInternal, "BUG",
                    absl::StrCat(key.gradient ? "gradient" : "activation", " sent twice to stage ", key.stage,
                                 ", micro-batch ", key.microbatch));
@@ -34,19 +55,19 @@ absl::Status LocalTransport::Send(const MessageKey& key, Batch values) {
   return absl::OkStatus();
 }
 
-std::optional<Batch> LocalTransport::TryReceive(const MessageKey& key) {
+std::optional<ValuesInFlight> LocalTransport::TryReceive(const MessageKey& key) {
   Mailbox& mailbox = *mailboxes_.at(key.stage);
   absl::MutexLock lock(&mailbox.mu);
   auto found = mailbox.messages.find(key);
   if (found == mailbox.messages.end()) return std::nullopt;
-  std::optional<Batch> values = std::move(found->second);
+  std::optional<ValuesInFlight> message = std::move(found->second);
   mailbox.messages.erase(found);
-  return values;
+  return message;
 }
 
 void LocalTransport::Close(int64_t run) {
   for (auto& mailbox : mailboxes_) {
-    std::vector<Batch> dropped;  // declared before the lock, so freed after it
+    std::vector<ValuesInFlight> dropped;  // declared before the lock, so freed after it
     absl::MutexLock lock(&mailbox->mu);
     if (mailbox->open.erase(run) == 0) continue;
     for (auto it = mailbox->messages.begin(); it != mailbox->messages.end();) {

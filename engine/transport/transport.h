@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "engine/device/device_streams.h"
 #include "engine/tensor/batch.h"
 
 namespace penstock {
@@ -26,16 +27,23 @@ struct MessageKey {
   }
 };
 
+// Values that may still be on their way to the receiver's device.
+struct ValuesInFlight {
+  Batch values;
+  EventPtr ready;  // null: they are there
+};
+
 // Moves values to the stage that a key names. A gradient is None where there is none.
 //
 // Threads:   any method from any thread.
 // Lifecycle: Close(run) forgets the messages of a run; later sends to it are dropped.
-// Fails:     Send: INTERNAL / BUG for a key sent twice. A receive never fails: it finds a message or doesn't.
+// Fails:     Send: INTERNAL / BUG for a key sent twice; DEVICE_MEMORY where the receiver's device is full. A receive never
+//            fails: it finds a message or doesn't.
 class Transport {
  public:
   virtual ~Transport() = default;
   virtual absl::Status Send(const MessageKey& key, Batch values) = 0;
-  virtual std::optional<Batch> TryReceive(const MessageKey& key) = 0;
+  virtual std::optional<ValuesInFlight> TryReceive(const MessageKey& key) = 0;
   virtual void Close(int64_t run) = 0;
 };
 

@@ -6,7 +6,7 @@ namespace penstock::testing {
 namespace {
 
 struct LocalTransportFactory {
-  std::unique_ptr<LocalTransport> Make(int stages) { return std::make_unique<LocalTransport>(stages, nullptr); }
+  std::unique_ptr<LocalTransport> Make(int stages) { return std::make_unique<LocalTransport>(std::vector<DeviceStreams*>(stages, &CpuStreams()), nullptr); }
   void Open(LocalTransport& transport, int64_t run) { transport.Open(run); }
 };
 
@@ -14,7 +14,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Local, TransportContract, LocalTransportFactory);
 
 TEST(LocalTransport, TellsArrivalsAndCountsWhatWaits) {
   std::vector<MessageKey> arrived;
-  LocalTransport transport(2, [&](const MessageKey& key) { arrived.push_back(key); });
+  LocalTransport transport({&CpuStreams(), &CpuStreams()}, [&](const MessageKey& key) { arrived.push_back(key); });
   transport.Open(7);
   const MessageKey key{.run = 7, .gradient = false, .stage = 1, .microbatch = 3};
   ASSERT_TRUE(transport.Send(key, Batch(at::full({1}, 1.0))).ok());

@@ -37,9 +37,9 @@ TYPED_TEST_P(TransportContract, DeliversByKeyNotByOrder) {
   ASSERT_TRUE(transport->Send(this->Key(1, 1), this->Value(11)).ok());
   ASSERT_TRUE(transport->Send(this->Key(1, 0), this->Value(10)).ok());
   ASSERT_TRUE(transport->Send(this->Key(1, 0, /*gradient=*/true), this->Value(20)).ok());
-  EXPECT_EQ(transport->TryReceive(this->Key(1, 0))->TensorAt(0)[0].template item<float>(), 10);
-  EXPECT_EQ(transport->TryReceive(this->Key(1, 1))->TensorAt(0)[0].template item<float>(), 11);
-  EXPECT_EQ(transport->TryReceive(this->Key(1, 0, true))->TensorAt(0)[0].template item<float>(), 20);
+  EXPECT_EQ(transport->TryReceive(this->Key(1, 0))->values.TensorAt(0)[0].template item<float>(), 10);
+  EXPECT_EQ(transport->TryReceive(this->Key(1, 1))->values.TensorAt(0)[0].template item<float>(), 11);
+  EXPECT_EQ(transport->TryReceive(this->Key(1, 0, true))->values.TensorAt(0)[0].template item<float>(), 20);
 }
 
 TYPED_TEST_P(TransportContract, GivesEachMessageOnce) {
@@ -55,7 +55,7 @@ TYPED_TEST_P(TransportContract, RefusesAKeyThatIsSentTwice) {
   this->factory_.Open(*transport, 1);
   ASSERT_TRUE(transport->Send(this->Key(1, 0), this->Value(1)).ok());
   EXPECT_EQ(ReasonOf(transport->Send(this->Key(1, 0), this->Value(2))), "BUG");
-  EXPECT_EQ(transport->TryReceive(this->Key(1, 0))->TensorAt(0)[0].template item<float>(), 1);
+  EXPECT_EQ(transport->TryReceive(this->Key(1, 0))->values.TensorAt(0)[0].template item<float>(), 1);
 }
 
 TYPED_TEST_P(TransportContract, ForgetsAClosedRunAndKeepsOthers) {
@@ -68,7 +68,7 @@ TYPED_TEST_P(TransportContract, ForgetsAClosedRunAndKeepsOthers) {
   EXPECT_FALSE(transport->TryReceive(this->Key(1, 0, false, 1)).has_value());
   EXPECT_TRUE(transport->Send(this->Key(1, 1, false, 1), this->Value(3)).ok());  // dropped
   EXPECT_FALSE(transport->TryReceive(this->Key(1, 1, false, 1)).has_value());
-  EXPECT_EQ(transport->TryReceive(this->Key(1, 0, false, 2))->TensorAt(0)[0].template item<float>(), 2);
+  EXPECT_EQ(transport->TryReceive(this->Key(1, 0, false, 2))->values.TensorAt(0)[0].template item<float>(), 2);
 }
 
 TYPED_TEST_P(TransportContract, SurvivesManySendersAtOnce) {
@@ -90,7 +90,7 @@ TYPED_TEST_P(TransportContract, SurvivesManySendersAtOnce) {
   for (int key = 0; key < kSenders * kMessages; ++key) {
     auto message = transport->TryReceive(this->Key(1, key));
     ASSERT_TRUE(message.has_value()) << key;
-    EXPECT_EQ(message->TensorAt(0)[0].template item<float>(), key);
+    EXPECT_EQ(message->values.TensorAt(0)[0].template item<float>(), key);
   }
 }
 
