@@ -39,7 +39,7 @@ v1::SkipPlan ToProto(const SkipRoute& route) {
   message.set_from_stage(route.edge.from);
   message.set_to_stage(route.edge.to);
   for (const SkipName& skip : route.names) {
-    message.add_names(skip.skip_namespace.empty() ? skip.name : absl::StrCat(skip.skip_namespace, ".", skip.name));
+    message.add_names(skip.skip_namespace.empty() ? skip.name : absl::StrCat(skip.skip_namespace, "/", skip.name));
   }
   message.set_bytes(route.bytes);
   return message;

@@ -48,8 +48,14 @@ absl::StatusOr<CutSpec> Cut(const v1::Cut& cut) {
   PENSTOCK_RETURN_IF_ERROR(CheckCount(cut.balance_size(), kMaxStages, "spec.cut.balance", "stages"));
   spec.balance.assign(cut.balance().begin(), cut.balance().end());
   spec.stages = cut.stages();
-  if (spec.stages < 0 || spec.stages > kMaxStages) {
-    return SpecInvalid("spec.cut.stages", absl::StrCat("must lie in [0, ", kMaxStages, "]"), absl::StrCat(spec.stages));
+  if (spec.stages < 0) {
+    return SpecInvalid(
+        "spec.cut.stages",
+        absl::StrCat("partitions must be a positive integer (", spec.stages, " < 1), or 0: one per device"),
+        absl::StrCat(spec.stages));
+  }
+  if (spec.stages > kMaxStages) {
+    return SpecInvalid("spec.cut.stages", absl::StrCat("must be at most ", kMaxStages), absl::StrCat(spec.stages));
   }
   if (!v1::CutCost_IsValid(cut.cost())) {
     return SpecInvalid("spec.cut.cost", "must be TIME or SIZE", absl::StrCat(static_cast<int>(cut.cost())));

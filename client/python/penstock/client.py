@@ -106,7 +106,7 @@ class Client:
             cut_cost: what a cut weighs: measured ``"time"``, or ``"size"``: stashed activations and ``parameter_scale``
                 times the parameters (``None``: 2).
             cut_method: ``"exact"``, the least possible bottleneck, or ``"block_partition"``, as torchgpipe cuts.
-            devices: one per stage, repeated in turn if fewer; empty: all of the daemon.
+            devices: one per stage; a device may stand several times; empty: all of the daemon.
             ties: parameters of equal shape that are one: ``[("embedding.weight", "head.weight")]``.
             deferred_batch_norm: running statistics follow mini-batches instead of micro-batches.
             tuple_as_one_argument: a layer gets several values as one tuple instead of as its arguments.

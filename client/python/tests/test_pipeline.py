@@ -236,6 +236,16 @@ def test_a_loss_of_the_client(pipeline: penstock.Pipeline, daemon: FakeDaemon) -
     assert request.graph == forward.graph.name and request.gradients[0].name == "output" and request.retain_graph
 
 
+def test_gradients_of_inputs_come_with_the_outcome(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    forward = pipeline.forward(ROWS, input_gradients=True)
+    outcome = pipeline.backward(forward.graph, ROWS, input_gradients=True)
+    assert outcome.input_gradients is not None
+    assert np.array_equal(outcome.input_gradients.fetch()["input"], -ROWS)
+    assert pipeline.backward(forward.graph, ROWS).input_gradients is None
+    assert [request.input_gradients for request in daemon.requests["Backward"]] == [True, False]
+    assert daemon.requests["Forward"][0].input_gradients
+
+
 def test_a_pending_handle_is_waited_for(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     daemon.settle_after = 3
     handle = pipeline.train_step(ROWS, ROWS, wait=False)

@@ -174,12 +174,12 @@ TEST_F(CommandLineTest, PlanShowsLayersCostsCutSkipsAndWhy) {
   EXPECT_EQ(json["layers"][3]["name"], "head");
   EXPECT_EQ(json["layers"][3]["stage"], 1);
   EXPECT_EQ(json["layers"][3]["cost"], 3000);
-  EXPECT_EQ(json["skips"][0]["names"][1], "inner.mask");
+  EXPECT_EQ(json["skips"][0]["names"][1], "inner/mask");
   EXPECT_EQ(json["skips"][0]["bytes"], 20 << 10);
   EXPECT_EQ(json["why"].size(), 2);
   // A pipeline that exists shows them to those who ask for more.
   EXPECT_EQ(Run("pipeline get gpt -o wide"), 0);
-  EXPECT_THAT(out_, HasSubstr("Skips     stage 0 -> 1: residual, inner.mask, 20.0 KiB per micro-batch\n"));
+  EXPECT_THAT(out_, HasSubstr("Skips     stage 0 -> 1: residual, inner/mask, 20.0 KiB per micro-batch\n"));
 }
 
 TEST_F(CommandLineTest, CreateSendsCutTiesAndPrecision) {

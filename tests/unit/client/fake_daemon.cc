@@ -54,7 +54,7 @@ v1::Plan TwoStagePlan() {
   v1::SkipPlan* skip = plan.add_skips();
   skip->set_to_stage(1);
   skip->add_names("residual");
-  skip->add_names("inner.mask");
+  skip->add_names("inner/mask");
   skip->set_bytes(20 << 10);
   plan.add_why("cut into 2 stages by measured time: 6000 us of 12000 us at most");
   plan.add_why("2 skips cross the cut");

@@ -136,7 +136,7 @@ TEST(SpecConvert, PIPE_14_ChunksComeBeforeCheckpointAndBothBeforeLayersAndCut) {
   message.mutable_schedule()->clear_checkpoint();
   EXPECT_THAT(std::string(FromProto(message).status().message()), HasSubstr("nested"));
   message.clear_model();
-  ExpectRefused(message, "spec.cut.stages", "must lie in [0, 1024]");
+  ExpectRefused(message, "spec.cut.stages", "partitions must be a positive integer (-1 < 1)");
 }
 
 TEST(SpecConvert, LayersMayBeNestedSixteenDeep) {
@@ -220,7 +220,7 @@ TEST(PlanConvert, LayersSkipsAndReasonsArrive) {
   EXPECT_EQ(message.layers(1).ShortDebugString(),
             "name: \"b\" stage: 1 forward_seconds: 1 backward_seconds: 2 stash_bytes: 3 output_bytes: 5 "
             "parameter_bytes: 4 cost: 6");
-  EXPECT_EQ(message.skips(0).ShortDebugString(), "to_stage: 1 names: \"x\" names: \"ns.x\" bytes: 7");
+  EXPECT_EQ(message.skips(0).ShortDebugString(), "to_stage: 1 names: \"x\" names: \"ns/x\" bytes: 7");
   EXPECT_THAT(message.why(), ElementsAre("because", "therefore"));
 }
 
