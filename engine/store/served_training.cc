@@ -10,6 +10,7 @@
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/store/served_pipeline.h"
+#include "engine/tensor/microbatch.h"
 
 namespace penstock {
 

@@ -10,9 +10,9 @@
 namespace penstock {
 namespace {
 
-constexpr int kMaxStages = 1024;
+constexpr int kMostStages = 1024;
 
-absl::StatusOr<CheckpointMode> Mode(v1::CheckpointMode mode) {
+absl::StatusOr<CheckpointMode> ReadMode(v1::CheckpointMode mode) {
   switch (mode) {
     case v1::CHECKPOINT_MODE_ALWAYS:
       return CheckpointMode::kAlways;
@@ -27,7 +27,7 @@ absl::StatusOr<CheckpointMode> Mode(v1::CheckpointMode mode) {
   }
 }
 
-absl::StatusOr<ScheduleSpec> Schedule(const v1::ScheduleSpec& schedule) {
+absl::StatusOr<ScheduleSpec> ReadSchedule(const v1::ScheduleSpec& schedule) {
   ScheduleSpec spec;
   if (schedule.has_micro_batches()) {
     if (schedule.micro_batches() < 1) {
@@ -36,16 +36,16 @@ absl::StatusOr<ScheduleSpec> Schedule(const v1::ScheduleSpec& schedule) {
     }
     spec.micro_batches = schedule.micro_batches();
   }
-  PENSTOCK_ASSIGN_OR_RETURN(spec.checkpoint, Mode(schedule.checkpoint()));
+  PENSTOCK_ASSIGN_OR_RETURN(spec.checkpoint, ReadMode(schedule.checkpoint()));
   PENSTOCK_RETURN_IF_ERROR(CheckText(schedule.kind(), "spec.schedule.kind"));
   if (!schedule.kind().empty()) spec.kind = schedule.kind();
   return spec;
 }
 
 // A balance of wrong numbers is the planner's to judge, after the layers.
-absl::StatusOr<CutSpec> Cut(const v1::Cut& cut) {
+absl::StatusOr<CutSpec> ReadCut(const v1::Cut& cut) {
   CutSpec spec;
-  PENSTOCK_RETURN_IF_ERROR(CheckCount(cut.balance_size(), kMaxStages, "spec.cut.balance", "stages"));
+  PENSTOCK_RETURN_IF_ERROR(CheckCount(cut.balance_size(), kMostStages, "spec.cut.balance", "stages"));
   spec.balance.assign(cut.balance().begin(), cut.balance().end());
   spec.stages = cut.stages();
   if (spec.stages < 0) {
@@ -54,8 +54,8 @@ absl::StatusOr<CutSpec> Cut(const v1::Cut& cut) {
         absl::StrCat("partitions must be a positive integer (", spec.stages, " < 1), or 0: one per device"),
         absl::StrCat(spec.stages));
   }
-  if (spec.stages > kMaxStages) {
-    return SpecInvalid("spec.cut.stages", absl::StrCat("must be at most ", kMaxStages), absl::StrCat(spec.stages));
+  if (spec.stages > kMostStages) {
+    return SpecInvalid("spec.cut.stages", absl::StrCat("must be at most ", kMostStages), absl::StrCat(spec.stages));
   }
   if (!v1::CutCost_IsValid(cut.cost())) {
     return SpecInvalid("spec.cut.cost", "must be TIME or SIZE", absl::StrCat(static_cast<int>(cut.cost())));
@@ -87,7 +87,7 @@ v1::Cut ToProto(const CutSpec& spec) {
   return message;
 }
 
-absl::StatusOr<OptimizerSpec> Optimizer(const v1::OptimizerSpec& optimizer) {
+absl::StatusOr<OptimizerSpec> ReadOptimizer(const v1::OptimizerSpec& optimizer) {
   OptimizerSpec spec;
   PENSTOCK_RETURN_IF_ERROR(CheckText(optimizer.name(), "spec.optimizer.name"));
   if (!optimizer.name().empty()) spec.name = optimizer.name();
@@ -119,15 +119,15 @@ absl::StatusOr<LossSpec> FromProto(const v1::LossSpec& loss, std::string_view fi
 absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& message) {
   PipelineSpec spec;
   // Several faults are told in the ancestors' order: numbers of the schedule before layers, layers before the cut.
-  PENSTOCK_ASSIGN_OR_RETURN(spec.schedule, Schedule(message.schedule()));
+  PENSTOCK_ASSIGN_OR_RETURN(spec.schedule, ReadSchedule(message.schedule()));
   PENSTOCK_ASSIGN_OR_RETURN(spec.model, FromProto(message.model(), "spec.model"));
-  PENSTOCK_ASSIGN_OR_RETURN(spec.cut, Cut(message.cut()));
-  PENSTOCK_RETURN_IF_ERROR(CheckCount(message.devices_size(), kMaxStages, "spec.devices", "entries"));
+  PENSTOCK_ASSIGN_OR_RETURN(spec.cut, ReadCut(message.cut()));
+  PENSTOCK_RETURN_IF_ERROR(CheckCount(message.devices_size(), kMostStages, "spec.devices", "entries"));
   for (int i = 0; i < message.devices_size(); ++i) {
     PENSTOCK_RETURN_IF_ERROR(CheckText(message.devices(i), absl::StrCat("spec.devices[", i, "]")));
     spec.devices.push_back(message.devices(i));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(spec.optimizer, Optimizer(message.optimizer()));
+  PENSTOCK_ASSIGN_OR_RETURN(spec.optimizer, ReadOptimizer(message.optimizer()));
   PENSTOCK_ASSIGN_OR_RETURN(spec.loss, FromProto(message.loss(), "spec.loss"));
   spec.seed = message.seed();
   return spec;
