@@ -5,10 +5,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/spec_file.h"
 #include "engine/base/status_macros.h"
-#include "google/protobuf/io/tokenizer.h"
-#include "google/protobuf/text_format.h"
 
 namespace penstock {
 namespace {
@@ -43,31 +43,74 @@ absl::Status PutOptions(std::string_view argument, const std::vector<std::string
   return absl::OkStatus();
 }
 
-// Keeps the first complaint of the text parser.
-class FirstComplaint : public google::protobuf::io::ErrorCollector {
- public:
-  void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
-    if (text_.empty()) text_ = absl::StrCat("line ", line + 1, ", column ", column + 1, ": ", message);
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
-
-absl::Status ReadSpecFile(const std::string& path, Session& session, v1::PipelineSpec* spec) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, session.ReadFile(path));
-  FirstComplaint complaint;
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&complaint);
-  if (!parser.ParseFromString(text, spec)) return UsageError("--spec", complaint.text());
-  return absl::OkStatus();
-}
-
 v1::CheckpointMode CheckpointModeOf(const std::string& word) {
   if (word == "always") return v1::CHECKPOINT_MODE_ALWAYS;
   if (word == "never") return v1::CHECKPOINT_MODE_NEVER;
   return v1::CHECKPOINT_MODE_EXCEPT_LAST;
+}
+
+// The layer of that name, or at that position from 0; null if there is none.
+v1::LayerSpec* FindLayer(v1::ModelSpec* model, const std::string& layer) {
+  for (v1::LayerSpec& one : *model->mutable_layers()) {
+    if (one.name() == layer) return &one;
+  }
+  int position = 0;
+  const bool is_position = absl::SimpleAtoi(layer, &position) && position >= 0 && position < model->layers_size();
+  return is_position ? model->mutable_layers(position) : nullptr;
+}
+
+absl::Status PutDevices(const std::vector<std::string>& pairs, v1::ModelSpec* model) {
+  for (const std::string& pair : pairs) {
+    const size_t equals = pair.rfind('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == pair.size()) {
+      return UsageError("--device-of", "must be LAYER=DEVICE, got '" + pair + "'");
+    }
+    v1::LayerSpec* layer = FindLayer(model, pair.substr(0, equals));
+    if (layer == nullptr) {
+      return UsageError("--device-of", "must name one of the specification's " + absl::StrCat(model->layers_size()) +
+                                           " layers (a reference model takes --balance and --device), got '" +
+                                           pair.substr(0, equals) + "'");
+    }
+    layer->set_device(pair.substr(equals + 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PutTies(const std::vector<std::string>& ties, v1::ModelSpec* model) {
+  for (const std::string& tie : ties) {
+    const std::vector<std::string> parameters = absl::StrSplit(tie, ',', absl::SkipEmpty());
+    if (parameters.size() < 2) return UsageError("--tie", "must be PARAMETER,PARAMETER, got '" + tie + "'");
+    model->add_ties()->mutable_parameters()->Assign(parameters.begin(), parameters.end());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PutModel(const PipelineSpecOptions& o, v1::ModelSpec* model) {
+  if (!o.model.empty()) model->set_name(o.model);
+  PENSTOCK_RETURN_IF_ERROR(PutOptions("--option", o.model_options, model->mutable_options()));
+  PENSTOCK_RETURN_IF_ERROR(PutDevices(o.device_of, model));
+  PENSTOCK_RETURN_IF_ERROR(PutTies(o.ties, model));
+  if (o.deferred_batch_norm) model->set_deferred_batch_norm(true);
+  if (o.tuple_as_one_argument) model->set_tuple_as_one_argument(true);
+  if (!o.dtype.empty()) model->set_dtype(o.dtype);
+  if (!o.autocast.empty()) model->set_autocast(o.autocast);
+  return absl::OkStatus();
+}
+
+void PutCut(const PipelineSpecOptions& o, v1::Cut* cut) {
+  if (o.stages.has_value()) {
+    cut->clear_balance();
+    cut->set_stages(*o.stages);
+  }
+  if (!o.balance.empty()) {
+    cut->clear_stages();
+    cut->mutable_balance()->Assign(o.balance.begin(), o.balance.end());
+  }
+  if (!o.cut_cost.empty()) cut->set_cost(o.cut_cost == "size" ? v1::CUT_COST_SIZE : v1::CUT_COST_TIME);
+  if (!o.cut_method.empty()) {
+    cut->set_method(o.cut_method == "exact" ? v1::CUT_METHOD_EXACT : v1::CUT_METHOD_BLOCK_PARTITION);
+  }
+  if (o.parameter_scale.has_value()) cut->set_parameter_scale(*o.parameter_scale);
 }
 
 void SetDouble(OptionMap* map, const char* name, const std::optional<double>& value) {
@@ -77,14 +120,23 @@ void SetDouble(OptionMap* map, const char* name, const std::optional<double>& va
 }  // namespace
 
 void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
-  command->add_option("--spec", o->file, "PipelineSpec in protobuf text form; the options below go over it")
+  command->add_option("--spec", o->file, "PipelineSpec as protobuf text or JSON; the options below go over it")
       ->type_name("FILE");
-  command->add_option("--model", o->model, "Reference model: gpt, mlp")->type_name("NAME");
+  command->add_option("--model", o->model, "Reference model, for example gpt, mlp, resnet, unet, amoebanet")
+      ->type_name("NAME");
   command->add_option("--option", o->model_options, "Setting of the model, for example blocks=8; repeatable")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  CLI::Option* stages =
-      command->add_option("--stages", o->stages, "Cut into so many stages by measured time")->type_name("N");
+  command->add_option("--dtype", o->dtype, "Of the parameters: fp32, fp64, bf16, fp16")->type_name("TYPE");
+  command->add_option("--autocast", o->autocast, "Let operators choose their precision: bf16, fp16")->type_name("TYPE");
+  command->add_option("--tie", o->ties, "One parameter for several layers: embedding.weight,head.weight; repeatable")
+      ->type_name("A,B")
+      ->allow_extra_args(false);
+  command->add_flag("--deferred-batch-norm", o->deferred_batch_norm,
+                    "Running statistics follow mini-batches instead of micro-batches");
+  command->add_flag("--tuple-as-one-argument", o->tuple_as_one_argument,
+                    "A layer gets several values as one tuple instead of as its arguments");
+  CLI::Option* stages = command->add_option("--stages", o->stages, "Cut into so many stages by cost")->type_name("N");
   command->add_option("--balance", o->balance, "Cut by hand: layers of each stage, for example 5,5")
       ->delimiter(',')
       ->type_name("N,N")
@@ -92,6 +144,17 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
   command->add_option("--device", o->devices, "Device of the next stage, for example cpu:0; repeatable")
       ->type_name("DEVICE")
       ->allow_extra_args(false);
+  command->add_option("--device-of", o->device_of, "Device of one layer of --spec, for example head=cpu:1; repeatable")
+      ->type_name("LAYER=DEVICE")
+      ->allow_extra_args(false);
+  command->add_option("--cut-cost", o->cut_cost, "What a cut weighs: time, size")
+      ->check(CLI::IsMember({"time", "size"}))
+      ->type_name("COST");
+  command->add_option("--cut-method", o->cut_method, "How it is found: exact, block-partition")
+      ->check(CLI::IsMember({"exact", "block-partition"}))
+      ->type_name("METHOD");
+  command->add_option("--parameter-scale", o->parameter_scale, "Bytes that a parameter's byte weighs by size")
+      ->type_name("X");
   command->add_option("--schedule", o->schedule, "Training schedule: 1f1b, gpipe")->type_name("KIND");
   command->add_option("--micro-batches", o->micro_batches, "Parts of each mini-batch")->type_name("M");
   command->add_option("--checkpoint", o->checkpoint, "What to recompute: always, except_last, never")
@@ -121,20 +184,13 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
 
 absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o, Session& session) {
   v1::PipelineSpec spec;
-  if (!o.file.empty()) PENSTOCK_RETURN_IF_ERROR(ReadSpecFile(o.file, session, &spec));
+  if (!o.file.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(spec, ReadSpecFile(o.file, session));
+  }
   if (o.file.empty() && o.model.empty()) return UsageError("--model", "missing; or give a specification by --spec");
 
-  if (!o.model.empty()) spec.mutable_model()->set_name(o.model);
-  PENSTOCK_RETURN_IF_ERROR(PutOptions("--option", o.model_options, spec.mutable_model()->mutable_options()));
-
-  if (o.stages.has_value()) {
-    spec.mutable_cut()->clear_balance();
-    spec.mutable_cut()->set_stages(*o.stages);
-  }
-  if (!o.balance.empty()) {
-    spec.mutable_cut()->clear_stages();
-    spec.mutable_cut()->mutable_balance()->Assign(o.balance.begin(), o.balance.end());
-  }
+  PENSTOCK_RETURN_IF_ERROR(PutModel(o, spec.mutable_model()));
+  PutCut(o, spec.mutable_cut());
   if (!o.devices.empty()) spec.mutable_devices()->Assign(o.devices.begin(), o.devices.end());
 
   if (!o.schedule.empty()) spec.mutable_schedule()->set_kind(o.schedule);

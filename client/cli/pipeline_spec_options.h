@@ -15,12 +15,21 @@ namespace penstock {
 
 // What the command line said; anything unset is left to the specification file, then to the daemon.
 struct PipelineSpecOptions {
-  std::string file;  // textproto of PipelineSpec
+  std::string file;  // PipelineSpec as protobuf text or JSON
   std::string model;
   std::vector<std::string> model_options;  // KEY=VALUE
   std::optional<int> stages;
   std::vector<int> balance;
   std::vector<std::string> devices;
+  std::vector<std::string> device_of;  // LAYER=DEVICE
+  std::string cut_cost;
+  std::string cut_method;
+  std::optional<double> parameter_scale;
+  std::vector<std::string> ties;  // PARAMETER,PARAMETER
+  bool deferred_batch_norm = false;
+  bool tuple_as_one_argument = false;
+  std::string dtype;
+  std::string autocast;
   std::string schedule;
   std::optional<int> micro_batches;
   std::string checkpoint;

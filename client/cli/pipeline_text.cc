@@ -21,6 +21,13 @@ std::string CheckpointWord(v1::CheckpointMode mode) {
 
 std::string Milliseconds(double seconds) { return absl::StrFormat("%.2f ms", seconds * 1e3); }
 
+// The model's name, or how many layers it lists.
+std::string ModelText(const v1::ModelSpec& model) {
+  return model.name().empty() ? absl::StrCat(model.layers_size(), " layers of a list") : model.name();
+}
+
+std::string Bytes(int64_t bytes) { return BytesText(static_cast<double>(bytes)); }
+
 // "embedding, gpt_block x 4" rather than a long row of equal kinds.
 std::string LayersText(const google::protobuf::RepeatedPtrField<std::string>& layers, bool all) {
   if (all || layers.size() <= 4) return absl::StrJoin(layers, ", ");
@@ -31,6 +38,10 @@ std::string SignatureText(const google::protobuf::RepeatedPtrField<v1::TensorSig
   std::vector<std::string> parts;
   for (const v1::TensorSignature& tensor : tensors) {
     const std::string_view type = DataTypeName(static_cast<DataType>(tensor.type()));
+    if (tensor.any()) {
+      parts.push_back(tensor.name() + " (any value)");
+      continue;
+    }
     parts.push_back(absl::StrCat(tensor.name(), " ", std::string(type), "[", absl::StrJoin(tensor.shape(), ", "), "]"));
   }
   return absl::StrJoin(parts, ", ");
@@ -57,9 +68,8 @@ std::string PlanText(const v1::Plan& plan, bool wide) {
   for (const v1::StagePlan& stage : plan.stages()) {
     table.Add({absl::StrCat(stage.stage()), stage.device(), LayersText(stage.layers(), wide),
                Milliseconds(stage.forward_seconds()), Milliseconds(stage.backward_seconds()),
-               Milliseconds(stage.recompute_seconds()), BytesText(static_cast<double>(stage.parameter_bytes())),
-               BytesText(static_cast<double>(stage.optimizer_bytes())),
-               BytesText(static_cast<double>(stage.peak_activation_bytes()))});
+               Milliseconds(stage.recompute_seconds()), Bytes(stage.parameter_bytes()), Bytes(stage.optimizer_bytes()),
+               Bytes(stage.peak_activation_bytes())});
   }
   return table.Text(wide) + "\n" +
          absl::StrCat("Schedule  ", plan.schedule(), ", ", plan.micro_batches(), " micro-batches, checkpoint ",
@@ -68,10 +78,46 @@ std::string PlanText(const v1::Plan& plan, bool wide) {
                       PercentText(plan.ideal_bubble()), " ideal\n");
 }
 
+std::string PlanDetailText(const v1::Plan& plan) {
+  std::string text;
+  if (plan.layers_size() > 0) {
+    Table table({{"LAYER"},
+                 {"STAGE", true},
+                 {"DEVICE"},
+                 {"FORWARD", true},
+                 {"BACKWARD", true},
+                 {"STASH", true},
+                 {"OUTPUT", true},
+                 {"PARAMETERS", true}});
+    for (const v1::LayerPlan& layer : plan.layers()) {
+      const bool placed = layer.stage() >= 0 && layer.stage() < plan.stages_size();
+      table.Add({layer.name(), absl::StrCat(layer.stage()), placed ? plan.stages(layer.stage()).device() : "-",
+                 Milliseconds(layer.forward_seconds()), Milliseconds(layer.backward_seconds()),
+                 Bytes(layer.stash_bytes()), Bytes(layer.output_bytes()), Bytes(layer.parameter_bytes())});
+    }
+    absl::StrAppend(&text, "\n", table.Text(true));
+  }
+  for (const v1::SkipPlan& skip : plan.skips()) {
+    absl::StrAppend(&text, &skip == &plan.skips(0) ? "\nSkips     " : "          ", "stage ", skip.from_stage(), " -> ",
+                    skip.to_stage(), ": ", absl::StrJoin(skip.names(), ", "));
+    if (skip.bytes() > 0) absl::StrAppend(&text, ", ", Bytes(skip.bytes()), " per micro-batch");
+    text += "\n";
+  }
+  for (const std::string& sentence : plan.why()) {
+    absl::StrAppend(&text, &sentence == &plan.why(0) ? "\nWhy       " : "          ", sentence, "\n");
+  }
+  return text;
+}
+
+std::string PlannedText(const v1::Pipeline& pipeline, bool wide) {
+  return absl::StrCat("Model     ", ModelText(pipeline.spec().model()), "\n\n", PlanText(pipeline.plan(), wide),
+                      PlanDetailText(pipeline.plan()));
+}
+
 std::string PipelineText(const v1::Pipeline& pipeline, bool wide) {
   std::string text = absl::StrCat("Pipeline  ", ShortName(pipeline.name()), "  ", StateWord(pipeline.state()),
-                                  "  step ", pipeline.step(), "\n", "Model     ", pipeline.spec().model().name(), ", ",
-                                  CountText(pipeline.parameters()), " parameters\n", "Takes     ",
+                                  "  step ", pipeline.step(), "\n", "Model     ", ModelText(pipeline.spec().model()),
+                                  ", ", CountText(pipeline.parameters()), " parameters\n", "Takes     ",
                                   SignatureText(pipeline.signature().inputs()), "\n", "Gives     ",
                                   SignatureText(pipeline.signature().outputs()), "\n", "Learns    ",
                                   SignatureText(pipeline.signature().targets()), "\n");
@@ -83,7 +129,7 @@ std::string PipelineText(const v1::Pipeline& pipeline, bool wide) {
     const absl::Status error = StatusFromMessage(pipeline.error());
     absl::StrAppend(&text, "Error     ", ReasonOf(error), ": ", error.message(), "\n");
   }
-  return text + "\n" + PlanText(pipeline.plan(), wide);
+  return text + "\n" + PlanText(pipeline.plan(), wide) + (wide ? PlanDetailText(pipeline.plan()) : "");
 }
 
 std::string PipelineListText(const std::vector<v1::Pipeline>& pipelines, bool wide) {
@@ -102,7 +148,7 @@ std::string PipelineListText(const std::vector<v1::Pipeline>& pipelines, bool wi
                {"CREATED", false, true}});
   for (const v1::Pipeline& pipeline : pipelines) {
     table.Add({ShortName(pipeline.name()), StateWord(pipeline.state()), absl::StrCat(pipeline.step()),
-               pipeline.spec().model().name(), CountText(pipeline.parameters()),
+               ModelText(pipeline.spec().model()), CountText(pipeline.parameters()),
                absl::StrCat(pipeline.plan().stages_size()), pipeline.plan().schedule(),
                absl::StrCat(pipeline.plan().micro_batches()), CheckpointWord(pipeline.plan().checkpoint()),
                PercentText(pipeline.plan().predicted_bubble()), PercentText(pipeline.plan().ideal_bubble()),

@@ -18,7 +18,13 @@ std::string StateWord(v1::PipelineState state);
 // The stages of a plan, with layers, costs and memory, and a line on schedule and bubbles.
 std::string PlanText(const v1::Plan& plan, bool wide);
 
-// A pipeline with its plan, signature and state.
+// What a plan would be made of: every layer with its costs and place, the skips that cross stages, and why.
+std::string PlanDetailText(const v1::Plan& plan);
+
+// The answer to `penstock plan`: the model, then the plan with its details.
+std::string PlannedText(const v1::Pipeline& pipeline, bool wide);
+
+// A pipeline with its plan, signature and state. Wide: the plan's details too.
 std::string PipelineText(const v1::Pipeline& pipeline, bool wide);
 
 // One line per pipeline.

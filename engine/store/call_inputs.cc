@@ -19,16 +19,21 @@ absl::Status NoSuchTensor(const std::string& field, const HandleName& handle, co
       .With("handle", ToString(handle));
 }
 
+Value TensorValue(const at::Tensor& tensor, bool whole) { return whole ? Value(WholeTensor{tensor}) : Value(tensor); }
+
 }  // namespace
 
 absl::StatusOr<CallInputs> CallInputs::Make(HandleStore* store, const std::string& caller,
                                             std::vector<InputSource> sources, const std::string& field) {
   CallInputs made;
   for (size_t i = 0; i < sources.size(); ++i) {
-    Input input{.name = std::move(sources[i].name), .field = absl::StrCat(field, "[", i, "]")};
+    Input input{
+        .name = std::move(sources[i].name), .field = absl::StrCat(field, "[", i, "]"), .whole = sources[i].whole};
     if (auto* tensor = std::get_if<at::Tensor>(&sources[i].source)) {
-      input.tensor = std::move(*tensor);
-      made.inline_bytes_ += ByteSize(NamedTensors{{input.name, input.tensor}});
+      made.inline_bytes_ += ByteSize(NamedTensors{{input.name, *tensor}});
+      input.value = TensorValue(*tensor, input.whole);
+    } else if (auto* value = std::get_if<Value>(&sources[i].source)) {
+      input.value = std::move(*value);
     } else {
       HandleTensor& from = std::get<HandleTensor>(sources[i].source);
       absl::StatusOr<HandlePin> pin = store->Pin(caller, from.handle);
@@ -70,11 +75,11 @@ void CallInputs::OnReady(HandleStore* store, std::function<void()> callback) con
   store->OnContents(pins_, std::move(callback));
 }
 
-absl::StatusOr<NamedTensors> CallInputs::Take() const {
-  NamedTensors taken;
+absl::StatusOr<NamedValues> CallInputs::Take() const {
+  NamedValues taken;
   for (const Input& input : inputs_) {
     if (input.pin < 0) {
-      taken.push_back({input.name, input.tensor});
+      taken.push_back({input.name, input.value});
       continue;
     }
     const HandlePin& pin = pins_[input.pin];
@@ -85,7 +90,7 @@ absl::StatusOr<NamedTensors> CallInputs::Take() const {
       if (input.tensor_name.empty() ? tensors->size() == 1 : tensor.name == input.tensor_name) found = &tensor;
     }
     if (found == nullptr) return NoSuchTensor(input.field, pin.name(), input.tensor_name, tensors->size());
-    taken.push_back({input.name, found->tensor});
+    taken.push_back({input.name, TensorValue(found->tensor, input.whole)});
   }
   return taken;
 }

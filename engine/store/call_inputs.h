@@ -1,6 +1,6 @@
 #pragma once
 
-// The tensors of a call, some of which may not exist yet.
+// The values of a call, some of which may not exist yet.
 
 #include <cstdint>
 #include <functional>
@@ -11,11 +11,11 @@
 #include "absl/status/statusor.h"
 #include "engine/store/calls.h"
 #include "engine/store/handle_store.h"
-#include "engine/tensor/named_tensors.h"
+#include "engine/tensor/value.h"
 
 namespace penstock {
 
-// Named tensors: given with the call, or behind handles that are pinned until the call has them.
+// Named values: given with the call, or tensors behind handles that are pinned until the call has them.
 //
 // Owns:      The pins. The HandleStore must outlive it.
 // Threads:   One at a time.
@@ -39,8 +39,8 @@ class CallInputs {
   bool ready() const;
   // Calls back when ready() has become true; possibly before it returns.
   void OnReady(HandleStore* store, std::function<void()> callback) const;
-  // The tensors in the order of the sources, under the names of the sources. Keeps the pins.
-  absl::StatusOr<NamedTensors> Take() const;
+  // The values in the order of the sources, under the names of the sources. Keeps the pins.
+  absl::StatusOr<NamedValues> Take() const;
   // Bytes that came with the call; those behind handles are charged to their owners.
   int64_t inline_bytes() const { return inline_bytes_; }
 
@@ -48,7 +48,8 @@ class CallInputs {
   struct Input {
     std::string name;
     std::string field;
-    at::Tensor tensor = {};        // given with the call; else
+    bool whole = false;
+    Value value = {};              // given with the call; else
     int pin = -1;                  // index into pins_,
     std::string tensor_name = {};  // and the tensor's name there
   };

@@ -12,6 +12,7 @@
 #include "engine/exec/pipeline.h"
 #include "engine/store/checkpoint_file.h"
 #include "engine/store/handle_name.h"
+#include "engine/tensor/value.h"
 
 namespace penstock {
 
@@ -31,10 +32,11 @@ struct HandleTensor {
   std::string tensor = {};
 };
 
-// One named tensor of a call.
+// One named value of a call.
 struct InputSource {
   std::string name = {};
-  std::variant<at::Tensor, HandleTensor> source = {};
+  std::variant<at::Tensor, HandleTensor, Value> source = {};  // Value: no tensor
+  bool whole = false;  // of a tensor: it is not split, every micro-batch gets all of it
 };
 
 struct InferCall {
@@ -47,12 +49,14 @@ struct ForwardCall {
   std::vector<InputSource> inputs = {};
   std::vector<std::string> outputs = {};
   std::optional<int> micro_batches = {};
+  bool input_gradients = false;  // the Backward may answer those of the inputs
 };
 
 struct BackwardCall {
   HandleName graph = {};
   std::vector<InputSource> gradients = {};
   bool retain_graph = false;
+  bool input_gradients = false;  // answered as outputs; the Forward must have asked for them
 };
 
 struct ContributionCall {

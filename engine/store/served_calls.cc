@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/store/served_pipeline.h"
+#include "engine/tensor/microbatch.h"
 
 namespace penstock {
 namespace {
@@ -19,29 +20,48 @@ absl::Status CheckPositive(std::string_view field, std::optional<int64_t> value)
 }
 
 // The dimension of an output that its signature leaves open: the batch first, then whatever the inputs have there.
-int64_t OpenDimension(const NamedTensors& inputs, size_t index, int64_t rows) {
+int64_t OpenDimension(const NamedValues& inputs, size_t index, int64_t rows) {
   if (index == 0) return rows;
   int64_t largest = 1;
-  for (const NamedTensor& input : inputs) {
-    if (static_cast<int64_t>(index) < input.tensor.dim()) largest = std::max(largest, input.tensor.size(index));
+  for (const NamedValue& input : inputs) {
+    const at::Tensor* tensor = input.value.any_tensor();
+    if (tensor != nullptr && static_cast<int64_t>(index) < tensor->dim()) {
+      largest = std::max(largest, tensor->size(static_cast<int64_t>(index)));
+    }
   }
   return largest;
 }
 
+// Of the first tensor that is split.
+int64_t RowsOf(const NamedValues& inputs) {
+  for (const NamedValue& input : inputs) {
+    if (input.value.is_tensor()) return input.value.tensor()->dim() == 0 ? 0 : input.value.tensor()->size(0);
+  }
+  return 0;
+}
+
 }  // namespace
+
+absl::StatusOr<at::Tensor> TargetOf(const NamedValue& target) {
+  if (target.value.is_tensor()) return *target.value.tensor();
+  const std::string type = target.value.is_whole() ? "a whole one" : target.value.TypeName();
+  return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE", "target: expected Tensor, but got " + type)
+      .With("field", "target")
+      .With("value", type);
+}
 
 absl::Status ServedPipeline::CheckTensors(Work& work) const {
   const bool takes_inputs = work.batch_mode().has_value() && work.method != WorkMethod::kBackward;
   if (!takes_inputs || work.inputs_checked || !work.inputs.ready()) return absl::OkStatus();
-  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors tensors, work.inputs.Take());
+  PENSTOCK_ASSIGN_OR_RETURN(NamedValues inputs, work.inputs.Take());
   std::optional<at::Tensor> target;
   if (work.has_target) {
-    target = std::move(tensors.back().tensor);
-    tensors.pop_back();
+    PENSTOCK_ASSIGN_OR_RETURN(target, TargetOf(inputs.back()));
+    inputs.pop_back();
   }
   PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckOutputs(work.outputs));
-  PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckInputs(tensors));
-  work.rows = tensors.empty() || tensors[0].tensor.dim() == 0 ? 0 : tensors[0].tensor.size(0);
+  PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckInputs(inputs));
+  work.rows = RowsOf(inputs);
   if (target.has_value()) PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(*target, work.loss, work.rows));
   if (work.total_rows.has_value() && *work.total_rows < work.rows) {
     return InvalidField("total_rows", absl::StrCat("must be at least the number of rows, ", work.rows),
@@ -53,7 +73,7 @@ absl::Status ServedPipeline::CheckTensors(Work& work) const {
 
 int64_t ServedPipeline::ExpectedOutputBytes(const Work& work) const {
   if (!work.inputs.ready()) return 0;  // charged when they are there
-  absl::StatusOr<NamedTensors> inputs = work.inputs.Take();
+  const absl::StatusOr<NamedValues> inputs = work.inputs.Take();
   if (!inputs.ok()) return 0;
   int64_t bytes = 0;
   for (const TensorSignature& output : pipeline_->signature().outputs) {
@@ -93,6 +113,7 @@ absl::StatusOr<Accepted> ServedPipeline::Forward(CallContext context, ForwardCal
   work->method = WorkMethod::kForward;
   work->training = TrainingCall::kForward;
   work->context = std::move(context);
+  work->input_gradients = call.input_gradients;
   work->outputs = std::move(call.outputs);
   work->micro_batches = call.micro_batches;
   return Accept(work, [&](Work& w) -> absl::StatusOr<Results> {
@@ -111,6 +132,7 @@ absl::StatusOr<Accepted> ServedPipeline::Backward(CallContext context, BackwardC
   work->training = TrainingCall::kContribution;
   work->context = std::move(context);
   work->retain_graph = call.retain_graph;
+  work->input_gradients = call.input_gradients;
   return Accept(work, [&](Work& w) -> absl::StatusOr<Results> {
     absl::StatusOr<HandlePin> graph = options_.handles->Pin(w.context.caller, call.graph);
     if (!graph.ok()) return WithValue(graph.status(), "field", "graph");
@@ -124,11 +146,12 @@ absl::StatusOr<Accepted> ServedPipeline::Backward(CallContext context, BackwardC
         w.inputs, CallInputs::Make(options_.handles, w.context.caller, std::move(call.gradients), "gradients"));
     if (graph->settled() && w.inputs.ready()) {
       PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<Graph> kept, graph->graph());
-      PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors gradients, w.inputs.Take());
+      PENSTOCK_ASSIGN_OR_RETURN(const NamedValues values, w.inputs.Take());
+      PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors gradients, ToTensors(values));
       PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckGradients(*kept, gradients));
     }
     w.graph_pin = w.inputs.AddPin(*std::move(graph));
-    return Results{.outcome = true};
+    return Results{.outcome = true, .outputs = w.input_gradients};
   });
 }
 

@@ -36,7 +36,7 @@ void ServedPipeline::StartInference(const WorkPointer& work) {
     options_.metrics->BatchStarted(BatchMode::kInfer);
   }
   absl::Status status = CheckTensors(*work);
-  absl::StatusOr<NamedTensors> inputs = status.ok() ? work->inputs.Take() : absl::StatusOr<NamedTensors>(status);
+  absl::StatusOr<NamedValues> inputs = status.ok() ? work->inputs.Take() : absl::StatusOr<NamedValues>(status);
   if (!inputs.ok()) {
     OnInferred(work, inputs.status());
     return;

@@ -119,6 +119,7 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   void RunTraining(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Executed> Execute(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Executed> ExecuteRestore(Work& work);
+  absl::Status CheckInputGradients(const Work& work) const ABSL_LOCKS_EXCLUDED(mu_);
   void SettleExecuted(const WorkPointer& work, Executed executed, const std::string& token,
                       const std::vector<HandleId>& stale_graphs);
   std::shared_ptr<Graph> Watched(std::shared_ptr<Graph> graph);
@@ -154,7 +155,8 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   std::set<WorkPointer> infer_running_ ABSL_GUARDED_BY(mu_);
   std::deque<SnapshotRequest> snapshots_ ABSL_GUARDED_BY(mu_);
   int64_t snapshots_running_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<HandleId> graphs_ ABSL_GUARDED_BY(mu_);  // made since the weights last changed
+  std::vector<HandleId> graphs_ ABSL_GUARDED_BY(mu_);            // made since the weights last changed
+  std::vector<HandleId> graphs_to_inputs_ ABSL_GUARDED_BY(mu_);  // of these, those that reach back to the inputs
   bool idle_reason_stale_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::function<void()>> drained_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

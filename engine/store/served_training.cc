@@ -10,6 +10,7 @@
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/store/served_pipeline.h"
+#include "engine/tensor/microbatch.h"
 
 namespace penstock {
 
@@ -65,11 +66,17 @@ void ServedPipeline::RunTraining(const WorkPointer& work) {
     if (executed.ok()) {
       training_.Apply(*work->training, work->context.caller);
       const int64_t step = executed->run.step;
-      if (step != step_ || executed->replaced_state) stale_graphs.swap(graphs_);
+      if (step != step_ || executed->replaced_state) {
+        stale_graphs.swap(graphs_);
+        graphs_to_inputs_.clear();
+      }
       step_ = step;
       const bool changes = work->method != WorkMethod::kForward && work->method != WorkMethod::kSaveCheckpoint;
       if (changes) ++version_;
-      if (work->accepted.graph.has_value()) graphs_.push_back(work->accepted.graph->id);
+      if (work->accepted.graph.has_value()) {
+        graphs_.push_back(work->accepted.graph->id);
+        if (work->input_gradients) graphs_to_inputs_.push_back(work->accepted.graph->id);
+      }
       if (work->batch_mode() == BatchMode::kTrain) {
         statistics_.samples_trained += executed->run.rows;
         if (executed->run.loss.has_value()) statistics_.last_loss = executed->run.loss;
@@ -103,12 +110,12 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
     }
   }
   PENSTOCK_RETURN_IF_ERROR(CheckTensors(work));
-  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors inputs, work.inputs.Take());
+  PENSTOCK_ASSIGN_OR_RETURN(NamedValues inputs, work.inputs.Take());
   Executed executed;
   executed.run.step = pipeline_->step();
   ContributionRequest contribution;
   if (work.has_target) {
-    contribution.target = std::move(inputs.back().tensor);
+    PENSTOCK_ASSIGN_OR_RETURN(contribution.target, TargetOf(inputs.back()));
     inputs.pop_back();
     contribution.loss = work.loss;
     contribution.micro_batches = work.micro_batches;
@@ -120,8 +127,11 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
   }
   switch (work.method) {
     case WorkMethod::kForward: {
-      PENSTOCK_ASSIGN_OR_RETURN(ForwardOutcome outcome,
-                                pipeline_->Forward({std::move(inputs), work.micro_batches, work.outputs, work.cancel}));
+      PENSTOCK_ASSIGN_OR_RETURN(ForwardOutcome outcome, pipeline_->Forward({.inputs = std::move(inputs),
+                                                                            .micro_batches = work.micro_batches,
+                                                                            .outputs = work.outputs,
+                                                                            .cancel = work.cancel,
+                                                                            .input_gradients = work.input_gradients}));
       executed.graph = Watched(std::move(outcome.graph));
       executed.run.outputs = std::move(outcome.outputs);
       executed.run.step = outcome.step;
@@ -130,7 +140,15 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
     }
     case WorkMethod::kBackward: {
       PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<Graph> graph, work.inputs.pin(work.graph_pin).graph());
-      PENSTOCK_ASSIGN_OR_RETURN(executed.run, pipeline_->Backward(graph, std::move(inputs), work.retain_graph));
+      PENSTOCK_RETURN_IF_ERROR(CheckInputGradients(work));
+      PENSTOCK_ASSIGN_OR_RETURN(NamedTensors gradients, ToTensors(inputs));
+      PENSTOCK_ASSIGN_OR_RETURN(executed.run, pipeline_->Backward(graph, std::move(gradients), work.retain_graph));
+      if (work.input_gradients) {
+        for (NamedValue& gradient : executed.run.input_gradients) {
+          if (gradient.value.is_tensor()) executed.run.outputs.push_back(std::move(gradient));
+        }
+      }
+      executed.run.input_gradients.clear();
       return executed;
     }
     case WorkMethod::kForwardBackward: {
@@ -162,6 +180,17 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
       break;
   }
   return Error(absl::StatusCode::kInternal, "BUG", "inference stands in the training order");
+}
+
+// Gradients that the forward did not prepare for are refused before anything is added.
+absl::Status ServedPipeline::CheckInputGradients(const Work& work) const {
+  if (!work.input_gradients) return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  const HandleId& graph = work.inputs.pin(work.graph_pin).name().id;
+  if (std::find(graphs_to_inputs_.begin(), graphs_to_inputs_.end(), graph) != graphs_to_inputs_.end()) {
+    return absl::OkStatus();
+  }
+  return InvalidField("input_gradients", "must have been asked of the forward too", "true");
 }
 
 absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteRestore(Work& work) {

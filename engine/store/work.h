@@ -62,6 +62,7 @@ struct Work {
   StepRequest step = {};
   bool has_target = false;  // the last input is the target
   bool retain_graph = false;
+  bool input_gradients = false;  // Forward: keep what they need; Backward: answer them as outputs
   bool force = false;
   std::string checkpoint_id = {};
   std::shared_ptr<StateJoin> join = {};  // save and restore only
@@ -89,5 +90,8 @@ struct Work {
   bool stoppable() const { return method == WorkMethod::kInfer || method == WorkMethod::kForward; }
   std::optional<BatchMode> batch_mode() const;
 };
+
+// The tensor of a target. Fails: WRONG_TYPE naming the target.
+absl::StatusOr<at::Tensor> TargetOf(const NamedValue& target);
 
 }  // namespace penstock

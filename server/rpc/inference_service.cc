@@ -20,6 +20,7 @@ using inference::ModelMetadataResponse;
 void Describe(const std::vector<TensorSignature>& signatures,
               google::protobuf::RepeatedPtrField<ModelMetadataResponse::TensorMetadata>* list) {
   for (const TensorSignature& signature : signatures) {
+    if (signature.any) continue;  // the protocol has no word for it
     auto* tensor = list->Add();
     tensor->set_name(signature.name);
     tensor->set_datatype(std::string(DataTypeName(signature.type)));

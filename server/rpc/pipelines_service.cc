@@ -13,11 +13,20 @@
 namespace penstock {
 namespace {
 
+void ClearDevices(google::protobuf::RepeatedPtrField<v1::LayerSpec>* layers) {
+  for (v1::LayerSpec& layer : *layers) {
+    layer.clear_device();
+    ClearDevices(layer.mutable_layers());
+  }
+}
+
 // What a checkpoint remembers of the pipeline that it was saved from: the model and the rule that
-// shaped its optimizer state. Cut, schedule and devices may change between save and restore.
+// shaped its optimizer state. Cut, schedule, devices and autocast may change between save and restore.
 std::string SpecDigest(const v1::PipelineSpec& spec) {
   v1::PipelineSpec lasting;
   *lasting.mutable_model() = spec.model();
+  ClearDevices(lasting.mutable_model()->mutable_layers());
+  lasting.mutable_model()->clear_autocast();
   lasting.mutable_optimizer()->set_name(spec.optimizer().name());
   return PayloadDigest(lasting);
 }

@@ -13,6 +13,7 @@ namespace penstock {
 namespace {
 
 constexpr int kMaxTensors = 64;
+constexpr size_t kMaxTextBytes = 65'536;  // of a plain value
 
 absl::Status TooMany(std::string_view field, int count) {
   return InvalidField(field, absl::StrCat("must have at most ", kMaxTensors, " entries"), absl::StrCat(count));
@@ -64,6 +65,43 @@ v1::PipelineState ToProto(PipelineEntry::State state) {
   return v1::PIPELINE_STATE_UNSPECIFIED;
 }
 
+absl::StatusOr<Value> FromProto(const v1::PlainValue& plain, const std::string& field) {
+  switch (plain.value_case()) {
+    case v1::PlainValue::kBoolValue:
+      return Value(plain.bool_value());
+    case v1::PlainValue::kIntValue:
+      return Value(static_cast<int64_t>(plain.int_value()));
+    case v1::PlainValue::kDoubleValue:
+      return Value(plain.double_value());
+    case v1::PlainValue::kStringValue:
+      if (plain.string_value().size() > kMaxTextBytes) {
+        return InvalidField(field + ".string_value", absl::StrCat("must have at most ", kMaxTextBytes, " bytes"),
+                            absl::StrCat(plain.string_value().size(), " bytes"));
+      }
+      return Value(plain.string_value());
+    case v1::PlainValue::VALUE_NOT_SET:
+      break;
+  }
+  return Value();
+}
+
+// The value as text, for error messages.
+std::string PlainText(const v1::PlainValue& plain) {
+  switch (plain.value_case()) {
+    case v1::PlainValue::kBoolValue:
+      return plain.bool_value() ? "True" : "False";
+    case v1::PlainValue::kIntValue:
+      return absl::StrCat(plain.int_value());
+    case v1::PlainValue::kDoubleValue:
+      return absl::StrCat(plain.double_value());
+    case v1::PlainValue::kStringValue:
+      return Shortened(plain.string_value());
+    case v1::PlainValue::VALUE_NOT_SET:
+      break;
+  }
+  return "None";
+}
+
 }  // namespace
 
 google::protobuf::Timestamp ToTimestamp(absl::Time time) {
@@ -85,6 +123,7 @@ absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view f
   const std::string prefix(field);
   InputSource source;
   source.name = input.name();
+  source.whole = input.whole();
   switch (input.source_case()) {
     case v1::Input::kTensor: {
       WireLimits limits;
@@ -100,10 +139,21 @@ absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view f
       source.source = std::move(handle);
       return source;
     }
+    case v1::Input::kPlain: {
+      if (input.whole()) {
+        const std::string value = PlainText(input.plain());
+        return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
+                     prefix + ".whole: NoChunk only supported for tensors, found: " + value)
+            .With("field", prefix + ".whole")
+            .With("value", value);
+      }
+      PENSTOCK_ASSIGN_OR_RETURN(source.source, FromProto(input.plain(), prefix + ".plain"));
+      return source;
+    }
     case v1::Input::SOURCE_NOT_SET:
       break;
   }
-  return InvalidField(prefix, "must hold a tensor or a handle", "nothing");
+  return InvalidField(prefix, "must hold a tensor, a handle or a plain value", "nothing");
 }
 
 absl::StatusOr<std::vector<InputSource>> FromProto(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,

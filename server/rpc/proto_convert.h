@@ -27,8 +27,11 @@ namespace penstock {
 // field and value; `field` is where the message stands in the request.
 
 absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& spec);
+// At most 4,096 layers over all depths, at most 16 deep.
+absl::StatusOr<ModelSpec> FromProto(const v1::ModelSpec& model, const std::string& field);
 absl::StatusOr<LossSpec> FromProto(const v1::LossSpec& loss, std::string_view field);
 TensorHeader FromProto(const v1::TensorHeader& header);
+// Also WRONG_TYPE for a plain value that shall be whole.
 absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view field);
 // Names, count and the sum of bytes are checked before any tensor is made.
 absl::StatusOr<std::vector<InputSource>> FromProto(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
@@ -39,6 +42,8 @@ absl::StatusOr<std::vector<std::string>> CheckedOutputs(const google::protobuf::
 // Outwards.
 
 v1::PipelineSpec ToProto(const PipelineSpec& spec);
+v1::ModelSpec ToProto(const ModelSpec& spec);
+v1::CheckpointMode ToProto(CheckpointMode mode);
 v1::Plan ToProto(const Plan& plan);
 v1::ModelSignature ToProto(const ModelSignature& signature);
 v1::TensorHeader ToProto(const TensorHeader& header);

@@ -1,100 +1,18 @@
-// The specification of a pipeline and what the planner made of it.
+// The specification of a pipeline.
 
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/wire/tensor_header.h"
 #include "server/rpc/proto_convert.h"
+#include "server/rpc/spec_fields.h"
 
 namespace penstock {
 namespace {
 
-constexpr int kMaxLayers = 4096;
-constexpr int kMaxStages = 1024;
-constexpr int kMaxOptions = 64;
-constexpr size_t kMaxTextBytes = 256;
+constexpr int kMostStages = 1024;
 
-absl::Status SpecInvalid(const std::string& field, std::string_view problem, const std::string& value) {
-  return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
-               field + ": " + std::string(problem) + ", got " + value)
-      .With("field", field)
-      .With("value", value);
-}
-
-absl::Status CheckText(const std::string& text, const std::string& field) {
-  if (text.size() <= kMaxTextBytes) return absl::OkStatus();
-  return SpecInvalid(field, absl::StrCat("must have at most ", kMaxTextBytes, " bytes"),
-                     absl::StrCat(text.size(), " bytes"));
-}
-
-absl::StatusOr<OptionMap> Options(const google::protobuf::Map<std::string, v1::Option>& options,
-                                  const std::string& field) {
-  if (options.size() > kMaxOptions) {
-    return SpecInvalid(field, absl::StrCat("must have at most ", kMaxOptions, " entries"),
-                       absl::StrCat(options.size()));
-  }
-  OptionMap map;
-  for (const auto& [name, option] : options) {
-    const std::string entry = field + "[" + Shortened(name) + "]";
-    switch (option.value_case()) {
-      case v1::Option::kBoolValue:
-        map[name] = option.bool_value();
-        break;
-      case v1::Option::kIntValue:
-        map[name] = option.int_value();
-        break;
-      case v1::Option::kDoubleValue:
-        map[name] = option.double_value();
-        break;
-      case v1::Option::kStringValue:
-        PENSTOCK_RETURN_IF_ERROR(CheckText(option.string_value(), entry));
-        map[name] = option.string_value();
-        break;
-      case v1::Option::VALUE_NOT_SET:
-        return SpecInvalid(entry, "must have a value", "nothing");
-    }
-  }
-  return map;
-}
-
-void SetOptions(const OptionMap& options, google::protobuf::Map<std::string, v1::Option>* map) {
-  for (const auto& [name, value] : options) {
-    v1::Option& option = (*map)[name];
-    if (const bool* flag = std::get_if<bool>(&value)) {
-      option.set_bool_value(*flag);
-    } else if (const int64_t* whole = std::get_if<int64_t>(&value)) {
-      option.set_int_value(*whole);
-    } else if (const double* number = std::get_if<double>(&value)) {
-      option.set_double_value(*number);
-    } else {
-      option.set_string_value(std::get<std::string>(value));
-    }
-  }
-}
-
-absl::StatusOr<ModelSpec> Model(const v1::ModelSpec& model) {
-  ModelSpec spec;
-  PENSTOCK_RETURN_IF_ERROR(CheckText(model.name(), "spec.model.name"));
-  spec.name = model.name();
-  PENSTOCK_ASSIGN_OR_RETURN(spec.options, Options(model.options(), "spec.model.options"));
-  if (model.layers_size() > kMaxLayers) {
-    return SpecInvalid("spec.model.layers", absl::StrCat("must have at most ", kMaxLayers, " layers"),
-                       absl::StrCat(model.layers_size()));
-  }
-  for (int i = 0; i < model.layers_size(); ++i) {
-    const std::string field = absl::StrCat("spec.model.layers[", i, "]");
-    const v1::LayerSpec& layer = model.layers(i);
-    PENSTOCK_RETURN_IF_ERROR(CheckText(layer.kind(), field + ".kind"));
-    PENSTOCK_RETURN_IF_ERROR(CheckText(layer.name(), field + ".name"));
-    PENSTOCK_ASSIGN_OR_RETURN(OptionMap options, Options(layer.options(), field + ".options"));
-    spec.layers.push_back({layer.kind(), layer.name(), std::move(options)});
-  }
-  return spec;
-}
-
-absl::StatusOr<CheckpointMode> Mode(v1::CheckpointMode mode) {
+absl::StatusOr<CheckpointMode> ReadMode(v1::CheckpointMode mode) {
   switch (mode) {
     case v1::CHECKPOINT_MODE_ALWAYS:
       return CheckpointMode::kAlways;
@@ -104,27 +22,76 @@ absl::StatusOr<CheckpointMode> Mode(v1::CheckpointMode mode) {
     case v1::CHECKPOINT_MODE_EXCEPT_LAST:
       return CheckpointMode::kExceptLast;
     default:
-      return SpecInvalid("spec.schedule.checkpoint", "must be a known mode", absl::StrCat(static_cast<int>(mode)));
+      return SpecInvalid("spec.schedule.checkpoint", "checkpoint is not one of 'always', 'except_last', or 'never'",
+                         absl::StrCat(static_cast<int>(mode)));
   }
 }
 
-v1::CheckpointMode ToProto(CheckpointMode mode) {
-  switch (mode) {
-    case CheckpointMode::kAlways:
-      return v1::CHECKPOINT_MODE_ALWAYS;
-    case CheckpointMode::kExceptLast:
-      return v1::CHECKPOINT_MODE_EXCEPT_LAST;
-    case CheckpointMode::kNever:
-      return v1::CHECKPOINT_MODE_NEVER;
+absl::StatusOr<ScheduleSpec> ReadSchedule(const v1::ScheduleSpec& schedule) {
+  ScheduleSpec spec;
+  if (schedule.has_micro_batches()) {
+    if (schedule.micro_batches() < 1) {
+      return SpecInvalid("spec.schedule.micro_batches", "number of chunks must be positive integer",
+                         absl::StrCat(schedule.micro_batches()));
+    }
+    spec.micro_batches = schedule.micro_batches();
   }
-  return v1::CHECKPOINT_MODE_UNSPECIFIED;
+  PENSTOCK_ASSIGN_OR_RETURN(spec.checkpoint, ReadMode(schedule.checkpoint()));
+  PENSTOCK_RETURN_IF_ERROR(CheckText(schedule.kind(), "spec.schedule.kind"));
+  if (!schedule.kind().empty()) spec.kind = schedule.kind();
+  return spec;
 }
 
-absl::StatusOr<OptimizerSpec> Optimizer(const v1::OptimizerSpec& optimizer) {
+// A balance of wrong numbers is the planner's to judge, after the layers.
+absl::StatusOr<CutSpec> ReadCut(const v1::Cut& cut) {
+  CutSpec spec;
+  PENSTOCK_RETURN_IF_ERROR(CheckCount(cut.balance_size(), kMostStages, "spec.cut.balance", "stages"));
+  spec.balance.assign(cut.balance().begin(), cut.balance().end());
+  spec.stages = cut.stages();
+  if (spec.stages < 0) {
+    return SpecInvalid(
+        "spec.cut.stages",
+        absl::StrCat("partitions must be a positive integer (", spec.stages, " < 1), or 0: one per device"),
+        absl::StrCat(spec.stages));
+  }
+  if (spec.stages > kMostStages) {
+    return SpecInvalid("spec.cut.stages", absl::StrCat("must be at most ", kMostStages), absl::StrCat(spec.stages));
+  }
+  if (!v1::CutCost_IsValid(cut.cost())) {
+    return SpecInvalid("spec.cut.cost", "must be TIME or SIZE", absl::StrCat(static_cast<int>(cut.cost())));
+  }
+  if (cut.cost() == v1::CUT_COST_SIZE) spec.cost = CutSpec::Cost::kSize;
+  if (!v1::CutMethod_IsValid(cut.method())) {
+    return SpecInvalid("spec.cut.method", "must be EXACT or BLOCK_PARTITION",
+                       absl::StrCat(static_cast<int>(cut.method())));
+  }
+  if (cut.method() == v1::CUT_METHOD_BLOCK_PARTITION) spec.method = CutSpec::Method::kBlockPartition;
+  if (cut.has_parameter_scale()) {
+    spec.parameter_scale = cut.parameter_scale();
+    if (!std::isfinite(spec.parameter_scale) || spec.parameter_scale < 0) {
+      return SpecInvalid("spec.cut.parameter_scale", "must be finite and at least 0",
+                         absl::StrCat(spec.parameter_scale));
+    }
+  }
+  return spec;
+}
+
+v1::Cut ToProto(const CutSpec& spec) {
+  v1::Cut message;
+  for (int layers : spec.balance) message.add_balance(layers);
+  message.set_stages(spec.stages);
+  message.set_cost(spec.cost == CutSpec::Cost::kSize ? v1::CUT_COST_SIZE : v1::CUT_COST_TIME);
+  message.set_method(spec.method == CutSpec::Method::kBlockPartition ? v1::CUT_METHOD_BLOCK_PARTITION
+                                                                     : v1::CUT_METHOD_EXACT);
+  message.set_parameter_scale(spec.parameter_scale);
+  return message;
+}
+
+absl::StatusOr<OptimizerSpec> ReadOptimizer(const v1::OptimizerSpec& optimizer) {
   OptimizerSpec spec;
   PENSTOCK_RETURN_IF_ERROR(CheckText(optimizer.name(), "spec.optimizer.name"));
   if (!optimizer.name().empty()) spec.name = optimizer.name();
-  PENSTOCK_ASSIGN_OR_RETURN(spec.options, Options(optimizer.options(), "spec.optimizer.options"));
+  PENSTOCK_ASSIGN_OR_RETURN(spec.options, ReadOptions(optimizer.options(), "spec.optimizer.options"));
   if (!std::isfinite(optimizer.clip_norm()) || optimizer.clip_norm() < 0) {
     return SpecInvalid("spec.optimizer.clip_norm", "must be finite and at least 0",
                        absl::StrCat(optimizer.clip_norm()));
@@ -139,62 +106,28 @@ absl::StatusOr<OptimizerSpec> Optimizer(const v1::OptimizerSpec& optimizer) {
   return spec;
 }
 
-v1::TensorSignature ToProto(const TensorSignature& signature) {
-  v1::TensorSignature message;
-  message.set_name(signature.name);
-  message.set_type(static_cast<v1::DataType>(signature.type));
-  for (int64_t dimension : signature.shape) message.add_shape(dimension);
-  return message;
-}
-
 }  // namespace
 
 absl::StatusOr<LossSpec> FromProto(const v1::LossSpec& loss, std::string_view field) {
   LossSpec spec;
   PENSTOCK_RETURN_IF_ERROR(CheckText(loss.name(), std::string(field) + ".name"));
   spec.name = loss.name();
-  PENSTOCK_ASSIGN_OR_RETURN(spec.options, Options(loss.options(), std::string(field) + ".options"));
+  PENSTOCK_ASSIGN_OR_RETURN(spec.options, ReadOptions(loss.options(), std::string(field) + ".options"));
   return spec;
 }
 
 absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& message) {
   PipelineSpec spec;
-  PENSTOCK_ASSIGN_OR_RETURN(spec.model, Model(message.model()));
-  if (message.cut().balance_size() > kMaxStages) {
-    return SpecInvalid("spec.cut.balance", absl::StrCat("must have at most ", kMaxStages, " stages"),
-                       absl::StrCat(message.cut().balance_size()));
-  }
-  spec.cut.balance.assign(message.cut().balance().begin(), message.cut().balance().end());
-  for (size_t i = 0; i < spec.cut.balance.size(); ++i) {
-    if (spec.cut.balance[i] < 1) {
-      return SpecInvalid(absl::StrCat("spec.cut.balance[", i, "]"), "must be at least 1",
-                         absl::StrCat(spec.cut.balance[i]));
-    }
-  }
-  spec.cut.stages = message.cut().stages();
-  if (spec.cut.stages < 0 || spec.cut.stages > kMaxStages) {
-    return SpecInvalid("spec.cut.stages", absl::StrCat("must lie in [0, ", kMaxStages, "]"),
-                       absl::StrCat(spec.cut.stages));
-  }
-  if (message.devices_size() > kMaxStages) {
-    return SpecInvalid("spec.devices", absl::StrCat("must have at most ", kMaxStages, " entries"),
-                       absl::StrCat(message.devices_size()));
-  }
+  // Several faults are told in the ancestors' order: numbers of the schedule before layers, layers before the cut.
+  PENSTOCK_ASSIGN_OR_RETURN(spec.schedule, ReadSchedule(message.schedule()));
+  PENSTOCK_ASSIGN_OR_RETURN(spec.model, FromProto(message.model(), "spec.model"));
+  PENSTOCK_ASSIGN_OR_RETURN(spec.cut, ReadCut(message.cut()));
+  PENSTOCK_RETURN_IF_ERROR(CheckCount(message.devices_size(), kMostStages, "spec.devices", "entries"));
   for (int i = 0; i < message.devices_size(); ++i) {
     PENSTOCK_RETURN_IF_ERROR(CheckText(message.devices(i), absl::StrCat("spec.devices[", i, "]")));
     spec.devices.push_back(message.devices(i));
   }
-  const v1::ScheduleSpec& schedule = message.schedule();
-  PENSTOCK_RETURN_IF_ERROR(CheckText(schedule.kind(), "spec.schedule.kind"));
-  if (!schedule.kind().empty()) spec.schedule.kind = schedule.kind();
-  if (schedule.has_micro_batches()) {
-    if (schedule.micro_batches() < 1) {
-      return SpecInvalid("spec.schedule.micro_batches", "must be at least 1", absl::StrCat(schedule.micro_batches()));
-    }
-    spec.schedule.micro_batches = schedule.micro_batches();
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(spec.schedule.checkpoint, Mode(schedule.checkpoint()));
-  PENSTOCK_ASSIGN_OR_RETURN(spec.optimizer, Optimizer(message.optimizer()));
+  PENSTOCK_ASSIGN_OR_RETURN(spec.optimizer, ReadOptimizer(message.optimizer()));
   PENSTOCK_ASSIGN_OR_RETURN(spec.loss, FromProto(message.loss(), "spec.loss"));
   spec.seed = message.seed();
   return spec;
@@ -202,23 +135,15 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& message) {
 
 v1::PipelineSpec ToProto(const PipelineSpec& spec) {
   v1::PipelineSpec message;
-  message.mutable_model()->set_name(spec.model.name);
-  SetOptions(spec.model.options, message.mutable_model()->mutable_options());
-  for (const LayerSpec& layer : spec.model.layers) {
-    v1::LayerSpec* added = message.mutable_model()->add_layers();
-    added->set_kind(layer.kind);
-    added->set_name(layer.name);
-    SetOptions(layer.options, added->mutable_options());
-  }
-  for (int layers : spec.cut.balance) message.mutable_cut()->add_balance(layers);
-  message.mutable_cut()->set_stages(spec.cut.stages);
+  *message.mutable_model() = ToProto(spec.model);
+  *message.mutable_cut() = ToProto(spec.cut);
   for (const std::string& device : spec.devices) message.add_devices(device);
   message.mutable_schedule()->set_kind(spec.schedule.kind);
   message.mutable_schedule()->set_micro_batches(spec.schedule.micro_batches);
   message.mutable_schedule()->set_checkpoint(ToProto(spec.schedule.checkpoint));
   v1::OptimizerSpec* optimizer = message.mutable_optimizer();
   optimizer->set_name(spec.optimizer.name);
-  SetOptions(spec.optimizer.options, optimizer->mutable_options());
+  WriteOptions(spec.optimizer.options, optimizer->mutable_options());
   optimizer->set_clip_norm(spec.optimizer.clip_norm);
   v1::LearningRateSpec* rate = optimizer->mutable_learning_rate_schedule();
   rate->set_name(spec.optimizer.learning_rate_schedule.name);
@@ -226,41 +151,8 @@ v1::PipelineSpec ToProto(const PipelineSpec& spec) {
   rate->set_total_steps(spec.optimizer.learning_rate_schedule.total_steps);
   rate->set_final_ratio(spec.optimizer.learning_rate_schedule.final_ratio);
   message.mutable_loss()->set_name(spec.loss.name);
-  SetOptions(spec.loss.options, message.mutable_loss()->mutable_options());
+  WriteOptions(spec.loss.options, message.mutable_loss()->mutable_options());
   message.set_seed(spec.seed);
-  return message;
-}
-
-v1::Plan ToProto(const Plan& plan) {
-  v1::Plan message;
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    const StagePlan& stage = plan.stages[i];
-    v1::StagePlan* added = message.add_stages();
-    added->set_stage(static_cast<int>(i));
-    added->set_device(stage.device);
-    added->set_first_layer(stage.first_layer);
-    for (const std::string& layer : stage.layers) added->add_layers(layer);
-    added->set_forward_seconds(stage.forward_seconds);
-    added->set_backward_seconds(stage.backward_seconds);
-    added->set_recompute_seconds(stage.recompute_seconds);
-    added->set_parameter_bytes(stage.parameter_bytes);
-    added->set_optimizer_bytes(stage.optimizer_bytes);
-    added->set_peak_activation_bytes(stage.peak_activation_bytes);
-  }
-  message.set_schedule(plan.schedule.kind);
-  message.set_micro_batches(plan.schedule.micro_batches);
-  message.set_checkpoint(ToProto(plan.schedule.checkpoint));
-  message.set_makespan_seconds(plan.makespan_seconds);
-  message.set_predicted_bubble(plan.predicted_bubble);
-  message.set_ideal_bubble(plan.ideal_bubble);
-  return message;
-}
-
-v1::ModelSignature ToProto(const ModelSignature& signature) {
-  v1::ModelSignature message;
-  for (const auto& tensor : signature.inputs) *message.add_inputs() = ToProto(tensor);
-  for (const auto& tensor : signature.outputs) *message.add_outputs() = ToProto(tensor);
-  for (const auto& tensor : signature.targets) *message.add_targets() = ToProto(tensor);
   return message;
 }
 

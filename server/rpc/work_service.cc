@@ -38,6 +38,10 @@ absl::StatusOr<std::optional<double>> NotNegative(bool present, double value, co
 
 template <typename Request>
 absl::StatusOr<std::optional<int>> MicroBatches(const Request& request) {
+  if (request.has_micro_batches() && request.micro_batches() < 1) {
+    return InvalidField("micro_batches", "number of chunks must be positive integer",
+                        absl::StrCat(request.micro_batches()));
+  }
   return Positive<int>(request.has_micro_batches(), request.micro_batches(), kMostMicroBatches, "micro_batches");
 }
 
@@ -111,6 +115,10 @@ grpc::ServerUnaryReactor* WorkCallService::Serve(grpc::CallbackServerContext* co
                                                          if (results.outputs.has_handle())
                                                            *answer.mutable_outputs() = results.outputs;
                                                        }
+                                                       if constexpr (requires { answer.mutable_input_gradients(); }) {
+                                                         if (results.outputs.has_handle())
+                                                           *answer.mutable_input_gradients() = results.outputs;
+                                                       }
                                                        if constexpr (requires { answer.mutable_graph(); }) {
                                                          if (results.graph.has_handle())
                                                            *answer.mutable_graph() = results.graph;
@@ -149,6 +157,10 @@ grpc::ServerUnaryReactor* WorkCallService::Forward(grpc::CallbackServerContext* 
         PENSTOCK_ASSIGN_OR_RETURN(forward.micro_batches, MicroBatches(message));
         PENSTOCK_ASSIGN_OR_RETURN(forward.outputs, CheckedOutputs(message.outputs()));
         PENSTOCK_ASSIGN_OR_RETURN(forward.inputs, FromProto(message.inputs(), "inputs"));
+        forward.input_gradients = message.input_gradients();
+        if (evaluate && forward.input_gradients) {
+          return InvalidField("input_gradients", "needs mode TRAIN", "EVAL");
+        }
         if (!evaluate) return work.pipeline->Forward(std::move(work.context), std::move(forward));
         return work.pipeline->Infer(std::move(work.context), {.inputs = std::move(forward.inputs),
                                                               .outputs = std::move(forward.outputs),
@@ -166,6 +178,7 @@ grpc::ServerUnaryReactor* WorkCallService::Backward(grpc::CallbackServerContext*
         PENSTOCK_ASSIGN_OR_RETURN(backward.graph, HandleName::Parse(call->request().graph(), "graph"));
         PENSTOCK_ASSIGN_OR_RETURN(backward.gradients, FromProto(call->request().gradients(), "gradients"));
         backward.retain_graph = call->request().retain_graph();
+        backward.input_gradients = call->request().input_gradients();
         return work.pipeline->Backward(std::move(work.context), std::move(backward));
       });
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -149,11 +150,17 @@ class Metrics:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Ports that the kernel gives to nobody by itself: one of its own choice could be taken, while the daemon is down, by
+    a client that tries to reach it (and then even talks to itself)."""
+    free: list[int] = []
+    while len(free) < count:
+        port = random.randrange(12_000, 30_000)
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in free:
+            free.append(port)
+    return free

@@ -81,7 +81,7 @@ def test_accepted_work_finishes(start_daemon: StartDaemon) -> None:
 
 def test_health_tells_before_the_end(start_daemon: StartDaemon) -> None:
     """While the end is announced, readiness is gone, liveness is not, and requests are served."""
-    daemon = start_daemon("--drain-announce=2s")
+    daemon = start_daemon("--drain-announce=8s")  # all that follows must happen within it, on a slow machine too
     with grpc.insecure_channel(daemon.address) as channel, penstock.Client(daemon.address) as client:
         pipeline = create_mlp(client)
         health = health_pb2_grpc.HealthStub(channel)

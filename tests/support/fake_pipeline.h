@@ -6,6 +6,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/mul.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -25,7 +26,8 @@ namespace penstock::testing {
 // What tests see of a FakePipeline and tell it; shared, so that it outlives the pipeline.
 //
 // Model:     The weight w is one number; output y = x * w; a contribution adds the mean of x to the gradient; a step
-//            subtracts it. Every training run waits while held, and fails if told to.
+//            subtracts it. Inputs that are no tensors may stand beside x, and inference gives them back. The gradient of x
+//            is that of y times w. Every training run waits while held, and fails if told to.
 class FakePipelineControl {
  public:
   // Training runs wait at their start until Resume().
@@ -67,6 +69,7 @@ class FakePipelineControl {
     Await([this, reason] { return !idle_reasons_.empty() && idle_reasons_.back() == reason; });
   }
   int64_t graphs() const { return *graphs_; }
+  NamedValues inputs() const { return Get(inputs_); }  // that were checked last
 
  private:
   friend class FakePipeline;
@@ -108,6 +111,7 @@ class FakePipelineControl {
   bool standing_ = false;
   bool inference_held_ = false;
   absl::Status fail_next_;
+  NamedValues inputs_;
   std::vector<std::string> runs_;
   std::vector<Pipeline::IdleReason> idle_reasons_;
   std::deque<std::function<void()>> kept_;
@@ -155,6 +159,7 @@ class FakePipeline : public Pipeline {
     accumulating_ = true;
     RunOutcome outcome;
     outcome.step = step_;
+    outcome.input_gradients = {{"x", at::mul(gradients[0].tensor, weight_.load())}, {"unused", Value()}};
     return outcome;
   }
   void DiscardGradients() override {
@@ -169,7 +174,9 @@ class FakePipeline : public Pipeline {
         done(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the run was cancelled"));
         return;
       }
-      done(ForwardOutcome{{{"y", at::mul(*request.inputs[0].value.tensor(), weight)}}, nullptr, step});
+      ForwardOutcome outcome{{{"y", at::mul(*request.inputs[0].value.any_tensor(), weight)}}, nullptr, step};
+      outcome.outputs.insert(outcome.outputs.end(), request.inputs.begin() + 1, request.inputs.end());
+      done(std::move(outcome));
     };
     {
       absl::MutexLock lock(&control_->mu_);
@@ -182,7 +189,11 @@ class FakePipeline : public Pipeline {
   }
 
   absl::Status CheckInputs(const NamedValues& inputs) const override {
-    if (inputs.size() == 1 && inputs[0].name == "x" && inputs[0].tensor.dim() == 1) return absl::OkStatus();
+    control_->Set([&] { control_->inputs_ = inputs; });
+    const at::Tensor* x = inputs.empty() ? nullptr : inputs[0].value.any_tensor();
+    const bool one_tensor = std::count_if(inputs.begin(), inputs.end(),
+                                          [](const NamedValue& input) { return input.value.is_tensor(); }) <= 1;
+    if (x != nullptr && inputs[0].name == "x" && x->dim() == 1 && one_tensor) return absl::OkStatus();
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", "expects one vector x")
         .With("field", "inputs");
   }

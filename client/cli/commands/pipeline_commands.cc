@@ -1,9 +1,10 @@
-// penstock pipeline create, plan, get, list, delete
+// penstock pipeline create, plan, get, list, delete; penstock plan
 
 #include <memory>
 
 #include "client/cli/byte_model.h"
 #include "client/cli/command_table.h"
+#include "client/cli/help_text.h"
 #include "client/cli/pipeline_spec_options.h"
 #include "client/cli/pipeline_text.h"
 #include "engine/base/status_macros.h"
@@ -29,12 +30,14 @@ absl::Status Create(const CreateOptions& options, Session& session) {
   request.set_request_id(session.options().request_id);
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->CreatePipeline(request));
-  session.Print(PipelineDocument(pipeline));
   const std::string name = ShortName(options.name);
   if (options.dry_run) {
+    session.Print(
+        {MessageToJson(pipeline), {}, {pipeline.name()}, PlannedText(pipeline, false), PlannedText(pipeline, true)});
     session.Say("nothing was created; next: penstock pipeline create " + name + " ...");
     return absl::OkStatus();
   }
+  session.Print(PipelineDocument(pipeline));
   const bool takes_text = AsByteModel(pipeline, 0).ok();
   session.Say(
       "created " + pipeline.name() + "; next: " +
@@ -43,14 +46,15 @@ absl::Status Create(const CreateOptions& options, Session& session) {
 }
 
 void AddCreate(CommandTable& table, CLI::App* group, const std::string& verb, bool always_dry) {
-  const std::string description = always_dry ? "Show the cut and schedule that create would choose; creates nothing"
+  const std::string description = always_dry ? "Show layers, costs, cut, skips that cross it, and why; creates nothing"
                                              : "Create a pipeline and show the plan that was found";
+  const std::string words = CommandWords(*group).empty() ? verb : CommandWords(*group) + " " + verb;
   CLI::App* command = table.Add(
       group, verb, description,
-      "penstock pipeline " + verb +
+      "penstock " + words +
           " gpt --model gpt --option blocks=8 --option width=256 --stages 2 --micro-batches 8\n"
-          "penstock pipeline " +
-          verb + " small --model mlp --balance 3,2 --device cpu:0 --device cpu:1 --optimizer sgd --learning-rate 0.1");
+          "penstock " +
+          words + " small --model mlp --balance 3,2 --device cpu:0 --device cpu:1 --optimizer sgd --learning-rate 0.1");
   auto options = std::make_shared<CreateOptions>();
   options->dry_run = always_dry;
   CLI::Option* name = command->add_option("NAME", options->name, "Name of the pipeline: letters, digits, '-'");
@@ -123,6 +127,7 @@ void AddPipelineCommands(CommandTable& table) {
                               "penstock pipeline list\npenstock pipeline get gpt -o wide");
   AddCreate(table, group, "create", false);
   AddCreate(table, group, "plan", true);
+  AddCreate(table, table.root(), "plan", true);
 
   CLI::App* get = table.Add(group, "get", "Show one pipeline",
                             "penstock pipeline get gpt\n"

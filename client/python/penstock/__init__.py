@@ -6,9 +6,10 @@ Start with :class:`Client`. The daemon's own messages, which some methods answer
 from penstock.client import Client
 from penstock.errors import PenstockError
 from penstock.handles import GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle
+from penstock.inputs import Plain, Whole
 from penstock.pipelines import Forward, Pipeline
 from penstock.resources import Parameters
-from penstock.specifications import Layer, pipeline_spec
+from penstock.specifications import Isolate, Layer, pipeline_spec
 
 __version__ = "0.1.0"
 
@@ -17,12 +18,15 @@ __all__ = [
     "Forward",
     "GraphHandle",
     "Handle",
+    "Isolate",
     "Layer",
     "Outcome",
     "OutcomeHandle",
     "Parameters",
     "PenstockError",
     "Pipeline",
+    "Plain",
     "ValueHandle",
+    "Whole",
     "pipeline_spec",
 ]

@@ -70,7 +70,15 @@ class Client:
         options: Mapping[str, OptionValue] | None = None,
         stages: int = 0,
         balance: Sequence[int] = (),
+        cut_cost: str = "time",
+        cut_method: str = "exact",
+        parameter_scale: float | None = None,
         devices: Sequence[str] = (),
+        ties: Sequence[Sequence[str]] = (),
+        deferred_batch_norm: bool = False,
+        tuple_as_one_argument: bool = False,
+        dtype: str = "",
+        autocast: str = "",
         schedule: str = "1f1b",
         micro_batches: int = 1,
         checkpoint: str = "except_last",
@@ -90,11 +98,20 @@ class Client:
 
         Args:
             name: ``[a-z]([a-z0-9-]{0,61}[a-z0-9])?``.
-            model: a reference model (``"mlp"``, ``"gpt"``) or a list of :class:`Layer`.
+            model: a reference model (``"mlp"``, ``"gpt"``, ``"resnet"``; ``server_info().models`` has all) or a list of
+                :class:`Layer`.
             options: of a reference model, for example ``{"blocks": 8, "width": 256, "heads": 4, "sequence": 128}``.
-            stages: how many stages the daemon cuts by measured time; 0: one per device.
+            stages: how many stages the daemon cuts by cost; 0: one per device, or as the layers' devices say.
             balance: instead of ``stages``: layers per stage.
-            devices: one per stage, repeated in turn if fewer; empty: all of the daemon.
+            cut_cost: what a cut weighs: measured ``"time"``, or ``"size"``: stashed activations and ``parameter_scale``
+                times the parameters (``None``: 2).
+            cut_method: ``"exact"``, the least possible bottleneck, or ``"block_partition"``, as torchgpipe cuts.
+            devices: one per stage; a device may stand several times; empty: all of the daemon.
+            ties: parameters of equal shape that are one: ``[("embedding.weight", "head.weight")]``.
+            deferred_batch_norm: running statistics follow mini-batches instead of micro-batches.
+            tuple_as_one_argument: a layer gets several values as one tuple instead of as its arguments.
+            dtype: of parameters: ``"fp32"`` (also if empty), ``"fp64"``, ``"bf16"``, ``"fp16"``.
+            autocast: ``"bf16"`` or ``"fp16"``: operators choose their precision; empty: off.
             schedule: ``"1f1b"`` or ``"gpipe"``.
             micro_batches: into how many a mini-batch is cut.
             checkpoint: which activations are recomputed: ``"always"``, ``"except_last"`` or ``"never"``.
@@ -116,7 +133,15 @@ class Client:
             options=options,
             stages=stages,
             balance=balance,
+            cut_cost=cut_cost,
+            cut_method=cut_method,
+            parameter_scale=parameter_scale,
             devices=devices,
+            ties=ties,
+            deferred_batch_norm=deferred_batch_norm,
+            tuple_as_one_argument=tuple_as_one_argument,
+            dtype=dtype,
+            autocast=autocast,
             schedule=schedule,
             micro_batches=micro_batches,
             checkpoint=checkpoint,

@@ -177,6 +177,7 @@ class Outcome:
         seconds: from the start of the run to its end.
         measured_bubble: 1 - work / in-step time over all stages, of this run.
         outputs: the model's outputs, if the call asked for some.
+        input_gradients: d loss / d input by input name, if the call asked for them.
     """
 
     step: int
@@ -191,6 +192,7 @@ class Outcome:
     seconds: float
     measured_bubble: float | None
     outputs: ValueHandle | None = None
+    input_gradients: ValueHandle | None = None
 
 
 class OutcomeHandle(Handle):
@@ -198,11 +200,19 @@ class OutcomeHandle(Handle):
 
     Attributes:
         outputs: the model's outputs, if the call asked for some.
+        input_gradients: d loss / d input by input name, if the call asked for them.
     """
 
-    def __init__(self, connection: Connection, result: handle_pb2.Result, outputs: ValueHandle | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        result: handle_pb2.Result,
+        outputs: ValueHandle | None = None,
+        input_gradients: ValueHandle | None = None,
+    ) -> None:
         super().__init__(connection, result)
         self.outputs = outputs
+        self.input_gradients = input_gradients
 
     def result(self, timeout: float | None = None) -> Outcome:
         """Waits, and answers what happened. Raises as :meth:`wait`."""
@@ -225,6 +235,7 @@ class OutcomeHandle(Handle):
             seconds=message.seconds,
             measured_bubble=optional("measured_bubble"),
             outputs=self.outputs,
+            input_gradients=self.input_gradients,
         )
 
 

@@ -1,8 +1,9 @@
-"""Inputs of a call: small arrays inside the message, large ones uploaded first, handles by name."""
+"""Inputs of a call: small arrays inside the message, large ones uploaded first, handles by name, plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Union, cast
 
@@ -13,8 +14,24 @@ from penstock.connection import Connection
 from penstock.handles import ValueHandle
 from penstock.v1 import tensor_pb2
 
-# An array, a handle of one tensor, or (handle, name of its tensor).
-InputValue = Union[npt.ArrayLike, ValueHandle, tuple[ValueHandle, str]]
+
+@dataclass(frozen=True)
+class Whole:
+    """A tensor that is not split: every micro-batch gets all of it."""
+
+    value: npt.ArrayLike | ValueHandle | tuple[ValueHandle, str]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A value that is no tensor, for models that take one: it goes unchanged into every micro-batch. ``str`` and
+    ``None`` need no wrapper; a number does, for by itself it is an array."""
+
+    value: bool | int | float | str | None
+
+
+# An array, a handle of one tensor, or (handle, name of its tensor); whole; or a plain value.
+InputValue = Union[npt.ArrayLike, ValueHandle, tuple[ValueHandle, str], Whole, Plain, None]
 Inputs = Union[InputValue, Mapping[str, InputValue]]
 
 # Bytes of arrays that travel inside one message; the daemon takes messages of 4 MiB.
@@ -48,8 +65,12 @@ class Staged:
         wanted = {entry.name: entry.type for entry in signature}
         arrays: dict[str, tensors.Array] = {}
         references: dict[str, tensor_pb2.Input] = {}
-        for name, value in values.items():
-            if isinstance(value, ValueHandle):
+        whole = {name for name, value in values.items() if isinstance(value, Whole)}
+        for name, given in values.items():
+            value = given.value if isinstance(given, Whole) else given
+            if value is None or isinstance(value, (Plain, str)):
+                references[name] = _plain(name, value.value if isinstance(value, Plain) else value)
+            elif isinstance(value, ValueHandle):
                 references[name] = _reference(name, value, "")
             elif isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], ValueHandle):
                 references[name] = _reference(name, value[0], str(value[1]))
@@ -61,11 +82,11 @@ class Staged:
             references.update({name: _reference(name, self._upload, name) for name in arrays})
         self.messages: list[tensor_pb2.Input] = []
         for name in values:
-            if name in references:
-                self.messages.append(references[name])
-                continue
-            data_type = wanted.get(name, tensor_pb2.DATA_TYPE_UNSPECIFIED)
-            self.messages.append(tensor_pb2.Input(name=name, tensor=tensors.encode(name, arrays[name], data_type)))
+            if name not in references:
+                data_type = wanted.get(name, tensor_pb2.DATA_TYPE_UNSPECIFIED)
+                references[name] = tensor_pb2.Input(name=name, tensor=tensors.encode(name, arrays[name], data_type))
+            references[name].whole = name in whole
+            self.messages.append(references[name])
 
     def __enter__(self) -> Staged:
         return self
@@ -79,3 +100,18 @@ class Staged:
 
 def _reference(name: str, handle: ValueHandle, tensor: str) -> tensor_pb2.Input:
     return tensor_pb2.Input(name=name, handle=tensor_pb2.HandleTensor(handle=handle.name, tensor=tensor))
+
+
+def _plain(name: str, value: bool | int | float | str | None) -> tensor_pb2.Input:
+    plain = tensor_pb2.PlainValue()
+    if isinstance(value, bool):
+        plain.bool_value = value
+    elif isinstance(value, int):
+        plain.int_value = value
+    elif isinstance(value, float):
+        plain.double_value = value
+    elif isinstance(value, str):
+        plain.string_value = value
+    elif value is not None:
+        raise TypeError(f"{name}: a plain value is a bool, int, float, str or None, not {type(value).__name__}")
+    return tensor_pb2.Input(name=name, plain=plain)

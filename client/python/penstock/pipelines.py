@@ -273,11 +273,15 @@ class Pipeline(PipelineResource):
         *,
         outputs: Sequence[str] = (),
         micro_batches: int | None = None,
+        input_gradients: bool = False,
         wait: bool = True,
         timeout: float | None = None,
         lease: float = 0.0,
     ) -> Forward:
         """Runs the model in training mode and keeps its graph, for a loss that the caller computes.
+
+        Args:
+            input_gradients: ``True`` keeps what :meth:`backward` needs to answer d loss / d input.
 
         Returns:
             Two handles, also with ``wait``. The graph belongs to the present step and is freed when that ends.
@@ -294,6 +298,7 @@ class Pipeline(PipelineResource):
                 request_id=new_request_id(),
                 reply=_reply(wait, timeout, lease),
                 outputs=outputs,
+                input_gradients=input_gradients,
             )
             response = self._connection.unary(
                 "WorkService/Forward", request, work_pb2.ForwardResponse, _wait(wait, timeout)
@@ -310,6 +315,7 @@ class Pipeline(PipelineResource):
         gradients: Inputs,
         *,
         retain_graph: bool = ...,
+        input_gradients: bool = ...,
         expected_state: str = ...,
         wait: Literal[True] = ...,
         timeout: float | None = ...,
@@ -323,6 +329,7 @@ class Pipeline(PipelineResource):
         gradients: Inputs,
         *,
         retain_graph: bool = ...,
+        input_gradients: bool = ...,
         expected_state: str = ...,
         wait: Literal[False],
         timeout: float | None = ...,
@@ -335,6 +342,7 @@ class Pipeline(PipelineResource):
         gradients: Inputs,
         *,
         retain_graph: bool = False,
+        input_gradients: bool = False,
         expected_state: str = "",
         wait: bool = True,
         timeout: float | None = None,
@@ -345,6 +353,8 @@ class Pipeline(PipelineResource):
         Args:
             gradients: by output name, each of its output's shape and type.
             retain_graph: ``True`` lets the graph serve again; ``False`` uses it up.
+            input_gradients: ``True`` answers d loss / d input too, as ``Outcome.input_gradients``; the forward must have
+                asked for them. An input that has none is left out.
 
         Raises:
             PenstockError: also GRAPH_CONSUMED and GRAPH_STALE.
@@ -356,6 +366,7 @@ class Pipeline(PipelineResource):
                 graph=graph.name,
                 gradients=staged.messages,
                 retain_graph=retain_graph,
+                input_gradients=input_gradients,
                 request_id=new_request_id(),
                 expected_state=expected_state,
                 reply=_reply(wait, timeout, lease),
@@ -363,7 +374,9 @@ class Pipeline(PipelineResource):
             response = self._connection.unary(
                 "WorkService/Backward", request, work_pb2.BackwardResponse, _wait(wait, timeout)
             )
-        return self._outcome(response.outcome, None, wait, timeout)
+        return self._outcome(
+            response.outcome, None, wait, timeout, response.input_gradients if input_gradients else None
+        )
 
     @overload
     def optimizer_step(
@@ -441,10 +454,16 @@ class Pipeline(PipelineResource):
         return Staged(self._connection, self.name, values, signature)
 
     def _outcome(
-        self, outcome: handle_pb2.Result, outputs: handle_pb2.Result | None, wait: bool, timeout: float | None
+        self,
+        outcome: handle_pb2.Result,
+        outputs: handle_pb2.Result | None,
+        wait: bool,
+        timeout: float | None,
+        input_gradients: handle_pb2.Result | None = None,
     ) -> Outcome | OutcomeHandle:
         kept = None if outputs is None else ValueHandle(self._connection, outputs)
-        handle = OutcomeHandle(self._connection, outcome, kept)
+        gradients = None if input_gradients is None else ValueHandle(self._connection, input_gradients)
+        handle = OutcomeHandle(self._connection, outcome, kept, gradients)
         if not wait:
             return handle
         with handle:

@@ -17,13 +17,50 @@ _CHECKPOINT_MODES = {
 }
 
 
+_CUT_COSTS = {"time": pipeline_pb2.CUT_COST_TIME, "size": pipeline_pb2.CUT_COST_SIZE}
+_CUT_METHODS = {
+    "exact": pipeline_pb2.CUT_METHOD_EXACT,
+    "block_partition": pipeline_pb2.CUT_METHOD_BLOCK_PARTITION,
+}
+
+
+@dataclass(frozen=True)
+class Isolate:
+    """Puts skip names of a layer into a namespace, so that a layer that stands in a model several times does not meet
+    itself. ``only`` these names; empty: all of the layer."""
+
+    namespace: str
+    only: Sequence[str] = ()
+
+
 @dataclass(frozen=True)
 class Layer:
-    """One layer of an explicit model: a registered kind (see ``Client.server_info().layers``) with its options."""
+    """One layer of an explicit model: a registered kind (see ``Client.server_info().layers``) with its options.
+
+    Attributes:
+        name: unique in the model; empty: kind and position.
+        device: where it must stand: ``"cpu"``, ``"cpu:1"``, ``"cuda:0"``; empty: with the layer before it. If any layer
+            names one, the devices decide how the model is cut.
+        isolate: namespaces of its skips; a later one wins.
+        layers: of kind ``"sequential"`` only: what it runs, in order.
+    """
 
     kind: str
     name: str = ""
     options: Mapping[str, OptionValue] = field(default_factory=dict)
+    device: str = ""
+    isolate: Sequence[Isolate] = ()
+    layers: Sequence[Layer] = ()
+
+    def message(self) -> pipeline_pb2.LayerSpec:
+        return pipeline_pb2.LayerSpec(
+            kind=self.kind,
+            name=self.name,
+            options=options_of(self.options),
+            device=self.device,
+            isolate=[pipeline_pb2.SkipIsolation(skip_namespace=one.namespace, only=one.only) for one in self.isolate],
+            layers=[layer.message() for layer in self.layers],
+        )
 
 
 def option(value: OptionValue) -> pipeline_pb2.Option:
@@ -53,13 +90,27 @@ def loss_spec(loss: str | None, options: Mapping[str, OptionValue] | None = None
     return None if loss is None else pipeline_pb2.LossSpec(name=loss, options=options_of(options))
 
 
+def _chosen(argument: str, word: str, words: Mapping[str, Any]) -> Any:
+    if word not in words:
+        raise ValueError(f"{argument} is one of {', '.join(words)}, not {word!r}")
+    return words[word]
+
+
 def pipeline_spec(
     *,
     model: str | Sequence[Layer] = "gpt",
     options: Mapping[str, OptionValue] | None = None,
     stages: int = 0,
     balance: Sequence[int] = (),
+    cut_cost: str = "time",
+    cut_method: str = "exact",
+    parameter_scale: float | None = None,
     devices: Sequence[str] = (),
+    ties: Sequence[Sequence[str]] = (),
+    deferred_batch_norm: bool = False,
+    tuple_as_one_argument: bool = False,
+    dtype: str = "",
+    autocast: str = "",
     schedule: str = "1f1b",
     micro_batches: int = 1,
     checkpoint: str = "except_last",
@@ -77,24 +128,31 @@ def pipeline_spec(
     """A specification; the arguments are those of :meth:`Client.create_pipeline`.
 
     Raises:
-        ValueError: the checkpoint mode is unknown. Everything else is the daemon's to judge.
+        ValueError: the checkpoint mode, cut_cost or cut_method is unknown. Everything else is the daemon's to judge.
     """
-    if checkpoint not in _CHECKPOINT_MODES:
-        raise ValueError(f"checkpoint is one of {', '.join(_CHECKPOINT_MODES)}, not {checkpoint!r}")
-    if isinstance(model, str):
-        model_spec = pipeline_pb2.ModelSpec(name=model, options=options_of(options))
-    else:
-        layers = [
-            pipeline_pb2.LayerSpec(kind=layer.kind, name=layer.name, options=options_of(layer.options))
-            for layer in model
-        ]
-        model_spec = pipeline_pb2.ModelSpec(options=options_of(options), layers=layers)
     return pipeline_pb2.PipelineSpec(
-        model=model_spec,
-        cut=pipeline_pb2.Cut(balance=balance, stages=0 if balance else stages),
+        model=pipeline_pb2.ModelSpec(
+            name=model if isinstance(model, str) else "",
+            options=options_of(options),
+            layers=[] if isinstance(model, str) else [layer.message() for layer in model],
+            ties=[pipeline_pb2.TieSpec(parameters=parameters) for parameters in ties],
+            deferred_batch_norm=deferred_batch_norm,
+            tuple_as_one_argument=tuple_as_one_argument,
+            dtype=dtype,
+            autocast=autocast,
+        ),
+        cut=pipeline_pb2.Cut(
+            balance=balance,
+            stages=0 if balance else stages,
+            cost=_chosen("cut_cost", cut_cost, _CUT_COSTS),
+            method=_chosen("cut_method", cut_method, _CUT_METHODS),
+            parameter_scale=parameter_scale,
+        ),
         devices=devices,
         schedule=pipeline_pb2.ScheduleSpec(
-            kind=schedule, micro_batches=micro_batches, checkpoint=_CHECKPOINT_MODES[checkpoint]
+            kind=schedule,
+            micro_batches=micro_batches,
+            checkpoint=_chosen("checkpoint", checkpoint, _CHECKPOINT_MODES),
         ),
         optimizer=pipeline_pb2.OptimizerSpec(
             name=optimizer,

@@ -220,7 +220,12 @@ class FakeDaemon:
         return self.result(self.new_handle(handle_pb2.HANDLE_KIND_OUTCOME), request.reply)
 
     def Backward(self, request: Any, context: Any) -> Any:
-        return work_pb2.BackwardResponse(outcome=self._outcome(request))
+        response = work_pb2.BackwardResponse(outcome=self._outcome(request))
+        if request.input_gradients:
+            gradients = {"input": -self.array(request.gradients[0])}
+            handle = self.new_handle(handle_pb2.HANDLE_KIND_VALUE, gradients)
+            response.input_gradients.CopyFrom(self.result(handle, request.reply))
+        return response
 
     def ForwardBackward(self, request: Any, context: Any) -> Any:
         return work_pb2.ForwardBackwardResponse(outcome=self._outcome(request))

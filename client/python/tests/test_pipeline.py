@@ -65,6 +65,71 @@ def test_explicit_layers_replace_the_name(client: penstock.Client, daemon: FakeD
     assert model.name == "" and model.layers[0].kind == "linear" and model.layers[0].name == "first"
 
 
+def test_cut_ties_and_precision_are_carried(client: penstock.Client, daemon: FakeDaemon) -> None:
+    inner = penstock.Layer("sequential", "inner", layers=[penstock.Layer("relu"), penstock.Layer("linear", "deep")])
+    client.create_pipeline(
+        "demo",
+        model=[
+            penstock.Layer("linear", "first", {"width": 4}, device="cpu:0"),
+            penstock.Layer("sequential", "outer", layers=[inner], isolate=[penstock.Isolate("ns", ["a"])], device="cpu:1"),
+        ],
+        cut_cost="size",
+        cut_method="block_partition",
+        parameter_scale=4.5,
+        ties=[("first.weight", "outer.inner.deep.weight")],
+        deferred_batch_norm=True,
+        tuple_as_one_argument=True,
+        dtype="bf16",
+        autocast="fp16",
+    )
+    client.create_pipeline("demo")
+    spec, plain = (request.spec for request in daemon.requests["CreatePipeline"])
+    first, outer = spec.model.layers
+    assert (first.device, outer.device) == ("cpu:0", "cpu:1")
+    assert outer.isolate[0].skip_namespace == "ns" and list(outer.isolate[0].only) == ["a"]
+    assert [layer.kind for layer in outer.layers[0].layers] == ["relu", "linear"]
+    assert spec.cut.cost == pipeline_pb2.CUT_COST_SIZE and spec.cut.method == pipeline_pb2.CUT_METHOD_BLOCK_PARTITION
+    assert spec.cut.parameter_scale == 4.5 and not plain.cut.HasField("parameter_scale")
+    assert list(spec.model.ties[0].parameters) == ["first.weight", "outer.inner.deep.weight"]
+    assert spec.model.deferred_batch_norm and spec.model.tuple_as_one_argument
+    assert (spec.model.dtype, spec.model.autocast) == ("bf16", "fp16")
+    assert not plain.model.deferred_batch_norm and not plain.model.ties and not plain.model.dtype
+
+
+def test_whole_tensors_and_plain_values(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    handle = pipeline.put({"a": ROWS})
+    large = np.random.default_rng(0).random((300_000, 4), np.float32)
+    values = {
+        "input": ROWS,
+        "whole": penstock.Whole(ROWS),
+        "kept": penstock.Whole((handle, "a")),
+        "large": penstock.Whole(large),
+        "flag": penstock.Plain(True),
+        "count": penstock.Plain(3),
+        "rate": penstock.Plain(0.5),
+        "word": "yes",
+        "nothing": None,
+        "number": 3,
+    }
+    pipeline.infer(values)
+    sent = {entry.name: entry for entry in daemon.requests["Infer"][0].inputs}
+    assert list(sent) == list(values)
+    assert [name for name, entry in sent.items() if entry.whole] == ["whole", "kept", "large"]
+    assert sent["kept"].handle.handle == handle.name and sent["large"].HasField("handle")
+    plain = {name: entry.plain.WhichOneof("value") for name, entry in sent.items() if entry.HasField("plain")}
+    assert plain == {
+        "flag": "bool_value",
+        "count": "int_value",
+        "rate": "double_value",
+        "word": "string_value",
+        "nothing": None,
+    }
+    assert sent["flag"].plain.bool_value and sent["count"].plain.int_value == 3
+    assert sent["rate"].plain.double_value == 0.5 and sent["word"].plain.string_value == "yes"
+    with pytest.raises(TypeError, match="a plain value is"):
+        pipeline.infer({"input": penstock.Plain([1])})  # type: ignore[arg-type]
+
+
 def test_create_waits_until_ready(client: penstock.Client, daemon: FakeDaemon) -> None:
     assert client.create_pipeline("demo").state == "READY"
     assert daemon.requests["GetPipeline"]
@@ -169,6 +234,16 @@ def test_a_loss_of_the_client(pipeline: penstock.Pipeline, daemon: FakeDaemon) -
     pipeline.backward(forward.graph, outputs - ROWS, retain_graph=True)
     request = daemon.requests["Backward"][0]
     assert request.graph == forward.graph.name and request.gradients[0].name == "output" and request.retain_graph
+
+
+def test_gradients_of_inputs_come_with_the_outcome(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    forward = pipeline.forward(ROWS, input_gradients=True)
+    outcome = pipeline.backward(forward.graph, ROWS, input_gradients=True)
+    assert outcome.input_gradients is not None
+    assert np.array_equal(outcome.input_gradients.fetch()["input"], -ROWS)
+    assert pipeline.backward(forward.graph, ROWS).input_gradients is None
+    assert [request.input_gradients for request in daemon.requests["Backward"]] == [True, False]
+    assert daemon.requests["Forward"][0].input_gradients
 
 
 def test_a_pending_handle_is_waited_for(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
@@ -286,3 +361,7 @@ def test_a_target_among_the_inputs_is_refused(pipeline: penstock.Pipeline) -> No
 def test_an_unknown_checkpoint_mode_is_refused_here(client: penstock.Client) -> None:
     with pytest.raises(ValueError, match="sometimes"):
         client.create_pipeline("demo", checkpoint="sometimes")
+    with pytest.raises(ValueError, match="cut_cost is one of time, size, not 'weight'"):
+        client.create_pipeline("demo", cut_cost="weight")
+    with pytest.raises(ValueError, match="cut_method"):
+        client.create_pipeline("demo", cut_method="best")

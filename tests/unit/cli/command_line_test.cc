@@ -162,6 +162,87 @@ TEST_F(CommandLineTest, PlanAndDryRunCreateNothing) {
   EXPECT_TRUE(daemon_.LastCreate().validate_only());
 }
 
+TEST_F(CommandLineTest, PlanShowsLayersCostsCutSkipsAndWhy) {
+  EXPECT_EQ(Run("plan --model gpt --stages 2"), 0) << err_;
+  ExpectGolden("plan.txt");
+  const std::string plan = out_;
+  EXPECT_TRUE(daemon_.LastCreate().validate_only());
+  EXPECT_EQ(Run("pipeline plan --model gpt --stages 2"), 0) << err_;
+  EXPECT_EQ(out_, plan);
+  EXPECT_EQ(Run("plan --model gpt --stages 2 -o json"), 0) << err_;
+  const Json json = Json::parse(out_, nullptr, false)["plan"];
+  EXPECT_EQ(json["layers"][3]["name"], "head");
+  EXPECT_EQ(json["layers"][3]["stage"], 1);
+  EXPECT_EQ(json["layers"][3]["cost"], 3000);
+  EXPECT_EQ(json["skips"][0]["names"][1], "inner/mask");
+  EXPECT_EQ(json["skips"][0]["bytes"], 20 << 10);
+  EXPECT_EQ(json["why"].size(), 2);
+  // A pipeline that exists shows them to those who ask for more.
+  EXPECT_EQ(Run("pipeline get gpt -o wide"), 0);
+  EXPECT_THAT(out_, HasSubstr("Skips     stage 0 -> 1: residual, inner/mask, 20.0 KiB per micro-batch\n"));
+}
+
+TEST_F(CommandLineTest, CreateSendsCutTiesAndPrecision) {
+  const std::string file =
+      TemporaryFile("layers.textproto",
+                    "model {\n"
+                    "  layers { kind: 'linear' name: 'first' options { key: 'width' value { int_value: 4 } } }\n"
+                    "  layers { kind: 'sequential' name: 'middle' layers { kind: 'relu' }\n"
+                    "           isolate { skip_namespace: 'ns' only: 'x' } }\n"
+                    "  layers { kind: 'linear' device: 'cpu:0' }\n"
+                    "}\n");
+  EXPECT_EQ(Run("pipeline create x --spec " + file +
+                " --device-of first=cpu:0 --device-of 2=cpu:1 --tie first.weight,2.weight --tie a,b,c "
+                "--deferred-batch-norm --tuple-as-one-argument --dtype bf16 --autocast fp16 --cut-cost size "
+                "--cut-method block-partition --parameter-scale 4.5"),
+            0)
+      << err_;
+  const v1::PipelineSpec spec = daemon_.LastCreate().spec();
+  EXPECT_EQ(spec.model().layers(0).device(), "cpu:0");
+  EXPECT_EQ(spec.model().layers(1).device(), "");
+  EXPECT_EQ(spec.model().layers(1).layers(0).kind(), "relu");
+  EXPECT_THAT(spec.model().layers(1).isolate(0).only(), ElementsAre("x"));
+  EXPECT_EQ(spec.model().layers(2).device(), "cpu:1");  // the option goes over the file
+  ASSERT_EQ(spec.model().ties_size(), 2);
+  EXPECT_THAT(spec.model().ties(0).parameters(), ElementsAre("first.weight", "2.weight"));
+  EXPECT_THAT(spec.model().ties(1).parameters(), ElementsAre("a", "b", "c"));
+  EXPECT_TRUE(spec.model().deferred_batch_norm());
+  EXPECT_TRUE(spec.model().tuple_as_one_argument());
+  EXPECT_EQ(spec.model().dtype(), "bf16");
+  EXPECT_EQ(spec.model().autocast(), "fp16");
+  EXPECT_EQ(spec.cut().cost(), v1::CUT_COST_SIZE);
+  EXPECT_EQ(spec.cut().method(), v1::CUT_METHOD_BLOCK_PARTITION);
+  EXPECT_EQ(spec.cut().parameter_scale(), 4.5);
+
+  EXPECT_EQ(Run("plan --spec " + file), 0) << err_;
+  EXPECT_EQ(daemon_.LastCreate().spec().cut().cost(), v1::CUT_COST_UNSPECIFIED);
+  EXPECT_FALSE(daemon_.LastCreate().spec().cut().has_parameter_scale());
+  EXPECT_FALSE(daemon_.LastCreate().spec().model().deferred_batch_norm());
+
+  EXPECT_EQ(Run("plan --spec " + file + " --device-of last=cpu:0"), 2);
+  EXPECT_THAT(err_, HasSubstr("--device-of: must name one of the specification's 3 layers"));
+  EXPECT_EQ(Run("plan --spec " + file + " --device-of 3=cpu:0"), 2);
+  EXPECT_EQ(Run("plan --spec " + file + " --device-of first"), 2);
+  EXPECT_THAT(err_, HasSubstr("--device-of: must be LAYER=DEVICE, got 'first'"));
+  EXPECT_EQ(Run("plan --model gpt --tie alone"), 2);
+  EXPECT_THAT(err_, HasSubstr("--tie: must be PARAMETER,PARAMETER, got 'alone'"));
+  EXPECT_EQ(Run("plan --model gpt --cut-cost weight"), 2);
+}
+
+TEST_F(CommandLineTest, SpecificationFilesMayBeJson) {
+  const std::string file = TemporaryFile("spec.json",
+                                         R"( {"model": {"layers": [{"kind": "linear", "device": "cpu:1",
+                                              "options": {"width": {"intValue": 4}}}]},
+                                              "cut": {"cost": "CUT_COST_SIZE"}})");
+  EXPECT_EQ(Run("plan --spec " + file), 0) << err_;
+  const v1::PipelineSpec spec = daemon_.LastCreate().spec();
+  EXPECT_EQ(spec.model().layers(0).device(), "cpu:1");
+  EXPECT_EQ(spec.model().layers(0).options().at("width").int_value(), 4);
+  EXPECT_EQ(spec.cut().cost(), v1::CUT_COST_SIZE);
+  EXPECT_EQ(Run("plan --spec " + TemporaryFile("bad.json", R"({"model": {"nam": 1}})")), 2);
+  EXPECT_THAT(err_, HasSubstr("nam"));
+}
+
 TEST_F(CommandLineTest, SpecificationFilesAreReadAndOverridden) {
   const std::string file =
       TemporaryFile("spec.textproto", "model { name: \"mlp\" }\nschedule { kind: \"gpipe\" micro_batches: 2 }\n");

@@ -40,6 +40,24 @@ v1::Plan TwoStagePlan() {
     stage->set_parameter_bytes(3 << 20);
     stage->set_peak_activation_bytes(1 << 20);
   }
+  for (const char* name : {"embedding", "block_0", "block_1", "head"}) {
+    v1::LayerPlan* layer = plan.add_layers();
+    layer->set_name(name);
+    layer->set_stage(plan.layers_size() > 2 ? 1 : 0);
+    layer->set_forward_seconds(0.001);
+    layer->set_backward_seconds(0.002);
+    layer->set_stash_bytes(64 << 10);
+    layer->set_output_bytes(16 << 10);
+    layer->set_parameter_bytes(3 << 19);
+    layer->set_cost(3000);
+  }
+  v1::SkipPlan* skip = plan.add_skips();
+  skip->set_to_stage(1);
+  skip->add_names("residual");
+  skip->add_names("inner/mask");
+  skip->set_bytes(20 << 10);
+  plan.add_why("cut into 2 stages by measured time: 6000 us of 12000 us at most");
+  plan.add_why("2 skips cross the cut");
   plan.set_schedule("1f1b");
   plan.set_micro_batches(8);
   plan.set_checkpoint(v1::CHECKPOINT_MODE_NEVER);

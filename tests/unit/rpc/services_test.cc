@@ -160,6 +160,133 @@ TEST_F(ServicesTest, AnswersInlineWhenAskedToWait) {
   EXPECT_EQ(response.outputs().tensors(0).data().size(), 8u);
 }
 
+TEST_F(ServicesTest, WholeTensorsAndPlainValuesReachThePipeline) {
+  v1::InferRequest request = AskX({1, 2}, 30);
+  request.mutable_inputs(0)->set_whole(true);
+  v1::InferResponse response;
+  const grpc::Status status = Infer(request, &response);
+  ASSERT_EQ(Reason(status), "OK") << status.error_message();
+  ASSERT_EQ(control_->inputs().size(), 1u);
+  EXPECT_TRUE(control_->inputs()[0].value.is_whole());
+  // So does one behind a handle.
+  v1::InferRequest by_handle = AskX({}, 30);
+  by_handle.mutable_inputs(0)->mutable_handle()->set_handle(response.outputs().handle().name());
+  by_handle.mutable_inputs(0)->set_whole(true);
+  v1::InferResponse again;
+  ASSERT_EQ(Reason(Infer(by_handle, &again)), "OK");
+  EXPECT_TRUE(control_->inputs()[0].value.is_whole());
+  by_handle.mutable_inputs(0)->set_whole(false);
+  ASSERT_EQ(Reason(Infer(by_handle, &again)), "OK");
+  EXPECT_TRUE(control_->inputs()[0].value.is_tensor());
+
+  request = AskX({1, 2}, 30);
+  const auto add = [&](const std::string& name) {
+    request.add_inputs()->set_name(name);
+    return request.mutable_inputs(request.inputs_size() - 1)->mutable_plain();
+  };
+  add("flag")->set_bool_value(true);
+  add("count")->set_int_value(-3);
+  add("rate")->set_double_value(0.5);
+  add("word")->set_string_value("yes");
+  add("nothing");
+  Infer(request, &again);
+  const NamedValues inputs = control_->inputs();
+  ASSERT_EQ(inputs.size(), 6u);
+  EXPECT_TRUE(inputs[0].value.is_tensor());
+  EXPECT_EQ(*inputs[1].value.boolean(), true);
+  EXPECT_EQ(*inputs[2].value.integer(), -3);
+  EXPECT_EQ(*inputs[3].value.number(), 0.5);
+  EXPECT_EQ(*inputs[4].value.text(), "yes");
+  EXPECT_TRUE(inputs[5].value.is_none());
+  EXPECT_EQ(inputs[5].name, "nothing");
+}
+
+TEST_F(ServicesTest, MB_10_OnlyTensorsAreWhole) {
+  v1::InferRequest request = AskX({1, 2});
+  request.add_inputs()->set_name("count");
+  request.mutable_inputs(1)->mutable_plain()->set_int_value(42);
+  request.mutable_inputs(1)->set_whole(true);
+  v1::InferResponse response;
+  const grpc::Status status = Infer(request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Reason(status), "WRONG_TYPE");
+  EXPECT_EQ(status.error_message(), "inputs[1].whole: NoChunk only supported for tensors, found: 42");
+}
+
+TEST_F(ServicesTest, AnOutputThatIsNoTensorFailsItsHandleByName) {
+  v1::InferRequest request = AskX({1, 2}, 30);
+  request.add_inputs()->set_name("count");
+  request.mutable_inputs(1)->mutable_plain()->set_int_value(42);
+  v1::InferResponse response;
+  ASSERT_EQ(Reason(Infer(request, &response)), "OK");
+  EXPECT_EQ(response.outputs().handle().state(), v1::HANDLE_STATE_FAILED);
+  EXPECT_EQ(response.outputs().handle().error().code(), static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
+  EXPECT_NE(response.outputs().handle().error().message().find("count"), std::string::npos)
+      << response.outputs().handle().error().message();
+}
+
+TEST_F(ServicesTest, ATargetMustBeATensor) {
+  v1::TrainStepRequest request = Train(1);
+  request.mutable_target()->set_whole(true);
+  v1::TrainStepResponse response;
+  grpc::Status status = TrainStep(request, &response);
+  EXPECT_EQ(Reason(status), "WRONG_TYPE");
+  EXPECT_EQ(status.error_message(), "target: expected Tensor, but got a whole one");
+  request.mutable_target()->set_whole(false);
+  request.mutable_target()->mutable_plain()->set_string_value("x");
+  status = TrainStep(request, &response);
+  EXPECT_EQ(status.error_message(), "target: expected Tensor, but got str");
+}
+
+TEST_F(ServicesTest, BackwardAnswersTheGradientsOfInputsThatTheForwardAskedFor) {
+  const auto forward = [&](int id, bool input_gradients) {
+    grpc::ClientContext context;
+    As(&context);
+    v1::ForwardRequest request;
+    request.set_pipeline("pipelines/gpt");
+    request.set_request_id(Uuid(id));
+    SetX(request.add_inputs(), {1, 1});
+    request.set_input_gradients(input_gradients);
+    request.mutable_reply()->mutable_wait_for()->set_seconds(30);
+    v1::ForwardResponse response;
+    EXPECT_EQ(Reason(work_->Forward(&context, request, &response)), "OK");
+    return response.graph().handle().name();
+  };
+  const auto backward = [&](int id, const std::string& graph, bool input_gradients) {
+    grpc::ClientContext context;
+    As(&context);
+    v1::BackwardRequest request;
+    request.set_pipeline("pipelines/gpt");
+    request.set_request_id(Uuid(id));
+    request.set_graph(graph);
+    SetX(request.add_gradients(), {3, 4}, "y");
+    request.set_input_gradients(input_gradients);
+    request.mutable_reply()->mutable_wait_for()->set_seconds(30);
+    request.mutable_reply()->set_inline_bytes(1 << 20);
+    v1::BackwardResponse response;
+    EXPECT_EQ(Reason(work_->Backward(&context, request, &response)), "OK");
+    return response;
+  };
+  v1::BackwardResponse response = backward(11, forward(10, true), true);
+  EXPECT_EQ(response.outcome().handle().state(), v1::HANDLE_STATE_READY);
+  ASSERT_EQ(response.input_gradients().tensors_size(), 1);  // the unused input has none
+  EXPECT_EQ(response.input_gradients().tensors(0).header().name(), "x");
+  EXPECT_EQ(response.input_gradients().tensors(0).data().size(), 8u);
+
+  response = backward(13, forward(12, true), false);
+  EXPECT_FALSE(response.has_input_gradients());
+
+  const std::string without = forward(14, false);
+  response = backward(15, without, true);
+  EXPECT_EQ(response.outcome().handle().state(), v1::HANDLE_STATE_FAILED);
+  EXPECT_EQ(response.input_gradients().handle().state(), v1::HANDLE_STATE_FAILED);
+  EXPECT_EQ(response.outcome().handle().error().message(),
+            "input_gradients: must have been asked of the forward too, got true");
+  // The graph is still there.
+  response = backward(16, without, false);
+  EXPECT_EQ(response.outcome().handle().state(), v1::HANDLE_STATE_READY);
+}
+
 TEST_F(ServicesTest, AnswersAtOnceWithAPendingHandle) {
   control_->HoldInference();
   v1::InferResponse response;

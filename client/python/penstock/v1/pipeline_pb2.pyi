@@ -11,6 +11,12 @@ CHECKPOINT_MODE_ALWAYS: CheckpointMode
 CHECKPOINT_MODE_EXCEPT_LAST: CheckpointMode
 CHECKPOINT_MODE_NEVER: CheckpointMode
 CHECKPOINT_MODE_UNSPECIFIED: CheckpointMode
+CUT_COST_SIZE: CutCost
+CUT_COST_TIME: CutCost
+CUT_COST_UNSPECIFIED: CutCost
+CUT_METHOD_BLOCK_PARTITION: CutMethod
+CUT_METHOD_EXACT: CutMethod
+CUT_METHOD_UNSPECIFIED: CutMethod
 DESCRIPTOR: _descriptor.FileDescriptor
 PIPELINE_STATE_CREATING: PipelineState
 PIPELINE_STATE_DELETING: PipelineState
@@ -32,12 +38,18 @@ class CreatePipelineRequest(_message.Message):
     def __init__(self, pipeline_id: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., validate_only: bool = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class Cut(_message.Message):
-    __slots__ = ["balance", "stages"]
+    __slots__ = ["balance", "cost", "method", "parameter_scale", "stages"]
     BALANCE_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_SCALE_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     balance: _containers.RepeatedScalarFieldContainer[int]
+    cost: CutCost
+    method: CutMethod
+    parameter_scale: float
     stages: int
-    def __init__(self, balance: _Optional[_Iterable[int]] = ..., stages: _Optional[int] = ...) -> None: ...
+    def __init__(self, balance: _Optional[_Iterable[int]] = ..., stages: _Optional[int] = ..., cost: _Optional[_Union[CutCost, str]] = ..., method: _Optional[_Union[CutMethod, str]] = ..., parameter_scale: _Optional[float] = ...) -> None: ...
 
 class DeletePipelineRequest(_message.Message):
     __slots__ = ["force", "name", "purge", "request_id"]
@@ -61,8 +73,28 @@ class GetPipelineRequest(_message.Message):
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
+class LayerPlan(_message.Message):
+    __slots__ = ["backward_seconds", "cost", "forward_seconds", "name", "output_bytes", "parameter_bytes", "stage", "stash_bytes"]
+    BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    STASH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    backward_seconds: float
+    cost: float
+    forward_seconds: float
+    name: str
+    output_bytes: int
+    parameter_bytes: int
+    stage: int
+    stash_bytes: int
+    def __init__(self, name: _Optional[str] = ..., stage: _Optional[int] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., stash_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ..., cost: _Optional[float] = ...) -> None: ...
+
 class LayerSpec(_message.Message):
-    __slots__ = ["kind", "name", "options"]
+    __slots__ = ["device", "isolate", "kind", "layers", "name", "options"]
     class OptionsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -70,13 +102,19 @@ class LayerSpec(_message.Message):
         key: str
         value: Option
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    ISOLATE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    isolate: _containers.RepeatedCompositeFieldContainer[SkipIsolation]
     kind: str
+    layers: _containers.RepeatedCompositeFieldContainer[LayerSpec]
     name: str
     options: _containers.MessageMap[str, Option]
-    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., device: _Optional[str] = ..., isolate: _Optional[_Iterable[_Union[SkipIsolation, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ...) -> None: ...
 
 class LearningRateSpec(_message.Message):
     __slots__ = ["final_ratio", "name", "total_steps", "warmup_steps"]
@@ -132,7 +170,7 @@ class ModelSignature(_message.Message):
     def __init__(self, inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ...) -> None: ...
 
 class ModelSpec(_message.Message):
-    __slots__ = ["layers", "name", "options"]
+    __slots__ = ["autocast", "deferred_batch_norm", "dtype", "layers", "name", "options", "ties", "tuple_as_one_argument"]
     class OptionsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -140,13 +178,23 @@ class ModelSpec(_message.Message):
         key: str
         value: Option
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
+    AUTOCAST_FIELD_NUMBER: _ClassVar[int]
+    DEFERRED_BATCH_NORM_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    TIES_FIELD_NUMBER: _ClassVar[int]
+    TUPLE_AS_ONE_ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    autocast: str
+    deferred_batch_norm: bool
+    dtype: str
     layers: _containers.RepeatedCompositeFieldContainer[LayerSpec]
     name: str
     options: _containers.MessageMap[str, Option]
-    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ...) -> None: ...
+    ties: _containers.RepeatedCompositeFieldContainer[TieSpec]
+    tuple_as_one_argument: bool
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ..., ties: _Optional[_Iterable[_Union[TieSpec, _Mapping]]] = ..., deferred_batch_norm: bool = ..., tuple_as_one_argument: bool = ..., dtype: _Optional[str] = ..., autocast: _Optional[str] = ...) -> None: ...
 
 class OptimizerSpec(_message.Message):
     __slots__ = ["clip_norm", "learning_rate_schedule", "name", "options"]
@@ -226,22 +274,28 @@ class PipelineSpec(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., cut: _Optional[_Union[Cut, _Mapping]] = ..., devices: _Optional[_Iterable[str]] = ..., schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., loss: _Optional[_Union[LossSpec, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ["checkpoint", "ideal_bubble", "makespan_seconds", "micro_batches", "predicted_bubble", "schedule", "stages"]
+    __slots__ = ["checkpoint", "ideal_bubble", "layers", "makespan_seconds", "micro_batches", "predicted_bubble", "schedule", "skips", "stages", "why"]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     IDEAL_BUBBLE_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
     MAKESPAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_BUBBLE_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    SKIPS_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
     checkpoint: CheckpointMode
     ideal_bubble: float
+    layers: _containers.RepeatedCompositeFieldContainer[LayerPlan]
     makespan_seconds: float
     micro_batches: int
     predicted_bubble: float
     schedule: str
+    skips: _containers.RepeatedCompositeFieldContainer[SkipPlan]
     stages: _containers.RepeatedCompositeFieldContainer[StagePlan]
-    def __init__(self, stages: _Optional[_Iterable[_Union[StagePlan, _Mapping]]] = ..., schedule: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., ideal_bubble: _Optional[float] = ...) -> None: ...
+    why: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, stages: _Optional[_Iterable[_Union[StagePlan, _Mapping]]] = ..., schedule: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., ideal_bubble: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerPlan, _Mapping]]] = ..., skips: _Optional[_Iterable[_Union[SkipPlan, _Mapping]]] = ..., why: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScheduleSpec(_message.Message):
     __slots__ = ["checkpoint", "kind", "micro_batches"]
@@ -252,6 +306,26 @@ class ScheduleSpec(_message.Message):
     kind: str
     micro_batches: int
     def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ...) -> None: ...
+
+class SkipIsolation(_message.Message):
+    __slots__ = ["only", "skip_namespace"]
+    ONLY_FIELD_NUMBER: _ClassVar[int]
+    SKIP_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    only: _containers.RepeatedScalarFieldContainer[str]
+    skip_namespace: str
+    def __init__(self, skip_namespace: _Optional[str] = ..., only: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SkipPlan(_message.Message):
+    __slots__ = ["bytes", "from_stage", "names", "to_stage"]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    FROM_STAGE_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    TO_STAGE_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    from_stage: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    to_stage: int
+    def __init__(self, from_stage: _Optional[int] = ..., to_stage: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class StagePlan(_message.Message):
     __slots__ = ["backward_seconds", "device", "first_layer", "forward_seconds", "layers", "optimizer_bytes", "parameter_bytes", "peak_activation_bytes", "recompute_seconds", "stage"]
@@ -276,6 +350,18 @@ class StagePlan(_message.Message):
     recompute_seconds: float
     stage: int
     def __init__(self, stage: _Optional[int] = ..., device: _Optional[str] = ..., first_layer: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., recompute_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., peak_activation_bytes: _Optional[int] = ...) -> None: ...
+
+class TieSpec(_message.Message):
+    __slots__ = ["parameters"]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    parameters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, parameters: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CutCost(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class CutMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
 
 class CheckpointMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

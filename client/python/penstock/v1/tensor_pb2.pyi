@@ -29,14 +29,30 @@ class HandleTensor(_message.Message):
     def __init__(self, handle: _Optional[str] = ..., tensor: _Optional[str] = ...) -> None: ...
 
 class Input(_message.Message):
-    __slots__ = ["handle", "name", "tensor"]
+    __slots__ = ["handle", "name", "plain", "tensor", "whole"]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     handle: HandleTensor
     name: str
+    plain: PlainValue
     tensor: Tensor
-    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., handle: _Optional[_Union[HandleTensor, _Mapping]] = ...) -> None: ...
+    whole: bool
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., handle: _Optional[_Union[HandleTensor, _Mapping]] = ..., plain: _Optional[_Union[PlainValue, _Mapping]] = ..., whole: bool = ...) -> None: ...
+
+class PlainValue(_message.Message):
+    __slots__ = ["bool_value", "double_value", "int_value", "string_value"]
+    BOOL_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DOUBLE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    INT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    STRING_VALUE_FIELD_NUMBER: _ClassVar[int]
+    bool_value: bool
+    double_value: float
+    int_value: int
+    string_value: str
+    def __init__(self, bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ["data", "header"]
@@ -59,14 +75,16 @@ class TensorHeader(_message.Message):
     def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., byte_size: _Optional[int] = ...) -> None: ...
 
 class TensorSignature(_message.Message):
-    __slots__ = ["name", "shape", "type"]
+    __slots__ = ["any", "name", "shape", "type"]
+    ANY_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
+    any: bool
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     type: DataType
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., any: bool = ...) -> None: ...
 
 class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

@@ -11,10 +11,11 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BackwardRequest(_message.Message):
-    __slots__ = ["expected_state", "gradients", "graph", "pipeline", "reply", "request_id", "retain_graph"]
+    __slots__ = ["expected_state", "gradients", "graph", "input_gradients", "pipeline", "reply", "request_id", "retain_graph"]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     GRAPH_FIELD_NUMBER: _ClassVar[int]
+    INPUT_GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -22,19 +23,22 @@ class BackwardRequest(_message.Message):
     expected_state: str
     gradients: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
     graph: str
+    input_gradients: bool
     pipeline: str
     reply: ReplyOptions
     request_id: str
     retain_graph: bool
-    def __init__(self, pipeline: _Optional[str] = ..., graph: _Optional[str] = ..., gradients: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., retain_graph: bool = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., graph: _Optional[str] = ..., gradients: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., retain_graph: bool = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., input_gradients: bool = ...) -> None: ...
 
 class BackwardResponse(_message.Message):
-    __slots__ = ["outcome", "request_id"]
+    __slots__ = ["input_gradients", "outcome", "request_id"]
+    INPUT_GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    input_gradients: _handle_pb2.Result
     outcome: _handle_pb2.Result
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., input_gradients: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class ForwardBackwardRequest(_message.Message):
     __slots__ = ["expected_state", "inputs", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "total_elements", "total_rows"]
@@ -73,10 +77,11 @@ class ForwardBackwardResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class ForwardRequest(_message.Message):
-    __slots__ = ["inputs", "micro_batches", "mode", "outputs", "pipeline", "reply", "request_id"]
+    __slots__ = ["input_gradients", "inputs", "micro_batches", "mode", "outputs", "pipeline", "reply", "request_id"]
     class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
     MODE_EVAL: ForwardRequest.Mode
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +91,7 @@ class ForwardRequest(_message.Message):
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    input_gradients: bool
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
     micro_batches: int
     mode: ForwardRequest.Mode
@@ -93,7 +99,7 @@ class ForwardRequest(_message.Message):
     pipeline: str
     reply: ReplyOptions
     request_id: str
-    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., mode: _Optional[_Union[ForwardRequest.Mode, str]] = ..., micro_batches: _Optional[int] = ..., request_id: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., mode: _Optional[_Union[ForwardRequest.Mode, str]] = ..., micro_batches: _Optional[int] = ..., request_id: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., outputs: _Optional[_Iterable[str]] = ..., input_gradients: bool = ...) -> None: ...
 
 class ForwardResponse(_message.Message):
     __slots__ = ["graph", "outputs", "request_id"]

@@ -1,0 +1,237 @@
+// Specifications and plans between messages and engine values: everything arrives, and what can't be is refused by name.
+
+#include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "engine/base/error.h"
+#include "server/rpc/proto_convert.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+v1::PipelineSpec Parse(const std::string& text) {
+  v1::PipelineSpec message;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &message)) << text;
+  return message;
+}
+
+// The specification must be refused with this field and sentence.
+void ExpectRefused(const v1::PipelineSpec& message, const std::string& field, const std::string& sentence) {
+  const absl::StatusOr<PipelineSpec> spec = FromProto(message);
+  ASSERT_FALSE(spec.ok()) << field;
+  EXPECT_EQ(spec.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(spec.status()), "SPEC_INVALID");
+  EXPECT_EQ(ValuesOf(spec.status()).at("field"), field);
+  EXPECT_THAT(std::string(spec.status().message()), StartsWith(field + ": "));
+  EXPECT_THAT(std::string(spec.status().message()), HasSubstr(sentence));
+}
+
+// `depth` layers of kind sequential within each other, the innermost empty.
+v1::PipelineSpec Nested(int depth) {
+  v1::PipelineSpec message;
+  auto* layers = message.mutable_model()->mutable_layers();
+  for (int i = 0; i < depth; ++i) {
+    v1::LayerSpec* layer = layers->Add();
+    layer->set_kind("sequential");
+    layers = layer->mutable_layers();
+  }
+  return message;
+}
+
+TEST(SpecConvert, EverythingOfAModelArrives) {
+  const absl::StatusOr<PipelineSpec> spec = FromProto(Parse(R"(
+    model {
+      layers { kind: "linear" name: "first" device: "cpu:0" options { key: "width" value { int_value: 4 } } }
+      layers {
+        kind: "sequential" name: "outer" device: "cpu:1"
+        isolate { skip_namespace: "ns" only: "a" only: "b" }
+        isolate { skip_namespace: "other" }
+        layers { kind: "relu" layers { kind: "gelu" name: "deep" } }
+      }
+      ties { parameters: "first.weight" parameters: "outer.weight" }
+      deferred_batch_norm: true
+      tuple_as_one_argument: true
+      dtype: "bf16"
+      autocast: "fp16"
+    })"));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const ModelSpec& model = spec->model;
+  ASSERT_EQ(model.layers.size(), 2u);
+  EXPECT_EQ(model.layers[0].device, "cpu:0");
+  EXPECT_EQ(std::get<int64_t>(model.layers[0].options.at("width")), 4);
+  const LayerSpec& outer = model.layers[1];
+  EXPECT_EQ(outer.device, "cpu:1");
+  ASSERT_EQ(outer.isolate.size(), 2u);
+  EXPECT_EQ(outer.isolate[0].skip_namespace, "ns");
+  EXPECT_THAT(outer.isolate[0].only, ElementsAre("a", "b"));
+  EXPECT_TRUE(outer.isolate[1].only.empty());
+  EXPECT_EQ(outer.layers.at(0).kind, "relu");
+  EXPECT_EQ(outer.layers.at(0).layers.at(0).name, "deep");
+  EXPECT_THAT(model.ties.at(0).parameters, ElementsAre("first.weight", "outer.weight"));
+  EXPECT_TRUE(model.deferred_batch_norm);
+  EXPECT_TRUE(model.tuple_as_one_argument);
+  EXPECT_EQ(model.dtype, "bf16");
+  EXPECT_EQ(model.autocast, "fp16");
+}
+
+TEST(SpecConvert, TheSpecificationComesBackAsItWasSent) {
+  const v1::PipelineSpec sent = Parse(R"(
+    model {
+      layers { kind: "linear" name: "first" device: "cpu:0" options { key: "bias" value { bool_value: true } } }
+      layers { kind: "sequential" name: "outer" isolate { skip_namespace: "ns" only: "a" } layers { kind: "relu" } }
+      ties { parameters: "a" parameters: "b" }
+      deferred_batch_norm: true tuple_as_one_argument: true dtype: "fp64" autocast: "bf16"
+    }
+    cut { balance: 1 balance: 1 cost: CUT_COST_SIZE method: CUT_METHOD_BLOCK_PARTITION parameter_scale: 0 }
+    devices: "cpu:0"
+    schedule { kind: "gpipe" micro_batches: 3 checkpoint: CHECKPOINT_MODE_ALWAYS }
+    optimizer { name: "sgd" clip_norm: 1 learning_rate_schedule { name: "constant" } }
+    loss { name: "mean_squared_error" }
+    seed: 7)");
+  const absl::StatusOr<PipelineSpec> spec = FromProto(sent);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(ToProto(*spec).DebugString(), sent.DebugString());
+}
+
+TEST(SpecConvert, WhatIsUnsetIsTheDefault) {
+  const absl::StatusOr<PipelineSpec> spec = FromProto(v1::PipelineSpec());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->schedule.micro_batches, 1);
+  EXPECT_EQ(spec->schedule.checkpoint, CheckpointMode::kExceptLast);
+  EXPECT_EQ(spec->cut.cost, CutSpec::Cost::kTime);
+  EXPECT_EQ(spec->cut.method, CutSpec::Method::kExact);
+  EXPECT_EQ(spec->cut.parameter_scale, 2);
+  EXPECT_FALSE(spec->model.deferred_batch_norm);
+  EXPECT_FALSE(spec->model.tuple_as_one_argument);
+}
+
+TEST(SpecConvert, PIPE_1_ChunksAndCheckpointInTheAncestorsWords) {
+  for (const int chunks : {0, -1}) {
+    v1::PipelineSpec message;
+    message.mutable_schedule()->set_micro_batches(chunks);
+    ExpectRefused(message, "spec.schedule.micro_batches", "number of chunks must be positive integer");
+  }
+  v1::PipelineSpec message;
+  message.mutable_schedule()->set_checkpoint(static_cast<v1::CheckpointMode>(99));
+  ExpectRefused(message, "spec.schedule.checkpoint", "checkpoint is not one of 'always', 'except_last', or 'never'");
+}
+
+TEST(SpecConvert, PIPE_14_ChunksComeBeforeCheckpointAndBothBeforeLayersAndCut) {
+  v1::PipelineSpec message = Nested(40);
+  message.mutable_cut()->set_stages(-1);
+  message.mutable_schedule()->set_checkpoint(static_cast<v1::CheckpointMode>(99));
+  message.mutable_schedule()->set_micro_batches(0);
+  ExpectRefused(message, "spec.schedule.micro_batches", "number of chunks");
+  message.mutable_schedule()->clear_micro_batches();
+  ExpectRefused(message, "spec.schedule.checkpoint", "checkpoint is not one of");
+  message.mutable_schedule()->clear_checkpoint();
+  EXPECT_THAT(std::string(FromProto(message).status().message()), HasSubstr("nested"));
+  message.clear_model();
+  ExpectRefused(message, "spec.cut.stages", "partitions must be a positive integer (-1 < 1)");
+}
+
+TEST(SpecConvert, LayersMayBeNestedSixteenDeep) {
+  EXPECT_TRUE(FromProto(Nested(17)).ok());  // the model's own layers, and sixteen below
+  std::string field = "spec.model.layers";
+  for (int i = 0; i < 17; ++i) field += "[0].layers";
+  ExpectRefused(Nested(18), field, "must not be nested more than 16 deep, got 17 deep");
+}
+
+TEST(SpecConvert, LayersAreCountedOverAllDepths) {
+  v1::PipelineSpec message;
+  for (int i = 0; i < 2; ++i) {
+    v1::LayerSpec* layer = message.mutable_model()->add_layers();
+    for (int k = 0; k < 2047; ++k) layer->add_layers()->set_kind("relu");
+  }
+  EXPECT_TRUE(FromProto(message).ok());
+  message.mutable_model()->mutable_layers(1)->add_layers();
+  ExpectRefused(message, "spec.model.layers[1].layers", "must have at most 4096 layers over all depths, got 4097");
+}
+
+TEST(SpecConvert, LongListsAndTextsAreRefused) {
+  const std::string long_text(257, 'x');
+  v1::PipelineSpec message;
+  message.mutable_model()->add_layers()->set_device(long_text);
+  ExpectRefused(message, "spec.model.layers[0].device", "must have at most 256 bytes");
+  message.mutable_model()->mutable_layers(0)->clear_device();
+  v1::SkipIsolation* isolation = message.mutable_model()->mutable_layers(0)->add_isolate();
+  isolation->set_skip_namespace(long_text);
+  ExpectRefused(message, "spec.model.layers[0].isolate[0].skip_namespace", "must have at most 256 bytes");
+  isolation->clear_skip_namespace();
+  for (int i = 0; i < 65; ++i) isolation->add_only("a");
+  ExpectRefused(message, "spec.model.layers[0].isolate[0].only", "must have at most 64 names, got 65");
+  message.clear_model();
+  message.mutable_model()->add_ties()->add_parameters(long_text);
+  ExpectRefused(message, "spec.model.ties[0].parameters[0]", "must have at most 256 bytes");
+  message.clear_model();
+  message.mutable_model()->set_dtype(long_text);
+  ExpectRefused(message, "spec.model.dtype", "must have at most 256 bytes");
+  message.mutable_model()->clear_dtype();
+  message.mutable_model()->set_autocast(long_text);
+  ExpectRefused(message, "spec.model.autocast", "must have at most 256 bytes");
+}
+
+TEST(SpecConvert, CutsThatCannotBeAreRefused) {
+  v1::PipelineSpec message;
+  message.mutable_cut()->set_cost(static_cast<v1::CutCost>(9));
+  ExpectRefused(message, "spec.cut.cost", "must be TIME or SIZE, got 9");
+  message.mutable_cut()->clear_cost();
+  message.mutable_cut()->set_method(static_cast<v1::CutMethod>(9));
+  ExpectRefused(message, "spec.cut.method", "must be EXACT or BLOCK_PARTITION, got 9");
+  message.mutable_cut()->clear_method();
+  for (const double scale : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    message.mutable_cut()->set_parameter_scale(scale);
+    ExpectRefused(message, "spec.cut.parameter_scale", "must be finite and at least 0");
+  }
+}
+
+TEST(PlanConvert, LayersSkipsAndReasonsArrive) {
+  Plan plan;
+  plan.stages = {{.first_layer = 0, .layers = {"a"}, .device = "cpu:0"},
+                 {.first_layer = 1, .layers = {"b", "c"}, .device = "cpu:1"}};
+  LayerPlan layer;
+  layer.name = "b";
+  layer.stage = 1;
+  layer.forward_seconds = 1;
+  layer.backward_seconds = 2;
+  layer.stash_bytes = 3;
+  layer.parameter_bytes = 4;
+  layer.output_bytes = 5;
+  layer.cost = 6;
+  plan.layers = {LayerPlan{}, layer};
+  SkipRoute route;
+  route.edge = {.from = 0, .to = 1};
+  route.names = {{.skip_namespace = "", .name = "x"}, {.skip_namespace = "ns", .name = "x"}};
+  route.bytes = 7;
+  plan.skips = {route};
+  plan.why = {"because", "therefore"};
+  const v1::Plan message = ToProto(plan);
+  EXPECT_EQ(message.stages(1).device(), "cpu:1");
+  ASSERT_EQ(message.layers_size(), 2);
+  EXPECT_EQ(message.layers(1).ShortDebugString(),
+            "name: \"b\" stage: 1 forward_seconds: 1 backward_seconds: 2 stash_bytes: 3 output_bytes: 5 "
+            "parameter_bytes: 4 cost: 6");
+  EXPECT_EQ(message.skips(0).ShortDebugString(), "to_stage: 1 names: \"x\" names: \"ns/x\" bytes: 7");
+  EXPECT_THAT(message.why(), ElementsAre("because", "therefore"));
+}
+
+TEST(SignatureConvert, AnyValueHasNoTypeAndNoShape) {
+  ModelSignature signature;
+  signature.inputs = {{.name = "x", .type = DataType::kFp32, .shape = {-1, 4}},
+                      {.name = "y", .type = DataType::kFp32, .shape = {1}, .any = true}};
+  const v1::ModelSignature message = ToProto(signature);
+  EXPECT_EQ(message.inputs(0).ShortDebugString(), "name: \"x\" type: DATA_TYPE_FP32 shape: -1 shape: 4");
+  EXPECT_EQ(message.inputs(1).ShortDebugString(), "name: \"y\" any: true");
+}
+
+}  // namespace
+}  // namespace penstock
