@@ -95,6 +95,12 @@ class Pipeline {
     ProfileOptions profile;
     // Called before each action of a training run, on the stage's thread; may throw. Usually only tests set this.
     std::function<void(const Action&)> before_action;
+    // Mechanisms that a benchmark switches off, one at a time, to show what each is worth.
+    struct Ablation {
+      bool late_recompute = false;        // recomputation waits for the gradient
+      bool skips_through_stages = false;  // skip values are handed on from stage to stage
+    };
+    Ablation ablation;
     // Called once the plan is known; answers where to count. Null: counts go nowhere.
     std::function<std::shared_ptr<PipelineMetrics>(const Plan&)> metrics;
   };

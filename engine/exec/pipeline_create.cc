@@ -20,6 +20,7 @@
 #include "engine/model/skip_spec.h"
 #include "engine/model/ties.h"
 #include "engine/plan/planner.h"
+#include "engine/plan/skip_layout.h"
 #include "engine/tensor/codec.h"
 
 namespace penstock {
@@ -148,6 +149,7 @@ absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options&
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {
   if (options.clock == nullptr) options.clock = RealClock();
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, MakeDraft(spec, options));
+  if (options.ablation.skips_through_stages) draft.plan.skips = ThroughStages(draft.plan.skips);
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(draft.layers, spec.seed, draft.build));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TieGroup> groups, AllTies(draft, layers));
   std::vector<int> first_layers;
@@ -206,7 +208,8 @@ PipelineImpl::PipelineImpl(Parts parts)
       loss_(std::move(parts.loss)),
       ties_(std::move(parts.ties)),
       metrics_(std::move(parts.metrics)),
-      schedules_(plan_.schedule, static_cast<int>(stages_.size()), SkipEdges(plan_)),
+      schedules_(plan_.schedule, static_cast<int>(stages_.size()), SkipEdges(plan_),
+                 options_.ablation.late_recompute),
       transport_(StreamsOfWorkers(workers_), [this](const MessageKey& key) {
         lanes_[key.stage]->state.Arrived(key, workers_[key.stage]->busy());
         workers_[key.stage]->Wake();

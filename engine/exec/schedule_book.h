@@ -18,8 +18,9 @@ namespace penstock {
 // Threads:   any method from any thread.
 class ScheduleBook {
  public:
-  ScheduleBook(ScheduleSpec spec, int stages, std::vector<SkipEdge> skips)
-      : spec_(std::move(spec)), stages_(stages), skips_(std::move(skips)) {}
+  // `late_recompute`: R stands after the receipt of its gradient; for comparison only.
+  ScheduleBook(ScheduleSpec spec, int stages, std::vector<SkipEdge> skips, bool late_recompute)
+      : spec_(std::move(spec)), stages_(stages), skips_(std::move(skips)), late_recompute_(late_recompute) {}
 
   absl::StatusOr<std::shared_ptr<const Schedule>> Find(SchedulePurpose purpose, int microbatches)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -28,6 +29,7 @@ class ScheduleBook {
   const ScheduleSpec spec_;
   const int stages_;
   const std::vector<SkipEdge> skips_;
+  const bool late_recompute_;
   absl::Mutex mu_;
   std::map<std::pair<SchedulePurpose, int>, std::shared_ptr<const Schedule>> lists_ ABSL_GUARDED_BY(mu_);
 };

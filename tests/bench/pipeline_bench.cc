@@ -1,17 +1,22 @@
 // The pipeline on two cores against the same model unpipelined, side by side in one run.
 //
-//   pipeline_bench speed  [--workload gpt|mlp] [--rounds 7] [--m 4,8,16,32]
-//   pipeline_bench memory [--workload gpt|mlp] [--m 8]
+//   pipeline_bench speed    [--workload gpt|mlp|resnet|unet|amoebanet] [--rounds 7] [--m 4,8,16,32]
+//   pipeline_bench memory   [--workload ...] [--m 8]
+//   pipeline_bench ablation [--workload unet] [--rounds 7] [--m 8]
 //   pipeline_bench overhead
 //
 // speed: in each round every variant runs once, in an order that rotates: one core and two intra-op threads with the full
 // batch, then the pipeline at each m. Ratios are taken round by round. `predicted` is the simulator's makespan from costs
-// profiled at that micro-batch size with the other core busy.
+// profiled at that micro-batch size with the other core busy; `ideal` is n m / (m + n - 1) times one core.
+// ablation: four stages on two cores, everything recomputed, and one mechanism at a time switched off.
 
 #include <ATen/ops/randn.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <malloc.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +35,7 @@ namespace {
 
 struct Options {
   std::string mode = "speed";
-  std::string workload = "gpt";
+  std::string workload;
   int rounds = 7;
   std::vector<int> micro_batches = {4, 8, 16, 32};
 };
@@ -58,7 +63,9 @@ Options Parse(int argc, char** argv) {
       Die("unknown option " + flag);
     }
   }
-  if (options.workload != "gpt" && options.workload != "mlp") Die("--workload must be gpt or mlp");
+  if (options.workload.empty()) options.workload = options.mode == "ablation" ? "unet" : "gpt";
+  const std::vector<std::string> known = WorkloadNames();
+  if (std::find(known.begin(), known.end(), options.workload) == known.end()) Die("unknown --workload");
   if (options.rounds < 1) Die("--rounds must be positive");
   return options;
 }
@@ -104,8 +111,20 @@ struct Variant {
   std::string name;
   std::function<double()> step;
   double predicted = 0;  // seconds; 0: no prediction
+  double ideal = 0;      // times one core; 0: not a pipeline
   std::vector<double> seconds;
 };
+
+// Every variant once per round, in an order that rotates.
+void RunRounds(std::vector<Variant>& variants, int rounds) {
+  for (int round = -1; round < rounds; ++round) {  // round -1 warms up
+    for (size_t i = 0; i < variants.size(); ++i) {
+      Variant& variant = variants[(i + static_cast<size_t>(round + 1)) % variants.size()];
+      const double seconds = variant.step();
+      if (round >= 0) variant.seconds.push_back(seconds);
+    }
+  }
+}
 
 void Speed(const Options& options) {
   const std::vector<Device> cores = Cores();
@@ -114,11 +133,12 @@ void Speed(const Options& options) {
   PlainModel plain(workload);
   std::vector<std::unique_ptr<Pipeline>> pipelines;
   std::vector<Variant> variants;
-  variants.push_back({"one core, full batch", [&] { return plain.Step(workload, 1, cores[0].cores); }, 0, {}});
+  variants.push_back({"one core, full batch", [&] { return plain.Step(workload, 1, cores[0].cores); }, 0, 0, {}});
   variants.push_back({"two intra-op threads, full batch",
                       [&] {
                         return plain.Step(workload, 1, {cores[0].cores[0], cores[1].cores[0]});
                       },
+                      0,
                       0,
                       {}});
   for (int m : options.micro_batches) {
@@ -133,19 +153,14 @@ void Speed(const Options& options) {
                           return Must(pipeline->ForwardBackward(Request(workload))).seconds;
                         },
                         pipeline->plan().makespan_seconds,
+                        2.0 * m / (m + 1),
                         {}});
   }
-  for (int round = -1; round < options.rounds; ++round) {  // round -1 warms up
-    for (size_t i = 0; i < variants.size(); ++i) {
-      Variant& variant = variants[(i + static_cast<size_t>(round + 1)) % variants.size()];
-      const double seconds = variant.step();
-      if (round >= 0) variant.seconds.push_back(seconds);
-    }
-  }
+  RunRounds(variants, options.rounds);
   std::printf("%s: %d rounds, every variant once per round, rotating order; a step is clear, forward, loss, backward\n",
               options.workload.c_str(), options.rounds);
-  std::printf("%-34s %10s %21s %9s %21s %11s\n", "", "median ms", "(least .. most)", "x 1 core", "(least .. most)",
-              "% predicted");
+  std::printf("%-34s %10s %21s %9s %21s %11s %8s\n", "", "median ms", "(least .. most)", "x 1 core", "(least .. most)",
+              "% predicted", "% ideal");
   for (const Variant& variant : variants) {
     const Spread ms = Sorted(variant.seconds);
     std::vector<double> ratios;
@@ -154,7 +169,7 @@ void Speed(const Options& options) {
     std::printf("%-34s %10.1f (%8.1f .. %8.1f) %9.2f (%8.2f .. %8.2f)", variant.name.c_str(), ms.median * 1e3,
                 ms.least * 1e3, ms.most * 1e3, ratio.median, ratio.least, ratio.most);
     if (variant.predicted > 0) {
-      std::printf(" %10.1f%%", 100 * variant.predicted / ms.median);
+      std::printf(" %10.1f%% %7.1f%%", 100 * variant.predicted / ms.median, 100 * ratio.median / variant.ideal);
     }
     std::printf("\n");
   }
@@ -168,34 +183,125 @@ int64_t StatusKib(const char* key) {
   return 0;
 }
 
-// How much the process grows within a step, by checkpoint mode and schedule.
+// Bytes of tensors that are alive, and the most there were: LibTorch's own reports, from every thread that has begun to.
+//
+// Threads:   any.
+class LiveBytes : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t change, size_t, size_t, c10::Device) override {
+    const int64_t now = live_.fetch_add(change) + change;
+    int64_t most = most_.load();
+    while (now > most && !most_.compare_exchange_weak(most, now)) {
+    }
+  }
+  void reportOutOfMemory(int64_t, size_t, size_t, c10::Device) override {}
+  bool memoryProfilingEnabled() const override { return true; }
+
+  int64_t live() const { return live_; }
+  // The most since the last call, above what lives now.
+  int64_t GrowthSinceReset() const { return most_ - base_; }
+  void Reset() { base_ = most_ = live_.load(); }
+
+ private:
+  std::atomic<int64_t> live_ = 0;
+  std::atomic<int64_t> most_ = 0;
+  int64_t base_ = 0;
+};
+
+// How much the process grows within a step, by checkpoint mode and schedule: resident memory, and live tensors.
 void Memory(const Options& options) {
+  static const auto live = std::make_shared<LiveBytes>();
+  const auto report = [](const Action&) {
+    thread_local const bool reports = [] {
+      c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, live);
+      return true;
+    }();
+    (void)reports;
+  };
   DevicePool pool(Cores(), DevicePool::Mode::kThreads);
   const int m = options.micro_batches.front() == 4 ? 8 : options.micro_batches.front();
-  std::printf("%s, m = %d: growth of resident memory within a step (peak - before), MiB, median of 5\n",
-              options.workload.c_str(), m);
+  std::printf("%s, m = %d: growth within a step (peak - before), MiB, median of 5\n", options.workload.c_str(), m);
+  std::printf("  %-6s %-12s %9s %9s %9s %9s\n", "", "", "resident", "tensors", "planned", "gradients");
   for (const char* kind : {"gpipe", "1f1b"}) {
     for (CheckpointMode mode : {CheckpointMode::kNever, CheckpointMode::kExceptLast, CheckpointMode::kAlways}) {
       Workload workload = MakeWorkload(options.workload, 2, m, mode);
       workload.spec.schedule.kind = kind;
-      auto pipeline = Must(Pipeline::Create(workload.spec, On(pool, workload.rows / m)));
+      Pipeline::Options pipeline_options = On(pool, workload.rows / m);
+      pipeline_options.before_action = report;
+      auto pipeline = Must(Pipeline::Create(workload.spec, pipeline_options));
       std::vector<double> growth;
+      std::vector<double> tensors;
       for (int i = 0; i < 6; ++i) {
         pipeline->DiscardGradients();
         malloc_trim(0);
         const int64_t before = StatusKib("VmRSS:");
         std::ofstream("/proc/self/clear_refs") << "5";
+        live->Reset();
         Must(pipeline->ForwardBackward(Request(workload)));
+        if (i > 0) tensors.push_back(static_cast<double>(live->GrowthSinceReset()) / (1 << 20));
         if (i > 0) growth.push_back(static_cast<double>(StatusKib("VmHWM:") - before) / 1024);
       }
       int64_t planned = 0;
-      for (const StagePlan& stage : pipeline->plan().stages) planned += stage.peak_activation_bytes;
+      int64_t gradients = 0;  // they live until the step, and count among the tensors
+      for (const StagePlan& stage : pipeline->plan().stages) {
+        planned += stage.peak_activation_bytes;
+        gradients += stage.parameter_bytes;
+      }
       const char* name = mode == CheckpointMode::kNever    ? "never"
                          : mode == CheckpointMode::kAlways ? "always"
                                                            : "except_last";
-      std::printf("  %-6s %-12s %8.0f   (planned activations %.0f)\n", kind, name, Sorted(growth).median,
-                  static_cast<double>(planned) / (1 << 20));
+      std::printf("  %-6s %-12s %9.1f %9.1f %9.1f %9.1f\n", kind, name, Sorted(growth).median, Sorted(tensors).median,
+                  static_cast<double>(planned) / (1 << 20), static_cast<double>(gradients) / (1 << 20));
     }
+  }
+}
+
+// What each mechanism is worth.
+void Ablate(const Options& options) {
+  const std::vector<Device> cores = Cores();
+  DevicePool pool(cores, DevicePool::Mode::kThreads);
+  DevicePool one_at_a_time(cores, DevicePool::Mode::kSerial);
+  const int m = options.micro_batches.front() == 4 ? 8 : options.micro_batches.front();
+  const Workload workload = MakeWorkload(options.workload, 4, m, CheckpointMode::kAlways);
+  struct Mechanisms {
+    std::string name;
+    DevicePool* pool;
+    Pipeline::Options::Ablation off;
+  };
+  std::vector<std::unique_ptr<Pipeline>> pipelines;
+  std::vector<Variant> variants;
+  for (const Mechanisms& mechanisms :
+       std::vector<Mechanisms>{{"all of them", &pool, {}},
+                               {"recomputation waits for its gradient", &pool, {.late_recompute = true}},
+                               {"skips handed from stage to stage", &pool, {.skips_through_stages = true}},
+                               {"one stage at a time, no overlap", &one_at_a_time, {}}}) {
+    Pipeline::Options pipeline_options = On(*mechanisms.pool, workload.rows / m);
+    pipeline_options.ablation = mechanisms.off;
+    pipelines.push_back(Must(Pipeline::Create(workload.spec, pipeline_options)));
+    Pipeline* pipeline = pipelines.back().get();
+    variants.push_back({mechanisms.name,
+                        [&, pipeline] {
+                          pipeline->DiscardGradients();
+                          return Must(pipeline->ForwardBackward(Request(workload))).seconds;
+                        },
+                        0,
+                        0,
+                        {}});
+  }
+  RunRounds(variants, options.rounds);
+  int64_t crossing = 0;
+  for (const SkipRoute& route : pipelines.front()->plan().skips) crossing += static_cast<int64_t>(route.names.size());
+  std::printf(
+      "%s, 4 stages on two cores, always recomputed, m = %d, %lld skips cross a cut; %d rounds, rotating order\n",
+      options.workload.c_str(), m, static_cast<long long>(crossing), options.rounds);
+  std::printf("%-40s %10s %21s %9s %21s\n", "", "median ms", "(least .. most)", "x all", "(least .. most)");
+  for (const Variant& variant : variants) {
+    const Spread ms = Sorted(variant.seconds);
+    std::vector<double> ratios;
+    for (size_t r = 0; r < variant.seconds.size(); ++r) ratios.push_back(variants[0].seconds[r] / variant.seconds[r]);
+    const Spread ratio = Sorted(ratios);
+    std::printf("%-40s %10.1f (%8.1f .. %8.1f) %9.3f (%8.3f .. %8.3f)\n", variant.name.c_str(), ms.median * 1e3,
+                ms.least * 1e3, ms.most * 1e3, ratio.median, ratio.least, ratio.most);
   }
 }
 
@@ -220,7 +326,7 @@ void Overhead(const Options& options) {
     };
     auto pipeline = Must(Pipeline::Create(spec, pipeline_options));
     ContributionRequest request;
-    request.inputs = {{pipeline->signature().inputs[0].name, at::randn({32, 1})}};
+    request.inputs = NamedTensors{{pipeline->signature().inputs[0].name, at::randn({32, 1})}};
     request.target = at::randn({32, 1});
     constexpr int kActions = 2 * 2 * 32;
     std::vector<double> micros;
@@ -270,10 +376,12 @@ int main(int argc, char** argv) {
     Speed(options);
   } else if (options.mode == "memory") {
     Memory(options);
+  } else if (options.mode == "ablation") {
+    Ablate(options);
   } else if (options.mode == "overhead") {
     Overhead(options);
   } else {
-    Die("modes are speed, memory, overhead");
+    Die("modes are speed, memory, ablation, overhead");
   }
   return 0;
 }

@@ -5,6 +5,18 @@
 
 namespace penstock::bench {
 
+namespace {
+
+OptionMap ImageOptions(const std::string& name) {
+  if (name == "resnet") return {{"depth", int64_t{101}}, {"width", int64_t{16}}, {"classes", int64_t{10}}};
+  if (name == "unet") return {{"convs", int64_t{3}}, {"channels", int64_t{16}}, {"dropout", 0.0}};
+  return {{"layers", int64_t{6}}, {"filters", int64_t{32}}, {"classes", int64_t{10}}};
+}
+
+}  // namespace
+
+std::vector<std::string> WorkloadNames() { return {"gpt", "mlp", "resnet", "unet", "amoebanet"}; }
+
 Workload MakeWorkload(const std::string& name, int stages, int micro_batches, CheckpointMode checkpoint) {
   Workload workload;
   PipelineSpec& spec = workload.spec;
@@ -19,6 +31,16 @@ Workload MakeWorkload(const std::string& name, int stages, int micro_batches, Ch
     spec.loss.name = "mean_squared_error";
     workload.inputs = {{"input", at::randn({workload.rows, 1024})}};
     workload.target = at::randn({workload.rows, 1024});
+  } else if (name == "resnet" || name == "unet" || name == "amoebanet") {
+    constexpr int64_t kImage = 64;
+    const bool unet = name == "unet";
+    workload.rows = unet ? 16 : 32;
+    spec.model.options = ImageOptions(name);
+    spec.model.options["image"] = kImage;
+    spec.loss.name = unet ? "mean_squared_error" : "cross_entropy";
+    workload.inputs = {{"image", at::randn({workload.rows, 3, kImage, kImage})}};
+    workload.target =
+        unet ? at::randn({workload.rows, 1, kImage, kImage}) : at::randint(0, 10, {workload.rows}, at::kLong);
   } else {
     workload.rows = 32;
     spec.model.options = {

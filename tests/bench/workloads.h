@@ -6,8 +6,10 @@
 
 namespace penstock::bench {
 
-// One of the two workloads that every pipeline is compared on: `mlp`, 16 x (Linear(1024, 1024), ReLU), batch 256, mean
-// squared error; `gpt`, a byte-level decoder with 8 blocks, width 256, 4 heads, sequence 128, batch 32, cross-entropy.
+// A workload that pipelines are compared on. `mlp`: 16 x (Linear(1024, 1024), ReLU), batch 256, mean squared error. `gpt`: a
+// byte-level decoder with 8 blocks, width 256, 4 heads, sequence 128, batch 32, cross-entropy. And the ancestors' image
+// models, small enough for two cores: `resnet`: ResNet-101, width 16, batch 32 of 64x64. `unet`: U-Net (3, 16), batch 16 of
+// 64x64, mean squared error. `amoebanet`: AmoebaNet-D (6, 32), batch 32 of 64x64.
 struct Workload {
   PipelineSpec spec;
   NamedTensors inputs;
@@ -15,7 +17,9 @@ struct Workload {
   int64_t rows = 0;
 };
 
-// `name` must be mlp or gpt.
+std::vector<std::string> WorkloadNames();
+
+// `name` must be one of them.
 Workload MakeWorkload(const std::string& name, int stages, int micro_batches, CheckpointMode checkpoint);
 
 }  // namespace penstock::bench
