@@ -120,7 +120,7 @@ class AmoebaClassifyLayer : public AmoebaBlock {
         bias_(AddParameter("bias", InitialLinearBias(request, in, classes))) {}
 
   Batch Forward(const Batch& inputs, const LayerContext&) override {
-    const at::Tensor& nearer = Arguments(inputs).TensorAt(0);
+    const at::Tensor nearer = Arguments(inputs).TensorAt(0);
     CheckImage(nearer, "amoeba_classify", in_);
     return {at::linear(nearer.mean({2, 3}), weight_, bias_)};
   }
