@@ -116,7 +116,7 @@ TEST(ResnetBottleneck, AddsItsInputOrAConvolutionOfIt) {
 TEST(AmoebaCell, TakesOneTensorOrTwoAndGivesTwo) {
   const auto cell = Make("amoeba_cell", {{"nearer", int64_t{8}}, {"further", int64_t{4}}, {"channels", int64_t{4}}});
   const at::Tensor nearer = Input({2, 8, 5, 6});
-  const Batch made = cell->Forward(Batch::Tuple(Tensors{nearer, Input({2, 4, 5, 6})}), {});
+  const Batch made = cell->Forward(Batch::Tuple(std::vector<Value>{nearer, Input({2, 4, 5, 6})}), {});
   ASSERT_EQ(made.size(), 2u);
   EXPECT_FALSE(made.atomic());
   EXPECT_EQ(made.TensorAt(0).sizes(), at::IntArrayRef({2, 16, 5, 6}));
