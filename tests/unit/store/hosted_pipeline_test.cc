@@ -108,9 +108,9 @@ TEST_F(HostedPipelineTest, BadTensorsAreRefusedBeforeAcceptance) {
   InferCall call;
   call.inputs.push_back({"z", at::full({2}, 1.0f)});
   EXPECT_EQ(ReasonOf(gpt_->Infer(Caller(), std::move(call)).status()), "TENSOR_SIGNATURE");
-  InferCall many = Ask();
-  many.micro_batches = 3;
-  EXPECT_EQ(ValuesOf(gpt_->Infer(Caller(), std::move(many)).status())["field"], "micro_batches");
+  InferCall none = Ask();
+  none.micro_batches = 0;
+  EXPECT_EQ(ValuesOf(gpt_->Infer(Caller(), std::move(none)).status())["field"], "micro_batches");
   EXPECT_EQ(handles_->TotalCounts().live(), 0);
   EXPECT_EQ(Metrics()->rejected[RejectReason::kInvalid].value(), 2);
 }
