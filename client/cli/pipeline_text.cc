@@ -19,7 +19,7 @@ std::string CheckpointWord(v1::CheckpointMode mode) {
   return absl::AsciiStrToLower(absl::StripPrefix(v1::CheckpointMode_Name(mode), "CHECKPOINT_MODE_"));
 }
 
-std::string Milliseconds(double seconds) { return absl::StrFormat("%.2f ms", seconds * 1e3); }
+std::string Milliseconds(double seconds, int digits = 2) { return absl::StrFormat("%.*f ms", digits, seconds * 1e3); }
 
 // The model's name, or how many layers it lists.
 std::string ModelText(const v1::ModelSpec& model) {
@@ -39,12 +39,12 @@ std::string SignatureText(const google::protobuf::RepeatedPtrField<v1::TensorSig
   for (const v1::TensorSignature& tensor : tensors) {
     const std::string_view type = DataTypeName(static_cast<DataType>(tensor.type()));
     if (tensor.any()) {
-      parts.push_back(tensor.name() + " (any value)");
+      parts.push_back(tensor.name().empty() ? "any values" : tensor.name() + " (any value)");
       continue;
     }
     parts.push_back(absl::StrCat(tensor.name(), " ", std::string(type), "[", absl::StrJoin(tensor.shape(), ", "), "]"));
   }
-  return absl::StrJoin(parts, ", ");
+  return parts.empty() ? "-" : absl::StrJoin(parts, ", ");
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ std::string PlanDetailText(const v1::Plan& plan) {
     for (const v1::LayerPlan& layer : plan.layers()) {
       const bool placed = layer.stage() >= 0 && layer.stage() < plan.stages_size();
       table.Add({layer.name(), absl::StrCat(layer.stage()), placed ? plan.stages(layer.stage()).device() : "-",
-                 Milliseconds(layer.forward_seconds()), Milliseconds(layer.backward_seconds()),
+                 Milliseconds(layer.forward_seconds(), 3), Milliseconds(layer.backward_seconds(), 3),
                  Bytes(layer.stash_bytes()), Bytes(layer.output_bytes()), Bytes(layer.parameter_bytes())});
     }
     absl::StrAppend(&text, "\n", table.Text(true));

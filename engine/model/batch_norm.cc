@@ -10,6 +10,18 @@
 #include "engine/model/layers/input_checks.h"
 
 namespace penstock {
+namespace {
+
+// LibTorch's backward sums in another order if the gradient does not lie in memory as the output does: if it is a part of a
+// larger one, as behind a concatenation. A gradient that comes from another stage is never a part; so none may be.
+at::Tensor WithPlainGradient(at::Tensor output) {
+  if (!output.requires_grad()) return output;
+  const at::MemoryFormat format = output.suggest_memory_format();
+  output.register_hook([format](const at::Tensor& gradient) { return gradient.contiguous(format); });
+  return output;
+}
+
+}  // namespace
 
 at::Tensor BatchNorm::Apply(const at::Tensor& input, const LayerContext& context) {
   if (input.dim() < 2 || input.size(1) != options_.features) {
@@ -17,8 +29,8 @@ at::Tensor BatchNorm::Apply(const at::Tensor& input, const LayerContext& context
                     input.dim() < 2 ? input.dim() : input.size(1));
   }
   const auto normalise = [&](const at::Tensor& mean, const at::Tensor& variance, bool own, double momentum) {
-    return at::batch_norm(input, tensors_.weight, tensors_.bias, mean, variance, own, momentum, options_.eps,
-                          /*cudnn_enabled=*/true);
+    return WithPlainGradient(at::batch_norm(input, tensors_.weight, tensors_.bias, mean, variance, own, momentum,
+                                            options_.eps, /*cudnn_enabled=*/true));
   };
   if (!context.training && options_.track) {
     return normalise(tensors_.running_mean, tensors_.running_var, /*own=*/false, 0);
@@ -32,7 +44,8 @@ at::Tensor BatchNorm::Apply(const at::Tensor& input, const LayerContext& context
   const int64_t count = input.numel() / options_.features;
   if (count == 0) return output;
   Note note{mean.to(at::kDouble), variance.to(at::kDouble), count};
-  if (count == 1) note.variance.zero_();  // of a single value there is none: 0 divided by 0
+  // Of a single value there is none: 0 divided by 0. Not in place: in double precision the graph holds this very tensor.
+  if (count == 1) note.variance = at::zeros_like(note.variance);
   notes_.insert_or_assign(context.microbatch, std::move(note));
   return output;
 }

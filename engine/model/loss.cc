@@ -75,8 +75,11 @@ class CrossEntropy : public Loss {
 class MeanSquaredError : public Loss {
  public:
   at::Tensor Mean(const at::Tensor& output, const at::Tensor& target) const override {
-    CheckTarget(target, output.scalar_type(), output.sizes());
-    return at::mse_loss(output, target, output.numel() > 0 ? at::Reduction::Mean : at::Reduction::Sum);
+    // Under autocast an output is narrower than its signature says, and so than its target.
+    const bool narrowed = target.scalar_type() == at::kFloat && at::isReducedFloatingType(output.scalar_type());
+    const at::Tensor wide = narrowed ? output.to(at::kFloat) : output;
+    CheckTarget(target, wide.scalar_type(), wide.sizes());
+    return at::mse_loss(wide, target, wide.numel() > 0 ? at::Reduction::Mean : at::Reduction::Sum);
   }
 
   int64_t Counted(const at::Tensor& target) const override { return target.numel(); }

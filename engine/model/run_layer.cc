@@ -1,5 +1,8 @@
 #include "engine/model/run_layer.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/alias.h>
+
 #include <set>
 #include <string>
 #include <utility>
@@ -31,8 +34,8 @@ class RunningLayer : public LayerSkips {
     return *std::move(value);
   }
 
-  // After the layer: everything declared must have happened.
-  void Finish() {
+  // After the layer: everything declared must have happened. `outputs` are what it gives.
+  void Finish(Batch& outputs) {
     std::vector<std::string> missing;
     for (const std::string& name : layer_.layer->stashes_) {
       if (stashed_.count(name) == 0) missing.push_back(absl::StrCat("'", name, "'"));
@@ -42,6 +45,7 @@ class RunningLayer : public LayerSkips {
       if (popped_.count(name) == 0) missing.push_back(absl::StrCat("'", name, "'"));
     }
     if (!missing.empty()) Fail(absl::StrCat(absl::StrJoin(missing, ", "), " must be popped but have not"));
+    if (c10::GradMode::is_enabled()) SeparateUses(outputs);
     for (auto& [name, value] : stashed_) tracker_.Put(layer_.layer->Isolated(name), std::move(value));
   }
 
@@ -51,6 +55,19 @@ class RunningLayer : public LayerSkips {
       if (known == name) return true;
     }
     return false;
+  }
+
+  // A tensor that leaves the layer several times gets a node of the graph for each further time. So the gradients of its
+  // uses are summed in the order of the layers, two by two, wherever the model is cut between them.
+  void SeparateUses(Batch& outputs) {
+    std::set<const void*> left;
+    const auto separate = [&left](const at::Tensor& tensor) {
+      const bool again = tensor.requires_grad() && !left.insert(tensor.unsafeGetTensorImpl()).second;
+      return again ? at::alias(tensor) : tensor;
+    };
+    if (outputs.size() + stashed_.size() < 2) return;
+    outputs = outputs.MapTensors(separate);
+    for (auto& [name, value] : stashed_) value = Batch(value).MapTensors(separate)[0];
   }
 
   [[noreturn]] void Fail(const std::string& sentence) const {
@@ -94,9 +111,9 @@ Batch RunLayer(const NamedLayer& layer, const Batch& inputs, LayerContext contex
   context.skips = &running;
   Batch outputs = layer.tuple_as_one_argument ? layer.layer->Forward(AsOneArgument(inputs, layer.name), context)
                                               : layer.layer->Forward(inputs, context);
-  running.Finish();
   // A tuple that a layer gives as one value is its several values.
-  if (outputs.atomic() && outputs[0].tuple() != nullptr) return Batch::Tuple(*outputs[0].tuple());
+  if (outputs.atomic() && outputs[0].tuple() != nullptr) outputs = Batch::Tuple(*outputs[0].tuple());
+  running.Finish(outputs);
   return outputs;
 }
 

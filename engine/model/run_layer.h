@@ -24,7 +24,8 @@ class SkipTracker {
   std::map<SkipName, Value> values_;
 };
 
-// Loads what the layer pops, runs it, and saves what it has stashed. A tuple becomes one argument if the model says so.
+// Loads what the layer pops, runs it, and saves what it has stashed. A tuple becomes one argument if the model says so. In a
+// graph, a tensor that leaves the layer several times (as output and stash, say) does so as several nodes.
 //
 // Fails:     throws (RunTorch) what the layer throws; FAILED_PRECONDITION / SKIP_INVALID "'A' must be popped but have not",
 //            "'A', 'B' must be stashed but have not"; WRONG_TYPE "expected Tensor, but got ..." for one-argument tuples.

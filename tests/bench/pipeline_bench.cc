@@ -305,61 +305,100 @@ void Ablate(const Options& options) {
   }
 }
 
+// A model of next to no work: two linears, or the same with a tuple and a skip that cross the cut.
+std::vector<LayerSpec> IdleLayers(bool rich) {
+  const LayerSpec linear{"linear", "", {{"in", int64_t{1}}, {"out", int64_t{1}}}};
+  if (!rich) return {linear, linear};
+  const OptionMap name = {{"name", std::string("skip")}};
+  return {linear, {"stash", "", name}, {"twice", "", {}}, {"sum", "", {}}, {"pop_add", "", name}, linear};
+}
+
+// One tensor as a tuple of two, and two as their sum.
+class TwiceLayer : public Layer {
+ public:
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
+    return Batch::Tuple({inputs[0], Value(at::mul(inputs.TensorAt(0), 2))});
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {kScalars, kScalars}; }
+  static const inline TensorSignature kScalars = {"output", DataType::kFp32, {-1, 1}};
+};
+
+class SumLayer : public Layer {
+ public:
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
+    return {at::add(inputs.TensorAt(0), inputs.TensorAt(1))};
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {TwiceLayer::kScalars, TwiceLayer::kScalars}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {TwiceLayer::kScalars}; }
+};
+
+template <typename Kind>
+absl::StatusOr<std::unique_ptr<Layer>> Make(const LayerRequest&) {
+  return std::make_unique<Kind>();
+}
+
+void OverheadOf(const Options& options, bool rich, DevicePool::Mode mode) {
+  DevicePool pool(Cores(), mode);
+  PipelineSpec spec;
+  spec.model.layers = IdleLayers(rich);
+  const int half = static_cast<int>(spec.model.layers.size()) / 2;
+  spec.cut.balance = {half, half};
+  spec.schedule = {"1f1b", 32, CheckpointMode::kNever};
+  spec.optimizer.name = "sgd";
+  spec.loss.name = "mean_squared_error";
+  std::shared_ptr<PipelineMetrics> metrics;
+  Pipeline::Options pipeline_options = On(pool, 1);
+  pipeline_options.metrics = [&](const Plan&) {
+    std::vector<LaneDescription> lanes(2);
+    lanes[1].stage = 1;
+    return metrics = std::make_shared<PipelineMetrics>(RealClock(), "bench", lanes, ScheduleDescription());
+  };
+  auto pipeline = Must(Pipeline::Create(spec, pipeline_options));
+  ContributionRequest request;
+  request.inputs = NamedTensors{{pipeline->signature().inputs[0].name, at::randn({32, 1})}};
+  request.target = at::randn({32, 1});
+  constexpr int kActions = 2 * 2 * 32;
+  std::vector<double> micros;
+  const auto work = [&] {
+    double seconds = 0;
+    for (int lane = 0; lane < 2; ++lane) {
+      for (Phase phase : {Phase::kForward, Phase::kBackward}) {
+        seconds += static_cast<double>(metrics->lane(lane).phases[phase].Snapshot().sum_nanos) * 1e-9;
+      }
+    }
+    return seconds;
+  };
+  const auto host = [&] {
+    double seconds = 0;
+    for (int lane = 0; lane < 2; ++lane) {
+      seconds += static_cast<double>(metrics->lane(lane).state.Snapshot()[StageState::kHost]) * 1e-9;
+    }
+    return seconds;
+  };
+  for (int round = -20; round < options.rounds; ++round) {
+    const double before = mode == DevicePool::Mode::kSerial ? work() : host();
+    const double seconds = Must(pipeline->ForwardBackward(request)).seconds;
+    pipeline->DiscardGradients();
+    const double spent = (mode == DevicePool::Mode::kSerial ? work() : host()) - before;
+    // One thread: all that is not an action. Two threads: the lanes' time between "ready" and "begun".
+    const double engine = mode == DevicePool::Mode::kSerial ? seconds - spent : spent;
+    if (round >= 0) micros.push_back(engine * 1e6 / kActions);
+  }
+  const Spread spread = Sorted(micros);
+  std::printf(
+      "  %-42s %6.2f us (%.2f .. %.2f)\n",
+      mode == DevicePool::Mode::kSerial ? "one thread, whole run less its actions" : "two threads, state `host`",
+      spread.median, spread.least, spread.most);
+}
+
 // What the engine costs beside the actions themselves: interpreting, queues, bookkeeping, clocks.
 void Overhead(const Options& options) {
   std::printf("engine time per action (everything but the actions), a model of no work, m = 32, %d rounds\n",
               options.rounds);
-  for (DevicePool::Mode mode : {DevicePool::Mode::kSerial, DevicePool::Mode::kThreads}) {
-    DevicePool pool(Cores(), mode);
-    PipelineSpec spec;
-    for (int i = 0; i < 2; ++i) spec.model.layers.push_back({"linear", "", {{"in", int64_t{1}}, {"out", int64_t{1}}}});
-    spec.cut.balance = {1, 1};
-    spec.schedule = {"1f1b", 32, CheckpointMode::kNever};
-    spec.optimizer.name = "sgd";
-    spec.loss.name = "mean_squared_error";
-    std::shared_ptr<PipelineMetrics> metrics;
-    Pipeline::Options pipeline_options = On(pool, 1);
-    pipeline_options.metrics = [&](const Plan&) {
-      std::vector<LaneDescription> lanes(2);
-      lanes[1].stage = 1;
-      return metrics = std::make_shared<PipelineMetrics>(RealClock(), "bench", lanes, ScheduleDescription());
-    };
-    auto pipeline = Must(Pipeline::Create(spec, pipeline_options));
-    ContributionRequest request;
-    request.inputs = NamedTensors{{pipeline->signature().inputs[0].name, at::randn({32, 1})}};
-    request.target = at::randn({32, 1});
-    constexpr int kActions = 2 * 2 * 32;
-    std::vector<double> micros;
-    const auto work = [&] {
-      double seconds = 0;
-      for (int lane = 0; lane < 2; ++lane) {
-        for (Phase phase : {Phase::kForward, Phase::kBackward}) {
-          seconds += static_cast<double>(metrics->lane(lane).phases[phase].Snapshot().sum_nanos) * 1e-9;
-        }
-      }
-      return seconds;
-    };
-    const auto host = [&] {
-      double seconds = 0;
-      for (int lane = 0; lane < 2; ++lane) {
-        seconds += static_cast<double>(metrics->lane(lane).state.Snapshot()[StageState::kHost]) * 1e-9;
-      }
-      return seconds;
-    };
-    for (int round = -20; round < options.rounds; ++round) {
-      const double before = mode == DevicePool::Mode::kSerial ? work() : host();
-      const double seconds = Must(pipeline->ForwardBackward(request)).seconds;
-      pipeline->DiscardGradients();
-      const double spent = (mode == DevicePool::Mode::kSerial ? work() : host()) - before;
-      // One thread: all that is not an action. Two threads: the lanes' time between "ready" and "begun".
-      const double engine = mode == DevicePool::Mode::kSerial ? seconds - spent : spent;
-      if (round >= 0) micros.push_back(engine * 1e6 / kActions);
-    }
-    const Spread spread = Sorted(micros);
-    std::printf(
-        "  %-42s %6.2f us (%.2f .. %.2f)\n",
-        mode == DevicePool::Mode::kSerial ? "one thread, whole run less its actions" : "two threads, state `host`",
-        spread.median, spread.least, spread.most);
+  for (const bool rich : {false, true}) {
+    for (DevicePool::Mode mode : {DevicePool::Mode::kSerial, DevicePool::Mode::kThreads})
+      OverheadOf(options, rich, mode);
   }
 }
 
@@ -372,6 +411,9 @@ int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const Options options = Parse(argc, argv);
+  for (const auto& [kind, factory] : {std::pair("twice", &Make<TwiceLayer>), std::pair("sum", &Make<SumLayer>)}) {
+    if (!penstock::RegisterLayerKind(kind, factory).ok()) Die("a layer kind is there already");
+  }
   if (options.mode == "speed") {
     Speed(options);
   } else if (options.mode == "memory") {

@@ -177,10 +177,10 @@ def test_layers_nested_too_deep(raw: Raw) -> None:
     refuse(raw, spec([layer]), "must not be nested more than 16 deep", ".layers")
 
 
-def test_BAL_10_more_stages_than_layers(raw: Raw) -> None:
-    sentence = "sequence is shorter than intended partitions (4 < 5)"
-    for method in ("exact", "block_partition"):
-        refuse(raw, spec(stages=5, cut_method=method), sentence, "spec.cut.stages")
+@pytest.mark.parametrize("method", ["exact", "block_partition"])
+def test_more_stages_than_layers(raw: Raw, method: str) -> None:
+    sentence = "must lie in [1, 4], the number of layers, got 5"
+    refuse(raw, spec(stages=5, cut_method=method), sentence, "spec.cut.stages")
 
 
 def test_BAL_10_stages_positive(raw: Raw) -> None:
@@ -252,7 +252,7 @@ def test_MB_6_a_scalar(raw: Raw, identity: penstock.Pipeline) -> None:
 def test_MB_14_outputs_that_are_no_tensors_are_named(raw: Raw, identity: penstock.Pipeline) -> None:
     inputs = [given("a", ROWS), plain("b", int_value=42)]
     error = refuse_inputs(raw, identity, inputs, "output1")
-    assert error.values["field"] == "outputs[output1]", error.values
+    assert "output1" in error.values["field"], error.values
 
 
 @pytest.mark.parametrize("chunks", [0, -1])

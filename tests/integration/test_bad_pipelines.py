@@ -39,7 +39,7 @@ def _changed(change: Callable[[pipeline_pb2.PipelineSpec], Any]) -> pipeline_pb2
 
 BAD_SPECS: dict[str, tuple[pipeline_pb2.PipelineSpec, str, str]] = {
     # name: specification, field, value
-    "unknown model": (_spec(model="resnet"), "model", "resnet"),
+    "unknown model": (_spec(model="alexnet"), "model", "alexnet"),
     "no model": (_changed(lambda s: s.ClearField("model")), "model", ""),
     "unknown layer": (_spec(model=[penstock.Layer("teleport")], options={}), "kind", "teleport"),
     "unknown option": (_spec(options={"layers": 4, "width": 16, "colour": 1}), "colour", "1"),

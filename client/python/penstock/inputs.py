@@ -48,7 +48,7 @@ def named(inputs: Inputs, signature: Sequence[tensor_pb2.TensorSignature], what:
         return dict(inputs)
     if len(signature) != 1:
         raise ValueError(f"the model has {len(signature)} {what}: give them by name")
-    return {signature[0].name: inputs}
+    return {signature[0].name or what.rstrip("s"): inputs}  # what takes any number of values has no names for them
 
 
 class Staged:

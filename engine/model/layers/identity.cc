@@ -9,9 +9,9 @@ namespace {
 class IdentityLayer : public Layer {
  public:
   Batch Forward(const Batch& inputs, const LayerContext&) override { return inputs; }
-  // Says `any`, so that a model of nothing else still says what it takes.
+  // Says `any`, so that a model of nothing else still says what it takes; without a name: any number of values.
   std::vector<TensorSignature> InputSignature() const override {
-    return {{"input", DataType::kUnspecified, {}, /*any=*/true}};
+    return {{"", DataType::kUnspecified, {}, /*any=*/true}};
   }
   std::vector<TensorSignature> OutputSignature() const override { return {}; }
   bool KeepsLeadingDimensions() const override { return true; }

@@ -81,6 +81,20 @@ TEST(Losses, NameATargetThatDoesNotFit) {
   EXPECT_EQ(field(*squared, Logits({3, 5}), at::zeros({3, 5}, at::kLong)), "target.type");
 }
 
+TEST(MeanSquaredError, TakesOutputsThatAutocastMadeNarrower) {
+  const auto loss = Make("mean_squared_error");
+  const at::Tensor output = Logits({3, 4}).detach().to(at::kBFloat16).requires_grad_(true);
+  const at::Tensor target = Logits({3, 4}).detach();
+  const at::Tensor mean = loss->Mean(output, target);
+  EXPECT_EQ(mean.scalar_type(), at::kFloat);
+  EXPECT_TRUE(mean.equal(loss->Mean(output.detach().to(at::kFloat), target)));
+  mean.backward();
+  EXPECT_EQ(output.grad().scalar_type(), at::kBFloat16);
+  // A target of a narrower type than the output is still none.
+  const absl::Status narrow = RunTorch([&] { loss->Mean(target, target.to(at::kBFloat16)); });
+  EXPECT_EQ(ValuesOf(narrow)["field"], "target.type");
+}
+
 TEST(MeanSquaredError, IsTheMeanOverElements) {
   const auto loss = Make("mean_squared_error");
   const at::Tensor output = Logits({3, 2});

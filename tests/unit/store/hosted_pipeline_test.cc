@@ -108,8 +108,11 @@ TEST_F(HostedPipelineTest, BadTensorsAreRefusedBeforeAcceptance) {
   InferCall call;
   call.inputs.push_back({"z", at::full({2}, 1.0f)});
   EXPECT_EQ(ReasonOf(gpt_->Infer(Caller(), std::move(call)).status()), "TENSOR_SIGNATURE");
+  InferCall none = Ask();
+  none.micro_batches = 0;
+  EXPECT_EQ(ValuesOf(gpt_->Infer(Caller(), std::move(none)).status())["field"], "micro_batches");
   EXPECT_EQ(handles_->TotalCounts().live(), 0);
-  EXPECT_EQ(Metrics()->rejected[RejectReason::kInvalid].value(), 1);
+  EXPECT_EQ(Metrics()->rejected[RejectReason::kInvalid].value(), 2);
 }
 
 class SmallQueuesTest : public HostingFixture {

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/exec/device_pool.h"
+#include "engine/exec/pipeline.h"
+#include "engine/model/loss.h"
+#include "tests/support/plain_reference.h"
+#include "tests/transparency/random_case.h"
+
+namespace penstock::testing {
+
+// One case, run by a pipeline and by the plain loop side by side: losses, norms, all saved tensors after every step, and an
+// inference at the end are compared bit for bit.
+//
+// Threads:   one at a time, with one intra-op thread (at::set_num_threads(1)) and RegisterValueLayers() done.
+class SideBySide {
+ public:
+  // Both must outlive it; the pool has RandomCaseDevices().
+  SideBySide(const RandomCase& one, DevicePool& pool) : case_(one), pool_(pool) {}
+
+  // What differs first, or nothing.
+  std::string Run();
+
+ private:
+  std::string RunSteps();
+  NamedValues Named(const std::vector<Value>& inputs) const;
+  std::string Step(const RandomStep& step);
+  std::string Applied(const RunOutcome& got);
+  std::string StateDifference() const;
+  std::string Inference();
+
+  const RandomCase& case_;
+  DevicePool& pool_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<Loss> loss_;
+  std::unique_ptr<PlainReference> plain_;
+  int batch_ = 0;  // number of the next mini-batch
+};
+
+}  // namespace penstock::testing
