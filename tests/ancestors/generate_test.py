@@ -155,9 +155,13 @@ class ProgramsTest(unittest.TestCase):
     def test_the_programs_list_is_read(self):
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder, "program")
-            program.write_text("#!/bin/sh\necho 'Modes/Batch.'\necho '  MB_1_Splits/0  # GetParam() = 1'\n")
+            lines = ["Modes/Batch.", "  MB_1_Splits/0  # GetParam() = 1", "Local/Contract/0.  # TypeParam = T", "  MB_2_Any"]
+            program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
             program.chmod(0o755)
-            self.assertIn(("Batch", "MB_1_Splits"), results._listed(str(program)))
+            listed = results._listed(str(program))
+        self.assertIn(("Batch", "MB_1_Splits"), listed)
+        self.assertIn(("Contract", "MB_2_Any"), listed)
+        self.assertNotIn(("Contract", "MB_1_Splits"), listed)
 
 
 if __name__ == "__main__":
