@@ -155,7 +155,8 @@ class ProgramsTest(unittest.TestCase):
     def test_the_programs_list_is_read(self):
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder, "program")
-            lines = ["Modes/Batch.", "  MB_1_Splits/0  # GetParam() = 1", "Local/Contract/0.  # TypeParam = T", "  MB_2_Any"]
+            lines = ["Modes/Batch.", "  MB_1_Splits/0  # GetParam() = 1"]
+            lines += ["Local/Contract/0.  # TypeParam = T", "  MB_2_Any"]
             program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
             program.chmod(0o755)
             listed = results._listed(str(program))
