@@ -23,5 +23,9 @@ deploy/build.sh release
 step "build with sanitizers"
 python3 tests/sanitize/run.py --build-only asan-ubsan
 python3 tests/sanitize/run.py --build-only tsan
+# For tests/ancestors/generate.py --results.
+export PENSTOCK_TEST_RESULTS="$root/build/release/test-results"
+export GTEST_OUTPUT="xml:$PENSTOCK_TEST_RESULTS/"
+rm -rf "$PENSTOCK_TEST_RESULTS"
 step "test"
 exec ctest --test-dir build/release --output-on-failure "$@"

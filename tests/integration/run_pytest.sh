@@ -8,4 +8,8 @@ if [[ ! -x $python ]]; then
   exit 77
 fi
 export PATH="$root/build/deps/bin:$PATH" PYTHONDONTWRITEBYTECODE=1
-exec "$python" -m pytest -q -ra -p no:cacheprovider "$@"
+results=()
+if [[ -n ${PENSTOCK_TEST_RESULTS:-} ]]; then
+  results=("--junitxml=$PENSTOCK_TEST_RESULTS/$(basename "${1%.py}").xml")
+fi
+exec "$python" -m pytest -q -ra -p no:cacheprovider "${results[@]}" "$@"

@@ -30,7 +30,7 @@ TEST_F(HandleStoreTest, NamesAreParsedStrictlyAndRoundTrip) {
   EXPECT_EQ(ValuesOf(HandleName::Parse("nonsense", "names[3]").status())["field"], "names[3]");
 }
 
-TEST_F(HandleStoreTest, AResultIsPendingThenReadyWithHeaders) {
+TEST_F(HandleStoreTest, RREF_4_AResultIsPendingThenReadyWithHeaders) {
   const HandleName name = Reserve();
   EXPECT_EQ(StateOf(name), HandleState::kPending);
   EXPECT_FALSE(store_->Get("ann", name)->expire_time.has_value());
@@ -54,7 +54,7 @@ TEST_F(HandleStoreTest, AFailedHandleTellsItsErrorAtEachUse) {
   }
 }
 
-TEST_F(HandleStoreTest, ForeignGuessedAndOldHandlesAreRefusedWithTheirReason) {
+TEST_F(HandleStoreTest, RREF_2_ForeignGuessedAndOldHandlesAreRefusedWithTheirReason) {
   const HandleName name = Ready();
   EXPECT_EQ(ReasonOfGet(name, "bob"), "HANDLE_NOT_FOUND");
   EXPECT_EQ(ReasonOfGet({"mlp", name.id}), "HANDLE_NOT_FOUND");
@@ -241,7 +241,7 @@ TEST_F(HandleStoreTest, WaitingForAllAndForAny) {
   EXPECT_EQ(all, 1);
 }
 
-TEST_F(HandleStoreTest, AWaitEndsAtItsDeadlineWithTheStatesOfThen) {
+TEST_F(HandleStoreTest, RREF_3_AWaitEndsAtItsDeadlineWithTheStatesOfThen) {
   const HandleName name = Reserve();
   std::vector<HandleStore::HandleAnswer> seen;
   const int64_t deadline = clock_.NowNanos() + 1000;

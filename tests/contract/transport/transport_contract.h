@@ -30,7 +30,7 @@ class TransportContract : public ::testing::Test {
 
 TYPED_TEST_SUITE_P(TransportContract);
 
-TYPED_TEST_P(TransportContract, DeliversByKeyNotByOrder) {
+TYPED_TEST_P(TransportContract, ASY_24_ASY_41_DeliversByKeyNotByOrder) {
   auto transport = this->factory_.Make(3);
   this->factory_.Open(*transport, 1);
   EXPECT_FALSE(transport->TryReceive(this->Key(1, 0)).has_value());
@@ -58,7 +58,7 @@ TYPED_TEST_P(TransportContract, RefusesAKeyThatIsSentTwice) {
   EXPECT_EQ(transport->TryReceive(this->Key(1, 0))->values.TensorAt(0)[0].template item<float>(), 1);
 }
 
-TYPED_TEST_P(TransportContract, ForgetsAClosedRunAndKeepsOthers) {
+TYPED_TEST_P(TransportContract, ASY_45_DEF_7_ForgetsAClosedRunAndKeepsOthers) {
   auto transport = this->factory_.Make(2);
   this->factory_.Open(*transport, 1);
   this->factory_.Open(*transport, 2);
@@ -94,7 +94,8 @@ TYPED_TEST_P(TransportContract, SurvivesManySendersAtOnce) {
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(TransportContract, DeliversByKeyNotByOrder, GivesEachMessageOnce,
-                            RefusesAKeyThatIsSentTwice, ForgetsAClosedRunAndKeepsOthers, SurvivesManySendersAtOnce);
+REGISTER_TYPED_TEST_SUITE_P(TransportContract, ASY_24_ASY_41_DeliversByKeyNotByOrder, GivesEachMessageOnce,
+                            RefusesAKeyThatIsSentTwice, ASY_45_DEF_7_ForgetsAClosedRunAndKeepsOthers,
+                            SurvivesManySendersAtOnce);
 
 }  // namespace penstock::testing

@@ -42,7 +42,7 @@ TEST(GoldenSchedulesTest, TrainingSteps) {
   }
 }
 
-TEST(GoldenSchedulesTest, FewerMicrobatchesThanStages) {
+TEST(GoldenSchedulesTest, ISS_15_FewerMicrobatchesThanStages) {
   ExpectGolden("1f1b_p4_m2_never.txt", ToText(Built({.kind = "1f1b", .ranks = 4, .microbatches = 2})));
 }
 

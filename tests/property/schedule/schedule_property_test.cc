@@ -112,7 +112,7 @@ TEST(SchedulePropertyTest, EqualCostsMatchTheClosedForm) {
   });
 }
 
-TEST(SchedulePropertyTest, PeaksMatchTheFormula) {
+TEST(SchedulePropertyTest, ASY_32_DEF_3_PeaksMatchTheFormula) {
   ForEachCase([&](const ScheduleKind& kind, int ranks, int microbatches) {
     const PeakActivations peaks = ComputePeaks(kind.generate(ranks, microbatches));
     for (int rank = 0; rank < ranks; ++rank) {

@@ -150,7 +150,7 @@ class ServicesTest : public HostingFixture {
   std::unique_ptr<inference::GRPCInferenceService::Stub> inference_;
 };
 
-TEST_F(ServicesTest, AnswersInlineWhenAskedToWait) {
+TEST_F(ServicesTest, U_5_AnswersInlineWhenAskedToWait) {
   v1::InferResponse response;
   const grpc::Status status = Infer(AskX({1, 2}, 30), &response);
   ASSERT_EQ(Reason(status), "OK") << status.error_message();
@@ -287,7 +287,7 @@ TEST_F(ServicesTest, BackwardAnswersTheGradientsOfInputsThatTheForwardAskedFor) 
   EXPECT_EQ(response.outcome().handle().state(), v1::HANDLE_STATE_READY);
 }
 
-TEST_F(ServicesTest, AnswersAtOnceWithAPendingHandle) {
+TEST_F(ServicesTest, U_5_RREF_1_AnswersAtOnceWithAPendingHandle) {
   control_->HoldInference();
   v1::InferResponse response;
   ASSERT_TRUE(Infer(AskX({1, 2}), &response).ok());
@@ -464,7 +464,7 @@ std::string Pattern(size_t size) {
   return bytes;
 }
 
-TEST_F(ServicesTest, WhatWasPutCanBeFetchedFromAnyOffset) {
+TEST_F(ServicesTest, DEF_18_WhatWasPutCanBeFetchedFromAnyOffset) {
   const std::string bytes = Pattern(1'000'000);
   v1::Handle handle;
   const grpc::Status status = Put(results_.get(), bytes, "", &handle);

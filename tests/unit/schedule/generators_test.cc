@@ -27,7 +27,7 @@ TEST(GeneratorsTest, FillDrainRunsEveryForwardThenEveryBackwardAscending) {
   EXPECT_EQ(Csv("gpipe", 2, 3), "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n");
 }
 
-TEST(GeneratorsTest, OneForwardOneBackwardLeadsByTheDistanceToTheLastRank) {
+TEST(GeneratorsTest, ISS_19_DEF_3_OneForwardOneBackwardLeadsByTheDistanceToTheLastRank) {
   EXPECT_EQ(Csv("1f1b", 3, 4),
             "0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n"
             "1F0,1F1,1B0,1F2,1B1,1F3,1B2,1B3\n"

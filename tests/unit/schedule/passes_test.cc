@@ -19,7 +19,7 @@ TEST(RecomputePassTest, AlwaysPutsRDirectlyBeforeEveryBackward) {
   EXPECT_EQ(ToCsv(InsertRecompute(FillDrain(1, 2), RecomputeMode::kAlways)), "0F0,0F1,0R0,0B0,0R1,0B1\n");
 }
 
-TEST(RecomputePassTest, ExceptLastSparesTheLastRealMicrobatch) {
+TEST(RecomputePassTest, PIPE_33_DEF_1_ExceptLastSparesTheLastRealMicrobatch) {
   EXPECT_EQ(ToCsv(InsertRecompute(FillDrain(1, 2), RecomputeMode::kExceptLast)), "0F0,0F1,0R0,0B0,0B1\n");
   EXPECT_EQ(ToCsv(InsertRecompute(FillDrain(1, 1), RecomputeMode::kExceptLast)), "0F0,0B0\n");
 }
@@ -39,7 +39,7 @@ TEST(RecomputePassTest, StandsBeforeASplitBackwardToo) {
   EXPECT_EQ(ToCsv(InsertRecompute(*split, RecomputeMode::kAlways)), "0F0,0R0,0I0,0W0\n");
 }
 
-TEST(RecomputePassTest, InferenceRecomputesNothing) {
+TEST(RecomputePassTest, PIPE_27_CKPT_17_InferenceRecomputesNothing) {
   EXPECT_EQ(InsertRecompute(ForwardOnly(2, 3), RecomputeMode::kAlways), ForwardOnly(2, 3));
 }
 
@@ -56,7 +56,7 @@ TEST(RecomputePassTest, ModesReadAndPrint) {
   EXPECT_EQ(ValuesOf(unknown.status()).at("value"), "sometimes");
 }
 
-TEST(CommPassTest, SurroundsComputeWithItsReceivesAndSends) {
+TEST(CommPassTest, SCH_3_SurroundsComputeWithItsReceivesAndSends) {
   EXPECT_EQ(ToCsv(InsertCommunication(FillDrain(3, 1))),
             "0F0,0SEND_F0,0RECV_B0,0B0\n"
             "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0\n"

@@ -10,7 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using HostedPipelineTest = HostingFixture;
 
-TEST_F(HostedPipelineTest, CallsRunInTheOrderOfAcceptanceAndSayTheirPlace) {
+TEST_F(HostedPipelineTest, DDP_2_CallsRunInTheOrderOfAcceptanceAndSayTheirPlace) {
   control_->Hold();
   std::vector<Accepted> accepted;
   for (int i = 0; i < 4; ++i) {
@@ -161,7 +161,7 @@ TEST_F(HostedPipelineTest, QueuedTrainingCanBeCancelledStartedTrainingCannot) {
   EXPECT_EQ(Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome).outcome->run.step, 2);
 }
 
-TEST_F(HostedPipelineTest, InferenceIsCancelledAtOnceAndByItsLastRelease) {
+TEST_F(HostedPipelineTest, ASY_45_DEF_6_InferenceIsCancelledAtOnceAndByItsLastRelease) {
   control_->HoldInference();
   const Accepted first = *gpt_->Infer(Caller(), Ask());
   control_->AwaitInferences(1);
@@ -179,7 +179,7 @@ TEST_F(HostedPipelineTest, InferenceIsCancelledAtOnceAndByItsLastRelease) {
   EXPECT_EQ(control_->graphs(), 0);
 }
 
-TEST_F(HostedPipelineTest, DeadlinesFireWhenTheySay) {
+TEST_F(HostedPipelineTest, ASY_45_DEF_6_DeadlinesFireWhenTheySay) {
   control_->Hold();
   control_->HoldInference();
   CallContext hurried = Caller();
@@ -232,7 +232,7 @@ class FewGraphsTest : public HostingFixture {
   FewGraphsTest() : HostingFixture({.open_graphs = 2}) {}
 };
 
-TEST_F(FewGraphsTest, OpenGraphsAreLimitedAndFreedByTheirLease) {
+TEST_F(FewGraphsTest, ASY_10_OpenGraphsAreLimitedAndFreedByTheirLease) {
   ASSERT_TRUE(gpt_->Forward(Caller(), {.inputs = {X(1)}}).ok());
   const Accepted second = *gpt_->Forward(Caller(), {.inputs = {X(1)}});
   EXPECT_EQ(ReasonOf(gpt_->Forward(Caller(), {.inputs = {X(1)}}).status()), "GRAPH_LIMIT");

@@ -1,0 +1,169 @@
+"""Tests of the document's maker: it accepts a small tree in order and finds the fault that is put into it."""
+
+import argparse
+import pathlib
+import tempfile
+import unittest
+
+import generate
+import named_tests
+import results
+from named_tests import Test
+
+ROWS = """# heading
+== MB Micro-batches
+MB-1 | one |
+MB-2 | two | see MB-1
+MB-3 | three | python
+== BAL Balancing
+BAL-D1 | four |
+== S8 Items
+S8_copy | five |
+S8_copy_far | six | open no test yet
+"""
+CPP = """
+TEST(Batch, MB_1_BAL_D1_Splits) {
+}
+TEST_F(Fixture,
+       S8_copy_Pairs) {
+}
+// TEST(Batch, MB_3_IsGone)
+TEST(Batch, DISABLED_MB_3_IsNotRun) {
+"""
+XML = """<testsuites><testsuite name="Batch">
+<testcase name="MB_1_BAL_D1_Splits/0" classname="All/Batch" status="run" result="completed"/>
+<testcase name="MB_1_BAL_D1_Splits/1" classname="All/Batch" status="run" result="completed">{0}</testcase>
+<testcase name="S8_copy_Pairs" classname="Fixture" status="run" result="skipped">
+<skipped message="no GPU: none"/></testcase>
+</testsuite></testsuites>"""
+
+
+class DocumentTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        (self.root / "client").mkdir()
+        self.write(generate.ROWS, ROWS)
+        self.write("docs/other.md", "")
+        self.write("tests/unit/batch_test.cc", CPP)
+
+    def write(self, path: str, content: str) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(content)
+
+    def run_it(self, *, write: bool = False, read: bool = False) -> list[str]:
+        folders = [self.root / "results"] if read else []
+        options = argparse.Namespace(root=self.root, write=write, check=not write, build=None, results=folders)
+        return generate.main(options)
+
+    def assert_finds(self, *words: str) -> None:
+        problems = "\n".join(self.run_it())
+        for word in words:
+            self.assertIn(word, problems)
+
+    def document(self) -> str:
+        return (self.root / generate.DOCUMENT).read_text()
+
+    def test_a_document_in_order_passes(self):
+        self.assertEqual(self.run_it(write=True), [])
+        self.assertEqual(self.run_it(), [])
+        line = "| BAL-D1 | four | [MB_1_BAL_D1_Splits](../tests/unit/batch_test.cc) | not run |"
+        self.assertIn(line, self.document())
+        self.assertIn("6 rows. 3 have tests of their own, 2 in all.", self.document())
+        self.assertIn("- 1: tested as", self.document())
+
+    def test_a_new_test_and_a_removed_one_are_drift(self):
+        self.run_it(write=True)
+        self.write("tests/unit/more_test.cc", "TEST(More, MB_1_Again) {\n")
+        self.assert_finds("out of date", "MB_1_Again")
+        (self.root / "tests/unit/more_test.cc").unlink()
+        self.write("tests/unit/batch_test.cc", CPP.replace("S8_copy_Pairs", "Pairs"))
+        self.assert_finds("S8_copy has neither a test nor a reason")
+
+    def test_an_id_that_is_no_row_is_found(self):
+        self.run_it(write=True)
+        self.write("tests/integration/test_it.py", "def test_MB_9_nothing(): pass\n")
+        self.assert_finds("tests/integration/test_it.py", "MB-9")
+        self.write("tests/integration/test_it.py", "def test_S8_stream_wait(): pass\n")
+        self.assert_finds("S8_stream_wait")
+
+    def test_a_reason_that_is_no_longer_true_is_found_and_taken_out(self):
+        self.run_it(write=True)
+        self.write("tests/integration/test_it.py", "def test_S8_copy_far_away(): pass\n")
+        self.assert_finds("S8_copy_far has a test now")
+        self.assertEqual(self.run_it(write=True), [])
+        self.assertIn("S8_copy_far | six |\n", (self.root / generate.ROWS).read_text())
+
+    def test_bad_rows_are_found(self):
+        for line, word in [
+            ("MB-1 | twice |", "twice"),
+            ("MB-4 | four | whatever", "no kind"),
+            ("MB-4 | four | see MB-8", "no row"),
+            ("MB-4 | four |", "neither"),
+        ]:
+            self.write(generate.ROWS, ROWS + line + "\n")
+            self.assertTrue(any(word in problem for problem in self.run_it()), line)
+
+    def test_a_row_that_is_seen_as_an_open_one_is_open(self):
+        self.write(generate.ROWS, ROWS.replace("see MB-1", "see S8_copy_far"))
+        self.run_it(write=True)
+        self.assertIn("- 2: open, MB-2, S8_copy_far", self.document())
+
+    def test_results_are_read_and_kept(self):
+        self.write("results/batch.xml", XML.format(""))
+        self.assertEqual(self.run_it(write=True, read=True), [])
+        self.assertIn("batch_test.cc) | passed |", self.document())
+        self.assertIn("batch_test.cc) | skipped: no GPU |", self.document())
+        self.assertEqual(self.run_it(), [])
+        self.write("tests/unit/more_test.cc", "TEST(More, MB_1_Again) {\n")
+        self.run_it(write=True)
+        self.assertIn("| passed<br>not run |", self.document())
+        self.assertEqual(self.run_it(), [])
+
+    def test_a_failed_test_is_not_written(self):
+        self.write("results/batch.xml", XML.format('<failure message="no"/>'))
+        problems = self.run_it(write=True, read=True)
+        self.assertEqual(problems, ["tests/unit/batch_test.cc: MB_1_BAL_D1_Splits failed"])
+
+
+class NamesTest(unittest.TestCase):
+    rows = dict.fromkeys(["CKPT-4", "CKPT-7", "BAL-D1", "S8_pipe", "S8_pipe_no_grad", "S8_pipe_small", "PEERS_4_rows"])
+
+    def test_ids_stand_at_the_start(self):
+        for name, ids in [
+            ("CKPT_4_CKPT_7_Restores", ["CKPT-4", "CKPT-7"]),
+            ("test_CKPT_4_restores", ["CKPT-4"]),
+            ("BAL_D1_NoEmptyBlock", ["BAL-D1"]),
+            ("S8_pipe_no_grad_CKPT_4", ["S8_pipe_no_grad", "CKPT-4"]),
+            ("S8_pipe_Something", ["S8_pipe"]),
+            ("S8_pipe_small_no_grad_PEERS_4_rows", ["S8_pipe_small", "S8_pipe_no_grad", "PEERS_4_rows"]),
+            ("S8_pipe_small_enough", ["S8_pipe_small"]),
+            ("RestoresAs_CKPT_4", []),
+            ("CKPT_40x", []),
+        ]:
+            self.assertEqual(named_tests.ids_of(name, self.rows), (ids, []), name)
+        self.assertEqual(named_tests.ids_of("CKPT_40_X", self.rows), ([], ["CKPT-40"]))
+
+    def test_skipped_tests_of_python_do_not_count(self):
+        marks = {"a": "skip", "b": "xfail()", "c": "skipif(x)"}
+        text = "".join(f"@pytest.mark.{mark}\ndef test_{name}(): pass\n" for name, mark in marks.items())
+        self.assertEqual(named_tests._python_tests("t.py", text), [Test("t.py", "", "test_c")])
+
+
+class ProgramsTest(unittest.TestCase):
+    def test_the_programs_list_is_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, "program")
+            lines = ["Modes/Batch.", "  MB_1_Splits/0  # GetParam() = 1"]
+            lines += ["Local/Contract/0.  # TypeParam = T", "  MB_2_Any"]
+            program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+            program.chmod(0o755)
+            listed = results._listed(str(program))
+        self.assertIn(("Batch", "MB_1_Splits"), listed)
+        self.assertIn(("Contract", "MB_2_Any"), listed)
+        self.assertNotIn(("Contract", "MB_1_Splits"), listed)
+
+
+if __name__ == "__main__":
+    unittest.main()
