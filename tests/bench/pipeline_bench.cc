@@ -10,6 +10,8 @@
 // profiled at that micro-batch size with the other core busy; `ideal` is n m / (m + n - 1) times one core.
 // ablation: four stages on two cores, everything recomputed, and one mechanism at a time switched off.
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/randn.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -387,7 +389,7 @@ void OverheadOf(const Options& options, bool rich, DevicePool::Mode mode) {
   }
   const Spread spread = Sorted(micros);
   std::printf(
-      "  %-42s %6.2f us (%.2f .. %.2f)\n",
+      "  %-12s %-42s %6.2f us (%.2f .. %.2f)\n", rich ? "tuple, skip:" : "one tensor:",
       mode == DevicePool::Mode::kSerial ? "one thread, whole run less its actions" : "two threads, state `host`",
       spread.median, spread.least, spread.most);
 }
@@ -397,8 +399,8 @@ void Overhead(const Options& options) {
   std::printf("engine time per action (everything but the actions), a model of no work, m = 32, %d rounds\n",
               options.rounds);
   for (const bool rich : {false, true}) {
-    for (DevicePool::Mode mode : {DevicePool::Mode::kSerial, DevicePool::Mode::kThreads})
-      OverheadOf(options, rich, mode);
+    OverheadOf(options, rich, DevicePool::Mode::kSerial);
+    OverheadOf(options, rich, DevicePool::Mode::kThreads);
   }
 }
 
