@@ -36,12 +36,15 @@ void DevicePool::Wait(absl::Notification& done) {
     return;
   }
   while (!done.HasBeenNotified()) {
-    bool ran = false;
+    std::vector<DeviceWorker*> ready;  // at the beginning of this round, as if all devices took their actions at once
     for (auto& worker : workers_) {
-      while (!done.HasBeenNotified() && worker->PollOnce()) ran = true;
+      if (worker->Ready()) ready.push_back(worker.get());
     }
     // Nothing can become ready by itself in serial mode: a verified schedule never gets here.
-    PENSTOCK_CHECK(ran || done.HasBeenNotified());
+    PENSTOCK_CHECK(!ready.empty() || done.HasBeenNotified());
+    for (DeviceWorker* worker : ready) {
+      if (!done.HasBeenNotified()) worker->PollOnce();
+    }
   }
 }
 

@@ -59,37 +59,47 @@ void DeviceWorker::TakeNew() {
   new_.clear();
 }
 
-bool DeviceWorker::PollOnce() {
+size_t DeviceWorker::FindReady(bool& ended) {
   TakeNew();
-  bool ended = false;
-  for (size_t i = 0; i < executors_.size();) {
-    StageExecutor& executor = *executors_[i];
-    switch (executor.Poll()) {
+  size_t i = 0;
+  while (i < executors_.size()) {
+    switch (executors_[i]->Poll()) {
+      case StageExecutor::Readiness::kReady:
+        return i;
       case StageExecutor::Readiness::kWaiting:
         ++i;
         break;
       case StageExecutor::Readiness::kDone:
         executors_.erase(executors_.begin() + static_cast<std::ptrdiff_t>(i));
         ended = true;
-        break;
-      case StageExecutor::Readiness::kReady: {
-        busy_.store(true, std::memory_order_relaxed);
-        for (auto& other : executors_) {
-          if (&other->lane() != &executor.lane()) other->lane().state.DeviceTaken(true);
-        }
-        executor.Execute();
-        busy_.store(false, std::memory_order_relaxed);
-        for (auto& other : executors_) {
-          if (&other->lane() != &executor.lane()) other->lane().state.DeviceTaken(false);
-        }
-        // Served: to the end of the row.
-        std::rotate(executors_.begin() + static_cast<std::ptrdiff_t>(i),
-                    executors_.begin() + static_cast<std::ptrdiff_t>(i) + 1, executors_.end());
-        return true;
-      }
     }
   }
-  return ended;
+  return i;
+}
+
+bool DeviceWorker::Ready() {
+  bool ended = false;
+  return FindReady(ended) < executors_.size() || ended;
+}
+
+bool DeviceWorker::PollOnce() {
+  bool ended = false;
+  const size_t i = FindReady(ended);
+  if (i == executors_.size()) return ended;
+  StageExecutor& executor = *executors_[i];
+  busy_.store(true, std::memory_order_relaxed);
+  for (auto& other : executors_) {
+    if (&other->lane() != &executor.lane()) other->lane().state.DeviceTaken(true);
+  }
+  executor.Execute();
+  busy_.store(false, std::memory_order_relaxed);
+  for (auto& other : executors_) {
+    if (&other->lane() != &executor.lane()) other->lane().state.DeviceTaken(false);
+  }
+  // Served: to the end of the row.
+  std::rotate(executors_.begin() + static_cast<std::ptrdiff_t>(i),
+              executors_.begin() + static_cast<std::ptrdiff_t>(i) + 1, executors_.end());
+  return true;
 }
 
 void DeviceWorker::Loop() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -18,11 +19,11 @@ namespace penstock {
 // Model:     a list of executors. Among the ready ones the least recently served goes first, so that inference beside
 //            training, and pipelines beside each other, all get on.
 // Owns:      a share of each executor until it is done.
-// Threads:   Add(), Wake() and busy() from any thread; PollOnce() only in serial mode, from one thread at a time.
+// Threads:   Add(), Wake() and busy() from any thread; PollOnce() and Ready() only in serial mode, from one thread at a time.
 // Lifecycle: the destructor stops the thread after the action that runs; nothing may be left to do by then.
 class DeviceWorker {
  public:
-  // `threaded` false: nothing runs but inside PollOnce().
+  // `threaded` false: nothing runs but inside PollOnce() and Ready().
   DeviceWorker(const Device& device, bool threaded);
   ~DeviceWorker();
 
@@ -32,11 +33,15 @@ class DeviceWorker {
   void Wake() ABSL_LOCKS_EXCLUDED(mu_);
   // Runs at most one action; answers whether it did or whether an executor ended.
   bool PollOnce();
+  // Whether PollOnce() would find something to do now.
+  bool Ready();
   bool busy() const { return busy_.load(std::memory_order_relaxed); }
 
  private:
   void Loop();
   void TakeNew() ABSL_LOCKS_EXCLUDED(mu_);
+  // Drops executors that have ended; answers the place of the first that is ready, or how many there are if none is.
+  size_t FindReady(bool& ended);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !woken_ && !stop_; }
 
   const Device device_;

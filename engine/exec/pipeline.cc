@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -296,7 +297,9 @@ void PipelineImpl::DiscardGradients() {
 absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   PENSTOCK_RETURN_IF_ERROR(broken_);
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<int> wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
-  PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(request.inputs, request.micro_batches));
+  PENSTOCK_ASSIGN_OR_RETURN(const NamedValues ordered, MatchSignature(signature_.inputs, request.inputs, "inputs"));
+  const int asked = request.micro_batches.value_or(plan_.schedule.micro_batches);
+  PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, Scatter(ordered, asked, "inputs"));
   const int m = static_cast<int>(scattered.rows.size());
   PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule,
                             schedules_.Find(SchedulePurpose::kForwardOnly, m));
@@ -325,8 +328,18 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   outcome.graph->microbatch_base = run->microbatch_base;
   outcome.graph->microbatch_rows = std::move(scattered.rows);
   outcome.graph->outputs = WithNames(run->outputs.at(0), OutputNames());
+  for (const NamedValue& input : ordered) {
+    outcome.graph->inputs.push_back({.name = input.name, .whole = input.value.is_whole()});
+  }
   outcome.graph->input_gradients = request.input_gradients;
   PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
+  outcome.graph->output_rows.resize(outcome.graph->outputs.size());
+  for (size_t k = 0; k < outcome.graph->outputs.size(); ++k) {
+    for (const Batch& outputs : run->outputs) {
+      const at::Tensor* tensor = k < outputs.size() ? outputs[k].tensor() : nullptr;
+      if (tensor != nullptr && tensor->dim() > 0) outcome.graph->output_rows[k].push_back(tensor->size(0));
+    }
+  }
   return outcome;
 }
 
@@ -350,11 +363,12 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
     at::NoGradGuard no_graph;
     std::vector<Tensors> by_microbatch(m);
-    for (const NamedValue& output : graph->outputs) {
+    for (size_t k = 0; k < graph->outputs.size(); ++k) {
+      const std::string& name = graph->outputs[k].name;
       const auto given = std::find_if(gradients.begin(), gradients.end(),
-                                      [&](const NamedTensor& gradient) { return gradient.name == output.name; });
+                                      [&](const NamedTensor& gradient) { return gradient.name == name; });
       const bool missing = given == gradients.end();
-      const Tensors pieces = missing ? Tensors(m) : SplitRows(given->tensor, graph->microbatch_rows);
+      const Tensors pieces = missing ? Tensors(m) : SplitRows(given->tensor, graph->output_rows[k]);
       for (int i = 0; i < m; ++i) by_microbatch[i].push_back(pieces[i]);
     }
     for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::OfTensors(by_microbatch[i]);
@@ -373,7 +387,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   accumulating_ = true;
   outcome.step = step_.load();
   if (run->input_gradients) {
-    PENSTOCK_ASSIGN_OR_RETURN(outcome.input_gradients, GatherInputGradients(*run));
+    PENSTOCK_ASSIGN_OR_RETURN(outcome.input_gradients, GatherInputGradients(*run, graph->inputs));
   }
   return outcome;
 }
@@ -442,23 +456,37 @@ absl::StatusOr<NamedValues> PipelineImpl::GatherOutputs(const Run& run, const st
   return WithNames(joined, picked_names);
 }
 
-absl::StatusOr<NamedValues> PipelineImpl::GatherInputGradients(const Run& run) const {
+absl::StatusOr<NamedValues> PipelineImpl::GatherInputGradients(const Run& run,
+                                                               const std::vector<Graph::Input>& inputs) const {
   std::vector<std::string> names;
-  for (const TensorSignature& input : signature_.inputs) names.push_back(input.name);
+  for (const Graph::Input& input : inputs) names.push_back(input.name);
   std::vector<Batch> microbatches = run.input_gradient_values;
-  // A gradient that is missing from one micro-batch is missing from all: None, not a list of them.
-  for (Batch& microbatch : microbatches) {
-    for (size_t i = 0; i < microbatch.size(); ++i) {
-      const bool everywhere = std::all_of(run.input_gradient_values.begin(), run.input_gradient_values.end(),
-                                          [i](const Batch& one) { return one[i].is_tensor(); });
-      if (!everywhere) PENSTOCK_RETURN_IF_ERROR(microbatch.Set(static_cast<int64_t>(i), Value()));
+  std::map<size_t, at::Tensor> sums;  // of whole inputs, by position
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+    const at::NoGradGuard no_graph;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      for (const Batch& one : run.input_gradient_values) {
+        if (!inputs[i].whole || !one[i].is_tensor()) continue;
+        at::Tensor& sum = sums[i];
+        sum = sum.defined() ? sum.add(*one[i].tensor()) : *one[i].tensor();
+      }
+    }
+  }));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    // A gradient that is missing from one micro-batch is missing from all: None, not a list of them.
+    const bool everywhere = std::all_of(run.input_gradient_values.begin(), run.input_gradient_values.end(),
+                                        [i](const Batch& one) { return one[i].is_tensor(); });
+    if (everywhere && !inputs[i].whole) continue;
+    for (Batch& microbatch : microbatches) {
+      PENSTOCK_RETURN_IF_ERROR(microbatch.Set(static_cast<int64_t>(i), Value()));
     }
   }
   PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(microbatches, names));
   NamedValues gradients = WithNames(joined, names);
-  for (NamedValue& gradient : gradients) {
-    if (!gradient.value.is_tensor()) gradient.value = Value();
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].value.is_tensor()) gradients[i].value = Value();
   }
+  for (auto& [i, sum] : sums) gradients[i].value = Value(std::move(sum));
   return gradients;
 }
 

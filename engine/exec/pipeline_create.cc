@@ -264,13 +264,13 @@ absl::Status PipelineImpl::CheckOutputs(const std::vector<std::string>& outputs)
 
 absl::Status PipelineImpl::CheckGradients(const Graph& graph, const NamedTensors& gradients) const {
   std::vector<TensorSignature> wanted;
-  const int64_t rows = std::accumulate(graph.microbatch_rows.begin(), graph.microbatch_rows.end(), int64_t{0});
-  for (const NamedValue& output : graph.outputs) {
-    const at::Tensor* tensor = output.value.tensor();
-    if (tensor == nullptr) continue;
-    TensorSignature signature{output.name, ToDataType(tensor->scalar_type()).value_or(DataType{}),
+  for (size_t k = 0; k < graph.outputs.size(); ++k) {
+    const at::Tensor* tensor = graph.outputs[k].value.tensor();
+    if (tensor == nullptr || tensor->dim() == 0) continue;
+    TensorSignature signature{graph.outputs[k].name, ToDataType(tensor->scalar_type()).value_or(DataType{}),
                               tensor->sizes().vec()};
-    signature.shape[0] = rows;
+    const std::vector<int64_t>& rows = graph.output_rows[k];
+    signature.shape[0] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
     wanted.push_back(std::move(signature));
   }
   return MatchSignature(wanted, gradients, "gradients").status();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -51,7 +52,13 @@ class Graph {
   int microbatch_base = 0;
   int64_t rows = 0;
   std::vector<int64_t> microbatch_rows;
-  NamedValues outputs;  // of the first micro-batch, named: what gradients must look like
+  NamedValues outputs;                            // of the first micro-batch, named: what gradients must look like
+  std::vector<std::vector<int64_t>> output_rows;  // by output, then by micro-batch; empty where nothing has rows
+  struct Input {
+    std::string name;
+    bool whole = false;  // every micro-batch had all of it
+  };
+  std::vector<Input> inputs;
   bool input_gradients = false;
 };
 

@@ -81,7 +81,7 @@ absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& s
           .With("value", values[i].value.TypeName());
     }
     PENSTOCK_RETURN_IF_ERROR(CheckTensor(*found, *tensor, place));
-    if (values[i].value.is_whole()) continue;
+    if (values[i].value.is_whole() || found->shape[0] >= 0) continue;  // whose rows are its own
     if (!rows.has_value()) rows = tensor->size(0);
     if (tensor->size(0) != *rows) {
       return Mismatch(place + ".shape", absl::StrCat("must have ", *rows, " rows as the first"),

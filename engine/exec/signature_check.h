@@ -8,8 +8,9 @@
 
 namespace penstock {
 
-// Puts values into the order of a signature and checks names, types, shapes and equal rows; where the signature takes any
-// value, only the names. A signature of one nameless `any` takes any number of values in their own order.
+// Puts values into the order of a signature and checks names, types, shapes and, where the signature leaves them open, equal
+// rows; where the signature takes any value, only the names. A signature of one nameless `any` takes any number of values in
+// their own order.
 //
 // `field` names the list in errors: inputs[2].shape. Answers the values in signature order.
 // Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE naming field and value: unknown, missing or duplicate name; type; rank;

@@ -307,6 +307,11 @@ void StageExecutor::Leave() {
     }
     lane_->metrics->inflight_microbatches.Add(-inflight_);
   }
+  // Nothing of the run outlives its end, though this object may do so by a moment.
+  received_.clear();
+  outgoing_.clear();
+  outgoing_skips_.clear();
+  if (lane_->stage->first()) run_->inputs.clear();
   if (run_->open_lanes.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->done();
 }
 

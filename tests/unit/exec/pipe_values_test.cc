@@ -1,0 +1,691 @@
+// Values in, between and out of stages: what the ancestors' tests show of a whole pipe without failures.
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "tests/unit/exec/function_layers.h"
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Batch PassOn(const Batch& inputs, const LayerContext&, const Tensors&) { return inputs; }
+
+LayerSpec Linear(int64_t in, int64_t out, const std::string& name = "") {
+  return Built("linear", {{"in", in}, {"out", out}}, name);
+}
+
+NamedValues InferAll(PipeWorld& world, const PipelineSpec& spec, const NamedValues& inputs, int chunks = 0) {
+  auto answer = world.Infer(*world.Make(spec), inputs, chunks);
+  EXPECT_TRUE(answer.ok()) << answer.status();
+  return answer.ok() ? answer->outputs : NamedValues();
+}
+
+absl::Status InferFails(PipeWorld& world, const PipelineSpec& spec, const NamedValues& inputs) {
+  auto answer = world.Infer(*world.Make(spec), inputs);
+  EXPECT_FALSE(answer.ok());
+  return answer.status();
+}
+
+// --- Gather ---
+
+TEST(PipeGather, MB_7_ConcatenatesTensorsAndListsTheRestInMicrobatchOrder) {
+  PipeWorld world;
+  const auto layer = [](const Batch& inputs, const LayerContext& context, const Tensors&) {
+    return Batch::Tuple(
+        {inputs[0], Value(context.microbatch.value() * 10), Value("text"), Value(inputs.TensorAt(0).mul(2))});
+  };
+  const at::Tensor x = Range({5, 2});
+  const NamedValues outputs = InferAll(world, Pipe({Function(layer)}, {1}, 3), Input(x));
+  ASSERT_EQ(outputs.size(), 4);
+  EXPECT_TRUE(outputs.tuple);
+  EXPECT_TRUE(at::equal(*outputs[0].value.tensor(), x));
+  ASSERT_EQ(outputs[1].value.list()->size(), 3);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(*outputs[1].value.list()->at(i).integer(), i * 10);
+    EXPECT_EQ(*outputs[2].value.list()->at(i).text(), "text");
+  }
+  EXPECT_TRUE(at::equal(*outputs[3].value.tensor(), x.mul(2)));
+}
+
+TEST(PipeGather, MB_7_DEF_16_RefusesWhatDoesNotJoinWithTheAncestorsSentences) {
+  struct Case {
+    LayerFunction last;
+    int chunks;
+    std::string sentence;
+  };
+  const Case cases[] = {
+      {[](const Batch& in, const LayerContext& context, const Tensors&) {
+         return Batch::Tuple({in[0], context.microbatch.value() == 0 ? in[0] : Value(1)});
+       },
+       2, "Types for microbatch outputs do not match, found: "},
+      {[](const Batch& in, const LayerContext& context, const Tensors&) {
+         return Batch(in.TensorAt(0).narrow(1, 0, 3 + context.microbatch.value()));
+       },
+       2,
+       "Sizes of tensors must match except in dimension 0. Expected size 3 but got size 4 for tensor number 1 in the "
+       "list"},
+      {[](const Batch& in, const LayerContext&, const Tensors&) { return Batch(in.TensorAt(0).sum()); }, 2,
+       "zero-dimensional tensor (at position 0) cannot be concatenated"},
+      {[](const Batch& in, const LayerContext&, const Tensors&) { return Batch(in.TensorAt(0).sum()); }, 1,
+       "zero-dimensional tensor (at position 0) cannot be concatenated"},
+  };
+  PipeWorld world;
+  for (const Case& one : cases) {
+    const absl::Status status = InferFails(world, Pipe({Function(one.last)}, {1}, one.chunks), Input(Range({2, 4})));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(one.sentence));
+  }
+}
+
+TEST(PipeGather, DEF_16_TheServersLossIsAScalarWeightedByTheSizesOfTheMicrobatches) {
+  PipeWorld world;
+  const PipelineSpec spec = Pipe({Function({.forward = Multiply, .parameters = {{3}}}), Function(PassOn)}, {1, 1}, 4);
+  auto pipeline = world.Make(spec);
+  const at::Tensor x = Range({7, 3});  // 2, 2, 2 and 1 rows
+  const at::Tensor target = at::ones({7, 3});
+  auto outcome = pipeline->ForwardBackward(Contribution(x, target));
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const double mean = x.mul(Range({3})).sub(target).pow(2).mean().item().toDouble();
+  EXPECT_NEAR(*outcome->loss, mean, 1e-6);
+}
+
+TEST(PipeGather, MB_8_AWholeInputComesBackOncePerMicrobatch) {
+  PipeWorld world;
+  const at::Tensor whole = Range({2, 2});
+  const auto spec = Pipe({Function(PassOn), Function(PassOn)}, {1, 1}, 3);
+  const NamedValues outputs = InferAll(world, spec, Inputs({Value(Range({6, 1})), Value(WholeTensor{whole})}));
+  EXPECT_TRUE(at::equal(*outputs.at(0).value.tensor(), Range({6, 1})));
+  EXPECT_TRUE(at::equal(*outputs.at(1).value.tensor(), at::cat({whole, whole, whole})));
+}
+
+// --- Forms ---
+
+TEST(PipeForms, MB_9_S8_pipe_singleton_ATupleOfOneStaysOne) {
+  PipeWorld world;
+  for (const bool tuple : {true, false}) {
+    std::vector<bool> atomic;
+    const auto layer = [&](const Batch& inputs, const LayerContext&, const Tensors&) {
+      atomic.push_back(inputs.atomic());
+      return inputs;
+    };
+    const PipelineSpec spec = Pipe({Function(layer), Function(layer), Function(layer)}, {2, 1}, 2);
+    NamedValues input = Input(Range({2, 1}));
+    input.tuple = tuple;
+    const NamedValues outputs = InferAll(world, spec, input);
+    EXPECT_EQ(atomic, std::vector<bool>(6, !tuple));
+    EXPECT_EQ(outputs.tuple, tuple);
+    ASSERT_EQ(outputs.size(), 1);
+    EXPECT_TRUE(outputs[0].value.is_tensor());
+  }
+}
+
+TEST(PipeForms, MB_12_MB_13_AListIsOneArgumentAndATupleSeveral) {
+  PipeWorld world;
+  std::vector<std::string> seen;
+  const auto note = [&](const Batch& inputs, const LayerContext&, const Tensors&) {
+    seen.push_back(absl::StrCat(inputs.atomic() ? "value " : "tuple ", TypesText(inputs)));
+    return inputs;
+  };
+  const auto list = [](const Batch& inputs, const LayerContext&, const Tensors&) {
+    return Batch(Value::List({inputs[0], Value(3)}));
+  };
+  const auto tensor_of_list = [&](const Batch& inputs, const LayerContext& context, const Tensors& parameters) {
+    note(inputs, context, parameters);
+    return Batch(inputs[0].list()->at(0));
+  };
+  InferAll(world, Pipe({Function(list), Function(tensor_of_list), Function(note)}, {2, 1}), Input(Range({2, 1})));
+  EXPECT_THAT(seen, ElementsAre("value (list)", "value (Tensor)"));
+
+  seen.clear();
+  const auto tuple = [](const Batch& inputs, const LayerContext&, const Tensors&) {
+    return Batch::Tuple({inputs[0], Value::List({inputs[0], Value(3)})});
+  };
+  const NamedValues outputs = InferAll(world, Pipe({Function(tuple), Function(note)}, {1, 1}, 2), Input(Range({2, 1})));
+  EXPECT_THAT(seen, ElementsAre("tuple (Tensor, list)", "tuple (Tensor, list)"));
+  EXPECT_EQ(outputs.at(1).value.list()->size(), 2);  // one list per micro-batch
+  EXPECT_EQ(outputs[1].value.list()->at(0).list()->size(), 2);
+}
+
+TEST(PipeForms, MB_13_CKPT_13_AListAloneHasNoTensorForTheNextStage) {
+  PipeWorld world;
+  const auto list = [](const Batch& inputs, const LayerContext&, const Tensors&) {
+    return Batch(Value::List({inputs[0]}));
+  };
+  const absl::Status status = InferFails(world, Pipe({Function(list), Function(PassOn)}, {1, 1}), Input(Range({2, 1})));
+  EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("No tensors found in batch: (list)"));
+}
+
+TEST(PipeForms, MB_14_NoneIsLegalInInputsBetweenStagesAndInOutputs) {
+  PipeWorld world;
+  std::vector<bool> none;
+  const auto layer = [&](const Batch& inputs, const LayerContext&, const Tensors&) {
+    none.push_back(inputs[1].is_none());
+    return inputs;
+  };
+  const auto spec = Pipe({Function(layer), Function(layer)}, {1, 1}, 3);
+  const NamedValues outputs = InferAll(world, spec, Inputs({Value(Range({3, 1})), Value()}));
+  EXPECT_EQ(none, std::vector<bool>(6, true));
+  ASSERT_EQ(outputs.at(1).value.list()->size(), 3);
+  for (const Value& value : *outputs[1].value.list()) EXPECT_TRUE(value.is_none());
+}
+
+TEST(PipeForms, MB_2_MB_15_WithoutATensorThereIsNothingToSplit) {
+  PipeWorld world;
+  const std::pair<std::vector<Value>, std::string> cases[] = {
+      {{}, "inputs do not have any tensors: ()"},
+      {{Value(1), Value("a")}, "inputs do not have any tensors: (int, str)"},
+      {{Value(WholeTensor{Range({2, 1})})}, "inputs do not have any tensors: (NoChunk)"}};
+  for (const auto& [values, sentence] : cases) {
+    const absl::Status status = InferFails(world, Pipe({Function(PassOn)}, {1}), Inputs(values));
+    EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
+    EXPECT_THAT(std::string(status.message()), HasSubstr(sentence));
+  }
+}
+
+TEST(PipeForms, PIPE_10_S8_pipe_pair_ATupleBecomesTheArgumentsOfTheNextLayer) {
+  PipeWorld world;
+  const auto pair = [](const Batch& in, const LayerContext&, const Tensors&) {
+    return Batch::Tuple({in[0], Value(in.TensorAt(0).mul(2))});
+  };
+  const auto sum = [](const Batch& in, const LayerContext&, const Tensors&) {
+    EXPECT_EQ(in.size(), 2);
+    return Batch(in.TensorAt(0).add(in.TensorAt(1)));
+  };
+  const at::Tensor x = Range({4, 2});
+  for (const auto& balance : {std::vector<int>{2}, std::vector<int>{1, 1}}) {
+    const NamedValues outputs = InferAll(world, Pipe({Function(pair), Function(sum)}, balance, 2), Input(x));
+    EXPECT_TRUE(at::equal(*outputs.at(0).value.tensor(), x.add(x.mul(2))));
+  }
+}
+
+TEST(PipeForms, S8_pipe_varargs_ALayerOfOneInputRefusesTwo) {
+  PipeWorld world;
+  const auto pair = [](const Batch& in, const LayerContext&, const Tensors&) { return Batch::Tuple({in[0], in[0]}); };
+  const absl::Status status = InferFails(world, Pipe({Function(pair), Linear(2, 2)}, {1, 1}), Input(Range({2, 2})));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(ValuesOf(status)["stage"], "1");
+}
+
+TEST(PipeForms, MB_1_S8_pipe_non_tensor_TheOldFormRefusesWhatIsNoTensor) {
+  PipeWorld world;
+  const auto pair = [](const Batch& in, const LayerContext&, const Tensors&) {
+    return Batch::Tuple({in.atomic() && in[0].tuple() != nullptr ? in[0].tuple()->at(0) : in[0], Value("hello")});
+  };
+  // A tuple with a text: as an input (also nested or a list), and as one layer's output.
+  const at::Tensor x = Range({2, 2});
+  const std::pair<NamedValues, std::string> cases[] = {
+      {Inputs({Value(x), Value("hello")}), "expected Tensor, but got str"},
+      {Inputs({Value(x), Value::Tuple({Value(x)})}), "expected Tensor, but got tuple"},
+      {Inputs({Value(x), Value::List({Value(x)})}), "expected Tensor, but got list"},
+      {Input(x), "expected Tensor, but got str"},
+  };
+  for (const auto& [inputs, sentence] : cases) {
+    PipelineSpec spec = Pipe({Function(pair), Function(PassOn)}, {1, 1});
+    spec.model.tuple_as_one_argument = true;
+    const absl::Status status = InferFails(world, spec, inputs);
+    EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
+    EXPECT_THAT(std::string(status.message()), HasSubstr(sentence));
+    spec.model.tuple_as_one_argument = false;  // the same passes in the new form
+    EXPECT_TRUE(world.Infer(*world.Make(spec), inputs).ok());
+  }
+}
+
+TEST(PipeForms, S8_pt_nested_input_multi_sequence_input_OldFormOnly) {
+  PipeWorld world;
+  const at::Tensor x = Range({2, 2});
+  for (const Value& nested : {Value::Tuple({Value::Tuple({Value(x)})}), Value::List({Value(x), Value(x)})}) {
+    PipelineSpec spec = Pipe({Function(PassOn)}, {1});
+    spec.model.tuple_as_one_argument = true;
+    EXPECT_EQ(ReasonOf(InferFails(world, spec, Inputs({Value(x), nested}))), "WRONG_TYPE");
+  }
+}
+
+// --- What PT's tests add ---
+
+TEST(PipeValues, S8_pt_valid_non_tensor_PIPE_35_InEveryMode) {
+  // 5 micro-batches, 7 outputs: two tensors and five values that come back as lists.
+  const auto layer = [](const Batch& in, const LayerContext&, const Tensors& weights) {
+    std::vector<Value> values = in.values();
+    values[0] = Value(values[0].tensor()->mul(weights[0]));
+    values[1] = Value(values[1].tensor()->add(*values[2].integer()));
+    return Batch::Tuple(std::move(values));
+  };
+  PipeWorld world;
+  for (CheckpointMode mode : kModes) {
+    SCOPED_TRACE(ModeName(mode));
+    const PipelineSpec spec =
+        Pipe({Function({.forward = layer, .parameters = {{3}}}), Function({.forward = layer, .parameters = {{3}}})},
+             {1, 1}, 5, mode);
+    auto pipeline = world.Make(spec);
+    const at::Tensor x = Range({10, 3});
+    const NamedValues inputs = Inputs({Value(x), Value(x), Value(7), Value(true), Value("s"), Value(), Value(2.5)});
+    auto forward = pipeline->Forward(Ask(inputs));
+    ASSERT_TRUE(forward.ok()) << forward.status();
+    const NamedValues& outputs = forward->outputs;
+    ASSERT_EQ(outputs.size(), 7);
+    EXPECT_TRUE(at::equal(*outputs[0].value.tensor(), x.mul(Range({3})).mul(Range({3}))));
+    EXPECT_TRUE(at::equal(*outputs[1].value.tensor(), x.add(7).add(7)));
+    for (size_t i = 2; i < 7; ++i) ASSERT_EQ(outputs[i].value.list()->size(), 5) << i;
+    for (int m = 0; m < 5; ++m) {
+      EXPECT_EQ(*outputs[2].value.list()->at(m).integer(), 7);
+      EXPECT_TRUE(*outputs[3].value.list()->at(m).boolean());
+      EXPECT_EQ(*outputs[4].value.list()->at(m).text(), "s");
+      EXPECT_TRUE(outputs[5].value.list()->at(m).is_none());
+      EXPECT_EQ(*outputs[6].value.list()->at(m).number(), 2.5);
+    }
+    EXPECT_TRUE(
+        pipeline->Backward(forward->graph, {{"output0", at::ones({10, 3})}, {"output1", at::ones({10, 3})}}, false)
+            .ok());
+  }
+}
+
+TEST(PipeValues, S8_pt_no_tensor_output_IsRefused) {
+  PipeWorld world;
+  for (const std::vector<int>& balance : {std::vector<int>{1, 1}, std::vector<int>{2}}) {
+    const auto number = [](const Batch&, const LayerContext&, const Tensors&) { return Batch(Value(5)); };
+    const absl::Status status =
+        InferFails(world, Pipe({Function(PassOn), Function(number)}, balance, 2), Input(Range({4, 1})));
+    EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("No tensors found in batch: (int)"));
+  }
+}
+
+TEST(PipeValues, S8_pt_uneven_batch_size_MB_4_OnlyTheNumberOfPiecesMustAgree) {
+  PipeWorld world;
+  const auto first = [](const Batch& in, const LayerContext&, const Tensors&) { return Batch::Tuple({in[0], in[1]}); };
+  const PipelineSpec spec = Pipe({Function(first)}, {1}, 5);
+  const NamedValues outputs = InferAll(world, spec, Inputs({Value(Range({3, 1})), Value(Range({6, 1}))}));
+  EXPECT_TRUE(at::equal(*outputs.at(0).value.tensor(), Range({3, 1})));
+  EXPECT_TRUE(at::equal(*outputs.at(1).value.tensor(), Range({6, 1})));
+  auto pipeline = world.Make(spec);  // gradients have the rows of their output
+  auto forward = pipeline->Forward(Ask(Inputs({Value(Range({3, 1})), Value(Range({6, 1}))}), true));
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  auto backward = pipeline->Backward(forward->graph, {{"output0", Range({3, 1})}, {"output1", Range({6, 1})}}, false);
+  ASSERT_TRUE(backward.ok()) << backward.status();
+  EXPECT_TRUE(at::equal(*backward->input_gradients.at(0).value.tensor(), Range({3, 1})));
+  EXPECT_TRUE(at::equal(*backward->input_gradients.at(1).value.tensor(), Range({6, 1})));
+  const absl::Status status = InferFails(world, spec, Inputs({Value(Range({3, 1})), Value(Range({4, 1}))}));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("Found different number of chunks produced for inputs: 3 and 4"));
+}
+
+TEST(PipeValues, S8_pt_no_chunk_InEveryModeEveryMicrobatchGetsAll) {
+  PipeWorld world;
+  for (CheckpointMode mode : kModes) {
+    int64_t rows = 0;
+    const auto layer = [&](const Batch& in, const LayerContext&, const Tensors& weights) {
+      rows += in.TensorAt(1).size(0);
+      return Batch::Tuple({Value(in.TensorAt(0).mul(weights[0])), in[1]});
+    };
+    auto pipeline = world.Make(Pipe({Function({.forward = layer, .parameters = {{1}}})}, {1}, 5, mode));
+    const at::Tensor whole = Range({4, 2});
+    auto forward = pipeline->Forward(Ask(Inputs({Value(Range({5, 2})), Value(WholeTensor{whole})}), true));
+    ASSERT_TRUE(forward.ok()) << forward.status();
+    EXPECT_EQ(rows, 5 * 4);
+    EXPECT_TRUE(at::equal(*forward->outputs.at(1).value.tensor(), whole.repeat({5, 1})));
+    const NamedTensors ones = {{"output0", at::ones({5, 2})}, {"output1", at::ones({20, 2})}};
+    auto backward = pipeline->Backward(forward->graph, ones, false);
+    ASSERT_TRUE(backward.ok()) << backward.status();
+    EXPECT_TRUE(at::equal(*backward->input_gradients.at(1).value.tensor(), at::ones({4, 2}).mul(5)));  // of all uses
+  }
+}
+
+TEST(PipeValues, S8_pt_multiple_inputs_U_4_ComeAsArgumentsAndEachHasItsGradient) {
+  PipeWorld world;
+  const auto multiply = [](const Batch& in, const LayerContext&, const Tensors&) {
+    return Batch(in.TensorAt(0).mul(in.TensorAt(1)).add(in.TensorAt(2)));
+  };
+  const at::Tensor a = Range({4, 2});
+  const at::Tensor b = Range({4, 2}).add(1);
+  const at::Tensor c = Range({4, 2}).add(2);
+  auto pipeline = world.Make(Pipe({Function(PassOn), Function(multiply)}, {1, 1}, 2));
+  auto forward = pipeline->Forward(Ask(Inputs({Value(a), Value(b), Value(c)}), true));
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  EXPECT_TRUE(at::equal(*forward->outputs.at(0).value.tensor(), a.mul(b).add(c)));
+  auto backward = pipeline->Backward(forward->graph, {{"output", at::ones({4, 2})}}, false);
+  ASSERT_TRUE(backward.ok()) << backward.status();
+  ASSERT_EQ(backward->input_gradients.size(), 3);
+  EXPECT_TRUE(at::equal(*backward->input_gradients[0].value.tensor(), b));
+  EXPECT_TRUE(at::equal(*backward->input_gradients[1].value.tensor(), a));
+  EXPECT_TRUE(at::equal(*backward->input_gradients[2].value.tensor(), at::ones({4, 2})));
+  EXPECT_EQ(backward->input_gradients[0].name, "input0");
+  EXPECT_EQ(backward->input_gradients[2].name, "input2");
+}
+
+TEST(PipeValues, STR_8_U_9_OnlyFloatingTensorsCarryGradientsBetweenStages) {
+  PipeWorld world;
+  for (CheckpointMode mode : kModes) {
+    std::vector<std::vector<bool>> requires_grad;
+    const auto split = [](const Batch& in, const LayerContext&, const Tensors& weights) {
+      const at::Tensor y = in.TensorAt(0).mul(weights[0]);
+      return Batch::Tuple(
+          {Value(y), Value(y.gt(0.5)), Value(y.mul(10).toType(at::kLong)), Value(8), Value(y.to(at::kDouble))});
+    };
+    const auto join = [&](const Batch& in, const LayerContext&, const Tensors&) {
+      std::vector<bool> flags;
+      for (const Value& value : in) flags.push_back(value.is_tensor() && value.tensor()->requires_grad());
+      if (at::GradMode::is_enabled()) requires_grad.push_back(flags);
+      return Batch(in.TensorAt(0).mul(in.TensorAt(1)).add(in.TensorAt(2)).add(in.TensorAt(4).to(at::kFloat)));
+    };
+    const PipelineSpec spec =
+        Pipe({Function({.forward = split, .parameters = {{2}}}), Function(join)}, {1, 1}, 2, mode);
+    auto pipeline = world.Make(spec);
+    ASSERT_TRUE(pipeline->TrainStep(Contribution(Range({4, 2}), at::zeros({4, 2})), {}).ok());
+    ASSERT_EQ(requires_grad.size(), 2);
+    for (const auto& flags : requires_grad) EXPECT_THAT(flags, ElementsAre(true, false, false, false, true));
+    PlainReference plain = PlainOf(spec);
+    plain.TrainStep({Value(Range({4, 2}))}, at::zeros({4, 2}), 2);
+    EXPECT_TRUE(SameState(*pipeline, plain)) << ModeName(mode);
+  }
+}
+
+TEST(PipeValues, STR_6_ISS_3_AMissingGradientStaysMissing) {
+  PipeWorld world;
+  for (CheckpointMode mode : kModes) {
+    SCOPED_TRACE(ModeName(mode));
+    // The second value is not used by stage 1, the third only without its graph: neither has a gradient to send back.
+    const auto three = [](const Batch& in, const LayerContext&, const Tensors& weights) {
+      return Batch::Tuple({Value(in.TensorAt(0).mul(weights[0])), Value(in.TensorAt(1).mul(weights[1])),
+                           Value(in.TensorAt(0).mul(weights[2]))});
+    };
+    const auto one = [](const Batch& in, const LayerContext&, const Tensors&) {
+      return Batch(in.TensorAt(0).add(in.TensorAt(2).detach()));
+    };
+    const LayerSpec first = Function({.forward = three, .parameters = {{1}, {1}, {1}}});
+    auto pipeline = world.Make(Pipe({first, Function(one)}, {1, 1}, 2, mode));
+    auto forward = pipeline->Forward(Ask(Inputs({Value(Range({4, 2})), Value(Range({4, 2}))}), true));
+    ASSERT_TRUE(forward.ok()) << forward.status();
+    auto backward = pipeline->Backward(forward->graph, {{"output", at::ones({4, 2})}}, false);
+    ASSERT_TRUE(backward.ok()) << backward.status();
+    EXPECT_TRUE(backward->input_gradients.at(0).value.is_tensor());
+    EXPECT_TRUE(backward->input_gradients.at(1).value.is_none());
+    const Tensors weights = ParametersOf(first);
+    EXPECT_TRUE(weights[0].grad().defined());
+    EXPECT_FALSE(weights[1].grad().defined());
+    EXPECT_FALSE(weights[2].grad().defined());
+  }
+}
+
+// --- The pipe's own tests ---
+
+TEST(Pipe, S8_pipe_indivisible_small_chunks_1_PEERS_30_rows_in_8_chunks_PEERS_4_rows_in_8_chunks) {
+  struct Case {
+    int rows, chunks;
+    std::vector<int64_t> sizes;
+  };
+  const Case cases[] = {
+      {7, 4, {2, 2, 2, 1}}, {2, 4, {1, 1}}, {3, 1, {3}}, {30, 8, {4, 4, 4, 4, 4, 4, 4, 2}}, {4, 8, {1, 1, 1, 1}}};
+  PipeWorld world;
+  for (const Case& one : cases) {
+    for (CheckpointMode mode : kModes) {
+      SCOPED_TRACE(absl::StrCat(one.rows, " rows in ", one.chunks, ", ", ModeName(mode)));
+      std::vector<int64_t> sizes;
+      const auto note = [&](const Batch& in, const LayerContext& context, const Tensors&) {
+        if (!context.recomputing) sizes.push_back(in.TensorAt(0).size(0));
+        return in;
+      };
+      const PipelineSpec spec = Pipe({Function({.forward = Multiply, .parameters = {{2}}}), Function(note),
+                                      Function({.forward = Multiply, .parameters = {{2}}})},
+                                     {1, 2}, one.chunks, mode);
+      auto pipeline = world.Make(spec);
+      PlainReference plain = PlainOf(spec);
+      const at::Tensor x = Range({one.rows, 2});
+      const at::Tensor target = at::ones({one.rows, 2});
+      auto outcome = pipeline->TrainStep(Contribution(x, target), {});
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_EQ(sizes, one.sizes);
+      EXPECT_EQ(outcome->micro_batches, one.sizes.size());
+      EXPECT_EQ(outcome->rows, one.rows);
+      EXPECT_EQ(*outcome->loss, plain.TrainStep({Value(x)}, target, one.chunks).loss);
+      EXPECT_TRUE(SameState(*pipeline, plain));
+      auto answer = world.Infer(*pipeline, Input(x));
+      EXPECT_TRUE(at::equal(*answer->outputs[0].value.tensor(), plain.Infer({Value(x)}, one.chunks)[0]));
+    }
+  }
+}
+
+TEST(Pipe, PIPE_1_PIPE_2_PIPE_14_WhatAPipeIsMadeOfCanBeReadAndIsChecked) {
+  PipeWorld world;
+  PipelineSpec spec = Pipe({Linear(2, 2), Linear(2, 2), Linear(2, 2)}, {1, 2}, 3, CheckpointMode::kNever);
+  auto pipeline = world.Make(spec);
+  EXPECT_EQ(pipeline->plan().schedule.micro_batches, 3);
+  EXPECT_EQ(pipeline->plan().schedule.checkpoint, CheckpointMode::kNever);
+  ASSERT_EQ(pipeline->plan().stages.size(), 2);
+  EXPECT_EQ(pipeline->plan().stages[0].layers.size(), 1);
+  EXPECT_EQ(pipeline->plan().stages[1].layers.size(), 2);
+  EXPECT_EQ(pipeline->plan().stages[0].device, "cpu:0");
+  EXPECT_EQ(pipeline->plan().stages[1].device, "cpu:1");
+  for (int chunks : {0, -1}) {
+    PipelineSpec bad = spec;  // also wrong in what is checked later: layers, then the balance
+    bad.schedule.micro_batches = chunks;
+    bad.model.layers[0].options = {};
+    bad.cut.balance = {1, 1};
+    const absl::Status status = world.TryMake(bad).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("number of chunks must be positive integer"));
+  }
+  spec.cut.balance = {1, 1};
+  spec.model.layers[2] = Built("stash");
+  EXPECT_THAT(std::string(world.TryMake(spec).status().message()),
+              HasSubstr("no module declared 'skip' as poppable but stashed"));  // PIPE-13: before the balance
+  spec.model.layers[2] = Linear(2, 2);
+  EXPECT_THAT(std::string(world.TryMake(spec).status().message()),
+              HasSubstr("module and sum of balance have different length (module: 3, sum of balance: 2)"));
+}
+
+TEST(Pipe, PIPE_13_SKIP_9_SkipsAreVerifiedWhenThePipeIsMade) {
+  PipeWorld world;
+  const absl::Status status = world.TryMake(Pipe({Linear(2, 2), Built("pop_add", {}, "popper")}, {1, 1})).status();
+  EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("one or more pairs of stash and pop do not match:\n\n* "
+                                                       "'popper' declared 'skip' as poppable but it was not stashed"));
+}
+
+TEST(Pipe, PIPE_4_NoLayerStandsThereTwice) {
+  PipeWorld world;
+  EXPECT_THAT(std::string(world.TryMake(Pipe({Linear(2, 2, "a"), Linear(2, 2, "a")}, {1, 1})).status().message()),
+              HasSubstr("module with duplicate children is not supported"));
+}
+
+TEST(Pipe, PIPE_15_DEF_14_TheSpecificationStaysAsItIs) {
+  PipeWorld world;
+  PipelineSpec spec = Pipe({Built("batch_norm", {{"features", int64_t{2}}}, "norm"), Linear(2, 2)}, {1, 1}, 2);
+  spec.model.deferred_batch_norm = true;
+  const PipelineSpec before = spec;
+  auto deferred = world.Make(spec);
+  ASSERT_TRUE(deferred->TrainStep(Contribution(Range({4, 2}), at::ones({4, 2})), {}).ok());
+  EXPECT_EQ(spec.model.layers[0].kind, before.model.layers[0].kind);
+  EXPECT_EQ(spec.model.layers[0].options, before.model.layers[0].options);
+  // A pipe made of the same layers without deferring is none of the converted one's business.
+  spec.model.deferred_batch_norm = false;
+  auto plain = PlainOf(spec);
+  EXPECT_TRUE(SameState(*world.Make(spec), plain));
+}
+
+TEST(Pipe, PIPE_20_PIPE_22_S8_pipe_sequential_like_LayersStandInOrderAcrossStages) {
+  PipeWorld world;
+  for (const std::vector<int>& balance : {std::vector<int>{2}, std::vector<int>{1, 1}}) {
+    auto pipeline = world.Make(Pipe({Linear(2, 2, "a"), Linear(2, 2, "b")}, balance));
+    std::vector<std::string> names;
+    for (const LayerPlan& layer : pipeline->plan().layers) names.push_back(layer.name);
+    EXPECT_THAT(names, ElementsAre("a", "b"));
+    EXPECT_EQ(pipeline->plan().stages.size(), balance.size());
+    std::vector<std::string> by_stage;
+    for (const StagePlan& stage : pipeline->plan().stages) {
+      EXPECT_EQ(stage.first_layer, static_cast<int>(by_stage.size()));
+      by_stage.insert(by_stage.end(), stage.layers.begin(), stage.layers.end());
+    }
+    EXPECT_EQ(by_stage, names);
+  }
+}
+
+TEST(Pipe, PIPE_24_S8_pipe_named_children_StateIsNamedByLayerAndParameterWhateverTheCut) {
+  PipeWorld world;
+  std::vector<std::vector<std::string>> names;
+  for (const std::vector<int>& balance : {std::vector<int>{2}, std::vector<int>{1, 1}}) {
+    auto pipeline = world.Make(Pipe({Linear(2, 2, "a"), Linear(2, 2, "b")}, balance));
+    names.emplace_back();
+    for (const NamedTensor& tensor : pipeline->ExportState(false)) names.back().push_back(tensor.name);
+  }
+  EXPECT_THAT(names[0], ElementsAre("a.weight", "a.bias", "b.weight", "b.bias"));
+  EXPECT_EQ(names[0], names[1]);
+}
+
+TEST(Pipe, PIPE_26_S8_pipe_deny_moving_CastingIsAnOptionOfTheModel) {
+  PipeWorld world;
+  const std::pair<const char*, at::ScalarType> casts[] = {
+      {"fp64", at::kDouble}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
+  for (const auto& [name, type] : casts) {
+    PipelineSpec spec = Pipe({Linear(2, 2), Linear(2, 2)}, {1, 1}, 2);
+    spec.model.dtype = name;
+    auto pipeline = world.Make(spec);
+    for (const NamedTensor& tensor : pipeline->ExportState(false)) EXPECT_EQ(tensor.tensor.scalar_type(), type);
+    auto answer = world.Infer(*pipeline, Input(Range({4, 2}).to(type)));
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->outputs[0].value.tensor()->scalar_type(), type);
+  }
+}
+
+TEST(Pipe, PIPE_27_CKPT_17_PIPE_34_S8_pipe_no_grad_InferenceRunsOnceWithoutGraphAndTrainingMode) {
+  PipeWorld world;
+  std::vector<std::string> log;
+  const auto note = [&](const Batch& in, const LayerContext& context, const Tensors& weights) {
+    const at::Tensor y = in.TensorAt(0).mul(weights[0]);
+    log.push_back(absl::StrCat(context.training ? "train" : "eval", context.recomputing ? " again" : "",
+                               y.requires_grad() ? " graph" : ""));
+    return Batch(y);
+  };
+  const LayerSpec last = Function({.forward = note, .parameters = {{1}}});
+  auto pipeline = world.Make(Pipe({Function(PassOn), last}, {1, 1}, 2, CheckpointMode::kAlways));
+  auto answer = world.Infer(*pipeline, Input(Range({4, 1})));
+  ASSERT_TRUE(answer.ok());
+  EXPECT_FALSE(answer->outputs[0].value.tensor()->requires_grad());
+  EXPECT_EQ(answer->graph, nullptr);
+  EXPECT_THAT(log, ElementsAre("eval", "eval"));
+  log.clear();
+  ASSERT_TRUE(pipeline->ForwardBackward(Contribution(Range({4, 1}), at::ones({4, 1}))).ok());
+  EXPECT_THAT(log, ElementsAre("train", "train", "train again graph", "train again graph"));
+  EXPECT_FALSE(at::GradMode::is_enabled() == false);  // the caller's mode is its own
+}
+
+TEST(Pipe, PIPE_30_PIPE_31_S8_pipe_empty_module_GivesItsInputBack) {
+  PipeWorld world;
+  PipelineSpec spec;
+  spec.model.name = "identity";
+  spec.schedule = {"gpipe", 2, CheckpointMode::kExceptLast};
+  spec.cut.stages = 1;
+  spec.optimizer = Pipe({}, {}).optimizer;
+  const at::Tensor x = Range({4, 2});
+  const NamedValues outputs = InferAll(world, spec, Input(x));
+  EXPECT_TRUE(at::equal(*outputs.at(0).value.tensor(), x));
+  EXPECT_EQ(ReasonOf(InferFails(world, spec, Input(Value(5)))), "WRONG_TYPE");  // type-checked
+}
+
+TEST(Pipe, PIPE_32_TheResultIsOnTheLastStageWhereTheTargetIsCompared) {
+  PipeWorld world;
+  auto pipeline = world.Make(Pipe({Linear(2, 3), Linear(3, 4)}, {1, 1}, 2));
+  EXPECT_THAT(pipeline->signature().inputs.at(0).shape, ElementsAre(-1, 2));
+  EXPECT_THAT(pipeline->signature().outputs.at(0).shape, ElementsAre(-1, 4));
+  EXPECT_THAT(pipeline->signature().targets.at(0).shape, ElementsAre(-1, 4));
+}
+
+TEST(Pipe, PIPE_33_DEF_1_CKPT_18_OnlyMicrobatchesBelowTheStopAreCheckpointed) {
+  struct Case {
+    int rows, chunks;
+    CheckpointMode mode;
+    std::vector<int> recomputed;  // on each stage
+  };
+  const Case cases[] = {{6, 4, CheckpointMode::kExceptLast, {0, 1}}, {6, 4, CheckpointMode::kAlways, {0, 1, 2}},
+                        {6, 4, CheckpointMode::kNever, {}},          {4, 2, CheckpointMode::kAlways, {0, 1}},
+                        {4, 2, CheckpointMode::kExceptLast, {0}},    {4, 2, CheckpointMode::kNever, {}},
+                        {2, 5, CheckpointMode::kExceptLast, {0}},    {3, 1, CheckpointMode::kExceptLast, {}}};
+  PipeWorld world;
+  for (const Case& one : cases) {
+    std::vector<std::vector<int>> recomputed(2);
+    std::vector<LayerSpec> layers;
+    for (int stage : {0, 1}) {
+      const auto note = [&recomputed, stage](const Batch& in, const LayerContext& context, const Tensors& weights) {
+        if (context.recomputing) recomputed[stage].push_back(context.microbatch.value());
+        return Batch(in.TensorAt(0).mul(weights[0]));
+      };
+      layers.push_back(Function({.forward = note, .parameters = {{1}}}));
+    }
+    auto pipeline = world.Make(Pipe(layers, {1, 1}, one.chunks, one.mode));
+    ASSERT_TRUE(pipeline->TrainStep(Contribution(Range({one.rows, 1}), at::ones({one.rows, 1})), {}).ok());
+    EXPECT_EQ(recomputed[0], one.recomputed) << one.rows << " in " << one.chunks << " " << ModeName(one.mode);
+    EXPECT_EQ(recomputed[1], one.recomputed);
+  }
+}
+
+TEST(Pipe, PIPE_35_S8_transparency_simple_linears_GradientsEqualThoseOfTheBareModel) {
+  PipeWorld world;
+  const std::vector<LayerSpec> layers = {Linear(1, 2), Linear(2, 4), Linear(4, 2), Linear(2, 1)};
+  const at::Tensor x = Range({8, 1});
+  const at::Tensor gradient = at::ones({8, 1}).div_(8);
+  for (CheckpointMode mode : kModes) {
+    const PipelineSpec spec = Pipe(layers, {2, 2}, 4, mode);
+    auto pipeline = world.Make(spec);
+    auto forward = pipeline->Forward(Ask(Input(x), true));
+    ASSERT_TRUE(forward.ok()) << forward.status();
+    auto backward = pipeline->Backward(forward->graph, {{"output", gradient}}, false);
+    ASSERT_TRUE(backward.ok()) << backward.status();
+    auto stepped = pipeline->OptimizerStep({});
+
+    PlainReference plain = PlainOf(spec);
+    const at::Tensor leaf = x.clone().requires_grad_(true);
+    const std::vector<Batch> outputs = plain.Forward({Value(leaf)}, 4);
+    for (int m = 0; m < 4; ++m) outputs[m].TensorAt(0).backward(gradient.narrow(0, 2 * m, 2));
+    EXPECT_EQ(*stepped->gradient_norm, plain.Step().gradient_norm) << ModeName(mode);
+    EXPECT_TRUE(SameState(*pipeline, plain)) << ModeName(mode);
+    EXPECT_TRUE(at::equal(*backward->input_gradients.at(0).value.tensor(), leaf.grad())) << ModeName(mode);
+  }
+}
+
+TEST(Pipe, PIPE_36_DEF_13_BatchNormNormalisesEachMicrobatchAndDropoutIsKeyed) {
+  PipeWorld world;
+  for (const bool deferred : {false, true}) {
+    for (CheckpointMode mode : kModes) {
+      PipelineSpec spec = Pipe({Linear(2, 4), Built("batch_norm", {{"features", int64_t{4}}}, "norm"),
+                                Built("dropout", {{"p", 0.5}}), Linear(4, 2)},
+                               {2, 2}, 4, mode);
+      spec.model.deferred_batch_norm = deferred;
+      spec.optimizer.options = {{"learning_rate", 0.125}};
+      auto pipeline = world.Make(spec);
+      PlainReference plain = PlainOf(spec);
+      for (int step = 0; step < 3; ++step) {
+        const at::Tensor x = Range({7 + step, 2}).add(step);
+        const at::Tensor target = at::ones({7 + step, 2});
+        auto outcome = pipeline->TrainStep(Contribution(x, target), {});
+        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        EXPECT_EQ(*outcome->loss, plain.TrainStep({Value(x)}, target, 4).loss);
+      }
+      EXPECT_TRUE(SameState(*pipeline, plain)) << ModeName(mode) << " " << deferred;
+    }
+  }
+}
+
+TEST(Pipe, DEF_17_ARunSaysHowMuchOfItsTimeStagesWereIdle) {
+  PipeWorld world;  // serial: while one stage works the other waits, so about half is idle
+  auto pipeline = world.Make(Pipe({Linear(64, 64), Linear(64, 64)}, {1, 1}, 4));
+  auto outcome = pipeline->TrainStep(Contribution(Range({64, 64}), at::ones({64, 64})), {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_GT(outcome->measured_bubble, 0);
+  EXPECT_LT(outcome->measured_bubble, 1);
+  EXPECT_GT(outcome->seconds, 0);
+}
+
+}  // namespace
+}  // namespace penstock::testing
