@@ -10,18 +10,6 @@
 #include "engine/model/layers/input_checks.h"
 
 namespace penstock {
-namespace {
-
-// LibTorch's backward sums in another order if the gradient does not lie in memory as the output does: if it is a part of a
-// larger one, as behind a concatenation. A gradient that comes from another stage is never a part; so none may be.
-at::Tensor WithPlainGradient(at::Tensor output) {
-  if (!output.requires_grad()) return output;
-  const at::MemoryFormat format = output.suggest_memory_format();
-  output.register_hook([format](const at::Tensor& gradient) { return gradient.contiguous(format); });
-  return output;
-}
-
-}  // namespace
 
 at::Tensor BatchNorm::Apply(const at::Tensor& input, const LayerContext& context) {
   if (input.dim() < 2 || input.size(1) != options_.features) {
@@ -29,8 +17,8 @@ at::Tensor BatchNorm::Apply(const at::Tensor& input, const LayerContext& context
                     input.dim() < 2 ? input.dim() : input.size(1));
   }
   const auto normalise = [&](const at::Tensor& mean, const at::Tensor& variance, bool own, double momentum) {
-    return WithPlainGradient(at::batch_norm(input, tensors_.weight, tensors_.bias, mean, variance, own, momentum,
-                                            options_.eps, /*cudnn_enabled=*/true));
+    return at::batch_norm(input, tensors_.weight, tensors_.bias, mean, variance, own, momentum, options_.eps,
+                          /*cudnn_enabled=*/true);
   };
   if (!context.training && options_.track) {
     return normalise(tensors_.running_mean, tensors_.running_var, /*own=*/false, 0);

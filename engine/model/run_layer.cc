@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/alias.h>
+#include <ATen/ops/empty_strided.h>
 
 #include <set>
 #include <string>
@@ -12,7 +13,30 @@
 #include "engine/base/error.h"
 #include "engine/device/torch_status.h"
 
+// Between two layers may be a cut, where a gradient stops at a leaf of one graph and goes on into another. What this does to a
+// gradient happens to all of them, so that a cut changes no bit of any result:
+//
+//   order      A tensor that leaves a layer several times (as output and stash) gets a node of its own for each time. Then
+//              the gradients of its uses are summed two by two in the order of the layers, as from stage to stage.
+//   layout     A leaf lays its gradient out in memory as it is laid out itself. LibTorch's backward functions choose their
+//              order of summation, or their approximation of a function, by that layout: part of a larger gradient, as behind
+//              a concatenation, gives other roundings than a whole one.
+
 namespace penstock {
+namespace {
+
+void TakeGradientsLaidOutLike(const at::Tensor& tensor) {
+  const bool dense = tensor.is_non_overlapping_and_dense();
+  const std::vector<int64_t> strides =
+      tensor.strides().vec();  // the hook must not hold the tensor, which holds the hook
+  tensor.register_hook([dense, strides](const at::Tensor& gradient) {
+    if (!dense) return gradient.contiguous();
+    if (gradient.strides() == at::IntArrayRef(strides)) return gradient;
+    return at::empty_strided(gradient.sizes(), strides, gradient.options()).copy_(gradient);
+  });
+}
+
+}  // namespace
 
 // What one layer sees of the tracker while it runs.
 class RunningLayer : public LayerSkips {
@@ -45,7 +69,7 @@ class RunningLayer : public LayerSkips {
       if (popped_.count(name) == 0) missing.push_back(absl::StrCat("'", name, "'"));
     }
     if (!missing.empty()) Fail(absl::StrCat(absl::StrJoin(missing, ", "), " must be popped but have not"));
-    if (c10::GradMode::is_enabled()) SeparateUses(outputs);
+    if (c10::GradMode::is_enabled()) PrepareForCuts(outputs);
     for (auto& [name, value] : stashed_) tracker_.Put(layer_.layer->Isolated(name), std::move(value));
   }
 
@@ -57,17 +81,17 @@ class RunningLayer : public LayerSkips {
     return false;
   }
 
-  // A tensor that leaves the layer several times gets a node of the graph for each further time. So the gradients of its
-  // uses are summed in the order of the layers, two by two, wherever the model is cut between them.
-  void SeparateUses(Batch& outputs) {
+  void PrepareForCuts(Batch& outputs) {
     std::set<const void*> left;
-    const auto separate = [&left](const at::Tensor& tensor) {
-      const bool again = tensor.requires_grad() && !left.insert(tensor.unsafeGetTensorImpl()).second;
-      return again ? at::alias(tensor) : tensor;
+    const auto prepare = [&left](const at::Tensor& tensor) {
+      if (!tensor.requires_grad()) return tensor;
+      const bool again = !left.insert(tensor.unsafeGetTensorImpl()).second;
+      at::Tensor own = again ? at::alias(tensor) : tensor;
+      TakeGradientsLaidOutLike(own);
+      return own;
     };
-    if (outputs.size() + stashed_.size() < 2) return;
-    outputs = outputs.MapTensors(separate);
-    for (auto& [name, value] : stashed_) value = Batch(value).MapTensors(separate)[0];
+    outputs = outputs.MapTensors(prepare);
+    for (auto& [name, value] : stashed_) value = Batch(value).MapTensors(prepare)[0];
   }
 
   [[noreturn]] void Fail(const std::string& sentence) const {
