@@ -208,8 +208,7 @@ PipelineImpl::PipelineImpl(Parts parts)
       loss_(std::move(parts.loss)),
       ties_(std::move(parts.ties)),
       metrics_(std::move(parts.metrics)),
-      schedules_(plan_.schedule, static_cast<int>(stages_.size()), SkipEdges(plan_),
-                 options_.ablation.late_recompute),
+      schedules_(plan_.schedule, static_cast<int>(stages_.size()), SkipEdges(plan_), options_.ablation.late_recompute),
       transport_(StreamsOfWorkers(workers_), [this](const MessageKey& key) {
         lanes_[key.stage]->state.Arrived(key, workers_[key.stage]->busy());
         workers_[key.stage]->Wake();

@@ -6,7 +6,9 @@ namespace penstock::testing {
 namespace {
 
 struct LocalTransportFactory {
-  std::unique_ptr<LocalTransport> Make(int stages) { return std::make_unique<LocalTransport>(std::vector<DeviceStreams*>(stages, &CpuStreams()), nullptr); }
+  std::unique_ptr<LocalTransport> Make(int stages) {
+    return std::make_unique<LocalTransport>(std::vector<DeviceStreams*>(stages, &CpuStreams()), nullptr);
+  }
   void Open(LocalTransport& transport, int64_t run) { transport.Open(run); }
 };
 

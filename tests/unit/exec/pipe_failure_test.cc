@@ -6,10 +6,10 @@
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <set>
 #include <stdexcept>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -205,11 +205,11 @@ TEST(PipeFailure, RREF_6_AFailedBackwardAddsNothing) {
 
 TEST(PipeThreads, WRK_1_AThreadPerDeviceAndStagesOfOneDeviceShareIt) {
   PipeWorld world(DevicePool::Mode::kThreads);
-  std::vector<std::thread::id> threads(4);
+  std::vector<pthread_t> threads(4);
   std::vector<LayerSpec> layers;
   for (int stage = 0; stage < 4; ++stage) {
     layers.push_back(Function([&threads, stage](const Batch& in, const LayerContext&, const Tensors&) {
-      threads[stage] = std::this_thread::get_id();
+      threads[stage] = pthread_self();
       return in;
     }));
   }
@@ -220,7 +220,7 @@ TEST(PipeThreads, WRK_1_AThreadPerDeviceAndStagesOfOneDeviceShareIt) {
   EXPECT_EQ(threads[0], threads[2]);
   EXPECT_EQ(threads[1], threads[3]);
   EXPECT_NE(threads[0], threads[1]);
-  EXPECT_NE(threads[0], std::this_thread::get_id());
+  EXPECT_NE(threads[0], pthread_self());
 }
 
 TEST(PipeThreads, WRK_1_TwoCpuDevicesOverlap) {
