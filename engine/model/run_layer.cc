@@ -30,6 +30,7 @@ void TakeGradientsLaidOutLike(const at::Tensor& tensor) {
   const std::vector<int64_t> strides =
       tensor.strides().vec();  // the hook must not hold the tensor, which holds the hook
   tensor.register_hook([dense, strides](const at::Tensor& gradient) {
+    if (!gradient.defined()) return gradient;  // some other output of the same node has one
     if (!dense) return gradient.contiguous();
     if (gradient.strides() == at::IntArrayRef(strides)) return gradient;
     return at::empty_strided(gradient.sizes(), strides, gradient.options()).copy_(gradient);
