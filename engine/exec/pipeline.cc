@@ -1,9 +1,10 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <utility>
 
@@ -46,6 +47,45 @@ Tensors SplitRows(const at::Tensor& tensor, const std::vector<int64_t>& rows) {
     first += count;
   }
   return pieces;
+}
+
+// The gradients of one input's micro-batches as that of the input: joined, with zeros for a micro-batch that had no part in
+// the result; their sum if every micro-batch had all of it. Undefined if there is none. May throw.
+at::Tensor JoinGradients(const Graph::Input& input, Tensors pieces) {
+  const auto known = std::find_if(pieces.begin(), pieces.end(), [](const at::Tensor& one) { return one.defined(); });
+  if (known == pieces.end()) return {};
+  if (input.whole) {
+    at::Tensor sum = *known;
+    for (auto piece = known + 1; piece != pieces.end(); ++piece) {
+      if (piece->defined()) sum = sum.add(*piece);
+    }
+    return sum;
+  }
+  for (size_t m = 0; m < pieces.size(); ++m) {
+    if (pieces[m].defined()) continue;
+    std::vector<int64_t> shape = known->sizes().vec();
+    shape[0] = input.rows[m];
+    pieces[m] = at::zeros(shape, known->options());
+  }
+  return pieces.size() == 1 ? pieces[0] : at::cat(pieces, 0);
+}
+
+absl::StatusOr<NamedValues> GatherInputGradients(const Run& run, const std::vector<Graph::Input>& inputs) {
+  NamedValues gradients;
+  gradients.tuple = !run.input_gradient_values.at(0).atomic();
+  const absl::Status status = RunTorch([&] {
+    const at::NoGradGuard no_graph;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      Tensors pieces;
+      for (const Batch& one : run.input_gradient_values) {
+        pieces.push_back(one[i].is_tensor() ? *one[i].tensor() : at::Tensor());
+      }
+      at::Tensor joined = JoinGradients(inputs[i], std::move(pieces));
+      gradients.push_back({inputs[i].name, joined.defined() ? Value(std::move(joined)) : Value()});
+    }
+  });
+  if (!status.ok()) return status;
+  return gradients;
 }
 
 int64_t Sum(const std::vector<int64_t>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), int64_t{0}); }
@@ -300,6 +340,14 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   PENSTOCK_ASSIGN_OR_RETURN(const NamedValues ordered, MatchSignature(signature_.inputs, request.inputs, "inputs"));
   const int asked = request.micro_batches.value_or(plan_.schedule.micro_batches);
   PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, Scatter(ordered, asked, "inputs"));
+  std::vector<Graph::Input> inputs;
+  for (size_t i = 0; i < ordered.size(); ++i) {
+    inputs.push_back({.name = ordered[i].name, .whole = ordered[i].value.is_whole(), .rows = {}});
+    if (!ordered[i].value.is_tensor()) continue;
+    for (const Batch& microbatch : scattered.microbatches) {
+      inputs.back().rows.push_back(microbatch[i].tensor()->size(0));
+    }
+  }
   const int m = static_cast<int>(scattered.rows.size());
   PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule,
                             schedules_.Find(SchedulePurpose::kForwardOnly, m));
@@ -328,9 +376,7 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   outcome.graph->microbatch_base = run->microbatch_base;
   outcome.graph->microbatch_rows = std::move(scattered.rows);
   outcome.graph->outputs = WithNames(run->outputs.at(0), OutputNames());
-  for (const NamedValue& input : ordered) {
-    outcome.graph->inputs.push_back({.name = input.name, .whole = input.value.is_whole()});
-  }
+  outcome.graph->inputs = std::move(inputs);
   outcome.graph->input_gradients = request.input_gradients;
   PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
   outcome.graph->output_rows.resize(outcome.graph->outputs.size());
@@ -454,40 +500,6 @@ absl::StatusOr<NamedValues> PipelineImpl::GatherOutputs(const Run& run, const st
   }
   PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(microbatches, picked_names));
   return WithNames(joined, picked_names);
-}
-
-absl::StatusOr<NamedValues> PipelineImpl::GatherInputGradients(const Run& run,
-                                                               const std::vector<Graph::Input>& inputs) const {
-  std::vector<std::string> names;
-  for (const Graph::Input& input : inputs) names.push_back(input.name);
-  std::vector<Batch> microbatches = run.input_gradient_values;
-  std::map<size_t, at::Tensor> sums;  // of whole inputs, by position
-  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-    const at::NoGradGuard no_graph;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      for (const Batch& one : run.input_gradient_values) {
-        if (!inputs[i].whole || !one[i].is_tensor()) continue;
-        at::Tensor& sum = sums[i];
-        sum = sum.defined() ? sum.add(*one[i].tensor()) : *one[i].tensor();
-      }
-    }
-  }));
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    // A gradient that is missing from one micro-batch is missing from all: None, not a list of them.
-    const bool everywhere = std::all_of(run.input_gradient_values.begin(), run.input_gradient_values.end(),
-                                        [i](const Batch& one) { return one[i].is_tensor(); });
-    if (everywhere && !inputs[i].whole) continue;
-    for (Batch& microbatch : microbatches) {
-      PENSTOCK_RETURN_IF_ERROR(microbatch.Set(static_cast<int64_t>(i), Value()));
-    }
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(microbatches, names));
-  NamedValues gradients = WithNames(joined, names);
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i].value.is_tensor()) gradients[i].value = Value();
-  }
-  for (auto& [i, sum] : sums) gradients[i].value = Value(std::move(sum));
-  return gradients;
 }
 
 std::vector<std::string> PipelineImpl::OutputNames() const {

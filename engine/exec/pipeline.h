@@ -142,7 +142,8 @@ class Pipeline {
   // A copy of parameters, buffers and, if asked, optimizer state, in model order, named `layer.parameter` and
   // `optimizer/layer.parameter/slot`. Consistent: call it between training calls.
   virtual NamedTensors ExportState(bool with_optimizer) const = 0;
-  // Replaces all of it, all or nothing. Fails: MODEL_MISMATCH naming the first tensor that is missing, unknown or differs.
+  // Replaces all of it, all or nothing; keys by partition (partition_keys.h) are taken, too. Fails: MODEL_MISMATCH naming
+  // the first tensor that is missing, unknown or differs.
   virtual absl::Status ImportState(const NamedTensors& state, int64_t step) = 0;
 
   virtual int64_t step() const = 0;  // finished optimizer steps

@@ -14,6 +14,7 @@
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
 #include "engine/exec/calibrate.h"
+#include "engine/exec/partition_keys.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
 #include "engine/model/model_signature.h"
@@ -319,7 +320,8 @@ absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) 
   NamedTensors views = StateViews(true);
   std::unordered_map<std::string, const at::Tensor*> given;
   for (const NamedTensor& entry : state) {
-    if (!given.emplace(entry.name, &entry.tensor).second) return mismatch(entry.name, "is there twice", "two tensors");
+    const auto [place, is_new] = given.emplace(LayerKey(plan_, entry.name), &entry.tensor);
+    if (!is_new) return mismatch(entry.name, "is there twice", "two tensors");
   }
   for (const NamedTensor& view : views) {
     auto found = given.find(view.name);
@@ -338,7 +340,7 @@ absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) 
   devices_->Wait(granted);
   for (const auto& lane : lanes_) lane->state.SetIdle(StageState::kCheckpoint);
   given.clear();
-  for (const NamedTensor& entry : state) given.emplace(entry.name, &entry.tensor);
+  for (const NamedTensor& entry : state) given.emplace(LayerKey(plan_, entry.name), &entry.tensor);
   const absl::Status status = RunTorch([&] {
     at::NoGradGuard no_graph;
     for (NamedTensor& view : views) view.tensor.copy_(*given.at(view.name));

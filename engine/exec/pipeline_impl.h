@@ -90,7 +90,6 @@ class PipelineImpl : public Pipeline {
   absl::Status ScatterTarget(const ContributionRequest& request, const ScatteredBatch& scattered,
                              ScatteredLoss& result) const;
   absl::StatusOr<NamedValues> GatherOutputs(const Run& run, const std::vector<int>& wanted) const;
-  absl::StatusOr<NamedValues> GatherInputGradients(const Run& run, const std::vector<Graph::Input>& inputs) const;
   std::vector<std::string> OutputNames() const;
   std::vector<bool> Checkpointed(int microbatches) const;
 

@@ -56,7 +56,8 @@ class Graph {
   std::vector<std::vector<int64_t>> output_rows;  // by output, then by micro-batch; empty where nothing has rows
   struct Input {
     std::string name;
-    bool whole = false;  // every micro-batch had all of it
+    bool whole = false;         // every micro-batch had all of it
+    std::vector<int64_t> rows;  // by micro-batch, of a tensor that was split
   };
   std::vector<Input> inputs;
   bool input_gradients = false;

@@ -1,5 +1,7 @@
 #include "engine/exec/stage_executor.h"
 
+#include <ATen/record_function.h>
+
 #include <cmath>
 #include <utility>
 
@@ -166,6 +168,10 @@ absl::Status StageExecutor::Compute(const Action& action) {
 }
 
 void StageExecutor::Perform(const Action& action) {
+  at::RecordFunction label(at::RecordScope::USER_SCOPE);  // for LibTorch's profilers; nothing where none listens
+  if (label.isActive() && (action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute)) {
+    label.before(absl::StrCat("chunk", action.microbatch, "-part", action.stage));
+  }
   switch (action.kind) {
     case ActionKind::kForward:
       return ComputeForward(action);

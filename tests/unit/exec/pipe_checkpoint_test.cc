@@ -286,6 +286,36 @@ TEST(PipeCheckpoint, CKPT_16_StatisticsCountOnceWhateverTheMode) {
   EXPECT_TRUE(counted);
 }
 
+TEST(PipeCheckpoint, DBN_2_S8_deferred_batch_norm_in_pipe_InEveryModeStatisticsAreThoseOfTheMiniBatch) {
+  PipeWorld world;
+  for (CheckpointMode mode : kModes) {
+    for (int chunks : {1, 2}) {
+      PipelineSpec spec =
+          Pipe({Function(PassOn), Built("batch_norm", {{"features", int64_t{3}}}, "norm")}, {1, 1}, chunks, mode);
+      spec.model.deferred_batch_norm = true;
+      auto pipeline = world.Make(spec);
+      PlainReference plain = PlainOf(spec);
+      const at::Tensor x = Range({4, 3, 10, 10}).mul(7).sub(1);
+      const at::Tensor target = at::ones({4, 3, 10, 10});
+      auto outcome = pipeline->TrainStep(Contribution(x, target), {});
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      plain.TrainStep({Value(x)}, target, chunks);
+      EXPECT_TRUE(SameState(*pipeline, plain)) << ModeName(mode);
+      // And those of a batch norm over all rows at once: momentum 0.1, the unbiased variance.
+      for (const NamedTensor& tensor : pipeline->ExportState(false)) {
+        const at::Tensor columns = x.transpose(0, 1).flatten(1);
+        if (tensor.name == "norm.running_mean") {
+          EXPECT_TRUE(at::allclose(tensor.tensor, columns.mean(1).mul(0.1), 0, 1e-4));
+        } else if (tensor.name == "norm.running_var") {
+          EXPECT_TRUE(at::allclose(tensor.tensor, columns.var(1).mul(0.1).add(0.9), 0, 1e-4));
+        } else if (tensor.name == "norm.num_batches_tracked") {
+          EXPECT_EQ(tensor.tensor.item().toLong(), 1);
+        }
+      }
+    }
+  }
+}
+
 TEST(PipeCheckpoint, CKPT_19_DEF_5_S8_checkpoint_random_S8_bugs_parallel_randoms_MasksRepeat) {
   // 100 dropouts on each of two stages that run at once; an element is zero in y exactly where its gradient is.
   for (const DevicePool::Mode mode : {DevicePool::Mode::kSerial, DevicePool::Mode::kThreads}) {
@@ -463,7 +493,7 @@ TEST(PipeGradients, DDP_4_AnUnusedParameterGetsNoGradientAndNoError) {
   }
 }
 
-TEST(PipeGradients, DEP_4_NothingOfAStepOutlivesIt) {
+TEST(PipeGradients, DEP_4_S8_dependency_no_leak_NothingOfAStepOutlivesIt) {
   for (const DevicePool::Mode pool : {DevicePool::Mode::kSerial, DevicePool::Mode::kThreads}) {
     PipeWorld world(pool);
     for (CheckpointMode mode : kModes) {

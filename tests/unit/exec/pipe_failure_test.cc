@@ -106,7 +106,7 @@ TEST(PipeFailure, PIPE_37_WithThreadsNothingStartsAfterTheErrorIsRecorded) {
   for (const std::string& action : log) EXPECT_TRUE(action == "0F0" || action == "0F1" || action == "1F0") << action;
 }
 
-TEST(PipeFailure, PIPE_37_S8_pipe_exception_ReasonAndValuesOfTheErrorArriveWithItsPlace) {
+TEST(PipeFailure, PIPE_37_S8_pipe_exception_S8_worker_exception_ReasonAndValuesOfTheErrorArriveWithItsPlace) {
   PipeWorld world;
   const auto refuse = [](const Batch&, const LayerContext&, const Tensors&) -> Batch {
     ThrowStatus(Error(absl::StatusCode::kOutOfRange, "OF_MY_OWN", "refused").With("mine", "42"));
@@ -223,7 +223,7 @@ TEST(PipeThreads, WRK_1_AThreadPerDeviceAndStagesOfOneDeviceShareIt) {
   EXPECT_NE(threads[0], pthread_self());
 }
 
-TEST(PipeThreads, WRK_1_TwoCpuDevicesOverlap) {
+TEST(PipeThreads, WRK_1_S8_worker_two_threads_TwoCpuDevicesOverlap) {
   PipeWorld world(DevicePool::Mode::kThreads);
   // Each waits within its forward until the other is in its own: only together they end.
   absl::Notification first, second;

@@ -294,9 +294,10 @@ TEST_F(SerialPipeline, LanesLeaveTheStepAndTheirTimeIsConserved) {
 
 TEST(ThreadedPipeline, InfersWhileItTrainsOnWeightsOfOneStep) {
   DevicePool pool(TwoDevices(), DevicePool::Mode::kThreads);
-  auto made = Pipeline::Create(
-      Mlp(2, 4, CheckpointMode::kExceptLast),
-      {.devices = &pool, .clock = nullptr, .profile = {.rows = 2, .repeats = 1}, .before_action = {}, .metrics = {}});
+  Pipeline::Options options;
+  options.devices = &pool;
+  options.profile = {.rows = 2, .repeats = 1};
+  auto made = Pipeline::Create(Mlp(2, 4, CheckpointMode::kExceptLast), options);
   ASSERT_TRUE(made.ok()) << made.status();
   Pipeline& pipeline = **made;
   const NamedTensors input = {{"input", at::randn({4, kWidth})}};
