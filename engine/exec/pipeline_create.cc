@@ -128,6 +128,21 @@ absl::Status PlaceLayers(const std::vector<NamedLayer>& layers, const Device& de
   });
 }
 
+// A plan over several processes can be made, but not run.
+absl::Status CheckRanks(const Plan& plan) {
+  for (const StagePlan& stage : plan.stages) {
+    if (stage.rank == 0) continue;
+    return Error(
+               absl::StatusCode::kFailedPrecondition, "SPEC_INVALID",
+               absl::StrCat("spec.cut.ranks: ranks other than 0 need several processes, which this daemon does not run "
+                            "yet, got ",
+                            stage.rank))
+        .With("field", "spec.cut.ranks")
+        .With("value", absl::StrCat(stage.rank));
+  }
+  return absl::OkStatus();
+}
+
 std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
   std::vector<LaneDescription> lanes;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -149,6 +164,7 @@ absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options&
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {
   if (options.clock == nullptr) options.clock = RealClock();
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, MakeDraft(spec, options));
+  PENSTOCK_RETURN_IF_ERROR(CheckRanks(draft.plan));
   if (options.ablation.skips_through_stages) draft.plan.skips = ThroughStages(draft.plan.skips);
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(draft.layers, spec.seed, draft.build));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TieGroup> groups, AllTies(draft, layers));
@@ -208,8 +224,7 @@ PipelineImpl::PipelineImpl(Parts parts)
       loss_(std::move(parts.loss)),
       ties_(std::move(parts.ties)),
       metrics_(std::move(parts.metrics)),
-      schedules_(plan_.schedule, static_cast<int>(stages_.size()), SkipEdges(plan_),
-                 options_.ablation.late_recompute),
+      schedules_(plan_.schedule, static_cast<int>(stages_.size()), SkipEdges(plan_), options_.ablation.late_recompute),
       transport_(StreamsOfWorkers(workers_), [this](const MessageKey& key) {
         lanes_[key.stage]->state.Arrived(key, workers_[key.stage]->busy());
         workers_[key.stage]->Wake();

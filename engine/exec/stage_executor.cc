@@ -1,5 +1,7 @@
 #include "engine/exec/stage_executor.h"
 
+#include <ATen/record_function.h>
+
 #include <cmath>
 #include <utility>
 
@@ -48,6 +50,11 @@ absl::StatusOr<Batch> Await(ValuesInFlight message, DeviceStreams& streams) {
         AwaitTensors({message.values.TensorsByPosition(), std::move(message.ready)}, streams).status());
   }
   return std::move(message.values);
+}
+
+// As torchgpipe's descendants call the work of a micro-batch on a stage.
+std::string ProfilerLabel(const Action& action) {
+  return absl::StrCat("chunk", action.microbatch, "-part", action.stage);
 }
 
 size_t PortOf(const std::vector<SkipPort>& ports, int peer) {
@@ -161,6 +168,8 @@ void StageExecutor::Execute() {
 absl::Status StageExecutor::Compute(const Action& action) {
   return RunTorch([&] {
     if (run_->before_action) run_->before_action(action);
+    at::RecordFunction label(at::RecordScope::USER_SCOPE);
+    if (label.isActive() && action.kind != ActionKind::kOptimizer) label.before(ProfilerLabel(action));
     lane_->streams->RunOn(StreamKind::kCompute, [&] { Perform(action); });
   });
 }
