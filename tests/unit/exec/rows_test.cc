@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline.h"
@@ -50,6 +51,19 @@ class ListLayer : public Layer {
   }
 };
 
+// Takes such a list, and gives what is in it.
+class UnlistLayer : public Layer {
+ public:
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
+    PENSTOCK_CHECK(inputs.atomic() && inputs[0].list() != nullptr);
+    return {inputs[0].list()->at(0)};
+  }
+  std::vector<TensorSignature> InputSignature() const override {
+    return {{"", DataType::kUnspecified, {}, /*any=*/true}};
+  }
+  std::vector<TensorSignature> OutputSignature() const override { return {{"output", DataType::kFp32, {-1, kWidth}}}; }
+};
+
 class RowsTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -62,8 +76,12 @@ class RowsTest : public ::testing::Test {
     const auto make_list = [](const LayerRequest&) -> absl::StatusOr<std::unique_ptr<Layer>> {
       return std::make_unique<ListLayer>();
     };
+    const auto make_unlist = [](const LayerRequest&) -> absl::StatusOr<std::unique_ptr<Layer>> {
+      return std::make_unique<UnlistLayer>();
+    };
     static const bool registered =  // this fixture has two suites
-        RegisterLayerKind("test_shared", make_shared).ok() && RegisterLayerKind("test_list", make_list).ok();
+        RegisterLayerKind("test_shared", make_shared).ok() && RegisterLayerKind("test_list", make_list).ok() &&
+        RegisterLayerKind("test_unlist", make_unlist).ok();
     ASSERT_TRUE(registered);
   }
   void SetUp() override {
@@ -214,6 +232,18 @@ TEST_F(RowsTest, MB_13_AListIsNoOutputOfAStage) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
   EXPECT_THAT(std::string(status.message()), HasSubstr("Only Tensor or Tuple of Tensor output is supported"));
+}
+
+TEST_F(RowsTest, MB_13_AListWithinAStageIsOneArgument) {
+  PipelineSpec spec = Spec({"test_shared", "test_list", "test_unlist"}, {1, 2});
+  spec.loss.name.clear();
+  auto pipeline = Make(spec);
+  ASSERT_NE(pipeline, nullptr);
+  const at::Tensor input = at::randn({4, kWidth});
+  auto outcome = pipeline->Forward(
+      {.inputs = NamedTensors{{"input", input}}, .micro_batches = 1, .outputs = {}, .cancel = nullptr});
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(at::allclose(*outcome->outputs[0].value.tensor(), at::matmul(input, *shared_weight)));
 }
 
 TEST_F(RowsTest, MB_2_InputsOfAnotherDeviceAreRefused) {
