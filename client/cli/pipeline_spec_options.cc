@@ -106,6 +106,7 @@ void PutCut(const PipelineSpecOptions& o, v1::Cut* cut) {
     cut->clear_stages();
     cut->mutable_balance()->Assign(o.balance.begin(), o.balance.end());
   }
+  if (!o.ranks.empty()) cut->mutable_ranks()->Assign(o.ranks.begin(), o.ranks.end());
   if (!o.cut_cost.empty()) cut->set_cost(o.cut_cost == "size" ? v1::CUT_COST_SIZE : v1::CUT_COST_TIME);
   if (!o.cut_method.empty()) {
     cut->set_method(o.cut_method == "exact" ? v1::CUT_METHOD_EXACT : v1::CUT_METHOD_BLOCK_PARTITION);
@@ -141,6 +142,9 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->delimiter(',')
       ->type_name("N,N")
       ->excludes(stages);
+  command->add_option("--ranks", o->ranks, "With --balance: process of each stage, for example 0,0,1")
+      ->delimiter(',')
+      ->type_name("N,N");
   command->add_option("--device", o->devices, "Device of the next stage, for example cpu:0; repeatable")
       ->type_name("DEVICE")
       ->allow_extra_args(false);

@@ -20,6 +20,7 @@ struct PipelineSpecOptions {
   std::vector<std::string> model_options;  // KEY=VALUE
   std::optional<int> stages;
   std::vector<int> balance;
+  std::vector<int> ranks;
   std::vector<std::string> devices;
   std::vector<std::string> device_of;  // LAYER=DEVICE
   std::string cut_cost;

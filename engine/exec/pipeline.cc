@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
@@ -146,6 +147,19 @@ absl::StatusOr<ScatteredBatch> PipelineImpl::ScatterInputs(const NamedValues& in
                                                            const std::optional<int>& micro_batches) const {
   const int asked = micro_batches.value_or(plan_.schedule.micro_batches);
   PENSTOCK_ASSIGN_OR_RETURN(NamedValues ordered, MatchSignature(signature_.inputs, inputs, "inputs"));
+  const at::Device first = TorchDevice(workers_[0]->device());
+  for (const NamedValue& input : ordered) {
+    if (!input.value.is_tensor()) continue;
+    // From the host they come as they are, and go to the first stage with its forward.
+    const at::Device device = input.value.tensor()->device();
+    if (device.is_cpu() || device == first) continue;
+    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                 absl::StrCat("inputs[", input.name,
+                              "]: All inputs should be on the same device as the first partition (",
+                              workers_[0]->device().name, ") or on the host, got ", device.str()))
+        .With("field", absl::StrCat("inputs[", input.name, "]"))
+        .With("value", device.str());
+  }
   return Scatter(ordered, asked, "inputs");
 }
 

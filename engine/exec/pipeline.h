@@ -108,6 +108,7 @@ class Pipeline {
   // Builds layers, profiles them if the cut is automatic, plans, places the stages.
   //
   // Fails:     SPEC_INVALID naming the field and value; MODEL_NOT_FOUND; LOSS_UNKNOWN; PLAN_DOES_NOT_FIT naming the device.
+  //            FAILED_PRECONDITION / SPEC_INVALID for stages on other ranks than 0.
   static absl::StatusOr<std::unique_ptr<Pipeline>> Create(const PipelineSpec& spec, Options options);
 
   // The plan that Create would use, without placing anything.
@@ -142,8 +143,7 @@ class Pipeline {
   // A copy of parameters, buffers and, if asked, optimizer state, in model order, named `layer.parameter` and
   // `optimizer/layer.parameter/slot`. Consistent: call it between training calls.
   virtual NamedTensors ExportState(bool with_optimizer) const = 0;
-  // Replaces all of it, all or nothing; keys by partition (partition_keys.h) are taken, too. Fails: MODEL_MISMATCH naming
-  // the first tensor that is missing, unknown or differs.
+  // Replaces all of it, all or nothing. Fails: MODEL_MISMATCH naming the first tensor that is missing, unknown or differs.
   virtual absl::Status ImportState(const NamedTensors& state, int64_t step) = 0;
 
   virtual int64_t step() const = 0;  // finished optimizer steps

@@ -14,7 +14,6 @@
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
 #include "engine/exec/calibrate.h"
-#include "engine/exec/partition_keys.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
 #include "engine/model/model_signature.h"
@@ -129,6 +128,21 @@ absl::Status PlaceLayers(const std::vector<NamedLayer>& layers, const Device& de
   });
 }
 
+// A plan over several processes can be made, but not run.
+absl::Status CheckRanks(const Plan& plan) {
+  for (const StagePlan& stage : plan.stages) {
+    if (stage.rank == 0) continue;
+    return Error(
+               absl::StatusCode::kFailedPrecondition, "SPEC_INVALID",
+               absl::StrCat("spec.cut.ranks: ranks other than 0 need several processes, which this daemon does not run "
+                            "yet, got ",
+                            stage.rank))
+        .With("field", "spec.cut.ranks")
+        .With("value", absl::StrCat(stage.rank));
+  }
+  return absl::OkStatus();
+}
+
 std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
   std::vector<LaneDescription> lanes;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -150,6 +164,7 @@ absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options&
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {
   if (options.clock == nullptr) options.clock = RealClock();
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, MakeDraft(spec, options));
+  PENSTOCK_RETURN_IF_ERROR(CheckRanks(draft.plan));
   if (options.ablation.skips_through_stages) draft.plan.skips = ThroughStages(draft.plan.skips);
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(draft.layers, spec.seed, draft.build));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TieGroup> groups, AllTies(draft, layers));
@@ -320,7 +335,7 @@ absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) 
   NamedTensors views = StateViews(true);
   std::unordered_map<std::string, const at::Tensor*> given;
   for (const NamedTensor& entry : state) {
-    const auto [place, is_new] = given.emplace(LayerKey(plan_, entry.name), &entry.tensor);
+    const auto [place, is_new] = given.emplace(entry.name, &entry.tensor);
     if (!is_new) return mismatch(entry.name, "is there twice", "two tensors");
   }
   for (const NamedTensor& view : views) {
@@ -340,7 +355,7 @@ absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) 
   devices_->Wait(granted);
   for (const auto& lane : lanes_) lane->state.SetIdle(StageState::kCheckpoint);
   given.clear();
-  for (const NamedTensor& entry : state) given.emplace(LayerKey(plan_, entry.name), &entry.tensor);
+  for (const NamedTensor& entry : state) given.emplace(entry.name, &entry.tensor);
   const absl::Status status = RunTorch([&] {
     at::NoGradGuard no_graph;
     for (NamedTensor& view : views) view.tensor.copy_(*given.at(view.name));

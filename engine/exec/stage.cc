@@ -144,8 +144,10 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
     given.CheckUnchanged(parts_.layers[i].name);
   }
   if (!values.HasTensor()) {
+    const bool list = values.atomic() && values[0].list() != nullptr;
     ThrowStatus(Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
-                      absl::StrCat("No tensors found in batch: ", TypesText(values)))
+                      absl::StrCat(list ? "Only Tensor or Tuple of Tensor output is supported. " : "",
+                                   "No tensors found in batch: ", TypesText(values)))
                     .With("field", parts_.layers.back().name)
                     .With("value", TypesText(values)));
   }

@@ -52,6 +52,11 @@ absl::StatusOr<Batch> Await(ValuesInFlight message, DeviceStreams& streams) {
   return std::move(message.values);
 }
 
+// As torchgpipe's descendants call the work of a micro-batch on a stage.
+std::string ProfilerLabel(const Action& action) {
+  return absl::StrCat("chunk", action.microbatch, "-part", action.stage);
+}
+
 size_t PortOf(const std::vector<SkipPort>& ports, int peer) {
   for (size_t port = 0; port < ports.size(); ++port) {
     if (ports[port].peer == peer) return port;
@@ -163,15 +168,13 @@ void StageExecutor::Execute() {
 absl::Status StageExecutor::Compute(const Action& action) {
   return RunTorch([&] {
     if (run_->before_action) run_->before_action(action);
+    at::RecordFunction label(at::RecordScope::USER_SCOPE);  // for LibTorch's profilers; nothing where none listens
+    if (label.isActive() && action.kind != ActionKind::kOptimizer) label.before(ProfilerLabel(action));
     lane_->streams->RunOn(StreamKind::kCompute, [&] { Perform(action); });
   });
 }
 
 void StageExecutor::Perform(const Action& action) {
-  at::RecordFunction label(at::RecordScope::USER_SCOPE);  // for LibTorch's profilers; nothing where none listens
-  if (label.isActive() && (action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute)) {
-    label.before(absl::StrCat("chunk", action.microbatch, "-part", action.stage));
-  }
   switch (action.kind) {
     case ActionKind::kForward:
       return ComputeForward(action);

@@ -53,6 +53,34 @@ absl::Status CheckBalance(const PlanRequest& request) {
   return absl::OkStatus();
 }
 
+// The ranks go with a balance, which was checked; `why` gets a sentence about ranks that are not needed.
+absl::Status CheckRanks(const CutSpec& cut, std::vector<std::string>& why) {
+  const std::string text = ListText(cut.ranks);
+  if (cut.balance.empty()) {
+    return RefuseSpec("spec.cut.balance", absl::StrCat("balance is required where ranks are given", kAdvice),
+                      "nothing");
+  }
+  int next = 0;
+  for (int rank : cut.ranks) {
+    if (rank < 0 || rank < next - 1 || rank > next) {
+      return RefuseSpec("spec.cut.ranks", "must begin with 0 and go on with the same rank or the next one", text);
+    }
+    next = rank + 1;
+  }
+  const size_t stages = cut.balance.size();
+  if (cut.ranks.size() < stages) {
+    return RefuseSpec("spec.cut.ranks",
+                      absl::StrCat("too few ranks to hold given partitions (ranks: ", cut.ranks.size(),
+                                   ", partitions: ", stages, ")"),
+                      text, absl::StatusCode::kOutOfRange);
+  }
+  if (cut.ranks.size() > stages) {
+    const std::vector<int> unused(cut.ranks.begin() + static_cast<std::ptrdiff_t>(stages), cut.ranks.end());
+    why.push_back(absl::StrCat("More ranks than partitions, some ranks unused: ", ListText(unused), "."));
+  }
+  return absl::OkStatus();
+}
+
 std::string DeviceInTurn(const PlanRequest& request, int stage) {
   return request.devices[stage % request.devices.size()].name;
 }
@@ -159,8 +187,10 @@ absl::StatusOr<Cut> GivenCut(const PlanRequest& request) {
     PENSTOCK_RETURN_IF_ERROR(CheckBalance(request));
     PENSTOCK_ASSIGN_OR_RETURN(cut.stages, Place(request, named, request.cut.balance));
     cut.why.push_back(absl::StrCat("The balance ", absl::StrJoin(request.cut.balance, ", "), " was given."));
+    if (!request.cut.ranks.empty()) PENSTOCK_RETURN_IF_ERROR(CheckRanks(request.cut, cut.why));
     return cut;
   }
+  if (!request.cut.ranks.empty()) return CheckRanks(request.cut, cut.why);
   if (request.cut.stages < 0) {
     return RefuseSpec("spec.cut.stages", "must not be negative", absl::StrCat(request.cut.stages));
   }

@@ -21,8 +21,8 @@ struct Cut {
 // The cut that the specification gives by a balance or by its layers' devices; without stages if costs must decide. Checks
 // everything of spec.cut that needs no measurement.
 //
-// Fails:     SPEC_INVALID naming spec.cut..., spec.model.layers[i].device or spec.devices; OUT_OF_RANGE where devices are
-//            too few.
+// Fails:     SPEC_INVALID naming spec.cut..., spec.model.layers[i].device or spec.devices; OUT_OF_RANGE where devices or
+//            ranks are too few.
 absl::StatusOr<Cut> GivenCut(const PlanRequest& request);
 
 // The same, and else by the layers' costs.

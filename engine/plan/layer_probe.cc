@@ -12,7 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/autograd/autocast.h"
+#include "engine/base/error.h"
+#include "engine/device/torch_status.h"
 #include "engine/model/run_layer.h"
 
 namespace penstock {
@@ -113,6 +116,12 @@ Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, const ModelSetti
 
 LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, const ModelSettings& settings,
                           const ProfileOptions& options, Clock* clock) {
+  for (const NamedTensor& parameter : layer.layer->parameters()) {
+    if (!parameter.tensor.grad().defined()) continue;
+    ThrowStatus(Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+                      absl::StrCat("some parameter already has gradient: ", layer.name, ".", parameter.name))
+                    .With("field", absl::StrCat(layer.name, ".", parameter.name)));
+  }
   LayerProfile profile;
   std::vector<int64_t> forward;
   std::vector<int64_t> backward;

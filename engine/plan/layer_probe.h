@@ -20,7 +20,8 @@ struct Arrival {
 // Runs the layer forward and backward on the calling thread, a first time to warm up, then as often as the options say; the
 // medians count. Bytes are what LibTorch's allocator reports for this thread. Leaves in `arrival` what reaches the next layer.
 //
-// Fails:     throws what the layer throws; it runs under RunTorch, with gradients on.
+// Fails:     throws INVALID_ARGUMENT / SPEC_INVALID "some parameter already has gradient", for that would grow, and what the
+//            layer throws; it runs under RunTorch, with gradients on.
 LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, const ModelSettings& settings,
                           const ProfileOptions& options, Clock* clock);
 

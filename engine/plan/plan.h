@@ -25,6 +25,7 @@ struct CutSpec {
     kBlockPartition,  // as torchgpipe's balance does it
   };
   std::vector<int> balance = {};
+  std::vector<int> ranks = {};  // with a balance: the process of each stage, from 0 on, ascending; empty: all on 0
   int stages = 0;
   Cost cost = Cost::kTime;
   Method method = Method::kExact;
@@ -41,6 +42,7 @@ struct StagePlan {
   int first_layer = 0;
   std::vector<std::string> layers;
   std::string device;
+  int rank = 0;                // process
   double forward_seconds = 0;  // per micro-batch, as profiled
   double backward_seconds = 0;
   double recompute_seconds = 0;

@@ -167,6 +167,7 @@ absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vect
     const bool last = s + 1 == cut.stages.size();
     const int end = last ? static_cast<int>(request.layers.size()) : cut.stages[s + 1].first_layer;
     plan.stages.push_back(MakeStage(request, profile, cut.stages[s], end));
+    if (!request.cut.ranks.empty()) plan.stages.back().rank = request.cut.ranks[s];
     for (int i = cut.stages[s].first_layer; i < end; ++i) {
       const LayerProfile& layer = profile[i];
       plan.layers.push_back({.name = request.layers[i].name,

@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
+#include "engine/plan/layer_names.h"
 #include "engine/store/served_pipeline.h"
 #include "engine/tensor/microbatch.h"
 
@@ -270,9 +271,16 @@ void ServedPipeline::ServeSnapshot(const SnapshotRequest& request) {
   if (request.names.empty()) {
     snapshot->tensors = std::move(state);
   }
+  const auto find = [&state](const std::string& name) {
+    return std::find_if(state.begin(), state.end(), [&](const NamedTensor& tensor) { return tensor.name == name; });
+  };
   for (const std::string& name : request.names) {
-    const auto found =
-        std::find_if(state.begin(), state.end(), [&](const NamedTensor& tensor) { return tensor.name == name; });
+    auto found = find(name);
+    if (found == state.end()) {
+      const absl::StatusOr<std::string> alias = FromPartitionName(pipeline_->plan(), name);
+      if (!alias.ok()) return request.done(WithValue(alias.status(), "pipeline", options_.name));
+      found = find(*alias);
+    }
     if (found == state.end()) {
       request.done(Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
                          "the pipeline has no such parameter, got " + Shortened(name))

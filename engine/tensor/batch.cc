@@ -33,6 +33,11 @@ absl::StatusOr<Value> Batch::value() const {
   return values_[0];
 }
 
+absl::StatusOr<std::vector<Value>> Batch::items() const {
+  if (atomic_) return Error(absl::StatusCode::kFailedPrecondition, "WRONG_TYPE", "batch is atomic");
+  return values_;
+}
+
 absl::StatusOr<Value> Batch::At(int64_t i) const {
   const auto count = static_cast<int64_t>(values_.size());
   if (atomic_ && i != 0) return OutOfRange("atomic batch allows index 0 only");
@@ -59,6 +64,14 @@ absl::StatusOr<at::Tensor> Batch::FirstTensor() const {
   }
   return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
                absl::StrCat("No tensors found in batch: ", TypesText(*this)));
+}
+
+absl::StatusOr<size_t> Batch::FirstTensorIndex() const {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if (values_[i].is_tensor()) return i;
+  }
+  return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
+               absl::StrCat("No tensor found! Got ", TypesText(*this)));
 }
 
 bool Batch::HasTensor() const {

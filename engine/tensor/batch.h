@@ -35,6 +35,8 @@ class Batch {
 
   // The value by itself. FAILED_PRECONDITION "not atomic batch" for a tuple.
   absl::StatusOr<Value> value() const;
+  // The items of a tuple. FAILED_PRECONDITION "batch is atomic" for a value by itself.
+  absl::StatusOr<std::vector<Value>> items() const;
   // Item `i` of a tuple, counted from the end if negative. OUT_OF_RANGE "atomic batch allows index 0 only".
   absl::StatusOr<Value> At(int64_t i) const;
   absl::Status Set(int64_t i, Value value);
@@ -45,6 +47,8 @@ class Batch {
 
   // The first tensor, whole ones left out. INVALID_ARGUMENT / WRONG_TYPE "No tensors found in batch: (...)".
   absl::StatusOr<at::Tensor> FirstTensor() const;
+  // Its position. INVALID_ARGUMENT / WRONG_TYPE "No tensor found!".
+  absl::StatusOr<size_t> FirstTensorIndex() const;
   bool HasTensor() const;
   // The tensor at a position. Throws (RunTorch) INVALID_ARGUMENT / WRONG_TYPE "expected Tensor, but got ...".
   const at::Tensor& TensorAt(size_t i) const;

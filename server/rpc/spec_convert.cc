@@ -47,6 +47,8 @@ absl::StatusOr<CutSpec> ReadCut(const v1::Cut& cut) {
   CutSpec spec;
   PENSTOCK_RETURN_IF_ERROR(CheckCount(cut.balance_size(), kMostStages, "spec.cut.balance", "stages"));
   spec.balance.assign(cut.balance().begin(), cut.balance().end());
+  PENSTOCK_RETURN_IF_ERROR(CheckCount(cut.ranks_size(), kMostStages, "spec.cut.ranks", "ranks"));
+  spec.ranks.assign(cut.ranks().begin(), cut.ranks().end());
   spec.stages = cut.stages();
   if (spec.stages < 0) {
     return SpecInvalid(
@@ -79,6 +81,7 @@ absl::StatusOr<CutSpec> ReadCut(const v1::Cut& cut) {
 v1::Cut ToProto(const CutSpec& spec) {
   v1::Cut message;
   for (int layers : spec.balance) message.add_balance(layers);
+  for (int rank : spec.ranks) message.add_ranks(rank);
   message.set_stages(spec.stages);
   message.set_cost(spec.cost == CutSpec::Cost::kSize ? v1::CUT_COST_SIZE : v1::CUT_COST_TIME);
   message.set_method(spec.method == CutSpec::Method::kBlockPartition ? v1::CUT_METHOD_BLOCK_PARTITION

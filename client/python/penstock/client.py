@@ -70,6 +70,7 @@ class Client:
         options: Mapping[str, OptionValue] | None = None,
         stages: int = 0,
         balance: Sequence[int] = (),
+        ranks: Sequence[int] = (),
         cut_cost: str = "time",
         cut_method: str = "exact",
         parameter_scale: float | None = None,
@@ -103,6 +104,7 @@ class Client:
             options: of a reference model, for example ``{"blocks": 8, "width": 256, "heads": 4, "sequence": 128}``.
             stages: how many stages the daemon cuts by cost; 0: one per device, or as the layers' devices say.
             balance: instead of ``stages``: layers per stage.
+            ranks: with ``balance``: the process of each stage, ``[0, 0, 1]``; this daemon runs rank 0 only.
             cut_cost: what a cut weighs: measured ``"time"``, or ``"size"``: stashed activations and ``parameter_scale``
                 times the parameters (``None``: 2).
             cut_method: ``"exact"``, the least possible bottleneck, or ``"block_partition"``, as torchgpipe cuts.
@@ -133,6 +135,7 @@ class Client:
             options=options,
             stages=stages,
             balance=balance,
+            ranks=ranks,
             cut_cost=cut_cost,
             cut_method=cut_method,
             parameter_scale=parameter_scale,

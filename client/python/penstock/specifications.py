@@ -102,6 +102,7 @@ def pipeline_spec(
     options: Mapping[str, OptionValue] | None = None,
     stages: int = 0,
     balance: Sequence[int] = (),
+    ranks: Sequence[int] = (),
     cut_cost: str = "time",
     cut_method: str = "exact",
     parameter_scale: float | None = None,
@@ -143,6 +144,7 @@ def pipeline_spec(
         ),
         cut=pipeline_pb2.Cut(
             balance=balance,
+            ranks=ranks,
             stages=0 if balance else stages,
             cost=_chosen("cut_cost", cut_cost, _CUT_COSTS),
             method=_chosen("cut_method", cut_method, _CUT_METHODS),

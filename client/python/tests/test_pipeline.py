@@ -21,6 +21,7 @@ def test_a_specification_carries_every_argument(client: penstock.Client, daemon:
         model="gpt",
         options={"blocks": 2, "dropout": 0.1, "tied": True, "kind": "x", "width": np.int64(32)},
         balance=[1, 2],
+        ranks=[0, 1],
         devices=["cpu:0"],
         schedule="gpipe",
         micro_batches=3,
@@ -43,7 +44,7 @@ def test_a_specification_carries_every_argument(client: penstock.Client, daemon:
     assert spec.model.options["dropout"].double_value == 0.1
     assert spec.model.options["tied"].bool_value and spec.model.options["kind"].string_value == "x"
     assert spec.model.options["width"].int_value == 32
-    assert list(spec.cut.balance) == [1, 2] and list(spec.devices) == ["cpu:0"]
+    assert list(spec.cut.balance) == [1, 2] and list(spec.cut.ranks) == [0, 1] and list(spec.devices) == ["cpu:0"]
     assert spec.schedule.kind == "gpipe" and spec.schedule.micro_batches == 3
     assert spec.schedule.checkpoint == pipeline_pb2.CHECKPOINT_MODE_NEVER
     assert spec.optimizer.name == "sgd" and spec.optimizer.options["momentum"].double_value == 0.9

@@ -128,8 +128,9 @@ TEST_F(CommandLineTest, PipelineTables) {
 
 TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
   EXPECT_EQ(Run("pipeline create small --model gpt --option blocks=8 --option dropout=0.1 --option tied=true "
-                "--balance 5,5 --device cpu:0 --device cpu:1 --schedule gpipe --micro-batches 4 --checkpoint always "
-                "--optimizer adamw --learning-rate 1e-3 --weight-decay 0.1 --clip-norm 1.0 --warmup-steps 10 "
+                "--balance 5,5 --ranks 0,0 --device cpu:0 --device cpu:1 --schedule gpipe --micro-batches 4 "
+                "--checkpoint always --optimizer adamw --learning-rate 1e-3 --weight-decay 0.1 --clip-norm 1.0 "
+                "--warmup-steps 10 "
                 "--total-steps 100 --loss cross_entropy --seed 7"),
             0)
       << err_;
@@ -143,6 +144,7 @@ TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
   EXPECT_EQ(spec.model().options().at("dropout").double_value(), 0.1);
   EXPECT_EQ(spec.model().options().at("tied").bool_value(), true);
   EXPECT_THAT(spec.cut().balance(), ElementsAre(5, 5));
+  EXPECT_THAT(spec.cut().ranks(), ElementsAre(0, 0));
   EXPECT_THAT(spec.devices(), ElementsAre("cpu:0", "cpu:1"));
   EXPECT_EQ(spec.schedule().kind(), "gpipe");
   EXPECT_EQ(spec.schedule().micro_batches(), 4);

@@ -91,7 +91,9 @@ TEST(SpecConvert, TheSpecificationComesBackAsItWasSent) {
       ties { parameters: "a" parameters: "b" }
       deferred_batch_norm: true tuple_as_one_argument: true dtype: "fp64" autocast: "bf16"
     }
-    cut { balance: 1 balance: 1 cost: CUT_COST_SIZE method: CUT_METHOD_BLOCK_PARTITION parameter_scale: 0 }
+    cut {
+      balance: 1 balance: 1 cost: CUT_COST_SIZE method: CUT_METHOD_BLOCK_PARTITION parameter_scale: 0 ranks: 0 ranks: 1
+    }
     devices: "cpu:0"
     schedule { kind: "gpipe" micro_batches: 3 checkpoint: CHECKPOINT_MODE_ALWAYS }
     optimizer { name: "sgd" clip_norm: 1 learning_rate_schedule { name: "constant" } }
@@ -197,7 +199,7 @@ TEST(SpecConvert, CutsThatCannotBeAreRefused) {
 TEST(PlanConvert, LayersSkipsAndReasonsArrive) {
   Plan plan;
   plan.stages = {{.first_layer = 0, .layers = {"a"}, .device = "cpu:0"},
-                 {.first_layer = 1, .layers = {"b", "c"}, .device = "cpu:1"}};
+                 {.first_layer = 1, .layers = {"b", "c"}, .device = "cpu:1", .rank = 1}};
   LayerPlan layer;
   layer.name = "b";
   layer.stage = 1;
@@ -216,6 +218,7 @@ TEST(PlanConvert, LayersSkipsAndReasonsArrive) {
   plan.why = {"because", "therefore"};
   const v1::Plan message = ToProto(plan);
   EXPECT_EQ(message.stages(1).device(), "cpu:1");
+  EXPECT_EQ(message.stages(1).rank(), 1);
   ASSERT_EQ(message.layers_size(), 2);
   EXPECT_EQ(message.layers(1).ShortDebugString(),
             "name: \"b\" stage: 1 forward_seconds: 1 backward_seconds: 2 stash_bytes: 3 output_bytes: 5 "

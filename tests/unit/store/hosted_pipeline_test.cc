@@ -292,6 +292,27 @@ TEST_F(HostedPipelineTest, ReadsParametersBetweenCallsOfOneStep) {
   EXPECT_EQ(ValuesOf(unknown)["value"], "scale.wait");
 }
 
+TEST_F(HostedPipelineTest, U_12_PIPE_24_ReadsParametersByPartition) {
+  const auto read = [&](const std::string& name) {
+    absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> answer;
+    absl::Notification done;
+    gpt_->ReadParameters({name}, false, [&](auto snapshot) {
+      answer = std::move(snapshot);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  };
+  EXPECT_EQ((*read("partitions.0.0.weight"))->tensors[0].name, "scale.weight");
+  EXPECT_EQ((*read("partitions.0.scale.weight"))->tensors[0].name, "scale.weight");
+  const absl::Status no_stage = read("partitions.1.0.weight").status();
+  EXPECT_EQ(no_stage.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(ValuesOf(no_stage)["pipeline"], "gpt");
+  EXPECT_EQ(ValuesOf(no_stage)["value"], "partitions.1.0.weight");
+  EXPECT_EQ(read("partitions.0.1.weight").status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(ReasonOf(read("partitions.0.0.wait").status()), "PARAMETER_NOT_FOUND");
+}
+
 TEST_F(HostedPipelineTest, DrainFinishesWhatWasAcceptedAndRefusesTheRest) {
   control_->Hold();
   const Accepted first = *gpt_->TrainStep(Caller(), Batch(), {});

@@ -53,6 +53,25 @@ TEST(Batch, MB_11_ATuple) {
   EXPECT_EQ(count, 2);
 }
 
+TEST(Batch, MB_11_ItemsAreOfATuple) {
+  const absl::Status atomic = Batch(at::ones({2})).items().status();
+  EXPECT_EQ(atomic.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(atomic.message(), "batch is atomic");
+  auto items = Batch::Tuple({Value(at::ones({2})), Value(3)}).items();
+  ASSERT_TRUE(items.ok()) << items.status();
+  ASSERT_EQ(items->size(), 2);
+  EXPECT_EQ(*(*items)[1].integer(), 3);
+}
+
+TEST(Batch, MB_11_ThePositionOfTheFirstTensor) {
+  EXPECT_EQ(*Batch(at::ones({2})).FirstTensorIndex(), 0);
+  EXPECT_EQ(*Batch::Tuple({Value(3), Value(WholeTensor{at::ones({2})}), Value(at::ones({2}))}).FirstTensorIndex(), 2);
+  const absl::Status none = Batch::Tuple({Value(3), Value("x")}).FirstTensorIndex().status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(none), "WRONG_TYPE");
+  EXPECT_EQ(none.message(), "No tensor found! Got (int, str)");
+}
+
 TEST(Batch, MB_11_WithoutATensor) {
   const absl::Status none = Batch::Tuple({Value(3), Value("x")}).FirstTensor().status();
   EXPECT_EQ(ReasonOf(none), "WRONG_TYPE");

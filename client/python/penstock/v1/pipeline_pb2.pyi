@@ -38,18 +38,20 @@ class CreatePipelineRequest(_message.Message):
     def __init__(self, pipeline_id: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., validate_only: bool = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class Cut(_message.Message):
-    __slots__ = ["balance", "cost", "method", "parameter_scale", "stages"]
+    __slots__ = ["balance", "cost", "method", "parameter_scale", "ranks", "stages"]
     BALANCE_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_SCALE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     balance: _containers.RepeatedScalarFieldContainer[int]
     cost: CutCost
     method: CutMethod
     parameter_scale: float
+    ranks: _containers.RepeatedScalarFieldContainer[int]
     stages: int
-    def __init__(self, balance: _Optional[_Iterable[int]] = ..., stages: _Optional[int] = ..., cost: _Optional[_Union[CutCost, str]] = ..., method: _Optional[_Union[CutMethod, str]] = ..., parameter_scale: _Optional[float] = ...) -> None: ...
+    def __init__(self, balance: _Optional[_Iterable[int]] = ..., stages: _Optional[int] = ..., cost: _Optional[_Union[CutCost, str]] = ..., method: _Optional[_Union[CutMethod, str]] = ..., parameter_scale: _Optional[float] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DeletePipelineRequest(_message.Message):
     __slots__ = ["force", "name", "purge", "request_id"]
@@ -328,7 +330,7 @@ class SkipPlan(_message.Message):
     def __init__(self, from_stage: _Optional[int] = ..., to_stage: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class StagePlan(_message.Message):
-    __slots__ = ["backward_seconds", "device", "first_layer", "forward_seconds", "layers", "optimizer_bytes", "parameter_bytes", "peak_activation_bytes", "recompute_seconds", "stage"]
+    __slots__ = ["backward_seconds", "device", "first_layer", "forward_seconds", "layers", "optimizer_bytes", "parameter_bytes", "peak_activation_bytes", "rank", "recompute_seconds", "stage"]
     BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     FIRST_LAYER_FIELD_NUMBER: _ClassVar[int]
@@ -337,6 +339,7 @@ class StagePlan(_message.Message):
     OPTIMIZER_BYTES_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
     PEAK_ACTIVATION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     backward_seconds: float
@@ -347,9 +350,10 @@ class StagePlan(_message.Message):
     optimizer_bytes: int
     parameter_bytes: int
     peak_activation_bytes: int
+    rank: int
     recompute_seconds: float
     stage: int
-    def __init__(self, stage: _Optional[int] = ..., device: _Optional[str] = ..., first_layer: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., recompute_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., peak_activation_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, stage: _Optional[int] = ..., device: _Optional[str] = ..., first_layer: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., recompute_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., peak_activation_bytes: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class TieSpec(_message.Message):
     __slots__ = ["parameters"]
