@@ -19,7 +19,7 @@ struct SkipEdge {
   int from = 0;
   int to = 0;  // above `from`
 
-  auto operator<=>(const SkipEdge&) const = default;
+  auto operator<=>(const SkipEdge&) const = default;  // NOLINT(modernize-use-nullptr): not ours
 };
 
 // What each rank does, in order.
