@@ -352,8 +352,7 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   PENSTOCK_RETURN_IF_ERROR(broken_);
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<int> wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
   PENSTOCK_ASSIGN_OR_RETURN(const NamedValues ordered, MatchSignature(signature_.inputs, request.inputs, "inputs"));
-  const int asked = request.micro_batches.value_or(plan_.schedule.micro_batches);
-  PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, Scatter(ordered, asked, "inputs"));
+  PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(ordered, request.micro_batches));
   std::vector<Graph::Input> inputs;
   for (size_t i = 0; i < ordered.size(); ++i) {
     inputs.push_back({.name = ordered[i].name, .whole = ordered[i].value.is_whole(), .rows = {}});
