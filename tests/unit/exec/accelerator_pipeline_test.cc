@@ -98,5 +98,25 @@ TEST(AcceleratorPipeline, PIPE_9_ALayerStandsWhereItsDeviceSays) {
   EXPECT_EQ((*pipeline)->plan().stages[1].device, "cuda:0");
 }
 
+TEST(AcceleratorPipeline, S8_pt_nested_modules_ALayerOfLayersStandsOnOneDevice) {
+  DevicePool pool(Devices(), DevicePool::Mode::kSerial);
+  const LayerSpec linear{"linear", "", {{"in", int64_t{2}}, {"out", int64_t{2}}}};
+  LayerSpec nested{"sequential", "nested", {}};
+  nested.device = "cuda:1";
+  nested.layers = {linear, linear};
+  PipelineSpec spec;
+  spec.model.layers = {nested};
+  spec.optimizer.name = "sgd";
+  auto pipeline = Pipeline::Create(spec, {.devices = &pool});
+  ASSERT_TRUE(pipeline.ok()) << pipeline.status();
+  ASSERT_EQ((*pipeline)->plan().stages.size(), 1u);
+  EXPECT_EQ((*pipeline)->plan().stages[0].device, "cuda:1");
+  ForwardRequest request;
+  request.inputs = NamedTensors{{(*pipeline)->signature().inputs[0].name, at::randn({10, 2})}};
+  const auto outcome = (*pipeline)->Forward(std::move(request));
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->outputs[0].value.tensor()->sizes(), at::IntArrayRef({10, 2}));
+}
+
 }  // namespace
 }  // namespace penstock
