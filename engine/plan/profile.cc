@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/autograd/seeds.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/thread.h"
@@ -77,6 +78,8 @@ absl::StatusOr<std::vector<LayerProfile>> WithoutMeasurement(const std::vector<L
 }  // namespace
 
 Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension) {
+  // Not zeros: what a maximum, a comparison or a sparse product costs depends on the values.
+  const at::Generator generator = InitialGenerator(0, LayerIndex(0));
   Tensors inputs;
   for (const TensorSignature& input : signature) {
     std::vector<int64_t> shape = input.shape;
@@ -85,6 +88,7 @@ Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t row
       if (shape[i] < 0) shape[i] = open_dimension;
     }
     inputs.push_back(at::zeros(shape, at::TensorOptions().dtype(ToScalarType(input.type).value())));
+    if (inputs.back().is_floating_point()) inputs.back().normal_(0, 1, generator);
   }
   return inputs;
 }

@@ -41,7 +41,8 @@ struct ProfileOptions {
   int64_t budget_nanos = 1'000'000'000;  // per layer: fewer repeats, but at least one, if they take longer
 };
 
-// Inputs to measure with: zeros of a signature, with `rows` rows and `open_dimension` for other open dimensions. May throw.
+// Inputs to measure with: normally distributed numbers, or integer zeros, of a signature, with `rows` rows and
+// `open_dimension` for other open dimensions. Always the same. May throw.
 Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension);
 
 // Runs forward and backward of every layer on every device at the same time, so that the figures are those of a machine
