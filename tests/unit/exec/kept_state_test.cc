@@ -1,0 +1,91 @@
+// What a failed mini-batch and a restore must leave behind: statistics as they were, copies of tied weights all alike.
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "engine/exec/device_pool.h"
+#include "engine/exec/pipeline.h"
+#include "engine/schedule/action.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kWidth = 3;
+
+class KeptState : public ::testing::Test {
+ protected:
+  std::unique_ptr<Pipeline> Make(const PipelineSpec& spec) {
+    Pipeline::Options options;
+    options.devices = &pool_;
+    options.before_action = [this](const Action& action) {
+      if (ToString(action) == break_at_) throw std::runtime_error("broken on purpose");
+    };
+    return Pipeline::Create(spec, std::move(options)).value();
+  }
+
+  static PipelineSpec Spec() {
+    const LayerSpec linear{"linear", "", {{"in", kWidth}, {"out", kWidth}}};
+    PipelineSpec spec;
+    spec.model.layers = {linear, {"batch_norm", "", {{"features", kWidth}}}, linear};
+    spec.model.ties = {{.parameters = {"layer0.weight", "layer2.weight"}}};
+    spec.cut.balance = {2, 1};
+    spec.schedule = {"1f1b", 2, CheckpointMode::kAlways};
+    spec.optimizer.name = "adamw";
+    spec.loss.name = "mean_squared_error";
+    return spec;
+  }
+
+  static ContributionRequest Rows(const at::Tensor& input, const at::Tensor& target) {
+    ContributionRequest request;
+    request.inputs = NamedTensors{{"input", input}};
+    request.target = target;
+    return request;
+  }
+
+  static void ExpectSame(const NamedTensors& got, const NamedTensors& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i].tensor, want[i].tensor)) << got[i].name;
+  }
+
+  const at::Tensor input_ = at::randn({4, kWidth});
+  const at::Tensor target_ = at::randn({4, kWidth});
+  DevicePool pool_{{{"cpu:0", {0}}, {"cpu:1", {0}}}, DevicePool::Mode::kSerial};
+  std::string break_at_;
+};
+
+TEST_F(KeptState, DBN_6_DEF_1_AFailedMiniBatchLeavesNoTraceInTheStatistics) {
+  auto failing = Make(Spec());
+  auto sound = Make(Spec());
+  break_at_ = "1B1";
+  // Three micro-batches: one more than the next mini-batch has, so that what they noted would not be written over.
+  ContributionRequest broken = Rows(at::randn({6, kWidth}), at::randn({6, kWidth}));
+  broken.micro_batches = 3;
+  ASSERT_FALSE(failing->ForwardBackward(std::move(broken)).ok());
+  break_at_.clear();
+  for (Pipeline* pipeline : {failing.get(), sound.get()}) {
+    ASSERT_TRUE(pipeline->ForwardBackward(Rows(input_, target_)).ok());
+    ASSERT_TRUE(pipeline->OptimizerStep({}).ok());
+  }
+  ExpectSame(failing->ExportState(true), sound->ExportState(true));
+}
+
+TEST_F(KeptState, U_7_ARestoreReachesEveryCopyOfATiedWeight) {
+  auto trained = Make(Spec());
+  for (int step = 0; step < 2; ++step) ASSERT_TRUE(trained->TrainStep(Rows(input_, target_), {}).ok());
+  auto restored = Make(Spec());
+  ASSERT_TRUE(restored->ImportState(trained->ExportState(true), trained->step()).ok());
+  // The second stage's copy and its optimizer's slots show in what the next steps do.
+  for (int step = 0; step < 2; ++step) {
+    const auto want = trained->TrainStep(Rows(input_, target_), {});
+    const auto got = restored->TrainStep(Rows(input_, target_), {});
+    ASSERT_TRUE(want.ok() && got.ok());
+    EXPECT_EQ(*got->loss, *want->loss);
+  }
+  ExpectSame(restored->ExportState(true), trained->ExportState(true));
+}
+
+}  // namespace
+}  // namespace penstock
