@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "engine/autograd/portal.h"
 #include "engine/autograd/seeds.h"
+#include "engine/autograd/split_backward.h"
 #include "engine/base/ids.h"
 #include "engine/device/device.h"
 #include "engine/exec/tied_parameters.h"
@@ -57,6 +58,7 @@ struct Pass {
   std::vector<Batch> skip_outputs;  // by outgoing port
   at::Tensor loss;                  // scaled by the share; last stage with a loss
   bool graph = false;               // can go backward
+  std::unique_ptr<SplitBackward> split;  // after the input half: owes the weight half
 
   void DropGraph();  // and keep the stash
 };
@@ -104,6 +106,9 @@ class Stage {
   // Adds to the parameters' gradients; answers those of the stage's inputs. `gradients` belong to the outputs, those of skip
   // values stand in `pass.sent`; with a loss, `gradients` are not looked at.
   InputGradients Backward(Pass& pass, const Batch& gradients, bool retain_graph);
+  // The same in two halves, each once: the first answers the gradients of the inputs, the second adds to the parameters'.
+  InputGradients InputGradient(Pass& pass, const Batch& gradients);
+  void WeightGradient(Pass& pass);
 
   // Contributions: Begin remembers the gradients (if `accumulating`) before the first backward; End(false) brings them back
   // and forgets the statistics of micro-batches from `first` on.

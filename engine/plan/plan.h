@@ -3,6 +3,7 @@
 // What the planner found, immutable: which layers stand on which stage and device, what they cost, what is predicted.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,7 @@
 namespace penstock {
 
 // When activations are dropped after the forward and computed again before the backward.
-enum class CheckpointMode { kAlways, kExceptLast, kNever };
+enum class CheckpointMode { kAlways, kExceptLast, kNever, kSkipAdjacent };
 
 // How layers are cut into stages. An explicit balance wins; else, if any layer names its device, the devices decide
 // (then `stages` must be 0); else so many stages by measured cost (0: one per device).
@@ -36,15 +37,21 @@ struct ScheduleSpec {
   std::string kind = "1f1b";
   int micro_batches = 1;
   CheckpointMode checkpoint = CheckpointMode::kExceptLast;
+  int chunks = 1;                      // stages per lane
+  std::optional<int> lag = {};         // of kind "lag"
+  std::optional<int> live_limit = {};  // of kind "auto": micro-batches that a lane may hold
 };
 
 struct StagePlan {
   int first_layer = 0;
   std::vector<std::string> layers;
   std::string device;
+  int lane = 0;                // stage worker: its chunks are the stages with its number
   int rank = 0;                // process
   double forward_seconds = 0;  // per micro-batch, as profiled
-  double backward_seconds = 0;
+  double backward_seconds = 0;         // of a fused backward
+  double input_gradient_seconds = 0;   // of its two halves, where the schedule splits it
+  double weight_gradient_seconds = 0;
   double recompute_seconds = 0;
   double predicted_bubble = 0;  // of this stage
   int64_t parameter_bytes = 0;

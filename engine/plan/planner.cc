@@ -111,6 +111,8 @@ RecomputeMode ToRecomputeMode(CheckpointMode mode) {
       return RecomputeMode::kExceptLast;
     case CheckpointMode::kNever:
       return RecomputeMode::kNever;
+    case CheckpointMode::kSkipAdjacent:
+      return RecomputeMode::kSkipAdjacent;
   }
   return RecomputeMode::kNever;
 }

@@ -2,24 +2,30 @@
 
 // From a wish to verified lists: generator, passes and verifier in one call.
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/schedule/recompute_pass.h"
 #include "engine/schedule/schedule.h"
+#include "engine/schedule/simulate.h"
 #include "engine/schedule/verify.h"
 
 namespace penstock {
 
 // What to build.
 struct BuildRequest {
-  std::string kind = {};  // of generators.h; only kTrainingStep and kContribution look at it
+  std::string kind = {};  // of generators.h; the pipeline's, also for runs without a backward: it says where stages stand
   SchedulePurpose purpose = SchedulePurpose::kTrainingStep;
   int ranks = 1;
+  int chunks = 1;  // stages per rank
+  std::optional<int> lag = {};         // as ScheduleRequest
+  std::optional<int> live_limit = {};  // as ScheduleRequest
+  ScheduleCosts costs = {};            // as ScheduleRequest
   int microbatches = 1;                             // the real number of this run; ignored by kOptimizerOnly
   RecomputeMode recompute = RecomputeMode::kNever;  // ignored without a backward
-  std::vector<SkipEdge> skips = {};                 // in any order; stages are ranks
+  std::vector<SkipEdge> skips = {};                 // in any order; of ranks * chunks stages
 };
 
 // The lists that stage workers run: sends, receives, recomputation and optimizer included, verified for the purpose.

@@ -3,22 +3,28 @@
 // The kinds of schedule: the only list of names and generators. A generator is a pure function from sizes to compute
 // actions (F, B); passes add the rest.
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/schedule/schedule.h"
+#include "engine/schedule/simulate.h"
 
 namespace penstock {
 
 // What to generate.
 //
-// Units:     `ranks` are stage workers. Every kind listed today places one stage on each, so stages = ranks.
+// Units:     `ranks` are stage workers, each with `chunks` stages: stages = ranks * chunks.
 struct ScheduleRequest {
-  std::string kind;
+  std::string kind = {};
   int ranks = 1;
   int microbatches = 1;
+  int chunks = 1;
+  std::optional<int> lag = {};         // of kind "lag": how far the weight gradients may stay behind, in micro-batches
+  std::optional<int> live_limit = {};  // of kind "auto": micro-batches that a rank may hold; unset: as many as ranks
+  ScheduleCosts costs = {};            // of kind "auto": one entry per stage; empty: equal costs
 };
 
 // One kind of schedule.

@@ -3,6 +3,7 @@
 // Predicts when each action of a schedule would run, in virtual time.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,13 +18,14 @@ using Ticks = int64_t;
 inline constexpr Ticks kTicksPerUnit = 12'000;
 inline constexpr Ticks kMaxCost = 1'000'000'000'000;  // of one action or hop: no sum overflows within kMaxCells
 
-// What the actions of one stage cost. B costs input_gradient + weight_gradient.
+// What the actions of one stage cost.
 struct StageCosts {
   Ticks forward = kTicksPerUnit;
   Ticks input_gradient = kTicksPerUnit;
   Ticks weight_gradient = kTicksPerUnit;
   Ticks recompute = kTicksPerUnit;
   Ticks optimizer = 0;
+  std::optional<Ticks> backward = {};  // of a fused B; unset: input_gradient + weight_gradient
 };
 
 struct ScheduleCosts {

@@ -16,6 +16,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/base/thread.h"
 #include "engine/observe/metrics_registry.h"
+#include "engine/plan/planner.h"
 #include "engine/store/checkpoint_file.h"
 #include "engine/store/handle_name.h"
 #include "engine/store/handle_store.h"
@@ -23,18 +24,6 @@
 
 namespace penstock {
 namespace {
-
-std::string_view CheckpointModeName(CheckpointMode mode) {
-  switch (mode) {
-    case CheckpointMode::kAlways:
-      return "always";
-    case CheckpointMode::kExceptLast:
-      return "except_last";
-    case CheckpointMode::kNever:
-      return "never";
-  }
-  return "";
-}
 
 // Where a pipeline counts, once its stages are known.
 std::shared_ptr<PipelineMetrics> AddMetrics(MetricsRegistry* registry, const std::string& name, const Plan& plan) {

@@ -10,11 +10,14 @@ v1::StagePlan ToProto(const StagePlan& stage, int number) {
   v1::StagePlan message;
   message.set_stage(number);
   message.set_device(stage.device);
+  message.set_lane(stage.lane);
   message.set_rank(stage.rank);
   message.set_first_layer(stage.first_layer);
   for (const std::string& layer : stage.layers) message.add_layers(layer);
   message.set_forward_seconds(stage.forward_seconds);
   message.set_backward_seconds(stage.backward_seconds);
+  message.set_input_gradient_seconds(stage.input_gradient_seconds);
+  message.set_weight_gradient_seconds(stage.weight_gradient_seconds);
   message.set_recompute_seconds(stage.recompute_seconds);
   message.set_parameter_bytes(stage.parameter_bytes);
   message.set_optimizer_bytes(stage.optimizer_bytes);
@@ -56,6 +59,8 @@ v1::CheckpointMode ToProto(CheckpointMode mode) {
       return v1::CHECKPOINT_MODE_EXCEPT_LAST;
     case CheckpointMode::kNever:
       return v1::CHECKPOINT_MODE_NEVER;
+    case CheckpointMode::kSkipAdjacent:
+      return v1::CHECKPOINT_MODE_SKIP_ADJACENT;
   }
   return v1::CHECKPOINT_MODE_UNSPECIFIED;
 }
@@ -69,6 +74,9 @@ v1::Plan ToProto(const Plan& plan) {
   for (const SkipRoute& route : plan.skips) *message.add_skips() = ToProto(route);
   for (const std::string& sentence : plan.why) message.add_why(sentence);
   message.set_schedule(plan.schedule.kind);
+  message.set_chunks(plan.schedule.chunks);
+  if (plan.schedule.lag.has_value()) message.set_lag(*plan.schedule.lag);
+  if (plan.schedule.live_limit.has_value()) message.set_live_limit(*plan.schedule.live_limit);
   message.set_micro_batches(plan.schedule.micro_batches);
   message.set_checkpoint(ToProto(plan.schedule.checkpoint));
   message.set_makespan_seconds(plan.makespan_seconds);

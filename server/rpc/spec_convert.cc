@@ -18,6 +18,8 @@ absl::StatusOr<CheckpointMode> ReadMode(v1::CheckpointMode mode) {
       return CheckpointMode::kAlways;
     case v1::CHECKPOINT_MODE_NEVER:
       return CheckpointMode::kNever;
+    case v1::CHECKPOINT_MODE_SKIP_ADJACENT:
+      return CheckpointMode::kSkipAdjacent;
     case v1::CHECKPOINT_MODE_UNSPECIFIED:
     case v1::CHECKPOINT_MODE_EXCEPT_LAST:
       return CheckpointMode::kExceptLast;
@@ -39,6 +41,9 @@ absl::StatusOr<ScheduleSpec> ReadSchedule(const v1::ScheduleSpec& schedule) {
   PENSTOCK_ASSIGN_OR_RETURN(spec.checkpoint, ReadMode(schedule.checkpoint()));
   PENSTOCK_RETURN_IF_ERROR(CheckText(schedule.kind(), "spec.schedule.kind"));
   if (!schedule.kind().empty()) spec.kind = schedule.kind();
+  if (schedule.has_chunks()) spec.chunks = schedule.chunks();
+  if (schedule.has_lag()) spec.lag = schedule.lag();
+  if (schedule.has_live_limit()) spec.live_limit = schedule.live_limit();
   return spec;
 }
 
