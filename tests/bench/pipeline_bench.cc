@@ -23,6 +23,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -210,19 +211,57 @@ class LiveBytes : public c10::MemoryReportingInfoBase {
   int64_t base_ = 0;
 };
 
+std::shared_ptr<LiveBytes> Live() {
+  static const auto live = std::make_shared<LiveBytes>();
+  return live;
+}
+
+// Every thread that runs an action tells Live() what it allocates, from its first action on.
+void ReportLive(const Action&) {
+  thread_local const bool reports = [] {
+    c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, Live());
+    return true;
+  }();
+  (void)reports;
+}
+
+// What an action holds while it runs and gives back by its end, the most of each stage, summed: results that operators make
+// on their way, and a weight gradient until it is added to the one that is there. Any execution of one micro-batch has it.
+int64_t TransientBytes(const Options& options, int m) {
+  DevicePool one_at_a_time(Cores(), DevicePool::Mode::kSerial);
+  const Workload workload = MakeWorkload(options.workload, 2, m, CheckpointMode::kNever);
+  Pipeline::Options pipeline_options = On(one_at_a_time, workload.rows / m);
+  std::optional<Action> running;
+  int64_t before = 0;
+  std::vector<int64_t> most(2, 0);
+  const auto end_action = [&] {
+    // A backward frees as it goes: what counts is how far it rises above its begin. A forward keeps: above its end.
+    const int64_t growth = Live()->GrowthSinceReset();
+    const int64_t kept = running->kind == ActionKind::kForward ? Live()->live() - before : 0;
+    // The first micro-batch makes the gradients that the others are added to.
+    if (running->microbatch > 0) most.at(running->stage) = std::max(most.at(running->stage), growth - kept);
+  };
+  pipeline_options.before_action = [&](const Action& action) {
+    ReportLive(action);
+    if (running.has_value()) end_action();
+    running = action;
+    before = Live()->live();
+    Live()->Reset();
+  };
+  auto pipeline = Must(Pipeline::Create(workload.spec, pipeline_options));
+  Must(pipeline->ForwardBackward(Request(workload)));
+  return most[0] + most[1];
+}
+
 // How much the process grows within a step, by checkpoint mode and schedule: resident memory, and live tensors.
 void Memory(const Options& options) {
-  static const auto live = std::make_shared<LiveBytes>();
-  const auto report = [](const Action&) {
-    thread_local const bool reports = [] {
-      c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, live);
-      return true;
-    }();
-    (void)reports;
-  };
+  const std::shared_ptr<LiveBytes> live = Live();
+  const auto report = ReportLive;
   DevicePool pool(Cores(), DevicePool::Mode::kThreads);
   const int m = options.micro_batches.front() == 4 ? 8 : options.micro_batches.front();
   std::printf("%s, m = %d: growth within a step (peak - before), MiB, median of 5\n", options.workload.c_str(), m);
+  std::printf("  an action of each stage rises by %.1f MiB in all above what it keeps\n",
+              static_cast<double>(TransientBytes(options, m)) / (1 << 20));
   std::printf("  %-6s %-12s %9s %9s %9s %9s\n", "", "", "resident", "tensors", "planned", "gradients");
   for (const char* kind : {"gpipe", "1f1b"}) {
     for (CheckpointMode mode : {CheckpointMode::kNever, CheckpointMode::kExceptLast, CheckpointMode::kAlways}) {
