@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "engine/plan/spec_error.h"
+#include "engine/schedule/generators.h"
 
 namespace penstock {
 namespace {
@@ -17,14 +18,12 @@ absl::Status RefuseChunks(const ScheduleSpec& schedule, const std::string& probl
 }  // namespace
 
 absl::StatusOr<std::vector<int>> LanesOfStages(const ScheduleSpec& schedule, int stages) {
-  if (schedule.chunks < 1) return RefuseChunks(schedule, "must be a positive integer");
+  PENSTOCK_RETURN_IF_ERROR(OfSpecSchedule(CheckPlacement({.kind = schedule.kind, .chunks = schedule.chunks})));
   if (stages % schedule.chunks != 0) {
     return RefuseChunks(schedule, absl::StrCat("must divide the number of stages, ", stages));
   }
-  const int lanes = stages / schedule.chunks;
-  std::vector<int> lane_of(stages);
-  for (int stage = 0; stage < stages; ++stage) lane_of[stage] = stage % lanes;
-  return lane_of;
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(schedule.kind));
+  return RanksOfStages(kind.placement, stages / schedule.chunks, schedule.chunks);
 }
 
 absl::StatusOr<int> StagesByCost(const PlanRequest& request) {

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/plan/cut.h"
 #include "engine/plan/lanes.h"
@@ -84,17 +83,6 @@ std::vector<Device> DevicesToMeasureOn(const PlanRequest& request, const Cut& cu
     if (names.erase(device.name) > 0) used.push_back(device);
   }
   return used;
-}
-
-// What the rooms of schedules refuse is a field of the specification here.
-absl::Status OfSpecSchedule(const absl::Status& status) {
-  auto values = ValuesOf(status);
-  const auto field = values.find("field");
-  const std::set<std::string> known = {"kind", "micro_batches", "chunks", "lag", "live_limit"};
-  if (ReasonOf(status) != "FIELD_INVALID" || field == values.end() || known.count(field->second) == 0) return status;
-  return Error(status.code(), "SPEC_INVALID", absl::StrCat("spec.schedule.", status.message()))
-      .With("field", absl::StrCat("spec.schedule.", field->second))
-      .With("value", values["value"]);
 }
 
 }  // namespace
