@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/schedule/build.h"
+#include "engine/schedule/generators.h"
 #include "engine/schedule/render.h"
 #include "engine/schedule/what_if.h"
 
@@ -70,8 +71,33 @@ TEST(GoldenSchedulesTest, PartsOfAStep) {
                ToCsv(Built({.kind = "1f1b", .purpose = SchedulePurpose::kOptimizerOnly, .ranks = 3})));
 }
 
+// Two chunks or a split backward, as they run: fused where it is free, with messages and optimizer steps.
+TEST(GoldenSchedulesTest, ChunksAndSplitBackwards) {
+  for (const char* kind : {"interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2", "interleaved-zb", "zbv", "dualpipe-v"}) {
+    const int chunks = FindScheduleKind(kind)->usual_chunks;
+    ExpectGolden(std::string(kind) + "_p2_m4.txt",
+                 ToText(Built({.kind = kind, .ranks = 2, .chunks = chunks, .microbatches = 4})));
+  }
+  ExpectGolden("zbv_p2_m3_always_skip.txt", ToText(Built({.kind = "zbv",
+                                                          .ranks = 2,
+                                                          .chunks = 2,
+                                                          .microbatches = 3,
+                                                          .recompute = RecomputeMode::kAlways,
+                                                          .skips = {{0, 2}, {0, 3}}})));
+}
+
+TEST(GoldenSchedulesTest, PartsOfAStepOfAV) {
+  for (const SchedulePurpose purpose :
+       {SchedulePurpose::kForwardOnly, SchedulePurpose::kBackwardOnly, SchedulePurpose::kOptimizerOnly}) {
+    std::string name(ToString(purpose));
+    name.replace(name.find(' '), 1, "_");
+    ExpectGolden(name + "_v_p2_m3.csv",
+                 ToCsv(Built({.kind = "zbv", .purpose = purpose, .ranks = 2, .chunks = 2, .microbatches = 3})));
+  }
+}
+
 TEST(GoldenSchedulesTest, Drawings) {
-  for (const char* kind : {"gpipe", "1f1b", "forward-only"}) {
+  for (const char* kind : {"gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "zbv", "forward-only"}) {
     const auto result = WhatIf({.kind = kind, .devices = 4, .micro_batches = 8, .recompute = "except_last"});
     ASSERT_TRUE(result.ok()) << result.status();
     ExpectGolden(std::string(kind) + "_p4_m8.gantt.txt", RenderGantt(result->simulation));
