@@ -8,8 +8,11 @@
 #include <string>
 
 #include "engine/schedule/build.h"
+#include "engine/schedule/fuse_pass.h"
 #include "engine/schedule/generators.h"
 #include "engine/schedule/render.h"
+#include "engine/schedule/torch_csv.h"
+#include "engine/schedule/verify.h"
 #include "engine/schedule/what_if.h"
 
 namespace penstock {
@@ -93,6 +96,42 @@ TEST(GoldenSchedulesTest, PartsOfAStepOfAV) {
     name.replace(name.find(' '), 1, "_");
     ExpectGolden(name + "_v_p2_m3.csv",
                  ToCsv(Built({.kind = "zbv", .purpose = purpose, .ranks = 2, .chunks = 2, .microbatches = 3})));
+  }
+}
+
+std::string Golden(const std::string& name) {
+  std::ifstream file(std::string(PENSTOCK_GOLDEN_FOLDER) + "/" + name, std::ios::binary);
+  EXPECT_TRUE(file.good()) << name;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Schedule ComputeActionsOf(Schedule schedule) {
+  for (auto& list : schedule.ranks) {
+    std::erase_if(list, [](const Action& action) { return IsCommunication(action.kind); });
+  }
+  return schedule;
+}
+
+// torch/*.csv are what PyTorch 2.11 writes for its own schedules, idle slots and overlapped pairs included: the same lists
+// as ours. Its messages verify; before it adds them it fuses every I with the W beside it, and after that shards.
+TEST(GoldenSchedulesTest, ListsOfPyTorchAreOurs) {
+  for (const char* kind : {"interleaved-1f1b", "interleaved-zb", "zbv", "dualpipe-v"}) {
+    SCOPED_TRACE(kind);
+    const std::string prefix = std::string("torch/") + kind + "_p2_m4_";
+    const auto compute = ImportTorchCsv(Golden(prefix + "compute_only.csv"), kind);
+    ASSERT_TRUE(compute.ok()) << compute.status();
+    EXPECT_TRUE(compute->notices.empty());
+    const Schedule own = *Generate({.kind = kind, .ranks = 2, .microbatches = 4, .chunks = 2});
+    EXPECT_EQ(compute->schedule, own);
+
+    const auto complete = ImportTorchCsv(Golden(prefix + "compute_comms.csv"), kind);
+    ASSERT_TRUE(complete.ok()) << complete.status();
+    EXPECT_EQ(complete->notices.size(), 3u);  // UNSHARD, RESHARD, REDUCE_GRAD
+    const auto peaks = Verify(complete->schedule, {.purpose = SchedulePurpose::kContribution});
+    EXPECT_TRUE(peaks.ok()) << peaks.status();
+    EXPECT_EQ(ComputeActionsOf(complete->schedule), FuseBackward(own, FuseMode::kAll));
   }
 }
 

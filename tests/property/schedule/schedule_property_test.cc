@@ -325,6 +325,19 @@ TEST(SchedulePropertyTest, ListsReadBack) {
   });
 }
 
+// A pipeline also runs batches with fewer micro-batches than it was made for.
+TEST(SchedulePropertyTest, ShortBatchesVerify) {
+  for (int ranks = 1; ranks <= kMostRanks; ++ranks) {
+    for (int microbatches = 1; microbatches < 2 * ranks; ++microbatches) {
+      BuildRequest build{.kind = "dualpipe-v", .ranks = ranks, .chunks = 2, .microbatches = microbatches};
+      EXPECT_FALSE(BuildSchedule(build).ok());
+      build.short_batch = true;
+      const auto schedule = BuildSchedule(build);
+      EXPECT_TRUE(schedule.ok()) << ranks << " " << microbatches << schedule.status();
+    }
+  }
+}
+
 // Runs without a whole step stand where the kind puts its stages, and verify.
 TEST(SchedulePropertyTest, PartsOfAStepVerify) {
   for (const SchedulePurpose purpose : {SchedulePurpose::kForwardOnly, SchedulePurpose::kBackwardOnly,
