@@ -67,6 +67,8 @@ struct LayerPlan {
   int stage = 0;
   double forward_seconds = 0;  // per micro-batch
   double backward_seconds = 0;
+  double input_gradient_seconds = 0;  // the halves of a backward; 0 if they were not measured
+  double weight_gradient_seconds = 0;
   int64_t stash_bytes = 0;  // kept by the forward of one micro-batch for its backward
   int64_t parameter_bytes = 0;
   int64_t output_bytes = 0;  // to the next layer, of one micro-batch
@@ -79,6 +81,7 @@ struct Plan {
   std::vector<SkipRoute> skips;  // that cross a cut, sorted by (to, from)
   std::vector<std::string> why;  // one sentence each: how the cut came to be, what crosses it
   ScheduleSpec schedule;
+  int64_t micro_batch_rows = 0;  // that the costs are for; 0: unknown
   double hop_seconds = 0;       // until a micro-batch is at the next stage; 0: does not count
   double makespan_seconds = 0;  // of one training step
   double predicted_bubble = 0;
