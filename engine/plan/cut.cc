@@ -137,7 +137,7 @@ std::string MeasuredReason(const PlanRequest& request, const std::vector<double>
 }
 
 PartitionInput InputOf(const PlanRequest& request, const std::vector<LayerProfile>& profile,
-                       const std::vector<double>& costs, int stages) {
+                       const std::vector<double>& costs, int stages, bool within_limits) {
   PartitionInput input;
   input.costs = costs;
   for (const LayerProfile& layer : profile) input.boundary_bytes.push_back(layer.output_bytes);
@@ -154,7 +154,7 @@ PartitionInput InputOf(const PlanRequest& request, const std::vector<LayerProfil
   if (request.cut.cost == CutSpec::Cost::kTime && request.bytes_per_second > 0) {
     input.cost_per_byte = 2 * 1e6 / request.bytes_per_second;
   }
-  input.fits = FitsOnDevice(request, profile, stages);
+  if (within_limits) input.fits = FitsOnDevice(request, profile, stages);
   return input;
 }
 
@@ -218,34 +218,47 @@ absl::StatusOr<Cut> GivenCut(const PlanRequest& request) {
   return cut;
 }
 
-absl::StatusOr<Cut> FindCut(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
-  PENSTOCK_ASSIGN_OR_RETURN(Cut cut, GivenCut(request));
-  if (!cut.stages.empty()) return cut;
-  PENSTOCK_ASSIGN_OR_RETURN(const int stages, StagesByCost(request));
+absl::StatusOr<CostBalance> BalanceByCost(const PlanRequest& request, const std::vector<LayerProfile>& profile, int stages,
+                                          bool within_limits) {
   const std::vector<double> costs = CutCosts(request, profile);
-  std::vector<int> balance;
-  bool limits_decide = false;
-  if (request.cut.method == CutSpec::Method::kExact) {
-    PartitionInput input = InputOf(request, profile, costs, stages);
-    PENSTOCK_ASSIGN_OR_RETURN(balance, PartitionExactly(input, stages));
-    input.fits = nullptr;
-    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> unlimited, PartitionExactly(input, stages));
-    limits_decide = balance != unlimited;
-  } else {
-    PENSTOCK_ASSIGN_OR_RETURN(balance, BlockPartition(costs, stages));
+  CostBalance found;
+  if (request.cut.method == CutSpec::Method::kBlockPartition) {
+    PENSTOCK_ASSIGN_OR_RETURN(found.balance, BlockPartition(costs, stages));
+    return found;
   }
-  PENSTOCK_ASSIGN_OR_RETURN(cut.stages, Place(request, std::vector<std::string>(costs.size()), balance));
+  PartitionInput input = InputOf(request, profile, costs, stages, within_limits);
+  PENSTOCK_ASSIGN_OR_RETURN(found.balance, PartitionExactly(input, stages));
+  if (input.fits == nullptr) return found;
+  input.fits = nullptr;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> unlimited, PartitionExactly(input, stages));
+  found.limits_decide = found.balance != unlimited;
+  return found;
+}
+
+absl::StatusOr<Cut> CutByCost(const PlanRequest& request, const std::vector<LayerProfile>& profile,
+                              const CostBalance& found) {
+  Cut cut;
+  const std::vector<std::string> unnamed(request.layers.size());
+  PENSTOCK_ASSIGN_OR_RETURN(cut.stages, Place(request, unnamed, found.balance));
   const bool measured = std::all_of(profile.begin(), profile.end(), [](const LayerProfile& p) { return p.measured; });
   if (measured) {
-    cut.why.push_back(MeasuredReason(request, costs, balance));
+    cut.why.push_back(MeasuredReason(request, CutCosts(request, profile), found.balance));
   } else {
     cut.why.push_back(
         absl::StrCat("The model does not say what it takes, so nothing was measured; ",
                      request.cut.cost == CutSpec::Cost::kTime ? "every layer counts the same" : "only parameters count",
-                     ": ", absl::StrJoin(balance, ", "), " layers."));
+                     ": ", absl::StrJoin(found.balance, ", "), " layers."));
   }
-  if (limits_decide) cut.why.push_back("The devices' memory limits do not allow the cut by cost alone.");
+  if (found.limits_decide) cut.why.push_back("The devices' memory limits do not allow the cut by cost alone.");
   return cut;
+}
+
+absl::StatusOr<Cut> FindCut(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
+  PENSTOCK_ASSIGN_OR_RETURN(Cut cut, GivenCut(request));
+  if (!cut.stages.empty()) return cut;
+  PENSTOCK_ASSIGN_OR_RETURN(const int stages, StagesByCost(request));
+  PENSTOCK_ASSIGN_OR_RETURN(const CostBalance found, BalanceByCost(request, profile, stages, /*within_limits=*/true));
+  return CutByCost(request, profile, found);
 }
 
 }  // namespace penstock

@@ -63,7 +63,13 @@ struct Answer {
   std::map<SkipName, Value> stashed;
 };
 
-int64_t Backward(const Answer& answer, Clock* clock) {
+// When everything that the device was given is done.
+int64_t DoneNanos(DeviceStreams& streams, Clock* clock) {
+  streams.Synchronize();
+  return clock->NowNanos();
+}
+
+int64_t Backward(const Answer& answer, DeviceStreams& streams, Clock* clock) {
   std::vector<at::Tensor> roots;
   std::vector<at::Tensor> gradients;
   const auto add = [&](const Value& value) {
@@ -73,14 +79,14 @@ int64_t Backward(const Answer& answer, Clock* clock) {
   };
   for (const Value& value : answer.outputs) add(value);
   for (const auto& [name, value] : answer.stashed) add(value);
-  const int64_t begin = clock->NowNanos();
+  const int64_t begin = DoneNanos(streams, clock);
   if (!roots.empty()) torch::autograd::backward(roots, gradients);
-  return clock->NowNanos() - begin;
+  return DoneNanos(streams, clock) - begin;
 }
 
 // One forward and backward of a layer; leaves in `next` what reaches the layer after it.
-Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, const ModelSettings& settings, Clock* clock,
-               Arrival& next) {
+Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, DeviceStreams& streams, const ModelSettings& settings,
+               Clock* clock, Arrival& next) {
   const SkipDeclaration declared = layer.layer->skips();
   const Batch inputs = arrival.values.MapTensors(FreshCopy);
   next.skips = arrival.skips;
@@ -98,24 +104,25 @@ Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, const ModelSetti
   Answer answer;
   {
     c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
-    const AutocastGuard precision(at::kCPU, AutocastType(settings.autocast));
-    const int64_t begin = clock->NowNanos();
+    const AutocastGuard precision(streams.device().type(), AutocastType(settings.autocast));
+    const int64_t begin = DoneNanos(streams, clock);
+    const int64_t before = streams.Memory().allocated_bytes;
     answer.outputs = RunLayer(layer, inputs, {.training = true, .recomputing = false, .random = &random}, tracker);
-    timing.forward_nanos = clock->NowNanos() - begin;
-    timing.stash_bytes = memory->live();
+    timing.forward_nanos = DoneNanos(streams, clock) - begin;
+    timing.stash_bytes = before < 0 ? memory->live() : streams.Memory().allocated_bytes - before;
   }
   for (const SkipName& name : declared.stashes) answer.stashed[name] = *tracker.Take(name);
   next.values = answer.outputs.MapTensors(WithoutGraph);
   for (const auto& [name, value] : answer.stashed) next.skips[name] = MapTensor(value, WithoutGraph);
-  timing.backward_nanos = Backward(answer, clock);
+  timing.backward_nanos = Backward(answer, streams, clock);
   // The gradients stay: all but the first micro-batch of a step add to them, and that is a pass over memory of its own.
   return timing;
 }
 
 }  // namespace
 
-LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, const ModelSettings& settings,
-                          const ProfileOptions& options, Clock* clock) {
+LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, DeviceStreams& streams,
+                          const ModelSettings& settings, const ProfileOptions& options, Clock* clock) {
   for (const NamedTensor& parameter : layer.layer->parameters()) {
     if (!parameter.tensor.grad().defined()) continue;
     ThrowStatus(Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
@@ -128,7 +135,7 @@ LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, const Model
   Arrival next;
   const int64_t begin = clock->NowNanos();
   for (int repeat = 0; repeat <= std::max(1, options.repeats); ++repeat) {
-    const Timing timing = RunOnce(layer, arrival, settings, clock, next);
+    const Timing timing = RunOnce(layer, arrival, streams, settings, clock, next);
     if (repeat == 0) continue;  // warm-up
     forward.push_back(timing.forward_nanos);
     backward.push_back(timing.backward_nanos);

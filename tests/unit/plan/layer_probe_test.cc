@@ -17,7 +17,7 @@ TEST(LayerProbe, BAL_4_AGradientFromBeforeIsRefused) {
   const auto measure = [&] {
     return RunTorch([&] {
       Arrival arrival{.values = Batch(at::ones({4, 3})), .skips = {}};
-      MeasureLayer(layer, arrival, {}, {.rows = 4, .repeats = 1}, RealClock());
+      MeasureLayer(layer, arrival, CpuStreams(), {}, {.rows = 4, .repeats = 1}, RealClock());
     });
   };
   EXPECT_TRUE(measure().ok());
