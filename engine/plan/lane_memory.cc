@@ -52,8 +52,9 @@ class Held {
   }
   // What ends where something else begins is still there.
   int64_t Peak() {
-    std::sort(changes_.begin(), changes_.end(),
-              [](const auto& a, const auto& b) { return a.first != b.first ? a.first < b.first : a.second > b.second; });
+    std::sort(changes_.begin(), changes_.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first < b.first : a.second > b.second;
+    });
     int64_t held = 0;
     int64_t peak = 0;
     for (const auto& [time, bytes] : changes_) peak = std::max(peak, held += bytes);

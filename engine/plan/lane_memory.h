@@ -32,8 +32,8 @@ struct BufferBytes {
 struct StageBytes {
   int64_t parameters = 0;
   int64_t optimizer = 0;
-  int64_t stash = 0;   // saved by a forward
-  int64_t input = 0;   // from the stage before
+  int64_t stash = 0;  // saved by a forward
+  int64_t input = 0;  // from the stage before
 };
 
 // Of the stages of a plan.

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "engine/plan/spec_error.h"
+#include "engine/schedule/generators.h"
+#include "engine/schedule/placement.h"
 
 namespace penstock {
 namespace {
@@ -21,10 +23,9 @@ absl::StatusOr<std::vector<int>> LanesOfStages(const ScheduleSpec& schedule, int
   if (stages % schedule.chunks != 0) {
     return RefuseChunks(schedule, absl::StrCat("must divide the number of stages, ", stages));
   }
-  const int lanes = stages / schedule.chunks;
-  std::vector<int> lane_of(stages);
-  for (int stage = 0; stage < stages; ++stage) lane_of[stage] = stage % lanes;
-  return lane_of;
+  const absl::StatusOr<ScheduleKind> kind = FindScheduleKind(schedule.kind);
+  const Placement placement = kind.ok() ? kind->placement : Placement::kLooped;
+  return RanksOfStages(placement, stages / schedule.chunks, schedule.chunks);
 }
 
 absl::StatusOr<int> StagesByCost(const PlanRequest& request) {

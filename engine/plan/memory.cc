@@ -78,7 +78,8 @@ absl::Status CheckNeeds(const std::vector<DeviceNeed>& needs) {
     return Error(absl::StatusCode::kFailedPrecondition, "PLAN_DOES_NOT_FIT",
                  absl::StrCat("the plan needs ", needed, " bytes on ", need.device, " (lane ",
                               absl::StrJoin(need.lanes, ", "), "), whose limit is ", need.limit_bytes,
-                              "; the largest class is ", ToString(largest), " with ", need.buffers[largest], " bytes"))
+                              "; the largest class is ", std::string(ToString(largest)), " with ",
+                              need.buffers[largest], " bytes"))
         .With("device", need.device)
         .With("lane", absl::StrJoin(need.lanes, ","))
         .With("field", "spec.model")
@@ -120,11 +121,13 @@ std::function<bool(int stage, int begin, int end)> FitsOnDevice(const PlanReques
           &profile](int stage, int begin, int end) {
     if (limits[stage] == 0) return true;
     const double input = begin == 0 ? 0 : static_cast<double>(profile[begin - 1].output_bytes);
-    const double output = stage + 1 == static_cast<int>(limits.size()) ? 0 : static_cast<double>(profile[end - 1].output_bytes);
+    const double output =
+        stage + 1 == static_cast<int>(limits.size()) ? 0 : static_cast<double>(profile[end - 1].output_bytes);
     const double state = static_cast<double>(parameters[end] - parameters[begin]) * (2 + ratio);
     // An input is held as long as its activations, recomputed or not; one more may have arrived, and one gradient.
     const double held = static_cast<double>(std::max(peaks.full[stage], peaks.stashed[stage])) + 1;
-    const double activations = static_cast<double>(peaks.full[stage] * (stash[end] - stash[begin])) + held * input + output;
+    const double activations =
+        static_cast<double>(peaks.full[stage] * (stash[end] - stash[begin])) + held * input + output;
     return state + activations <= static_cast<double>(limits[stage]);
   };
 }

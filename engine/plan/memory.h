@@ -23,9 +23,9 @@ absl::Status CheckStateFits(const PlanRequest& request);
 // What one device has to hold.
 struct DeviceNeed {
   std::string device;
-  std::vector<int> lanes;    // that stand there
-  int64_t limit_bytes = 0;   // 0: none
-  BufferBytes buffers;       // of its lanes together
+  std::vector<int> lanes;   // that stand there
+  int64_t limit_bytes = 0;  // 0: none
+  BufferBytes buffers;      // of its lanes together
 };
 
 // Of the devices that lanes stand on, in the order of the first lane of each. `device_of` and `memory` have one entry per lane.

@@ -21,13 +21,14 @@ struct OpenChoices {
 // Bounds of a search. They bind open choices only.
 struct PlanLimits {
   OpenChoices open = {};
-  std::vector<std::string> kinds = {};     // that may be chosen; empty: all that train
-  int max_chunks = 4;                      // stages per lane
-  std::vector<int> micro_batches = {};     // numbers that may be chosen; empty: powers of two
-  int64_t mini_batch_rows = 0;             // of a step; 0: kDefaultMiniBatchRows where the number of micro-batches is open,
-                                           // else a micro-batch has the rows of the profile
+  std::vector<std::string> kinds = {};  // that may be chosen; empty: all that train
+  int max_chunks = 4;                   // stages per lane
+  std::vector<int> micro_batches = {};  // numbers that may be chosen; empty: powers of two
+  int64_t mini_batch_rows = 0;  // of a step; 0: kDefaultMiniBatchRows where the number of micro-batches is open,
+                                // else a micro-batch has the rows of the profile
 };
 
+inline constexpr int kMaxMicroBatches = 4096;
 inline constexpr int64_t kDefaultMiniBatchRows = 32;
 inline constexpr int kMostCandidates = 20;  // that a search lists
 

@@ -21,8 +21,8 @@ namespace penstock {
 //            it hands to later layers past those between.
 struct LayerProfile {
   double forward_seconds = 0;
-  double backward_seconds = 0;         // both halves in one
-  double input_gradient_seconds = 0;   // the halves; both 0 if they were not measured
+  double backward_seconds = 0;        // both halves in one
+  double input_gradient_seconds = 0;  // the halves; both 0 if they were not measured
   double weight_gradient_seconds = 0;
   int64_t output_bytes = 0;
   int64_t stash_bytes = 0;

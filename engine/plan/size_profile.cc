@@ -60,7 +60,8 @@ std::vector<LayerProfile> SizeProfile::At(int64_t rows) const {
 
 bool SizeProfile::measured() const {
   return std::all_of(measured_.begin(), measured_.end(), [](const auto& size) {
-    return std::all_of(size.second.begin(), size.second.end(), [](const LayerProfile& layer) { return layer.measured; });
+    return std::all_of(size.second.begin(), size.second.end(),
+                       [](const LayerProfile& layer) { return layer.measured; });
   });
 }
 
