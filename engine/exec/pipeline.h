@@ -12,10 +12,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/exec/cancel_token.h"
+#include "engine/exec/held_activations.h"
 #include "engine/exec/pipeline_spec.h"
 #include "engine/model/model_spec.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/profile.h"
+#include "engine/plan/search.h"
 #include "engine/schedule/action.h"
 #include "engine/tensor/value.h"
 
@@ -61,6 +63,7 @@ struct RunOutcome {
   int micro_batches = 0;
   double seconds = 0;
   double measured_bubble = 0;
+  std::vector<HeldPeak> held;  // by lane
   NamedValues outputs;
   NamedValues input_gradients;  // of Backward, if the Forward asked; None where an input has no gradient
 };
@@ -77,8 +80,8 @@ struct ForwardOutcome {
 
 // A model cut into stages on devices.
 //
-// Model:     stages (layers, parameters, optimizer state), one per entry of the plan; a schedule per (call kind, m); at
-//            most one training run at a time, and any number of inference runs beside it. Weights change only inside an
+// Model:     stages (layers, parameters, optimizer state), one per entry of the plan, on lanes that hold one or several of
+//            them; a schedule per (call kind, m); at most one training run at a time, and any number of inference runs beside it. Weights change only inside an
 //            optimizer step, which waits for the open inference runs and holds back new ones: an inference sees the
 //            weights of one finished step on every stage.
 // Owns:      its stages and their tensors. DevicePool, Clock and PipelineMetrics outlive it.
@@ -113,6 +116,11 @@ class Pipeline {
 
   // The plan that Create would use, without placing anything.
   static absl::StatusOr<Plan> MakePlan(const PipelineSpec& spec, const Options& options);
+
+  // The plans that Create could choose from, best first, and what was refused: what the specification gives is kept, what it
+  // leaves open (spec.limits) is tried. `out_of_time` ends the search with what it has; empty: never.
+  static absl::StatusOr<PlanSearch> SearchPlans(const PipelineSpec& spec, const Options& options,
+                                                std::function<bool()> out_of_time);
 
   virtual ~Pipeline() = default;
 

@@ -43,11 +43,12 @@ struct Draft {
   std::unique_ptr<Loss> loss;  // null: none
   ModelSignature signature;
   std::vector<TieGroup> ties;
+  PlanRequest request;
   Plan plan;
 };
 
-// Checks in the order of fairscale's Pipe: schedule, layers, skips, then the cut; places nothing.
-absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
+// Checks in the order of fairscale's Pipe: schedule, layers, skips; asks for the plan, which checks the cut, but makes none.
+absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipeline::Options& options) {
   Draft draft;
   PENSTOCK_RETURN_IF_ERROR(CheckSchedule(spec.schedule));
   PENSTOCK_ASSIGN_OR_RETURN(draft.layers, ExpandModel(spec.model));
@@ -70,17 +71,25 @@ absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Option
   PENSTOCK_ASSIGN_OR_RETURN(draft.ties, CheckTies(spec.model.ties, shapes));
   PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get()));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      draft.plan, penstock::MakePlan({.layers = draft.layers,
-                                      .cut = spec.cut,
-                                      .devices = std::move(devices),
-                                      .devices_named = !spec.devices.empty(),
-                                      .schedule = spec.schedule,
-                                      .parameter_bytes = std::move(parameter_bytes),
-                                      .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer),
-                                      .skips = std::move(skips),
-                                      .settings = {.build = draft.build, .autocast = spec.model.autocast}},
-                                     options.profile, options.clock == nullptr ? RealClock() : options.clock));
+  draft.request = {.layers = draft.layers,
+                   .cut = spec.cut,
+                   .devices = std::move(devices),
+                   .devices_named = !spec.devices.empty(),
+                   .schedule = spec.schedule,
+                   .parameter_bytes = std::move(parameter_bytes),
+                   .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer),
+                   .skips = std::move(skips),
+                   .settings = {.build = draft.build, .autocast = spec.model.autocast},
+                   .limits = spec.limits};
+  return draft;
+}
+
+Clock* ClockOf(const Pipeline::Options& options) { return options.clock == nullptr ? RealClock() : options.clock; }
+
+// The same with its plan; places nothing.
+absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
+  PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
+  PENSTOCK_ASSIGN_OR_RETURN(draft.plan, penstock::MakePlan(draft.request, options.profile, ClockOf(options)));
   return draft;
 }
 
@@ -105,15 +114,9 @@ absl::StatusOr<std::vector<TieGroup>> AllTies(const Draft& draft, const std::vec
   return ties;
 }
 
-std::vector<SkipEdge> SkipEdges(const Plan& plan) {
-  std::vector<SkipEdge> edges;
-  for (const SkipRoute& route : plan.skips) edges.push_back(route.edge);
-  return edges;
-}
-
-std::vector<DeviceStreams*> StreamsOfWorkers(const std::vector<DeviceWorker*>& workers) {
+std::vector<DeviceStreams*> StreamsOfStages(const std::vector<std::unique_ptr<Stage>>& stages) {
   std::vector<DeviceStreams*> streams;
-  for (const DeviceWorker* worker : workers) streams.push_back(&StreamsOf(worker->device()));
+  for (const auto& stage : stages) streams.push_back(&StreamsOf(stage->device()));
   return streams;
 }
 
@@ -144,12 +147,10 @@ absl::Status CheckRanks(const Plan& plan) {
 }
 
 std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
-  std::vector<LaneDescription> lanes;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    LaneDescription lane;
-    lane.stage = static_cast<int>(s);
-    lane.device = plan.stages[s].device;
-    lanes.push_back(std::move(lane));
+  std::vector<LaneDescription> lanes(LaneCount(plan));
+  for (const StagePlan& stage : plan.stages) {
+    lanes[stage.lane].stage = stage.lane;
+    lanes[stage.lane].device = stage.device;
   }
   return std::make_shared<PipelineMetrics>(clock, "", lanes, ScheduleDescription());
 }
@@ -159,6 +160,13 @@ std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
 absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options& options) {
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, MakeDraft(spec, options));
   return std::move(draft.plan);
+}
+
+absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const Options& options,
+                                                 std::function<bool()> out_of_time) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Draft draft, CheckSpecification(spec, options));
+  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(draft.request, options.profile, ClockOf(options)));
+  return penstock::SearchPlans(draft.request, profile, {.out_of_time = std::move(out_of_time)});
 }
 
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {
@@ -178,6 +186,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   const int stages = static_cast<int>(draft.plan.stages.size());
   const int64_t open_dimension = layers.front().layer->LargestOpenDimension();
   std::vector<Device> devices;
+  parts.workers.resize(LaneCount(draft.plan));
   auto next = layers.begin();
   for (int s = 0; s < stages; ++s) {
     const StagePlan& stage = draft.plan.stages[s];
@@ -185,7 +194,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
     std::vector<NamedLayer> own(std::make_move_iterator(next), std::make_move_iterator(end));
     next = end;
     PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
-    parts.workers.push_back(worker);
+    parts.workers[stage.lane] = worker;
     devices.push_back(worker->device());
     if (worker->device().kind != DeviceKind::kCpu) PENSTOCK_RETURN_IF_ERROR(PlaceLayers(own, worker->device()));
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Stage> made,
@@ -201,8 +210,10 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
                                             spec.optimizer));
     parts.stages.push_back(std::move(made));
   }
-  PENSTOCK_RETURN_IF_ERROR(CalibrateStages(parts.stages, devices, draft.signature.inputs, draft.loss.get(),
-                                           options.profile, open_dimension, options.clock, draft.plan));
+  ProfileOptions calibration = options.profile;
+  calibration.rows = draft.plan.micro_batch_rows;
+  PENSTOCK_RETURN_IF_ERROR(CalibrateStages(parts.stages, devices, draft.signature.inputs, draft.loss.get(), calibration,
+                                           open_dimension, options.clock, draft.plan));
   parts.spec = spec;
   parts.plan = std::move(draft.plan);
   parts.signature = std::move(draft.signature);
@@ -224,14 +235,19 @@ PipelineImpl::PipelineImpl(Parts parts)
       loss_(std::move(parts.loss)),
       ties_(std::move(parts.ties)),
       metrics_(std::move(parts.metrics)),
-      schedules_(plan_.schedule, static_cast<int>(stages_.size()), SkipEdges(plan_), options_.ablation.late_recompute),
-      transport_(StreamsOfWorkers(workers_), [this](const MessageKey& key) {
-        lanes_[key.stage]->state.Arrived(key, workers_[key.stage]->busy());
-        workers_[key.stage]->Wake();
+      schedules_(BuildRequestOf(plan_), options_.ablation.late_recompute),
+      transport_(StreamsOfStages(stages_), [this](const MessageKey& key) {
+        const int lane = plan_.stages[key.stage].lane;
+        lanes_[lane]->state.Arrived(key, workers_[lane]->busy());
+        workers_[lane]->Wake();
       }) {
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    lanes_.push_back(std::make_unique<Lane>(stages_[s].get(), &transport_, &metrics_->lane(static_cast<int>(s)),
-                                            &StreamsOf(workers_[s]->device()), clock_));
+  for (int lane = 0; lane < static_cast<int>(workers_.size()); ++lane) {
+    std::vector<Stage*> chunks;
+    for (const auto& stage : stages_) {
+      if (plan_.stages[stage->index()].lane == lane) chunks.push_back(stage.get());
+    }
+    lanes_.push_back(std::make_unique<Lane>(lane, std::move(chunks), &transport_, &metrics_->lane(lane),
+                                            &StreamsOf(workers_[lane]->device()), clock_));
   }
   SetIdleReason(IdleReason::kNoWork);
 }

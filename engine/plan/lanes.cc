@@ -7,7 +7,6 @@
 #include "engine/base/status_macros.h"
 #include "engine/plan/spec_error.h"
 #include "engine/schedule/generators.h"
-#include "engine/schedule/placement.h"
 
 namespace penstock {
 namespace {
@@ -19,13 +18,12 @@ absl::Status RefuseChunks(const ScheduleSpec& schedule, const std::string& probl
 }  // namespace
 
 absl::StatusOr<std::vector<int>> LanesOfStages(const ScheduleSpec& schedule, int stages) {
-  if (schedule.chunks < 1) return RefuseChunks(schedule, "must be a positive integer");
+  PENSTOCK_RETURN_IF_ERROR(OfSpecSchedule(CheckPlacement({.kind = schedule.kind, .chunks = schedule.chunks})));
   if (stages % schedule.chunks != 0) {
     return RefuseChunks(schedule, absl::StrCat("must divide the number of stages, ", stages));
   }
-  const absl::StatusOr<ScheduleKind> kind = FindScheduleKind(schedule.kind);
-  const Placement placement = kind.ok() ? kind->placement : Placement::kLooped;
-  return RanksOfStages(placement, stages / schedule.chunks, schedule.chunks);
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(schedule.kind));
+  return RanksOfStages(kind.placement, stages / schedule.chunks, schedule.chunks);
 }
 
 absl::StatusOr<int> StagesByCost(const PlanRequest& request) {

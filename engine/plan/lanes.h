@@ -14,7 +14,8 @@ namespace penstock {
 
 // The lane of each of so many stages, as the kind of schedule places its chunks. With one chunk: a lane for each.
 //
-// Fails:     SPEC_INVALID of spec.schedule.chunks where the lanes would not have the same number of stages.
+// Fails:     SPEC_INVALID of spec.schedule.kind, or of spec.schedule.chunks where the kind does not take so many or the lanes
+//            would not have the same number of stages.
 absl::StatusOr<std::vector<int>> LanesOfStages(const ScheduleSpec& schedule, int stages);
 
 // How many stages a cut by cost makes: as many as are asked for, else `chunks` per device.

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/plan/cut.h"
 #include "engine/plan/lanes.h"

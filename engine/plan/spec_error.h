@@ -19,14 +19,13 @@ inline absl::Status RefuseSpec(const std::string& field, const std::string& prob
       .With("value", value);
 }
 
-// What the rooms of schedules refuse is a field of the specification here.
+// What the room of schedules has refused, as a field of the specification.
 inline absl::Status OfSpecSchedule(const absl::Status& status) {
   auto values = ValuesOf(status);
-  const auto field = values.find("field");
   const std::set<std::string> known = {"kind", "micro_batches", "chunks", "lag", "live_limit"};
-  if (ReasonOf(status) != "FIELD_INVALID" || field == values.end() || known.count(field->second) == 0) return status;
+  if (ReasonOf(status) != "FIELD_INVALID" || known.count(values["field"]) == 0) return status;
   return Error(status.code(), "SPEC_INVALID", absl::StrCat("spec.schedule.", status.message()))
-      .With("field", absl::StrCat("spec.schedule.", field->second))
+      .With("field", absl::StrCat("spec.schedule.", values["field"]))
       .With("value", values["value"]);
 }
 
