@@ -166,7 +166,7 @@ absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const
                                                  std::function<bool()> out_of_time) {
   PENSTOCK_ASSIGN_OR_RETURN(const Draft draft, CheckSpecification(spec, options));
   PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(draft.request, options.profile, ClockOf(options)));
-  return penstock::SearchPlans(draft.request, profile, {.out_of_time = std::move(out_of_time)});
+  return PlanBySearch(draft.request, profile, {.out_of_time = std::move(out_of_time)});
 }
 
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {

@@ -272,14 +272,22 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
   return profile;
 }
 
+absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile,
+                                        const SearchBudget& budget) {
+  PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, SearchPlans(request, profile, budget));
+  if (search.candidates.empty()) return search;
+  PENSTOCK_ASSIGN_OR_RETURN(search.plan, PlanOf(request, profile, search.candidates.front()));
+  if (search.considered > 1) search.plan->why.push_back(search.Reason());
+  return search;
+}
+
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock) {
   PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(request, options, clock));
-  if (request.limits.open.any() && profile.measured()) {
-    PENSTOCK_ASSIGN_OR_RETURN(const PlanSearch search, SearchPlans(request, profile, {}));
-    if (search.candidates.empty()) return search.WhyNone();
-    PENSTOCK_ASSIGN_OR_RETURN(Plan plan, PlanOf(request, profile, search.candidates.front()));
-    plan.why.push_back(search.Reason());
-    return plan;
+  if (request.limits.open.any()) {
+    PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, PlanBySearch(request, profile, {}));
+    if (!search.plan.has_value()) return search.WhyNone();
+    if (search.plan->micro_batch_rows == 0) search.plan->micro_batch_rows = options.rows;
+    return *std::move(search.plan);
   }
   const int64_t rows = MicroBatchRows(request.limits, request.schedule.micro_batches);
   PENSTOCK_ASSIGN_OR_RETURN(Plan plan, PlanFromProfile(request, profile.At(rows > 0 ? rows : options.rows)));

@@ -43,6 +43,12 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
 // Fails:     as MakePlan.
 absl::StatusOr<Plan> PlanOf(const PlanRequest& request, const SizeProfile& profile, const PlanCandidate& candidate);
 
+// SearchPlans with the whole plan of the best candidate.
+//
+// Fails:     as MakePlan; that nothing is possible is no failure.
+absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile,
+                                        const SearchBudget& budget);
+
 // Fills in makespan, bubbles and peaks from the stages' costs, by the simulator.
 //
 // Fails:     SPEC_INVALID of a field of spec.schedule where there is no such schedule.

@@ -19,6 +19,7 @@
 #include "engine/plan/spec_error.h"
 #include "engine/schedule/fuse_pass.h"
 #include "engine/schedule/generators.h"
+#include "engine/schedule/lower_bound.h"
 
 namespace penstock {
 namespace {
@@ -87,42 +88,6 @@ class Costs {
   std::vector<LayerProfile> layers_;
   std::vector<Sum> sums_;
 };
-
-// How many micro-batches are recomputed at least.
-int LeastRecomputed(CheckpointMode mode, int micro_batches) {
-  if (mode == CheckpointMode::kAlways) return micro_batches;
-  return mode == CheckpointMode::kExceptLast ? micro_batches - 1 : 0;
-}
-
-// No order of actions takes less: before a lane begins, the first micro-batch passes the stages before it; then it does all of
-// its work; where backwards are whole, the last gradient still passes down those stages.
-Ticks LowerBound(const ScheduleSpec& schedule, bool splits, const std::vector<int>& lane_of,
-                 const ScheduleCosts& costs) {
-  const int lanes = 1 + *std::max_element(lane_of.begin(), lane_of.end());
-  const int m = schedule.micro_batches;
-  std::vector<Ticks> before(lanes, -1);
-  std::vector<Ticks> after(lanes, 0);
-  std::vector<Ticks> work(lanes, 0);
-  Ticks filled = 0;
-  Ticks drained = 0;
-  for (size_t s = 0; s < lane_of.size(); ++s) {
-    const StageCosts& stage = costs.stages[s];
-    const Ticks halves = stage.input_gradient + stage.weight_gradient;
-    const Ticks backward = splits ? std::min(halves, stage.backward.value_or(halves)) : stage.backward.value_or(halves);
-    const int lane = lane_of[s];
-    if (before[lane] < 0) {
-      before[lane] = filled;
-      after[lane] = splits ? 0 : drained;
-    }
-    work[lane] += m * (stage.forward + backward) + LeastRecomputed(schedule.checkpoint, m) * stage.recompute;
-    const bool crosses = s + 1 < lane_of.size() && lane_of[s + 1] != lane;
-    filled += stage.forward + (crosses ? costs.hop : 0);
-    drained += backward + (crosses ? costs.hop : 0);
-  }
-  Ticks bound = 0;
-  for (int lane = 0; lane < lanes; ++lane) bound = std::max(bound, before[lane] + work[lane] + after[lane]);
-  return bound;
-}
 
 std::vector<int> FirstLayersOf(const std::vector<int>& balance) {
   std::vector<int> first(balance.size(), 0);
@@ -234,25 +199,24 @@ absl::StatusOr<std::optional<Search::Found>> Search::Evaluate(const ScheduleSpec
   if (request_.bytes_per_second > 0) {
     times.hop = std::llround(static_cast<double>(most_bytes) / request_.bytes_per_second * 1e9);
   }
-  if (LowerBound(schedule, kind.splits, lane_of, times) >= limit) return std::optional<Found>();
-
-  BuildRequest build = BuildRequestOf(schedule, stages);
-  const bool automatic = schedule.kind == "auto";
+  const BuildRequest build = BuildRequestOf(schedule, stages);
+  const ScheduleRequest generated = {.kind = build.kind,
+                                     .ranks = build.ranks,
+                                     .microbatches = build.microbatches,
+                                     .chunks = build.chunks,
+                                     .lag = build.lag,
+                                     .live_limit = build.live_limit,
+                                     .costs = times};
+  if (absl::Status possible = CheckRequest(generated); !possible.ok()) return OfSpecSchedule(possible);
+  if (LowerBound(generated, times, build.recompute) >= limit) return std::optional<Found>();
   worked_ += int64_t{3} * stages * schedule.micro_batches *
-             (automatic     ? kAutoSimulations
-              : kind.splits ? kSplitSimulations
-                            : 1);
-  absl::StatusOr<Schedule> lists = Generate({.kind = build.kind,
-                                             .ranks = build.ranks,
-                                             .microbatches = build.microbatches,
-                                             .chunks = build.chunks,
-                                             .lag = build.lag,
-                                             .live_limit = build.live_limit,
-                                             .costs = times});
-  if (!lists.ok()) return OfSpecSchedule(lists.status());
-  PENSTOCK_ASSIGN_OR_RETURN(lists, FuseWhereItPays(*std::move(lists), times));
-  const Schedule schedule_lists = InsertRecompute(*std::move(lists), build.recompute);
-  PENSTOCK_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(schedule_lists, times));
+             (schedule.kind == "auto" ? kAutoSimulations
+              : kind.splits           ? kSplitSimulations
+                                      : 1);
+  PENSTOCK_ASSIGN_OR_RETURN(Schedule lists, Generate(generated));
+  PENSTOCK_ASSIGN_OR_RETURN(lists, FuseWhereItPays(std::move(lists), times));
+  lists = InsertRecompute(std::move(lists), build.recompute);
+  PENSTOCK_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(lists, times));
   if (simulation.makespan >= limit) return std::optional<Found>();
 
   Found found;
@@ -279,7 +243,7 @@ absl::StatusOr<std::optional<Search::Found>> Search::Evaluate(const ScheduleSpec
   }
   std::vector<std::string> device_of(simulation.times.size());
   for (int s = 0; s < stages; ++s) device_of[lane_of[s]] = places[s].device;
-  candidate.memory = NeedOfDevices(device_of, LaneMemory(schedule_lists, simulation, bytes, skips), request_.devices);
+  candidate.memory = NeedOfDevices(device_of, LaneMemory(lists, simulation, bytes, skips), request_.devices);
   PENSTOCK_RETURN_IF_ERROR(CheckNeeds(candidate.memory));
   return std::optional<Found>(std::move(found));
 }
@@ -325,7 +289,7 @@ void Search::Consider(const Choice& choice) {
     ++result_.skipped;
     return;
   }
-  if (request_.limits.open.kind && profile_.measured()) {
+  if (request_.limits.open.kind) {
     const absl::StatusOr<ScheduleKind> kind = FindScheduleKind(choice.schedule.kind);
     const Costs& costs = CostsAt(MicroBatchRows(request_.limits, choice.schedule.micro_batches));
     if (kind.ok() && kind->splits && !costs.halves()) {
@@ -470,7 +434,10 @@ std::string DescribeSchedule(const ScheduleSpec& schedule) {
 
 absl::StatusOr<PlanSearch> SearchPlans(const PlanRequest& request, const SizeProfile& profile,
                                        const SearchBudget& budget) {
-  return Search(request, profile, budget).Run();
+  if (profile.measured()) return Search(request, profile, budget).Run();
+  PlanRequest closed = request;  // without costs there is nothing to choose by
+  closed.limits.open = {};
+  return Search(closed, profile, budget).Run();
 }
 
 }  // namespace penstock

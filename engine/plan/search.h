@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,9 +43,10 @@ struct RefusedPlan {
 struct PlanSearch {
   std::vector<PlanCandidate> candidates;
   std::vector<RefusedPlan> refused;
-  int considered = 0;    // schedules
-  int skipped = 0;       // of these, those whose lower bound was above the worst of kMostCandidates
-  bool complete = true;  // false: the time was up, or the most work was done
+  int considered = 0;        // schedules
+  int skipped = 0;           // of these, those whose lower bound was above the worst of kMostCandidates
+  bool complete = true;      // false: the time was up, or the most work was done
+  std::optional<Plan> plan;  // all of the best, where it was asked for (planner.h)
 
   // Why there is no candidate: PLAN_DOES_NOT_FIT as CheckNeeds, where memory is the reason; else what was refused first.
   absl::Status WhyNone() const;
@@ -64,7 +66,7 @@ struct SearchBudget {
 // counts the memory of each device; where that is too little, it cuts within the limits, then tries modes of recomputation if
 // they are open. At last it tries cuts one layer away from the best few, for bottleneck and makespan do not always agree.
 //
-// Pure: equal requests and profiles have equal answers, unless time runs out.
+// Where nothing could be measured, nothing is open. Pure: equal requests and profiles have equal answers, unless time runs out.
 //
 // Fails:     SPEC_INVALID of the limits or the cut. That nothing is possible is no failure: there are no candidates then.
 absl::StatusOr<PlanSearch> SearchPlans(const PlanRequest& request, const SizeProfile& profile,

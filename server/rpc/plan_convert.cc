@@ -32,6 +32,8 @@ v1::LayerPlan ToProto(const LayerPlan& layer) {
   message.set_stage(layer.stage);
   message.set_forward_seconds(layer.forward_seconds);
   message.set_backward_seconds(layer.backward_seconds);
+  message.set_input_gradient_seconds(layer.input_gradient_seconds);
+  message.set_weight_gradient_seconds(layer.weight_gradient_seconds);
   message.set_stash_bytes(layer.stash_bytes);
   message.set_output_bytes(layer.output_bytes);
   message.set_parameter_bytes(layer.parameter_bytes);
@@ -97,6 +99,7 @@ v1::PlanPipelineResponse ToProto(const PlanSearch& search) {
   }
   message.set_considered(search.considered);
   message.set_complete(search.complete);
+  if (search.plan.has_value()) *message.mutable_plan() = ToProto(*search.plan);
   return message;
 }
 
