@@ -39,6 +39,11 @@ std::vector<ScheduleKind> KindChoices(const PlanRequest& request, int lanes) {
       continue;
     }
     const bool listed = std::find(limits.kinds.begin(), limits.kinds.end(), kind.name) != limits.kinds.end();
+    // With one chunk the kinds of several do what a simpler one does.
+    const int chunks = request.schedule.chunks;
+    if (!limits.open.chunks && (chunks < std::max(kind.least_chunks, kind.usual_chunks) || chunks > kind.most_chunks)) {
+      continue;
+    }
     // A lag by itself is no choice but a family: zb-h1 and zb-h2 are its ends.
     const bool wanted = limits.kinds.empty() ? kind.name != "lag" && (lanes > 1 || kind.name == kOneLaneKind) : listed;
     if (wanted) kinds.push_back(kind);

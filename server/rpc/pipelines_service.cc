@@ -102,11 +102,11 @@ grpc::ServerUnaryReactor* PipelinesService::PlanPipeline(grpc::CallbackServerCon
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<v1::PlanPipelineRequest, v1::PlanPipelineResponse>(
       context, request, response, kSpecificationMessageBytes, [this](const auto& call) {
-        if (absl::Status accepted = Plan(call); !accepted.ok()) call->Fail(accepted);
+        if (absl::Status accepted = Search(call); !accepted.ok()) call->Fail(accepted);
       });
 }
 
-absl::Status PipelinesService::Plan(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call) {
+absl::Status PipelinesService::Search(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(call->request()));
   PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
   environment_.pipelines->Search(std::move(spec), EndOfSearch(call->context(), environment_.clock),

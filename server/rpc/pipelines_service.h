@@ -33,7 +33,7 @@ class PipelinesService final
 
  private:
   absl::Status Create(const UnaryCallPtr<v1::CreatePipelineRequest, v1::Pipeline>& call);
-  absl::Status Plan(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call);
+  absl::Status Search(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call);
   absl::StatusOr<v1::ListPipelinesResponse> List(const std::string& caller, const v1::ListPipelinesRequest& request);
   absl::Status Delete(const UnaryCallPtr<v1::DeletePipelineRequest, v1::DeletePipelineResponse>& call);
 

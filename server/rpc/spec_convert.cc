@@ -43,7 +43,7 @@ OpenChoices ReadOpenChoices(const v1::PipelineSpec& spec) {
   if (spec.cut().balance_size() > 0 || spec.devices_size() > 0 || NamesDevice(spec.model().layers())) return {};
   const v1::ScheduleSpec& schedule = spec.schedule();
   return {.kind = schedule.kind().empty(),
-          .chunks = !schedule.has_chunks(),
+          .chunks = !schedule.has_chunks() && spec.cut().stages() == 0,  // a number of stages is one of devices too
           .micro_batches = !schedule.has_micro_batches(),
           .checkpoint = schedule.checkpoint() == v1::CHECKPOINT_MODE_UNSPECIFIED};
 }

@@ -155,6 +155,25 @@ TEST_F(ProfileTest, BAL_3_LayersTrainWhileTheyAreMeasured) {
   EXPECT_EQ(Counts().trained, 4);  // the warm-up and three more, all in training
 }
 
+TEST_F(ProfileTest, EqualLayersAreMeasuredOnce) {
+  const std::vector<LayerProfile> profile =
+      Profile({SleepLayer(1), SleepLayer(1), SleepLayer(2), SleepLayer(1)}, {.rows = 1, .repeats = 3});
+  EXPECT_EQ(Counts().trained, 8 + 4);  // the first knows nothing of what reaches it
+  EXPECT_DOUBLE_EQ(profile[1].forward_seconds, 0.001);
+  EXPECT_DOUBLE_EQ(profile[2].forward_seconds, 0.002);
+  EXPECT_DOUBLE_EQ(profile[3].forward_seconds, 0.001);
+  // Other shapes are other costs.
+  const std::vector<LayerProfile> wide = Profile({LinearLayer(1, 1), LinearLayer(1, 1), LinearLayer(1, 9)});
+  EXPECT_EQ(wide[1].parameter_bytes, 8);
+  EXPECT_EQ(wide[2].parameter_bytes, 72);
+}
+
+TEST_F(ProfileTest, SkipsAroundALayerMakeItOneOfItsOwn) {
+  Profile({SleepLayer(1), StashLayer(), SleepLayer(1), SleepLayer(1), PopLayer(), SleepLayer(1)},
+          {.rows = 1, .repeats = 3});
+  EXPECT_GE(Counts().trained, 16);
+}
+
 TEST_F(ProfileTest, BAL_3_TheModelItselfStaysAsItIs) {
   auto original = BuildLayers({LinearLayer(3, 5)}, 0);
   ASSERT_TRUE(original.ok()) << original.status();

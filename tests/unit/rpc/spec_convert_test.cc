@@ -151,7 +151,7 @@ TEST(SpecConvert, WhatIsUnsetIsThePlanners) {
   OpenChoices open = OpenIn("model { name: 'gpt' }");
   EXPECT_TRUE(open.kind && open.chunks && open.micro_batches && open.checkpoint);
   open = OpenIn("model { name: 'gpt' } cut { stages: 2 } schedule { kind: 'gpipe' micro_batches: 4 }");
-  EXPECT_TRUE(!open.kind && open.chunks && !open.micro_batches && open.checkpoint);
+  EXPECT_TRUE(!open.kind && !open.chunks && !open.micro_batches && open.checkpoint);
   open = OpenIn("schedule { chunks: 2 checkpoint: CHECKPOINT_MODE_SKIP_ADJACENT }");
   EXPECT_TRUE(open.kind && !open.chunks && open.micro_batches && !open.checkpoint);
 }
