@@ -22,6 +22,8 @@ namespace {
 // Several sizes of micro-batch together take about as long as one alone may.
 constexpr int kRepeatsPerSize = 3;
 constexpr int64_t kBudgetNanosPerSize = 100'000'000;
+constexpr int64_t kMostNanosPerSize =
+    2'000'000'000;  // of all layers; larger sizes that would take longer are not measured
 
 Ticks Nanoseconds(double seconds) { return static_cast<Ticks>(std::llround(seconds * 1e9)); }
 
@@ -262,12 +264,21 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
     one.budget_nanos = std::min(one.budget_nanos, kBudgetNanosPerSize);
   }
   SizeProfile profile;
-  for (int64_t rows : sizes) {
-    one.rows = rows;
+  int64_t last_rows = 0;
+  int64_t took = 0;  // by the size before
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    one.rows = sizes[i];
+    const bool dear = i > 0 && took * sizes[i] / last_rows > kMostNanosPerSize;
+    if (dear && i > 1) break;                                // the line through the others goes on
+    if (dear) one.rows = std::min(one.rows, 2 * last_rows);  // a line needs two
+    const int64_t begin = clock->NowNanos();
     PENSTOCK_ASSIGN_OR_RETURN(
         std::vector<LayerProfile> layers,
         ProfileLayers(request.layers, DevicesToMeasureOn(request, given), request.settings, one, clock));
-    profile.Add(rows, std::move(layers));
+    took = clock->NowNanos() - begin;
+    last_rows = one.rows;
+    profile.Add(one.rows, std::move(layers));
+    if (dear) break;
   }
   return profile;
 }

@@ -58,6 +58,12 @@ std::vector<LayerProfile> SizeProfile::At(int64_t rows) const {
   return layers;
 }
 
+std::vector<int64_t> SizeProfile::rows() const {
+  std::vector<int64_t> rows;
+  for (const auto& [size, layers] : measured_) rows.push_back(size);
+  return rows;
+}
+
 bool SizeProfile::measured() const {
   return std::all_of(measured_.begin(), measured_.end(), [](const auto& size) {
     return std::all_of(size.second.begin(), size.second.end(),

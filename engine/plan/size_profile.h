@@ -26,6 +26,7 @@ class SizeProfile {
   void Add(int64_t rows, std::vector<LayerProfile> profile) { measured_[rows] = std::move(profile); }
   // Of micro-batches of so many rows. There is at least one measurement.
   std::vector<LayerProfile> At(int64_t rows) const;
+  std::vector<int64_t> rows() const;  // that were measured, ascending
   // Whether the layers could be measured at all.
   bool measured() const;
 

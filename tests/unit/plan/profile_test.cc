@@ -168,6 +168,23 @@ TEST_F(ProfileTest, EqualLayersAreMeasuredOnce) {
   EXPECT_EQ(wide[2].parameter_bytes, 72);
 }
 
+TEST_F(ProfileTest, LargeMicroBatchesThatTakeTooLongAreReadOffTheLine) {
+  PlanRequest request;
+  request.devices = {kDevice};
+  request.schedule = {"gpipe", 1, CheckpointMode::kNever};
+  request.limits.open.micro_batches = true;
+  const auto measured_rows = [&](int64_t ms) {
+    testing::UseProfileLayers();
+    request.layers = {SleepLayer(ms)};
+    request.layers[0].name = "sleeper";
+    auto profile = ProfileSizes(request, {}, &ProfileClock());
+    EXPECT_TRUE(profile.ok()) << profile.status();
+    return profile.ok() ? profile->rows() : std::vector<int64_t>();
+  };
+  EXPECT_THAT(measured_rows(1), ElementsAre(1, 6, 32));
+  EXPECT_THAT(measured_rows(500), ElementsAre(1, 2));  // six rows could take 6 s; two sizes at least, for a line
+}
+
 TEST_F(ProfileTest, SkipsAroundALayerMakeItOneOfItsOwn) {
   Profile({SleepLayer(1), StashLayer(), SleepLayer(1), SleepLayer(1), PopLayer(), SleepLayer(1)},
           {.rows = 1, .repeats = 3});
