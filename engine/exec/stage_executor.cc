@@ -11,6 +11,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
+#include "engine/exec/trace_hooks.h"
 
 namespace penstock {
 namespace {
@@ -70,6 +71,7 @@ StageExecutor::StageExecutor(std::shared_ptr<Run> run, Lane* lane)
     : run_(std::move(run)),
       lane_(lane),
       actions_(run_->schedule->ranks.at(lane->stage->index())),
+      begin_nanos_(lane->clock->NowNanos()),
       received_(run_->schedule->microbatches),
       outgoing_(run_->schedule->microbatches),
       outgoing_skips_(run_->schedule->microbatches) {
@@ -110,12 +112,14 @@ bool StageExecutor::Receive(const Action& action) {
     message = lane_->transport->TryReceive(key);
     if (!message.has_value()) return false;
   }
+  const int64_t begin = lane_->clock->NowNanos();
   absl::StatusOr<Batch> values = Await(*std::move(message), *lane_->streams);
   if (values.ok()) {
     Keep(action, *std::move(values));
   } else {
     Fail(values.status(), action);
   }
+  TraceMessage(*lane_->metrics, *run_, action, key, begin, lane_->clock->NowNanos());
   waiting_.reset();
   return true;
 }
@@ -153,6 +157,7 @@ void StageExecutor::Execute() {
   const int64_t end = lane_->state.EndAction();
   started_ = true;
   lane_->metrics->ObservePhase(PhaseOf(*run_, action.kind), end - begin);
+  TraceAction(*lane_->metrics, *run_, action, static_cast<int>(step_), begin, end);
   if (!status.ok()) {
     Fail(std::move(status), action);
     return;
@@ -288,7 +293,10 @@ void StageExecutor::Send(const Action& action) {
     const bool forward = action.kind == ActionKind::kSendForward;
     message = outgoing_skips_[m].at(PortOf(forward ? lane_->stage->outgoing() : lane_->stage->incoming(), action.peer));
   }
-  absl::Status status = lane_->transport->Send(KeyOf(action), std::move(message));
+  const MessageKey key = KeyOf(action);
+  const int64_t begin = lane_->clock->NowNanos();
+  absl::Status status = lane_->transport->Send(key, std::move(message));
+  TraceMessage(*lane_->metrics, *run_, action, key, begin, lane_->clock->NowNanos());
   if (!status.ok()) Fail(std::move(status), action);
 }
 
@@ -320,6 +328,7 @@ void StageExecutor::Leave() {
   received_.clear();
   outgoing_.clear();
   outgoing_skips_.clear();
+  TraceLaneRun(*lane_->metrics, *run_, begin_nanos_, lane_->clock->NowNanos());
   if (lane_->stage->first()) run_->inputs.clear();
   if (run_->open_lanes.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->done();
 }

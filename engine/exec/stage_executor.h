@@ -81,6 +81,7 @@ class StageExecutor {
   enum class Step { kShareTies, kNorms, kApply };
   Step step_ = Step::kNorms;  // the part of OPT that comes next
   bool left_ = false;
+  const int64_t begin_nanos_;                       // when the lane got its list
   int inflight_ = 0;                                // forwards of this run whose backward has not run
   std::optional<StageState> waiting_;               // what was last reported
   std::vector<Batch> received_;                     // activations or gradients by micro-batch, until used

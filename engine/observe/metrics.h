@@ -18,6 +18,7 @@
 #include "engine/observe/histogram.h"
 #include "engine/observe/metric_labels.h"
 #include "engine/observe/state_clock.h"
+#include "engine/observe/trace_ring.h"
 
 namespace penstock {
 
@@ -53,9 +54,9 @@ struct LaneDescription {
   double predicted_bubble = 0;   // from the simulator with profiled costs
 };
 
-// What one lane counts. The lane writes, anyone reads.
+// What one lane counts, and what it did of late. The lane writes, anyone reads.
 struct LaneMetrics {
-  LaneMetrics(Clock* clock, LaneDescription description);
+  LaneMetrics(Clock* clock, LaneDescription description, int64_t trace_events = TraceRing::kDefaultEvents);
 
   // An action of a phase has ended: counts its duration and marks progress.
   void ObservePhase(Phase phase, int64_t nanos) {
@@ -65,6 +66,7 @@ struct LaneMetrics {
 
   Clock* const clock;
   const LaneDescription description;
+  LaneTrace trace;
   StateClock state;
   CellsBy<Phase, PhaseHistogram, kPhaseNames.size()> phases;
   TimestampCell last_progress;      // starts at creation
@@ -105,7 +107,9 @@ struct ScheduleDescription {
 class PipelineMetrics {
  public:
   PipelineMetrics(Clock* clock, std::string name, const std::vector<LaneDescription>& lanes,
-                  ScheduleDescription schedule);
+                  ScheduleDescription schedule, int64_t trace_events = TraceRing::kDefaultEvents);
+
+  Clock* clock() const { return clock_; }
 
   const std::string& name() const { return name_; }
   int lane_count() const { return static_cast<int>(lanes_.size()); }

@@ -7,7 +7,7 @@ namespace penstock {
 std::shared_ptr<PipelineMetrics> MetricsRegistry::AddPipeline(std::string name,
                                                               const std::vector<LaneDescription>& lanes,
                                                               ScheduleDescription schedule) {
-  auto metrics = std::make_shared<PipelineMetrics>(clock_, name, lanes, std::move(schedule));
+  auto metrics = std::make_shared<PipelineMetrics>(clock_, name, lanes, std::move(schedule), trace_events_);
   absl::MutexLock lock(&mu_);
   pipelines_.insert_or_assign(std::move(name), metrics);
   return metrics;

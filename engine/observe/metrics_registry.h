@@ -25,7 +25,9 @@ namespace penstock {
 //            registry->RemovePipeline(*metrics);
 class MetricsRegistry {
  public:
-  explicit MetricsRegistry(Clock* clock) : clock_(clock) {}
+  // `trace_events`: records that each trace ring of a lane keeps.
+  explicit MetricsRegistry(Clock* clock, int64_t trace_events = TraceRing::kDefaultEvents)
+      : clock_(clock), trace_events_(trace_events) {}
 
   Clock* clock() const { return clock_; }
   ServerMetrics& server() { return server_; }
@@ -45,6 +47,7 @@ class MetricsRegistry {
 
  private:
   Clock* const clock_;
+  const int64_t trace_events_;
   ServerMetrics server_;
 
   mutable absl::Mutex mu_;
