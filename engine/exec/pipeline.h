@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/exec/cancel_token.h"
+#include "engine/exec/held_activations.h"
 #include "engine/exec/pipeline_spec.h"
 #include "engine/model/model_spec.h"
 #include "engine/plan/plan.h"
@@ -61,6 +62,7 @@ struct RunOutcome {
   int micro_batches = 0;
   double seconds = 0;
   double measured_bubble = 0;
+  std::vector<HeldPeak> held;  // by lane
   NamedValues outputs;
   NamedValues input_gradients;  // of Backward, if the Forward asked; None where an input has no gradient
 };
@@ -77,8 +79,8 @@ struct ForwardOutcome {
 
 // A model cut into stages on devices.
 //
-// Model:     stages (layers, parameters, optimizer state), one per entry of the plan; a schedule per (call kind, m); at
-//            most one training run at a time, and any number of inference runs beside it. Weights change only inside an
+// Model:     stages (layers, parameters, optimizer state), one per entry of the plan, on lanes that hold one or several of
+//            them; a schedule per (call kind, m); at most one training run at a time, and any number of inference runs beside it. Weights change only inside an
 //            optimizer step, which waits for the open inference runs and holds back new ones: an inference sees the
 //            weights of one finished step on every stage.
 // Owns:      its stages and their tensors. DevicePool, Clock and PipelineMetrics outlive it.
