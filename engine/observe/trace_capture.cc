@@ -148,6 +148,23 @@ TraceCapture TraceRecorder::Finish() {
   return cut;
 }
 
+TraceCapture CaptureActions(const PipelineMetrics& metrics, uint64_t most_records) {
+  TraceCapture capture;
+  capture.pipeline = metrics.name();
+  for (int i = 0; i < metrics.lane_count(); ++i) {
+    const LaneMetrics& lane = metrics.lane(i);
+    LaneCapture out;
+    out.description = lane.description;
+    const uint64_t written = lane.trace.actions.written();
+    const uint64_t from = written > most_records ? written - most_records : 0;
+    const uint64_t lost = lane.trace.actions.Read(from, written, &out.actions);
+    capture.lost += from + lost;
+    capture.lanes.push_back(std::move(out));
+  }
+  capture.incomplete = capture.lost > 0;
+  return capture;
+}
+
 TraceCapture CutTrace(const TraceCapture& capture, int64_t begin_nanos, int64_t end_nanos) {
   TraceCapture cut;
   cut.pipeline = capture.pipeline;

@@ -83,6 +83,10 @@ class TraceRecorder {
   std::vector<QueueSample> queues_;
 };
 
+// The last `most_records` actions of each lane, without states and counters: cheap, for who looks for one run. Incomplete
+// if there were more.
+TraceCapture CaptureActions(const PipelineMetrics& metrics, uint64_t most_records);
+
 // The part of a capture from `begin_nanos` to `end_nanos`: states are cut at both, actions must lie between. Counters at
 // the new ends follow from the spans that were cut off.
 TraceCapture CutTrace(const TraceCapture& capture, int64_t begin_nanos, int64_t end_nanos);
