@@ -344,24 +344,23 @@ absl::StatusOr<v1::TraceSummary> PipelineClient::ExportTrace(
   v1::TraceSummary summary;
   absl::Status taken;
   bool begun = false;
-  const absl::Status status =
-      runner_.Run(options_.stream_deadline, "", [&](grpc::ClientContext& context) -> CallError {
-        auto stream = stubs_->insight_data.ExportTrace(&context, request);
-        v1::ExportTraceResponse piece;
-        while (taken.ok() && stream->Read(&piece)) {
-          if (piece.has_summary()) summary = piece.summary();
-          begun = begun || !piece.data().empty();
-          if (!piece.data().empty()) taken = on_data(piece.data());
-        }
-        if (!taken.ok()) context.TryCancel();
-        while (stream->Read(&piece)) {
-        }
-        const grpc::Status ended = stream->Finish();
-        if (!taken.ok()) return {};
-        CallError error = DecodeCallError(ended, context);
-        if (begun) error.retry_forbidden = true;  // half of a file can't be taken back
-        return error;
-      });
+  const absl::Status status = runner_.Run(options_.stream_deadline, "", [&](grpc::ClientContext& context) -> CallError {
+    auto stream = stubs_->insight_data.ExportTrace(&context, request);
+    v1::ExportTraceResponse piece;
+    while (taken.ok() && stream->Read(&piece)) {
+      if (piece.has_summary()) summary = piece.summary();
+      begun = begun || !piece.data().empty();
+      if (!piece.data().empty()) taken = on_data(piece.data());
+    }
+    if (!taken.ok()) context.TryCancel();
+    while (stream->Read(&piece)) {
+    }
+    const grpc::Status ended = stream->Finish();
+    if (!taken.ok()) return {};
+    CallError error = DecodeCallError(ended, context);
+    if (begun) error.retry_forbidden = true;  // half of a file can't be taken back
+    return error;
+  });
   PENSTOCK_RETURN_IF_ERROR(taken);
   PENSTOCK_RETURN_IF_ERROR(status);
   return summary;

@@ -180,18 +180,16 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightCallService::WatchStatistics(
 }
 
 grpc::ServerUnaryReactor* InsightCallService::GetSchedule(grpc::CallbackServerContext* context,
-                                                          const grpc::ByteBuffer* request,
-                                                          grpc::ByteBuffer* response) {
+                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<v1::GetScheduleRequest, v1::GetScheduleResponse>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
-        call->Answer(DescribeSchedule(environment_, call->caller(), call->request()));
-      });
+      context, request, response, kControlMessageBytes,
+      [this](const auto& call) { call->Answer(DescribeSchedule(environment_, call->caller(), call->request())); });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightCallService::ExportTrace(grpc::CallbackServerContext* context,
                                                                             const grpc::ByteBuffer* request) {
-  auto stream = std::make_shared<TraceStream>(
-      environment_, context, [this](const std::shared_ptr<TraceStream>& ended) { Forget(ended); });
+  auto stream = std::make_shared<TraceStream>(environment_, context,
+                                              [this](const std::shared_ptr<TraceStream>& ended) { Forget(ended); });
   stream->Start();
   if (Remember(stream)) stream->Begin(*request);
   return stream.get();
