@@ -47,6 +47,12 @@ std::vector<StateTimes> PipelineMetrics::LaneTimes(int64_t now_nanos) const {
   return times;
 }
 
+int64_t PipelineMetrics::TraceDropped() const {
+  uint64_t dropped = 0;
+  for (const auto& lane : lanes_) dropped += lane->trace.actions.dropped() + lane->trace.states.dropped();
+  return static_cast<int64_t>(dropped);
+}
+
 void PipelineMetrics::BatchStarted(BatchMode mode) {
   batches_started[mode].Add();
   runs_active[mode].Add(1);

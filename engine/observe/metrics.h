@@ -92,8 +92,8 @@ struct QueueMetrics {
 // The schedule that a pipeline runs in training.
 struct ScheduleDescription {
   std::string kind = {};  // "1f1b"
-  int stages = 0;  // lanes, as in their labels
-  int chunks = 1;  // per lane
+  int stages = 0;         // lanes, as in their labels
+  int chunks = 1;         // per lane
   int microbatches = 0;
   std::string checkpoint_mode = {};  // "except_last"
 
@@ -121,6 +121,9 @@ class PipelineMetrics {
 
   // The time of every lane at one instant, lane 0 first.
   std::vector<StateTimes> LaneTimes(int64_t now_nanos) const;
+
+  // Records of all lanes' trace rings that were overwritten.
+  int64_t TraceDropped() const;
 
   // A batch has begun to run, or has ended. `duration_nanos` counts from acceptance to ready.
   void BatchStarted(BatchMode mode);

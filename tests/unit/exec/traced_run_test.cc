@@ -242,7 +242,7 @@ TEST_F(TracedRunTest, StepsThatCannotBeShownAreNamed) {
   EXPECT_EQ(reason(21), "STEP_NOT_RETAINED: step: has not run yet, the last was 20, got 21");
   EXPECT_EQ(reason(1), "STEP_NOT_RETAINED: step: is not in the trace ring any more (--trace-ring-events), got 1");
   EXPECT_TRUE(MeasuredSchedule(pipeline->plan(), *metrics_, 20).ok());
-  EXPECT_FALSE(PlannedSchedule(pipeline->plan(), -1).ok() && PlannedSchedule(pipeline->plan(), 1 << 20).ok());
+  EXPECT_FALSE(PlannedSchedule(pipeline->plan(), 1 << 20).ok()) << "more than a schedule may have";
 }
 
 }  // namespace
