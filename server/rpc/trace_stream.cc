@@ -94,7 +94,7 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
       absl::MutexLock lock(&mu_);
       recorder_ = std::make_unique<TraceRecorder>(metrics, TraceRecorder::From::kNow);
     }
-    Record();
+    Send(SerializeMessage(v1::ExportTraceResponse()));  // the caller knows that it has begun; then OnSent() goes on
     return absl::OkStatus();
   }
   TraceCapture capture = TraceRecorder(metrics, TraceRecorder::From::kOldest).Finish();
@@ -143,6 +143,7 @@ void TraceStream::StartFile(TraceCapture capture) {
 }
 
 void TraceStream::OnSent() {
+  if (!file_.has_value()) return Record();
   guard_->Progress();
   std::optional<std::string> piece = file_->Next();
   if (!piece.has_value()) return Close(absl::OkStatus());

@@ -20,7 +20,7 @@ namespace penstock {
 
 // Answers one ExportTrace: a summary, then the file, each piece made when the last has left.
 //
-// Model:     With `steps`, it looks at the rings every few milliseconds until so many steps have ended, and takes what has
+// Model:     With `steps`, it says by an empty message that it records, looks at the rings every few milliseconds until so many steps have ended, and takes what has
 //            come each time, so that a recording may be longer than the rings. Else it copies the rings at once.
 // Owns:      the capture. A share of the pipeline's metrics while it records, none of the pipeline.
 // Threads:   gRPC's callback threads and the timers'.
