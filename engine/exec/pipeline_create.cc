@@ -225,10 +225,15 @@ PipelineImpl::PipelineImpl(Parts parts)
       ties_(std::move(parts.ties)),
       metrics_(std::move(parts.metrics)),
       schedules_(plan_.schedule, static_cast<int>(stages_.size()), SkipEdges(plan_), options_.ablation.late_recompute),
-      transport_(StreamsOfWorkers(workers_), [this](const MessageKey& key) {
-        lanes_[key.stage]->state.Arrived(key, workers_[key.stage]->busy());
-        workers_[key.stage]->Wake();
-      }) {
+      transport_(StreamsOfWorkers(workers_),
+                 [this](const MessageKey& key) {
+                   lanes_[key.stage]->state.Arrived(key, workers_[key.stage]->busy());
+                   workers_[key.stage]->Wake();
+                 }),
+      // In serial mode the order must not depend on the machine's time, and no pause ever ends by itself.
+      filling_(spec_.bubble_filling, plan_, options_.profile.rows,
+               {.gaps = devices_->mode() == DevicePool::Mode::kThreads || clock_ != RealClock(),
+                .pauses = devices_->mode() == DevicePool::Mode::kThreads}) {
   for (size_t s = 0; s < stages_.size(); ++s) {
     lanes_.push_back(std::make_unique<Lane>(stages_[s].get(), &transport_, &metrics_->lane(static_cast<int>(s)),
                                             &StreamsOf(workers_[s]->device()), clock_));

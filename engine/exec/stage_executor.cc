@@ -149,8 +149,13 @@ void StageExecutor::Execute() {
   const Action action = *Next();
   waiting_.reset();
   const int64_t begin = lane_->state.BeginAction(WorkState(*run_, action.kind));
+  const bool followed = run_->progress != nullptr && (action.kind != ActionKind::kOptimizer || step_ == Step::kApply);
+  if (followed) run_->progress->Begin(rank(), position_, begin);
   absl::Status status = Compute(action);
   const int64_t end = lane_->state.EndAction();
+  if (followed) run_->progress->End(rank(), end);
+  if (run_->inference)
+    run_->filling->inference_costs().Observe(action.stage, run_->rows[action.microbatch], end - begin);
   started_ = true;
   lane_->metrics->ObservePhase(PhaseOf(*run_, action.kind), end - begin);
   if (!status.ok()) {
@@ -305,6 +310,8 @@ void StageExecutor::Fail(absl::Status status, const Action& action) {
 
 void StageExecutor::Leave() {
   left_ = true;
+  if (Next() != nullptr) run_->cut_short.fetch_add(1, std::memory_order_relaxed);
+  if (run_->progress != nullptr) run_->progress->Leave(rank());
   const int stage = lane_->stage->index();
   if (run_->Stopped()) run_->wake();  // whoever waits for this lane waits for nothing now
   if (run_->inference) {
