@@ -9,10 +9,6 @@ namespace {
 
 constexpr size_t kMostKept = 64;  // sizes of micro-batches, and lists: whoever sends ever new ones starts anew
 
-Ticks Nanos(double seconds) {
-  return std::clamp<Ticks>(static_cast<Ticks>(std::llround(std::max(0.0, seconds) * 1e9)), 0, kMaxCost);
-}
-
 Ticks* CostOf(StageCosts& costs, ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward:
@@ -46,22 +42,6 @@ bool FarApart(const ScheduleCosts& a, const ScheduleCosts& b) {
 }
 
 }  // namespace
-
-ScheduleCosts CostsOf(const Plan& plan) {
-  ScheduleCosts costs;
-  costs.hop = Nanos(plan.hop_seconds);
-  for (const StagePlan& stage : plan.stages) {
-    StageCosts& one = costs.stages.emplace_back();
-    const double half = stage.backward_seconds / 2;
-    const bool split = stage.input_gradient_seconds + stage.weight_gradient_seconds > 0;
-    one.forward = Nanos(stage.forward_seconds);
-    one.backward = Nanos(stage.backward_seconds);
-    one.input_gradient = Nanos(split ? stage.input_gradient_seconds : half);
-    one.weight_gradient = Nanos(split ? stage.weight_gradient_seconds : half);
-    one.recompute = Nanos(stage.recompute_seconds);
-  }
-  return costs;
-}
 
 void TrainingCosts::Learn(int64_t rows, const std::map<std::pair<int, ActionKind>, RunProgress::Total>& totals) {
   absl::MutexLock lock(&mu_);

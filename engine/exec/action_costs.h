@@ -6,18 +6,15 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/exec/run_forecast.h"
-#include "engine/plan/plan.h"
 #include "engine/schedule/schedule.h"
 #include "engine/schedule/simulate.h"
 
 namespace penstock {
-
-// The costs that a plan's stages were calibrated to, in nanoseconds.
-ScheduleCosts CostsOf(const Plan& plan);
 
 // Forecasts training runs from what earlier ones took.
 //

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/plan/planner.h"
+
 namespace penstock {
 namespace {
 

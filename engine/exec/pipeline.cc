@@ -95,14 +95,16 @@ int64_t Sum(const std::vector<int64_t>& numbers) { return std::accumulate(number
 
 // --- Runs ---
 
-std::shared_ptr<Run> PipelineImpl::NewRun(SchedulePurpose purpose, std::shared_ptr<const Schedule> schedule) {
+std::shared_ptr<Run> PipelineImpl::NewRun(SchedulePurpose purpose, const ListsOfRun& lists) {
   auto run = std::make_shared<Run>();
   run->id = next_run_.fetch_add(1, std::memory_order_relaxed);
   run->purpose = purpose;
-  run->schedule = std::move(schedule);
+  run->schedule = lists.schedule;
+  run->checkpointed = lists.checkpointed;
   run->seed = spec_.seed;
   run->step = StepId(step_.load());
-  run->open_lanes = static_cast<int>(stages_.size());
+  run->open_lanes = static_cast<int>(lanes_.size());
+  run->held.resize(lanes_.size());
   run->passes.resize(stages_.size());
   for (auto& passes : run->passes) passes.resize(run->schedule->microbatches);
   run->outputs.resize(run->schedule->microbatches);
@@ -114,9 +116,7 @@ std::shared_ptr<Run> PipelineImpl::NewRun(SchedulePurpose purpose, std::shared_p
 
 void PipelineImpl::Start(const std::shared_ptr<Run>& run) {
   transport_.Open(run->id);
-  for (size_t s = 0; s < lanes_.size(); ++s) {
-    workers_[s]->Add(std::make_unique<StageExecutor>(run, lanes_[s].get()));
-  }
+  for (const auto& lane : lanes_) workers_[lane->index]->Add(std::make_unique<StageExecutor>(run, lane.get()));
 }
 
 absl::Status PipelineImpl::RunToEnd(const std::shared_ptr<Run>& run, RunOutcome& outcome) {
@@ -137,6 +137,7 @@ absl::Status PipelineImpl::RunToEnd(const std::shared_ptr<Run>& run, RunOutcome&
   filling_.EndRun(run->progress.get(), rows, end);
   outcome.seconds = static_cast<double>(end - begin) * 1e-9;
   outcome.measured_bubble = TimesBetween(before, metrics_->LaneTimes(end)).MeasuredBubble();
+  outcome.held = run->held;
   return run->Result();
 }
 
@@ -150,7 +151,8 @@ absl::StatusOr<ScatteredBatch> PipelineImpl::ScatterInputs(const NamedValues& in
                                                            const std::optional<int>& micro_batches) const {
   const int asked = micro_batches.value_or(plan_.schedule.micro_batches);
   PENSTOCK_ASSIGN_OR_RETURN(NamedValues ordered, MatchSignature(signature_.inputs, inputs, "inputs"));
-  const at::Device first = TorchDevice(workers_[0]->device());
+  const Device& first_device = stages_[0]->device();
+  const at::Device first = TorchDevice(first_device);
   for (const NamedValue& input : ordered) {
     if (!input.value.is_tensor()) continue;
     // From the host they come as they are, and go to the first stage with its forward.
@@ -158,8 +160,8 @@ absl::StatusOr<ScatteredBatch> PipelineImpl::ScatterInputs(const NamedValues& in
     if (device.is_cpu() || device == first) continue;
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
                  absl::StrCat("inputs[", input.name,
-                              "]: All inputs should be on the same device as the first partition (",
-                              workers_[0]->device().name, ") or on the host, got ", device.str()))
+                              "]: All inputs should be on the same device as the first partition (", first_device.name,
+                              ") or on the host, got ", device.str()))
         .With("field", absl::StrCat("inputs[", input.name, "]"))
         .With("value", device.str());
   }
@@ -223,13 +225,12 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   }
   const int m = static_cast<int>(scattered.rows.size());
   const SchedulePurpose purpose = decision == nullptr ? SchedulePurpose::kContribution : SchedulePurpose::kTrainingStep;
-  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule, schedules_.Find(purpose, m));
+  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun lists, schedules_.Find(purpose, m));
 
-  std::shared_ptr<Run> run = NewRun(purpose, std::move(schedule));
+  std::shared_ptr<Run> run = NewRun(purpose, lists);
   run->training = true;
   run->accumulating = accumulating_.load();
   run->microbatch_base = next_microbatch_;
-  run->checkpointed = Checkpointed(m);
   run->inputs = std::move(scattered.microbatches);
   run->losses = std::move(loss.losses);
   run->keep_outputs = !wanted.empty();
@@ -328,9 +329,8 @@ absl::StatusOr<RunOutcome> PipelineImpl::OptimizerStep(StepRequest request) {
   PENSTOCK_RETURN_IF_ERROR(broken_);
   if (!accumulating_) return State("ACCUMULATION_EMPTY", "no gradients were accumulated");
   PENSTOCK_RETURN_IF_ERROR(CheckStep(request));
-  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule,
-                            schedules_.Find(SchedulePurpose::kOptimizerOnly, 0));
-  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kOptimizerOnly, std::move(schedule));
+  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun lists, schedules_.Find(SchedulePurpose::kOptimizerOnly, 0));
+  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kOptimizerOnly, lists);
   run->decision = NewDecision(request);
   run->decide = [this, raw = run.get()] { Decide(*raw); };
   RunOutcome outcome;
@@ -365,14 +365,14 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
     }
   }
   const int m = static_cast<int>(scattered.rows.size());
-  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule,
-                            schedules_.Find(SchedulePurpose::kForwardOnly, m));
-  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kForwardOnly, std::move(schedule));
+  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, schedules_.Find(SchedulePurpose::kForwardOnly, m));
+  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun backward, schedules_.Find(SchedulePurpose::kBackwardOnly, m));
+  lists.checkpointed = backward.checkpointed;
+  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kForwardOnly, lists);
   run->training = true;
   run->keep_graph = true;
   run->keep_outputs = true;
   run->microbatch_base = next_microbatch_;
-  run->checkpointed = Checkpointed(m);
   run->inputs = std::move(scattered.microbatches);
   run->input_gradients = request.input_gradients;
   run->cancel = request.cancel;
@@ -389,7 +389,6 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   outcome.step = step_.load();
   outcome.graph = std::make_shared<Graph>();
   outcome.graph->passes = std::move(run->passes);
-  outcome.graph->checkpointed = run->checkpointed;
   outcome.graph->step = run->step;
   outcome.graph->microbatch_base = run->microbatch_base;
   outcome.graph->microbatch_rows = std::move(scattered.rows);
@@ -414,15 +413,13 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   if (graph->step != StepId(step_.load())) return State("GRAPH_STALE", "the weights have changed since this Forward");
   PENSTOCK_RETURN_IF_ERROR(CheckGradients(*graph, gradients));
   const int m = static_cast<int>(graph->microbatch_rows.size());
-  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<const Schedule> schedule,
-                            schedules_.Find(SchedulePurpose::kBackwardOnly, m));
-  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kBackwardOnly, std::move(schedule));
+  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun lists, schedules_.Find(SchedulePurpose::kBackwardOnly, m));
+  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kBackwardOnly, lists);
   run->training = true;
   run->retain_graph = retain_graph;
   run->keep_graph = retain_graph;
   run->accumulating = accumulating_.load();
   run->microbatch_base = graph->microbatch_base;
-  run->checkpointed = graph->checkpointed;
   run->output_gradients.resize(m);
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
     at::NoGradGuard no_graph;
@@ -483,12 +480,6 @@ std::vector<std::string> PipelineImpl::OutputNames() const {
   std::vector<std::string> names;
   for (const TensorSignature& output : signature_.outputs) names.push_back(output.name);
   return names;
-}
-
-std::vector<bool> PipelineImpl::Checkpointed(int microbatches) const {
-  std::vector<bool> checkpointed(microbatches, plan_.schedule.checkpoint != CheckpointMode::kNever);
-  if (plan_.schedule.checkpoint == CheckpointMode::kExceptLast) checkpointed.back() = false;
-  return checkpointed;
 }
 
 absl::Status PipelineImpl::CheckStep(const StepRequest& request) const {

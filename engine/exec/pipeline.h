@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/exec/cancel_token.h"
+#include "engine/exec/held_activations.h"
 #include "engine/exec/pipeline_spec.h"
 #include "engine/model/model_spec.h"
 #include "engine/plan/plan.h"
@@ -62,6 +63,7 @@ struct RunOutcome {
   int micro_batches = 0;
   double seconds = 0;
   double measured_bubble = 0;
+  std::vector<HeldPeak> held;  // by lane
   NamedValues outputs;
   NamedValues input_gradients;  // of Backward, if the Forward asked; None where an input has no gradient
 };
@@ -78,10 +80,11 @@ struct ForwardOutcome {
 
 // A model cut into stages on devices.
 //
-// Model:     stages (layers, parameters, optimizer state), one per entry of the plan; a schedule per (call kind, m); at
-//            most one training run at a time, and any number of inference runs beside it, in its gaps (gap_filler.h). Weights
-//            change only inside an optimizer step, for which open inference runs give way, to be run again, and new ones
-//            wait: an inference sees the weights of one finished step on every stage.
+// Model:     stages (layers, parameters, optimizer state), one per entry of the plan, on lanes that hold one or several of
+//            them; a schedule per (call kind, m); at most one training run at a time, and any number of inference runs
+//            beside it, in its gaps (gap_filler.h). Weights change only inside an optimizer step, for which open inference
+//            runs give way, to be run again, and new ones wait: an inference sees the weights of one finished step on every
+//            stage.
 // Owns:      its stages and their tensors. DevicePool, Clock and PipelineMetrics outlive it.
 // Threads:   Training calls (all but InferAsync and the accessors) from one thread at a time; they block until the run ends.
 //            InferAsync and accessors from any thread; its callback runs on a stage's thread, must not block.

@@ -105,15 +105,9 @@ absl::StatusOr<std::vector<TieGroup>> AllTies(const Draft& draft, const std::vec
   return ties;
 }
 
-std::vector<SkipEdge> SkipEdges(const Plan& plan) {
-  std::vector<SkipEdge> edges;
-  for (const SkipRoute& route : plan.skips) edges.push_back(route.edge);
-  return edges;
-}
-
-std::vector<DeviceStreams*> StreamsOfWorkers(const std::vector<DeviceWorker*>& workers) {
+std::vector<DeviceStreams*> StreamsOfStages(const std::vector<std::unique_ptr<Stage>>& stages) {
   std::vector<DeviceStreams*> streams;
-  for (const DeviceWorker* worker : workers) streams.push_back(&StreamsOf(worker->device()));
+  for (const auto& stage : stages) streams.push_back(&StreamsOf(stage->device()));
   return streams;
 }
 
@@ -144,12 +138,10 @@ absl::Status CheckRanks(const Plan& plan) {
 }
 
 std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
-  std::vector<LaneDescription> lanes;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    LaneDescription lane;
-    lane.stage = static_cast<int>(s);
-    lane.device = plan.stages[s].device;
-    lanes.push_back(std::move(lane));
+  std::vector<LaneDescription> lanes(LaneCount(plan));
+  for (const StagePlan& stage : plan.stages) {
+    lanes[stage.lane].stage = stage.lane;
+    lanes[stage.lane].device = stage.device;
   }
   return std::make_shared<PipelineMetrics>(clock, "", lanes, ScheduleDescription());
 }
@@ -178,6 +170,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   const int stages = static_cast<int>(draft.plan.stages.size());
   const int64_t open_dimension = layers.front().layer->LargestOpenDimension();
   std::vector<Device> devices;
+  parts.workers.resize(LaneCount(draft.plan));
   auto next = layers.begin();
   for (int s = 0; s < stages; ++s) {
     const StagePlan& stage = draft.plan.stages[s];
@@ -185,7 +178,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
     std::vector<NamedLayer> own(std::make_move_iterator(next), std::make_move_iterator(end));
     next = end;
     PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
-    parts.workers.push_back(worker);
+    parts.workers[stage.lane] = worker;
     devices.push_back(worker->device());
     if (worker->device().kind != DeviceKind::kCpu) PENSTOCK_RETURN_IF_ERROR(PlaceLayers(own, worker->device()));
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Stage> made,
@@ -224,19 +217,24 @@ PipelineImpl::PipelineImpl(Parts parts)
       loss_(std::move(parts.loss)),
       ties_(std::move(parts.ties)),
       metrics_(std::move(parts.metrics)),
-      schedules_(plan_.schedule, static_cast<int>(stages_.size()), SkipEdges(plan_), options_.ablation.late_recompute),
-      transport_(StreamsOfWorkers(workers_),
+      schedules_(BuildRequestOf(plan_), options_.ablation.late_recompute),
+      transport_(StreamsOfStages(stages_),
                  [this](const MessageKey& key) {
-                   lanes_[key.stage]->state.Arrived(key, workers_[key.stage]->busy());
-                   workers_[key.stage]->Wake();
+                   const int lane = plan_.stages[key.stage].lane;
+                   lanes_[lane]->state.Arrived(key, workers_[lane]->busy());
+                   workers_[lane]->Wake();
                  }),
       // In serial mode the order must not depend on the machine's time, and no pause ever ends by itself.
       filling_(spec_.bubble_filling, plan_, options_.profile.rows,
                {.gaps = devices_->mode() == DevicePool::Mode::kThreads || clock_ != RealClock(),
                 .pauses = devices_->mode() == DevicePool::Mode::kThreads}) {
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    lanes_.push_back(std::make_unique<Lane>(stages_[s].get(), &transport_, &metrics_->lane(static_cast<int>(s)),
-                                            &StreamsOf(workers_[s]->device()), clock_));
+  for (int lane = 0; lane < static_cast<int>(workers_.size()); ++lane) {
+    std::vector<Stage*> chunks;
+    for (const auto& stage : stages_) {
+      if (plan_.stages[stage->index()].lane == lane) chunks.push_back(stage.get());
+    }
+    lanes_.push_back(std::make_unique<Lane>(lane, std::move(chunks), &transport_, &metrics_->lane(lane),
+                                            &StreamsOf(workers_[lane]->device()), clock_));
   }
   SetIdleReason(IdleReason::kNoWork);
 }

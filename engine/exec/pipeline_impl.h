@@ -39,7 +39,7 @@ class PipelineImpl : public Pipeline {
     Plan plan;
     ModelSignature signature;
     std::vector<std::unique_ptr<Stage>> stages;
-    std::vector<DeviceWorker*> workers;  // by stage
+    std::vector<DeviceWorker*> workers;  // by lane
     std::unique_ptr<Loss> loss;          // null: none by default
     TiedGradients ties;                  // empty places, one per use of each tied parameter
     std::shared_ptr<PipelineMetrics> metrics;
@@ -81,7 +81,7 @@ class PipelineImpl : public Pipeline {
     bool ignored = false;  // some labels don't count
   };
 
-  std::shared_ptr<Run> NewRun(SchedulePurpose purpose, std::shared_ptr<const Schedule> schedule);
+  std::shared_ptr<Run> NewRun(SchedulePurpose purpose, const ListsOfRun& lists);
   void Start(const std::shared_ptr<Run>& run);
   absl::Status RunToEnd(const std::shared_ptr<Run>& run, RunOutcome& outcome);
   void WakeAll();
@@ -92,7 +92,6 @@ class PipelineImpl : public Pipeline {
                              ScatteredLoss& result) const;
   absl::StatusOr<NamedValues> GatherOutputs(const Run& run, const std::vector<int>& wanted) const;
   std::vector<std::string> OutputNames() const;
-  std::vector<bool> Checkpointed(int microbatches) const;
 
   absl::StatusOr<RunOutcome> Contribute(const ContributionRequest& request,
                                         const std::shared_ptr<StepDecision>& decision);
@@ -113,7 +112,7 @@ class PipelineImpl : public Pipeline {
   const ModelSignature signature_;
   DevicePool* const devices_;
   Clock* const clock_;
-  const std::vector<DeviceWorker*> workers_;
+  const std::vector<DeviceWorker*> workers_;          // by lane
   const std::vector<std::unique_ptr<Stage>> stages_;  // the stages themselves belong to their devices' threads
   const std::unique_ptr<Loss> loss_;
   const TiedGradients ties_;

@@ -23,7 +23,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
   struct Parts {
     ScatteredBatch inputs;
     std::vector<int> wanted;
-    std::shared_ptr<const Schedule> schedule;
+    ListsOfRun lists;
     std::shared_ptr<CancelToken> cancel;
     std::function<void(absl::StatusOr<ForwardOutcome>)> done;
   };
@@ -35,10 +35,9 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
   }
 
   void Start() override {
-    std::shared_ptr<Run> run = pipeline_->NewRun(SchedulePurpose::kForwardOnly, parts_.schedule);
+    std::shared_ptr<Run> run = pipeline_->NewRun(SchedulePurpose::kForwardOnly, parts_.lists);
     run->inference = true;
     run->keep_outputs = true;
-    run->checkpointed.assign(parts_.inputs.rows.size(), false);
     run->inputs = parts_.inputs.microbatches;
     run->rows = parts_.inputs.rows;
     run->cancel = parts_.cancel;
@@ -104,9 +103,9 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
   if (!wanted.ok()) return done(wanted.status());
   absl::StatusOr<ScatteredBatch> scattered = ScatterInputs(request.inputs, request.micro_batches);
   if (!scattered.ok()) return done(scattered.status());
-  absl::StatusOr<std::shared_ptr<const Schedule>> schedule =
+  absl::StatusOr<ListsOfRun> lists =
       schedules_.Find(SchedulePurpose::kForwardOnly, static_cast<int>(scattered->rows.size()));
-  if (!schedule.ok()) return done(schedule.status());
+  if (!lists.ok()) return done(lists.status());
   {
     absl::MutexLock lock(&inference_mu_);
     ++open_inferences_;
@@ -114,7 +113,7 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
   gate_.Enter(std::make_shared<InferenceCall>(this,
                                               InferenceCall::Parts{.inputs = *std::move(scattered),
                                                                    .wanted = *std::move(wanted),
-                                                                   .schedule = *std::move(schedule),
+                                                                   .lists = *std::move(lists),
                                                                    .cancel = std::move(request.cancel),
                                                                    .done = std::move(done)},
                                               next_inference_.fetch_add(1, std::memory_order_relaxed),

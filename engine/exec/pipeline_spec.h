@@ -21,7 +21,7 @@ struct BubbleFillingSpec {
 struct PipelineSpec {
   ModelSpec model;
   CutSpec cut;
-  std::vector<std::string> devices;  // of stage k: devices[k], in turn if the server cuts; empty: all devices
+  std::vector<std::string> devices;  // of lane k: devices[k], in turn if the server cuts; empty: all devices
   ScheduleSpec schedule;
   OptimizerSpec optimizer;
   LossSpec loss;  // the default; an empty name means none

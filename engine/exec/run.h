@@ -13,6 +13,8 @@
 #include "engine/base/first_error.h"
 #include "engine/exec/bubble_filling.h"
 #include "engine/exec/cancel_token.h"
+#include "engine/exec/held_activations.h"
+#include "engine/exec/schedule_book.h"
 #include "engine/exec/stage.h"
 #include "engine/schedule/schedule.h"
 #include "engine/schedule/verify.h"
@@ -22,10 +24,10 @@ namespace penstock {
 
 // What the stages of one optimizer step agree on: norms first, then one decision for all.
 //
-// Model:     with tied parameters, every lane first puts their gradients in, so that each can sum them. Every lane puts its
-//            norms in; the one that completes them decides (norm, factor, applied) and asks the gate for the weights;
-//            `granted` opens the last part of every lane's OPT.
-// Threads:   a lane writes its own entry before it counts down; the decision is written before `granted` is set.
+// Model:     with tied parameters, every stage first puts their gradients in, so that each can sum them. Every stage puts
+//            its norms in; the one that completes them decides (norm, factor, applied) and asks the gate for the weights;
+//            `granted` opens the last part of every stage's OPT.
+// Threads:   a stage writes its own entry before it counts down; the decision is written before `granted` is set.
 struct StepDecision {
   StepDecision(int stages, const TiedGradients& ties)
       : tied(ties), ties_missing(ties.empty() ? 0 : stages), norms(stages), missing(stages) {}
@@ -34,8 +36,8 @@ struct StepDecision {
   double clip_norm = 0;
   bool loss_finite = true;  // of what this step has accumulated
 
-  TiedGradients tied;                          // every lane puts its uses in
-  std::atomic<int> ties_missing;               // lanes that have not
+  TiedGradients tied;                          // every stage puts its uses in
+  std::atomic<int> ties_missing;               // stages that have not
   std::vector<std::vector<at::Tensor>> norms;  // by stage
   std::atomic<int> missing;
   double norm = 0;
@@ -48,7 +50,6 @@ struct StepDecision {
 class Graph {
  public:
   std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
-  std::vector<bool> checkpointed;         // by micro-batch
   StepId step;
   int microbatch_base = 0;
   int64_t rows = 0;
@@ -80,7 +81,7 @@ struct Run {
   uint64_t seed = 0;
   StepId step;
   int microbatch_base = 0;  // of the first micro-batch, within the step
-  std::vector<bool> checkpointed;
+  std::shared_ptr<const Checkpointed> checkpointed;
   std::vector<Batch> inputs;            // by micro-batch, for the first stage
   std::vector<LossContext> losses;      // by micro-batch, for the last stage; empty without a loss
   std::vector<Batch> output_gradients;  // by micro-batch, for a Backward
@@ -100,11 +101,14 @@ struct Run {
   std::vector<Batch> outputs;                // by micro-batch
   std::vector<Batch> input_gradient_values;  // by micro-batch
   std::vector<double> loss_values;           // by micro-batch, scaled
+  std::vector<HeldPeak> held;                // by lane, once it has left
   FirstError error;
   std::atomic<bool> gave_way = false;  // inference: stops, to be run again on other weights
   std::atomic<int> cut_short = 0;      // lanes that left before the end of their lists
   std::atomic<int> open_lanes = 0;
   std::function<void()> done;  // called once, by the last lane
+
+  bool Checkpoints(int stage, int microbatch) const { return (*checkpointed)[stage][microbatch]; }
 
   bool Stopped() const {
     return error.Failed() || (cancel != nullptr && cancel->cancelled()) || gave_way.load(std::memory_order_acquire);

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "engine/base/status_macros.h"
-#include "engine/plan/planner.h"
 
 namespace penstock {
 
@@ -18,23 +17,31 @@ void DelayRecompute(Schedule& schedule) {
   }
 }
 
+Checkpointed CheckpointedBy(const Schedule& schedule) {
+  Checkpointed checkpointed(schedule.stages, std::vector<bool>(schedule.microbatches));
+  for (const auto& list : schedule.ranks) {
+    for (const Action& action : list) {
+      if (action.kind == ActionKind::kRecompute) checkpointed[action.stage][action.microbatch] = true;
+    }
+  }
+  return checkpointed;
+}
+
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const Schedule>> ScheduleBook::Find(SchedulePurpose purpose, int microbatches) {
+absl::StatusOr<ListsOfRun> ScheduleBook::Find(SchedulePurpose purpose, int microbatches) {
   absl::MutexLock lock(&mu_);
-  std::shared_ptr<const Schedule>& entry = lists_[{purpose, microbatches}];
-  if (entry == nullptr) {
-    const bool forward_only = purpose == SchedulePurpose::kForwardOnly;
-    PENSTOCK_ASSIGN_OR_RETURN(Schedule lists, BuildSchedule({.kind = forward_only ? "forward-only" : spec_.kind,
-                                                             .purpose = purpose,
-                                                             .ranks = stages_,
-                                                             .microbatches = microbatches,
-                                                             .recompute = ToRecomputeMode(spec_.checkpoint),
-                                                             .skips = skips_}));
-    if (late_recompute_) DelayRecompute(lists);
-    entry = std::make_shared<const Schedule>(std::move(lists));
-  }
-  return entry;
+  const auto known = lists_.find({purpose, microbatches});
+  if (known != lists_.end()) return known->second;
+  BuildRequest request = request_;
+  request.purpose = purpose;
+  request.microbatches = microbatches;
+  PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, BuildSchedule(request));
+  if (late_recompute_) DelayRecompute(schedule);
+  auto checkpointed = std::make_shared<const Checkpointed>(CheckpointedBy(schedule));
+  const ListsOfRun lists = {std::make_shared<const Schedule>(std::move(schedule)), std::move(checkpointed)};
+  lists_.emplace(std::pair(purpose, microbatches), lists);
+  return lists;
 }
 
 }  // namespace penstock

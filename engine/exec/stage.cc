@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/autograd/autocast.h"
+#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/copy_tensors.h"
@@ -76,10 +77,19 @@ void ResetGradients(const Batch& leaves) {
   }
 }
 
-Batch GradientsOf(const Batch& leaves) {
+// Takes them out of the leaves, which saved tensors may keep.
+Batch TakeGradients(const Batch& leaves) {
   Tensors gradients;
-  for (const Value& value : leaves) gradients.push_back(value.is_tensor() ? value.tensor()->grad() : at::Tensor());
+  for (const Value& value : leaves) {
+    gradients.push_back(value.is_tensor() ? std::exchange(value.tensor()->mutable_grad(), at::Tensor()) : at::Tensor());
+  }
   return Batch::OfTensors(gradients);
+}
+
+InputGradients TakeGradients(const Pass& pass) {
+  InputGradients result{.inputs = TakeGradients(pass.leaves), .skips = {}};
+  for (const Batch& leaves : pass.skip_leaves) result.skips.push_back(TakeGradients(leaves));
+  return result;
 }
 
 }  // namespace
@@ -187,28 +197,54 @@ void Stage::Recompute(const PassContext& context, const LossContext& loss, Pass&
   pass.graph = true;
 }
 
-InputGradients Stage::Backward(Pass& pass, const Batch& gradients, bool retain_graph) {
+Stage::Roots Stage::RootsOf(Pass& pass, const Batch& gradients) const {
   ResetGradients(pass.leaves);
   for (const Batch& leaves : pass.skip_leaves) ResetGradients(leaves);
-  std::vector<at::Tensor> roots;
-  std::vector<at::Tensor> root_gradients;
+  Roots roots;
   if (pass.loss.defined()) {
     if (pass.loss.requires_grad()) {
-      roots.push_back(pass.loss);
-      root_gradients.emplace_back();
+      roots.tensors.push_back(pass.loss);
+      roots.gradients.emplace_back();
     }
   } else {
     const auto here = [this](const at::Tensor& tensor) { return ToDevice(tensor, parts_.device); };
-    AddRoots(pass.outputs, gradients.MapTensors(here), roots, root_gradients);
+    AddRoots(pass.outputs, gradients.MapTensors(here), roots.tensors, roots.gradients);
   }
   for (size_t port = 0; port < pass.skip_outputs.size(); ++port) {
-    AddRoots(pass.skip_outputs[port], pass.sent.at(port).TakeGradient(), roots, root_gradients);
+    AddRoots(pass.skip_outputs[port], pass.sent.at(port).TakeGradient(), roots.tensors, roots.gradients);
   }
-  if (!roots.empty()) torch::autograd::backward(roots, root_gradients, retain_graph);
-  InputGradients result{.inputs = GradientsOf(pass.leaves), .skips = {}};
-  for (const Batch& leaves : pass.skip_leaves) result.skips.push_back(GradientsOf(leaves));
+  return roots;
+}
+
+InputGradients Stage::Backward(Pass& pass, const Batch& gradients, bool retain_graph) {
+  const Roots roots = RootsOf(pass, gradients);
+  if (!roots.tensors.empty()) torch::autograd::backward(roots.tensors, roots.gradients, retain_graph);
+  InputGradients result = TakeGradients(pass);
   if (!retain_graph) pass = Pass();
   return result;
+}
+
+InputGradients Stage::InputGradient(Pass& pass, const Batch& gradients) {
+  const Roots roots = RootsOf(pass, gradients);
+  Tensors inputs;
+  const auto add = [&inputs](const Batch& leaves) {
+    for (const Value& value : leaves) {
+      if (value.is_tensor()) inputs.push_back(*value.tensor());
+    }
+  };
+  add(pass.leaves);
+  for (const Batch& leaves : pass.skip_leaves) add(leaves);
+  std::unique_ptr<SplitBackward> owed = SplitBackward::InputHalf(roots.tensors, roots.gradients, inputs);
+  InputGradients result = TakeGradients(pass);
+  pass = Pass();
+  pass.split = std::move(owed);
+  return result;
+}
+
+void Stage::WeightGradient(Pass& pass) {
+  PENSTOCK_CHECK(pass.split != nullptr);
+  pass.split->WeightHalf();
+  pass = Pass();
 }
 
 void Stage::BeginContribution(bool accumulating) {

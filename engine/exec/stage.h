@@ -55,9 +55,9 @@ struct Pass {
   Batch leaves;
   std::vector<Batch> skip_leaves;  // by incoming port
   Batch outputs;
-  std::vector<Batch> skip_outputs;  // by outgoing port
-  at::Tensor loss;                  // scaled by the share; last stage with a loss
-  bool graph = false;               // can go backward
+  std::vector<Batch> skip_outputs;       // by outgoing port
+  at::Tensor loss;                       // scaled by the share; last stage with a loss
+  bool graph = false;                    // can go backward
   std::unique_ptr<SplitBackward> split;  // after the input half: owes the weight half
 
   void DropGraph();  // and keep the stash
@@ -106,7 +106,9 @@ class Stage {
   // Adds to the parameters' gradients; answers those of the stage's inputs. `gradients` belong to the outputs, those of skip
   // values stand in `pass.sent`; with a loss, `gradients` are not looked at.
   InputGradients Backward(Pass& pass, const Batch& gradients, bool retain_graph);
-  // The same in two halves, each once: the first answers the gradients of the inputs, the second adds to the parameters'.
+  // The same in two halves, each once, with the same bits: the first answers the gradients of the inputs, those of skip
+  // values among them, and leaves in the pass what the second needs to add to the parameters'. Where no input asks for a
+  // gradient (the first stage), the first half does nothing. Other passes may come between the halves.
   InputGradients InputGradient(Pass& pass, const Batch& gradients);
   void WeightGradient(Pass& pass);
 
@@ -139,6 +141,12 @@ class Stage {
  private:
   Stage(Parts parts, NamedTensors parameters);
   std::vector<bool> IsLearnedHere() const;  // by parameter: not another use of a tied one
+  // What a backward starts from.
+  struct Roots {
+    Tensors tensors;
+    Tensors gradients;  // undefined: of the loss
+  };
+  Roots RootsOf(Pass& pass, const Batch& gradients) const;
   void RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>& skips, const PassContext& context,
                  const LossContext& loss);
 

@@ -2,7 +2,7 @@
 
 #include <ATen/record_function.h>
 
-#include <cmath>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +20,10 @@ StageState WorkState(const Run& run, ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward:
       return StageState::kForward;
+    case ActionKind::kInputGradient:
+      return StageState::kBackwardInput;
+    case ActionKind::kWeightGradient:
+      return StageState::kBackwardWeight;
     case ActionKind::kRecompute:
       return StageState::kRecompute;
     case ActionKind::kOptimizer:
@@ -34,6 +38,10 @@ Phase PhaseOf(const Run& run, ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward:
       return Phase::kForward;
+    case ActionKind::kInputGradient:
+      return Phase::kBackwardInput;
+    case ActionKind::kWeightGradient:
+      return Phase::kBackwardWeight;
     case ActionKind::kRecompute:
       return Phase::kRecompute;
     case ActionKind::kOptimizer:
@@ -57,24 +65,33 @@ std::string ProfilerLabel(const Action& action) {
   return absl::StrCat("chunk", action.microbatch, "-part", action.stage);
 }
 
-size_t PortOf(const std::vector<SkipPort>& ports, int peer) {
-  for (size_t port = 0; port < ports.size(); ++port) {
-    if (ports[port].peer == peer) return port;
-  }
-  PENSTOCK_CHECK(false);  // the lists come from the same plan as the ports
-}
-
 }  // namespace
 
 StageExecutor::StageExecutor(std::shared_ptr<Run> run, Lane* lane)
-    : run_(std::move(run)),
-      lane_(lane),
-      actions_(run_->schedule->ranks.at(lane->stage->index())),
-      received_(run_->schedule->microbatches),
-      outgoing_(run_->schedule->microbatches),
-      outgoing_skips_(run_->schedule->microbatches) {
+    : run_(std::move(run)), lane_(lane), actions_(run_->schedule->ranks.at(lane->index)) {
+  for (Stage* stage : lane_->stages) {
+    stages_.emplace_back(run_.get(), stage, lane_->metrics);
+    held_.Add(run_->passes[stage->index()]);
+  }
+  const auto is_step = [](const Action& action) { return action.kind == ActionKind::kOptimizer; };
+  const auto first_step = std::find_if(actions_.begin(), actions_.end(), is_step);
+  PENSTOCK_CHECK(std::all_of(first_step, actions_.end(), is_step));
+  optimizer_position_ = first_step - actions_.begin();
   if (run_->decision != nullptr && !run_->decision->tied.empty()) step_ = Step::kShareTies;
   run_->inference ? lane_->state.OpenInference() : lane_->state.OpenStep();
+}
+
+StageRun* StageExecutor::Find(int stage) {
+  for (StageRun& one : stages_) {
+    if (one.stage().index() == stage) return &one;
+  }
+  return nullptr;
+}
+
+StageRun& StageExecutor::StageOf(const Action& action) {
+  StageRun* stage = Find(action.stage);
+  PENSTOCK_CHECK(stage != nullptr);  // the lists place stages as the plan does
+  return *stage;
 }
 
 const Action* StageExecutor::Next() const { return position_ < actions_.size() ? &actions_[position_] : nullptr; }
@@ -112,31 +129,13 @@ bool StageExecutor::Receive(const Action& action) {
   }
   absl::StatusOr<Batch> values = Await(*std::move(message), *lane_->streams);
   if (values.ok()) {
-    Keep(action, *std::move(values));
+    StageOf(action).Keep(action.kind == ActionKind::kReceiveBackward, action.peer, action.microbatch,
+                         *std::move(values));
   } else {
     Fail(values.status(), action);
   }
   waiting_.reset();
   return true;
-}
-
-// Where a message waits for the action that uses it.
-void StageExecutor::Keep(const Action& action, Batch message) {
-  const int m = action.microbatch;
-  if (action.peer < 0) {
-    received_[m] = std::move(message);
-    return;
-  }
-  Pass& pass = run_->passes[lane_->stage->index()][m];
-  if (action.kind == ActionKind::kReceiveBackward) {
-    pass.sent.resize(lane_->stage->outgoing().size());
-    pass.sent[PortOf(lane_->stage->outgoing(), action.peer)].PutGradient(std::move(message));
-    return;
-  }
-  // The stash itself was the first use.
-  const int life = (!run_->inference && run_->checkpointed[m] ? Portal::kCheckpointed : Portal::kPlain) - 1;
-  pass.received.resize(lane_->stage->incoming().size());
-  pass.received[PortOf(lane_->stage->incoming(), action.peer)] = Portal(std::move(message), life);
 }
 
 void StageExecutor::Wait(StageState reason, std::optional<MessageKey> awaited) {
@@ -166,6 +165,10 @@ void StageExecutor::Execute() {
     EndStepPart();
     return;
   }
+  if (action.kind != ActionKind::kOptimizer) {
+    Count(action);
+    HandOver(action);
+  }
   ++position_;
   while (Next() != nullptr && IsSend(Next()->kind)) Send(actions_[position_++]);
 }
@@ -180,72 +183,47 @@ absl::Status StageExecutor::Compute(const Action& action) {
 }
 
 void StageExecutor::Perform(const Action& action) {
+  StageRun& stage = StageOf(action);
+  const int m = action.microbatch;
+  if (action.kind == ActionKind::kOptimizer) return ComputeStep(stage.stage());
+  held_.Begin(stage.pass(m), action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute);
   switch (action.kind) {
     case ActionKind::kForward:
-      return ComputeForward(action);
+      return stage.Forward(m);
     case ActionKind::kRecompute:
-      return ComputeRecompute(action);
+      return stage.Recompute(m);
     case ActionKind::kBackward:
-      return ComputeBackward(action);
-    case ActionKind::kOptimizer:
-      return ComputeStep();
+      return stage.Backward(m);
+    case ActionKind::kInputGradient:
+      return stage.InputGradient(m);
+    case ActionKind::kWeightGradient:
+      return stage.WeightGradient(m);
     default:
       PENSTOCK_CHECK(false);  // the verifier lets nothing else through
   }
 }
 
-void StageExecutor::ComputeForward(const Action& action) {
-  const int m = action.microbatch;
-  Stage& stage = *lane_->stage;
-  Batch inputs = stage.first() ? run_->inputs[m] : std::exchange(received_[m], {});
-  const bool graph = !run_->inference && !run_->checkpointed[m];
-  Pass& pass = run_->passes[stage.index()][m];
-  stage.Forward(std::move(inputs), ContextOf(m, graph, false), LossOf(m), pass);
-  const bool last = stage.index() + 1 == run_->schedule->stages;
-  if (last && pass.loss.defined()) run_->loss_values[m] = pass.loss.item().toDouble();
-  const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
-  if (!last) outgoing_[m] = pass.outputs.MapTensors(detached);
-  if (last && run_->keep_outputs) {
-    run_->outputs[m] = pass.outputs.MapTensors([](const at::Tensor& tensor) { return ToHost(tensor.detach()); });
-  }
-  outgoing_skips_[m].clear();
-  for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));
-  if (run_->inference) {
-    pass = Pass();
-  } else {
-    ++inflight_;
-    lane_->metrics->inflight_microbatches.Add(1);
-    if (!graph) pass.DropGraph();
-  }
+// What the lane holds after an action.
+void StageExecutor::Count(const Action& action) {
+  held_.End(StageOf(action).pass(action.microbatch));
+  int change = 0;
+  if (action.kind == ActionKind::kForward && !run_->inference) change = 1;
+  if (AccumulatesGradient(action.kind) && inflight_ > 0) change = -1;  // 0: the forward was another run's
+  inflight_ += change;
+  if (change != 0) lane_->metrics->inflight_microbatches.Add(change);
 }
 
-void StageExecutor::ComputeRecompute(const Action& action) {
-  Pass& pass = run_->passes[lane_->stage->index()][action.microbatch];
-  lane_->stage->Recompute(ContextOf(action.microbatch, true, true), LossOf(action.microbatch), pass);
-  lane_->metrics->recomputed_bytes.Add(ByteSize(pass.outputs));
-}
-
-void StageExecutor::ComputeBackward(const Action& action) {
+// Between stages of one lane nothing is sent: what one has made is there for the other.
+void StageExecutor::HandOver(const Action& action) {
+  const bool gradient = ConsumesGradient(action.kind);
+  if (stages_.size() == 1 || (!gradient && action.kind != ActionKind::kForward)) return;
   const int m = action.microbatch;
-  Stage& stage = *lane_->stage;
-  stage.BeginContribution(run_->accumulating);
-  const bool last = stage.index() + 1 == run_->schedule->stages;
-  Batch gradients;
-  if (!last) {
-    gradients = std::exchange(received_[m], {});
-  } else if (run_->losses.empty()) {
-    gradients = run_->output_gradients[m];
-  }
-  InputGradients back = stage.Backward(run_->passes[stage.index()][m], gradients, run_->retain_graph);
-  outgoing_skips_[m] = std::move(back.skips);
-  if (!stage.first()) {
-    outgoing_[m] = std::move(back.inputs);
-  } else if (run_->input_gradients) {
-    run_->input_gradient_values[m] = back.inputs.MapTensors(ToHost);
-  }
-  if (inflight_ > 0) {  // 0: the forward was another run's
-    --inflight_;
-    lane_->metrics->inflight_microbatches.Add(-1);
+  StageRun& from = StageOf(action);
+  StageRun* neighbour = Find(action.stage + (gradient ? -1 : 1));
+  if (neighbour != nullptr) neighbour->Keep(gradient, -1, m, from.Take(gradient, -1, m));
+  for (const SkipPort& port : gradient ? from.stage().incoming() : from.stage().outgoing()) {
+    StageRun* to = Find(port.peer);
+    if (to != nullptr) to->Keep(gradient, action.stage, m, from.Take(gradient, port.peer, m));
   }
 }
 
@@ -256,9 +234,8 @@ bool StageExecutor::StepMayGoOn() const {
   return step_ == Step::kShareTies || Granted();
 }
 
-void StageExecutor::ComputeStep() {
+void StageExecutor::ComputeStep(Stage& stage) {
   StepDecision& decision = *run_->decision;
-  Stage& stage = *lane_->stage;
   switch (step_) {
     case Step::kShareTies:
       return stage.ShareTiedGradients(decision.tied);
@@ -274,25 +251,23 @@ void StageExecutor::ComputeStep() {
   }
 }
 
+// One stage has done a part of the step; the lane's next one does the same part, and after the last one comes the next part.
 void StageExecutor::EndStepPart() {
-  if (step_ == Step::kShareTies) {
-    step_ = Step::kNorms;
+  const Step part = step_;
+  if (++position_ == actions_.size()) {
+    position_ = optimizer_position_;
+    step_ = part == Step::kShareTies ? Step::kNorms : Step::kApply;
+  }
+  if (part == Step::kShareTies) {
     if (run_->decision->ties_missing.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->wake();
   } else {
-    step_ = Step::kApply;
     if (run_->decision->missing.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->decide();
   }
 }
 
 void StageExecutor::Send(const Action& action) {
-  const int m = action.microbatch;
-  Batch message;
-  if (action.peer < 0) {
-    message = std::exchange(outgoing_[m], {});
-  } else {
-    const bool forward = action.kind == ActionKind::kSendForward;
-    message = outgoing_skips_[m].at(PortOf(forward ? lane_->stage->outgoing() : lane_->stage->incoming(), action.peer));
-  }
+  const bool gradient = action.kind == ActionKind::kSendBackward;
+  Batch message = StageOf(action).Take(gradient, action.peer, action.microbatch);
   absl::Status status = lane_->transport->Send(KeyOf(action), std::move(message));
   if (!status.ok()) Fail(std::move(status), action);
 }
@@ -312,37 +287,22 @@ void StageExecutor::Leave() {
   left_ = true;
   if (Next() != nullptr) run_->cut_short.fetch_add(1, std::memory_order_relaxed);
   if (run_->progress != nullptr) run_->progress->Leave(rank());
-  const int stage = lane_->stage->index();
   if (run_->Stopped()) run_->wake();  // whoever waits for this lane waits for nothing now
   if (run_->inference) {
     lane_->state.CloseInference();
   } else {
     lane_->state.WaitInStep(StageState::kDrain);
-    if (!run_->keep_graph) {
-      for (Pass& pass : run_->passes[stage]) pass = Pass();
+    for (const Stage* stage : lane_->stages) {
+      if (run_->keep_graph) break;
+      for (Pass& pass : run_->passes[stage->index()]) pass = Pass();
     }
     lane_->metrics->inflight_microbatches.Add(-inflight_);
   }
   // Nothing of the run outlives its end, though this object may do so by a moment.
-  received_.clear();
-  outgoing_.clear();
-  outgoing_skips_.clear();
-  if (lane_->stage->first()) run_->inputs.clear();
+  stages_.clear();
+  if (lane_->stages.front()->first()) run_->inputs.clear();
+  run_->held[lane_->index] = held_.peak();
   if (run_->open_lanes.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->done();
-}
-
-PassContext StageExecutor::ContextOf(int microbatch, bool graph, bool recomputing) const {
-  return {.training = run_->training,
-          .graph = graph,
-          .recomputing = recomputing,
-          .input_gradients = run_->input_gradients,
-          .seed = run_->seed,
-          .step = run_->step,
-          .microbatch = MicrobatchIndex(run_->microbatch_base + microbatch)};
-}
-
-LossContext StageExecutor::LossOf(int microbatch) const {
-  return run_->losses.empty() ? LossContext() : run_->losses[microbatch];
 }
 
 MessageKey StageExecutor::KeyOf(const Action& action) const {

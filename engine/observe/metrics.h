@@ -46,7 +46,7 @@ class TimestampCell {
 struct LaneDescription {
   int stage = 0;            // index of the lane in its pipeline
   std::string device = {};  // "cpu:0"
-  std::string layers = {};  // "0-3"
+  std::string layers = {};  // "0-3", of several chunks "0-3,8-11"
   int rank = 0;
   std::string device_uuid = {};  // empty where the device has none
   double ideal_bubble = 0;       // from the simulator with equal costs
@@ -90,8 +90,8 @@ struct QueueMetrics {
 // The schedule that a pipeline runs in training.
 struct ScheduleDescription {
   std::string kind = {};  // "1f1b"
-  int stages = 0;
-  int chunks = 1;  // per stage
+  int stages = 0;  // lanes, as in their labels
+  int chunks = 1;  // per lane
   int microbatches = 0;
   std::string checkpoint_mode = {};  // "except_last"
 

@@ -13,6 +13,7 @@
 #include "engine/plan/balance.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/partition.h"
+#include "engine/plan/lanes.h"
 #include "engine/plan/spec_error.h"
 
 namespace penstock {
@@ -42,11 +43,13 @@ absl::Status CheckBalance(const PlanRequest& request) {
     return RefuseSpec("spec.cut.stages", absl::StrCat("contradicts the balance, which has ", stages, " stages"),
                       absl::StrCat(request.cut.stages));
   }
-  if (request.devices_named && static_cast<int>(request.devices.size()) < stages) {
+  PENSTOCK_RETURN_IF_ERROR(LanesOfStages(request.schedule, stages).status());
+  const int lanes = stages / request.schedule.chunks;
+  if (request.devices_named && static_cast<int>(request.devices.size()) < lanes) {
     const auto append = [](std::string* out, const Device& device) { absl::StrAppend(out, device.name); };
     return RefuseSpec("spec.devices",
                       absl::StrCat("too few devices to hold given partitions (devices: ", request.devices.size(),
-                                   ", partitions: ", stages, "); a device may be named several times"),
+                                   ", partitions: ", lanes, "); a device may be named several times"),
                       absl::StrCat("[", absl::StrJoin(request.devices, ", ", append), "]"),
                       absl::StatusCode::kOutOfRange);
   }
@@ -81,11 +84,7 @@ absl::Status CheckRanks(const CutSpec& cut, std::vector<std::string>& why) {
   return absl::OkStatus();
 }
 
-std::string DeviceInTurn(const PlanRequest& request, int stage) {
-  return request.devices[stage % request.devices.size()].name;
-}
-
-// Stages of so many layers; a stage stands where its layers say, else on the next device in turn.
+// Stages of so many layers; a stage stands where its layers or those of its lane say, else on the next device in turn.
 absl::StatusOr<std::vector<DeviceStage>> Place(const PlanRequest& request, const std::vector<std::string>& named,
                                                const std::vector<int>& balance) {
   std::vector<DeviceStage> stages;
@@ -100,9 +99,10 @@ absl::StatusOr<std::vector<DeviceStage>> Place(const PlanRequest& request, const
                         absl::StrCat("puts layers of ", absl::StrJoin(names, " and "), " on stage ", s),
                         ListText(balance));
     }
-    stages.push_back({layer, names.empty() ? DeviceInTurn(request, static_cast<int>(s)) : *names.begin()});
+    stages.push_back({layer, names.empty() ? "" : *names.begin()});
     layer += balance[s];
   }
+  PENSTOCK_RETURN_IF_ERROR(PlaceOnLanes(request, stages));
   return stages;
 }
 
@@ -128,8 +128,10 @@ std::string MeasuredReason(const PlanRequest& request, const std::vector<double>
   return absl::StrCat(
       exact ? "The exact cut by " : "The cut by block_partition of ", weighed, " puts ", absl::StrJoin(balance, ", "),
       " layers on ", balance.size(), " stages, ",
-      request.cut.stages > 0 ? "as many as were asked for" : "one per device", ": the most expensive has ",
-      CostText(request.cut, largest), ", the mean is ",
+      request.cut.stages > 0        ? "as many as were asked for"
+      : request.schedule.chunks > 1 ? absl::StrCat(request.schedule.chunks, " per device")
+                                    : "one per device",
+      ": the most expensive has ", CostText(request.cut, largest), ", the mean is ",
       CostText(request.cut, std::accumulate(costs.begin(), costs.end(), 0.0) / static_cast<double>(balance.size())),
       ".");
 }
@@ -202,6 +204,7 @@ absl::StatusOr<Cut> GivenCut(const PlanRequest& request) {
                         absl::StrCat(request.cut.stages));
     }
     cut.stages = CutByDevices(named);
+    PENSTOCK_RETURN_IF_ERROR(PlaceOnLanes(request, cut.stages));
     cut.why.push_back(absl::StrCat("The devices that ", namers, " of ", named.size(), " layers name make ",
                                    cut.stages.size(), " stages."));
     return cut;
@@ -211,14 +214,14 @@ absl::StatusOr<Cut> GivenCut(const PlanRequest& request) {
                             request.cut.stages)
         .status();
   }
+  PENSTOCK_RETURN_IF_ERROR(StagesByCost(request).status());
   return cut;
 }
 
 absl::StatusOr<Cut> FindCut(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
   PENSTOCK_ASSIGN_OR_RETURN(Cut cut, GivenCut(request));
   if (!cut.stages.empty()) return cut;
-  const int stages = request.cut.stages > 0 ? request.cut.stages
-                                            : static_cast<int>(std::min(request.devices.size(), request.layers.size()));
+  PENSTOCK_ASSIGN_OR_RETURN(const int stages, StagesByCost(request));
   const std::vector<double> costs = CutCosts(request, profile);
   std::vector<int> balance;
   bool limits_decide = false;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/base/error.h"
+#include "engine/plan/lanes.h"
 #include "engine/plan/planner.h"
 #include "engine/schedule/build.h"
 #include "engine/schedule/peak.h"
@@ -82,16 +83,14 @@ absl::Status CheckMemory(const Plan& plan, const std::vector<Device>& devices) {
 std::function<bool(int stage, int begin, int end)> FitsOnDevice(const PlanRequest& request,
                                                                 const std::vector<LayerProfile>& profile, int stages) {
   std::vector<int64_t> limits;
-  for (int s = 0; s < stages; ++s) limits.push_back(request.devices[s % request.devices.size()].memory_limit_bytes);
+  const absl::StatusOr<std::vector<int>> lane_of = LanesOfStages(request.schedule, stages);
+  if (!lane_of.ok()) return nullptr;
+  for (int lane : *lane_of) limits.push_back(request.devices[lane % request.devices.size()].memory_limit_bytes);
   if (std::all_of(limits.begin(), limits.end(), [](int64_t limit) { return limit == 0; })) return nullptr;
-  // How many activations a rank holds depends on the lists alone, not on the cut.
-  const absl::StatusOr<Schedule> lists = BuildSchedule({.kind = request.schedule.kind,
-                                                        .purpose = SchedulePurpose::kContribution,
-                                                        .ranks = stages,
-                                                        .microbatches = request.schedule.micro_batches,
-                                                        .recompute = ToRecomputeMode(request.schedule.checkpoint)});
+  // How many activations a stage holds depends on the lists alone, not on the cut.
+  const absl::StatusOr<Schedule> lists = BuildSchedule(BuildRequestOf(request.schedule, stages));
   if (!lists.ok()) return nullptr;
-  return [limits = std::move(limits), peaks = ComputePeaks(*lists),
+  return [limits = std::move(limits), peaks = ComputePeaks(ListsByStage(*lists)),
           parameters = Prefix(profile, &LayerProfile::parameter_bytes),
           stash = Prefix(profile, &LayerProfile::stash_bytes), ratio = request.optimizer_state_ratio,
           &profile](int stage, int begin, int end) {

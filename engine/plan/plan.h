@@ -15,7 +15,8 @@ namespace penstock {
 enum class CheckpointMode { kAlways, kExceptLast, kNever, kSkipAdjacent };
 
 // How layers are cut into stages. An explicit balance wins; else, if any layer names its device, the devices decide
-// (then `stages` must be 0); else so many stages by measured cost (0: one per device).
+// (then `stages` must be 0); else so many stages by measured cost (0: `chunks` per device). Stages are counted over all
+// lanes.
 struct CutSpec {
   enum class Cost {
     kTime,  // forward, backward and recomputation
@@ -25,7 +26,7 @@ struct CutSpec {
     kExact,           // least possible bottleneck
     kBlockPartition,  // as torchgpipe's balance does it
   };
-  std::vector<int> balance = {};
+  std::vector<int> balance = {};  // one entry per stage: lanes times chunks of them
   std::vector<int> ranks = {};  // with a balance: the process of each stage, from 0 on, ascending; empty: all on 0
   int stages = 0;
   Cost cost = Cost::kTime;

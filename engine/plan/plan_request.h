@@ -17,7 +17,7 @@ namespace penstock {
 struct PlanRequest {
   std::vector<LayerSpec> layers;  // of the whole model, named
   CutSpec cut;
-  // That may be used, in order: stage k goes to devices[k % size], unless its layers name another of them.
+  // That may be used, in order: lane k goes to devices[k % size], unless its layers name another of them.
   std::vector<Device> devices;
   bool devices_named = false;  // the client named them: an explicit balance needs one for each of its stages then
   ScheduleSpec schedule;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/status_macros.h"
 #include "engine/plan/cut.h"
+#include "engine/plan/lanes.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/spec_error.h"
 #include "engine/schedule/build.h"
@@ -73,7 +74,8 @@ std::vector<Device> DevicesToMeasureOn(const PlanRequest& request, const Cut& cu
   std::set<std::string> names;
   if (cut.stages.empty()) {
     const size_t stages = request.cut.stages > 0 ? request.cut.stages : request.layers.size();
-    for (size_t i = 0; i < std::min(request.devices.size(), stages); ++i) names.insert(request.devices[i].name);
+    const size_t lanes = std::max<size_t>(1, stages / request.schedule.chunks);
+    for (size_t i = 0; i < std::min(request.devices.size(), lanes); ++i) names.insert(request.devices[i].name);
   }
   for (const DeviceStage& stage : cut.stages) names.insert(stage.device);
   std::vector<Device> used;
@@ -119,41 +121,68 @@ RecomputeMode ToRecomputeMode(CheckpointMode mode) {
 
 std::string_view CheckpointModeName(CheckpointMode mode) { return ToString(ToRecomputeMode(mode)); }
 
-absl::Status PredictPlan(Plan& plan) {
-  const int stages = static_cast<int>(plan.stages.size());
-  std::vector<SkipEdge> skips;
-  for (const SkipRoute& route : plan.skips) skips.push_back(route.edge);
-  PENSTOCK_ASSIGN_OR_RETURN(Schedule lists, BuildSchedule({.kind = plan.schedule.kind,
-                                                           .purpose = SchedulePurpose::kContribution,
-                                                           .ranks = stages,
-                                                           .microbatches = plan.schedule.micro_batches,
-                                                           .recompute = ToRecomputeMode(plan.schedule.checkpoint),
-                                                           .skips = std::move(skips)}));
+int LaneCount(const Plan& plan) {
+  int lanes = 0;
+  for (const StagePlan& stage : plan.stages) lanes = std::max(lanes, stage.lane + 1);
+  return lanes;
+}
+
+ScheduleCosts CostsOf(const Plan& plan) {
   ScheduleCosts costs;
   costs.hop = Nanoseconds(plan.hop_seconds);
   for (const StagePlan& stage : plan.stages) {
+    const Ticks backward = Nanoseconds(stage.backward_seconds);
+    const Ticks weight = Nanoseconds(stage.weight_gradient_seconds);
+    const bool halves = weight > 0 || stage.input_gradient_seconds > 0;  // else nobody has measured them
     costs.stages.push_back({.forward = Nanoseconds(stage.forward_seconds),
-                            .input_gradient = Nanoseconds(stage.backward_seconds),
-                            .weight_gradient = 0,
-                            .recompute = Nanoseconds(stage.recompute_seconds)});
+                            .input_gradient = halves ? Nanoseconds(stage.input_gradient_seconds) : backward / 2,
+                            .weight_gradient = halves ? weight : backward - backward / 2,
+                            .recompute = Nanoseconds(stage.recompute_seconds),
+                            .backward = backward});
   }
-  PENSTOCK_ASSIGN_OR_RETURN(Simulation simulation, Simulate(lists, costs));
+  return costs;
+}
+
+BuildRequest BuildRequestOf(const ScheduleSpec& schedule, int stages) {
+  return {.kind = schedule.kind,
+          .purpose = SchedulePurpose::kContribution,
+          .ranks = stages / schedule.chunks,
+          .chunks = schedule.chunks,
+          .lag = schedule.lag,
+          .live_limit = schedule.live_limit,
+          .microbatches = schedule.micro_batches,
+          .recompute = ToRecomputeMode(schedule.checkpoint)};
+}
+
+BuildRequest BuildRequestOf(const Plan& plan) {
+  BuildRequest request = BuildRequestOf(plan.schedule, static_cast<int>(plan.stages.size()));
+  request.costs = CostsOf(plan);
+  for (const SkipRoute& route : plan.skips) request.skips.push_back(route.edge);
+  return request;
+}
+
+absl::Status PredictPlan(Plan& plan) {
+  const int stages = static_cast<int>(plan.stages.size());
+  const int lanes = LaneCount(plan);
+  const BuildRequest request = BuildRequestOf(plan);
+  const absl::StatusOr<Schedule> lists = BuildSchedule(request);
+  if (!lists.ok()) return OfSpecSchedule(lists.status());
+  PENSTOCK_ASSIGN_OR_RETURN(Simulation simulation, Simulate(*lists, request.costs));
   plan.makespan_seconds = static_cast<double>(simulation.makespan) * 1e-9;
   Ticks busy = 0;
   for (const RankTimes& times : simulation.times) busy += times.busy;
-  plan.predicted_bubble = simulation.makespan == 0
-                              ? 0
-                              : 1 - static_cast<double>(busy) / (static_cast<double>(simulation.makespan) * stages);
-  plan.ideal_bubble = static_cast<double>(stages - 1) / (plan.schedule.micro_batches + stages - 1);
+  plan.predicted_bubble =
+      simulation.makespan == 0 ? 0 : 1 - static_cast<double>(busy) / (static_cast<double>(simulation.makespan) * lanes);
+  plan.ideal_bubble = static_cast<double>(lanes - 1) / (plan.schedule.chunks * plan.schedule.micro_batches + lanes - 1);
+  const PeakActivations peaks = ComputePeaks(ListsByStage(*lists));
   for (int s = 0; s < stages; ++s) {
     StagePlan& stage = plan.stages[s];
     if (simulation.makespan > 0) {
       stage.predicted_bubble =
-          1 - static_cast<double>(simulation.times[s].busy) / static_cast<double>(simulation.makespan);
+          1 - static_cast<double>(simulation.times[stage.lane].busy) / static_cast<double>(simulation.makespan);
     }
     const int64_t input_bytes = s == 0 ? 0 : stage.input_bytes;
-    stage.peak_activation_bytes =
-        simulation.peaks.full[s] * stage.stash_bytes + simulation.peaks.stashed[s] * input_bytes;
+    stage.peak_activation_bytes = peaks.full[s] * stage.stash_bytes + peaks.stashed[s] * input_bytes;
   }
   return absl::OkStatus();
 }
@@ -161,6 +190,8 @@ absl::Status PredictPlan(Plan& plan) {
 absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
   PENSTOCK_RETURN_IF_ERROR(CheckSchedule(request.schedule));
   PENSTOCK_ASSIGN_OR_RETURN(Cut cut, FindCut(request, profile));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> lane_of,
+                            LanesOfStages(request.schedule, static_cast<int>(cut.stages.size())));
   Plan plan;
   plan.schedule = request.schedule;
   plan.why = std::move(cut.why);
@@ -169,6 +200,7 @@ absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vect
     const bool last = s + 1 == cut.stages.size();
     const int end = last ? static_cast<int>(request.layers.size()) : cut.stages[s + 1].first_layer;
     plan.stages.push_back(MakeStage(request, profile, cut.stages[s], end));
+    plan.stages.back().lane = lane_of[s];
     if (!request.cut.ranks.empty()) plan.stages.back().rank = request.cut.ranks[s];
     for (int i = cut.stages[s].first_layer; i < end; ++i) {
       const LayerProfile& layer = profile[i];

@@ -11,6 +11,7 @@
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_request.h"
 #include "engine/plan/profile.h"
+#include "engine/schedule/build.h"
 #include "engine/schedule/recompute_pass.h"
 
 namespace penstock {
@@ -30,11 +31,25 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& 
 absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile);
 
 // Fills in makespan, bubbles and peaks from the stages' costs, by the simulator.
+//
+// Fails:     SPEC_INVALID of a field of spec.schedule where there is no such schedule.
 absl::Status PredictPlan(Plan& plan);
+
+// What the lists of so many stages are built from, with equal costs and no skips; as one mini-batch of the plan.
+BuildRequest BuildRequestOf(const ScheduleSpec& schedule, int stages);
+
+// The same with the plan's costs and skips.
+BuildRequest BuildRequestOf(const Plan& plan);
+
+// What the actions of the plan's stages cost, in nanoseconds.
+ScheduleCosts CostsOf(const Plan& plan);
+
+// How many lanes the stages stand on.
+int LaneCount(const Plan& plan);
 
 // The mode as the schedule's recompute pass knows it.
 RecomputeMode ToRecomputeMode(CheckpointMode mode);
 
-std::string_view CheckpointModeName(CheckpointMode mode);  // always, except_last, never
+std::string_view CheckpointModeName(CheckpointMode mode);  // always, except_last, never, skip_adjacent
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 
 // How this room refuses a specification.
 
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,6 +17,16 @@ inline absl::Status RefuseSpec(const std::string& field, const std::string& prob
   return Error(code, "SPEC_INVALID", absl::StrCat(field, ": ", problem, ", got ", value))
       .With("field", field)
       .With("value", value);
+}
+
+// What the room of schedules has refused, as a field of the specification.
+inline absl::Status OfSpecSchedule(const absl::Status& status) {
+  auto values = ValuesOf(status);
+  const std::set<std::string> known = {"kind", "micro_batches", "chunks", "lag", "live_limit"};
+  if (ReasonOf(status) != "FIELD_INVALID" || known.count(values["field"]) == 0) return status;
+  return Error(status.code(), "SPEC_INVALID", absl::StrCat("spec.schedule.", status.message()))
+      .With("field", absl::StrCat("spec.schedule.", values["field"]))
+      .With("value", values["value"]);
 }
 
 }  // namespace penstock

@@ -3,6 +3,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/schedule/comm_pass.h"
+#include "engine/schedule/fuse_pass.h"
 #include "engine/schedule/generators.h"
 #include "engine/schedule/optimizer_pass.h"
 #include "engine/schedule/skips.h"
@@ -10,20 +11,24 @@
 namespace penstock {
 namespace {
 
-absl::StatusOr<Schedule> ComputeActions(const BuildRequest& request) {
+ScheduleRequest AsScheduleRequest(const BuildRequest& request) {
+  return {request.kind, request.ranks,      request.microbatches, request.chunks,
+          request.lag,  request.live_limit, request.costs};
+}
+
+absl::StatusOr<Schedule> ComputeActions(const BuildRequest& request, const ScheduleKind& kind) {
   switch (request.purpose) {
     case SchedulePurpose::kTrainingStep:
     case SchedulePurpose::kContribution: {
-      PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(request.kind));
-      if (!kind.trains) return InvalidField("kind", "must have a backward to train", request.kind);
-      return kind.generate(request.ranks, request.microbatches);
+      PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, Generate(AsScheduleRequest(request)));
+      return FuseWhereItPays(std::move(schedule), request.costs);
     }
     case SchedulePurpose::kForwardOnly:
-      return ForwardOnly(request.ranks, request.microbatches);
+      return ForwardOnly(request.ranks, request.microbatches, request.chunks, kind.placement);
     case SchedulePurpose::kBackwardOnly:
-      return BackwardOnly(request.ranks, request.microbatches);
+      return BackwardOnly(request.ranks, request.microbatches, request.chunks, kind.placement);
     case SchedulePurpose::kOptimizerOnly:
-      return NoMicrobatches(request.ranks);
+      return NoMicrobatches(request.ranks, request.chunks);
   }
   return absl::InternalError("unknown schedule purpose");
 }
@@ -32,13 +37,20 @@ absl::StatusOr<Schedule> ComputeActions(const BuildRequest& request) {
 
 absl::StatusOr<Schedule> BuildSchedule(const BuildRequest& request) {
   const bool has_microbatches = request.purpose != SchedulePurpose::kOptimizerOnly;
-  PENSTOCK_RETURN_IF_ERROR(CheckSizes(request.ranks, request.ranks, has_microbatches ? request.microbatches : 1));
-  PENSTOCK_RETURN_IF_ERROR(CheckSkips(request.skips, request.ranks, has_microbatches ? request.microbatches : 1));
-  PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, ComputeActions(request));
+  const bool has_backward = request.purpose != SchedulePurpose::kForwardOnly && has_microbatches;
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(request.kind));
+  if (has_backward && !kind.trains) return InvalidField("kind", "must have a backward to train", request.kind);
+  PENSTOCK_RETURN_IF_ERROR(CheckPlacement(AsScheduleRequest(request)));
+  const int stages = request.ranks * request.chunks;
+  const int microbatches = has_microbatches ? request.microbatches : 1;
+  PENSTOCK_RETURN_IF_ERROR(CheckSizes(request.ranks, stages, microbatches));
+  PENSTOCK_RETURN_IF_ERROR(CheckSkips(request.skips, stages, microbatches));
+  if (!request.costs.stages.empty()) PENSTOCK_RETURN_IF_ERROR(CheckCosts(request.costs, stages));
+  PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, ComputeActions(request, kind));
   schedule = InsertRecompute(std::move(schedule), request.recompute);
   schedule = InsertCommunication(schedule, request.skips);
   if (request.purpose == SchedulePurpose::kTrainingStep || request.purpose == SchedulePurpose::kOptimizerOnly) {
-    schedule = AppendOptimizer(std::move(schedule));
+    schedule = AppendOptimizer(std::move(schedule), RanksOfStages(kind.placement, request.ranks, request.chunks));
   }
   const auto peaks = Verify(schedule, {.purpose = request.purpose}, request.skips);
   if (!peaks.ok()) return Error(absl::StatusCode::kInternal, "BUG", std::string(peaks.status().message()));

@@ -16,13 +16,14 @@ namespace penstock {
 
 // What to build.
 struct BuildRequest {
-  std::string kind = {};  // of generators.h; the pipeline's, also for runs without a backward: it says where stages stand
+  std::string kind =
+      {};  // of generators.h; the pipeline's, also for runs without a backward: it says where stages stand
   SchedulePurpose purpose = SchedulePurpose::kTrainingStep;
   int ranks = 1;
-  int chunks = 1;  // stages per rank
-  std::optional<int> lag = {};         // as ScheduleRequest
-  std::optional<int> live_limit = {};  // as ScheduleRequest
-  ScheduleCosts costs = {};            // as ScheduleRequest
+  int chunks = 1;                                   // stages per rank
+  std::optional<int> lag = {};                      // as ScheduleRequest
+  std::optional<int> live_limit = {};               // as ScheduleRequest
+  ScheduleCosts costs = {};                         // as ScheduleRequest
   int microbatches = 1;                             // the real number of this run; ignored by kOptimizerOnly
   RecomputeMode recompute = RecomputeMode::kNever;  // ignored without a backward
   std::vector<SkipEdge> skips = {};                 // in any order; of ranks * chunks stages
@@ -30,8 +31,12 @@ struct BuildRequest {
 
 // The lists that stage workers run: sends, receives, recomputation and optimizer included, verified for the purpose.
 //
-// Fails:     INVALID_ARGUMENT / FIELD_INVALID of `kind`, `ranks`, `micro_batches` or `skips`; a kind without backward is refused
-//            for training. INTERNAL / BUG if our own lists do not verify.
+// Placement follows from `kind` for every purpose. Runs without a backward have one action per stage and micro-batch,
+// chunk by chunk: F ascending, or B from the last chunk to the first.
+//
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID of `skips`, or as CheckPlacement and CheckCosts for every purpose, as
+//            Generate for those with a forward and a backward; a kind without backward is refused for training.
+//            INTERNAL / BUG if our own lists do not verify.
 // Example:   auto lists = BuildSchedule({.kind = "1f1b", .ranks = 2, .microbatches = 8});
 absl::StatusOr<Schedule> BuildSchedule(const BuildRequest& request);
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // The kinds of schedule: the only list of names and generators. A generator is a pure function from sizes to compute
-// actions (F, B); passes add the rest.
+// actions (F, B, or I and W); passes add the rest.
 
 #include <optional>
 #include <string>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/schedule/placement.h"
 #include "engine/schedule/schedule.h"
 #include "engine/schedule/simulate.h"
 
@@ -27,12 +28,23 @@ struct ScheduleRequest {
   ScheduleCosts costs = {};            // of kind "auto": one entry per stage; empty: equal costs
 };
 
+// The most chunks that a kind which takes any number may be asked for: stages have their own limit.
+inline constexpr int kAnyChunks = kMaxStages;
+
 // One kind of schedule.
 struct ScheduleKind {
   std::string_view name;
-  std::string_view summary;  // one line for people
-  bool trains;               // false: forward actions only
-  Schedule (*generate)(int ranks, int microbatches);
+  std::string_view summary;                  // one line for people
+  bool trains = true;                        // false: forward actions only
+  bool splits = false;                       // I and W instead of B, at least in part
+  Placement placement = Placement::kLooped;  // of its stages, in every run of a pipeline of this kind
+  int least_chunks = 1;
+  int most_chunks = 1;
+  int usual_chunks = 1;                 // for those who do not say
+  int least_microbatches_per_rank = 0;  // 2: at least 2P of them
+
+  // From a request that CheckRequest takes.
+  absl::StatusOr<Schedule> (*generate)(const ScheduleRequest& request) = nullptr;
 };
 
 // Every kind, in the order in which help texts list them.
@@ -41,30 +53,55 @@ const std::vector<ScheduleKind>& ScheduleKinds();
 // The kind of that name. INVALID_ARGUMENT / FIELD_INVALID of field `kind`, with the known names, if there is none.
 absl::StatusOr<ScheduleKind> FindScheduleKind(std::string_view name);
 
-// The compute actions of a schedule. INVALID_ARGUMENT / FIELD_INVALID of field `kind`, `ranks` or `micro_batches`.
+// The fewest micro-batches that a kind takes: 1, or what its rule needs.
+int LeastMicrobatches(const ScheduleKind& kind, int ranks);
+
+// Whether stages can stand as that kind places them: what every run of a pipeline needs, with a backward or without.
+// INVALID_ARGUMENT / FIELD_INVALID of field `kind`, `ranks` or `chunks`.
+absl::Status CheckPlacement(const ScheduleRequest& request);
+
+// Whether the kind takes all of the request. INVALID_ARGUMENT / FIELD_INVALID of field `kind`, `ranks`, `chunks`,
+// `micro_batches`, `lag` or `live_limit`; of `costs` or one of its fields, as CheckCosts, where the kind reads them.
+absl::Status CheckRequest(const ScheduleRequest& request);
+
+// The compute actions of a schedule; fails as CheckRequest.
 absl::StatusOr<Schedule> Generate(const ScheduleRequest& request);
 
-// The generators themselves. Sizes must be within the limits of schedule.h.
+// The generators themselves, with their sources in their own files. Sizes must be within the limits of schedule.h.
 
-// "gpipe": every forward, then every backward (fill, then drain). Source: Huang et al., "GPipe", 2019, with backward in
-// ascending micro-batch order, so that gradients accumulate in the same order in every kind.
+// "gpipe", and the same over several chunks, "looped-bfs".
 Schedule FillDrain(int ranks, int microbatches);
+Schedule LoopedBreadthFirst(int ranks, int microbatches, int chunks);
 
-// "1f1b": as few forwards ahead as keep the pipeline busy, then one forward and one backward in turn. Same makespan as
-// fill-drain at equal costs; rank r keeps min(m, P-r) activations instead of m. Sources: Harlap et al., "PipeDream",
-// 2018; with a flush per step, as here: Narayanan et al., "Efficient large-scale language model training on GPU
-// clusters", 2021.
+// "1f1b": same makespan as fill-drain at equal costs; rank r keeps min(m, P-r) activations instead of m.
 Schedule OneForwardOneBackward(int ranks, int microbatches);
 
+// "interleaved-1f1b" and "interleaved-zb": any number of micro-batches.
+Schedule InterleavedOneForwardOneBackward(int ranks, int microbatches, int chunks);
+Schedule InterleavedZeroBubble(int ranks, int microbatches, int chunks);
+
+// "lag", with lag at least 0; "zb-h1" is a lag of P-1, "zb-h2" one of 2P-2. Peak min(m, lag+1) on every rank.
+Schedule LaggingWeightGradients(int ranks, int microbatches, int lag);
+Schedule ZeroBubbleH1(int ranks, int microbatches);
+Schedule ZeroBubbleH2(int ranks, int microbatches);
+
+// "zbv" and "dualpipe-v": two chunks, V placement. The second needs at least 2P micro-batches.
+Schedule ZeroBubbleV(int ranks, int microbatches);
+Schedule DualPipeV(int ranks, int microbatches);
+
+// "auto": best makespan of all candidates within `live_limit`, at least 1, activations per rank; then least window, then
+// least memory. `costs` one per rank, valid by CheckCosts. Fails only where Simulate does.
+absl::StatusOr<Schedule> CostAware(int ranks, int microbatches, int live_limit, const ScheduleCosts& costs);
+
 // "forward-only": inference, and the forward half of a graph that is kept.
-Schedule ForwardOnly(int ranks, int microbatches);
+Schedule ForwardOnly(int ranks, int microbatches, int chunks = 1, Placement placement = Placement::kLooped);
 
 // Parts of a step that a client calls one by one. They are no kinds of their own: every kind has the same ones.
 
-// The backward half of a graph that an earlier run kept: B of every micro-batch, ascending.
-Schedule BackwardOnly(int ranks, int microbatches);
+// The backward half of a graph that an earlier run kept: B of every micro-batch, ascending, of the last chunk first.
+Schedule BackwardOnly(int ranks, int microbatches, int chunks = 1, Placement placement = Placement::kLooped);
 
 // Empty lists, for the optimizer pass to fill.
-Schedule NoMicrobatches(int ranks);
+Schedule NoMicrobatches(int ranks, int chunks = 1);
 
 }  // namespace penstock

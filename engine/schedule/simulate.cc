@@ -12,31 +12,12 @@
 namespace penstock {
 namespace {
 
-absl::Status CheckCosts(const Schedule& schedule, const ScheduleCosts& costs) {
-  if (static_cast<int>(costs.stages.size()) != schedule.stages) {
-    return InvalidField("costs", absl::StrCat("must be one per stage, ", schedule.stages),
-                        absl::StrCat(costs.stages.size()));
-  }
-  const auto check = [](std::string_view name, Ticks cost) {
-    if (cost >= 0 && cost <= kMaxCost) return absl::OkStatus();
-    return InvalidField(name, absl::StrCat("must be 0 to ", kMaxCost, " ticks"), absl::StrCat(cost));
-  };
-  for (const StageCosts& stage : costs.stages) {
-    PENSTOCK_RETURN_IF_ERROR(check("costs.forward", stage.forward));
-    PENSTOCK_RETURN_IF_ERROR(check("costs.input_gradient", stage.input_gradient));
-    PENSTOCK_RETURN_IF_ERROR(check("costs.weight_gradient", stage.weight_gradient));
-    PENSTOCK_RETURN_IF_ERROR(check("costs.recompute", stage.recompute));
-    PENSTOCK_RETURN_IF_ERROR(check("costs.optimizer", stage.optimizer));
-  }
-  return check("costs.hop", costs.hop);
-}
-
 Ticks CostOf(const Action& action, const StageCosts& costs) {
   switch (action.kind) {
     case ActionKind::kForward:
       return costs.forward;
     case ActionKind::kBackward:
-      return costs.input_gradient + costs.weight_gradient;
+      return costs.backward.value_or(costs.input_gradient + costs.weight_gradient);
     case ActionKind::kInputGradient:
       return costs.input_gradient;
     case ActionKind::kWeightGradient:
@@ -160,6 +141,25 @@ std::optional<Place> FindBehindOptimizer(const Schedule& schedule) {
 
 }  // namespace
 
+absl::Status CheckCosts(const ScheduleCosts& costs, int stages) {
+  if (static_cast<int>(costs.stages.size()) != stages) {
+    return InvalidField("costs", absl::StrCat("must be one per stage, ", stages), absl::StrCat(costs.stages.size()));
+  }
+  const auto check = [](std::string_view name, Ticks cost) {
+    if (cost >= 0 && cost <= kMaxCost) return absl::OkStatus();
+    return InvalidField(name, absl::StrCat("must be 0 to ", kMaxCost, " ticks"), absl::StrCat(cost));
+  };
+  for (const StageCosts& stage : costs.stages) {
+    PENSTOCK_RETURN_IF_ERROR(check("costs.forward", stage.forward));
+    PENSTOCK_RETURN_IF_ERROR(check("costs.input_gradient", stage.input_gradient));
+    PENSTOCK_RETURN_IF_ERROR(check("costs.weight_gradient", stage.weight_gradient));
+    PENSTOCK_RETURN_IF_ERROR(check("costs.backward", stage.backward.value_or(0)));
+    PENSTOCK_RETURN_IF_ERROR(check("costs.recompute", stage.recompute));
+    PENSTOCK_RETURN_IF_ERROR(check("costs.optimizer", stage.optimizer));
+  }
+  return check("costs.hop", costs.hop);
+}
+
 double Simulation::Overhead() const {
   return ideal == 0 ? 0 : static_cast<double>(makespan - ideal) / static_cast<double>(ideal);
 }
@@ -170,7 +170,7 @@ double Simulation::Bubble() const {
 
 absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const ScheduleCosts& costs) {
   PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));
-  PENSTOCK_RETURN_IF_ERROR(CheckCosts(schedule, costs));
+  PENSTOCK_RETURN_IF_ERROR(CheckCosts(costs, schedule.stages));
   if (const std::optional<Place> behind = FindBehindOptimizer(schedule)) {
     return ScheduleFailure(schedule, "order", *behind, schedule.ranks[behind->rank][behind->position],
                            "optimizer steps must end the list of their rank");

@@ -36,6 +36,10 @@ struct ScheduleCosts {
   bool optimizer_barrier = false;
 };
 
+// INVALID_ARGUMENT / FIELD_INVALID of `costs` or `costs.forward` and the like unless there is one entry per stage and
+// every cost is 0 to kMaxCost.
+absl::Status CheckCosts(const ScheduleCosts& costs, int stages);
+
 struct TimedAction {
   Action action;
   Ticks start = 0;

@@ -1,20 +1,21 @@
+// Parts of a step that a client calls one by one.
+
 #include "engine/schedule/generators.h"
+#include "engine/schedule/rank_writer.h"
 
 namespace penstock {
 
-Schedule BackwardOnly(int ranks, int microbatches) {
-  Schedule schedule{.kind = "backward-only", .stages = ranks, .microbatches = microbatches};
-  for (int stage = 0; stage < ranks; ++stage) {
-    auto& list = schedule.ranks.emplace_back();
-    for (int i = 0; i < microbatches; ++i) list.push_back({ActionKind::kBackward, stage, i});
+Schedule BackwardOnly(int ranks, int microbatches, int chunks, Placement placement) {
+  Schedule schedule = EmptySchedule("backward-only", ranks, chunks, microbatches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankWriter list(&schedule, placement, rank);
+    for (int chunk = chunks - 1; chunk >= 0; --chunk) {
+      for (int i = 0; i < microbatches; ++i) list.Backward(chunk);
+    }
   }
   return schedule;
 }
 
-Schedule NoMicrobatches(int ranks) {
-  Schedule schedule{.kind = "optimizer-only", .stages = ranks};
-  schedule.ranks.resize(ranks);
-  return schedule;
-}
+Schedule NoMicrobatches(int ranks, int chunks) { return EmptySchedule("optimizer-only", ranks, chunks, 0); }
 
 }  // namespace penstock

@@ -70,7 +70,9 @@ absl::StatusOr<ScheduleCosts> CostsOf(const WhatIfOptions& options, const Schedu
 absl::StatusOr<WhatIfResult> WhatIf(const WhatIfOptions& options) {
   PENSTOCK_RETURN_IF_ERROR(CheckOptions(options));
   PENSTOCK_ASSIGN_OR_RETURN(const RecomputeMode recompute, ParseRecomputeMode(options.recompute));
-  PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, Generate({options.kind, options.devices, options.micro_batches}));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      Schedule schedule,
+      Generate({.kind = options.kind, .ranks = options.devices, .microbatches = options.micro_batches}));
   schedule = InsertRecompute(std::move(schedule), recompute);
   PENSTOCK_ASSIGN_OR_RETURN(const ScheduleCosts costs, CostsOf(options, schedule));
   PENSTOCK_ASSIGN_OR_RETURN(Simulation simulation, Simulate(schedule, costs));

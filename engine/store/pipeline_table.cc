@@ -27,19 +27,21 @@ namespace {
 
 // Where a pipeline counts, once its stages are known.
 std::shared_ptr<PipelineMetrics> AddMetrics(MetricsRegistry* registry, const std::string& name, const Plan& plan) {
-  std::vector<LaneDescription> lanes;
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    const StagePlan& stage = plan.stages[i];
+  std::vector<LaneDescription> lanes(LaneCount(plan));
+  for (const StagePlan& stage : plan.stages) {
+    LaneDescription& lane = lanes[stage.lane];
+    lane.stage = stage.lane;
+    lane.device = stage.device;
     const int last = stage.first_layer + static_cast<int>(stage.layers.size()) - 1;
-    lanes.push_back({.stage = static_cast<int>(i),
-                     .device = stage.device,
-                     .layers = absl::StrCat(stage.first_layer, "-", last),
-                     .ideal_bubble = plan.ideal_bubble,
-                     .predicted_bubble = plan.predicted_bubble});
+    absl::StrAppend(&lane.layers, lane.layers.empty() ? "" : ",", stage.first_layer, "-", last);
+    lane.ideal_bubble = plan.ideal_bubble;
+    lane.predicted_bubble = plan.predicted_bubble;
   }
+  const int count = static_cast<int>(lanes.size());
   return registry->AddPipeline(name, lanes,
                                {.kind = plan.schedule.kind,
-                                .stages = static_cast<int>(plan.stages.size()),
+                                .stages = count,
+                                .chunks = plan.schedule.chunks,
                                 .microbatches = plan.schedule.micro_batches,
                                 .checkpoint_mode = std::string(CheckpointModeName(plan.schedule.checkpoint))});
 }

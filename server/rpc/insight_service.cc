@@ -30,10 +30,13 @@ void AddStages(const PipelineMetrics& metrics, const Plan& plan, v1::PipelineSta
     for (const StageStateInfo& info : StageStates()) {
       (*stage->mutable_state_seconds())[std::string(info.name)] = static_cast<double>(snapshot[info.state]) * 1e-9;
     }
-    if (lane < static_cast<int>(plan.stages.size())) {
-      for (const std::string& layer : plan.stages[lane].layers) stage->add_layers(layer);
-      stage->set_peak_activation_bytes(plan.stages[lane].peak_activation_bytes);
+    int64_t peak = 0;
+    for (const StagePlan& chunk : plan.stages) {
+      if (chunk.lane != lane) continue;
+      for (const std::string& layer : chunk.layers) stage->add_layers(layer);
+      peak += chunk.peak_activation_bytes;
     }
+    stage->set_peak_activation_bytes(peak);
   }
   statistics->set_measured_bubble(times.MeasuredBubble());
 }

@@ -16,34 +16,55 @@
 namespace penstock::testing {
 namespace {
 
-constexpr int64_t kMostStages = 5;
+constexpr int64_t kMostLanes = 5;
+constexpr int64_t kMostChunks = 4;
 constexpr int64_t kMostRows = 12;
 constexpr int64_t kMostMicroBatches = 8;
 constexpr int64_t kIgnoredLabel = -100;
 
-std::vector<int> RandomBalance(Dice& dice, int64_t layers) {
-  const int64_t stages = dice.Between(1, std::min(kMostStages, layers));
+// The kind last, so that every kind gets on with few layers: one with more chunks than there are layers has no case.
+void RandomKind(Dice& dice, int64_t layers, ScheduleSpec& schedule) {
+  std::vector<ScheduleKind> kinds;
+  for (const ScheduleKind& kind : ScheduleKinds()) {
+    if (kind.trains && kind.least_chunks <= layers) kinds.push_back(kind);
+  }
+  const ScheduleKind kind = dice.Of(kinds);
+  schedule.kind = std::string(kind.name);
+  const int64_t most = std::min<int64_t>({kind.most_chunks, kMostChunks, layers});
+  schedule.chunks = static_cast<int>(dice.Between(kind.least_chunks, most));
+}
+
+std::vector<int> RandomBalance(Dice& dice, int64_t layers, int64_t lanes, int64_t chunks) {
+  const int64_t stages = lanes * chunks;
   std::vector<int> balance(stages, 1);
   for (int64_t rest = layers - stages; rest > 0; --rest) ++balance[dice.Below(stages)];
   return balance;
 }
 
 // One to three different ones, in any order, often with one device for several stages.
-std::vector<std::string> RandomDevices(Dice& dice, size_t stages) {
+std::vector<std::string> RandomDevices(Dice& dice, int64_t lanes) {
   const std::vector<Device> known = RandomCaseDevices();
   const int64_t used = dice.Between(1, static_cast<int64_t>(known.size()));
   std::vector<std::string> names;
-  for (size_t s = 0; s < stages; ++s) names.push_back(known[dice.Below(used)].name);
+  for (int64_t lane = 0; lane < lanes; ++lane) names.push_back(known[dice.Below(used)].name);
   return names;
 }
 
-ScheduleSpec RandomSchedule(Dice& dice) {
-  std::vector<std::string> kinds;
-  for (const ScheduleKind& kind : ScheduleKinds()) {
-    if (kind.trains) kinds.emplace_back(kind.name);
+// Schedule, cut and devices of so many layers.
+void RandomPlan(Dice& dice, int64_t layers, PipelineSpec& spec) {
+  ScheduleSpec& schedule = spec.schedule;
+  RandomKind(dice, layers, schedule);
+  const int64_t lanes = dice.Between(1, std::min(kMostLanes, layers / schedule.chunks));
+  if (schedule.kind == "lag") schedule.lag = static_cast<int>(dice.Below(2 * lanes + 1));
+  if (schedule.kind == "auto" && dice.OneIn(2)) {
+    schedule.live_limit = static_cast<int>(lanes + dice.Below(lanes + 1));
   }
-  return {dice.Of(kinds), static_cast<int>(dice.Between(1, kMostMicroBatches)),
-          dice.Of<CheckpointMode>({CheckpointMode::kAlways, CheckpointMode::kExceptLast, CheckpointMode::kNever})};
+  const int least = LeastMicrobatches(*FindScheduleKind(schedule.kind), static_cast<int>(lanes));
+  schedule.micro_batches = least - 1 + static_cast<int>(dice.Between(1, kMostMicroBatches));
+  schedule.checkpoint = dice.Of<CheckpointMode>(
+      {CheckpointMode::kAlways, CheckpointMode::kExceptLast, CheckpointMode::kNever, CheckpointMode::kSkipAdjacent});
+  spec.cut.balance = RandomBalance(dice, layers, lanes, schedule.chunks);
+  spec.devices = RandomDevices(dice, lanes);
 }
 
 OptimizerSpec RandomOptimizer(Dice& dice) {
@@ -65,12 +86,20 @@ RandomContribution RandomMiniBatch(Dice& dice) {
   return {dice.Between(1, kMostRows), static_cast<int>(dice.Between(1, kMostMicroBatches))};
 }
 
-RandomStep MakeRandomStep(Dice& dice) {
+// For kinds that need a number of micro-batches: rows enough for each to have some, mostly not the same number.
+RandomContribution RandomMiniBatch(Dice& dice, int64_t least) {
+  if (least == 1) return RandomMiniBatch(dice);
+  const int64_t micro_batches = least + dice.Below(3);
+  const int64_t each = dice.Between(1, 2);
+  return {micro_batches * each - dice.Below(each), static_cast<int>(micro_batches)};
+}
+
+RandomStep MakeRandomStep(Dice& dice, int64_t least) {
   RandomStep step;
   step.whole = !dice.OneIn(3);
   step.total_given = !step.whole && dice.OneIn(2);
   const int64_t contributions = step.whole ? 1 : dice.Between(1, 3);
-  for (int64_t i = 0; i < contributions; ++i) step.contributions.push_back(RandomMiniBatch(dice));
+  for (int64_t i = 0; i < contributions; ++i) step.contributions.push_back(RandomMiniBatch(dice, least));
   return step;
 }
 
@@ -89,15 +118,15 @@ RandomCase MakeRandomCase(uint64_t seed) {
   one.input_width = model.input_width;
   one.output_width = model.output_width;
   one.spec.model = std::move(model.spec);
-  one.spec.cut.balance = RandomBalance(dice, static_cast<int64_t>(one.spec.model.layers.size()));
-  one.spec.devices = RandomDevices(dice, one.spec.cut.balance.size());
-  one.spec.schedule = RandomSchedule(dice);
+  RandomPlan(dice, static_cast<int64_t>(one.spec.model.layers.size()), one.spec);
   one.spec.optimizer = RandomOptimizer(dice);
   one.spec.loss.name = dice.OneIn(2) ? "mean_squared_error" : "cross_entropy";
   one.spec.seed = seed;
   one.mode = dice.OneIn(2) ? DevicePool::Mode::kSerial : DevicePool::Mode::kThreads;
   const int64_t steps = dice.Between(2, 3);
-  for (int64_t i = 0; i < steps; ++i) one.steps.push_back(MakeRandomStep(dice));
+  const int least =
+      LeastMicrobatches(*FindScheduleKind(one.spec.schedule.kind), static_cast<int>(one.spec.devices.size()));
+  for (int64_t i = 0; i < steps; ++i) one.steps.push_back(MakeRandomStep(dice, least));
   one.inference = RandomMiniBatch(dice);
   return one;
 }
@@ -109,8 +138,9 @@ std::string Describe(const RandomCase& one) {
       "seed ", one.seed, "\n  layers: ", Describe(one.spec.model), "\n  inputs: ", one.inputs, " of width ",
       one.input_width, "\n  balance ", absl::StrJoin(one.spec.cut.balance, ", "), " on ",
       absl::StrJoin(one.spec.devices, ", "), one.mode == DevicePool::Mode::kSerial ? ", serial" : ", threads", "\n  ",
-      schedule.kind, ", ", std::string(CheckpointModeName(schedule.checkpoint)), ", ", one.spec.loss.name, ", ",
-      optimizer.name);
+      schedule.kind, ", ", schedule.chunks, " chunks, lag ", schedule.lag.value_or(-1), ", live limit ",
+      schedule.live_limit.value_or(-1), ", ", std::string(CheckpointModeName(schedule.checkpoint)), ", ",
+      one.spec.loss.name, ", ", optimizer.name);
   for (const auto& [name, value] : optimizer.options) absl::StrAppend(&text, " ", name, "=", OptionText(value));
   absl::StrAppend(&text, " clip=", optimizer.clip_norm, " ", optimizer.learning_rate_schedule.name);
   for (const RandomStep& step : one.steps) {

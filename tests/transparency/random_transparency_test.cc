@@ -86,7 +86,11 @@ TEST_F(RandomTransparency, FiveHundredCasesHoldEverythingThatIsToBeTested) {
   for (uint64_t seed = 1; seed <= 500; ++seed) {
     const RandomCase one = MakeRandomCase(seed);
     CountKinds(one.spec.model.layers, seen);
+    const size_t lanes = one.spec.devices.size();
+    ++seen[absl::StrCat(lanes, " lanes")];
     ++seen[absl::StrCat(one.spec.cut.balance.size(), " stages")];
+    ++seen[absl::StrCat(one.spec.schedule.chunks, " chunks")];
+    if (one.spec.schedule.live_limit.has_value()) ++seen["live limit"];
     const std::set<std::string> devices(one.spec.devices.begin(), one.spec.devices.end());
     ++seen[absl::StrCat(devices.size(), " devices")];
     ++seen[one.spec.schedule.kind];
@@ -102,6 +106,7 @@ TEST_F(RandomTransparency, FiveHundredCasesHoldEverythingThatIsToBeTested) {
     for (const RandomStep& step : one.steps) {
       if (!step.whole) ++seen["accumulation"];
       for (const RandomContribution& part : step.contributions) {
+        if (part.micro_batches < static_cast<int>(lanes)) ++seen["fewer micro-batches than lanes"];
         if (part.rows < part.micro_batches) ++seen["fewer rows than micro-batches"];
         if (part.rows > part.micro_batches && part.rows % part.micro_batches != 0) ++seen["uneven"];
       }

@@ -60,12 +60,14 @@ TEST(GoldenSchedulesTest, ASkipPastTheMiddleStage) {
 
 TEST(GoldenSchedulesTest, PartsOfAStep) {
   ExpectGolden("forward_only_p3_m4.csv",
-               ToCsv(Built({.purpose = SchedulePurpose::kForwardOnly, .ranks = 3, .microbatches = 4})));
-  ExpectGolden("backward_only_p3_m4_always.csv", ToCsv(Built({.purpose = SchedulePurpose::kBackwardOnly,
+               ToCsv(Built({.kind = "1f1b", .purpose = SchedulePurpose::kForwardOnly, .ranks = 3, .microbatches = 4})));
+  ExpectGolden("backward_only_p3_m4_always.csv", ToCsv(Built({.kind = "1f1b",
+                                                              .purpose = SchedulePurpose::kBackwardOnly,
                                                               .ranks = 3,
                                                               .microbatches = 4,
                                                               .recompute = RecomputeMode::kAlways})));
-  ExpectGolden("optimizer_only_p3.csv", ToCsv(Built({.purpose = SchedulePurpose::kOptimizerOnly, .ranks = 3})));
+  ExpectGolden("optimizer_only_p3.csv",
+               ToCsv(Built({.kind = "1f1b", .purpose = SchedulePurpose::kOptimizerOnly, .ranks = 3})));
 }
 
 TEST(GoldenSchedulesTest, Drawings) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/plan/planner.h"
 #include "engine/schedule/build.h"
 
 namespace penstock {

@@ -49,12 +49,17 @@ TEST(GeneratorsTest, PartsOfAStep) {
 
 TEST(GeneratorsTest, AKindNamesItsSchedules) {
   for (const ScheduleKind& kind : ScheduleKinds()) {
-    const auto schedule = Generate({std::string(kind.name), 3, 2});
-    ASSERT_TRUE(schedule.ok());
+    ScheduleRequest request{.kind = std::string(kind.name), .ranks = 3, .microbatches = 6};
+    request.chunks = kind.usual_chunks;
+    if (kind.name == "lag") request.lag = 2;
+    const auto schedule = Generate(request);
+    ASSERT_TRUE(schedule.ok()) << schedule.status();
     EXPECT_EQ(schedule->kind, kind.name);
-    EXPECT_EQ(schedule->stages, 3);
-    EXPECT_EQ(schedule->microbatches, 2);
-    EXPECT_EQ(kind.trains, ToCsv(*schedule).find('B') != std::string::npos);
+    EXPECT_EQ(schedule->stages, 3 * kind.usual_chunks);
+    EXPECT_EQ(schedule->microbatches, 6);
+    const std::string csv = ToCsv(*schedule);
+    EXPECT_EQ(kind.trains, csv.find_first_of("BI") != std::string::npos);
+    EXPECT_EQ(kind.splits, csv.find('W') != std::string::npos);
   }
 }
 

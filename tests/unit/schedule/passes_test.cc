@@ -97,9 +97,9 @@ TEST(CommPassTest, MessagesNumberAsTheTableSays) {
 }
 
 TEST(OptimizerPassTest, EndsEachListWithTheStepsOfItsStages) {
-  EXPECT_EQ(ToCsv(AppendOptimizer(FillDrain(2, 1))), "0F0,0B0,0OPT\n1F0,1B0,1OPT\n");
-  EXPECT_EQ(ToCsv(AppendOptimizer(*ParseCsv("0F0,2F0\n1F0\n"))), "0F0,2F0,0OPT,2OPT\n1F0,1OPT\n");
-  EXPECT_EQ(ToCsv(AppendOptimizer(NoMicrobatches(2))), "0OPT\n1OPT\n");
+  EXPECT_EQ(ToCsv(AppendOptimizer(FillDrain(2, 1), {0, 1})), "0F0,0B0,0OPT\n1F0,1B0,1OPT\n");
+  EXPECT_EQ(ToCsv(AppendOptimizer(*ParseCsv("0F0,2F0\n1F0\n"), {0, 1, 0})), "0F0,2F0,0OPT,2OPT\n1F0,1OPT\n");
+  EXPECT_EQ(ToCsv(AppendOptimizer(NoMicrobatches(2), {0, 1})), "0OPT\n1OPT\n");
 }
 
 TEST(BuildTest, EachPurposeHoldsWhatItNeeds) {

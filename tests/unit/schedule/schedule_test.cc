@@ -14,6 +14,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
+Schedule Generated(const ScheduleKind& kind, int ranks, int microbatches) {
+  ScheduleRequest request{.kind = std::string(kind.name), .ranks = ranks, .microbatches = microbatches};
+  request.chunks = kind.usual_chunks;
+  if (kind.name == "lag") request.lag = 3;
+  auto schedule = Generate(request);
+  EXPECT_TRUE(schedule.ok()) << schedule.status();
+  return *std::move(schedule);
+}
+
 constexpr char kTwoStages[] =
     "schedule gpipe: 2 stages, 1 micro-batch\n"
     "pos  rank 0  rank 1\n"
@@ -26,7 +35,8 @@ TEST(ScheduleTextTest, ReadsWhatItPrints) {
   for (const ScheduleKind& kind : ScheduleKinds()) {
     for (const int ranks : {1, 2, 5}) {
       for (const int microbatches : {1, 2, 12}) {
-        const Schedule schedule = kind.generate(ranks, microbatches);
+        if (microbatches < LeastMicrobatches(kind, ranks)) continue;
+        const Schedule schedule = Generated(kind, ranks, microbatches);
         const auto again = ParseText(ToText(schedule));
         ASSERT_TRUE(again.ok()) << again.status();
         EXPECT_EQ(*again, schedule);
@@ -82,7 +92,7 @@ TEST(ScheduleCsvTest, HasOneRowPerRank) { EXPECT_EQ(ToCsv(FillDrain(2, 2)), "0F0
 
 TEST(ScheduleCsvTest, ReadsWhatItPrints) {
   for (const ScheduleKind& kind : ScheduleKinds()) {
-    const Schedule schedule = kind.generate(3, 7);
+    const Schedule schedule = Generated(kind, 3, 7);
     EXPECT_EQ(*ParseCsv(ToCsv(schedule), kind.name), schedule);
   }
 }

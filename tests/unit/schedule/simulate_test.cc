@@ -94,7 +94,7 @@ TEST(SimulateTest, ASplitBackwardLetsTheNextRankStartEarlier) {
 TEST(SimulateTest, OptimizerStepsMayWaitForEachOther) {
   ScheduleCosts costs = EqualCosts(2);
   for (StageCosts& stage : costs.stages) stage.optimizer = kUnit;
-  const Schedule schedule = AppendOptimizer(FillDrain(2, 1));
+  const Schedule schedule = AppendOptimizer(FillDrain(2, 1), {0, 1});
   const auto free = Simulate(schedule, costs);
   EXPECT_EQ(free->makespan, 7 * kUnit);
   EXPECT_EQ(free->ranks[1].back().start, 4 * kUnit);

@@ -1,0 +1,117 @@
+#include "engine/exec/stage_run.h"
+
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/device/copy_tensors.h"
+
+namespace penstock {
+namespace {
+
+size_t PortOf(const std::vector<SkipPort>& ports, int peer) {
+  for (size_t port = 0; port < ports.size(); ++port) {
+    if (ports[port].peer == peer) return port;
+  }
+  PENSTOCK_CHECK(false);  // the lists come from the same plan as the ports
+}
+
+}  // namespace
+
+StageRun::StageRun(Run* run, Stage* stage, LaneMetrics* metrics)
+    : run_(run),
+      stage_(stage),
+      metrics_(metrics),
+      received_(run->schedule->microbatches),
+      outgoing_(run->schedule->microbatches),
+      outgoing_skips_(run->schedule->microbatches) {}
+
+void StageRun::Forward(int m) {
+  Batch inputs = stage_->first() ? run_->inputs[m] : std::exchange(received_[m], {});
+  const bool graph = !run_->inference && !run_->Checkpoints(stage_->index(), m);
+  Pass& pass = this->pass(m);
+  stage_->Forward(std::move(inputs), ContextOf(m, graph, false), LossOf(m), pass);
+  if (last() && pass.loss.defined()) run_->loss_values[m] = pass.loss.item().toDouble();
+  const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
+  if (!last()) outgoing_[m] = pass.outputs.MapTensors(detached);
+  if (last() && run_->keep_outputs) {
+    run_->outputs[m] = pass.outputs.MapTensors([](const at::Tensor& tensor) { return ToHost(tensor.detach()); });
+  }
+  outgoing_skips_[m].clear();
+  for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));
+  if (run_->inference) {
+    pass = Pass();
+  } else if (!graph) {
+    pass.DropGraph();
+  }
+}
+
+void StageRun::Recompute(int m) {
+  stage_->Recompute(ContextOf(m, true, true), LossOf(m), pass(m));
+  metrics_->recomputed_bytes.Add(ByteSize(pass(m).outputs));
+}
+
+void StageRun::Backward(int m) {
+  stage_->BeginContribution(run_->accumulating);
+  GiveBack(m, stage_->Backward(pass(m), OutputGradients(m), run_->retain_graph));
+}
+
+void StageRun::InputGradient(int m) { GiveBack(m, stage_->InputGradient(pass(m), OutputGradients(m))); }
+
+void StageRun::WeightGradient(int m) {
+  stage_->BeginContribution(run_->accumulating);
+  stage_->WeightGradient(pass(m));
+}
+
+Batch StageRun::OutputGradients(int m) {
+  if (!last()) return std::exchange(received_[m], {});
+  return run_->losses.empty() ? run_->output_gradients[m] : Batch();
+}
+
+void StageRun::GiveBack(int m, InputGradients gradients) {
+  outgoing_skips_[m] = std::move(gradients.skips);
+  if (!stage_->first()) {
+    outgoing_[m] = std::move(gradients.inputs);
+  } else if (run_->input_gradients) {
+    run_->input_gradient_values[m] = gradients.inputs.MapTensors(ToHost);
+  }
+}
+
+void StageRun::Keep(bool gradient, int peer, int m, Batch values) {
+  if (peer < 0) {
+    received_[m] = std::move(values);
+    return;
+  }
+  Pass& pass = this->pass(m);
+  if (gradient) {
+    pass.sent.resize(stage_->outgoing().size());
+    pass.sent[PortOf(stage_->outgoing(), peer)].PutGradient(std::move(values));
+    return;
+  }
+  // The stash itself was the first use.
+  const bool again = !run_->inference && run_->Checkpoints(stage_->index(), m);
+  const int life = (again ? Portal::kCheckpointed : Portal::kPlain) - 1;
+  pass.received.resize(stage_->incoming().size());
+  pass.received[PortOf(stage_->incoming(), peer)] = Portal(std::move(values), life);
+}
+
+Batch StageRun::Take(bool gradient, int peer, int m) {
+  if (peer < 0) return std::exchange(outgoing_[m], {});
+  const std::vector<SkipPort>& ports = gradient ? stage_->incoming() : stage_->outgoing();
+  return std::exchange(outgoing_skips_[m].at(PortOf(ports, peer)), {});
+}
+
+PassContext StageRun::ContextOf(int microbatch, bool graph, bool recomputing) const {
+  return {.training = run_->training,
+          .graph = graph,
+          .recomputing = recomputing,
+          .input_gradients = run_->input_gradients,
+          .seed = run_->seed,
+          .step = run_->step,
+          .microbatch = MicrobatchIndex(run_->microbatch_base + microbatch)};
+}
+
+LossContext StageRun::LossOf(int microbatch) const {
+  return run_->losses.empty() ? LossContext() : run_->losses[microbatch];
+}
+
+}  // namespace penstock

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <vector>
+
+#include "engine/exec/run.h"
+#include "engine/exec/stage.h"
+#include "engine/observe/metrics.h"
+#include "engine/tensor/batch.h"
+
+namespace penstock {
+
+// One stage of a lane in one run: what the actions of one micro-batch do, and the values that wait between them.
+//
+// Model:     a value comes by Keep() before the action that needs it, and what an action has made leaves by Take(). Values
+//            are those of a neighbour (peer -1), or skip values of one other stage; going backward, their gradients.
+// Threads:   the device's thread.
+// Fails:     the actions may throw: they run under RunTorch.
+class StageRun {
+ public:
+  // All three must outlive it.
+  StageRun(Run* run, Stage* stage, LaneMetrics* metrics);
+
+  Stage& stage() const { return *stage_; }
+  Pass& pass(int microbatch) const { return run_->passes[stage_->index()][microbatch]; }
+
+  void Forward(int microbatch);
+  void Recompute(int microbatch);
+  void Backward(int microbatch);
+  void InputGradient(int microbatch);
+  void WeightGradient(int microbatch);
+
+  void Keep(bool gradient, int peer, int microbatch, Batch values);
+  Batch Take(bool gradient, int peer, int microbatch);
+
+ private:
+  bool last() const { return stage_->index() + 1 == run_->schedule->stages; }
+  PassContext ContextOf(int microbatch, bool graph, bool recomputing) const;
+  LossContext LossOf(int microbatch) const;
+  Batch OutputGradients(int microbatch);
+  void GiveBack(int microbatch, InputGradients gradients);
+
+  Run* const run_;
+  Stage* const stage_;
+  LaneMetrics* const metrics_;
+  std::vector<Batch> received_;                     // activations or gradients by micro-batch, until used
+  std::vector<Batch> outgoing_;                     // by micro-batch, until taken
+  std::vector<std::vector<Batch>> outgoing_skips_;  // skip values or their gradients by micro-batch and port
+};
+
+}  // namespace penstock

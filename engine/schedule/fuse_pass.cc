@@ -1,0 +1,43 @@
+#include "engine/schedule/fuse_pass.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+
+Schedule FuseBackward(Schedule schedule, FuseMode mode) {
+  const std::vector<int> rank_of = RankOfEachStage(schedule);
+  const auto awaited = [&](int stage) { return stage > 0 && rank_of[stage - 1] != rank_of[stage]; };
+  for (auto& list : schedule.ranks) {
+    std::vector<Action> shorter;
+    shorter.reserve(list.size());
+    for (const Action& action : list) {
+      const Action own_input{ActionKind::kInputGradient, action.stage, action.microbatch};
+      if (action.kind == ActionKind::kWeightGradient && !shorter.empty() && shorter.back() == own_input &&
+          (mode == FuseMode::kAll || !awaited(action.stage))) {
+        shorter.back().kind = ActionKind::kBackward;
+      } else {
+        shorter.push_back(action);
+      }
+    }
+    list = std::move(shorter);
+  }
+  return schedule;
+}
+
+absl::StatusOr<Schedule> FuseWhereItPays(Schedule schedule, const ScheduleCosts& costs) {
+  Schedule free = FuseBackward(std::move(schedule), FuseMode::kFree);
+  const bool known = std::any_of(costs.stages.begin(), costs.stages.end(),
+                                 [](const StageCosts& stage) { return stage.backward.has_value(); });
+  if (!known) return free;
+  Schedule all = FuseBackward(free, FuseMode::kAll);
+  if (all == free) return free;
+  PENSTOCK_ASSIGN_OR_RETURN(const Simulation with_free, Simulate(free, costs));
+  PENSTOCK_ASSIGN_OR_RETURN(const Simulation with_all, Simulate(all, costs));
+  return with_all.makespan <= with_free.makespan ? std::move(all) : std::move(free);
+}
+
+}  // namespace penstock
