@@ -1,5 +1,6 @@
 #include "engine/autograd/split_backward.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -29,11 +30,27 @@ struct Starts {
     edges.push_back(std::move(edge));
     gradients.push_back(std::move(gradient));
   }
+  at::TensorOptions OptionsOfAny() const {
+    for (const at::Tensor& gradient : gradients) {
+      if (gradient.defined()) return gradient.options();
+    }
+    return {};
+  }
 };
 
-void Execute(const Starts& starts, bool keep_graph, const edge_list& outputs) {
-  Engine::get_default_engine().execute(starts.edges, starts.gradients, keep_graph, /*create_graph=*/false,
-                                       /*accumulate_grad=*/true, outputs);
+// Gives out gradients, undefined ones too, and keeps none of them.
+class Source : public Node {
+ public:
+  explicit Source(Starts starts) : Node(std::move(starts.edges)), gradients_(std::move(starts.gradients)) {}
+  variable_list apply(variable_list&&) override { return std::move(gradients_); }
+
+ private:
+  variable_list gradients_;
+};
+
+void Execute(const edge_list& roots, const variable_list& gradients, bool keep_graph, const edge_list& outputs) {
+  Engine::get_default_engine().execute(roots, gradients, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/true,
+                                       outputs);
 }
 
 // The nodes of a graph: from which of them is one of the inputs' accumulators reached?
@@ -147,8 +164,13 @@ class OwedWeightHalf : public SplitBackward {
       : pinned_(std::move(pinned)), starts_(std::move(starts)) {}
 
   void WeightHalf() override {
-    const Starts starts = std::exchange(starts_, Starts());
-    if (!starts.edges.empty()) Execute(starts, /*keep_graph=*/false, {});
+    Starts starts = std::exchange(starts_, Starts());
+    if (!starts.edges.empty()) {
+      // On the device of the gradients, behind what its stream does now.
+      at::Tensor signal = at::empty({0}, starts.OptionsOfAny());
+      const auto source = std::make_shared<Source>(std::move(starts));
+      Execute({torch::autograd::Edge(source, source->add_input_metadata(signal))}, {signal}, /*keep_graph=*/false, {});
+    }
     pinned_.clear();
   }
 
@@ -203,7 +225,7 @@ std::unique_ptr<SplitBackward> SplitBackward::InputHalf(const std::vector<at::Te
       others.push_back(node->shared_from_this());
     }
   }
-  Execute(now, /*keep_graph=*/!intermediates.empty(), accumulators);
+  Execute(now.edges, now.gradients, /*keep_graph=*/!intermediates.empty(), accumulators);
   std::vector<std::shared_ptr<Node>> pinned;
   for (Intermediate& intermediate : intermediates) {
     intermediate.Cut(closure, pinned);

@@ -1,5 +1,8 @@
 #include "engine/base/clock.h"
 
+#include <sys/prctl.h>
+
+#include <cerrno>
 #include <ctime>
 #include <limits>
 
@@ -27,11 +30,21 @@ class MachineClock : public Clock {
   }
 };
 
+constexpr int64_t kNanosPerSecond = 1'000'000'000;
+
 }  // namespace
 
 Clock* RealClock() {
   static MachineClock* clock = new MachineClock;
   return clock;
+}
+
+void SleepUntilNanos(int64_t deadline_nanos) {
+  thread_local const int slack = prctl(PR_SET_TIMERSLACK, 1);  // 50,000 ns by default
+  static_cast<void>(slack);
+  const timespec deadline = {deadline_nanos / kNanosPerSecond, deadline_nanos % kNanosPerSecond};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &deadline, nullptr) == EINTR) {
+  }
 }
 
 }  // namespace penstock

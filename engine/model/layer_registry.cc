@@ -63,6 +63,7 @@ class KindTable {
       {"avg_pool2d", MakeAvgPool2d},
       {"batch_norm", MakeBatchNorm},
       {"conv2d", MakeConv2d},
+      {"delay", MakeDelay},
       {"dropout", MakeDropout},
       {"dropout2d", MakeDropout2d},
       {"flatten", MakeFlatten},

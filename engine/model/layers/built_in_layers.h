@@ -14,6 +14,7 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeAmoebaStem(const LayerRequest& reques
 absl::StatusOr<std::unique_ptr<Layer>> MakeAvgPool2d(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeBatchNorm(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeConv2d(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeDelay(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeDropout(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeDropout2d(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeFlatten(const LayerRequest& request);

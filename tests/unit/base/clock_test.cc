@@ -58,5 +58,13 @@ TEST(RealClockTest, AWaitEndsWhenAnotherThreadMakesTheConditionTrue) {
   EXPECT_TRUE(RealClock()->AwaitUntil(&mutex, absl::Condition(&ready), kForever));
 }
 
+TEST(SleepUntilNanosTest, IsNeverEarlyAndPassesWhatIsPast) {
+  const int64_t start = RealClock()->NowNanos();
+  SleepUntilNanos(start + 2'000'000);
+  EXPECT_GE(RealClock()->NowNanos(), start + 2'000'000);
+  SleepUntilNanos(start);
+  SleepUntilNanos(0);
+}
+
 }  // namespace
 }  // namespace penstock

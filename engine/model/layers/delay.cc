@@ -1,0 +1,127 @@
+// Layer kind `delay`: stands for an accelerator that takes its time. It gives its first value plus one learned number, `shift`,
+// which is 0 at first, and the other values as they are; and it sleeps (SleepUntilNanos: exact to some 50 us), so that many
+// devices can be scheduled on a machine with few cores.
+// Options: forward_ms (1), input_ms (1), weight_ms (1): what forward, input gradient and weight gradient take; at most a
+// minute. features (0): the width of the one value, if it is a float tensor of that width; 0: whatever comes. A model that
+// begins with the latter cannot be measured before it runs.
+//
+//   where                         sleeps
+//   forward, recomputation        forward_ms, that of the addition included
+//   fused backward                input_ms + weight_ms
+//   input-gradient half           input_ms, and nothing on a stage whose inputs ask for no gradient (the first one, mostly)
+//   weight-gradient half          weight_ms, and there input_ms + weight_ms: the whole backward is its weight half
+//
+// So every stage's backward takes the same time in total, the first one's too. With gradients for the inputs of the first
+// stage, its halves are as long as the others'.
+
+#include <ATen/ops/add.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/torch_status.h"
+#include "engine/model/layers/built_in_layers.h"
+#include "engine/model/layers/initial_values.h"
+#include "engine/model/layers/input_checks.h"
+
+namespace penstock {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr double kNanosPerMilli = 1e6;
+constexpr double kLongestMillis = 60'000;
+
+void Sleep(int64_t nanos, int64_t since) {
+  if (nanos > 0) SleepUntilNanos(since + nanos);
+}
+
+// Gives what it takes; its backward sleeps. A copy of the shift, which is one number; the sum itself.
+struct SleepInBackward : public torch::autograd::Function<SleepInBackward> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, int64_t nanos, bool in_place) {
+    context->saved_data["nanos"] = nanos;
+    if (!in_place) return input.clone();
+    context->mark_dirty({input});
+    return input;
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    Sleep(context->saved_data["nanos"].toInt(), RealClock()->NowNanos());
+    return {gradients[0], at::Tensor(), at::Tensor()};
+  }
+};
+
+// The two sleeps of the backward stand at different places of the graph: the input's above the sum, where every backward
+// comes through; the weight's between the sum and the parameter.
+class DelayLayer : public Layer {
+ public:
+  struct Times {
+    int64_t forward_nanos;
+    int64_t input_nanos;
+    int64_t weight_nanos;
+  };
+  DelayLayer(const LayerRequest& request, Times times, int64_t features)
+      : times_(times), features_(features), shift_(AddParameter("shift", InitialConstant(request, {1}, 0))) {}
+
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
+    const int64_t start = RealClock()->NowNanos();
+    const at::Tensor& input = First(inputs);
+    const at::Tensor shift = SleepInBackward::apply(shift_, times_.weight_nanos, /*in_place=*/false);
+    const at::Tensor sum = at::add(input, shift.to(input.scalar_type()));
+    Value output(SleepInBackward::apply(sum, times_.input_nanos, /*in_place=*/true));
+    Sleep(times_.forward_nanos, start);
+    if (inputs.atomic()) return Batch(std::move(output));
+    std::vector<Value> values = inputs.values();
+    values[0] = std::move(output);
+    return Batch::Tuple(std::move(values));
+  }
+  // Without a width as `identity`.
+  std::vector<TensorSignature> InputSignature() const override {
+    if (features_ > 0) return {{"input", float_type(), {-1, features_}}};
+    return {{"", DataType::kUnspecified, {}, /*any=*/true}};
+  }
+  std::vector<TensorSignature> OutputSignature() const override {
+    if (features_ > 0) return {{"output", float_type(), {-1, features_}}};
+    return {};
+  }
+  bool KeepsLeadingDimensions() const override { return true; }
+
+ private:
+  const at::Tensor& First(const Batch& inputs) const {
+    if (features_ > 0) return WideInput(inputs, "delay", shift_.scalar_type(), features_);
+    const at::Tensor& first = inputs.TensorAt(0);
+    if (first.is_floating_point()) return first;
+    ThrowStatus(
+        Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+              absl::StrCat("delay: its first value must be of floating type, got ", toString(first.scalar_type())))
+            .With("field", "input")
+            .With("value", toString(first.scalar_type())));
+  }
+
+  const Times times_;
+  const int64_t features_;
+  const at::Tensor shift_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Layer>> MakeDelay(const LayerRequest& request) {
+  OptionReader reader(request.options, request.path);
+  const auto nanos = [&reader](const std::string& name) {
+    return static_cast<int64_t>(reader.Double(name, 1, 0, kLongestMillis) * kNanosPerMilli);
+  };
+  const DelayLayer::Times times = {nanos("forward_ms"), nanos("input_ms"), nanos("weight_ms")};
+  const int64_t features = reader.Int("features", 0, 0, kMaxWidth);
+  PENSTOCK_RETURN_IF_ERROR(reader.Finish());
+  return std::make_unique<DelayLayer>(request, times, features);
+}
+
+}  // namespace penstock
