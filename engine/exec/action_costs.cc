@@ -112,7 +112,7 @@ int64_t InferenceCosts::MeanLocked(int stage, int64_t rows, double deviations) c
 
 int64_t InferenceCosts::Expected(int stage, int64_t rows) const {
   absl::MutexLock lock(&mu_);
-  return MeanLocked(stage, rows, 2);
+  return MeanLocked(stage, rows, 1);
 }
 
 int64_t InferenceCosts::LeastToEnd(int stage, int64_t rows, int behind) const {

@@ -49,7 +49,7 @@ class TrainingCosts {
 // Expects what inference actions take.
 //
 // Model:     per stage and rows of a micro-batch, a running mean of what they took and of how far they were from it. The
-//            expectation is the mean plus twice that deviation. Rows that were not seen yet are scaled from the calibrated
+//            expectation is the mean plus that deviation. Rows that were not seen yet are scaled from the calibrated
 //            forward, and never expected to be faster than that for fewer rows.
 // Threads:   any method from any thread.
 // Units:     nanoseconds; kNever if nothing is known.

@@ -3,7 +3,7 @@
 //   fill_bench [--workload delay4|delay8|gpt] [--rounds 7] [--steps 6] [--m 16] [--rows 2] [--in-flight 0] [--kind 1f1b]
 //
 // In each round, in an order that rotates: training alone; inference alone; training with the inference beside it. The load is
-// closed: `in-flight` calls of one micro-batch are always open (0: four per lane). `delayP` is P devices that sleep, 5 ms per
+// closed: `in-flight` calls of one micro-batch are always open (0: two per lane). `delayP` is P devices that sleep, 5 ms per
 // forward and 10 ms per backward, so that P may be more than there are cores; `gpt` is that of workloads.h on two cores, with
 // `rows` rows per inference.
 //
@@ -235,7 +235,7 @@ void Fill(const Options& options) {
   };
   auto pipeline = Must(Pipeline::Create(load.spec, pipeline_options));
   const auto lanes = static_cast<int>(load.devices.size());
-  Asker asker(pipeline.get(), load.question, options.in_flight > 0 ? options.in_flight : 4 * lanes);
+  Asker asker(pipeline.get(), load.question, options.in_flight > 0 ? options.in_flight : 2 * lanes);
 
   const auto train = [&](Measured& measured) {
     const auto before = metrics->LaneTimes(RealClock()->NowNanos());
