@@ -2,11 +2,14 @@
 //
 //   schedule_bench delay    [--ranks 2,4,8] [--m 8,16,32] [--ms 5] [--rounds 7] [--kinds all]
 //   schedule_bench real     [--workload gpt|mlp|resnet|unet|amoebanet] [--m 8,16] [--rounds 7] [--kinds all]
+//   schedule_bench plans    [--workload gpt|...|delay] [--rounds 5]
 //   schedule_bench overhead [--ranks 8] [--m 32] [--rounds 51] [--kinds all]
 //
 // delay: every stage is a layer that sleeps --ms for a forward, an input and a weight gradient each;
 // `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss.
 // real: two cores; `predicted` is the simulator's from the costs of each stage, measured with the other core busy.
+// plans: what the planner lists when everything is open, each of them measured; is its first choice the best? `delay`: four
+// devices that sleep, layers of unequal times, and a memory limit.
 // overhead: the same as delay with no delays: what the engine costs per action.
 //
 // In each round every variant runs once, in an order that rotates; medians, and the least and the most.
@@ -337,6 +340,82 @@ void Real(const Options& options) {
   }
 }
 
+// --- The planner's choice ---
+
+// Twelve layers that sleep 1 to 4 ms for a forward; rows of 64 KiB.
+Workload UnequalDelays() {
+  Workload workload;
+  constexpr int64_t kFeatures = 16'384;
+  workload.rows = 16;
+  for (const double ms : {1.0, 2.0, 4.0, 1.0, 1.0, 3.0, 2.0, 1.0, 1.0, 1.0, 2.0, 1.0}) {
+    workload.spec.model.layers.push_back(
+        {"delay", "", {{"forward_ms", ms}, {"input_ms", ms}, {"weight_ms", ms}, {"features", kFeatures}}});
+  }
+  workload.spec.optimizer.name = "sgd";
+  workload.spec.loss.name = "mean_squared_error";
+  workload.inputs = {{"input", at::randn({workload.rows, kFeatures})}};
+  workload.target = at::randn({workload.rows, kFeatures});
+  return workload;
+}
+
+void Plans(const Options& options) {
+  const bool delay = options.workload == "delay";
+  Workload workload = delay ? UnequalDelays() : MakeWorkload(options.workload, 0, 1, CheckpointMode::kNever);
+  std::vector<Device> devices = OneCoreDevices(delay ? 4 : 2);
+  if (delay) {
+    for (Device& device : devices) device.memory_limit_bytes = 6 << 20;
+  }
+  DevicePool pool(devices, DevicePool::Mode::kThreads);
+  const auto awake = delay ? std::make_unique<AwakeCores>() : nullptr;
+  PipelineSpec open = workload.spec;
+  open.cut = {};
+  open.limits.open = {.kind = true, .chunks = true, .micro_batches = true, .checkpoint = true};
+  open.limits.mini_batch_rows = workload.rows;
+  Pipeline::Options pipeline_options = On(pool, workload.rows);
+  const int64_t begin = RealClock()->NowNanos();
+  const PlanSearch search = Must(Pipeline::SearchPlans(open, pipeline_options, {}));
+  if (search.candidates.empty()) Die(std::string(search.WhyNone().message()));
+  std::printf(
+      "%s: profiled and searched in %.2f s; %d schedules considered, %d skipped by their bound, %zu listed, %zu "
+      "refused\n",
+      options.workload.c_str(), static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9, search.considered,
+      search.skipped, search.candidates.size(), search.refused.size());
+  if (!search.refused.empty()) {
+    std::printf("refused, for one, %s: %s\n", DescribeSchedule(search.refused.front().schedule).c_str(),
+                std::string(search.refused.front().why.message()).c_str());
+  }
+  std::vector<std::unique_ptr<Pipeline>> pipelines;
+  std::vector<Variant> variants;
+  const Choice contribution;
+  for (const PlanCandidate& candidate : search.candidates) {
+    PipelineSpec spec = workload.spec;
+    spec.schedule = candidate.schedule;
+    spec.cut = {};
+    spec.cut.balance = candidate.cut.balance;
+    pipelines.push_back(Must(Pipeline::Create(spec, On(pool, workload.rows / candidate.schedule.micro_batches))));
+    Pipeline* raw = pipelines.back().get();
+    variants.push_back({DescribeSchedule(candidate.schedule), [&, raw] { return Run(*raw, workload, contribution); },
+                        candidate.makespan_seconds});
+  }
+  RunRounds(variants, options.rounds);
+  size_t best = 0;
+  for (size_t i = 1; i < variants.size(); ++i) {
+    if (Sorted(variants[i].seconds).median < Sorted(variants[best].seconds).median) best = i;
+  }
+  std::printf(
+      "%d rounds, rotating order\n| | predicted ms | measured ms (least .. most) | times the first "
+      "|\n|---|---|---|---|\n",
+      options.rounds);
+  for (size_t i = 0; i < variants.size(); ++i) {
+    const Spread ms = Sorted(variants[i].seconds);
+    std::printf("| %zu %s%s | %.1f | %.1f (%.1f .. %.1f) | %.3f |\n", i + 1, variants[i].name.c_str(),
+                i == best ? ", the best" : "", variants[i].predicted * 1e3, ms.median * 1e3, ms.least * 1e3,
+                ms.most * 1e3, Ratio(variants[i].seconds, variants[0].seconds).median);
+  }
+  const Spread ratio = Ratio(variants[0].seconds, variants[best].seconds);
+  std::printf("the first takes %.3f (%.3f .. %.3f) times as long as the best\n", ratio.median, ratio.least, ratio.most);
+}
+
 // --- The engine alone ---
 
 double ProcessSeconds() {
@@ -403,10 +482,12 @@ int main(int argc, char** argv) {
     Delay(options);
   } else if (options.mode == "real") {
     Real(options);
+  } else if (options.mode == "plans") {
+    Plans(options);
   } else if (options.mode == "overhead") {
     Overhead(options);
   } else {
-    Die("modes are delay, real, overhead");
+    Die("modes are delay, real, plans, overhead");
   }
   return 0;
 }

@@ -15,7 +15,7 @@ OptionMap ImageOptions(const std::string& name) {
 
 }  // namespace
 
-std::vector<std::string> WorkloadNames() { return {"gpt", "mlp", "resnet", "unet", "amoebanet"}; }
+std::vector<std::string> WorkloadNames() { return {"gpt", "mlp", "resnet", "unet", "amoebanet", "uneven"}; }
 
 Workload MakeWorkload(const std::string& name, int stages, int micro_batches, CheckpointMode checkpoint) {
   Workload workload;
@@ -41,6 +41,17 @@ Workload MakeWorkload(const std::string& name, int stages, int micro_batches, Ch
     workload.inputs = {{"image", at::randn({workload.rows, 3, kImage, kImage})}};
     workload.target =
         unet ? at::randn({workload.rows, 1, kImage, kImage}) : at::randint(0, 10, {workload.rows}, at::kLong);
+  } else if (name == "uneven") {
+    workload.rows = 128;
+    spec.model.name.clear();
+    const std::vector<int64_t> widths = {256, 256, 512, 1024, 2048, 2048, 1024, 1024, 512, 256, 256, 256, 256};
+    for (size_t i = 0; i + 1 < widths.size(); ++i) {
+      spec.model.layers.push_back({"linear", "", {{"in", widths[i]}, {"out", widths[i + 1]}}});
+      spec.model.layers.push_back({"relu", "", {}});
+    }
+    spec.loss.name = "mean_squared_error";
+    workload.inputs = {{"input", at::randn({workload.rows, widths.front()})}};
+    workload.target = at::randn({workload.rows, widths.back()});
   } else {
     workload.rows = 32;
     spec.model.options = {
