@@ -84,7 +84,7 @@ absl::Status Trace(const TraceOptions& options, Session& session) {
   }
   PENSTOCK_RETURN_IF_ERROR(file.Close());
   session.Say(absl::StrFormat(
-      "wrote %s steps, %s of %d lanes, %s records, to %s; open it in ui.perfetto.dev%s", CountText(summary->steps()),
+      "wrote %s, %s of %d lanes, %s records, to %s; open it in ui.perfetto.dev%s", CountText(summary->steps()),
       absl::StrFormat("%.4g s", summary->seconds()), summary->lanes(), CountText(summary->records()),
       options.to == "-" ? "stdout" : options.to, options.format == "chrome" ? " or chrome://tracing" : ""));
   if (summary->incomplete()) {
