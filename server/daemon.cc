@@ -155,7 +155,7 @@ class Daemon::Parts {
     handles_ =
         std::make_unique<HandleStore>(StoreOptions(options_, epoch_, &registry_.server()), clock_, timers_.get());
     PipelineTable::Options table;
-    table.factory = {.create = &Pipeline::Create, .plan = &Pipeline::MakePlan};
+    table.factory = {.create = &Pipeline::Create, .plan = &Pipeline::MakePlan, .search = &Pipeline::SearchPlans};
     table.devices = devices_.get();
     table.handles = handles_.get();
     table.timers = timers_.get();

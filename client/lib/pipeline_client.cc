@@ -123,6 +123,10 @@ absl::StatusOr<v1::Pipeline> PipelineClient::CreatePipeline(v1::CreatePipelineRe
               absl::Minutes(10));
 }
 
+absl::StatusOr<v1::PlanPipelineResponse> PipelineClient::PlanPipeline(const v1::PlanPipelineRequest& request) {
+  return Call(stubs_->pipelines, &v1::PipelineService::Stub::PlanPipeline, request, {}, absl::Minutes(10));
+}
+
 absl::StatusOr<v1::Pipeline> PipelineClient::GetPipeline(const std::string& name) {
   v1::GetPipelineRequest request;
   request.set_name(PipelineName(name));

@@ -55,6 +55,7 @@ class PipelineClient {
 
   // Pipelines.
   absl::StatusOr<v1::Pipeline> CreatePipeline(v1::CreatePipelineRequest request);
+  absl::StatusOr<v1::PlanPipelineResponse> PlanPipeline(const v1::PlanPipelineRequest& request);
   absl::StatusOr<v1::Pipeline> GetPipeline(const std::string& name);
   absl::StatusOr<std::vector<v1::Pipeline>> ListPipelines();  // every page
   absl::StatusOr<v1::DeletePipelineResponse> DeletePipeline(v1::DeletePipelineRequest request);

@@ -7,8 +7,16 @@
 #include "engine/model/model_spec.h"
 #include "engine/optim/optimizer_spec.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/plan_limits.h"
 
 namespace penstock {
+
+// How inference runs beside training.
+struct BubbleFillingSpec {
+  bool enabled = true;  // false: while a training run is open, no inference begins but what has waited too long
+  double inference_share = 0.01;  // of the time of training that inference which found no gap may take, 0 to 1; 0: none
+  double max_wait_seconds = 0;    // until it may; 0: four predicted steps, at least 0.1 s
+};
 
 // Everything a pipeline is made from. Two pipelines with equal specifications start from equal weights.
 struct PipelineSpec {
@@ -16,9 +24,11 @@ struct PipelineSpec {
   CutSpec cut;
   std::vector<std::string> devices;  // of lane k: devices[k], in turn if the server cuts; empty: all devices
   ScheduleSpec schedule;
+  PlanLimits limits = {};  // what of the schedule is the planner's choice
   OptimizerSpec optimizer;
   LossSpec loss;  // the default; an empty name means none
   uint64_t seed = 0;
+  BubbleFillingSpec bubble_filling;
 };
 
 }  // namespace penstock

@@ -154,8 +154,13 @@ void StageExecutor::Execute() {
   const Action action = *Next();
   waiting_.reset();
   const int64_t begin = lane_->state.BeginAction(WorkState(*run_, action.kind));
+  const bool followed = run_->progress != nullptr && (action.kind != ActionKind::kOptimizer || step_ == Step::kApply);
+  if (followed) run_->progress->Begin(rank(), position_, begin);
   absl::Status status = Compute(action);
   const int64_t end = lane_->state.EndAction();
+  if (followed) run_->progress->End(rank(), end);
+  if (run_->inference)
+    run_->filling->inference_costs().Observe(action.stage, run_->rows[action.microbatch], end - begin);
   started_ = true;
   lane_->metrics->ObservePhase(PhaseOf(*run_, action.kind), end - begin);
   TraceAction(*lane_->metrics, *run_, action, static_cast<int>(step_), begin, end);
@@ -290,6 +295,8 @@ void StageExecutor::Fail(absl::Status status, const Action& action) {
 
 void StageExecutor::Leave() {
   left_ = true;
+  if (Next() != nullptr) run_->cut_short.fetch_add(1, std::memory_order_relaxed);
+  if (run_->progress != nullptr) run_->progress->Leave(rank());
   if (run_->Stopped()) run_->wake();  // whoever waits for this lane waits for nothing now
   if (run_->inference) {
     lane_->state.CloseInference();

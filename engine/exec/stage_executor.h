@@ -57,9 +57,11 @@ class StageExecutor {
   void Execute();
 
   Lane& lane() { return *lane_; }
+  const Run& run() const { return *run_; }
+  int rank() const { return lane_->index; }  // of its list
+  const Action* Next() const;                // null behind the last
 
  private:
-  const Action* Next() const;
   bool Receive(const Action& action);  // false: not there yet
   absl::Status Compute(const Action& action);
   void Perform(const Action& action);

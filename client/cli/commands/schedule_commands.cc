@@ -243,9 +243,7 @@ void AddScheduleCommands(CommandTable& table) {
                                "penstock schedule show --kind zbv --devices 4 --micro-batches 8 --as csv > lists.csv\n"
                                "penstock schedule verify lists.csv --devices 4 --micro-batches 8");
   auto checked = std::make_shared<VerifyCommandOptions>();
-  verify->add_option("file", checked->file, "Lists as text or CSV, ours or PyTorch's; - is stdin")
-      ->required()
-      ->type_name("FILE");
+  verify->add_option("FILE", checked->file, "Lists as text or CSV, ours or PyTorch's; - is stdin")->required();
   verify->add_option("--devices", checked->devices, "Devices that the lists must be for")->type_name("P");
   verify->add_option("--micro-batches", checked->micro_batches, "Micro-batches that they must have")->type_name("M");
   verify->add_option("--limit", checked->limit, "Micro-batches that a device may hold")->type_name("L");

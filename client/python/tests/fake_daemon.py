@@ -152,6 +152,11 @@ class FakeDaemon:
         )
         return self.pipeline
 
+    def PlanPipeline(self, request: Any, context: Any) -> Any:
+        schedule = pipeline_pb2.ScheduleSpec(kind="zb-h1", micro_batches=8, chunks=1)
+        candidate = pipeline_pb2.PlanCandidate(schedule=schedule, balance=[2, 1], makespan_seconds=0.5)
+        return pipeline_pb2.PlanPipelineResponse(candidates=[candidate], considered=1, complete=True)
+
     def GetPipeline(self, request: Any, context: Any) -> Any:
         self.pipeline.state = pipeline_pb2.PIPELINE_STATE_READY
         return self.pipeline

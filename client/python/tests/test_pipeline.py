@@ -61,6 +61,38 @@ def test_a_specification_carries_every_argument(client: penstock.Client, daemon:
     assert spec.seed == 2**63
 
 
+def test_what_is_not_given_is_left_to_the_planner(client: penstock.Client, daemon: FakeDaemon) -> None:
+    client.create_pipeline("demo", model="gpt")
+    schedule = daemon.requests["CreatePipeline"][0].spec.schedule
+    assert schedule == pipeline_pb2.ScheduleSpec()
+    client.create_pipeline(
+        "all",
+        schedule="lag",
+        micro_batches=8,
+        checkpoint="skip_adjacent",
+        chunks=1,
+        lag=5,
+        live_limit=7,
+        mini_batch_rows=64,
+    )
+    schedule = daemon.requests["CreatePipeline"][1].spec.schedule
+    assert (schedule.kind, schedule.chunks, schedule.lag, schedule.live_limit) == ("lag", 1, 5, 7)
+    assert schedule.checkpoint == pipeline_pb2.CHECKPOINT_MODE_SKIP_ADJACENT and schedule.mini_batch_rows == 64
+
+
+def test_plan_sends_its_limits(client: penstock.Client, daemon: FakeDaemon) -> None:
+    spec = penstock.pipeline_spec(model="gpt")
+    found = client.plan(spec, kinds=["1f1b", "zb-h1"], max_chunks=2, micro_batches=[4, 8], mini_batch_rows=16)
+    request = daemon.requests["PlanPipeline"][0]
+    assert request.spec == spec
+    assert list(request.limits.kinds) == ["1f1b", "zb-h1"] and list(request.limits.micro_batches) == [4, 8]
+    assert request.limits.max_chunks == 2 and request.limits.mini_batch_rows == 16
+    assert found.complete and found.candidates[0].schedule.kind == "zb-h1"
+    spec.schedule.CopyFrom(found.candidates[0].schedule)
+    spec.cut.balance[:] = found.candidates[0].balance
+    assert spec.schedule.micro_batches == 8 and list(spec.cut.balance) == [2, 1]
+
+
 def test_explicit_layers_replace_the_name(client: penstock.Client, daemon: FakeDaemon) -> None:
     client.create_pipeline("demo", model=[penstock.Layer("linear", "first", {"width": 4})])
     model = daemon.requests["CreatePipeline"][0].spec.model

@@ -69,6 +69,46 @@ v1::Plan TwoStagePlan() {
   return plan;
 }
 
+v1::ScheduleSpec Choice(const char* kind, int chunks, v1::CheckpointMode checkpoint) {
+  v1::ScheduleSpec schedule;
+  schedule.set_kind(kind);
+  schedule.set_chunks(chunks);
+  schedule.set_micro_batches(8);
+  schedule.set_checkpoint(checkpoint);
+  return schedule;
+}
+
+// Two that are possible, and one that is not.
+v1::PlanPipelineResponse TwoCandidates() {
+  v1::PlanPipelineResponse response;
+  for (const bool first : {true, false}) {
+    v1::PlanCandidate* one = response.add_candidates();
+    *one->mutable_schedule() = Choice(first ? "1f1b" : "lag", first ? 1 : 2, v1::CHECKPOINT_MODE_NEVER);
+    if (!first) one->mutable_schedule()->set_lag(3);
+    one->add_balance(2);
+    one->add_balance(2);
+    one->set_makespan_seconds(first ? 0.054 : 0.06);
+    one->set_predicted_bubble(0.125);
+    one->set_messages(16);
+    one->set_micro_batch_rows(4);
+    for (int lane = 0; lane < 2; ++lane) {
+      v1::PlannedMemory* need = one->add_memory();
+      need->set_device(absl::StrCat("cpu:", lane));
+      need->add_lanes(lane);
+      need->set_bytes(int64_t{10 - lane} << 20);
+      need->set_largest_class("activations");
+      need->set_largest_class_bytes(4 << 20);
+    }
+  }
+  v1::RefusedCandidate* refused = response.add_refused();
+  *refused->mutable_schedule() = Choice("gpipe", 1, v1::CHECKPOINT_MODE_NEVER);
+  refused->mutable_why()->set_message("the plan needs 100 bytes on cpu:0");
+  response.set_considered(3);
+  response.set_complete(true);
+  *response.mutable_plan() = TwoStagePlan();
+  return response;
+}
+
 void SetSignature(const char* name, v1::DataType type, std::initializer_list<int64_t> shape, v1::TensorSignature* to) {
   to->set_name(name);
   to->set_type(type);
@@ -194,6 +234,14 @@ struct FakeDaemon::Services {
       *response = daemon->PipelineLocked();
       response->set_name("pipelines/" + request->pipeline_id());
       *response->mutable_spec() = request->spec();
+      return grpc::Status::OK;
+    }
+    grpc::Status PlanPipeline(grpc::ServerContext* context, const v1::PlanPipelineRequest* request,
+                              v1::PlanPipelineResponse* response) override {
+      if (auto s = daemon->Enter(context, "PlanPipeline"); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      daemon->last_plan_ = *request;
+      *response = TwoCandidates();
       return grpc::Status::OK;
     }
     grpc::Status GetPipeline(grpc::ServerContext* context, const v1::GetPipelineRequest* request,
@@ -706,6 +754,11 @@ std::vector<std::string> FakeDaemon::Callers() const {
 v1::TrainStepRequest FakeDaemon::LastTrainStep() const {
   absl::MutexLock lock(&mu_);
   return last_train_step_;
+}
+
+v1::PlanPipelineRequest FakeDaemon::LastPlan() const {
+  absl::MutexLock lock(&mu_);
+  return last_plan_;
 }
 
 v1::CreatePipelineRequest FakeDaemon::LastCreate() const {

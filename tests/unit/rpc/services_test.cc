@@ -586,6 +586,50 @@ TEST_F(ServicesTest, PlansWithoutCreating) {
   EXPECT_FALSE(table_->Get("third").ok());
 }
 
+TEST_F(ServicesTest, PlanPipelineListsCandidatesAndWhatWasRefused) {
+  v1::PlanPipelineRequest request;
+  request.mutable_spec()->mutable_model()->set_name("fake");
+  request.mutable_limits()->add_kinds("zb-h1");
+  request.mutable_limits()->add_micro_batches(8);
+  grpc::ClientContext context;
+  v1::PlanPipelineResponse response;
+  ASSERT_TRUE(pipelines_->PlanPipeline(&context, request, &response).ok());
+  EXPECT_TRUE(searched_.limits.open.kind);
+  EXPECT_EQ(searched_.limits.kinds, std::vector<std::string>{"zb-h1"});
+  ASSERT_EQ(response.candidates_size(), 1);
+  const v1::PlanCandidate& best = response.candidates(0);
+  EXPECT_EQ(best.schedule().kind(), "zb-h1");
+  EXPECT_EQ(best.schedule().micro_batches(), 8);
+  EXPECT_EQ(best.balance_size(), 2);
+  EXPECT_EQ(best.makespan_seconds(), 0.5);
+  ASSERT_EQ(best.memory_size(), 1);
+  EXPECT_EQ(best.memory(0).bytes(), 80);
+  EXPECT_EQ(best.memory(0).limit_bytes(), 100);
+  EXPECT_EQ(best.memory(0).lanes_size(), 2);
+  EXPECT_EQ(best.memory(0).largest_class(), "activations");
+  EXPECT_EQ(best.memory(0).largest_class_bytes(), 70);
+  ASSERT_EQ(response.refused_size(), 1);
+  EXPECT_EQ(response.refused(0).schedule().kind(), "gpipe");
+  EXPECT_EQ(response.refused(0).why().message(), "too large");
+  EXPECT_EQ(response.plan().predicted_bubble(), 0.125);
+  EXPECT_EQ(response.considered(), 2);
+  EXPECT_TRUE(response.complete());
+}
+
+TEST_F(ServicesTest, PlanPipelineSaysWhyThereIsNone) {
+  v1::PlanPipelineRequest request;
+  request.mutable_spec()->mutable_model()->set_name("huge");
+  grpc::ClientContext context;
+  v1::PlanPipelineResponse response;
+  grpc::Status status = pipelines_->PlanPipeline(&context, request, &response);
+  EXPECT_EQ(Reason(status), "NO_PLAN");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(status.error_message(), "there is no plan: too large");
+  request.mutable_spec()->mutable_schedule()->set_micro_batches(0);
+  grpc::ClientContext again;
+  EXPECT_EQ(Reason(pipelines_->PlanPipeline(&again, request, &response)), "SPEC_INVALID");
+}
+
 TEST_F(ServicesTest, StatisticsComeAtOnceAndThenByTheClock) {
   grpc::ClientContext context;
   v1::WatchStatisticsRequest request;
