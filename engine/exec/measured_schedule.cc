@@ -16,6 +16,7 @@ namespace penstock {
 namespace {
 
 constexpr uint64_t kRecentRecords = 8192;  // of each lane: some steps of most pipelines
+constexpr int kApply = 2;                  // the part of an optimizer step that changes weights
 
 SchedulePurpose PurposeOf(TraceRun purpose) {
   switch (purpose) {
@@ -120,6 +121,7 @@ bool AddMeasured(const TraceCapture& capture, const RunSpan& run, ScheduleReport
       if (one.lane == lane) planned.emplace(one.action, one);
     }
     size_t seen = 0;
+    int64_t last_planned = 0;
     for (const TraceRecord& record : capture.lanes[lane].actions) {
       const std::optional<ActionKind> kind = KindOf(record.kind);
       if (record.run != run.run || !kind.has_value()) continue;
@@ -128,6 +130,9 @@ bool AddMeasured(const TraceCapture& capture, const RunSpan& run, ScheduleReport
       if (place == planned.end()) return false;
       (optimizer ? steps : seen) += 1;
       ScheduledAction one = place->second;
+      // Norms come right behind the lane's last gradient; only their sum waits for the other lanes.
+      if (optimizer && record.detail != kApply) one.planned_start = one.planned_end = last_planned;
+      last_planned = one.planned_end;
       one.measured_start = record.begin_nanos - run.begin_nanos;
       one.measured_end = record.end_nanos - run.begin_nanos;
       busy += one.measured_end - one.measured_start;

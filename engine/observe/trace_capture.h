@@ -45,7 +45,7 @@ struct TraceCapture {
 // Records from its construction on, past what the rings hold if Collect() is called often enough.
 //
 // Model:     counters and ring positions of every lane at the begin; each Collect() copies what has come since. What the
-//            rings lost in between, or what is beyond `most_records`, makes the capture begin later, and incomplete.
+//            rings lost in between, or what is beyond `most_records` of one ring, makes the capture begin later, and incomplete.
 // Owns:      a share of the metrics.
 // Threads:   one thread at a time; the lanes go on meanwhile.
 class TraceRecorder {

@@ -107,8 +107,10 @@ std::string RenderGantt(const Simulation& simulation, const GanttOptions& option
     absl::StrAppend(&text, absl::StrFormat("%-*s |%s| %5.1f %% busy\n", static_cast<int>(name_width),
                                            absl::StrCat("rank ", rank), row, busy));
   }
-  absl::StrAppendFormat(&text, "makespan %s, ideal %s, bubble %.1f %%\n", Units(simulation.makespan),
-                        Units(simulation.ideal), 100 * simulation.Bubble());
+  if (options.totals) {
+    absl::StrAppendFormat(&text, "makespan %s, ideal %s, bubble %.1f %%\n", Units(simulation.makespan),
+                          Units(simulation.ideal), 100 * simulation.Bubble());
+  }
   std::vector<std::string> legend;
   for (const Letter& letter : kLetters) {
     if (drawn.count(letter.kind) > 0) legend.emplace_back(letter.meaning);

@@ -10,7 +10,8 @@
 namespace penstock {
 
 struct GanttOptions {
-  int columns = 96;  // most characters of a row's time axis, 16 to 4096
+  int columns = 96;    // most characters of a row's time axis, 16 to 4096
+  bool totals = true;  // the line with makespan, ideal and bubble
 };
 
 // One row per rank, time from left to right. An action is [F0], or F0 where the brackets do not fit, or its letter

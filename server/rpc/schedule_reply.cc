@@ -68,13 +68,13 @@ absl::Status CheckRequest(const v1::GetScheduleRequest& request) {
 }
 
 // Where a page begins.
-struct Place {
+struct PageStart {
   int64_t run = 0;
   int64_t first = 0;
 };
 
-absl::StatusOr<Place> ReadPlace(const std::string& text) {
-  Place place;
+absl::StatusOr<PageStart> ReadPageStart(const std::string& text) {
+  PageStart place;
   if (text.empty()) return place;
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &place.run) || !absl::SimpleAtoi(parts[1], &place.first)) {
@@ -94,7 +94,7 @@ absl::StatusOr<v1::GetScheduleResponse> DescribeSchedule(const ServiceEnvironmen
   const std::string scope = absl::StrCat("GetSchedule ", caller, " ", request.pipeline(), " ", request.source(), " ",
                                          request.step(), " ", request.micro_batches());
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, environment.page_tokens->Read(scope, request.page_token()));
-  PENSTOCK_ASSIGN_OR_RETURN(const Place place, ReadPlace(text));
+  PENSTOCK_ASSIGN_OR_RETURN(const PageStart place, ReadPageStart(text));
 
   const Plan& plan = pipeline->pipeline().plan();
   const auto metrics = pipeline->metrics();

@@ -14,6 +14,7 @@ namespace {
 
 constexpr absl::Duration kLookInterval = absl::Milliseconds(10);
 constexpr int kMostSteps = 10'000;
+constexpr int64_t kMostRecordsOfAll = 1 << 22;  // 256 MiB; a longer recording keeps its end
 
 absl::Status CheckRequest(const v1::ExportTraceRequest& request) {
   if (!v1::ExportTraceRequest::Format_IsValid(request.format())) {
@@ -92,7 +93,8 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
   if (request_.steps() > 0) {
     {
       absl::MutexLock lock(&mu_);
-      recorder_ = std::make_unique<TraceRecorder>(metrics, TraceRecorder::From::kNow);
+      recorder_ = std::make_unique<TraceRecorder>(metrics, TraceRecorder::From::kNow,
+                                                  kMostRecordsOfAll / (2 * metrics->lane_count()));
     }
     Send(SerializeMessage(v1::ExportTraceResponse()));  // the caller knows that it has begun; then OnSent() goes on
     return absl::OkStatus();

@@ -108,12 +108,12 @@ std::string ActionsText(const v1::GetScheduleResponse& schedule) {
 // Both pictures, if something was measured, on one scale.
 absl::StatusOr<std::string> GanttText(const v1::GetScheduleResponse& schedule, int columns) {
   PENSTOCK_ASSIGN_OR_RETURN(const Simulation planned, PictureOf(schedule, false));
-  if (!schedule.has_measured()) return "planned, in ms\n" + RenderGantt(planned, {.columns = columns});
+  if (!schedule.has_measured()) return "planned, in ms\n" + RenderGantt(planned, {.columns = columns, .totals = false});
   PENSTOCK_ASSIGN_OR_RETURN(const Simulation measured, PictureOf(schedule, true));
   const auto longest = static_cast<double>(std::max<Ticks>({planned.makespan, measured.makespan, 1}));
   const auto scaled = [&](const Simulation& one) {
     const double share = static_cast<double>(one.makespan) / longest;
-    return RenderGantt(one, {.columns = static_cast<int>(std::lround(share * columns))});
+    return RenderGantt(one, {.columns = static_cast<int>(std::lround(share * columns)), .totals = false});
   };
   return absl::StrCat("planned, in ms\n", scaled(planned), "\nmeasured, in ms\n", scaled(measured));
 }

@@ -63,6 +63,8 @@ class PieceFile {
   std::ofstream file_;
 };
 
+std::string StepsText(int steps) { return CountText(steps) + (steps == 1 ? " step" : " steps"); }
+
 absl::Status Trace(const TraceOptions& options, Session& session) {
   v1::ExportTraceRequest request;
   request.set_pipeline(PipelineName(options.pipeline));
@@ -73,8 +75,8 @@ absl::Status Trace(const TraceOptions& options, Session& session) {
   request.set_last_step(options.last_step);
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   if (options.steps > 0) {
-    session.Say(absl::StrCat("recording the next ", options.steps, options.steps == 1 ? " step" : " steps", " of ",
-                             ShortName(request.pipeline()), "; Ctrl-C gives up"));
+    session.Say(absl::StrCat("recording the next ", StepsText(options.steps), " of ", ShortName(request.pipeline()),
+                             "; Ctrl-C gives up"));
   }
   PieceFile file(options.to, session);
   const auto summary = client->ExportTrace(request, [&](std::string_view bytes) { return file.Append(bytes); });
@@ -84,7 +86,7 @@ absl::Status Trace(const TraceOptions& options, Session& session) {
   }
   PENSTOCK_RETURN_IF_ERROR(file.Close());
   session.Say(absl::StrFormat(
-      "wrote %s steps, %s of %d lanes, %s records, to %s; open it in ui.perfetto.dev%s", CountText(summary->steps()),
+      "wrote %s, %s of %d lanes, %s records, to %s; open it in ui.perfetto.dev%s", StepsText(summary->steps()),
       absl::StrFormat("%.4g s", summary->seconds()), summary->lanes(), CountText(summary->records()),
       options.to == "-" ? "stdout" : options.to, options.format == "chrome" ? " or chrome://tracing" : ""));
   if (summary->incomplete()) {

@@ -200,6 +200,15 @@ TEST_P(MeasuredScheduleTest, EveryActionHasItsPlannedAndItsMeasuredTime) {
   EXPECT_GT(measured->measured->bubble, 0);
   EXPECT_LT(measured->measured->bubble, 1);
   EXPECT_EQ(measured->measured->makespan_nanos, std::max(lane_end[0], lane_end[1]));
+  // The norms wait for nobody, neither in the plan nor in the run: a lane's first OPT follows its last gradient.
+  for (size_t i = 1; i < measured->actions.size(); ++i) {
+    const ScheduledAction& before = measured->actions[i - 1];
+    const ScheduledAction& one = measured->actions[i];
+    if (one.lane != before.lane || one.action.kind != ActionKind::kOptimizer) continue;
+    if (before.action.kind != ActionKind::kOptimizer) {
+      EXPECT_EQ(one.planned_start, before.planned_end) << one.action;
+    }
+  }
   ASSERT_FALSE(measured->deviations.empty());
   for (size_t i = 1; i < measured->deviations.size(); ++i) {
     EXPECT_GE(std::abs(measured->deviations[i - 1].share), std::abs(measured->deviations[i].share));
