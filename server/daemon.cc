@@ -100,7 +100,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
 class Daemon::Parts {
  public:
   Parts(const DaemonOptions& options, Clock* clock)
-      : options_(options), clock_(clock), registry_(clock), page_tokens_(clock) {}
+      : options_(options), clock_(clock), registry_(clock, options.trace_ring_events), page_tokens_(clock) {}
   ~Parts() { Close(absl::ZeroDuration()); }
 
   absl::Status Start() {

@@ -1,6 +1,7 @@
 #include "engine/exec/device_worker.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,36 @@ namespace {
 
 // How long a worker looks again before it sleeps. Waking a sleeper costs more than most waits between two stages last.
 constexpr int64_t kSpinNanos = 20'000;
+
+int64_t ExpectedStart(const StageExecutor& training, int64_t now) {
+  RunProgress* progress = training.run().progress.get();
+  // Not forecast: late enough for anything, but still a step.
+  return progress == nullptr ? kNever - 1 : progress->ExpectedStart(training.rank(), now);
+}
+
+InferenceCandidate CandidateOf(const StageExecutor& executor, int64_t now) {
+  const Run& run = executor.run();
+  const Action& action = *executor.Next();
+  const int64_t rows = run.rows[action.microbatch];
+  const int behind = static_cast<int>(run.rows.size()) - 1 - action.microbatch;
+  return {.pipeline = run.filling,
+          .sequence = run.ticket->sequence,
+          .priority = run.ticket->priority,
+          .due = run.ticket->due,
+          .fills = run.filling->fills(),
+          .duration = run.filling->inference_costs().Expected(action.stage, rows),
+          .to_end = run.filling->inference_costs().LeastToEnd(action.stage, rows, behind),
+          .training_at = run.filling->NextRun(now),
+          .weights_change_at = run.filling->WeightsChange(now)};
+}
+
+// A trainer that is given up and a wait that is long enough are no events.
+void NoteLookAgain(const StageExecutor& executor, int64_t now, int64_t& at) {
+  const Run& run = executor.run();
+  for (int64_t time : {run.filling->NextRunGivenUpAt(), run.filling->turns().ClaimableAt(*run.ticket)}) {
+    if (time > now) at = std::min(at, time);
+  }
+}
 
 }  // namespace
 
@@ -55,50 +86,105 @@ void DeviceWorker::Wake() {
 void DeviceWorker::TakeNew() {
   absl::MutexLock lock(&mu_);
   woken_ = false;
-  for (auto& executor : new_) executors_.push_back(std::move(executor));
+  for (auto& executor : new_) (executor->run().inference ? inference_ : training_).push_back(std::move(executor));
   new_.clear();
 }
 
-size_t DeviceWorker::FindReady(bool& ended) {
-  TakeNew();
+size_t DeviceWorker::FindTraining(bool& ended) {
   size_t i = 0;
-  while (i < executors_.size()) {
-    switch (executors_[i]->Poll()) {
+  while (i < training_.size()) {
+    switch (training_[i]->Poll()) {
       case StageExecutor::Readiness::kReady:
         return i;
       case StageExecutor::Readiness::kWaiting:
         ++i;
         break;
       case StageExecutor::Readiness::kDone:
-        executors_.erase(executors_.begin() + static_cast<std::ptrdiff_t>(i));
+        training_.erase(training_.begin() + static_cast<std::ptrdiff_t>(i));
         ended = true;
     }
   }
   return i;
 }
 
+StageExecutor* DeviceWorker::ChooseInference(bool training_ready, bool& ended) {
+  if (inference_.empty()) return nullptr;
+  const int64_t now = inference_.front()->lane().clock->NowNanos();
+  candidates_.clear();
+  owners_.clear();
+  for (size_t i = 0; i < inference_.size();) {
+    StageExecutor& executor = *inference_[i];
+    const Run& run = executor.run();
+    // Who stops leaves at once, for the weights may wait for it.
+    const bool due = run.filling->turns().Claim(*run.ticket, now);
+    const bool looked_at = !training_ready || due || run.Stopped();
+    const StageExecutor::Readiness readiness = looked_at ? executor.Poll() : StageExecutor::Readiness::kWaiting;
+    if (readiness == StageExecutor::Readiness::kDone) {
+      inference_.erase(inference_.begin() + static_cast<std::ptrdiff_t>(i));
+      ended = true;
+      continue;
+    }
+    if (readiness == StageExecutor::Readiness::kReady) {
+      candidates_.push_back(CandidateOf(executor, now));
+      owners_.push_back(&executor);
+    }
+    ++i;
+  }
+  GapFiller::Outlook outlook{.now = now, .training_at = training_ready ? now : kNever};
+  if (!training_ready && !candidates_.empty()) {
+    for (const auto& executor : training_) {
+      outlook.training_at = std::min(outlook.training_at, ExpectedStart(*executor, now));
+    }
+  }
+  const std::optional<size_t> chosen =
+      training_ready ? GapFiller::ChooseDue(candidates_) : filler_.Choose(candidates_, outlook);
+  if (!chosen.has_value()) {
+    for (size_t i = 0; i < candidates_.size(); ++i) NoteLookAgain(*owners_[i], now, look_again_at_);
+    return nullptr;
+  }
+  const InferenceCandidate& candidate = candidates_[*chosen];
+  if (candidate.due && candidate.duration != kNever && !GapFiller::Fits(candidate, outlook)) {
+    owners_[*chosen]->run().filling->turns().Charge(candidate.duration);
+  }
+  filler_.Served(candidate.pipeline);
+  return owners_[*chosen];
+}
+
+StageExecutor* DeviceWorker::Choose(bool& ended) {
+  TakeNew();
+  look_again_at_ = kNever;
+  const size_t training = FindTraining(ended);
+  const bool training_ready = training < training_.size();
+  StageExecutor* inference = ChooseInference(training_ready, ended);
+  if (inference != nullptr || !training_ready) return inference;
+  // Served: to the end of the row.
+  std::rotate(training_.begin() + static_cast<std::ptrdiff_t>(training),
+              training_.begin() + static_cast<std::ptrdiff_t>(training) + 1, training_.end());
+  return training_.back().get();
+}
+
 bool DeviceWorker::Ready() {
   bool ended = false;
-  return FindReady(ended) < executors_.size() || ended;
+  return Choose(ended) != nullptr || ended;
+}
+
+void DeviceWorker::TellOthers(StageExecutor& running, bool taken) {
+  for (const Executors* executors : {&training_, &inference_}) {
+    for (const auto& other : *executors) {
+      if (&other->lane() != &running.lane()) other->lane().state.DeviceTaken(taken);
+    }
+  }
 }
 
 bool DeviceWorker::PollOnce() {
   bool ended = false;
-  const size_t i = FindReady(ended);
-  if (i == executors_.size()) return ended;
-  StageExecutor& executor = *executors_[i];
+  StageExecutor* executor = Choose(ended);
+  if (executor == nullptr) return ended;
   busy_.store(true, std::memory_order_relaxed);
-  for (auto& other : executors_) {
-    if (&other->lane() != &executor.lane()) other->lane().state.DeviceTaken(true);
-  }
-  executor.Execute();
+  TellOthers(*executor, true);
+  executor->Execute();
   busy_.store(false, std::memory_order_relaxed);
-  for (auto& other : executors_) {
-    if (&other->lane() != &executor.lane()) other->lane().state.DeviceTaken(false);
-  }
-  // Served: to the end of the row.
-  std::rotate(executors_.begin() + static_cast<std::ptrdiff_t>(i),
-              executors_.begin() + static_cast<std::ptrdiff_t>(i) + 1, executors_.end());
+  TellOthers(*executor, false);
   return true;
 }
 
@@ -106,7 +192,8 @@ void DeviceWorker::Loop() {
   Clock* clock = RealClock();
   while (true) {
     if (PollOnce()) continue;
-    if (!executors_.empty()) {
+    const int64_t look_again_at = look_again_at_;
+    if (!training_.empty() || !inference_.empty()) {
       const uint64_t seen = wakes_.load(std::memory_order_acquire);
       const int64_t until = clock->NowNanos() + kSpinNanos;
       while (wakes_.load(std::memory_order_acquire) == seen && clock->NowNanos() < until) {
@@ -115,7 +202,13 @@ void DeviceWorker::Loop() {
     }
     absl::MutexLock lock(&mu_);
     sleeping_ = true;
-    while (Idle()) changed_.Wait(&mu_);
+    while (Idle()) {
+      if (look_again_at == kNever) {
+        changed_.Wait(&mu_);
+      } else if (changed_.WaitWithTimeout(&mu_, absl::Nanoseconds(look_again_at - clock->NowNanos()))) {
+        break;
+      }
+    }
     sleeping_ = false;
     if (stop_) return;
   }

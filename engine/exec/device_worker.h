@@ -10,14 +10,16 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/thread.h"
 #include "engine/device/device.h"
+#include "engine/exec/gap_filler.h"
 #include "engine/exec/stage_executor.h"
 
 namespace penstock {
 
-// The thread of one device: runs whichever of its lanes' next actions is ready.
+// The thread of one device: runs whichever of its lanes' next actions is to go first.
 //
-// Model:     a list of executors. Among the ready ones the least recently served goes first, so that inference beside
-//            training, and pipelines beside each other, all get on.
+// Model:     two lists of executors. Training goes before inference; among ready training executors the least recently served
+//            goes first, so that pipelines beside each other all get on. While all training waits, a GapFiller says which
+//            inference action, if any, the gap holds. Only a run that is due (inference_turns.h) goes before training.
 // Owns:      a share of each executor until it is done.
 // Threads:   Add(), Wake() and busy() from any thread; PollOnce() and Ready() only in serial mode, from one thread at a time.
 // Lifecycle: the destructor stops the thread after the action that runs; nothing may be left to do by then.
@@ -38,24 +40,36 @@ class DeviceWorker {
   bool busy() const { return busy_.load(std::memory_order_relaxed); }
 
  private:
+  using Executors = std::vector<std::unique_ptr<StageExecutor>>;
+
   void Loop();
   void TakeNew() ABSL_LOCKS_EXCLUDED(mu_);
-  // Drops executors that have ended; answers the place of the first that is ready, or how many there are if none is.
-  size_t FindReady(bool& ended);
+  // What runs next, or null. Drops executors that have ended.
+  StageExecutor* Choose(bool& ended);
+  // The place of the first training executor that is ready, or how many there are if none is.
+  size_t FindTraining(bool& ended);
+  StageExecutor* ChooseInference(bool training_ready, bool& ended);
+  void TellOthers(StageExecutor& running, bool taken);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !woken_ && !stop_; }
 
   const Device device_;
   std::atomic<bool> busy_ = false;
   std::atomic<uint64_t> wakes_ = 0;  // so that a spinning worker needs no lock
 
-  std::vector<std::unique_ptr<StageExecutor>> executors_;  // the device's thread only; least recently served first
+  // The device's thread only.
+  Executors training_;   // least recently served first
+  Executors inference_;  // in order of arrival
+  GapFiller filler_;
+  std::vector<InferenceCandidate> candidates_;  // of the last look, and whose they are
+  std::vector<StageExecutor*> owners_;
+  int64_t look_again_at_ = kNever;  // when the answer may be another without an event
 
   absl::Mutex mu_;
   absl::CondVar changed_;
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   bool sleeping_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<std::unique_ptr<StageExecutor>> new_ ABSL_GUARDED_BY(mu_);
+  Executors new_ ABSL_GUARDED_BY(mu_);
 
   std::unique_ptr<Thread> thread_;  // last: it uses all of the above
 };

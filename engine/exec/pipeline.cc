@@ -26,11 +26,11 @@
 //                                 0B0 ◀────gradient─────────       1F1
 //                                 ...                              ...
 //                               3 norms ──▶ one decision ◀──       norms
-//                                 wait for open inference, then both stages step
+//                                 inference gives way, then both stages step
 //   4 gather   ◀──done───
 //
-// A ForwardBackward ends before 3; an OptimizerStep is 3 alone; Forward and Backward are the two halves of 2; Infer is the
-// forward half without a graph, from any thread, beside all of this.
+// A ForwardBackward ends before 3; an OptimizerStep is 3 alone; Forward and Backward are the two halves of 2; Infer, in
+// pipeline_inference.cc, is the forward half without a graph, from any thread, in the gaps of all of this.
 
 namespace penstock {
 namespace {
@@ -121,7 +121,9 @@ void PipelineImpl::Start(const std::shared_ptr<Run>& run) {
 
 absl::Status PipelineImpl::RunToEnd(const std::shared_ptr<Run>& run, RunOutcome& outcome) {
   run->before_action = options_.before_action;
+  const int64_t rows = outcome.micro_batches == 0 ? 0 : (outcome.rows - 1) / outcome.micro_batches + 1;
   const int64_t begin = clock_->NowNanos();
+  run->progress = filling_.BeginRun(run->schedule, rows, run->decision != nullptr, begin);
   const std::vector<StateTimes> before = metrics_->LaneTimes(begin);
   absl::Notification finished;
   run->done = [&] {
@@ -132,6 +134,7 @@ absl::Status PipelineImpl::RunToEnd(const std::shared_ptr<Run>& run, RunOutcome&
   Start(run);
   devices_->Wait(finished);
   const int64_t end = clock_->NowNanos();
+  filling_.EndRun(run->progress.get(), rows, end);
   outcome.seconds = static_cast<double>(end - begin) * 1e-9;
   outcome.measured_bubble = TimesBetween(before, metrics_->LaneTimes(end)).MeasuredBubble();
   outcome.held = run->held;
@@ -374,6 +377,8 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   run->input_gradients = request.input_gradients;
   run->cancel = request.cancel;
   RunOutcome measured;
+  measured.rows = Sum(scattered.rows);
+  measured.micro_batches = m;
   if (absl::Status status = RunToEnd(run, measured); !status.ok()) {
     for (auto& stage : stages_) stage->EndContribution(/*keep=*/false, MicrobatchIndex(run->microbatch_base));
     return status;
@@ -445,46 +450,6 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   if (run->input_gradients) {
     PENSTOCK_ASSIGN_OR_RETURN(outcome.input_gradients, GatherInputGradients(*run, graph->inputs));
   }
-  return outcome;
-}
-
-// --- Inference ---
-
-void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) {
-  absl::StatusOr<std::vector<int>> wanted = MatchNames(signature_.outputs, request.outputs, "outputs");
-  if (!wanted.ok()) return done(wanted.status());
-  absl::StatusOr<ScatteredBatch> scattered = ScatterInputs(request.inputs, request.micro_batches);
-  if (!scattered.ok()) return done(scattered.status());
-  absl::StatusOr<ListsOfRun> lists =
-      schedules_.Find(SchedulePurpose::kForwardOnly, static_cast<int>(scattered->rows.size()));
-  if (!lists.ok()) return done(lists.status());
-
-  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kForwardOnly, *lists);
-  run->inference = true;
-  run->keep_outputs = true;
-  run->inputs = std::move(scattered->microbatches);
-  run->cancel = std::move(request.cancel);
-  {
-    absl::MutexLock lock(&inference_mu_);
-    ++open_inferences_;
-  }
-  run->done = [this, raw = run.get(), wanted = *std::move(wanted), done = std::move(done)] {
-    transport_.Close(raw->id);
-    const int64_t step = step_.load();  // can't change before Leave()
-    gate_.Leave();
-    done(InferenceOutcome(*raw, wanted, step));
-    absl::MutexLock lock(&inference_mu_);
-    --open_inferences_;
-  };
-  gate_.Enter([this, run] { Start(run); });
-}
-
-absl::StatusOr<ForwardOutcome> PipelineImpl::InferenceOutcome(const Run& run, const std::vector<int>& wanted,
-                                                              int64_t step) const {
-  PENSTOCK_RETURN_IF_ERROR(run.Result());
-  ForwardOutcome outcome;
-  outcome.step = step;
-  PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(run, wanted));
   return outcome;
 }
 

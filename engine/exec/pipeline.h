@@ -50,6 +50,7 @@ struct ForwardRequest {
   std::vector<std::string> outputs;  // wanted; empty: all
   std::shared_ptr<CancelToken> cancel;
   bool input_gradients = false;  // the Backward answers the gradients of the inputs
+  int32_t priority = 0;          // of an inference: among those that wait, higher goes first
 };
 
 // What a run did.
@@ -81,9 +82,10 @@ struct ForwardOutcome {
 // A model cut into stages on devices.
 //
 // Model:     stages (layers, parameters, optimizer state), one per entry of the plan, on lanes that hold one or several of
-//            them; a schedule per (call kind, m); at most one training run at a time, and any number of inference runs beside it. Weights change only inside an
-//            optimizer step, which waits for the open inference runs and holds back new ones: an inference sees the
-//            weights of one finished step on every stage.
+//            them; a schedule per (call kind, m); at most one training run at a time, and any number of inference runs
+//            beside it, in its gaps (gap_filler.h). Weights change only inside an optimizer step, for which open inference
+//            runs give way, to be run again, and new ones wait: an inference sees the weights of one finished step on every
+//            stage.
 // Owns:      its stages and their tensors. DevicePool, Clock and PipelineMetrics outlive it.
 // Threads:   Training calls (all but InferAsync and the accessors) from one thread at a time; they block until the run ends.
 //            InferAsync and accessors from any thread; its callback runs on a stage's thread, must not block.

@@ -237,11 +237,16 @@ PipelineImpl::PipelineImpl(Parts parts)
       ties_(std::move(parts.ties)),
       metrics_(std::move(parts.metrics)),
       schedules_(BuildRequestOf(plan_), options_.ablation.late_recompute),
-      transport_(StreamsOfStages(stages_), [this](const MessageKey& key) {
-        const int lane = plan_.stages[key.stage].lane;
-        lanes_[lane]->state.Arrived(key, workers_[lane]->busy());
-        workers_[lane]->Wake();
-      }) {
+      transport_(StreamsOfStages(stages_),
+                 [this](const MessageKey& key) {
+                   const int lane = plan_.stages[key.stage].lane;
+                   lanes_[lane]->state.Arrived(key, workers_[lane]->busy());
+                   workers_[lane]->Wake();
+                 }),
+      // In serial mode the order must not depend on the machine's time, and no pause ever ends by itself.
+      filling_(spec_.bubble_filling, plan_, options_.profile.rows,
+               {.gaps = devices_->mode() == DevicePool::Mode::kThreads || clock_ != RealClock(),
+                .pauses = devices_->mode() == DevicePool::Mode::kThreads}) {
   for (int lane = 0; lane < static_cast<int>(workers_.size()); ++lane) {
     std::vector<Stage*> chunks;
     for (const auto& stage : stages_) {

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/exec/bubble_filling.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/device_worker.h"
 #include "engine/exec/pipeline.h"
@@ -98,6 +99,7 @@ class PipelineImpl : public Pipeline {
   void Decide(Run& run);  // on the thread of the lane that completes the norms
   absl::Status FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome);
   absl::Status CheckStep(const StepRequest& request) const;
+  class InferenceCall;
   absl::StatusOr<ForwardOutcome> InferenceOutcome(const Run& run, const std::vector<int>& wanted, int64_t step) const;
   // Parameters, buffers and, if asked, optimizer state, in model order: views. And the copies of tied ones among them.
   NamedTensors StateViews(bool with_optimizer) const;
@@ -120,8 +122,10 @@ class PipelineImpl : public Pipeline {
   ScheduleBook schedules_;
   LocalTransport transport_;
   WeightsGate gate_;
+  BubbleFilling filling_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::atomic<int64_t> next_run_ = 1;
+  std::atomic<int64_t> next_inference_ = 1;
   std::atomic<int64_t> step_ = 0;
   std::atomic<bool> accumulating_ = false;
   std::atomic<StageState> idle_ = StageState::kNoWork;

@@ -11,6 +11,13 @@
 
 namespace penstock {
 
+// How inference runs beside training.
+struct BubbleFillingSpec {
+  bool enabled = true;  // false: while a training run is open, no inference begins but what has waited too long
+  double inference_share = 0.01;  // of the time of training that inference which found no gap may take, 0 to 1; 0: none
+  double max_wait_seconds = 0;    // until it may; 0: four predicted steps, at least 0.1 s
+};
+
 // Everything a pipeline is made from. Two pipelines with equal specifications start from equal weights.
 struct PipelineSpec {
   ModelSpec model;
@@ -21,6 +28,7 @@ struct PipelineSpec {
   OptimizerSpec optimizer;
   LossSpec loss;  // the default; an empty name means none
   uint64_t seed = 0;
+  BubbleFillingSpec bubble_filling;
 };
 
 }  // namespace penstock

@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
 #include "engine/base/first_error.h"
+#include "engine/exec/bubble_filling.h"
 #include "engine/exec/cancel_token.h"
 #include "engine/exec/held_activations.h"
 #include "engine/exec/schedule_book.h"
@@ -91,6 +92,10 @@ struct Run {
   std::function<void()> decide;            // called once, when all norms are in
   std::function<void()> wake;              // makes every device look again
   std::function<void(const Action&)> before_action;  // for tests that break one; may be empty
+  std::vector<int64_t> rows;                         // by micro-batch; may be empty
+  BubbleFilling* filling = nullptr;                  // the pipeline's
+  std::shared_ptr<RunProgress> progress;             // of a training run, if it is followed
+  std::shared_ptr<InferenceTicket> ticket;           // of an inference run
   // ---
   std::vector<std::vector<Pass>> passes;     // [stage][micro-batch]
   std::vector<Batch> outputs;                // by micro-batch
@@ -98,17 +103,25 @@ struct Run {
   std::vector<double> loss_values;           // by micro-batch, scaled
   std::vector<HeldPeak> held;                // by lane, once it has left
   FirstError error;
+  std::atomic<bool> gave_way = false;  // inference: stops, to be run again on other weights
+  std::atomic<int> cut_short = 0;      // lanes that left before the end of their lists
   std::atomic<int> open_lanes = 0;
   std::function<void()> done;  // called once, by the last lane
 
   bool Checkpoints(int stage, int microbatch) const { return (*checkpointed)[stage][microbatch]; }
 
-  bool Stopped() const { return error.Failed() || (cancel != nullptr && cancel->cancelled()); }
+  bool Stopped() const {
+    return error.Failed() || (cancel != nullptr && cancel->cancelled()) || gave_way.load(std::memory_order_acquire);
+  }
+  // After its end: it stopped for nothing but other weights.
+  bool MustRunAgain() const {
+    return gave_way && cut_short > 0 && !error.Failed() && (cancel == nullptr || !cancel->cancelled());
+  }
 
   // Why it stopped, or OK; for after its end.
   absl::Status Result() const {
     if (error.Failed()) return error.status();
-    if (!Stopped()) return absl::OkStatus();
+    if (cancel == nullptr || !cancel->cancelled()) return absl::OkStatus();
     return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the work was cancelled");
   }
 };

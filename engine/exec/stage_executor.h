@@ -57,9 +57,11 @@ class StageExecutor {
   void Execute();
 
   Lane& lane() { return *lane_; }
+  const Run& run() const { return *run_; }
+  int rank() const { return lane_->index; }  // of its list
+  const Action* Next() const;                // null behind the last
 
  private:
-  const Action* Next() const;
   bool Receive(const Action& action);  // false: not there yet
   absl::Status Compute(const Action& action);
   void Perform(const Action& action);
@@ -88,7 +90,8 @@ class StageExecutor {
   enum class Step { kShareTies, kNorms, kApply };
   Step step_ = Step::kNorms;  // the part of OPT that comes next
   bool left_ = false;
-  int inflight_ = 0;  // forwards of this run whose B or W has not run
+  const int64_t begin_nanos_;  // when the lane got its list
+  int inflight_ = 0;           // forwards of this run whose B or W has not run
   HeldActivations held_;
   std::optional<StageState> waiting_;  // what was last reported
 };

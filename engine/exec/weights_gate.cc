@@ -6,52 +6,65 @@
 
 namespace penstock {
 
-void WeightsGate::Enter(std::function<void()> start) {
+void WeightsGate::Enter(Visit visit) {
   {
     absl::MutexLock lock(&mu_);
-    if (writer_) {
-      queue_.push_back(std::move(start));
-      return;
-    }
-    ++open_;
+    PENSTOCK_CHECK((writer_ ? queue_ : open_).insert(visit).second);
+    if (writer_) return;
   }
-  start();
+  visit->Start();
 }
 
-void WeightsGate::Leave() {
+void WeightsGate::Leave(const Visit& visit) {
   std::function<void()> granted;
   {
     absl::MutexLock lock(&mu_);
-    PENSTOCK_CHECK(open_ > 0);
-    if (--open_ > 0) return;
-    granted = std::exchange(granted_, nullptr);
+    PENSTOCK_CHECK(open_.erase(visit) == 1);
+    if (open_.empty()) granted = std::exchange(granted_, nullptr);
   }
   if (granted) granted();
 }
 
+void WeightsGate::Reenter(const Visit& visit) {
+  std::function<void()> granted;
+  {
+    absl::MutexLock lock(&mu_);
+    if (writer_) {
+      PENSTOCK_CHECK(open_.erase(visit) == 1);
+      PENSTOCK_CHECK(queue_.insert(visit).second);
+      if (open_.empty()) granted = std::exchange(granted_, nullptr);
+      if (!granted) return;
+    }
+  }
+  granted ? granted() : visit->Start();
+}
+
 void WeightsGate::RequestExclusive(std::function<void()> granted) {
+  std::vector<Visit> open;
   {
     absl::MutexLock lock(&mu_);
     PENSTOCK_CHECK(!writer_);
     writer_ = true;
-    if (open_ > 0) {
+    if (!open_.empty()) {
       granted_ = std::move(granted);
-      return;
+      granted = nullptr;
+      open.assign(open_.begin(), open_.end());
     }
   }
-  granted();
+  for (const Visit& visit : open) visit->GiveWay();
+  if (granted) granted();
 }
 
 void WeightsGate::ReleaseExclusive() {
-  std::deque<std::function<void()>> ready;
+  std::vector<Visit> ready;
   {
     absl::MutexLock lock(&mu_);
     PENSTOCK_CHECK(writer_);
     writer_ = false;
-    ready.swap(queue_);
-    open_ += static_cast<int>(ready.size());
+    ready.assign(queue_.begin(), queue_.end());
+    open_.merge(queue_);
   }
-  for (auto& start : ready) start();
+  for (const Visit& visit : ready) visit->Start();
 }
 
 }  // namespace penstock

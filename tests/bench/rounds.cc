@@ -1,10 +1,9 @@
 #include "tests/bench/rounds.h"
 
 #include <malloc.h>
+#include <sched.h>
 
 #include <algorithm>
-
-#include "engine/base/thread.h"
 
 namespace penstock::bench {
 
@@ -53,6 +52,21 @@ ContributionRequest Request(const Workload& workload) {
   request.target = workload.target;
   return request;
 }
+
+AwakeCores::AwakeCores() {
+  for (const int core : UsableCores()) {
+    threads_.push_back(std::make_unique<Thread>(
+        "ps-awake",
+        [this] {
+          const sched_param lowest{};
+          sched_setscheduler(0, SCHED_IDLE, &lowest);
+          while (!stop_.load(std::memory_order_relaxed)) __builtin_ia32_pause();
+        },
+        std::vector<int>{core}));
+  }
+}
+
+AwakeCores::~AwakeCores() { stop_ = true; }
 
 void KeepMemory() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);

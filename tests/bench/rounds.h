@@ -2,14 +2,17 @@
 
 // How benchmarks compare: every variant once per round, in an order that rotates; medians with their spread.
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/base/thread.h"
 #include "engine/exec/device_pool.h"
 #include "tests/bench/workloads.h"
 
@@ -54,6 +57,18 @@ std::vector<Device> OneCoreDevices(int count);
 Pipeline::Options On(DevicePool& pool, int64_t rows);
 
 ContributionRequest Request(const Workload& workload);
+
+// Keeps the cores from halting: one thread per core that only runs where nobody else wants to (SCHED_IDLE). On a virtual
+// machine a halted core takes tens of microseconds to wake, which would count as the engine's.
+class AwakeCores {
+ public:
+  AwakeCores();
+  ~AwakeCores();
+
+ private:
+  std::atomic<bool> stop_ = false;
+  std::vector<std::unique_ptr<Thread>> threads_;
+};
 
 // As the daemon does: large activations come from the heap, not from a mapping of their own for each step.
 void KeepMemory();

@@ -4,7 +4,7 @@
 //   schedule_bench real     [--workload gpt|mlp|resnet|unet|amoebanet] [--m 8,16] [--rounds 7] [--kinds all]
 //   schedule_bench overhead [--ranks 8] [--m 32] [--rounds 51] [--kinds all]
 //
-// delay: every device is a layer that sleeps --ms for a forward, an input and a weight gradient each (divided by the chunks);
+// delay: every stage is a layer that sleeps --ms for a forward, an input and a weight gradient each;
 // `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss.
 // real: two cores; `predicted` is the simulator's from the costs of each stage, measured with the other core busy.
 // overhead: the same as delay with no delays: what the engine costs per action.
@@ -159,10 +159,9 @@ Workload Delays(const Options& options, const Choice& choice, int ranks, int m) 
   Workload workload;
   PipelineSpec& spec = workload.spec;
   const int stages = ranks * choice.chunks;
-  const double ms = options.ms / choice.chunks;
   for (int s = 0; s < stages; ++s) {
     LayerSpec layer{"delay", absl::StrCat("delay", s), {}};
-    layer.options = {{"forward_ms", ms}, {"input_ms", ms}, {"weight_ms", ms}};
+    layer.options = {{"forward_ms", options.ms}, {"input_ms", options.ms}, {"weight_ms", options.ms}};
     spec.model.layers.push_back(layer);
   }
   spec.cut.balance.assign(stages, 1);
@@ -176,9 +175,12 @@ Workload Delays(const Options& options, const Choice& choice, int ranks, int m) 
 }
 
 Simulation Predict(const Choice& choice, int ranks, int m, double seconds) {
-  const auto ticks = static_cast<Ticks>(seconds * 1e9 / choice.chunks);
+  const auto ticks = static_cast<Ticks>(seconds * 1e9);
   ScheduleCosts costs;
   costs.stages.assign(static_cast<size_t>(ranks) * choice.chunks, {ticks, ticks, ticks, ticks});
+  // Nobody asks for the gradient of the first stage's inputs: all of its backward is the weight half.
+  costs.stages.front().input_gradient = 0;
+  costs.stages.front().weight_gradient = 2 * ticks;
   const ScheduleSpec spec = SpecOf(choice, m);
   const Schedule lists =
       Must(BuildSchedule({.kind = spec.kind,
@@ -208,12 +210,37 @@ void PrintSleep(double ms) {
       ms, spread.median, spread.least, spread.most);
 }
 
+// Seconds that actions took, on all lanes.
+double WorkSeconds(PipelineMetrics& metrics, int ranks) {
+  double seconds = 0;
+  for (int lane = 0; lane < ranks; ++lane) {
+    for (Phase phase :
+         {Phase::kForward, Phase::kBackward, Phase::kBackwardInput, Phase::kBackwardWeight, Phase::kInfer}) {
+      seconds += static_cast<double>(metrics.lane(lane).phases[phase].Snapshot().sum_nanos) * 1e-9;
+    }
+  }
+  return seconds;
+}
+
+// So that a benchmark sees the lanes' counts.
+std::function<std::shared_ptr<PipelineMetrics>(const Plan&)> CountIn(std::shared_ptr<PipelineMetrics>& metrics,
+                                                                     int ranks) {
+  return [&metrics, ranks](const Plan&) {
+    std::vector<LaneDescription> lanes(ranks);
+    for (int lane = 0; lane < ranks; ++lane) lanes[lane].stage = lane;
+    return metrics = std::make_shared<PipelineMetrics>(RealClock(), "bench", lanes, ScheduleDescription());
+  };
+}
+
 void Delay(const Options& options) {
+  const AwakeCores awake;
   PrintSleep(options.ms);
   std::printf("devices that sleep %.1f ms per forward, input and weight gradient; %d rounds, rotating order\n",
               options.ms, options.rounds);
-  std::printf("| P | m | schedule | predicted ms | measured ms (least .. most) | of the predicted speed | bubble |\n");
-  std::printf("|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| P | m | schedule | predicted ms | measured ms (least .. most) | of the predicted speed | bubble | an action "
+      "takes longer by, us |\n");
+  std::printf("|---|---|---|---|---|---|---|---|\n");
   double worst = 1;
   for (int ranks : options.ranks) {
     DevicePool pool(OneCoreDevices(ranks), DevicePool::Mode::kThreads);
@@ -223,13 +250,24 @@ void Delay(const Options& options) {
       std::vector<std::unique_ptr<Pipeline>> pipelines;
       std::vector<Variant> variants;
       std::vector<double> bubbles;
+      std::vector<double> works;  // seconds of all actions of a run
+      std::vector<int64_t> actions;
+      std::vector<std::shared_ptr<PipelineMetrics>> metrics(choices.size());
       for (const Choice& choice : choices) workloads.push_back(Delays(options, choice, ranks, m));
       for (size_t i = 0; i < choices.size(); ++i) {
         const Simulation predicted = Predict(choices[i], ranks, m, options.ms * 1e-3);
         Pipeline::Options pipeline_options = On(pool, 1);
         pipeline_options.profile.repeats = 1;
+        pipeline_options.metrics = CountIn(metrics[i], ranks);
         pipelines.push_back(Must(Pipeline::Create(workloads[i].spec, pipeline_options)));
         bubbles.push_back(predicted.Bubble());
+        actions.push_back(0);
+        works.push_back(0);
+        for (size_t lane = 0; lane < predicted.ranks.size(); ++lane) {
+          works.back() += static_cast<double>(predicted.times[lane].busy) * 1e-9;
+          for (const TimedAction& timed : predicted.ranks[lane])
+            actions.back() += IsCommunication(timed.action.kind) ? 0 : 1;
+        }
         variants.push_back({choices[i].Name(), [&, i] { return Run(*pipelines[i], workloads[i], choices[i]); },
                             static_cast<double>(predicted.makespan) * 1e-9});
       }
@@ -238,9 +276,10 @@ void Delay(const Options& options) {
         const Spread ms = Sorted(variants[i].seconds);
         const double share = variants[i].predicted / ms.median;
         worst = std::min(worst, share);
-        std::printf("| %d | %d | %s | %.1f | %.1f (%.1f .. %.1f) | %.1f %% | %.1f %% |\n", ranks, m,
+        const double longer = WorkSeconds(*metrics[i], ranks) / (options.rounds + 1) - works[i];
+        std::printf("| %d | %d | %s | %.1f | %.1f (%.1f .. %.1f) | %.1f %% | %.1f %% | %.0f |\n", ranks, m,
                     variants[i].name.c_str(), variants[i].predicted * 1e3, ms.median * 1e3, ms.least * 1e3,
-                    ms.most * 1e3, 100 * share, 100 * bubbles[i]);
+                    ms.most * 1e3, 100 * share, 100 * bubbles[i], longer * 1e6 / static_cast<double>(actions[i]));
       }
       std::fflush(stdout);
     }
@@ -309,17 +348,6 @@ double ProcessSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Seconds that actions took, on all lanes.
-double WorkSeconds(PipelineMetrics& metrics, int ranks) {
-  double seconds = 0;
-  for (int lane = 0; lane < ranks; ++lane) {
-    for (Phase phase : {Phase::kForward, Phase::kBackward, Phase::kBackwardInput, Phase::kBackwardWeight}) {
-      seconds += static_cast<double>(metrics.lane(lane).phases[phase].Snapshot().sum_nanos) * 1e-9;
-    }
-  }
-  return seconds;
-}
-
 void Overhead(const Options& options) {
   std::printf(
       "a model of no work, us per compute action; %d rounds. engine: the whole run on one thread, less its actions. "
@@ -344,11 +372,7 @@ void Overhead(const Options& options) {
         for (DevicePool* pool : {&serial, &threads}) {
           std::shared_ptr<PipelineMetrics> metrics;
           Pipeline::Options pipeline_options = On(*pool, 1);
-          pipeline_options.metrics = [&](const Plan&) {
-            std::vector<LaneDescription> lanes(ranks);
-            for (int lane = 0; lane < ranks; ++lane) lanes[lane].stage = lane;
-            return metrics = std::make_shared<PipelineMetrics>(RealClock(), "bench", lanes, ScheduleDescription());
-          };
+          pipeline_options.metrics = CountIn(metrics, ranks);
           auto pipeline = Must(Pipeline::Create(workload.spec, pipeline_options));
           for (int round = -5; round < options.rounds; ++round) {
             const double work = WorkSeconds(*metrics, ranks);

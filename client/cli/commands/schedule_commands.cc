@@ -1,4 +1,4 @@
-// penstock schedule list, simulate, verify, show: offline, by the engine's own schedules
+// penstock schedule list, simulate, verify, show: offline, by the engine's own schedules; show also of a live pipeline
 
 #include <memory>
 #include <optional>
@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/command_table.h"
+#include "client/cli/commands/pipeline_schedule.h"
 #include "client/cli/exit_code.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -126,11 +127,20 @@ absl::Status Simulate(const Question& question, Session& session) {
 
 struct ShowOptions {
   Question question;
+  PipelineScheduleOptions live;
   std::string as = "gantt";
   int columns = 96;
 };
 
 absl::Status Show(const ShowOptions& options, Session& session) {
+  if (!options.live.pipeline.empty()) {
+    PipelineScheduleOptions live = options.live;
+    if (options.question.needed.back()->count() > 0) live.micro_batches = options.question.what.micro_batches;
+    return ShowPipelineSchedule(live, options.as, options.columns, session);
+  }
+  if (options.as == "text" || options.as == "deviations") {
+    return UsageError("--pipeline", "is required for --as " + options.as);
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const WhatIfResult result, Ask(options.question, session));
   std::string drawing;
   if (options.as == "gantt") {
@@ -213,7 +223,7 @@ absl::Status List(Session& session) {
 
 void AddScheduleCommands(CommandTable& table) {
   CLI::App* group =
-      table.Add(table.root(), "schedule", "Look at schedules; needs no daemon",
+      table.Add(table.root(), "schedule", "Look at schedules, without a daemon or of a live pipeline",
                 "penstock schedule list\npenstock schedule show --kind 1f1b --devices 4 --micro-batches 8");
   CLI::App* list = table.Add(group, "list", "List the kinds of schedule", "penstock schedule list -o name");
   table.Run(list, List);
@@ -233,9 +243,7 @@ void AddScheduleCommands(CommandTable& table) {
                                "penstock schedule show --kind zbv --devices 4 --micro-batches 8 --as csv > lists.csv\n"
                                "penstock schedule verify lists.csv --devices 4 --micro-batches 8");
   auto checked = std::make_shared<VerifyCommandOptions>();
-  verify->add_option("file", checked->file, "Lists as text or CSV, ours or PyTorch's; - is stdin")
-      ->required()
-      ->type_name("FILE");
+  verify->add_option("FILE", checked->file, "Lists as text or CSV, ours or PyTorch's; - is stdin")->required();
   verify->add_option("--devices", checked->devices, "Devices that the lists must be for")->type_name("P");
   verify->add_option("--micro-batches", checked->micro_batches, "Micro-batches that they must have")->type_name("M");
   verify->add_option("--limit", checked->limit, "Micro-batches that a device may hold")->type_name("L");
@@ -248,11 +256,16 @@ void AddScheduleCommands(CommandTable& table) {
   CLI::App* show = table.Add(group, "show", "Draw a schedule",
                              "penstock schedule show --kind 1f1b --devices 4 --micro-batches 8\n"
                              "penstock schedule show --kind gpipe --devices 2 --micro-batches 4 --as grid\n"
-                             "penstock schedule show --file lists.csv");
+                             "penstock schedule show --file lists.csv\n"
+                             "penstock schedule show --pipeline gpt --measured\n"
+                             "penstock schedule show --pipeline gpt --measured --step 12 --as svg > step.svg");
   auto options = std::make_shared<ShowOptions>();
   AddQuestion(show, &options->question);
-  show->add_option("--as", options->as, "gantt (over time), grid (action lists), csv, svg")
-      ->check(CLI::IsMember({"gantt", "grid", "csv", "svg"}))
+  AddPipelineScheduleOptions(show, &options->live);
+  show->add_option(
+          "--as", options->as,
+          "gantt (over time), grid (action lists), csv, svg; of a pipeline also text (each action), deviations")
+      ->check(CLI::IsMember({"gantt", "grid", "csv", "svg", "text", "deviations"}))
       ->type_name("FORM")
       ->capture_default_str();
   show->add_option("--columns", options->columns, "Widest row of a Gantt chart")

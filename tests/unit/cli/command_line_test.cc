@@ -470,28 +470,6 @@ TEST_F(CommandLineTest, HealthWaitsUntilReady) {
   EXPECT_EQ(Run("health nonsense"), 1);
 }
 
-TEST_F(CommandLineTest, ScheduleSimulateAnswersExactlyTheseKeys) {
-  EXPECT_EQ(Run("schedule simulate --kind 1f1b --devices 4 --micro-batches 8 --forward 1 --input 1.2 --weight 0.8 "
-                "--hop 0.1 -o json"),
-            0)
-      << err_;
-  const Json json = Json::parse(out_, nullptr, false);
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(keys, ElementsAre("makespan", "ideal_time", "window", "overhead", "bubble", "peak_activations"));
-  EXPECT_EQ(json["makespan"].get<double>(), 34.6);
-  EXPECT_EQ(json["ideal_time"].get<double>(), 24);
-  EXPECT_EQ(Run("schedule simulate --kind gpipe --devices 4 --micro-batches 8 --recompute always -o json"), 0);
-  EXPECT_EQ(Json::parse(out_, nullptr, false)["makespan"].get<double>(), 41);
-}
-
-TEST_F(CommandLineTest, SchedulesAreListedAndDrawn) {
-  EXPECT_EQ(Run("schedule list"), 0);
-  ExpectGolden("schedule_list.txt");
-  EXPECT_EQ(Run("schedule show --kind 1f1b --devices 2 --micro-batches 4"), 0);
-  ExpectGolden("schedule_show.txt");
-}
-
 TEST_F(CommandLineTest, VersionNeedsNoDaemon) {
   EXPECT_EQ(Run("version -o name"), 0);
   EXPECT_EQ(out_, "0.1.0\n");

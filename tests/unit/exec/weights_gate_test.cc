@@ -7,47 +7,93 @@
 namespace penstock {
 namespace {
 
-TEST(WeightsGate, LetsInferenceInAtOnceWithoutAWriter) {
-  WeightsGate gate;
-  int started = 0;
-  gate.Enter([&] { ++started; });
-  gate.Enter([&] { ++started; });
-  EXPECT_EQ(started, 2);
-  gate.Leave();
-  gate.Leave();
+// Notes what it is told.
+class Visitor : public GateVisit {
+ public:
+  Visitor(std::string name, int64_t sequence, std::string* log, int32_t priority = 0)
+      : GateVisit(sequence, priority), name_(std::move(name)), log_(log) {}
+  void Start() override { *log_ += name_; }
+  void GiveWay() override { *log_ += "-" + name_; }
+
+ private:
+  const std::string name_;
+  std::string* const log_;
+};
+
+class WeightsGateTest : public ::testing::Test {
+ protected:
+  WeightsGate::Visit Visit(std::string name, int32_t priority = 0) {
+    return std::make_shared<Visitor>(std::move(name), next_++, &log_, priority);
+  }
+  void Request() {
+    gate_.RequestExclusive([this] { log_ += "W"; });
+  }
+
+  WeightsGate gate_;
+  std::string log_;
+  int64_t next_ = 0;
+};
+
+TEST_F(WeightsGateTest, LetsInferenceInAtOnceWithoutAWriter) {
+  const auto a = Visit("a");
+  const auto b = Visit("b");
+  gate_.Enter(a);
+  gate_.Enter(b);
+  EXPECT_EQ(log_, "ab");
+  gate_.Leave(a);
+  gate_.Leave(b);
+  Request();
+  EXPECT_EQ(log_, "abW");
 }
 
-TEST(WeightsGate, GrantsTheWriterWhenTheLastInferenceLeaves) {
-  WeightsGate gate;
-  std::string log;
-  gate.Enter([&] { log += "a"; });
-  gate.Enter([&] { log += "b"; });
-  gate.RequestExclusive([&] { log += "W"; });
-  gate.Leave();
-  EXPECT_EQ(log, "ab");
-  gate.Leave();
-  EXPECT_EQ(log, "abW");
-  gate.ReleaseExclusive();
+TEST_F(WeightsGateTest, AsksOpenRunsToGiveWayAndGrantsWhenTheLastHasLeft) {
+  const auto a = Visit("a");
+  const auto b = Visit("b");
+  gate_.Enter(a);
+  gate_.Enter(b);
+  Request();
+  EXPECT_EQ(log_, "ab-a-b");
+  gate_.Leave(a);
+  EXPECT_EQ(log_, "ab-a-b");
+  gate_.Leave(b);
+  EXPECT_EQ(log_, "ab-a-bW");
+  gate_.ReleaseExclusive();
+  EXPECT_EQ(log_, "ab-a-bW");  // both had finished
 }
 
-TEST(WeightsGate, HoldsNewInferenceBackUntilTheWriterIsDone) {
-  WeightsGate gate;
-  std::string log;
-  gate.Enter([&] { log += "a"; });
-  gate.RequestExclusive([&] { log += "W"; });
-  gate.Enter([&] { log += "b"; });
-  gate.Leave();
-  EXPECT_EQ(log, "aW");
-  gate.Enter([&] { log += "c"; });
-  gate.ReleaseExclusive();
-  EXPECT_EQ(log, "aWbc");
-  // Both are inside now: the next writer waits for both.
-  gate.RequestExclusive([&] { log += "V"; });
-  gate.Leave();
-  EXPECT_EQ(log, "aWbc");
-  gate.Leave();
-  EXPECT_EQ(log, "aWbcV");
-  gate.ReleaseExclusive();
+TEST_F(WeightsGateTest, StartsWhoGaveWayAgainAfterTheWriterBeforeThoseThatCameLater) {
+  const auto a = Visit("a");
+  const auto b = Visit("b");
+  gate_.Enter(a);
+  Request();
+  gate_.Enter(b);
+  EXPECT_EQ(log_, "a-a");
+  gate_.Reenter(a);
+  EXPECT_EQ(log_, "a-aW");
+  gate_.Enter(Visit("c"));
+  gate_.ReleaseExclusive();
+  EXPECT_EQ(log_, "a-aWabc");
+  // All three are inside now: the next writer waits for them.
+  Request();
+  EXPECT_EQ(log_, "a-aWabc-a-b-c");
+}
+
+TEST_F(WeightsGateTest, StartsHigherPrioritiesFirst) {
+  Request();
+  gate_.Enter(Visit("a"));
+  gate_.Enter(Visit("b", 2));
+  gate_.Enter(Visit("c", -1));
+  gate_.Enter(Visit("d", 2));
+  gate_.ReleaseExclusive();
+  EXPECT_EQ(log_, "Wbdac");
+}
+
+TEST_F(WeightsGateTest, ReenteringWithoutAWriterStartsAtOnce) {
+  const auto a = Visit("a");
+  gate_.Enter(a);
+  gate_.Reenter(a);
+  EXPECT_EQ(log_, "aa");
+  gate_.Leave(a);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ class HostingFixture : public ::testing::Test {
       if (spec.model.name == "broken") return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", "broken");
       if (before_create_ != nullptr) before_create_();
       auto pipeline = std::make_unique<FakePipeline>(control_);
-      if (engine.metrics) engine.metrics(pipeline->plan());
+      if (engine.metrics) engine.metrics(plan_.has_value() ? *plan_ : pipeline->plan());
       return pipeline;
     };
     options.factory.plan = [](const PipelineSpec&, const Pipeline::Options&) -> absl::StatusOr<Plan> {
@@ -179,6 +179,7 @@ class HostingFixture : public ::testing::Test {
   MetricsRegistry registry_{&clock_};
   TimerQueue timers_{&clock_};
   std::function<void()> before_create_;
+  std::optional<Plan> plan_;  // that metrics are told
   const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
   std::unique_ptr<HandleStore> handles_;
   std::unique_ptr<PipelineTable> table_;

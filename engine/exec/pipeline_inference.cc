@@ -1,0 +1,132 @@
+// Inference of a pipeline: a forward without a graph, beside training, on the weights of one finished step.
+//
+//   InferAsync ──▶ gate ──▶ a run ──▶ all lanes to the end of their lists ──▶ outputs, and the step of the weights
+//                   ▲         │
+//                   └─────────┘ the weights want to change first: the run gives way and starts anew on the new ones
+
+#include <utility>
+
+#include "engine/base/status_macros.h"
+#include "engine/exec/pipeline_impl.h"
+#include "engine/exec/signature_check.h"
+
+namespace penstock {
+
+// One call through all of its runs.
+//
+// Model:     at most one run at a time, from Start() until its last lane has left. Then it is run again if it gave way before
+//            it was done, or else answered.
+// Owns:      itself, by the gate while it waits or is open there, and by its run.
+// Threads:   as GateVisit; a run ends on the thread of its last lane.
+class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_from_this<InferenceCall> {
+ public:
+  struct Parts {
+    ScatteredBatch inputs;
+    std::vector<int> wanted;
+    ListsOfRun lists;
+    std::shared_ptr<CancelToken> cancel;
+    std::function<void(absl::StatusOr<ForwardOutcome>)> done;
+  };
+  InferenceCall(PipelineImpl* pipeline, Parts parts, int64_t sequence, int32_t priority)
+      : GateVisit(sequence, priority), pipeline_(pipeline), parts_(std::move(parts)) {
+    ticket_->sequence = sequence;
+    ticket_->priority = priority;
+    ticket_->accepted_nanos = pipeline->clock_->NowNanos();
+  }
+
+  void Start() override {
+    std::shared_ptr<Run> run = pipeline_->NewRun(SchedulePurpose::kForwardOnly, parts_.lists);
+    run->inference = true;
+    run->keep_outputs = true;
+    run->inputs = parts_.inputs.microbatches;
+    run->rows = parts_.inputs.rows;
+    run->cancel = parts_.cancel;
+    run->filling = &pipeline_->filling_;
+    run->ticket = ticket_;
+    run->done = [self = shared_from_this(), raw = run.get()] { self->OnEnd(*raw); };
+    {
+      absl::MutexLock lock(&mu_);
+      run->gave_way = gives_way_;
+      run_ = run;
+    }
+    pipeline_->Start(run);
+  }
+
+  void GiveWay() override {
+    if (ticket_->due) return;
+    std::shared_ptr<Run> run;
+    {
+      absl::MutexLock lock(&mu_);
+      gives_way_ = true;
+      run = run_;
+    }
+    if (run == nullptr) return;
+    run->gave_way.store(true, std::memory_order_release);
+    run->wake();
+  }
+
+ private:
+  void OnEnd(Run& run) {
+    PipelineImpl& pipeline = *pipeline_;
+    pipeline.transport_.Close(run.id);
+    std::shared_ptr<Run> ended;  // whose end this is: goes with its last executor
+    {
+      absl::MutexLock lock(&mu_);
+      ended.swap(run_);
+      gives_way_ = false;
+    }
+    if (run.MustRunAgain()) {
+      ticket_->restarts.fetch_add(1, std::memory_order_relaxed);
+      pipeline.gate_.Reenter(shared_from_this());
+      return;
+    }
+    const int64_t step = pipeline.step_.load();  // can't change before Leave()
+    pipeline.filling_.turns().Release(*ticket_, pipeline.clock_->NowNanos());
+    pipeline.gate_.Leave(shared_from_this());
+    if (ticket_->due) pipeline.WakeAll();  // another may be due now
+    parts_.done(pipeline.InferenceOutcome(run, parts_.wanted, step));
+    absl::MutexLock lock(&pipeline.inference_mu_);
+    --pipeline.open_inferences_;
+  }
+
+  PipelineImpl* const pipeline_;
+  const Parts parts_;
+  const std::shared_ptr<InferenceTicket> ticket_ = std::make_shared<InferenceTicket>();
+
+  absl::Mutex mu_;
+  bool gives_way_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<Run> run_ ABSL_GUARDED_BY(mu_);
+};
+
+void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) {
+  absl::StatusOr<std::vector<int>> wanted = MatchNames(signature_.outputs, request.outputs, "outputs");
+  if (!wanted.ok()) return done(wanted.status());
+  absl::StatusOr<ScatteredBatch> scattered = ScatterInputs(request.inputs, request.micro_batches);
+  if (!scattered.ok()) return done(scattered.status());
+  absl::StatusOr<ListsOfRun> lists =
+      schedules_.Find(SchedulePurpose::kForwardOnly, static_cast<int>(scattered->rows.size()));
+  if (!lists.ok()) return done(lists.status());
+  {
+    absl::MutexLock lock(&inference_mu_);
+    ++open_inferences_;
+  }
+  gate_.Enter(std::make_shared<InferenceCall>(this,
+                                              InferenceCall::Parts{.inputs = *std::move(scattered),
+                                                                   .wanted = *std::move(wanted),
+                                                                   .lists = *std::move(lists),
+                                                                   .cancel = std::move(request.cancel),
+                                                                   .done = std::move(done)},
+                                              next_inference_.fetch_add(1, std::memory_order_relaxed),
+                                              request.priority));
+}
+
+absl::StatusOr<ForwardOutcome> PipelineImpl::InferenceOutcome(const Run& run, const std::vector<int>& wanted,
+                                                              int64_t step) const {
+  PENSTOCK_RETURN_IF_ERROR(run.Result());
+  ForwardOutcome outcome;
+  outcome.step = step;
+  PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(run, wanted));
+  return outcome;
+}
+
+}  // namespace penstock

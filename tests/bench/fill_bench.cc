@@ -1,0 +1,332 @@
+// Bubble filling: a steady load of inference beside training.
+//
+//   fill_bench [--workload delay4|delay8|gpt] [--rounds 7] [--steps 6] [--m 16] [--rows 2] [--in-flight 0] [--kind 1f1b]
+//
+// In each round, in an order that rotates: training alone; inference alone; training with the inference beside it. The load is
+// closed: `in-flight` calls of one micro-batch are always open (0: two per lane). `delayP` is P devices that sleep, 5 ms per
+// forward and 10 ms per backward, so that P may be more than there are cores; `gpt` is that of workloads.h on two cores, with
+// `rows` rows per inference.
+//
+// Printed, as medians over the rounds with their least and most:
+//   slower      time of a step with inference beside it, less that of training alone in the same round, as a share of it
+//   filled      inference work inside the steps, in device time, as a share of the bubble of training alone
+//   useful      the same from the runs that were answered within a step: what was begun and had to give way is left out
+//   p50, p99    of the inference calls, from call to answer, beside training and alone
+//   both        the time of the two loads one after the other, over the time that they took together
+
+#include <ATen/ops/randn.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/base/thread.h"
+#include "engine/exec/device_pool.h"
+#include "engine/observe/bubble.h"
+#include "engine/observe/metrics.h"
+#include "tests/bench/workloads.h"
+
+namespace penstock::bench {
+namespace {
+
+struct Options {
+  std::string workload = "delay4";
+  std::string kind = "1f1b";
+  int rounds = 7;
+  int steps = 6;
+  int m = 16;
+  int rows = 2;
+  int in_flight = 0;
+};
+
+[[noreturn]] void Die(const std::string& message) {
+  std::fprintf(stderr, "fill_bench: %s\n", message.c_str());
+  std::exit(2);
+}
+
+Options Parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    const std::string value = argv[i + 1];
+    int* number = flag == "--rounds"      ? &options.rounds
+                  : flag == "--steps"     ? &options.steps
+                  : flag == "--m"         ? &options.m
+                  : flag == "--rows"      ? &options.rows
+                  : flag == "--in-flight" ? &options.in_flight
+                                          : nullptr;
+    if (number != nullptr) {
+      *number = std::atoi(value.c_str());
+    } else if (flag == "--workload") {
+      options.workload = value;
+    } else if (flag == "--kind") {
+      options.kind = value;
+    } else {
+      Die("unknown option " + flag);
+    }
+  }
+  if (options.rounds < 1 || options.steps < 1 || options.m < 1 || options.rows < 1) Die("numbers must be positive");
+  return options;
+}
+
+template <typename T>
+T Must(absl::StatusOr<T> value) {
+  if (!value.ok()) Die(std::string(value.status().message()));
+  return *std::move(value);
+}
+
+// What is trained, and what is asked.
+struct Load {
+  PipelineSpec spec;
+  ContributionRequest batch;
+  NamedValues question;
+  int64_t micro_batch_rows = 1;
+  std::vector<Device> devices;
+};
+
+Load DelayLoad(const Options& options, int lanes) {
+  constexpr int64_t kFeatures = 4;
+  Load load;
+  for (int i = 0; i < lanes; ++i) {
+    load.spec.model.layers.push_back(
+        {"delay", "", {{"features", kFeatures}, {"forward_ms", 5.0}, {"input_ms", 5.0}, {"weight_ms", 5.0}}});
+  }
+  load.spec.cut.balance.assign(lanes, 1);
+  load.spec.optimizer.name = "sgd";
+  load.spec.loss.name = "mean_squared_error";
+  load.batch.inputs = NamedTensors{{"input", at::randn({options.m, kFeatures})}};
+  load.batch.target = at::randn({options.m, kFeatures});
+  load.question = NamedTensors{{"input", at::randn({1, kFeatures})}};
+  std::vector<std::string> names;
+  for (int i = 0; i < lanes; ++i) names.push_back(absl::StrCat("cpu:", i));
+  load.devices = Must(ParseDevices(names, {}, UsableCores()));
+  return load;
+}
+
+Load WorkloadLoad(const Options& options) {
+  Workload workload = MakeWorkload(options.workload, 2, options.m, CheckpointMode::kNever);
+  Load load;
+  load.spec = workload.spec;
+  load.batch.inputs = workload.inputs;
+  load.batch.target = workload.target;
+  load.question = NamedTensors{{workload.inputs[0].name, workload.inputs[0].tensor.narrow(
+                                                             0, 0, std::min<int64_t>(options.rows, workload.rows))}};
+  load.micro_batch_rows = workload.rows / options.m;
+  load.devices = Must(ParseDevices({"cpu:0", "cpu:1"}, {}, UsableCores()));
+  return load;
+}
+
+// Keeps calls open.
+//
+// Threads:   Begin() and End() from one thread; answers come on the lanes' threads, new calls go from one of its own.
+class Asker {
+ public:
+  Asker(Pipeline* pipeline, NamedValues question, int in_flight)
+      : pipeline_(pipeline), question_(std::move(question)), in_flight_(in_flight) {}
+
+  void Begin() {
+    {
+      absl::MutexLock lock(&mu_);
+      stop_ = false;
+      seconds_.clear();
+    }
+    thread_ = std::make_unique<Thread>("asker", [this] { Loop(); });
+  }
+  // Answers the latencies of the calls that were answered until now; those still open are waited for.
+  std::vector<double> End() {
+    std::vector<double> seconds;
+    {
+      absl::MutexLock lock(&mu_);
+      stop_ = true;
+      seconds = seconds_;
+    }
+    thread_.reset();
+    return seconds;
+  }
+  int64_t answered() const {
+    absl::MutexLock lock(&mu_);
+    return static_cast<int64_t>(seconds_.size());
+  }
+  void AwaitAnswers(int64_t count) {
+    const auto enough = [&]()
+                            ABSL_SHARED_LOCKS_REQUIRED(mu_) { return static_cast<int64_t>(seconds_.size()) >= count; };
+    absl::MutexLock lock(&mu_, absl::Condition(&enough));
+  }
+
+ private:
+  void Loop() {
+    const auto room = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_ || open_ < in_flight_; };
+    const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return open_ == 0; };
+    while (true) {
+      {
+        absl::MutexLock lock(&mu_, absl::Condition(&room));
+        if (stop_) break;
+        ++open_;
+      }
+      const int64_t begin = RealClock()->NowNanos();
+      ForwardRequest request;
+      request.inputs = question_;
+      request.micro_batches = 1;
+      pipeline_->InferAsync(std::move(request), [this, begin](const absl::StatusOr<ForwardOutcome>& outcome) {
+        if (!outcome.ok()) Die(std::string(outcome.status().message()));
+        const double seconds = static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;
+        absl::MutexLock lock(&mu_);
+        seconds_.push_back(seconds);
+        --open_;
+      });
+    }
+    absl::MutexLock lock(&mu_, absl::Condition(&none));
+  }
+
+  Pipeline* const pipeline_;
+  const NamedValues question_;
+  const int in_flight_;
+  mutable absl::Mutex mu_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  int open_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<double> seconds_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<Thread> thread_;
+};
+
+double At(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
+}
+
+void Print(const char* name, const std::vector<double>& values, double scale, const char* unit) {
+  std::printf("  %-34s %9.2f %-2s (%.2f .. %.2f)\n", name, At(values, 0.5) * scale, unit, At(values, 0) * scale,
+              At(values, 1) * scale);
+}
+
+// One kind of round, measured.
+struct Measured {
+  double seconds = 0;  // of all steps, or of all calls
+  ClassTimes times;
+  double between = 0;  // device seconds of inference between the steps
+  int64_t answered = 0;
+  std::vector<double> latencies;
+};
+
+void Fill(const Options& options) {
+  const bool delays = options.workload.rfind("delay", 0) == 0;
+  Load load = delays ? DelayLoad(options, std::atoi(options.workload.c_str() + 5)) : WorkloadLoad(options);
+  load.spec.schedule.kind = options.kind;
+  load.spec.schedule.micro_batches = options.m;
+  load.spec.schedule.checkpoint = CheckpointMode::kNever;
+  DevicePool pool(load.devices, DevicePool::Mode::kThreads);
+  std::shared_ptr<PipelineMetrics> metrics;
+  Pipeline::Options pipeline_options;
+  pipeline_options.devices = &pool;
+  pipeline_options.profile.rows = load.micro_batch_rows;
+  pipeline_options.profile.repeats = 9;
+  pipeline_options.metrics = [&](const Plan&) {
+    std::vector<LaneDescription> lanes(load.devices.size());
+    for (size_t i = 0; i < lanes.size(); ++i) lanes[i].stage = static_cast<int>(i);
+    return metrics = std::make_shared<PipelineMetrics>(RealClock(), "bench", lanes, ScheduleDescription());
+  };
+  auto pipeline = Must(Pipeline::Create(load.spec, pipeline_options));
+  const auto lanes = static_cast<int>(load.devices.size());
+  Asker asker(pipeline.get(), load.question, options.in_flight > 0 ? options.in_flight : 2 * lanes);
+
+  const auto train = [&](Measured& measured) {
+    const auto before = metrics->LaneTimes(RealClock()->NowNanos());
+    const int64_t begin = RealClock()->NowNanos();
+    for (int step = 0; step < options.steps; ++step)
+      Must(pipeline->TrainStep(load.batch, {.learning_rate = 1e-4, .clip_norm = {}}));
+    const int64_t end = RealClock()->NowNanos();
+    measured.seconds = static_cast<double>(end - begin) * 1e-9;
+    const auto after = metrics->LaneTimes(end);
+    measured.times = TimesBetween(before, after);
+    for (size_t lane = 0; lane < after.size(); ++lane) {
+      measured.between +=
+          static_cast<double>(after[lane][StageState::kInfer] - before[lane][StageState::kInfer]) * 1e-9;
+    }
+  };
+  const auto alone = [&] {
+    Measured measured;
+    train(measured);
+    return measured;
+  };
+  const auto together = [&] {
+    Measured measured;
+    asker.Begin();
+    asker.AwaitAnswers(1);
+    const int64_t before = asker.answered();
+    train(measured);
+    measured.answered = asker.answered() - before;
+    measured.latencies = asker.End();
+    return measured;
+  };
+  const auto inference = [&](int64_t calls) {
+    Measured measured;
+    const int64_t begin = RealClock()->NowNanos();
+    asker.Begin();
+    asker.AwaitAnswers(std::max<int64_t>(calls, 1));
+    measured.seconds = static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;
+    measured.latencies = asker.End();
+    return measured;
+  };
+
+  std::vector<double> slower, filled, useful, p50, p99, p50_alone, p99_alone, both, per_step;
+  int64_t calls = 8 * lanes;
+  for (int round = -1; round < options.rounds; ++round) {  // round -1 warms up
+    Measured training, beside, asked;
+    for (int i = 0; i < 3; ++i) {
+      switch ((i + round + 1) % 3) {
+        case 0:
+          training = alone();
+          break;
+        case 1:
+          beside = together();
+          break;
+        default:
+          asked = inference(calls);
+      }
+    }
+    if (beside.answered > 0) calls = beside.answered;
+    if (round < 0) continue;
+    const auto bubble = static_cast<double>(training.times.InStep() - training.times.work);
+    const double of_one = At(asked.latencies, 0);  // a run with nothing in its way: its work on all lanes
+    slower.push_back(beside.seconds / training.seconds - 1);
+    filled.push_back(static_cast<double>(beside.times.filled) / bubble);
+    useful.push_back((of_one * static_cast<double>(beside.answered) - beside.between) * 1e9 / bubble);
+    p50.push_back(At(beside.latencies, 0.5));
+    p99.push_back(At(beside.latencies, 0.99));
+    p50_alone.push_back(At(asked.latencies, 0.5));
+    p99_alone.push_back(At(asked.latencies, 0.99));
+    const double per_call = asked.seconds / static_cast<double>(std::max<size_t>(asked.latencies.size(), 1));
+    both.push_back((training.seconds + per_call * static_cast<double>(beside.answered)) / beside.seconds);
+    per_step.push_back(training.seconds / options.steps);
+  }
+  std::printf("%s, %d lanes, %s, m = %d: %d rounds of %d steps, every variant once per round, rotating order\n",
+              options.workload.c_str(), lanes, options.kind.c_str(), options.m, options.rounds, options.steps);
+  Print("step, training alone", per_step, 1e3, "ms");
+  Print("slower", slower, 100, "%");
+  Print("filled, of the bubble", filled, 100, "%");
+  Print("useful, of the bubble", useful, 100, "%");
+  Print("inference p50 beside training", p50, 1e3, "ms");
+  Print("inference p99 beside training", p99, 1e3, "ms");
+  Print("inference p50 alone", p50_alone, 1e3, "ms");
+  Print("inference p99 alone", p99_alone, 1e3, "ms");
+  Print("one after the other / together", both, 1, "x");
+}
+
+}  // namespace
+}  // namespace penstock::bench
+
+int main(int argc, char** argv) {
+  using namespace penstock::bench;
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  Fill(Parse(argc, argv));
+  return 0;
+}
