@@ -165,7 +165,8 @@ absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options&
 absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const Options& options,
                                                  std::function<bool()> out_of_time) {
   PENSTOCK_ASSIGN_OR_RETURN(const Draft draft, CheckSpecification(spec, options));
-  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(draft.request, options.profile, ClockOf(options)));
+  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile,
+                            ProfileSizes(draft.request, options.profile, ClockOf(options), out_of_time));
   return PlanBySearch(draft.request, profile, {.out_of_time = std::move(out_of_time)});
 }
 

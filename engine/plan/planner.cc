@@ -21,7 +21,7 @@ namespace {
 
 // Several sizes of micro-batch together take about as long as one alone may.
 constexpr int kRepeatsPerSize = 3;
-constexpr int64_t kBudgetNanosPerSize = 100'000'000;
+constexpr int64_t kBudgetNanosPerLayer = 100'000'000;
 constexpr int64_t kMostNanosPerSize =
     2'000'000'000;  // of all layers; larger sizes that would take longer are not measured
 
@@ -250,7 +250,8 @@ absl::StatusOr<Plan> PlanOf(const PlanRequest& request, const SizeProfile& profi
   return plan;
 }
 
-absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const ProfileOptions& options, Clock* clock) {
+absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
+                                         const std::function<bool()>& out_of_time) {
   // What needs no measurement is refused before anything is measured.
   PENSTOCK_RETURN_IF_ERROR(CheckSchedule(request.schedule));
   PENSTOCK_RETURN_IF_ERROR(CheckLimits(request.limits));
@@ -261,12 +262,14 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
   one.halves = MayChooseSplit(request);
   if (sizes.size() > 1) {
     one.repeats = std::min(one.repeats, kRepeatsPerSize);
-    one.budget_nanos = std::min(one.budget_nanos, kBudgetNanosPerSize);
+    const auto layers = static_cast<int64_t>(request.layers.size());
+    one.budget_nanos = std::min({one.budget_nanos, kBudgetNanosPerLayer, kMostNanosPerSize / layers});
   }
   SizeProfile profile;
   int64_t last_rows = 0;
   int64_t took = 0;  // by the size before
   for (size_t i = 0; i < sizes.size(); ++i) {
+    if (i > 0 && out_of_time && out_of_time()) break;
     one.rows = sizes[i];
     const bool dear = i > 0 && took * sizes[i] / last_rows > kMostNanosPerSize;
     if (dear && i > 1) break;                                // the line through the others goes on

@@ -2,6 +2,7 @@
 
 // From a specification to a plan: cut, memory, predictions.
 
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -33,10 +34,12 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& 
 // The same from given costs: pure.
 absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile);
 
-// What MakePlan measures, after all that needs no measurement was checked.
+// What MakePlan measures, after all that needs no measurement was checked. When time is up, what it has is enough, but one
+// size at least it measures.
 //
 // Fails:     as MakePlan.
-absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const ProfileOptions& options, Clock* clock);
+absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
+                                         const std::function<bool()>& out_of_time = {});
 
 // The whole plan of what a search of the same request and profile has found.
 //
