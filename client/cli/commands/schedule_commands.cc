@@ -207,11 +207,16 @@ absl::Status Check(const VerifyCommandOptions& options, Session& session) {
 absl::Status List(Session& session) {
   Document document;
   document.json["kinds"] = Json::array();
-  Table table({{"KIND"}, {"TRAINS"}, {"WHAT IT DOES"}});
+  Table table({{"KIND"}, {"TRAINS"}, {"CHUNKS"}, {"WHAT IT DOES"}});
   for (const ScheduleKind& kind : ScheduleKinds()) {
-    document.lines.push_back({{"kind", kind.name}, {"trains", kind.trains}, {"summary", kind.summary}});
+    const std::string chunks = kind.most_chunks == kAnyChunks ? "any" : absl::StrCat(kind.most_chunks);
+    document.lines.push_back({{"kind", kind.name},
+                              {"trains", kind.trains},
+                              {"splits", kind.splits},
+                              {"chunks", chunks},
+                              {"summary", kind.summary}});
     document.names.emplace_back(kind.name);
-    table.Add({std::string(kind.name), kind.trains ? "yes" : "no", std::string(kind.summary)});
+    table.Add({std::string(kind.name), kind.trains ? "yes" : "no", chunks, std::string(kind.summary)});
   }
   document.json["kinds"] = document.lines;
   document.text = table.Text(false);

@@ -58,6 +58,12 @@ TEST(GanttTest, NamesTheStageWhereARankHoldsSeveral) {
   EXPECT_THAT(RenderGantt(*simulation), HasSubstr("|[0F0][1F0][1B0     ][0B0     ]|"));
 }
 
+TEST(GanttTest, TellsHalvesOfABackwardApart) {
+  const std::string drawing = RenderGantt(Simulated({.kind = "zb-h1", .devices = 2, .micro_batches = 2}));
+  EXPECT_THAT(drawing, HasSubstr("|....[F0][I0][F1][I1][W0][W1]|"));
+  EXPECT_THAT(drawing, HasSubstr("F forward, I input gradient, W weight gradient, . idle"));
+}
+
 TEST(GanttTest, DrawsNothingWithoutTime) {
   const Simulation simulation = Simulated({.kind = "forward-only", .forward = 0});
   EXPECT_EQ(RenderGantt(simulation),
@@ -79,6 +85,16 @@ TEST(SvgTest, HasARectangleForEveryActionAndEveryCauseOfIdleness) {
             static_cast<int>(idle) + 3);  // fill, wait_gradient and drain occur
   EXPECT_THAT(svg, HasSubstr("<title>2F0: 2 to 3</title>"));
   EXPECT_THAT(svg, HasSubstr("<title>ideal finish: 16</title>"));
+}
+
+TEST(SvgTest, TellsHalvesAndChunksApart) {
+  const std::string svg = RenderSvg(Simulated({.kind = "zbv", .devices = 2, .micro_batches = 3}));
+  EXPECT_EQ(Count(svg, "<rect class=\"backward_input\""), 12 + 1);  // the legend has one more
+  EXPECT_EQ(Count(svg, "<rect class=\"backward_weight\""), 12 + 1);
+  EXPECT_EQ(Count(svg, "<rect class=\"backward\""), 0);
+  EXPECT_EQ(Count(svg, "fill-opacity"), 2 * 3 * 3);  // the second chunk of each rank
+  EXPECT_THAT(svg, HasSubstr(">3F0</text>"));
+  EXPECT_THAT(RenderSvg(Simulated({.kind = "zb-h1", .devices = 2, .micro_batches = 3})), Not(HasSubstr("opacity")));
 }
 
 TEST(SvgTest, HasNoScriptAndNoStyle) {
