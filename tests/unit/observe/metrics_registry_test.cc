@@ -66,7 +66,7 @@ TEST_F(MetricsRegistryTest, PipelinesComeAndGoBesideReaders) {
   EXPECT_THAT(Names(registry_), IsEmpty());
 }
 
-TEST(MetricsRegistryTest, CountsOverwrittenTraceRecordsAlsoOfPipelinesThatAreGone) {
+TEST(TraceDroppedTest, CountsOverwrittenTraceRecordsAlsoOfPipelinesThatAreGone) {
   testing::FakeClock clock;
   MetricsRegistry registry(&clock, /*trace_events=*/16);
   const auto pipeline = registry.AddPipeline("gpt", {{.stage = 0}});
