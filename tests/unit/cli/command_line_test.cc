@@ -199,7 +199,7 @@ TEST_F(CommandLineTest, PlanListsCandidatesAndWhyOthersWereRefused) {
   EXPECT_EQ(seen.spec().schedule().mini_batch_rows(), 64);
   EXPECT_FALSE(seen.spec().schedule().has_micro_batches());
   daemon_.Fail("PlanPipeline", RichStatus(grpc::StatusCode::FAILED_PRECONDITION, "NO_PLAN", "there is no plan"));
-  EXPECT_EQ(Run("plan --model gpt"), 4);
+  EXPECT_EQ(Run("plan --model gpt"), 1);
   EXPECT_THAT(err_, HasSubstr("there is no plan"));
 }
 
