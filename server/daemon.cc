@@ -100,7 +100,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
 class Daemon::Parts {
  public:
   Parts(const DaemonOptions& options, Clock* clock)
-      : options_(options), clock_(clock), registry_(clock), page_tokens_(clock) {}
+      : options_(options), clock_(clock), registry_(clock, options.trace_ring_events), page_tokens_(clock) {}
   ~Parts() { Close(absl::ZeroDuration()); }
 
   absl::Status Start() {
@@ -155,7 +155,7 @@ class Daemon::Parts {
     handles_ =
         std::make_unique<HandleStore>(StoreOptions(options_, epoch_, &registry_.server()), clock_, timers_.get());
     PipelineTable::Options table;
-    table.factory = {.create = &Pipeline::Create, .plan = &Pipeline::MakePlan};
+    table.factory = {.create = &Pipeline::Create, .plan = &Pipeline::MakePlan, .search = &Pipeline::SearchPlans};
     table.devices = devices_.get();
     table.handles = handles_.get();
     table.timers = timers_.get();

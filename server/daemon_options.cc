@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/observe/trace_ring.h"
 
 namespace penstock {
 namespace {
@@ -180,6 +181,9 @@ const std::vector<Flag>& FlagTable() {
       Count("max-open-graphs", 16, 1, kMany, "Graphs of a pipeline that wait for their Backward", &O::open_graphs),
       Time("infer-timeout", "60s", "Time for an inference that names none", &O::infer_timeout),
       Time("forward-timeout", "10min", "Time for a Forward that names none", &O::forward_timeout),
+      Count("trace-ring-events", TraceRing::kDefaultEvents, 16, 1 << 24,
+            "Records of 64 bytes that each of the two trace rings of a lane keeps, rounded up to a power of two",
+            &O::trace_ring_events),
       Time("drain-announce", "5s", "At the end: how long work is still taken while readiness says no",
            &O::drain_announce),
       Time("drain-finish", "60s", "At the end: how long accepted work may take", &O::drain_finish),

@@ -41,6 +41,7 @@ struct DaemonOptions {
   int64_t open_graphs = 0;
   absl::Duration infer_timeout;
   absl::Duration forward_timeout;
+  int64_t trace_ring_events = 0;
   absl::Duration drain_announce;
   absl::Duration drain_finish;
   absl::Duration drain_close;

@@ -125,6 +125,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
   AddCheckpointCommands(table);
   AddParamsCommands(table);
   AddScheduleCommands(table);
+  AddTraceCommand(table);
   AddHealthCommand(table);
   AddVersionCommand(table);
 

@@ -63,6 +63,7 @@ void AddHandleCommands(CommandTable& table);
 void AddCheckpointCommands(CommandTable& table);
 void AddParamsCommands(CommandTable& table);
 void AddScheduleCommands(CommandTable& table);
+void AddTraceCommand(CommandTable& table);
 void AddHealthCommand(CommandTable& table);
 void AddVersionCommand(CommandTable& table);
 

@@ -19,6 +19,7 @@ constexpr auto kReasonHints = std::to_array<Hint>({
     {"PIPELINE_EXISTS", "choose another name, or penstock pipeline delete the old one"},
     {"PIPELINE_NOT_READY", "wait, or look at its state with penstock pipeline get"},
     {"PIPELINE_IN_USE", "wait for its work to end, or delete with --force"},
+    {"NO_PLAN", "use more devices, wider limits of the search, fewer --mini-batch-rows, or leave more to the planner"},
     {"PLAN_DOES_NOT_FIT", "use more stages or devices, fewer micro-batch rows, or --checkpoint always"},
     {"SPEC_INVALID", "mend the named field; penstock pipeline plan tries a specification without creating anything"},
     {"MODEL_NOT_FOUND", "penstock status -o wide lists the models the daemon knows"},

@@ -46,6 +46,7 @@ absl::Status PutOptions(std::string_view argument, const std::vector<std::string
 v1::CheckpointMode CheckpointModeOf(const std::string& word) {
   if (word == "always") return v1::CHECKPOINT_MODE_ALWAYS;
   if (word == "never") return v1::CHECKPOINT_MODE_NEVER;
+  if (word == "skip_adjacent") return v1::CHECKPOINT_MODE_SKIP_ADJACENT;
   return v1::CHECKPOINT_MODE_EXCEPT_LAST;
 }
 
@@ -118,6 +119,36 @@ void SetDouble(OptionMap* map, const char* name, const std::optional<double>& va
   if (value.has_value()) (*map)[name].set_double_value(*value);
 }
 
+void AddScheduleOptions(CLI::App* command, PipelineSpecOptions* o) {
+  command
+      ->add_option(
+          "--schedule", o->schedule,
+          "Training schedule, as `penstock schedule list` names them; without a --balance or --device, what is not "
+          "given of the schedule is the planner's choice")
+      ->type_name("KIND");
+  command->add_option("--micro-batches", o->micro_batches, "Parts of each mini-batch")->type_name("M");
+  command->add_option("--chunks", o->chunks, "Stages on each device, of kinds that place several")->type_name("V");
+  command->add_option("--lag", o->lag, "With --schedule lag: micro-batches that weight gradients may stay behind")
+      ->type_name("K");
+  command->add_option("--limit", o->live_limit, "With --schedule auto: micro-batches that a device may hold")
+      ->type_name("L");
+  command->add_option("--checkpoint", o->checkpoint, "What to recompute: always, except_last, never, skip_adjacent")
+      ->check(CLI::IsMember({"always", "except_last", "never", "skip_adjacent"}))
+      ->type_name("MODE");
+  command->add_option("--mini-batch-rows", o->mini_batch_rows, "Rows of the mini-batch that the planner plans for")
+      ->type_name("N");
+}
+
+void PutSchedule(const PipelineSpecOptions& o, v1::ScheduleSpec* schedule) {
+  if (!o.schedule.empty()) schedule->set_kind(o.schedule);
+  if (o.micro_batches.has_value()) schedule->set_micro_batches(*o.micro_batches);
+  if (o.chunks.has_value()) schedule->set_chunks(*o.chunks);
+  if (o.lag.has_value()) schedule->set_lag(*o.lag);
+  if (o.live_limit.has_value()) schedule->set_live_limit(*o.live_limit);
+  if (!o.checkpoint.empty()) schedule->set_checkpoint(CheckpointModeOf(o.checkpoint));
+  if (o.mini_batch_rows.has_value()) schedule->set_mini_batch_rows(*o.mini_batch_rows);
+}
+
 }  // namespace
 
 void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
@@ -159,11 +190,7 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("METHOD");
   command->add_option("--parameter-scale", o->parameter_scale, "Bytes that a parameter's byte weighs by size")
       ->type_name("X");
-  command->add_option("--schedule", o->schedule, "Training schedule: 1f1b, gpipe")->type_name("KIND");
-  command->add_option("--micro-batches", o->micro_batches, "Parts of each mini-batch")->type_name("M");
-  command->add_option("--checkpoint", o->checkpoint, "What to recompute: always, except_last, never")
-      ->check(CLI::IsMember({"always", "except_last", "never"}))
-      ->type_name("MODE");
+  AddScheduleOptions(command, o);
   command->add_option("--optimizer", o->optimizer, "adamw, sgd")->type_name("NAME");
   command->add_option("--optimizer-option", o->optimizer_options, "Setting of the optimizer, for example beta2=0.95")
       ->type_name("KEY=VALUE")
@@ -204,9 +231,7 @@ absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o,
   PutCut(o, spec.mutable_cut());
   if (!o.devices.empty()) spec.mutable_devices()->Assign(o.devices.begin(), o.devices.end());
 
-  if (!o.schedule.empty()) spec.mutable_schedule()->set_kind(o.schedule);
-  if (o.micro_batches.has_value()) spec.mutable_schedule()->set_micro_batches(*o.micro_batches);
-  if (!o.checkpoint.empty()) spec.mutable_schedule()->set_checkpoint(CheckpointModeOf(o.checkpoint));
+  PutSchedule(o, spec.mutable_schedule());
 
   v1::OptimizerSpec* optimizer = spec.mutable_optimizer();
   if (!o.optimizer.empty()) optimizer->set_name(o.optimizer);

@@ -34,6 +34,10 @@ struct PipelineSpecOptions {
   std::string schedule;
   std::optional<int> micro_batches;
   std::string checkpoint;
+  std::optional<int> chunks;
+  std::optional<int> lag;
+  std::optional<int> live_limit;
+  std::optional<int64_t> mini_batch_rows;
   std::string optimizer;
   std::vector<std::string> optimizer_options;  // KEY=VALUE
   std::optional<double> learning_rate;

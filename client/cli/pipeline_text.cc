@@ -21,6 +21,14 @@ std::string CheckpointWord(v1::CheckpointMode mode) {
 
 std::string Milliseconds(double seconds, int digits = 2) { return absl::StrFormat("%.*f ms", digits, seconds * 1e3); }
 
+// "lag 5" of a kind with a parameter of its own.
+std::string KindText(const v1::ScheduleSpec& schedule) {
+  std::string text = schedule.kind();
+  if (schedule.has_lag()) absl::StrAppend(&text, " ", schedule.lag());
+  if (schedule.has_live_limit()) absl::StrAppend(&text, " ", schedule.live_limit());
+  return text;
+}
+
 // The model's name, or how many layers it lists.
 std::string ModelText(const v1::ModelSpec& model) {
   return model.name().empty() ? absl::StrCat(model.layers_size(), " layers of a list") : model.name();
@@ -72,10 +80,11 @@ std::string PlanText(const v1::Plan& plan, bool wide) {
                Bytes(stage.peak_activation_bytes())});
   }
   return table.Text(wide) + "\n" +
-         absl::StrCat("Schedule  ", plan.schedule(), ", ", plan.micro_batches(), " micro-batches, checkpoint ",
-                      CheckpointWord(plan.checkpoint()), "\n", "Step      ", Milliseconds(plan.makespan_seconds()),
-                      " predicted\n", "Bubble    ", PercentText(plan.predicted_bubble()), " predicted, ",
-                      PercentText(plan.ideal_bubble()), " ideal\n");
+         absl::StrCat(
+             "Schedule  ", plan.schedule(), plan.chunks() > 1 ? absl::StrCat(", ", plan.chunks(), " chunks") : "", ", ",
+             plan.micro_batches(), " micro-batches, checkpoint ", CheckpointWord(plan.checkpoint()), "\n", "Step      ",
+             Milliseconds(plan.makespan_seconds()), " predicted\n", "Bubble    ", PercentText(plan.predicted_bubble()),
+             " predicted, ", PercentText(plan.ideal_bubble()), " ideal\n");
 }
 
 std::string PlanDetailText(const v1::Plan& plan) {
@@ -109,9 +118,49 @@ std::string PlanDetailText(const v1::Plan& plan) {
   return text;
 }
 
-std::string PlannedText(const v1::Pipeline& pipeline, bool wide) {
-  return absl::StrCat("Model     ", ModelText(pipeline.spec().model()), "\n\n", PlanText(pipeline.plan(), wide),
-                      PlanDetailText(pipeline.plan()));
+std::string PlannedText(const v1::ModelSpec& model, const v1::Plan& plan, bool wide) {
+  return absl::StrCat("Model     ", ModelText(model), "\n\n", PlanText(plan, wide), PlanDetailText(plan));
+}
+
+std::string CandidatesText(const v1::PlanPipelineResponse& search, bool wide) {
+  Table table({{"CANDIDATE", true},
+               {"SCHEDULE"},
+               {"CHUNKS", true},
+               {"MICRO-BATCHES", true},
+               {"CHECKPOINT"},
+               {"STEP", true},
+               {"BUBBLE", true},
+               {"MOST MEMORY", true},
+               {"ON", false, true},
+               {"LARGEST CLASS", false, true},
+               {"ROWS", true, true},
+               {"MESSAGES", true, true},
+               {"BALANCE", false, true}});
+  int place = 0;
+  for (const v1::PlanCandidate& one : search.candidates()) {
+    const v1::PlannedMemory* most = nullptr;
+    for (const v1::PlannedMemory& need : one.memory()) {
+      if (most == nullptr || need.bytes() > most->bytes()) most = &need;
+    }
+    table.Add({absl::StrCat(++place), KindText(one.schedule()), absl::StrCat(one.schedule().chunks()),
+               absl::StrCat(one.schedule().micro_batches()), CheckpointWord(one.schedule().checkpoint()),
+               Milliseconds(one.makespan_seconds()), PercentText(one.predicted_bubble()),
+               most == nullptr ? "-" : Bytes(most->bytes()), most == nullptr ? "-" : most->device(),
+               most == nullptr ? "-" : most->largest_class(),
+               one.micro_batch_rows() > 0 ? absl::StrCat(one.micro_batch_rows()) : "-", absl::StrCat(one.messages()),
+               absl::StrJoin(one.balance(), ",")});
+  }
+  std::string text = absl::StrCat("\n", table.Text(wide), "\nSearch    ", search.considered(),
+                                  search.considered() == 1 ? " schedule" : " schedules", " considered",
+                                  search.complete() ? "" : "; the time was up: these are the best so far", "\n");
+  for (const v1::RefusedCandidate& one : search.refused()) {
+    if (!wide) continue;
+    const v1::ScheduleSpec& schedule = one.schedule();
+    absl::StrAppend(&text, &one == &search.refused(0) ? "\nRefused   " : "          ", KindText(schedule), ", ",
+                    schedule.chunks(), schedule.chunks() == 1 ? " chunk, " : " chunks, ", schedule.micro_batches(),
+                    " micro-batches, ", CheckpointWord(schedule.checkpoint()), ": ", one.why().message(), "\n");
+  }
+  return text;
 }
 
 std::string PipelineText(const v1::Pipeline& pipeline, bool wide) {

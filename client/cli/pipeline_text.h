@@ -21,8 +21,11 @@ std::string PlanText(const v1::Plan& plan, bool wide);
 // What a plan would be made of: every layer with its costs and place, the skips that cross stages, and why.
 std::string PlanDetailText(const v1::Plan& plan);
 
-// The answer to `penstock plan`: the model, then the plan with its details.
-std::string PlannedText(const v1::Pipeline& pipeline, bool wide);
+// The answer to a dry run: the model, then the plan with its details.
+std::string PlannedText(const v1::ModelSpec& model, const v1::Plan& plan, bool wide);
+
+// What a search has found, one line per candidate; wide: all that is known of each, and what was refused.
+std::string CandidatesText(const v1::PlanPipelineResponse& search, bool wide);
 
 // A pipeline with its plan, signature and state. Wide: the plan's details too.
 std::string PipelineText(const v1::Pipeline& pipeline, bool wide);

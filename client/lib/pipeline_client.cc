@@ -59,6 +59,7 @@ struct PipelineClient::Stubs {
         tensor_state(tensors),
         state(control),
         insight(control),
+        insight_data(tensors),
         admin(control),
         health(control) {}
 
@@ -69,6 +70,7 @@ struct PipelineClient::Stubs {
   v1::StateService::Stub tensor_state;
   v1::StateService::Stub state;
   v1::InsightService::Stub insight;
+  v1::InsightService::Stub insight_data;
   v1::AdminService::Stub admin;
   grpc::health::v1::Health::Stub health;
 };
@@ -119,6 +121,10 @@ absl::StatusOr<v1::Pipeline> PipelineClient::CreatePipeline(v1::CreatePipelineRe
   // Weights are drawn and layers profiled before the answer.
   return Call(stubs_->pipelines, &v1::PipelineService::Stub::CreatePipeline, request, request.request_id(),
               absl::Minutes(10));
+}
+
+absl::StatusOr<v1::PlanPipelineResponse> PipelineClient::PlanPipeline(const v1::PlanPipelineRequest& request) {
+  return Call(stubs_->pipelines, &v1::PipelineService::Stub::PlanPipeline, request, {}, absl::Minutes(10));
 }
 
 absl::StatusOr<v1::Pipeline> PipelineClient::GetPipeline(const std::string& name) {
@@ -317,6 +323,51 @@ absl::Status PipelineClient::WatchStatistics(const v1::WatchStatisticsRequest& r
     const grpc::Status ended = stream->Finish();
     return wanted ? DecodeCallError(ended, context) : CallError();
   });
+}
+
+absl::StatusOr<v1::GetScheduleResponse> PipelineClient::GetSchedule(v1::GetScheduleRequest request) {
+  constexpr int kActionsPerPage = 1000;
+  v1::GetScheduleResponse all;
+  request.set_page_size(kActionsPerPage);
+  do {
+    PENSTOCK_ASSIGN_OR_RETURN(v1::GetScheduleResponse page,
+                              Call(stubs_->insight, &v1::InsightService::Stub::GetSchedule, request));
+    request.set_page_token(page.next_page_token());
+    if (all.actions_size() > 0) {
+      all.mutable_actions()->MergeFrom(page.actions());
+    } else {
+      all = std::move(page);
+    }
+  } while (!request.page_token().empty());
+  all.clear_next_page_token();
+  return all;
+}
+
+absl::StatusOr<v1::TraceSummary> PipelineClient::ExportTrace(
+    const v1::ExportTraceRequest& request, const std::function<absl::Status(std::string_view)>& on_data) {
+  v1::TraceSummary summary;
+  absl::Status taken;
+  bool begun = false;
+  const absl::Status status = runner_.Run(options_.stream_deadline, "", [&](grpc::ClientContext& context) -> CallError {
+    auto stream = stubs_->insight_data.ExportTrace(&context, request);
+    v1::ExportTraceResponse piece;
+    while (taken.ok() && stream->Read(&piece)) {
+      if (piece.has_summary()) summary = piece.summary();
+      begun = begun || !piece.data().empty();
+      if (!piece.data().empty()) taken = on_data(piece.data());
+    }
+    if (!taken.ok()) context.TryCancel();
+    while (stream->Read(&piece)) {
+    }
+    const grpc::Status ended = stream->Finish();
+    if (!taken.ok()) return {};
+    CallError error = DecodeCallError(ended, context);
+    if (begun) error.retry_forbidden = true;  // half of a file can't be taken back
+    return error;
+  });
+  PENSTOCK_RETURN_IF_ERROR(taken);
+  PENSTOCK_RETURN_IF_ERROR(status);
+  return summary;
 }
 
 absl::StatusOr<v1::ServerInfo> PipelineClient::GetServerInfo() {

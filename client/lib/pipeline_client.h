@@ -55,6 +55,7 @@ class PipelineClient {
 
   // Pipelines.
   absl::StatusOr<v1::Pipeline> CreatePipeline(v1::CreatePipelineRequest request);
+  absl::StatusOr<v1::PlanPipelineResponse> PlanPipeline(const v1::PlanPipelineRequest& request);
   absl::StatusOr<v1::Pipeline> GetPipeline(const std::string& name);
   absl::StatusOr<std::vector<v1::Pipeline>> ListPipelines();  // every page
   absl::StatusOr<v1::DeletePipelineResponse> DeletePipeline(v1::DeletePipelineRequest request);
@@ -96,6 +97,13 @@ class PipelineClient {
   // Calls `on_update` for each update until it answers false or the stream ends.
   absl::Status WatchStatistics(const v1::WatchStatisticsRequest& request,
                                const std::function<bool(const v1::PipelineStatistics&)>& on_update);
+
+  // All pages as one: the answer has no token.
+  absl::StatusOr<v1::GetScheduleResponse> GetSchedule(v1::GetScheduleRequest request);
+  // Calls `on_data` with each piece of the file, in order; if it fails, the call ends with that. Answers the summary. As long
+  // as it records, it waits: until the steps have ended or the calls are cancelled.
+  absl::StatusOr<v1::TraceSummary> ExportTrace(const v1::ExportTraceRequest& request,
+                                               const std::function<absl::Status(std::string_view)>& on_data);
 
   // The daemon.
   absl::StatusOr<v1::ServerInfo> GetServerInfo();

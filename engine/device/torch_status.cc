@@ -64,6 +64,9 @@ bool SaysOutOfDeviceMemory(absl::string_view text) {
          absl::StrContains(text, "CUDNN_STATUS_ALLOC_FAILED") || absl::StrContains(text, "DEVICE_ALLOCATION_FAILED");
 }
 
+// A layer that writes to what it was given: the caller's model, not ours.
+bool SaysLeafChanged(absl::string_view text) { return absl::StrContains(text, "leaf Variable that requires grad"); }
+
 bool EndsWord(char c) {
   return absl::ascii_isspace(c) || absl::StrContains("\"'`()<>[]{},;", absl::string_view(&c, 1));
 }
@@ -142,6 +145,9 @@ absl::Status RunTorch(const std::function<void()>& body) {
     }
     if (SaysOutOfDeviceMemory(error.what_without_backtrace())) {
       return Failure(StatusCode::kResourceExhausted, "DEVICE_MEMORY", error.what_without_backtrace());
+    }
+    if (SaysLeafChanged(error.what_without_backtrace())) {
+      return Failure(StatusCode::kInvalidArgument, "WRONG_TYPE", error.what_without_backtrace());
     }
     return Failure(StatusCode::kInternal, "BUG", error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -18,7 +18,8 @@ namespace penstock {
 //
 // Fails:     RESOURCE_EXHAUSTED / HOST_MEMORY for std::bad_alloc and the allocator's own failure, RESOURCE_EXHAUSTED /
 //            DEVICE_MEMORY for a full GPU; INVALID_ARGUMENT / TENSOR_SIGNATURE for index, type and value errors that the
-//            caller's data causes; INTERNAL / BUG for the rest, a GPU that fails included.
+//            caller's data causes; INVALID_ARGUMENT / WRONG_TYPE for a leaf that is changed in place; INTERNAL / BUG for the
+//            rest, a GPU that fails included.
 //            The message holds the first line of LibTorch's text, without paths, pointers and stacks, at most 300 bytes;
 //            the whole text goes to the log. A BUG carries an `incident` that the log repeats.
 absl::Status RunTorch(const std::function<void()>& body);

@@ -3,6 +3,7 @@
 #include <ATen/ops/ones_like.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -13,15 +14,32 @@
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
 #include "engine/plan/planner.h"
+#include "engine/schedule/build.h"
 #include "engine/tensor/codec.h"
 
 namespace penstock {
 namespace {
 
-struct StageCost {
-  double forward_seconds = 0;
-  double backward_seconds = 0;
+// Nanoseconds of each repeat.
+struct StageTimes {
+  std::vector<int64_t> forward;
+  std::vector<int64_t> backward;
+  std::vector<int64_t> input_gradient;  // of schedules that split
+  std::vector<int64_t> weight_gradient;
 };
+
+// Whether any backward is split; also if only measured costs could tell.
+bool Splits(const Plan& plan) {
+  if (plan.schedule.kind == "auto") return true;
+  const absl::StatusOr<Schedule> lists = BuildSchedule(BuildRequestOf(plan));
+  if (!lists.ok()) return false;  // PredictPlan says why
+  for (const std::vector<Action>& rank : lists->ranks) {
+    for (const Action& action : rank) {
+      if (action.kind == ActionKind::kInputGradient) return true;
+    }
+  }
+  return false;
+}
 
 // What reaches a stage in one micro-batch.
 struct Arrival {
@@ -45,39 +63,64 @@ Batch OnesLike(const Batch& batch) {
 }
 
 double Median(std::vector<int64_t> nanos) {
+  if (nanos.empty()) return 0;
   std::sort(nanos.begin(), nanos.end());
   return static_cast<double>(nanos[nanos.size() / 2]) * 1e-9;
 }
 
-// Forward and backward of one stage, as often as the options say.
-StageCost Measure(Stage& stage, const Arrival& arrival, const LossContext& loss, const ProfileOptions& options,
-                  Clock* clock) {
-  PassContext context;
-  context.training = context.graph = true;
-  std::vector<int64_t> forward;
-  std::vector<int64_t> backward;
-  DeviceStreams& streams = StreamsOf(stage.device());
-  const int64_t begin = clock->NowNanos();
-  for (int repeat = 0; repeat <= options.repeats; ++repeat) {
-    Pass pass = arrival.NewPass();
-    streams.Synchronize();
-    const int64_t start = clock->NowNanos();
-    stage.Forward(arrival.inputs, context, loss, pass);
-    streams.Synchronize();
-    const int64_t middle = clock->NowNanos();
-    const Batch gradients = OnesLike(pass.outputs);
-    for (const Batch& skips : pass.skip_outputs) pass.sent.emplace_back().PutGradient(OnesLike(skips));
-    const int64_t turn = clock->NowNanos();
-    stage.Backward(pass, gradients, /*retain_graph=*/false);
-    streams.Synchronize();
-    const int64_t end = clock->NowNanos();
-    if (repeat == 0) continue;  // warm-up; also the only one that does not add to gradients
-    forward.push_back(middle - start);
-    backward.push_back(end - turn);
-    if (clock->NowNanos() - begin > options.budget_nanos) break;
+// One stage on its device's thread, as often as the options say.
+class StageMeasurement {
+ public:
+  StageMeasurement(Stage& stage, const Arrival& arrival, const LossContext& loss, Clock* clock)
+      : stage_(stage), arrival_(arrival), loss_(loss), clock_(clock), streams_(StreamsOf(stage.device())) {
+    context_.training = context_.graph = true;
   }
-  return {Median(std::move(forward)), Median(std::move(backward))};
-}
+
+  StageTimes Run(const ProfileOptions& options, bool split) {
+    const int64_t begin = clock_->NowNanos();
+    for (int repeat = 0; repeat <= options.repeats; ++repeat) {
+      Repeat(split);
+      if (repeat == 0) times_ = StageTimes();  // warm-up; also the only one that does not add to gradients
+      if (repeat > 0 && clock_->NowNanos() - begin > options.budget_nanos) break;
+    }
+    return std::move(times_);
+  }
+
+ private:
+  int64_t Time(const std::function<void()>& work) {
+    streams_.Synchronize();
+    const int64_t start = clock_->NowNanos();
+    work();
+    streams_.Synchronize();
+    return clock_->NowNanos() - start;
+  }
+
+  // A pass that has gone forward, and what comes back to it.
+  Batch Forward(Pass& pass) {
+    pass = arrival_.NewPass();
+    times_.forward.push_back(Time([&] { stage_.Forward(arrival_.inputs, context_, loss_, pass); }));
+    for (const Batch& skips : pass.skip_outputs) pass.sent.emplace_back().PutGradient(OnesLike(skips));
+    return OnesLike(pass.outputs);
+  }
+
+  void Repeat(bool split) {
+    Pass pass;
+    Batch gradients = Forward(pass);
+    times_.backward.push_back(Time([&] { stage_.Backward(pass, gradients, /*retain_graph=*/false); }));
+    if (!split) return;
+    gradients = Forward(pass);
+    times_.input_gradient.push_back(Time([&] { stage_.InputGradient(pass, gradients); }));
+    times_.weight_gradient.push_back(Time([&] { stage_.WeightGradient(pass); }));
+  }
+
+  Stage& stage_;
+  const Arrival& arrival_;
+  const LossContext loss_;
+  Clock* const clock_;
+  DeviceStreams& streams_;
+  PassContext context_;
+  StageTimes times_;
+};
 
 }  // namespace
 
@@ -116,7 +159,8 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
 
   std::map<std::string, std::vector<size_t>> stages_of;
   for (size_t s = 0; s < stages.size(); ++s) stages_of[devices[s].name].push_back(s);
-  std::vector<StageCost> costs(stages.size());
+  const bool split = Splits(plan);
+  std::vector<StageTimes> times(stages.size());
   std::vector<absl::Status> failed(stages.size());
   {
     std::vector<std::unique_ptr<Thread>> threads;
@@ -129,7 +173,8 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
             for (size_t s : own) {
               const bool last = s + 1 == stages.size();
               failed[s] = RunTorch([&, s] {
-                costs[s] = Measure(*stages[s], reaches[s], last ? last_loss : LossContext(), options, clock);
+                StageMeasurement measurement(*stages[s], reaches[s], last ? last_loss : LossContext(), clock);
+                times[s] = measurement.Run(options, split);
               });
             }
           },
@@ -142,8 +187,11 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
     PENSTOCK_RETURN_IF_ERROR(failed[s]);
   }
   for (size_t s = 0; s < stages.size(); ++s) {
-    plan.stages[s].forward_seconds = plan.stages[s].recompute_seconds = costs[s].forward_seconds;
-    plan.stages[s].backward_seconds = costs[s].backward_seconds;
+    StagePlan& stage = plan.stages[s];
+    stage.forward_seconds = stage.recompute_seconds = Median(std::move(times[s].forward));
+    stage.backward_seconds = Median(std::move(times[s].backward));
+    stage.input_gradient_seconds = Median(std::move(times[s].input_gradient));
+    stage.weight_gradient_seconds = Median(std::move(times[s].weight_gradient));
   }
   return PredictPlan(plan);
 }

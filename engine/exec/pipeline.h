@@ -17,6 +17,7 @@
 #include "engine/model/model_spec.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/profile.h"
+#include "engine/plan/search.h"
 #include "engine/schedule/action.h"
 #include "engine/tensor/value.h"
 
@@ -117,6 +118,11 @@ class Pipeline {
 
   // The plan that Create would use, without placing anything.
   static absl::StatusOr<Plan> MakePlan(const PipelineSpec& spec, const Options& options);
+
+  // The plans that Create could choose from, best first, and what was refused: what the specification gives is kept, what it
+  // leaves open (spec.limits) is tried. `out_of_time` ends the search with what it has; empty: never.
+  static absl::StatusOr<PlanSearch> SearchPlans(const PipelineSpec& spec, const Options& options,
+                                                std::function<bool()> out_of_time);
 
   virtual ~Pipeline() = default;
 

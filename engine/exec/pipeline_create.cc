@@ -43,11 +43,12 @@ struct Draft {
   std::unique_ptr<Loss> loss;  // null: none
   ModelSignature signature;
   std::vector<TieGroup> ties;
+  PlanRequest request;
   Plan plan;
 };
 
-// Checks in the order of fairscale's Pipe: schedule, layers, skips, then the cut; places nothing.
-absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
+// Checks in the order of fairscale's Pipe: schedule, layers, skips; asks for the plan, which checks the cut, but makes none.
+absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipeline::Options& options) {
   Draft draft;
   PENSTOCK_RETURN_IF_ERROR(CheckSchedule(spec.schedule));
   PENSTOCK_ASSIGN_OR_RETURN(draft.layers, ExpandModel(spec.model));
@@ -70,17 +71,25 @@ absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Option
   PENSTOCK_ASSIGN_OR_RETURN(draft.ties, CheckTies(spec.model.ties, shapes));
   PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get()));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      draft.plan, penstock::MakePlan({.layers = draft.layers,
-                                      .cut = spec.cut,
-                                      .devices = std::move(devices),
-                                      .devices_named = !spec.devices.empty(),
-                                      .schedule = spec.schedule,
-                                      .parameter_bytes = std::move(parameter_bytes),
-                                      .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer),
-                                      .skips = std::move(skips),
-                                      .settings = {.build = draft.build, .autocast = spec.model.autocast}},
-                                     options.profile, options.clock == nullptr ? RealClock() : options.clock));
+  draft.request = {.layers = draft.layers,
+                   .cut = spec.cut,
+                   .devices = std::move(devices),
+                   .devices_named = !spec.devices.empty(),
+                   .schedule = spec.schedule,
+                   .parameter_bytes = std::move(parameter_bytes),
+                   .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer),
+                   .skips = std::move(skips),
+                   .settings = {.build = draft.build, .autocast = spec.model.autocast},
+                   .limits = spec.limits};
+  return draft;
+}
+
+Clock* ClockOf(const Pipeline::Options& options) { return options.clock == nullptr ? RealClock() : options.clock; }
+
+// The same with its plan; places nothing.
+absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
+  PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
+  PENSTOCK_ASSIGN_OR_RETURN(draft.plan, penstock::MakePlan(draft.request, options.profile, ClockOf(options)));
   return draft;
 }
 
@@ -153,6 +162,13 @@ absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options&
   return std::move(draft.plan);
 }
 
+absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const Options& options,
+                                                 std::function<bool()> out_of_time) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Draft draft, CheckSpecification(spec, options));
+  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(draft.request, options.profile, ClockOf(options)));
+  return PlanBySearch(draft.request, profile, {.out_of_time = std::move(out_of_time)});
+}
+
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {
   if (options.clock == nullptr) options.clock = RealClock();
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, MakeDraft(spec, options));
@@ -194,8 +210,10 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
                                             spec.optimizer));
     parts.stages.push_back(std::move(made));
   }
-  PENSTOCK_RETURN_IF_ERROR(CalibrateStages(parts.stages, devices, draft.signature.inputs, draft.loss.get(),
-                                           options.profile, open_dimension, options.clock, draft.plan));
+  ProfileOptions calibration = options.profile;
+  calibration.rows = draft.plan.micro_batch_rows;
+  PENSTOCK_RETURN_IF_ERROR(CalibrateStages(parts.stages, devices, draft.signature.inputs, draft.loss.get(), calibration,
+                                           open_dimension, options.clock, draft.plan));
   parts.spec = spec;
   parts.plan = std::move(draft.plan);
   parts.signature = std::move(draft.signature);

@@ -7,6 +7,7 @@
 #include "engine/model/model_spec.h"
 #include "engine/optim/optimizer_spec.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/plan_limits.h"
 
 namespace penstock {
 
@@ -23,6 +24,7 @@ struct PipelineSpec {
   CutSpec cut;
   std::vector<std::string> devices;  // of lane k: devices[k], in turn if the server cuts; empty: all devices
   ScheduleSpec schedule;
+  PlanLimits limits = {};  // what of the schedule is the planner's choice
   OptimizerSpec optimizer;
   LossSpec loss;  // the default; an empty name means none
   uint64_t seed = 0;

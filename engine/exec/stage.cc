@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/autograd/autocast.h"
 #include "engine/base/check.h"
@@ -32,17 +33,31 @@ class GivenTensors {
   // Throws if the layer that just ran has changed one of them.
   void CheckUnchanged(const std::string& layer) const {
     for (const auto& [tensor, version] : given_) {
-      if (static_cast<int64_t>(tensor._version()) == version) continue;
-      ThrowStatus(Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
-                        absl::StrCat("layer ", layer,
-                                     " has changed an input of its stage in place; a recomputation would start from "
-                                     "something else"))
-                      .With("field", layer)
-                      .With("value", "an in-place operation"));
+      if (static_cast<int64_t>(tensor._version()) != version) ThrowChanged(layer, "");
     }
   }
 
+  // Throws what a layer has failed with. LibTorch itself forbids changing what asks for a gradient.
+  [[noreturn]] void ThrowFailure(const std::string& layer, const absl::Status& status) const {
+    const bool learns =
+        std::any_of(given_.begin(), given_.end(), [](const auto& one) { return one.first.requires_grad(); });
+    if (learns && ReasonOf(status) == "WRONG_TYPE" && absl::StrContains(status.message(), "in-place operation")) {
+      ThrowChanged(layer, absl::StrCat(": ", std::string(status.message())));
+    }
+    ThrowStatus(status);
+  }
+
  private:
+  [[noreturn]] static void ThrowChanged(const std::string& layer, const std::string& detail) {
+    ThrowStatus(Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
+                      absl::StrCat("layer ", layer,
+                                   " has changed an input of its stage in place; a recomputation would start from "
+                                   "something else",
+                                   detail))
+                    .With("field", layer)
+                    .With("value", "an in-place operation"));
+  }
+
   std::vector<std::pair<at::Tensor, int64_t>> given_;
 };
 
@@ -145,12 +160,12 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
   for (size_t i = 0; i < parts_.layers.size(); ++i) {
     KeyedRandom random(context.seed, context.step, context.microbatch,
                        LayerIndex(parts_.first_layer.value() + static_cast<int>(i)));
-    values = RunLayer(parts_.layers[i], values,
-                      {.training = context.training,
-                       .recomputing = context.recomputing,
-                       .random = &random,
-                       .microbatch = context.microbatch},
-                      tracker);
+    const LayerContext of_layer = {.training = context.training,
+                                   .recomputing = context.recomputing,
+                                   .random = &random,
+                                   .microbatch = context.microbatch};
+    const absl::Status ran = RunTorch([&] { values = RunLayer(parts_.layers[i], values, of_layer, tracker); });
+    if (!ran.ok()) given.ThrowFailure(parts_.layers[i].name, ran);
     given.CheckUnchanged(parts_.layers[i].name);
   }
   if (!values.HasTensor()) {

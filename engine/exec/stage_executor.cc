@@ -11,6 +11,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
+#include "engine/exec/trace_hooks.h"
 
 namespace penstock {
 namespace {
@@ -68,7 +69,10 @@ std::string ProfilerLabel(const Action& action) {
 }  // namespace
 
 StageExecutor::StageExecutor(std::shared_ptr<Run> run, Lane* lane)
-    : run_(std::move(run)), lane_(lane), actions_(run_->schedule->ranks.at(lane->index)) {
+    : run_(std::move(run)),
+      lane_(lane),
+      actions_(run_->schedule->ranks.at(lane->index)),
+      begin_nanos_(lane->clock->NowNanos()) {
   for (Stage* stage : lane_->stages) {
     stages_.emplace_back(run_.get(), stage, lane_->metrics);
     held_.Add(run_->passes[stage->index()]);
@@ -127,6 +131,7 @@ bool StageExecutor::Receive(const Action& action) {
     message = lane_->transport->TryReceive(key);
     if (!message.has_value()) return false;
   }
+  const int64_t begin = lane_->clock->NowNanos();
   absl::StatusOr<Batch> values = Await(*std::move(message), *lane_->streams);
   if (values.ok()) {
     StageOf(action).Keep(action.kind == ActionKind::kReceiveBackward, action.peer, action.microbatch,
@@ -134,6 +139,7 @@ bool StageExecutor::Receive(const Action& action) {
   } else {
     Fail(values.status(), action);
   }
+  TraceMessage(*lane_->metrics, *run_, action, key, begin, lane_->clock->NowNanos());
   waiting_.reset();
   return true;
 }
@@ -157,6 +163,7 @@ void StageExecutor::Execute() {
     run_->filling->inference_costs().Observe(action.stage, run_->rows[action.microbatch], end - begin);
   started_ = true;
   lane_->metrics->ObservePhase(PhaseOf(*run_, action.kind), end - begin);
+  TraceAction(*lane_->metrics, *run_, action, static_cast<int>(step_), begin, end);
   if (!status.ok()) {
     Fail(std::move(status), action);
     return;
@@ -268,7 +275,10 @@ void StageExecutor::EndStepPart() {
 void StageExecutor::Send(const Action& action) {
   const bool gradient = action.kind == ActionKind::kSendBackward;
   Batch message = StageOf(action).Take(gradient, action.peer, action.microbatch);
-  absl::Status status = lane_->transport->Send(KeyOf(action), std::move(message));
+  const MessageKey key = KeyOf(action);
+  const int64_t begin = lane_->clock->NowNanos();
+  absl::Status status = lane_->transport->Send(key, std::move(message));
+  TraceMessage(*lane_->metrics, *run_, action, key, begin, lane_->clock->NowNanos());
   if (!status.ok()) Fail(std::move(status), action);
 }
 
@@ -299,6 +309,7 @@ void StageExecutor::Leave() {
     lane_->metrics->inflight_microbatches.Add(-inflight_);
   }
   // Nothing of the run outlives its end, though this object may do so by a moment.
+  TraceLaneRun(*lane_->metrics, *run_, begin_nanos_, lane_->clock->NowNanos());
   stages_.clear();
   if (lane_->stages.front()->first()) run_->inputs.clear();
   run_->held[lane_->index] = held_.peak();

@@ -90,7 +90,8 @@ class StageExecutor {
   enum class Step { kShareTies, kNorms, kApply };
   Step step_ = Step::kNorms;  // the part of OPT that comes next
   bool left_ = false;
-  int inflight_ = 0;  // forwards of this run whose B or W has not run
+  const int64_t begin_nanos_;  // when the lane got its list
+  int inflight_ = 0;           // forwards of this run whose B or W has not run
   HeldActivations held_;
   std::optional<StageState> waiting_;  // what was last reported
 };

@@ -5,8 +5,11 @@
 
 namespace penstock {
 
-LaneMetrics::LaneMetrics(Clock* clock, LaneDescription description)
-    : clock(clock), description(std::move(description)), state(clock) {
+LaneMetrics::LaneMetrics(Clock* clock, LaneDescription description, int64_t trace_events)
+    : clock(clock),
+      description(std::move(description)),
+      trace(trace_events),
+      state(clock, &trace.states, this->description.stage) {
   last_progress.Mark(clock);
   ideal_bubble.Set(this->description.ideal_bubble);
   predicted_bubble.Set(this->description.predicted_bubble);
@@ -18,11 +21,11 @@ double QueueMetrics::OldestAgeSeconds(int64_t now_nanos) const {
 }
 
 PipelineMetrics::PipelineMetrics(Clock* clock, std::string name, const std::vector<LaneDescription>& lanes,
-                                 ScheduleDescription schedule)
+                                 ScheduleDescription schedule, int64_t trace_events)
     : clock_(clock), name_(std::move(name)), schedule_(std::move(schedule)) {
   for (const LaneDescription& lane : lanes) {
     PENSTOCK_CHECK(lane.stage == static_cast<int>(lanes_.size()));
-    lanes_.push_back(std::make_unique<LaneMetrics>(clock, lane));
+    lanes_.push_back(std::make_unique<LaneMetrics>(clock, lane, trace_events));
   }
   checkpoint_last_success.Mark(clock);
 }
@@ -42,6 +45,12 @@ std::vector<StateTimes> PipelineMetrics::LaneTimes(int64_t now_nanos) const {
   times.reserve(lanes_.size());
   for (const auto& lane : lanes_) times.push_back(lane->state.Snapshot(now_nanos));
   return times;
+}
+
+int64_t PipelineMetrics::TraceDropped() const {
+  uint64_t dropped = 0;
+  for (const auto& lane : lanes_) dropped += lane->trace.actions.dropped() + lane->trace.states.dropped();
+  return static_cast<int64_t>(dropped);
 }
 
 void PipelineMetrics::BatchStarted(BatchMode mode) {

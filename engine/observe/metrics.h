@@ -18,6 +18,7 @@
 #include "engine/observe/histogram.h"
 #include "engine/observe/metric_labels.h"
 #include "engine/observe/state_clock.h"
+#include "engine/observe/trace_ring.h"
 
 namespace penstock {
 
@@ -53,9 +54,9 @@ struct LaneDescription {
   double predicted_bubble = 0;   // from the simulator with profiled costs
 };
 
-// What one lane counts. The lane writes, anyone reads.
+// What one lane counts, and what it did of late. The lane writes, anyone reads.
 struct LaneMetrics {
-  LaneMetrics(Clock* clock, LaneDescription description);
+  LaneMetrics(Clock* clock, LaneDescription description, int64_t trace_events = TraceRing::kDefaultEvents);
 
   // An action of a phase has ended: counts its duration and marks progress.
   void ObservePhase(Phase phase, int64_t nanos) {
@@ -65,6 +66,7 @@ struct LaneMetrics {
 
   Clock* const clock;
   const LaneDescription description;
+  LaneTrace trace;
   StateClock state;
   CellsBy<Phase, PhaseHistogram, kPhaseNames.size()> phases;
   TimestampCell last_progress;      // starts at creation
@@ -90,8 +92,8 @@ struct QueueMetrics {
 // The schedule that a pipeline runs in training.
 struct ScheduleDescription {
   std::string kind = {};  // "1f1b"
-  int stages = 0;  // lanes, as in their labels
-  int chunks = 1;  // per lane
+  int stages = 0;         // lanes, as in their labels
+  int chunks = 1;         // per lane
   int microbatches = 0;
   std::string checkpoint_mode = {};  // "except_last"
 
@@ -105,7 +107,9 @@ struct ScheduleDescription {
 class PipelineMetrics {
  public:
   PipelineMetrics(Clock* clock, std::string name, const std::vector<LaneDescription>& lanes,
-                  ScheduleDescription schedule);
+                  ScheduleDescription schedule, int64_t trace_events = TraceRing::kDefaultEvents);
+
+  Clock* clock() const { return clock_; }
 
   const std::string& name() const { return name_; }
   int lane_count() const { return static_cast<int>(lanes_.size()); }
@@ -117,6 +121,9 @@ class PipelineMetrics {
 
   // The time of every lane at one instant, lane 0 first.
   std::vector<StateTimes> LaneTimes(int64_t now_nanos) const;
+
+  // Records of all lanes' trace rings that were overwritten.
+  int64_t TraceDropped() const;
 
   // A batch has begun to run, or has ended. `duration_nanos` counts from acceptance to ready.
   void BatchStarted(BatchMode mode);

@@ -7,8 +7,9 @@ namespace penstock {
 std::shared_ptr<PipelineMetrics> MetricsRegistry::AddPipeline(std::string name,
                                                               const std::vector<LaneDescription>& lanes,
                                                               ScheduleDescription schedule) {
-  auto metrics = std::make_shared<PipelineMetrics>(clock_, name, lanes, std::move(schedule));
+  auto metrics = std::make_shared<PipelineMetrics>(clock_, name, lanes, std::move(schedule), trace_events_);
   absl::MutexLock lock(&mu_);
+  if (const auto old = pipelines_.find(name); old != pipelines_.end()) trace_dropped_ += old->second->TraceDropped();
   pipelines_.insert_or_assign(std::move(name), metrics);
   return metrics;
 }
@@ -19,7 +20,15 @@ void MetricsRegistry::RemovePipeline(const PipelineMetrics& pipeline) {
   auto found = pipelines_.find(pipeline.name());
   if (found == pipelines_.end() || found->second.get() != &pipeline) return;
   removed = std::move(found->second);
+  trace_dropped_ += removed->TraceDropped();
   pipelines_.erase(found);
+}
+
+int64_t MetricsRegistry::TraceDropped() const {
+  absl::MutexLock lock(&mu_);
+  int64_t dropped = trace_dropped_;
+  for (const auto& [name, metrics] : pipelines_) dropped += metrics->TraceDropped();
+  return dropped;
 }
 
 std::vector<std::shared_ptr<const PipelineMetrics>> MetricsRegistry::Snapshot() const {

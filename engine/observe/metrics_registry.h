@@ -25,7 +25,9 @@ namespace penstock {
 //            registry->RemovePipeline(*metrics);
 class MetricsRegistry {
  public:
-  explicit MetricsRegistry(Clock* clock) : clock_(clock) {}
+  // `trace_events`: records that each trace ring of a lane keeps.
+  explicit MetricsRegistry(Clock* clock, int64_t trace_events = TraceRing::kDefaultEvents)
+      : clock_(clock), trace_events_(trace_events) {}
 
   Clock* clock() const { return clock_; }
   ServerMetrics& server() { return server_; }
@@ -40,15 +42,20 @@ class MetricsRegistry {
   // The live pipelines, by name. A pipeline that is removed meanwhile stays readable through the answer.
   std::vector<std::shared_ptr<const PipelineMetrics>> Snapshot() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Trace records of all pipelines, those that are gone included, that were overwritten.
+  int64_t TraceDropped() const ABSL_LOCKS_EXCLUDED(mu_);
+
   // The pipeline of a name, or nullptr.
   std::shared_ptr<PipelineMetrics> Find(std::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   Clock* const clock_;
+  const int64_t trace_events_;
   ServerMetrics server_;
 
   mutable absl::Mutex mu_;
   std::map<std::string, std::shared_ptr<PipelineMetrics>, std::less<>> pipelines_ ABSL_GUARDED_BY(mu_);
+  int64_t trace_dropped_ ABSL_GUARDED_BY(mu_) = 0;  // of pipelines that are gone
 };
 
 }  // namespace penstock

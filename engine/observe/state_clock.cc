@@ -4,8 +4,13 @@
 
 namespace penstock {
 
-StateClock::StateClock(Clock* clock)
-    : clock_(clock), start_nanos_(clock->NowNanos()), since_nanos_(start_nanos_), shown_nanos_(start_nanos_) {}
+StateClock::StateClock(Clock* clock, TraceRing* trace, int lane)
+    : clock_(clock),
+      trace_(trace),
+      lane_(lane),
+      start_nanos_(clock->NowNanos()),
+      since_nanos_(start_nanos_),
+      shown_nanos_(start_nanos_) {}
 
 void StateClock::Enter(StageState state, int64_t at_nanos) {
   absl::MutexLock lock(&mu_);
@@ -14,6 +19,13 @@ void StateClock::Enter(StageState state, int64_t at_nanos) {
   // that was already shown; so the transition moves to the snapshot's time, a few hundred nanoseconds at most.
   const int64_t at = std::max({at_nanos, since_nanos_, shown_nanos_});
   nanos_[static_cast<size_t>(state_)] += at - since_nanos_;
+  if (trace_ != nullptr && at > since_nanos_) {
+    trace_->Record({.begin_nanos = since_nanos_,
+                    .end_nanos = at,
+                    .kind = TraceKind::kState,
+                    .detail = static_cast<uint8_t>(state_),
+                    .lane = static_cast<int16_t>(lane_)});
+  }
   since_nanos_ = at;
   state_ = state;
 }
@@ -30,6 +42,8 @@ StateTimes StateClock::Snapshot(int64_t now_nanos) const {
   shown_nanos_ = std::max({now_nanos, since_nanos_, shown_nanos_});
   times.at_nanos = shown_nanos_;
   times.state = state_;
+  times.since_nanos = since_nanos_;
+  if (trace_ != nullptr) times.transitions = trace_->written();
   times.nanos = nanos_;
   times.nanos[static_cast<size_t>(state_)] += shown_nanos_ - since_nanos_;
   return times;

@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/clock.h"
 #include "engine/observe/stage_state.h"
+#include "engine/observe/trace_ring.h"
 
 namespace penstock {
 
@@ -18,6 +19,8 @@ struct StateTimes {
   int64_t start_nanos = 0;  // when the clock was made
   int64_t at_nanos = 0;
   StageState state = StageState::kSetup;  // at that instant
+  int64_t since_nanos = 0;                // when that state began
+  uint64_t transitions = 0;               // records that the clock had put into its ring
 
   int64_t operator[](StageState s) const { return nanos[static_cast<size_t>(s)]; }
   int64_t Total() const { return at_nanos - start_nanos; }
@@ -27,14 +30,15 @@ struct StateTimes {
 //
 // Model:     a cell per state, the running state, and when it began. The running state is added to the copy that a
 //            snapshot returns, never to the cells.
-// Owns:      nothing; the Clock must outlive it.
-// Threads:   any method from any thread. Enter() costs one short lock.
+//            Each state that took time becomes a record of the ring when it ends, if there is a ring.
+// Owns:      nothing; the Clock and the ring must outlive it.
+// Threads:   any method from any thread. Enter() costs one short lock, under which the ring is written too.
 // Lifecycle: starts in kSetup at the time of construction.
 // Units:     monotonic nanoseconds of the Clock. Times never go back: one before the last transition, or before what a
 //            snapshot has already shown, counts as that one. So no reported value ever falls.
 class StateClock {
  public:
-  explicit StateClock(Clock* clock);
+  explicit StateClock(Clock* clock, TraceRing* trace = nullptr, int lane = 0);
 
   // The lane is in `state` from `at_nanos` on. Entering the running state again changes nothing.
   void Enter(StageState state, int64_t at_nanos) ABSL_LOCKS_EXCLUDED(mu_);
@@ -47,6 +51,8 @@ class StateClock {
 
  private:
   Clock* const clock_;
+  TraceRing* const trace_;  // may be null
+  const int lane_;
   const int64_t start_nanos_;
 
   mutable absl::Mutex mu_;

@@ -11,9 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/status_macros.h"
 #include "engine/plan/balance.h"
+#include "engine/plan/lanes.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/partition.h"
-#include "engine/plan/lanes.h"
 #include "engine/plan/spec_error.h"
 
 namespace penstock {
@@ -85,8 +85,8 @@ absl::Status CheckRanks(const CutSpec& cut, std::vector<std::string>& why) {
 }
 
 // Stages of so many layers; a stage stands where its layers or those of its lane say, else on the next device in turn.
-absl::StatusOr<std::vector<DeviceStage>> Place(const PlanRequest& request, const std::vector<std::string>& named,
-                                               const std::vector<int>& balance) {
+absl::StatusOr<std::vector<DeviceStage>> PlaceStages(const PlanRequest& request, const std::vector<std::string>& named,
+                                                     const std::vector<int>& balance) {
   std::vector<DeviceStage> stages;
   int layer = 0;
   for (size_t s = 0; s < balance.size(); ++s) {
@@ -137,7 +137,7 @@ std::string MeasuredReason(const PlanRequest& request, const std::vector<double>
 }
 
 PartitionInput InputOf(const PlanRequest& request, const std::vector<LayerProfile>& profile,
-                       const std::vector<double>& costs, int stages) {
+                       const std::vector<double>& costs, int stages, bool within_limits) {
   PartitionInput input;
   input.costs = costs;
   for (const LayerProfile& layer : profile) input.boundary_bytes.push_back(layer.output_bytes);
@@ -154,7 +154,7 @@ PartitionInput InputOf(const PlanRequest& request, const std::vector<LayerProfil
   if (request.cut.cost == CutSpec::Cost::kTime && request.bytes_per_second > 0) {
     input.cost_per_byte = 2 * 1e6 / request.bytes_per_second;
   }
-  input.fits = FitsOnDevice(request, profile, stages);
+  if (within_limits) input.fits = FitsOnDevice(request, profile, stages);
   return input;
 }
 
@@ -178,6 +178,20 @@ std::vector<double> CutCosts(const PlanRequest& request, const std::vector<Layer
   return costs;
 }
 
+std::vector<SkipRoute> RoutesOf(const PlanRequest& request, const std::vector<LayerProfile>& profile,
+                                const std::vector<int>& first_layers) {
+  std::vector<SkipRoute> routes = LayOutSkips(request.skips, first_layers);
+  for (SkipRoute& route : routes) {
+    for (const LayerProfile& layer : profile) {
+      for (const SkipName& name : route.names) {
+        const auto known = layer.skip_bytes.find(name);
+        if (known != layer.skip_bytes.end()) route.bytes += known->second;
+      }
+    }
+  }
+  return routes;
+}
+
 absl::StatusOr<Cut> GivenCut(const PlanRequest& request) {
   if (!std::isfinite(request.cut.parameter_scale) || request.cut.parameter_scale < 0) {
     return RefuseSpec("spec.cut.parameter_scale", "must be finite and at least 0",
@@ -187,7 +201,7 @@ absl::StatusOr<Cut> GivenCut(const PlanRequest& request) {
   Cut cut;
   if (!request.cut.balance.empty()) {
     PENSTOCK_RETURN_IF_ERROR(CheckBalance(request));
-    PENSTOCK_ASSIGN_OR_RETURN(cut.stages, Place(request, named, request.cut.balance));
+    PENSTOCK_ASSIGN_OR_RETURN(cut.stages, PlaceStages(request, named, request.cut.balance));
     cut.why.push_back(absl::StrCat("The balance ", absl::StrJoin(request.cut.balance, ", "), " was given."));
     if (!request.cut.ranks.empty()) PENSTOCK_RETURN_IF_ERROR(CheckRanks(request.cut, cut.why));
     return cut;
@@ -218,34 +232,48 @@ absl::StatusOr<Cut> GivenCut(const PlanRequest& request) {
   return cut;
 }
 
-absl::StatusOr<Cut> FindCut(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
-  PENSTOCK_ASSIGN_OR_RETURN(Cut cut, GivenCut(request));
-  if (!cut.stages.empty()) return cut;
-  PENSTOCK_ASSIGN_OR_RETURN(const int stages, StagesByCost(request));
+absl::StatusOr<CostBalance> BalanceByCost(const PlanRequest& request, const std::vector<LayerProfile>& profile,
+                                          int stages, bool within_limits) {
   const std::vector<double> costs = CutCosts(request, profile);
-  std::vector<int> balance;
-  bool limits_decide = false;
-  if (request.cut.method == CutSpec::Method::kExact) {
-    PartitionInput input = InputOf(request, profile, costs, stages);
-    PENSTOCK_ASSIGN_OR_RETURN(balance, PartitionExactly(input, stages));
-    input.fits = nullptr;
-    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> unlimited, PartitionExactly(input, stages));
-    limits_decide = balance != unlimited;
-  } else {
-    PENSTOCK_ASSIGN_OR_RETURN(balance, BlockPartition(costs, stages));
+  CostBalance found;
+  if (request.cut.method == CutSpec::Method::kBlockPartition) {
+    PENSTOCK_ASSIGN_OR_RETURN(found.balance, BlockPartition(costs, stages));
+    return found;
   }
-  PENSTOCK_ASSIGN_OR_RETURN(cut.stages, Place(request, std::vector<std::string>(costs.size()), balance));
+  PartitionInput input = InputOf(request, profile, costs, stages, within_limits);
+  PENSTOCK_ASSIGN_OR_RETURN(found.balance, PartitionExactly(input, stages));
+  if (input.fits == nullptr) return found;
+  input.fits = nullptr;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> unlimited, PartitionExactly(input, stages));
+  found.limits_decide = found.balance != unlimited;
+  return found;
+}
+
+absl::StatusOr<Cut> CutByCost(const PlanRequest& request, const std::vector<LayerProfile>& profile,
+                              const CostBalance& found) {
+  Cut cut;
+  const std::vector<std::string> unnamed(request.layers.size());
+  PENSTOCK_ASSIGN_OR_RETURN(cut.stages, PlaceStages(request, unnamed, found.balance));
   const bool measured = std::all_of(profile.begin(), profile.end(), [](const LayerProfile& p) { return p.measured; });
   if (measured) {
-    cut.why.push_back(MeasuredReason(request, costs, balance));
+    cut.why.push_back(MeasuredReason(request, CutCosts(request, profile), found.balance));
   } else {
     cut.why.push_back(
         absl::StrCat("The model does not say what it takes, so nothing was measured; ",
                      request.cut.cost == CutSpec::Cost::kTime ? "every layer counts the same" : "only parameters count",
-                     ": ", absl::StrJoin(balance, ", "), " layers."));
+                     ": ", absl::StrJoin(found.balance, ", "), " layers."));
   }
-  if (limits_decide) cut.why.push_back("The devices' memory limits do not allow the cut by cost alone.");
+  if (found.moved) cut.why.push_back("Boundaries were moved by a layer, for the predicted step is shorter so.");
+  if (found.limits_decide) cut.why.push_back("The devices' memory limits do not allow the cut by cost alone.");
   return cut;
+}
+
+absl::StatusOr<Cut> FindCut(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
+  PENSTOCK_ASSIGN_OR_RETURN(Cut cut, GivenCut(request));
+  if (!cut.stages.empty()) return cut;
+  PENSTOCK_ASSIGN_OR_RETURN(const int stages, StagesByCost(request));
+  PENSTOCK_ASSIGN_OR_RETURN(const CostBalance found, BalanceByCost(request, profile, stages, /*within_limits=*/true));
+  return CutByCost(request, profile, found);
 }
 
 }  // namespace penstock

@@ -30,6 +30,27 @@ absl::StatusOr<Cut> GivenCut(const PlanRequest& request);
 // Fails:     as GivenCut.
 absl::StatusOr<Cut> FindCut(const PlanRequest& request, const std::vector<LayerProfile>& profile);
 
+// Layers per stage by the layers' costs.
+struct CostBalance {
+  std::vector<int> balance;
+  bool limits_decide = false;  // memory limits do not allow the one by cost alone
+  bool moved = false;          // by a layer here or there, for the sake of the step as a whole
+};
+
+// So many stages by cost. `within_limits`: as far as it can, within the devices' memory limits.
+//
+// Fails:     SPEC_INVALID of spec.cut.stages.
+absl::StatusOr<CostBalance> BalanceByCost(const PlanRequest& request, const std::vector<LayerProfile>& profile,
+                                          int stages, bool within_limits);
+
+// The same, placed and explained.
+absl::StatusOr<Cut> CutByCost(const PlanRequest& request, const std::vector<LayerProfile>& profile,
+                              const CostBalance& found);
+
+// The skips that cross between stages that begin at these layers, with the bytes of one micro-batch.
+std::vector<SkipRoute> RoutesOf(const PlanRequest& request, const std::vector<LayerProfile>& profile,
+                                const std::vector<int>& first_layers);
+
 // What the cut weighs, per layer. Units: microseconds or bytes, as the specification says; 1 for the time of a layer that
 // could not be measured.
 std::vector<double> CutCosts(const PlanRequest& request, const std::vector<LayerProfile>& profile);

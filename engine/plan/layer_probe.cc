@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/autograd/autocast.h"
+#include "engine/autograd/split_backward.h"
 #include "engine/base/error.h"
 #include "engine/device/torch_status.h"
 #include "engine/model/run_layer.h"
@@ -46,14 +48,15 @@ std::optional<at::ScalarType> AutocastType(const std::string& name) {
 
 at::Tensor WithoutGraph(const at::Tensor& tensor) { return tensor.detach().requires_grad_(tensor.requires_grad()); }
 
-// A tensor that a layer may change in place, as in the middle of a stage.
-at::Tensor FreshCopy(const at::Tensor& tensor) { return WithoutGraph(tensor).clone(); }
-
-Value MapTensor(const Value& value, at::Tensor (*f)(const at::Tensor&)) { return Batch(value).MapTensors(f)[0]; }
+Value MapTensor(const Value& value, const std::function<at::Tensor(const at::Tensor&)>& f) {
+  return Batch(value).MapTensors(f)[0];
+}
 
 struct Timing {
   int64_t forward_nanos = 0;
-  int64_t backward_nanos = 0;
+  int64_t backward_nanos = 0;        // of both halves in one
+  int64_t input_gradient_nanos = 0;  // of the halves, if they were run by themselves
+  int64_t weight_gradient_nanos = 0;
   int64_t stash_bytes = 0;
 };
 
@@ -63,33 +66,66 @@ struct Answer {
   std::map<SkipName, Value> stashed;
 };
 
-int64_t Backward(const Answer& answer, Clock* clock) {
+// When everything that the device was given is done.
+int64_t DoneNanos(DeviceStreams& streams, Clock* clock) {
+  streams.Synchronize();
+  return clock->NowNanos();
+}
+
+// Where a backward begins.
+struct Roots {
   std::vector<at::Tensor> roots;
   std::vector<at::Tensor> gradients;
+};
+
+Roots RootsOf(const Answer& answer) {
+  Roots found;
   const auto add = [&](const Value& value) {
     if (!value.is_tensor() || !value.tensor()->requires_grad()) return;
-    roots.push_back(*value.tensor());
-    gradients.push_back(at::ones_like(*value.tensor()));
+    found.roots.push_back(*value.tensor());
+    found.gradients.push_back(at::ones_like(*value.tensor()));
   };
   for (const Value& value : answer.outputs) add(value);
   for (const auto& [name, value] : answer.stashed) add(value);
-  const int64_t begin = clock->NowNanos();
-  if (!roots.empty()) torch::autograd::backward(roots, gradients);
-  return clock->NowNanos() - begin;
+  return found;
 }
 
-// One forward and backward of a layer; leaves in `next` what reaches the layer after it.
-Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, const ModelSettings& settings, Clock* clock,
-               Arrival& next) {
+// `leaves` are what the gradients of the inputs go to.
+void RunBackward(const Roots& from, const std::vector<at::Tensor>& leaves, bool halves, DeviceStreams& streams,
+                 Clock* clock, Timing& timing) {
+  if (from.roots.empty()) return;
+  const int64_t begin = DoneNanos(streams, clock);
+  if (!halves) {
+    torch::autograd::backward(from.roots, from.gradients);
+    timing.backward_nanos = DoneNanos(streams, clock) - begin;
+    return;
+  }
+  const std::unique_ptr<SplitBackward> owed = SplitBackward::InputHalf(from.roots, from.gradients, leaves);
+  const int64_t middle = DoneNanos(streams, clock);
+  owed->WeightHalf();
+  timing.input_gradient_nanos = middle - begin;
+  timing.weight_gradient_nanos = DoneNanos(streams, clock) - middle;
+}
+
+// One forward and backward of a layer, the backward in halves or not; leaves in `next` what reaches the layer after it.
+Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, bool halves, DeviceStreams& streams,
+               const ModelSettings& settings, Clock* clock, Arrival& next) {
   const SkipDeclaration declared = layer.layer->skips();
-  const Batch inputs = arrival.values.MapTensors(FreshCopy);
+  std::vector<at::Tensor> leaves;
+  // A copy of a leaf, which the layer may change in place, as in the middle of a stage.
+  const auto fresh = [&leaves](const at::Tensor& tensor) {
+    const at::Tensor leaf = WithoutGraph(tensor);
+    if (leaf.requires_grad()) leaves.push_back(leaf);
+    return leaf.clone();
+  };
+  const Batch inputs = arrival.values.MapTensors(fresh);
   next.skips = arrival.skips;
   SkipTracker tracker;
   std::vector<Value> popped;  // held, so that freeing them does not count as memory that the layer gives back
   for (const SkipName& name : declared.pops) {
     const auto node = next.skips.extract(name);
     if (node.empty()) continue;
-    popped.push_back(MapTensor(node.mapped(), FreshCopy));
+    popped.push_back(MapTensor(node.mapped(), fresh));
     tracker.Put(name, popped.back());
   }
   KeyedRandom random(0, StepId(0), MicrobatchIndex(0), LayerIndex(0));
@@ -98,24 +134,25 @@ Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, const ModelSetti
   Answer answer;
   {
     c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
-    const AutocastGuard precision(at::kCPU, AutocastType(settings.autocast));
-    const int64_t begin = clock->NowNanos();
+    const AutocastGuard precision(streams.device().type(), AutocastType(settings.autocast));
+    const int64_t begin = DoneNanos(streams, clock);
+    const int64_t before = streams.Memory().allocated_bytes;
     answer.outputs = RunLayer(layer, inputs, {.training = true, .recomputing = false, .random = &random}, tracker);
-    timing.forward_nanos = clock->NowNanos() - begin;
-    timing.stash_bytes = memory->live();
+    timing.forward_nanos = DoneNanos(streams, clock) - begin;
+    timing.stash_bytes = before < 0 ? memory->live() : streams.Memory().allocated_bytes - before;
   }
   for (const SkipName& name : declared.stashes) answer.stashed[name] = *tracker.Take(name);
   next.values = answer.outputs.MapTensors(WithoutGraph);
   for (const auto& [name, value] : answer.stashed) next.skips[name] = MapTensor(value, WithoutGraph);
-  timing.backward_nanos = Backward(answer, clock);
+  RunBackward(RootsOf(answer), leaves, halves, streams, clock, timing);
   // The gradients stay: all but the first micro-batch of a step add to them, and that is a pass over memory of its own.
   return timing;
 }
 
 }  // namespace
 
-LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, const ModelSettings& settings,
-                          const ProfileOptions& options, Clock* clock) {
+LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, DeviceStreams& streams,
+                          const ModelSettings& settings, const ProfileOptions& options, Clock* clock) {
   for (const NamedTensor& parameter : layer.layer->parameters()) {
     if (!parameter.tensor.grad().defined()) continue;
     ThrowStatus(Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
@@ -125,11 +162,17 @@ LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, const Model
   LayerProfile profile;
   std::vector<int64_t> forward;
   std::vector<int64_t> backward;
+  std::vector<int64_t> input_gradient;
+  std::vector<int64_t> weight_gradient;
   Arrival next;
   const int64_t begin = clock->NowNanos();
   for (int repeat = 0; repeat <= std::max(1, options.repeats); ++repeat) {
-    const Timing timing = RunOnce(layer, arrival, settings, clock, next);
+    const Timing timing = RunOnce(layer, arrival, /*halves=*/false, streams, settings, clock, next);
+    Timing split;
+    if (options.halves) split = RunOnce(layer, arrival, /*halves=*/true, streams, settings, clock, next);
     if (repeat == 0) continue;  // warm-up
+    input_gradient.push_back(split.input_gradient_nanos);
+    weight_gradient.push_back(split.weight_gradient_nanos);
     forward.push_back(timing.forward_nanos);
     backward.push_back(timing.backward_nanos);
     profile.stash_bytes = std::max<int64_t>(timing.stash_bytes, 0);
@@ -137,6 +180,8 @@ LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, const Model
   }
   profile.forward_seconds = Median(forward);
   profile.backward_seconds = Median(backward);
+  profile.input_gradient_seconds = Median(input_gradient);
+  profile.weight_gradient_seconds = Median(weight_gradient);
   profile.output_bytes = ByteSize(next.values);
   profile.parameter_bytes = ByteSize(layer.layer->parameters());
   for (const SkipName& name : layer.layer->skips().stashes) {

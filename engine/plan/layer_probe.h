@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/base/clock.h"
+#include "engine/device/device_streams.h"
 #include "engine/model/layer_registry.h"
 #include "engine/plan/profile.h"
 #include "engine/tensor/batch.h"
@@ -18,11 +19,12 @@ struct Arrival {
 };
 
 // Runs the layer forward and backward on the calling thread, a first time to warm up, then as often as the options say; the
-// medians count. Bytes are what LibTorch's allocator reports for this thread. Leaves in `arrival` what reaches the next layer.
+// medians count; with `halves`, every second run has its backward in two halves. Bytes are what the device's allocator says, or what LibTorch's reports for this thread where the device counts
+// none. Layer and values stand on the device of `streams`. Leaves in `arrival` what reaches the next layer.
 //
 // Fails:     throws INVALID_ARGUMENT / SPEC_INVALID "some parameter already has gradient", for that would grow, and what the
 //            layer throws; it runs under RunTorch, with gradients on.
-LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, const ModelSettings& settings,
-                          const ProfileOptions& options, Clock* clock);
+LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, DeviceStreams& streams,
+                          const ModelSettings& settings, const ProfileOptions& options, Clock* clock);
 
 }  // namespace penstock

@@ -9,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/plan/lanes.h"
 #include "engine/plan/planner.h"
 #include "engine/schedule/build.h"
@@ -51,41 +53,64 @@ absl::Status CheckStateFits(const PlanRequest& request) {
       .With("value", value);
 }
 
-absl::Status CheckMemory(const Plan& plan, const std::vector<Device>& devices) {
-  for (const Device& device : devices) {
-    if (device.memory_limit_bytes == 0) continue;
-    std::map<std::string, int64_t> classes;
-    for (const StagePlan& stage : plan.stages) {
-      if (stage.device != device.name) continue;
-      classes["weights"] += stage.parameter_bytes;
-      classes["gradients"] += stage.parameter_bytes;
-      classes["optimizer state"] += stage.optimizer_bytes;
-      classes["activations"] += stage.peak_activation_bytes;
+std::vector<DeviceNeed> NeedOfDevices(const std::vector<std::string>& device_of, const std::vector<BufferBytes>& memory,
+                                      const std::vector<Device>& devices) {
+  std::vector<DeviceNeed> needs;
+  for (size_t lane = 0; lane < device_of.size(); ++lane) {
+    const std::string& name = device_of[lane];
+    auto need = std::find_if(needs.begin(), needs.end(), [&](const DeviceNeed& one) { return one.device == name; });
+    if (need == needs.end()) {
+      const auto device = std::find_if(devices.begin(), devices.end(), [&](const Device& d) { return d.name == name; });
+      const int64_t limit = device == devices.end() ? 0 : device->memory_limit_bytes;
+      need = needs.insert(needs.end(), {.device = name, .lanes = {}, .limit_bytes = limit, .buffers = {}});
     }
-    int64_t needed = 0;
-    auto largest = classes.begin();
-    for (auto it = classes.begin(); it != classes.end(); ++it) {
-      needed += it->second;
-      if (it->second > largest->second) largest = it;
-    }
-    if (needed <= device.memory_limit_bytes) continue;
+    need->lanes.push_back(static_cast<int>(lane));
+    need->buffers += memory[lane];
+  }
+  return needs;
+}
+
+absl::Status CheckNeeds(const std::vector<DeviceNeed>& needs) {
+  for (const DeviceNeed& need : needs) {
+    const int64_t needed = need.buffers.total();
+    if (need.limit_bytes == 0 || needed <= need.limit_bytes) continue;
+    const BufferClass largest = need.buffers.largest();
     return Error(absl::StatusCode::kFailedPrecondition, "PLAN_DOES_NOT_FIT",
-                 absl::StrCat("the plan needs ", needed, " bytes on ", device.name, ", whose limit is ",
-                              device.memory_limit_bytes, "; the largest class is ", largest->first, " with ",
-                              largest->second, " bytes"))
-        .With("device", device.name)
+                 absl::StrCat("the plan needs ", needed, " bytes on ", need.device, " (lane ",
+                              absl::StrJoin(need.lanes, ", "), "), whose limit is ", need.limit_bytes,
+                              "; the largest class is ", std::string(ToString(largest)), " with ",
+                              need.buffers[largest], " bytes"))
+        .With("device", need.device)
+        .With("lane", absl::StrJoin(need.lanes, ","))
         .With("field", "spec.model")
         .With("value", absl::StrCat(needed));
   }
   return absl::OkStatus();
 }
 
+absl::Status CheckMemory(const Plan& plan, const std::vector<Device>& devices) {
+  if (std::all_of(devices.begin(), devices.end(), [](const Device& d) { return d.memory_limit_bytes == 0; })) {
+    return absl::OkStatus();
+  }
+  const BuildRequest request = BuildRequestOf(plan);
+  PENSTOCK_ASSIGN_OR_RETURN(const Schedule lists, BuildSchedule(request));
+  PENSTOCK_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(lists, request.costs));
+  std::vector<std::string> device_of(LaneCount(plan));
+  for (const StagePlan& stage : plan.stages) device_of[stage.lane] = stage.device;
+  return CheckNeeds(NeedOfDevices(device_of, LaneMemory(lists, simulation, BytesOf(plan), plan.skips), devices));
+}
+
 std::function<bool(int stage, int begin, int end)> FitsOnDevice(const PlanRequest& request,
                                                                 const std::vector<LayerProfile>& profile, int stages) {
-  std::vector<int64_t> limits;
   const absl::StatusOr<std::vector<int>> lane_of = LanesOfStages(request.schedule, stages);
   if (!lane_of.ok()) return nullptr;
-  for (int lane : *lane_of) limits.push_back(request.devices[lane % request.devices.size()].memory_limit_bytes);
+  std::map<size_t, int64_t> stages_on;
+  for (int lane : *lane_of) ++stages_on[lane % request.devices.size()];
+  std::vector<int64_t> limits;
+  for (int lane : *lane_of) {
+    const size_t device = lane % request.devices.size();
+    limits.push_back(request.devices[device].memory_limit_bytes / stages_on[device]);
+  }
   if (std::all_of(limits.begin(), limits.end(), [](int64_t limit) { return limit == 0; })) return nullptr;
   // How many activations a stage holds depends on the lists alone, not on the cut.
   const absl::StatusOr<Schedule> lists = BuildSchedule(BuildRequestOf(request.schedule, stages));
@@ -96,9 +121,13 @@ std::function<bool(int stage, int begin, int end)> FitsOnDevice(const PlanReques
           &profile](int stage, int begin, int end) {
     if (limits[stage] == 0) return true;
     const double input = begin == 0 ? 0 : static_cast<double>(profile[begin - 1].output_bytes);
+    const double output =
+        stage + 1 == static_cast<int>(limits.size()) ? 0 : static_cast<double>(profile[end - 1].output_bytes);
     const double state = static_cast<double>(parameters[end] - parameters[begin]) * (2 + ratio);
-    const double activations = static_cast<double>(peaks.full[stage] * (stash[end] - stash[begin])) +
-                               static_cast<double>(peaks.stashed[stage]) * input;
+    // An input is held as long as its activations, recomputed or not; one more may have arrived, and one gradient.
+    const double held = static_cast<double>(std::max(peaks.full[stage], peaks.stashed[stage])) + 1;
+    const double activations =
+        static_cast<double>(peaks.full[stage] * (stash[end] - stash[begin])) + held * input + output;
     return state + activations <= static_cast<double>(limits[stage]);
   };
 }

@@ -2,10 +2,13 @@
 
 // Whether a plan fits where it is to stand.
 
+#include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/plan/lane_memory.h"
 #include "engine/plan/plan_request.h"
 #include "engine/plan/profile.h"
 
@@ -17,13 +20,31 @@ namespace penstock {
 // Fails:     PLAN_DOES_NOT_FIT.
 absl::Status CheckStateFits(const PlanRequest& request);
 
+// What one device has to hold.
+struct DeviceNeed {
+  std::string device;
+  std::vector<int> lanes;   // that stand there
+  int64_t limit_bytes = 0;  // 0: none
+  BufferBytes buffers;      // of its lanes together
+};
+
+// Of the devices that lanes stand on, in the order of the first lane of each. `device_of` and `memory` have one entry per lane.
+std::vector<DeviceNeed> NeedOfDevices(const std::vector<std::string>& device_of, const std::vector<BufferBytes>& memory,
+                                      const std::vector<Device>& devices);
+
 // Every device against its limit.
 //
-// Fails:     PLAN_DOES_NOT_FIT naming the device, its limit and the largest class of bytes.
+// Fails:     PLAN_DOES_NOT_FIT naming the device with its lanes, its limit and the largest class of bytes.
+absl::Status CheckNeeds(const std::vector<DeviceNeed>& needs);
+
+// The same of a plan.
+//
+// Fails:     as CheckNeeds.
 absl::Status CheckMemory(const Plan& plan, const std::vector<Device>& devices);
 
-// Whether layers begin ... end-1 alone stay within the limit of the device of their stage, with as many micro-batches in
-// flight as the schedule holds there. Empty if no device that would be used has a limit. What it captures must outlive it.
+// Whether layers begin ... end-1 alone stay within the share of their stage of its device's limit, with as many micro-batches
+// in flight as the schedule holds there; stages on one device have equal shares. Empty if no device that would be used has a
+// limit. What it captures must outlive it.
 std::function<bool(int stage, int begin, int end)> FitsOnDevice(const PlanRequest& request,
                                                                 const std::vector<LayerProfile>& profile, int stages);
 

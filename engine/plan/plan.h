@@ -27,7 +27,7 @@ struct CutSpec {
     kBlockPartition,  // as torchgpipe's balance does it
   };
   std::vector<int> balance = {};  // one entry per stage: lanes times chunks of them
-  std::vector<int> ranks = {};  // with a balance: the process of each stage, from 0 on, ascending; empty: all on 0
+  std::vector<int> ranks = {};    // with a balance: the process of each stage, from 0 on, ascending; empty: all on 0
   int stages = 0;
   Cost cost = Cost::kTime;
   Method method = Method::kExact;
@@ -47,11 +47,11 @@ struct StagePlan {
   int first_layer = 0;
   std::vector<std::string> layers;
   std::string device;
-  int lane = 0;                // stage worker: its chunks are the stages with its number
-  int rank = 0;                // process
-  double forward_seconds = 0;  // per micro-batch, as profiled
-  double backward_seconds = 0;         // of a fused backward
-  double input_gradient_seconds = 0;   // of its two halves, where the schedule splits it
+  int lane = 0;                       // stage worker: its chunks are the stages with its number
+  int rank = 0;                       // process
+  double forward_seconds = 0;         // per micro-batch, as profiled
+  double backward_seconds = 0;        // of a fused backward
+  double input_gradient_seconds = 0;  // of its two halves, where the schedule splits it
   double weight_gradient_seconds = 0;
   double recompute_seconds = 0;
   double predicted_bubble = 0;  // of this stage
@@ -68,6 +68,8 @@ struct LayerPlan {
   int stage = 0;
   double forward_seconds = 0;  // per micro-batch
   double backward_seconds = 0;
+  double input_gradient_seconds = 0;  // the halves of a backward; 0 if they were not measured
+  double weight_gradient_seconds = 0;
   int64_t stash_bytes = 0;  // kept by the forward of one micro-batch for its backward
   int64_t parameter_bytes = 0;
   int64_t output_bytes = 0;  // to the next layer, of one micro-batch
@@ -80,8 +82,9 @@ struct Plan {
   std::vector<SkipRoute> skips;  // that cross a cut, sorted by (to, from)
   std::vector<std::string> why;  // one sentence each: how the cut came to be, what crosses it
   ScheduleSpec schedule;
-  double hop_seconds = 0;       // until a micro-batch is at the next stage; 0: does not count
-  double makespan_seconds = 0;  // of one training step
+  int64_t micro_batch_rows = 0;  // that the costs are for; 0: unknown
+  double hop_seconds = 0;        // until a micro-batch is at the next stage; 0: does not count
+  double makespan_seconds = 0;   // of one training step
   double predicted_bubble = 0;
   double ideal_bubble = 0;  // equal stages, backward = 2 x forward, no optimizer
 };

@@ -9,6 +9,7 @@
 #include "engine/model/model_spec.h"
 #include "engine/model/skip_spec.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/plan_limits.h"
 #include "engine/plan/profile.h"
 
 namespace penstock {
@@ -25,6 +26,7 @@ struct PlanRequest {
   double optimizer_state_ratio = 2;      // bytes of optimizer state per byte of parameters
   std::vector<SkipDeclaration> skips = {};  // per layer, checked to match; empty: none
   ModelSettings settings = {};
+  PlanLimits limits = {};       // what of `schedule` is open
   double bytes_per_second = 0;  // between two stages; 0: so many that it does not count
 };
 

@@ -10,6 +10,7 @@
 #include "engine/plan/cut.h"
 #include "engine/plan/lanes.h"
 #include "engine/plan/memory.h"
+#include "engine/plan/search_space.h"
 #include "engine/plan/spec_error.h"
 #include "engine/schedule/build.h"
 #include "engine/schedule/generators.h"
@@ -18,7 +19,11 @@
 namespace penstock {
 namespace {
 
-constexpr int kMaxMicroBatches = 4096;
+// Several sizes of micro-batch together take about as long as one alone may.
+constexpr int kRepeatsPerSize = 3;
+constexpr int64_t kBudgetNanosPerSize = 100'000'000;
+constexpr int64_t kMostNanosPerSize =
+    2'000'000'000;  // of all layers; larger sizes that would take longer are not measured
 
 Ticks Nanoseconds(double seconds) { return static_cast<Ticks>(std::llround(seconds * 1e9)); }
 
@@ -34,15 +39,9 @@ std::string SkipText(const SkipName& name) {
 
 // The skips that cross, with their bytes, as input of the stages that pop them too.
 void AddSkips(const PlanRequest& request, const std::vector<LayerProfile>& profile, Plan& plan) {
-  plan.skips = LayOutSkips(request.skips, FirstLayers(plan));
-  for (SkipRoute& route : plan.skips) {
+  plan.skips = RoutesOf(request, profile, FirstLayers(plan));
+  for (const SkipRoute& route : plan.skips) {
     const auto append = [](std::string* out, const SkipName& name) { out->append(SkipText(name)); };
-    for (const LayerProfile& layer : profile) {
-      for (const SkipName& name : route.names) {
-        const auto known = layer.skip_bytes.find(name);
-        if (known != layer.skip_bytes.end()) route.bytes += known->second;
-      }
-    }
     plan.stages[route.edge.to].input_bytes += route.bytes;
     plan.why.push_back(absl::StrCat("Skip ", absl::StrJoin(route.names, ", ", append), " goes straight from stage ",
                                     route.edge.from, " to stage ", route.edge.to, ", ", route.bytes,
@@ -60,6 +59,8 @@ StagePlan MakeStage(const PlanRequest& request, const std::vector<LayerProfile>&
     stage.layers.push_back(request.layers[layer].name);
     stage.forward_seconds += profile[layer].forward_seconds;
     stage.backward_seconds += profile[layer].backward_seconds;
+    stage.input_gradient_seconds += profile[layer].input_gradient_seconds;
+    stage.weight_gradient_seconds += profile[layer].weight_gradient_seconds;
     stage.parameter_bytes += profile[layer].parameter_bytes;
     stage.stash_bytes += profile[layer].stash_bytes;
   }
@@ -187,9 +188,9 @@ absl::Status PredictPlan(Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
-  PENSTOCK_RETURN_IF_ERROR(CheckSchedule(request.schedule));
-  PENSTOCK_ASSIGN_OR_RETURN(Cut cut, FindCut(request, profile));
+namespace {
+
+absl::StatusOr<Plan> AssemblePlan(const PlanRequest& request, const std::vector<LayerProfile>& profile, Cut cut) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> lane_of,
                             LanesOfStages(request.schedule, static_cast<int>(cut.stages.size())));
   Plan plan;
@@ -208,6 +209,8 @@ absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vect
                              .stage = static_cast<int>(s),
                              .forward_seconds = layer.forward_seconds,
                              .backward_seconds = layer.backward_seconds,
+                             .input_gradient_seconds = layer.input_gradient_seconds,
+                             .weight_gradient_seconds = layer.weight_gradient_seconds,
                              .stash_bytes = layer.stash_bytes,
                              .parameter_bytes = layer.parameter_bytes,
                              .output_bytes = layer.output_bytes,
@@ -225,15 +228,82 @@ absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vect
   return plan;
 }
 
-absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock) {
+}  // namespace
+
+absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
+  PENSTOCK_RETURN_IF_ERROR(CheckSchedule(request.schedule));
+  PENSTOCK_ASSIGN_OR_RETURN(Cut cut, FindCut(request, profile));
+  return AssemblePlan(request, profile, std::move(cut));
+}
+
+absl::StatusOr<Plan> PlanOf(const PlanRequest& request, const SizeProfile& profile, const PlanCandidate& candidate) {
+  PlanRequest decided = request;
+  decided.schedule = candidate.schedule;
+  decided.limits.open = {};
+  const std::vector<LayerProfile> costs = profile.At(candidate.micro_batch_rows);
+  PENSTOCK_ASSIGN_OR_RETURN(Cut cut, GivenCut(decided));
+  if (cut.stages.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(cut, CutByCost(decided, costs, candidate.cut));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(Plan plan, AssemblePlan(decided, costs, std::move(cut)));
+  plan.micro_batch_rows = candidate.micro_batch_rows;
+  return plan;
+}
+
+absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const ProfileOptions& options, Clock* clock) {
   // What needs no measurement is refused before anything is measured.
   PENSTOCK_RETURN_IF_ERROR(CheckSchedule(request.schedule));
+  PENSTOCK_RETURN_IF_ERROR(CheckLimits(request.limits));
   PENSTOCK_ASSIGN_OR_RETURN(const Cut given, GivenCut(request));
   PENSTOCK_RETURN_IF_ERROR(CheckStateFits(request));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      std::vector<LayerProfile> profile,
-      ProfileLayers(request.layers, DevicesToMeasureOn(request, given), request.settings, options, clock));
-  return PlanFromProfile(request, profile);
+  const std::vector<int64_t> sizes = RowsToMeasure(request, options.rows);
+  ProfileOptions one = options;
+  one.halves = MayChooseSplit(request);
+  if (sizes.size() > 1) {
+    one.repeats = std::min(one.repeats, kRepeatsPerSize);
+    one.budget_nanos = std::min(one.budget_nanos, kBudgetNanosPerSize);
+  }
+  SizeProfile profile;
+  int64_t last_rows = 0;
+  int64_t took = 0;  // by the size before
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    one.rows = sizes[i];
+    const bool dear = i > 0 && took * sizes[i] / last_rows > kMostNanosPerSize;
+    if (dear && i > 1) break;                                // the line through the others goes on
+    if (dear) one.rows = std::min(one.rows, 2 * last_rows);  // a line needs two
+    const int64_t begin = clock->NowNanos();
+    PENSTOCK_ASSIGN_OR_RETURN(
+        std::vector<LayerProfile> layers,
+        ProfileLayers(request.layers, DevicesToMeasureOn(request, given), request.settings, one, clock));
+    took = clock->NowNanos() - begin;
+    last_rows = one.rows;
+    profile.Add(one.rows, std::move(layers));
+    if (dear) break;
+  }
+  return profile;
+}
+
+absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile,
+                                        const SearchBudget& budget) {
+  PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, SearchPlans(request, profile, budget));
+  if (search.candidates.empty()) return search;
+  PENSTOCK_ASSIGN_OR_RETURN(search.plan, PlanOf(request, profile, search.candidates.front()));
+  if (search.considered > 1) search.plan->why.push_back(search.Reason());
+  return search;
+}
+
+absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock) {
+  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(request, options, clock));
+  if (request.limits.open.any()) {
+    PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, PlanBySearch(request, profile, {}));
+    if (!search.plan.has_value()) return search.WhyNone();
+    if (search.plan->micro_batch_rows == 0) search.plan->micro_batch_rows = options.rows;
+    return *std::move(search.plan);
+  }
+  const int64_t rows = MicroBatchRows(request.limits, request.schedule.micro_batches);
+  PENSTOCK_ASSIGN_OR_RETURN(Plan plan, PlanFromProfile(request, profile.At(rows > 0 ? rows : options.rows)));
+  plan.micro_batch_rows = rows > 0 ? rows : options.rows;
+  return plan;
 }
 
 }  // namespace penstock

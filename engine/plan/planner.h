@@ -11,6 +11,8 @@
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_request.h"
 #include "engine/plan/profile.h"
+#include "engine/plan/search.h"
+#include "engine/plan/size_profile.h"
 #include "engine/schedule/build.h"
 #include "engine/schedule/recompute_pass.h"
 
@@ -21,7 +23,8 @@ namespace penstock {
 // Fails:     SPEC_INVALID of spec.schedule.micro_batches or spec.schedule.kind.
 absl::Status CheckSchedule(const ScheduleSpec& schedule);
 
-// Profiles the layers, cuts them (cut.h), checks memory, predicts makespan and bubble by the simulator.
+// Profiles the layers, searches for what the schedule leaves open (search.h), cuts the layers (cut.h), checks memory,
+// predicts makespan and bubble by the simulator. Where nothing could be measured, open choices are as `schedule` says.
 //
 // Fails:     SPEC_INVALID naming cut, schedule, devices or layer; PLAN_DOES_NOT_FIT naming the device, its limit, and the
 //            largest class of bytes.
@@ -29,6 +32,22 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& 
 
 // The same from given costs: pure.
 absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile);
+
+// What MakePlan measures, after all that needs no measurement was checked.
+//
+// Fails:     as MakePlan.
+absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const ProfileOptions& options, Clock* clock);
+
+// The whole plan of what a search of the same request and profile has found.
+//
+// Fails:     as MakePlan.
+absl::StatusOr<Plan> PlanOf(const PlanRequest& request, const SizeProfile& profile, const PlanCandidate& candidate);
+
+// SearchPlans with the whole plan of the best candidate.
+//
+// Fails:     as MakePlan; that nothing is possible is no failure.
+absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile,
+                                        const SearchBudget& budget);
 
 // Fills in makespan, bubbles and peaks from the stages' costs, by the simulator.
 //

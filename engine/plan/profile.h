@@ -21,7 +21,9 @@ namespace penstock {
 //            it hands to later layers past those between.
 struct LayerProfile {
   double forward_seconds = 0;
-  double backward_seconds = 0;
+  double backward_seconds = 0;        // both halves in one
+  double input_gradient_seconds = 0;  // the halves; both 0 if they were not measured
+  double weight_gradient_seconds = 0;
   int64_t output_bytes = 0;
   int64_t stash_bytes = 0;
   int64_t parameter_bytes = 0;
@@ -36,9 +38,10 @@ struct ModelSettings {
 };
 
 struct ProfileOptions {
-  int64_t rows = 4;                      // of the micro-batch; relative costs hardly depend on it
+  int64_t rows = 4;                      // of the micro-batch
   int repeats = 5;                       // after one warm-up; the median counts
   int64_t budget_nanos = 1'000'000'000;  // per layer: fewer repeats, but at least one, if they take longer
+  bool halves = false;                   // measure the two halves of a backward by themselves too
 };
 
 // Inputs to measure with: normally distributed numbers, or integer zeros, of a signature, with `rows` rows and
@@ -50,9 +53,14 @@ Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t row
 // one layer at a time, built anew and in training: the model that runs later is another, whose weights, buffers and
 // gradients stay as they are. ("some parameter already has gradient", as an ancestor says, cannot happen.)
 //
+// Layers that are equal but for their names, get inputs of equal shape and have no skips are measured once.
+//
 // A layer gets what the one before it has really given, and the skips that were stashed for it. Every repeat begins with
 // equal inputs, which the layer may change in place. As in a pipeline, a tensor requires grad if it did where it comes from,
 // what the first layer gets does not, and outputs without grad are not back-propagated.
+//
+// On an accelerator the layer and its inputs stand there, every time is taken when its streams are done, and the stash is what
+// its allocator says.
 //
 // Fails:     what a layer's forward throws, naming the layer: a model whose layers do not fit together is found here.
 //            FAILED_PRECONDITION / SKIP_INVALID for a layer that does not stash or pop what it declares.

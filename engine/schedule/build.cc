@@ -1,5 +1,7 @@
 #include "engine/schedule/build.h"
 
+#include <algorithm>
+
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/schedule/comm_pass.h"
@@ -20,7 +22,12 @@ absl::StatusOr<Schedule> ComputeActions(const BuildRequest& request, const Sched
   switch (request.purpose) {
     case SchedulePurpose::kTrainingStep:
     case SchedulePurpose::kContribution: {
-      PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, Generate(AsScheduleRequest(request)));
+      ScheduleRequest as_planned = AsScheduleRequest(request);
+      if (request.short_batch) {
+        as_planned.microbatches = std::max(as_planned.microbatches, LeastMicrobatches(kind, request.ranks));
+      }
+      PENSTOCK_RETURN_IF_ERROR(CheckRequest(as_planned));
+      PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, kind.generate(AsScheduleRequest(request)));
       return FuseWhereItPays(std::move(schedule), request.costs);
     }
     case SchedulePurpose::kForwardOnly:

@@ -20,11 +20,16 @@ struct BuildRequest {
       {};  // of generators.h; the pipeline's, also for runs without a backward: it says where stages stand
   SchedulePurpose purpose = SchedulePurpose::kTrainingStep;
   int ranks = 1;
-  int chunks = 1;                                   // stages per rank
-  std::optional<int> lag = {};                      // as ScheduleRequest
-  std::optional<int> live_limit = {};               // as ScheduleRequest
-  ScheduleCosts costs = {};                         // as ScheduleRequest
-  int microbatches = 1;                             // the real number of this run; ignored by kOptimizerOnly
+  int chunks = 1;                      // stages per rank
+  std::optional<int> lag = {};         // as ScheduleRequest
+  std::optional<int> live_limit = {};  // as ScheduleRequest
+  ScheduleCosts costs = {};            // as ScheduleRequest
+  int microbatches = 1;                // the real number of this run; ignored by kOptimizerOnly
+
+  // true: a run of a pipeline that was made for more micro-batches than this batch has rows for. Kinds that need so many
+  // (LeastMicrobatches of generators.h) are then cut short, which is correct but not what the kind is chosen for.
+  bool short_batch = false;
+
   RecomputeMode recompute = RecomputeMode::kNever;  // ignored without a backward
   std::vector<SkipEdge> skips = {};                 // in any order; of ranks * chunks stages
 };

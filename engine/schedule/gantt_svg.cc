@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <set>
 #include <string>
 #include <string_view>
@@ -85,25 +86,32 @@ class Picture {
     absl::StrAppendFormat(out, "<g class=\"rank\">\n<text x=\"4\" y=\"%d\">rank %d</text>\n", y + 15, rank);
     for (const IdleSpan& span : simulation_.idle[rank]) {
       const Look& look = kIdle[static_cast<size_t>(span.cause)];
-      DrawBar(look, look.name, "", span.start, span.end, y, out);
+      DrawBar(look, look.name, "", 1, span.start, span.end, y, out);
     }
+    // Every other stage of a rank is paler, so that its chunks are told apart where no letter fits.
+    std::set<int> stages;
+    for (const TimedAction& timed : simulation_.ranks[rank]) stages.insert(timed.action.stage);
+    const auto opacity = [&](int stage) {
+      return std::distance(stages.begin(), stages.find(stage)) % 2 == 0 ? 1 : 0.7;
+    };
     for (const TimedAction& timed : simulation_.ranks[rank]) {
       if (timed.start == timed.end) continue;
       const std::string text = ToString(timed.action);
-      DrawBar(LookOf(timed.action.kind), text, text, timed.start, timed.end, y, out);
+      DrawBar(LookOf(timed.action.kind), text, text, opacity(timed.action.stage), timed.start, timed.end, y, out);
     }
     out->append("</g>\n");
   }
 
-  void DrawBar(const Look& look, std::string_view title, std::string_view label, Ticks start, Ticks end, int y,
-               std::string* out) {
+  void DrawBar(const Look& look, std::string_view title, std::string_view label, double opacity, Ticks start, Ticks end,
+               int y, std::string* out) {
     used_.insert(look.name);
     const double width = X(end) - X(start);
     absl::StrAppendFormat(out,
-                          "<rect class=\"%s\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" "
+                          "<rect class=\"%s\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" %s"
                           "stroke=\"#ffffff\" stroke-width=\"0.5\"><title>%s: %s to %s</title></rect>\n",
-                          View(look.name), X(start), y, width, kBarHeight, View(look.color), View(title), Units(start),
-                          Units(end));
+                          View(look.name), X(start), y, width, kBarHeight, View(look.color),
+                          opacity == 1 ? "" : absl::StrFormat("fill-opacity=\"%g\" ", opacity), View(title),
+                          Units(start), Units(end));
     if (label.empty() || width < static_cast<double>(kLetterWidth * label.size())) return;
     absl::StrAppendFormat(out, "<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\" fill=\"%s\">%s</text>\n",
                           X(start) + width / 2, y + 15, View(look.text_color), View(label));

@@ -13,8 +13,8 @@ namespace {
 using Request = ScheduleRequest;
 using Result = absl::StatusOr<Schedule>;
 
-// What "auto" may cost: the micro-batches that all its candidates and searches touch.
-constexpr int64_t kMaxAutoWork = 1 << 26;
+// What "auto" may cost: micro-batches that are simulated, over all ranks and candidates. Some seconds.
+constexpr int64_t kMaxAutoWork = 1 << 23;
 
 ScheduleCosts CostsOf(const Request& request) {
   ScheduleCosts costs = request.costs;
@@ -62,7 +62,8 @@ absl::Status CheckAuto(const Request& request) {
     return InvalidField("live_limit", "must be at least 1", absl::StrCat(*request.live_limit));
   }
   const int64_t lags = std::max(0, LiveLimitOf(request) - request.ranks + 1);
-  const int64_t per_microbatch = request.ranks * (lags + 7 + 6 * int64_t{request.ranks});
+  // A greedy run looks at every rank before each action.
+  const int64_t per_microbatch = request.ranks * (lags + 7 + int64_t{request.ranks} / 4);
   if (per_microbatch * request.microbatches > kMaxAutoWork) {
     return InvalidField("micro_batches",
                         absl::StrCat("must be at most ", kMaxAutoWork / per_microbatch, " for kind auto with ",

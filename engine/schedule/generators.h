@@ -43,7 +43,7 @@ struct ScheduleKind {
   int usual_chunks = 1;                 // for those who do not say
   int least_microbatches_per_rank = 0;  // 2: at least 2P of them
 
-  // From a request that CheckRequest takes.
+  // From a request that CheckRequest takes, but for too few micro-batches.
   absl::StatusOr<Schedule> (*generate)(const ScheduleRequest& request) = nullptr;
 };
 
@@ -85,7 +85,8 @@ Schedule LaggingWeightGradients(int ranks, int microbatches, int lag);
 Schedule ZeroBubbleH1(int ranks, int microbatches);
 Schedule ZeroBubbleH2(int ranks, int microbatches);
 
-// "zbv" and "dualpipe-v": two chunks, V placement. The second needs at least 2P micro-batches.
+// "zbv" and "dualpipe-v": two chunks, V placement. With fewer than 2P micro-batches the second is correct, but no longer
+// what its name says.
 Schedule ZeroBubbleV(int ranks, int microbatches);
 Schedule DualPipeV(int ranks, int microbatches);
 

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/schedule/csv.h"
 #include "engine/schedule/failure.h"
 #include "engine/schedule/grid.h"
 
@@ -95,8 +96,12 @@ absl::Status ParseRow(absl::string_view line, int position, Schedule* schedule) 
   for (size_t rank = 0; rank < schedule->ranks.size(); ++rank) {
     const absl::string_view cell = cells[rank + 1];
     if (cell.size() == 1 && cell[0] == kIdleCell) continue;
-    PENSTOCK_ASSIGN_OR_RETURN(const Action action, ParseAction(StdView(cell)));
-    schedule->ranks[rank].push_back(action);
+    const absl::StatusOr<Action> action = ParseAction(StdView(cell));
+    if (!action.ok()) {
+      return WithValue(WithPrefix(action.status(), absl::StrCat("row ", position, " of rank ", rank, ": ")), "rank",
+                       absl::StrCat(rank));
+    }
+    schedule->ranks[rank].push_back(*action);
   }
   return absl::OkStatus();
 }
@@ -161,21 +166,30 @@ std::string ToCsv(const Schedule& schedule) {
 }
 
 absl::StatusOr<Schedule> ParseCsv(std::string_view text, std::string_view kind) {
+  return ReadCsv(text, kind, [](std::string_view cell, std::vector<Action>* list) -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(const Action action, ParseAction(cell));
+    list->push_back(action);
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<Schedule> ReadCsv(std::string_view text, std::string_view kind,
+                                 const std::function<absl::Status(std::string_view, std::vector<Action>*)>& read) {
   PENSTOCK_RETURN_IF_ERROR(CheckLength(text));
   Schedule schedule{.kind = std::string(kind)};
   std::vector<absl::string_view> rows = absl::StrSplit(View(text), '\n');
   if (!rows.empty() && rows.back().empty()) rows.pop_back();
   for (size_t rank = 0; rank < rows.size(); ++rank) {
     auto& list = schedule.ranks.emplace_back();
+    int number = -1;
     for (const absl::string_view cell : absl::StrSplit(rows[rank], ',')) {
+      ++number;
       const absl::string_view trimmed = absl::StripAsciiWhitespace(cell);
       if (trimmed.empty()) continue;
-      auto action = ParseAction(StdView(trimmed));
-      if (!action.ok()) {
-        return WithValue(WithPrefix(action.status(), absl::StrCat("row of rank ", rank, ": ")), "rank",
-                         absl::StrCat(rank));
+      if (absl::Status status = read(StdView(trimmed), &list); !status.ok()) {
+        status = WithPrefix(status, absl::StrCat("row of rank ", rank, ", cell ", number, ": "));
+        return WithValue(WithValue(std::move(status), "rank", absl::StrCat(rank)), "cell", absl::StrCat(number));
       }
-      list.push_back(*action);
     }
   }
   InferSizes(&schedule);

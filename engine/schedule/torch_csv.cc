@@ -4,15 +4,14 @@
 #include <cctype>
 #include <map>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/schedule/csv.h"
 
 namespace penstock {
 namespace {
@@ -43,26 +42,31 @@ std::vector<absl::string_view> Expand(absl::string_view cell) {
 }  // namespace
 
 absl::StatusOr<TorchImport> ImportTorchCsv(std::string_view text, std::string_view kind) {
-  // Rewrites the cells that differ; ParseCsv reads and checks the rest.
   std::map<absl::string_view, int> dropped;
-  std::vector<std::string> rows;
-  for (const absl::string_view row : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
-    std::vector<absl::string_view> cells;
-    for (const absl::string_view cell : absl::StrSplit(row, ',')) {
-      const absl::string_view trimmed = absl::StripAsciiWhitespace(cell);
-      if (const absl::string_view dropped_kind = DroppedKind(trimmed); !dropped_kind.empty()) {
-        ++dropped[dropped_kind];
-        continue;
-      }
-      for (const absl::string_view part : Expand(trimmed)) cells.push_back(part);
+  const auto read = [&](std::string_view std_cell, std::vector<Action>* list) -> absl::Status {
+    const absl::string_view cell(std_cell.data(), std_cell.size());
+    if (const absl::string_view dropped_kind = DroppedKind(cell); !dropped_kind.empty()) {
+      ++dropped[dropped_kind];
+      return absl::OkStatus();
     }
-    rows.push_back(absl::StrJoin(cells, ","));
-  }
+    for (const absl::string_view part : Expand(cell)) {
+      PENSTOCK_ASSIGN_OR_RETURN(const Action action, ParseAction({part.data(), part.size()}));
+      list->push_back(action);
+    }
+    return absl::OkStatus();
+  };
   TorchImport result;
-  PENSTOCK_ASSIGN_OR_RETURN(result.schedule, ParseCsv(absl::StrJoin(rows, "\n"), kind));
+  PENSTOCK_ASSIGN_OR_RETURN(result.schedule, ReadCsv(text, kind, read));
   for (const auto& [name, count] : dropped) {
     result.notices.push_back(absl::StrCat("dropped ", count, " ", name, ": parameters are not sharded here"));
   }
+  return result;
+}
+
+absl::StatusOr<TorchImport> ReadSchedule(std::string_view text) {
+  if (!text.starts_with("schedule ")) return ImportTorchCsv(text);
+  TorchImport result;
+  PENSTOCK_ASSIGN_OR_RETURN(result.schedule, ParseText(text));
   return result;
 }
 

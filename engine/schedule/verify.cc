@@ -296,6 +296,27 @@ absl::Status Verifier::CheckPeak(const PeakActivations& peaks) const {
 
 std::string_view ToString(SchedulePurpose purpose) { return kPurposeTexts[static_cast<size_t>(purpose)]; }
 
+VerifyOptions ImpliedOptions(const Schedule& schedule) {
+  bool forward = false, backward = false, optimizer = false;
+  for (const auto& list : schedule.ranks) {
+    for (const Action& action : list) {
+      forward = forward || action.kind == ActionKind::kForward;
+      backward = backward || ConsumesGradient(action.kind) || action.kind == ActionKind::kWeightGradient;
+      optimizer = optimizer || action.kind == ActionKind::kOptimizer;
+    }
+  }
+  VerifyOptions options;
+  options.with_communication = HasCommunication(schedule);
+  if (optimizer) {
+    options.purpose = forward || backward ? SchedulePurpose::kTrainingStep : SchedulePurpose::kOptimizerOnly;
+  } else if (backward) {
+    options.purpose = forward ? SchedulePurpose::kContribution : SchedulePurpose::kBackwardOnly;
+  } else {
+    options.purpose = SchedulePurpose::kForwardOnly;
+  }
+  return options;
+}
+
 absl::StatusOr<PeakActivations> Verify(const Schedule& schedule, const VerifyOptions& options,
                                        const std::vector<SkipEdge>& skips) {
   PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));

@@ -36,6 +36,10 @@ struct VerifyOptions {
   std::optional<double> max_live_activations = std::nullopt;
 };
 
+// What lists without an owner look like: the purpose that their actions serve, with communication if they hold any, no
+// bound on credits or activations.
+VerifyOptions ImpliedOptions(const Schedule& schedule);
+
 // Checks, in this order: sizes; which kinds of action may occur; placement (each stage on one rank); completeness
 // (nothing missing, nothing twice); order within a stage (F, R, B or I, W; receives before use, sends after; B and W
 // ascending; OPT last); matching (each edge between ranks, neighbours' or skip, has its messages once at both ends,

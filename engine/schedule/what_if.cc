@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/schedule/failure.h"
 #include "engine/schedule/generators.h"
 #include "engine/schedule/recompute_pass.h"
 
@@ -30,13 +31,9 @@ absl::StatusOr<Ticks> ToTicks(std::string_view field, double cost, double scale)
   return std::llround(ticks);
 }
 
-absl::Status CheckOptions(const WhatIfOptions& options) {
-  if (options.devices < 1 || options.devices > kMaxRanks) {
-    return InvalidField("devices", absl::StrCat("must be 1 to ", kMaxRanks), absl::StrCat(options.devices));
-  }
-  PENSTOCK_RETURN_IF_ERROR(CheckSizes(options.devices, options.devices, options.micro_batches));
-  if (options.heavy_device && (*options.heavy_device < 0 || *options.heavy_device >= options.devices)) {
-    return InvalidField("heavy_device", absl::StrCat("must be 0 to ", options.devices - 1),
+absl::Status CheckScales(const WhatIfOptions& options, int devices) {
+  if (options.heavy_device && (*options.heavy_device < 0 || *options.heavy_device >= devices)) {
+    return InvalidField("heavy_device", absl::StrCat("must be 0 to ", devices - 1),
                         absl::StrCat(*options.heavy_device));
   }
   if (options.heavy_scale && !options.heavy_device) {
@@ -46,14 +43,16 @@ absl::Status CheckOptions(const WhatIfOptions& options) {
   return CheckScale("last_scale", options.last_scale);
 }
 
-absl::StatusOr<ScheduleCosts> CostsOf(const WhatIfOptions& options, const Schedule& schedule) {
+// The costs of stages that share `devices`, stage s on device_of[s].
+absl::StatusOr<ScheduleCosts> CostsOf(const WhatIfOptions& options, int devices, const std::vector<int>& device_of) {
   constexpr double kHeavy = 1.5;
-  const std::vector<int> device_of = RankOfEachStage(schedule);
+  PENSTOCK_RETURN_IF_ERROR(CheckScales(options, devices));
+  const int stages = static_cast<int>(device_of.size());
   ScheduleCosts costs;
-  for (int stage = 0; stage < schedule.stages; ++stage) {
-    double scale = 1;
+  for (int stage = 0; stage < stages; ++stage) {
+    double scale = static_cast<double>(devices) / stages;
     if (device_of[stage] == options.heavy_device) scale *= options.heavy_scale.value_or(kHeavy);
-    if (stage == schedule.stages - 1) scale *= options.last_scale;
+    if (stage == stages - 1) scale *= options.last_scale;
     StageCosts& of_stage = costs.stages.emplace_back();
     PENSTOCK_ASSIGN_OR_RETURN(of_stage.forward, ToTicks("forward", options.forward, scale));
     PENSTOCK_ASSIGN_OR_RETURN(of_stage.input_gradient, ToTicks("input", options.input, scale));
@@ -65,18 +64,8 @@ absl::StatusOr<ScheduleCosts> CostsOf(const WhatIfOptions& options, const Schedu
   return costs;
 }
 
-}  // namespace
-
-absl::StatusOr<WhatIfResult> WhatIf(const WhatIfOptions& options) {
-  PENSTOCK_RETURN_IF_ERROR(CheckOptions(options));
-  PENSTOCK_ASSIGN_OR_RETURN(const RecomputeMode recompute, ParseRecomputeMode(options.recompute));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      Schedule schedule,
-      Generate({.kind = options.kind, .ranks = options.devices, .microbatches = options.micro_batches}));
-  schedule = InsertRecompute(std::move(schedule), recompute);
-  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleCosts costs, CostsOf(options, schedule));
+absl::StatusOr<WhatIfResult> Answer(Schedule schedule, const ScheduleCosts& costs) {
   PENSTOCK_ASSIGN_OR_RETURN(Simulation simulation, Simulate(schedule, costs));
-
   WhatIfResult result;
   result.makespan = Units(simulation.makespan);
   result.ideal_time = Units(simulation.ideal);
@@ -85,12 +74,50 @@ absl::StatusOr<WhatIfResult> WhatIf(const WhatIfOptions& options) {
   result.bubble = simulation.Bubble();
   result.peak_activations = simulation.peaks.MaxFullUnits();
   result.peak_stashed = simulation.peaks.MaxStashedUnits();
-  for (int device = 0; device < options.devices; ++device) {
-    result.peaks_per_device.push_back(simulation.peaks.FullUnits(device));
+  for (size_t device = 0; device < schedule.ranks.size(); ++device) {
+    result.peaks_per_device.push_back(simulation.peaks.FullUnits(static_cast<int>(device)));
   }
   result.schedule = std::move(schedule);
   result.simulation = std::move(simulation);
   return result;
+}
+
+// A failure of a field that the question calls by another name.
+absl::Status InOurNames(absl::Status status) {
+  for (const auto& [theirs, ours] : {std::pair("ranks", "devices"), std::pair("live_limit", "limit")}) {
+    const auto values = ValuesOf(status);
+    const auto field = values.find("field");
+    if (field == values.end() || field->second != theirs) continue;
+    std::string problem(status.message());
+    if (problem.starts_with(absl::StrCat(theirs, ": "))) problem.replace(0, std::string_view(theirs).size(), ours);
+    return Error(status.code(), ReasonOf(status), problem).With("field", ours).With("value", values.at("value"));
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<WhatIfResult> WhatIf(const WhatIfOptions& options) {
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(options.kind));
+  PENSTOCK_ASSIGN_OR_RETURN(const RecomputeMode recompute, ParseRecomputeMode(options.recompute));
+  ScheduleRequest request{.kind = options.kind,
+                          .ranks = options.devices,
+                          .microbatches = options.micro_batches,
+                          .chunks = options.chunks.value_or(kind.usual_chunks),
+                          .lag = options.lag,
+                          .live_limit = options.limit};
+  if (const absl::Status fits = CheckRequest(request); !fits.ok()) return InOurNames(fits);
+  PENSTOCK_ASSIGN_OR_RETURN(
+      request.costs, CostsOf(options, request.ranks, RanksOfStages(kind.placement, request.ranks, request.chunks)));
+  PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, Generate(request));
+  return Answer(InsertRecompute(std::move(schedule), recompute), request.costs);
+}
+
+absl::StatusOr<WhatIfResult> WhatIf(Schedule schedule, const WhatIfOptions& costs) {
+  PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleCosts own,
+                            CostsOf(costs, static_cast<int>(schedule.ranks.size()), RankOfEachStage(schedule)));
+  return Answer(std::move(schedule), own);
 }
 
 }  // namespace penstock

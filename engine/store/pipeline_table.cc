@@ -71,6 +71,7 @@ class PipelineTable::Implementation {
 
   void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
   void Plan(PipelineSpec spec, PlanCallback done);
+  void Search(PipelineSpec spec, int64_t end_nanos, SearchCallback done);
   absl::StatusOr<std::shared_ptr<HostedPipeline>> Find(const std::string& name) const;
   absl::StatusOr<PipelineEntry> Get(const std::string& name) const;
   std::vector<PipelineEntry> List(const std::string& after, int limit) const;
@@ -313,6 +314,20 @@ void PipelineTable::Implementation::Plan(PipelineSpec spec, PlanCallback done) {
   done(Draining());
 }
 
+void PipelineTable::Implementation::Search(PipelineSpec spec, int64_t end_nanos, SearchCallback done) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!draining_) {
+      jobs_.push_back([this, spec = std::move(spec), end_nanos, done = std::move(done)] {
+        done(options_.factory.search(spec, EngineOptions("", nullptr),
+                                     [this, end_nanos] { return options_.clock->NowNanos() >= end_nanos; }));
+      });
+      return;
+    }
+  }
+  done(Draining());
+}
+
 // --- Looking up.
 
 absl::StatusOr<PipelineEntry> PipelineTable::Implementation::Get(const std::string& name) const {
@@ -475,6 +490,9 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineSpec s
 }
 void PipelineTable::Plan(PipelineSpec spec, PlanCallback done) {
   implementation_->Plan(std::move(spec), std::move(done));
+}
+void PipelineTable::Search(PipelineSpec spec, int64_t end_nanos, SearchCallback done) {
+  implementation_->Search(std::move(spec), end_nanos, std::move(done));
 }
 absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Find(const std::string& name) const {
   return implementation_->Find(name);

@@ -24,10 +24,13 @@ class HandleStore;
 class MetricsRegistry;
 class TimerQueue;
 
-// How pipelines come into the world: Pipeline::Create and Pipeline::MakePlan, or a fake.
+// How pipelines come into the world: Pipeline::Create, MakePlan and SearchPlans, or fakes.
 struct PipelineFactory {
   std::function<absl::StatusOr<std::unique_ptr<Pipeline>>(const PipelineSpec&, Pipeline::Options)> create;
   std::function<absl::StatusOr<Plan>(const PipelineSpec&, const Pipeline::Options&)> plan;
+  std::function<absl::StatusOr<PlanSearch>(const PipelineSpec&, const Pipeline::Options&,
+                                           std::function<bool()> out_of_time)>
+      search = {};
 };
 
 // A pipeline as a list shows it.
@@ -76,6 +79,7 @@ class PipelineTable {
 
   using CreateCallback = std::function<void(absl::StatusOr<PipelineEntry>)>;
   using PlanCallback = std::function<void(absl::StatusOr<penstock::Plan>)>;
+  using SearchCallback = std::function<void(absl::StatusOr<PlanSearch>)>;
   using DeleteCallback = std::function<void(absl::Status)>;
 
   // Answers when the pipeline is READY. A retry with the same request_id joins or gets its answer.
@@ -83,6 +87,9 @@ class PipelineTable {
   void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
   // What Create() would do, without doing it.
   void Plan(PipelineSpec spec, PlanCallback done);
+
+  // What it could do, best first; ends with what it has when the clock shows `end_nanos`.
+  void Search(PipelineSpec spec, int64_t end_nanos, SearchCallback done);
 
   // The live pipeline.
   absl::StatusOr<std::shared_ptr<HostedPipeline>> Find(const std::string& name) const;

@@ -202,6 +202,12 @@ std::vector<MetricInfo> MakeTable() {
        {Free("version"), Free("commit"), Free("cuda"), Free("torch")},
        {}},
       {kLogMessages, "penstock_log_messages_total", "Log lines that were written.", kCounter, {level}, {}},
+      {kTraceDropped,
+       "penstock_trace_dropped_events_total",
+       "Trace records that newer ones have overwritten; a ring that is full does so all the time.",
+       kCounter,
+       {},
+       {}},
       {kMetricsCollect, "penstock_metrics_collect_seconds", "Time that collecting this page took.", kGauge, {}, {}},
       // The process.
       {kProcessCpu, "process_cpu_seconds_total", "User and system time of the process.", kCounter, {}, {}},

@@ -51,6 +51,7 @@ enum class Metric {
   kReadyCondition,
   kBuildInfo,
   kLogMessages,
+  kTraceDropped,
   kMetricsCollect,
   kProcessCpu,
   kProcessResident,

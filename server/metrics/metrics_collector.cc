@@ -9,6 +9,7 @@ std::vector<prometheus::MetricFamily> MetricsCollector::Collect() const {
   FamilySet families;
   for (const auto& pipeline : registry_->Snapshot()) CollectPipeline(*pipeline, now, &families);
   CollectServer(registry_->server(), &families);
+  families.Add(Metric::kTraceDropped, {}, static_cast<double>(registry_->TraceDropped()));
   CollectProcess(&families);
   families.Add(Metric::kMetricsCollect, {}, static_cast<double>(registry_->clock()->NowNanos() - now) / 1e9);
   return families.Take();

@@ -10,7 +10,8 @@
 #include "engine/store/timer_queue.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/proto_convert.h"
-#include "server/rpc/write_stream.h"
+#include "server/rpc/schedule_reply.h"
+#include "server/rpc/trace_stream.h"
 
 namespace penstock {
 namespace {
@@ -155,26 +156,47 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
   TimerQueue::TimerId timer_ ABSL_GUARDED_BY(mu_) = TimerQueue::kNoTimer;
 };
 
+bool InsightCallService::Remember(const std::shared_ptr<Stream>& stream) {
+  {
+    absl::MutexLock lock(&mu_);
+    streams_.insert(stream);
+    if (!shut_down_) return true;
+  }
+  stream->Close(Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing"));
+  return false;
+}
+
+void InsightCallService::Forget(const std::shared_ptr<Stream>& stream) {
+  absl::MutexLock lock(&mu_);
+  streams_.erase(stream);
+}
+
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightCallService::WatchStatistics(grpc::CallbackServerContext* context,
                                                                                 const grpc::ByteBuffer* request) {
   auto stream = std::make_shared<StatisticsStream>(this, context);
   stream->Start();
-  bool open;
-  {
-    absl::MutexLock lock(&mu_);
-    open = !shut_down_;
-    streams_.insert(stream);
-  }
-  if (open) {
-    stream->Begin(*request);
-  } else {
-    stream->Close(Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing"));
-  }
+  if (Remember(stream)) stream->Begin(*request);
+  return stream.get();
+}
+
+grpc::ServerUnaryReactor* InsightCallService::GetSchedule(grpc::CallbackServerContext* context,
+                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return ServeUnary<v1::GetScheduleRequest, v1::GetScheduleResponse>(
+      context, request, response, kControlMessageBytes,
+      [this](const auto& call) { call->Answer(DescribeSchedule(environment_, call->caller(), call->request())); });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightCallService::ExportTrace(grpc::CallbackServerContext* context,
+                                                                            const grpc::ByteBuffer* request) {
+  auto stream = std::make_shared<TraceStream>(environment_, context,
+                                              [this](const std::shared_ptr<TraceStream>& ended) { Forget(ended); });
+  stream->Start();
+  if (Remember(stream)) stream->Begin(*request);
   return stream.get();
 }
 
 void InsightCallService::Shutdown() {
-  std::set<std::shared_ptr<StatisticsStream>> open;
+  std::set<std::shared_ptr<Stream>> open;
   {
     absl::MutexLock lock(&mu_);
     shut_down_ = true;
@@ -183,11 +205,6 @@ void InsightCallService::Shutdown() {
   for (const auto& stream : open) {
     stream->Close(Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing"));
   }
-}
-
-void InsightCallService::Forget(const std::shared_ptr<StatisticsStream>& stream) {
-  absl::MutexLock lock(&mu_);
-  streams_.erase(stream);
 }
 
 }  // namespace penstock

@@ -1,6 +1,6 @@
 #pragma once
 
-// InsightService: live statistics of a pipeline.
+// InsightService: live statistics of a pipeline, its schedules, and traces.
 
 #include <memory>
 #include <set>
@@ -10,17 +10,18 @@
 #include "penstock/v1/insight_service.grpc.pb.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/unary_call.h"
+#include "server/rpc/write_stream.h"
 
 namespace penstock {
 
-class StatisticsStream;
-
-// Streams what a pipeline's lanes, queues and handles do.
+// Tells what a pipeline's lanes, queues and handles do, and did.
 //
 // Threads:   gRPC's callback threads and the timers'; no method blocks.
 // Lifecycle: Shutdown() ends every stream, so that the server can close.
 class InsightCallService final
-    : public v1::InsightService::WithRawCallbackMethod_WatchStatistics<v1::InsightService::Service> {
+    : public v1::InsightService::WithRawCallbackMethod_WatchStatistics<
+          v1::InsightService::WithRawCallbackMethod_GetSchedule<
+              v1::InsightService::WithRawCallbackMethod_ExportTrace<v1::InsightService::Service>>> {
  public:
   explicit InsightCallService(const ServiceEnvironment& environment) : environment_(environment) {}
 
@@ -28,16 +29,23 @@ class InsightCallService final
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchStatistics(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* GetSchedule(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportTrace(grpc::CallbackServerContext* context,
+                                                          const grpc::ByteBuffer* request) override;
 
  private:
+  using Stream = WriteStream<grpc::ByteBuffer>;
   friend class StatisticsStream;
-  void Forget(const std::shared_ptr<StatisticsStream>& stream) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether the stream may begin: not once the service is shut down, which ends it.
+  bool Remember(const std::shared_ptr<Stream>& stream) ABSL_LOCKS_EXCLUDED(mu_);
+  void Forget(const std::shared_ptr<Stream>& stream) ABSL_LOCKS_EXCLUDED(mu_);
 
   const ServiceEnvironment environment_;
 
   absl::Mutex mu_;
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
-  std::set<std::shared_ptr<StatisticsStream>> streams_ ABSL_GUARDED_BY(mu_);  // until they are done
+  std::set<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);  // until they are done
 };
 
 // What a pipeline does, at one instant.

@@ -1,7 +1,12 @@
 #include "server/rpc/pipelines_service.h"
 
+#include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/store/pipeline_table.h"
 #include "server/rpc/admission.h"
@@ -29,6 +34,26 @@ std::string SpecDigest(const v1::PipelineSpec& spec) {
   lasting.mutable_model()->clear_autocast();
   lasting.mutable_optimizer()->set_name(spec.optimizer().name());
   return PayloadDigest(lasting);
+}
+
+// When a search must end so that its answer arrives in time: a fifth of the caller's patience is for all the rest.
+int64_t EndOfSearch(const grpc::ServerContextBase& context, Clock* clock) {
+  const absl::Duration patience = DeadlineOf(context) - clock->WallNow();
+  if (patience > absl::Hours(24)) return std::numeric_limits<int64_t>::max();
+  return clock->NowNanos() + absl::ToInt64Nanoseconds(patience * 4 / 5);
+}
+
+// NO_PLAN, with what the most promising refusal says.
+absl::Status NoPlan(const PlanSearch& search) {
+  if (!search.complete && search.refused.empty()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NO_PLAN", "no plan was found in the time of the call")
+        .With("field", "spec");
+  }
+  const absl::Status why = search.WhyNone();
+  absl::Status status =
+      Error(absl::StatusCode::kFailedPrecondition, "NO_PLAN", absl::StrCat("there is no plan: ", why.message()));
+  for (const auto& [name, value] : ValuesOf(why)) status = WithValue(std::move(status), name, value);
+  return status;
 }
 
 }  // namespace
@@ -69,6 +94,26 @@ absl::Status PipelinesService::Create(const UnaryCallPtr<v1::CreatePipelineReque
                                  [call, epoch = environment_.handles->epoch()](absl::StatusOr<PipelineEntry> entry) {
                                    if (!entry.ok()) return call->Fail(entry.status());
                                    call->Reply(ToProto(*entry, epoch));
+                                 });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* PipelinesService::PlanPipeline(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return ServeUnary<v1::PlanPipelineRequest, v1::PlanPipelineResponse>(
+      context, request, response, kSpecificationMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Search(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status PipelinesService::Search(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call) {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(call->request()));
+  PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
+  environment_.pipelines->Search(std::move(spec), EndOfSearch(call->context(), environment_.clock),
+                                 [call](absl::StatusOr<PlanSearch> search) {
+                                   if (!search.ok()) return call->Fail(search.status());
+                                   if (search->candidates.empty()) return call->Fail(NoPlan(*search));
+                                   call->Reply(ToProto(*search));
                                  });
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/rpc/proto_convert.h"
+#include "server/rpc/status_to_grpc.h"
 
 namespace penstock {
 namespace {
@@ -31,6 +32,8 @@ v1::LayerPlan ToProto(const LayerPlan& layer) {
   message.set_stage(layer.stage);
   message.set_forward_seconds(layer.forward_seconds);
   message.set_backward_seconds(layer.backward_seconds);
+  message.set_input_gradient_seconds(layer.input_gradient_seconds);
+  message.set_weight_gradient_seconds(layer.weight_gradient_seconds);
   message.set_stash_bytes(layer.stash_bytes);
   message.set_output_bytes(layer.output_bytes);
   message.set_parameter_bytes(layer.parameter_bytes);
@@ -49,7 +52,56 @@ v1::SkipPlan ToProto(const SkipRoute& route) {
   return message;
 }
 
+v1::PlannedMemory ToProto(const DeviceNeed& need) {
+  v1::PlannedMemory message;
+  message.set_device(need.device);
+  for (int lane : need.lanes) message.add_lanes(lane);
+  message.set_bytes(need.buffers.total());
+  message.set_limit_bytes(need.limit_bytes);
+  const BufferClass largest = need.buffers.largest();
+  message.set_largest_class(std::string(ToString(largest)));
+  message.set_largest_class_bytes(need.buffers[largest]);
+  return message;
+}
+
+v1::PlanCandidate ToProto(const PlanCandidate& candidate) {
+  v1::PlanCandidate message;
+  *message.mutable_schedule() = ToProto(candidate.schedule);
+  for (int layers : candidate.cut.balance) message.add_balance(layers);
+  message.set_makespan_seconds(candidate.makespan_seconds);
+  message.set_predicted_bubble(candidate.bubble);
+  for (const DeviceNeed& need : candidate.memory) *message.add_memory() = ToProto(need);
+  message.set_messages(candidate.messages);
+  message.set_micro_batch_rows(candidate.micro_batch_rows);
+  return message;
+}
+
 }  // namespace
+
+v1::ScheduleSpec ToProto(const ScheduleSpec& schedule) {
+  v1::ScheduleSpec message;
+  message.set_kind(schedule.kind);
+  message.set_micro_batches(schedule.micro_batches);
+  message.set_checkpoint(ToProto(schedule.checkpoint));
+  message.set_chunks(schedule.chunks);
+  if (schedule.lag.has_value()) message.set_lag(*schedule.lag);
+  if (schedule.live_limit.has_value()) message.set_live_limit(*schedule.live_limit);
+  return message;
+}
+
+v1::PlanPipelineResponse ToProto(const PlanSearch& search) {
+  v1::PlanPipelineResponse message;
+  for (const PlanCandidate& candidate : search.candidates) *message.add_candidates() = ToProto(candidate);
+  for (size_t i = 0; i < search.refused.size() && i < kMostCandidates; ++i) {
+    v1::RefusedCandidate* refused = message.add_refused();
+    *refused->mutable_schedule() = ToProto(search.refused[i].schedule);
+    *refused->mutable_why() = ToRpcStatus(search.refused[i].why);
+  }
+  message.set_considered(search.considered);
+  message.set_complete(search.complete);
+  if (search.plan.has_value()) *message.mutable_plan() = ToProto(*search.plan);
+  return message;
+}
 
 v1::CheckpointMode ToProto(CheckpointMode mode) {
   switch (mode) {

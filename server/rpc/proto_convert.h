@@ -27,6 +27,8 @@ namespace penstock {
 // field and value; `field` is where the message stands in the request.
 
 absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& spec);
+// With the limits of the search; those are the planner's to judge.
+absl::StatusOr<PipelineSpec> FromProto(const v1::PlanPipelineRequest& request);
 // At most 4,096 layers over all depths, at most 16 deep.
 absl::StatusOr<ModelSpec> FromProto(const v1::ModelSpec& model, const std::string& field);
 absl::StatusOr<LossSpec> FromProto(const v1::LossSpec& loss, std::string_view field);
@@ -44,7 +46,9 @@ absl::StatusOr<std::vector<std::string>> CheckedOutputs(const google::protobuf::
 v1::PipelineSpec ToProto(const PipelineSpec& spec);
 v1::ModelSpec ToProto(const ModelSpec& spec);
 v1::CheckpointMode ToProto(CheckpointMode mode);
+v1::ScheduleSpec ToProto(const ScheduleSpec& schedule);
 v1::Plan ToProto(const Plan& plan);
+v1::PlanPipelineResponse ToProto(const PlanSearch& search);
 v1::ModelSignature ToProto(const ModelSignature& signature);
 v1::TensorHeader ToProto(const TensorHeader& header);
 v1::Outcome ToProto(const CallOutcome& outcome);

@@ -1,9 +1,11 @@
 // The specification of a pipeline.
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
+#include "engine/schedule/generators.h"
 #include "server/rpc/proto_convert.h"
 #include "server/rpc/spec_fields.h"
 
@@ -11,6 +13,7 @@ namespace penstock {
 namespace {
 
 constexpr int kMostStages = 1024;
+constexpr int kMostLimits = 64;
 
 absl::StatusOr<CheckpointMode> ReadMode(v1::CheckpointMode mode) {
   switch (mode) {
@@ -29,6 +32,23 @@ absl::StatusOr<CheckpointMode> ReadMode(v1::CheckpointMode mode) {
   }
 }
 
+bool NamesDevice(const google::protobuf::RepeatedPtrField<v1::LayerSpec>& layers) {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const v1::LayerSpec& layer) { return !layer.device().empty() || NamesDevice(layer.layers()); });
+}
+
+// What the planner may choose: what is unset, but nothing where the client has made a plan of its own, for who gives a
+// balance or devices expects what an ancestor would have done.
+OpenChoices ReadOpenChoices(const v1::PipelineSpec& spec) {
+  if (spec.cut().balance_size() > 0 || spec.devices_size() > 0 || NamesDevice(spec.model().layers())) return {};
+  const v1::ScheduleSpec& schedule = spec.schedule();
+  return {.kind = schedule.kind().empty(),
+          .chunks = !schedule.has_chunks() && spec.cut().stages() == 0,  // a number of stages is one of devices too
+          .micro_batches = !schedule.has_micro_batches(),
+          .checkpoint = schedule.checkpoint() == v1::CHECKPOINT_MODE_UNSPECIFIED};
+}
+
+// What is unset is as without a planner.
 absl::StatusOr<ScheduleSpec> ReadSchedule(const v1::ScheduleSpec& schedule) {
   ScheduleSpec spec;
   if (schedule.has_micro_batches()) {
@@ -41,10 +61,42 @@ absl::StatusOr<ScheduleSpec> ReadSchedule(const v1::ScheduleSpec& schedule) {
   PENSTOCK_ASSIGN_OR_RETURN(spec.checkpoint, ReadMode(schedule.checkpoint()));
   PENSTOCK_RETURN_IF_ERROR(CheckText(schedule.kind(), "spec.schedule.kind"));
   if (!schedule.kind().empty()) spec.kind = schedule.kind();
-  if (schedule.has_chunks()) spec.chunks = schedule.chunks();
-  if (schedule.has_lag()) spec.lag = schedule.lag();
-  if (schedule.has_live_limit()) spec.live_limit = schedule.live_limit();
+  if (schedule.has_chunks()) {
+    if (schedule.chunks() < 1) {
+      return SpecInvalid("spec.schedule.chunks", "must be a positive integer", absl::StrCat(schedule.chunks()));
+    }
+    spec.chunks = schedule.chunks();
+  } else if (const absl::StatusOr<ScheduleKind> kind = FindScheduleKind(spec.kind); kind.ok()) {
+    spec.chunks = kind->usual_chunks;
+  }
+  const auto goes_with = [&](std::string_view field, std::string_view kind, int value) {
+    if (spec.kind == kind && !schedule.kind().empty()) return absl::OkStatus();
+    return SpecInvalid(absl::StrCat("spec.schedule.", std::string(field)),
+                       absl::StrCat("must be unset unless kind is ", std::string(kind)), absl::StrCat(value));
+  };
+  if (schedule.has_lag()) {
+    PENSTOCK_RETURN_IF_ERROR(goes_with("lag", "lag", schedule.lag()));
+    spec.lag = schedule.lag();
+  }
+  if (schedule.has_live_limit()) {
+    PENSTOCK_RETURN_IF_ERROR(goes_with("live_limit", "auto", schedule.live_limit()));
+    spec.live_limit = schedule.live_limit();
+  }
+  if (schedule.has_mini_batch_rows() && schedule.mini_batch_rows() < 1) {
+    return SpecInvalid("spec.schedule.mini_batch_rows", "must be positive", absl::StrCat(schedule.mini_batch_rows()));
+  }
   return spec;
+}
+
+// Only what is decided: what the planner chose stands in the plan.
+v1::ScheduleSpec ToProto(const ScheduleSpec& schedule, const PlanLimits& limits) {
+  v1::ScheduleSpec message = ToProto(schedule);
+  if (limits.open.kind) message.clear_kind();
+  if (limits.open.chunks) message.clear_chunks();
+  if (limits.open.micro_batches) message.clear_micro_batches();
+  if (limits.open.checkpoint) message.clear_checkpoint();
+  if (limits.mini_batch_rows > 0) message.set_mini_batch_rows(limits.mini_batch_rows);
+  return message;
 }
 
 // A balance of wrong numbers is the planner's to judge, after the layers.
@@ -148,6 +200,8 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& message) {
   PipelineSpec spec;
   // Several faults are told in the ancestors' order: numbers of the schedule before layers, layers before the cut.
   PENSTOCK_ASSIGN_OR_RETURN(spec.schedule, ReadSchedule(message.schedule()));
+  spec.limits.open = ReadOpenChoices(message);
+  spec.limits.mini_batch_rows = message.schedule().mini_batch_rows();
   PENSTOCK_ASSIGN_OR_RETURN(spec.model, FromProto(message.model(), "spec.model"));
   PENSTOCK_ASSIGN_OR_RETURN(spec.cut, ReadCut(message.cut()));
   PENSTOCK_RETURN_IF_ERROR(CheckCount(message.devices_size(), kMostStages, "spec.devices", "entries"));
@@ -162,14 +216,32 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& message) {
   return spec;
 }
 
+absl::StatusOr<PipelineSpec> FromProto(const v1::PlanPipelineRequest& request) {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(request.spec()));
+  const v1::ScheduleSpec& schedule = request.spec().schedule();
+  const v1::SearchLimits& limits = request.limits();
+  PENSTOCK_RETURN_IF_ERROR(CheckCount(limits.kinds_size(), kMostLimits, "limits.kinds", "kinds"));
+  for (int i = 0; i < limits.kinds_size(); ++i) {
+    PENSTOCK_RETURN_IF_ERROR(CheckText(limits.kinds(i), absl::StrCat("limits.kinds[", i, "]")));
+    spec.limits.kinds.push_back(limits.kinds(i));
+  }
+  PENSTOCK_RETURN_IF_ERROR(CheckCount(limits.micro_batches_size(), kMostLimits, "limits.micro_batches", "numbers"));
+  spec.limits.micro_batches.assign(limits.micro_batches().begin(), limits.micro_batches().end());
+  if (limits.max_chunks() != 0) spec.limits.max_chunks = limits.max_chunks();
+  if (limits.mini_batch_rows() != 0) spec.limits.mini_batch_rows = limits.mini_batch_rows();
+  OpenChoices& open = spec.limits.open;
+  if (limits.kinds_size() > 0 && schedule.kind().empty()) open.kind = true;
+  if ((limits.max_chunks() > 0 || open.kind) && !schedule.has_chunks()) open.chunks = true;
+  if (limits.micro_batches_size() > 0 && !schedule.has_micro_batches()) open.micro_batches = true;
+  return spec;
+}
+
 v1::PipelineSpec ToProto(const PipelineSpec& spec) {
   v1::PipelineSpec message;
   *message.mutable_model() = ToProto(spec.model);
   *message.mutable_cut() = ToProto(spec.cut);
   for (const std::string& device : spec.devices) message.add_devices(device);
-  message.mutable_schedule()->set_kind(spec.schedule.kind);
-  message.mutable_schedule()->set_micro_batches(spec.schedule.micro_batches);
-  message.mutable_schedule()->set_checkpoint(ToProto(spec.schedule.checkpoint));
+  *message.mutable_schedule() = ToProto(spec.schedule, spec.limits);
   v1::OptimizerSpec* optimizer = message.mutable_optimizer();
   optimizer->set_name(spec.optimizer.name);
   WriteOptions(spec.optimizer.options, optimizer->mutable_options());

@@ -23,13 +23,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/base/thread.h"
 #include "engine/exec/device_pool.h"
 #include "engine/observe/metrics.h"
 #include "tests/bench/plain_model.h"
+#include "tests/bench/rounds.h"
 #include "tests/bench/workloads.h"
 
 namespace penstock::bench {
@@ -41,11 +42,6 @@ struct Options {
   int rounds = 7;
   std::vector<int> micro_batches = {4, 8, 16, 32};
 };
-
-[[noreturn]] void Die(const std::string& message) {
-  std::fprintf(stderr, "pipeline_bench: %s\n", message.c_str());
-  std::exit(2);
-}
 
 Options Parse(int argc, char** argv) {
   Options options;
@@ -72,77 +68,20 @@ Options Parse(int argc, char** argv) {
   return options;
 }
 
-struct Spread {
-  double least, median, most;
-};
-
-Spread Sorted(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values.front(), values[values.size() / 2], values.back()};
-}
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  if (!value.ok()) Die(std::string(value.status().message()));
-  return *std::move(value);
-}
-
-std::vector<Device> Cores() {
-  const std::vector<int> usable = UsableCores();
-  if (usable.size() < 2) Die("needs two cores");
-  return {{"cpu:0", {usable[0]}, 0}, {"cpu:1", {usable[1]}, 0}};
-}
-
-Pipeline::Options On(DevicePool& pool, int64_t rows) {
-  Pipeline::Options options;
-  options.devices = &pool;
-  options.profile.rows = rows;
-  options.profile.repeats = 9;
-  return options;
-}
-
-ContributionRequest Request(const Workload& workload) {
-  ContributionRequest request;
-  request.inputs = workload.inputs;
-  request.target = workload.target;
-  return request;
-}
-
-// One variant of the comparison.
-struct Variant {
-  std::string name;
-  std::function<double()> step;
-  double predicted = 0;  // seconds; 0: no prediction
-  double ideal = 0;      // times one core; 0: not a pipeline
-  std::vector<double> seconds;
-};
-
-// Every variant once per round, in an order that rotates.
-void RunRounds(std::vector<Variant>& variants, int rounds) {
-  for (int round = -1; round < rounds; ++round) {  // round -1 warms up
-    for (size_t i = 0; i < variants.size(); ++i) {
-      Variant& variant = variants[(i + static_cast<size_t>(round + 1)) % variants.size()];
-      const double seconds = variant.step();
-      if (round >= 0) variant.seconds.push_back(seconds);
-    }
-  }
-}
-
 void Speed(const Options& options) {
-  const std::vector<Device> cores = Cores();
+  const std::vector<Device> cores = OneCoreDevices(2);
   DevicePool pool(cores, DevicePool::Mode::kThreads);
   const Workload workload = MakeWorkload(options.workload, 2, 1, CheckpointMode::kNever);
   PlainModel plain(workload);
   std::vector<std::unique_ptr<Pipeline>> pipelines;
   std::vector<Variant> variants;
-  variants.push_back({"one core, full batch", [&] { return plain.Step(workload, 1, cores[0].cores); }, 0, 0, {}});
-  variants.push_back({"two intra-op threads, full batch",
-                      [&] {
+  variants.push_back({
+      "one core, full batch",
+      [&] { return plain.Step(workload, 1, cores[0].cores); },
+  });
+  variants.push_back({"two intra-op threads, full batch", [&] {
                         return plain.Step(workload, 1, {cores[0].cores[0], cores[1].cores[0]});
-                      },
-                      0,
-                      0,
-                      {}});
+                      }});
   for (int m : options.micro_batches) {
     if (workload.rows % m != 0) Die("m must divide the batch");
     PipelineSpec spec = workload.spec;
@@ -154,9 +93,7 @@ void Speed(const Options& options) {
                           pipeline->DiscardGradients();
                           return Must(pipeline->ForwardBackward(Request(workload))).seconds;
                         },
-                        pipeline->plan().makespan_seconds,
-                        2.0 * m / (m + 1),
-                        {}});
+                        pipeline->plan().makespan_seconds, 2.0 * m / (m + 1)});
   }
   RunRounds(variants, options.rounds);
   std::printf("%s: %d rounds, every variant once per round, rotating order; a step is clear, forward, loss, backward\n",
@@ -165,9 +102,7 @@ void Speed(const Options& options) {
               "% predicted", "% ideal");
   for (const Variant& variant : variants) {
     const Spread ms = Sorted(variant.seconds);
-    std::vector<double> ratios;
-    for (size_t r = 0; r < variant.seconds.size(); ++r) ratios.push_back(variants[0].seconds[r] / variant.seconds[r]);
-    const Spread ratio = Sorted(ratios);
+    const Spread ratio = Ratio(variants[0].seconds, variant.seconds);
     std::printf("%-34s %10.1f (%8.1f .. %8.1f) %9.2f (%8.2f .. %8.2f)", variant.name.c_str(), ms.median * 1e3,
                 ms.least * 1e3, ms.most * 1e3, ratio.median, ratio.least, ratio.most);
     if (variant.predicted > 0) {
@@ -210,19 +145,57 @@ class LiveBytes : public c10::MemoryReportingInfoBase {
   int64_t base_ = 0;
 };
 
+std::shared_ptr<LiveBytes> Live() {
+  static const auto live = std::make_shared<LiveBytes>();
+  return live;
+}
+
+// Every thread that runs an action tells Live() what it allocates, from its first action on.
+void ReportLive(const Action&) {
+  thread_local const bool reports = [] {
+    c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, Live());
+    return true;
+  }();
+  (void)reports;
+}
+
+// What an action holds while it runs and gives back by its end, the most of each stage, summed: results that operators make
+// on their way, and a weight gradient until it is added to the one that is there. Any execution of one micro-batch has it.
+int64_t TransientBytes(const Options& options, int m) {
+  DevicePool one_at_a_time(OneCoreDevices(2), DevicePool::Mode::kSerial);
+  const Workload workload = MakeWorkload(options.workload, 2, m, CheckpointMode::kNever);
+  Pipeline::Options pipeline_options = On(one_at_a_time, workload.rows / m);
+  std::optional<Action> running;
+  int64_t before = 0;
+  std::vector<int64_t> most(2, 0);
+  const auto end_action = [&] {
+    // A backward frees as it goes: what counts is how far it rises above its begin. A forward keeps: above its end.
+    const int64_t growth = Live()->GrowthSinceReset();
+    const int64_t kept = running->kind == ActionKind::kForward ? Live()->live() - before : 0;
+    // The first micro-batch makes the gradients that the others are added to.
+    if (running->microbatch > 0) most.at(running->stage) = std::max(most.at(running->stage), growth - kept);
+  };
+  pipeline_options.before_action = [&](const Action& action) {
+    ReportLive(action);
+    if (running.has_value()) end_action();
+    running = action;
+    before = Live()->live();
+    Live()->Reset();
+  };
+  auto pipeline = Must(Pipeline::Create(workload.spec, pipeline_options));
+  Must(pipeline->ForwardBackward(Request(workload)));
+  return most[0] + most[1];
+}
+
 // How much the process grows within a step, by checkpoint mode and schedule: resident memory, and live tensors.
 void Memory(const Options& options) {
-  static const auto live = std::make_shared<LiveBytes>();
-  const auto report = [](const Action&) {
-    thread_local const bool reports = [] {
-      c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, live);
-      return true;
-    }();
-    (void)reports;
-  };
-  DevicePool pool(Cores(), DevicePool::Mode::kThreads);
+  const std::shared_ptr<LiveBytes> live = Live();
+  const auto report = ReportLive;
+  DevicePool pool(OneCoreDevices(2), DevicePool::Mode::kThreads);
   const int m = options.micro_batches.front() == 4 ? 8 : options.micro_batches.front();
   std::printf("%s, m = %d: growth within a step (peak - before), MiB, median of 5\n", options.workload.c_str(), m);
+  std::printf("  an action of each stage rises by %.1f MiB in all above what it keeps\n",
+              static_cast<double>(TransientBytes(options, m)) / (1 << 20));
   std::printf("  %-6s %-12s %9s %9s %9s %9s\n", "", "", "resident", "tensors", "planned", "gradients");
   for (const char* kind : {"gpipe", "1f1b"}) {
     for (CheckpointMode mode : {CheckpointMode::kNever, CheckpointMode::kExceptLast, CheckpointMode::kAlways}) {
@@ -260,7 +233,7 @@ void Memory(const Options& options) {
 
 // What each mechanism is worth.
 void Ablate(const Options& options) {
-  const std::vector<Device> cores = Cores();
+  const std::vector<Device> cores = OneCoreDevices(2);
   DevicePool pool(cores, DevicePool::Mode::kThreads);
   DevicePool one_at_a_time(cores, DevicePool::Mode::kSerial);
   const int m = options.micro_batches.front() == 4 ? 8 : options.micro_batches.front();
@@ -281,14 +254,10 @@ void Ablate(const Options& options) {
     pipeline_options.ablation = mechanisms.off;
     pipelines.push_back(Must(Pipeline::Create(workload.spec, pipeline_options)));
     Pipeline* pipeline = pipelines.back().get();
-    variants.push_back({mechanisms.name,
-                        [&, pipeline] {
+    variants.push_back({mechanisms.name, [&, pipeline] {
                           pipeline->DiscardGradients();
                           return Must(pipeline->ForwardBackward(Request(workload))).seconds;
-                        },
-                        0,
-                        0,
-                        {}});
+                        }});
   }
   RunRounds(variants, options.rounds);
   int64_t crossing = 0;
@@ -299,9 +268,7 @@ void Ablate(const Options& options) {
   std::printf("%-40s %10s %21s %9s %21s\n", "", "median ms", "(least .. most)", "x all", "(least .. most)");
   for (const Variant& variant : variants) {
     const Spread ms = Sorted(variant.seconds);
-    std::vector<double> ratios;
-    for (size_t r = 0; r < variant.seconds.size(); ++r) ratios.push_back(variants[0].seconds[r] / variant.seconds[r]);
-    const Spread ratio = Sorted(ratios);
+    const Spread ratio = Ratio(variants[0].seconds, variant.seconds);
     std::printf("%-40s %10.1f (%8.1f .. %8.1f) %9.3f (%8.3f .. %8.3f)\n", variant.name.c_str(), ms.median * 1e3,
                 ms.least * 1e3, ms.most * 1e3, ratio.median, ratio.least, ratio.most);
   }
@@ -341,7 +308,7 @@ absl::StatusOr<std::unique_ptr<Layer>> Make(const LayerRequest&) {
 }
 
 void OverheadOf(const Options& options, bool rich, DevicePool::Mode mode) {
-  DevicePool pool(Cores(), mode);
+  DevicePool pool(OneCoreDevices(2), mode);
   PipelineSpec spec;
   spec.model.layers = IdleLayers(rich);
   const int half = static_cast<int>(spec.model.layers.size()) / 2;
@@ -409,9 +376,7 @@ void Overhead(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace penstock::bench;
-  // As the daemon does: large activations come from the heap, not from a mapping of their own for each step.
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  KeepMemory();
   const Options options = Parse(argc, argv);
   for (const auto& [kind, factory] : {std::pair("twice", &Make<TwiceLayer>), std::pair("sum", &Make<SumLayer>)}) {
     if (!penstock::RegisterLayerKind(kind, factory).ok()) Die("a layer kind is there already");

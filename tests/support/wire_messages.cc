@@ -24,10 +24,14 @@ v1::PipelineSpec ToMessage(const PipelineSpec& spec) {
   message.mutable_cut()->set_stages(spec.cut.stages);
   message.mutable_schedule()->set_kind(spec.schedule.kind);
   message.mutable_schedule()->set_micro_batches(spec.schedule.micro_batches);
+  message.mutable_schedule()->set_chunks(spec.schedule.chunks);
+  if (spec.schedule.lag.has_value()) message.mutable_schedule()->set_lag(*spec.schedule.lag);
+  if (spec.schedule.live_limit.has_value()) message.mutable_schedule()->set_live_limit(*spec.schedule.live_limit);
   message.mutable_schedule()->set_checkpoint(
-      spec.schedule.checkpoint == CheckpointMode::kAlways  ? v1::CHECKPOINT_MODE_ALWAYS
-      : spec.schedule.checkpoint == CheckpointMode::kNever ? v1::CHECKPOINT_MODE_NEVER
-                                                           : v1::CHECKPOINT_MODE_EXCEPT_LAST);
+      spec.schedule.checkpoint == CheckpointMode::kAlways         ? v1::CHECKPOINT_MODE_ALWAYS
+      : spec.schedule.checkpoint == CheckpointMode::kNever        ? v1::CHECKPOINT_MODE_NEVER
+      : spec.schedule.checkpoint == CheckpointMode::kSkipAdjacent ? v1::CHECKPOINT_MODE_SKIP_ADJACENT
+                                                                  : v1::CHECKPOINT_MODE_EXCEPT_LAST);
   v1::OptimizerSpec& optimizer = *message.mutable_optimizer();
   optimizer.set_name(spec.optimizer.name);
   for (const auto& [name, value] : spec.optimizer.options) (*optimizer.mutable_options())[name] = ToMessage(value);

@@ -29,6 +29,8 @@
 namespace penstock::testing {
 namespace {
 
+constexpr ActionKind kComputed[] = {ActionKind::kForward,        ActionKind::kBackward,  ActionKind::kInputGradient,
+                                    ActionKind::kWeightGradient, ActionKind::kRecompute, ActionKind::kOptimizer};
 constexpr int kMostFailures = 5;  // then the run ends: one fault often shows in many cases
 
 uint64_t FromEnvironment(const char* name, uint64_t fallback) {
@@ -64,12 +66,19 @@ TEST_F(RandomTransparency, PIPE_35_PIPE_36_RandomModelsTrainAndInferAsPlainAutog
               static_cast<unsigned long long>(first));
   ASSERT_GT(cases, 0);
   int failures = 0;
+  std::map<ActionKind, int> actions;
   for (uint64_t seed = first; seed < first + cases && failures < kMostFailures; ++seed) {
     const RandomCase one = MakeRandomCase(seed);
-    const std::string different = SideBySide(one, PoolOf(one.mode)).Run();
+    SideBySide both(one, PoolOf(one.mode));
+    const std::string different = both.Run();
+    for (const ActionKind kind : kComputed) actions[kind] += both.CountOf(kind);
     if (different.empty()) continue;
     ++failures;
     ADD_FAILURE() << different << "\n" << Describe(one);
+  }
+  // Whether halves of a backward stay apart is for measured costs to say: most do.
+  for (const ActionKind kind : kComputed) {
+    EXPECT_GE(actions[kind], cases) << KindText(kind);
   }
 }
 
@@ -112,20 +121,62 @@ TEST_F(RandomTransparency, FiveHundredCasesHoldEverythingThatIsToBeTested) {
       }
     }
   }
-  for (const char* wanted : {"batch_norm",    "detach",       "dropout",
-                             "fork",          "gelu",         "identity",
-                             "join",          "layer_norm",   "linear",
-                             "mlp_block",     "pop_add",      "pop_cat",
-                             "pop_item",      "relu",         "scale_each",
-                             "sequential",    "stash",        "stash_item",
-                             "values",        "1 stages",     "2 stages",
-                             "3 stages",      "4 stages",     "5 stages",
-                             "1 devices",     "2 devices",    "3 devices",
-                             "checkpoint 0",  "checkpoint 1", "checkpoint 2",
-                             "sgd",           "adamw",        "mean_squared_error",
-                             "cross_entropy", "clip",         "ties",
-                             "deferred",      "one argument", "several inputs",
-                             "whole tensor",  "accumulation", "fewer rows than micro-batches",
+  for (const char* wanted : {"batch_norm",
+                             "detach",
+                             "dropout",
+                             "fork",
+                             "gelu",
+                             "identity",
+                             "join",
+                             "layer_norm",
+                             "linear",
+                             "mlp_block",
+                             "pop_add",
+                             "pop_cat",
+                             "pop_item",
+                             "relu",
+                             "scale_each",
+                             "sequential",
+                             "stash",
+                             "stash_item",
+                             "values",
+                             "1 stages",
+                             "2 stages",
+                             "3 stages",
+                             "4 stages",
+                             "5 stages",
+                             "1 devices",
+                             "2 devices",
+                             "3 devices",
+                             "checkpoint 0",
+                             "checkpoint 1",
+                             "checkpoint 2",
+                             "checkpoint 3",
+                             "1 lanes",
+                             "2 lanes",
+                             "3 lanes",
+                             "4 lanes",
+                             "5 lanes",
+                             "6 stages",
+                             "8 stages",
+                             "1 chunks",
+                             "2 chunks",
+                             "3 chunks",
+                             "4 chunks",
+                             "live limit",
+                             "fewer micro-batches than lanes",
+                             "sgd",
+                             "adamw",
+                             "mean_squared_error",
+                             "cross_entropy",
+                             "clip",
+                             "ties",
+                             "deferred",
+                             "one argument",
+                             "several inputs",
+                             "whole tensor",
+                             "accumulation",
+                             "fewer rows than micro-batches",
                              "uneven"}) {
     EXPECT_GE(seen[wanted], 10) << wanted;
   }

@@ -46,6 +46,7 @@ std::string SideBySide::RunSteps() {
   Pipeline::Options options;
   options.devices = &pool_;
   options.profile = {.rows = 2, .repeats = 1};
+  options.before_action = [this](const Action& action) { ++actions_[static_cast<size_t>(action.kind)]; };
   auto made = Pipeline::Create(case_.spec, options);
   if (!made.ok()) return absl::StrCat("Create: ", made.status().ToString());
   pipeline_ = *std::move(made);

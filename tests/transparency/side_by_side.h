@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -7,6 +9,7 @@
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline.h"
 #include "engine/model/loss.h"
+#include "engine/schedule/action.h"
 #include "tests/support/plain_reference.h"
 #include "tests/transparency/random_case.h"
 
@@ -24,6 +27,9 @@ class SideBySide {
   // What differs first, or nothing.
   std::string Run();
 
+  // How often an action of a kind was run in training.
+  int CountOf(ActionKind kind) const { return actions_[static_cast<size_t>(kind)].load(); }
+
  private:
   std::string RunSteps();
   NamedValues Named(const std::vector<Value>& inputs) const;
@@ -37,7 +43,8 @@ class SideBySide {
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<Loss> loss_;
   std::unique_ptr<PlainReference> plain_;
-  int batch_ = 0;  // number of the next mini-batch
+  std::array<std::atomic<int>, 10> actions_{};  // by kind
+  int batch_ = 0;                               // number of the next mini-batch
 };
 
 }  // namespace penstock::testing

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/plan/planner.h"
+#include "engine/schedule/generators.h"
 
 namespace penstock::testing {
 
@@ -25,12 +26,20 @@ std::vector<TransparencyCase> AllTransparencyCases() {
         }
       }
     }
+    for (const ScheduleKind& kind : ScheduleKinds()) {
+      if (!kind.trains || kind.name == "gpipe" || kind.name == "1f1b") continue;
+      const int stages = 2 * kind.usual_chunks;
+      const std::string name(kind.name);
+      cases.push_back({model, stages, name, CheckpointMode::kSkipAdjacent, 8, kind.usual_chunks});
+      if (LeastMicrobatches(kind, 2) > 3) continue;
+      cases.push_back({model, stages, name, CheckpointMode::kExceptLast, 3, kind.usual_chunks});
+    }
   }
   return cases;
 }
 
 std::string Describe(const TransparencyCase& one) {
-  return absl::StrCat(one.model, ", ", one.stages, " stages, ", one.schedule, ", ",
+  return absl::StrCat(one.model, ", ", one.stages, " stages, ", one.schedule, ", ", one.chunks, " chunks, ",
                       std::string(CheckpointModeName(one.checkpoint)), ", m = ", one.micro_batches);
 }
 
@@ -46,7 +55,8 @@ PipelineSpec SpecOf(const TransparencyCase& one) {
     spec.loss.name = "cross_entropy";
   }
   spec.cut.stages = one.stages;
-  spec.schedule = {one.schedule, one.micro_batches, one.checkpoint};
+  spec.schedule = {one.schedule, one.micro_batches, one.checkpoint, one.chunks};
+  if (one.schedule == "lag") spec.schedule.lag = 2;
   spec.optimizer.name = "adamw";
   spec.optimizer.options = {{"learning_rate", 0.01}, {"weight_decay", 0.1}};
   spec.optimizer.clip_norm = 0.5;

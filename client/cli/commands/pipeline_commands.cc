@@ -32,8 +32,11 @@ absl::Status Create(const CreateOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->CreatePipeline(request));
   const std::string name = ShortName(options.name);
   if (options.dry_run) {
-    session.Print(
-        {MessageToJson(pipeline), {}, {pipeline.name()}, PlannedText(pipeline, false), PlannedText(pipeline, true)});
+    session.Print({MessageToJson(pipeline),
+                   {},
+                   {pipeline.name()},
+                   PlannedText(pipeline.spec().model(), pipeline.plan(), false),
+                   PlannedText(pipeline.spec().model(), pipeline.plan(), true)});
     session.Say("nothing was created; next: penstock pipeline create " + name + " ...");
     return absl::OkStatus();
   }
@@ -45,9 +48,56 @@ absl::Status Create(const CreateOptions& options, Session& session) {
   return absl::OkStatus();
 }
 
-void AddCreate(CommandTable& table, CLI::App* group, const std::string& verb, bool always_dry) {
-  const std::string description = always_dry ? "Show layers, costs, cut, skips that cross it, and why; creates nothing"
-                                             : "Create a pipeline and show the plan that was found";
+struct PlanOptions {
+  std::string name;  // taken for the sake of lines that begin as `create` does
+  PipelineSpecOptions spec;
+  std::vector<std::string> kinds;
+  int max_chunks = 0;
+  std::vector<int> micro_batches;
+};
+
+absl::Status PlanPipeline(const PlanOptions& options, Session& session) {
+  v1::PlanPipelineRequest request;
+  PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(), BuildPipelineSpec(options.spec, session));
+  v1::SearchLimits* limits = request.mutable_limits();
+  limits->mutable_kinds()->Assign(options.kinds.begin(), options.kinds.end());
+  limits->set_max_chunks(options.max_chunks);
+  limits->mutable_micro_batches()->Assign(options.micro_batches.begin(), options.micro_batches.end());
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::PlanPipelineResponse search, client->PlanPipeline(request));
+  const v1::ModelSpec& model = request.spec().model();
+  const std::string name = options.name.empty() ? "NAME" : ShortName(options.name);
+  session.Print({MessageToJson(search),
+                 {},
+                 {search.plan().schedule()},
+                 PlannedText(model, search.plan(), false) + CandidatesText(search, false),
+                 PlannedText(model, search.plan(), true) + CandidatesText(search, true)});
+  session.Say("nothing was created; next: penstock pipeline create " + name + " ...");
+  return absl::OkStatus();
+}
+
+void AddPlan(CommandTable& table, CLI::App* group) {
+  const std::string words = CommandWords(*group).empty() ? "plan" : CommandWords(*group) + " plan";
+  CLI::App* command =
+      table.Add(group, "plan", "Show the candidates for a plan, and of the best its layers, costs, cut and why",
+                "penstock " + words +
+                    " --model gpt --option blocks=8 --mini-batch-rows 32\n"
+                    "penstock " +
+                    words + " --model gpt --kinds 1f1b,zb-h1 --micro-batch-counts 4,8,16 -o wide");
+  auto options = std::make_shared<PlanOptions>();
+  command->add_option("NAME", options->name, "Name of the pipeline: letters, digits, '-'");
+  command->add_option("--kinds", options->kinds, "Schedules to choose from")->delimiter(',')->type_name("KIND,KIND");
+  command->add_option("--max-chunks", options->max_chunks, "Most stages on each device to try")->type_name("V");
+  command->add_option("--micro-batch-counts", options->micro_batches, "Numbers of micro-batches to choose from")
+      ->delimiter(',')
+      ->type_name("M,M");
+  AddPipelineSpecOptions(command, &options->spec);
+  table.Run(command, [options](Session& session) { return PlanPipeline(*options, session); });
+}
+
+void AddCreate(CommandTable& table, CLI::App* group) {
+  const std::string verb = "create";
+  const std::string description = "Create a pipeline and show the plan that was found";
   const std::string words = CommandWords(*group).empty() ? verb : CommandWords(*group) + " " + verb;
   CLI::App* command = table.Add(
       group, verb, description,
@@ -56,14 +106,8 @@ void AddCreate(CommandTable& table, CLI::App* group, const std::string& verb, bo
           "penstock " +
           words + " small --model mlp --balance 3,2 --device cpu:0 --device cpu:1 --optimizer sgd --learning-rate 0.1");
   auto options = std::make_shared<CreateOptions>();
-  options->dry_run = always_dry;
-  CLI::Option* name = command->add_option("NAME", options->name, "Name of the pipeline: letters, digits, '-'");
-  if (always_dry) {
-    options->name = "plan";
-  } else {
-    name->required();
-    command->add_flag("--dry-run", options->dry_run, "Show the plan and create nothing");
-  }
+  command->add_option("NAME", options->name, "Name of the pipeline: letters, digits, '-'")->required();
+  command->add_flag("--dry-run", options->dry_run, "Show the plan and create nothing");
   AddPipelineSpecOptions(command, &options->spec);
   table.Run(command, [options](Session& session) { return Create(*options, session); });
 }
@@ -125,9 +169,9 @@ absl::Status Delete(const DeleteOptions& options, Session& session) {
 void AddPipelineCommands(CommandTable& table) {
   CLI::App* group = table.Add(table.root(), "pipeline", "Create, look at and delete pipelines",
                               "penstock pipeline list\npenstock pipeline get gpt -o wide");
-  AddCreate(table, group, "create", false);
-  AddCreate(table, group, "plan", true);
-  AddCreate(table, table.root(), "plan", true);
+  AddCreate(table, group);
+  AddPlan(table, group);
+  AddPlan(table, table.root());
 
   CLI::App* get = table.Add(group, "get", "Show one pipeline",
                             "penstock pipeline get gpt\n"

@@ -8,7 +8,7 @@ from penstock.errors import PenstockError
 from penstock.handles import GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle
 from penstock.inputs import Plain, Whole
 from penstock.pipelines import Forward, Pipeline
-from penstock.resources import Parameters
+from penstock.resources import Parameters, Trace
 from penstock.specifications import Isolate, Layer, pipeline_spec
 
 __version__ = "0.1.0"
@@ -26,6 +26,7 @@ __all__ = [
     "PenstockError",
     "Pipeline",
     "Plain",
+    "Trace",
     "ValueHandle",
     "Whole",
     "pipeline_spec",

@@ -80,9 +80,13 @@ class Client:
         tuple_as_one_argument: bool = False,
         dtype: str = "",
         autocast: str = "",
-        schedule: str = "1f1b",
-        micro_batches: int = 1,
-        checkpoint: str = "except_last",
+        schedule: str = "",
+        micro_batches: int | None = None,
+        checkpoint: str = "",
+        chunks: int | None = None,
+        lag: int | None = None,
+        live_limit: int | None = None,
+        mini_batch_rows: int | None = None,
         optimizer: str = "adamw",
         optimizer_options: Mapping[str, OptionValue] | None = None,
         clip_norm: float = 0.0,
@@ -117,9 +121,17 @@ class Client:
             tuple_as_one_argument: a layer gets several values as one tuple instead of as its arguments.
             dtype: of parameters: ``"fp32"`` (also if empty), ``"fp64"``, ``"bf16"``, ``"fp16"``.
             autocast: ``"bf16"`` or ``"fp16"``: operators choose their precision; empty: off.
-            schedule: ``"1f1b"`` or ``"gpipe"``.
-            micro_batches: into how many a mini-batch is cut.
-            checkpoint: which activations are recomputed: ``"always"``, ``"except_last"`` or ``"never"``.
+            schedule: ``"1f1b"``, ``"zb-h1"``, ...; ``server_info().schedules`` has all. What is left out of this and the
+                next arguments is the planner's choice, which takes what it predicts to be the fastest; but with a balance,
+                ``devices`` or a layer's device it is ``"1f1b"``, 1 micro-batch and ``"except_last"``.
+            micro_batches: into how many a mini-batch is cut. Another number rounds sums differently; no other choice changes
+                a bit of any result.
+            checkpoint: which activations are recomputed: ``"always"``, ``"except_last"``, ``"never"`` or
+                ``"skip_adjacent"``: all but where a backward directly follows its forward.
+            chunks: stages on each device, of schedules that place several.
+            lag: of schedule ``"lag"``: how many micro-batches weight gradients may stay behind.
+            live_limit: of schedule ``"auto"``: how many micro-batches a device may hold.
+            mini_batch_rows: of the mini-batches that the planner plans for (32).
             optimizer: ``"adamw"`` or ``"sgd"``; its options are learning_rate, weight_decay, momentum, nesterov, beta1,
                 beta2, epsilon.
             clip_norm: the largest norm of all gradients together; 0 does not clip.
@@ -154,6 +166,10 @@ class Client:
             schedule=schedule,
             micro_batches=micro_batches,
             checkpoint=checkpoint,
+            chunks=chunks,
+            lag=lag,
+            live_limit=live_limit,
+            mini_batch_rows=mini_batch_rows,
             optimizer=optimizer,
             optimizer_options=optimizer_options,
             clip_norm=clip_norm,
@@ -186,6 +202,46 @@ class Client:
     def plan_pipeline(self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0) -> pipeline_pb2.Plan:
         """What the daemon would make of a specification; creates nothing."""
         return self._create(name, spec, validate_only=True, wait=timeout).plan
+
+    def plan(
+        self,
+        spec: pipeline_pb2.PipelineSpec,
+        *,
+        kinds: Sequence[str] = (),
+        max_chunks: int = 0,
+        micro_batches: Sequence[int] = (),
+        mini_batch_rows: int = 0,
+        timeout: float = 120.0,
+    ) -> pipeline_pb2.PlanPipelineResponse:
+        """What the planner can choose from: at most 20 ``candidates``, best first, each with its predicted step, bubble and
+        memory, and what was ``refused`` with why. ``plan`` is all of the first one. Creates nothing.
+
+        Put ``schedule`` and ``balance`` of a candidate into a specification to have exactly that one::
+
+            found = client.plan(penstock.pipeline_spec(model="gpt"), kinds=["1f1b", "zb-h1"])
+            spec.schedule.CopyFrom(found.candidates[1].schedule)
+            spec.cut.balance[:] = found.candidates[1].balance
+
+        Args:
+            spec: see :func:`pipeline_spec`; what it leaves open is searched.
+            kinds: schedules to choose from; empty: all.
+            max_chunks: the most stages on each device; 0: 4.
+            micro_batches: numbers to choose from; empty: powers of two.
+            mini_batch_rows: of the mini-batch that they cut; 0: as the specification says.
+            timeout: seconds; when they are nearly over, the best so far is the answer, and ``complete`` is false.
+
+        Raises:
+            PenstockError: SPEC_INVALID; NO_PLAN if nothing is possible, with the reason of the most promising one.
+        """
+        request = pipeline_pb2.PlanPipelineRequest(
+            spec=spec,
+            limits=pipeline_pb2.SearchLimits(
+                kinds=kinds, max_chunks=max_chunks, micro_batches=micro_batches, mini_batch_rows=mini_batch_rows
+            ),
+        )
+        return self._connection.unary(
+            "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, timeout
+        )
 
     def _create(
         self, name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool, wait: float

@@ -26,7 +26,13 @@ _CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.use_local_subchannel_pool", 1),  # each connection is one of its own
 ]
 # Calls that may move much data. All others go over a second connection, so that they never queue behind it.
-_DATA_CALLS = ("WorkService/", "HandleService/PutTensors", "HandleService/FetchHandle", "StateService/ReadParameters")
+_DATA_CALLS = (
+    "WorkService/",
+    "HandleService/PutTensors",
+    "HandleService/FetchHandle",
+    "StateService/ReadParameters",
+    "InsightService/ExportTrace",
+)
 
 
 def _serialize(message: Message) -> bytes:

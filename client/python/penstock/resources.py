@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -27,6 +29,16 @@ class Parameters(dict[str, Array]):
     """
 
     step: int = 0
+
+
+class Trace(bytes):
+    """A file for trace viewers.
+
+    Attributes:
+        summary: steps, lanes, records and seconds in it; ``incomplete`` if older records were overwritten.
+    """
+
+    summary: insight_pb2.TraceSummary = insight_pb2.TraceSummary()
 
 
 class PipelineResource:
@@ -174,6 +186,76 @@ class PipelineResource:
             pipeline=self.name, interval=seconds(interval), max_updates=max_updates
         )
         return self._connection.stream("InsightService/WatchStatistics", request, insight_pb2.PipelineStatistics)
+
+    def schedule(
+        self, *, measured: bool = False, step: int = 0, micro_batches: int = 0
+    ) -> insight_pb2.GetScheduleResponse:
+        """Every action of a training step with its planned times and, if ``measured``, those of a step that ran: makespan
+        and bubble of both, and where they differ most.
+
+        Args:
+            step: measured: which one, as ``Outcome.step`` counts; 0 is the last.
+            micro_batches: planned: of the mini-batch; 0 is as the pipeline says.
+
+        Raises:
+            PenstockError: also STEP_NOT_RETAINED, if that step has not run, or its records were overwritten.
+        """
+        kind = insight_pb2.GetScheduleRequest.SOURCE_MEASURED if measured else insight_pb2.GetScheduleRequest.SOURCE_PLANNED
+        request = insight_pb2.GetScheduleRequest(
+            pipeline=self.name, source=kind, step=step, micro_batches=micro_batches, page_size=1000
+        )
+        whole = self._connection.unary("InsightService/GetSchedule", request, insight_pb2.GetScheduleResponse)
+        while whole.next_page_token:
+            request.page_token = whole.next_page_token
+            page = self._connection.unary("InsightService/GetSchedule", request, insight_pb2.GetScheduleResponse)
+            whole.actions.extend(page.actions)
+            whole.next_page_token = page.next_page_token
+        return whole
+
+    def trace(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        steps: int = 0,
+        first_step: int = 0,
+        last_step: int = 0,
+        format: str = "chrome",
+        timeout: float | None = None,
+    ) -> Trace:
+        """What every stage did and waited for, as a file for ``ui.perfetto.dev`` or ``chrome://tracing``.
+
+        Args:
+            path: written too, if given.
+            steps: records so many of the next optimizer steps, which somebody else must run; 0: what the daemon has kept.
+            first_step, last_step: only these steps out of what was kept; without ``last_step``, the first alone.
+            format: ``"chrome"``, JSON, or ``"perfetto"``, protobuf and much smaller.
+            timeout: seconds until a recording is given up.
+
+        Raises:
+            PenstockError: also STEP_NOT_RETAINED.
+        """
+        formats = {
+            "chrome": insight_pb2.ExportTraceRequest.FORMAT_CHROME,
+            "perfetto": insight_pb2.ExportTraceRequest.FORMAT_PERFETTO,
+        }
+        if format not in formats:
+            raise ValueError(f"format is one of {', '.join(formats)}, not {format!r}")
+        request = insight_pb2.ExportTraceRequest(
+            pipeline=self.name, format=formats[format], steps=steps, first_step=first_step, last_step=last_step
+        )
+        pieces: list[bytes] = []
+        summary = insight_pb2.TraceSummary()
+        for answer in self._connection.stream(
+            "InsightService/ExportTrace", request, insight_pb2.ExportTraceResponse, timeout
+        ):
+            if answer.HasField("summary"):
+                summary = answer.summary
+            pieces.append(answer.data)
+        trace = Trace(b"".join(pieces))
+        trace.summary = summary
+        if path is not None:
+            pathlib.Path(path).write_bytes(trace)
+        return trace
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ _CHECKPOINT_MODES = {
     "always": pipeline_pb2.CHECKPOINT_MODE_ALWAYS,
     "except_last": pipeline_pb2.CHECKPOINT_MODE_EXCEPT_LAST,
     "never": pipeline_pb2.CHECKPOINT_MODE_NEVER,
+    "skip_adjacent": pipeline_pb2.CHECKPOINT_MODE_SKIP_ADJACENT,
 }
 
 
@@ -112,9 +113,13 @@ def pipeline_spec(
     tuple_as_one_argument: bool = False,
     dtype: str = "",
     autocast: str = "",
-    schedule: str = "1f1b",
-    micro_batches: int = 1,
-    checkpoint: str = "except_last",
+    schedule: str = "",
+    micro_batches: int | None = None,
+    checkpoint: str = "",
+    chunks: int | None = None,
+    lag: int | None = None,
+    live_limit: int | None = None,
+    mini_batch_rows: int | None = None,
     optimizer: str = "adamw",
     optimizer_options: Mapping[str, OptionValue] | None = None,
     clip_norm: float = 0.0,
@@ -157,7 +162,11 @@ def pipeline_spec(
         schedule=pipeline_pb2.ScheduleSpec(
             kind=schedule,
             micro_batches=micro_batches,
-            checkpoint=_chosen("checkpoint", checkpoint, _CHECKPOINT_MODES),
+            checkpoint=_chosen("checkpoint", checkpoint, _CHECKPOINT_MODES) if checkpoint else None,
+            chunks=chunks,
+            lag=lag,
+            live_limit=live_limit,
+            mini_batch_rows=mini_batch_rows,
         ),
         optimizer=pipeline_pb2.OptimizerSpec(
             name=optimizer,

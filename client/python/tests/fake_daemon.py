@@ -152,6 +152,11 @@ class FakeDaemon:
         )
         return self.pipeline
 
+    def PlanPipeline(self, request: Any, context: Any) -> Any:
+        schedule = pipeline_pb2.ScheduleSpec(kind="zb-h1", micro_batches=8, chunks=1)
+        candidate = pipeline_pb2.PlanCandidate(schedule=schedule, balance=[2, 1], makespan_seconds=0.5)
+        return pipeline_pb2.PlanPipelineResponse(candidates=[candidate], considered=1, complete=True)
+
     def GetPipeline(self, request: Any, context: Any) -> Any:
         self.pipeline.state = pipeline_pb2.PIPELINE_STATE_READY
         return self.pipeline
@@ -169,6 +174,21 @@ class FakeDaemon:
     def WatchStatistics(self, request: Any, context: Any) -> Any:
         for _ in range(request.max_updates):
             yield insight_pb2.PipelineStatistics(step=self.step)
+
+    def GetSchedule(self, request: Any, context: Any) -> Any:
+        """Four actions, three to a page."""
+        first = int(request.page_token or 0)
+        page = insight_pb2.GetScheduleResponse(kind="1f1b", step=request.step or self.step)
+        page.actions.extend(
+            insight_pb2.ScheduledAction(action=action) for action in ["0F0", "0B0", "1F0", "1B0"][first : first + 3]
+        )
+        page.next_page_token = "3" if first == 0 else ""
+        return page
+
+    def ExportTrace(self, request: Any, context: Any) -> Any:
+        yield insight_pb2.ExportTraceResponse(summary=insight_pb2.TraceSummary(steps=request.steps or 2, lanes=2))
+        for piece in (b'{"traceEvents":', b"[]}"):
+            yield insight_pb2.ExportTraceResponse(data=piece)
 
     # --- work ---------------------------------------------------------------------------------------------------------
 

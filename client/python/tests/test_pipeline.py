@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import uuid
 
 import grpc
@@ -10,7 +11,7 @@ import penstock
 import pytest
 from fake_daemon import FakeDaemon, status
 
-from penstock.v1 import pipeline_pb2, work_pb2
+from penstock.v1 import insight_pb2, pipeline_pb2, work_pb2
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -63,6 +64,38 @@ def test_a_specification_carries_every_argument(client: penstock.Client, daemon:
     assert spec.bubble_filling.mode == pipeline_pb2.BUBBLE_FILLING_OFF
     assert spec.bubble_filling.inference_share == 0.05
     assert not spec.bubble_filling.HasField("max_wait_seconds")
+
+
+def test_what_is_not_given_is_left_to_the_planner(client: penstock.Client, daemon: FakeDaemon) -> None:
+    client.create_pipeline("demo", model="gpt")
+    schedule = daemon.requests["CreatePipeline"][0].spec.schedule
+    assert schedule == pipeline_pb2.ScheduleSpec()
+    client.create_pipeline(
+        "all",
+        schedule="lag",
+        micro_batches=8,
+        checkpoint="skip_adjacent",
+        chunks=1,
+        lag=5,
+        live_limit=7,
+        mini_batch_rows=64,
+    )
+    schedule = daemon.requests["CreatePipeline"][1].spec.schedule
+    assert (schedule.kind, schedule.chunks, schedule.lag, schedule.live_limit) == ("lag", 1, 5, 7)
+    assert schedule.checkpoint == pipeline_pb2.CHECKPOINT_MODE_SKIP_ADJACENT and schedule.mini_batch_rows == 64
+
+
+def test_plan_sends_its_limits(client: penstock.Client, daemon: FakeDaemon) -> None:
+    spec = penstock.pipeline_spec(model="gpt")
+    found = client.plan(spec, kinds=["1f1b", "zb-h1"], max_chunks=2, micro_batches=[4, 8], mini_batch_rows=16)
+    request = daemon.requests["PlanPipeline"][0]
+    assert request.spec == spec
+    assert list(request.limits.kinds) == ["1f1b", "zb-h1"] and list(request.limits.micro_batches) == [4, 8]
+    assert request.limits.max_chunks == 2 and request.limits.mini_batch_rows == 16
+    assert found.complete and found.candidates[0].schedule.kind == "zb-h1"
+    spec.schedule.CopyFrom(found.candidates[0].schedule)
+    spec.cut.balance[:] = found.candidates[0].balance
+    assert spec.schedule.micro_batches == 8 and list(spec.cut.balance) == [2, 1]
 
 
 def test_explicit_layers_replace_the_name(client: penstock.Client, daemon: FakeDaemon) -> None:
@@ -357,6 +390,28 @@ def test_statistics(pipeline: penstock.Pipeline) -> None:
     pipeline.train_step(ROWS, ROWS)
     assert pipeline.statistics().step == 1
     assert len(list(pipeline.watch_statistics(max_updates=3))) == 3
+
+
+def test_a_schedule_comes_in_pages(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    schedule = pipeline.schedule(measured=True, step=5)
+    assert [action.action for action in schedule.actions] == ["0F0", "0B0", "1F0", "1B0"]
+    assert schedule.kind == "1f1b" and schedule.step == 5 and not schedule.next_page_token
+    requests = daemon.requests["GetSchedule"]
+    assert [request.page_token for request in requests] == ["", "3"]
+    assert all(request.source == insight_pb2.GetScheduleRequest.SOURCE_MEASURED for request in requests)
+
+
+def test_a_trace_is_one_file(pipeline: penstock.Pipeline, daemon: FakeDaemon, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "trace.json"
+    trace = pipeline.trace(path, steps=3)
+    assert trace == path.read_bytes() == b'{"traceEvents":[]}'
+    assert trace.summary.steps == 3 and trace.summary.lanes == 2
+    assert pipeline.trace(format="perfetto", first_step=4, last_step=6).summary.steps == 2
+    assert daemon.requests["ExportTrace"][1] == insight_pb2.ExportTraceRequest(
+        pipeline=pipeline.name, format="FORMAT_PERFETTO", first_step=4, last_step=6
+    )
+    with pytest.raises(ValueError, match="chrome, perfetto"):
+        pipeline.trace(format="svg")
 
 
 def test_a_target_among_the_inputs_is_refused(pipeline: penstock.Pipeline) -> None:

@@ -8,7 +8,11 @@
 #include <string>
 
 #include "engine/schedule/build.h"
+#include "engine/schedule/fuse_pass.h"
+#include "engine/schedule/generators.h"
 #include "engine/schedule/render.h"
+#include "engine/schedule/torch_csv.h"
+#include "engine/schedule/verify.h"
 #include "engine/schedule/what_if.h"
 
 namespace penstock {
@@ -70,8 +74,69 @@ TEST(GoldenSchedulesTest, PartsOfAStep) {
                ToCsv(Built({.kind = "1f1b", .purpose = SchedulePurpose::kOptimizerOnly, .ranks = 3})));
 }
 
+// Two chunks or a split backward, as they run: fused where it is free, with messages and optimizer steps.
+TEST(GoldenSchedulesTest, ChunksAndSplitBackwards) {
+  for (const char* kind : {"interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2", "interleaved-zb", "zbv", "dualpipe-v"}) {
+    const int chunks = FindScheduleKind(kind)->usual_chunks;
+    ExpectGolden(std::string(kind) + "_p2_m4.txt",
+                 ToText(Built({.kind = kind, .ranks = 2, .chunks = chunks, .microbatches = 4})));
+  }
+  ExpectGolden("zbv_p2_m3_always_skip.txt", ToText(Built({.kind = "zbv",
+                                                          .ranks = 2,
+                                                          .chunks = 2,
+                                                          .microbatches = 3,
+                                                          .recompute = RecomputeMode::kAlways,
+                                                          .skips = {{0, 2}, {0, 3}}})));
+}
+
+TEST(GoldenSchedulesTest, PartsOfAStepOfAV) {
+  for (const SchedulePurpose purpose :
+       {SchedulePurpose::kForwardOnly, SchedulePurpose::kBackwardOnly, SchedulePurpose::kOptimizerOnly}) {
+    std::string name(ToString(purpose));
+    name.replace(name.find(' '), 1, "_");
+    ExpectGolden(name + "_v_p2_m3.csv",
+                 ToCsv(Built({.kind = "zbv", .purpose = purpose, .ranks = 2, .chunks = 2, .microbatches = 3})));
+  }
+}
+
+std::string Golden(const std::string& name) {
+  std::ifstream file(std::string(PENSTOCK_GOLDEN_FOLDER) + "/" + name, std::ios::binary);
+  EXPECT_TRUE(file.good()) << name;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Schedule ComputeActionsOf(Schedule schedule) {
+  for (auto& list : schedule.ranks) {
+    std::erase_if(list, [](const Action& action) { return IsCommunication(action.kind); });
+  }
+  return schedule;
+}
+
+// torch/*.csv are what PyTorch 2.11 writes for its own schedules, idle slots and overlapped pairs included: the same lists
+// as ours. Its messages verify; before it adds them it fuses every I with the W beside it, and after that shards.
+TEST(GoldenSchedulesTest, ListsOfPyTorchAreOurs) {
+  for (const char* kind : {"interleaved-1f1b", "interleaved-zb", "zbv", "dualpipe-v"}) {
+    SCOPED_TRACE(kind);
+    const std::string prefix = std::string("torch/") + kind + "_p2_m4_";
+    const auto compute = ImportTorchCsv(Golden(prefix + "compute_only.csv"), kind);
+    ASSERT_TRUE(compute.ok()) << compute.status();
+    EXPECT_TRUE(compute->notices.empty());
+    const Schedule own = *Generate({.kind = kind, .ranks = 2, .microbatches = 4, .chunks = 2});
+    EXPECT_EQ(compute->schedule, own);
+
+    const auto complete = ImportTorchCsv(Golden(prefix + "compute_comms.csv"), kind);
+    ASSERT_TRUE(complete.ok()) << complete.status();
+    EXPECT_EQ(complete->notices.size(), 3u);  // UNSHARD, RESHARD, REDUCE_GRAD
+    const auto peaks = Verify(complete->schedule, {.purpose = SchedulePurpose::kContribution});
+    EXPECT_TRUE(peaks.ok()) << peaks.status();
+    EXPECT_EQ(ComputeActionsOf(complete->schedule), FuseBackward(own, FuseMode::kAll));
+  }
+}
+
 TEST(GoldenSchedulesTest, Drawings) {
-  for (const char* kind : {"gpipe", "1f1b", "forward-only"}) {
+  for (const char* kind : {"gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "zbv", "forward-only"}) {
     const auto result = WhatIf({.kind = kind, .devices = 4, .micro_batches = 8, .recompute = "except_last"});
     ASSERT_TRUE(result.ok()) << result.status();
     ExpectGolden(std::string(kind) + "_p4_m8.gantt.txt", RenderGantt(result->simulation));

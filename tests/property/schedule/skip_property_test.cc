@@ -9,14 +9,15 @@
 
 #include "engine/base/error.h"
 #include "engine/schedule/build.h"
-#include "engine/schedule/comm_pass.h"
+#include "engine/schedule/credits.h"
 #include "engine/schedule/generators.h"
 #include "engine/schedule/simulate.h"
 
 namespace penstock {
 namespace {
 
-constexpr int kMost = 8;  // ranks and micro-batches
+constexpr int kMost = 8;  // stages and micro-batches
+constexpr const char* kKinds[] = {"gpipe", "1f1b", "zb-h1", "looped-bfs", "interleaved-zb", "zbv"};
 constexpr RecomputeMode kModes[] = {RecomputeMode::kNever, RecomputeMode::kExceptLast, RecomputeMode::kAlways,
                                     RecomputeMode::kSkipAdjacent};
 
@@ -32,28 +33,35 @@ std::vector<SkipEdge> RandomSkips(int stages, std::mt19937* random) {
   return skips;
 }
 
-// Calls visit(request with random skips and recomputation) for both training kinds and inference, and every small size.
+// Calls visit(request with random skips and recomputation) for kinds of each sort, training and inference, and every small
+// size. Kinds of several chunks have two.
 template <typename Visit>
 void ForEachRequest(const Visit& visit) {
   std::mt19937 random(31'337);
   for (const SchedulePurpose purpose :
        {SchedulePurpose::kTrainingStep, SchedulePurpose::kForwardOnly, SchedulePurpose::kBackwardOnly}) {
-    for (const char* kind : {"gpipe", "1f1b"}) {
-      for (int ranks = 1; ranks <= kMost; ++ranks) {
+    for (const char* kind : kKinds) {
+      const int chunks = FindScheduleKind(kind)->usual_chunks;
+      for (int ranks = 1; ranks * chunks <= kMost; ++ranks) {
         for (int microbatches = 1; microbatches <= kMost; ++microbatches) {
           SCOPED_TRACE(std::string(ToString(purpose)) + " " + kind + " P" + std::to_string(ranks) + " m" +
                        std::to_string(microbatches));
           visit(BuildRequest{.kind = kind,
                              .purpose = purpose,
                              .ranks = ranks,
+                             .chunks = chunks,
                              .microbatches = microbatches,
                              .recompute = kModes[random() % std::size(kModes)],
-                             .skips = RandomSkips(ranks, &random)});
+                             .skips = RandomSkips(ranks * chunks, &random)});
           if (::testing::Test::HasFailure()) return;
         }
       }
     }
   }
+}
+
+std::vector<int> RanksOf(const BuildRequest& request) {
+  return RanksOfStages(FindScheduleKind(request.kind)->placement, request.ranks, request.chunks);
 }
 
 ScheduleCosts SomeCosts(int stages) {
@@ -76,9 +84,9 @@ TEST(SkipPropertyTest, SKIP_18_DEF_8_SchedulesWithSkipsVerifyAndReadBack) {
   ForEachRequest([](const BuildRequest& request) {
     const auto lists = BuildSchedule(request);
     ASSERT_TRUE(lists.ok()) << lists.status();
-    // As many credits as the longest skip has hops are enough.
-    const auto bounded =
-        Verify(*lists, {.purpose = request.purpose, .credits = LongestSkip(request.skips)}, request.skips);
+    // With one chunk, as many credits as the longest skip has hops are enough.
+    const int credits = request.chunks == 1 ? LongestSkip(request.skips) : LeastCredits(*lists);
+    const auto bounded = Verify(*lists, {.purpose = request.purpose, .credits = credits}, request.skips);
     EXPECT_TRUE(bounded.ok()) << bounded.status();
     EXPECT_EQ(*ParseText(ToText(*lists)), *lists);
     EXPECT_EQ(ParseCsv(ToCsv(*lists))->ranks, lists->ranks);
@@ -87,43 +95,50 @@ TEST(SkipPropertyTest, SKIP_18_DEF_8_SchedulesWithSkipsVerifyAndReadBack) {
     for (const auto& list : lists->ranks) {
       messages += std::count_if(list.begin(), list.end(), [](const Action& action) { return action.peer >= 0; });
     }
+    const std::vector<int> rank_of = RanksOf(request);
+    const size_t crossing = std::count_if(request.skips.begin(), request.skips.end(),
+                                          [&](const SkipEdge& edge) { return rank_of[edge.from] != rank_of[edge.to]; });
     const size_t directions = request.purpose == SchedulePurpose::kTrainingStep ? 2 : 1;
-    EXPECT_EQ(messages, 2 * directions * request.microbatches * request.skips.size());
+    EXPECT_EQ(messages, 2 * directions * request.microbatches * crossing);
   });
 }
 
-// Around each F and B stand its receives and sends, the neighbour's first, then those of skips by ascending peer.
+// Around each F and B or I stand its receives and sends, the neighbour's first, then those of skips by ascending peer;
+// none for what stays on the rank.
 TEST(SkipPropertyTest, MessagesStandAroundTheirActionInOrder) {
   ForEachRequest([](const BuildRequest& request) {
     const auto lists = BuildSchedule(request);
     ASSERT_TRUE(lists.ok()) << lists.status();
-    for (int stage = 0; stage < request.ranks; ++stage) {
-      std::vector<int> sources, destinations;
-      if (stage > 0) sources.push_back(-1);
-      if (stage + 1 < request.ranks) destinations.push_back(-1);
-      for (int other = 0; other < request.ranks; ++other) {
-        if (std::count(request.skips.begin(), request.skips.end(), SkipEdge{other, stage}) > 0) {
-          sources.push_back(other);
-        }
-        if (std::count(request.skips.begin(), request.skips.end(), SkipEdge{stage, other}) > 0) {
-          destinations.push_back(other);
-        }
-      }
+    const std::vector<int> rank_of = RanksOf(request);
+    const int stages = request.ranks * request.chunks;
+    for (int rank = 0; rank < request.ranks; ++rank) {
       std::vector<Action> expected;
-      const auto add = [&](ActionKind kind, int microbatch, const std::vector<int>& peers) {
-        for (const int peer : peers) expected.push_back({kind, stage, microbatch, peer});
-      };
-      for (const Action& action : lists->ranks[stage]) {
+      for (const Action& action : lists->ranks[rank]) {
         if (IsCommunication(action.kind)) continue;
-        const int i = action.microbatch;
-        const bool forward = action.kind == ActionKind::kForward, backward = action.kind == ActionKind::kBackward;
-        if (forward) add(ActionKind::kReceiveForward, i, sources);
-        if (backward) add(ActionKind::kReceiveBackward, i, destinations);
+        const int stage = action.stage;
+        std::vector<int> sources, destinations;
+        if (stage > 0 && rank_of[stage - 1] != rank) sources.push_back(-1);
+        if (stage + 1 < stages && rank_of[stage + 1] != rank) destinations.push_back(-1);
+        for (int other = 0; other < stages; ++other) {
+          if (rank_of[other] == rank) continue;
+          if (std::count(request.skips.begin(), request.skips.end(), SkipEdge{other, stage}) > 0) {
+            sources.push_back(other);
+          }
+          if (std::count(request.skips.begin(), request.skips.end(), SkipEdge{stage, other}) > 0) {
+            destinations.push_back(other);
+          }
+        }
+        const auto add = [&](ActionKind kind, const std::vector<int>& peers) {
+          for (const int peer : peers) expected.push_back({kind, stage, action.microbatch, peer});
+        };
+        const bool forward = action.kind == ActionKind::kForward, backward = ConsumesGradient(action.kind);
+        if (forward) add(ActionKind::kReceiveForward, sources);
+        if (backward) add(ActionKind::kReceiveBackward, destinations);
         expected.push_back(action);
-        if (forward) add(ActionKind::kSendForward, i, destinations);
-        if (backward) add(ActionKind::kSendBackward, i, sources);
+        if (forward) add(ActionKind::kSendForward, destinations);
+        if (backward) add(ActionKind::kSendBackward, sources);
       }
-      EXPECT_EQ(lists->ranks[stage], expected);
+      EXPECT_EQ(lists->ranks[rank], expected);
     }
   });
 }
@@ -133,7 +148,7 @@ TEST(SkipPropertyTest, SkipsChangeNoTime) {
   ForEachRequest([](const BuildRequest& request) {
     BuildRequest plain = request;
     plain.skips.clear();
-    const ScheduleCosts costs = SomeCosts(request.ranks);
+    const ScheduleCosts costs = SomeCosts(request.ranks * request.chunks);
     const auto with = Simulate(*BuildSchedule(request), costs);
     const auto without = Simulate(*BuildSchedule(plain), costs);
     ASSERT_TRUE(with.ok()) << with.status();

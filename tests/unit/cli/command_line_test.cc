@@ -163,7 +163,8 @@ TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
 
 TEST_F(CommandLineTest, PlanAndDryRunCreateNothing) {
   EXPECT_EQ(Run("pipeline plan --model gpt --stages 2"), 0);
-  EXPECT_TRUE(daemon_.LastCreate().validate_only());
+  EXPECT_EQ(daemon_.LastPlan().spec().cut().stages(), 2);
+  EXPECT_EQ(daemon_.LastCreate().pipeline_id(), "");
   EXPECT_EQ(Run("pipeline create x --model gpt --dry-run"), 0);
   EXPECT_TRUE(daemon_.LastCreate().validate_only());
 }
@@ -172,7 +173,6 @@ TEST_F(CommandLineTest, PlanShowsLayersCostsCutSkipsAndWhy) {
   EXPECT_EQ(Run("plan --model gpt --stages 2"), 0) << err_;
   ExpectGolden("plan.txt");
   const std::string plan = out_;
-  EXPECT_TRUE(daemon_.LastCreate().validate_only());
   EXPECT_EQ(Run("pipeline plan --model gpt --stages 2"), 0) << err_;
   EXPECT_EQ(out_, plan);
   EXPECT_EQ(Run("plan --model gpt --stages 2 -o json"), 0) << err_;
@@ -183,9 +183,48 @@ TEST_F(CommandLineTest, PlanShowsLayersCostsCutSkipsAndWhy) {
   EXPECT_EQ(json["skips"][0]["names"][1], "inner/mask");
   EXPECT_EQ(json["skips"][0]["bytes"], 20 << 10);
   EXPECT_EQ(json["why"].size(), 2);
+  EXPECT_EQ(Json::parse(out_, nullptr, false)["candidates"].size(), 2);
   // A pipeline that exists shows them to those who ask for more.
   EXPECT_EQ(Run("pipeline get gpt -o wide"), 0);
   EXPECT_THAT(out_, HasSubstr("Skips     stage 0 -> 1: residual, inner/mask, 20.0 KiB per micro-batch\n"));
+}
+
+TEST_F(CommandLineTest, PlanListsCandidatesAndWhyOthersWereRefused) {
+  EXPECT_EQ(Run("plan --model gpt -o wide"), 0) << err_;
+  ExpectGolden("plan_wide.txt");
+  EXPECT_EQ(Run("plan --model gpt -o name"), 0) << err_;
+  EXPECT_EQ(out_, "1f1b\n");
+  EXPECT_EQ(Run("plan --model gpt --kinds 1f1b,zb-h1 --max-chunks 3 --micro-batch-counts 4,8 --mini-batch-rows 64"), 0)
+      << err_;
+  const v1::PlanPipelineRequest seen = daemon_.LastPlan();
+  EXPECT_THAT(seen.limits().kinds(), ElementsAre("1f1b", "zb-h1"));
+  EXPECT_EQ(seen.limits().max_chunks(), 3);
+  EXPECT_THAT(seen.limits().micro_batches(), ElementsAre(4, 8));
+  EXPECT_EQ(seen.spec().schedule().mini_batch_rows(), 64);
+  EXPECT_FALSE(seen.spec().schedule().has_micro_batches());
+  daemon_.Fail("PlanPipeline", RichStatus(grpc::StatusCode::FAILED_PRECONDITION, "NO_PLAN", "there is no plan"));
+  EXPECT_EQ(Run("plan --model gpt"), 4);
+  EXPECT_THAT(err_, HasSubstr("there is no plan"));
+}
+
+TEST_F(CommandLineTest, CreateSendsTheWholeSchedule) {
+  EXPECT_EQ(Run("pipeline create x --model gpt --schedule lag --lag 5 --chunks 1 --checkpoint skip_adjacent "
+                "--mini-batch-rows 16"),
+            0)
+      << err_;
+  v1::ScheduleSpec schedule = daemon_.LastCreate().spec().schedule();
+  EXPECT_EQ(schedule.kind(), "lag");
+  EXPECT_EQ(schedule.lag(), 5);
+  EXPECT_EQ(schedule.chunks(), 1);
+  EXPECT_EQ(schedule.checkpoint(), v1::CHECKPOINT_MODE_SKIP_ADJACENT);
+  EXPECT_EQ(schedule.mini_batch_rows(), 16);
+  EXPECT_FALSE(schedule.has_live_limit());
+  EXPECT_EQ(Run("pipeline create x --model gpt --schedule auto --limit 7"), 0) << err_;
+  schedule = daemon_.LastCreate().spec().schedule();
+  EXPECT_EQ(schedule.live_limit(), 7);
+  EXPECT_FALSE(schedule.has_chunks());
+  EXPECT_FALSE(schedule.has_lag());
+  EXPECT_EQ(Run("pipeline create x --model gpt --checkpoint sometimes"), 2);
 }
 
 TEST_F(CommandLineTest, CreateSendsCutTiesAndPrecision) {
@@ -221,9 +260,9 @@ TEST_F(CommandLineTest, CreateSendsCutTiesAndPrecision) {
   EXPECT_EQ(spec.cut().parameter_scale(), 4.5);
 
   EXPECT_EQ(Run("plan --spec " + file), 0) << err_;
-  EXPECT_EQ(daemon_.LastCreate().spec().cut().cost(), v1::CUT_COST_UNSPECIFIED);
-  EXPECT_FALSE(daemon_.LastCreate().spec().cut().has_parameter_scale());
-  EXPECT_FALSE(daemon_.LastCreate().spec().model().deferred_batch_norm());
+  EXPECT_EQ(daemon_.LastPlan().spec().cut().cost(), v1::CUT_COST_UNSPECIFIED);
+  EXPECT_FALSE(daemon_.LastPlan().spec().cut().has_parameter_scale());
+  EXPECT_FALSE(daemon_.LastPlan().spec().model().deferred_batch_norm());
 
   EXPECT_EQ(Run("plan --spec " + file + " --device-of last=cpu:0"), 2);
   EXPECT_THAT(err_, HasSubstr("--device-of: must name one of the specification's 3 layers"));
@@ -241,7 +280,7 @@ TEST_F(CommandLineTest, SpecificationFilesMayBeJson) {
                                               "options": {"width": {"intValue": 4}}}]},
                                               "cut": {"cost": "CUT_COST_SIZE"}})");
   EXPECT_EQ(Run("plan --spec " + file), 0) << err_;
-  const v1::PipelineSpec spec = daemon_.LastCreate().spec();
+  const v1::PipelineSpec spec = daemon_.LastPlan().spec();
   EXPECT_EQ(spec.model().layers(0).device(), "cpu:1");
   EXPECT_EQ(spec.model().layers(0).options().at("width").int_value(), 4);
   EXPECT_EQ(spec.cut().cost(), v1::CUT_COST_SIZE);
@@ -253,8 +292,8 @@ TEST_F(CommandLineTest, SpecificationFilesAreReadAndOverridden) {
   const std::string file =
       TemporaryFile("spec.textproto", "model { name: \"mlp\" }\nschedule { kind: \"gpipe\" micro_batches: 2 }\n");
   EXPECT_EQ(Run("pipeline plan --spec " + file + " --micro-batches 16"), 0) << err_;
-  EXPECT_EQ(daemon_.LastCreate().spec().model().name(), "mlp");
-  EXPECT_EQ(daemon_.LastCreate().spec().schedule().micro_batches(), 16);
+  EXPECT_EQ(daemon_.LastPlan().spec().model().name(), "mlp");
+  EXPECT_EQ(daemon_.LastPlan().spec().schedule().micro_batches(), 16);
   EXPECT_EQ(Run("pipeline plan --spec " + TemporaryFile("bad.textproto", "model {\n  nam: 1 }")), 2);
   EXPECT_THAT(err_, HasSubstr("line 2"));
 }
@@ -433,28 +472,6 @@ TEST_F(CommandLineTest, HealthWaitsUntilReady) {
   daemon_.Fail("Check", grpc::Status(grpc::StatusCode::CANCELLED, "CANCELLED"));
   EXPECT_EQ(Run("health --wait 60"), 0) << err_;
   EXPECT_EQ(Run("health nonsense"), 1);
-}
-
-TEST_F(CommandLineTest, ScheduleSimulateAnswersExactlyTheseKeys) {
-  EXPECT_EQ(Run("schedule simulate --kind 1f1b --devices 4 --micro-batches 8 --forward 1 --input 1.2 --weight 0.8 "
-                "--hop 0.1 -o json"),
-            0)
-      << err_;
-  const Json json = Json::parse(out_, nullptr, false);
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(keys, ElementsAre("makespan", "ideal_time", "window", "overhead", "bubble", "peak_activations"));
-  EXPECT_EQ(json["makespan"].get<double>(), 34.6);
-  EXPECT_EQ(json["ideal_time"].get<double>(), 24);
-  EXPECT_EQ(Run("schedule simulate --kind gpipe --devices 4 --micro-batches 8 --recompute always -o json"), 0);
-  EXPECT_EQ(Json::parse(out_, nullptr, false)["makespan"].get<double>(), 41);
-}
-
-TEST_F(CommandLineTest, SchedulesAreListedAndDrawn) {
-  EXPECT_EQ(Run("schedule list"), 0);
-  ExpectGolden("schedule_list.txt");
-  EXPECT_EQ(Run("schedule show --kind 1f1b --devices 2 --micro-batches 4"), 0);
-  ExpectGolden("schedule_show.txt");
 }
 
 TEST_F(CommandLineTest, VersionNeedsNoDaemon) {

@@ -1,5 +1,7 @@
 #include "tests/unit/client/fake_daemon.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -67,6 +69,46 @@ v1::Plan TwoStagePlan() {
   return plan;
 }
 
+v1::ScheduleSpec Choice(const char* kind, int chunks, v1::CheckpointMode checkpoint) {
+  v1::ScheduleSpec schedule;
+  schedule.set_kind(kind);
+  schedule.set_chunks(chunks);
+  schedule.set_micro_batches(8);
+  schedule.set_checkpoint(checkpoint);
+  return schedule;
+}
+
+// Two that are possible, and one that is not.
+v1::PlanPipelineResponse TwoCandidates() {
+  v1::PlanPipelineResponse response;
+  for (const bool first : {true, false}) {
+    v1::PlanCandidate* one = response.add_candidates();
+    *one->mutable_schedule() = Choice(first ? "1f1b" : "lag", first ? 1 : 2, v1::CHECKPOINT_MODE_NEVER);
+    if (!first) one->mutable_schedule()->set_lag(3);
+    one->add_balance(2);
+    one->add_balance(2);
+    one->set_makespan_seconds(first ? 0.054 : 0.06);
+    one->set_predicted_bubble(0.125);
+    one->set_messages(16);
+    one->set_micro_batch_rows(4);
+    for (int lane = 0; lane < 2; ++lane) {
+      v1::PlannedMemory* need = one->add_memory();
+      need->set_device(absl::StrCat("cpu:", lane));
+      need->add_lanes(lane);
+      need->set_bytes(int64_t{10 - lane} << 20);
+      need->set_largest_class("activations");
+      need->set_largest_class_bytes(4 << 20);
+    }
+  }
+  v1::RefusedCandidate* refused = response.add_refused();
+  *refused->mutable_schedule() = Choice("gpipe", 1, v1::CHECKPOINT_MODE_NEVER);
+  refused->mutable_why()->set_message("the plan needs 100 bytes on cpu:0");
+  response.set_considered(3);
+  response.set_complete(true);
+  *response.mutable_plan() = TwoStagePlan();
+  return response;
+}
+
 void SetSignature(const char* name, v1::DataType type, std::initializer_list<int64_t> shape, v1::TensorSignature* to) {
   to->set_name(name);
   to->set_type(type);
@@ -97,6 +139,66 @@ v1::PipelineStatistics StatisticsAfter(int64_t steps, int64_t handles, int64_t c
   statistics.set_handles(handles);
   statistics.set_handles_created(created);
   return statistics;
+}
+
+// Two stages and two micro-batches, one forward and one backward each: 1 ms and 2 ms as planned. Measured, everything is a
+// tenth slower, and 1B0 takes 1 ms longer. Three actions to a page.
+v1::GetScheduleResponse SchedulePage(const v1::GetScheduleRequest& request) {
+  constexpr int kPerPage = 3;
+  struct Planned {
+    const char* action;
+    int lane;
+    double start;
+    double end;
+  };
+  constexpr std::array<Planned, 8> kPlanned = {{{"0F0", 0, 0, 1},
+                                                {"0F1", 0, 1, 2},
+                                                {"0B0", 0, 4, 6},
+                                                {"0B1", 0, 7, 9},
+                                                {"1F0", 1, 1, 2},
+                                                {"1B0", 1, 2, 4},
+                                                {"1F1", 1, 4, 5},
+                                                {"1B1", 1, 5, 7}}};
+  const bool measured = request.source() == v1::GetScheduleRequest::SOURCE_MEASURED;
+  const auto nanos = [](double millis) { return static_cast<int64_t>(millis * 1e6); };
+  const auto action = [&](const Planned& from) {
+    v1::ScheduledAction to;
+    to.set_action(from.action);
+    to.set_lane(from.lane);
+    to.set_planned_start_nanos(nanos(from.start));
+    to.set_planned_end_nanos(nanos(from.end));
+    if (!measured) return to;
+    to.set_measured_start_nanos(nanos(from.start * 1.1 + (from.start >= 4 ? 1 : 0)));
+    to.set_measured_end_nanos(nanos(from.end * 1.1 + (from.end >= 4 ? 1 : 0)));
+    return to;
+  };
+  const int first = request.page_token().empty() ? 0 : std::stoi(request.page_token());
+  v1::GetScheduleResponse page;
+  for (int i = first; i < std::min(first + kPerPage, 8); ++i) *page.add_actions() = action(kPlanned[i]);
+  if (first + kPerPage < 8) page.set_next_page_token(absl::StrCat(first + kPerPage));
+  page.set_kind("1f1b");
+  page.set_stages(2);
+  page.set_micro_batches(request.micro_batches() > 0 ? request.micro_batches() : 2);
+  for (int i = 0; i < 2; ++i) page.add_devices(absl::StrCat("cpu:", i));
+  page.mutable_planned()->set_makespan_seconds(0.009);
+  page.mutable_planned()->set_bubble(1.0 / 3);
+  if (!measured) return page;
+  page.set_step(request.step() > 0 ? request.step() : 7);
+  page.mutable_measured()->set_makespan_seconds(0.0109);
+  page.mutable_measured()->set_bubble(0.35);
+  v1::ScheduleDeviation* deviation = page.add_deviations();
+  deviation->set_kind(v1::ScheduleDeviation::KIND_DURATION);
+  *deviation->mutable_where() = action(kPlanned[5]);
+  deviation->set_planned_seconds(0.002);
+  deviation->set_measured_seconds(0.0032);
+  deviation->set_share(0.11);
+  deviation = page.add_deviations();
+  deviation->set_kind(v1::ScheduleDeviation::KIND_WAIT);
+  *deviation->mutable_where() = action(kPlanned[3]);
+  deviation->set_planned_seconds(0.001);
+  deviation->set_measured_seconds(0.0011);
+  deviation->set_share(0.009);
+  return page;
 }
 
 }  // namespace
@@ -132,6 +234,14 @@ struct FakeDaemon::Services {
       *response = daemon->PipelineLocked();
       response->set_name("pipelines/" + request->pipeline_id());
       *response->mutable_spec() = request->spec();
+      return grpc::Status::OK;
+    }
+    grpc::Status PlanPipeline(grpc::ServerContext* context, const v1::PlanPipelineRequest* request,
+                              v1::PlanPipelineResponse* response) override {
+      if (auto s = daemon->Enter(context, "PlanPipeline"); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      daemon->last_plan_ = *request;
+      *response = TwoCandidates();
       return grpc::Status::OK;
     }
     grpc::Status GetPipeline(grpc::ServerContext* context, const v1::GetPipelineRequest* request,
@@ -456,6 +566,32 @@ struct FakeDaemon::Services {
       }
       return grpc::Status::OK;
     }
+    grpc::Status GetSchedule(grpc::ServerContext* context, const v1::GetScheduleRequest* request,
+                             v1::GetScheduleResponse* response) override {
+      if (auto s = daemon->Enter(context, "GetSchedule"); !s.ok()) return s;
+      *response = SchedulePage(*request);
+      return grpc::Status::OK;
+    }
+    grpc::Status ExportTrace(grpc::ServerContext* context, const v1::ExportTraceRequest* request,
+                             grpc::ServerWriter<v1::ExportTraceResponse>* writer) override {
+      if (auto s = daemon->Enter(context, "ExportTrace"); !s.ok()) return s;
+      v1::ExportTraceResponse piece;
+      piece.mutable_summary()->set_lanes(2);
+      piece.mutable_summary()->set_steps(request->steps() > 0 ? request->steps() : 12);
+      piece.mutable_summary()->set_records(3456);
+      piece.mutable_summary()->set_seconds(1.5);
+      piece.mutable_summary()->set_incomplete(request->steps() == 0);
+      piece.mutable_summary()->set_lost_records(request->steps() == 0 ? 789 : 0);
+      writer->Write(piece);
+      const bool perfetto = request->format() == v1::ExportTraceRequest::FORMAT_PERFETTO;
+      for (const char* data : perfetto ? std::array{"per", "fetto"} : std::array{"{\"traceEvents\":", "[]}"}) {
+        piece.clear_summary();
+        piece.set_data(data);
+        writer->Write(piece);
+        if (auto s = daemon->Enter(context, "ExportTrace.piece"); !s.ok()) return s;
+      }
+      return grpc::Status::OK;
+    }
     FakeDaemon* daemon;
   };
 
@@ -618,6 +754,11 @@ std::vector<std::string> FakeDaemon::Callers() const {
 v1::TrainStepRequest FakeDaemon::LastTrainStep() const {
   absl::MutexLock lock(&mu_);
   return last_train_step_;
+}
+
+v1::PlanPipelineRequest FakeDaemon::LastPlan() const {
+  absl::MutexLock lock(&mu_);
+  return last_plan_;
 }
 
 v1::CreatePipelineRequest FakeDaemon::LastCreate() const {

@@ -2,10 +2,8 @@
 
 // Stages in a row without schedule, threads and transport: micro-batches go forward and backward as a test says.
 
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/exec/stage.h"
@@ -43,12 +41,12 @@ class StageChain {
 
   Stage& stage(size_t s) { return *stages_[s]; }
   size_t size() const { return stages_.size(); }
+  const std::vector<std::unique_ptr<Stage>>& stages() const { return stages_; }
   // The passes as the last Forward and Backward have left them, [stage][micro-batch].
   std::vector<std::vector<Pass>>& passes() { return passes_; }
   void Forward(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& targets);
 
  private:
-  using SkipKey = std::pair<std::pair<int, int>, size_t>;  // edge and micro-batch
   PassContext ContextOf(size_t m, bool recomputing) const;
   LossContext LossOf(size_t s, size_t m) const;
   void Backward(size_t m, Halves halves, ChainGradients& gradients);

@@ -66,5 +66,20 @@ TEST_F(MetricsRegistryTest, PipelinesComeAndGoBesideReaders) {
   EXPECT_THAT(Names(registry_), IsEmpty());
 }
 
+TEST(MetricsRegistryTest, CountsOverwrittenTraceRecordsAlsoOfPipelinesThatAreGone) {
+  testing::FakeClock clock;
+  MetricsRegistry registry(&clock, /*trace_events=*/16);
+  const auto pipeline = registry.AddPipeline("gpt", {{.stage = 0}});
+  for (int i = 0; i < 20; ++i) pipeline->lane(0).trace.actions.Record({});
+  EXPECT_EQ(registry.TraceDropped(), 4);
+  registry.RemovePipeline(*pipeline);
+  EXPECT_EQ(registry.TraceDropped(), 4);
+  const auto next = registry.AddPipeline("gpt", {{.stage = 0}});
+  for (int i = 0; i < 17; ++i) next->lane(0).trace.actions.Record({});
+  EXPECT_EQ(registry.TraceDropped(), 5);
+  registry.AddPipeline("gpt", {{.stage = 0}});  // takes its place
+  EXPECT_EQ(registry.TraceDropped(), 5);
+}
+
 }  // namespace
 }  // namespace penstock

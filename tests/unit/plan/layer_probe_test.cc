@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/device/torch_status.h"
+#include "tests/support/fake_streams.h"
 
 namespace penstock {
 namespace {
@@ -17,7 +18,7 @@ TEST(LayerProbe, BAL_4_AGradientFromBeforeIsRefused) {
   const auto measure = [&] {
     return RunTorch([&] {
       Arrival arrival{.values = Batch(at::ones({4, 3})), .skips = {}};
-      MeasureLayer(layer, arrival, {}, {.rows = 4, .repeats = 1}, RealClock());
+      MeasureLayer(layer, arrival, CpuStreams(), {}, {.rows = 4, .repeats = 1}, RealClock());
     });
   };
   EXPECT_TRUE(measure().ok());
@@ -29,6 +30,61 @@ TEST(LayerProbe, BAL_4_AGradientFromBeforeIsRefused) {
   EXPECT_EQ(ValuesOf(status)["field"], "a.weight");
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("some parameter already has gradient: a.weight"));
   EXPECT_TRUE(layer.layer->parameters()[0].tensor.grad().equal(before));
+}
+
+// A device that counts its memory, and how often it was waited for.
+class CountingStreams : public testing::FakeStreams {
+ public:
+  explicit CountingStreams(testing::StreamLog* log) : FakeStreams("cuda0", log) {}
+  DeviceMemory Memory() override { return {.allocated_bytes = 1000 + 512 * asked_++}; }
+
+ private:
+  int asked_ = 0;
+};
+
+TEST(LayerProbe, BAL_5_AnAcceleratorsAllocatorSaysWhatIsKept) {
+  auto layers = BuildLayers({{.kind = "linear", .name = "a", .options = {{"in", int64_t{3}}, {"out", int64_t{2}}}}}, 0);
+  ASSERT_TRUE(layers.ok()) << layers.status();
+  testing::StreamLog log;
+  CountingStreams streams(&log);
+  LayerProfile profile;
+  const absl::Status status = RunTorch([&] {
+    Arrival arrival{.values = Batch(at::ones({4, 3})), .skips = {}};
+    profile = MeasureLayer((*layers)[0], arrival, streams, {}, {.rows = 4, .repeats = 2}, RealClock());
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(profile.stash_bytes, 512);  // from one question to the next
+  // Before and after each forward, and each backward: kernels run on when the host is done.
+  EXPECT_EQ(log.Take(), std::vector<std::string>(3 * 4, "host waits cuda0"));
+}
+
+TEST(LayerProbe, DEF_11_TheHalvesOfABackwardAreMeasuredByThemselves) {
+  auto layers =
+      BuildLayers({{.kind = "linear", .name = "a", .options = {{"in", int64_t{64}}, {"out", int64_t{64}}}}}, 0);
+  ASSERT_TRUE(layers.ok()) << layers.status();
+  const auto measure = [&](bool halves, bool learns) {
+    LayerProfile profile;
+    for (const NamedTensor& parameter : (*layers)[0].layer->parameters()) parameter.tensor.mutable_grad().reset();
+    const absl::Status status = RunTorch([&] {
+      Arrival arrival{.values = Batch(at::ones({64, 64}).requires_grad_(learns)), .skips = {}};
+      const ProfileOptions options = {.rows = 64, .repeats = 2, .halves = halves};
+      profile = MeasureLayer((*layers)[0], arrival, CpuStreams(), {}, options, RealClock());
+      // Three runs with their backward in one, three with it in halves: each adds 64 to a gradient of the bias.
+      EXPECT_EQ((*layers)[0].layer->parameters()[1].tensor.grad()[0].item<float>(), (halves ? 6 : 3) * 64);
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    return profile;
+  };
+  const LayerProfile whole = measure(false, true);
+  EXPECT_GT(whole.backward_seconds, 0);
+  EXPECT_EQ(whole.input_gradient_seconds, 0);
+  EXPECT_EQ(whole.weight_gradient_seconds, 0);
+  const LayerProfile halves = measure(true, true);
+  EXPECT_GT(halves.backward_seconds, 0);
+  EXPECT_GT(halves.input_gradient_seconds, 0);
+  EXPECT_GT(halves.weight_gradient_seconds, 0);
+  const LayerProfile first = measure(true, false);  // nobody needs the gradient of the model's input
+  EXPECT_GT(first.weight_gradient_seconds, 0);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/base/error.h"
+#include "engine/plan/search_space.h"
 
 namespace penstock {
 namespace {
@@ -156,6 +157,34 @@ TEST(Planner, RefusesAModelBeyondAllDevicesBeforeItMeasuresAnything) {
   request.parameter_bytes = {100, 100};
   for (Device& device : request.devices) device.memory_limit_bytes = 300;  // 800 bytes of state
   EXPECT_EQ(ReasonOf(MakePlan(request, {}, RealClock()).status()), "PLAN_DOES_NOT_FIT");
+}
+
+TEST(Planner, PIPE_1_WithNoPlanAtAllThePlannerChooses) {
+  PlanRequest request = Request(0, 2);
+  auto layers = ExpandModel({"mlp", {{"layers", int64_t{6}}, {"width", int64_t{64}}}, {}});
+  ASSERT_TRUE(layers.ok()) << layers.status();
+  request.layers = *layers;
+  request.limits.open = {true, true, true, true};
+  auto plan = MakePlan(request, {.rows = 4, .repeats = 2}, RealClock());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->micro_batch_rows * plan->schedule.micro_batches, kDefaultMiniBatchRows);
+  EXPECT_EQ(LaneCount(*plan), 2);
+  EXPECT_THAT(plan->why, Contains(HasSubstr("is predicted to be the best")));
+  EXPECT_GT(plan->layers[1].weight_gradient_seconds, 0);
+  EXPECT_GT(plan->makespan_seconds, 0);
+}
+
+TEST(Planner, MeasuresTheSizesThatItChoosesFrom) {
+  PlanRequest request = Request(4, 2);
+  const auto rows = [&] { return RowsToMeasure(request, 4); };
+  EXPECT_THAT(rows(), ElementsAre(4));  // nothing says how large a mini-batch is
+  request.limits.mini_batch_rows = 64;
+  EXPECT_THAT(rows(), ElementsAre(8));  // in 8 micro-batches
+  request.limits.open.micro_batches = true;
+  EXPECT_THAT(rows(), ElementsAre(1, 6, 32));  // up to 64 of them; fewer than 2 leave a device idle
+  request.limits.micro_batches = {8, 16};
+  EXPECT_THAT(rows(), ElementsAre(4, 8));
+  EXPECT_EQ(MicroBatchRows(request.limits, 24), 3);
 }
 
 TEST(Planner, ProfilesARealModelAndCutsItByTime) {

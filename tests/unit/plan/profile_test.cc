@@ -155,6 +155,42 @@ TEST_F(ProfileTest, BAL_3_LayersTrainWhileTheyAreMeasured) {
   EXPECT_EQ(Counts().trained, 4);  // the warm-up and three more, all in training
 }
 
+TEST_F(ProfileTest, EqualLayersAreMeasuredOnce) {
+  const std::vector<LayerProfile> profile =
+      Profile({SleepLayer(1), SleepLayer(1), SleepLayer(2), SleepLayer(1)}, {.rows = 1, .repeats = 3});
+  EXPECT_EQ(Counts().trained, 8 + 4);  // the first knows nothing of what reaches it
+  EXPECT_DOUBLE_EQ(profile[1].forward_seconds, 0.001);
+  EXPECT_DOUBLE_EQ(profile[2].forward_seconds, 0.002);
+  EXPECT_DOUBLE_EQ(profile[3].forward_seconds, 0.001);
+  // Other shapes are other costs.
+  const std::vector<LayerProfile> wide = Profile({LinearLayer(1, 1), LinearLayer(1, 1), LinearLayer(1, 9)});
+  EXPECT_EQ(wide[1].parameter_bytes, 8);
+  EXPECT_EQ(wide[2].parameter_bytes, 72);
+}
+
+TEST_F(ProfileTest, LargeMicroBatchesThatTakeTooLongAreReadOffTheLine) {
+  PlanRequest request;
+  request.devices = {kDevice};
+  request.schedule = {"gpipe", 1, CheckpointMode::kNever};
+  request.limits.open.micro_batches = true;
+  const auto measured_rows = [&](int64_t ms) {
+    testing::UseProfileLayers();
+    request.layers = {SleepLayer(ms)};
+    request.layers[0].name = "sleeper";
+    auto profile = ProfileSizes(request, {}, &ProfileClock());
+    EXPECT_TRUE(profile.ok()) << profile.status();
+    return profile.ok() ? profile->rows() : std::vector<int64_t>();
+  };
+  EXPECT_THAT(measured_rows(1), ElementsAre(1, 6, 32));
+  EXPECT_THAT(measured_rows(500), ElementsAre(1, 2));  // six rows could take 6 s; two sizes at least, for a line
+}
+
+TEST_F(ProfileTest, SkipsAroundALayerMakeItOneOfItsOwn) {
+  Profile({SleepLayer(1), StashLayer(), SleepLayer(1), SleepLayer(1), PopLayer(), SleepLayer(1)},
+          {.rows = 1, .repeats = 3});
+  EXPECT_GE(Counts().trained, 16);
+}
+
 TEST_F(ProfileTest, BAL_3_TheModelItselfStaysAsItIs) {
   auto original = BuildLayers({LinearLayer(3, 5)}, 0);
   ASSERT_TRUE(original.ok()) << original.status();

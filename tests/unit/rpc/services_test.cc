@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "engine/base/thread.h"
+#include "engine/observe/trace_ring.h"
 #include "engine/wire/checksum.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -583,6 +586,50 @@ TEST_F(ServicesTest, PlansWithoutCreating) {
   EXPECT_FALSE(table_->Get("third").ok());
 }
 
+TEST_F(ServicesTest, PlanPipelineListsCandidatesAndWhatWasRefused) {
+  v1::PlanPipelineRequest request;
+  request.mutable_spec()->mutable_model()->set_name("fake");
+  request.mutable_limits()->add_kinds("zb-h1");
+  request.mutable_limits()->add_micro_batches(8);
+  grpc::ClientContext context;
+  v1::PlanPipelineResponse response;
+  ASSERT_TRUE(pipelines_->PlanPipeline(&context, request, &response).ok());
+  EXPECT_TRUE(searched_.limits.open.kind);
+  EXPECT_EQ(searched_.limits.kinds, std::vector<std::string>{"zb-h1"});
+  ASSERT_EQ(response.candidates_size(), 1);
+  const v1::PlanCandidate& best = response.candidates(0);
+  EXPECT_EQ(best.schedule().kind(), "zb-h1");
+  EXPECT_EQ(best.schedule().micro_batches(), 8);
+  EXPECT_EQ(best.balance_size(), 2);
+  EXPECT_EQ(best.makespan_seconds(), 0.5);
+  ASSERT_EQ(best.memory_size(), 1);
+  EXPECT_EQ(best.memory(0).bytes(), 80);
+  EXPECT_EQ(best.memory(0).limit_bytes(), 100);
+  EXPECT_EQ(best.memory(0).lanes_size(), 2);
+  EXPECT_EQ(best.memory(0).largest_class(), "activations");
+  EXPECT_EQ(best.memory(0).largest_class_bytes(), 70);
+  ASSERT_EQ(response.refused_size(), 1);
+  EXPECT_EQ(response.refused(0).schedule().kind(), "gpipe");
+  EXPECT_EQ(response.refused(0).why().message(), "too large");
+  EXPECT_EQ(response.plan().predicted_bubble(), 0.125);
+  EXPECT_EQ(response.considered(), 2);
+  EXPECT_TRUE(response.complete());
+}
+
+TEST_F(ServicesTest, PlanPipelineSaysWhyThereIsNone) {
+  v1::PlanPipelineRequest request;
+  request.mutable_spec()->mutable_model()->set_name("huge");
+  grpc::ClientContext context;
+  v1::PlanPipelineResponse response;
+  grpc::Status status = pipelines_->PlanPipeline(&context, request, &response);
+  EXPECT_EQ(Reason(status), "NO_PLAN");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(status.error_message(), "there is no plan: too large");
+  request.mutable_spec()->mutable_schedule()->set_micro_batches(0);
+  grpc::ClientContext again;
+  EXPECT_EQ(Reason(pipelines_->PlanPipeline(&again, request, &response)), "SPEC_INVALID");
+}
+
 TEST_F(ServicesTest, StatisticsComeAtOnceAndThenByTheClock) {
   grpc::ClientContext context;
   v1::WatchStatisticsRequest request;
@@ -605,6 +652,92 @@ TEST_F(ServicesTest, StatisticsRefuseAHastyInterval) {
   request.mutable_interval()->set_nanos(99'000'000);
   auto reader = insight_->WatchStatistics(&context, request);
   EXPECT_EQ(Reason(reader->Finish()), "FIELD_INVALID");
+}
+
+// A lane's part of a training step that began at `begin`.
+TraceRecord EndOfStep(int lane, int64_t begin, int64_t step) {
+  return {.begin_nanos = begin,
+          .end_nanos = begin + 1000,
+          .kind = TraceKind::kRun,
+          .detail = static_cast<uint8_t>(TraceRun::kTrainStep),
+          .lane = static_cast<int16_t>(lane),
+          .microbatch = 2,
+          .step = step,
+          .run = step};
+}
+
+TEST_F(ServicesTest, ATraceOfTheNextStepsComesWhenTheyHaveEnded) {
+  const auto metrics = registry_.Find("gpt");
+  ASSERT_GT(metrics->lane_count(), 0);
+  grpc::ClientContext context;
+  v1::ExportTraceRequest request;
+  request.set_pipeline("pipelines/gpt");
+  request.set_steps(1);
+  auto reader = insight_->ExportTrace(&context, request);
+  v1::ExportTraceResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_FALSE(response.has_summary()) << "it has only begun";
+  const int64_t begin = clock_.NowNanos();
+  for (int lane = 0; lane < metrics->lane_count(); ++lane) {
+    metrics->lane(lane).trace.actions.Record(EndOfStep(lane, begin, 7));
+  }
+  {
+    absl::Notification read;
+    Thread time("time", [&] {
+      while (!read.HasBeenNotified()) clock_.Advance(absl::Milliseconds(10));
+    });
+    EXPECT_TRUE(reader->Read(&response));
+    read.Notify();
+  }
+  EXPECT_EQ(response.summary().steps(), 1);
+  EXPECT_FALSE(response.summary().incomplete());
+  std::string file;
+  while (reader->Read(&response)) file += response.data();
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_NE(file.find("\"step 7\""), file.npos);
+}
+
+TEST_F(ServicesTest, ARecordingEndsWithTheService) {
+  grpc::ClientContext context;
+  v1::ExportTraceRequest request;
+  request.set_pipeline("pipelines/gpt");
+  request.set_steps(1);
+  auto reader = insight_->ExportTrace(&context, request);
+  v1::ExportTraceResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  insight_service_->Shutdown();
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(Reason(reader->Finish()), "DRAINING");
+  grpc::ClientContext later;
+  EXPECT_EQ(Reason(insight_->ExportTrace(&later, request)->Finish()), "DRAINING");
+}
+
+TEST_F(ServicesTest, TracesAndSchedulesOfNothingAreNamed) {
+  const auto trace = [&](auto change) {
+    grpc::ClientContext context;
+    v1::ExportTraceRequest request;
+    request.set_pipeline("pipelines/gpt");
+    change(request);
+    return Reason(insight_->ExportTrace(&context, request)->Finish());
+  };
+  EXPECT_EQ(trace([](auto& request) { request.set_first_step(1); }), "STEP_NOT_RETAINED");
+  EXPECT_EQ(trace([](auto& request) { request.set_steps(-1); }), "FIELD_INVALID");
+  EXPECT_EQ(trace([](auto& request) { request.set_pipeline("pipelines/none"); }), "PIPELINE_NOT_FOUND");
+  EXPECT_EQ(trace([](auto& request) { request.set_pipeline("none"); }), "NAME_INVALID");
+  const auto schedule = [&](auto change) {
+    grpc::ClientContext context;
+    v1::GetScheduleRequest request;
+    v1::GetScheduleResponse response;
+    request.set_pipeline("pipelines/gpt");
+    request.set_source(v1::GetScheduleRequest::SOURCE_MEASURED);
+    change(request);
+    return Reason(insight_->GetSchedule(&context, request, &response));
+  };
+  EXPECT_EQ(schedule([](auto&) {}), "STEP_NOT_RETAINED");
+  EXPECT_EQ(schedule([](auto& request) { request.set_step(-1); }), "FIELD_INVALID");
+  EXPECT_EQ(schedule([](auto& request) { request.set_page_size(1001); }), "FIELD_INVALID");
+  EXPECT_EQ(schedule([](auto& request) { request.set_page_token("x"); }), "PAGE_TOKEN_INVALID");
+  EXPECT_EQ(schedule([](auto& request) { request.set_pipeline("pipelines/none"); }), "PIPELINE_NOT_FOUND");
 }
 
 TEST_F(ServicesTest, InfersByTheOpenProtocol) {

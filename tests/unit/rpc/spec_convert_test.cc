@@ -162,6 +162,76 @@ TEST(SpecConvert, PIPE_14_ChunksComeBeforeCheckpointAndBothBeforeLayersAndCut) {
   ExpectRefused(message, "spec.cut.stages", "partitions must be a positive integer (-1 < 1)");
 }
 
+OpenChoices OpenIn(const std::string& text) {
+  const absl::StatusOr<PipelineSpec> spec = FromProto(Parse(text));
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return spec.ok() ? spec->limits.open : OpenChoices();
+}
+
+TEST(SpecConvert, WhatIsUnsetIsThePlanners) {
+  OpenChoices open = OpenIn("model { name: 'gpt' }");
+  EXPECT_TRUE(open.kind && open.chunks && open.micro_batches && open.checkpoint);
+  open = OpenIn("model { name: 'gpt' } cut { stages: 2 } schedule { kind: 'gpipe' micro_batches: 4 }");
+  EXPECT_TRUE(!open.kind && !open.chunks && !open.micro_batches && open.checkpoint);
+  open = OpenIn("schedule { chunks: 2 checkpoint: CHECKPOINT_MODE_SKIP_ADJACENT }");
+  EXPECT_TRUE(open.kind && !open.chunks && open.micro_batches && !open.checkpoint);
+}
+
+TEST(SpecConvert, PIPE_1_UnsetChunksAreOneWhereABalanceOrDevicesAreGiven) {
+  for (const char* text : {"cut { balance: 2 balance: 1 }", "devices: 'cpu:0'", "model { layers { device: 'cpu:1' } }",
+                           "model { layers { kind: 'sequential' layers { device: 'cpu' } } }"}) {
+    EXPECT_FALSE(OpenIn(text).any()) << text;
+    const absl::StatusOr<PipelineSpec> spec = FromProto(Parse(text));
+    EXPECT_EQ(spec->schedule.micro_batches, 1);
+    EXPECT_EQ(spec->schedule.kind, "1f1b");
+    EXPECT_EQ(spec->schedule.checkpoint, CheckpointMode::kExceptLast);
+  }
+}
+
+TEST(SpecConvert, AllOfAScheduleComesAndGoes) {
+  const v1::PipelineSpec message = Parse(R"(
+    schedule { kind: "lag" micro_batches: 8 checkpoint: CHECKPOINT_MODE_SKIP_ADJACENT chunks: 1 lag: 5 mini_batch_rows: 64 })");
+  const absl::StatusOr<PipelineSpec> spec = FromProto(message);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->schedule.lag, 5);
+  EXPECT_EQ(spec->schedule.checkpoint, CheckpointMode::kSkipAdjacent);
+  EXPECT_EQ(spec->limits.mini_batch_rows, 64);
+  EXPECT_EQ(ToProto(*spec).schedule().SerializeAsString(), message.schedule().SerializeAsString());
+  const v1::PipelineSpec open = Parse("model { name: 'gpt' }");
+  EXPECT_EQ(ToProto(*FromProto(open)).schedule().SerializeAsString(), open.schedule().SerializeAsString());
+  // The kinds of several chunks have two if nobody says how many.
+  EXPECT_EQ(FromProto(Parse("devices: 'cpu:0' schedule { kind: 'zbv' }"))->schedule.chunks, 2);
+}
+
+TEST(SpecConvert, ParametersOfOtherKindsAreRefused) {
+  ExpectRefused(Parse("schedule { chunks: 0 }"), "spec.schedule.chunks", "must be a positive integer");
+  ExpectRefused(Parse("schedule { lag: 3 }"), "spec.schedule.lag", "must be unset unless kind is lag");
+  ExpectRefused(Parse("schedule { kind: '1f1b' live_limit: 3 }"), "spec.schedule.live_limit", "unless kind is auto");
+  ExpectRefused(Parse("schedule { mini_batch_rows: 0 }"), "spec.schedule.mini_batch_rows", "must be positive");
+}
+
+TEST(SpecConvert, LimitsOfASearchOpenChoices) {
+  v1::PlanPipelineRequest request;
+  *request.mutable_spec() = Parse("cut { balance: 2 balance: 1 }");
+  EXPECT_FALSE(FromProto(request)->limits.open.any());
+  request.mutable_limits()->add_kinds("1f1b");
+  request.mutable_limits()->add_kinds("zbv");
+  request.mutable_limits()->set_mini_batch_rows(16);
+  absl::StatusOr<PipelineSpec> spec = FromProto(request);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(spec->limits.open.kind && spec->limits.open.chunks && !spec->limits.open.micro_batches);
+  EXPECT_EQ(spec->limits.max_chunks, 4);
+  EXPECT_EQ(spec->limits.mini_batch_rows, 16);
+  request.mutable_limits()->add_micro_batches(2);
+  request.mutable_limits()->set_max_chunks(7);
+  request.mutable_spec()->mutable_schedule()->set_kind("gpipe");
+  request.mutable_spec()->mutable_schedule()->set_micro_batches(3);
+  spec = FromProto(request);
+  EXPECT_FALSE(spec->limits.open.kind);  // the specification has chosen
+  EXPECT_FALSE(spec->limits.open.micro_batches);
+  EXPECT_EQ(spec->limits.max_chunks, 7);
+}
+
 TEST(SpecConvert, LayersMayBeNestedSixteenDeep) {
   EXPECT_TRUE(FromProto(Nested(17)).ok());  // the model's own layers, and sixteen below
   std::string field = "spec.model.layers";

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,120 @@ TEST(GeneratorsTest, SizesOutsideTheLimitsAreRefused) {
     EXPECT_EQ(ReasonOf(schedule.status()), "FIELD_INVALID");
   }
   EXPECT_TRUE(Generate({"gpipe", 1, kMaxMicrobatches}).ok());
+}
+
+std::string Refusal(const ScheduleRequest& request) {
+  const auto schedule = Generate(request);
+  if (schedule.ok()) return "accepted";
+  EXPECT_EQ(ReasonOf(schedule.status()), "FIELD_INVALID");
+  EXPECT_EQ(schedule.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(schedule.status().message());
+}
+
+TEST(GeneratorsTest, WrongCombinationsAreNamed) {
+  EXPECT_EQ(Refusal({.kind = "1f1b", .ranks = 4, .microbatches = 8, .chunks = 2}),
+            "chunks: must be 1 for kind 1f1b, got 2");
+  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 4, .microbatches = 8, .chunks = 2}),
+            "chunks: must be 1 for kind auto, got 2");
+  EXPECT_EQ(Refusal({.kind = "zbv", .ranks = 4, .microbatches = 8}), "chunks: must be 2 for kind zbv, got 1");
+  EXPECT_EQ(Refusal({.kind = "zbv", .ranks = 4, .microbatches = 8, .chunks = 4}),
+            "chunks: must be 2 for kind zbv, got 4");
+  EXPECT_EQ(Refusal({.kind = "looped-bfs", .ranks = 4, .microbatches = 8, .chunks = 0}),
+            "chunks: must be at least 1 for kind looped-bfs, got 0");
+  EXPECT_EQ(Refusal({.kind = "looped-bfs", .ranks = 4, .microbatches = 1, .chunks = 1025}),
+            "chunks: must be at most 1024 with 4 ranks, got 1025");
+  EXPECT_EQ(Refusal({.kind = "looped-bfs", .ranks = 1024, .microbatches = 1, .chunks = 2'000'000'000}),
+            "chunks: must be at most 4096, got 2000000000");
+  EXPECT_EQ(Refusal({.kind = "dualpipe-v", .ranks = 4, .microbatches = 7, .chunks = 2}),
+            "micro_batches: must be at least 8 for kind dualpipe-v with 4 ranks, got 7");
+  EXPECT_EQ(Refusal({.kind = "dualpipe-v", .ranks = 4, .microbatches = 8, .chunks = 2}), "accepted");
+  EXPECT_EQ(Refusal({.kind = "lag", .ranks = 4, .microbatches = 8}), "lag: must be set for kind lag, got unset");
+  EXPECT_EQ(Refusal({.kind = "lag", .ranks = 4, .microbatches = 8, .lag = -1}), "lag: must be 0 to 65536, got -1");
+  EXPECT_EQ(Refusal({.kind = "lag", .ranks = 4, .microbatches = 8, .lag = 65536}), "accepted");
+  EXPECT_EQ(Refusal({.kind = "zb-h2", .ranks = 4, .microbatches = 8, .lag = 6}),
+            "lag: must be unset unless kind is lag, got 6");
+  EXPECT_EQ(Refusal({.kind = "zb-h2", .ranks = 4, .microbatches = 8, .live_limit = 6}),
+            "live_limit: must be unset unless kind is auto, got 6");
+  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 4, .microbatches = 8, .live_limit = 0}),
+            "live_limit: must be at least 1, got 0");
+  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 4, .microbatches = 8, .live_limit = 1}), "accepted");
+  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 4, .microbatches = 8, .live_limit = 2'000'000'000}), "accepted");
+  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 64, .microbatches = 8192}),
+            "micro_batches: must be at most 5461 for kind auto with 64 ranks and that live_limit, got 8192");
+  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 4, .microbatches = 8, .costs = {.stages = std::vector<StageCosts>(3)}}),
+            "costs: must be one per stage, 4, got 3");
+  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 1, .microbatches = 8, .costs = {.stages = {{.forward = -1}}}}),
+            "costs.forward: must be 0 to 1000000000000 ticks, got -1");
+}
+
+TEST(GeneratorsTest, PlacementIsKnownWithoutLists) {
+  EXPECT_EQ(RanksOfStages(Placement::kLooped, 3, 2), (std::vector<int>{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(RanksOfStages(Placement::kV, 3, 2), (std::vector<int>{0, 1, 2, 2, 1, 0}));
+  EXPECT_EQ(RanksOfStages(Placement::kV, 1, 2), (std::vector<int>{0, 0}));
+  for (const ScheduleKind& kind : ScheduleKinds()) {
+    const auto schedule = Generate({.kind = std::string(kind.name),
+                                    .ranks = 3,
+                                    .microbatches = 7,
+                                    .chunks = kind.usual_chunks,
+                                    .lag = kind.name == "lag" ? std::optional<int>(4) : std::nullopt});
+    EXPECT_EQ(RankOfEachStage(*schedule), RanksOfStages(kind.placement, 3, kind.usual_chunks));
+    for (int rank = 0; rank < 3; ++rank) {
+      for (int chunk = 0; chunk < kind.usual_chunks; ++chunk) {
+        EXPECT_EQ(RankOfStage(kind.placement, 3, StageOfChunk(kind.placement, 3, rank, chunk)), rank);
+      }
+    }
+  }
+}
+
+TEST(GeneratorsTest, OnlyChunkedKindsPlaceSeveralStages) {
+  std::string chunked, splitting, folded;
+  for (const ScheduleKind& kind : ScheduleKinds()) {
+    const std::string name = std::string(kind.name) + " ";
+    if (kind.most_chunks > 1) chunked += name;
+    if (kind.splits) splitting += name;
+    if (kind.placement == Placement::kV) folded += name;
+  }
+  EXPECT_EQ(chunked, "interleaved-1f1b looped-bfs interleaved-zb zbv dualpipe-v forward-only ");
+  EXPECT_EQ(splitting, "zb-h1 zb-h2 lag interleaved-zb zbv dualpipe-v auto ");
+  EXPECT_EQ(folded, "zbv dualpipe-v ");
+}
+
+// The rules, written out for two ranks and read by people.
+TEST(GeneratorsTest, ListsOfTwoRanks) {
+  const auto csv = [](const char* kind, int microbatches, int chunks, std::optional<int> lag = {}) {
+    return ToCsv(*Generate({.kind = kind, .ranks = 2, .microbatches = microbatches, .chunks = chunks, .lag = lag}));
+  };
+  EXPECT_EQ(csv("looped-bfs", 2, 2),
+            "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n"
+            "1F0,1F1,3F0,3F1,3B0,3B1,1B0,1B1\n");
+  EXPECT_EQ(csv("interleaved-1f1b", 2, 2),
+            "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n"
+            "1F0,1F1,3F0,3B0,3F1,3B1,1B0,1B1\n");
+  EXPECT_EQ(csv("zb-h1", 3, 1),
+            "0F0,0F1,0I0,0W0,0F2,0I1,0W1,0I2,0W2\n"
+            "1F0,1I0,1F1,1I1,1W0,1F2,1I2,1W1,1W2\n");
+  EXPECT_EQ(csv("zb-h2", 3, 1),
+            "0F0,0F1,0F2,0I0,0W0,0I1,0W1,0I2,0W2\n"
+            "1F0,1I0,1F1,1I1,1F2,1I2,1W0,1W1,1W2\n");
+  EXPECT_EQ(csv("lag", 3, 1, 0), "0F0,0I0,0W0,0F1,0I1,0W1,0F2,0I2,0W2\n1F0,1I0,1W0,1F1,1I1,1W1,1F2,1I2,1W2\n");
+  EXPECT_EQ(csv("interleaved-zb", 2, 2),
+            "0F0,0F1,2F0,2F1,2I0,2W0,2I1,2W1,0I0,0W0,0I1,0W1\n"
+            "1F0,1F1,3F0,3I0,3F1,3I1,3W0,1I0,3W1,1I1,1W0,1W1\n");
+  EXPECT_EQ(csv("zbv", 3, 2),
+            "0F0,0F1,0F2,3F0,3I0,3W0,3F1,3I1,3W1,0I0,0W0,3F2,3I2,3W2,0I1,0W1,0I2,0W2\n"
+            "1F0,2F0,1F1,2F1,2I0,2W0,1F2,1I0,1W0,2F2,2I1,2W1,1I1,2I2,1I2,1W1,2W2,1W2\n");
+  EXPECT_EQ(csv("dualpipe-v", 4, 2),
+            "0F0,0F1,0F2,3F0,3I0,3W0,3F1,0F3,3B1,3F2,0B0,3B2,3F3,0B1,3B3,0I2,0W2,0I3,0W3\n"
+            "1F0,2F0,1F1,2F1,1F2,2B0,2F2,1B0,1F3,2B1,2F3,1B1,2B2,1B2,2I3,1I3,2W3,1W3\n");
+  EXPECT_EQ(csv("forward-only", 2, 2), "0F0,0F1,2F0,2F1\n1F0,1F1,3F0,3F1\n");
+}
+
+TEST(GeneratorsTest, InterleavedZeroBubbleOfOneChunkIsZeroBubbleH1) {
+  for (const int ranks : {1, 2, 5}) {
+    for (const int microbatches : {1, 3, 11}) {
+      EXPECT_EQ(InterleavedZeroBubble(ranks, microbatches, 1).ranks, ZeroBubbleH1(ranks, microbatches).ranks);
+    }
+  }
 }
 
 // At equal costs, the forwards of fill-drain run in lockstep: clock k holds the pairs (micro-batch k-j, stage j).

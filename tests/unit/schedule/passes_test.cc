@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/schedule/build.h"
 #include "engine/schedule/comm_pass.h"
+#include "engine/schedule/fuse_pass.h"
 #include "engine/schedule/generators.h"
 #include "engine/schedule/optimizer_pass.h"
 #include "engine/schedule/recompute_pass.h"
@@ -54,6 +57,42 @@ TEST(RecomputePassTest, ModesReadAndPrint) {
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(ValuesOf(unknown.status()).at("field"), "recompute");
   EXPECT_EQ(ValuesOf(unknown.status()).at("value"), "sometimes");
+}
+
+TEST(RecomputePassTest, LateWaitsForTheGradient) {
+  const Schedule early = InsertCommunication(InsertRecompute(FillDrain(2, 1), RecomputeMode::kAlways));
+  EXPECT_EQ(ToCsv(RecomputeLate(early)),
+            "0F0,0SEND_F0,0RECV_B0,0R0,0B0\n"
+            "1RECV_F0,1F0,1R0,1B0,1SEND_B0\n");
+  const Schedule skip = InsertCommunication(InsertRecompute(FillDrain(3, 1), RecomputeMode::kAlways), {{0, 2}});
+  EXPECT_EQ(ToCsv(RecomputeLate(skip)).substr(0, 52), "0F0,0SEND_F0,0SEND_F0@2,0RECV_B0,0RECV_B0@2,0R0,0B0\n");
+}
+
+TEST(FusePassTest, MakesOneOfAnInputGradientAndItsOwnWeightGradientBesideIt) {
+  const auto fused = [](std::string_view csv, FuseMode mode) { return ToCsv(FuseBackward(*ParseCsv(csv), mode)); };
+  EXPECT_EQ(fused("0F0,0I0,0W0\n", FuseMode::kFree), "0F0,0B0\n");
+  EXPECT_EQ(fused("0F0,0F1,0I0,0I1,0W0,0W1\n", FuseMode::kAll), "0F0,0F1,0I0,0I1,0W0,0W1\n");
+  EXPECT_EQ(fused("0F0,1F0,1I0,0I0,1W0,0W0\n", FuseMode::kAll), "0F0,1F0,1I0,0I0,1W0,0W0\n");
+  EXPECT_EQ(fused("0F0,0I0,0W0\n1F0,1I0,1W0\n", FuseMode::kAll), "0F0,0B0\n1F0,1B0\n");
+}
+
+TEST(FusePassTest, IsFreeWhereNoOtherRankWaits) {
+  const auto free = [](std::string_view csv) { return ToCsv(FuseBackward(*ParseCsv(csv), FuseMode::kFree)); };
+  EXPECT_EQ(free("0F0,0I0,0W0\n1F0,1I0,1W0\n"), "0F0,0B0\n1F0,1I0,1W0\n");
+  // In a V, the stage behind the turn hands its gradient to its own rank.
+  EXPECT_EQ(free("0F0,3F0,3I0,3W0,0I0,0W0\n1F0,2F0,2I0,2W0,1I0,1W0\n"), "0F0,3F0,3I0,3W0,0B0\n1F0,2F0,2B0,1I0,1W0\n");
+}
+
+TEST(FusePassTest, PaysWhereTheSimulatorSaysSo) {
+  const Schedule split = ZeroBubbleV(4, 8);
+  ScheduleCosts costs{.stages = std::vector<StageCosts>(8)};
+  const Schedule free = FuseBackward(split, FuseMode::kFree);
+  EXPECT_EQ(*FuseWhereItPays(split, {}), free);
+  EXPECT_EQ(*FuseWhereItPays(split, costs), free);
+  for (StageCosts& stage : costs.stages) stage.backward = 2 * kTicksPerUnit;  // no gain: the V needs its split
+  EXPECT_EQ(*FuseWhereItPays(split, costs), free);
+  for (StageCosts& stage : costs.stages) stage.backward = kTicksPerUnit;  // a split costs twice as much
+  EXPECT_EQ(*FuseWhereItPays(split, costs), FuseBackward(split, FuseMode::kAll));
 }
 
 TEST(CommPassTest, SCH_3_SurroundsComputeWithItsReceivesAndSends) {
@@ -124,6 +163,34 @@ TEST(BuildTest, EachPurposeHoldsWhatItNeeds) {
   EXPECT_EQ(csv({.kind = "gpipe", .purpose = SchedulePurpose::kOptimizerOnly}), "0OPT\n1OPT\n");
 }
 
+TEST(BuildTest, PlacementFollowsTheKindForEveryPurpose) {
+  const auto csv = [](SchedulePurpose purpose, RecomputeMode recompute = RecomputeMode::kNever) {
+    const auto schedule = BuildSchedule(
+        {.kind = "dualpipe-v", .purpose = purpose, .ranks = 2, .chunks = 2, .microbatches = 1, .recompute = recompute});
+    return schedule.ok() ? ToCsv(*schedule) : std::string(schedule.status().message());
+  };
+  // The rule needs four micro-batches; runs without a forward and a backward take any number.
+  EXPECT_EQ(csv(SchedulePurpose::kContribution),
+            "micro_batches: must be at least 4 for kind dualpipe-v with 2 ranks, got 1");
+  EXPECT_EQ(csv(SchedulePurpose::kForwardOnly), "0F0,0SEND_F0,3RECV_F0,3F0\n1RECV_F0,1F0,2F0,2SEND_F0\n");
+  EXPECT_EQ(csv(SchedulePurpose::kBackwardOnly, RecomputeMode::kAlways),
+            "3R0,3B0,3SEND_B0,0R0,0RECV_B0,0B0\n2R0,2RECV_B0,2B0,1R0,1B0,1SEND_B0\n");
+  EXPECT_EQ(csv(SchedulePurpose::kOptimizerOnly), "0OPT,3OPT\n1OPT,2OPT\n");
+}
+
+TEST(BuildTest, FusesWhatIsNotWorthSplittingAtItsCosts) {
+  BuildRequest request{.kind = "zbv", .ranks = 2, .chunks = 2, .microbatches = 4};
+  const auto halves = [&] {
+    const std::string csv = ToCsv(*BuildSchedule(request));
+    return std::count(csv.begin(), csv.end(), 'I');
+  };
+  EXPECT_EQ(halves(), 9);
+  request.costs.stages.assign(4, {.backward = kTicksPerUnit});
+  EXPECT_EQ(halves(), 3);  // those whose weight gradients stand apart
+  request.costs.stages.pop_back();
+  EXPECT_EQ(ValuesOf(BuildSchedule(request).status())["field"], "costs");
+}
+
 TEST(BuildTest, RefusesWhatCannotBeBuilt) {
   const auto field = [](const BuildRequest& request) {
     const auto schedule = BuildSchedule(request);
@@ -131,6 +198,15 @@ TEST(BuildTest, RefusesWhatCannotBeBuilt) {
   };
   EXPECT_EQ(field({.kind = "nonsense"}), "kind");
   EXPECT_EQ(field({.kind = "forward-only"}), "kind");
+  EXPECT_EQ(field({.kind = "zbv"}), "chunks");
+  EXPECT_EQ(field({.kind = "zbv", .purpose = SchedulePurpose::kForwardOnly}), "chunks");
+  EXPECT_EQ(field({.kind = "1f1b", .purpose = SchedulePurpose::kOptimizerOnly, .chunks = 2}), "chunks");
+  EXPECT_EQ(field({.kind = "forward-only", .purpose = SchedulePurpose::kBackwardOnly}), "kind");
+  EXPECT_EQ(field({.kind = "lag"}), "lag");
+  EXPECT_EQ(field({.kind = "auto", .live_limit = 0}), "live_limit");
+  EXPECT_EQ(field({.kind = "dualpipe-v", .ranks = 2, .chunks = 2, .microbatches = 3}), "micro_batches");
+  EXPECT_EQ(field({.kind = "dualpipe-v", .ranks = 2, .chunks = 2, .microbatches = 3, .short_batch = true}), "accepted");
+  EXPECT_EQ(field({.kind = "gpipe", .microbatches = 0, .short_batch = true}), "micro_batches");
   EXPECT_EQ(field({.kind = "gpipe", .ranks = 0}), "ranks");
   EXPECT_EQ(field({.kind = "gpipe", .microbatches = 0}), "micro_batches");
   EXPECT_EQ(field({.kind = "gpipe", .purpose = SchedulePurpose::kOptimizerOnly, .microbatches = 0}), "accepted");

@@ -91,6 +91,36 @@ TEST(SimulateTest, ASplitBackwardLetsTheNextRankStartEarlier) {
   EXPECT_EQ(Simulate(*ParseCsv("0F0,0I0,0W0\n1F0,1I0,1W0\n"), EqualCosts(2))->makespan, 5 * kUnit);
 }
 
+TEST(SimulateTest, AFusedBackwardMayCostLessThanItsHalves) {
+  ScheduleCosts costs = EqualCosts(2);
+  EXPECT_EQ(Simulate(*ParseCsv("0F0,0B0\n1F0,1I0,1W0\n"), costs)->makespan, 5 * kUnit);
+  for (StageCosts& stage : costs.stages) stage.backward = kUnit / 2;
+  const auto simulation = Simulate(*ParseCsv("0F0,0B0\n1F0,1I0,1W0\n"), costs);
+  EXPECT_EQ(simulation->ranks[0].back().end, 3 * kUnit + kUnit / 2);
+  EXPECT_EQ(simulation->makespan, 4 * kUnit);  // halves cost what they cost
+  costs.stages[1].backward = -1;
+  EXPECT_EQ(ValuesOf(Simulate(FillDrain(2, 1), costs).status())["field"], "costs.backward");
+}
+
+// Rank 0 holds stages 0 and 3 of a V, rank 1 the two between.
+TEST(SimulateTest, IdleTimeHasItsCauseWithSeveralStagesPerRank) {
+  const auto simulation =
+      Simulate(*ParseCsv("0F0,3F0,3B0,0B0,0OPT,3OPT\n1F0,2F0,2B0,1B0,1OPT,2OPT\n"), EqualCosts(4, kUnit / 2));
+  ASSERT_TRUE(simulation.ok()) << simulation.status();
+  const RankTimes& outer = simulation->times[0];
+  EXPECT_EQ(outer.fill, 0);
+  EXPECT_EQ(outer.wait_activation, 3 * kUnit);  // for stages 1 and 2, a hop before and one after
+  EXPECT_EQ(outer.wait_gradient, 5 * kUnit);
+  EXPECT_EQ(outer.busy, 6 * kUnit);
+  EXPECT_EQ(outer.drain, 0);
+  const RankTimes& inner = simulation->times[1];
+  EXPECT_EQ(inner.fill, kUnit + kUnit / 2);
+  EXPECT_EQ(inner.wait_activation, 0);        // stage 2 follows stage 1 on the same rank
+  EXPECT_EQ(inner.wait_gradient, 4 * kUnit);  // stage 3 has one forward and one backward to do, and two hops
+  EXPECT_EQ(inner.drain, 2 * kUnit + kUnit / 2);
+  EXPECT_EQ(simulation->makespan, 14 * kUnit);
+}
+
 TEST(SimulateTest, OptimizerStepsMayWaitForEachOther) {
   ScheduleCosts costs = EqualCosts(2);
   for (StageCosts& stage : costs.stages) stage.optimizer = kUnit;

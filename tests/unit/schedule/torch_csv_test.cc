@@ -7,6 +7,7 @@
 #include "engine/schedule/build.h"
 #include "engine/schedule/comm_pass.h"
 #include "engine/schedule/generators.h"
+#include "engine/schedule/verify.h"
 
 namespace penstock {
 namespace {
@@ -45,6 +46,45 @@ TEST(TorchCsvTest, RefusesToWriteWhatPyTorchDoesNotKnow) {
   EXPECT_EQ(ValuesOf(optimizer.status())["value"], "0OPT");
   const auto skip = ExportTorchCsv(InsertCommunication(FillDrain(3, 1), {{0, 2}}));
   EXPECT_EQ(ValuesOf(skip.status())["value"], "0SEND_F0@2");
+}
+
+TEST(TorchCsvTest, ReadsWhatItWritesOfSplitBackwardsAndChunks) {
+  for (const Schedule& schedule :
+       {ZeroBubbleV(3, 5), InsertCommunication(DualPipeV(2, 4)), InsertCommunication(InterleavedZeroBubble(2, 5, 3))}) {
+    const auto text = ExportTorchCsv(schedule);
+    ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_EQ(ImportTorchCsv(*text, schedule.kind)->schedule, schedule);
+  }
+}
+
+TEST(TorchCsvTest, AnErrorNamesItsRankAndCell) {
+  const auto damaged = ImportTorchCsv("0UNSHARD,0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,,(1F1;1Q0)OVERLAP_F_B\n");
+  ASSERT_FALSE(damaged.ok());
+  EXPECT_THAT(std::string(damaged.status().message()), HasSubstr("row of rank 1, cell 2: action: must be"));
+  EXPECT_THAT(std::string(damaged.status().message()), HasSubstr("\"1Q0\""));
+  EXPECT_EQ(ValuesOf(damaged.status())["rank"], "1");
+  EXPECT_EQ(ValuesOf(damaged.status())["cell"], "2");
+}
+
+TEST(TorchCsvTest, AFileIsTextOrCsv) {
+  const Schedule schedule = ZeroBubbleH1(2, 3);
+  EXPECT_EQ(ReadSchedule(ToText(schedule))->schedule, schedule);
+  EXPECT_EQ(ReadSchedule(ToCsv(schedule))->schedule.ranks, schedule.ranks);
+  EXPECT_EQ(ReadSchedule(ToCsv(schedule))->schedule.kind, "imported");
+  // Cut at any byte, it is refused, or it is whole lists of fewer actions that the verifier refuses.
+  const VerifyOptions compute = {.purpose = SchedulePurpose::kContribution, .with_communication = false};
+  for (const std::string& whole : {ToText(schedule), ToCsv(schedule)}) {
+    const size_t last = whole.find_last_not_of('\n');
+    for (size_t size = 0; size < last; ++size) {
+      const auto read = ReadSchedule(whole.substr(0, size));
+      if (!read.ok()) {
+        EXPECT_FALSE(ReasonOf(read.status()).empty());
+        continue;
+      }
+      const bool first_rank_only = read->schedule.ranks.size() == 1;  // whole for one rank: only a size tells
+      EXPECT_TRUE(first_rank_only || !Verify(read->schedule, compute).ok()) << whole.substr(0, size);
+    }
+  }
 }
 
 TEST(TorchCsvTest, RefusesOtherForms) {

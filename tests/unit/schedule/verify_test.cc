@@ -3,11 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/schedule/build.h"
+#include "engine/schedule/credits.h"
 #include "engine/schedule/generators.h"
+#include "engine/schedule/simulate.h"
 
 namespace penstock {
 namespace {
@@ -235,6 +240,119 @@ TEST(VerifyTest, RefusesSizesThatDoNotFitTheActions) {
   schedule = FillDrain(2, 2);
   schedule.stages = 1'000'000'000;
   EXPECT_FALSE(Verify(schedule, kCompute).ok());
+}
+
+// The rule of DualPipeV as it stands, step by step, without a look at which micro-batches there are.
+Schedule BareDualPipeV(int ranks, int microbatches) {
+  Schedule schedule{.kind = "dualpipe-v", .stages = 2 * ranks, .microbatches = microbatches};
+  for (int r = 0; r < ranks; ++r) {
+    auto& list = schedule.ranks.emplace_back();
+    const int down = r, up = 2 * ranks - 1 - r;
+    std::map<int, int> forwards, backwards;
+    std::deque<Action> waiting;
+    const auto f = [&](int s) { list.push_back({ActionKind::kForward, s, forwards[s]++}); };
+    const auto b = [&](int s) { list.push_back({ActionKind::kBackward, s, backwards[s]++}); };
+    const auto i = [&](int s) {
+      waiting.push_back({ActionKind::kWeightGradient, s, backwards[s]});
+      list.push_back({ActionKind::kInputGradient, s, backwards[s]++});
+    };
+    const auto wq = [&] {
+      if (waiting.empty()) return;
+      list.push_back(waiting.front());
+      waiting.pop_front();
+    };
+    const auto repeat = [](int times, const auto& what) {
+      for (int k = 0; k < times; ++k) what(k);
+    };
+    repeat(2 * (ranks - r - 1), [&](int) { f(down); });
+    repeat(r + 1, [&](int) { f(down), f(up); });
+    repeat(ranks - r - 1, [&](int) { i(up), wq(), f(up); });
+    repeat(microbatches - 2 * ranks + r + 1, [&](int) { f(down), b(up), f(up), b(down); });
+    repeat(ranks - r - 1, [&](int) { b(up), f(up), b(down); });
+    bool split = false;
+    repeat(r + 1, [&](int k) {
+      if (r % 2 == 1 && k == (r + 1) / 2) split = true;
+      split ? i(up) : b(up);
+      if (r % 2 == 0 && k == (r + 1) / 2) split = true;
+      split ? i(down) : b(down);
+    });
+    repeat(ranks - r - 1, [&](int) { wq(), i(down); });
+    repeat(r + 1, [&](int) { wq(); });
+  }
+  return schedule;
+}
+
+TEST(VerifyTest, TheBareRuleOfDualPipeVNeedsItsMicrobatches) {
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    for (const int microbatches : {2 * ranks - 1, 2 * ranks, 5 * ranks}) {
+      EXPECT_EQ(BareDualPipeV(ranks, microbatches), DualPipeV(ranks, microbatches)) << ranks << " " << microbatches;
+    }
+  }
+  EXPECT_TRUE(Verify(BareDualPipeV(4, 7), kCompute).ok());
+  // One fewer, and rank 0 runs ahead into a micro-batch that no other rank has: its stage 7 waits for ever.
+  Schedule bare = BareDualPipeV(4, 6);
+  EXPECT_EQ(ValuesOf(Verify(bare, kCompute).status())["action"], "0F6");
+  bare.microbatches = 7;
+  EXPECT_EQ(ValuesOf(Verify(bare, kCompute).status())["action"], "1F6");
+  const auto stuck = Simulate(bare, {.stages = std::vector<StageCosts>(8)});
+  EXPECT_THAT(std::string(stuck.status().message()), HasSubstr("7F6 needs 6F6, which no rank performs"));
+  // The generator leaves that out, which is how short batches of a pipeline run.
+  EXPECT_TRUE(Verify(DualPipeV(4, 6), kCompute).ok());
+}
+
+TEST(VerifyTest, ARankCanBlockItself) {
+  EXPECT_EQ(Failure("0F0,3F0,3B0,0B0\n2F0,1F0,2B0,1B0\n", kCompute),
+            "deadlock 2F0@1/0: 2F0 waits for 1F0; 1F0 follows 2F0 on rank 1");
+  EXPECT_EQ(Failure("0F0,3F0,3B0,0B0\n1F0,2F0,1I0,1W0,2B0\n", kCompute),
+            "deadlock 1I0@1/2: 1I0 waits for 2B0; 2B0 follows 1I0 on rank 1");
+}
+
+TEST(VerifyTest, SplitBackwardsKeepTheOrderOfTheirStage) {
+  EXPECT_EQ(Failure("0F0,0I0,0R0,0W0\n", kCompute), "order 0I0@0/1: 0I0 stands before 0R0");
+  EXPECT_EQ(Failure("0F0,0F1,0I0,0I1,0W1,0W0\n", kCompute),
+            "order 0W0@0/5: gradients must accumulate in ascending micro-batch order: 0W0 follows 0W1");
+  EXPECT_EQ(Failure("0F0,0F1,0I0,0I1,0W0,0W1\n", kCompute), "ok");
+  // Every stage counts on its own: the other chunk may be ahead or behind.
+  EXPECT_EQ(Failure("0F0,1F0,0F1,1F1,1I0,1W0,0I0,1I1,1W1,0W0,0B1\n", kCompute), "ok");
+  EXPECT_EQ(Failure("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1I0,1W0,1SEND_B0\n", kComplete), "ok");
+  EXPECT_EQ(Failure("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1SEND_B0,1I0,1W0\n", kComplete),
+            "order 1SEND_B0@1/2: 1SEND_B0 stands before 1I0");
+  EXPECT_EQ(Failure("0F0,0I0,0W0,0OPT\n", {.purpose = SchedulePurpose::kTrainingStep}), "ok");
+  EXPECT_EQ(Failure("0F0,0I0,0OPT,0W0\n", {.purpose = SchedulePurpose::kTrainingStep}),
+            "order 0W0@0/3: 0W0 follows the optimizer step of its stage");
+}
+
+TEST(VerifyTest, ActivationsLiveUntilTheWeightGradient) {
+  VerifyOptions options = kCompute;
+  options.max_live_activations = 1;
+  EXPECT_EQ(Failure("0F0,0I0,0W0,0F1,0I1,0W1\n", options), "ok");
+  EXPECT_EQ(Failure("0F0,0I0,0F1,0W0,0I1,0W1\n", options),
+            "peak 0F1@0/2: rank 0 holds 2 activations at once, above the limit of 1");
+  // A recomputed one comes back for good with its R: a late W keeps it.
+  EXPECT_EQ(Failure("0F0,0F1,0R0,0B0,0R1,0B1\n", options), "ok");
+  EXPECT_EQ(Failure("0F0,0F1,0R0,0I0,0R1,0I1,0W0,0W1\n", options),
+            "peak 0R1@0/4: rank 0 holds 2 activations at once, above the limit of 1");
+}
+
+TEST(VerifyTest, ListsTellWhatTheyAreFor) {
+  const auto implied = [](std::string_view csv) {
+    const VerifyOptions options = ImpliedOptions(*ParseCsv(csv));
+    return std::string(ToString(options.purpose)) + (options.with_communication ? ", messages" : "");
+  };
+  EXPECT_EQ(implied("0F0,0B0,0OPT\n"), "training step");
+  EXPECT_EQ(implied("0F0,0I0,0W0\n"), "contribution");
+  EXPECT_EQ(implied("0F0,0SEND_F0\n1RECV_F0,1F0\n"), "forward only, messages");
+  EXPECT_EQ(implied("0R0,0B0\n"), "backward only");
+  EXPECT_EQ(implied("0OPT\n"), "optimizer only");
+}
+
+TEST(CreditsTest, AreTheFewestThatRun) {
+  const auto least = [](std::string_view csv) { return LeastCredits(*ParseCsv(csv)); };
+  EXPECT_EQ(least("0F0,0SEND_F0,0F1,0SEND_F1\n1RECV_F0,1F0,1RECV_F1,1F1\n"), 1);
+  // The last stage of a loop is sent three before the first reads any.
+  EXPECT_EQ(LeastCredits(*BuildSchedule({.kind = "looped-bfs", .ranks = 2, .chunks = 2, .microbatches = 6})), 3);
+  EXPECT_EQ(least("0F0,0B0\n"), 0);                                               // moves nothing
+  EXPECT_EQ(least("0F0,0RECV_B0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"), 0);  // cannot run
 }
 
 }  // namespace

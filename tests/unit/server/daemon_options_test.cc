@@ -50,6 +50,7 @@ TEST(DaemonOptions, HaveDefaults) {
   EXPECT_EQ(options.max_pipelines, 16);
   EXPECT_EQ(options.max_message_bytes, 64 << 20);
   EXPECT_EQ(options.forward_timeout, absl::Minutes(10));
+  EXPECT_EQ(options.trace_ring_events, 65'536);
   EXPECT_FALSE(options.insecure);
   EXPECT_TRUE(options.devices.empty());
 }

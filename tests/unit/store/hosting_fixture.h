@@ -31,13 +31,38 @@ class HostingFixture : public ::testing::Test {
       if (spec.model.name == "broken") return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", "broken");
       if (before_create_ != nullptr) before_create_();
       auto pipeline = std::make_unique<FakePipeline>(control_);
-      if (engine.metrics) engine.metrics(pipeline->plan());
+      if (engine.metrics) engine.metrics(plan_.has_value() ? *plan_ : pipeline->plan());
       return pipeline;
     };
     options.factory.plan = [](const PipelineSpec&, const Pipeline::Options&) -> absl::StatusOr<Plan> {
       Plan plan;
       plan.predicted_bubble = 0.25;
       return plan;
+    };
+    options.factory.search = [this](const PipelineSpec& spec, const Pipeline::Options&,
+                                    const std::function<bool()>& out_of_time) -> absl::StatusOr<PlanSearch> {
+      searched_ = spec;
+      PlanSearch search;
+      search.considered = 2;
+      search.complete = !out_of_time();
+      search.refused.push_back({{.kind = "gpipe"},
+                                Error(absl::StatusCode::kFailedPrecondition, "PLAN_DOES_NOT_FIT", "too large")
+                                    .With("device", "cpu:1")
+                                    .With("value", "99")});
+      if (spec.model.name == "huge") return search;
+      PlanCandidate candidate;
+      candidate.schedule = {"zb-h1", 8, CheckpointMode::kNever};
+      candidate.cut.balance = {2, 1};
+      candidate.makespan_seconds = 0.5;
+      candidate.bubble = 0.125;
+      DeviceNeed need{.device = "cpu:0", .lanes = {0, 1}, .limit_bytes = 100, .buffers = {}};
+      need.buffers[BufferClass::kActivations] = 70;
+      need.buffers[BufferClass::kWeights] = 10;
+      candidate.memory = {need};
+      search.candidates.push_back(candidate);
+      search.plan = Plan();
+      search.plan->predicted_bubble = 0.125;
+      return search;
     };
     options.handles = handles_.get();
     options.timers = &timers_;
@@ -154,6 +179,7 @@ class HostingFixture : public ::testing::Test {
   MetricsRegistry registry_{&clock_};
   TimerQueue timers_{&clock_};
   std::function<void()> before_create_;
+  std::optional<Plan> plan_;  // that metrics are told
   const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
   std::unique_ptr<HandleStore> handles_;
   std::unique_ptr<PipelineTable> table_;

@@ -23,6 +23,30 @@ TEST_F(PipelineTableTest, CreatesFindsListsAndDeletes) {
   EXPECT_TRUE(Create("mlp").ok()) << "the name is free again";
 }
 
+TEST_F(PipelineTableTest, LanesAreCountedWithTheLayersOfAllTheirChunks) {
+  plan_.emplace();
+  int layer = 0;
+  for (const int lane : {0, 1, 1, 0}) {
+    plan_->stages.push_back({.first_layer = layer, .layers = {"a", "b"}, .device = lane == 0 ? "cpu:0" : "cpu:1"});
+    plan_->stages.back().lane = lane;
+    layer += 2;
+  }
+  plan_->schedule = {.kind = "zbv", .micro_batches = 8, .chunks = 2};
+  plan_->ideal_bubble = 1.0 / 17;
+  ASSERT_TRUE(Create("v").ok());
+  const std::shared_ptr<PipelineMetrics> metrics = registry_.Find("v");
+  ASSERT_EQ(metrics->lane_count(), 2);
+  for (const int lane : {0, 1}) {
+    const LaneDescription& description = metrics->lane(lane).description;
+    EXPECT_EQ(description.stage, lane);
+    EXPECT_EQ(description.device, lane == 0 ? "cpu:0" : "cpu:1");
+    EXPECT_EQ(description.layers, lane == 0 ? "0-1,6-7" : "2-3,4-5");
+    EXPECT_EQ(description.ideal_bubble, 1.0 / 17);
+  }
+  EXPECT_EQ(metrics->schedule().stages, 2);
+  EXPECT_EQ(metrics->schedule().chunks, 2);
+}
+
 TEST_F(PipelineTableTest, RefusesTakenBadAndTooManyNames) {
   EXPECT_EQ(ReasonOf(Create("gpt").status()), "PIPELINE_EXISTS");
   EXPECT_EQ(ReasonOf(Create("../x").status()), "NAME_INVALID");

@@ -10,6 +10,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 CHECKPOINT_MODE_ALWAYS: CheckpointMode
 CHECKPOINT_MODE_EXCEPT_LAST: CheckpointMode
 CHECKPOINT_MODE_NEVER: CheckpointMode
+CHECKPOINT_MODE_SKIP_ADJACENT: CheckpointMode
 CHECKPOINT_MODE_UNSPECIFIED: CheckpointMode
 CUT_COST_SIZE: CutCost
 CUT_COST_TIME: CutCost
@@ -76,24 +77,28 @@ class GetPipelineRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class LayerPlan(_message.Message):
-    __slots__ = ["backward_seconds", "cost", "forward_seconds", "name", "output_bytes", "parameter_bytes", "stage", "stash_bytes"]
+    __slots__ = ["backward_seconds", "cost", "forward_seconds", "input_gradient_seconds", "name", "output_bytes", "parameter_bytes", "stage", "stash_bytes", "weight_gradient_seconds"]
     BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
     FORWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_GRADIENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     STASH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_GRADIENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     backward_seconds: float
     cost: float
     forward_seconds: float
+    input_gradient_seconds: float
     name: str
     output_bytes: int
     parameter_bytes: int
     stage: int
     stash_bytes: int
-    def __init__(self, name: _Optional[str] = ..., stage: _Optional[int] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., stash_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ..., cost: _Optional[float] = ...) -> None: ...
+    weight_gradient_seconds: float
+    def __init__(self, name: _Optional[str] = ..., stage: _Optional[int] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., stash_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ..., cost: _Optional[float] = ..., input_gradient_seconds: _Optional[float] = ..., weight_gradient_seconds: _Optional[float] = ...) -> None: ...
 
 class LayerSpec(_message.Message):
     __slots__ = ["device", "isolate", "kind", "layers", "name", "options"]
@@ -276,10 +281,13 @@ class PipelineSpec(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., cut: _Optional[_Union[Cut, _Mapping]] = ..., devices: _Optional[_Iterable[str]] = ..., schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., loss: _Optional[_Union[LossSpec, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ["checkpoint", "ideal_bubble", "layers", "makespan_seconds", "micro_batches", "predicted_bubble", "schedule", "skips", "stages", "why"]
+    __slots__ = ["checkpoint", "chunks", "ideal_bubble", "lag", "layers", "live_limit", "makespan_seconds", "micro_batches", "predicted_bubble", "schedule", "skips", "stages", "why"]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     IDEAL_BUBBLE_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
+    LIVE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     MAKESPAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_BUBBLE_FIELD_NUMBER: _ClassVar[int]
@@ -288,8 +296,11 @@ class Plan(_message.Message):
     STAGES_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     checkpoint: CheckpointMode
+    chunks: int
     ideal_bubble: float
+    lag: int
     layers: _containers.RepeatedCompositeFieldContainer[LayerPlan]
+    live_limit: int
     makespan_seconds: float
     micro_batches: int
     predicted_bubble: float
@@ -297,17 +308,101 @@ class Plan(_message.Message):
     skips: _containers.RepeatedCompositeFieldContainer[SkipPlan]
     stages: _containers.RepeatedCompositeFieldContainer[StagePlan]
     why: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, stages: _Optional[_Iterable[_Union[StagePlan, _Mapping]]] = ..., schedule: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., ideal_bubble: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerPlan, _Mapping]]] = ..., skips: _Optional[_Iterable[_Union[SkipPlan, _Mapping]]] = ..., why: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, stages: _Optional[_Iterable[_Union[StagePlan, _Mapping]]] = ..., schedule: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., ideal_bubble: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerPlan, _Mapping]]] = ..., skips: _Optional[_Iterable[_Union[SkipPlan, _Mapping]]] = ..., why: _Optional[_Iterable[str]] = ..., chunks: _Optional[int] = ..., lag: _Optional[int] = ..., live_limit: _Optional[int] = ...) -> None: ...
+
+class PlanCandidate(_message.Message):
+    __slots__ = ["balance", "makespan_seconds", "memory", "messages", "micro_batch_rows", "predicted_bubble", "schedule"]
+    BALANCE_FIELD_NUMBER: _ClassVar[int]
+    MAKESPAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_BUBBLE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    balance: _containers.RepeatedScalarFieldContainer[int]
+    makespan_seconds: float
+    memory: _containers.RepeatedCompositeFieldContainer[PlannedMemory]
+    messages: int
+    micro_batch_rows: int
+    predicted_bubble: float
+    schedule: ScheduleSpec
+    def __init__(self, schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., balance: _Optional[_Iterable[int]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., memory: _Optional[_Iterable[_Union[PlannedMemory, _Mapping]]] = ..., messages: _Optional[int] = ..., micro_batch_rows: _Optional[int] = ...) -> None: ...
+
+class PlanPipelineRequest(_message.Message):
+    __slots__ = ["limits", "spec"]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    limits: SearchLimits
+    spec: PipelineSpec
+    def __init__(self, spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., limits: _Optional[_Union[SearchLimits, _Mapping]] = ...) -> None: ...
+
+class PlanPipelineResponse(_message.Message):
+    __slots__ = ["candidates", "complete", "considered", "plan", "refused"]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    CONSIDERED_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    candidates: _containers.RepeatedCompositeFieldContainer[PlanCandidate]
+    complete: bool
+    considered: int
+    plan: Plan
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedCandidate]
+    def __init__(self, candidates: _Optional[_Iterable[_Union[PlanCandidate, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RefusedCandidate, _Mapping]]] = ..., considered: _Optional[int] = ..., complete: bool = ..., plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
+
+class PlannedMemory(_message.Message):
+    __slots__ = ["bytes", "device", "lanes", "largest_class", "largest_class_bytes", "limit_bytes"]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_CLASS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_CLASS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    device: str
+    lanes: _containers.RepeatedScalarFieldContainer[int]
+    largest_class: str
+    largest_class_bytes: int
+    limit_bytes: int
+    def __init__(self, device: _Optional[str] = ..., lanes: _Optional[_Iterable[int]] = ..., bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., largest_class: _Optional[str] = ..., largest_class_bytes: _Optional[int] = ...) -> None: ...
+
+class RefusedCandidate(_message.Message):
+    __slots__ = ["schedule", "why"]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    schedule: ScheduleSpec
+    why: _status_pb2.Status
+    def __init__(self, schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., why: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class ScheduleSpec(_message.Message):
-    __slots__ = ["checkpoint", "kind", "micro_batches"]
+    __slots__ = ["checkpoint", "chunks", "kind", "lag", "live_limit", "micro_batches", "mini_batch_rows"]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    LIVE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    MINI_BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
     checkpoint: CheckpointMode
+    chunks: int
     kind: str
+    lag: int
+    live_limit: int
     micro_batches: int
-    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ...) -> None: ...
+    mini_batch_rows: int
+    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., chunks: _Optional[int] = ..., lag: _Optional[int] = ..., live_limit: _Optional[int] = ..., mini_batch_rows: _Optional[int] = ...) -> None: ...
+
+class SearchLimits(_message.Message):
+    __slots__ = ["kinds", "max_chunks", "micro_batches", "mini_batch_rows"]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    MINI_BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
+    kinds: _containers.RepeatedScalarFieldContainer[str]
+    max_chunks: int
+    micro_batches: _containers.RepeatedScalarFieldContainer[int]
+    mini_batch_rows: int
+    def __init__(self, kinds: _Optional[_Iterable[str]] = ..., max_chunks: _Optional[int] = ..., micro_batches: _Optional[_Iterable[int]] = ..., mini_batch_rows: _Optional[int] = ...) -> None: ...
 
 class SkipIsolation(_message.Message):
     __slots__ = ["only", "skip_namespace"]
@@ -330,11 +425,13 @@ class SkipPlan(_message.Message):
     def __init__(self, from_stage: _Optional[int] = ..., to_stage: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class StagePlan(_message.Message):
-    __slots__ = ["backward_seconds", "device", "first_layer", "forward_seconds", "layers", "optimizer_bytes", "parameter_bytes", "peak_activation_bytes", "rank", "recompute_seconds", "stage"]
+    __slots__ = ["backward_seconds", "device", "first_layer", "forward_seconds", "input_gradient_seconds", "lane", "layers", "optimizer_bytes", "parameter_bytes", "peak_activation_bytes", "rank", "recompute_seconds", "stage", "weight_gradient_seconds"]
     BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     FIRST_LAYER_FIELD_NUMBER: _ClassVar[int]
     FORWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_GRADIENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_BYTES_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -342,10 +439,13 @@ class StagePlan(_message.Message):
     RANK_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_GRADIENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     backward_seconds: float
     device: str
     first_layer: int
     forward_seconds: float
+    input_gradient_seconds: float
+    lane: int
     layers: _containers.RepeatedScalarFieldContainer[str]
     optimizer_bytes: int
     parameter_bytes: int
@@ -353,7 +453,8 @@ class StagePlan(_message.Message):
     rank: int
     recompute_seconds: float
     stage: int
-    def __init__(self, stage: _Optional[int] = ..., device: _Optional[str] = ..., first_layer: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., recompute_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., peak_activation_bytes: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+    weight_gradient_seconds: float
+    def __init__(self, stage: _Optional[int] = ..., device: _Optional[str] = ..., first_layer: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., recompute_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., peak_activation_bytes: _Optional[int] = ..., rank: _Optional[int] = ..., lane: _Optional[int] = ..., input_gradient_seconds: _Optional[float] = ..., weight_gradient_seconds: _Optional[float] = ...) -> None: ...
 
 class TieSpec(_message.Message):
     __slots__ = ["parameters"]

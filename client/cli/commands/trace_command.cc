@@ -1,0 +1,127 @@
+// penstock trace: what a pipeline did, as a file for trace viewers
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/command_table.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/pipeline_text.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+struct TraceOptions {
+  std::string pipeline;
+  std::string to;
+  std::string format = "chrome";
+  int steps = 0;
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+};
+
+// A file that comes into being with its first bytes, and goes again if what comes after fails.
+class PieceFile {
+ public:
+  PieceFile(std::string path, Session& session) : path_(std::move(path)), session_(session) {}
+
+  absl::Status Append(std::string_view bytes) {
+    std::ostream& out = path_ == "-" ? session_.out() : Open();
+    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    return out ? absl::OkStatus() : Failed();
+  }
+
+  absl::Status Close() {
+    if (path_ == "-") return absl::OkStatus();
+    Open().close();
+    return file_ ? absl::OkStatus() : Failed();
+  }
+
+  void Discard() {
+    if (!opened_) return;
+    file_.close();
+    unlink(path_.c_str());
+  }
+
+ private:
+  std::ofstream& Open() {
+    if (!opened_) file_.open(path_, std::ios::binary | std::ios::trunc);
+    opened_ = true;
+    return file_;
+  }
+  absl::Status Failed() const { return UsageError(path_, std::string("cannot be written: ") + std::strerror(errno)); }
+
+  const std::string path_;
+  Session& session_;
+  bool opened_ = false;
+  std::ofstream file_;
+};
+
+absl::Status Trace(const TraceOptions& options, Session& session) {
+  v1::ExportTraceRequest request;
+  request.set_pipeline(PipelineName(options.pipeline));
+  request.set_format(options.format == "perfetto" ? v1::ExportTraceRequest::FORMAT_PERFETTO
+                                                  : v1::ExportTraceRequest::FORMAT_CHROME);
+  request.set_steps(options.steps);
+  request.set_first_step(options.first_step);
+  request.set_last_step(options.last_step);
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  if (options.steps > 0) {
+    session.Say(absl::StrCat("recording the next ", options.steps, options.steps == 1 ? " step" : " steps", " of ",
+                             ShortName(request.pipeline()), "; Ctrl-C gives up"));
+  }
+  PieceFile file(options.to, session);
+  const auto summary = client->ExportTrace(request, [&](std::string_view bytes) { return file.Append(bytes); });
+  if (!summary.ok()) {
+    file.Discard();
+    return summary.status();
+  }
+  PENSTOCK_RETURN_IF_ERROR(file.Close());
+  session.Say(absl::StrFormat(
+      "wrote %s steps, %s of %d lanes, %s records, to %s; open it in ui.perfetto.dev%s", CountText(summary->steps()),
+      absl::StrFormat("%.4g s", summary->seconds()), summary->lanes(), CountText(summary->records()),
+      options.to == "-" ? "stdout" : options.to, options.format == "chrome" ? " or chrome://tracing" : ""));
+  if (summary->incomplete()) {
+    session.Say(absl::StrCat("older records were overwritten, ", CountText(summary->lost_records()),
+                             " of them; penstockd --trace-ring-events keeps more"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTraceCommand(CommandTable& table) {
+  CLI::App* command = table.Add(table.root(), "trace", "Write what a pipeline did to a file for trace viewers",
+                                "penstock trace gpt -O gpt.json\n"
+                                "penstock trace gpt --steps 3 --format perfetto -O gpt.pftrace\n"
+                                "penstock trace gpt --first-step 10 --last-step 12 -O gpt.json");
+  auto options = std::make_shared<TraceOptions>();
+  command->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
+  command->add_option("-O,--to", options->to, "File to write; - is stdout")->required()->type_name("FILE");
+  command->add_option("--format", options->format, "chrome (JSON) or perfetto (protobuf, much smaller)")
+      ->check(CLI::IsMember({"chrome", "perfetto"}))
+      ->type_name("FORMAT")
+      ->capture_default_str();
+  CLI::Option* steps =
+      command
+          ->add_option("--steps", options->steps, "Record so many of the next steps; unset: what the daemon still has")
+          ->check(CLI::Range(1, 10'000))
+          ->type_name("N");
+  CLI::Option* first = command->add_option("--first-step", options->first_step, "Only from this step on")
+                           ->check(CLI::PositiveNumber)
+                           ->type_name("N")
+                           ->excludes(steps);
+  command->add_option("--last-step", options->last_step, "To this one; unset: the first alone")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
+      ->needs(first);
+  table.Run(command, [options](Session& session) { return Trace(*options, session); });
+}
+
+}  // namespace penstock

@@ -1,0 +1,90 @@
+#include "engine/exec/trace_hooks.h"
+
+namespace penstock {
+namespace {
+
+TraceKind KindOf(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kForward:
+      return TraceKind::kForward;
+    case ActionKind::kBackward:
+      return TraceKind::kBackward;
+    case ActionKind::kInputGradient:
+      return TraceKind::kBackwardInput;
+    case ActionKind::kWeightGradient:
+      return TraceKind::kBackwardWeight;
+    case ActionKind::kRecompute:
+      return TraceKind::kRecompute;
+    case ActionKind::kOptimizer:
+      return TraceKind::kOptimizer;
+    case ActionKind::kSendForward:
+      return TraceKind::kSendActivation;
+    case ActionKind::kSendBackward:
+      return TraceKind::kSendGradient;
+    case ActionKind::kReceiveForward:
+      return TraceKind::kReceiveActivation;
+    case ActionKind::kReceiveBackward:
+      return TraceKind::kReceiveGradient;
+  }
+  return TraceKind::kForward;
+}
+
+TraceRun PurposeOf(const Run& run) {
+  if (run.inference) return TraceRun::kInference;
+  switch (run.purpose) {
+    case SchedulePurpose::kTrainingStep:
+      return TraceRun::kTrainStep;
+    case SchedulePurpose::kContribution:
+      return TraceRun::kContribution;
+    case SchedulePurpose::kForwardOnly:
+      return TraceRun::kForward;
+    case SchedulePurpose::kBackwardOnly:
+      return TraceRun::kBackward;
+    case SchedulePurpose::kOptimizerOnly:
+      return TraceRun::kOptimizerStep;
+  }
+  return TraceRun::kTrainStep;
+}
+
+// Training belongs to the step that it will end, inference to the one whose weights it has.
+TraceRecord RecordOf(const LaneMetrics& lane, const Run& run, int64_t begin, int64_t end) {
+  return {.begin_nanos = begin,
+          .end_nanos = end,
+          .inference = run.inference,
+          .lane = static_cast<int16_t>(lane.description.stage),
+          .step = run.step.value() + (run.inference ? 0 : 1),
+          .run = run.id};
+}
+
+}  // namespace
+
+void TraceAction(LaneMetrics& lane, const Run& run, const Action& action, int part, int64_t begin, int64_t end) {
+  TraceRecord record = RecordOf(lane, run, begin, end);
+  record.kind = KindOf(action.kind);
+  record.stage = action.stage;
+  record.microbatch = action.microbatch;
+  if (action.kind == ActionKind::kOptimizer) record.detail = static_cast<uint8_t>(part);
+  lane.trace.actions.Record(record);
+}
+
+void TraceMessage(LaneMetrics& lane, const Run& run, const Action& action, const MessageKey& key, int64_t begin,
+                  int64_t end) {
+  TraceRecord record = RecordOf(lane, run, begin, end);
+  record.kind = KindOf(action.kind);
+  record.stage = action.stage;
+  record.microbatch = action.microbatch;
+  record.peer = static_cast<int16_t>(action.peer);
+  record.correlation = MessageCorrelation(key.run, key.gradient, key.stage, key.microbatch, key.peer);
+  lane.trace.actions.Record(record);
+}
+
+void TraceLaneRun(LaneMetrics& lane, const Run& run, int64_t begin, int64_t end) {
+  TraceRecord record = RecordOf(lane, run, begin, end);
+  record.kind = TraceKind::kRun;
+  record.detail = static_cast<uint8_t>(PurposeOf(run));
+  record.failed = run.Stopped();
+  record.microbatch = run.schedule->microbatches;
+  lane.trace.actions.Record(record);
+}
+
+}  // namespace penstock

@@ -1,0 +1,107 @@
+// Chrome's trace event format, JSON: one process per lane, one thread per track. Source: "Trace Event Format", the Chromium
+// project, 2016.
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/base/log.h"
+#include "engine/observe/trace_writer.h"
+
+namespace penstock {
+namespace {
+
+std::string Micros(int64_t nanos) { return absl::StrFormat("%d.%03d", nanos / 1000, nanos % 1000); }
+
+std::string CountersJson(const TraceCapture& capture, const StateTimes LaneCapture::*which) {
+  std::string text = "[";
+  for (const LaneCapture& lane : capture.lanes) {
+    const StateTimes& times = lane.*which;
+    absl::StrAppend(&text, text.size() > 1 ? "," : "", "{\"lane\":", lane.description.stage,
+                    ",\"at_nanos\":", times.at_nanos, ",\"state_nanos\":{");
+    const char* comma = "";
+    for (const StageStateInfo& info : StageStates()) {
+      absl::StrAppendFormat(&text, "%s\"%s\":%d", comma, absl::string_view(info.name.data(), info.name.size()),
+                            times[info.state]);
+      comma = ",";
+    }
+    text += "}}";
+  }
+  return text + "]";
+}
+
+class ChromeTraceWriter final : public TraceWriter {
+ public:
+  void Begin(const TraceCapture& capture, std::string* out) override {
+    begin_nanos_ = capture.begin_nanos;
+    absl::StrAppend(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"pipeline\":\"", JsonEscape(capture.pipeline),
+                    "\",\"rank\":", capture.rank, ",\"begin_nanos\":", capture.begin_nanos,
+                    ",\"end_nanos\":", capture.end_nanos, ",\"incomplete\":", capture.incomplete ? "true" : "false",
+                    ",\"lost_records\":", capture.lost, ",\"clock_offset_nanos\":", capture.wall_offset_nanos,
+                    ",\"clock_uncertainty_nanos\":", capture.wall_uncertainty_nanos,
+                    ",\"counters_begin\":", CountersJson(capture, &LaneCapture::before),
+                    ",\"counters_end\":", CountersJson(capture, &LaneCapture::after), "},\n\"traceEvents\":[");
+  }
+
+  void Track(const TraceTrack& track, std::string* out) override {
+    if (track.parent == 0 || track.order >= 1000) {  // the pipeline, or a lane: a process
+      Metadata(track, "process_name", absl::StrCat("\"name\":\"", JsonEscape(track.name), "\""), out);
+      Metadata(track, "process_sort_index", absl::StrCat("\"sort_index\":", track.group), out);
+    } else if (!track.counter) {
+      Metadata(track, "thread_name", absl::StrCat("\"name\":\"", JsonEscape(track.name), "\""), out);
+      Metadata(track, "thread_sort_index", absl::StrCat("\"sort_index\":", track.order), out);
+    }
+  }
+
+  void Slice(const TraceTrack& track, const TraceSlice& slice, std::string* out) override {
+    Open("X", track, out);
+    absl::StrAppend(out, ",\"ts\":", Micros(slice.begin_nanos),
+                    ",\"dur\":", Micros(slice.end_nanos - slice.begin_nanos), ",\"name\":\"", JsonEscape(slice.name),
+                    "\",\"cat\":\"", slice.category, "\"");
+    if (!slice.arguments.empty()) {
+      out->append(",\"args\":{");
+      const char* comma = "";
+      for (const auto& [name, value] : slice.arguments) {
+        absl::StrAppend(out, comma, "\"", name, "\":", value);
+        comma = ",";
+      }
+      out->append("}");
+    }
+    out->append("}");
+    for (const FlowPoint& point : slice.flows) {
+      const bool begin = point.kind == FlowPoint::Kind::kBegin;
+      const bool end = point.kind == FlowPoint::Kind::kEnd;
+      Open(begin ? "s" : end ? "f" : "t", track, out);
+      absl::StrAppend(out, ",\"ts\":", Micros(slice.begin_nanos), ",\"id\":", point.flow,
+                      ",\"name\":\"message\",\"cat\":\"flow\"", end ? ",\"bp\":\"e\"}" : "}");
+    }
+  }
+
+  void Count(const TraceTrack& track, int64_t at_nanos, double value, std::string* out) override {
+    Open("C", track, out);
+    absl::StrAppend(out, ",\"ts\":", Micros(at_nanos), ",\"name\":\"", JsonEscape(track.name),
+                    "\",\"args\":{\"value\":", value, "}}");
+  }
+
+  void End(std::string* out) override { out->append("\n]}\n"); }
+
+ private:
+  void Open(const char* phase, const TraceTrack& track, std::string* out) {
+    absl::StrAppend(out, first_ ? "\n" : ",\n", "{\"ph\":\"", phase, "\",\"pid\":", track.group, ",\"tid\":", track.id);
+    first_ = false;
+  }
+
+  void Metadata(const TraceTrack& track, const char* name, const std::string& arguments, std::string* out) {
+    Open("M", track, out);
+    absl::StrAppend(out, ",\"name\":\"", name, "\",\"args\":{", arguments, "}}");
+  }
+
+  int64_t begin_nanos_ = 0;
+  bool first_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<TraceWriter> MakeChromeTraceWriter() { return std::make_unique<ChromeTraceWriter>(); }
+
+}  // namespace penstock

@@ -1,0 +1,78 @@
+#pragma once
+
+// Finds the best schedule and cut for a model before anything runs.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/plan/cut.h"
+#include "engine/plan/memory.h"
+#include "engine/plan/plan_request.h"
+#include "engine/plan/size_profile.h"
+
+namespace penstock {
+
+// One way to run the model, with what is predicted of it.
+struct PlanCandidate {
+  ScheduleSpec schedule;         // fully decided
+  int64_t micro_batch_rows = 0;  // 0: as the profile
+  CostBalance cut;
+  double makespan_seconds = 0;  // of one step without its optimizer
+  double bubble = 0;            // share of the lanes' time
+  std::vector<DeviceNeed> memory;
+  int64_t messages = 0;  // per step
+
+  int64_t peak_bytes() const;  // of the device that needs most
+};
+
+struct RefusedPlan {
+  ScheduleSpec schedule;
+  absl::Status why;
+};
+
+// What a search has found.
+//
+// Model:     candidates best first: by makespan, where what lies within kEqualMakespan of the best counts as equal, for no
+//            measurement is more exact; then by peak memory, then messages, then the order of the search space. At most
+//            kMostCandidates; `refused` as many of those that would have been good enough, in the order they were met.
+struct PlanSearch {
+  std::vector<PlanCandidate> candidates;
+  std::vector<RefusedPlan> refused;
+  int considered = 0;        // schedules
+  int skipped = 0;           // of these, those whose lower bound was above the worst of kMostCandidates
+  bool complete = true;      // false: the time was up, or the most work was done
+  std::optional<Plan> plan;  // all of the best, where it was asked for (planner.h)
+
+  // Why there is no candidate: PLAN_DOES_NOT_FIT as CheckNeeds, where memory is the reason; else what was refused first.
+  absl::Status WhyNone() const;
+  // A sentence on the choice, for people. There is a candidate.
+  std::string Reason() const;
+};
+
+inline constexpr double kEqualMakespan = 0.005;
+
+// Units:     `most_work` in simulated actions: the same answer on every machine.
+struct SearchBudget {
+  int64_t most_work = 6'000'000;
+  std::function<bool()> out_of_time = {};  // ends the search with what it has; empty: never
+};
+
+// Tries every schedule that the request leaves open, in the order of their lower bounds: cuts exactly for it, simulates, and
+// counts the memory of each device; where that is too little, it cuts within the limits, then tries modes of recomputation if
+// they are open. At last it tries cuts one layer away from the best few, for bottleneck and makespan do not always agree.
+//
+// Where nothing could be measured, nothing is open. Pure: equal requests and profiles have equal answers, unless time runs out.
+//
+// Fails:     SPEC_INVALID of the limits or the cut. That nothing is possible is no failure: there are no candidates then.
+absl::StatusOr<PlanSearch> SearchPlans(const PlanRequest& request, const SizeProfile& profile,
+                                       const SearchBudget& budget);
+
+// "interleaved-1f1b with 2 chunks, 8 micro-batches, checkpoint never".
+std::string DescribeSchedule(const ScheduleSpec& schedule);
+
+}  // namespace penstock

@@ -1,0 +1,166 @@
+#include "server/rpc/trace_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/unary_call.h"
+
+namespace penstock {
+namespace {
+
+constexpr absl::Duration kLookInterval = absl::Milliseconds(10);
+constexpr int kMostSteps = 10'000;
+
+absl::Status CheckRequest(const v1::ExportTraceRequest& request) {
+  if (!v1::ExportTraceRequest::Format_IsValid(request.format())) {
+    return InvalidField("format", "must be FORMAT_CHROME or FORMAT_PERFETTO", absl::StrCat(request.format()));
+  }
+  if (request.steps() < 0 || request.steps() > kMostSteps) {
+    return InvalidField("steps", absl::StrCat("must lie in [0, ", kMostSteps, "]"), absl::StrCat(request.steps()));
+  }
+  if (request.first_step() < 0) {
+    return InvalidField("first_step", "must be at least 0", absl::StrCat(request.first_step()));
+  }
+  if (request.last_step() != 0 && (request.first_step() == 0 || request.last_step() < request.first_step())) {
+    return InvalidField("last_step", "must not be below first_step, which is needed with it",
+                        absl::StrCat(request.last_step()));
+  }
+  if (request.steps() > 0 && request.first_step() > 0) {
+    return InvalidField("first_step", "can't be given with steps: those are the next ones",
+                        absl::StrCat(request.first_step()));
+  }
+  return absl::OkStatus();
+}
+
+// The end of the step number `steps` that began in the capture.
+int64_t EndOfSteps(const TraceCapture& capture, int steps) {
+  int64_t end = capture.begin_nanos;
+  for (const RunSpan& run : RunsOf(capture)) {
+    if (!EndsStep(run.purpose) || run.failed || run.lanes < static_cast<int>(capture.lanes.size())) continue;
+    end = run.end_nanos;
+    if (--steps == 0) return end;
+  }
+  return capture.end_nanos;
+}
+
+}  // namespace
+
+v1::TraceSummary DescribeCapture(const TraceCapture& capture) {
+  v1::TraceSummary summary;
+  summary.set_lanes(static_cast<int32_t>(capture.lanes.size()));
+  int64_t records = 0;
+  for (const LaneCapture& lane : capture.lanes) {
+    records += static_cast<int64_t>(lane.actions.size() + lane.states.size());
+  }
+  summary.set_records(records);
+  int steps = 0;
+  for (const RunSpan& run : RunsOf(capture)) {
+    const bool whole = run.lanes == static_cast<int>(capture.lanes.size());
+    if (EndsStep(run.purpose) && !run.failed && whole) ++steps;
+  }
+  summary.set_steps(steps);
+  summary.set_seconds(static_cast<double>(capture.end_nanos - capture.begin_nanos) * 1e-9);
+  summary.set_incomplete(capture.incomplete);
+  summary.set_lost_records(static_cast<int64_t>(capture.lost));
+  return summary;
+}
+
+TraceStream::TraceStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context,
+                         std::function<void(const std::shared_ptr<TraceStream>&)> forget)
+    : environment_(environment),
+      context_(context),
+      guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)),
+      forget_(std::move(forget)) {}
+
+void TraceStream::Begin(const grpc::ByteBuffer& request) {
+  if (absl::Status accepted = Accept(request); !accepted.ok()) Close(accepted);
+}
+
+absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
+  PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request_));
+  PENSTOCK_RETURN_IF_ERROR(CallerOf(*context_).status());
+  PENSTOCK_RETURN_IF_ERROR(CheckRequest(request_));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request_.pipeline(), "pipeline"));
+  const std::shared_ptr<const PipelineMetrics> metrics = pipeline->metrics();
+  if (metrics == nullptr || metrics->lane_count() == 0) {
+    return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED", "this pipeline keeps no traces");
+  }
+  if (request_.steps() > 0) {
+    {
+      absl::MutexLock lock(&mu_);
+      recorder_ = std::make_unique<TraceRecorder>(metrics, TraceRecorder::From::kNow);
+    }
+    Send(SerializeMessage(v1::ExportTraceResponse()));  // the caller knows that it has begun; then OnSent() goes on
+    return absl::OkStatus();
+  }
+  TraceCapture capture = TraceRecorder(metrics, TraceRecorder::From::kOldest).Finish();
+  if (request_.first_step() > 0) {
+    const int64_t last = std::max(request_.first_step(), request_.last_step());
+    PENSTOCK_ASSIGN_OR_RETURN(capture, CutTraceToSteps(capture, request_.first_step(), last));
+  }
+  StartFile(std::move(capture));
+  return absl::OkStatus();
+}
+
+// Takes what has come, and looks again later or ends the recording.
+void TraceStream::Record() {
+  if (absl::Status looked = TakeRecorded(); !looked.ok()) Close(looked);
+}
+
+absl::Status TraceStream::TakeRecorded() {
+  // Looked up each time: a stream must not outlive a deleted pipeline.
+  PENSTOCK_RETURN_IF_ERROR(FindPipeline(environment_, request_.pipeline(), "pipeline").status());
+  TraceCapture capture;
+  {
+    absl::MutexLock lock(&mu_);
+    if (ended_) return absl::OkStatus();
+    recorder_->Collect();
+    if (recorder_->steps_ended() < request_.steps()) {
+      timer_ = environment_.timers->Add(
+          environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(kLookInterval),
+          [stream = std::static_pointer_cast<TraceStream>(shared_from_this())] { stream->Record(); });
+      return absl::OkStatus();
+    }
+    capture = recorder_->Finish();
+    recorder_.reset();
+  }
+  StartFile(CutTrace(capture, capture.begin_nanos, EndOfSteps(capture, request_.steps())));
+  return absl::OkStatus();
+}
+
+void TraceStream::StartFile(TraceCapture capture) {
+  v1::ExportTraceResponse first;
+  *first.mutable_summary() = DescribeCapture(capture);
+  const bool perfetto = request_.format() == v1::ExportTraceRequest::FORMAT_PERFETTO;
+  file_.emplace(std::make_shared<const TraceCapture>(std::move(capture)),
+                perfetto ? TraceFormat::kPerfetto : TraceFormat::kChrome);
+  guard_->Watch(context_);
+  Send(SerializeMessage(first));
+}
+
+void TraceStream::OnSent() {
+  if (!file_.has_value()) return Record();
+  guard_->Progress();
+  std::optional<std::string> piece = file_->Next();
+  if (!piece.has_value()) return Close(absl::OkStatus());
+  v1::ExportTraceResponse response;
+  response.set_data(*std::move(piece));
+  Send(SerializeMessage(response));
+}
+
+void TraceStream::OnEnded() {
+  guard_->Stop();
+  {
+    absl::MutexLock lock(&mu_);
+    ended_ = true;
+    recorder_.reset();
+    environment_.timers->Remove(timer_);
+  }
+  forget_(std::static_pointer_cast<TraceStream>(shared_from_this()));
+}
+
+}  // namespace penstock

@@ -1,0 +1,412 @@
+// Schedules as measured against schedules as simulated.
+//
+//   schedule_bench delay    [--ranks 2,4,8] [--m 8,16,32] [--ms 5] [--rounds 7] [--kinds all]
+//   schedule_bench real     [--workload gpt|mlp|resnet|unet|amoebanet] [--m 8,16] [--rounds 7] [--kinds all]
+//   schedule_bench overhead [--ranks 8] [--m 32] [--rounds 51] [--kinds all]
+//
+// delay: every stage is a layer that sleeps --ms for a forward, an input and a weight gradient each;
+// `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss.
+// real: two cores; `predicted` is the simulator's from the costs of each stage, measured with the other core busy.
+// overhead: the same as delay with no delays: what the engine costs per action.
+//
+// In each round every variant runs once, in an order that rotates; medians, and the least and the most.
+
+#include <ATen/ops/randn.h>
+#include <sys/resource.h>
+
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "engine/base/clock.h"
+#include "engine/observe/metrics.h"
+#include "engine/schedule/build.h"
+#include "engine/schedule/simulate.h"
+#include "tests/bench/plain_model.h"
+#include "tests/bench/rounds.h"
+
+namespace penstock::bench {
+namespace {
+
+struct Options {
+  std::string mode = "delay";
+  std::string workload = "gpt";
+  std::vector<int> ranks = {2, 4, 8};
+  std::vector<int> micro_batches = {8, 16, 32};
+  std::vector<std::string> kinds;  // empty: all
+  double ms = 5;
+  int rounds = 7;
+};
+
+std::vector<int> Numbers(const char* text) {
+  std::vector<int> numbers;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    int number = 0;
+    if (!absl::SimpleAtoi(part, &number)) Die(absl::StrCat("not a number: ", text));
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+Options Parse(int argc, char** argv) {
+  Options options;
+  if (argc > 1) options.mode = argv[1];
+  if (options.mode == "real") options.micro_batches = {8, 16};
+  if (options.mode == "overhead") {
+    options.ranks = {8};
+    options.micro_batches = {32};
+    options.ms = 0;
+    options.rounds = 51;
+  }
+  for (int i = 2; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (flag == "--workload") {
+      options.workload = argv[i + 1];
+    } else if (flag == "--ranks") {
+      options.ranks = Numbers(argv[i + 1]);
+    } else if (flag == "--m") {
+      options.micro_batches = Numbers(argv[i + 1]);
+    } else if (flag == "--kinds") {
+      options.kinds = absl::StrSplit(argv[i + 1], ',');
+    } else if (flag == "--ms") {
+      options.ms = std::atof(argv[i + 1]);
+    } else if (flag == "--rounds") {
+      options.rounds = std::max(1, std::atoi(argv[i + 1]));
+    } else {
+      Die("unknown option " + flag);
+    }
+  }
+  return options;
+}
+
+// A schedule and its parameters, but for the micro-batches.
+struct Choice {
+  std::string kind;
+  int chunks = 1;
+  std::optional<int> lag = {};
+  bool trains = true;
+
+  std::string Name() const {
+    return absl::StrCat(kind, chunks > 1 ? absl::StrCat(" v", chunks) : "", lag ? absl::StrCat(" K", *lag) : "");
+  }
+};
+
+std::vector<Choice> Choices(const Options& options, int ranks, int m) {
+  std::vector<Choice> all = {{"gpipe"},
+                             {"1f1b"},
+                             {"interleaved-1f1b", 2},
+                             {"interleaved-1f1b", 4},
+                             {"looped-bfs", 2},
+                             {"looped-bfs", 4},
+                             {"zb-h1"},
+                             {"zb-h2"},
+                             {"lag", 1, (3 * ranks) / 2},
+                             {"interleaved-zb", 2},
+                             {"interleaved-zb", 4},
+                             {"zbv", 2},
+                             {"dualpipe-v", 2},
+                             {"auto"},
+                             {"forward-only", 1, {}, false},
+                             {"forward-only", 2, {}, false}};
+  std::vector<Choice> wanted;
+  for (const Choice& choice : all) {
+    if (choice.kind == "dualpipe-v" && m < 2 * ranks) continue;
+    const auto& kinds = options.kinds;
+    if (!kinds.empty() && std::find(kinds.begin(), kinds.end(), choice.kind) == kinds.end()) continue;
+    wanted.push_back(choice);
+  }
+  return wanted;
+}
+
+// The pipeline's schedule; a pipeline that only infers trains by the kind that places its stages as `forward-only` does.
+ScheduleSpec SpecOf(const Choice& choice, int m) {
+  ScheduleSpec spec;
+  spec.kind = choice.trains ? choice.kind : choice.chunks > 1 ? "looped-bfs" : "gpipe";
+  spec.micro_batches = m;
+  spec.checkpoint = CheckpointMode::kNever;
+  spec.chunks = choice.chunks;
+  spec.lag = choice.lag;
+  return spec;
+}
+
+// A contribution, or an inference.
+double Run(Pipeline& pipeline, const Workload& workload, const Choice& choice) {
+  if (choice.trains) {
+    pipeline.DiscardGradients();
+    return Must(pipeline.ForwardBackward(Request(workload))).seconds;
+  }
+  ForwardRequest request;
+  request.inputs = workload.inputs;
+  absl::Notification finished;
+  absl::Status status;
+  const int64_t begin = RealClock()->NowNanos();
+  pipeline.InferAsync(std::move(request), [&](absl::StatusOr<ForwardOutcome> outcome) {
+    status = outcome.status();
+    finished.Notify();
+  });
+  finished.WaitForNotification();
+  if (!status.ok()) Die(std::string(status.message()));
+  return static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;
+}
+
+// --- Devices that sleep ---
+
+Workload Delays(const Options& options, const Choice& choice, int ranks, int m) {
+  Workload workload;
+  PipelineSpec& spec = workload.spec;
+  const int stages = ranks * choice.chunks;
+  for (int s = 0; s < stages; ++s) {
+    LayerSpec layer{"delay", absl::StrCat("delay", s), {}};
+    layer.options = {{"forward_ms", options.ms}, {"input_ms", options.ms}, {"weight_ms", options.ms}};
+    spec.model.layers.push_back(layer);
+  }
+  spec.cut.balance.assign(stages, 1);
+  spec.schedule = SpecOf(choice, m);
+  spec.optimizer.name = "sgd";
+  spec.loss.name = "mean_squared_error";
+  workload.rows = m;
+  workload.inputs = {{"input", at::randn({m, 1})}};
+  workload.target = at::randn({m, 1});
+  return workload;
+}
+
+Simulation Predict(const Choice& choice, int ranks, int m, double seconds) {
+  const auto ticks = static_cast<Ticks>(seconds * 1e9);
+  ScheduleCosts costs;
+  costs.stages.assign(static_cast<size_t>(ranks) * choice.chunks, {ticks, ticks, ticks, ticks});
+  // Nobody asks for the gradient of the first stage's inputs: all of its backward is the weight half.
+  costs.stages.front().input_gradient = 0;
+  costs.stages.front().weight_gradient = 2 * ticks;
+  const ScheduleSpec spec = SpecOf(choice, m);
+  const Schedule lists =
+      Must(BuildSchedule({.kind = spec.kind,
+                          .purpose = choice.trains ? SchedulePurpose::kContribution : SchedulePurpose::kForwardOnly,
+                          .ranks = ranks,
+                          .chunks = choice.chunks,
+                          .lag = choice.lag,
+                          .costs = costs,
+                          .microbatches = m}));
+  return Must(Simulate(lists, costs));
+}
+
+// How late a thread wakes from a sleep of that length, as the layer sleeps: with the least timer slack.
+void PrintSleep(double ms) {
+  DevicePool pool(OneCoreDevices(2), DevicePool::Mode::kThreads);
+  Options options;
+  options.ms = ms;
+  const Choice choice{"1f1b"};
+  const Workload workload = Delays(options, choice, 1, 1);
+  auto pipeline = Must(Pipeline::Create(workload.spec, On(pool, 1)));
+  std::vector<double> late;
+  for (int i = 0; i < 101; ++i) late.push_back(Run(*pipeline, workload, choice) * 1e6 - 3e3 * ms);
+  const Spread spread = Sorted(late);
+  std::printf(
+      "three sleeps of %.1f ms one after the other, and the engine around them, take %.0f us more than asked "
+      "(%.0f .. %.0f), 101 times\n",
+      ms, spread.median, spread.least, spread.most);
+}
+
+// Seconds that actions took, on all lanes.
+double WorkSeconds(PipelineMetrics& metrics, int ranks) {
+  double seconds = 0;
+  for (int lane = 0; lane < ranks; ++lane) {
+    for (Phase phase :
+         {Phase::kForward, Phase::kBackward, Phase::kBackwardInput, Phase::kBackwardWeight, Phase::kInfer}) {
+      seconds += static_cast<double>(metrics.lane(lane).phases[phase].Snapshot().sum_nanos) * 1e-9;
+    }
+  }
+  return seconds;
+}
+
+// So that a benchmark sees the lanes' counts.
+std::function<std::shared_ptr<PipelineMetrics>(const Plan&)> CountIn(std::shared_ptr<PipelineMetrics>& metrics,
+                                                                     int ranks) {
+  return [&metrics, ranks](const Plan&) {
+    std::vector<LaneDescription> lanes(ranks);
+    for (int lane = 0; lane < ranks; ++lane) lanes[lane].stage = lane;
+    return metrics = std::make_shared<PipelineMetrics>(RealClock(), "bench", lanes, ScheduleDescription());
+  };
+}
+
+void Delay(const Options& options) {
+  const AwakeCores awake;
+  PrintSleep(options.ms);
+  std::printf("devices that sleep %.1f ms per forward, input and weight gradient; %d rounds, rotating order\n",
+              options.ms, options.rounds);
+  std::printf(
+      "| P | m | schedule | predicted ms | measured ms (least .. most) | of the predicted speed | bubble | an action "
+      "takes longer by, us |\n");
+  std::printf("|---|---|---|---|---|---|---|---|\n");
+  double worst = 1;
+  for (int ranks : options.ranks) {
+    DevicePool pool(OneCoreDevices(ranks), DevicePool::Mode::kThreads);
+    for (int m : options.micro_batches) {
+      const std::vector<Choice> choices = Choices(options, ranks, m);
+      std::vector<Workload> workloads;
+      std::vector<std::unique_ptr<Pipeline>> pipelines;
+      std::vector<Variant> variants;
+      std::vector<double> bubbles;
+      std::vector<double> works;  // seconds of all actions of a run
+      std::vector<int64_t> actions;
+      std::vector<std::shared_ptr<PipelineMetrics>> metrics(choices.size());
+      for (const Choice& choice : choices) workloads.push_back(Delays(options, choice, ranks, m));
+      for (size_t i = 0; i < choices.size(); ++i) {
+        const Simulation predicted = Predict(choices[i], ranks, m, options.ms * 1e-3);
+        Pipeline::Options pipeline_options = On(pool, 1);
+        pipeline_options.profile.repeats = 1;
+        pipeline_options.metrics = CountIn(metrics[i], ranks);
+        pipelines.push_back(Must(Pipeline::Create(workloads[i].spec, pipeline_options)));
+        bubbles.push_back(predicted.Bubble());
+        actions.push_back(0);
+        works.push_back(0);
+        for (size_t lane = 0; lane < predicted.ranks.size(); ++lane) {
+          works.back() += static_cast<double>(predicted.times[lane].busy) * 1e-9;
+          for (const TimedAction& timed : predicted.ranks[lane])
+            actions.back() += IsCommunication(timed.action.kind) ? 0 : 1;
+        }
+        variants.push_back({choices[i].Name(), [&, i] { return Run(*pipelines[i], workloads[i], choices[i]); },
+                            static_cast<double>(predicted.makespan) * 1e-9});
+      }
+      RunRounds(variants, options.rounds);
+      for (size_t i = 0; i < variants.size(); ++i) {
+        const Spread ms = Sorted(variants[i].seconds);
+        const double share = variants[i].predicted / ms.median;
+        worst = std::min(worst, share);
+        const double longer = WorkSeconds(*metrics[i], ranks) / (options.rounds + 1) - works[i];
+        std::printf("| %d | %d | %s | %.1f | %.1f (%.1f .. %.1f) | %.1f %% | %.1f %% | %.0f |\n", ranks, m,
+                    variants[i].name.c_str(), variants[i].predicted * 1e3, ms.median * 1e3, ms.least * 1e3,
+                    ms.most * 1e3, 100 * share, 100 * bubbles[i], longer * 1e6 / static_cast<double>(actions[i]));
+      }
+      std::fflush(stdout);
+    }
+  }
+  std::printf("least: %.1f %% of the predicted speed\n", 100 * worst);
+}
+
+// --- Real layers ---
+
+void Real(const Options& options) {
+  constexpr int kRanks = 2;
+  const std::vector<Device> cores = OneCoreDevices(kRanks);
+  DevicePool pool(cores, DevicePool::Mode::kThreads);
+  const Workload workload = MakeWorkload(options.workload, kRanks, 1, CheckpointMode::kNever);
+  PlainModel plain(workload);
+  std::vector<std::unique_ptr<Pipeline>> pipelines;
+  std::vector<Variant> variants;
+  variants.push_back({"one core, full batch", [&] { return plain.Step(workload, 1, cores[0].cores); }});
+  variants.push_back({"two intra-op threads, full batch", [&] {
+                        return plain.Step(workload, 1, {cores[0].cores[0], cores[1].cores[0]});
+                      }});
+  for (int m : options.micro_batches) {
+    if (workload.rows % m != 0) Die("m must divide the batch");
+    for (const Choice& choice : Choices(options, kRanks, m)) {
+      if (!choice.trains) continue;
+      PipelineSpec spec = workload.spec;
+      spec.schedule = SpecOf(choice, m);
+      spec.cut.stages = kRanks * choice.chunks;
+      auto pipeline = Pipeline::Create(spec, On(pool, workload.rows / m));
+      if (!pipeline.ok()) {
+        std::printf("(%s, m = %d: %s)\n", choice.Name().c_str(), m, std::string(pipeline.status().message()).c_str());
+        continue;
+      }
+      pipelines.push_back(*std::move(pipeline));
+      Pipeline* raw = pipelines.back().get();
+      variants.push_back({absl::StrCat(choice.Name(), ", m = ", m),
+                          [&, raw, choice] { return Run(*raw, workload, choice); }, raw->plan().makespan_seconds, 1});
+    }
+  }
+  RunRounds(variants, options.rounds);
+  std::printf(
+      "%s, two cores; %d rounds, every variant once per round, rotating order; a step is clear, forward, loss, "
+      "backward\n",
+      options.workload.c_str(), options.rounds);
+  std::printf(
+      "| | ms (least .. most) | times one core | times two threads (least .. most) | of the predicted speed |\n");
+  std::printf("|---|---|---|---|---|\n");
+  for (const Variant& variant : variants) {
+    const Spread ms = Sorted(variant.seconds);
+    const Spread one = Ratio(variants[0].seconds, variant.seconds);
+    const Spread two = Ratio(variants[1].seconds, variant.seconds);
+    std::printf("| %s | %.0f (%.0f .. %.0f) | %.2f | %.3f (%.3f .. %.3f) | ", variant.name.c_str(), ms.median * 1e3,
+                ms.least * 1e3, ms.most * 1e3, one.median, two.median, two.least, two.most);
+    variant.predicted > 0 ? std::printf("%.1f %% |\n", 100 * variant.predicted / ms.median) : std::printf("|\n");
+  }
+}
+
+// --- The engine alone ---
+
+double ProcessSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+void Overhead(const Options& options) {
+  std::printf(
+      "a model of no work, us per compute action; %d rounds. engine: the whole run on one thread, less its actions. "
+      "All: "
+      "actions and autograd too, on one thread per device: processor time\n",
+      options.rounds);
+  std::printf("| P | m | schedule | engine | all |\n|---|---|---|---|---|\n");
+  for (int ranks : options.ranks) {
+    DevicePool serial(OneCoreDevices(ranks), DevicePool::Mode::kSerial);
+    DevicePool threads(OneCoreDevices(ranks), DevicePool::Mode::kThreads);
+    for (int m : options.micro_batches) {
+      for (const Choice& choice : Choices(options, ranks, m)) {
+        if (!choice.trains) continue;
+        const Workload workload = Delays(options, choice, ranks, m);
+        int64_t actions = 0;
+        for (const auto& list : Predict(choice, ranks, m, 1).ranks) {
+          for (const TimedAction& timed : list) actions += IsCommunication(timed.action.kind) ? 0 : 1;
+        }
+        const auto per_action = [actions](double seconds) { return seconds * 1e6 / static_cast<double>(actions); };
+        std::vector<double> engine;
+        std::vector<double> all;
+        for (DevicePool* pool : {&serial, &threads}) {
+          std::shared_ptr<PipelineMetrics> metrics;
+          Pipeline::Options pipeline_options = On(*pool, 1);
+          pipeline_options.metrics = CountIn(metrics, ranks);
+          auto pipeline = Must(Pipeline::Create(workload.spec, pipeline_options));
+          for (int round = -5; round < options.rounds; ++round) {
+            const double work = WorkSeconds(*metrics, ranks);
+            const double processor = ProcessSeconds();
+            const double seconds = Run(*pipeline, workload, choice);
+            if (round < 0) continue;
+            if (pool == &serial) engine.push_back(per_action(seconds - (WorkSeconds(*metrics, ranks) - work)));
+            if (pool == &threads) all.push_back(per_action(ProcessSeconds() - processor));
+          }
+        }
+        const Spread of_engine = Sorted(engine);
+        const Spread of_all = Sorted(all);
+        std::printf("| %d | %d | %s | %.2f (%.2f .. %.2f) | %.1f (%.1f .. %.1f) |\n", ranks, m, choice.Name().c_str(),
+                    of_engine.median, of_engine.least, of_engine.most, of_all.median, of_all.least, of_all.most);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::bench
+
+int main(int argc, char** argv) {
+  using namespace penstock::bench;
+  KeepMemory();
+  const Options options = Parse(argc, argv);
+  if (options.mode == "delay") {
+    Delay(options);
+  } else if (options.mode == "real") {
+    Real(options);
+  } else if (options.mode == "overhead") {
+    Overhead(options);
+  } else {
+    Die("modes are delay, real, overhead");
+  }
+  return 0;
+}

@@ -1,0 +1,104 @@
+"""Plans: what the planner lists, what it takes where nothing is given, and what it refuses by name."""
+
+from __future__ import annotations
+
+import grpc
+import numpy as np
+import penstock
+import pytest
+from penstock.v1 import pipeline_pb2
+
+from conftest import QUICK_DRAIN, StartDaemon
+from small_models import GPT, MLP, WIDTH, create_mlp, fresh_name
+
+
+def _spec(**changes: object) -> pipeline_pb2.PipelineSpec:
+    return penstock.pipeline_spec(model="gpt", options=GPT, loss="cross_entropy", **changes)
+
+
+def _refused(reason: str, error: pytest.ExceptionInfo[penstock.PenstockError], field: str) -> None:
+    assert error.value.reason == reason, error.value
+    assert error.value.values["field"] == field, error.value
+
+
+def test_candidates_are_listed_best_first_and_each_can_be_had(client: penstock.Client) -> None:
+    spec = _spec()
+    found = client.plan(spec)
+    assert found.complete and 1 < len(found.candidates) <= 20 and found.considered >= len(found.candidates)
+    steps = [candidate.makespan_seconds for candidate in found.candidates]
+    assert min(steps) * 1.006 >= steps[0] > 0
+    assert found.plan.schedule == found.candidates[0].schedule.kind
+    for candidate in found.candidates:
+        assert candidate.memory and all(need.bytes > 0 for need in candidate.memory)
+        assert sum(candidate.balance) == sum(found.candidates[0].balance)
+    one = found.candidates[-1]
+    spec.schedule.CopyFrom(one.schedule)
+    spec.cut.balance[:] = one.balance
+    pipeline = client.create_pipeline_from(fresh_name("chosen"), spec)
+    assert pipeline.plan.schedule == one.schedule.kind and pipeline.plan.micro_batches == one.schedule.micro_batches
+    assert [len(stage.layers) for stage in pipeline.plan.stages] == list(one.balance)
+    assert pipeline.plan.chunks == one.schedule.chunks
+
+
+def test_with_no_plan_given_the_planner_chooses_and_it_trains(client: penstock.Client) -> None:
+    pipeline = client.create_pipeline(
+        fresh_name("open"), model="mlp", options={**MLP, "dropout": 0.0}, loss="mean_squared_error", seed=7, mini_batch_rows=16
+    )
+    plan = pipeline.plan
+    assert plan.micro_batches in (1, 2, 4, 8, 16)
+    assert any("predicted to be the best" in why for why in plan.why)
+    rows = np.ones((16, WIDTH), np.float32)
+    losses = [pipeline.train_step(rows, rows * 0.5).loss for _ in range(3)]
+    # The choice changes nothing but, by its number of micro-batches, the order of sums.
+    plain = create_mlp(client, stages=1, micro_batches=plan.micro_batches, schedule="gpipe", optimizer_options=None)
+    assert losses == [plain.train_step(rows, rows * 0.5).loss for _ in range(3)]
+
+
+def test_what_is_given_is_kept(client: penstock.Client) -> None:
+    plan = create_mlp(client, schedule="gpipe", micro_batches=3, checkpoint="always").plan
+    assert (plan.schedule, plan.micro_batches, plan.checkpoint) == ("gpipe", 3, pipeline_pb2.CHECKPOINT_MODE_ALWAYS)
+    plan = client.create_pipeline(fresh_name("given"), model="mlp", options=MLP, balance=[2, 2]).plan
+    assert (plan.schedule, plan.micro_batches, plan.checkpoint) == ("1f1b", 1, pipeline_pb2.CHECKPOINT_MODE_EXCEPT_LAST)
+    found = client.plan(_spec(micro_batches=4), kinds=["gpipe", "1f1b"])
+    assert {one.schedule.kind for one in found.candidates} <= {"gpipe", "1f1b"}
+    assert {one.schedule.micro_batches for one in found.candidates} == {4}
+
+
+def test_bad_plans_are_named_and_nothing_starts(client: penstock.Client) -> None:
+    before = len(client.list_pipelines())
+    for change, field in [
+        ({"micro_batches": 0}, "spec.schedule.micro_batches"),
+        ({"schedule": "interleaved-1f1b", "chunks": 99}, "spec.schedule.chunks"),
+        ({"schedule": "zbv", "chunks": 3, "devices": ["cpu:0"]}, "spec.schedule.chunks"),
+        ({"schedule": "lag", "micro_batches": 4, "devices": ["cpu:0"]}, "spec.schedule.lag"),
+        ({"schedule": "forward-only"}, "spec.schedule.kind"),
+        ({"mini_batch_rows": 0}, "spec.schedule.mini_batch_rows"),
+    ]:
+        with pytest.raises(penstock.PenstockError) as error:
+            client.create_pipeline_from(fresh_name("bad"), _spec(**change))
+        _refused("SPEC_INVALID", error, field)
+    # A plan for other devices.
+    with pytest.raises(penstock.PenstockError) as error:
+        client.create_pipeline_from(fresh_name("bad"), _spec(devices=["cpu:0", "cuda:7"]))
+    assert "cuda:7" in str(error.value)
+    with pytest.raises(penstock.PenstockError) as error:
+        client.plan(_spec(), kinds=["1f1b", "fastest"])
+    _refused("SPEC_INVALID", error, "limits.kinds[1]")
+    with pytest.raises(penstock.PenstockError) as error:
+        client.plan(_spec(), micro_batches=[4, -1])
+    _refused("SPEC_INVALID", error, "limits.micro_batches[1]")
+    assert len(client.list_pipelines()) == before
+
+
+def test_a_limit_that_is_too_small_names_device_and_largest_class(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--device-memory=cpu:0=60KiB", *QUICK_DRAIN)
+    with penstock.Client(daemon.address) as client:
+        spec = _spec()
+        with pytest.raises(penstock.PenstockError) as error:
+            client.plan(spec)
+        assert error.value.reason == "NO_PLAN" and error.value.code == grpc.StatusCode.FAILED_PRECONDITION
+        assert error.value.values["device"] == "cpu:0" and "largest class is" in error.value.message
+        with pytest.raises(penstock.PenstockError) as error:
+            client.create_pipeline_from("small", spec)
+        assert error.value.reason == "PLAN_DOES_NOT_FIT" and error.value.values["device"] == "cpu:0"
+        assert client.list_pipelines() == []
