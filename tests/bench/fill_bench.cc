@@ -1,10 +1,12 @@
 // Bubble filling: a steady load of inference beside training.
 //
-//   fill_bench [--workload delay4|delay8|gpt] [--rounds 7] [--steps 6] [--m 16] [--rows 2] [--in-flight 0] [--kind 1f1b]
+//   fill_bench [--workload delay4|delay8|gpt] [--rounds 7] [--steps 6] [--m 16] [--kind 1f1b] [--in-flight 0]
+//              [--rows 2] [--inference-ms 2]
 //
 // In each round, in an order that rotates: training alone; inference alone; training with the inference beside it. The load is
-// closed: `in-flight` calls of one micro-batch are always open (0: two per lane). `delayP` is P devices that sleep, 5 ms per
-// forward and 10 ms per backward, so that P may be more than there are cores; `gpt` is that of workloads.h on two cores, with
+// closed: `in-flight` calls of one micro-batch are always open (0: four per lane). `delayP`
+// is P devices that sleep, 5 ms per forward, 10 ms per backward and `inference-ms` per inference, so that P may be more than there
+// are cores; `gpt` is that of workloads.h on two cores, with
 // `rows` rows per inference.
 //
 // Printed, as medians over the rounds with their least and most:
@@ -45,6 +47,7 @@ struct Options {
   int m = 16;
   int rows = 2;
   int in_flight = 0;
+  double inference_ms = 2;
 };
 
 [[noreturn]] void Die(const std::string& message) {
@@ -65,6 +68,8 @@ Options Parse(int argc, char** argv) {
                                           : nullptr;
     if (number != nullptr) {
       *number = std::atoi(value.c_str());
+    } else if (flag == "--inference-ms") {
+      options.inference_ms = std::atof(value.c_str());
     } else if (flag == "--workload") {
       options.workload = value;
     } else if (flag == "--kind") {
@@ -96,8 +101,13 @@ Load DelayLoad(const Options& options, int lanes) {
   constexpr int64_t kFeatures = 4;
   Load load;
   for (int i = 0; i < lanes; ++i) {
-    load.spec.model.layers.push_back(
-        {"delay", "", {{"features", kFeatures}, {"forward_ms", 5.0}, {"input_ms", 5.0}, {"weight_ms", 5.0}}});
+    load.spec.model.layers.push_back({"delay",
+                                      "",
+                                      {{"features", kFeatures},
+                                       {"forward_ms", 5.0},
+                                       {"input_ms", 5.0},
+                                       {"weight_ms", 5.0},
+                                       {"inference_ms", options.inference_ms}}});
   }
   load.spec.cut.balance.assign(lanes, 1);
   load.spec.optimizer.name = "sgd";
@@ -235,7 +245,7 @@ void Fill(const Options& options) {
   };
   auto pipeline = Must(Pipeline::Create(load.spec, pipeline_options));
   const auto lanes = static_cast<int>(load.devices.size());
-  Asker asker(pipeline.get(), load.question, options.in_flight > 0 ? options.in_flight : 2 * lanes);
+  Asker asker(pipeline.get(), load.question, options.in_flight > 0 ? options.in_flight : 4 * lanes);
 
   const auto train = [&](Measured& measured) {
     const auto before = metrics->LaneTimes(RealClock()->NowNanos());
