@@ -211,6 +211,13 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   command->add_option("--seed", o->seed, "Of weights and dropout")->type_name("N");
+  command->add_option("--bubble-filling", o->bubble_filling, "Inference in the gaps of training: on, off")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->type_name("MODE");
+  command->add_option("--inference-share", o->inference_share, "Of training's time, for inference that found no gap")
+      ->type_name("X");
+  command->add_option("--inference-max-wait", o->inference_max_wait, "Until it may; 0: four steps")
+      ->type_name("SECONDS");
 }
 
 absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o, Session& session) {
@@ -243,6 +250,11 @@ absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o,
   if (!o.loss.empty()) spec.mutable_loss()->set_name(o.loss);
   PENSTOCK_RETURN_IF_ERROR(PutOptions("--loss-option", o.loss_options, spec.mutable_loss()->mutable_options()));
   if (o.seed.has_value()) spec.set_seed(*o.seed);
+  if (!o.bubble_filling.empty()) {
+    spec.mutable_bubble_filling()->set_mode(o.bubble_filling == "off" ? v1::BUBBLE_FILLING_OFF : v1::BUBBLE_FILLING_ON);
+  }
+  if (o.inference_share.has_value()) spec.mutable_bubble_filling()->set_inference_share(*o.inference_share);
+  if (o.inference_max_wait.has_value()) spec.mutable_bubble_filling()->set_max_wait_seconds(*o.inference_max_wait);
   return spec;
 }
 

@@ -49,6 +49,9 @@ struct PipelineSpecOptions {
   std::string loss;
   std::vector<std::string> loss_options;  // KEY=VALUE
   std::optional<uint64_t> seed;
+  std::string bubble_filling;
+  std::optional<double> inference_share;
+  std::optional<double> inference_max_wait;
 };
 
 void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* options);

@@ -24,12 +24,11 @@ std::vector<int64_t> Forwards(const Plan& plan) {
 
 }  // namespace
 
-BubbleFilling::BubbleFilling(const BubbleFillingSpec& spec, const Plan& plan, int64_t profiled_rows,
-                             Foresight foresight)
+BubbleFilling::BubbleFilling(const BubbleFillingSpec& spec, const Plan& plan, Foresight foresight)
     : spec_(spec),
       foresight_(foresight),
       training_costs_(CostsOf(plan)),
-      inference_costs_(Forwards(plan), profiled_rows),
+      inference_costs_(Forwards(plan), plan.micro_batch_rows),
       turns_(spec.inference_share, MaxWait(spec, plan)) {}
 
 std::shared_ptr<RunProgress> BubbleFilling::BeginRun(std::shared_ptr<const Schedule> schedule, int64_t rows,

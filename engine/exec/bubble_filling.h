@@ -30,8 +30,7 @@ class BubbleFilling {
     bool gaps = true;
     bool pauses = true;
   };
-  // `profiled_rows`: of the micro-batch that the plan's costs are for.
-  BubbleFilling(const BubbleFillingSpec& spec, const Plan& plan, int64_t profiled_rows, Foresight foresight);
+  BubbleFilling(const BubbleFillingSpec& spec, const Plan& plan, Foresight foresight);
 
   bool fills() const { return spec_.enabled; }
 

@@ -6,6 +6,7 @@
 namespace penstock {
 namespace {
 
+constexpr int64_t kOvershoot = 5;       // one part in so many of an action may lie beyond its gap
 constexpr size_t kMostRemembered = 64;  // pipelines of one device
 
 }  // namespace
@@ -15,9 +16,9 @@ bool GapFiller::Fits(const InferenceCandidate& candidate, const Outlook& outlook
   if (needed_at == kNever) return true;
   if (!candidate.fills || candidate.duration == kNever) return false;
   const int64_t gap = needed_at - outlook.now;
-  if (candidate.duration - candidate.duration / 10 > gap) return false;
+  if (candidate.duration - candidate.duration / kOvershoot > gap) return false;
   if (candidate.weights_change_at == kNever) return true;
-  return candidate.to_end - candidate.to_end / 10 <= candidate.weights_change_at - outlook.now;
+  return candidate.to_end - candidate.to_end / kOvershoot <= candidate.weights_change_at - outlook.now;
 }
 
 std::optional<size_t> GapFiller::ChooseDue(const std::vector<InferenceCandidate>& candidates) {

@@ -30,9 +30,9 @@ struct InferenceCandidate {
 // The choice of one device.
 //
 // Model:     training first: this is only asked when no training action is ready, but for runs that are due. An action fits if
-//            the time until training needs the device, by all that is known, is at least nine tenths of what the action is
-//            expected to take: a gap that looks as long as the action may be a little shorter, and pays with at most a tenth
-//            of one action. An action whose run can't be done on all stages before the weights change is not begun: it would
+//            the time until training needs the device, by all that is known, is at least four fifths of what the action is
+//            expected to take: gaps are often just as long as an action, and both vary. So training pays for a gap with at
+//            most a fifth of one action, plus what was foreseen wrongly. An action whose run can't be done on all stages before the weights change is not begun: it would
 //            have to be done again. Without training in sight everything fits.
 //            Among those that fit, the pipeline that was served longest ago goes first; within it the highest priority, then
 //            the oldest run, so that runs finish rather than begin. Runs that are due go before all, the oldest first.

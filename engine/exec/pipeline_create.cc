@@ -244,7 +244,7 @@ PipelineImpl::PipelineImpl(Parts parts)
                    workers_[lane]->Wake();
                  }),
       // In serial mode the order must not depend on the machine's time, and no pause ever ends by itself.
-      filling_(spec_.bubble_filling, plan_, options_.profile.rows,
+      filling_(spec_.bubble_filling, plan_,
                {.gaps = devices_->mode() == DevicePool::Mode::kThreads || clock_ != RealClock(),
                 .pauses = devices_->mode() == DevicePool::Mode::kThreads}) {
   for (int lane = 0; lane < static_cast<int>(workers_.size()); ++lane) {

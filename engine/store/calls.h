@@ -43,6 +43,7 @@ struct InferCall {
   std::vector<InputSource> inputs = {};
   std::vector<std::string> outputs = {};  // wanted; empty: all
   std::optional<int> micro_batches = {};
+  int32_t priority = 0;  // higher first among those that wait
 };
 
 struct ForwardCall {

@@ -56,7 +56,7 @@ class HostedPipeline {
     int64_t train_queue_bytes = int64_t{1} << 30;
     int64_t infer_queue_calls = 1024;
     int64_t infer_queue_bytes = int64_t{256} << 20;
-    int infer_in_flight = 4;
+    int infer_in_flight = 16;  // enough for the gaps of a step on eight stages
     int open_graphs = 16;
     absl::Duration infer_timeout = absl::Seconds(60);
     absl::Duration forward_timeout = absl::Minutes(10);

@@ -98,6 +98,7 @@ absl::StatusOr<Accepted> ServedPipeline::Infer(CallContext context, InferCall ca
   work->context = std::move(context);
   work->outputs = std::move(call.outputs);
   work->micro_batches = call.micro_batches;
+  work->priority = call.priority;
   return Accept(work, [&](Work& w) -> absl::StatusOr<Results> {
     PENSTOCK_RETURN_IF_ERROR(CheckPositive("micro_batches", w.micro_batches));
     PENSTOCK_ASSIGN_OR_RETURN(w.inputs,

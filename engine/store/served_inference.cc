@@ -42,7 +42,11 @@ void ServedPipeline::StartInference(const WorkPointer& work) {
     return;
   }
   // This outlives the run: Stop() waits until nothing is in flight.
-  pipeline_->InferAsync({*std::move(inputs), work->micro_batches, work->outputs, work->cancel},
+  pipeline_->InferAsync({.inputs = *std::move(inputs),
+                         .micro_batches = work->micro_batches,
+                         .outputs = work->outputs,
+                         .cancel = work->cancel,
+                         .priority = work->priority},
                         [this, work](absl::StatusOr<ForwardOutcome> outcome) { OnInferred(work, std::move(outcome)); });
 }
 

@@ -256,7 +256,7 @@ void ServedPipeline::Enqueue(const WorkPointer& work) {
     if (timeout == absl::ZeroDuration() && work->method == WorkMethod::kForward) timeout = options_.forward_timeout;
   } else {
     infer_queue_.push_back(work);
-    if (work->inputs_ready) infer_ready_.push_back(work);
+    if (work->inputs_ready) AddReady(work);
     infer_bytes_ += work->inputs.inline_bytes();
     if (timeout == absl::ZeroDuration()) timeout = options_.infer_timeout;
   }
@@ -274,7 +274,13 @@ void ServedPipeline::Enqueue(const WorkPointer& work) {
 void ServedPipeline::OnInputsReady(const WorkPointer& work) {
   absl::MutexLock lock(&mu_);
   work->inputs_ready = true;  // training waits for its turn all the same
-  if (work->phase == Work::Phase::kQueued && !work->training.has_value()) infer_ready_.push_back(work);
+  if (work->phase == Work::Phase::kQueued && !work->training.has_value()) AddReady(work);
+}
+
+void ServedPipeline::AddReady(const WorkPointer& work) {
+  const auto later = std::find_if(infer_ready_.begin(), infer_ready_.end(),
+                                  [&](const WorkPointer& other) { return other->priority < work->priority; });
+  infer_ready_.insert(later, work);
 }
 
 // --- The end of a call.

@@ -93,6 +93,7 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   TrainingState Foreseen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ReserveHandles(const WorkPointer& work, const Results& results);
   void Enqueue(const WorkPointer& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddReady(const WorkPointer& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AcceptState(WorkPointer work, StateCallback done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CheckTensors(Work& work) const;
   int64_t ExpectedOutputBytes(const Work& work) const;
@@ -150,7 +151,8 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   int64_t train_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   WorkPointer train_running_ ABSL_GUARDED_BY(mu_);
   std::deque<WorkPointer> infer_queue_ ABSL_GUARDED_BY(mu_);  // not started, in order of acceptance
-  std::deque<WorkPointer> infer_ready_ ABSL_GUARDED_BY(mu_);  // of these, those that can start
+  // Of these, those that can start: by priority, and equal ones as they became ready.
+  std::deque<WorkPointer> infer_ready_ ABSL_GUARDED_BY(mu_);
   int64_t infer_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<WorkPointer> infer_running_ ABSL_GUARDED_BY(mu_);
   std::deque<SnapshotRequest> snapshots_ ABSL_GUARDED_BY(mu_);

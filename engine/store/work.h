@@ -62,6 +62,7 @@ struct Work {
   StepRequest step = {};
   bool has_target = false;  // the last input is the target
   bool retain_graph = false;
+  int32_t priority = 0;          // of an inference
   bool input_gradients = false;  // Forward: keep what they need; Backward: answer them as outputs
   bool force = false;
   std::string checkpoint_id = {};

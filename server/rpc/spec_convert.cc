@@ -166,6 +166,26 @@ absl::StatusOr<OptimizerSpec> ReadOptimizer(const v1::OptimizerSpec& optimizer) 
   return spec;
 }
 
+absl::StatusOr<BubbleFillingSpec> ReadFilling(const v1::BubbleFillingSpec& filling) {
+  BubbleFillingSpec spec;
+  if (!v1::BubbleFilling_IsValid(filling.mode())) {
+    return SpecInvalid("spec.bubble_filling.mode", "must be a known mode",
+                       absl::StrCat(static_cast<int>(filling.mode())));
+  }
+  spec.enabled = filling.mode() != v1::BUBBLE_FILLING_OFF;
+  if (filling.has_inference_share()) spec.inference_share = filling.inference_share();
+  if (!(spec.inference_share >= 0 && spec.inference_share <= 1)) {
+    return SpecInvalid("spec.bubble_filling.inference_share", "must be 0 to 1", absl::StrCat(spec.inference_share));
+  }
+  constexpr double kMostSeconds = 86'400;
+  spec.max_wait_seconds = filling.max_wait_seconds();
+  if (!(spec.max_wait_seconds >= 0 && spec.max_wait_seconds <= kMostSeconds)) {
+    return SpecInvalid("spec.bubble_filling.max_wait_seconds", "must be 0 to a day",
+                       absl::StrCat(spec.max_wait_seconds));
+  }
+  return spec;
+}
+
 }  // namespace
 
 absl::StatusOr<LossSpec> FromProto(const v1::LossSpec& loss, std::string_view field) {
@@ -192,6 +212,7 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& message) {
   PENSTOCK_ASSIGN_OR_RETURN(spec.optimizer, ReadOptimizer(message.optimizer()));
   PENSTOCK_ASSIGN_OR_RETURN(spec.loss, FromProto(message.loss(), "spec.loss"));
   spec.seed = message.seed();
+  PENSTOCK_ASSIGN_OR_RETURN(spec.bubble_filling, ReadFilling(message.bubble_filling()));
   return spec;
 }
 
@@ -233,6 +254,10 @@ v1::PipelineSpec ToProto(const PipelineSpec& spec) {
   message.mutable_loss()->set_name(spec.loss.name);
   WriteOptions(spec.loss.options, message.mutable_loss()->mutable_options());
   message.set_seed(spec.seed);
+  v1::BubbleFillingSpec* filling = message.mutable_bubble_filling();
+  filling->set_mode(spec.bubble_filling.enabled ? v1::BUBBLE_FILLING_ON : v1::BUBBLE_FILLING_OFF);
+  filling->set_inference_share(spec.bubble_filling.inference_share);
+  filling->set_max_wait_seconds(spec.bubble_filling.max_wait_seconds);
   return message;
 }
 

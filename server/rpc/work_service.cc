@@ -138,6 +138,7 @@ grpc::ServerUnaryReactor* WorkCallService::Infer(grpc::CallbackServerContext* co
         PENSTOCK_ASSIGN_OR_RETURN(infer.micro_batches, MicroBatches(call->request()));
         PENSTOCK_ASSIGN_OR_RETURN(infer.outputs, CheckedOutputs(call->request().outputs()));
         PENSTOCK_ASSIGN_OR_RETURN(infer.inputs, FromProto(call->request().inputs(), "inputs"));
+        infer.priority = call->request().priority();
         return work.pipeline->Infer(std::move(work.context), std::move(infer));
       });
 }

@@ -1,16 +1,17 @@
 // Bubble filling: a steady load of inference beside training.
 //
-//   fill_bench [--workload delay4|delay8|gpt] [--rounds 7] [--steps 6] [--m 16] [--rows 2] [--in-flight 0] [--kind 1f1b]
+//   fill_bench [--workload delay4|delay8|gpt] [--rounds 7] [--steps 6] [--m 16] [--kind 1f1b] [--in-flight 0]
+//              [--rows 2] [--inference-ms 2]
 //
 // In each round, in an order that rotates: training alone; inference alone; training with the inference beside it. The load is
-// closed: `in-flight` calls of one micro-batch are always open (0: two per lane). `delayP` is P devices that sleep, 5 ms per
-// forward and 10 ms per backward, so that P may be more than there are cores; `gpt` is that of workloads.h on two cores, with
-// `rows` rows per inference.
+// closed: `in-flight` calls of one micro-batch are always open (0: four per lane). `delayP` is P devices that sleep, 5 ms per
+// forward, 10 ms per backward and `inference-ms` per inference, so that P may be more than there are cores; `gpt` is that of
+// workloads.h on two cores, with `rows` rows per inference.
 //
 // Printed, as medians over the rounds with their least and most:
 //   slower      time of a step with inference beside it, less that of training alone in the same round, as a share of it
 //   filled      inference work inside the steps, in device time, as a share of the bubble of training alone
-//   useful      the same from the runs that were answered within a step: what was begun and had to give way is left out
+//   useful      the part of it that answered calls needed: what was begun and had to give way is left out
 //   p50, p99    of the inference calls, from call to answer, beside training and alone
 //   both        the time of the two loads one after the other, over the time that they took together
 
@@ -45,6 +46,7 @@ struct Options {
   int m = 16;
   int rows = 2;
   int in_flight = 0;
+  double inference_ms = 2;
 };
 
 [[noreturn]] void Die(const std::string& message) {
@@ -65,6 +67,8 @@ Options Parse(int argc, char** argv) {
                                           : nullptr;
     if (number != nullptr) {
       *number = std::atoi(value.c_str());
+    } else if (flag == "--inference-ms") {
+      options.inference_ms = std::atof(value.c_str());
     } else if (flag == "--workload") {
       options.workload = value;
     } else if (flag == "--kind") {
@@ -96,8 +100,13 @@ Load DelayLoad(const Options& options, int lanes) {
   constexpr int64_t kFeatures = 4;
   Load load;
   for (int i = 0; i < lanes; ++i) {
-    load.spec.model.layers.push_back(
-        {"delay", "", {{"features", kFeatures}, {"forward_ms", 5.0}, {"input_ms", 5.0}, {"weight_ms", 5.0}}});
+    load.spec.model.layers.push_back({"delay",
+                                      "",
+                                      {{"features", kFeatures},
+                                       {"forward_ms", 5.0},
+                                       {"input_ms", 5.0},
+                                       {"weight_ms", 5.0},
+                                       {"inference_ms", options.inference_ms}}});
   }
   load.spec.cut.balance.assign(lanes, 1);
   load.spec.optimizer.name = "sgd";
@@ -211,7 +220,7 @@ void Print(const char* name, const std::vector<double>& values, double scale, co
 struct Measured {
   double seconds = 0;  // of all steps, or of all calls
   ClassTimes times;
-  double between = 0;  // device seconds of inference between the steps
+  int64_t actions = 0;  // of inference, on all lanes
   int64_t answered = 0;
   std::vector<double> latencies;
 };
@@ -235,21 +244,23 @@ void Fill(const Options& options) {
   };
   auto pipeline = Must(Pipeline::Create(load.spec, pipeline_options));
   const auto lanes = static_cast<int>(load.devices.size());
-  Asker asker(pipeline.get(), load.question, options.in_flight > 0 ? options.in_flight : 2 * lanes);
+  Asker asker(pipeline.get(), load.question, options.in_flight > 0 ? options.in_flight : 4 * lanes);
 
+  const auto actions = [&] {
+    int64_t count = 0;
+    for (int lane = 0; lane < lanes; ++lane) count += metrics->lane(lane).phases[Phase::kInfer].Snapshot().count();
+    return count;
+  };
   const auto train = [&](Measured& measured) {
+    const int64_t actions_before = actions();
     const auto before = metrics->LaneTimes(RealClock()->NowNanos());
     const int64_t begin = RealClock()->NowNanos();
     for (int step = 0; step < options.steps; ++step)
       Must(pipeline->TrainStep(load.batch, {.learning_rate = 1e-4, .clip_norm = {}}));
     const int64_t end = RealClock()->NowNanos();
     measured.seconds = static_cast<double>(end - begin) * 1e-9;
-    const auto after = metrics->LaneTimes(end);
-    measured.times = TimesBetween(before, after);
-    for (size_t lane = 0; lane < after.size(); ++lane) {
-      measured.between +=
-          static_cast<double>(after[lane][StageState::kInfer] - before[lane][StageState::kInfer]) * 1e-9;
-    }
+    measured.times = TimesBetween(before, metrics->LaneTimes(end));
+    measured.actions = actions() - actions_before;
   };
   const auto alone = [&] {
     Measured measured;
@@ -295,10 +306,10 @@ void Fill(const Options& options) {
     if (beside.answered > 0) calls = beside.answered;
     if (round < 0) continue;
     const auto bubble = static_cast<double>(training.times.InStep() - training.times.work);
-    const double of_one = At(asked.latencies, 0);  // a run with nothing in its way: its work on all lanes
+    const auto needed = static_cast<double>(beside.answered * lanes);
     slower.push_back(beside.seconds / training.seconds - 1);
     filled.push_back(static_cast<double>(beside.times.filled) / bubble);
-    useful.push_back((of_one * static_cast<double>(beside.answered) - beside.between) * 1e9 / bubble);
+    useful.push_back(filled.back() * std::min(1.0, needed / static_cast<double>(std::max<int64_t>(beside.actions, 1))));
     p50.push_back(At(beside.latencies, 0.5));
     p99.push_back(At(beside.latencies, 0.99));
     p50_alone.push_back(At(asked.latencies, 0.5));

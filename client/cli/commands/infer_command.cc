@@ -26,6 +26,7 @@ struct InferOptions {
   int bytes = 100;
   double temperature = 0;
   uint64_t seed = 1;
+  int32_t priority = 0;
   int64_t sequence = 0;  // 0: the longest that the pipeline takes
   std::string input;
   std::string to;
@@ -82,6 +83,7 @@ absl::StatusOr<int> NextByte(const ByteModel& model, std::string_view window, co
   *input->mutable_tensor() = BytesAsTensor(input->name(), window).ToMessage();
   request.add_outputs(model.output);
   request.set_micro_batches(1);
+  request.set_priority(options.priority);
   AskForAnswer(&request);
   PENSTOCK_ASSIGN_OR_RETURN(const v1::InferResponse response, client.Infer(std::move(request)));
   const std::string& handle = response.outputs().handle().name();
@@ -143,6 +145,7 @@ absl::Status RunFile(const InferOptions& options, Session& session) {
   v1::InferRequest request;
   request.set_pipeline(PipelineName(options.pipeline));
   request.set_request_id(session.options().request_id);
+  request.set_priority(options.priority);
   for (const HostTensor& tensor : tensors) {
     v1::Input* input = request.add_inputs();
     input->set_name(tensor.name());
@@ -189,6 +192,9 @@ void AddInferCommand(CommandTable& table) {
       ->excludes(prompt);
   command->add_option("--to", options->to, "Where the outputs of --input go, safetensors; - is stdout")
       ->type_name("FILE");
+  command->add_option("--priority", options->priority, "Among calls that wait: higher ones go first")
+      ->type_name("N")
+      ->capture_default_str();
   table.Run(command, [options](Session& session) -> absl::Status {
     if (!options->input.empty()) return RunFile(*options, session);
     if (options->prompt.empty()) return UsageError("--prompt", "missing or empty; or give --input");

@@ -97,6 +97,9 @@ class Client:
         loss: str | None = None,
         loss_options: Mapping[str, OptionValue] | None = None,
         seed: int = 0,
+        bubble_filling: bool = True,
+        inference_share: float | None = None,
+        inference_max_wait: float | None = None,
         timeout: float = 120.0,
     ) -> Pipeline:
         """Makes a pipeline and waits until it is ready.
@@ -136,6 +139,9 @@ class Client:
                 (of the peak rate, at total_steps).
             loss: the default of training calls: ``"cross_entropy"`` or ``"mean_squared_error"``.
             seed: of weights and dropout.
+            bubble_filling: whether inference runs in the gaps of training steps; ``False``: it waits for their end.
+            inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``: 0.01.
+            inference_max_wait: seconds that it waits before; ``None``: four predicted steps, at least 0.1.
             timeout: seconds to wait for it.
 
         Raises:
@@ -174,6 +180,9 @@ class Client:
             loss=loss,
             loss_options=loss_options,
             seed=seed,
+            bubble_filling=bubble_filling,
+            inference_share=inference_share,
+            inference_max_wait=inference_max_wait,
         )
         return self.create_pipeline_from(name, spec, timeout=timeout)
 

@@ -46,6 +46,7 @@ class Pipeline(PipelineResource):
         *,
         outputs: Sequence[str] = ...,
         micro_batches: int | None = ...,
+        priority: int = ...,
         wait: Literal[True] = ...,
         timeout: float | None = ...,
         lease: float = ...,
@@ -58,6 +59,7 @@ class Pipeline(PipelineResource):
         *,
         outputs: Sequence[str] = ...,
         micro_batches: int | None = ...,
+        priority: int = ...,
         wait: Literal[False],
         timeout: float | None = ...,
         lease: float = ...,
@@ -69,6 +71,7 @@ class Pipeline(PipelineResource):
         *,
         outputs: Sequence[str] = (),
         micro_batches: int | None = None,
+        priority: int = 0,
         wait: bool = True,
         timeout: float | None = None,
         lease: float = 0.0,
@@ -78,6 +81,7 @@ class Pipeline(PipelineResource):
         Args:
             outputs: names of wanted outputs; empty: all.
             micro_batches: into how many the rows are cut; ``None`` as the pipeline says.
+            priority: among inference calls that wait, higher ones go first.
 
         Returns:
             Arrays by output name, of as many rows as the inputs; or their handle.
@@ -88,6 +92,7 @@ class Pipeline(PipelineResource):
                 inputs=staged.messages,
                 outputs=outputs,
                 micro_batches=micro_batches,
+                priority=priority,
                 request_id=new_request_id(),
                 reply=_reply(wait, timeout, lease),
             )

@@ -130,6 +130,9 @@ def pipeline_spec(
     loss: str | None = None,
     loss_options: Mapping[str, OptionValue] | None = None,
     seed: int = 0,
+    bubble_filling: bool = True,
+    inference_share: float | None = None,
+    inference_max_wait: float | None = None,
 ) -> pipeline_pb2.PipelineSpec:
     """A specification; the arguments are those of :meth:`Client.create_pipeline`.
 
@@ -178,4 +181,9 @@ def pipeline_spec(
         ),
         loss=loss_spec(loss, loss_options),
         seed=seed,
+        bubble_filling=pipeline_pb2.BubbleFillingSpec(
+            mode=pipeline_pb2.BUBBLE_FILLING_ON if bubble_filling else pipeline_pb2.BUBBLE_FILLING_OFF,
+            inference_share=inference_share,
+            max_wait_seconds=inference_max_wait,
+        ),
     )

@@ -37,6 +37,8 @@ def test_a_specification_carries_every_argument(client: penstock.Client, daemon:
         loss="cross_entropy",
         loss_options={"ignore_index": -1},
         seed=2**63,
+        bubble_filling=False,
+        inference_share=0.05,
     )
     request = daemon.requests["CreatePipeline"][0]
     spec = request.spec
@@ -59,6 +61,9 @@ def test_a_specification_carries_every_argument(client: penstock.Client, daemon:
     )
     assert spec.loss.name == "cross_entropy" and spec.loss.options["ignore_index"].int_value == -1
     assert spec.seed == 2**63
+    assert spec.bubble_filling.mode == pipeline_pb2.BUBBLE_FILLING_OFF
+    assert spec.bubble_filling.inference_share == 0.05
+    assert not spec.bubble_filling.HasField("max_wait_seconds")
 
 
 def test_what_is_not_given_is_left_to_the_planner(client: penstock.Client, daemon: FakeDaemon) -> None:

@@ -2,7 +2,7 @@
 // which is 0 at first, and the other values as they are; and it sleeps (SleepUntilNanos: exact to some 50 us), so that many
 // devices can be scheduled on a machine with few cores.
 // Options: forward_ms (1), input_ms (1), weight_ms (1): what forward, input gradient and weight gradient take; at most a
-// minute. features (0): the width of the one value, if it is a float tensor of that width; 0: whatever comes. A model that
+// minute. inference_ms (forward_ms): what a forward takes outside of training. features (0): the width of the one value, if it is a float tensor of that width; 0: whatever comes. A model that
 // begins with the latter cannot be measured before it runs.
 //
 //   where                         sleeps
@@ -78,17 +78,18 @@ class DelayLayer : public Layer {
     int64_t forward_nanos;
     int64_t input_nanos;
     int64_t weight_nanos;
+    int64_t inference_nanos;
   };
   DelayLayer(const LayerRequest& request, Times times, int64_t features)
       : times_(times), features_(features), shift_(AddParameter("shift", InitialConstant(request, {1}, 0))) {}
 
-  Batch Forward(const Batch& inputs, const LayerContext&) override {
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
     const int64_t start = RealClock()->NowNanos();
     const at::Tensor& input = First(inputs);
     const at::Tensor shift = SleepInBackward::apply(shift_, times_.weight_nanos, /*in_place=*/false);
     const at::Tensor sum = at::add(input, shift.to(input.scalar_type()));
     Value output(SleepInBackward::apply(sum, times_.input_nanos, /*in_place=*/true));
-    Sleep(times_.forward_nanos, start);
+    Sleep(context.training ? times_.forward_nanos : times_.inference_nanos, start);
     if (inputs.atomic()) return Batch(std::move(output));
     std::vector<Value> values = inputs.values();
     values[0] = std::move(output);
@@ -126,10 +127,12 @@ class DelayLayer : public Layer {
 
 absl::StatusOr<std::unique_ptr<Layer>> MakeDelay(const LayerRequest& request) {
   OptionReader reader(request.options, request.path);
-  const auto nanos = [&reader](const std::string& name) {
-    return static_cast<int64_t>(reader.Double(name, 1, 0, kLongestMillis) * kNanosPerMilli);
+  const auto nanos = [&reader](const std::string& name, double otherwise) {
+    return static_cast<int64_t>(reader.Double(name, otherwise, 0, kLongestMillis) * kNanosPerMilli);
   };
-  const DelayLayer::Times times = {nanos("forward_ms"), nanos("input_ms"), nanos("weight_ms")};
+  const int64_t forward = nanos("forward_ms", 1);
+  const DelayLayer::Times times = {forward, nanos("input_ms", 1), nanos("weight_ms", 1),
+                                   nanos("inference_ms", static_cast<double>(forward) / kNanosPerMilli)};
   const int64_t features = reader.Int("features", 0, 0, kMaxWidth);
   PENSTOCK_RETURN_IF_ERROR(reader.Finish());
   return std::make_unique<DelayLayer>(request, times, features);

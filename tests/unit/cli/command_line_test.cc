@@ -131,7 +131,8 @@ TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
                 "--balance 5,5 --ranks 0,0 --device cpu:0 --device cpu:1 --schedule gpipe --micro-batches 4 "
                 "--checkpoint always --optimizer adamw --learning-rate 1e-3 --weight-decay 0.1 --clip-norm 1.0 "
                 "--warmup-steps 10 "
-                "--total-steps 100 --loss cross_entropy --seed 7"),
+                "--total-steps 100 --loss cross_entropy --seed 7 --bubble-filling off --inference-share 0.05 "
+                "--inference-max-wait 1.5"),
             0)
       << err_;
   EXPECT_THAT(err_, HasSubstr("created pipelines/small; next: penstock train small"));
@@ -155,6 +156,9 @@ TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
   EXPECT_EQ(spec.optimizer().learning_rate_schedule().warmup_steps(), 10);
   EXPECT_EQ(spec.loss().name(), "cross_entropy");
   EXPECT_EQ(spec.seed(), 7);
+  EXPECT_EQ(spec.bubble_filling().mode(), v1::BUBBLE_FILLING_OFF);
+  EXPECT_EQ(spec.bubble_filling().inference_share(), 0.05);
+  EXPECT_EQ(spec.bubble_filling().max_wait_seconds(), 1.5);
 }
 
 TEST_F(CommandLineTest, PlanAndDryRunCreateNothing) {

@@ -21,8 +21,8 @@ bool Fits(const InferenceCandidate& candidate, int64_t gap) {
 TEST(GapFiller, TakesWhatTheGapHoldsAndNothingLonger) {
   EXPECT_TRUE(Fits(Action(500), 600));
   EXPECT_TRUE(Fits(Action(500), 500));
-  EXPECT_TRUE(Fits(Action(500), 450));  // at most a tenth of the action is late
-  EXPECT_FALSE(Fits(Action(500), 449));
+  EXPECT_TRUE(Fits(Action(500), 400));  // at most a fifth of the action lies beyond
+  EXPECT_FALSE(Fits(Action(500), 399));
   EXPECT_FALSE(Fits(Action(500), 0));
 }
 
@@ -52,7 +52,7 @@ TEST(GapFiller, DoesNotBeginWhatCannotEndBeforeTheWeightsChange) {
   action.to_end = 1000;
   action.weights_change_at = kNow + 1000;
   EXPECT_TRUE(Fits(action, 500));
-  action.weights_change_at = kNow + 800;
+  action.weights_change_at = kNow + 799;
   EXPECT_FALSE(Fits(action, 500));
   action.weights_change_at = kNever;
   EXPECT_TRUE(Fits(action, 500));

@@ -95,6 +95,13 @@ TEST(DelayLayer, EachPartTakesItsTime) {
   EXPECT_GE(Millis([&] { owed->WeightHalf(); }), 7);
 }
 
+TEST(DelayLayer, OutsideOfTrainingItMayTakeAnotherTime) {
+  auto layers = BuildLayers({{"delay", "layer", {{"forward_ms", kForever}, {"inference_ms", 20.0}}}}, 1);
+  ASSERT_TRUE(layers.ok()) << layers.status();
+  const at::NoGradGuard no_graph;
+  EXPECT_GE(Millis([&] { Apply(*layers->front().layer, at::ones({1, 1})); }), 20);
+}
+
 TEST(DelayLayer, AHalfDoesNotTakeTheTimeOfTheOther) {
   auto weight = Delay(0, 0, kForever);
   const at::Tensor x = at::ones({3}).requires_grad_(true);

@@ -98,7 +98,8 @@ TEST(SpecConvert, TheSpecificationComesBackAsItWasSent) {
     schedule { kind: "gpipe" micro_batches: 3 checkpoint: CHECKPOINT_MODE_ALWAYS }
     optimizer { name: "sgd" clip_norm: 1 learning_rate_schedule { name: "constant" } }
     loss { name: "mean_squared_error" }
-    seed: 7)");
+    seed: 7
+    bubble_filling { mode: BUBBLE_FILLING_OFF inference_share: 0.25 max_wait_seconds: 2 })");
   const absl::StatusOr<PipelineSpec> spec = FromProto(sent);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(ToProto(*spec).DebugString(), sent.DebugString());
@@ -114,6 +115,26 @@ TEST(SpecConvert, WhatIsUnsetIsTheDefault) {
   EXPECT_EQ(spec->cut.parameter_scale, 2);
   EXPECT_FALSE(spec->model.deferred_batch_norm);
   EXPECT_FALSE(spec->model.tuple_as_one_argument);
+  EXPECT_TRUE(spec->bubble_filling.enabled);
+  EXPECT_EQ(spec->bubble_filling.inference_share, 0.01);
+}
+
+TEST(SpecConvert, HowInferenceRunsBesideTrainingIsChecked) {
+  v1::PipelineSpec message;
+  v1::BubbleFillingSpec* filling = message.mutable_bubble_filling();
+  filling->set_mode(static_cast<v1::BubbleFilling>(9));
+  ExpectRefused(message, "spec.bubble_filling.mode", "must be a known mode, got 9");
+  filling->set_mode(v1::BUBBLE_FILLING_ON);
+  filling->set_inference_share(1.5);
+  ExpectRefused(message, "spec.bubble_filling.inference_share", "must be 0 to 1, got 1.5");
+  filling->set_inference_share(0);
+  filling->set_max_wait_seconds(-1);
+  ExpectRefused(message, "spec.bubble_filling.max_wait_seconds", "must be 0 to a day, got -1");
+  filling->set_max_wait_seconds(3);
+  const absl::StatusOr<PipelineSpec> spec = FromProto(message);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->bubble_filling.inference_share, 0);
+  EXPECT_EQ(spec->bubble_filling.max_wait_seconds, 3);
 }
 
 TEST(SpecConvert, PIPE_1_ChunksAndCheckpointInTheAncestorsWords) {

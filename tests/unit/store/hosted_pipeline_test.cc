@@ -148,6 +148,20 @@ TEST_F(SmallQueuesTest, InferenceHasItsOwnQueueAndLimitInFlight) {
   EXPECT_EQ(ValueOf(*runs.outputs), 1);
 }
 
+TEST_F(SmallQueuesTest, OfWaitingInferenceTheHighestPriorityGoesFirst) {
+  control_->HoldInference();
+  const Accepted runs = *gpt_->Infer(Caller(), Ask());
+  control_->AwaitInferences(1);
+  InferCall usual = Ask();
+  const Accepted last = *gpt_->Infer(Caller(), std::move(usual));
+  InferCall urgent = Ask();
+  urgent.priority = 1;
+  const Accepted first = *gpt_->Infer(Caller(), std::move(urgent));
+  control_->ResumeInference();
+  for (const Accepted* accepted : {&runs, &last, &first}) EXPECT_EQ(ValueOf(*accepted->outputs), 1);
+  EXPECT_THAT(control_->inference_priorities(), ElementsAre(0, 1, 0));
+}
+
 TEST_F(HostedPipelineTest, QueuedTrainingCanBeCancelledStartedTrainingCannot) {
   control_->Hold();
   const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
