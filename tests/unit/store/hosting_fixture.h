@@ -41,7 +41,6 @@ class HostingFixture : public ::testing::Test {
     };
     options.factory.search = [this](const PipelineSpec& spec, const Pipeline::Options&,
                                     const std::function<bool()>& out_of_time) -> absl::StatusOr<PlanSearch> {
-      searched_ = spec;
       PlanSearch search;
       search.considered = 2;
       search.complete = !out_of_time();
