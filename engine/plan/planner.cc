@@ -157,7 +157,9 @@ BuildRequest BuildRequestOf(const ScheduleSpec& schedule, int stages) {
 
 BuildRequest BuildRequestOf(const Plan& plan) {
   BuildRequest request = BuildRequestOf(plan.schedule, static_cast<int>(plan.stages.size()));
-  request.costs = CostsOf(plan);
+  const bool measured = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                    [](const StagePlan& stage) { return stage.backward_seconds > 0; });
+  if (measured) request.costs = CostsOf(plan);
   for (const SkipRoute& route : plan.skips) request.skips.push_back(route.edge);
   return request;
 }
@@ -168,7 +170,7 @@ absl::Status PredictPlan(Plan& plan) {
   const BuildRequest request = BuildRequestOf(plan);
   const absl::StatusOr<Schedule> lists = BuildSchedule(request);
   if (!lists.ok()) return OfSpecSchedule(lists.status());
-  PENSTOCK_ASSIGN_OR_RETURN(Simulation simulation, Simulate(*lists, request.costs));
+  PENSTOCK_ASSIGN_OR_RETURN(Simulation simulation, Simulate(*lists, CostsOf(plan)));
   plan.makespan_seconds = static_cast<double>(simulation.makespan) * 1e-9;
   Ticks busy = 0;
   for (const RankTimes& times : simulation.times) busy += times.busy;

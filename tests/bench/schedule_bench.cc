@@ -164,7 +164,8 @@ Workload Delays(const Options& options, const Choice& choice, int ranks, int m) 
   const int stages = ranks * choice.chunks;
   for (int s = 0; s < stages; ++s) {
     LayerSpec layer{"delay", absl::StrCat("delay", s), {}};
-    layer.options = {{"forward_ms", options.ms}, {"input_ms", options.ms}, {"weight_ms", options.ms}};
+    layer.options = {
+        {"forward_ms", options.ms}, {"input_ms", options.ms}, {"weight_ms", options.ms}, {"features", int64_t{1}}};
     spec.model.layers.push_back(layer);
   }
   spec.cut.balance.assign(stages, 1);

@@ -51,6 +51,18 @@ TEST(Planner, CutsEvenlyAndPredictsTheTextbookBubble) {
   EXPECT_EQ(plan->stages[1].peak_activation_bytes, 1 * 2 * 4 * kMiB);
 }
 
+// What nobody has measured does not decide: an `auto` of costs 0 would be any schedule, and a zbv would be fused.
+TEST(Planner, ListsOfUnmeasuredStagesAreThoseOfEqualCosts) {
+  Plan plan;
+  plan.schedule = {.kind = "auto", .micro_batches = 8, .checkpoint = CheckpointMode::kNever};
+  for (int s = 0; s < 4; ++s) plan.stages.push_back({.lane = s});
+  EXPECT_TRUE(BuildRequestOf(plan).costs.stages.empty());
+  ASSERT_TRUE(PredictPlan(plan).ok());
+  EXPECT_EQ(plan.makespan_seconds, 0);
+  plan.stages[0].backward_seconds = 1;
+  EXPECT_EQ(BuildRequestOf(plan).costs.stages.size(), 4);
+}
+
 TEST(Planner, PutsStagesOnDevicesInTurn) {
   PlanRequest request = Request(4, 2);
   request.cut.stages = 4;

@@ -95,7 +95,7 @@ TEST(SpecConvert, TheSpecificationComesBackAsItWasSent) {
       balance: 1 balance: 1 cost: CUT_COST_SIZE method: CUT_METHOD_BLOCK_PARTITION parameter_scale: 0 ranks: 0 ranks: 1
     }
     devices: "cpu:0"
-    schedule { kind: "gpipe" micro_batches: 3 checkpoint: CHECKPOINT_MODE_ALWAYS }
+    schedule { kind: "gpipe" micro_batches: 3 checkpoint: CHECKPOINT_MODE_ALWAYS chunks: 1 }
     optimizer { name: "sgd" clip_norm: 1 learning_rate_schedule { name: "constant" } }
     loss { name: "mean_squared_error" }
     seed: 7

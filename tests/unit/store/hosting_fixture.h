@@ -41,6 +41,7 @@ class HostingFixture : public ::testing::Test {
     };
     options.factory.search = [this](const PipelineSpec& spec, const Pipeline::Options&,
                                     const std::function<bool()>& out_of_time) -> absl::StatusOr<PlanSearch> {
+      searched_ = spec;
       PlanSearch search;
       search.considered = 2;
       search.complete = !out_of_time();
@@ -179,6 +180,7 @@ class HostingFixture : public ::testing::Test {
   TimerQueue timers_{&clock_};
   std::function<void()> before_create_;
   std::optional<Plan> plan_;  // that metrics are told
+  PipelineSpec searched_;     // what a search was asked
   const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
   std::unique_ptr<HandleStore> handles_;
   std::unique_ptr<PipelineTable> table_;

@@ -7,6 +7,9 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
+BUBBLE_FILLING_OFF: BubbleFilling
+BUBBLE_FILLING_ON: BubbleFilling
+BUBBLE_FILLING_UNSPECIFIED: BubbleFilling
 CHECKPOINT_MODE_ALWAYS: CheckpointMode
 CHECKPOINT_MODE_EXCEPT_LAST: CheckpointMode
 CHECKPOINT_MODE_NEVER: CheckpointMode
@@ -25,6 +28,16 @@ PIPELINE_STATE_DRAINING: PipelineState
 PIPELINE_STATE_FAILED: PipelineState
 PIPELINE_STATE_READY: PipelineState
 PIPELINE_STATE_UNSPECIFIED: PipelineState
+
+class BubbleFillingSpec(_message.Message):
+    __slots__ = ["inference_share", "max_wait_seconds", "mode"]
+    INFERENCE_SHARE_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    inference_share: float
+    max_wait_seconds: float
+    mode: BubbleFilling
+    def __init__(self, mode: _Optional[_Union[BubbleFilling, str]] = ..., inference_share: _Optional[float] = ..., max_wait_seconds: _Optional[float] = ...) -> None: ...
 
 class CreatePipelineRequest(_message.Message):
     __slots__ = ["pipeline_id", "request_id", "spec", "validate_only"]
@@ -263,7 +276,8 @@ class Pipeline(_message.Message):
     def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., state: _Optional[_Union[PipelineState, str]] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., signature: _Optional[_Union[ModelSignature, _Mapping]] = ..., state_token: _Optional[str] = ..., parameters: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., etag: _Optional[str] = ...) -> None: ...
 
 class PipelineSpec(_message.Message):
-    __slots__ = ["cut", "devices", "loss", "model", "optimizer", "schedule", "seed"]
+    __slots__ = ["bubble_filling", "cut", "devices", "loss", "model", "optimizer", "schedule", "seed"]
+    BUBBLE_FILLING_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +285,7 @@ class PipelineSpec(_message.Message):
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    bubble_filling: BubbleFillingSpec
     cut: Cut
     devices: _containers.RepeatedScalarFieldContainer[str]
     loss: LossSpec
@@ -278,7 +293,7 @@ class PipelineSpec(_message.Message):
     optimizer: OptimizerSpec
     schedule: ScheduleSpec
     seed: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., cut: _Optional[_Union[Cut, _Mapping]] = ..., devices: _Optional[_Iterable[str]] = ..., schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., loss: _Optional[_Union[LossSpec, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., cut: _Optional[_Union[Cut, _Mapping]] = ..., devices: _Optional[_Iterable[str]] = ..., schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., loss: _Optional[_Union[LossSpec, _Mapping]] = ..., seed: _Optional[int] = ..., bubble_filling: _Optional[_Union[BubbleFillingSpec, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
     __slots__ = ["checkpoint", "chunks", "ideal_bubble", "lag", "layers", "live_limit", "makespan_seconds", "micro_batches", "predicted_bubble", "schedule", "skips", "stages", "why"]
@@ -469,6 +484,9 @@ class CutMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class CheckpointMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class BubbleFilling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class PipelineState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

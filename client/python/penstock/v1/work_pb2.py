@@ -17,7 +17,7 @@ from penstock.v1 import pipeline_pb2 as penstock_dot_v1_dot_pipeline__pb2
 from penstock.v1 import tensor_pb2 as penstock_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16penstock/v1/work.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18penstock/v1/handle.proto\x1a\x1apenstock/v1/pipeline.proto\x1a\x18penstock/v1/tensor.proto\"\xac\x01\n\x0cReplyOptions\x12+\n\x08wait_for\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cinline_bytes\x18\x02 \x01(\x03\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cwork_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xc1\x01\n\x0cInferRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\x0f\n\x07outputs\x18\x03 \x03(\t\x12\x1a\n\rmicro_batches\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12(\n\x05reply\x18\x06 \x01(\x0b\x32\x19.penstock.v1.ReplyOptionsB\x10\n\x0e_micro_batches\"I\n\rInferResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outputs\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\"\xc9\x02\n\x0e\x46orwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12.\n\x04mode\x18\x03 \x01(\x0e\x32 .penstock.v1.ForwardRequest.Mode\x12\x1a\n\rmicro_batches\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12(\n\x05reply\x18\x06 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x0f\n\x07outputs\x18\x07 \x03(\t\x12\x17\n\x0finput_gradients\x18\x08 \x01(\x08\";\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0e\n\nMODE_TRAIN\x10\x01\x12\r\n\tMODE_EVAL\x10\x02\x42\x10\n\x0e_micro_batches\"o\n\x0f\x46orwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outputs\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12\"\n\x05graph\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\xde\x01\n\x0f\x42\x61\x63kwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05graph\x18\x02 \x01(\t\x12%\n\tgradients\x18\x03 \x03(\x0b\x32\x12.penstock.v1.Input\x12\x14\n\x0cretain_graph\x18\x04 \x01(\x08\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\x06 \x01(\t\x12(\n\x05reply\x18\x07 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x17\n\x0finput_gradients\x18\x08 \x01(\x08\"z\n\x10\x42\x61\x63kwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12,\n\x0finput_gradients\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\x84\x03\n\x16\x46orwardBackwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Input\x12#\n\x04loss\x18\x04 \x01(\x0b\x32\x15.penstock.v1.LossSpec\x12\x17\n\ntotal_rows\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0etotal_elements\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x1a\n\rmicro_batches\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x0f\n\x07outputs\x18\x08 \x03(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\n \x01(\t\x12(\n\x05reply\x18\x0b \x01(\x0b\x32\x19.penstock.v1.ReplyOptionsB\r\n\x0b_total_rowsB\x11\n\x0f_total_elementsB\x10\n\x0e_micro_batches\"y\n\x17\x46orwardBackwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12$\n\x07outputs\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\xd4\x02\n\x14OptimizerStepRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x38\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32(.penstock.v1.OptimizerStepRequest.Action\x12\x1a\n\rlearning_rate\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tclip_norm\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\x06 \x01(\t\x12(\n\x05reply\x18\x07 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\"F\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x41\x43TION_APPLY\x10\x01\x12\x12\n\x0e\x41\x43TION_DISCARD\x10\x02\x42\x10\n\x0e_learning_rateB\x0c\n\n_clip_norm\"Q\n\x15OptimizerStepResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\"\xfa\x02\n\x10TrainStepRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Input\x12#\n\x04loss\x18\x04 \x01(\x0b\x32\x15.penstock.v1.LossSpec\x12\x1a\n\rmicro_batches\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07outputs\x18\x06 \x03(\t\x12\x1a\n\rlearning_rate\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tclip_norm\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\n \x01(\t\x12(\n\x05reply\x18\x0b \x01(\x0b\x32\x19.penstock.v1.ReplyOptionsB\x10\n\x0e_micro_batchesB\x10\n\x0e_learning_rateB\x0c\n\n_clip_norm\"s\n\x11TrainStepResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12$\n\x07outputs\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Resultb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16penstock/v1/work.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18penstock/v1/handle.proto\x1a\x1apenstock/v1/pipeline.proto\x1a\x18penstock/v1/tensor.proto\"\xac\x01\n\x0cReplyOptions\x12+\n\x08wait_for\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cinline_bytes\x18\x02 \x01(\x03\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cwork_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xd3\x01\n\x0cInferRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\x0f\n\x07outputs\x18\x03 \x03(\t\x12\x1a\n\rmicro_batches\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12(\n\x05reply\x18\x06 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x10\n\x08priority\x18\x07 \x01(\x05\x42\x10\n\x0e_micro_batches\"I\n\rInferResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outputs\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\"\xc9\x02\n\x0e\x46orwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12.\n\x04mode\x18\x03 \x01(\x0e\x32 .penstock.v1.ForwardRequest.Mode\x12\x1a\n\rmicro_batches\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12(\n\x05reply\x18\x06 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x0f\n\x07outputs\x18\x07 \x03(\t\x12\x17\n\x0finput_gradients\x18\x08 \x01(\x08\";\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0e\n\nMODE_TRAIN\x10\x01\x12\r\n\tMODE_EVAL\x10\x02\x42\x10\n\x0e_micro_batches\"o\n\x0f\x46orwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outputs\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12\"\n\x05graph\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\xde\x01\n\x0f\x42\x61\x63kwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05graph\x18\x02 \x01(\t\x12%\n\tgradients\x18\x03 \x03(\x0b\x32\x12.penstock.v1.Input\x12\x14\n\x0cretain_graph\x18\x04 \x01(\x08\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\x06 \x01(\t\x12(\n\x05reply\x18\x07 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x17\n\x0finput_gradients\x18\x08 \x01(\x08\"z\n\x10\x42\x61\x63kwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12,\n\x0finput_gradients\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\x84\x03\n\x16\x46orwardBackwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Input\x12#\n\x04loss\x18\x04 \x01(\x0b\x32\x15.penstock.v1.LossSpec\x12\x17\n\ntotal_rows\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0etotal_elements\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x1a\n\rmicro_batches\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x0f\n\x07outputs\x18\x08 \x03(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\n \x01(\t\x12(\n\x05reply\x18\x0b \x01(\x0b\x32\x19.penstock.v1.ReplyOptionsB\r\n\x0b_total_rowsB\x11\n\x0f_total_elementsB\x10\n\x0e_micro_batches\"y\n\x17\x46orwardBackwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12$\n\x07outputs\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\xd4\x02\n\x14OptimizerStepRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x38\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32(.penstock.v1.OptimizerStepRequest.Action\x12\x1a\n\rlearning_rate\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tclip_norm\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\x06 \x01(\t\x12(\n\x05reply\x18\x07 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\"F\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x41\x43TION_APPLY\x10\x01\x12\x12\n\x0e\x41\x43TION_DISCARD\x10\x02\x42\x10\n\x0e_learning_rateB\x0c\n\n_clip_norm\"Q\n\x15OptimizerStepResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\"\xfa\x02\n\x10TrainStepRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Input\x12#\n\x04loss\x18\x04 \x01(\x0b\x32\x15.penstock.v1.LossSpec\x12\x1a\n\rmicro_batches\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07outputs\x18\x06 \x03(\t\x12\x1a\n\rlearning_rate\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tclip_norm\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\n \x01(\t\x12(\n\x05reply\x18\x0b \x01(\x0b\x32\x19.penstock.v1.ReplyOptionsB\x10\n\x0e_micro_batchesB\x10\n\x0e_learning_rateB\x0c\n\n_clip_norm\"s\n\x11TrainStepResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12$\n\x07outputs\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Resultb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.work_pb2', globals())
@@ -27,31 +27,31 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _REPLYOPTIONS._serialized_start=152
   _REPLYOPTIONS._serialized_end=324
   _INFERREQUEST._serialized_start=327
-  _INFERREQUEST._serialized_end=520
-  _INFERRESPONSE._serialized_start=522
-  _INFERRESPONSE._serialized_end=595
-  _FORWARDREQUEST._serialized_start=598
-  _FORWARDREQUEST._serialized_end=927
-  _FORWARDREQUEST_MODE._serialized_start=850
-  _FORWARDREQUEST_MODE._serialized_end=909
-  _FORWARDRESPONSE._serialized_start=929
-  _FORWARDRESPONSE._serialized_end=1040
-  _BACKWARDREQUEST._serialized_start=1043
-  _BACKWARDREQUEST._serialized_end=1265
-  _BACKWARDRESPONSE._serialized_start=1267
-  _BACKWARDRESPONSE._serialized_end=1389
-  _FORWARDBACKWARDREQUEST._serialized_start=1392
-  _FORWARDBACKWARDREQUEST._serialized_end=1780
-  _FORWARDBACKWARDRESPONSE._serialized_start=1782
-  _FORWARDBACKWARDRESPONSE._serialized_end=1903
-  _OPTIMIZERSTEPREQUEST._serialized_start=1906
-  _OPTIMIZERSTEPREQUEST._serialized_end=2246
-  _OPTIMIZERSTEPREQUEST_ACTION._serialized_start=2144
-  _OPTIMIZERSTEPREQUEST_ACTION._serialized_end=2214
-  _OPTIMIZERSTEPRESPONSE._serialized_start=2248
-  _OPTIMIZERSTEPRESPONSE._serialized_end=2329
-  _TRAINSTEPREQUEST._serialized_start=2332
-  _TRAINSTEPREQUEST._serialized_end=2710
-  _TRAINSTEPRESPONSE._serialized_start=2712
-  _TRAINSTEPRESPONSE._serialized_end=2827
+  _INFERREQUEST._serialized_end=538
+  _INFERRESPONSE._serialized_start=540
+  _INFERRESPONSE._serialized_end=613
+  _FORWARDREQUEST._serialized_start=616
+  _FORWARDREQUEST._serialized_end=945
+  _FORWARDREQUEST_MODE._serialized_start=868
+  _FORWARDREQUEST_MODE._serialized_end=927
+  _FORWARDRESPONSE._serialized_start=947
+  _FORWARDRESPONSE._serialized_end=1058
+  _BACKWARDREQUEST._serialized_start=1061
+  _BACKWARDREQUEST._serialized_end=1283
+  _BACKWARDRESPONSE._serialized_start=1285
+  _BACKWARDRESPONSE._serialized_end=1407
+  _FORWARDBACKWARDREQUEST._serialized_start=1410
+  _FORWARDBACKWARDREQUEST._serialized_end=1798
+  _FORWARDBACKWARDRESPONSE._serialized_start=1800
+  _FORWARDBACKWARDRESPONSE._serialized_end=1921
+  _OPTIMIZERSTEPREQUEST._serialized_start=1924
+  _OPTIMIZERSTEPREQUEST._serialized_end=2264
+  _OPTIMIZERSTEPREQUEST_ACTION._serialized_start=2162
+  _OPTIMIZERSTEPREQUEST_ACTION._serialized_end=2232
+  _OPTIMIZERSTEPRESPONSE._serialized_start=2266
+  _OPTIMIZERSTEPRESPONSE._serialized_end=2347
+  _TRAINSTEPREQUEST._serialized_start=2350
+  _TRAINSTEPREQUEST._serialized_end=2728
+  _TRAINSTEPRESPONSE._serialized_start=2730
+  _TRAINSTEPRESPONSE._serialized_end=2845
 # @@protoc_insertion_point(module_scope)

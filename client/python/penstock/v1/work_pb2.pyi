@@ -112,20 +112,22 @@ class ForwardResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., graph: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ["inputs", "micro_batches", "outputs", "pipeline", "reply", "request_id"]
+    __slots__ = ["inputs", "micro_batches", "outputs", "pipeline", "priority", "reply", "request_id"]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
     micro_batches: int
     outputs: _containers.RepeatedScalarFieldContainer[str]
     pipeline: str
+    priority: int
     reply: ReplyOptions
     request_id: str
-    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., micro_batches: _Optional[int] = ..., request_id: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., micro_batches: _Optional[int] = ..., request_id: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class InferResponse(_message.Message):
     __slots__ = ["outputs", "request_id"]
