@@ -97,6 +97,9 @@ struct ProgramInput {
 struct ProgramOutput {
   std::string name;
   ProgramItem item;
+  bool tensor = false;  // what follows is of tensors
+  at::ScalarType type = at::kFloat;
+  std::vector<int64_t> shape = {};  // -1 where it may vary
 };
 
 // Bounds of a symbol, both included.

@@ -497,8 +497,23 @@ class GraphReader {
       ProgramArgument argument = Argument(scope_, value_kind, *value);
       if (argument.items.size() != 1) return fields_.Fail("must be one value", value_kind);
       if (!argument.items[0].is_value() && argument.items[0].literal.isNone()) continue;
-      graph_.outputs.push_back({std::move(names[i]), std::move(argument.items[0])});
+      graph_.outputs.push_back({.name = std::move(names[i]), .item = std::move(argument.items[0])});
+      if (value_kind == "as_tensor") ReadOutputMeta(graph, fields_.Text(fields_.At(*value, "name")));
     }
+  }
+
+  void ReadOutputMeta(const json& graph, const std::string& name) {
+    const json& metas = fields_.Map(graph, "tensor_values");
+    if (!metas.contains(name)) return fields_.Fail("must have a type and a shape", name);
+    const json& meta = metas[name];
+    ProgramOutput& output = graph_.outputs.back();
+    output.tensor = true;
+    output.type = ProgramScalarType(fields_.At(meta, "dtype"), fields_);
+    for (const json& size : fields_.List(meta, "sizes")) {
+      const json* content = nullptr;
+      output.shape.push_back(fields_.Union(size, content) == "as_int" ? fields_.Int(*content) : -1);
+    }
+    if (output.shape.size() > static_cast<size_t>(limits_.rank)) fields_.Fail("must have fewer dimensions", name);
   }
 
   // What the model's own code calls its outputs: the keys of a dictionary, positions in a tuple.
