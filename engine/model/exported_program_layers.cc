@@ -131,7 +131,8 @@ absl::StatusOr<Holders> FindHolders(const ExportedProgram& program, const std::v
     holders.buffers[by.empty() ? 0 : *by.begin()].push_back(tensor);
     if (by.size() < 2) continue;
     if (changed.count(tensor) != 0) {
-      return ProgramError("buffer", "must be used by one layer, for the model changes it", program.tensors[tensor].name);
+      return ProgramError("buffer", "must be used by one layer, for the model changes it",
+                          program.tensors[tensor].name);
     }
     holders.owners[tensor] = *by.begin();
   }
@@ -162,45 +163,85 @@ absl::Status CheckSameSignature(const ExportedProgram& program) {
 
 }  // namespace
 
-absl::StatusOr<ProgramLayers> BuildProgramLayers(std::shared_ptr<const ExportedProgram> program,
-                                                 const ProgramLayersOptions& options) {
-  PENSTOCK_RETURN_IF_ERROR(CheckSameSignature(*program));
+struct ProgramModel::Parts {
+  std::shared_ptr<const ExportedProgram> program;
   std::vector<ResolvedGraph> graphs;
-  PENSTOCK_ASSIGN_OR_RETURN(graphs.emplace_back(), ResolveGraph(*program, program->graph));
-  if (program->training.has_value()) {
-    PENSTOCK_ASSIGN_OR_RETURN(graphs.emplace_back(), ResolveGraph(*program, *program->training));
-  }
-  const Cuts cuts = FindCuts(graphs, options.cuts);
-  const size_t count = cuts.modules.size();
-  PENSTOCK_ASSIGN_OR_RETURN(const Holders holders, FindHolders(*program, graphs, PartsByTensor(graphs, cuts), count));
-  std::vector<std::vector<GraphPart>> parts;
-  for (size_t g = 0; g < graphs.size(); ++g) parts.push_back(CutGraph(graphs[g], cuts.places[g], holders.owners));
+  std::vector<std::vector<GraphPart>> parts;  // by graph
+  Holders holders;
+  std::vector<std::string> names;
+  std::map<int, int> first_uses;  // of parameters: the layer that has them under their own name
+  std::vector<TieSpec> ties;
 
-  ProgramLayers made;
-  std::set<std::string> names;
+  std::string ParameterName(int layer, int tensor) const {
+    const std::string& name = program->tensors[tensor].name;
+    return first_uses.at(tensor) == layer ? name : absl::StrCat(name, "-", names[layer]);
+  }
+};
+
+ProgramModel::ProgramModel(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+ProgramModel::~ProgramModel() = default;
+
+absl::StatusOr<std::shared_ptr<const ProgramModel>> ProgramModel::Create(ExportedProgram program, ProgramCuts cuts) {
+  PENSTOCK_RETURN_IF_ERROR(CheckSameSignature(program));
+  auto made = std::make_unique<Parts>();
+  made->program = std::make_shared<const ExportedProgram>(std::move(program));
+  PENSTOCK_ASSIGN_OR_RETURN(made->graphs.emplace_back(), ResolveGraph(*made->program, made->program->graph));
+  if (made->program->training.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(made->graphs.emplace_back(), ResolveGraph(*made->program, *made->program->training));
+  }
+  const Cuts found = FindCuts(made->graphs, cuts);
+  const size_t count = found.modules.size();
+  PENSTOCK_ASSIGN_OR_RETURN(made->holders,
+                            FindHolders(*made->program, made->graphs, PartsByTensor(made->graphs, found), count));
+  for (size_t g = 0; g < made->graphs.size(); ++g) {
+    made->parts.push_back(CutGraph(made->graphs[g], found.places[g], made->holders.owners));
+  }
+  std::set<std::string> taken;
   std::map<int, TieSpec> uses;
   for (size_t p = 0; p < count; ++p) {
-    const GraphLayerRequest request = {.program = program,
-                                       .evaluation = ModeOf(graphs, parts, p, false),
-                                       .training = ModeOf(graphs, parts, p, true),
-                                       .parameters = holders.parameters[p],
-                                       .buffers = holders.buffers[p],
-                                       .first = p == 0,
-                                       .last = p + 1 == count,
-                                       .shapes_only = options.shapes_only,
-                                       .deferred_batch_norm = options.deferred_batch_norm};
-    absl::StatusOr<std::unique_ptr<GraphLayer>> layer;
-    PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { layer = GraphLayer::Create(request); }));
-    if (!layer.ok()) return std::move(layer).status();
-    made.layers.push_back({.name = LayerName(cuts.modules[p], names), .layer = *std::move(layer)});
-    for (const int t : holders.parameters[p]) {
-      uses[t].parameters.push_back(absl::StrCat(made.layers.back().name, ".", program->tensors[t].name));
+    const auto layer = static_cast<int>(p);
+    made->names.push_back(LayerName(found.modules[p], taken));
+    for (const int tensor : made->holders.parameters[p]) {
+      made->first_uses.emplace(tensor, layer);
+      uses[tensor].parameters.push_back(made->ParameterName(layer, tensor));
     }
   }
   for (auto& [tensor, tie] : uses) {
-    if (tie.parameters.size() > 1) made.ties.push_back(std::move(tie));
+    if (tie.parameters.size() > 1) made->ties.push_back(std::move(tie));
   }
-  return made;
+  return std::shared_ptr<const ProgramModel>(new ProgramModel(std::move(made)));
+}
+
+int ProgramModel::size() const { return static_cast<int>(parts_->names.size()); }
+const std::string& ProgramModel::name(int layer) const { return parts_->names.at(layer); }
+const std::vector<TieSpec>& ProgramModel::ties() const { return parts_->ties; }
+
+absl::StatusOr<std::unique_ptr<Layer>> ProgramModel::Build(int layer, const ProgramLayersOptions& options) const {
+  GraphLayerRequest request = {.program = parts_->program,
+                               .evaluation = ModeOf(parts_->graphs, parts_->parts, layer, false),
+                               .training = ModeOf(parts_->graphs, parts_->parts, layer, true),
+                               .parameters = parts_->holders.parameters[layer],
+                               .parameter_names = {},
+                               .buffers = parts_->holders.buffers[layer],
+                               .first = layer == 0,
+                               .last = layer + 1 == size(),
+                               .shapes_only = options.shapes_only,
+                               .deferred_batch_norm = options.deferred_batch_norm};
+  for (const int tensor : request.parameters) request.parameter_names.push_back(parts_->ParameterName(layer, tensor));
+  absl::StatusOr<std::unique_ptr<GraphLayer>> made;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { made = GraphLayer::Create(request); }));
+  if (!made.ok()) return std::move(made).status();
+  return *std::move(made);
+}
+
+absl::StatusOr<std::vector<NamedLayer>> BuildProgramLayers(const ProgramModel& model,
+                                                           const ProgramLayersOptions& options) {
+  std::vector<NamedLayer> layers;
+  for (int i = 0; i < model.size(); ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Layer> layer, model.Build(i, options));
+    layers.push_back({.name = model.name(i), .layer = std::move(layer)});
+  }
+  return layers;
 }
 
 }  // namespace penstock

@@ -84,8 +84,9 @@ void GraphLayer::AddTensors(const GraphLayerRequest& request) {
     moves_.push_back(moves);
   };
   const std::vector<ProgramTensor>& all = request.program->tensors;
-  for (const int t : request.parameters) {
-    keep(t, AddParameter(all[t].name, LoadTensor(all[t], request.shapes_only)), false);
+  for (size_t i = 0; i < request.parameters.size(); ++i) {
+    const int t = request.parameters[i];
+    keep(t, AddParameter(request.parameter_names[i], LoadTensor(all[t], request.shapes_only)), false);
   }
   for (const int t : request.buffers) {
     keep(t, AddBuffer(all[t].name, LoadTensor(all[t], request.shapes_only)), false);

@@ -29,7 +29,8 @@ struct GraphLayerRequest {
   GraphLayerMode evaluation;
   GraphLayerMode training;
   std::vector<int> parameters = {};  // of the program: in its order; those used elsewhere, too, are copies to be tied
-  std::vector<int> buffers = {};     // that this layer saves
+  std::vector<std::string> parameter_names = {};  // of each
+  std::vector<int> buffers = {};                  // that this layer saves
   bool first = false;
   bool last = false;
   bool shapes_only = false;

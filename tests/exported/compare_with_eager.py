@@ -144,21 +144,45 @@ class Wrapped(nn.Module):
         return self.model(**dict(zip(self.names, inputs)), **self.fixed)[0]
 
 
-def real_models(batch):
-    try:
-        import torchvision.models as vision
+def vision_models(batch):
+    import torchvision.models as vision
 
-        images = torch.randn(2, 3, 64, 64)
-        large = torch.randn(2, 3, 224, 224)
-        yield "resnet18", vision.resnet18(), (images,), ({0: batch},)
-        yield "resnet50", vision.resnet50(), (images,), ({0: batch},)
-        yield "vit_b_16", vision.VisionTransformer(32, 8, 4, 4, 64, 128, num_classes=10), (torch.randn(2, 3, 32, 32),), (
-            {0: batch},
-        )
-        yield "swin_t", vision.swin_t(stochastic_depth_prob=0.0), (large,), ({0: batch},)
-        yield "convnext_tiny", vision.convnext_tiny(stochastic_depth_prob=0.0), (images,), ({0: batch},)
-    except ImportError:
-        print("torchvision is not there")
+    images = torch.randn(2, 3, 64, 64)
+    rows = ({0: batch},)
+    yield "resnet18", vision.resnet18(), (images,), rows
+    yield "resnet50", vision.resnet50(), (images,), rows
+    yield "vit", vision.VisionTransformer(32, 8, 4, 4, 64, 128, num_classes=10), (torch.randn(2, 3, 32, 32),), rows
+    swin = vision.SwinTransformer([4, 4], 24, [2, 2], [2, 4], [4, 4], num_classes=10, stochastic_depth_prob=0.0)
+    yield "swin", swin, (images,), rows
+    yield "convnext", vision.convnext_tiny(stochastic_depth_prob=0.0), (images,), rows
+
+
+def language_models(batch, length):
+    import transformers as t
+
+    ids = torch.randint(0, 90, (2, 12))
+    text = ({0: batch, 1: length},)
+    small = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    bert = t.BertForSequenceClassification(t.BertConfig(**small, **still))
+    yield "bert", Wrapped(bert, ["input_ids", "attention_mask"]), (ids, torch.ones_like(ids)), text * 2
+    gpt2 = t.GPT2Config(vocab_size=99, n_embd=32, n_layer=3, n_head=4, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    yield "gpt2", Wrapped(t.GPT2LMHeadModel(gpt2), ["input_ids"], use_cache=False), (ids,), text
+    llama = t.LlamaForCausalLM(t.LlamaConfig(**small, num_key_value_heads=2))
+    yield "llama", Wrapped(llama, ["input_ids"], use_cache=False), (ids,), text
+    t5 = t.T5Config(vocab_size=99, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.0)
+    model = Wrapped(t.T5ForConditionalGeneration(t5), ["input_ids", "decoder_input_ids"], use_cache=False)
+    yield "t5", model, (ids, ids), text * 2
+
+
+def real_models(batch, length):
+    for models, package in ((lambda: vision_models(batch), "torchvision"), (lambda: language_models(batch, length), "transformers")):
+        try:
+            __import__(package)
+        except ImportError as missing:
+            print(f"{package} is not there: {missing}")
+            continue
+        yield from models()
 
 
 def main():
@@ -182,7 +206,7 @@ def main():
         ("sequence", sequence, (torch.randn(5, 8),), ({0: batch},)),
     ]
     equal = True
-    for case in cases + list(real_models(batch)):
+    for case in cases + list(real_models(batch, length)):
         if arguments.only not in case[0]:
             continue
         for kind in ("evaluation", "training", "both"):

@@ -41,24 +41,24 @@ T Must(absl::StatusOr<T> result) {
   return *std::move(result);
 }
 
-Batch Forward(const penstock::ProgramLayers& model, const Batch& inputs, bool training) {
+Batch Forward(const std::vector<penstock::NamedLayer>& model, const Batch& inputs, bool training) {
   Batch values = inputs;
   penstock::SkipTracker skips;
-  for (size_t i = 0; i < model.layers.size(); ++i) {
+  for (size_t i = 0; i < model.size(); ++i) {
     penstock::KeyedRandom random(1, penstock::StepId(0), penstock::MicrobatchIndex(0),
                                  penstock::LayerIndex(static_cast<int32_t>(i)));
-    values = penstock::RunLayer(model.layers[i], values, {.training = training, .random = &random}, skips);
+    values = penstock::RunLayer(model[i], values, {.training = training, .random = &random}, skips);
   }
   return values;
 }
 
 void Run(int argc, char** argv) {
   at::set_num_threads(1);
-  auto program = std::make_shared<const penstock::ExportedProgram>(
-      Must(penstock::ReadExportedProgram(std::make_shared<const std::string>(Content(argv[1])))));
   const std::string cuts = argv[4];
-  const penstock::ProgramLayers model = Must(penstock::BuildProgramLayers(
-      program, {.cuts = cuts == "nodes" ? penstock::ProgramCuts::kNodes : penstock::ProgramCuts::kModules}));
+  const auto model = Must(penstock::ProgramModel::Create(
+      Must(penstock::ReadExportedProgram(std::make_shared<const std::string>(Content(argv[1])))),
+      cuts == "nodes" ? penstock::ProgramCuts::kNodes : penstock::ProgramCuts::kModules));
+  const std::vector<penstock::NamedLayer> layers = Must(penstock::BuildProgramLayers(*model));
   std::vector<at::Tensor> tensors;
   for (const penstock::NamedTensor& input : Must(penstock::ReadSafetensors(Content(argv[2]))).tensors) {
     tensors.push_back(input.tensor);
@@ -70,22 +70,22 @@ void Run(int argc, char** argv) {
   };
   {
     const at::NoGradGuard no_graph;
-    const Batch outputs = Forward(model, inputs, false);
+    const Batch outputs = Forward(layers, inputs, false);
     for (size_t i = 0; i < outputs.size(); ++i) add("eval." + std::to_string(i), outputs.TensorAt(i));
   }
-  const Batch outputs = Forward(model, inputs, true);
+  const Batch outputs = Forward(layers, inputs, true);
   for (size_t i = 0; i < outputs.size(); ++i) add("train." + std::to_string(i), outputs.TensorAt(i));
   outputs.TensorAt(0).square().mean().backward();
   std::map<std::string, at::Tensor> gradients;
-  for (auto layer = model.layers.rbegin(); layer != model.layers.rend(); ++layer) {  // as backward meets them
+  for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {  // as backward meets them
     for (const penstock::NamedTensor& parameter : layer->layer->parameters()) {
       if (!parameter.tensor.grad().defined()) continue;
-      at::Tensor& sum = gradients[parameter.name];
+      at::Tensor& sum = gradients[parameter.name.substr(0, parameter.name.find('-'))];
       sum = sum.defined() ? sum.add(parameter.tensor.grad()) : parameter.tensor.grad();
     }
   }
   for (const auto& [name, gradient] : gradients) add("gradient." + name, gradient);
-  for (const penstock::NamedLayer& layer : model.layers) {
+  for (const penstock::NamedLayer& layer : layers) {
     layer.layer->CommitStatistics();
     for (const penstock::NamedTensor& buffer : layer.layer->buffers()) add("buffer." + buffer.name, buffer.tensor);
   }
@@ -94,14 +94,14 @@ void Run(int argc, char** argv) {
                    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
                    return absl::OkStatus();
                  }).ok());
-  std::printf("layers %zu\n", model.layers.size());
+  std::printf("layers %zu\n", layers.size());
   if (argc < 6) return;
   const auto begin = std::chrono::steady_clock::now();
   const double seconds = std::atof(argv[5]);
   double passed = 0;
   int rounds = 0;
   for (; passed < seconds; ++rounds) {
-    Forward(model, inputs, true).TensorAt(0).square().mean().backward();
+    Forward(layers, inputs, true).TensorAt(0).square().mean().backward();
     passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   std::printf("milliseconds %.4f\n", passed / rounds * 1e3);

@@ -80,7 +80,7 @@ void ExpectAsEager(ProgramRunner runner, const std::string& reference_file, cons
 
 std::vector<std::string> LayerNames(const ProgramRunner& runner) {
   std::vector<std::string> names;
-  for (const NamedLayer& layer : runner.model.layers) names.push_back(layer.name);
+  for (const NamedLayer& layer : runner.layers) names.push_back(layer.name);
   return names;
 }
 
@@ -88,14 +88,13 @@ TEST(GraphLayer, EqualsEagerPyTorchInBothModesFromAnyFile) {
   for (const std::string file : {"conv_net.pt2", "conv_net_training.pt2", "conv_net_both.pt2"}) {
     SCOPED_TRACE(file);
     ExpectAsEager(ProgramRunner(file), "conv_net.safetensors", {"output"});
-    ExpectAsEager(ProgramRunner(file, {.cuts = ProgramCuts::kNodes}), "conv_net.safetensors", {"output"});
+    ExpectAsEager(ProgramRunner(file, ProgramCuts::kNodes), "conv_net.safetensors", {"output"});
   }
 }
 
 TEST(GraphLayer, EqualsEagerPyTorchWithSeveralInputsOutputsTiesAndNone) {
   ExpectAsEager(ProgramRunner("language.pt2"), "language.safetensors", {"logits", "hidden"});
-  ExpectAsEager(ProgramRunner("language.pt2", {.cuts = ProgramCuts::kNodes}), "language.safetensors",
-                {"logits", "hidden"});
+  ExpectAsEager(ProgramRunner("language.pt2", ProgramCuts::kNodes), "language.safetensors", {"logits", "hidden"});
 }
 
 TEST(GraphLayer, CutsBetweenModulesAndBlocks) {
@@ -106,14 +105,14 @@ TEST(GraphLayer, CutsBetweenModulesAndBlocks) {
 
 TEST(GraphLayer, KeepsTheNamesOfStateDict) {
   const ProgramRunner runner("conv_net.pt2");
-  EXPECT_EQ(runner.model.layers[1].layer->parameters()[0].name, "layer1.0.conv1.weight");
+  EXPECT_EQ(runner.layers[1].layer->parameters()[0].name, "layer1.0.conv1.weight");
   EXPECT_TRUE(runner.Buffer("layer1.0.bn2.num_batches_tracked").defined());
 }
 
 TEST(GraphLayer, TiesWhatSeveralLayersUse) {
   const ProgramRunner runner("language.pt2");
-  ASSERT_EQ(runner.model.ties.size(), 1);
-  EXPECT_THAT(runner.model.ties[0].parameters, ElementsAre("embedding.embedding.weight", "head.embedding.weight"));
+  ASSERT_EQ(runner.model->ties().size(), 1);
+  EXPECT_THAT(runner.model->ties()[0].parameters, ElementsAre("embedding.weight", "embedding.weight-head"));
 }
 
 TEST(GraphLayer, CutsWhereverTheyFallChangeNoBit) {
@@ -121,8 +120,8 @@ TEST(GraphLayer, CutsWhereverTheyFallChangeNoBit) {
     SCOPED_TRACE(file);
     const auto inputs = Inputs(Reference(file == "language.pt2" ? "language.safetensors" : "conv_net.safetensors"));
     ProgramRunner modules(file);
-    ProgramRunner nodes(file, {.cuts = ProgramCuts::kNodes});
-    EXPECT_GT(nodes.model.layers.size(), 2 * modules.model.layers.size());
+    ProgramRunner nodes(file, ProgramCuts::kNodes);
+    EXPECT_GT(nodes.layers.size(), 2 * modules.layers.size());
     const Batch left = modules.Forward(inputs, {.training = true});
     const Batch right = nodes.Forward(inputs, {.training = true});
     EXPECT_TRUE(at::equal(left.TensorAt(0), right.TensorAt(0)));
@@ -156,7 +155,7 @@ TEST(GraphLayer, BuffersThatTheGraphChangesFollowMicrobatchesInOrder) {
   ProgramRunner runner("counting_both.pt2");
   at::Tensor expected = at::zeros({6});
   const auto parameter = [&](const std::string& name) {
-    for (const NamedLayer& layer : runner.model.layers) {
+    for (const NamedLayer& layer : runner.layers) {
       for (const NamedTensor& one : layer.layer->parameters()) {
         if (one.name == name) return one.tensor.detach();
       }
@@ -202,13 +201,7 @@ TEST(GraphLayer, AttentionDropsFromTheKeyedGenerator) {
   for (size_t at = 0; (at = graph.find("\"as_bool\": true", at)) != std::string::npos; ++at) {
     if (graph.substr(at - 30, 30).find("\"train\"") != std::string::npos) graph.replace(at, 15, "\"as_bool\": false");
   }
-  absl::StatusOr<ExportedProgram> program = changed.Read();
-  ASSERT_TRUE(program.ok()) << program.status();
-  ProgramRunner runner("language.pt2");
-  absl::StatusOr<ProgramLayers> layers =
-      BuildProgramLayers(std::make_shared<const ExportedProgram>(*std::move(program)));
-  ASSERT_TRUE(layers.ok());
-  runner.model = *std::move(layers);
+  ProgramRunner runner(changed.Read());
   const std::vector<at::Tensor> inputs = Inputs(Reference("language.safetensors"));
   const at::Tensor first = runner.Forward(inputs, {.training = true, .microbatch = 1}).TensorAt(0);
   EXPECT_TRUE(at::equal(first, runner.Forward(inputs, {.training = true, .microbatch = 1}).TensorAt(0)));
@@ -225,14 +218,14 @@ TEST(GraphLayer, RefusesRandomNumbersInEvaluation) {
 
 TEST(GraphLayer, SaysWhatItTakesAndGives) {
   const ProgramRunner runner("language.pt2");
-  const absl::StatusOr<ModelSignature> signature = SignatureOf(runner.model.layers, nullptr);
+  const absl::StatusOr<ModelSignature> signature = SignatureOf(runner.layers, nullptr);
   ASSERT_TRUE(signature.ok()) << signature.status();
   ASSERT_EQ(signature->inputs.size(), 2);
   EXPECT_EQ(signature->inputs[0].name, "ids");
   EXPECT_EQ(signature->inputs[0].type, DataType::kInt64);
   EXPECT_THAT(signature->inputs[0].shape, ElementsAre(-1, -1));
-  EXPECT_EQ(runner.model.layers[0].layer->LargestOpenDimension(), 6);
-  const std::vector<TensorSignature> outputs = runner.model.layers.back().layer->OutputSignature();
+  EXPECT_EQ(runner.layers[0].layer->LargestOpenDimension(), 6);
+  const std::vector<TensorSignature> outputs = runner.layers.back().layer->OutputSignature();
   ASSERT_EQ(outputs.size(), 2);
   EXPECT_EQ(outputs[0].name, "logits");
   EXPECT_THAT(outputs[0].shape, ElementsAre(-1, -1, 11));
@@ -264,8 +257,7 @@ TEST(GraphLayer, NamesAllUnknownOperatorsAtOnce) {
   changed.Replace("models/model.json", "torch.ops.aten.sub.Tensor", "torch.ops.aten.from_file.default");
   absl::StatusOr<ExportedProgram> program = changed.Read();
   ASSERT_TRUE(program.ok());
-  const absl::StatusOr<ProgramLayers> layers =
-      BuildProgramLayers(std::make_shared<const ExportedProgram>(*std::move(program)));
+  const absl::StatusOr<std::shared_ptr<const ProgramModel>> layers = ProgramModel::Create(*std::move(program));
   EXPECT_EQ(ReasonOf(layers.status()), "SPEC_INVALID");
   EXPECT_THAT(std::string(layers.status().message()),
               HasSubstr("are not supported, got torch.ops.aten.from_file.default, torch.ops.mine.tanh.default"));
@@ -287,20 +279,14 @@ TEST(GraphLayer, KeepsAssertionsAsErrors) {
                   R"({"name": "self", "arg": {"as_tensor": {"name": "x"}}, "kind": 1},)"
                   R"({"name": "dim", "arg": {"as_int": 0}, "kind": 1}],)"
                   R"("outputs": [{"as_sym_int": {"as_name": "x_rows"}}], "metadata": {}}, )");
-  absl::StatusOr<ExportedProgram> program = changed.Read();
-  ASSERT_TRUE(program.ok()) << program.status();
-  absl::StatusOr<ProgramLayers> layers =
-      BuildProgramLayers(std::make_shared<const ExportedProgram>(*std::move(program)));
-  ASSERT_TRUE(layers.ok()) << layers.status();
-  ProgramRunner runner("counting_both.pt2");
-  runner.model = *std::move(layers);
+  ProgramRunner runner(changed.Read());
   EXPECT_TRUE(RunTorch([&] { runner.Forward({at::ones({3, 4})}, {}); }).ok());
   ExpectInputRefused(runner, {at::ones({2, 4})}, "node check: needs three rows, got false");
 }
 
 TEST(GraphLayer, BuildsShapesWithoutMemory) {
-  const ProgramRunner runner("conv_net.pt2", {.shapes_only = true});
-  for (const NamedLayer& layer : runner.model.layers) {
+  const ProgramRunner runner("conv_net.pt2", ProgramCuts::kModules, {.shapes_only = true});
+  for (const NamedLayer& layer : runner.layers) {
     for (const NamedTensor& parameter : layer.layer->parameters()) EXPECT_TRUE(parameter.tensor.is_meta());
   }
 }

@@ -18,14 +18,19 @@ namespace penstock::testing {
 // A program and what one pass over it gives.
 class ProgramRunner {
  public:
-  explicit ProgramRunner(const std::string& file, ProgramLayersOptions options = {}) {
-    absl::StatusOr<ExportedProgram> program = ReadExportedProgram(Shared(GoldenFile(file)));
+  explicit ProgramRunner(const std::string& file, ProgramCuts cuts = ProgramCuts::kModules,
+                         ProgramLayersOptions options = {})
+      : ProgramRunner(ReadExportedProgram(Shared(GoldenFile(file))), cuts, options) {}
+  explicit ProgramRunner(absl::StatusOr<ExportedProgram> program, ProgramCuts cuts = ProgramCuts::kModules,
+                         ProgramLayersOptions options = {}) {
     PENSTOCK_CHECK(program.ok());
-    absl::StatusOr<ProgramLayers> made =
-        BuildProgramLayers(std::make_shared<const ExportedProgram>(*std::move(program)), options);
-    if (!made.ok()) std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
+    absl::StatusOr<std::shared_ptr<const ProgramModel>> cut = ProgramModel::Create(*std::move(program), cuts);
+    if (!cut.ok()) std::fprintf(stderr, "%s\n", cut.status().ToString().c_str());
+    PENSTOCK_CHECK(cut.ok());
+    model = *std::move(cut);
+    absl::StatusOr<std::vector<NamedLayer>> made = BuildProgramLayers(*model, options);
     PENSTOCK_CHECK(made.ok());
-    model = *std::move(made);
+    layers = *std::move(made);
   }
 
   struct Pass {
@@ -38,9 +43,9 @@ class ProgramRunner {
   Batch Forward(const std::vector<at::Tensor>& inputs, const Pass& pass) {
     Batch values = inputs.size() == 1 ? Batch(inputs[0]) : Batch::OfTensors(inputs);
     SkipTracker skips;
-    for (size_t i = 0; i < model.layers.size(); ++i) {
+    for (size_t i = 0; i < layers.size(); ++i) {
       KeyedRandom random(7, StepId(3), MicrobatchIndex(pass.microbatch), LayerIndex(static_cast<int32_t>(i)));
-      values = RunLayer(model.layers[i], values,
+      values = RunLayer(layers[i], values,
                         {.training = pass.training,
                          .recomputing = pass.recomputing,
                          .random = pass.training ? &random : nullptr,
@@ -54,10 +59,10 @@ class ProgramRunner {
   // Gradients by the names of state_dict(), the copies of a parameter summed.
   std::map<std::string, at::Tensor> Gradients() const {
     std::map<std::string, at::Tensor> gradients;
-    for (const NamedLayer& layer : model.layers) {
+    for (const NamedLayer& layer : layers) {
       for (const NamedTensor& parameter : layer.layer->parameters()) {
         if (!parameter.tensor.grad().defined()) continue;
-        at::Tensor& sum = gradients[parameter.name];
+        at::Tensor& sum = gradients[parameter.name.substr(0, parameter.name.find('-'))];
         sum = sum.defined() ? sum + parameter.tensor.grad() : parameter.tensor.grad();
       }
     }
@@ -65,7 +70,7 @@ class ProgramRunner {
   }
 
   at::Tensor Buffer(const std::string& name) const {
-    for (const NamedLayer& layer : model.layers) {
+    for (const NamedLayer& layer : layers) {
       for (const NamedTensor& buffer : layer.layer->buffers()) {
         if (buffer.name == name) return buffer.tensor;
       }
@@ -74,13 +79,14 @@ class ProgramRunner {
   }
 
   void Commit() {
-    for (const NamedLayer& layer : model.layers) layer.layer->CommitStatistics();
+    for (const NamedLayer& layer : layers) layer.layer->CommitStatistics();
   }
   void Discard(int first) {
-    for (const NamedLayer& layer : model.layers) layer.layer->DiscardStatistics(MicrobatchIndex(first));
+    for (const NamedLayer& layer : layers) layer.layer->DiscardStatistics(MicrobatchIndex(first));
   }
 
-  ProgramLayers model;
+  std::shared_ptr<const ProgramModel> model;
+  std::vector<NamedLayer> layers;
 };
 
 }  // namespace penstock::testing
