@@ -167,6 +167,27 @@ absl::Status ReadTensors(const ProgramArchive& archive, const std::string& folde
   return absl::OkStatus();
 }
 
+// Of tied weights, the one that the graph takes first is the one that the others are the same as: PyTorch names parameters in
+// this order, too. Then no graph uses another.
+void ChooseFirstNames(ExportedProgram& program) {
+  std::map<int, int> chosen;  // by what ReadTensors had chosen
+  const auto group = [&](int tensor) {
+    return program.tensors[tensor].same_as < 0 ? tensor : program.tensors[tensor].same_as;
+  };
+  std::vector<int> groups;
+  for (size_t t = 0; t < program.tensors.size(); ++t) groups.push_back(group(static_cast<int>(t)));
+  const auto rename = [&](ProgramGraph& graph) {
+    for (auto& [value, tensor] : graph.tensors) tensor = chosen.emplace(groups[tensor], tensor).first->second;
+  };
+  rename(program.graph);
+  if (program.training.has_value()) rename(*program.training);
+  for (size_t t = 0; t < program.tensors.size(); ++t) {
+    const auto first = chosen.find(groups[t]);
+    const int same_as = first == chosen.end() ? groups[t] : first->second;
+    program.tensors[t].same_as = same_as == static_cast<int>(t) ? -1 : same_as;
+  }
+}
+
 }  // namespace
 
 int64_t ProgramTensor::element_bytes() const { return *Elements(sizes) * static_cast<int64_t>(c10::elementSize(type)); }
@@ -203,6 +224,7 @@ absl::StatusOr<ExportedProgram> ReadExportedProgram(std::shared_ptr<const std::s
   if (archive.Has(kTrainingRecord)) {
     PENSTOCK_ASSIGN_OR_RETURN(program.training, read_graph(kTrainingRecord));
   }
+  ChooseFirstNames(program);
   return program;
 }
 

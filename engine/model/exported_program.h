@@ -73,7 +73,7 @@ struct ProgramTensor {
   std::vector<int64_t> strides = {};
   int64_t offset = 0;           // elements
   std::string_view bytes = {};  // of the whole storage, within ExportedProgram::file
-  int same_as = -1;             // an earlier tensor that is this very one: tied weights
+  int same_as = -1;  // another that is this very one, tied weights, under the name that the model meets first
 
   int64_t element_bytes() const;
 };

@@ -38,8 +38,7 @@ struct Surroundings {
 
 class GraphReader {
  public:
-  GraphReader(const std::vector<ProgramTensor>& tensors, const ProgramLimits& limits)
-      : tensors_(tensors), limits_(limits) {
+  GraphReader(const std::vector<ProgramTensor>& tensors, const ProgramLimits& limits) : limits_(limits) {
     for (size_t i = 0; i < tensors.size(); ++i) by_name_[tensors[i].name] = static_cast<int>(i);
   }
 
@@ -166,8 +165,7 @@ class GraphReader {
     const std::string tensor = fields_.Text(fields_.At(spec, name_key));
     const auto found = by_name_.find(tensor);
     if (found == by_name_.end()) return fields_.Fail("must name a tensor of the file", tensor);
-    const int same_as = tensors_[found->second].same_as;
-    graph_.tensors[Make(scope_, name)] = same_as < 0 ? found->second : same_as;
+    graph_.tensors[Make(scope_, name)] = found->second;
   }
 
   void ReadUserInput(const json& graph, const json& spec, const json& input) {
@@ -557,7 +555,6 @@ class GraphReader {
     }
   }
 
-  const std::vector<ProgramTensor>& tensors_;
   const ProgramLimits& limits_;
   std::map<std::string, int> by_name_;
   ProgramFields fields_;

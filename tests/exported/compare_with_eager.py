@@ -157,26 +157,26 @@ def vision_models(batch):
     yield "convnext", vision.convnext_tiny(stochastic_depth_prob=0.0), (images,), rows
 
 
-def language_models(batch, length):
+def language_models(batch):
     import transformers as t
 
     ids = torch.randint(0, 90, (2, 12))
-    text = ({0: batch, 1: length},)
+    text = ({0: batch},)
     small = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     bert = t.BertForSequenceClassification(t.BertConfig(**small, **still))
-    yield "bert", Wrapped(bert, ["input_ids", "attention_mask"]), (ids, torch.ones_like(ids)), text * 2
-    gpt2 = t.GPT2Config(vocab_size=99, n_embd=32, n_layer=3, n_head=4, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
-    yield "gpt2", Wrapped(t.GPT2LMHeadModel(gpt2), ["input_ids"], use_cache=False), (ids,), text
+    yield "bert", Wrapped(bert, ["input_ids", "attention_mask"]), (ids, torch.ones_like(ids)), (text * 2,)
+    gpt2 = t.GPT2Config(vocab_size=99, n_embd=32, n_layer=3, n_head=4, bos_token_id=1, eos_token_id=1, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    yield "gpt2", Wrapped(t.GPT2LMHeadModel(gpt2), ["input_ids"], use_cache=False), (ids,), (text,)
     llama = t.LlamaForCausalLM(t.LlamaConfig(**small, num_key_value_heads=2))
-    yield "llama", Wrapped(llama, ["input_ids"], use_cache=False), (ids,), text
+    yield "llama", Wrapped(llama, ["input_ids"], use_cache=False), (ids,), (text,)
     t5 = t.T5Config(vocab_size=99, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.0)
     model = Wrapped(t.T5ForConditionalGeneration(t5), ["input_ids", "decoder_input_ids"], use_cache=False)
-    yield "t5", model, (ids, ids), text * 2
+    yield "t5", model, (ids, ids), (text * 2,)
 
 
-def real_models(batch, length):
-    for models, package in ((lambda: vision_models(batch), "torchvision"), (lambda: language_models(batch, length), "transformers")):
+def real_models(batch):
+    for models, package in ((lambda: vision_models(batch), "torchvision"), (lambda: language_models(batch), "transformers")):
         try:
             __import__(package)
         except ImportError as missing:
@@ -206,7 +206,7 @@ def main():
         ("sequence", sequence, (torch.randn(5, 8),), ({0: batch},)),
     ]
     equal = True
-    for case in cases + list(real_models(batch, length)):
+    for case in cases + list(real_models(batch)):
         if arguments.only not in case[0]:
             continue
         for kind in ("evaluation", "training", "both"):

@@ -100,6 +100,21 @@ TEST(ExportedProgram, FindsTiedWeights) {
   for (const auto& [value, tensor] : program.graph.tensors) EXPECT_NE(&program.tensors[tensor], &head);
 }
 
+TEST(ExportedProgram, NamesTiedWeightsAsTheModelMeetsThemFirst) {
+  Repacked swapped("language.pt2");  // now the name that comes first in the alphabet comes last in the model
+  for (const std::string record : {kModel, kWeights}) {
+    std::string& text = swapped[record];
+    for (size_t at = 0; (at = text.find("\"head.weight\"", at)) != std::string::npos; ++at) {
+      text.replace(at, 13, "\"a.weight\"");
+    }
+  }
+  const absl::StatusOr<ExportedProgram> program = swapped.Read();
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_EQ(TensorNamed(*program, "embedding.weight").same_as, -1);
+  EXPECT_EQ(TensorNamed(*program, "a.weight").same_as,
+            &TensorNamed(*program, "embedding.weight") - program->tensors.data());
+}
+
 TEST(ExportedProgram, ReadsBothModes) {
   const ExportedProgram program = Golden("conv_net_both.pt2");
   ASSERT_TRUE(program.training.has_value());
