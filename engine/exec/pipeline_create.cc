@@ -68,7 +68,7 @@ absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipelin
     parameter_bytes.push_back(ByteSize(layer.layer->parameters()));
   }
   PENSTOCK_RETURN_IF_ERROR(CheckSkips(names, skips));
-  PENSTOCK_ASSIGN_OR_RETURN(draft.ties, CheckTies(spec.model.ties, shapes));
+  PENSTOCK_ASSIGN_OR_RETURN(draft.ties, CheckTies(TiesOf(spec.model), shapes));
   PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get()));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
   draft.request = {.layers = draft.layers,

@@ -113,7 +113,7 @@ NamedTensors ParametersOf(const std::vector<NamedLayer>& layers) {
   NamedTensors parameters;
   for (const NamedLayer& layer : layers) {
     for (const NamedTensor& parameter : layer.layer->parameters()) {
-      parameters.push_back({layer.name + "." + parameter.name, parameter.tensor});
+      parameters.push_back({layer.TensorName(parameter.name), parameter.tensor});
     }
   }
   return parameters;
@@ -347,7 +347,7 @@ NamedTensors Stage::SavedTensors() const {
       if (saved[next]) tensors.push_back({parameters_[next].name, parameters_[next].tensor.detach()});
     }
     for (const NamedTensor& buffer : layer.layer->buffers()) {
-      tensors.push_back({absl::StrCat(layer.name, ".", buffer.name), buffer.tensor});
+      tensors.push_back({layer.TensorName(buffer.name), buffer.tensor});
     }
   }
   return tensors;

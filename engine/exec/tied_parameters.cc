@@ -44,7 +44,7 @@ std::vector<std::vector<StageTie>> TieParameters(const std::vector<TieGroup>& gr
       const bool first_here = of_stage.empty() || of_stage.back().group != static_cast<int>(g);
       if (first_here) {
         of_stage.push_back({.group = static_cast<int>(g),
-                            .name = absl::StrCat(layers[groups[g].uses[0].layer].name, ".", first.name),
+                            .name = layers[groups[g].uses[0].layer].TensorName(first.name),
                             .uses = {},
                             .owner = position == 0});
       }
@@ -71,7 +71,7 @@ absl::StatusOr<std::vector<TieGroup>> FindSharedParameters(const std::vector<Nam
       if (parameters[p].tensor.numel() == 0) continue;
       TieGroup& group = by_memory[parameters[p].tensor.const_data_ptr()];
       if (!group.uses.empty() && device_of_layer[group.uses[0].layer] != device_of_layer[layer]) {
-        const std::string name = absl::StrCat(layers[layer].name, ".", parameters[p].name);
+        const std::string name = layers[layer].TensorName(parameters[p].name);
         return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
                      absl::StrCat("spec.model: module with duplicate parameters on distinct devices is not supported; "
                                   "declare a tie, got ",

@@ -14,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
+#include "engine/model/exported_program_layers.h"
 #include "engine/model/layers/built_in_layers.h"
 #include "engine/model/precision.h"
 #include "engine/model/reference/reference_models.h"
@@ -66,6 +67,7 @@ class KindTable {
       {"delay", MakeDelay},
       {"dropout", MakeDropout},
       {"dropout2d", MakeDropout2d},
+      {"exported_program", MakeExportedProgramLayer},
       {"flatten", MakeFlatten},
       {"gelu", MakeGelu},
       {"global_avg_pool", MakeGlobalAvgPool},
@@ -161,18 +163,19 @@ absl::StatusOr<NamedLayer> BuildLayer(const LayerSpec& spec, const std::string& 
                      .shapes_only = shared.shapes_only,
                      .deferred_batch_norm = shared.deferred_batch_norm,
                      .layers = &spec.layers,
-                     .tuple_as_one_argument = shared.tuple_as_one_argument});
+                     .tuple_as_one_argument = shared.tuple_as_one_argument,
+                     .program = spec.program.get()});
   }));
   if (!layer.ok()) return std::move(layer).status();
   for (const SkipIsolation& isolation : spec.isolate) (*layer)->Isolate(isolation);
-  return NamedLayer{spec.name, *std::move(layer), shared.tuple_as_one_argument};
+  return NamedLayer{spec.name, *std::move(layer), shared.tuple_as_one_argument, spec.program != nullptr};
 }
 
 // Names of layers inside layers add up: LAYER.INNER.PARAMETER.
 absl::Status CheckTensorNames(const NamedLayer& layer, const std::string& path) {
   for (const NamedTensors* tensors : {&layer.layer->parameters(), &layer.layer->buffers()}) {
     for (const NamedTensor& tensor : *tensors) {
-      if (layer.name.size() + tensor.name.size() > kMaxTensorNameBytes) {
+      if (layer.TensorName(tensor.name).size() > kMaxTensorNameBytes + 1) {
         return SpecError(path + ".layers",
                          absl::StrCat("names down to a parameter must have at most ", kMaxTensorNameBytes, " bytes"),
                          Shortened(tensor.name));
@@ -203,7 +206,43 @@ absl::StatusOr<std::vector<NamedLayer>> Build(const std::vector<LayerSpec>& spec
   return layers;
 }
 
+absl::StatusOr<std::vector<LayerSpec>> ExpandProgram(const ModelSpec& spec) {
+  if (!spec.name.empty() || !spec.layers.empty()) {
+    return SpecError("spec.model", "must have a program, a name or layers", "several");
+  }
+  if (!spec.options.empty()) {
+    return SpecError("spec.model.options", "belong to a reference model, not to a program",
+                     spec.options.begin()->first);
+  }
+  if (spec.loaded_program == nullptr) {
+    return Error(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
+                 absl::StrCat("spec.model.program: is not in the model root, got ", Shortened(spec.program)))
+        .With("field", "spec.model.program")
+        .With("value", Shortened(spec.program));
+  }
+  if (!spec.dtype.empty() || spec.tuple_as_one_argument) {
+    return SpecError(spec.dtype.empty() ? "spec.model.tuple_as_one_argument" : "spec.model.dtype",
+                     "must not be set: an exported program says this itself", spec.dtype);
+  }
+  std::vector<LayerSpec> layers;
+  for (int i = 0; i < spec.loaded_program->size(); ++i) {
+    layers.push_back({.kind = "exported_program",
+                      .name = spec.loaded_program->name(i),
+                      .options = {{"layer", int64_t{i}}},
+                      .program = spec.loaded_program});
+  }
+  return NamedList(std::move(layers), kLayersField, 0);
+}
+
 }  // namespace
+
+std::vector<TieSpec> TiesOf(const ModelSpec& spec) {
+  std::vector<TieSpec> ties = spec.ties;
+  if (spec.loaded_program == nullptr) return ties;
+  const std::vector<TieSpec>& own = spec.loaded_program->ties();
+  ties.insert(ties.begin(), own.begin(), own.end());
+  return ties;
+}
 
 BuildOptions BuildOptionsOf(const ModelSpec& spec) {
   return {.deferred_batch_norm = spec.deferred_batch_norm,
@@ -214,6 +253,7 @@ BuildOptions BuildOptionsOf(const ModelSpec& spec) {
 absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec) {
   PENSTOCK_RETURN_IF_ERROR(DtypeOf(spec.dtype).status());
   PENSTOCK_RETURN_IF_ERROR(AutocastOf(spec.autocast).status());
+  if (!spec.program.empty()) return ExpandProgram(spec);
   if (spec.name.empty() == spec.layers.empty()) {
     return SpecError("spec.model", "must have either a name or layers", spec.name.empty() ? "none" : "both");
   }

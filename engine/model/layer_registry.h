@@ -17,6 +17,10 @@ struct NamedLayer {
   std::string name;
   std::unique_ptr<Layer> layer;
   bool tuple_as_one_argument = false;
+  bool original_names = false;  // its tensors have names of the model: an exported program's
+
+  // What a parameter or buffer of the layer is called in the model: LAYER.TENSOR.
+  std::string TensorName(const std::string& tensor) const { return original_names ? tensor : name + "." + tensor; }
 };
 
 // What holds for all layers of a model.
@@ -27,10 +31,14 @@ struct BuildOptions {
 };
 BuildOptions BuildOptionsOf(const ModelSpec& spec);
 
-// The layers of a specification: a reference model expanded, or the explicit list; names filled in where empty.
+// The layers of a specification: a reference model expanded, the explicit list, or an exported program's; names filled in
+// where empty.
 //
-// Fails:     MODEL_NOT_FOUND; SPEC_INVALID naming field and value: neither or both given, a bad or repeated name, too many layers.
+// Fails:     MODEL_NOT_FOUND; SPEC_INVALID naming field and value: none or several given, a bad or repeated name, too many layers.
 absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec);
+
+// What the specification ties, and what its exported program does.
+std::vector<TieSpec> TiesOf(const ModelSpec& spec);
 
 // Builds every layer with weights that depend only on (seed, position, options).
 //

@@ -3,6 +3,7 @@
 // The validated form of what a client asks to run: layers, skips, ties, loss; and what the model takes and gives.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct SkipIsolation {
   std::vector<std::string> only = {};  // these names; empty: all of the layer. A later isolation wins
 };
 
+class ProgramModel;  // exported_program_layers.h
+
 // One layer: a registered kind with its options.
 struct LayerSpec {
   std::string kind;
@@ -25,6 +28,8 @@ struct LayerSpec {
   std::string device = {};  // where it must stand: cpu, cpu:1, cuda:0; empty: with the layer before it
   std::vector<SkipIsolation> isolate = {};
   std::vector<LayerSpec> layers = {};  // of kind `sequential` only: what it runs, in order
+  std::shared_ptr<const ProgramModel> program =
+      {};  // of kind `exported_program` only: what its option `layer` counts in
 };
 
 // Parameters of equal shape that are one parameter of several layers: `embedding.weight`, `head.weight`. The first one in
@@ -33,7 +38,7 @@ struct TieSpec {
   std::vector<std::string> parameters;
 };
 
-// A reference model by name, or an explicit list of layers; not both.
+// A reference model by name, an explicit list of layers, or an exported program; one of them.
 struct ModelSpec {
   std::string name;
   OptionMap options;
@@ -43,6 +48,8 @@ struct ModelSpec {
   bool tuple_as_one_argument = false;  // a layer gets several values as one tuple instead of as its arguments
   std::string dtype = {};              // of parameters: fp32 (also if empty), fp64, bf16, fp16
   std::string autocast = {};           // bf16, fp16: operators choose their precision as LibTorch's autocast does
+  std::string program = {};            // a file in the server's model root: resnet.pt2
+  std::shared_ptr<const ProgramModel> loaded_program = {};  // its content, from LoadProgram
 };
 
 struct LossSpec {

@@ -28,7 +28,7 @@ std::map<std::string, TiedUse> UsesByName(const std::vector<NamedLayer>& layers)
   for (size_t l = 0; l < layers.size(); ++l) {
     const NamedTensors& parameters = layers[l].layer->parameters();
     for (size_t p = 0; p < parameters.size(); ++p) {
-      uses[absl::StrCat(layers[l].name, ".", parameters[p].name)] = {static_cast<int>(l), static_cast<int>(p)};
+      uses[layers[l].TensorName(parameters[p].name)] = {static_cast<int>(l), static_cast<int>(p)};
     }
   }
   return uses;

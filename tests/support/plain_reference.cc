@@ -59,7 +59,7 @@ PlainReference::PlainReference(const PlainSpec& spec)
       seed_(spec.seed),
       layers_(Valid(BuildLayers(Valid(ExpandModel(spec.model)), spec.seed, BuildOptionsOf(spec.model)))),
       autocast_(spec.model.autocast),
-      ties_(Valid(CheckTies(spec.model.ties, layers_))) {
+      ties_(Valid(CheckTies(TiesOf(spec.model), layers_))) {
   if (!spec.loss.name.empty()) loss_ = Valid(MakeLoss(spec.loss));
   std::set<std::pair<int, int>> later_uses;
   for (const TieGroup& tie : ties_) {
@@ -73,11 +73,11 @@ PlainReference::PlainReference(const PlainSpec& spec)
     const NamedTensors& own = layers_[i].layer->parameters();
     for (size_t p = 0; p < own.size(); ++p) {
       if (later_uses.count({static_cast<int>(i), static_cast<int>(p)}) != 0) continue;
-      parameters_.push_back({layers_[i].name + "." + own[p].name, own[p].tensor});
+      parameters_.push_back({layers_[i].TensorName(own[p].name), own[p].tensor});
       saved_.push_back(parameters_.back());
     }
     for (const NamedTensor& buffer : layers_[i].layer->buffers()) {
-      saved_.push_back({layers_[i].name + "." + buffer.name, buffer.tensor});
+      saved_.push_back({layers_[i].TensorName(buffer.name), buffer.tensor});
     }
   }
   optimizer_ = Valid(MakeOptimizer(spec.optimizer, parameters_));

@@ -17,6 +17,7 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeConv2d(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeDelay(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeDropout(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeDropout2d(const LayerRequest& request);
+absl::StatusOr<std::unique_ptr<Layer>> MakeExportedProgramLayer(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeFlatten(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeGelu(const LayerRequest& request);
 absl::StatusOr<std::unique_ptr<Layer>> MakeGlobalAvgPool(const LayerRequest& request);

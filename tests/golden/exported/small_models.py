@@ -1,0 +1,135 @@
+"""Small PyTorch models with what real ones have: residuals, batch norm, attention, skips over blocks, tied weights."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Residual(nn.Module):
+    """A block of a residual network, with operators in place as torchvision has them."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+
+    def forward(self, x):
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += x
+        return self.relu(out)
+
+
+class ConvNet(nn.Module):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.layer1 = nn.Sequential(Residual(4), Residual(4))
+        self.layer2 = nn.Sequential(nn.Conv2d(4, 6, 1), Residual(6))
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.drop = nn.Dropout(dropout)
+        self.fc = nn.Linear(6, 5)
+
+    def forward(self, images):
+        x = self.layer2(self.layer1(self.stem(images)))
+        return self.fc(self.drop(torch.flatten(self.pool(x), 1)))
+
+
+class Rotary(nn.Module):
+    """Positions as rotations, as Llama has them: a buffer that is not saved, and no gradients."""
+
+    def __init__(self, size):
+        super().__init__()
+        steps = torch.arange(0, size, 2).float() / size
+        self.register_buffer("frequencies", 1.0 / 100**steps, persistent=False)
+
+    @torch.no_grad()
+    def forward(self, x, positions):
+        angles = positions[:, :, None].float() * self.frequencies[None, None]
+        angles = torch.cat((angles, angles), -1)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads, dropout):
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x, cos, sin, mask):
+        rows, length, width = x.shape
+        q, k, v = (part.view(rows, length, self.heads, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+
+        def turned(part):
+            half = part.shape[-1] // 2
+            other = torch.cat((-part[..., half:], part[..., :half]), -1)
+            return part * cos[:, None] + other * sin[:, None]
+
+        mixed = F.scaled_dot_product_attention(
+            turned(q), turned(k), v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0
+        )
+        return self.out(mixed.transpose(1, 2).reshape(rows, length, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, dropout):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, dropout)
+        self.norm2 = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, 2 * width)
+        self.contract = nn.Linear(2 * width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x, cos, sin, mask):
+        x = x + self.attention(self.norm1(x), cos, sin, mask)
+        return x + self.drop(self.contract(F.gelu(self.expand(self.norm2(x)))))
+
+
+class Language(nn.Module):
+    """Two inputs, several outputs, None among them; a tied embedding; values that all blocks use."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 16)
+        self.rotary = Rotary(8)
+        self.blocks = nn.ModuleList([Block(16, 2, dropout) for _ in range(2)])
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 11, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids, mask=None):
+        x = self.embedding(ids)
+        length = ids.shape[1]
+        cos, sin = self.rotary(x, torch.arange(length, device=ids.device)[None])
+        seen = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()[None, None]
+        if mask is not None:
+            seen = seen & mask[:, None, None].bool()
+        for block in self.blocks:
+            x = block(x, cos, sin, seen)
+        return {"logits": self.head(self.norm(x)), "hidden": x, "cache": None}
+
+
+class Counting(nn.Module):
+    """Buffers of its own: one counts calls, one follows a mean; and a drop of whole paths."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.second = nn.Linear(6, 3)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        if self.training:
+            self.calls.add_(1)
+            self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+            noise = x.new_empty((x.shape[0], 1)).bernoulli_(0.5)
+            x = x * noise.div_(0.5)
+        return self.second(x - self.mean)
