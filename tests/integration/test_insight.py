@@ -180,7 +180,7 @@ def test_perfetto_reads_back(client: penstock.Client, tmp_path: pathlib.Path) ->
 
 
 def test_a_step_beside_its_plan(client: penstock.Client) -> None:
-    pipeline = create_gpt(client, micro_batches=4)
+    pipeline = create_gpt(client, schedule="1f1b", micro_batches=4)
     planned = pipeline.schedule()
     assert planned.kind == "1f1b" and planned.micro_batches == 4 and list(planned.devices) == ["cpu:0", "cpu:1"]
     assert planned.planned.makespan_seconds == pytest.approx(pipeline.plan.makespan_seconds, rel=1e-6)
