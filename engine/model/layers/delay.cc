@@ -2,8 +2,8 @@
 // which is 0 at first, and the other values as they are; and it sleeps (SleepUntilNanos: exact to some 50 us), so that many
 // devices can be scheduled on a machine with few cores.
 // Options: forward_ms (1), input_ms (1), weight_ms (1): what forward, input gradient and weight gradient take; at most a
-// minute. inference_ms (forward_ms): what a forward takes outside of training. features (0): the width of the one value, if it is a float tensor of that width; 0: whatever comes. A model that
-// begins with the latter cannot be measured before it runs.
+// minute. inference_ms (forward_ms): what a forward takes outside of training. features (0): the width of the one value, if
+// it is a float tensor of that width; 0: whatever comes. A model that begins with the latter cannot be measured before it runs.
 //
 //   where                         sleeps
 //   forward, recomputation        forward_ms, that of the addition included
