@@ -44,7 +44,7 @@ bool UnaryCallBase::Start() {
 
 void UnaryCallBase::Fail(const absl::Status& error) {
   if (!Claim()) return;
-  DropAction();
+  DropKept();
   if (const auto pushback = RetryPushbackMillis(error); pushback.has_value()) {
     context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
   }
@@ -57,7 +57,7 @@ void UnaryCallBase::Fail(const absl::Status& error) {
 
 void UnaryCallBase::ReplyBytes(grpc::ByteBuffer bytes) {
   if (!Claim()) return;
-  DropAction();
+  DropKept();
   answer_->Swap(&bytes);
   Finish(grpc::Status::OK);
 }
@@ -73,10 +73,17 @@ void UnaryCallBase::OnCancelled(std::function<void()> action) {
   action();
 }
 
-void UnaryCallBase::DropAction() {
-  std::function<void()> dropped;  // its captures may hold the last share of something large
+void UnaryCallBase::Keep(std::shared_ptr<void> ticket) {
   absl::MutexLock lock(&mu_);
-  dropped.swap(action_);
+  if (!claimed_) ticket_.swap(ticket);
+}
+
+void UnaryCallBase::DropKept() {
+  std::function<void()> action;  // its captures may hold the last share of something large
+  std::shared_ptr<void> ticket;
+  absl::MutexLock lock(&mu_);
+  action.swap(action_);
+  ticket.swap(ticket_);
 }
 
 void UnaryCallBase::OnCancel() {
@@ -90,9 +97,6 @@ void UnaryCallBase::OnCancel() {
   Fail(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the caller has cancelled the call"));
 }
 
-void UnaryCallBase::OnDone() {
-  ticket_.reset();
-  self_.reset();
-}
+void UnaryCallBase::OnDone() { self_.reset(); }
 
 }  // namespace penstock

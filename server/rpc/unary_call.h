@@ -55,8 +55,8 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   grpc::CallbackServerContext& context() { return *context_; }
   // Errors will name it.
   void set_request_id(std::string id) { request_id_ = std::move(id); }
-  // Released when the call has ended.
-  void Keep(std::shared_ptr<void> ticket) { ticket_ = std::move(ticket); }
+  // Released just before the answer is sent, so that a caller's next call finds it so.
+  void Keep(std::shared_ptr<void> ticket) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Reads the caller; on failure the call is answered and false is returned. The call keeps itself
   // alive from here on.
@@ -67,19 +67,19 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
 
  private:
   bool Claim() { return !claimed_.exchange(true); }
-  void DropAction() ABSL_LOCKS_EXCLUDED(mu_);
+  void DropKept() ABSL_LOCKS_EXCLUDED(mu_);  // action and ticket, once claimed
 
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const answer_;  // good until Finish()
   std::string caller_;
   std::string request_id_;
-  std::shared_ptr<void> ticket_;
   std::shared_ptr<UnaryCallBase> self_;
   std::atomic<bool> claimed_ = false;
 
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   std::function<void()> action_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<void> ticket_ ABSL_GUARDED_BY(mu_);
 };
 
 // A unary call with its messages.

@@ -163,7 +163,7 @@ TEST_F(ServicesTest, U_5_AnswersInlineWhenAskedToWait) {
   EXPECT_EQ(response.outputs().tensors(0).data().size(), 8u);
 }
 
-TEST_F(ServicesTest, WholeTensorsAndPlainValuesReachThePipeline) {
+TEST_F(ServicesTest, WholeTensorsReachThePipeline) {
   v1::InferRequest request = AskX({1, 2}, 30);
   request.mutable_inputs(0)->set_whole(true);
   v1::InferResponse response;
@@ -181,8 +181,10 @@ TEST_F(ServicesTest, WholeTensorsAndPlainValuesReachThePipeline) {
   by_handle.mutable_inputs(0)->set_whole(false);
   ASSERT_EQ(Reason(Infer(by_handle, &again)), "OK");
   EXPECT_TRUE(control_->inputs()[0].value.is_tensor());
+}
 
-  request = AskX({1, 2}, 30);
+TEST_F(ServicesTest, PlainValuesReachThePipeline) {
+  v1::InferRequest request = AskX({1, 2}, 30);
   const auto add = [&](const std::string& name) {
     request.add_inputs()->set_name(name);
     return request.mutable_inputs(request.inputs_size() - 1)->mutable_plain();
@@ -192,7 +194,9 @@ TEST_F(ServicesTest, WholeTensorsAndPlainValuesReachThePipeline) {
   add("rate")->set_double_value(0.5);
   add("word")->set_string_value("yes");
   add("nothing");
-  Infer(request, &again);
+  v1::InferResponse response;
+  const grpc::Status status = Infer(request, &response);
+  ASSERT_EQ(Reason(status), "OK") << status.error_message();
   const NamedValues inputs = control_->inputs();
   ASSERT_EQ(inputs.size(), 6u);
   EXPECT_TRUE(inputs[0].value.is_tensor());
