@@ -682,13 +682,15 @@ TEST_F(ServicesTest, ATraceOfTheNextStepsComesWhenTheyHaveEnded) {
   ASSERT_TRUE(reader->Read(&response));
   EXPECT_FALSE(response.has_summary()) << "it has only begun";
   const int64_t begin = clock_.NowNanos();
+  clock_.Advance(absl::Milliseconds(1));  // the step is over when its record comes
   for (int lane = 0; lane < metrics->lane_count(); ++lane) {
     metrics->lane(lane).trace.actions.Record(EndOfStep(lane, begin, 7));
   }
   {
     absl::Notification read;
     Thread time("time", [&] {
-      while (!read.HasBeenNotified()) clock_.Advance(absl::Milliseconds(10));
+      // No faster than real time: a reader that takes nothing for too long would be given up.
+      while (!read.WaitForNotificationWithTimeout(absl::Milliseconds(1))) Advance(absl::Milliseconds(1));
     });
     EXPECT_TRUE(reader->Read(&response));
     read.Notify();
