@@ -3,19 +3,11 @@
 #include <utility>
 
 #include "engine/base/status_macros.h"
+#include "engine/schedule/recompute_pass.h"
 
 namespace penstock {
 
 namespace {
-
-// Moves each R behind the receives that follow it, next to its backward.
-void DelayRecompute(Schedule& schedule) {
-  for (auto& list : schedule.ranks) {
-    for (size_t i = 0; i + 1 < list.size(); ++i) {
-      if (list[i].kind == ActionKind::kRecompute && IsReceive(list[i + 1].kind)) std::swap(list[i], list[i + 1]);
-    }
-  }
-}
 
 Checkpointed CheckpointedBy(const Schedule& schedule) {
   Checkpointed checkpointed(schedule.stages, std::vector<bool>(schedule.microbatches));
@@ -37,7 +29,7 @@ absl::StatusOr<ListsOfRun> ScheduleBook::Find(SchedulePurpose purpose, int micro
   request.purpose = purpose;
   request.microbatches = microbatches;
   PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, BuildSchedule(request));
-  if (late_recompute_) DelayRecompute(schedule);
+  if (late_recompute_) schedule = RecomputeLate(std::move(schedule));
   auto checkpointed = std::make_shared<const Checkpointed>(CheckpointedBy(schedule));
   const ListsOfRun lists = {std::make_shared<const Schedule>(std::move(schedule)), std::move(checkpointed)};
   lists_.emplace(std::pair(purpose, microbatches), lists);

@@ -16,7 +16,6 @@
 //   both        the time of the two loads one after the other, over the time that they took together
 
 #include <ATen/ops/randn.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <atomic>
@@ -33,6 +32,7 @@
 #include "engine/exec/device_pool.h"
 #include "engine/observe/bubble.h"
 #include "engine/observe/metrics.h"
+#include "tests/bench/rounds.h"
 #include "tests/bench/workloads.h"
 
 namespace penstock::bench {
@@ -48,11 +48,6 @@ struct Options {
   int in_flight = 0;
   double inference_ms = 2;
 };
-
-[[noreturn]] void Die(const std::string& message) {
-  std::fprintf(stderr, "fill_bench: %s\n", message.c_str());
-  std::exit(2);
-}
 
 Options Parse(int argc, char** argv) {
   Options options;
@@ -79,12 +74,6 @@ Options Parse(int argc, char** argv) {
   }
   if (options.rounds < 1 || options.steps < 1 || options.m < 1 || options.rows < 1) Die("numbers must be positive");
   return options;
-}
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  if (!value.ok()) Die(std::string(value.status().message()));
-  return *std::move(value);
 }
 
 // What is trained, and what is asked.
@@ -336,8 +325,7 @@ void Fill(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace penstock::bench;
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  KeepMemory();
   Fill(Parse(argc, argv));
   return 0;
 }
