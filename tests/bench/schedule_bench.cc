@@ -6,8 +6,11 @@
 //   schedule_bench overhead [--ranks 8] [--m 32] [--rounds 51] [--kinds all]
 //
 // delay: every stage is a layer that sleeps --ms for a forward, an input and a weight gradient each;
-// `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss.
-// real: two cores; `predicted` is the simulator's from the costs of each stage, measured with the other core busy.
+// `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss. Beside it `bare`:
+// threads that do nothing but sleep and wait for each other, by the same lists: what the machine gives at most. Where other
+// work is about, run it as `chrt --fifo 10 schedule_bench delay`.
+// real: two cores; `predicted` is the simulator's from the costs of each stage, measured with the other core busy, anew in
+// every round just before the step is measured.
 // plans: what the planner lists when everything is open, each of them measured; is its first choice the best? `delay`: four
 // devices that sleep, layers of unequal times, and a memory limit.
 // overhead: the same as delay with no delays: what the engine costs per action.
@@ -17,9 +20,11 @@
 #include <ATen/ops/randn.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -28,6 +33,7 @@
 #include "engine/base/clock.h"
 #include "engine/observe/metrics.h"
 #include "engine/schedule/build.h"
+#include "engine/schedule/dependencies.h"
 #include "engine/schedule/simulate.h"
 #include "tests/bench/plain_model.h"
 #include "tests/bench/rounds.h"
@@ -178,7 +184,12 @@ Workload Delays(const Options& options, const Choice& choice, int ranks, int m) 
   return workload;
 }
 
-Simulation Predict(const Choice& choice, int ranks, int m, double seconds) {
+struct Prediction {
+  Schedule lists;
+  Simulation simulation;
+};
+
+Prediction Predict(const Choice& choice, int ranks, int m, double seconds) {
   const auto ticks = static_cast<Ticks>(seconds * 1e9);
   ScheduleCosts costs;
   costs.stages.assign(static_cast<size_t>(ranks) * choice.chunks, {ticks, ticks, ticks, ticks});
@@ -186,7 +197,7 @@ Simulation Predict(const Choice& choice, int ranks, int m, double seconds) {
   costs.stages.front().input_gradient = 0;
   costs.stages.front().weight_gradient = 2 * ticks;
   const ScheduleSpec spec = SpecOf(choice, m);
-  const Schedule lists =
+  Schedule lists =
       Must(BuildSchedule({.kind = spec.kind,
                           .purpose = choice.trains ? SchedulePurpose::kContribution : SchedulePurpose::kForwardOnly,
                           .ranks = ranks,
@@ -194,7 +205,43 @@ Simulation Predict(const Choice& choice, int ranks, int m, double seconds) {
                           .lag = choice.lag,
                           .costs = costs,
                           .microbatches = m}));
-  return Must(Simulate(lists, costs));
+  Simulation simulation = Must(Simulate(lists, costs));
+  return {std::move(lists), std::move(simulation)};
+}
+
+// The lists as threads perform them that only sleep: one per rank, on the rank's core. Answers the seconds it took.
+double RunBare(const Prediction& predicted, const std::vector<Device>& devices) {
+  const Dependencies dependencies(predicted.lists, /*with_communication=*/false);
+  const auto& ranks = predicted.simulation.ranks;
+  std::vector<std::vector<std::atomic<bool>>> done;
+  for (const auto& rank : ranks) done.emplace_back(rank.size());
+  absl::flat_hash_map<Action, std::atomic<bool>*> done_of;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (size_t i = 0; i < ranks[rank].size(); ++i) done_of[ranks[rank][i].action] = &done[rank][i];
+  }
+  const int64_t begin = RealClock()->NowNanos();
+  {
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      threads.push_back(std::make_unique<Thread>(
+          absl::StrCat("ps-bare-", rank),
+          [&, rank] {
+            std::vector<Action> needed;
+            for (const TimedAction& timed : ranks[rank]) {
+              dependencies.Of(timed.action, &needed);
+              for (const Action& action : needed) {
+                if (const auto found = done_of.find(action); found != done_of.end()) found->second->wait(false);
+              }
+              if (timed.end > timed.start) SleepUntilNanos(RealClock()->NowNanos() + timed.end - timed.start);
+              std::atomic<bool>& mine = *done_of.at(timed.action);
+              mine = true;
+              mine.notify_all();
+            }
+          },
+          devices[rank].cores));
+    }
+  }  // joins
+  return static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;
 }
 
 // How late a thread wakes from a sleep of that length, as the layer sleeps: with the least timer slack.
@@ -242,9 +289,10 @@ void Delay(const Options& options) {
   std::printf("devices that sleep %.1f ms per forward, input and weight gradient; %d rounds, rotating order\n",
               options.ms, options.rounds);
   std::printf(
-      "| P | m | schedule | predicted ms | measured ms (least .. most) | of the predicted speed | bubble | an action "
-      "takes longer by, us |\n");
-  std::printf("|---|---|---|---|---|---|---|---|\n");
+      "| P | m | schedule | predicted ms | measured ms (least .. most) | of the predicted speed | of the bare threads' "
+      "(least "
+      ".. most) | bubble | an action takes longer by, us |\n");
+  std::printf("|---|---|---|---|---|---|---|---|---|\n");
   double worst = 1;
   for (int ranks : options.ranks) {
     DevicePool pool(OneCoreDevices(ranks), DevicePool::Mode::kThreads);
@@ -258,8 +306,10 @@ void Delay(const Options& options) {
       std::vector<int64_t> actions;
       std::vector<std::shared_ptr<PipelineMetrics>> metrics(choices.size());
       for (const Choice& choice : choices) workloads.push_back(Delays(options, choice, ranks, m));
+      std::vector<Prediction> predictions;
+      for (const Choice& choice : choices) predictions.push_back(Predict(choice, ranks, m, options.ms * 1e-3));
       for (size_t i = 0; i < choices.size(); ++i) {
-        const Simulation predicted = Predict(choices[i], ranks, m, options.ms * 1e-3);
+        const Simulation& predicted = predictions[i].simulation;
         Pipeline::Options pipeline_options = On(pool, 1);
         pipeline_options.profile.repeats = 1;
         pipeline_options.metrics = CountIn(metrics[i], ranks);
@@ -274,16 +324,21 @@ void Delay(const Options& options) {
         }
         variants.push_back({choices[i].Name(), [&, i] { return Run(*pipelines[i], workloads[i], choices[i]); },
                             static_cast<double>(predicted.makespan) * 1e-9});
+        variants.push_back({"bare", [&, i] { return RunBare(predictions[i], pool.devices()); }});
       }
       RunRounds(variants, options.rounds);
-      for (size_t i = 0; i < variants.size(); ++i) {
-        const Spread ms = Sorted(variants[i].seconds);
-        const double share = variants[i].predicted / ms.median;
+      for (size_t i = 0; i < choices.size(); ++i) {
+        const Variant& variant = variants[2 * i];
+        const Spread ms = Sorted(variant.seconds);
+        const Spread bare = Ratio(variants[2 * i + 1].seconds, variant.seconds);
+        const double share = variant.predicted / ms.median;
         worst = std::min(worst, share);
         const double longer = WorkSeconds(*metrics[i], ranks) / (options.rounds + 1) - works[i];
-        std::printf("| %d | %d | %s | %.1f | %.1f (%.1f .. %.1f) | %.1f %% | %.1f %% | %.0f |\n", ranks, m,
-                    variants[i].name.c_str(), variants[i].predicted * 1e3, ms.median * 1e3, ms.least * 1e3,
-                    ms.most * 1e3, 100 * share, 100 * bubbles[i], longer * 1e6 / static_cast<double>(actions[i]));
+        std::printf(
+            "| %d | %d | %s | %.1f | %.1f (%.1f .. %.1f) | %.1f %% | %.1f %% (%.1f .. %.1f) | %.1f %% | %.0f |\n",
+            ranks, m, variant.name.c_str(), variant.predicted * 1e3, ms.median * 1e3, ms.least * 1e3, ms.most * 1e3,
+            100 * share, 100 * bare.median, 100 * bare.least, 100 * bare.most, 100 * bubbles[i],
+            longer * 1e6 / static_cast<double>(actions[i]));
       }
       std::fflush(stdout);
     }
@@ -299,7 +354,6 @@ void Real(const Options& options) {
   DevicePool pool(cores, DevicePool::Mode::kThreads);
   const Workload workload = MakeWorkload(options.workload, kRanks, 1, CheckpointMode::kNever);
   PlainModel plain(workload);
-  std::vector<std::unique_ptr<Pipeline>> pipelines;
   std::vector<Variant> variants;
   variants.push_back({"one core, full batch", [&] { return plain.Step(workload, 1, cores[0].cores); }});
   variants.push_back({"two intra-op threads, full batch", [&] {
@@ -312,15 +366,17 @@ void Real(const Options& options) {
       PipelineSpec spec = workload.spec;
       spec.schedule = SpecOf(choice, m);
       spec.cut.stages = kRanks * choice.chunks;
-      auto pipeline = Pipeline::Create(spec, On(pool, workload.rows / m));
-      if (!pipeline.ok()) {
-        std::printf("(%s, m = %d: %s)\n", choice.Name().c_str(), m, std::string(pipeline.status().message()).c_str());
+      if (const auto fits = Pipeline::MakePlan(spec, On(pool, workload.rows / m)); !fits.ok()) {
+        std::printf("(%s, m = %d: %s)\n", choice.Name().c_str(), m, std::string(fits.status().message()).c_str());
         continue;
       }
-      pipelines.push_back(*std::move(pipeline));
-      Pipeline* raw = pipelines.back().get();
-      variants.push_back({absl::StrCat(choice.Name(), ", m = ", m),
-                          [&, raw, choice] { return Run(*raw, workload, choice); }, raw->plan().makespan_seconds, 1});
+      const size_t mine = variants.size();
+      variants.push_back({absl::StrCat(choice.Name(), ", m = ", m), [&, spec, choice, m, mine] {
+                            const auto pipeline = Must(Pipeline::Create(spec, On(pool, workload.rows / m)));
+                            variants[mine].predicted = pipeline->plan().makespan_seconds;
+                            Run(*pipeline, workload, choice);  // warms up
+                            return Run(*pipeline, workload, choice);
+                          }});
     }
   }
   RunRounds(variants, options.rounds);
@@ -329,7 +385,8 @@ void Real(const Options& options) {
       "backward\n",
       options.workload.c_str(), options.rounds);
   std::printf(
-      "| | ms (least .. most) | times one core | times two threads (least .. most) | of the predicted speed |\n");
+      "| | ms (least .. most) | times one core | times two threads (least .. most) | of the predicted speed (least .. "
+      "most) |\n");
   std::printf("|---|---|---|---|---|\n");
   for (const Variant& variant : variants) {
     const Spread ms = Sorted(variant.seconds);
@@ -337,7 +394,12 @@ void Real(const Options& options) {
     const Spread two = Ratio(variants[1].seconds, variant.seconds);
     std::printf("| %s | %.0f (%.0f .. %.0f) | %.2f | %.3f (%.3f .. %.3f) | ", variant.name.c_str(), ms.median * 1e3,
                 ms.least * 1e3, ms.most * 1e3, one.median, two.median, two.least, two.most);
-    variant.predicted > 0 ? std::printf("%.1f %% |\n", 100 * variant.predicted / ms.median) : std::printf("|\n");
+    if (variant.predicted == 0) {
+      std::printf("|\n");
+      continue;
+    }
+    const Spread share = Ratio(variant.predictions, variant.seconds);
+    std::printf("%.1f %% (%.1f .. %.1f) |\n", 100 * share.median, 100 * share.least, 100 * share.most);
   }
 }
 
@@ -443,7 +505,7 @@ void Overhead(const Options& options) {
         if (!choice.trains) continue;
         const Workload workload = Delays(options, choice, ranks, m);
         int64_t actions = 0;
-        for (const auto& list : Predict(choice, ranks, m, 1).ranks) {
+        for (const auto& list : Predict(choice, ranks, m, 1).simulation.ranks) {
           for (const TimedAction& timed : list) actions += IsCommunication(timed.action.kind) ? 0 : 1;
         }
         const auto per_action = [actions](double seconds) { return seconds * 1e6 / static_cast<double>(actions); };
