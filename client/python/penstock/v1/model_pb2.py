@@ -16,13 +16,15 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from penstock.v1 import pipeline_pb2 as penstock_dot_v1_dot_pipeline__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/model.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x1apenstock/v1/pipeline.proto\",\n\rModelOperator\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\x05\"K\n\x0eModelDimension\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05least\x18\x02 \x01(\x03\x12\x0c\n\x04most\x18\x03 \x01(\x03\x12\x0e\n\x06inputs\x18\x04 \x03(\t\">\n\nModelLayer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06module\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\x03\"\xdc\x03\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tbyte_size\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\tsignature\x18\x05 \x01(\x0b\x32\x1b.penstock.v1.ModelSignature\x12/\n\ndimensions\x18\x06 \x03(\x0b\x32\x1b.penstock.v1.ModelDimension\x12\x12\n\nparameters\x18\x07 \x01(\x03\x12\x17\n\x0fparameter_bytes\x18\x08 \x01(\x03\x12\x14\n\x0c\x62uffer_bytes\x18\t \x01(\x03\x12\r\n\x05nodes\x18\n \x01(\x05\x12-\n\toperators\x18\x0b \x03(\x0b\x32\x1a.penstock.v1.ModelOperator\x12\'\n\x06layers\x18\x0c \x03(\x0b\x32\x17.penstock.v1.ModelLayer\x12\x18\n\x10\x65valuation_graph\x18\r \x01(\x08\x12\x16\n\x0etraining_graph\x18\x0e \x01(\x08\x12\x11\n\tpipelines\x18\x0f \x03(\t\x12!\n\x05\x65rror\x18\x10 \x01(\x0b\x32\x12.google.rpc.Status\"y\n\x12UploadModelRequest\x12.\n\x05start\x18\x01 \x01(\x0b\x32\x1d.penstock.v1.UploadModelStartH\x00\x12(\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x17.penstock.v1.ModelChunkH\x00\x42\t\n\x07message\"G\n\x10UploadModelStart\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x11\n\tbyte_size\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\":\n\nModelChunk\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\x07\"w\n\x13UploadModelResponse\x12\x30\n\x06\x63redit\x18\x01 \x01(\x0b\x32\x1e.penstock.v1.UploadModelCreditH\x00\x12#\n\x05model\x18\x02 \x01(\x0b\x32\x12.penstock.v1.ModelH\x00\x42\t\n\x07message\"7\n\x11UploadModelCredit\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\"\x1f\n\x0fGetModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\":\n\x11ListModelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Q\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.penstock.v1.Model\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12\x44\x65leteModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/model.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x1apenstock/v1/pipeline.proto\",\n\rModelOperator\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\x05\"K\n\x0eModelDimension\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05least\x18\x02 \x01(\x03\x12\x0c\n\x04most\x18\x03 \x01(\x03\x12\x0e\n\x06inputs\x18\x04 \x03(\t\">\n\nModelLayer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06module\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\x03\"\xc5\x04\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tbyte_size\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\tsignature\x18\x05 \x01(\x0b\x32\x1b.penstock.v1.ModelSignature\x12/\n\ndimensions\x18\x06 \x03(\x0b\x32\x1b.penstock.v1.ModelDimension\x12\x12\n\nparameters\x18\x07 \x01(\x03\x12\x17\n\x0fparameter_bytes\x18\x08 \x01(\x03\x12\x14\n\x0c\x62uffer_bytes\x18\t \x01(\x03\x12\r\n\x05nodes\x18\n \x01(\x05\x12-\n\toperators\x18\x0b \x03(\x0b\x32\x1a.penstock.v1.ModelOperator\x12\'\n\x06layers\x18\x0c \x03(\x0b\x32\x17.penstock.v1.ModelLayer\x12\x18\n\x10\x65valuation_graph\x18\r \x01(\x08\x12\x16\n\x0etraining_graph\x18\x0e \x01(\x08\x12\x11\n\tpipelines\x18\x0f \x03(\t\x12\x35\n\ntied_names\x18\x11 \x03(\x0b\x32!.penstock.v1.Model.TiedNamesEntry\x12!\n\x05\x65rror\x18\x10 \x01(\x0b\x32\x12.google.rpc.Status\x1a\x30\n\x0eTiedNamesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"y\n\x12UploadModelRequest\x12.\n\x05start\x18\x01 \x01(\x0b\x32\x1d.penstock.v1.UploadModelStartH\x00\x12(\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x17.penstock.v1.ModelChunkH\x00\x42\t\n\x07message\"G\n\x10UploadModelStart\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x11\n\tbyte_size\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\":\n\nModelChunk\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\x07\"w\n\x13UploadModelResponse\x12\x30\n\x06\x63redit\x18\x01 \x01(\x0b\x32\x1e.penstock.v1.UploadModelCreditH\x00\x12#\n\x05model\x18\x02 \x01(\x0b\x32\x12.penstock.v1.ModelH\x00\x42\t\n\x07message\"7\n\x11UploadModelCredit\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\"\x1f\n\x0fGetModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\":\n\x11ListModelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Q\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.penstock.v1.Model\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12\x44\x65leteModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteModelResponseb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.model_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
+  _MODEL_TIEDNAMESENTRY._options = None
+  _MODEL_TIEDNAMESENTRY._serialized_options = b'8\001'
   _MODELOPERATOR._serialized_start=126
   _MODELOPERATOR._serialized_end=170
   _MODELDIMENSION._serialized_start=172
@@ -30,25 +32,27 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _MODELLAYER._serialized_start=249
   _MODELLAYER._serialized_end=311
   _MODEL._serialized_start=314
-  _MODEL._serialized_end=790
-  _UPLOADMODELREQUEST._serialized_start=792
-  _UPLOADMODELREQUEST._serialized_end=913
-  _UPLOADMODELSTART._serialized_start=915
-  _UPLOADMODELSTART._serialized_end=986
-  _MODELCHUNK._serialized_start=988
-  _MODELCHUNK._serialized_end=1046
-  _UPLOADMODELRESPONSE._serialized_start=1048
-  _UPLOADMODELRESPONSE._serialized_end=1167
-  _UPLOADMODELCREDIT._serialized_start=1169
-  _UPLOADMODELCREDIT._serialized_end=1224
-  _GETMODELREQUEST._serialized_start=1226
-  _GETMODELREQUEST._serialized_end=1257
-  _LISTMODELSREQUEST._serialized_start=1259
-  _LISTMODELSREQUEST._serialized_end=1317
-  _LISTMODELSRESPONSE._serialized_start=1319
-  _LISTMODELSRESPONSE._serialized_end=1400
-  _DELETEMODELREQUEST._serialized_start=1402
-  _DELETEMODELREQUEST._serialized_end=1436
-  _DELETEMODELRESPONSE._serialized_start=1438
-  _DELETEMODELRESPONSE._serialized_end=1459
+  _MODEL._serialized_end=895
+  _MODEL_TIEDNAMESENTRY._serialized_start=847
+  _MODEL_TIEDNAMESENTRY._serialized_end=895
+  _UPLOADMODELREQUEST._serialized_start=897
+  _UPLOADMODELREQUEST._serialized_end=1018
+  _UPLOADMODELSTART._serialized_start=1020
+  _UPLOADMODELSTART._serialized_end=1091
+  _MODELCHUNK._serialized_start=1093
+  _MODELCHUNK._serialized_end=1151
+  _UPLOADMODELRESPONSE._serialized_start=1153
+  _UPLOADMODELRESPONSE._serialized_end=1272
+  _UPLOADMODELCREDIT._serialized_start=1274
+  _UPLOADMODELCREDIT._serialized_end=1329
+  _GETMODELREQUEST._serialized_start=1331
+  _GETMODELREQUEST._serialized_end=1362
+  _LISTMODELSREQUEST._serialized_start=1364
+  _LISTMODELSREQUEST._serialized_end=1422
+  _LISTMODELSRESPONSE._serialized_start=1424
+  _LISTMODELSRESPONSE._serialized_end=1505
+  _DELETEMODELREQUEST._serialized_start=1507
+  _DELETEMODELREQUEST._serialized_end=1541
+  _DELETEMODELRESPONSE._serialized_start=1543
+  _DELETEMODELRESPONSE._serialized_end=1564
 # @@protoc_insertion_point(module_scope)

@@ -41,7 +41,14 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ["buffer_bytes", "byte_size", "create_time", "digest", "dimensions", "error", "evaluation_graph", "layers", "name", "nodes", "operators", "parameter_bytes", "parameters", "pipelines", "signature", "training_graph"]
+    __slots__ = ["buffer_bytes", "byte_size", "create_time", "digest", "dimensions", "error", "evaluation_graph", "layers", "name", "nodes", "operators", "parameter_bytes", "parameters", "pipelines", "signature", "tied_names", "training_graph"]
+    class TiedNamesEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     BUFFER_BYTES_FIELD_NUMBER: _ClassVar[int]
     BYTE_SIZE_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +64,7 @@ class Model(_message.Message):
     PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
     PIPELINES_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    TIED_NAMES_FIELD_NUMBER: _ClassVar[int]
     TRAINING_GRAPH_FIELD_NUMBER: _ClassVar[int]
     buffer_bytes: int
     byte_size: int
@@ -73,8 +81,9 @@ class Model(_message.Message):
     parameters: int
     pipelines: _containers.RepeatedScalarFieldContainer[str]
     signature: _pipeline_pb2.ModelSignature
+    tied_names: _containers.ScalarMap[str, str]
     training_graph: bool
-    def __init__(self, name: _Optional[str] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., signature: _Optional[_Union[_pipeline_pb2.ModelSignature, _Mapping]] = ..., dimensions: _Optional[_Iterable[_Union[ModelDimension, _Mapping]]] = ..., parameters: _Optional[int] = ..., parameter_bytes: _Optional[int] = ..., buffer_bytes: _Optional[int] = ..., nodes: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[ModelOperator, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[ModelLayer, _Mapping]]] = ..., evaluation_graph: bool = ..., training_graph: bool = ..., pipelines: _Optional[_Iterable[str]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., signature: _Optional[_Union[_pipeline_pb2.ModelSignature, _Mapping]] = ..., dimensions: _Optional[_Iterable[_Union[ModelDimension, _Mapping]]] = ..., parameters: _Optional[int] = ..., parameter_bytes: _Optional[int] = ..., buffer_bytes: _Optional[int] = ..., nodes: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[ModelOperator, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[ModelLayer, _Mapping]]] = ..., evaluation_graph: bool = ..., training_graph: bool = ..., pipelines: _Optional[_Iterable[str]] = ..., tied_names: _Optional[_Mapping[str, str]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class ModelChunk(_message.Message):
     __slots__ = ["crc32c", "data", "offset"]
