@@ -1,7 +1,5 @@
 #include "server/daemon.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -56,8 +54,6 @@ const std::vector<std::string>& ServiceNames() {
   };
   return *names;
 }
-
-int64_t MachineMemoryBytes() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE); }
 
 HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, ServerMetrics* metrics) {
   HandleStore::Options store;
@@ -148,6 +144,12 @@ class Daemon::Parts {
   void OpenPipelines() {
     registry_.server().SetBuild(
         {.version = PENSTOCK_VERSION, .commit = "", .cuda = "", .torch = PENSTOCK_TORCH_VERSION});
+    std::vector<DeviceDescription> devices;
+    for (const Device& device : devices_->devices()) {
+      const int64_t limit = device.memory_limit_bytes;
+      devices.push_back({.name = device.name, .memory_limit_bytes = limit > 0 ? limit : MachineMemoryBytes()});
+    }
+    registry_.server().SetDevices(std::move(devices));
     for (const std::string& service : ServiceNames()) {
       AddServiceMetrics(service, &registry_.server());
     }
