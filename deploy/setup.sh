@@ -72,7 +72,9 @@ is_done venv "$runtime_contents" || runtime_done=false
 if $with_tests; then
   is_done test-venv "$tests_contents" || tests_done=false
   is_done torch-venv "$torch_contents" || torch_done=false
-  command -v promtool >/dev/null || [[ -x $deps/bin/promtool ]] || promtool_done=false
+  for program in promtool prometheus; do
+    command -v "$program" >/dev/null || [[ -x $deps/bin/$program ]] || promtool_done=false
+  done
 fi
 
 as_root=()

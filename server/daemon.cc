@@ -1,7 +1,5 @@
 #include "server/daemon.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -40,6 +38,7 @@
 #include "server/rpc/work_service.h"
 #include "server/server_info.h"
 #include "server/state_lock.h"
+#include "server/status_sources.h"
 
 namespace penstock {
 namespace {
@@ -61,8 +60,6 @@ const std::vector<std::string>& ServiceNames() {
   };
   return *names;
 }
-
-int64_t MachineMemoryBytes() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE); }
 
 HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, ServerMetrics* metrics) {
   HandleStore::Options store;
@@ -97,6 +94,9 @@ absl::Status CheckOptions(const DaemonOptions& options) {
   PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure));
   if (!options.metrics_listen.empty()) {
     PENSTOCK_RETURN_IF_ERROR(ParseListenAddress(options.metrics_listen, "--metrics-listen").status());
+  }
+  if (!options.admin_listen.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options.admin_listen, options.insecure));
   }
   return ParseDevices(options.devices, options.device_memory, UsableCores()).status();
 }
@@ -135,6 +135,7 @@ class Daemon::Parts {
 
   const std::string& api_address() const { return api_->address(); }
   std::string metrics_address() const { return http_ == nullptr ? "" : http_->address().ToString(); }
+  std::string admin_address() const { return admin_pages_ == nullptr ? "" : admin_pages_->address().ToString(); }
 
  private:
   absl::Status OpenState() {
@@ -154,6 +155,12 @@ class Daemon::Parts {
   void OpenPipelines() {
     registry_.server().SetBuild(
         {.version = PENSTOCK_VERSION, .commit = "", .cuda = "", .torch = PENSTOCK_TORCH_VERSION});
+    std::vector<DeviceDescription> devices;
+    for (const Device& device : devices_->devices()) {
+      const int64_t limit = device.memory_limit_bytes;
+      devices.push_back({.name = device.name, .memory_limit_bytes = limit > 0 ? limit : MachineMemoryBytes()});
+    }
+    registry_.server().SetDevices(std::move(devices));
     for (const std::string& service : ServiceNames()) {
       AddServiceMetrics(service, &registry_.server());
     }
@@ -256,15 +263,45 @@ class Daemon::Parts {
 
   absl::Status Listen() {
     PENSTOCK_ASSIGN_OR_RETURN(
-        api_, ApiServer::Create({.listen = options_.listen,
-                                 .insecure = options_.insecure,
-                                 .max_message_bytes = options_.max_message_bytes,
-                                 .memory_bytes = options_.grpc_memory_bytes},
-                                {admin_.get(), pipelines_service_.get(), work_.get(), handles_service_.get(),
-                                 state_.get(), insight_.get(), models_service_.get(), inference_.get(), &health_,
-                                 reflection_.get(), reflection_alpha_.get()},
-                                &registry_.server(), clock_));
-    if (options_.metrics_listen.empty()) return absl::OkStatus();
+        api_,
+        ApiServer::Create({.listen = options_.listen,
+                           .insecure = options_.insecure,
+                           .max_message_bytes = options_.max_message_bytes,
+                           .memory_bytes = options_.grpc_memory_bytes},
+                          {admin_.get(), pipelines_service_.get(), work_.get(), handles_service_.get(), state_.get(),
+                           insight_.get(), inference_.get(), &health_, reflection_.get(), reflection_alpha_.get()},
+                          &registry_.server(), clock_));
+    if (!options_.metrics_listen.empty()) {
+      PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen",
+                                                          [pages = Probes()](const HttpRequest& request) {
+                                                            return Respond(pages, request);
+                                                          }));
+    }
+    if (options_.admin_listen.empty()) return absl::OkStatus();
+    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options_.admin_listen, options_.insecure));
+    StatusSources sources;
+    sources.registry = &registry_;
+    sources.facts = [this] {
+      const v1::ServerInfo info = Info();
+      return DaemonFacts{.state = info.state(),
+                         .epoch = static_cast<int64_t>(epoch_.value()),
+                         .start_unix_seconds = static_cast<double>(absl::ToUnixNanos(start_time_)) * 1e-9,
+                         .api_address = info.api_address(),
+                         .metrics_address = info.metrics_address()};
+    };
+    sources.handles = [this] { return DescribeHandles(*pipelines_, *handles_); };
+    sources.checkpoints = [this] { return DescribeCheckpoints(*pipelines_); };
+    sources.settings = DescribeSettings(options_);
+    sources.probes = Probes();
+    PENSTOCK_ASSIGN_OR_RETURN(admin_pages_, HttpServer::Create(options_.admin_listen, "--admin-listen",
+                                                               [sources](const HttpRequest& request) {
+                                                                 return RespondStatus(sources, request);
+                                                               }));
+    return absl::OkStatus();
+  }
+
+  // What monitoring reads.
+  HttpPages Probes() {
     HttpPages pages;
     pages.metrics_content_type = std::string(kMetricsContentType);
     pages.metrics = [this] { return MetricsPage(registry_); };
@@ -279,8 +316,7 @@ class Daemon::Parts {
                                           {"model", state != LifecycleState::kStarting, ""},
                                           {"admission", state == LifecycleState::kReady, std::string(NameOf(state))}};
     };
-    PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen", std::move(pages)));
-    return absl::OkStatus();
+    return pages;
   }
 
   // Waits until no call has come in for a moment: a caller fetches its last results, and one that
@@ -317,6 +353,7 @@ class Daemon::Parts {
     health_.Shutdown();
     if (insight_ != nullptr) insight_->Shutdown();
     if (api_ != nullptr) api_->Shutdown(patience);
+    admin_pages_.reset();
     http_.reset();
     liveness_.reset();
     if (pipelines_ != nullptr) pipelines_->Close();
@@ -358,12 +395,14 @@ class Daemon::Parts {
   std::unique_ptr<LivenessWatch> liveness_;
   std::unique_ptr<ApiServer> api_;
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<HttpServer> admin_pages_;
 };
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock) {
   auto parts = std::make_unique<Parts>(options, clock);
   PENSTOCK_RETURN_IF_ERROR(parts->Start());
-  LogInfo("listening", {{"api", parts->api_address()}, {"metrics", parts->metrics_address()}});
+  LogInfo("listening",
+          {{"api", parts->api_address()}, {"metrics", parts->metrics_address()}, {"admin", parts->admin_address()}});
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
 }
 
@@ -373,5 +412,6 @@ Daemon::~Daemon() = default;
 void Daemon::Drain(DrainSignal* signal) { parts_->Drain(signal); }
 const std::string& Daemon::api_address() const { return parts_->api_address(); }
 std::string Daemon::metrics_address() const { return parts_->metrics_address(); }
+std::string Daemon::admin_address() const { return parts_->admin_address(); }
 
 }  // namespace penstock

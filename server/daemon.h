@@ -34,6 +34,7 @@ class Daemon {
   const std::string& api_address() const;
   // Empty if there is no such listener.
   std::string metrics_address() const;
+  std::string admin_address() const;
 
  private:
   class Parts;

@@ -259,8 +259,27 @@ PipelineImpl::PipelineImpl(Parts parts)
     }
     lanes_.push_back(std::make_unique<Lane>(lane, std::move(chunks), &transport_, &metrics_->lane(lane),
                                             &StreamsOf(workers_[lane]->device()), clock_));
+    CountHeldBytes(*lanes_.back());
   }
   SetIdleReason(IdleReason::kNoWork);
+}
+
+// Tells a new lane what its metrics need of the plan, and counts what it holds from now on.
+void PipelineImpl::CountHeldBytes(Lane& lane) const {
+  for (const StagePlan& stage : plan_.stages) lane.lane_of.push_back(stage.lane);
+  const auto rows = static_cast<double>(std::max<int64_t>(plan_.micro_batch_rows, 1));
+  StageBytesHeld held;
+  for (const Stage* stage : lane.stages) {
+    lane.stash_bytes_of_row.push_back(static_cast<double>(plan_.stages[stage->index()].stash_bytes) / rows);
+    const StageBytesHeld bytes = stage->BytesHeld();
+    held.weights += bytes.weights;
+    held.buffers += bytes.buffers;
+    held.optimizer += bytes.optimizer;
+  }
+  MemoryCells& memory = *lane.metrics->memory;
+  memory[MemoryKind::kWeights].Set(static_cast<double>(held.weights));
+  memory[MemoryKind::kBuffers].Set(static_cast<double>(held.buffers));
+  memory[MemoryKind::kOptimizer].Set(static_cast<double>(held.optimizer));
 }
 
 PipelineImpl::~PipelineImpl() {
