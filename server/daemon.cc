@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,10 @@ const std::vector<std::string>& ServiceNames() {
   return *names;
 }
 
+// The health port takes names of services, nothing else.
+constexpr int64_t kHealthMessageBytes = 4 << 10;
+constexpr int64_t kHealthMemoryBytes = 16 << 20;
+
 int64_t MachineMemoryBytes() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE); }
 
 HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, ServerMetrics* metrics) {
@@ -90,6 +95,9 @@ HostedPipeline::Options HostingOptions(const DaemonOptions& options) {
 
 absl::Status CheckOptions(const DaemonOptions& options) {
   PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure));
+  if (!options.health_listen.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.health_listen, /*insecure=*/true, "--health-listen"));
+  }
   if (!options.metrics_listen.empty()) {
     PENSTOCK_RETURN_IF_ERROR(ParseListenAddress(options.metrics_listen, "--metrics-listen").status());
   }
@@ -128,6 +136,8 @@ class Daemon::Parts {
   }
 
   const std::string& api_address() const { return api_->address(); }
+  std::string health_address() const { return health_port_ == nullptr ? "" : health_port_->address(); }
+  bool live() const { return live_; }
   std::string metrics_address() const { return http_ == nullptr ? "" : http_->address().ToString(); }
 
  private:
@@ -194,8 +204,10 @@ class Daemon::Parts {
   // Health, admission and the readiness metrics follow the state of the daemon.
   void FollowLifecycle() {
     health_.SetServing("liveness", true);
-    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), LivenessWatch::Options{},
-                                                [this](bool live) { health_.SetServing("liveness", live); });
+    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), LivenessWatch::Options{}, [this](bool live) {
+      live_ = live;
+      health_.SetServing("liveness", live);
+    });
     lifecycle_.Observe([this](LifecycleState state) {
       const bool ready = state == LifecycleState::kReady;
       health_.SetServing("startup", state != LifecycleState::kStarting);
@@ -223,6 +235,14 @@ class Daemon::Parts {
                           {admin_.get(), pipelines_service_.get(), work_.get(), handles_service_.get(), state_.get(),
                            insight_.get(), inference_.get(), &health_, reflection_.get(), reflection_alpha_.get()},
                           &registry_.server(), clock_));
+    if (!options_.health_listen.empty()) {
+      PENSTOCK_ASSIGN_OR_RETURN(health_port_, ApiServer::Create({.listen = options_.health_listen,
+                                                                 .field = "--health-listen",
+                                                                 .insecure = true,
+                                                                 .max_message_bytes = kHealthMessageBytes,
+                                                                 .memory_bytes = kHealthMemoryBytes},
+                                                                {&health_}, &registry_.server(), clock_));
+    }
     if (options_.metrics_listen.empty()) return absl::OkStatus();
     HttpPages pages;
     pages.metrics_content_type = std::string(kMetricsContentType);
@@ -276,6 +296,7 @@ class Daemon::Parts {
     health_.Shutdown();
     if (insight_ != nullptr) insight_->Shutdown();
     if (api_ != nullptr) api_->Shutdown(patience);
+    if (health_port_ != nullptr) health_port_->Shutdown(absl::ZeroDuration());
     http_.reset();
     liveness_.reset();
     if (pipelines_ != nullptr) pipelines_->Close();
@@ -304,18 +325,21 @@ class Daemon::Parts {
   std::unique_ptr<InsightCallService> insight_;
   std::unique_ptr<InferenceService> inference_;
   HealthService health_;
+  std::atomic<bool> live_ = true;
   std::unique_ptr<ReflectionServiceV1> reflection_;
   std::unique_ptr<ReflectionServiceV1Alpha> reflection_alpha_;
   Lifecycle lifecycle_;
   std::unique_ptr<LivenessWatch> liveness_;
   std::unique_ptr<ApiServer> api_;
+  std::unique_ptr<ApiServer> health_port_;
   std::unique_ptr<HttpServer> http_;
 };
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock) {
   auto parts = std::make_unique<Parts>(options, clock);
   PENSTOCK_RETURN_IF_ERROR(parts->Start());
-  LogInfo("listening", {{"api", parts->api_address()}, {"metrics", parts->metrics_address()}});
+  LogInfo("listening",
+          {{"api", parts->api_address()}, {"health", parts->health_address()}, {"metrics", parts->metrics_address()}});
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
 }
 
@@ -325,5 +349,7 @@ Daemon::~Daemon() = default;
 void Daemon::Drain(DrainSignal* signal) { parts_->Drain(signal); }
 const std::string& Daemon::api_address() const { return parts_->api_address(); }
 std::string Daemon::metrics_address() const { return parts_->metrics_address(); }
+std::string Daemon::health_address() const { return parts_->health_address(); }
+bool Daemon::live() const { return parts_->live(); }
 
 }  // namespace penstock

@@ -147,6 +147,9 @@ const std::vector<Flag>& FlagTable() {
        [](const Values& values, const std::string& field, O* options) {
          return SetBool(values, field, &options->insecure);
        }},
+      Text("health-listen", "off",
+           "Address of a second port that answers grpc.health.v1 and nothing else, in plaintext, for probes: HOST:PORT",
+           &O::health_listen),
       Text("metrics-listen", "127.0.0.1:8473", "Address of /metrics, /healthz and /readyz; empty or off: none",
            &O::metrics_listen),
       Text("state-dir", "",
@@ -374,6 +377,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     line.origins[flag.name] = found->second.origin;
     PENSTOCK_RETURN_IF_ERROR(flag.set(found->second.values, found->second.field, &line.options));
   }
+  if (line.options.health_listen == "off") line.options.health_listen.clear();
   if (line.options.metrics_listen == "off") line.options.metrics_listen.clear();
   if (line.options.state_dir.empty()) line.options.state_dir = DefaultStateDir(environment);
   PENSTOCK_RETURN_IF_ERROR(CheckTogether(line.options));
