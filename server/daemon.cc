@@ -1,6 +1,7 @@
 #include "server/daemon.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,10 @@ const std::vector<std::string>& ServiceNames() {
   return *names;
 }
 
+// The health port takes names of services, nothing else.
+constexpr int64_t kHealthMessageBytes = 4 << 10;
+constexpr int64_t kHealthMemoryBytes = 16 << 20;
+
 HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, ServerMetrics* metrics) {
   HandleStore::Options store;
   store.epoch = epoch;
@@ -92,6 +97,9 @@ HostedPipeline::Options HostingOptions(const DaemonOptions& options) {
 
 absl::Status CheckOptions(const DaemonOptions& options) {
   PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure));
+  if (!options.health_listen.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.health_listen, /*insecure=*/true, "--health-listen"));
+  }
   if (!options.metrics_listen.empty()) {
     PENSTOCK_RETURN_IF_ERROR(ParseListenAddress(options.metrics_listen, "--metrics-listen").status());
   }
@@ -134,6 +142,8 @@ class Daemon::Parts {
   }
 
   const std::string& api_address() const { return api_->address(); }
+  std::string health_address() const { return health_port_ == nullptr ? "" : health_port_->address(); }
+  bool live() const { return live_; }
   std::string metrics_address() const { return http_ == nullptr ? "" : http_->address().ToString(); }
   std::string admin_address() const { return admin_pages_ == nullptr ? "" : admin_pages_->address().ToString(); }
 
@@ -242,8 +252,10 @@ class Daemon::Parts {
   // Health, admission and the readiness metrics follow the state of the daemon.
   void FollowLifecycle() {
     health_.SetServing("liveness", true);
-    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), LivenessWatch::Options{},
-                                                [this](bool live) { health_.SetServing("liveness", live); });
+    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), LivenessWatch::Options{}, [this](bool live) {
+      live_ = live;
+      health_.SetServing("liveness", live);
+    });
     lifecycle_.Observe([this](LifecycleState state) {
       const bool ready = state == LifecycleState::kReady;
       health_.SetServing("startup", state != LifecycleState::kStarting);
@@ -263,14 +275,22 @@ class Daemon::Parts {
 
   absl::Status Listen() {
     PENSTOCK_ASSIGN_OR_RETURN(
-        api_,
-        ApiServer::Create({.listen = options_.listen,
-                           .insecure = options_.insecure,
-                           .max_message_bytes = options_.max_message_bytes,
-                           .memory_bytes = options_.grpc_memory_bytes},
-                          {admin_.get(), pipelines_service_.get(), work_.get(), handles_service_.get(), state_.get(),
-                           insight_.get(), inference_.get(), &health_, reflection_.get(), reflection_alpha_.get()},
-                          &registry_.server(), clock_));
+        api_, ApiServer::Create({.listen = options_.listen,
+                                 .insecure = options_.insecure,
+                                 .max_message_bytes = options_.max_message_bytes,
+                                 .memory_bytes = options_.grpc_memory_bytes},
+                                {admin_.get(), pipelines_service_.get(), work_.get(), handles_service_.get(),
+                                 state_.get(), insight_.get(), models_service_.get(), inference_.get(), &health_,
+                                 reflection_.get(), reflection_alpha_.get()},
+                                &registry_.server(), clock_));
+    if (!options_.health_listen.empty()) {
+      PENSTOCK_ASSIGN_OR_RETURN(health_port_, ApiServer::Create({.listen = options_.health_listen,
+                                                                 .field = "--health-listen",
+                                                                 .insecure = true,
+                                                                 .max_message_bytes = kHealthMessageBytes,
+                                                                 .memory_bytes = kHealthMemoryBytes},
+                                                                {&health_}, &registry_.server(), clock_));
+    }
     if (!options_.metrics_listen.empty()) {
       PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen",
                                                           [pages = Probes()](const HttpRequest& request) {
@@ -354,6 +374,7 @@ class Daemon::Parts {
     if (insight_ != nullptr) insight_->Shutdown();
     if (api_ != nullptr) api_->Shutdown(patience);
     admin_pages_.reset();
+    if (health_port_ != nullptr) health_port_->Shutdown(absl::ZeroDuration());
     http_.reset();
     liveness_.reset();
     if (pipelines_ != nullptr) pipelines_->Close();
@@ -389,11 +410,13 @@ class Daemon::Parts {
   std::unique_ptr<ModelCallService> models_service_;
   std::unique_ptr<InferenceService> inference_;
   HealthService health_;
+  std::atomic<bool> live_ = true;
   std::unique_ptr<ReflectionServiceV1> reflection_;
   std::unique_ptr<ReflectionServiceV1Alpha> reflection_alpha_;
   Lifecycle lifecycle_;
   std::unique_ptr<LivenessWatch> liveness_;
   std::unique_ptr<ApiServer> api_;
+  std::unique_ptr<ApiServer> health_port_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<HttpServer> admin_pages_;
 };
@@ -401,8 +424,10 @@ class Daemon::Parts {
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock) {
   auto parts = std::make_unique<Parts>(options, clock);
   PENSTOCK_RETURN_IF_ERROR(parts->Start());
-  LogInfo("listening",
-          {{"api", parts->api_address()}, {"metrics", parts->metrics_address()}, {"admin", parts->admin_address()}});
+  LogInfo("listening", {{"api", parts->api_address()},
+                        {"health", parts->health_address()},
+                        {"metrics", parts->metrics_address()},
+                        {"admin", parts->admin_address()}});
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
 }
 
@@ -413,5 +438,7 @@ void Daemon::Drain(DrainSignal* signal) { parts_->Drain(signal); }
 const std::string& Daemon::api_address() const { return parts_->api_address(); }
 std::string Daemon::metrics_address() const { return parts_->metrics_address(); }
 std::string Daemon::admin_address() const { return parts_->admin_address(); }
+std::string Daemon::health_address() const { return parts_->health_address(); }
+bool Daemon::live() const { return parts_->live(); }
 
 }  // namespace penstock

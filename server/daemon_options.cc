@@ -148,6 +148,9 @@ const std::vector<Flag>& FlagTable() {
        [](const Values& values, const std::string& field, O* options) {
          return SetBool(values, field, &options->insecure);
        }},
+      Text("health-listen", "off",
+           "Address of a second port that answers grpc.health.v1 and nothing else, in plaintext, for probes: HOST:PORT",
+           &O::health_listen),
       Text("metrics-listen", "127.0.0.1:8473", "Address of /metrics, /healthz and /readyz; empty or off: none",
            &O::metrics_listen),
       Text("admin-listen", "127.0.0.1:8474",
@@ -392,6 +395,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
         {flag.name, absl::StrJoin(found->second.values, " "), found->second.origin, flag.help});
     PENSTOCK_RETURN_IF_ERROR(flag.set(found->second.values, found->second.field, &line.options));
   }
+  if (line.options.health_listen == "off") line.options.health_listen.clear();
   if (line.options.metrics_listen == "off") line.options.metrics_listen.clear();
   if (line.options.admin_listen == "off") line.options.admin_listen.clear();
   if (line.options.state_dir.empty()) line.options.state_dir = DefaultStateDir(environment);

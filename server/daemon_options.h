@@ -19,6 +19,7 @@ namespace penstock {
 struct DaemonOptions {
   std::string listen;
   bool insecure = false;
+  std::string health_listen;   // empty: off
   std::string metrics_listen;  // empty: off
   std::string admin_listen;    // empty: off
   std::string state_dir;
