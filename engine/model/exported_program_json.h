@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -58,5 +59,10 @@ at::ScalarType ProgramScalarType(const nlohmann::json& value, ProgramFields& fie
 // Reads a graph record. `tensors` are the program's.
 absl::StatusOr<ProgramGraph> ParseProgramGraph(const nlohmann::json& document, const std::string& record,
                                                const std::vector<ProgramTensor>& tensors, const ProgramLimits& limits);
+
+// What the model's own code calls its outputs, so many: the keys of a dictionary, positions in a tuple. Each once, of letters,
+// digits, _ . and -; where the file does not say, output0, output1.
+std::vector<std::string> ProgramOutputNames(const nlohmann::json& module, size_t count, const ProgramLimits& limits,
+                                            ProgramFields& fields);
 
 }  // namespace penstock

@@ -78,6 +78,12 @@ void ExpectAsEager(ProgramRunner runner, const std::string& reference_file, cons
   }
 }
 
+TEST(GraphLayer, EqualsEagerPyTorchWithSkipsOverBlocksAndBuffersBetweenThem) {
+  for (const ProgramCuts cuts : {ProgramCuts::kModules, ProgramCuts::kNodes}) {
+    ExpectAsEager(ProgramRunner("mixed_both.pt2", cuts), "mixed.safetensors", {"values", "early", "mean"});
+  }
+}
+
 std::vector<std::string> LayerNames(const ProgramRunner& runner) {
   std::vector<std::string> names;
   for (const NamedLayer& layer : runner.layers) names.push_back(layer.name);
