@@ -62,7 +62,11 @@ ProgramArgument ProgramArguments::Argument(const ProgramScope& scope, const std:
   ProgramArgument argument;
   const auto list = [&](const auto& read) {
     argument.kind = ProgramArgument::Kind::kList;
-    if (!value.is_array()) fields_.Fail("must be a list", value.type_name());
+    if (!value.is_array()) return fields_.Fail("must be a list", value.type_name());
+    if (value.size() > static_cast<uint64_t>(limits_.items)) {
+      return fields_.Fail(absl::StrCat("must have lists of at most ", limits_.items, " items"),
+                          absl::StrCat(value.size()));
+    }
     for (const json& item : value) argument.items.push_back(read(item));
   };
   if (kind == "as_tensor") {

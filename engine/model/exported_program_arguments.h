@@ -14,11 +14,11 @@ using ProgramScope = std::map<std::string, ProgramItem>;
 
 // Reads arguments, which are unions: literals, names of a scope, lists of them.
 //
-// Owns:      nothing: the fields, which take the faults, must outlive it.
+// Owns:      nothing: the fields, which take the faults, and the limits must outlive it.
 // Threads:   one at a time.
 class ProgramArguments {
  public:
-  explicit ProgramArguments(ProgramFields& fields) : fields_(fields) {}
+  ProgramArguments(ProgramFields& fields, const ProgramLimits& limits) : fields_(fields), limits_(limits) {}
 
   // One argument of the kind as_... whose content is `value`. It has no name yet.
   ProgramArgument Argument(const ProgramScope& scope, const std::string& kind, const nlohmann::json& value);
@@ -32,6 +32,7 @@ class ProgramArguments {
   ProgramItem OptionalTensorOf(const ProgramScope& scope, const nlohmann::json& value);
 
   ProgramFields& fields_;
+  const ProgramLimits& limits_;
 };
 
 }  // namespace penstock

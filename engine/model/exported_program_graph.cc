@@ -166,7 +166,7 @@ class GraphReader {
 
   void ReadOutputs(const json& graph, const json& specs, const json& module) {
     fields_.Enter("signature");
-    const json& outputs = fields_.List(graph, "outputs");
+    const json& outputs = fields_.List(graph, "outputs", limits_.items);
     if (outputs.size() != specs.size()) return fields_.Fail("must tell of each output", absl::StrCat(specs.size()));
     std::vector<std::string> names = ProgramOutputNames(module, outputs.size(), limits_, fields_);
     for (size_t i = 0; i < specs.size() && fields_.ok(); ++i) {
@@ -204,7 +204,7 @@ class GraphReader {
   const ProgramLimits& limits_;
   std::map<std::string, int> by_name_;
   ProgramFields fields_;
-  ProgramArguments arguments_{fields_};
+  ProgramArguments arguments_{fields_, limits_};
   ProgramGraph graph_;
   ProgramNodes nodes_{graph_, fields_, limits_};
   ProgramScope scope_;

@@ -38,6 +38,8 @@ class ProgramFields {
   // A field of an object; JSON's null if it is not there.
   const nlohmann::json& At(const nlohmann::json& object, const char* key) const;
   const nlohmann::json& List(const nlohmann::json& object, const char* key);
+  // The same with at most `most` items; empty if it has more.
+  const nlohmann::json& List(const nlohmann::json& object, const char* key, int64_t most);
   const nlohmann::json& Map(const nlohmann::json& object, const char* key);
   std::string Text(const nlohmann::json& value);
   int64_t Int(const nlohmann::json& value);

@@ -66,18 +66,21 @@ void ProgramNodes::ReadNode(const json& node, const std::string& target, const s
   ProgramNode read{.name = name, .target = target, .arguments = {}, .outputs = {}, .modules = {}};
   read.gradients = around.gradients;
   read.autocast = around.autocast;
-  for (const json& input : fields_.List(node, "inputs")) {
+  for (const json& input : fields_.List(node, "inputs", limits_.items)) {
     fields_.Object(input, {"name", "arg"}, {"kind"});
     const json* value = nullptr;
     const std::string kind = fields_.Union(fields_.At(input, "arg"), value);
     read.arguments.push_back(arguments_.Argument(scope, kind, *value));
     read.arguments.back().name = fields_.Text(fields_.At(input, "name"));
   }
-  const json& outputs = fields_.List(node, "outputs");
+  const json& outputs = fields_.List(node, "outputs", limits_.items);
   for (const json& output : outputs) {
     const json* value = nullptr;
     const std::string kind = fields_.Union(output, value);
     if (kind == "as_tensors" && outputs.size() == 1 && value->is_array()) {
+      if (value->size() > static_cast<uint64_t>(limits_.items)) {
+        return fields_.Fail(absl::StrCat("must give at most ", limits_.items, " results"), absl::StrCat(value->size()));
+      }
       read.outputs_are_list = true;
       for (const json& item : *value) read.outputs.push_back(Make(scope, fields_.Text(fields_.At(item, "name"))));
     } else if (kind == "as_tensor") {
@@ -108,7 +111,7 @@ std::vector<ProgramModule> ProgramNodes::Modules(const json& metadata) {
 }
 
 void ProgramNodes::Unfold(const json& node, const std::string& target, ProgramScope& scope, Surroundings around) {
-  const json& inputs = fields_.List(node, "inputs");
+  const json& inputs = fields_.List(node, "inputs", limits_.items);
   std::vector<std::pair<std::string, const json*>> arguments;
   for (const json& input : inputs) {
     const json* value = nullptr;

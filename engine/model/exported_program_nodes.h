@@ -48,7 +48,7 @@ class ProgramNodes {
   ProgramGraph& graph_;
   ProgramFields& fields_;
   const ProgramLimits& limits_;
-  ProgramArguments arguments_{fields_};
+  ProgramArguments arguments_{fields_, limits_};
 };
 
 }  // namespace penstock

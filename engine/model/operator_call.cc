@@ -54,8 +54,9 @@ absl::StatusOr<OperatorCall> OperatorCall::Resolve(const ProgramNode& node) {
       call.literals_.back() = argument.items[0].literal;
       if (!argument.items[0].is_value()) continue;
       call.filled_.push_back({.position = call.literals_.size() - 1, .value = argument.items[0].value});
-      call.NoteValue(argument.items[0].value);
+      call.inputs_.push_back(argument.items[0].value);
     }
+    call.KeepEachInputOnce();
     const bool gives = call.kind_ == OperatorKind::kSymbol;
     if (node.outputs.size() != (gives ? 1 : 0) || (gives && node.outputs[0] == kNoValue) || node.outputs_are_list) {
       return NodeError(node, "must give one result if it computes, none if it checks",
@@ -64,6 +65,7 @@ absl::StatusOr<OperatorCall> OperatorCall::Resolve(const ProgramNode& node) {
     return call;
   }
   PENSTOCK_RETURN_IF_ERROR(call.ResolveSchema(node));
+  call.KeepEachInputOnce();
   return call;
 }
 
@@ -102,16 +104,14 @@ absl::Status OperatorCall::ResolveSchema(const ProgramNode& node) {
   FindAliases();
   const std::string_view fresh[] = {"aten::empty", "aten::empty_like", "aten::empty_permuted", "aten::new_empty"};
   fills_ = std::count(std::begin(fresh), std::end(fresh), std::string_view(schema.name())) != 0;
-  if (kind_ == OperatorKind::kRecurrent && literals_[Position("dropout")].toDouble() != 0) {
-    return NodeError(node, "must have no dropout of its own: put one between recurrent layers", "some");
-  }
+  PENSTOCK_RETURN_IF_ERROR(CheckNumbers(node));
   const char* const train =
       kind_ == OperatorKind::kBatchNorm ? "training"
       : kind_ == OperatorKind::kDropout || kind_ == OperatorKind::kFeatureDropout || kind_ == OperatorKind::kRecurrent
           ? "train"
           : nullptr;
   if (train != nullptr) {
-    const c10::IValue& literal = literals_[Position(train)];
+    const c10::IValue literal = Position(train) < literals_.size() ? literals_[Position(train)] : c10::IValue();
     if (!literal.isBool()) return NodeError(node, "must be told whether it trains", train);
     trains_ = literal.toBool();
   }
@@ -150,7 +150,7 @@ absl::Status OperatorCall::ResolveArgument(const ProgramNode& node, const c10::A
                      .value = item.value,
                      .as_tensor = type->kind() == c10::TypeKind::TensorType,
                      .as_double = type->kind() == c10::TypeKind::FloatType});
-  NoteValue(item.value);
+  inputs_.push_back(item.value);
   return absl::OkStatus();
 }
 
@@ -206,7 +206,7 @@ absl::Status OperatorCall::ResolveList(const ProgramNode& node, const c10::Argum
   }
   for (const ProgramItem& item : list.items) {
     if (item.is_value()) {
-      NoteValue(item.value);
+      inputs_.push_back(item.value);
       continue;
     }
     const bool fits = list.of == ListOf::kOptionalTensors ? item.literal.isNone()
@@ -216,12 +216,37 @@ absl::Status OperatorCall::ResolveList(const ProgramNode& node, const c10::Argum
                                                           : false;
     if (!fits) return NodeError(node, "has a list with an item of another type", wanted.name());
   }
-  filled_lists_.push_back(std::move(list));
+  const bool filled =
+      std::any_of(list.items.begin(), list.items.end(), [](const auto& item) { return item.is_value(); });
+  if (filled) {
+    filled_lists_.push_back(std::move(list));
+  } else {
+    literals_.back() = MakeList(list, {});  // shared by all calls: no operator changes a list of its arguments
+  }
   return absl::OkStatus();
 }
 
-void OperatorCall::NoteValue(ProgramValueIndex value) {
-  if (std::count(inputs_.begin(), inputs_.end(), value) == 0) inputs_.push_back(value);
+// Numbers that are needed before a run, and so must be literals.
+absl::Status OperatorCall::CheckNumbers(const ProgramNode& node) const {
+  std::vector<const char*> needed;
+  if (kind_ == OperatorKind::kBatchNorm) needed = {"momentum", "eps"};
+  if (kind_ == OperatorKind::kAttention) needed = {"dropout_p"};
+  if (kind_ == OperatorKind::kRecurrent) needed = {"dropout"};
+  for (const char* name : needed) {
+    const size_t position = Position(name);
+    if (position >= literals_.size() || !literals_[position].isDouble()) {
+      return NodeError(node, "must have a number that the file names", name);
+    }
+  }
+  if (kind_ == OperatorKind::kRecurrent && literals_[Position("dropout")].toDouble() != 0) {
+    return NodeError(node, "must have no dropout of its own: put one between recurrent layers", "some");
+  }
+  return absl::OkStatus();
+}
+
+void OperatorCall::KeepEachInputOnce() {
+  std::sort(inputs_.begin(), inputs_.end());
+  inputs_.erase(std::unique(inputs_.begin(), inputs_.end()), inputs_.end());
 }
 
 // Which results are changed arguments, and which may be views of arguments. Some composite operators give their argument
@@ -297,6 +322,30 @@ void OperatorCall::Renumber(const std::vector<ProgramValueIndex>& numbers) {
   renumber(changes_);
 }
 
+c10::IValue OperatorCall::MakeList(const FilledList& list, const std::vector<c10::IValue>& values) {
+  const auto fill = [&](auto made, const auto& read) -> c10::IValue {
+    made.reserve(list.items.size());
+    for (const ProgramItem& item : list.items)
+      made.push_back(read(item.is_value() ? values[item.value] : item.literal));
+    return made;
+  };
+  switch (list.of) {
+    case ListOf::kTensors:
+      return fill(c10::List<at::Tensor>(), [](const c10::IValue& item) { return item.toTensor(); });
+    case ListOf::kOptionalTensors:
+      return fill(c10::List<std::optional<at::Tensor>>(), [](const c10::IValue& item) {
+        return item.isNone() ? std::optional<at::Tensor>() : std::optional<at::Tensor>(item.toTensor());
+      });
+    case ListOf::kInts:
+      return fill(c10::List<int64_t>(), [](const c10::IValue& item) { return item.toInt(); });
+    case ListOf::kDoubles:
+      return fill(c10::List<double>(), [](const c10::IValue& item) { return item.toScalar().toDouble(); });
+    case ListOf::kBools:
+      return fill(c10::List<bool>(), [](const c10::IValue& item) { return item.toBool(); });
+  }
+  return {};
+}
+
 std::vector<c10::IValue> OperatorCall::Stack(const std::vector<c10::IValue>& values, c10::Device device) const {
   std::vector<c10::IValue> stack = literals_;
   for (const Filled& one : filled_) {
@@ -306,35 +355,7 @@ std::vector<c10::IValue> OperatorCall::Stack(const std::vector<c10::IValue>& val
     stack[one.position] = std::move(value);
   }
   for (const size_t position : devices_) stack[position] = device;
-  const auto item_of = [&](const ProgramItem& item) -> const c10::IValue& {
-    return item.is_value() ? values[item.value] : item.literal;
-  };
-  for (const FilledList& filled : filled_lists_) {
-    const auto fill = [&](auto list, const auto& read) {
-      list.reserve(filled.items.size());
-      for (const ProgramItem& item : filled.items) list.push_back(read(item_of(item)));
-      stack[filled.position] = std::move(list);
-    };
-    switch (filled.of) {
-      case ListOf::kTensors:
-        fill(c10::List<at::Tensor>(), [](const c10::IValue& item) { return item.toTensor(); });
-        break;
-      case ListOf::kOptionalTensors:
-        fill(c10::List<std::optional<at::Tensor>>(), [](const c10::IValue& item) {
-          return item.isNone() ? std::optional<at::Tensor>() : std::optional<at::Tensor>(item.toTensor());
-        });
-        break;
-      case ListOf::kInts:
-        fill(c10::List<int64_t>(), [](const c10::IValue& item) { return item.toInt(); });
-        break;
-      case ListOf::kDoubles:
-        fill(c10::List<double>(), [](const c10::IValue& item) { return item.toScalar().toDouble(); });
-        break;
-      case ListOf::kBools:
-        fill(c10::List<bool>(), [](const c10::IValue& item) { return item.toBool(); });
-        break;
-    }
-  }
+  for (const FilledList& list : filled_lists_) stack[list.position] = MakeList(list, values);
   return stack;
 }
 

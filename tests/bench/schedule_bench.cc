@@ -2,12 +2,14 @@
 //
 //   schedule_bench delay    [--ranks 2,4,8] [--m 8,16,32] [--ms 5] [--rounds 7] [--kinds all]
 //   schedule_bench real     [--workload gpt|mlp|resnet|unet|amoebanet] [--m 8,16] [--rounds 7] [--kinds all]
+//   schedule_bench real     --program FILE.pt2 [--rows 16] [--m 8,16] ...
 //   schedule_bench plans    [--workload gpt|...|delay] [--rounds 5]
 //   schedule_bench overhead [--ranks 8] [--m 32] [--rounds 51] [--kinds all]
 //
 // delay: every stage is a layer that sleeps --ms for a forward, an input and a weight gradient each;
 // `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss.
-// real: two cores; `predicted` is the simulator's from the costs of each stage, measured with the other core busy.
+// real: two cores, a workload or an exported program; `predicted` is the simulator's from the costs of each stage, measured
+// with the other core busy.
 // plans: what the planner lists when everything is open, each of them measured; is its first choice the best? `delay`: four
 // devices that sleep, layers of unequal times, and a memory limit.
 // overhead: the same as delay with no delays: what the engine costs per action.
@@ -38,6 +40,8 @@ namespace {
 struct Options {
   std::string mode = "delay";
   std::string workload = "gpt";
+  std::string program;  // instead of a workload: a file
+  int rows = 16;        // of a mini-batch of the program
   std::vector<int> ranks = {2, 4, 8};
   std::vector<int> micro_batches = {8, 16, 32};
   std::vector<std::string> kinds;  // empty: all
@@ -69,6 +73,10 @@ Options Parse(int argc, char** argv) {
     const std::string flag = argv[i];
     if (flag == "--workload") {
       options.workload = argv[i + 1];
+    } else if (flag == "--program") {
+      options.program = options.workload = argv[i + 1];
+    } else if (flag == "--rows") {
+      options.rows = std::max(1, std::atoi(argv[i + 1]));
     } else if (flag == "--ranks") {
       options.ranks = Numbers(argv[i + 1]);
     } else if (flag == "--m") {
@@ -297,7 +305,9 @@ void Real(const Options& options) {
   constexpr int kRanks = 2;
   const std::vector<Device> cores = OneCoreDevices(kRanks);
   DevicePool pool(cores, DevicePool::Mode::kThreads);
-  const Workload workload = MakeWorkload(options.workload, kRanks, 1, CheckpointMode::kNever);
+  const Workload workload = options.program.empty()
+                                ? MakeWorkload(options.workload, kRanks, 1, CheckpointMode::kNever)
+                                : ProgramWorkload(options.program, options.rows, kRanks, 1, CheckpointMode::kNever);
   PlainModel plain(workload);
   std::vector<std::unique_ptr<Pipeline>> pipelines;
   std::vector<Variant> variants;

@@ -3,7 +3,7 @@
 
 Run by hand with torch 2.11, torchvision and transformers, on a machine that is otherwise idle:
 
-    bench_program.py path/to/time_program [--rounds 15] [--seconds 1] [--only resnet50] [--core 0]
+    bench_program.py path/to/time_program [--rounds 15] [--seconds 1] [--only resnet50] [--keep FOLDER]
 
 Both stand ready on one core. In each round each of the two runs the same number of passes, and they take turns in who is
 first; a ratio is taken within a round. Both clear their gradients and move the statistics of batch norm in every pass, both
@@ -14,6 +14,7 @@ import argparse
 import ctypes
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -69,6 +70,8 @@ def compare(name, model, inputs, shapes, arguments):
     with tempfile.TemporaryDirectory() as folder:
         program, given = f"{folder}/model.pt2", f"{folder}/inputs"
         nodes = export_both(model, inputs, shapes, program)
+        if arguments.keep:
+            shutil.copy(program, pathlib.Path(arguments.keep) / (name.split()[0].rstrip(",") + ".pt2"))
         compare_with_eager.make_programs.write_safetensors(
             pathlib.Path(given), {f"input.{i}": value for i, value in enumerate(inputs)}
         )
@@ -108,6 +111,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1, help="that each of the two runs in a round")
     parser.add_argument("--only", default="")
     parser.add_argument("--cuts", default="modules", choices=("modules", "nodes"))
+    parser.add_argument("--keep", default="", help="a folder for the programs, for schedule_bench real --program")
     parser.add_argument("--core", type=int, default=min(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {arguments.core})  # and that of the program that it starts
