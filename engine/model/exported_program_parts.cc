@@ -39,6 +39,15 @@ std::vector<Lifetime> Lifetimes(const ResolvedGraph& graph) {
   return lifetimes;
 }
 
+bool IsState(const ResolvedGraph& graph, ProgramValueIndex of_class) {
+  for (const auto& [value, tensor] : graph.graph->tensors) {
+    if (graph.classes[value] == of_class && graph.program->tensors[tensor].kind != ProgramTensor::Kind::kParameter) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 int CounterBeside(const ExportedProgram& program, int running_mean) {
@@ -50,19 +59,6 @@ int CounterBeside(const ExportedProgram& program, int running_mean) {
   }
   return -1;
 }
-
-namespace {
-
-bool IsState(const ResolvedGraph& graph, ProgramValueIndex of_class) {
-  for (const auto& [value, tensor] : graph.graph->tensors) {
-    if (graph.classes[value] == of_class && graph.program->tensors[tensor].kind != ProgramTensor::Kind::kParameter) {
-      return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
 
 int ResolvedGraph::TensorOf(ProgramValueIndex number) const {
   const auto found = graph->tensors.find(number);
@@ -236,17 +232,20 @@ std::vector<GraphPart> CutGraph(const ResolvedGraph& graph, const std::vector<in
   }
   // Something must go from each part to the next. Where nothing does, the value that was made last and is needed later takes
   // the way through both.
+  std::vector<bool> bridged(parts.size(), false);
+  for (const auto& [value, way] : ways) {
+    for (const int part : way) bridged[part] = bridged[part] || way.count(part + 1) != 0;
+  }
   for (int p = 0; p < last; ++p) {
-    ProgramValueIndex bridge = kNoValue;
-    bool bridged = false;
+    if (bridged[p]) continue;
+    ProgramValueIndex bridge = graph.graph->inputs.empty() ? kNoValue : graph.graph->inputs[0].value;
     for (const auto& [value, way] : ways) {
-      if (way.count(p) != 0 && way.count(p + 1) != 0) bridged = true;
       if (*way.begin() <= p && *way.rbegin() > p) bridge = value;
     }
-    if (bridged) continue;
-    if (bridge == kNoValue && !graph.graph->inputs.empty()) bridge = graph.graph->inputs[0].value;
     if (bridge == kNoValue) continue;
-    for (const int through : {p, p + 1}) ways[bridge].insert(through);
+    std::set<int>& way = ways[bridge];
+    way.insert({p, p + 1});
+    bridged[p + 1] = bridged[p + 1] || way.count(p + 2) != 0;
   }
   for (const auto& [value, way] : ways) {
     for (auto from = way.begin(); std::next(from) != way.end(); ++from) {

@@ -19,6 +19,11 @@
 
 namespace penstock {
 
+// Of a literal or a size.
+inline bool IsNumber(const c10::IValue& value) { return value.isInt() || value.isDouble() || value.isBool(); }
+// A Python number where the schema wants a tensor: it takes part in type promotion as the number that it is.
+at::Tensor WrappedNumber(const c10::IValue& number);
+
 // What holds for the calls of one pass.
 struct OperatorPass {
   const LayerContext& layer;
