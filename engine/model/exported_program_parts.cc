@@ -68,9 +68,7 @@ int ResolvedGraph::TensorOf(ProgramValueIndex number) const {
 bool ResolvedGraph::CountsBatches(int call) const {
   const ProgramValueIndex changed = calls[call].changes();
   if (changed == kNoValue) return false;
-  const int tensor = TensorOf(changed);
-  return tensor >= 0 && absl::EndsWith(program->tensors[tensor].name, "num_batches_tracked") &&
-         graph->nodes[call].target == "torch.ops.aten.add_.Tensor";
+  return counters.count(TensorOf(changed)) != 0 && graph->nodes[call].target == "torch.ops.aten.add_.Tensor";
 }
 
 absl::StatusOr<ResolvedGraph> ResolveGraph(const ExportedProgram& program, const ProgramGraph& graph) {
@@ -111,6 +109,14 @@ absl::StatusOr<ResolvedGraph> ResolveGraph(const ExportedProgram& program, const
       for (const ProgramValueIndex viewed : call.viewed()) join(output, viewed);
     }
     resolved.calls.push_back(std::move(call));
+  }
+  for (const OperatorCall& call : resolved.calls) {
+    if (call.kind() != OperatorKind::kBatchNorm) continue;
+    const ProgramValueIndex mean = call.batch_norm_arguments().running_mean;
+    if (mean == kNoValue || resolved.TensorOf(mean) < 0) continue;
+    if (const int counter = CounterBeside(program, resolved.TensorOf(mean)); counter >= 0) {
+      resolved.counters.insert(counter);
+    }
   }
   for (size_t v = 0; v < classes.size(); ++v) classes[v] = root(static_cast<ProgramValueIndex>(v));
   for (size_t c = 0; c < resolved.calls.size(); ++c) {

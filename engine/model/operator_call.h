@@ -94,7 +94,7 @@ class OperatorCall {
                               const c10::IValue& literal);
   absl::Status ResolveList(const ProgramNode& node, const c10::Argument& wanted, const c10::TypePtr& element,
                            std::vector<ProgramItem> items);
-  absl::Status CheckNumbers(const ProgramNode& node) const;
+  absl::Status CheckArguments(const ProgramNode& node) const;
   void FindAliases();
   void KeepEachInputOnce();
 

@@ -93,7 +93,7 @@ absl::Status OperatorCall::ResolveSchema(const ProgramNode& node) {
   FindAliases();
   const std::string_view fresh[] = {"aten::empty", "aten::empty_like", "aten::empty_permuted", "aten::new_empty"};
   fills_ = std::count(std::begin(fresh), std::end(fresh), std::string_view(schema.name())) != 0;
-  PENSTOCK_RETURN_IF_ERROR(CheckNumbers(node));
+  PENSTOCK_RETURN_IF_ERROR(CheckArguments(node));
   const char* const train =
       kind_ == OperatorKind::kBatchNorm ? "training"
       : kind_ == OperatorKind::kDropout || kind_ == OperatorKind::kFeatureDropout || kind_ == OperatorKind::kRecurrent
@@ -215,8 +215,8 @@ absl::Status OperatorCall::ResolveList(const ProgramNode& node, const c10::Argum
   return absl::OkStatus();
 }
 
-// Numbers that are needed before a run, and so must be literals.
-absl::Status OperatorCall::CheckNumbers(const ProgramNode& node) const {
+// Numbers that are needed before a run must be literals. And what no schema says.
+absl::Status OperatorCall::CheckArguments(const ProgramNode& node) const {
   std::vector<const char*> needed;
   if (kind_ == OperatorKind::kBatchNorm) needed = {"momentum", "eps"};
   if (kind_ == OperatorKind::kAttention) needed = {"dropout_p"};
@@ -229,6 +229,10 @@ absl::Status OperatorCall::CheckNumbers(const ProgramNode& node) const {
   }
   if (kind_ == OperatorKind::kRecurrent && literals_[Position("dropout")].toDouble() != 0) {
     return NodeError(node, "must have no dropout of its own: put one between recurrent layers", "some");
+  }
+  // It moves running statistics without saying so in its schema.
+  if (operator_->schema().name() == "aten::instance_norm" && ValueOf("running_mean") != kNoValue) {
+    return NodeError(node, "must have no running statistics", "running_mean");
   }
   return absl::OkStatus();
 }

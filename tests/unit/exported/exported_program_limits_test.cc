@@ -51,6 +51,26 @@ TEST(ProgramLimits, HoldForLists) {
   ExpectInvalid(wide.Read().status(), "must have lists of at most 10000 items, got 2000");
 }
 
+// A small record that many buffers look at in other ways would become much memory.
+TEST(ProgramLimits, HoldForTensorsThatShareARecord) {
+  const auto read = [](int buffers) {
+    Repacked sharing("counting_both.pt2");
+    sharing["data/weights/weight_9"] = std::string(400, '\0');
+    std::string entries;
+    for (int i = 101 - buffers; i <= 100; ++i) {
+      absl::StrAppend(&entries, R"("shared)", i,
+                      R"(": {"path_name": "weight_9", "is_param": false, "use_pickle": false, )",
+                      R"("tensor_meta": {"dtype": 7, "sizes": [{"as_int": )", i, R"(}], "requires_grad": false, )",
+                      R"("device": {"type": "cpu", "index": null}, "strides": [{"as_int": 1}], )",
+                      R"("storage_offset": {"as_int": 0}, "layout": 7}}, )");
+    }
+    sharing.Replace("data/weights/model_weights_config.json", R"({"config": {)", R"({"config": {)" + entries);
+    return sharing.Read().status();
+  };
+  EXPECT_TRUE(read(3).ok()) << read(3);
+  ExpectInvalid(read(50), "must not be one of tensors that reach more than 16 times their record, got weight_9");
+}
+
 // Names of outputs come from a text inside the JSON: deep, or wide and equal.
 TEST(ProgramLimits, HoldForTheTreeOfOutputs) {
   Repacked deep("counting_both.pt2");

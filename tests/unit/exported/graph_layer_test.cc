@@ -188,6 +188,31 @@ TEST(GraphLayer, BuffersThatTheGraphChangesFollowMicrobatchesInOrder) {
   EXPECT_EQ(runner.Buffer("calls").item<int64_t>(), 2) << "evaluation counts nothing";
 }
 
+TEST(GraphLayer, CountsInABufferThatIsOnlyNamedLikeABatchNorms) {
+  Repacked renamed("counting_both.pt2");
+  for (const std::string record :
+       {"models/model.json", "data/weights/model_weights_config.json", "extra/penstock_training.json"}) {
+    std::string& text = renamed[record];
+    for (size_t at = 0; (at = text.find("\"calls\"", at)) != std::string::npos; ++at) {
+      text.replace(at, 7, "\"num_batches_tracked\"");
+    }
+  }
+  ProgramRunner runner(renamed.Read());
+  runner.Forward({at::ones({2, 4})}, {.training = true});
+  runner.Commit();
+  EXPECT_EQ(runner.Buffer("num_batches_tracked").item<int64_t>(), 1);
+}
+
+TEST(GraphLayer, RefusesStatisticsThatMoveUnseen) {
+  Repacked changed("language.pt2");  // a norm of another kind, with a buffer where its statistics would be
+  changed.Replace("models/model.json", R"({"target": "torch.ops.aten.layer_norm.default", "inputs": [)",
+                  R"({"target": "torch.ops.aten.instance_norm.default", "inputs": [)"
+                  R"({"name": "running_mean", "arg": {"as_tensor": {"name": "p_norm_weight"}}, "kind": 1},)");
+  absl::StatusOr<ExportedProgram> program = changed.Read();
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_EQ(ReasonOf(ProgramModel::Create(*std::move(program)).status()), "SPEC_INVALID");
+}
+
 TEST(GraphLayer, DrawsFromTheKeyedGenerator) {
   const std::vector<at::Tensor> inputs = Inputs(Reference("language.safetensors"));
   ProgramRunner runner("language_dropout_both.pt2");
