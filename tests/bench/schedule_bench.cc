@@ -2,6 +2,7 @@
 //
 //   schedule_bench delay    [--ranks 2,4,8] [--m 8,16,32] [--ms 5] [--rounds 7] [--kinds all]
 //   schedule_bench real     [--workload gpt|mlp|resnet|unet|amoebanet] [--m 8,16] [--rounds 7] [--kinds all]
+//   schedule_bench real     --program FILE.pt2 [--rows 16] [--m 8,16] ...
 //   schedule_bench plans    [--workload gpt|...|delay] [--rounds 5]
 //   schedule_bench overhead [--ranks 8] [--m 32] [--rounds 51] [--kinds all]
 //
@@ -9,7 +10,7 @@
 // `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss. Beside it `bare`:
 // threads that do nothing but sleep and wait for each other, by the same lists: what the machine gives at most. Where other
 // work is about, run it as `chrt --fifo 10 schedule_bench delay`.
-// real: two cores; `predicted` is the simulator's from the costs of each stage, measured with the other core busy, anew in
+// real: two cores, a workload or an exported program; `predicted` is the simulator's from the costs of each stage, measured with the other core busy, anew in
 // every round just before the step is measured.
 // plans: what the planner lists when everything is open, each of them measured; is its first choice the best? `delay`: four
 // devices that sleep, layers of unequal times, and a memory limit.
@@ -44,6 +45,8 @@ namespace {
 struct Options {
   std::string mode = "delay";
   std::string workload = "gpt";
+  std::string program;  // instead of a workload: a file
+  int rows = 16;        // of a mini-batch of the program
   std::vector<int> ranks = {2, 4, 8};
   std::vector<int> micro_batches = {8, 16, 32};
   std::vector<std::string> kinds;  // empty: all
@@ -75,6 +78,10 @@ Options Parse(int argc, char** argv) {
     const std::string flag = argv[i];
     if (flag == "--workload") {
       options.workload = argv[i + 1];
+    } else if (flag == "--program") {
+      options.program = options.workload = argv[i + 1];
+    } else if (flag == "--rows") {
+      options.rows = std::max(1, std::atoi(argv[i + 1]));
     } else if (flag == "--ranks") {
       options.ranks = Numbers(argv[i + 1]);
     } else if (flag == "--m") {
@@ -367,7 +374,9 @@ void Real(const Options& options) {
   constexpr int kRanks = 2;
   const std::vector<Device> cores = OneCoreDevices(kRanks);
   DevicePool pool(cores, DevicePool::Mode::kThreads);
-  const Workload workload = MakeWorkload(options.workload, kRanks, 1, CheckpointMode::kNever);
+  const Workload workload = options.program.empty()
+                                ? MakeWorkload(options.workload, kRanks, 1, CheckpointMode::kNever)
+                                : ProgramWorkload(options.program, options.rows, kRanks, 1, CheckpointMode::kNever);
   PlainModel plain(workload);
   std::vector<Variant> variants;
   variants.push_back({"one core, full batch", [&] { return plain.Step(workload, 1, cores[0].cores); }});
