@@ -152,6 +152,15 @@ const std::vector<Flag>& FlagTable() {
       Text("state-dir", "",
            "Folder for checkpoints and the epoch; default: $XDG_STATE_HOME/penstock or ~/.local/state/penstock",
            &O::state_dir),
+      Text("model-root", "", "Folder of exported programs (.pt2), which pipelines may name; unset: none",
+           &O::model_root),
+      {"allow-model-upload", "switch", "false", "Let clients put models into --model-root and delete them", false,
+       [](const Values& values, const std::string& field, O* options) {
+         return SetBool(values, field, &options->allow_model_upload);
+       }},
+      Bytes("max-model-bytes", "4GiB", 1 << 10, kHuge, "Largest model that is read or uploaded", &O::max_model_bytes),
+      Bytes("model-root-bytes", "64GiB", 1 << 10, kHuge, "Bytes that all models may have where one is uploaded",
+            &O::model_root_bytes),
       List("device",
            "A device, cuda:N, cpu:N or cpu:N=CORES (cpu:1=2,3 or cpu:1=2-3); repeat it; default: all GPUs, else one "
            "per core",
@@ -258,6 +267,9 @@ absl::Status CheckTogether(const DaemonOptions& options) {
   if (options.min_lease > options.default_lease || options.default_lease > options.max_lease) {
     return InvalidField("--lease", "must lie between --min-lease and --max-lease",
                         absl::FormatDuration(options.default_lease));
+  }
+  if (options.allow_model_upload && options.model_root.empty()) {
+    return InvalidField("--allow-model-upload", "needs a --model-root", "true");
   }
   return absl::OkStatus();
 }

@@ -125,7 +125,7 @@ class StageMeasurement {
 }  // namespace
 
 absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, const std::vector<Device>& devices,
-                             const std::vector<TensorSignature>& inputs, const Loss* loss,
+                             const std::vector<TensorSignature>& inputs, const LossContext& loss,
                              const ProfileOptions& options, int64_t open_dimension, Clock* clock, Plan& plan) {
   // Nobody knows what such a model takes: the plan stays as it is.
   if (std::any_of(inputs.begin(), inputs.end(), [](const TensorSignature& input) { return input.any; })) {
@@ -151,10 +151,12 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
       }
       values = std::move(pass.outputs);
     }
-    if (loss == nullptr) return;
-    const at::Tensor& output = values.TensorAt(0);
-    const TensorSignature target = loss->Target({"", ToDataType(output.scalar_type()).value(), output.sizes().vec()});
-    last_loss = {.loss = loss, .target = ExampleInputs({target}, options.rows, 1).at(0), .share = 1};
+    last_loss = loss;
+    if (loss.loss == nullptr || !loss.loss->needs_target()) return;
+    const at::Tensor& output = values.TensorAt(loss.output);
+    const TensorSignature target =
+        loss.loss->Target({"", ToDataType(output.scalar_type()).value(), output.sizes().vec()});
+    last_loss.target = ExampleInputs({target}, options.rows, 1).at(0);
   }));
 
   std::map<std::string, std::vector<size_t>> stages_of;

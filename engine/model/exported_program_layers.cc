@@ -169,6 +169,7 @@ struct ProgramModel::Parts {
   std::vector<std::vector<GraphPart>> parts;  // by graph
   Holders holders;
   std::vector<std::string> names;
+  std::vector<std::string> modules;
   std::map<int, int> first_uses;  // of parameters: the layer that has them under their own name
   std::vector<TieSpec> ties;
 
@@ -209,11 +210,13 @@ absl::StatusOr<std::shared_ptr<const ProgramModel>> ProgramModel::Create(Exporte
   for (auto& [tensor, tie] : uses) {
     if (tie.parameters.size() > 1) made->ties.push_back(std::move(tie));
   }
+  made->modules = found.modules;
   return std::shared_ptr<const ProgramModel>(new ProgramModel(std::move(made)));
 }
 
 int ProgramModel::size() const { return static_cast<int>(parts_->names.size()); }
 const std::string& ProgramModel::name(int layer) const { return parts_->names.at(layer); }
+const std::string& ProgramModel::module(int layer) const { return parts_->modules.at(layer); }
 const std::vector<TieSpec>& ProgramModel::ties() const { return parts_->ties; }
 
 absl::StatusOr<std::unique_ptr<Layer>> ProgramModel::Build(int layer, const ProgramLayersOptions& options) const {

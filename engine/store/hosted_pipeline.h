@@ -48,7 +48,9 @@ class HostedPipeline {
  public:
   struct Options {
     std::string name = {};
-    std::string spec_digest = {};  // goes into checkpoints
+    // Goes into checkpoints. What stands behind a blank, the digest of an exported program, must be that of a checkpoint
+    // which is restored.
+    std::string spec_digest = {};
     HandleStore* handles = nullptr;
     TimerQueue* timers = nullptr;
     Clock* clock = nullptr;

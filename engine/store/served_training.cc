@@ -16,6 +16,15 @@
 #include "engine/tensor/microbatch.h"
 
 namespace penstock {
+namespace {
+
+// What stands behind the blank in the digest of a specification.
+std::string ProgramDigest(const std::string& spec_digest) {
+  const size_t blank = spec_digest.find(' ');
+  return blank == std::string::npos ? "" : spec_digest.substr(blank + 1);
+}
+
+}  // namespace
 
 void ServedPipeline::TrainLoop() {
   const auto something = [this] {
@@ -120,6 +129,8 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
   if (work.has_target) {
     PENSTOCK_ASSIGN_OR_RETURN(contribution.target, TargetOf(inputs.back()));
     inputs.pop_back();
+  }
+  if (work.contributes) {
     contribution.loss = work.loss;
     contribution.micro_batches = work.micro_batches;
     contribution.total_rows = work.total_rows;
@@ -199,6 +210,19 @@ absl::Status ServedPipeline::CheckInputGradients(const Work& work) const {
 }
 
 absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteRestore(Work& work) {
+  // Known without reading the tensors. One that is not there is Load's to refuse.
+  if (const absl::StatusOr<CheckpointInfo> info = checkpoints_->Find(work.checkpoint_id); info.ok()) {
+    const std::string saved = ProgramDigest(info->spec_digest);
+    const std::string here = ProgramDigest(options_.spec_digest);
+    if (saved != here) {
+      return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+                   absl::StrCat("the checkpoint was saved from another model file, ", saved.empty() ? "none" : saved,
+                                ", got ", here.empty() ? "none" : here))
+          .With("field", "spec.model.program_digest")
+          .With("value", here)
+          .With("checkpoint", work.checkpoint_id);
+    }
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded, checkpoints_->Load(work.checkpoint_id));
   if (absl::Status imported = pipeline_->ImportState(loaded.state, loaded.info.step); !imported.ok()) {
     return WithValue(std::move(imported), "checkpoint", work.checkpoint_id);

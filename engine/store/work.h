@@ -61,7 +61,8 @@ struct Work {
   std::optional<int64_t> total_rows = {};
   std::optional<int64_t> total_elements = {};
   StepRequest step = {};
-  bool has_target = false;  // the last input is the target
+  bool contributes = false;  // ForwardBackward and TrainStep
+  bool has_target = false;   // the last input is the target
   bool retain_graph = false;
   int32_t priority = 0;          // of an inference
   bool input_gradients = false;  // Forward: keep what they need; Backward: answer them as outputs
