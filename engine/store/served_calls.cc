@@ -227,7 +227,23 @@ void ServedPipeline::RestoreCheckpoint(CallContext context, std::string id, bool
   AcceptState(work, std::move(done));
 }
 
-// A save or restore: no handles, so the callers wait in a StateJoin, which the request log knows from acceptance on.
+void ServedPipeline::WriteParameters(CallContext context, WriteCall call, StateCallback done) {
+  auto work = std::make_shared<Work>();
+  work->method = WorkMethod::kWriteParameters;
+  work->training = call.force ? TrainingCall::kRestoreForced : TrainingCall::kRestore;
+  work->context = std::move(context);
+  for (const HandleName& handle : call.handles) {
+    absl::StatusOr<HandlePin> pin = options_.handles->Pin(work->context.caller, handle);
+    const absl::Status refused = !pin.ok() ? pin.status() : pin->tensors().status();
+    if (!refused.ok()) return done(WithValue(refused, "field", "handles"));
+    work->inputs.AddPin(*std::move(pin));
+    ++work->written_handles;
+  }
+  work->written_step = call.step;
+  AcceptState(work, std::move(done));
+}
+
+// A save, restore or write: no handles, so the callers wait in a StateJoin, which the request log knows from acceptance on.
 void ServedPipeline::AcceptState(WorkPointer work, StateCallback done) {
   std::optional<absl::StatusOr<StateAnswer>> now;
   {

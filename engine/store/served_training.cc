@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
+#include "engine/exec/signature_check.h"
 #include "engine/plan/layer_names.h"
 #include "engine/store/served_pipeline.h"
 #include "engine/tensor/microbatch.h"
@@ -188,6 +190,8 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
     }
     case WorkMethod::kRestoreCheckpoint:
       return ExecuteRestore(work);
+    case WorkMethod::kWriteParameters:
+      return ExecuteWrite(work);
     case WorkMethod::kInfer:
       break;
   }
@@ -227,6 +231,43 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteRestore(Work& wo
   Executed executed;
   executed.run.step = pipeline_->step();
   executed.checkpoint = loaded.info;
+  executed.replaced_state = true;
+  return executed;
+}
+
+absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteWrite(Work& work) {
+  NamedTensors state = pipeline_->ExportState(true);
+  std::unordered_map<std::string, NamedTensor*> places;
+  for (NamedTensor& tensor : state) places.emplace(tensor.name, &tensor);
+  for (int i = 0; i < work.written_handles; ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors tensors, work.inputs.pin(i).tensors());
+    for (const NamedTensor& given : tensors) {
+      const auto place = places.find(given.name);
+      if (place == places.end()) {
+        return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
+                     "the pipeline has no such parameter, or it is given twice, got " + Shortened(given.name))
+            .With("field", "handles")
+            .With("value", Shortened(given.name))
+            .With("pipeline", options_.name);
+      }
+      at::Tensor& tensor = place->second->tensor;
+      if (given.tensor.sizes() != tensor.sizes() || given.tensor.scalar_type() != tensor.scalar_type()) {
+        return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                     absl::StrCat(given.name, ": must be ", ShapeText(tensor.sizes()), " of ",
+                                  c10::toString(tensor.scalar_type()), ", got ", ShapeText(given.tensor.sizes()),
+                                  " of ", c10::toString(given.tensor.scalar_type())))
+            .With("field", given.name)
+            .With("value", ShapeText(given.tensor.sizes()));
+      }
+      tensor = given.tensor;
+      places.erase(place);
+    }
+  }
+  PENSTOCK_RETURN_IF_ERROR(pipeline_->ImportState(state, work.written_step.value_or(pipeline_->step())));
+  pipeline_->DiscardGradients();  // of the weights that are gone
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  executed.checkpoint = CheckpointInfo{};
   executed.replaced_state = true;
   return executed;
 }
