@@ -15,7 +15,6 @@
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
 #include "engine/plan/planner.h"
-#include "engine/schedule/build.h"
 #include "engine/tensor/codec.h"
 
 namespace penstock {
@@ -28,19 +27,6 @@ struct StageTimes {
   std::vector<int64_t> input_gradient;  // of schedules that split
   std::vector<int64_t> weight_gradient;
 };
-
-// Whether any backward is split; also if only measured costs could tell.
-bool Splits(const Plan& plan) {
-  if (plan.schedule.kind == "auto") return true;
-  const absl::StatusOr<Schedule> lists = BuildSchedule(BuildRequestOf(plan));
-  if (!lists.ok()) return false;  // PredictPlan says why
-  for (const std::vector<Action>& rank : lists->ranks) {
-    for (const Action& action : rank) {
-      if (action.kind == ActionKind::kInputGradient) return true;
-    }
-  }
-  return false;
-}
 
 // What reaches a stage in one micro-batch.
 struct Arrival {
@@ -167,7 +153,7 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
 
   std::map<std::string, std::vector<size_t>> stages_of;
   for (size_t s = 0; s < stages.size(); ++s) stages_of[devices[s].name].push_back(s);
-  const bool split = Splits(plan);
+  const bool split = SplitsBackward(plan);
   std::vector<StageTimes> times(stages.size());
   std::vector<absl::Status> failed(stages.size());
   {

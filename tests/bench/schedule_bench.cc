@@ -10,8 +10,8 @@
 // `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss. Beside it `bare`:
 // threads that do nothing but sleep and wait for each other, by the same lists: what the machine gives at most. Where other
 // work is about, run it as `chrt --fifo 10 schedule_bench delay`.
-// real: two cores, a workload or an exported program; `predicted` is the simulator's from the costs of each stage, measured with the other core busy, anew in
-// every round just before the step is measured.
+// real: two cores, a workload or an exported program; `predicted` is the simulator's from the costs of each stage, measured with
+// the other core busy, anew in every round just before the step is measured.
 // plans: what the planner lists when everything is open, each of them measured; is its first choice the best? `delay`: four
 // devices that sleep, layers of unequal times, and a memory limit.
 // overhead: the same as delay with no delays: what the engine costs per action.
