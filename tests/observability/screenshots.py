@@ -41,9 +41,19 @@ SHOTS = [
 
 def create(client: penstock.Client, name: str, balance: list[int], devices: list[str]) -> penstock.Pipeline:
     return client.create_pipeline(
-        name, model="mlp", options={"layers": 12, "width": 384}, balance=balance, devices=devices, schedule="1f1b",
-        micro_batches=8, checkpoint="except_last" if name == "training" else "never", optimizer="adamw",
-        optimizer_options={"learning_rate": 0.001}, loss="mean_squared_error", seed=1)
+        name,
+        model="mlp",
+        options={"layers": 12, "width": 384},
+        balance=balance,
+        devices=devices,
+        schedule="1f1b",
+        micro_batches=8,
+        checkpoint="except_last" if name == "training" else "never",
+        optimizer="adamw",
+        optimizer_options={"learning_rate": 0.001},
+        loss="mean_squared_error",
+        seed=1,
+    )
 
 
 def train(pipeline: penstock.Pipeline, stop: threading.Event, pause: float) -> None:
@@ -63,9 +73,23 @@ def shoot(address: str, page: str, height: int, dark: bool, path: pathlib.Path) 
         # The switch that a page sees as a wish for dark colours.
         scheme = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
         subprocess.run(
-            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}",
-             *scheme, f"--window-size={WIDTH},{height}", f"--screenshot={path}", f"http://{address}{page}"],
-            check=True, timeout=180, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            [
+                "chromium",
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                f"--user-data-dir={profile}",
+                *scheme,
+                f"--window-size={WIDTH},{height}",
+                f"--screenshot={path}",
+                f"http://{address}{page}",
+            ],
+            check=True,
+            timeout=180,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
     if shutil.which("pngquant"):
         subprocess.run(["pngquant", "--force", "--output", path, path], check=True)
 

@@ -100,8 +100,12 @@ def test_pages_tell_what_happened(daemon: Daemon, shown: penstock.Pipeline) -> N
     assert all(stage["stash_bytes"] == stage["gradients_bytes"] == 0 for stage in memory["stages"])
     assert json.loads(get(daemon, "/checkpointz?format=json")[2])["checkpoints"][0]["step"] == 3
     settings = {row["name"]: row for row in json.loads(get(daemon, "/flagz?format=json")[2])["settings"]}
-    assert settings["--listen"] == {"name": "--listen", "value": daemon.address, "origin": "flag",
-                                    "help": settings["--listen"]["help"]}
+    assert settings["--listen"] == {
+        "name": "--listen",
+        "value": daemon.address,
+        "origin": "flag",
+        "help": settings["--listen"]["help"],
+    }
     assert settings["--max-pipelines"]["origin"] == "default"
 
 

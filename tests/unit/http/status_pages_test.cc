@@ -23,7 +23,9 @@ class StatusPagesTest : public ::testing::Test {
  protected:
   StatusPagesTest() {
     sources_.registry = &registry_;
-    sources_.facts = [] { return DaemonFacts{.state = "ready", .epoch = 3, .api_address = "127.0.0.1:1"}; };
+    sources_.facts = [] {
+      return DaemonFacts{.state = "ready", .epoch = 3, .api_address = "127.0.0.1:1", .metrics_address = ""};
+    };
     sources_.handles = [this] { return handles_; };
     sources_.checkpoints = [this] { return checkpoints_; };
     sources_.settings = {{"listen", "127.0.0.1:1", "flag", "Address"}};
