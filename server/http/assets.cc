@@ -49,6 +49,7 @@ th:last-child, td:last-child { padding-right: 0; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(200px, 1fr)); gap: 12px 24px; margin: 0; }
 dt { color: var(--soft); font-size: 13px; }
 dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+.state, .swatch { box-shadow: inset 0 0 0 1px rgb(128 128 128 / .35); }
 .state { display: inline-block; padding: 0 8px; border-radius: 4px; font-size: 13px; line-height: 20px; white-space: nowrap; }
 .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; } .chosen { font-weight: 600; }
 .stages { list-style: none; margin: 0; padding: 0; display: flex; flex-wrap: wrap; gap: 12px 30px; }

@@ -65,7 +65,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
             path = folder / "trace.json"
             pipeline.trace(str(path))
             assert end - begin < 120
-            yield Loaded(prometheus, at, math.ceil(at - begin) + 1, json.loads(path.read_text()))
+            # Whole seconds that lie inside: then the rate is the difference between the first and the last scrape by their time.
+            yield Loaded(prometheus, at, math.floor(at - begin), json.loads(path.read_text()))
         daemon.stop()
     finally:
         daemon.kill()
