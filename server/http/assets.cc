@@ -43,7 +43,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th { text-align: left; font-weight: 600; font-size: 13px; color: var(--soft); white-space: nowrap; }
 th, td { padding: 6px 14px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 tbody tr:last-child td { border-bottom: 0; }
-td { overflow-wrap: anywhere; }
+td { overflow-wrap: break-word; }
 .number { text-align: right; white-space: nowrap; }
 th:last-child, td:last-child { padding-right: 0; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(200px, 1fr)); gap: 12px 24px; margin: 0; }
@@ -79,15 +79,14 @@ constexpr std::string_view kScript = R"js("use strict";
 (() => {
   const look = async () => {
     if (document.hidden) return;
-    try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
-      if (!answer.ok) return;
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
-      const old = document.querySelector("main");
-      if (fresh && old && !old.contains(document.activeElement)) old.replaceWith(document.adoptNode(fresh));
-    } catch { /* the daemon is away: what is shown stays */ }
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
+    if (!answer.ok) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+    const old = document.querySelector("main");
+    if (fresh && old && !old.contains(document.activeElement)) old.replaceWith(document.adoptNode(fresh));
   };
-  const again = async () => { await look(); setTimeout(again, 1000); };
+  // Where the daemon is away, what is shown stays.
+  const again = () => look().catch(() => {}).finally(() => setTimeout(again, 1000));
   setTimeout(again, 1000);
 })();
 )js";
