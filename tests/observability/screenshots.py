@@ -77,7 +77,7 @@ def train(pipeline: penstock.Pipeline, stop: threading.Event, pause: float) -> N
 
 
 def infer(pipeline: penstock.Pipeline, stop: threading.Event) -> None:
-    rows = np.zeros((8, FEATURES), np.float32)
+    rows = np.zeros((1, FEATURES), np.float32)
     while not stop.is_set():
         pipeline.infer(rows)
 
