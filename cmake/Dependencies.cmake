@@ -11,6 +11,7 @@ endif()
 find_package(Protobuf REQUIRED)   # module mode: Debian ships no package file
 find_package(nlohmann_json REQUIRED CONFIG)
 find_library(PENSTOCK_ISAL isal REQUIRED)
+find_package(OpenSSL REQUIRED)
 if(PENSTOCK_EDGES)
   find_package(gRPC REQUIRED CONFIG)
   find_program(PENSTOCK_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)

@@ -12,7 +12,8 @@ Usage: deploy/setup.sh [--tests] [--help]
 Installs what the build needs (about 4 GB at the peak, with the build itself):
   Debian packages   compilers and libraries, by apt-get, only if one is missing (as root or through sudo)
   build/deps/venv   LibTorch's CPU part, by pip
-With --tests also the checks' tools and build/deps/test-venv, the Python packages of the tests.
+With --tests also the checks' tools, build/deps/test-venv, the Python packages of the tests, and build/deps/torch-venv, the
+same with PyTorch and collections of models.
 TEXT
 }
 
@@ -64,11 +65,13 @@ done
 # An environment is done when its stamp tells the same contents as we want; the stamp is written last.
 runtime_contents="${wheels[*]}"
 tests_contents="$(cat "$root/tests/requirements.txt")"
+torch_contents="$runtime_contents $tests_contents $(cat "$root/tests/requirements_torch.txt" "$root/deploy/cuda_stand_ins.sh")"
 is_done() { [[ -x $deps/$1/bin/python && -f $deps/$1/.done && "$(<"$deps/$1/.done")" == "$2" ]]; }
-runtime_done=true; tests_done=true; promtool_done=true
+runtime_done=true; tests_done=true; torch_done=true; promtool_done=true
 is_done venv "$runtime_contents" || runtime_done=false
 if $with_tests; then
   is_done test-venv "$tests_contents" || tests_done=false
+  is_done torch-venv "$torch_contents" || torch_done=false
   for program in promtool prometheus; do
     command -v "$program" >/dev/null || [[ -x $deps/bin/$program ]] || promtool_done=false
   done
@@ -90,10 +93,11 @@ need_space() {
     fail "too little disk for $folder: $megabytes MB are needed there and $free MB are free."
 }
 if ((${#missing[@]})); then need_space /usr 1500; fi
-# The wheels need 2 GB while they are unpacked, the tests' packages 400 MB, a first build 1 GB.
+# The wheels need 2 GB while they are unpacked, the tests' packages 400 MB each, a first build 1 GB.
 space=0
 $runtime_done || space=$((space + 2000))
 $tests_done || space=$((space + 400))
+$torch_done || space=$((space + 400))
 $promtool_done || space=$((space + 400))
 [[ -e $root/build/release/build.ninja ]] || space=$((space + 1000))
 if ((space)); then need_space "$deps" "$space"; fi
@@ -121,10 +125,10 @@ fi
 
 # --- LibTorch and the tests' Python packages ----------------------------------------------------------------------------
 
-# install_environment NAME CONTENTS PIP-ARGUMENTS... builds the environment anew; its stamp comes last.
+# install_environment NAME PIP-ARGUMENTS... builds the environment anew, without its stamp, which comes last.
 install_environment() {
-  local name=$1 contents=$2
-  shift 2
+  local name=$1
+  shift
   rm -rf "${deps:?}/$name" "$deps/tmp"
   mkdir -p "$deps/tmp"
   /usr/bin/python3 -m venv "$deps/$name" >"$log" 2>&1 9>&- ||
@@ -134,16 +138,28 @@ install_environment() {
     --retries 2 --no-deps --only-binary :all: "$@" >>"$log" 2>&1 9>&- </dev/null ||
     fail "Python packages can't be installed, is a package index reachable? pip says: $(complaint) (all of it: $log)"
   rm -rf "$deps/tmp"
-  printf '%s\n' "$contents" >"$deps/$name/.done"
 }
+stamp() { printf '%s\n' "$2" >"$deps/$1/.done"; }
 
 if ! $runtime_done; then
   say "installing LibTorch's CPU part into build/deps/venv (600 MB to fetch, 1.3 GB on disk): ${wheels[*]}"
-  install_environment venv "$runtime_contents" "${wheels[@]}"
+  install_environment venv "${wheels[@]}"
+  stamp venv "$runtime_contents"
 fi
 if ! $tests_done; then
   say "installing the tests' Python packages into build/deps/test-venv"
-  install_environment test-venv "$tests_contents" -r "$root/tests/requirements.txt"
+  install_environment test-venv -r "$root/tests/requirements.txt"
+  stamp test-venv "$tests_contents"
+fi
+if ! $torch_done; then
+  say "installing PyTorch's Python packages and collections of models into build/deps/torch-venv (45 MB to fetch)"
+  install_environment torch-venv -r "$root/tests/requirements_torch.txt"
+  # The tests' packages and torch itself are those of the other two environments.
+  packages_of() { echo "$deps/$1"/lib/python3*/site-packages; }
+  printf '%s\n' "$(packages_of test-venv)" "$(packages_of venv)" >"$(packages_of torch-venv)/penstock_environments.pth"
+  "$root/deploy/cuda_stand_ins.sh" "$deps/torch-venv" "$(packages_of venv)/torch" >>"$log" 2>&1 ||
+    fail "stand-ins for CUDA's libraries can't be made: $(tail -n 1 "$log") (all of it: $log)"
+  stamp torch-venv "$torch_contents"
 fi
 
 # --- promtool -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 #include "server/daemon.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,9 @@
 #include "server/http/http_server.h"
 #include "server/liveness.h"
 #include "server/metrics/metrics_page.h"
+#include "server/models/job_thread.h"
+#include "server/models/model_root.h"
+#include "server/models/model_uploads.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_metrics.h"
@@ -27,6 +31,7 @@
 #include "server/rpc/health_service.h"
 #include "server/rpc/inference_service.h"
 #include "server/rpc/insight_service.h"
+#include "server/rpc/models_service.h"
 #include "server/rpc/page_token.h"
 #include "server/rpc/pipelines_service.h"
 #include "server/rpc/reflection_service.h"
@@ -45,6 +50,7 @@ const std::vector<std::string>& ServiceNames() {
       v1::AdminService::service_full_name(),
       v1::HandleService::service_full_name(),
       v1::InsightService::service_full_name(),
+      v1::ModelService::service_full_name(),
       v1::PipelineService::service_full_name(),
       v1::StateService::service_full_name(),
       v1::WorkService::service_full_name(),
@@ -55,6 +61,10 @@ const std::vector<std::string>& ServiceNames() {
   };
   return *names;
 }
+
+// The health port takes names of services, nothing else.
+constexpr int64_t kHealthMessageBytes = 4 << 10;
+constexpr int64_t kHealthMemoryBytes = 16 << 20;
 
 HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, ServerMetrics* metrics) {
   HandleStore::Options store;
@@ -87,6 +97,9 @@ HostedPipeline::Options HostingOptions(const DaemonOptions& options) {
 
 absl::Status CheckOptions(const DaemonOptions& options) {
   PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure));
+  if (!options.health_listen.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.health_listen, /*insecure=*/true, "--health-listen"));
+  }
   if (!options.metrics_listen.empty()) {
     PENSTOCK_RETURN_IF_ERROR(ParseListenAddress(options.metrics_listen, "--metrics-listen").status());
   }
@@ -107,6 +120,7 @@ class Daemon::Parts {
     PENSTOCK_RETURN_IF_ERROR(OpenState());
     PENSTOCK_RETURN_IF_ERROR(OpenDevices());
     OpenPipelines();
+    PENSTOCK_RETURN_IF_ERROR(OpenUploads());
     MakeServices();
     FollowLifecycle();
     PENSTOCK_RETURN_IF_ERROR(Listen());
@@ -128,6 +142,8 @@ class Daemon::Parts {
   }
 
   const std::string& api_address() const { return api_->address(); }
+  std::string health_address() const { return health_port_ == nullptr ? "" : health_port_->address(); }
+  bool live() const { return live_; }
   std::string metrics_address() const { return http_ == nullptr ? "" : http_->address().ToString(); }
   std::string admin_address() const { return admin_pages_ == nullptr ? "" : admin_pages_->address().ToString(); }
 
@@ -161,8 +177,18 @@ class Daemon::Parts {
     timers_ = std::make_unique<TimerQueue>(clock_);
     handles_ =
         std::make_unique<HandleStore>(StoreOptions(options_, epoch_, &registry_.server()), clock_, timers_.get());
+    models_ = std::make_unique<ModelRoot>(
+        ModelRoot::Options{.files = RealFileSystem(),
+                           .root = options_.model_root,
+                           .most_model_bytes = options_.max_model_bytes,
+                           .most_root_bytes = options_.model_root_bytes,
+                           .users = [this](const std::string& model) { return UsersOf(model); },
+                           .free_memory = {}});
     PipelineTable::Options table;
-    table.factory = {.create = &Pipeline::Create, .plan = &Pipeline::MakePlan, .search = &Pipeline::SearchPlans};
+    table.factory = {.create = &Pipeline::Create,
+                     .plan = &Pipeline::MakePlan,
+                     .search = &Pipeline::SearchPlans,
+                     .load = [this](ModelSpec* spec) { return models_->Load(spec); }};
     table.devices = devices_.get();
     table.handles = handles_.get();
     table.timers = timers_.get();
@@ -174,6 +200,29 @@ class Daemon::Parts {
     table.hosting = HostingOptions(options_);
     pipelines_ = std::make_unique<PipelineTable>(std::move(table));
     admission_ = std::make_unique<Admission>(options_.calls_per_caller, &registry_);
+  }
+
+  // The names of pipelines that were made from a model, or are being made.
+  std::vector<std::string> UsersOf(const std::string& model) const {
+    std::vector<std::string> names;
+    for (const PipelineEntry& entry : pipelines_->List("", static_cast<int>(options_.max_pipelines))) {
+      if (entry.spec.model.program == model) names.push_back(entry.name);
+    }
+    return names;
+  }
+
+  // Two daemons may read one model root, but only one may write there.
+  absl::Status OpenUploads() {
+    model_jobs_ = std::make_shared<JobThread>("ps-models");
+    if (options_.model_root.empty()) return absl::OkStatus();
+    if (options_.allow_model_upload) {
+      PENSTOCK_RETURN_IF_ERROR(RealFileSystem()->CreateDirectories(options_.model_root));
+      PENSTOCK_ASSIGN_OR_RETURN(models_lock_, StateLock::Take(options_.model_root));
+      PENSTOCK_ASSIGN_OR_RETURN(uploads_, ModelUploads::Create(models_.get(), model_jobs_, timers_.get(), clock_));
+      return absl::OkStatus();
+    }
+    if (RealFileSystem()->List(options_.model_root).ok()) return absl::OkStatus();
+    return InvalidField("--model-root", "must be a folder that can be read", options_.model_root);
   }
 
   void MakeServices() {
@@ -190,6 +239,8 @@ class Daemon::Parts {
     handles_service_ = std::make_unique<HandleCallService>(environment);
     state_ = std::make_unique<StateCallService>(environment);
     insight_ = std::make_unique<InsightCallService>(environment);
+    models_service_ = std::make_unique<ModelCallService>(
+        environment, ModelParts{.root = models_.get(), .jobs = model_jobs_.get(), .uploads = uploads_.get()});
     inference_ = std::make_unique<InferenceService>(
         environment, InferenceService::Options{.version = PENSTOCK_VERSION, .ready = [this] {
                                                  return lifecycle_.state() == LifecycleState::kReady;
@@ -201,8 +252,10 @@ class Daemon::Parts {
   // Health, admission and the readiness metrics follow the state of the daemon.
   void FollowLifecycle() {
     health_.SetServing("liveness", true);
-    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), LivenessWatch::Options{},
-                                                [this](bool live) { health_.SetServing("liveness", live); });
+    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), LivenessWatch::Options{}, [this](bool live) {
+      live_ = live;
+      health_.SetServing("liveness", live);
+    });
     lifecycle_.Observe([this](LifecycleState state) {
       const bool ready = state == LifecycleState::kReady;
       health_.SetServing("startup", state != LifecycleState::kStarting);
@@ -222,14 +275,22 @@ class Daemon::Parts {
 
   absl::Status Listen() {
     PENSTOCK_ASSIGN_OR_RETURN(
-        api_,
-        ApiServer::Create({.listen = options_.listen,
-                           .insecure = options_.insecure,
-                           .max_message_bytes = options_.max_message_bytes,
-                           .memory_bytes = options_.grpc_memory_bytes},
-                          {admin_.get(), pipelines_service_.get(), work_.get(), handles_service_.get(), state_.get(),
-                           insight_.get(), inference_.get(), &health_, reflection_.get(), reflection_alpha_.get()},
-                          &registry_.server(), clock_));
+        api_, ApiServer::Create({.listen = options_.listen,
+                                 .insecure = options_.insecure,
+                                 .max_message_bytes = options_.max_message_bytes,
+                                 .memory_bytes = options_.grpc_memory_bytes},
+                                {admin_.get(), pipelines_service_.get(), work_.get(), handles_service_.get(),
+                                 state_.get(), insight_.get(), models_service_.get(), inference_.get(), &health_,
+                                 reflection_.get(), reflection_alpha_.get()},
+                                &registry_.server(), clock_));
+    if (!options_.health_listen.empty()) {
+      PENSTOCK_ASSIGN_OR_RETURN(health_port_, ApiServer::Create({.listen = options_.health_listen,
+                                                                 .field = "--health-listen",
+                                                                 .insecure = true,
+                                                                 .max_message_bytes = kHealthMessageBytes,
+                                                                 .memory_bytes = kHealthMemoryBytes},
+                                                                {&health_}, &registry_.server(), clock_));
+    }
     if (!options_.metrics_listen.empty()) {
       PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen",
                                                           [pages = Probes()](const HttpRequest& request) {
@@ -313,9 +374,12 @@ class Daemon::Parts {
     if (insight_ != nullptr) insight_->Shutdown();
     if (api_ != nullptr) api_->Shutdown(patience);
     admin_pages_.reset();
+    if (health_port_ != nullptr) health_port_->Shutdown(absl::ZeroDuration());
     http_.reset();
     liveness_.reset();
     if (pipelines_ != nullptr) pipelines_->Close();
+    if (model_jobs_ != nullptr) model_jobs_->Close();
+    if (uploads_ != nullptr) uploads_->Close();
     if (handles_service_ != nullptr) handles_service_->Close();
     if (handles_ != nullptr) handles_->Close();
     lifecycle_.Advance(LifecycleState::kStopped);
@@ -330,7 +394,11 @@ class Daemon::Parts {
   std::unique_ptr<DevicePool> devices_;
   std::unique_ptr<TimerQueue> timers_;
   std::unique_ptr<HandleStore> handles_;
+  std::unique_ptr<ModelRoot> models_;
   std::unique_ptr<PipelineTable> pipelines_;
+  std::shared_ptr<JobThread> model_jobs_;
+  std::unique_ptr<StateLock> models_lock_;
+  std::unique_ptr<ModelUploads> uploads_;
   std::unique_ptr<Admission> admission_;
   PageTokens page_tokens_;
   std::unique_ptr<AdminInfoService> admin_;
@@ -339,13 +407,16 @@ class Daemon::Parts {
   std::unique_ptr<HandleCallService> handles_service_;
   std::unique_ptr<StateCallService> state_;
   std::unique_ptr<InsightCallService> insight_;
+  std::unique_ptr<ModelCallService> models_service_;
   std::unique_ptr<InferenceService> inference_;
   HealthService health_;
+  std::atomic<bool> live_ = true;
   std::unique_ptr<ReflectionServiceV1> reflection_;
   std::unique_ptr<ReflectionServiceV1Alpha> reflection_alpha_;
   Lifecycle lifecycle_;
   std::unique_ptr<LivenessWatch> liveness_;
   std::unique_ptr<ApiServer> api_;
+  std::unique_ptr<ApiServer> health_port_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<HttpServer> admin_pages_;
 };
@@ -353,8 +424,10 @@ class Daemon::Parts {
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock) {
   auto parts = std::make_unique<Parts>(options, clock);
   PENSTOCK_RETURN_IF_ERROR(parts->Start());
-  LogInfo("listening",
-          {{"api", parts->api_address()}, {"metrics", parts->metrics_address()}, {"admin", parts->admin_address()}});
+  LogInfo("listening", {{"api", parts->api_address()},
+                        {"health", parts->health_address()},
+                        {"metrics", parts->metrics_address()},
+                        {"admin", parts->admin_address()}});
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
 }
 
@@ -365,5 +438,7 @@ void Daemon::Drain(DrainSignal* signal) { parts_->Drain(signal); }
 const std::string& Daemon::api_address() const { return parts_->api_address(); }
 std::string Daemon::metrics_address() const { return parts_->metrics_address(); }
 std::string Daemon::admin_address() const { return parts_->admin_address(); }
+std::string Daemon::health_address() const { return parts_->health_address(); }
+bool Daemon::live() const { return parts_->live(); }
 
 }  // namespace penstock

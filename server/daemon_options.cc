@@ -148,6 +148,9 @@ const std::vector<Flag>& FlagTable() {
        [](const Values& values, const std::string& field, O* options) {
          return SetBool(values, field, &options->insecure);
        }},
+      Text("health-listen", "off",
+           "Address of a second port that answers grpc.health.v1 and nothing else, in plaintext, for probes: HOST:PORT",
+           &O::health_listen),
       Text("metrics-listen", "127.0.0.1:8473", "Address of /metrics, /healthz and /readyz; empty or off: none",
            &O::metrics_listen),
       Text("admin-listen", "127.0.0.1:8474",
@@ -156,6 +159,15 @@ const std::vector<Flag>& FlagTable() {
       Text("state-dir", "",
            "Folder for checkpoints and the epoch; default: $XDG_STATE_HOME/penstock or ~/.local/state/penstock",
            &O::state_dir),
+      Text("model-root", "", "Folder of exported programs (.pt2), which pipelines may name; unset: none",
+           &O::model_root),
+      {"allow-model-upload", "switch", "false", "Let clients put models into --model-root and delete them", false,
+       [](const Values& values, const std::string& field, O* options) {
+         return SetBool(values, field, &options->allow_model_upload);
+       }},
+      Bytes("max-model-bytes", "4GiB", 1 << 10, kHuge, "Largest model that is read or uploaded", &O::max_model_bytes),
+      Bytes("model-root-bytes", "64GiB", 1 << 10, kHuge, "Bytes that all models may have where one is uploaded",
+            &O::model_root_bytes),
       List("device",
            "A device, cuda:N, cpu:N or cpu:N=CORES (cpu:1=2,3 or cpu:1=2-3); repeat it; default: all GPUs, else one "
            "per core",
@@ -262,6 +274,9 @@ absl::Status CheckTogether(const DaemonOptions& options) {
   if (options.min_lease > options.default_lease || options.default_lease > options.max_lease) {
     return InvalidField("--lease", "must lie between --min-lease and --max-lease",
                         absl::FormatDuration(options.default_lease));
+  }
+  if (options.allow_model_upload && options.model_root.empty()) {
+    return InvalidField("--allow-model-upload", "needs a --model-root", "true");
   }
   return absl::OkStatus();
 }
@@ -380,6 +395,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
         {flag.name, absl::StrJoin(found->second.values, " "), found->second.origin, flag.help});
     PENSTOCK_RETURN_IF_ERROR(flag.set(found->second.values, found->second.field, &line.options));
   }
+  if (line.options.health_listen == "off") line.options.health_listen.clear();
   if (line.options.metrics_listen == "off") line.options.metrics_listen.clear();
   if (line.options.admin_listen == "off") line.options.admin_listen.clear();
   if (line.options.state_dir.empty()) line.options.state_dir = DefaultStateDir(environment);

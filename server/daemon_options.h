@@ -19,9 +19,14 @@ namespace penstock {
 struct DaemonOptions {
   std::string listen;
   bool insecure = false;
+  std::string health_listen;   // empty: off
   std::string metrics_listen;  // empty: off
   std::string admin_listen;    // empty: off
   std::string state_dir;
+  std::string model_root;  // empty: no models but the built-in ones
+  bool allow_model_upload = false;
+  int64_t max_model_bytes = 0;
+  int64_t model_root_bytes = 0;
   std::vector<std::string> devices;
   std::vector<std::string> device_memory;
   int64_t max_pipelines = 0;

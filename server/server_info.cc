@@ -29,6 +29,8 @@ void AddLimits(const DaemonOptions& options, const HandleBudget::Limits& budget,
   (*limits)["infer-queue-calls"] = options.infer_queue_calls;
   (*limits)["infer-queue-bytes"] = options.infer_queue_bytes;
   (*limits)["max-open-graphs"] = options.open_graphs;
+  (*limits)["max-model-bytes"] = options.max_model_bytes;
+  (*limits)["model-root-bytes"] = options.model_root_bytes;
 }
 
 }  // namespace
@@ -48,6 +50,8 @@ v1::ServerInfo DescribeServer(const ServerFacts& facts) {
        {"train", "infer", "handles", "checkpoints", "open_inference_protocol", "health", "reflection"}) {
     info.add_features(feature);
   }
+  if (!facts.options->model_root.empty()) info.add_features("exported_programs");
+  if (facts.options->allow_model_upload) info.add_features("model_upload");
   AddLimits(*facts.options, facts.handles->options().budget, info.mutable_limits());
   (*info.mutable_versions())["torch"] = PENSTOCK_TORCH_VERSION;
   (*info.mutable_versions())["grpc"] = grpc::Version();

@@ -119,6 +119,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
   CommandTable table(&app);
   AddStatusCommand(table);
   AddPipelineCommands(table);
+  AddModelCommands(table);
   AddTrainCommand(table);
   AddInferCommand(table);
   AddHandleCommands(table);

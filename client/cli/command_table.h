@@ -57,6 +57,7 @@ class CommandTable {
 // The groups, in the order in which help shows them.
 void AddStatusCommand(CommandTable& table);
 void AddPipelineCommands(CommandTable& table);
+void AddModelCommands(CommandTable& table);
 void AddTrainCommand(CommandTable& table);
 void AddInferCommand(CommandTable& table);
 void AddHandleCommands(CommandTable& table);

@@ -87,7 +87,18 @@ absl::Status PutTies(const std::vector<std::string>& ties, v1::ModelSpec* model)
 }
 
 absl::Status PutModel(const PipelineSpecOptions& o, v1::ModelSpec* model) {
-  if (!o.model.empty()) model->set_name(o.model);
+  if (!o.model.empty()) {
+    model->set_name(o.model);
+    model->clear_program();
+  }
+  if (!o.model_program.empty()) {
+    model->set_program(o.model_program);
+    model->clear_name();
+  }
+  if (!o.program_cuts.empty()) {
+    model->set_program_cuts(o.program_cuts == "nodes" ? v1::PROGRAM_CUTS_NODES : v1::PROGRAM_CUTS_MODULES);
+  }
+  if (!o.program_digest.empty()) model->set_program_digest(o.program_digest);
   PENSTOCK_RETURN_IF_ERROR(PutOptions("--option", o.model_options, model->mutable_options()));
   PENSTOCK_RETURN_IF_ERROR(PutDevices(o.device_of, model));
   PENSTOCK_RETURN_IF_ERROR(PutTies(o.ties, model));
@@ -101,11 +112,18 @@ absl::Status PutModel(const PipelineSpecOptions& o, v1::ModelSpec* model) {
 void PutCut(const PipelineSpecOptions& o, v1::Cut* cut) {
   if (o.stages.has_value()) {
     cut->clear_balance();
+    cut->clear_starts();
     cut->set_stages(*o.stages);
   }
   if (!o.balance.empty()) {
     cut->clear_stages();
+    cut->clear_starts();
     cut->mutable_balance()->Assign(o.balance.begin(), o.balance.end());
+  }
+  if (!o.starts.empty()) {
+    cut->clear_stages();
+    cut->clear_balance();
+    cut->mutable_starts()->Assign(o.starts.begin(), o.starts.end());
   }
   if (!o.ranks.empty()) cut->mutable_ranks()->Assign(o.ranks.begin(), o.ranks.end());
   if (!o.cut_cost.empty()) cut->set_cost(o.cut_cost == "size" ? v1::CUT_COST_SIZE : v1::CUT_COST_TIME);
@@ -156,6 +174,14 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("FILE");
   command->add_option("--model", o->model, "Reference model, for example gpt, mlp, resnet, unet, amoebanet")
       ->type_name("NAME");
+  command->add_option("--model-program", o->model_program, "Exported program in the model root, for example resnet.pt2")
+      ->type_name("ID")
+      ->excludes("--model");
+  command->add_option("--program-cuts", o->program_cuts, "Where it may be cut: modules, nodes")
+      ->check(CLI::IsMember({"modules", "nodes"}))
+      ->type_name("WHERE");
+  command->add_option("--program-digest", o->program_digest, "That its file must have: sha256:...")
+      ->type_name("DIGEST");
   command->add_option("--option", o->model_options, "Setting of the model, for example blocks=8; repeatable")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
@@ -169,10 +195,16 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
   command->add_flag("--tuple-as-one-argument", o->tuple_as_one_argument,
                     "A layer gets several values as one tuple instead of as its arguments");
   CLI::Option* stages = command->add_option("--stages", o->stages, "Cut into so many stages by cost")->type_name("N");
-  command->add_option("--balance", o->balance, "Cut by hand: layers of each stage, for example 5,5")
+  CLI::Option* balance =
+      command->add_option("--balance", o->balance, "Cut by hand: layers of each stage, for example 5,5")
+          ->delimiter(',')
+          ->type_name("N,N")
+          ->excludes(stages);
+  command->add_option("--cut-at", o->starts, "Cut by hand: layers or modules that begin a stage, for example layer3,fc")
       ->delimiter(',')
-      ->type_name("N,N")
-      ->excludes(stages);
+      ->type_name("NAME,NAME")
+      ->excludes(stages)
+      ->excludes(balance);
   command->add_option("--ranks", o->ranks, "With --balance: process of each stage, for example 0,0,1")
       ->delimiter(',')
       ->type_name("N,N");
@@ -206,10 +238,14 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
   command->add_option("--final-ratio", o->final_ratio, "Rate at the end, as a part of the peak")
       ->type_name("X")
       ->needs(total);
-  command->add_option("--loss", o->loss, "cross_entropy, mean_squared_error")->type_name("NAME");
+  command->add_option("--loss", o->loss, "cross_entropy, mean_squared_error, binary_cross_entropy, scalar_output")
+      ->type_name("NAME");
   command->add_option("--loss-option", o->loss_options, "Setting of the loss, for example ignore_index=-100")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
+  command
+      ->add_option("--loss-output", o->loss_output, "Output that the loss is of, by name or position; unset: the first")
+      ->type_name("OUTPUT");
   command->add_option("--seed", o->seed, "Of weights and dropout")->type_name("N");
   command->add_option("--bubble-filling", o->bubble_filling, "Inference in the gaps of training: on, off")
       ->check(CLI::IsMember({"on", "off"}))
@@ -225,7 +261,10 @@ absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o,
   if (!o.file.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(spec, ReadSpecFile(o.file, session));
   }
-  if (o.file.empty() && o.model.empty()) return UsageError("--model", "missing; or give a specification by --spec");
+  if (o.file.empty() && o.model.empty() && o.model_program.empty()) {
+    return UsageError("--model",
+                      "missing; or give an exported program by --model-program, or a specification by --spec");
+  }
 
   PENSTOCK_RETURN_IF_ERROR(PutModel(o, spec.mutable_model()));
   PutCut(o, spec.mutable_cut());
@@ -249,6 +288,7 @@ absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o,
 
   if (!o.loss.empty()) spec.mutable_loss()->set_name(o.loss);
   PENSTOCK_RETURN_IF_ERROR(PutOptions("--loss-option", o.loss_options, spec.mutable_loss()->mutable_options()));
+  if (!o.loss_output.empty()) spec.mutable_loss()->set_output(o.loss_output);
   if (o.seed.has_value()) spec.set_seed(*o.seed);
   if (!o.bubble_filling.empty()) {
     spec.mutable_bubble_filling()->set_mode(o.bubble_filling == "off" ? v1::BUBBLE_FILLING_OFF : v1::BUBBLE_FILLING_ON);

@@ -17,9 +17,13 @@ namespace penstock {
 struct PipelineSpecOptions {
   std::string file;  // PipelineSpec as protobuf text or JSON
   std::string model;
+  std::string model_program;
+  std::string program_cuts;
+  std::string program_digest;
   std::vector<std::string> model_options;  // KEY=VALUE
   std::optional<int> stages;
   std::vector<int> balance;
+  std::vector<std::string> starts;
   std::vector<int> ranks;
   std::vector<std::string> devices;
   std::vector<std::string> device_of;  // LAYER=DEVICE
@@ -48,6 +52,7 @@ struct PipelineSpecOptions {
   std::optional<double> final_ratio;
   std::string loss;
   std::vector<std::string> loss_options;  // KEY=VALUE
+  std::string loss_output;
   std::optional<uint64_t> seed;
   std::string bubble_filling;
   std::optional<double> inference_share;

@@ -29,8 +29,9 @@ std::string KindText(const v1::ScheduleSpec& schedule) {
   return text;
 }
 
-// The model's name, or how many layers it lists.
+// The model's name or program, or how many layers it lists.
 std::string ModelText(const v1::ModelSpec& model) {
+  if (!model.program().empty()) return model.program();
   return model.name().empty() ? absl::StrCat(model.layers_size(), " layers of a list") : model.name();
 }
 

@@ -20,6 +20,7 @@
 #include "penstock/v1/admin_service.grpc.pb.h"
 #include "penstock/v1/handle_service.grpc.pb.h"
 #include "penstock/v1/insight_service.grpc.pb.h"
+#include "penstock/v1/model_service.grpc.pb.h"
 #include "penstock/v1/pipeline_service.grpc.pb.h"
 #include "penstock/v1/state_service.grpc.pb.h"
 #include "penstock/v1/work_service.grpc.pb.h"
@@ -28,6 +29,7 @@ namespace penstock {
 namespace {
 
 constexpr absl::Duration kLongestWait = absl::Seconds(60);  // that the server grants one call
+constexpr absl::Duration kLongestRead = absl::Minutes(10);  // of a model's file, beyond the usual deadline
 constexpr int kPageSize = 200;
 
 template <typename Request>
@@ -50,6 +52,11 @@ std::string PipelineName(std::string_view name) {
   return name.starts_with(kPrefix) ? std::string(name) : std::string(kPrefix) + std::string(name);
 }
 
+std::string ModelName(std::string_view name) {
+  constexpr std::string_view kPrefix = "models/";
+  return name.starts_with(kPrefix) ? std::string(name) : std::string(kPrefix) + std::string(name);
+}
+
 struct PipelineClient::Stubs {
   Stubs(const std::shared_ptr<grpc::Channel>& control, const std::shared_ptr<grpc::Channel>& tensors)
       : pipelines(control),
@@ -60,6 +67,8 @@ struct PipelineClient::Stubs {
         state(control),
         insight(control),
         insight_data(tensors),
+        models(control),
+        model_data(tensors),
         admin(control),
         health(control) {}
 
@@ -71,6 +80,8 @@ struct PipelineClient::Stubs {
   v1::StateService::Stub state;
   v1::InsightService::Stub insight;
   v1::InsightService::Stub insight_data;
+  v1::ModelService::Stub models;
+  v1::ModelService::Stub model_data;
   v1::AdminService::Stub admin;
   grpc::health::v1::Health::Stub health;
 };
@@ -290,6 +301,37 @@ absl::StatusOr<std::vector<v1::Checkpoint>> PipelineClient::ListCheckpoints(cons
 
 absl::StatusOr<ParameterDownload> PipelineClient::ReadParameters(const v1::ReadParametersRequest& request) {
   return DownloadParameters(runner_, stubs_->tensor_state, request, options_.stream_deadline);
+}
+
+absl::StatusOr<v1::Model> PipelineClient::UploadModel(const std::string& id, std::string_view file,
+                                                      const ModelUploadOptions& options) {
+  return penstock::UploadModel(runner_, stubs_->model_data, id, file, options);
+}
+
+absl::StatusOr<v1::Model> PipelineClient::GetModel(const std::string& name) {
+  v1::GetModelRequest request;
+  request.set_name(ModelName(name));
+  return Call(stubs_->models, &v1::ModelService::Stub::GetModel, request, {}, kLongestRead);
+}
+
+absl::StatusOr<std::vector<v1::Model>> PipelineClient::ListModels() {
+  // What a file holds is read when it is asked for the first time.
+  std::vector<v1::Model> all;
+  v1::ListModelsRequest request;
+  request.set_page_size(kPageSize);
+  do {
+    PENSTOCK_ASSIGN_OR_RETURN(v1::ListModelsResponse page,
+                              Call(stubs_->models, &v1::ModelService::Stub::ListModels, request, {}, kLongestRead));
+    for (v1::Model& model : *page.mutable_models()) all.push_back(std::move(model));
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  return all;
+}
+
+absl::Status PipelineClient::DeleteModel(const std::string& name) {
+  v1::DeleteModelRequest request;
+  request.set_name(ModelName(name));
+  return Call(stubs_->models, &v1::ModelService::Stub::DeleteModel, request).status();
 }
 
 absl::StatusOr<v1::PipelineStatistics> PipelineClient::Statistics(const std::string& pipeline) {

@@ -13,11 +13,13 @@
 #include "absl/time/time.h"
 #include "client/lib/client_options.h"
 #include "client/lib/host_tensor.h"
+#include "client/lib/model_upload.h"
 #include "client/lib/tensor_download.h"
 #include "client/lib/tensor_upload.h"
 #include "penstock/v1/admin.pb.h"
 #include "penstock/v1/handle.pb.h"
 #include "penstock/v1/insight.pb.h"
+#include "penstock/v1/model.pb.h"
 #include "penstock/v1/pipeline.pb.h"
 #include "penstock/v1/state.pb.h"
 #include "penstock/v1/work.pb.h"
@@ -26,6 +28,8 @@ namespace penstock {
 
 // "gpt" -> "pipelines/gpt"; a name that has its prefix stays as it is.
 std::string PipelineName(std::string_view name);
+// "resnet.pt2" -> "models/resnet.pt2", in the same way.
+std::string ModelName(std::string_view name);
 
 // Answers of `grpc.health.v1`.
 enum class Health { kServing, kNotServing, kServiceUnknown };
@@ -91,6 +95,13 @@ class PipelineClient {
   absl::StatusOr<v1::RestoreCheckpointResponse> RestoreCheckpoint(v1::RestoreCheckpointRequest request);
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& pipeline);  // every page
   absl::StatusOr<ParameterDownload> ReadParameters(const v1::ReadParametersRequest& request);
+
+  // Models in the server's root, by name: resnet.pt2 or models/resnet.pt2.
+  absl::StatusOr<v1::Model> UploadModel(const std::string& id, std::string_view file,
+                                        const ModelUploadOptions& options = {});
+  absl::StatusOr<v1::Model> GetModel(const std::string& name);
+  absl::StatusOr<std::vector<v1::Model>> ListModels();  // every page
+  absl::Status DeleteModel(const std::string& name);
 
   // Insight.
   absl::StatusOr<v1::PipelineStatistics> Statistics(const std::string& pipeline);

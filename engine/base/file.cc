@@ -134,6 +134,14 @@ class PosixFileSystem : public FileSystem {
     std::error_code error;
     return std::filesystem::exists(path, error);
   }
+
+  absl::StatusOr<FileInfo> Info(const std::string& path) override {
+    struct stat info;
+    if (::lstat(path.c_str(), &info) != 0) return FromErrno("stat", path, errno);
+    return FileInfo{.bytes = info.st_size,
+                    .changed_unix_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec,
+                    .plain = S_ISREG(info.st_mode)};
+  }
 };
 
 }  // namespace

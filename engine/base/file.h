@@ -24,6 +24,13 @@ class WritableFile {
   virtual absl::Status Close() = 0;
 };
 
+// What is known of a file without reading it.
+struct FileInfo {
+  int64_t bytes = 0;
+  int64_t changed_unix_ns = 0;
+  bool plain = false;  // a file itself: no link, folder or device
+};
+
 // The file operations that durable state needs.
 //
 // Threads:   any method from any thread.
@@ -39,6 +46,7 @@ class FileSystem {
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;  // atomic; syncs the parent
   virtual absl::Status RemoveAll(const std::string& path) = 0;                      // missing is OK
   virtual bool Exists(const std::string& path) = 0;
+  virtual absl::StatusOr<FileInfo> Info(const std::string& path) = 0;  // of a link: of the link itself
 };
 
 // The machine's files. One instance, never destroyed.

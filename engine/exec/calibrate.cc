@@ -3,6 +3,7 @@
 #include <ATen/ops/ones_like.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <string>
@@ -76,6 +77,11 @@ class StageMeasurement {
     context_.training = context_.graph = true;
   }
 
+  // Works on until nobody measures any more, so that nobody measures beside a device that is done.
+  void Accompany(const std::atomic<int>& measuring) {
+    while (measuring.load() > 0) Repeat(/*split=*/false);
+  }
+
   StageTimes Run(const ProfileOptions& options, bool split) {
     const int64_t begin = clock_->NowNanos();
     for (int repeat = 0; repeat <= options.repeats; ++repeat) {
@@ -125,7 +131,7 @@ class StageMeasurement {
 }  // namespace
 
 absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, const std::vector<Device>& devices,
-                             const std::vector<TensorSignature>& inputs, const Loss* loss,
+                             const std::vector<TensorSignature>& inputs, const LossContext& loss,
                              const ProfileOptions& options, int64_t open_dimension, Clock* clock, Plan& plan) {
   // Nobody knows what such a model takes: the plan stays as it is.
   if (std::any_of(inputs.begin(), inputs.end(), [](const TensorSignature& input) { return input.any; })) {
@@ -151,10 +157,12 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
       }
       values = std::move(pass.outputs);
     }
-    if (loss == nullptr) return;
-    const at::Tensor& output = values.TensorAt(0);
-    const TensorSignature target = loss->Target({"", ToDataType(output.scalar_type()).value(), output.sizes().vec()});
-    last_loss = {.loss = loss, .target = ExampleInputs({target}, options.rows, 1).at(0), .share = 1};
+    last_loss = loss;
+    if (loss.loss == nullptr || !loss.loss->needs_target()) return;
+    const at::Tensor& output = values.TensorAt(loss.output);
+    const TensorSignature target =
+        loss.loss->Target({"", ToDataType(output.scalar_type()).value(), output.sizes().vec()});
+    last_loss.target = ExampleInputs({target}, options.rows, 1).at(0);
   }));
 
   std::map<std::string, std::vector<size_t>> stages_of;
@@ -164,18 +172,28 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
   std::vector<absl::Status> failed(stages.size());
   {
     std::vector<std::unique_ptr<Thread>> threads;
+    std::atomic<int> measuring = static_cast<int>(stages_of.size());
     for (const auto& [name, own] : stages_of) {
       const Device& device = devices[own.front()];
       threads.push_back(std::make_unique<Thread>(
           absl::StrCat("ps-calib-", name),
           [&, &own = own] {
             UseCores(device);
-            for (size_t s : own) {
+            const auto on_stage = [&](size_t s, const auto& work) {
               const bool last = s + 1 == stages.size();
-              failed[s] = RunTorch([&, s] {
+              return RunTorch([&] {
                 StageMeasurement measurement(*stages[s], reaches[s], last ? last_loss : LossContext(), clock);
-                times[s] = measurement.Run(options, split);
+                work(measurement);
               });
+            };
+            for (size_t s : own) {
+              failed[s] =
+                  on_stage(s, [&](StageMeasurement& measurement) { times[s] = measurement.Run(options, split); });
+            }
+            --measuring;
+            const size_t any = own.back();
+            if (failed[any].ok()) {
+              failed[any] = on_stage(any, [&](StageMeasurement& measurement) { measurement.Accompany(measuring); });
             }
           },
           device.cores));

@@ -176,17 +176,25 @@ absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, con
     PENSTOCK_ASSIGN_OR_RETURN(result.owned, MakeLoss(*request.loss));
   }
   const Loss* loss = request.loss.has_value() ? result.owned.get() : loss_.get();
+  PENSTOCK_ASSIGN_OR_RETURN(const int output,
+                            LossOutput(request.loss.value_or(spec_.loss), signature_.outputs, "loss"));
   int64_t total = 0;
   absl::Status status = RunTorch([&] {
     at::NoGradGuard no_graph;
     std::vector<int64_t> counted;
-    for (const at::Tensor& piece : SplitRows(request.target, scattered.rows)) {
-      result.losses.push_back({.loss = loss, .target = piece});
+    const bool targets = loss->needs_target();  // without, rows count
+    for (const at::Tensor& piece : targets ? SplitRows(request.target, scattered.rows) : Tensors()) {
+      result.losses.push_back({.loss = loss, .target = piece, .output = output});
       counted.push_back(loss->Counted(piece));
+    }
+    if (!targets) {
+      counted = scattered.rows;
+      result.losses.resize(counted.size(), {.loss = loss, .target = {}, .output = output});
     }
     result.counted = Sum(counted);
     total = result.counted;
-    const int64_t per_row = request.target.numel() / std::max<int64_t>(rows, 1);
+    const int64_t elements = targets ? request.target.numel() : rows;
+    const int64_t per_row = elements / std::max<int64_t>(rows, 1);
     if (request.total_elements.has_value()) {
       total = *request.total_elements;
     } else if (request.total_rows.has_value()) {
@@ -195,7 +203,7 @@ absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, con
     for (size_t m = 0; m < counted.size(); ++m) {
       result.losses[m].share = total == 0 ? 0 : static_cast<double>(counted[m]) / static_cast<double>(total);
     }
-    result.ignored = result.counted != request.target.numel();
+    result.ignored = result.counted != elements;
   });
   PENSTOCK_RETURN_IF_ERROR(status);
   if (result.ignored && request.total_rows.has_value() && !request.total_elements.has_value()) {

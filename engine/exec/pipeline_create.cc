@@ -19,6 +19,7 @@
 #include "engine/model/model_signature.h"
 #include "engine/model/skip_spec.h"
 #include "engine/model/ties.h"
+#include "engine/plan/named_cut.h"
 #include "engine/plan/planner.h"
 #include "engine/plan/skip_layout.h"
 #include "engine/tensor/codec.h"
@@ -69,10 +70,11 @@ absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipelin
   }
   PENSTOCK_RETURN_IF_ERROR(CheckSkips(names, skips));
   PENSTOCK_ASSIGN_OR_RETURN(draft.ties, CheckTies(TiesOf(spec.model), shapes));
-  PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get()));
+  PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get(), spec.loss));
+  PENSTOCK_ASSIGN_OR_RETURN(CutSpec cut, WithBalance(spec.cut, draft.layers));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
   draft.request = {.layers = draft.layers,
-                   .cut = spec.cut,
+                   .cut = std::move(cut),
                    .devices = std::move(devices),
                    .devices_named = !spec.devices.empty(),
                    .schedule = spec.schedule,
@@ -213,9 +215,12 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   }
   ProfileOptions calibration = options.profile;
   calibration.rows = draft.plan.micro_batch_rows;
-  PENSTOCK_RETURN_IF_ERROR(CalibrateStages(parts.stages, devices, draft.signature.inputs, draft.loss.get(), calibration,
+  LossContext loss{.loss = draft.loss.get(), .target = {}};
+  PENSTOCK_ASSIGN_OR_RETURN(loss.output, LossOutput(spec.loss, draft.signature.outputs, "spec.loss"));
+  PENSTOCK_RETURN_IF_ERROR(CalibrateStages(parts.stages, devices, draft.signature.inputs, loss, calibration,
                                            open_dimension, options.clock, draft.plan));
   parts.spec = spec;
+  parts.spec.model.loaded_program = nullptr;  // the layers have their tensors; the file's bytes may go
   parts.plan = std::move(draft.plan);
   parts.signature = std::move(draft.signature);
   parts.loss = std::move(draft.loss);
@@ -290,15 +295,21 @@ absl::Status PipelineImpl::CheckInputs(const NamedValues& inputs) const {
 absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss,
                                        int64_t rows) const {
   std::vector<TensorSignature> wanted = signature_.targets;
+  std::unique_ptr<Loss> own;
   if (loss.has_value()) {
-    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Loss> made, MakeLoss(*loss));
+    PENSTOCK_ASSIGN_OR_RETURN(own, MakeLoss(*loss));
+    PENSTOCK_ASSIGN_OR_RETURN(const int output, LossOutput(*loss, signature_.outputs, "loss"));
     wanted.clear();
-    if (!signature_.outputs.empty()) wanted = {made->Target(signature_.outputs[0])};
+    if (!signature_.outputs.empty() && own->needs_target()) wanted = {own->Target(signature_.outputs[output])};
   } else if (loss_ == nullptr) {
     return Error(absl::StatusCode::kInvalidArgument, "LOSS_UNKNOWN",
                  "loss.name: is required, for the pipeline has no loss of its own, got nothing")
         .With("field", "loss.name")
         .With("value", "");
+  }
+  if (!(own != nullptr ? *own : *loss_).needs_target()) {
+    if (!target.defined()) return absl::OkStatus();
+    return InvalidField("target", "must not be set, for the loss is an output of the model", ShapeText(target.sizes()));
   }
   if (!target.defined()) return InvalidField("target", "is required", "nothing");
   if (!wanted.empty()) {

@@ -184,8 +184,8 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
     pass.skip_outputs.push_back(Batch::Tuple(std::move(stashed)));
   }
   if (parts_.last && loss.loss != nullptr) {
-    const at::Tensor target = ToDevice(loss.target, parts_.device);
-    pass.loss = at::mul(loss.loss->Mean(values.TensorAt(0), target), loss.share);
+    const at::Tensor target = loss.target.defined() ? ToDevice(loss.target, parts_.device) : at::Tensor();
+    pass.loss = at::mul(loss.loss->Mean(values.TensorAt(loss.output), target), loss.share);
   }
   pass.outputs = std::move(values);
 }

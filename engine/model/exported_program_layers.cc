@@ -58,14 +58,15 @@ Cuts FindCuts(const std::vector<ResolvedGraph>& graphs, ProgramCuts wanted) {
 }
 
 // Letters, digits and _: layer1.0 becomes layer1_0; what comes twice gets a number.
-std::string LayerName(const std::string& module, std::set<std::string>& taken) {
+std::string LayerName(const std::string& module, std::map<std::string, int>& taken) {
   std::string name = module;
   for (char& c : name) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c))) c = '_';
   }
   if (name.size() > kMaxLayerNameBytes) name = name.substr(name.size() - kMaxLayerNameBytes);
   std::string unique = name;
-  for (int i = 2; !taken.insert(unique).second; ++i) unique = absl::StrCat(name, "_", i);
+  for (int& times = taken[name]; times > 0 && taken.count(unique) != 0;) unique = absl::StrCat(name, "_", ++times);
+  taken[unique] = 1;
   return unique;
 }
 
@@ -169,6 +170,7 @@ struct ProgramModel::Parts {
   std::vector<std::vector<GraphPart>> parts;  // by graph
   Holders holders;
   std::vector<std::string> names;
+  std::vector<std::string> modules;
   std::map<int, int> first_uses;  // of parameters: the layer that has them under their own name
   std::vector<TieSpec> ties;
 
@@ -196,7 +198,7 @@ absl::StatusOr<std::shared_ptr<const ProgramModel>> ProgramModel::Create(Exporte
   for (size_t g = 0; g < made->graphs.size(); ++g) {
     made->parts.push_back(CutGraph(made->graphs[g], found.places[g], made->holders.owners));
   }
-  std::set<std::string> taken;
+  std::map<std::string, int> taken;
   std::map<int, TieSpec> uses;
   for (size_t p = 0; p < count; ++p) {
     const auto layer = static_cast<int>(p);
@@ -209,11 +211,13 @@ absl::StatusOr<std::shared_ptr<const ProgramModel>> ProgramModel::Create(Exporte
   for (auto& [tensor, tie] : uses) {
     if (tie.parameters.size() > 1) made->ties.push_back(std::move(tie));
   }
+  made->modules = found.modules;
   return std::shared_ptr<const ProgramModel>(new ProgramModel(std::move(made)));
 }
 
 int ProgramModel::size() const { return static_cast<int>(parts_->names.size()); }
 const std::string& ProgramModel::name(int layer) const { return parts_->names.at(layer); }
+const std::string& ProgramModel::module(int layer) const { return parts_->modules.at(layer); }
 const std::vector<TieSpec>& ProgramModel::ties() const { return parts_->ties; }
 
 absl::StatusOr<std::unique_ptr<Layer>> ProgramModel::Build(int layer, const ProgramLayersOptions& options) const {

@@ -14,12 +14,6 @@
 
 namespace penstock {
 
-// Where cuts may fall.
-enum class ProgramCuts {
-  kModules,  // between modules that follow one another; repeated blocks count one by one
-  kNodes,    // between any two operators
-};
-
 struct ProgramLayersOptions {
   bool shapes_only = false;
   bool deferred_batch_norm = false;
@@ -41,6 +35,7 @@ class ProgramModel {
 
   int size() const;  // layers
   const std::string& name(int layer) const;
+  const std::string& module(int layer) const;  // layer1.0, or of a cut between operators the operator's node
   const std::vector<TieSpec>& ties() const;  // of what several layers use
   // Fails: as GraphLayer::Create.
   absl::StatusOr<std::unique_ptr<Layer>> Build(int layer, const ProgramLayersOptions& options = {}) const;

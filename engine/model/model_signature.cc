@@ -110,7 +110,8 @@ absl::StatusOr<LayerSignature> SignatureOfSequence(const std::vector<NamedLayer>
   return all;
 }
 
-absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers, const Loss* loss) {
+absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers, const Loss* loss,
+                                           const LossSpec& loss_spec) {
   ModelSignature model;
   model.inputs = InputsOf(layers);
   if (model.inputs.empty()) {
@@ -122,7 +123,10 @@ absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers
   }
   PENSTOCK_ASSIGN_OR_RETURN(const Flow outputs, FollowLayers(layers, model.inputs, "spec.model.layers"));
   if (outputs.has_value()) model.outputs = *outputs;
-  if (loss != nullptr) model.targets = {outputs.has_value() ? loss->Target(outputs->front()) : Any("target")};
+  if (loss == nullptr) return model;
+  PENSTOCK_ASSIGN_OR_RETURN(const int output, LossOutput(loss_spec, model.outputs, "spec.loss"));
+  if (!loss->needs_target()) return model;
+  model.targets = {outputs.has_value() ? loss->Target(outputs->at(output)) : Any("target")};
   return model;
 }
 

@@ -20,6 +20,12 @@ struct SkipIsolation {
 
 class ProgramModel;  // exported_program_layers.h
 
+// Where an exported program may be cut.
+enum class ProgramCuts {
+  kModules,  // between modules that follow one another; repeated blocks count one by one
+  kNodes,    // between any two operators
+};
+
 // One layer: a registered kind with its options.
 struct LayerSpec {
   std::string kind;
@@ -49,12 +55,15 @@ struct ModelSpec {
   std::string dtype = {};              // of parameters: fp32 (also if empty), fp64, bf16, fp16
   std::string autocast = {};           // bf16, fp16: operators choose their precision as LibTorch's autocast does
   std::string program = {};            // a file in the server's model root: resnet.pt2
+  ProgramCuts program_cuts = ProgramCuts::kModules;
+  std::string program_digest = {};  // sha256: and 64 hex digits: that the file must have; once loaded, that it has
   std::shared_ptr<const ProgramModel> loaded_program = {};  // its content, from LoadProgram
 };
 
 struct LossSpec {
-  std::string name;  // cross_entropy, mean_squared_error
+  std::string name;  // as LossNames()
   OptionMap options;
+  std::string output = {};  // of the model, by name or position; empty: the first
 };
 
 // A named value that a model takes or gives; the batch dimension is -1, and so are others that may vary.

@@ -62,7 +62,7 @@ struct BackwardCall {
 
 struct ContributionCall {
   std::vector<InputSource> inputs = {};
-  InputSource target = {};  // its name does not matter
+  std::optional<InputSource> target = {};  // its name does not matter; unset where the loss needs none
   std::optional<LossSpec> loss = {};
   std::optional<int> micro_batches = {};
   std::optional<int64_t> total_rows = {};      // ForwardBackward only

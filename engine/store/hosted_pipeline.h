@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,9 @@ class HostedPipeline {
  public:
   struct Options {
     std::string name = {};
-    std::string spec_digest = {};  // goes into checkpoints
+    // Goes into checkpoints. What stands behind a blank, the digest of an exported program, must be that of a checkpoint
+    // which is restored.
+    std::string spec_digest = {};
     HandleStore* handles = nullptr;
     TimerQueue* timers = nullptr;
     Clock* clock = nullptr;
@@ -97,6 +100,14 @@ class HostedPipeline {
   using StateCallback = std::function<void(absl::StatusOr<StateAnswer>)>;
   virtual void SaveCheckpoint(CallContext context, std::string id, StateCallback done) = 0;
   virtual void RestoreCheckpoint(CallContext context, std::string id, bool force, StateCallback done) = 0;
+  // Replaces what the tensors of ready handles name, as ReadParameters does, and the step if it is given.
+  // Fails:     PARAMETER_NOT_FOUND, TENSOR_SIGNATURE; reasons of handles.
+  struct WriteCall {
+    std::vector<HandleName> handles = {};
+    std::optional<int64_t> step = {};
+    bool force = false;
+  };
+  virtual void WriteParameters(CallContext context, WriteCall call, StateCallback done) = 0;
   virtual std::vector<CheckpointInfo> ListCheckpoints() const = 0;
 
   // A copy of the named tensors, all if empty, taken between two training calls.

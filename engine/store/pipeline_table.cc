@@ -105,10 +105,14 @@ class PipelineTable::Implementation {
   void Post(std::function<void()> job) ABSL_LOCKS_EXCLUDED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<std::shared_ptr<HostedPipeline>> Make(const std::string& name, const PipelineSpec& spec,
+  // Also reads what the specification names, and fills in its digest.
+  absl::StatusOr<std::shared_ptr<HostedPipeline>> Make(const std::string& name, PipelineSpec* spec,
                                                        const std::string& spec_digest);
-  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, const PipelineSpec& spec,
-                                          const std::string& spec_digest) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Load(PipelineSpec* spec) const {
+    return options_.factory.load ? options_.factory.load(&spec->model) : absl::OkStatus();
+  }
+  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineSpec spec, const std::string& spec_digest)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void DeleteNow(const std::string& name, std::shared_ptr<HostedPipeline> pipeline, bool purge)
       ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<HostedPipeline>> Live() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -257,21 +261,21 @@ void PipelineTable::Implementation::Create(CallContext context, std::string name
   });
 }
 
-absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std::string& name,
-                                                                       const PipelineSpec& spec,
+absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std::string& name, PipelineSpec spec,
                                                                        const std::string& spec_digest) {
   bool draining = false;
   {
     absl::MutexLock lock(&mu_);
     draining = draining_;
   }
-  absl::StatusOr<std::shared_ptr<HostedPipeline>> made = draining ? Draining() : Make(name, spec, spec_digest);
+  absl::StatusOr<std::shared_ptr<HostedPipeline>> made = draining ? Draining() : Make(name, &spec, spec_digest);
   absl::StatusOr<PipelineEntry> answer = PipelineEntry{};
   {
     absl::MutexLock lock(&mu_);
     PipelineEntry& entry = entries_.at(name);
     if (made.ok()) {
       entry.pipeline = *made;
+      entry.spec.model.program_digest = spec.model.program_digest;
       SetState(entry, PipelineEntry::State::kReady);
       answer = entry;
       draining = draining_;
@@ -295,12 +299,14 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std
 }
 
 absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::Make(const std::string& name,
-                                                                                    const PipelineSpec& spec,
+                                                                                    PipelineSpec* spec,
                                                                                     const std::string& spec_digest) {
+  PENSTOCK_RETURN_IF_ERROR(Load(spec));
   PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointFolder> checkpoints,
                             CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name));
   std::shared_ptr<PipelineMetrics> metrics;
-  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(spec, EngineOptions(name, &metrics));
+  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(*spec, EngineOptions(name, &metrics));
+  spec->model.loaded_program = nullptr;  // the layers have its tensors
   if (!pipeline.ok()) {
     if (metrics != nullptr) options_.metrics->RemovePipeline(*metrics);
     return pipeline.status();
@@ -308,6 +314,7 @@ absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::M
   HostedPipeline::Options hosting = options_.hosting;
   hosting.name = name;
   hosting.spec_digest = spec_digest;
+  if (!spec->model.program_digest.empty()) absl::StrAppend(&hosting.spec_digest, " ", spec->model.program_digest);
   hosting.handles = options_.handles;
   hosting.timers = options_.timers;
   hosting.clock = options_.clock;
@@ -319,7 +326,8 @@ void PipelineTable::Implementation::Plan(PipelineSpec spec, PlanCallback done) {
   {
     absl::MutexLock lock(&mu_);
     if (!draining_) {
-      jobs_.push_back([this, spec = std::move(spec), done = std::move(done)] {
+      jobs_.push_back([this, spec = std::move(spec), done = std::move(done)]() mutable {
+        if (absl::Status loaded = Load(&spec); !loaded.ok()) return done(loaded);
         done(options_.factory.plan(spec, EngineOptions("", nullptr)));
       });
       return;
@@ -332,7 +340,8 @@ void PipelineTable::Implementation::Search(PipelineSpec spec, int64_t end_nanos,
   {
     absl::MutexLock lock(&mu_);
     if (!draining_) {
-      jobs_.push_back([this, spec = std::move(spec), end_nanos, done = std::move(done)] {
+      jobs_.push_back([this, spec = std::move(spec), end_nanos, done = std::move(done)]() mutable {
+        if (absl::Status loaded = Load(&spec); !loaded.ok()) return done(loaded);
         done(options_.factory.search(spec, EngineOptions("", nullptr),
                                      [this, end_nanos] { return options_.clock->NowNanos() >= end_nanos; }));
       });

@@ -31,6 +31,8 @@ struct PipelineFactory {
   std::function<absl::StatusOr<PlanSearch>(const PipelineSpec&, const Pipeline::Options&,
                                            std::function<bool()> out_of_time)>
       search = {};
+  // Reads what the specification only names: its exported program, whose digest it fills in. Null: there is nothing to read.
+  std::function<absl::Status(ModelSpec*)> load = {};
 };
 
 // A pipeline as a list shows it.
@@ -83,7 +85,8 @@ class PipelineTable {
   using DeleteCallback = std::function<void(absl::Status)>;
 
   // Answers when the pipeline is READY. A retry with the same request_id joins or gets its answer.
-  // Of the context, caller, request_id and payload_digest count. `spec_digest` goes into checkpoints.
+  // Of the context, caller, request_id and payload_digest count. `spec_digest` goes into checkpoints, with
+  // the digest of the exported program, on which alone they can be restored.
   void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
   // What Create() would do, without doing it.
   void Plan(PipelineSpec spec, PlanCallback done);

@@ -62,7 +62,9 @@ absl::Status ServedPipeline::CheckTensors(Work& work) const {
   PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckOutputs(work.outputs));
   PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckInputs(inputs));
   work.rows = RowsOf(inputs);
-  if (target.has_value()) PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(*target, work.loss, work.rows));
+  if (work.contributes) {
+    PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(target.value_or(at::Tensor()), work.loss, work.rows));
+  }
   if (work.total_rows.has_value() && *work.total_rows < work.rows) {
     return InvalidField("total_rows", absl::StrCat("must be at least the number of rows, ", work.rows),
                         std::to_string(*work.total_rows));
@@ -175,18 +177,21 @@ absl::StatusOr<Accepted> ServedPipeline::Contribute(CallContext context, Contrib
   work->total_rows = call.total_rows;
   work->total_elements = call.total_elements;
   work->outputs = std::move(call.outputs);
-  work->has_target = true;
+  work->contributes = true;
+  work->has_target = call.target.has_value();
   return Accept(work, [&](Work& w) -> absl::StatusOr<Results> {
     PENSTOCK_RETURN_IF_ERROR(CheckPositive("micro_batches", w.micro_batches));
     PENSTOCK_RETURN_IF_ERROR(CheckPositive("total_rows", w.total_rows));
     PENSTOCK_RETURN_IF_ERROR(CheckPositive("total_elements", w.total_elements));
     PENSTOCK_ASSIGN_OR_RETURN(w.inputs,
                               CallInputs::Make(options_.handles, w.context.caller, std::move(call.inputs), "inputs"));
-    std::vector<InputSource> target;
-    target.push_back(std::move(call.target));
-    PENSTOCK_ASSIGN_OR_RETURN(CallInputs targets,
-                              CallInputs::Make(options_.handles, w.context.caller, std::move(target), "target"));
-    w.inputs.Append(std::move(targets));
+    if (call.target.has_value()) {
+      std::vector<InputSource> target;
+      target.push_back(*std::move(call.target));
+      PENSTOCK_ASSIGN_OR_RETURN(CallInputs targets,
+                                CallInputs::Make(options_.handles, w.context.caller, std::move(target), "target"));
+      w.inputs.Append(std::move(targets));
+    }
     PENSTOCK_RETURN_IF_ERROR(CheckTensors(w));
     w.queue_weight = w.micro_batches.value_or(pipeline_->plan().schedule.micro_batches);
     const bool keeps = !w.outputs.empty();
@@ -222,7 +227,23 @@ void ServedPipeline::RestoreCheckpoint(CallContext context, std::string id, bool
   AcceptState(work, std::move(done));
 }
 
-// A save or restore: no handles, so the callers wait in a StateJoin, which the request log knows from acceptance on.
+void ServedPipeline::WriteParameters(CallContext context, WriteCall call, StateCallback done) {
+  auto work = std::make_shared<Work>();
+  work->method = WorkMethod::kWriteParameters;
+  work->training = call.force ? TrainingCall::kRestoreForced : TrainingCall::kRestore;
+  work->context = std::move(context);
+  for (const HandleName& handle : call.handles) {
+    absl::StatusOr<HandlePin> pin = options_.handles->Pin(work->context.caller, handle);
+    const absl::Status refused = !pin.ok() ? pin.status() : pin->tensors().status();
+    if (!refused.ok()) return done(WithValue(refused, "field", "handles"));
+    work->inputs.AddPin(*std::move(pin));
+    ++work->written_handles;
+  }
+  work->written_step = call.step;
+  AcceptState(work, std::move(done));
+}
+
+// A save, restore or write: no handles, so the callers wait in a StateJoin, which the request log knows from acceptance on.
 void ServedPipeline::AcceptState(WorkPointer work, StateCallback done) {
   std::optional<absl::StatusOr<StateAnswer>> now;
   {

@@ -70,6 +70,7 @@ std::optional<BatchMode> Work::batch_mode() const {
     case WorkMethod::kOptimizerStep:
     case WorkMethod::kSaveCheckpoint:
     case WorkMethod::kRestoreCheckpoint:
+    case WorkMethod::kWriteParameters:
       return std::nullopt;
   }
   return std::nullopt;

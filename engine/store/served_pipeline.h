@@ -44,6 +44,7 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   absl::StatusOr<Accepted> TrainStep(CallContext context, ContributionCall call, StepCall step) override;
   void SaveCheckpoint(CallContext context, std::string id, StateCallback done) override;
   void RestoreCheckpoint(CallContext context, std::string id, bool force, StateCallback done) override;
+  void WriteParameters(CallContext context, WriteCall call, StateCallback done) override;
   std::vector<CheckpointInfo> ListCheckpoints() const override;
   void ReadParameters(std::vector<std::string> names, bool with_optimizer, SnapshotCallback done) override;
 
@@ -120,6 +121,7 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   void RunTraining(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Executed> Execute(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Executed> ExecuteRestore(Work& work);
+  absl::StatusOr<Executed> ExecuteWrite(Work& work);
   absl::Status CheckInputGradients(const Work& work) const ABSL_LOCKS_EXCLUDED(mu_);
   void SettleExecuted(const WorkPointer& work, Executed executed, const std::string& token,
                       const std::vector<HandleId>& stale_graphs);

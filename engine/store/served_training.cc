@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,11 +10,21 @@
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
+#include "engine/exec/signature_check.h"
 #include "engine/plan/layer_names.h"
 #include "engine/store/served_pipeline.h"
 #include "engine/tensor/microbatch.h"
 
 namespace penstock {
+namespace {
+
+// What stands behind the blank in the digest of a specification.
+std::string ProgramDigest(const std::string& spec_digest) {
+  const size_t blank = spec_digest.find(' ');
+  return blank == std::string::npos ? "" : spec_digest.substr(blank + 1);
+}
+
+}  // namespace
 
 void ServedPipeline::TrainLoop() {
   const auto something = [this] {
@@ -118,6 +129,8 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
   if (work.has_target) {
     PENSTOCK_ASSIGN_OR_RETURN(contribution.target, TargetOf(inputs.back()));
     inputs.pop_back();
+  }
+  if (work.contributes) {
     contribution.loss = work.loss;
     contribution.micro_batches = work.micro_batches;
     contribution.total_rows = work.total_rows;
@@ -177,6 +190,8 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
     }
     case WorkMethod::kRestoreCheckpoint:
       return ExecuteRestore(work);
+    case WorkMethod::kWriteParameters:
+      return ExecuteWrite(work);
     case WorkMethod::kInfer:
       break;
   }
@@ -195,6 +210,19 @@ absl::Status ServedPipeline::CheckInputGradients(const Work& work) const {
 }
 
 absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteRestore(Work& work) {
+  // Known without reading the tensors. One that is not there is Load's to refuse.
+  if (const absl::StatusOr<CheckpointInfo> info = checkpoints_->Find(work.checkpoint_id); info.ok()) {
+    const std::string saved = ProgramDigest(info->spec_digest);
+    const std::string here = ProgramDigest(options_.spec_digest);
+    if (saved != here) {
+      return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+                   absl::StrCat("the checkpoint was saved from another model file, ", saved.empty() ? "none" : saved,
+                                ", got ", here.empty() ? "none" : here))
+          .With("field", "spec.model.program_digest")
+          .With("value", here)
+          .With("checkpoint", work.checkpoint_id);
+    }
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded, checkpoints_->Load(work.checkpoint_id));
   if (absl::Status imported = pipeline_->ImportState(loaded.state, loaded.info.step); !imported.ok()) {
     return WithValue(std::move(imported), "checkpoint", work.checkpoint_id);
@@ -203,6 +231,43 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteRestore(Work& wo
   Executed executed;
   executed.run.step = pipeline_->step();
   executed.checkpoint = loaded.info;
+  executed.replaced_state = true;
+  return executed;
+}
+
+absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteWrite(Work& work) {
+  NamedTensors state = pipeline_->ExportState(true);
+  std::unordered_map<std::string, NamedTensor*> places;
+  for (NamedTensor& tensor : state) places.emplace(tensor.name, &tensor);
+  for (int i = 0; i < work.written_handles; ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors tensors, work.inputs.pin(i).tensors());
+    for (const NamedTensor& given : tensors) {
+      const auto place = places.find(given.name);
+      if (place == places.end()) {
+        return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
+                     "the pipeline has no such parameter, or it is given twice, got " + Shortened(given.name))
+            .With("field", "handles")
+            .With("value", Shortened(given.name))
+            .With("pipeline", options_.name);
+      }
+      at::Tensor& tensor = place->second->tensor;
+      if (given.tensor.sizes() != tensor.sizes() || given.tensor.scalar_type() != tensor.scalar_type()) {
+        return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                     absl::StrCat(given.name, ": must be ", ShapeText(tensor.sizes()), " of ",
+                                  c10::toString(tensor.scalar_type()), ", got ", ShapeText(given.tensor.sizes()),
+                                  " of ", c10::toString(given.tensor.scalar_type())))
+            .With("field", given.name)
+            .With("value", ShapeText(given.tensor.sizes()));
+      }
+      tensor = given.tensor;
+      places.erase(place);
+    }
+  }
+  PENSTOCK_RETURN_IF_ERROR(pipeline_->ImportState(state, work.written_step.value_or(pipeline_->step())));
+  pipeline_->DiscardGradients();  // of the weights that are gone
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  executed.checkpoint = CheckpointInfo{};
   executed.replaced_state = true;
   return executed;
 }

@@ -30,13 +30,14 @@ enum class WorkMethod {
   kOptimizerStep,
   kTrainStep,
   kSaveCheckpoint,
-  kRestoreCheckpoint
+  kRestoreCheckpoint,
+  kWriteParameters
 };
-inline constexpr std::array<const char*, 8> kWorkMethodNames = {"Infer",           "Forward",          "Backward",
-                                                                "ForwardBackward", "OptimizerStep",    "TrainStep",
-                                                                "SaveCheckpoint",  "RestoreCheckpoint"};
+inline constexpr std::array<const char*, 9> kWorkMethodNames = {
+    "Infer",     "Forward",        "Backward",          "ForwardBackward", "OptimizerStep",
+    "TrainStep", "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters"};
 
-// The callers who wait for one save or restore, and its answer once it is there. Guarded by the host's lock.
+// The callers who wait for one save, restore or write, and its answer once it is there. Guarded by the host's lock.
 struct StateJoin {
   std::optional<StateAnswer> answer;
   std::vector<HostedPipeline::StateCallback> callbacks;
@@ -60,13 +61,16 @@ struct Work {
   std::optional<int64_t> total_rows = {};
   std::optional<int64_t> total_elements = {};
   StepRequest step = {};
-  bool has_target = false;  // the last input is the target
+  bool contributes = false;  // ForwardBackward and TrainStep
+  bool has_target = false;   // the last input is the target
   bool retain_graph = false;
   int32_t priority = 0;          // of an inference
   bool input_gradients = false;  // Forward: keep what they need; Backward: answer them as outputs
   bool force = false;
   std::string checkpoint_id = {};
-  std::shared_ptr<StateJoin> join = {};  // save and restore only
+  std::shared_ptr<StateJoin> join = {};  // save, restore and write only
+  int written_handles = 0;               // WriteParameters: the first pins of the inputs
+  std::optional<int64_t> written_step = {};
 
   CallInputs inputs = {};
   int graph_pin = -1;  // Backward: index of the graph among the inputs' pins

@@ -1,6 +1,7 @@
 // What a pipeline runs: layers, within layers too, skips, ties, precision; and what its model takes and gives.
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "server/rpc/proto_convert.h"
 #include "server/rpc/spec_fields.h"
@@ -116,6 +117,18 @@ absl::StatusOr<ModelSpec> FromProto(const v1::ModelSpec& model, const std::strin
   spec.dtype = model.dtype();
   PENSTOCK_RETURN_IF_ERROR(CheckText(model.autocast(), field + ".autocast"));
   spec.autocast = model.autocast();
+  PENSTOCK_RETURN_IF_ERROR(CheckText(model.program(), field + ".program"));
+  spec.program = model.program();
+  if (!v1::ProgramCuts_IsValid(model.program_cuts())) {
+    return SpecInvalid(field + ".program_cuts", "must be MODULES or NODES",
+                       absl::StrCat(static_cast<int>(model.program_cuts())));
+  }
+  if (model.program_cuts() == v1::PROGRAM_CUTS_NODES) spec.program_cuts = ProgramCuts::kNodes;
+  PENSTOCK_RETURN_IF_ERROR(CheckText(model.program_digest(), field + ".program_digest"));
+  spec.program_digest = model.program_digest();
+  if (spec.program.empty() && !spec.program_digest.empty()) {
+    return SpecInvalid(field + ".program_digest", "belongs to a program", Shortened(spec.program_digest));
+  }
   return spec;
 }
 
@@ -132,6 +145,11 @@ v1::ModelSpec ToProto(const ModelSpec& spec) {
   message.set_tuple_as_one_argument(spec.tuple_as_one_argument);
   message.set_dtype(spec.dtype);
   message.set_autocast(spec.autocast);
+  if (spec.program.empty()) return message;
+  message.set_program(spec.program);
+  const bool nodes = spec.program_cuts == ProgramCuts::kNodes;
+  message.set_program_cuts(nodes ? v1::PROGRAM_CUTS_NODES : v1::PROGRAM_CUTS_MODULES);
+  message.set_program_digest(spec.program_digest);
   return message;
 }
 

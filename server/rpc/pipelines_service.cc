@@ -32,6 +32,10 @@ std::string SpecDigest(const v1::PipelineSpec& spec) {
   *lasting.mutable_model() = spec.model();
   ClearDevices(lasting.mutable_model()->mutable_layers());
   lasting.mutable_model()->clear_autocast();
+  // The digest of a program's file says all of it; the table adds it once the file was read.
+  lasting.mutable_model()->clear_program();
+  lasting.mutable_model()->clear_program_cuts();
+  lasting.mutable_model()->clear_program_digest();
   lasting.mutable_optimizer()->set_name(spec.optimizer().name());
   return PayloadDigest(lasting);
 }

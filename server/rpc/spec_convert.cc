@@ -40,7 +40,8 @@ bool NamesDevice(const google::protobuf::RepeatedPtrField<v1::LayerSpec>& layers
 // What the planner may choose: what is unset, but nothing where the client has made a plan of its own, for who gives a
 // balance or devices expects what an ancestor would have done.
 OpenChoices ReadOpenChoices(const v1::PipelineSpec& spec) {
-  if (spec.cut().balance_size() > 0 || spec.devices_size() > 0 || NamesDevice(spec.model().layers())) return {};
+  const bool cut_by_hand = spec.cut().balance_size() > 0 || spec.cut().starts_size() > 0;
+  if (cut_by_hand || spec.devices_size() > 0 || NamesDevice(spec.model().layers())) return {};
   const v1::ScheduleSpec& schedule = spec.schedule();
   return {.kind = schedule.kind().empty(),
           .chunks = !schedule.has_chunks() && spec.cut().stages() == 0,  // a number of stages is one of devices too
@@ -106,6 +107,11 @@ absl::StatusOr<CutSpec> ReadCut(const v1::Cut& cut) {
   spec.balance.assign(cut.balance().begin(), cut.balance().end());
   PENSTOCK_RETURN_IF_ERROR(CheckCount(cut.ranks_size(), kMostStages, "spec.cut.ranks", "ranks"));
   spec.ranks.assign(cut.ranks().begin(), cut.ranks().end());
+  PENSTOCK_RETURN_IF_ERROR(CheckCount(cut.starts_size(), kMostStages, "spec.cut.starts", "names"));
+  for (int i = 0; i < cut.starts_size(); ++i) {
+    PENSTOCK_RETURN_IF_ERROR(CheckText(cut.starts(i), absl::StrCat("spec.cut.starts[", i, "]")));
+    spec.starts.push_back(cut.starts(i));
+  }
   spec.stages = cut.stages();
   if (spec.stages < 0) {
     return SpecInvalid(
@@ -139,6 +145,7 @@ v1::Cut ToProto(const CutSpec& spec) {
   v1::Cut message;
   for (int layers : spec.balance) message.add_balance(layers);
   for (int rank : spec.ranks) message.add_ranks(rank);
+  for (const std::string& name : spec.starts) message.add_starts(name);
   message.set_stages(spec.stages);
   message.set_cost(spec.cost == CutSpec::Cost::kSize ? v1::CUT_COST_SIZE : v1::CUT_COST_TIME);
   message.set_method(spec.method == CutSpec::Method::kBlockPartition ? v1::CUT_METHOD_BLOCK_PARTITION
@@ -193,6 +200,8 @@ absl::StatusOr<LossSpec> FromProto(const v1::LossSpec& loss, std::string_view fi
   PENSTOCK_RETURN_IF_ERROR(CheckText(loss.name(), std::string(field) + ".name"));
   spec.name = loss.name();
   PENSTOCK_ASSIGN_OR_RETURN(spec.options, ReadOptions(loss.options(), std::string(field) + ".options"));
+  PENSTOCK_RETURN_IF_ERROR(CheckText(loss.output(), std::string(field) + ".output"));
+  spec.output = loss.output();
   return spec;
 }
 
@@ -253,6 +262,7 @@ v1::PipelineSpec ToProto(const PipelineSpec& spec) {
   rate->set_final_ratio(spec.optimizer.learning_rate_schedule.final_ratio);
   message.mutable_loss()->set_name(spec.loss.name);
   WriteOptions(spec.loss.options, message.mutable_loss()->mutable_options());
+  message.mutable_loss()->set_output(spec.loss.output);
   message.set_seed(spec.seed);
   v1::BubbleFillingSpec* filling = message.mutable_bubble_filling();
   filling->set_mode(spec.bubble_filling.enabled ? v1::BUBBLE_FILLING_ON : v1::BUBBLE_FILLING_OFF);

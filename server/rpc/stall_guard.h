@@ -30,6 +30,11 @@ class StallGuard : public std::enable_shared_from_this<StallGuard> {
     Schedule(progress_);
   }
   void Progress() { ++progress_; }
+  // While the server is at work on what the peer has sent, the peer has nothing to do.
+  void SetBusy(bool busy) {
+    ++progress_;
+    busy_ = busy;
+  }
   void Stop() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     stopped_ = true;
@@ -45,7 +50,7 @@ class StallGuard : public std::enable_shared_from_this<StallGuard> {
   void Look(int64_t seen) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     if (context_ == nullptr) return;
-    if (progress_ == seen) {
+    if (progress_ == seen && !busy_) {
       context_->TryCancel();
       return;
     }
@@ -55,6 +60,7 @@ class StallGuard : public std::enable_shared_from_this<StallGuard> {
   TimerQueue* const timers_;
   Clock* const clock_;
   std::atomic<int64_t> progress_ = 0;
+  std::atomic<bool> busy_ = false;
 
   absl::Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/store/handle_store.h"
 #include "engine/store/pipeline_table.h"
@@ -14,6 +16,8 @@
 
 namespace penstock {
 namespace {
+
+constexpr int kMostWrittenHandles = 4096;
 
 template <typename Call>
 CallContext ContextOf(const Call& call) {
@@ -106,6 +110,47 @@ absl::StatusOr<v1::ListCheckpointsResponse> StateCallService::List(const std::st
     *response.add_checkpoints() = ToProto(info);
   }
   return response;
+}
+
+grpc::ServerUnaryReactor* StateCallService::WriteParameters(grpc::CallbackServerContext* context,
+                                                            const grpc::ByteBuffer* request,
+                                                            grpc::ByteBuffer* response) {
+  return ServeUnary<v1::WriteParametersRequest, v1::WriteParametersResponse>(
+      context, request, response, kSpecificationMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Write(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status StateCallService::Write(
+    const UnaryCallPtr<v1::WriteParametersRequest, v1::WriteParametersResponse>& call) {
+  const v1::WriteParametersRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  if (request.handles_size() > kMostWrittenHandles) {
+    return InvalidField("handles", absl::StrCat("must have at most ", kMostWrittenHandles, " entries"),
+                        absl::StrCat(request.handles_size()));
+  }
+  if (request.has_step() && request.step() < 0) {
+    return InvalidField("step", "must be at least 0", absl::StrCat(request.step()));
+  }
+  HostedPipeline::WriteCall write{.handles = {}, .step = {}, .force = request.force()};
+  if (request.has_step()) write.step = request.step();
+  for (int i = 0; i < request.handles_size(); ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(HandleName handle,
+                              HandleName::Parse(request.handles(i), absl::StrCat("handles[", i, "]")));
+    write.handles.push_back(std::move(handle));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
+  call->Keep(std::move(ticket));
+  pipeline->WriteParameters(ContextOf(call), std::move(write), [call](const auto& answer) {
+    if (!answer.ok()) return call->Fail(answer.status());
+    v1::WriteParametersResponse response;
+    response.set_step(answer->step);
+    response.set_state_token(answer->state_token);
+    call->Reply(response);
+  });
+  return absl::OkStatus();
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StateCallService::ReadParameters(grpc::CallbackServerContext* context,

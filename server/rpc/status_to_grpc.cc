@@ -184,7 +184,7 @@ std::optional<int> RetryPushbackMillis(const absl::Status& status) {
   if (status.code() != absl::StatusCode::kResourceExhausted) return std::nullopt;
   const std::string reason = ReasonOf(status);
   // These never pass, however long one waits.
-  if (reason == "MESSAGE_TOO_LARGE" || reason == "TENSOR_TOO_LARGE") return -1;
+  if (reason == "MESSAGE_TOO_LARGE" || reason == "TENSOR_TOO_LARGE" || reason == "MODEL_TOO_LARGE") return -1;
   if (reason == "STORAGE_FULL" || reason == "HANDLE_BUDGET" || reason == "REQUEST_LOG_FULL") {
     return 1000;
   }

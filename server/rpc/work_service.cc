@@ -64,8 +64,9 @@ absl::StatusOr<ContributionCall> Contribution(const Request& request) {
     PENSTOCK_ASSIGN_OR_RETURN(call.loss, FromProto(request.loss(), "loss"));
   }
   PENSTOCK_ASSIGN_OR_RETURN(call.inputs, FromProto(request.inputs(), "inputs"));
-  if (!request.has_target()) return InvalidField("target", "must be set", "nothing");
-  PENSTOCK_ASSIGN_OR_RETURN(call.target, FromProto(request.target(), "target"));
+  if (request.has_target()) {
+    PENSTOCK_ASSIGN_OR_RETURN(call.target, FromProto(request.target(), "target"));
+  }
   return call;
 }
 

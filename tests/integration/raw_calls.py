@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import duration_pb2
 from penstock import tensors
 from penstock.connection import Connection
-from penstock.v1 import handle_pb2, pipeline_pb2, tensor_pb2, work_pb2
+from penstock.v1 import handle_pb2, model_pb2, pipeline_pb2, tensor_pb2, work_pb2
 
 from small_models import WIDTH, request_id
 
@@ -45,6 +45,9 @@ class Raw:
             "RenewHandles": ("HandleService", handle_pb2.RenewHandlesResponse),
             "ReleaseHandles": ("HandleService", handle_pb2.ReleaseHandlesResponse),
             "CancelHandles": ("HandleService", handle_pb2.CancelHandlesResponse),
+            "GetModel": ("ModelService", model_pb2.Model),
+            "ListModels": ("ModelService", model_pb2.ListModelsResponse),
+            "DeleteModel": ("ModelService", model_pb2.DeleteModelResponse),
         }
 
     def close(self) -> None:
@@ -65,6 +68,9 @@ class Raw:
 
     def open_put(self, messages: Iterator[handle_pb2.PutTensorsRequest]) -> Iterator[handle_pb2.PutTensorsResponse]:
         return self._connection.duplex("HandleService/PutTensors", messages, handle_pb2.PutTensorsResponse)
+
+    def duplex(self, path: str, messages: Iterator[Any], answer: Any) -> Iterator[Any]:
+        return self._connection.duplex(path, messages, answer)
 
     def bytes_call(self, path: str, payload: bytes, **options: Any) -> bytes:
         """A unary call with any bytes as its message; raises grpc.RpcError."""

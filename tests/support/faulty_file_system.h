@@ -68,6 +68,7 @@ class FaultyFileSystem : public FileSystem {
     return files_->RemoveAll(path);
   }
   bool Exists(const std::string& path) override { return files_->Exists(path); }
+  absl::StatusOr<FileInfo> Info(const std::string& path) override { return files_->Info(path); }
 
  private:
   class File : public WritableFile {

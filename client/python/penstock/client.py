@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from penstock.connection import Connection
 from penstock.errors import PenstockError
+from penstock.models import Models
 from penstock.pipelines import Pipeline
-from penstock.specifications import Layer, OptionValue, pipeline_spec
+from penstock.requests import new_request_id
+from penstock.specifications import Model, OptionValue, pipeline_spec
 from penstock.v1 import admin_pb2, pipeline_pb2
 
-_POLL_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 class Client:
@@ -26,6 +27,9 @@ class Client:
                                               stages=2, micro_batches=4, loss="mean_squared_error")
             outcome = pipeline.train_step(inputs, target)   # arrays [rows, 16], float32
             print(outcome.step, outcome.loss)
+
+    Attributes:
+        models: exported programs that the daemon has: upload, list, delete.
 
     Args:
         address: ``host:port`` or ``unix:PATH`` of the daemon's API.
@@ -43,6 +47,7 @@ class Client:
         retry_for: float = 10.0,
     ) -> None:
         self._connection = Connection(address, caller, timeout, retry_for)
+        self.models = Models(self._connection)
 
     def close(self) -> None:
         """Ends the connection. Accepted training goes on; handles live until their leases end."""
@@ -66,11 +71,12 @@ class Client:
         self,
         name: str,
         *,
-        model: str | Sequence[Layer] = "gpt",
+        model: Model = "gpt",
         options: Mapping[str, OptionValue] | None = None,
         stages: int = 0,
         balance: Sequence[int] = (),
         ranks: Sequence[int] = (),
+        starts: Sequence[str] = (),
         cut_cost: str = "time",
         cut_method: str = "exact",
         parameter_scale: float | None = None,
@@ -96,6 +102,7 @@ class Client:
         final_ratio: float = 0.0,
         loss: str | None = None,
         loss_options: Mapping[str, OptionValue] | None = None,
+        loss_output: str = "",
         seed: int = 0,
         bubble_filling: bool = True,
         inference_share: float | None = None,
@@ -106,12 +113,15 @@ class Client:
 
         Args:
             name: ``[a-z]([a-z0-9-]{0,61}[a-z0-9])?``.
-            model: a reference model (``"mlp"``, ``"gpt"``, ``"resnet"``; ``server_info().models`` has all) or a list of
-                :class:`Layer`.
+            model: a reference model (``"mlp"``, ``"gpt"``, ``"resnet"``; ``server_info().models`` has all), a list of
+                :class:`Layer`, or an exported program: its id (``"mine.pt2"``), what :meth:`Models.upload` answered, or
+                :class:`Program` to cut between any two operators.
             options: of a reference model, for example ``{"blocks": 8, "width": 256, "heads": 4, "sequence": 128}``.
             stages: how many stages the daemon cuts by cost; 0: one per device, or as the layers' devices say.
             balance: instead of ``stages``: layers per stage.
             ranks: with ``balance``: the process of each stage, ``[0, 0, 1]``; this daemon runs rank 0 only.
+            starts: instead of ``balance``: names of the layers (``"layer1_0"``) or modules (``"layer1.0"``) at which the stages
+                after the first begin.
             cut_cost: what a cut weighs: measured ``"time"``, or ``"size"``: stashed activations and ``parameter_scale``
                 times the parameters (``None``: 2).
             cut_method: ``"exact"``, the least possible bottleneck, or ``"block_partition"``, as torchgpipe cuts.
@@ -137,7 +147,9 @@ class Client:
             clip_norm: the largest norm of all gradients together; 0 does not clip.
             learning_rate_schedule: ``"constant"`` or ``"warmup_cosine"`` with warmup_steps, total_steps and final_ratio
                 (of the peak rate, at total_steps).
-            loss: the default of training calls: ``"cross_entropy"`` or ``"mean_squared_error"``.
+            loss: the default of training calls: ``"cross_entropy"`` (options ignore_index, class_dimension),
+                ``"mean_squared_error"``, ``"binary_cross_entropy"`` (option logits), or ``"scalar_output"``: the model gives it.
+            loss_output: the output that it looks at, by name or position; empty: the first.
             seed: of weights and dropout.
             bubble_filling: whether inference runs in the gaps of training steps; ``False``: it waits for their end.
             inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``: 0.01.
@@ -154,6 +166,7 @@ class Client:
             stages=stages,
             balance=balance,
             ranks=ranks,
+            starts=starts,
             cut_cost=cut_cost,
             cut_method=cut_method,
             parameter_scale=parameter_scale,
@@ -179,6 +192,7 @@ class Client:
             final_ratio=final_ratio,
             loss=loss,
             loss_options=loss_options,
+            loss_output=loss_output,
             seed=seed,
             bubble_filling=bubble_filling,
             inference_share=inference_share,
@@ -193,7 +207,7 @@ class Client:
         while pipeline.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{pipeline.name} is not ready in {timeout} s")
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
             pipeline.refresh()
         if pipeline.message.state == pipeline_pb2.PIPELINE_STATE_FAILED:
             raise PenstockError.from_status(pipeline.message.error)
@@ -233,12 +247,7 @@ class Client:
         Raises:
             PenstockError: SPEC_INVALID; NO_PLAN if nothing is possible, with the reason of the most promising one.
         """
-        request = pipeline_pb2.PlanPipelineRequest(
-            spec=spec,
-            limits=pipeline_pb2.SearchLimits(
-                kinds=kinds, max_chunks=max_chunks, micro_batches=micro_batches, mini_batch_rows=mini_batch_rows
-            ),
-        )
+        request = plan_request(spec, kinds, max_chunks, micro_batches, mini_batch_rows)
         return self._connection.unary(
             "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, timeout
         )
@@ -246,9 +255,7 @@ class Client:
     def _create(
         self, name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool, wait: float
     ) -> pipeline_pb2.Pipeline:
-        request = pipeline_pb2.CreatePipelineRequest(
-            pipeline_id=name, spec=spec, validate_only=validate_only, request_id=str(uuid.uuid4())
-        )
+        request = create_request(name, spec, validate_only)
         return self._connection.unary("PipelineService/CreatePipeline", request, pipeline_pb2.Pipeline, wait)
 
     def pipeline(self, name: str) -> Pipeline:
@@ -278,3 +285,26 @@ class Client:
         """See :meth:`Pipeline.delete`."""
         full_name = name if "/" in name else f"pipelines/{name}"
         Pipeline(self._connection, pipeline_pb2.Pipeline(name=full_name)).delete(force=force, purge=purge)
+
+
+def create_request(
+    name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool
+) -> pipeline_pb2.CreatePipelineRequest:
+    return pipeline_pb2.CreatePipelineRequest(
+        pipeline_id=name, spec=spec, validate_only=validate_only, request_id=new_request_id()
+    )
+
+
+def plan_request(
+    spec: pipeline_pb2.PipelineSpec,
+    kinds: Sequence[str],
+    max_chunks: int,
+    micro_batches: Sequence[int],
+    mini_batch_rows: int,
+) -> pipeline_pb2.PlanPipelineRequest:
+    return pipeline_pb2.PlanPipelineRequest(
+        spec=spec,
+        limits=pipeline_pb2.SearchLimits(
+            kinds=kinds, max_chunks=max_chunks, micro_batches=micro_batches, mini_batch_rows=mini_batch_rows
+        ),
+    )

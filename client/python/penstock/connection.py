@@ -12,11 +12,12 @@ import grpc
 from google.protobuf.message import Message
 
 from penstock.errors import PenstockError
+from penstock.watcher import Watcher
 
 Answer = TypeVar("Answer", bound=Message)
 
 _MAX_MESSAGE_BYTES = 64 << 20
-_CHANNEL_OPTIONS: list[tuple[str, Any]] = [
+CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
@@ -30,13 +31,42 @@ _DATA_CALLS = (
     "WorkService/",
     "HandleService/PutTensors",
     "HandleService/FetchHandle",
+    "ModelService/UploadModel",
     "StateService/ReadParameters",
     "InsightService/ExportTrace",
 )
 
 
-def _serialize(message: Message) -> bytes:
+def serialize(message: Message) -> bytes:
     return message.SerializeToString()
+
+
+def moves_data(method: str) -> bool:
+    return method.startswith(_DATA_CALLS)
+
+
+def metadata_of(caller: str | None) -> tuple[tuple[str, str], ...]:
+    return (("penstock-caller", caller),) if caller else ()
+
+
+class Patience:
+    """How long to go on asking a daemon that can't be reached."""
+
+    def __init__(self, retry_for: float) -> None:
+        self._give_up = time.monotonic() + retry_for
+        self._pause = 0.05
+
+    def wait_after(self, error: PenstockError) -> float:
+        """Seconds until the next attempt: at growing intervals, or when the daemon said.
+
+        Raises:
+            PenstockError: the error, if asking again is no use or the time is over.
+        """
+        wait = error.retry_delay if error.retry_delay is not None else self._pause * random.uniform(0.5, 1.0)
+        if not _passes(error) or time.monotonic() + wait > self._give_up:
+            raise error
+        self._pause = min(2.0, self._pause * 1.6)
+        return wait
 
 
 class Connection:
@@ -53,12 +83,17 @@ class Connection:
         self.address = address
         self.timeout = timeout
         self.retry_for = retry_for
-        self._metadata: tuple[tuple[str, str], ...] = (("penstock-caller", caller),) if caller else ()
-        self._data = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-        self._control = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._metadata = metadata_of(caller)
+        self._data = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._control = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._closed = False
         self._lock = threading.Lock()
         self._calls: dict[tuple[str, str], Any] = {}
+        self._watcher = Watcher(self)
+
+    def watcher(self) -> Watcher:
+        """Who waits for the futures of this connection's handles."""
+        return self._watcher
 
     def close(self) -> None:
         """Ends all calls that are under way. Work that the daemon has accepted goes on."""
@@ -96,9 +131,8 @@ class Connection:
         return _answers(call)
 
     def retry(self, attempt: Callable[[], Answer]) -> Answer:
-        """Repeats ``attempt`` while the daemon can't be reached, at growing intervals or when the daemon said."""
-        give_up = time.monotonic() + self.retry_for
-        pause = 0.05
+        """Repeats ``attempt`` while the daemon can't be reached; see :class:`Patience`."""
+        patience = Patience(self.retry_for)
         while True:
             try:
                 return attempt()
@@ -106,20 +140,16 @@ class Connection:
                 error = PenstockError.from_call(raised)
             except PenstockError as raised:
                 error = raised
-            if self._closed or not _passes(error):
+            if self._closed:
                 raise error
-            wait = error.retry_delay if error.retry_delay is not None else pause * random.uniform(0.5, 1.0)
-            if time.monotonic() + wait > give_up:
-                raise error
-            time.sleep(wait)
-            pause = min(2.0, pause * 1.6)
+            time.sleep(patience.wait_after(error))
 
     def _callable(self, kind: str, method: str, answer: type[Answer]) -> Any:
         with self._lock:
             if (kind, method) not in self._calls:
-                channel = self._data if method.startswith(_DATA_CALLS) else self._control
+                channel = self._data if moves_data(method) else self._control
                 self._calls[kind, method] = getattr(channel, kind)(
-                    f"/penstock.v1.{method}", request_serializer=_serialize, response_deserializer=answer.FromString
+                    f"/penstock.v1.{method}", request_serializer=serialize, response_deserializer=answer.FromString
                 )
             return self._calls[kind, method]
 

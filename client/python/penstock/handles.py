@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -19,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.tensors import Array
 from penstock.v1 import handle_pb2
 
-_LONGEST_WAIT = 30.0  # seconds of one waiting call; longer waits are made of several
+LONGEST_WAIT = 30.0  # seconds of one waiting call; longer waits are made of several
 Self = TypeVar("Self", bound="Handle")
 
 _SETTLED = (handle_pb2.HANDLE_STATE_READY, handle_pb2.HANDLE_STATE_FAILED, handle_pb2.HANDLE_STATE_CANCELLED)
@@ -32,24 +33,61 @@ def seconds(value: float) -> duration_pb2.Duration:
     return duration
 
 
-class Handle:
-    """A remote result. Its state is that of the last answer; waiting asks the daemon.
-
-    Used in a ``with`` block, it is released at the end.
+class Remote:
+    """A result that the daemon holds, whichever client made it: it can be an input of further calls.
 
     Attributes:
         name: ``pipelines/{pipeline}/handles/{handle}``.
         message: the daemon's last word on it.
     """
 
-    def __init__(self, connection: Connection, result: handle_pb2.Result) -> None:
-        self._connection = connection
+    def __init__(self, result: handle_pb2.Result) -> None:
         self.name = result.handle.name
         self.message = result.handle
         self._inline = list(result.tensors)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.state})"
+
+    @property
+    def state(self) -> str:
+        """``PENDING``, ``READY``, ``FAILED``, ``CANCELLED``, ``RELEASED`` or ``EXPIRED``, as last seen."""
+        return handle_pb2.HandleState.Name(self.message.state).replace("HANDLE_STATE_", "")
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was ready, failed or cancelled when the daemon was last asked."""
+        return self.message.state in _SETTLED
+
+    def take(self, answer: handle_pb2.HandleAnswer) -> None:
+        """Takes over what the daemon says of it.
+
+        Raises:
+            PenstockError: the handle is gone.
+        """
+        if answer.HasField("error"):
+            raise PenstockError.from_status(answer.error)
+        self.message = answer.handle
+
+    def check(self) -> None:
+        """Raises what the work failed with, if it did."""
+        if self.message.state != handle_pb2.HANDLE_STATE_READY:
+            raise PenstockError.from_status(self.message.error)
+
+    def inline(self) -> dict[str, Array] | None:
+        """The tensors, if they came with the answer."""
+        return {tensor.header.name: tensors.decode(tensor) for tensor in self._inline} if self._inline else None
+
+
+class Handle(Remote):
+    """A remote result, and a future: its state is that of the last answer; waiting asks the daemon.
+
+    Used in a ``with`` block, it is released at the end.
+    """
+
+    def __init__(self, connection: Connection, result: handle_pb2.Result) -> None:
+        super().__init__(result)
+        self._connection = connection
 
     def __enter__(self: Self) -> Self:
         return self
@@ -59,16 +97,11 @@ class Handle:
     ) -> None:
         self.release()
 
-    @property
-    def state(self) -> str:
-        """``PENDING``, ``READY``, ``FAILED``, ``CANCELLED``, ``RELEASED`` or ``EXPIRED``, as last seen."""
-        return handle_pb2.HandleState.Name(self.message.state).replace("HANDLE_STATE_", "")
-
     def done(self) -> bool:
         """Whether the result has settled: ready, failed or cancelled. Asks the daemon if it had not."""
-        if self.message.state not in _SETTLED:
+        if not self.settled:
             self.refresh()
-        return self.message.state in _SETTLED
+        return self.settled
 
     def refresh(self) -> handle_pb2.Handle:
         """Asks for the present state.
@@ -91,14 +124,30 @@ class Handle:
             PenstockError: the work failed or was cancelled (with the work's code and reason), or the handle is gone.
         """
         wait_all(self._connection, [self], timeout)
-        if self.message.state != handle_pb2.HANDLE_STATE_READY:
-            raise PenstockError.from_status(self.message.error)
+        self.check()
         return self
 
     def result(self, timeout: float | None = None) -> Any:
         """Waits, and answers what the work gave; see the subclasses. Raises as :meth:`wait`."""
         self.wait(timeout)
         return None
+
+    def exception(self, timeout: float | None = None) -> PenstockError | None:
+        """Waits, and answers what the work failed with; ``None`` if it went well.
+
+        Raises:
+            TimeoutError: it has not settled in time.
+            PenstockError: the handle is gone.
+        """
+        wait_all(self._connection, [self], timeout)
+        if self.message.state == handle_pb2.HANDLE_STATE_READY:
+            return None
+        return PenstockError.from_status(self.message.error)
+
+    def future(self) -> Future[Any]:
+        """The same result for code that wants a :class:`concurrent.futures.Future`: callbacks, ``as_completed``, an event
+        loop's ``wrap_future``. One thread of this connection waits for all of them. Cancelling it cancels no work."""
+        return self._connection.watcher().watch(self)
 
     def renew(self, lease: float = 0.0) -> None:
         """Keeps a settled result for at least ``lease`` more seconds; 0 is the daemon's default.
@@ -108,7 +157,7 @@ class Handle:
         """
         request = handle_pb2.RenewHandlesRequest(names=[self.name], lease=seconds(lease))
         response = self._connection.unary("HandleService/RenewHandles", request, handle_pb2.RenewHandlesResponse)
-        self._take(response.handles[0])
+        self.take(response.handles[0])
 
     def release(self) -> None:
         """Gives the result back; its bytes go when nothing uses them. Twice is fine, as is one that is gone."""
@@ -126,15 +175,7 @@ class Handle:
         """
         request = handle_pb2.CancelHandlesRequest(names=[self.name])
         response = self._connection.unary("HandleService/CancelHandles", request, handle_pb2.CancelHandlesResponse)
-        answer = response.answers[0]
-        if answer.HasField("error"):
-            raise PenstockError.from_status(answer.error)
-        return handle_pb2.CancelHandlesResponse.Effect.Name(answer.effect).replace("EFFECT_", "")
-
-    def _take(self, answer: handle_pb2.HandleAnswer) -> None:
-        if answer.HasField("error"):
-            raise PenstockError.from_status(answer.error)
-        self.message = answer.handle
+        return effect_of(response.answers[0])
 
 
 class ValueHandle(Handle):
@@ -151,9 +192,22 @@ class ValueHandle(Handle):
             TimeoutError, PenstockError: as :meth:`wait`; DATA_LOSS / CHUNK_CHECKSUM if bytes arrived damaged.
         """
         self.wait(timeout)
-        if self._inline:
-            return {tensor.header.name: tensors.decode(tensor) for tensor in self._inline}
-        return _Download(self._connection, self.name, self.message.tensors).run()
+        inline = self.inline()
+        if inline is not None:
+            return inline
+        download = Download(self.name, self.message.tensors)
+        while download.request() is not None:
+            self._connection.retry(partial(self._attempt, download))
+        return download.arrays()
+
+    def _attempt(self, download: Download) -> handle_pb2.Handle:
+        """Reads on from where the download stands; a break leaves what has arrived."""
+        request = download.request()
+        assert request is not None
+        for answer in self._connection.stream("HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse):
+            download.accept(answer)
+        download.end_tensor()
+        return self.message
 
 
 class GraphHandle(Handle):
@@ -161,7 +215,7 @@ class GraphHandle(Handle):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OutcomeFacts:
     """What a call did that changes state.
 
     Attributes:
@@ -176,8 +230,6 @@ class Outcome:
         rows: rows of the mini-batch; micro_batches: how many it was cut into.
         seconds: from the start of the run to its end.
         measured_bubble: 1 - work / in-step time over all stages, of this run.
-        outputs: the model's outputs, if the call asked for some.
-        input_gradients: d loss / d input by input name, if the call asked for them.
     """
 
     step: int
@@ -191,6 +243,17 @@ class Outcome:
     micro_batches: int
     seconds: float
     measured_bubble: float | None
+
+
+@dataclass(frozen=True)
+class Outcome(OutcomeFacts):
+    """What a call did that changes state: the facts, and results that stay with the daemon.
+
+    Attributes:
+        outputs: the model's outputs, if the call asked for some.
+        input_gradients: d loss / d input by input name, if the call asked for them.
+    """
+
     outputs: ValueHandle | None = None
     input_gradients: ValueHandle | None = None
 
@@ -217,26 +280,22 @@ class OutcomeHandle(Handle):
     def result(self, timeout: float | None = None) -> Outcome:
         """Waits, and answers what happened. Raises as :meth:`wait`."""
         self.wait(timeout)
-        message = self.message.outcome
+        return Outcome(**outcome_fields(self.message.outcome), outputs=self.outputs, input_gradients=self.input_gradients)
 
-        def optional(field: str) -> Any:
-            return getattr(message, field) if message.HasField(field) else None
 
-        return Outcome(
-            step=message.step,
-            sequence=message.sequence,
-            state_token=message.state_token,
-            loss=optional("loss"),
-            gradient_norm=optional("gradient_norm"),
-            applied=optional("applied"),
-            learning_rate=optional("learning_rate"),
-            rows=message.rows,
-            micro_batches=message.micro_batches,
-            seconds=message.seconds,
-            measured_bubble=optional("measured_bubble"),
-            outputs=self.outputs,
-            input_gradients=self.input_gradients,
-        )
+def outcome_fields(message: handle_pb2.Outcome) -> dict[str, Any]:
+    """The plain facts of an outcome: what is not set is ``None``."""
+    facts = {name: getattr(message, name) for name in ("step", "sequence", "state_token", "rows", "micro_batches", "seconds")}
+    for name in ("loss", "gradient_norm", "applied", "learning_rate", "measured_bubble"):
+        facts[name] = getattr(message, name) if message.HasField(name) else None
+    return facts
+
+
+def effect_of(answer: handle_pb2.CancelHandlesResponse.Answer) -> str:
+    """What cancelling did; see :meth:`Handle.cancel`."""
+    if answer.HasField("error"):
+        raise PenstockError.from_status(answer.error)
+    return handle_pb2.CancelHandlesResponse.Effect.Name(answer.effect).replace("EFFECT_", "")
 
 
 def wait_all(connection: Connection, handles: Sequence[Handle], timeout: float | None = None) -> None:
@@ -247,21 +306,27 @@ def wait_all(connection: Connection, handles: Sequence[Handle], timeout: float |
         PenstockError: one is gone.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    pending = [handle for handle in handles if handle.message.state not in _SETTLED]
+    pending = [handle for handle in handles if not handle.settled]
     while pending:
-        left = _LONGEST_WAIT if deadline is None else max(0.0, deadline - time.monotonic())
-        wait = min(left, _LONGEST_WAIT)
-        request = handle_pb2.WaitHandlesRequest(
-            names=[handle.name for handle in pending[:1000]],
-            mode=handle_pb2.WaitHandlesRequest.MODE_ALL,
-            wait_for=seconds(wait),
+        left = LONGEST_WAIT if deadline is None else max(0.0, deadline - time.monotonic())
+        wait = min(left, LONGEST_WAIT)
+        response = connection.unary(
+            "HandleService/WaitHandles", wait_request(pending, wait), handle_pb2.WaitHandlesResponse, wait
         )
-        response = connection.unary("HandleService/WaitHandles", request, handle_pb2.WaitHandlesResponse, wait)
         for handle, answer in zip(pending, response.handles):
-            handle._take(answer)
-        pending = [handle for handle in pending if handle.message.state not in _SETTLED]
+            handle.take(answer)
+        pending = [handle for handle in pending if not handle.settled]
         if pending and left <= 0.0:
             raise TimeoutError(f"{pending[0].name} has not settled in {timeout} s")
+
+
+def wait_request(pending: Sequence[Remote], wait: float, any_of: bool = False) -> handle_pb2.WaitHandlesRequest:
+    """Waits for all of the first thousand, or for any."""
+    return handle_pb2.WaitHandlesRequest(
+        names=[handle.name for handle in pending[:1000]],
+        mode=handle_pb2.WaitHandlesRequest.MODE_ANY if any_of else handle_pb2.WaitHandlesRequest.MODE_ALL,
+        wait_for=seconds(wait),
+    )
 
 
 def release_all(connection: Connection, names: Iterable[str]) -> None:
@@ -273,41 +338,57 @@ def release_all(connection: Connection, names: Iterable[str]) -> None:
         remaining = remaining[1000:]
 
 
-class _Download:
-    """Fetches the tensors of a handle, one after the other, and resumes by offset."""
+class Download:
+    """The tensors of a handle on their way here, one after the other, resumed by offset. Does no input or output itself."""
 
-    def __init__(self, connection: Connection, name: str, headers: Sequence[Any]) -> None:
-        self._connection = connection
+    def __init__(self, name: str, headers: Sequence[Any]) -> None:
         self._name = name
         self._headers = list(headers)
         self._arrays = [tensors.empty(header) for header in headers]
         self._done = [0] * len(self._headers)
+        self._current = 0
 
-    def run(self) -> dict[str, Array]:
-        for index, header in enumerate(self._headers):
-            while self._done[index] < header.byte_size:
-                self._connection.retry(partial(self._attempt, index))
+    def request(self) -> handle_pb2.FetchHandleRequest | None:
+        """What to ask for next; ``None`` when everything is here."""
+        while self._current < len(self._headers):
+            header = self._headers[self._current]
+            if self._done[self._current] < header.byte_size:
+                return handle_pb2.FetchHandleRequest(
+                    name=self._name, tensor=header.name, offset=self._done[self._current]
+                )
+            self._current += 1
+        return None
+
+    def accept(self, answer: handle_pb2.FetchHandleResponse) -> None:
+        """Takes a chunk.
+
+        Raises:
+            PenstockError: CHUNK_SIZE or CHUNK_CHECKSUM.
+        """
+        if not answer.HasField("chunk"):
+            return
+        chunk = answer.chunk
+        target = tensors.bytes_of(self._arrays[self._current])
+        done = self._done[self._current]
+        if chunk.offset != done or chunk.offset + len(chunk.data) > len(target):
+            raise _damaged("CHUNK_SIZE", f"{self._name}: a chunk at {chunk.offset} came at {done}")
+        if crc32c(chunk.data) != chunk.crc32c:
+            raise _damaged("CHUNK_CHECKSUM", f"{self._name}: the chunk at {chunk.offset} arrived damaged")
+        target[chunk.offset : chunk.offset + len(chunk.data)] = chunk.data
+        self._done[self._current] += len(chunk.data)
+
+    def end_tensor(self) -> None:
+        """The stream of one tensor has ended well.
+
+        Raises:
+            PenstockError: too early.
+        """
+        done = self._done[self._current]
+        if done < self._headers[self._current].byte_size:
+            raise _damaged("CHUNK_SIZE", f"{self._name}: the stream ended at {done}")
+
+    def arrays(self) -> dict[str, Array]:
         return {header.name: array for header, array in zip(self._headers, self._arrays)}
-
-    def _attempt(self, index: int) -> handle_pb2.Handle:
-        """Reads on from where the tensor stands; a break leaves what has arrived."""
-        request = handle_pb2.FetchHandleRequest(
-            name=self._name, tensor=self._headers[index].name, offset=self._done[index]
-        )
-        target = tensors.bytes_of(self._arrays[index])
-        for answer in self._connection.stream("HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse):
-            if not answer.HasField("chunk"):
-                continue
-            chunk = answer.chunk
-            if chunk.offset != self._done[index] or chunk.offset + len(chunk.data) > len(target):
-                raise _damaged("CHUNK_SIZE", f"{self._name}: a chunk at {chunk.offset} came at {self._done[index]}")
-            if crc32c(chunk.data) != chunk.crc32c:
-                raise _damaged("CHUNK_CHECKSUM", f"{self._name}: the chunk at {chunk.offset} arrived damaged")
-            target[chunk.offset : chunk.offset + len(chunk.data)] = chunk.data
-            self._done[index] += len(chunk.data)
-        if self._done[index] < self._headers[index].byte_size:
-            raise _damaged("CHUNK_SIZE", f"{self._name}: the stream ended at {self._done[index]}")
-        return handle_pb2.Handle()
 
 
 def _damaged(reason: str, message: str) -> PenstockError:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock import tensors, uploads
 from penstock.connection import Connection
-from penstock.handles import ValueHandle
+from penstock.handles import Remote, ValueHandle
 from penstock.v1 import tensor_pb2
 
 
@@ -19,7 +19,7 @@ from penstock.v1 import tensor_pb2
 class Whole:
     """A tensor that is not split: every micro-batch gets all of it."""
 
-    value: npt.ArrayLike | ValueHandle | tuple[ValueHandle, str]
+    value: npt.ArrayLike | Remote | tuple[Remote, str]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Plain:
 
 
 # An array, a handle of one tensor, or (handle, name of its tensor); whole; or a plain value.
-InputValue = Union[npt.ArrayLike, ValueHandle, tuple[ValueHandle, str], Whole, Plain, None]
+InputValue = Union[npt.ArrayLike, Remote, tuple[Remote, str], Whole, Plain, None]
 Inputs = Union[InputValue, Mapping[str, InputValue]]
 
 # Bytes of arrays that travel inside one message; the daemon takes messages of 4 MiB.
@@ -51,6 +51,47 @@ def named(inputs: Inputs, signature: Sequence[tensor_pb2.TensorSignature], what:
     return {signature[0].name or what.rstrip("s"): inputs}  # what takes any number of values has no names for them
 
 
+class Prepared:
+    """The inputs of one call: what travels inside the message, and what must be uploaded first."""
+
+    def __init__(self, values: Mapping[str, InputValue], signature: Sequence[tensor_pb2.TensorSignature]) -> None:
+        self.wanted: dict[str, int] = {entry.name: entry.type for entry in signature}
+        self.arrays: dict[str, tensors.Array] = {}
+        self._names = list(values)
+        self._references: dict[str, tensor_pb2.Input] = {}
+        self._whole = {name for name, value in values.items() if isinstance(value, Whole)}
+        for name, given in values.items():
+            value = given.value if isinstance(given, Whole) else given
+            if value is None or isinstance(value, (Plain, str)):
+                self._references[name] = _plain(name, value.value if isinstance(value, Plain) else value)
+            elif isinstance(value, Remote):
+                self._references[name] = _reference(name, value.name, "")
+            elif isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Remote):
+                self._references[name] = _reference(name, value[0].name, str(value[1]))
+            else:
+                self.arrays[name] = tensors.wire_array(cast(npt.ArrayLike, value))
+
+    @property
+    def too_large(self) -> bool:
+        """Whether the arrays must be uploaded."""
+        return sum(array.nbytes for array in self.arrays.values()) > INLINE_BYTES
+
+    def messages(self, upload: str = "") -> list[tensor_pb2.Input]:
+        """In the order given; arrays come from the handle ``upload``, if there is one."""
+        made = []
+        for name in self._names:
+            if name in self._references:
+                message = self._references[name]
+            elif upload:
+                message = _reference(name, upload, name)
+            else:
+                data_type = self.wanted.get(name, tensor_pb2.DATA_TYPE_UNSPECIFIED)
+                message = tensor_pb2.Input(name=name, tensor=tensors.encode(name, self.arrays[name], data_type))
+            message.whole = name in self._whole
+            made.append(message)
+        return made
+
+
 class Staged:
     """The inputs of one call as messages. In a ``with`` block, what had to be uploaded is released at the end: the
     daemon keeps the bytes of accepted work as long as it needs them."""
@@ -62,31 +103,11 @@ class Staged:
         values: Mapping[str, InputValue],
         signature: Sequence[tensor_pb2.TensorSignature],
     ) -> None:
-        wanted = {entry.name: entry.type for entry in signature}
-        arrays: dict[str, tensors.Array] = {}
-        references: dict[str, tensor_pb2.Input] = {}
-        whole = {name for name, value in values.items() if isinstance(value, Whole)}
-        for name, given in values.items():
-            value = given.value if isinstance(given, Whole) else given
-            if value is None or isinstance(value, (Plain, str)):
-                references[name] = _plain(name, value.value if isinstance(value, Plain) else value)
-            elif isinstance(value, ValueHandle):
-                references[name] = _reference(name, value, "")
-            elif isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], ValueHandle):
-                references[name] = _reference(name, value[0], str(value[1]))
-            else:
-                arrays[name] = tensors.wire_array(cast(npt.ArrayLike, value))
+        prepared = Prepared(values, signature)
         self._upload: ValueHandle | None = None
-        if sum(array.nbytes for array in arrays.values()) > INLINE_BYTES:
-            self._upload = uploads.put(connection, pipeline, arrays, wanted=wanted)
-            references.update({name: _reference(name, self._upload, name) for name in arrays})
-        self.messages: list[tensor_pb2.Input] = []
-        for name in values:
-            if name not in references:
-                data_type = wanted.get(name, tensor_pb2.DATA_TYPE_UNSPECIFIED)
-                references[name] = tensor_pb2.Input(name=name, tensor=tensors.encode(name, arrays[name], data_type))
-            references[name].whole = name in whole
-            self.messages.append(references[name])
+        if prepared.too_large:
+            self._upload = uploads.put(connection, pipeline, prepared.arrays, wanted=prepared.wanted)
+        self.messages = prepared.messages(self._upload.name if self._upload is not None else "")
 
     def __enter__(self) -> Staged:
         return self
@@ -98,8 +119,8 @@ class Staged:
             self._upload.release()
 
 
-def _reference(name: str, handle: ValueHandle, tensor: str) -> tensor_pb2.Input:
-    return tensor_pb2.Input(name=name, handle=tensor_pb2.HandleTensor(handle=handle.name, tensor=tensor))
+def _reference(name: str, handle: str, tensor: str) -> tensor_pb2.Input:
+    return tensor_pb2.Input(name=name, handle=tensor_pb2.HandleTensor(handle=handle, tensor=tensor))
 
 
 def _plain(name: str, value: bool | int | float | str | None) -> tensor_pb2.Input:

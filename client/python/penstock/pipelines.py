@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, overload
+from typing import Literal, NamedTuple, cast, overload
 
-from penstock.handles import GraphHandle, Outcome, OutcomeHandle, ValueHandle, seconds
+from penstock import requests
+from penstock.handles import GraphHandle, Outcome, OutcomeHandle, ValueHandle
 from penstock.inputs import Inputs, InputValue, Staged, named
-from penstock.resources import FIRST_WAIT, PipelineResource, new_request_id
-from penstock.specifications import OptionValue, loss_spec
+from penstock.requests import first_wait
+from penstock.specifications import OptionValue
+from penstock.state import PipelineState
 from penstock.tensors import Array
-from penstock.v1 import handle_pb2, work_pb2
-
-_INLINE_REPLY = 1 << 20  # bytes
+from penstock.v1 import handle_pb2, tensor_pb2, work_pb2
 
 
 class Forward(NamedTuple):
@@ -22,7 +22,7 @@ class Forward(NamedTuple):
     graph: GraphHandle
 
 
-class Pipeline(PipelineResource):
+class Pipeline(PipelineState):
     """One pipeline of a daemon. Methods may be called from any thread; calls that change state run in the order of
     acceptance.
 
@@ -87,17 +87,18 @@ class Pipeline(PipelineResource):
             Arrays by output name, of as many rows as the inputs; or their handle.
         """
         with self._stage(inputs) as staged:
-            request = work_pb2.InferRequest(
-                pipeline=self.name,
-                inputs=staged.messages,
+            request = requests.infer(
+                self.name,
+                staged.messages,
+                wait,
                 outputs=outputs,
                 micro_batches=micro_batches,
                 priority=priority,
-                request_id=new_request_id(),
-                reply=_reply(wait, timeout, lease),
+                timeout=timeout,
+                lease=lease,
             )
             response = self._connection.unary(
-                "WorkService/Infer", request, work_pb2.InferResponse, _wait(wait, timeout)
+                "WorkService/Infer", request, work_pb2.InferResponse, first_wait(wait, timeout)
             )
         handle = ValueHandle(self._connection, response.outputs)
         if not wait:
@@ -111,10 +112,11 @@ class Pipeline(PipelineResource):
     def train_step(
         self,
         inputs: Inputs,
-        target: InputValue,
+        target: InputValue = None,
         *,
         loss: str | None = ...,
         loss_options: Mapping[str, OptionValue] | None = ...,
+        loss_output: str = ...,
         micro_batches: int | None = ...,
         learning_rate: float | None = ...,
         clip_norm: float | None = ...,
@@ -129,10 +131,11 @@ class Pipeline(PipelineResource):
     def train_step(
         self,
         inputs: Inputs,
-        target: InputValue,
+        target: InputValue = None,
         *,
         loss: str | None = ...,
         loss_options: Mapping[str, OptionValue] | None = ...,
+        loss_output: str = ...,
         micro_batches: int | None = ...,
         learning_rate: float | None = ...,
         clip_norm: float | None = ...,
@@ -146,10 +149,11 @@ class Pipeline(PipelineResource):
     def train_step(
         self,
         inputs: Inputs,
-        target: InputValue,
+        target: InputValue = None,
         *,
         loss: str | None = None,
         loss_options: Mapping[str, OptionValue] | None = None,
+        loss_output: str = "",
         micro_batches: int | None = None,
         learning_rate: float | None = None,
         clip_norm: float | None = None,
@@ -162,8 +166,9 @@ class Pipeline(PipelineResource):
         """Forward, loss, backward and optimizer step, atomic.
 
         Args:
-            target: what the loss compares with; cross-entropy: class indices, INT64 ``[rows, sequence]``.
-            loss: ``"cross_entropy"`` or ``"mean_squared_error"``; ``None`` as the pipeline says.
+            target: what the loss compares with; cross-entropy: class indices, INT64 ``[rows, ...]``; ``None`` for
+                ``"scalar_output"``, where the model itself gives the loss.
+            loss: as in :meth:`Client.create_pipeline`, with its options and output; ``None`` as the pipeline says.
             learning_rate, clip_norm: instead of the pipeline's, for this step; a ``clip_norm`` of 0 does not clip.
             outputs: names of model outputs to keep; they come as ``Outcome.outputs``.
             expected_state: the ``state_token`` of the last outcome; a stale one is refused (STATE_MISMATCH).
@@ -172,21 +177,23 @@ class Pipeline(PipelineResource):
             PenstockError: also ACCUMULATION_OPEN, if contributions wait for :meth:`optimizer_step`.
         """
         with self._stage(inputs, target) as staged:
-            request = work_pb2.TrainStepRequest(
-                pipeline=self.name,
-                inputs=staged.messages[:-1],
-                target=staged.messages[-1],
-                loss=loss_spec(loss, loss_options),
+            request = requests.train_step(
+                self.name,
+                *self._with_target(staged, target),
+                wait,
+                loss=loss,
+                loss_options=loss_options,
+                loss_output=loss_output,
                 micro_batches=micro_batches,
-                outputs=outputs,
                 learning_rate=learning_rate,
                 clip_norm=clip_norm,
-                request_id=new_request_id(),
+                outputs=outputs,
                 expected_state=expected_state,
-                reply=_reply(wait, timeout, lease),
+                timeout=timeout,
+                lease=lease,
             )
             response = self._connection.unary(
-                "WorkService/TrainStep", request, work_pb2.TrainStepResponse, _wait(wait, timeout)
+                "WorkService/TrainStep", request, work_pb2.TrainStepResponse, first_wait(wait, timeout)
             )
         return self._outcome(response.outcome, response.outputs if outputs else None, wait, timeout)
 
@@ -194,10 +201,11 @@ class Pipeline(PipelineResource):
     def forward_backward(
         self,
         inputs: Inputs,
-        target: InputValue,
+        target: InputValue = None,
         *,
         loss: str | None = ...,
         loss_options: Mapping[str, OptionValue] | None = ...,
+        loss_output: str = ...,
         total_rows: int | None = ...,
         total_elements: int | None = ...,
         micro_batches: int | None = ...,
@@ -212,10 +220,11 @@ class Pipeline(PipelineResource):
     def forward_backward(
         self,
         inputs: Inputs,
-        target: InputValue,
+        target: InputValue = None,
         *,
         loss: str | None = ...,
         loss_options: Mapping[str, OptionValue] | None = ...,
+        loss_output: str = ...,
         total_rows: int | None = ...,
         total_elements: int | None = ...,
         micro_batches: int | None = ...,
@@ -229,10 +238,11 @@ class Pipeline(PipelineResource):
     def forward_backward(
         self,
         inputs: Inputs,
-        target: InputValue,
+        target: InputValue = None,
         *,
         loss: str | None = None,
         loss_options: Mapping[str, OptionValue] | None = None,
+        loss_output: str = "",
         total_rows: int | None = None,
         total_elements: int | None = None,
         micro_batches: int | None = None,
@@ -254,21 +264,23 @@ class Pipeline(PipelineResource):
             PenstockError: also ACCUMULATION_HELD, if another caller has contributions open.
         """
         with self._stage(inputs, target) as staged:
-            request = work_pb2.ForwardBackwardRequest(
-                pipeline=self.name,
-                inputs=staged.messages[:-1],
-                target=staged.messages[-1],
-                loss=loss_spec(loss, loss_options),
+            request = requests.forward_backward(
+                self.name,
+                *self._with_target(staged, target),
+                wait,
+                loss=loss,
+                loss_options=loss_options,
+                loss_output=loss_output,
                 total_rows=total_rows,
                 total_elements=total_elements,
                 micro_batches=micro_batches,
                 outputs=outputs,
-                request_id=new_request_id(),
                 expected_state=expected_state,
-                reply=_reply(wait, timeout, lease),
+                timeout=timeout,
+                lease=lease,
             )
             response = self._connection.unary(
-                "WorkService/ForwardBackward", request, work_pb2.ForwardBackwardResponse, _wait(wait, timeout)
+                "WorkService/ForwardBackward", request, work_pb2.ForwardBackwardResponse, first_wait(wait, timeout)
             )
         return self._outcome(response.outcome, response.outputs if outputs else None, wait, timeout)
 
@@ -295,18 +307,18 @@ class Pipeline(PipelineResource):
             PenstockError: also GRAPH_LIMIT, if too many graphs are open.
         """
         with self._stage(inputs) as staged:
-            request = work_pb2.ForwardRequest(
-                pipeline=self.name,
-                inputs=staged.messages,
-                mode=work_pb2.ForwardRequest.MODE_TRAIN,
-                micro_batches=micro_batches,
-                request_id=new_request_id(),
-                reply=_reply(wait, timeout, lease),
+            request = requests.forward(
+                self.name,
+                staged.messages,
+                wait,
                 outputs=outputs,
+                micro_batches=micro_batches,
                 input_gradients=input_gradients,
+                timeout=timeout,
+                lease=lease,
             )
             response = self._connection.unary(
-                "WorkService/Forward", request, work_pb2.ForwardResponse, _wait(wait, timeout)
+                "WorkService/Forward", request, work_pb2.ForwardResponse, first_wait(wait, timeout)
             )
         result = Forward(ValueHandle(self._connection, response.outputs), GraphHandle(self._connection, response.graph))
         if wait:
@@ -366,18 +378,19 @@ class Pipeline(PipelineResource):
         """
         values = named(gradients, self.signature.outputs, "outputs")
         with Staged(self._connection, self.name, values, self.signature.outputs) as staged:
-            request = work_pb2.BackwardRequest(
-                pipeline=self.name,
-                graph=graph.name,
-                gradients=staged.messages,
+            request = requests.backward(
+                self.name,
+                graph.name,
+                staged.messages,
+                wait,
                 retain_graph=retain_graph,
                 input_gradients=input_gradients,
-                request_id=new_request_id(),
                 expected_state=expected_state,
-                reply=_reply(wait, timeout, lease),
+                timeout=timeout,
+                lease=lease,
             )
             response = self._connection.unary(
-                "WorkService/Backward", request, work_pb2.BackwardResponse, _wait(wait, timeout)
+                "WorkService/Backward", request, work_pb2.BackwardResponse, first_wait(wait, timeout)
             )
         return self._outcome(
             response.outcome, None, wait, timeout, response.input_gradients if input_gradients else None
@@ -429,34 +442,33 @@ class Pipeline(PipelineResource):
         Raises:
             PenstockError: also ACCUMULATION_EMPTY.
         """
-        action = work_pb2.OptimizerStepRequest.ACTION_DISCARD if discard else work_pb2.OptimizerStepRequest.ACTION_APPLY
-        request = work_pb2.OptimizerStepRequest(
-            pipeline=self.name,
-            action=action,
+        request = requests.optimizer_step(
+            self.name,
+            wait,
+            discard=discard,
             learning_rate=learning_rate,
             clip_norm=clip_norm,
-            request_id=new_request_id(),
             expected_state=expected_state,
-            reply=_reply(wait, timeout, lease),
+            timeout=timeout,
+            lease=lease,
         )
         response = self._connection.unary(
-            "WorkService/OptimizerStep", request, work_pb2.OptimizerStepResponse, _wait(wait, timeout)
+            "WorkService/OptimizerStep", request, work_pb2.OptimizerStepResponse, first_wait(wait, timeout)
         )
         return self._outcome(response.outcome, None, wait, timeout)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _stage(self, inputs: Inputs, target: InputValue | None = None) -> Staged:
+    def _stage(self, inputs: Inputs, target: InputValue = None) -> Staged:
         """Inputs, and the target last if there is one."""
         values = named(inputs, self.signature.inputs, "inputs")
-        signature = list(self.signature.inputs)
-        if target is not None:
-            name = self.signature.targets[0].name if self.signature.targets else "target"
-            if name in values:
-                raise ValueError(f"the target is given twice: {name!r} is among the inputs")
-            values[name] = target
-            signature.extend(self.signature.targets)
-        return Staged(self._connection, self.name, values, signature)
+        wanted = requests.with_target(cast(dict[str, object], values), self.signature, target)
+        return Staged(self._connection, self.name, values, wanted)
+
+    @staticmethod
+    def _with_target(staged: Staged, target: InputValue) -> tuple[list[tensor_pb2.Input], tensor_pb2.Input | None]:
+        messages = staged.messages
+        return (messages, None) if target is None else (messages[:-1], messages[-1])
 
     def _outcome(
         self,
@@ -473,16 +485,3 @@ class Pipeline(PipelineResource):
             return handle
         with handle:
             return handle.result(timeout)
-
-
-def _wait(wait: bool, timeout: float | None) -> float:
-    """Seconds that the first call waits inside the daemon."""
-    if not wait:
-        return 0.0
-    return FIRST_WAIT if timeout is None else min(timeout, FIRST_WAIT)
-
-
-def _reply(wait: bool, timeout: float | None, lease: float) -> work_pb2.ReplyOptions:
-    return work_pb2.ReplyOptions(
-        wait_for=seconds(_wait(wait, timeout)), inline_bytes=_INLINE_REPLY if wait else 0, lease=seconds(lease)
-    )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import grpc
 import numpy.typing as npt
@@ -15,11 +14,9 @@ from penstock.checksum import crc32c
 from penstock.connection import Connection
 from penstock.errors import PenstockError
 from penstock.handles import Handle, ValueHandle, release_all, seconds
+from penstock.requests import FIRST_WAIT, new_request_id
 from penstock.tensors import Array
 from penstock.v1 import handle_pb2, insight_pb2, pipeline_pb2, state_pb2
-
-FIRST_WAIT = 30.0  # seconds that a call waits inside the daemon
-
 
 class Parameters(dict[str, Array]):
     """Arrays by name, in model order.
@@ -29,6 +26,22 @@ class Parameters(dict[str, Array]):
     """
 
     step: int = 0
+
+    def accept(self, answer: state_pb2.ReadParametersResponse) -> None:
+        """Takes one answer of the stream, in order.
+
+        Raises:
+            PenstockError: CHUNK_CHECKSUM.
+        """
+        if answer.HasField("start"):
+            self.step = answer.start.step
+            self._arrays = [tensors.empty(header) for header in answer.start.tensors]
+            self.update(zip((header.name for header in answer.start.tensors), self._arrays))
+            return
+        chunk = answer.chunk
+        if crc32c(chunk.data) != chunk.crc32c:
+            raise PenstockError(grpc.StatusCode.DATA_LOSS, "CHUNK_CHECKSUM", "parameters arrived damaged")
+        tensors.bytes_of(self._arrays[chunk.tensor])[chunk.offset : chunk.offset + len(chunk.data)] = chunk.data
 
 
 class Trace(bytes):
@@ -40,17 +53,29 @@ class Trace(bytes):
 
     summary: insight_pb2.TraceSummary = insight_pb2.TraceSummary()
 
+    @classmethod
+    def of(cls, answers: Iterable[insight_pb2.ExportTraceResponse]) -> Trace:
+        """Out of the pieces of a stream."""
+        pieces: list[bytes] = []
+        summary = insight_pb2.TraceSummary()
+        for answer in answers:
+            if answer.HasField("summary"):
+                summary = answer.summary
+            pieces.append(answer.data)
+        trace = cls(b"".join(pieces))
+        trace.summary = summary
+        return trace
 
-class PipelineResource:
-    """What a pipeline is and has; :class:`Pipeline` adds what it does.
+
+class PipelineFacts:
+    """What was last heard of a pipeline.
 
     Attributes:
         name: ``pipelines/{pipeline}``.
         message: the daemon's last word on it.
     """
 
-    def __init__(self, connection: Connection, message: pipeline_pb2.Pipeline) -> None:
-        self._connection = connection
+    def __init__(self, message: pipeline_pb2.Pipeline) -> None:
         self.message = message
         self.name = message.name
 
@@ -72,6 +97,18 @@ class PipelineResource:
         """Stages with their devices and layers, and what is predicted of a step."""
         return self.message.plan
 
+    def wanted_types(self) -> dict[str, int]:
+        """Types of inputs and targets by name: some arrays leave a choice."""
+        return {entry.name: entry.type for entry in [*self.signature.inputs, *self.signature.targets]}
+
+
+class PipelineResource(PipelineFacts):
+    """What a pipeline is and has; :class:`Pipeline` adds what it does."""
+
+    def __init__(self, connection: Connection, message: pipeline_pb2.Pipeline) -> None:
+        super().__init__(message)
+        self._connection = connection
+
     def refresh(self) -> pipeline_pb2.Pipeline:
         """Asks for the present state, step and plan."""
         request = pipeline_pb2.GetPipelineRequest(name=self.name)
@@ -82,8 +119,7 @@ class PipelineResource:
 
     def put(self, values: Mapping[str, npt.ArrayLike], *, lease: float = 0.0) -> ValueHandle:
         """Uploads arrays once, to be inputs of several calls."""
-        wanted = {entry.name: entry.type for entry in [*self.signature.inputs, *self.signature.targets]}
-        return uploads.put(self._connection, self.name, values, lease, wanted)
+        return uploads.put(self._connection, self.name, values, lease, self.wanted_types())
 
     def handles(self) -> list[handle_pb2.Handle]:
         """The caller's live handles of this pipeline."""
@@ -155,20 +191,10 @@ class PipelineResource:
 
         def attempt() -> state_pb2.ReadParametersResponse:
             result.clear()
-            arrays: list[Array] = []
             for answer in self._connection.stream(
                 "StateService/ReadParameters", request, state_pb2.ReadParametersResponse
             ):
-                if answer.HasField("start"):
-                    result.step = answer.start.step
-                    for header in answer.start.tensors:
-                        arrays.append(tensors.empty(header))
-                        result[header.name] = arrays[-1]
-                    continue
-                chunk = answer.chunk
-                if crc32c(chunk.data) != chunk.crc32c:
-                    raise PenstockError(grpc.StatusCode.DATA_LOSS, "CHUNK_CHECKSUM", "parameters arrived damaged")
-                tensors.bytes_of(arrays[chunk.tensor])[chunk.offset : chunk.offset + len(chunk.data)] = chunk.data
+                result.accept(answer)
             return state_pb2.ReadParametersResponse()
 
         self._connection.retry(attempt)
@@ -182,9 +208,7 @@ class PipelineResource:
 
     def watch_statistics(self, interval: float = 1.0, max_updates: int = 0) -> Iterator[insight_pb2.PipelineStatistics]:
         """Statistics at once and every ``interval`` seconds (at least 0.1), ``max_updates`` times or until closed."""
-        request = insight_pb2.WatchStatisticsRequest(
-            pipeline=self.name, interval=seconds(interval), max_updates=max_updates
-        )
+        request = watch_request(self.name, interval, max_updates)
         return self._connection.stream("InsightService/WatchStatistics", request, insight_pb2.PipelineStatistics)
 
     def schedule(
@@ -200,10 +224,7 @@ class PipelineResource:
         Raises:
             PenstockError: also STEP_NOT_RETAINED, if that step has not run, or its records were overwritten.
         """
-        kind = insight_pb2.GetScheduleRequest.SOURCE_MEASURED if measured else insight_pb2.GetScheduleRequest.SOURCE_PLANNED
-        request = insight_pb2.GetScheduleRequest(
-            pipeline=self.name, source=kind, step=step, micro_batches=micro_batches, page_size=1000
-        )
+        request = schedule_request(self.name, measured, step, micro_batches)
         whole = self._connection.unary("InsightService/GetSchedule", request, insight_pb2.GetScheduleResponse)
         while whole.next_page_token:
             request.page_token = whole.next_page_token
@@ -234,25 +255,10 @@ class PipelineResource:
         Raises:
             PenstockError: also STEP_NOT_RETAINED.
         """
-        formats = {
-            "chrome": insight_pb2.ExportTraceRequest.FORMAT_CHROME,
-            "perfetto": insight_pb2.ExportTraceRequest.FORMAT_PERFETTO,
-        }
-        if format not in formats:
-            raise ValueError(f"format is one of {', '.join(formats)}, not {format!r}")
-        request = insight_pb2.ExportTraceRequest(
-            pipeline=self.name, format=formats[format], steps=steps, first_step=first_step, last_step=last_step
+        request = trace_request(self.name, format, steps, first_step, last_step)
+        trace = Trace.of(
+            self._connection.stream("InsightService/ExportTrace", request, insight_pb2.ExportTraceResponse, timeout)
         )
-        pieces: list[bytes] = []
-        summary = insight_pb2.TraceSummary()
-        for answer in self._connection.stream(
-            "InsightService/ExportTrace", request, insight_pb2.ExportTraceResponse, timeout
-        ):
-            if answer.HasField("summary"):
-                summary = answer.summary
-            pieces.append(answer.data)
-        trace = Trace(b"".join(pieces))
-        trace.summary = summary
         if path is not None:
             pathlib.Path(path).write_bytes(trace)
         return trace
@@ -277,5 +283,27 @@ class PipelineResource:
         )
 
 
-def new_request_id() -> str:
-    return str(uuid.uuid4())
+def trace_request(
+    pipeline: str, format: str, steps: int, first_step: int, last_step: int
+) -> insight_pb2.ExportTraceRequest:
+    """Raises ValueError: the format is unknown."""
+    formats = {
+        "chrome": insight_pb2.ExportTraceRequest.FORMAT_CHROME,
+        "perfetto": insight_pb2.ExportTraceRequest.FORMAT_PERFETTO,
+    }
+    if format not in formats:
+        raise ValueError(f"format is one of {', '.join(formats)}, not {format!r}")
+    return insight_pb2.ExportTraceRequest(
+        pipeline=pipeline, format=formats[format], steps=steps, first_step=first_step, last_step=last_step
+    )
+
+
+def schedule_request(pipeline: str, measured: bool, step: int, micro_batches: int) -> insight_pb2.GetScheduleRequest:
+    kind = insight_pb2.GetScheduleRequest.SOURCE_MEASURED if measured else insight_pb2.GetScheduleRequest.SOURCE_PLANNED
+    return insight_pb2.GetScheduleRequest(
+        pipeline=pipeline, source=kind, step=step, micro_batches=micro_batches, page_size=1000
+    )
+
+
+def watch_request(pipeline: str, interval: float, max_updates: int) -> insight_pb2.WatchStatisticsRequest:
+    return insight_pb2.WatchStatisticsRequest(pipeline=pipeline, interval=seconds(interval), max_updates=max_updates)

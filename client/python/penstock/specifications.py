@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from penstock.v1 import pipeline_pb2
+from penstock.v1 import model_pb2, pipeline_pb2
 
 OptionValue = Union[bool, int, float, str]
 
@@ -23,6 +23,24 @@ _CUT_METHODS = {
     "exact": pipeline_pb2.CUT_METHOD_EXACT,
     "block_partition": pipeline_pb2.CUT_METHOD_BLOCK_PARTITION,
 }
+
+
+_PROGRAM_CUTS = {"modules": pipeline_pb2.PROGRAM_CUTS_MODULES, "nodes": pipeline_pb2.PROGRAM_CUTS_NODES}
+
+
+@dataclass(frozen=True)
+class Program:
+    """An exported program in the daemon's model root (see :attr:`Client.models`).
+
+    Attributes:
+        name: its id, a file name: ``"resnet.pt2"``.
+        cuts: where stages may begin: between ``"modules"``, repeated blocks one by one, or between any ``"nodes"``.
+        digest: ``sha256:`` and 64 hex digits: the file must be this one; empty: whichever has the name.
+    """
+
+    name: str
+    cuts: str = "modules"
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,13 +100,27 @@ def option(value: OptionValue) -> pipeline_pb2.Option:
     raise TypeError(f"an option is a bool, int, float or str, not {type(value).__name__}")
 
 
+# What a pipeline runs: a reference model or a file (``*.pt2``) by name, layers, or an exported program.
+Model = Union[str, Sequence[Layer], Program, model_pb2.Model]
+
+
 def options_of(values: Mapping[str, OptionValue] | None) -> Mapping[str, pipeline_pb2.Option]:
     return {name: option(value) for name, value in (values or {}).items()}
 
 
-def loss_spec(loss: str | None, options: Mapping[str, OptionValue] | None = None) -> pipeline_pb2.LossSpec | None:
-    """``None`` leaves the choice to the pipeline."""
-    return None if loss is None else pipeline_pb2.LossSpec(name=loss, options=options_of(options))
+def loss_spec(
+    loss: str | None, options: Mapping[str, OptionValue] | None = None, output: str = ""
+) -> pipeline_pb2.LossSpec | None:
+    """``None`` leaves the choice to the pipeline.
+
+    Raises:
+        ValueError: an output or options without a loss: they would say nothing.
+    """
+    if loss is None:
+        if output or options:
+            raise ValueError("loss_output and loss_options belong to a loss: name it")
+        return None
+    return pipeline_pb2.LossSpec(name=loss, options=options_of(options), output=output)
 
 
 def _chosen(argument: str, word: str, words: Mapping[str, Any]) -> Any:
@@ -97,13 +129,32 @@ def _chosen(argument: str, word: str, words: Mapping[str, Any]) -> Any:
     return words[word]
 
 
+def model_spec(model: Model, options: Mapping[str, OptionValue] | None = None) -> pipeline_pb2.ModelSpec:
+    """The part of a specification that says what to run."""
+    if isinstance(model, model_pb2.Model):
+        model = Program(model.name.removeprefix("models/"), digest=model.digest)
+    elif isinstance(model, str) and model.endswith(".pt2"):
+        model = Program(model.removeprefix("models/"))
+    if isinstance(model, Program):
+        return pipeline_pb2.ModelSpec(
+            program=model.name,
+            program_cuts=_chosen("cuts", model.cuts, _PROGRAM_CUTS),
+            program_digest=model.digest,
+            options=options_of(options),
+        )
+    if isinstance(model, str):
+        return pipeline_pb2.ModelSpec(name=model, options=options_of(options))
+    return pipeline_pb2.ModelSpec(options=options_of(options), layers=[layer.message() for layer in model])
+
+
 def pipeline_spec(
     *,
-    model: str | Sequence[Layer] = "gpt",
+    model: Model = "gpt",
     options: Mapping[str, OptionValue] | None = None,
     stages: int = 0,
     balance: Sequence[int] = (),
     ranks: Sequence[int] = (),
+    starts: Sequence[str] = (),
     cut_cost: str = "time",
     cut_method: str = "exact",
     parameter_scale: float | None = None,
@@ -129,6 +180,7 @@ def pipeline_spec(
     final_ratio: float = 0.0,
     loss: str | None = None,
     loss_options: Mapping[str, OptionValue] | None = None,
+    loss_output: str = "",
     seed: int = 0,
     bubble_filling: bool = True,
     inference_share: float | None = None,
@@ -137,23 +189,21 @@ def pipeline_spec(
     """A specification; the arguments are those of :meth:`Client.create_pipeline`.
 
     Raises:
-        ValueError: the checkpoint mode, cut_cost or cut_method is unknown. Everything else is the daemon's to judge.
+        ValueError: the checkpoint mode, cuts, cut_cost or cut_method is unknown. Everything else is the daemon's to judge.
     """
+    what = model_spec(model, options)
+    what.ties.extend(pipeline_pb2.TieSpec(parameters=parameters) for parameters in ties)
+    what.deferred_batch_norm = deferred_batch_norm
+    what.tuple_as_one_argument = tuple_as_one_argument
+    what.dtype = dtype
+    what.autocast = autocast
     return pipeline_pb2.PipelineSpec(
-        model=pipeline_pb2.ModelSpec(
-            name=model if isinstance(model, str) else "",
-            options=options_of(options),
-            layers=[] if isinstance(model, str) else [layer.message() for layer in model],
-            ties=[pipeline_pb2.TieSpec(parameters=parameters) for parameters in ties],
-            deferred_batch_norm=deferred_batch_norm,
-            tuple_as_one_argument=tuple_as_one_argument,
-            dtype=dtype,
-            autocast=autocast,
-        ),
+        model=what,
         cut=pipeline_pb2.Cut(
             balance=balance,
             ranks=ranks,
-            stages=0 if balance else stages,
+            starts=starts,
+            stages=0 if balance or starts else stages,
             cost=_chosen("cut_cost", cut_cost, _CUT_COSTS),
             method=_chosen("cut_method", cut_method, _CUT_METHODS),
             parameter_scale=parameter_scale,
@@ -179,7 +229,7 @@ def pipeline_spec(
                 final_ratio=final_ratio,
             ),
         ),
-        loss=loss_spec(loss, loss_options),
+        loss=loss_spec(loss, loss_options, loss_output),
         seed=seed,
         bubble_filling=pipeline_pb2.BubbleFillingSpec(
             mode=pipeline_pb2.BUBBLE_FILLING_ON if bubble_filling else pipeline_pb2.BUBBLE_FILLING_OFF,

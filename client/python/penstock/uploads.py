@@ -33,25 +33,33 @@ def put(
         lease: seconds that the daemon keeps them without renewal; 0 is its default.
         wanted: types (``tensor_pb2.DataType``) by name where the array leaves a choice.
     """
-    upload = _Upload(connection, pipeline, values, lease, wanted)
-    return ValueHandle(connection, handle_pb2.Result(handle=connection.retry(upload.attempt)))
+    upload = TensorUpload(pipeline, values, lease, wanted)
+
+    def attempt() -> handle_pb2.Handle:
+        flow = Flow()
+        answers = connection.duplex("HandleService/PutTensors", _requests(upload, flow), handle_pb2.PutTensorsResponse)
+        try:
+            for answer in answers:
+                if answer.HasField("handle"):
+                    return answer.handle
+                flow.add(answer.credit.bytes, (answer.credit.next_tensor, answer.credit.next_offset))
+        finally:
+            flow.end()
+        raise ended_early()
+
+    return ValueHandle(connection, handle_pb2.Result(handle=connection.retry(attempt)))
 
 
-class _Upload:
-    """One upload, attempted once or several times under the same request id.
+def ended_early() -> PenstockError:
+    return PenstockError(grpc.StatusCode.UNAVAILABLE, "", "the upload's stream ended without an answer")
 
-    The stream's requests are made on a thread of gRPC; the lock guards what the answers change: credit and position.
-    """
+
+class TensorUpload:
+    """Arrays on their way to the daemon, attempted once or several times under the same request id. Does no calls itself."""
 
     def __init__(
-        self,
-        connection: Connection,
-        pipeline: str,
-        values: Mapping[str, npt.ArrayLike],
-        lease: float,
-        wanted: Mapping[str, int],
+        self, pipeline: str, values: Mapping[str, npt.ArrayLike], lease: float, wanted: Mapping[str, int]
     ) -> None:
-        self._connection = connection
         arrays = {name: tensors.wire_array(value) for name, value in values.items()}
         self._bytes = [tensors.bytes_of(array) for array in arrays.values()]
         self._start = handle_pb2.PutStart(
@@ -64,37 +72,34 @@ class _Upload:
             lease=seconds(lease),
         )
 
-    def attempt(self) -> handle_pb2.Handle:
-        """Sends what the daemon does not have yet."""
-        flow = _Flow()
-        answers = self._connection.duplex(
-            "HandleService/PutTensors", self._requests(flow), handle_pb2.PutTensorsResponse
-        )
-        try:
-            for answer in answers:
-                if answer.HasField("handle"):
-                    return answer.handle
-                flow.add(answer.credit)
-        finally:
-            flow.end()
-        raise PenstockError(grpc.StatusCode.UNAVAILABLE, "", "the upload's stream ended without a handle")
+    def start(self) -> handle_pb2.PutTensorsRequest:
+        return handle_pb2.PutTensorsRequest(start=self._start)
 
-    def _requests(self, flow: _Flow) -> Iterator[handle_pb2.PutTensorsRequest]:
-        yield handle_pb2.PutTensorsRequest(start=self._start)
-        first, offset = flow.position()
+    def chunks(self, first: int, offset: int) -> Iterator[handle_pb2.PutTensorsRequest]:
+        """What the daemon does not have yet: from a tensor and an offset on."""
         for index in range(first, len(self._bytes)):
             data = self._bytes[index]
             while offset < len(data):
                 piece = data[offset : offset + CHUNK_BYTES]
-                if not flow.take(len(piece)):
-                    return
                 chunk = handle_pb2.TensorChunk(tensor=index, offset=offset, data=bytes(piece), crc32c=crc32c(piece))
                 yield handle_pb2.PutTensorsRequest(chunk=chunk)
                 offset += len(piece)
             offset = 0
 
 
-class _Flow:
+def _requests(upload: TensorUpload, flow: Flow) -> Iterator[handle_pb2.PutTensorsRequest]:
+    """What to send on one stream. Runs on a thread of gRPC."""
+    yield upload.start()
+    position = flow.position()
+    if position is None:
+        return
+    for request in upload.chunks(*position):
+        if not flow.take(len(request.chunk.data)):
+            return
+        yield request
+
+
+class Flow:
     """What the daemon lets the sender send on one stream. Threads: the sender takes, the receiver adds and ends."""
 
     def __init__(self) -> None:
@@ -104,13 +109,13 @@ class _Flow:
         self._started = False
         self._ended = False
 
-    def add(self, credit: handle_pb2.PutCredit) -> None:
-        """Takes over a credit message; the first one tells where to go on."""
+    def add(self, credit: int, position: tuple[int, int]) -> None:
+        """Takes over a credit message; the first one tells where to go on: tensor and byte offset."""
         with self._changed:
             if not self._started:
-                self._position = (credit.next_tensor, credit.next_offset)
+                self._position = position
                 self._started = True
-            self._credit += credit.bytes
+            self._credit += credit
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -119,11 +124,11 @@ class _Flow:
             self._ended = True
             self._changed.notify_all()
 
-    def position(self) -> tuple[int, int]:
-        """Waits for the first credit; the tensor and the byte offset to start at."""
+    def position(self) -> tuple[int, int] | None:
+        """Waits for the first credit; the tensor and the byte offset to start at, or ``None`` at the end of the stream."""
         with self._changed:
             self._changed.wait_for(lambda: self._started or self._ended)
-            return self._position
+            return self._position if self._started else None
 
     def take(self, size: int) -> bool:
         """Waits for credit of ``size`` bytes and uses it up; ``False`` at the end of the stream."""

@@ -28,6 +28,9 @@ PIPELINE_STATE_DRAINING: PipelineState
 PIPELINE_STATE_FAILED: PipelineState
 PIPELINE_STATE_READY: PipelineState
 PIPELINE_STATE_UNSPECIFIED: PipelineState
+PROGRAM_CUTS_MODULES: ProgramCuts
+PROGRAM_CUTS_NODES: ProgramCuts
+PROGRAM_CUTS_UNSPECIFIED: ProgramCuts
 
 class BubbleFillingSpec(_message.Message):
     __slots__ = ["inference_share", "max_wait_seconds", "mode"]
@@ -52,20 +55,22 @@ class CreatePipelineRequest(_message.Message):
     def __init__(self, pipeline_id: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., validate_only: bool = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class Cut(_message.Message):
-    __slots__ = ["balance", "cost", "method", "parameter_scale", "ranks", "stages"]
+    __slots__ = ["balance", "cost", "method", "parameter_scale", "ranks", "stages", "starts"]
     BALANCE_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_SCALE_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
     balance: _containers.RepeatedScalarFieldContainer[int]
     cost: CutCost
     method: CutMethod
     parameter_scale: float
     ranks: _containers.RepeatedScalarFieldContainer[int]
     stages: int
-    def __init__(self, balance: _Optional[_Iterable[int]] = ..., stages: _Optional[int] = ..., cost: _Optional[_Union[CutCost, str]] = ..., method: _Optional[_Union[CutMethod, str]] = ..., parameter_scale: _Optional[float] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    starts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, balance: _Optional[_Iterable[int]] = ..., stages: _Optional[int] = ..., cost: _Optional[_Union[CutCost, str]] = ..., method: _Optional[_Union[CutMethod, str]] = ..., parameter_scale: _Optional[float] = ..., ranks: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DeletePipelineRequest(_message.Message):
     __slots__ = ["force", "name", "purge", "request_id"]
@@ -165,7 +170,7 @@ class ListPipelinesResponse(_message.Message):
     def __init__(self, pipelines: _Optional[_Iterable[_Union[Pipeline, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class LossSpec(_message.Message):
-    __slots__ = ["name", "options"]
+    __slots__ = ["name", "options", "output"]
     class OptionsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -175,9 +180,11 @@ class LossSpec(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
     name: str
     options: _containers.MessageMap[str, Option]
-    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ...) -> None: ...
+    output: str
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., output: _Optional[str] = ...) -> None: ...
 
 class ModelSignature(_message.Message):
     __slots__ = ["inputs", "outputs", "targets"]
@@ -190,7 +197,7 @@ class ModelSignature(_message.Message):
     def __init__(self, inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ...) -> None: ...
 
 class ModelSpec(_message.Message):
-    __slots__ = ["autocast", "deferred_batch_norm", "dtype", "layers", "name", "options", "ties", "tuple_as_one_argument"]
+    __slots__ = ["autocast", "deferred_batch_norm", "dtype", "layers", "name", "options", "program", "program_cuts", "program_digest", "ties", "tuple_as_one_argument"]
     class OptionsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +211,9 @@ class ModelSpec(_message.Message):
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_CUTS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
     TIES_FIELD_NUMBER: _ClassVar[int]
     TUPLE_AS_ONE_ARGUMENT_FIELD_NUMBER: _ClassVar[int]
     autocast: str
@@ -212,9 +222,12 @@ class ModelSpec(_message.Message):
     layers: _containers.RepeatedCompositeFieldContainer[LayerSpec]
     name: str
     options: _containers.MessageMap[str, Option]
+    program: str
+    program_cuts: ProgramCuts
+    program_digest: str
     ties: _containers.RepeatedCompositeFieldContainer[TieSpec]
     tuple_as_one_argument: bool
-    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ..., ties: _Optional[_Iterable[_Union[TieSpec, _Mapping]]] = ..., deferred_batch_norm: bool = ..., tuple_as_one_argument: bool = ..., dtype: _Optional[str] = ..., autocast: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ..., ties: _Optional[_Iterable[_Union[TieSpec, _Mapping]]] = ..., deferred_batch_norm: bool = ..., tuple_as_one_argument: bool = ..., dtype: _Optional[str] = ..., autocast: _Optional[str] = ..., program: _Optional[str] = ..., program_cuts: _Optional[_Union[ProgramCuts, str]] = ..., program_digest: _Optional[str] = ...) -> None: ...
 
 class OptimizerSpec(_message.Message):
     __slots__ = ["clip_norm", "learning_rate_schedule", "name", "options"]
@@ -476,6 +489,9 @@ class TieSpec(_message.Message):
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     parameters: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, parameters: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ProgramCuts(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
 
 class CutCost(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

@@ -102,5 +102,27 @@ class SaveCheckpointRequest(_message.Message):
     request_id: str
     def __init__(self, pipeline: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
+class WriteParametersRequest(_message.Message):
+    __slots__ = ["force", "handles", "pipeline", "request_id", "step"]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    force: bool
+    handles: _containers.RepeatedScalarFieldContainer[str]
+    pipeline: str
+    request_id: str
+    step: int
+    def __init__(self, pipeline: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., force: bool = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class WriteParametersResponse(_message.Message):
+    __slots__ = ["state_token", "step"]
+    STATE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    state_token: str
+    step: int
+    def __init__(self, step: _Optional[int] = ..., state_token: _Optional[str] = ...) -> None: ...
+
 class CheckpointState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

@@ -1,0 +1,122 @@
+"""The daemon as seen by a program of asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from penstock.aio.connection import Connection
+from penstock.aio.models import Models
+from penstock.aio.pipelines import Pipeline
+from penstock.client import POLL_SECONDS, create_request, plan_request
+from penstock.errors import PenstockError
+from penstock.specifications import pipeline_spec
+from penstock.v1 import admin_pb2, pipeline_pb2
+
+
+class Client:
+    """A connection to one daemon; see :class:`penstock.Client`. Make and use it inside one event loop."""
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:8470",
+        caller: str | None = None,
+        *,
+        timeout: float = 60.0,
+        retry_for: float = 10.0,
+    ) -> None:
+        self._connection = Connection(address, caller, timeout, retry_for)
+        self.models = Models(self._connection)
+
+    async def close(self) -> None:
+        """Ends the connection. Accepted training goes on; handles live until their leases end."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def server_info(self) -> admin_pb2.ServerInfo:
+        """Version, epoch, devices, limits, and the names of layers, models, schedules, optimizers and losses."""
+        return await self._connection.unary(
+            "AdminService/GetServerInfo", admin_pb2.GetServerInfoRequest(), admin_pb2.ServerInfo
+        )
+
+    async def create_pipeline(self, name: str, *, timeout: float = 120.0, **arguments: Any) -> Pipeline:
+        """Makes a pipeline and waits until it is ready: the arguments are those of :meth:`penstock.Client.create_pipeline`."""
+        return await self.create_pipeline_from(name, pipeline_spec(**arguments), timeout=timeout)
+
+    async def create_pipeline_from(
+        self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0
+    ) -> Pipeline:
+        """As :meth:`create_pipeline`, from a whole specification (see :func:`penstock.pipeline_spec`)."""
+        deadline = time.monotonic() + timeout
+        pipeline = Pipeline(self._connection, await self._create(name, spec, validate_only=False, wait=timeout))
+        while pipeline.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{pipeline.name} is not ready in {timeout} s")
+            await asyncio.sleep(POLL_SECONDS)
+            await pipeline.refresh()
+        if pipeline.message.state == pipeline_pb2.PIPELINE_STATE_FAILED:
+            raise PenstockError.from_status(pipeline.message.error)
+        return pipeline
+
+    async def plan_pipeline(
+        self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0
+    ) -> pipeline_pb2.Plan:
+        """What the daemon would make of a specification; creates nothing."""
+        return (await self._create(name, spec, validate_only=True, wait=timeout)).plan
+
+    async def plan(
+        self,
+        spec: pipeline_pb2.PipelineSpec,
+        *,
+        kinds: Sequence[str] = (),
+        max_chunks: int = 0,
+        micro_batches: Sequence[int] = (),
+        mini_batch_rows: int = 0,
+        timeout: float = 120.0,
+    ) -> pipeline_pb2.PlanPipelineResponse:
+        """What the planner can choose from; see :meth:`penstock.Client.plan`."""
+        request = plan_request(spec, kinds, max_chunks, micro_batches, mini_batch_rows)
+        return await self._connection.unary(
+            "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, timeout
+        )
+
+    async def _create(
+        self, name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool, wait: float
+    ) -> pipeline_pb2.Pipeline:
+        return await self._connection.unary(
+            "PipelineService/CreatePipeline", create_request(name, spec, validate_only), pipeline_pb2.Pipeline, wait
+        )
+
+    async def pipeline(self, name: str) -> Pipeline:
+        """A pipeline that exists, by its short or full name."""
+        request = pipeline_pb2.GetPipelineRequest(name=name if "/" in name else f"pipelines/{name}")
+        message = await self._connection.unary("PipelineService/GetPipeline", request, pipeline_pb2.Pipeline)
+        return Pipeline(self._connection, message)
+
+    async def list_pipelines(self) -> list[Pipeline]:
+        """All pipelines."""
+        found: list[Pipeline] = []
+        request = pipeline_pb2.ListPipelinesRequest(page_size=1000)
+        while True:
+            response = await self._connection.unary(
+                "PipelineService/ListPipelines", request, pipeline_pb2.ListPipelinesResponse
+            )
+            found.extend(Pipeline(self._connection, message) for message in response.pipelines)
+            request.page_token = response.next_page_token
+            if not request.page_token:
+                return found
+
+    async def delete_pipeline(self, name: str, *, force: bool = False, purge: bool = False) -> None:
+        """See :meth:`Pipeline.delete`."""
+        full_name = name if "/" in name else f"pipelines/{name}"
+        await Pipeline(self._connection, pipeline_pb2.Pipeline(name=full_name)).delete(force=force, purge=purge)

@@ -1,0 +1,154 @@
+"""The way to the daemon for asyncio; see :mod:`penstock.connection`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from penstock.connection import CHANNEL_OPTIONS, Patience, metadata_of, moves_data, serialize
+from penstock.errors import PenstockError
+
+Answer = TypeVar("Answer", bound=Message)
+Result = TypeVar("Result")
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
+
+class Connection:
+    """Calls one daemon on behalf of one caller. Belongs to one event loop."""
+
+    def __init__(self, address: str, caller: str | None, timeout: float, retry_for: float) -> None:
+        self.address = address
+        self.timeout = timeout
+        self.retry_for = retry_for
+        self._metadata = metadata_of(caller)
+        self._data = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._control = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._closed = False
+        self._calls: dict[tuple[str, str], Any] = {}
+
+    async def close(self) -> None:
+        """Ends all calls that are under way. Work that the daemon has accepted goes on."""
+        self._closed = True
+        await asyncio.gather(self._data.close(None), self._control.close(None))
+
+    async def unary(self, method: str, request: Message, answer: type[Answer], wait: float = 0.0) -> Answer:
+        """Calls ``Service/Method``. Repeats it while the daemon is UNAVAILABLE.
+
+        Raises:
+            PenstockError: the daemon refused, or could not be reached for ``retry_for`` seconds.
+        """
+        call = self._callable("unary_unary", method, answer)
+
+        async def attempt() -> Answer:
+            response: Answer = await call(request, timeout=self.timeout + wait, metadata=self._metadata)
+            return response
+
+        return await self.retry(attempt)
+
+    def stream(
+        self, method: str, request: Message, answer: type[Answer], timeout: float | None = None
+    ) -> AsyncIterator[Answer]:
+        """One request, many answers. Not repeated. Closing it ends the call."""
+        call = self._callable("unary_stream", method, answer)(request, timeout=timeout, metadata=self._metadata)
+        return _answers(call)
+
+    async def upload(self, method: str, answer: type[Answer], upload: Upload) -> Answer:
+        """Many requests under the daemon's credit, and the last answer. Broken streams go on where they were."""
+
+        async def attempt() -> Answer:
+            call = self._callable("stream_stream", method, answer)(metadata=self._metadata)
+            try:
+                last: Answer = await _send(call, upload)
+                return last
+            finally:
+                call.cancel()
+
+        return await self.retry(attempt)
+
+    async def retry(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        """Repeats ``attempt`` while the daemon can't be reached."""
+        patience = Patience(self.retry_for)
+        while True:
+            try:
+                return await attempt()
+            except grpc.RpcError as raised:
+                error = PenstockError.from_call(raised)
+            except PenstockError as raised:
+                error = raised
+            if self._closed:
+                raise error
+            await asyncio.sleep(patience.wait_after(error))
+
+    def _callable(self, kind: str, method: str, answer: type[Answer]) -> Any:
+        if (kind, method) not in self._calls:
+            channel = self._data if moves_data(method) else self._control
+            self._calls[kind, method] = getattr(channel, kind)(
+                f"/penstock.v1.{method}", request_serializer=serialize, response_deserializer=answer.FromString
+            )
+        return self._calls[kind, method]
+
+
+class Upload(Protocol):
+    """What can be sent in chunks: tensors or a file."""
+
+    def start(self) -> Message: ...
+
+    def chunks(self, first: int, offset: int) -> Iterator[Any]: ...
+
+    def credit(self, answer: Any) -> tuple[int, tuple[int, int]] | None:
+        """Bytes that may be sent, and where to go on; ``None``: the answer is the last one."""
+
+
+async def _send(call: Any, upload: Upload) -> Any:
+    await call.write(upload.start())
+    chunks: Iterator[Any] | None = None
+    credit = 0
+    following: Any = None
+    while True:
+        answer = await call.read()
+        if answer is _EOF:
+            code = await call.code()
+            if code != grpc.StatusCode.OK:
+                raise _error_of(code, await call.details(), await call.trailing_metadata())
+            raise PenstockError(grpc.StatusCode.UNAVAILABLE, "", "the upload's stream ended without an answer")
+        given = upload.credit(answer)
+        if given is None:
+            return answer
+        credit += given[0]
+        if chunks is None:
+            chunks = upload.chunks(*given[1])
+            following = next(chunks, None)
+        while following is not None and len(following.chunk.data) <= credit:
+            credit -= len(following.chunk.data)
+            try:
+                await call.write(following)
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                break  # the answer says why
+            following = next(chunks, None)
+
+
+async def _answers(call: Any) -> AsyncIterator[Any]:
+    try:
+        async for answer in call:
+            yield answer
+    except grpc.RpcError as error:
+        raise PenstockError.from_call(error) from None
+    finally:
+        call.cancel()
+
+
+def _error_of(code: grpc.StatusCode, details: str, metadata: Any) -> PenstockError:
+    return PenstockError.from_call(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, details, None))
+
+
+async def collect(answers: AsyncIterator[Answer], take: Callable[[Answer], object]) -> None:
+    """Takes every answer of a stream, and ends the call whatever happens."""
+    async with aclosing(answers) as stream:  # type: ignore[type-var]
+        async for answer in stream:
+            take(answer)

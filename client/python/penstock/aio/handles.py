@@ -1,0 +1,194 @@
+"""Results that the daemon holds, for asyncio: ``await handle`` waits and answers what the work gave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+from penstock.aio.connection import Connection, collect
+from penstock.errors import PenstockError
+from penstock.handles import (
+    LONGEST_WAIT,
+    Download,
+    OutcomeFacts,
+    Remote,
+    effect_of,
+    outcome_fields,
+    seconds,
+    wait_request,
+)
+from penstock.tensors import Array
+from penstock.v1 import handle_pb2
+
+Self = TypeVar("Self", bound="Handle")
+
+
+class Handle(Remote):
+    """A remote result. ``await handle`` is ``await handle.result()``; in an ``async with`` block it is released at the end."""
+
+    def __init__(self, connection: Connection, result: handle_pb2.Result) -> None:
+        super().__init__(result)
+        self._connection = connection
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.result().__await__()
+
+    async def __aenter__(self: Self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release()
+
+    async def done(self) -> bool:
+        """Whether the result has settled: ready, failed or cancelled. Asks the daemon if it had not."""
+        if not self.settled:
+            await self.refresh()
+        return self.settled
+
+    async def refresh(self) -> handle_pb2.Handle:
+        """Asks for the present state.
+
+        Raises:
+            PenstockError: HANDLE_NOT_FOUND, HANDLE_RELEASED, HANDLE_EXPIRED or EPOCH_MISMATCH.
+        """
+        request = handle_pb2.GetHandleRequest(name=self.name)
+        self.message = await self._connection.unary("HandleService/GetHandle", request, handle_pb2.Handle)
+        return self.message
+
+    async def wait(self: Self, timeout: float | None = None) -> Self:
+        """Waits until the result is ready; see :meth:`penstock.Handle.wait`."""
+        await wait_all(self._connection, [self], timeout)
+        self.check()
+        return self
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """Waits, and answers what the work gave; see the subclasses. Raises as :meth:`wait`."""
+        await self.wait(timeout)
+        return None
+
+    async def exception(self, timeout: float | None = None) -> PenstockError | None:
+        """Waits, and answers what the work failed with; ``None`` if it went well."""
+        await wait_all(self._connection, [self], timeout)
+        if self.message.state == handle_pb2.HANDLE_STATE_READY:
+            return None
+        return PenstockError.from_status(self.message.error)
+
+    async def renew(self, lease: float = 0.0) -> None:
+        """Keeps a settled result for at least ``lease`` more seconds; 0 is the daemon's default."""
+        request = handle_pb2.RenewHandlesRequest(names=[self.name], lease=seconds(lease))
+        response = await self._connection.unary("HandleService/RenewHandles", request, handle_pb2.RenewHandlesResponse)
+        self.take(response.handles[0])
+
+    async def release(self) -> None:
+        """Gives the result back. Twice is fine, as is one that is gone."""
+        await release_all(self._connection, [self.name])
+
+    async def cancel(self) -> str:
+        """Stops the work behind a pending result: ``CANCELLED``, ``CANCELLING`` or ``NOT_CANCELLABLE``."""
+        request = handle_pb2.CancelHandlesRequest(names=[self.name])
+        response = await self._connection.unary("HandleService/CancelHandles", request, handle_pb2.CancelHandlesResponse)
+        return effect_of(response.answers[0])
+
+
+class ValueHandle(Handle):
+    """Tensors that the daemon holds. They can be inputs of further calls without coming here."""
+
+    async def result(self, timeout: float | None = None) -> dict[str, Array]:
+        """The same as :meth:`fetch`."""
+        return await self.fetch(timeout)
+
+    async def fetch(self, timeout: float | None = None) -> dict[str, Array]:
+        """Waits, and brings all tensors here, by name; see :meth:`penstock.ValueHandle.fetch`."""
+        await self.wait(timeout)
+        inline = self.inline()
+        if inline is not None:
+            return inline
+        download = Download(self.name, self.message.tensors)
+
+        async def attempt() -> None:
+            request = download.request()
+            assert request is not None
+            await collect(
+                self._connection.stream("HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse),
+                download.accept,
+            )
+            download.end_tensor()
+
+        while download.request() is not None:
+            await self._connection.retry(attempt)
+        return download.arrays()
+
+
+class GraphHandle(Handle):
+    """Activations kept by a forward; only :meth:`Pipeline.backward` takes it, once unless retained."""
+
+
+@dataclass(frozen=True)
+class Outcome(OutcomeFacts):
+    """As :class:`penstock.Outcome`; its handles are those of asyncio."""
+
+    outputs: ValueHandle | None = None
+    input_gradients: ValueHandle | None = None
+
+
+class OutcomeHandle(Handle):
+    """The outcome of a call that changes state; ``outputs`` and ``input_gradients`` as in :class:`penstock.OutcomeHandle`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        result: handle_pb2.Result,
+        outputs: ValueHandle | None = None,
+        input_gradients: ValueHandle | None = None,
+    ) -> None:
+        super().__init__(connection, result)
+        self.outputs = outputs
+        self.input_gradients = input_gradients
+
+    async def result(self, timeout: float | None = None) -> Outcome:
+        """Waits, and answers what happened."""
+        await self.wait(timeout)
+        return Outcome(**outcome_fields(self.message.outcome), outputs=self.outputs, input_gradients=self.input_gradients)
+
+
+async def gather(*handles: Handle, timeout: float | None = None) -> list[Any]:
+    """Waits for many with few calls, and answers their results in order.
+
+    Raises:
+        TimeoutError: one has not settled in time.
+        PenstockError: the first in order that failed.
+    """
+    if handles:
+        await wait_all(handles[0]._connection, handles, timeout)
+    return [await handle.result() for handle in handles]
+
+
+async def wait_all(connection: Connection, handles: Sequence[Handle], timeout: float | None = None) -> None:
+    """Waits until all handles have settled, ready or not."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pending = [handle for handle in handles if not handle.settled]
+    while pending:
+        left = LONGEST_WAIT if deadline is None else max(0.0, deadline - time.monotonic())
+        wait = min(left, LONGEST_WAIT)
+        response = await connection.unary(
+            "HandleService/WaitHandles", wait_request(pending, wait), handle_pb2.WaitHandlesResponse, wait
+        )
+        for handle, answer in zip(pending, response.handles):
+            handle.take(answer)
+        pending = [handle for handle in pending if not handle.settled]
+        if pending and left <= 0.0:
+            raise TimeoutError(f"{pending[0].name} has not settled in {timeout} s")
+
+
+async def release_all(connection: Connection, names: Iterable[str]) -> None:
+    """Releases handles by name, also ones that are gone."""
+    remaining = list(names)
+    while remaining:
+        request = handle_pb2.ReleaseHandlesRequest(names=remaining[:1000])
+        await connection.unary("HandleService/ReleaseHandles", request, handle_pb2.ReleaseHandlesResponse)
+        remaining = remaining[1000:]

@@ -1,0 +1,242 @@
+"""A pipeline as a thing of the daemon, for asyncio; see :mod:`penstock.resources` and :mod:`penstock.state`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from penstock import safetensors
+from penstock.aio import uploads
+from penstock.aio.connection import Connection, collect
+from penstock.aio.handles import Handle, ValueHandle, release_all
+from penstock.requests import FIRST_WAIT, new_request_id
+from penstock.resources import Parameters, PipelineFacts, Trace, schedule_request, trace_request, watch_request
+from penstock.state import (
+    as_array,
+    as_tensor,
+    daemons_slots,
+    parts_of,
+    slots_of,
+    with_tied_names,
+    without_tied_names,
+    write_request,
+)
+from penstock.v1 import handle_pb2, insight_pb2, model_pb2, pipeline_pb2, state_pb2
+
+if TYPE_CHECKING:
+    import torch
+
+
+class PipelineResource(PipelineFacts):
+    """What a pipeline is and has; :class:`penstock.aio.Pipeline` adds what it does."""
+
+    def __init__(self, connection: Connection, message: pipeline_pb2.Pipeline) -> None:
+        super().__init__(message)
+        self._connection = connection
+
+    async def refresh(self) -> pipeline_pb2.Pipeline:
+        """Asks for the present state, step and plan."""
+        request = pipeline_pb2.GetPipelineRequest(name=self.name)
+        self.message = await self._connection.unary("PipelineService/GetPipeline", request, pipeline_pb2.Pipeline)
+        return self.message
+
+    # --- handles ------------------------------------------------------------------------------------------------------
+
+    async def put(self, values: Mapping[str, npt.ArrayLike], *, lease: float = 0.0) -> ValueHandle:
+        """Uploads arrays once, to be inputs of several calls."""
+        return await uploads.put(self._connection, self.name, values, lease, self.wanted_types())
+
+    async def handles(self) -> list[handle_pb2.Handle]:
+        """The caller's live handles of this pipeline."""
+        found: list[handle_pb2.Handle] = []
+        request = handle_pb2.ListHandlesRequest(parent=self.name, page_size=1000)
+        while True:
+            response = await self._connection.unary(
+                "HandleService/ListHandles", request, handle_pb2.ListHandlesResponse
+            )
+            found.extend(response.handles)
+            request.page_token = response.next_page_token
+            if not request.page_token:
+                return found
+
+    async def release(self, handles: Sequence[Handle]) -> None:
+        """Releases many handles at once."""
+        await release_all(self._connection, [handle.name for handle in handles])
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    async def save_checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
+        """Saves weights and optimizer state after the last finished step."""
+        request = state_pb2.SaveCheckpointRequest(
+            pipeline=self.name, checkpoint_id=checkpoint_id, request_id=new_request_id()
+        )
+        return await self._connection.unary("StateService/SaveCheckpoint", request, state_pb2.Checkpoint, FIRST_WAIT)
+
+    async def restore_checkpoint(
+        self, checkpoint_id: str, *, force: bool = False
+    ) -> state_pb2.RestoreCheckpointResponse:
+        """Takes weights, optimizer state and step from a checkpoint, all or nothing."""
+        name = checkpoint_id if "/" in checkpoint_id else f"{self.name}/checkpoints/{checkpoint_id}"
+        request = state_pb2.RestoreCheckpointRequest(name=name, force=force, request_id=new_request_id())
+        return await self._connection.unary(
+            "StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse, FIRST_WAIT
+        )
+
+    async def list_checkpoints(self) -> list[state_pb2.Checkpoint]:
+        """All checkpoints of this pipeline."""
+        found: list[state_pb2.Checkpoint] = []
+        request = state_pb2.ListCheckpointsRequest(parent=self.name, page_size=1000)
+        while True:
+            response = await self._connection.unary(
+                "StateService/ListCheckpoints", request, state_pb2.ListCheckpointsResponse
+            )
+            found.extend(response.checkpoints)
+            request.page_token = response.next_page_token
+            if not request.page_token:
+                return found
+
+    # --- weights ------------------------------------------------------------------------------------------------------
+
+    async def read_parameters(self, names: Sequence[str] = (), *, include_optimizer_state: bool = False) -> Parameters:
+        """Parameters and buffers of one step, by name."""
+        request = state_pb2.ReadParametersRequest(
+            pipeline=self.name, names=names, include_optimizer_state=include_optimizer_state
+        )
+        result = Parameters()
+
+        async def attempt() -> None:
+            result.clear()
+            await collect(
+                self._connection.stream("StateService/ReadParameters", request, state_pb2.ReadParametersResponse),
+                result.accept,
+            )
+
+        await self._connection.retry(attempt)
+        return result
+
+    async def write_parameters(self, arrays: Mapping[str, Any], *, step: int | None = None, force: bool = False) -> int:
+        """Replaces parameters, buffers and optimizer state; see :meth:`penstock.Pipeline.write_parameters`."""
+        handles: list[ValueHandle] = []
+        try:
+            for part in parts_of({name: as_array(value) for name, value in arrays.items()}):
+                handles.append(await uploads.put(self._connection, self.name, part))
+            request = write_request(self.name, [handle.name for handle in handles], step, force)
+            answer = await self._connection.unary(
+                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, FIRST_WAIT
+            )
+            return answer.step
+        finally:
+            await self.release(handles)
+
+    async def state_dict(self) -> dict[str, torch.Tensor]:
+        """As PyTorch's tensors; see :meth:`penstock.Pipeline.state_dict`."""
+        return {name: as_tensor(array) for name, array in (await self.state_arrays()).items()}
+
+    async def state_arrays(self) -> Parameters:
+        """The same as arrays."""
+        return with_tied_names(await self.read_parameters(), await self._tied_names())
+
+    async def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True, step: int | None = None) -> None:
+        """Puts parameters and buffers into the pipeline; see :meth:`penstock.Pipeline.load_state_dict`."""
+        names = list(await self.read_parameters()) if strict else None
+        await self.write_parameters(without_tied_names(state, await self._tied_names(), names), step=step)
+
+    async def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """By parameter and slot, as PyTorch calls them; see :meth:`penstock.Pipeline.optimizer_state`."""
+        state: dict[str, dict[str, torch.Tensor]] = {}
+        for name, slot, array in slots_of(await self.read_parameters(include_optimizer_state=True)):
+            state.setdefault(name, {})[slot] = as_tensor(array)
+        return state
+
+    async def load_optimizer_state(self, state: Mapping[str, Mapping[str, Any]], *, step: int | None = None) -> None:
+        """The way back of :meth:`optimizer_state`."""
+        await self.write_parameters(daemons_slots(state), step=step)
+
+    async def save_safetensors(self, path: str | os.PathLike[str], *, include_optimizer_state: bool = False) -> int:
+        """Writes a file of this machine; see :meth:`penstock.Pipeline.save_safetensors`."""
+        parameters = await self.read_parameters(include_optimizer_state=include_optimizer_state)
+        metadata = {"format": "pt", "penstock_step": str(parameters.step)}
+        safetensors.write_safetensors(path, with_tied_names(parameters, await self._tied_names()), metadata)
+        return parameters.step
+
+    async def load_safetensors(
+        self, path: str | os.PathLike[str], *, strict: bool = True, step: int | None = None
+    ) -> None:
+        """Puts the content of such a file into the pipeline, all or nothing."""
+        state = safetensors.read_safetensors(path)
+        slots = {name: array for name, array in state.items() if name.startswith("optimizer/")}
+        weights = {name: array for name, array in state.items() if name not in slots}
+        names = list(await self.read_parameters()) if strict else None
+        await self.write_parameters(without_tied_names(weights, await self._tied_names(), names) | slots, step=step)
+
+    async def _tied_names(self) -> Mapping[str, str]:
+        program = self.message.spec.model.program
+        if not program:
+            return {}
+        request = model_pb2.GetModelRequest(name=f"models/{program}")
+        return (await self._connection.unary("ModelService/GetModel", request, model_pb2.Model)).tied_names
+
+    # --- insight ------------------------------------------------------------------------------------------------------
+
+    async def statistics(self) -> insight_pb2.PipelineStatistics:
+        """Where the time of each stage went, bubbles, queues and handles, now."""
+        found: list[insight_pb2.PipelineStatistics] = []
+        await collect(self.watch_statistics(max_updates=1), found.append)
+        return found[0]
+
+    def watch_statistics(
+        self, interval: float = 1.0, max_updates: int = 0
+    ) -> AsyncIterator[insight_pb2.PipelineStatistics]:
+        """Statistics at once and every ``interval`` seconds (at least 0.1), ``max_updates`` times or until closed."""
+        request = watch_request(self.name, interval, max_updates)
+        return self._connection.stream("InsightService/WatchStatistics", request, insight_pb2.PipelineStatistics)
+
+    async def schedule(
+        self, *, measured: bool = False, step: int = 0, micro_batches: int = 0
+    ) -> insight_pb2.GetScheduleResponse:
+        """Every action of a training step; see :meth:`penstock.Pipeline.schedule`."""
+        request = schedule_request(self.name, measured, step, micro_batches)
+        whole = await self._connection.unary("InsightService/GetSchedule", request, insight_pb2.GetScheduleResponse)
+        while whole.next_page_token:
+            request.page_token = whole.next_page_token
+            page = await self._connection.unary("InsightService/GetSchedule", request, insight_pb2.GetScheduleResponse)
+            whole.actions.extend(page.actions)
+            whole.next_page_token = page.next_page_token
+        return whole
+
+    async def trace(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        steps: int = 0,
+        first_step: int = 0,
+        last_step: int = 0,
+        format: str = "chrome",
+        timeout: float | None = None,
+    ) -> Trace:
+        """What every stage did, as a file for trace viewers; see :meth:`penstock.Pipeline.trace`."""
+        request = trace_request(self.name, format, steps, first_step, last_step)
+        answers: list[insight_pb2.ExportTraceResponse] = []
+        await collect(
+            self._connection.stream("InsightService/ExportTrace", request, insight_pb2.ExportTraceResponse, timeout),
+            answers.append,
+        )
+        trace = Trace.of(answers)
+        if path is not None:
+            pathlib.Path(path).write_bytes(trace)
+        return trace
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def delete(self, *, force: bool = False, purge: bool = False) -> None:
+        """Finishes accepted work and frees the pipeline; see :meth:`penstock.Pipeline.delete`."""
+        request = pipeline_pb2.DeletePipelineRequest(
+            name=self.name, force=force, purge=purge, request_id=new_request_id()
+        )
+        await self._connection.unary(
+            "PipelineService/DeletePipeline", request, pipeline_pb2.DeletePipelineResponse, FIRST_WAIT
+        )

@@ -1,0 +1,253 @@
+"""Weights and optimizer state of a pipeline: as PyTorch knows them, from it and back, and as files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock import safetensors, tensors, uploads
+from penstock.requests import FIRST_WAIT, new_request_id
+from penstock.resources import Parameters, PipelineResource
+from penstock.tensors import Array
+from penstock.v1 import model_pb2, state_pb2, tensor_pb2
+
+if TYPE_CHECKING:
+    import torch
+
+_PREFIX = "optimizer/"
+# What PyTorch's optimizers call the slots.
+_SLOTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq", "momentum": "momentum_buffer", "step": "step"}
+_DAEMONS_SLOTS = {torchs: daemons for daemons, torchs in _SLOTS.items()}
+_TENSORS_OF_AN_UPLOAD = 64  # the daemon takes so many at once
+
+
+class PipelineState(PipelineResource):
+    """Weights in and out. Names are those of the module's own ``state_dict()``, if an exported program made the pipeline."""
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers as PyTorch's tensors, for ``module.load_state_dict()`` of the module that was exported. A
+        parameter that has several names there has them here. All are of one step.
+
+        Raises:
+            ImportError: PyTorch is not installed; :meth:`state_arrays` needs none.
+        """
+        return {name: as_tensor(array) for name, array in self.state_arrays().items()}
+
+    def state_arrays(self) -> Parameters:
+        """The same as arrays; bfloat16 as :mod:`penstock.tensors` has it. ``step`` tells after which step."""
+        return with_tied_names(self.read_parameters(), self._tied_names())
+
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True, step: int | None = None) -> None:
+        """Puts parameters and buffers into the pipeline: tensors of PyTorch, or arrays, by name. All or nothing; open
+        contributions are an error. Optimizer state stays.
+
+        Args:
+            strict: every parameter and buffer of the pipeline must be given, and nothing else, as in PyTorch.
+            step: finished optimizer steps from now on, which learning-rate schedules follow; ``None``: as it was.
+
+        Raises:
+            ValueError: names are missing or unknown, or two names of one parameter have different values.
+            PenstockError: PARAMETER_NOT_FOUND, TENSOR_SIGNATURE for a wrong shape or type, ACCUMULATION_OPEN.
+        """
+        self.write_parameters(
+            without_tied_names(state, self._tied_names(), list(self.read_names()) if strict else None), step=step
+        )
+
+    def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The optimizer's state by parameter and slot, as PyTorch calls them: ``exp_avg``, ``exp_avg_sq``, ``step``; or
+        ``momentum_buffer``. See :meth:`load_into` for a whole ``torch.optim`` optimizer."""
+        state: dict[str, dict[str, torch.Tensor]] = {}
+        for name, slot, array in slots_of(self.read_parameters(include_optimizer_state=True)):
+            state.setdefault(name, {})[slot] = as_tensor(array)
+        return state
+
+    def load_optimizer_state(self, state: Mapping[str, Mapping[str, Any]], *, step: int | None = None) -> None:
+        """The way back of :meth:`optimizer_state`; parameters that are left out keep theirs.
+
+        Raises:
+            ValueError: a slot is unknown.
+            PenstockError: as :meth:`load_state_dict`.
+        """
+        self.write_parameters(daemons_slots(state), step=step)
+
+    def load_into(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> int:
+        """Puts the weights into the module that was exported, and the optimizer's state into one of PyTorch over its
+        parameters, so that training can go on there.
+
+        Returns:
+            The step that both are of.
+        """
+        parameters = self.read_parameters(include_optimizer_state=optimizer is not None)
+        weights = {name: array for name, array in parameters.items() if not name.startswith(_PREFIX)}
+        tied = with_tied_names(weights, self._tied_names())
+        module.load_state_dict({name: as_tensor(array) for name, array in tied.items()})
+        if optimizer is not None:
+            by_name = dict(module.named_parameters())
+            for name, slot, array in slots_of(parameters):
+                if name in by_name:
+                    optimizer.state[by_name[name]][slot] = as_tensor(array)
+        return parameters.step
+
+    def load_from(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """The way back: weights of the module, and the state of a PyTorch optimizer over its parameters."""
+        arrays = without_tied_names(module.state_dict(), self._tied_names(), None)
+        if optimizer is not None:
+            state = {
+                name: optimizer.state[parameter]
+                for name, parameter in module.named_parameters()
+                if parameter in optimizer.state
+            }
+            arrays |= daemons_slots(state)
+        self.write_parameters(arrays)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def save_safetensors(self, path: str | os.PathLike[str], *, include_optimizer_state: bool = False) -> int:
+        """Writes parameters and buffers, with the optimizer's state too if asked (``optimizer/NAME/SLOT``), to a file of this
+        machine, with the names of the original module.
+
+        Returns:
+            The step that they are of.
+        """
+        parameters = self.read_parameters(include_optimizer_state=include_optimizer_state)
+        metadata = {"format": "pt", "penstock_step": str(parameters.step)}
+        safetensors.write_safetensors(path, with_tied_names(parameters, self._tied_names()), metadata)
+        return parameters.step
+
+    def load_safetensors(self, path: str | os.PathLike[str], *, strict: bool = True, step: int | None = None) -> None:
+        """Puts the content of such a file into the pipeline, all or nothing; see :meth:`load_state_dict`."""
+        state = safetensors.read_safetensors(path)
+        slots = {name: array for name, array in state.items() if name.startswith(_PREFIX)}
+        weights = {name: array for name, array in state.items() if not name.startswith(_PREFIX)}
+        names = list(self.read_names()) if strict else None
+        self.write_parameters(without_tied_names(weights, self._tied_names(), names) | slots, step=step)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def read_names(self) -> list[str]:
+        """Names of parameters and buffers, in model order; moves none of their bytes."""
+        request = state_pb2.ReadParametersRequest(pipeline=self.name)
+        answers = self._connection.stream("StateService/ReadParameters", request, state_pb2.ReadParametersResponse)
+        try:
+            return [header.name for header in next(answers).start.tensors]
+        finally:
+            answers.close()  # type: ignore[attr-defined]
+
+    def write_parameters(self, arrays: Mapping[str, Any], *, step: int | None = None, force: bool = False) -> int:
+        """Replaces parameters, buffers and optimizer state by the names that :meth:`read_parameters` gives them; what is not
+        named stays. All or nothing, in the order of training calls.
+
+        Args:
+            step: finished optimizer steps from now on; ``None``: as it was.
+            force: discards open contributions, which are an error otherwise.
+
+        Returns:
+            The step.
+
+        Raises:
+            PenstockError: PARAMETER_NOT_FOUND, TENSOR_SIGNATURE, ACCUMULATION_OPEN.
+        """
+        handles = []
+        try:
+            for part in parts_of({name: as_array(value) for name, value in arrays.items()}):
+                handles.append(uploads.put(self._connection, self.name, part))
+            request = write_request(self.name, [handle.name for handle in handles], step, force)
+            answer = self._connection.unary(
+                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, FIRST_WAIT
+            )
+            return answer.step
+        finally:
+            self.release(handles)
+
+    def _tied_names(self) -> Mapping[str, str]:
+        """Other names of parameters in the module's ``state_dict()``."""
+        program = self.message.spec.model.program
+        if not program:
+            return {}
+        request = model_pb2.GetModelRequest(name=f"models/{program}")
+        return self._connection.unary("ModelService/GetModel", request, model_pb2.Model).tied_names
+
+
+def write_request(pipeline: str, handles: list[str], step: int | None, force: bool) -> state_pb2.WriteParametersRequest:
+    return state_pb2.WriteParametersRequest(
+        pipeline=pipeline, handles=handles, step=step, force=force, request_id=new_request_id()
+    )
+
+
+def parts_of(arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    """As many as the daemon takes in one upload."""
+    names = list(arrays)
+    for first in range(0, len(names), _TENSORS_OF_AN_UPLOAD):
+        yield {name: arrays[name] for name in names[first : first + _TENSORS_OF_AN_UPLOAD]}
+
+
+def with_tied_names(arrays: Mapping[str, Array], tied: Mapping[str, str]) -> Parameters:
+    """Adds what stands under several names."""
+    result = Parameters(arrays)
+    result.step = getattr(arrays, "step", 0)
+    result.update({name: result[first] for name, first in tied.items() if first in result})
+    return result
+
+
+def without_tied_names(state: Mapping[str, Any], tied: Mapping[str, str], names: list[str] | None) -> dict[str, Any]:
+    """One name for each parameter. With ``names``, these must be there, and no others.
+
+    Raises:
+        ValueError: names are missing or unknown, or two names of one parameter have different values.
+    """
+    result: dict[str, Any] = {}
+    for name, value in state.items():
+        first = tied.get(name, name)
+        if first in result and not np.array_equal(as_array(result[first]), as_array(value)):
+            raise ValueError(f"{name} and {first} are one parameter, and are given different values")
+        result.setdefault(first, value)
+    if names is not None:
+        missing = [name for name in names if name not in result]
+        unknown = [name for name in result if name not in names]
+        if missing or unknown:
+            raise ValueError(f"state: missing {missing[:5] or 'nothing'}, unknown {unknown[:5] or 'nothing'}")
+    return result
+
+
+def slots_of(parameters: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:
+    """Parameter, PyTorch's name of the slot, and what is in it."""
+    for name, array in parameters.items():
+        if name.startswith(_PREFIX):
+            parameter, slot = name.removeprefix(_PREFIX).rsplit("/", 1)
+            yield parameter, _SLOTS.get(slot, slot), array
+
+
+def daemons_slots(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError: a slot is unknown."""
+    result: dict[str, Any] = {}
+    for name, slots in state.items():
+        for slot, value in slots.items():
+            if slot not in _DAEMONS_SLOTS:
+                raise ValueError(f"{name}: no optimizer of the daemon has the slot {slot!r}; known: {list(_DAEMONS_SLOTS)}")
+            result[f"{_PREFIX}{name}/{_DAEMONS_SLOTS[slot]}"] = value
+    return result
+
+
+def as_tensor(array: Array) -> torch.Tensor:
+    """A tensor of PyTorch with the same elements; shares no memory with arrays that are not writable."""
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.uint16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+def as_array(value: Any) -> Array:
+    """An array of what is an array, or a tensor of PyTorch on any device."""
+    if hasattr(value, "detach"):
+        tensor = value.detach().cpu()
+        if str(tensor.dtype) == "torch.bfloat16":
+            import torch
+
+            bits: Array = tensor.contiguous().view(torch.uint16).numpy()
+            return bits.view(tensors.dtype_of(tensor_pb2.DATA_TYPE_BF16))  # needs ml_dtypes to be sent
+        value = tensor.numpy()
+    return np.asarray(value)

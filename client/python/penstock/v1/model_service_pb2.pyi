@@ -1,0 +1,5 @@
+from penstock.v1 import model_pb2 as _model_pb2
+from google.protobuf import descriptor as _descriptor
+from typing import ClassVar as _ClassVar
+
+DESCRIPTOR: _descriptor.FileDescriptor

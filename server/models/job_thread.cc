@@ -1,0 +1,40 @@
+#include "server/models/job_thread.h"
+
+#include <utility>
+
+namespace penstock {
+
+JobThread::JobThread(std::string name) : thread_(std::make_unique<Thread>(std::move(name), [this] { Run(); })) {}
+
+void JobThread::Post(std::function<void()> job) {
+  absl::MutexLock lock(&mu_);
+  if (!closed_) jobs_.push_back(std::move(job));
+}
+
+void JobThread::Close() {
+  {
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+  }
+  thread_->Join();
+}
+
+void JobThread::Run() {
+  const auto something = [this] {
+    mu_.AssertReaderHeld();
+    return closed_ || !jobs_.empty();
+  };
+  while (true) {
+    std::function<void()> job;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&something));
+      if (jobs_.empty()) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    job();
+  }
+}
+
+}  // namespace penstock

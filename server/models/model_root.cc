@@ -1,0 +1,223 @@
+#include "server/models/model_root.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/model/exported_program_file.h"
+#include "engine/model/exported_program_layers.h"
+#include "engine/wire/sha256.h"
+
+namespace penstock {
+namespace {
+
+// What the kernel could hand out at once. Caches count as free, which this leaves out: a careful answer.
+int64_t FreePhysicalMemory() { return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGE_SIZE); }
+
+// Memory is freed again when it is needed: a file that was just written stands in a cache.
+int64_t MostMemory() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE) / 2; }
+
+bool SameFile(const FileInfo& one, const FileInfo& other) {
+  return one.bytes == other.bytes && one.changed_unix_ns == other.changed_unix_ns;
+}
+
+}  // namespace
+
+absl::Status ModelNotFound(const std::string& name) {
+  return Error(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
+               absl::StrCat("model: is not in the model root, got ", Shortened(name)))
+      .With("field", "model")
+      .With("value", Shortened(name));
+}
+
+absl::Status CheckModelName(const std::string& name, const std::string& field) {
+  if (IsProgramName(name)) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
+               absl::StrCat(field,
+                            ": must be 1 to 128 letters, digits, _ . -, beginning with none of . and -, and end "
+                            "in .pt2, got ",
+                            Shortened(name)))
+      .With("field", field)
+      .With("value", Shortened(name));
+}
+
+ModelRoot::ModelRoot(Options options) : options_(std::move(options)) {}
+
+absl::StatusOr<FileInfo> ModelRoot::Find(const std::string& name) {
+  PENSTOCK_RETURN_IF_ERROR(CheckModelName(name, "model"));
+  if (!exists()) return ModelNotFound(name);
+  absl::StatusOr<FileInfo> info = options_.files->Info(PathOf(name));
+  if (absl::IsNotFound(info.status())) return ModelNotFound(name);
+  return info;
+}
+
+absl::Status ModelRoot::CheckSize(const std::string& name, int64_t bytes) const {
+  const auto too_large = [&](const char* reason, const std::string& problem, int64_t limit) {
+    return Error(absl::StatusCode::kResourceExhausted, reason,
+                 absl::StrCat("model: ", problem, " ", limit, " bytes, got ", bytes))
+        .With("field", "byte_size")
+        .With("value", absl::StrCat(bytes))
+        .With("model", Shortened(name))
+        .With("limit_value", absl::StrCat(limit));
+  };
+  if (bytes > options_.most_model_bytes) {
+    return too_large("MODEL_TOO_LARGE", "must have at most --max-model-bytes,", options_.most_model_bytes);
+  }
+  const int64_t memory = options_.free_memory ? options_.free_memory() : std::max(FreePhysicalMemory(), MostMemory());
+  if (bytes > memory) return too_large("HOST_MEMORY", "does not fit into the memory that is free,", memory);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelDescription> ModelRoot::Inspect(std::string bytes) const {
+  const auto size = static_cast<int64_t>(bytes.size());
+  std::string digest = Sha256::Of(bytes);
+  PENSTOCK_ASSIGN_OR_RETURN(ModelDescription description, DescribeProgram(std::move(bytes), ProgramLimits()));
+  description.bytes = size;
+  description.digest = std::move(digest);
+  return description;
+}
+
+absl::StatusOr<ModelDescription> ModelRoot::Known(const std::string& name) {
+  PENSTOCK_ASSIGN_OR_RETURN(const FileInfo info, Find(name));
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = known_.find(name);
+    if (found != known_.end() && SameFile(found->second.first, info)) return found->second.second;
+  }
+  absl::StatusOr<ModelDescription> read = [&]() -> absl::StatusOr<ModelDescription> {
+    if (!info.plain) {
+      return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+                   absl::StrCat("model: must be a plain file, got ", name))
+          .With("field", "model")
+          .With("value", name);
+    }
+    PENSTOCK_RETURN_IF_ERROR(CheckSize(name, info.bytes));
+    PENSTOCK_ASSIGN_OR_RETURN(std::string bytes, options_.files->Read(PathOf(name)));
+    return Inspect(std::move(bytes));
+  }();
+  if (absl::IsNotFound(read.status())) return ModelNotFound(name);  // it went meanwhile
+  ModelDescription description;
+  if (read.ok()) {
+    description = *std::move(read);
+  } else {
+    description.error = read.status();
+  }
+  description.name = name;
+  description.bytes = info.bytes;
+  description.changed = absl::FromUnixNanos(info.changed_unix_ns);
+  // What failed for a want of memory may go next time.
+  if (!absl::IsResourceExhausted(description.error)) {
+    absl::MutexLock lock(&mu_);
+    known_[name] = {info, description};
+  }
+  return description;
+}
+
+absl::StatusOr<ModelDescription> ModelRoot::Describe(const std::string& name) {
+  PENSTOCK_ASSIGN_OR_RETURN(ModelDescription description, Known(name));
+  PENSTOCK_RETURN_IF_ERROR(description.error);
+  return description;
+}
+
+absl::StatusOr<std::vector<ModelDescription>> ModelRoot::List(const std::string& after, int limit) {
+  std::vector<ModelDescription> models;
+  if (!exists()) return models;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> files, options_.files->List(options_.root));
+  {
+    absl::MutexLock lock(&mu_);
+    const auto gone = [&](const auto& entry) { return !std::binary_search(files.begin(), files.end(), entry.first); };
+    for (auto it = known_.begin(); it != known_.end();) it = gone(*it) ? known_.erase(it) : std::next(it);
+  }
+  for (const std::string& file : files) {
+    if (static_cast<int>(models.size()) == limit) break;
+    if (!IsProgramName(file) || file <= after) continue;
+    absl::StatusOr<ModelDescription> model = Known(file);
+    if (model.ok()) models.push_back(*std::move(model));
+  }
+  return models;
+}
+
+absl::Status ModelRoot::Load(ModelSpec* spec) {
+  if (spec->program.empty()) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mu_);
+    loading_.insert(spec->program);
+  }
+  const absl::Status status = [&]() -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(const FileInfo info, Find(spec->program));
+    if (!info.plain) return ModelNotFound(spec->program);
+    PENSTOCK_RETURN_IF_ERROR(CheckSize(spec->program, info.bytes));
+    absl::StatusOr<std::string> bytes = options_.files->Read(PathOf(spec->program));
+    if (absl::IsNotFound(bytes.status())) return ModelNotFound(spec->program);
+    PENSTOCK_RETURN_IF_ERROR(bytes.status());
+    const std::string digest = Sha256::Of(*bytes);
+    if (!spec->program_digest.empty() && spec->program_digest != digest) {
+      return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+                   absl::StrCat("spec.model.program_digest: the file in the model root is another one, ", digest,
+                                ", got ", spec->program_digest))
+          .With("field", "spec.model.program_digest")
+          .With("value", spec->program_digest)
+          .With("model", spec->program);
+    }
+    PENSTOCK_ASSIGN_OR_RETURN(
+        ExportedProgram program,
+        ReadExportedProgram(std::make_shared<const std::string>(*std::move(bytes)), ProgramLimits()));
+    PENSTOCK_ASSIGN_OR_RETURN(spec->loaded_program, ProgramModel::Create(std::move(program), spec->program_cuts));
+    spec->program_digest = digest;
+    return absl::OkStatus();
+  }();
+  {
+    absl::MutexLock lock(&mu_);
+    loading_.erase(loading_.find(spec->program));
+  }
+  // Where a specification is read, a model's name is one of its fields.
+  if (ReasonOf(status) == "NAME_INVALID" || ReasonOf(status) == "MODEL_NOT_FOUND") {
+    const bool missing = ReasonOf(status) == "MODEL_NOT_FOUND";
+    return Error(
+               missing ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument,
+               missing ? "MODEL_NOT_FOUND" : "SPEC_INVALID",
+               absl::StrCat("spec.model.program: ",
+                            missing ? "is not in the model root" : "must be the name of a .pt2 file in the model root",
+                            ", got ", Shortened(spec->program)))
+        .With("field", "spec.model.program")
+        .With("value", Shortened(spec->program));
+  }
+  return status;
+}
+
+absl::Status ModelRoot::Delete(const std::string& name) {
+  PENSTOCK_RETURN_IF_ERROR(Find(name).status());
+  absl::MutexLock lock(&mu_);  // so that nobody begins to load it
+  std::vector<std::string> users = options_.users ? options_.users(name) : std::vector<std::string>();
+  if (loading_.count(name) != 0 && users.empty()) users.emplace_back("one that is being made");
+  if (!users.empty()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_IN_USE",
+                 absl::StrCat("model: is used by pipelines, delete them first: ", absl::StrJoin(users, ", "), ", got ",
+                              name))
+        .With("field", "name")
+        .With("value", name)
+        .With("pipeline", users.front());
+  }
+  known_.erase(name);
+  return options_.files->RemoveAll(PathOf(name));
+}
+
+absl::StatusOr<std::pair<int64_t, int>> ModelRoot::Usage() {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> files, options_.files->List(options_.root));
+  std::pair<int64_t, int> usage;
+  for (const std::string& file : files) {
+    if (!IsProgramName(file)) continue;
+    const absl::StatusOr<FileInfo> info = options_.files->Info(PathOf(file));
+    if (!info.ok()) continue;
+    usage.first += info->bytes;
+    ++usage.second;
+  }
+  return usage;
+}
+
+}  // namespace penstock

@@ -1,0 +1,215 @@
+#include "server/models/model_uploads.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+#include "engine/wire/checksum.h"
+#include "engine/wire/chunker.h"
+#include "engine/wire/sha256.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kPrefix[] = ".upload-";
+constexpr char kSuffix[] = ".part";
+
+absl::Status ChunkError(const std::string& problem, int64_t value) {
+  return Error(absl::StatusCode::kInvalidArgument, "CHUNK_SIZE", absl::StrCat("chunk: ", problem, ", got ", value))
+      .With("field", "chunk")
+      .With("value", absl::StrCat(value));
+}
+
+absl::Status CheckChunk(int64_t offset, int64_t size, int64_t next, int64_t all) {
+  if (offset != next) return ChunkError(absl::StrCat("must go on at offset ", next), offset);
+  if (size < 1 || size > kMaximumChunkBytes) {
+    return ChunkError(absl::StrCat("must have 1 to ", kMaximumChunkBytes, " bytes"), size);
+  }
+  if (size > all - next) return ChunkError(absl::StrCat("must end with the file, ", all - next, " bytes on"), size);
+  if (size < kMinimumChunkBytes && size != all - next) {
+    return ChunkError(absl::StrCat("must have at least ", kMinimumChunkBytes, " bytes, but for the last"), size);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class ModelUploads::Upload {
+ public:
+  Upload(Request request, std::string path) : request(std::move(request)), path(std::move(path)) {}
+
+  Key key() const { return {request.caller, request.model, request.bytes, request.digest}; }
+
+  const Request request;
+  const std::string path;
+  int64_t generation = 1;  // rises with each stream that takes it
+  int64_t offset = 0;      // bytes that stand in the file
+  bool over = false;       // it is a model, or nothing
+  Sha256 digest;
+  std::unique_ptr<WritableFile> file;
+};
+
+absl::StatusOr<std::unique_ptr<ModelUploads>> ModelUploads::Create(ModelRoot* root, std::shared_ptr<JobThread> jobs,
+                                                                   TimerQueue* timers, Clock* clock) {
+  FileSystem* files = root->options().files;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, files->List(root->options().root));
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, kPrefix) || !absl::EndsWith(name, kSuffix)) continue;
+    PENSTOCK_RETURN_IF_ERROR(files->RemoveAll(root->PathOf(name)));
+  }
+  return std::unique_ptr<ModelUploads>(new ModelUploads(root, std::move(jobs), timers, clock));
+}
+
+ModelUploads::~ModelUploads() { Close(); }
+
+absl::Status ModelUploads::CheckRoom(const Request& request) {
+  const auto full = [&](const char* reason, const std::string& problem, int64_t limit) {
+    return Error(absl::StatusCode::kResourceExhausted, reason,
+                 absl::StrCat("model: ", problem, ", got ", request.model))
+        .With("model", request.model)
+        .With("value", request.model)
+        .With("limit_value", absl::StrCat(limit));
+  };
+  if (uploads_.size() >= kMostUploads) {
+    return full("CALLER_QUOTA", absl::StrCat("at most ", kMostUploads, " uploads may be open at once"), kMostUploads);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(auto usage, root_->Usage());
+  if (usage.second >= kMostModels) {
+    return full("STORAGE_FULL", absl::StrCat("at most ", kMostModels, " models may be in the root; delete one"),
+                kMostModels);
+  }
+  for (const auto& [key, upload] : uploads_) usage.first += upload->request.bytes;
+  const int64_t most = root_->options().most_root_bytes;
+  if (request.bytes > most - usage.first) {
+    return full("STORAGE_FULL",
+                absl::StrCat("all models together may have ", most, " bytes (--model-root-bytes), ", usage.first,
+                             " are taken; delete one"),
+                most);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelUploads::Position> ModelUploads::Start(const Request& request, Hold* hold) {
+  PENSTOCK_RETURN_IF_ERROR(CheckModelName(request.model, "model_id"));
+  if (request.bytes < 1) return InvalidField("byte_size", "must be positive", absl::StrCat(request.bytes));
+  if (!Sha256::IsDigest(request.digest)) {
+    return InvalidField("digest", "must be sha256: and 64 lower-case hex digits", Shortened(request.digest));
+  }
+  PENSTOCK_RETURN_IF_ERROR(root_->CheckSize(request.model, request.bytes));
+  if (files()->Info(root_->PathOf(request.model)).ok()) {
+    absl::StatusOr<ModelDescription> there = root_->Describe(request.model);
+    if (there.ok() && there->digest == request.digest) return Position{.offset = there->bytes, .model = *there};
+    return Error(absl::StatusCode::kAlreadyExists, "MODEL_EXISTS",
+                 absl::StrCat("model_id: another file has this name; delete it first, got ", request.model))
+        .With("field", "model_id")
+        .With("value", request.model);
+  }
+  const auto found = uploads_.find({request.caller, request.model, request.bytes, request.digest});
+  if (found != uploads_.end()) {
+    *hold = {found->second, ++found->second->generation};
+    return Position{.offset = found->second->offset, .model = {}};
+  }
+  PENSTOCK_RETURN_IF_ERROR(CheckRoom(request));
+  const std::string path = root_->PathOf(absl::StrCat(kPrefix, next_number_++, kSuffix));
+  auto upload = std::make_shared<Upload>(request, path);
+  PENSTOCK_ASSIGN_OR_RETURN(upload->file, files()->Create(path));
+  uploads_[upload->key()] = upload;
+  *hold = {std::move(upload), 1};
+  return Position{};
+}
+
+absl::StatusOr<ModelUploads::Position> ModelUploads::Add(const Hold& hold, int64_t offset, const std::string& data,
+                                                         uint32_t checksum) {
+  Upload& upload = *hold.upload;
+  if (upload.generation != hold.generation || upload.over) {
+    return Error(absl::StatusCode::kInvalidArgument, "STREAM_PROTOCOL",
+                 absl::StrCat("message: another stream goes on with this upload, got ", upload.request.model))
+        .With("field", "message")
+        .With("value", upload.request.model);
+  }
+  PENSTOCK_RETURN_IF_ERROR(CheckChunk(offset, static_cast<int64_t>(data.size()), upload.offset, upload.request.bytes));
+  if (Crc32c(data) != checksum) {
+    return Error(absl::StatusCode::kDataLoss, "CHUNK_CHECKSUM",
+                 absl::StrCat("chunk: does not have its checksum; send it again, got offset ", offset))
+        .With("field", "chunk")
+        .With("value", absl::StrCat(offset));
+  }
+  if (absl::Status written = upload.file->Append(data); !written.ok()) {
+    Forget(hold.upload);  // a part of the chunk may stand there
+    return written;
+  }
+  upload.digest.Update(data);
+  upload.offset += static_cast<int64_t>(data.size());
+  if (upload.offset < upload.request.bytes) return Position{.offset = upload.offset, .model = {}};
+  absl::StatusOr<ModelDescription> model = Finish(upload);
+  Forget(hold.upload);
+  if (!model.ok()) {
+    LogWarning("model refused", {{"model", upload.request.model},
+                                 {"reason", ReasonOf(model.status())},
+                                 {"error", std::string(model.status().message())}});
+    return WithValue(model.status(), "model", upload.request.model);
+  }
+  LogInfo("model added", {{"model", model->name}, {"bytes", absl::StrCat(model->bytes)}, {"digest", model->digest}});
+  return Position{.offset = upload.offset, .model = *std::move(model)};
+}
+
+absl::StatusOr<ModelDescription> ModelUploads::Finish(Upload& upload) {
+  const Request& request = upload.request;
+  const std::string digest = upload.digest.Finish();
+  if (digest != request.digest) {
+    return Error(absl::StatusCode::kDataLoss, "MODEL_DIGEST",
+                 absl::StrCat("digest: what came is not what was announced, ", request.digest, ", got ", digest))
+        .With("field", "digest")
+        .With("value", digest);
+  }
+  PENSTOCK_RETURN_IF_ERROR(upload.file->Sync());
+  PENSTOCK_RETURN_IF_ERROR(upload.file->Close());
+  PENSTOCK_ASSIGN_OR_RETURN(std::string bytes, files()->Read(upload.path));
+  PENSTOCK_ASSIGN_OR_RETURN(ModelDescription model, root_->Inspect(std::move(bytes)));
+  if (model.digest != request.digest) {
+    return Error(absl::StatusCode::kDataLoss, "MODEL_DIGEST", "digest: the disk gave back something else")
+        .With("field", "digest")
+        .With("value", model.digest);
+  }
+  const std::string path = root_->PathOf(request.model);
+  if (files()->Info(path).ok()) {
+    return Error(absl::StatusCode::kAlreadyExists, "MODEL_EXISTS",
+                 absl::StrCat("model_id: a file has come by this name meanwhile, got ", request.model))
+        .With("field", "model_id")
+        .With("value", request.model);
+  }
+  if (absl::Status renamed = files()->Rename(upload.path, path); !renamed.ok()) {
+    // The rename may have happened, and only its sync failed.
+    files()->RemoveAll(path).IgnoreError();
+    return renamed;
+  }
+  return root_->Describe(request.model);
+}
+
+void ModelUploads::Forget(const std::shared_ptr<Upload>& upload) {
+  upload->over = true;
+  upload->file.reset();
+  uploads_.erase(upload->key());
+  if (absl::Status removed = files()->RemoveAll(upload->path); !removed.ok()) {
+    LogError("can't remove a broken upload", {{"error", std::string(removed.message())}});
+  }
+}
+
+void ModelUploads::Detach(const Hold& hold) {
+  if (hold.upload == nullptr || hold.upload->over || hold.upload->generation != hold.generation) return;
+  const auto forget = [this, hold, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired() || hold.upload->over || hold.upload->generation != hold.generation) return;
+    Forget(hold.upload);
+  };
+  timers_->Add(clock_->NowNanos() + absl::ToInt64Nanoseconds(kBrokenLife),
+               [jobs = jobs_, forget] { jobs->Post(forget); });
+}
+
+void ModelUploads::Close() {
+  while (!uploads_.empty()) Forget(std::shared_ptr<Upload>(uploads_.begin()->second));
+}
+
+}  // namespace penstock
