@@ -43,12 +43,13 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th { text-align: left; font-weight: 600; font-size: 13px; color: var(--soft); white-space: nowrap; }
 th, td { padding: 6px 14px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 tbody tr:last-child td { border-bottom: 0; }
-td { overflow-wrap: anywhere; }
+td { overflow-wrap: break-word; }
 .number { text-align: right; white-space: nowrap; }
 th:last-child, td:last-child { padding-right: 0; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(200px, 1fr)); gap: 12px 24px; margin: 0; }
 dt { color: var(--soft); font-size: 13px; }
 dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+.state, .swatch { box-shadow: inset 0 0 0 1px rgb(128 128 128 / .35); }
 .state { display: inline-block; padding: 0 8px; border-radius: 4px; font-size: 13px; line-height: 20px; white-space: nowrap; }
 .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; } .chosen { font-weight: 600; }
 .stages { list-style: none; margin: 0; padding: 0; display: flex; flex-wrap: wrap; gap: 12px 30px; }
@@ -78,15 +79,14 @@ constexpr std::string_view kScript = R"js("use strict";
 (() => {
   const look = async () => {
     if (document.hidden) return;
-    try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
-      if (!answer.ok) return;
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
-      const old = document.querySelector("main");
-      if (fresh && old && !old.contains(document.activeElement)) old.replaceWith(document.adoptNode(fresh));
-    } catch { /* the daemon is away: what is shown stays */ }
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
+    if (!answer.ok) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+    const old = document.querySelector("main");
+    if (fresh && old && !old.contains(document.activeElement)) old.replaceWith(document.adoptNode(fresh));
   };
-  const again = async () => { await look(); setTimeout(again, 1000); };
+  // Where the daemon is away, what is shown stays.
+  const again = () => look().catch(() => {}).finally(() => setTimeout(again, 1000));
   setTimeout(again, 1000);
 })();
 )js";

@@ -30,6 +30,7 @@ Cell Bytes(double bytes) {
 }
 
 Cell Seconds(double seconds) {
+  if (seconds == 0) return {0, "0 s"};
   if (seconds < 1e-3) return {seconds, absl::StrCat(Digits(seconds * 1e6, 0), " us")};
   if (seconds < 1) return {seconds, absl::StrCat(Digits(seconds * 1e3, 1), " ms")};
   if (seconds < 120) return {seconds, absl::StrCat(Digits(seconds, 2), " s")};

@@ -96,7 +96,7 @@ def test_notifications(tmp_path: pathlib.Path, unit: pathlib.Path) -> None:
         manager.settimeout(60)
         environment = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "200000", "HOME": str(tmp_path)}
         process = subprocess.Popen(
-            [PENSTOCKD, "--listen=127.0.0.1:0", "--metrics-listen=off", f"--state-dir={tmp_path}/state"],
+            [PENSTOCKD, "--listen=127.0.0.1:0", "--metrics-listen=off", "--admin-listen=off", f"--state-dir={tmp_path}/state"],
             env=environment, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
@@ -124,7 +124,7 @@ def test_no_service_manager_is_no_matter(tmp_path: pathlib.Path) -> None:
     for address in (f"{tmp_path}/nobody", "vsock:2:1", "@penstock-nobody", "/" + "x" * 300):
         environment = {"NOTIFY_SOCKET": address, "HOME": str(tmp_path)}
         process = subprocess.Popen(
-            [PENSTOCKD, "--listen=127.0.0.1:0", "--metrics-listen=off", "--drain-announce=0s"],
+            [PENSTOCKD, "--listen=127.0.0.1:0", "--metrics-listen=off", "--admin-listen=off", "--drain-announce=0s"],
             env=environment, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stderr is not None

@@ -23,6 +23,7 @@ sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests/integration")]
 import penstock  # noqa: E402
 
 WIDTH = 1240
+FEATURES = 8
 
 # File, page, height, dark.
 SHOTS = [
@@ -39,21 +40,44 @@ SHOTS = [
 ]
 
 
-def create(client: penstock.Client, name: str, balance: list[int], devices: list[str]) -> penstock.Pipeline:
+def create(client: penstock.Client, name: str, factors: list[int], checkpoint: str) -> penstock.Pipeline:
+    """Four stages that sleep, so that the pictures show the schedule and not what else the machine does."""
+    layers = [
+        penstock.Layer(
+            "delay",
+            f"layer{i}",
+            {
+                "features": FEATURES,
+                "forward_ms": 10.0 * k,
+                "input_ms": 10.0 * k,
+                "weight_ms": 10.0 * k,
+                "inference_ms": 8.0,
+            },
+        )
+        for i, k in enumerate(factors)
+    ]
     return client.create_pipeline(
-        name, model="mlp", options={"layers": 12, "width": 384}, balance=balance, devices=devices, schedule="1f1b",
-        micro_batches=8, checkpoint="except_last" if name == "training" else "never", optimizer="adamw",
-        optimizer_options={"learning_rate": 0.001}, loss="mean_squared_error", seed=1)
+        name,
+        model=layers,
+        balance=[1] * len(layers),
+        schedule="1f1b",
+        micro_batches=8,
+        checkpoint=checkpoint,
+        optimizer="adamw",
+        optimizer_options={"learning_rate": 0.001},
+        loss="mean_squared_error",
+        seed=1,
+    )
 
 
 def train(pipeline: penstock.Pipeline, stop: threading.Event, pause: float) -> None:
-    rows, target = np.random.default_rng(0).standard_normal((2, 256, 384), np.float32)
+    rows, target = np.random.default_rng(0).standard_normal((2, 16, FEATURES), np.float32)
     while not stop.wait(pause):
         pipeline.train_step(rows, target)
 
 
 def infer(pipeline: penstock.Pipeline, stop: threading.Event) -> None:
-    rows = np.zeros((8, 384), np.float32)
+    rows = np.zeros((1, FEATURES), np.float32)
     while not stop.is_set():
         pipeline.infer(rows)
 
@@ -63,9 +87,23 @@ def shoot(address: str, page: str, height: int, dark: bool, path: pathlib.Path) 
         # The switch that a page sees as a wish for dark colours.
         scheme = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
         subprocess.run(
-            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}",
-             *scheme, f"--window-size={WIDTH},{height}", f"--screenshot={path}", f"http://{address}{page}"],
-            check=True, timeout=180, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            [
+                "chromium",
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                f"--user-data-dir={profile}",
+                *scheme,
+                f"--window-size={WIDTH},{height}",
+                f"--screenshot={path}",
+                f"http://{address}{page}",
+            ],
+            check=True,
+            timeout=180,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
     if shutil.which("pngquant"):
         subprocess.run(["pngquant", "--force", "--output", path, path], check=True)
 
@@ -77,12 +115,12 @@ def main() -> None:
     folder = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs/screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        daemon = Daemon(pathlib.Path(scratch), "--drain-announce=0s")
+        daemon = Daemon(pathlib.Path(scratch), "--drain-announce=0s", "--device=cpu:2=0", "--device=cpu:3=1")
         daemon.start()
         try:
             with penstock.Client(daemon.address) as client:
-                training = create(client, "training", [6, 6], [])
-                filled = create(client, "filled", [8, 4], [])
+                training = create(client, "training", [1, 1, 1, 1], "except_last")
+                filled = create(client, "filled", [1, 1, 2, 1], "never")
                 training.save_checkpoint()
                 for pipeline, inference, pause in ((training, False, 0.0), (filled, True, 0.0)):
                     stop = threading.Event()

@@ -11,7 +11,13 @@ import expressions
 def test_it_is_not_edited_in_place() -> None:
     dashboard = expressions.dashboard()
     assert (dashboard["uid"], dashboard["editable"], dashboard["graphTooltip"]) == ("penstock", False, 1)
-    assert [v["name"] for v in dashboard["templating"]["list"]] == ["datasource", "job", "instance", "pipeline", "stage"]
+    assert [v["name"] for v in dashboard["templating"]["list"]] == [
+        "datasource",
+        "job",
+        "instance",
+        "pipeline",
+        "stage",
+    ]
     assert all(v["refresh"] == 2 for v in dashboard["templating"]["list"] if v["type"] == "query")
 
 
@@ -37,8 +43,10 @@ def test_nothing_overlaps() -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
     for one, other in itertools.combinations([panel["gridPos"] for panel in panels], 2):
         apart = (
-            one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-            or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+            one["x"] + one["w"] <= other["x"]
+            or other["x"] + other["w"] <= one["x"]
+            or one["y"] + one["h"] <= other["y"]
+            or other["y"] + other["h"] <= one["y"]
         )
         assert apart, (one, other)
     rows = [panel["gridPos"]["y"] for panel in panels if panel["type"] != "row"]

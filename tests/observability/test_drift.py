@@ -107,9 +107,13 @@ def test_each_state_is_in_exactly_one_class(metrics_table: Table) -> None:
     import generate
 
     states = next(
-        label["values"] for label in metrics_table["penstock_stage_time_seconds_total"]["labels"] if label["name"] == "state"
+        label["values"]
+        for label in metrics_table["penstock_stage_time_seconds_total"]["labels"]
+        if label["name"] == "state"
     )
-    classes = {of: [name for name, its, _ in generate.read_states() if its == of] for _, of, _ in generate.read_states()}
+    classes = {
+        of: [name for name, its, _ in generate.read_states() if its == of] for _, of, _ in generate.read_states()
+    }
     assert sorted(sum(classes.values(), [])) == sorted(states)
     work, outside = "|".join(classes["Work"]), "|".join(classes["OutsideStep"])
     text = (ROOT / "deploy/prometheus/rules.yaml").read_text()

@@ -30,6 +30,7 @@ MAY_BE_EMPTY = {
     "Errors": "only methods with errors have a series, and nothing fails here",
 }
 
+
 @dataclasses.dataclass
 class Loaded:
     """A daemon that has worked for a while, its trace of that time, and the Prometheus that watched."""
@@ -45,7 +46,9 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is missing; deploy/setup.sh --tests fetches it")
     folder = tmp_path_factory.mktemp("live")
-    daemon = Daemon(folder, "--drain-announce=0s", "--device=cpu:2=0", "--device=cpu:3=1", "--trace-ring-events=1048576")
+    daemon = Daemon(
+        folder, "--drain-announce=0s", "--device=cpu:2=0", "--device=cpu:3=1", "--trace-ring-events=1048576"
+    )
     daemon.start()
     try:
         with penstock.Client(daemon.address) as client, Prometheus(folder, daemon.metrics_address) as prometheus:
@@ -62,7 +65,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
             path = folder / "trace.json"
             pipeline.trace(str(path))
             assert end - begin < 120
-            yield Loaded(prometheus, at, math.ceil(at - begin) + 1, json.loads(path.read_text()))
+            # Whole seconds that lie inside: then the rate is the difference between the first and the last scrape by their time.
+            yield Loaded(prometheus, at, math.floor(at - begin), json.loads(path.read_text()))
         daemon.stop()
     finally:
         daemon.kill()
@@ -71,9 +75,19 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
 def create(client: penstock.Client) -> penstock.Pipeline:
     """Four stages whose last has most of the layers."""
     return client.create_pipeline(
-        "uneven", model="mlp", options={"layers": 12, "width": 192}, balance=[2, 2, 3, 5], schedule="1f1b",
-        micro_batches=8, checkpoint="except_last", optimizer="adamw", optimizer_options={"learning_rate": 0.001},
-        loss="mean_squared_error", seed=1, bubble_filling=True)
+        "uneven",
+        model="mlp",
+        options={"layers": 12, "width": 192},
+        balance=[2, 2, 3, 5],
+        schedule="1f1b",
+        micro_batches=8,
+        checkpoint="except_last",
+        optimizer="adamw",
+        optimizer_options={"learning_rate": 0.001},
+        loss="mean_squared_error",
+        seed=1,
+        bubble_filling=True,
+    )
 
 
 def awaits(condition: Any, seconds: float = 60.0) -> None:
@@ -167,7 +181,8 @@ def traced(loaded: Loaded) -> dict[int, dict[str, float]]:
 
 def scrapes(loaded: Loaded) -> tuple[float, float]:
     samples = loaded.prometheus.query(
-        f'penstock_stage_time_seconds_total{{stage="0",state="forward"}}[{loaded.window:.0f}s]', loaded.at)
+        f'penstock_stage_time_seconds_total{{stage="0",state="forward"}}[{loaded.window:.0f}s]', loaded.at
+    )
     values = samples[0]["values"]
     return float(values[0][0]), float(values[-1][0])
 

@@ -27,12 +27,16 @@ def promtool(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProce
     return subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("arguments", [
-    ("check", "rules", "rules.yaml", "alerts.yaml"),
-    ("check", "config", "prometheus.yaml"),
-    ("test", "rules", "rules_test.yaml"),
-    ("test", "rules", "alerts_test.yaml"),
-], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "rules", "rules.yaml", "alerts.yaml"),
+        ("check", "config", "prometheus.yaml"),
+        ("test", "rules", "rules_test.yaml"),
+        ("test", "rules", "alerts_test.yaml"),
+    ],
+    ids=" ".join,
+)
 def test_promtool_is_content(folder: pathlib.Path, arguments: tuple[str, ...]) -> None:
     result = promtool(folder, *arguments)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -125,7 +125,9 @@ Document TracePage(const StatusSources& sources) {
   const int64_t now = sources.registry->clock()->NowNanos();
   for (const auto& pipeline : sources.registry->Snapshot()) {
     Section section{.id = pipeline->name(), .title = pipeline->name()};
-    section.note = absl::StrCat("The last runs. All of it as a file: penstock trace ", pipeline->name(), " -O FILE");
+    section.note = absl::StrCat(
+        "The last runs; an inference that stopped for new weights runs again. All of it as a file: penstock trace ",
+        pipeline->name(), " -O FILE");
     section.empty = "no runs yet";
     section.columns = {{"run", "run"},
                        {"micro_batches", "micro-batches"},
@@ -136,8 +138,10 @@ Document TracePage(const StatusSources& sources) {
     std::reverse(runs.begin(), runs.end());
     if (runs.size() > kMostRuns) runs.resize(kMostRuns);
     for (const RunSpan& run : runs) {
-      Cell ended(run.failed ? "failed" : "well");
-      ended.mark = run.failed ? "bad" : "good";
+      // An inference stops for an error too, but mostly so that the weights can change; then it runs again.
+      const bool trains = Trains(run.purpose);
+      Cell ended(!run.failed ? "well" : trains ? "failed" : "stopped");
+      ended.mark = !run.failed ? "good" : trains ? "bad" : "";
       section.rows.push_back(
           {RunName(run), Count(run.microbatches), Seconds(static_cast<double>(run.end_nanos - run.begin_nanos) * 1e-9),
            Seconds(static_cast<double>(std::max<int64_t>(0, now - run.end_nanos)) * 1e-9), std::move(ended)});

@@ -23,7 +23,9 @@ class StatusPagesTest : public ::testing::Test {
  protected:
   StatusPagesTest() {
     sources_.registry = &registry_;
-    sources_.facts = [] { return DaemonFacts{.state = "ready", .epoch = 3, .api_address = "127.0.0.1:1"}; };
+    sources_.facts = [] {
+      return DaemonFacts{.state = "ready", .epoch = 3, .api_address = "127.0.0.1:1", .metrics_address = ""};
+    };
     sources_.handles = [this] { return handles_; };
     sources_.checkpoints = [this] { return checkpoints_; };
     sources_.settings = {{"listen", "127.0.0.1:1", "flag", "Address"}};
@@ -256,6 +258,7 @@ TEST(CellTest, UnitsAreForPeople) {
   EXPECT_EQ(Bytes(0).text, "0 B");
   EXPECT_EQ(Bytes(1536).text, "1.5 KiB");
   EXPECT_EQ(Bytes(200.0 * (1 << 20)).text, "200 MiB");
+  EXPECT_EQ(Seconds(0).text, "0 s");
   EXPECT_EQ(Seconds(0.0123).text, "12.3 ms");
   EXPECT_EQ(Seconds(3725).text, "1 h 2 min");
   EXPECT_EQ(Share(0.125).text, "12.5 %");
