@@ -27,6 +27,7 @@ import sys
 import tempfile
 
 USER = 65532
+HOME = "home/penstock"
 # LibTorch's CPU part names these two; everything else of CUDA belongs to the target daemon.
 SMALL_CUDA = {"libcudart.so.13", "libcupti.so.13"}
 CUDA_NAME = re.compile(r"^lib(cu|nccl|nvrtc|nvJitLink|nvshmem|nvToolsExt|torch_cuda|c10_cuda|torch_nvshmem|penstock_cuda)")
@@ -37,8 +38,8 @@ PROGRAMS = {
 }
 # Where state, scratch files and the configuration are mounted; mount points must exist under a read-only root.
 MOUNT_POINTS = {
-    "daemon": ("etc/penstock", "home/penstock", "tmp", "var/lib/penstock", "var/cache/penstock"),
-    "cli": ("home/penstock", "tmp"),
+    "daemon": ("etc/penstock", HOME, "tmp", "var/lib/penstock", "var/cache/penstock"),
+    "cli": (HOME, "tmp"),
 }
 
 
@@ -109,12 +110,12 @@ class Image:
         for name in MOUNT_POINTS[kind]:
             self.folder(name)
         (self.out / "tmp").chmod(0o1777)
-        for name in ("home/penstock", "var/lib/penstock", "var/cache/penstock"):
+        for name in (HOME, "var/lib/penstock", "var/cache/penstock"):
             if (self.out / name).exists() and os.geteuid() == 0:
                 os.chown(self.out / name, USER, USER)
         for name in ("dev", "dev/shm", "proc", "sys", "run"):
             self.folder(name)
-        self.text("etc/passwd", f"root:x:0:0:root:/:/\npenstock:x:{USER}:{USER}:Penstock:/home/penstock:/\n")
+        self.text("etc/passwd", f"root:x:0:0:root:/:/\npenstock:x:{USER}:{USER}:Penstock:/{HOME}:/\n")
         self.text("etc/group", f"root:x:0:\npenstock:x:{USER}:\n")
         self.text("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
         self.text("etc/os-release", f'NAME=Penstock\nID=penstock\nVERSION_ID="{self.version}"\nID_LIKE=debian\n')
