@@ -16,6 +16,7 @@ What it guarantees, or it ends with a sentence:
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -190,13 +191,30 @@ class Image:
                 if any(line.startswith(inside + ",") for line in record.read_text().splitlines()):
                     name, version = record.parent.name.removesuffix(".dist-info").split("-", 1)
                     return name, version
-        for path in (str(source), "/usr" + str(source), str(source.resolve())):
-            done = subprocess.run(["dpkg-query", "--search", path], capture_output=True, text=True)
-            if done.returncode == 0:
-                package = done.stdout.split(": ")[0].split(",")[0]
-                version = run("dpkg-query", "-W", "-f", "${Version}", package)
-                return package.split(":")[0], version
+        if source.is_relative_to("/usr/share/doc"):
+            return source.parts[4], self.debian_versions()[source.parts[4]]
+        package = self.debian_packages().get(str(source)) or self.debian_packages().get("/usr" + str(source))
+        if package:
+            return package, self.debian_versions()[package]
         return "penstock", self.version
+
+    @functools.cache
+    def debian_packages(self) -> dict[str, str]:
+        """Path to package, of all files that came from Debian: asked for at once, for the answer takes long."""
+        sources = [str(source) for source in self.sources.values() if "site-packages" not in source.parts]
+        asked = [path for source in sources for path in (source, "/usr" + source) if path.startswith(("/usr/lib", "/lib"))]
+        done = subprocess.run(["dpkg-query", "--search", *asked], capture_output=True, text=True)
+        found = {}
+        for line in done.stdout.splitlines():
+            packages, _, path = line.partition(": ")
+            found[path] = packages.split(",")[0].split(":")[0]
+        return found
+
+    @functools.cache
+    def debian_versions(self) -> dict[str, str]:
+        packages = sorted(set(self.debian_packages().values()))
+        lines = run("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *packages).splitlines()
+        return dict(line.split() for line in lines)
 
     def write_bill(self, epoch: int) -> None:
         files, packages, relations = [], {}, []
