@@ -65,7 +65,9 @@ def test_one_version() -> None:
 def commands_in(text: str) -> list[list[str]]:
     """Every line of a code block that calls the command line, without what the shell does with it."""
     found = []
-    for block in re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.S | re.M):
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.S | re.M):
+        if language not in ("", "sh"):
+            continue
         for line in block.splitlines():
             match = re.match(r"(?:\$penstock|penstock) (.*)", line)
             if match:

@@ -111,9 +111,9 @@ TEST(SettingFileTest, FilesAreFoundNearestFirst) {
 TEST_F(OperatorCommandsTest, FlagsWinOverFilesAndNearFilesOverFarOnes) {
   files_ = {File("project", "timeout = 7\n"), File("user", "timeout = 8\ncaller = \"me\"\n")};
   EXPECT_EQ(Run("config show --origin"), 0) << err_;
-  EXPECT_THAT(out_, HasSubstr("timeout          7                " + files_[0] + ":1"));
-  EXPECT_THAT(out_, HasSubstr("caller           me               " + files_[1] + ":2"));
-  EXPECT_THAT(out_, HasSubstr("server           127.0.0.1:8470   default"));
+  EXPECT_THAT(out_, HasSubstr("timeout          7               " + files_[0] + ":1"));
+  EXPECT_THAT(out_, HasSubstr("caller           me              " + files_[1] + ":2"));
+  EXPECT_THAT(out_, HasSubstr("server           127.0.0.1:8470  default"));
   EXPECT_EQ(Run("--timeout 9 config show --origin -o json"), 0) << err_;
   const Json json = Json::parse(out_, nullptr, false);
   for (const Json& setting : json["settings"]) {
