@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import re
 import shlex
 import subprocess
@@ -31,25 +32,29 @@ def test_the_table_of_flags_is_the_daemons(flags: dict[str, Document]) -> None:
 
 
 @pytest.mark.parametrize("form", ["flag", "environment", "file"])
-def test_every_flag_has_three_forms(form: str, flags: dict[str, Document], tmp_path: object) -> None:
-    """One name, three forms, all accepted with the default as the value, and all refused with another name."""
-    for flag in flags.values():
-        if not flag["default"]:
-            continue
-        name, value = flag["name"], flag["default"]
-        assert flag["environment"] == "PENSTOCK_" + name.upper().replace("-", "_")
+def test_every_flag_has_three_forms(form: str, flags: dict[str, Document], tmp_path: pathlib.Path) -> None:
+    """One name, three forms, all accepted with the default as the value; a wrong value is refused by that name."""
+    values = {name: flag["default"] for name, flag in flags.items() if flag["default"]}
+    for name in values:
+        assert flags[name]["environment"] == "PENSTOCK_" + name.upper().replace("-", "_")
+
+    def check(values: dict[str, str]) -> tuple[int, str]:
         arguments, environment = [], {}
         if form == "flag":
-            arguments = [f"--{name}={value}"]
+            arguments = [f"--{name}={value}" for name, value in values.items()]
         elif form == "environment":
-            environment = {flag["environment"]: value}
+            environment = {flags[name]["environment"]: value for name, value in values.items()}
         else:
-            config = f"{tmp_path}/{name}.toml"
-            with open(config, "w") as file:
-                file.write(f'{name} = "{value}"\n')
+            config = tmp_path / "penstockd.toml"
+            config.write_text("".join(f'{name} = "{value}"\n' for name, value in values.items()))
             arguments = [f"--config={config}"]
         done = subprocess.run([PENSTOCKD, "--check-config", *arguments], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, (form, name, done.stderr)
+        return done.returncode, done.stderr
+
+    assert check(values)[0] == 0
+    code, problem = check({**values, "drain-finish": "soon"})
+    shown = flags["drain-finish"]["environment"] if form == "environment" else "drain-finish"
+    assert code == 2 and shown in problem and "soon" in problem
 
 
 def test_one_version() -> None:
