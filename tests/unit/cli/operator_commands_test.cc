@@ -121,7 +121,9 @@ TEST_F(OperatorCommandsTest, FlagsWinOverFilesAndNearFilesOverFarOnes) {
       EXPECT_EQ(setting["value"], "9");
       EXPECT_EQ(setting["origin"], "--timeout");
     }
-    if (setting["name"] == "output") EXPECT_EQ(setting["value"], "json");
+    if (setting["name"] == "output") {
+      EXPECT_EQ(setting["value"], "json");
+    }
   }
   setenv("PENSTOCK_TIMEOUT", "10", 1);
   EXPECT_EQ(Run("config show --origin"), 0) << err_;
@@ -347,9 +349,15 @@ TEST_F(OperatorCommandsTest, DoctorNeedsNoDaemonAndSaysWhatToDo) {
   std::vector<std::string> names;
   for (const Json& check : json["checks"]) {
     names.push_back(check["name"]);
-    if (check["name"] == "penstockd") EXPECT_EQ(check["level"], "warn");
-    if (check["name"] == "daemon") EXPECT_EQ(check["level"], "ok") << "the one in memory answers";
-    if (check["level"] != "ok") EXPECT_TRUE(check.contains("fix"));
+    if (check["name"] == "penstockd") {
+      EXPECT_EQ(check["level"], "warn");
+    }
+    if (check["name"] == "daemon") {
+      EXPECT_EQ(check["level"], "ok") << "the one in memory answers";
+    }
+    if (check["level"] != "ok") {
+      EXPECT_TRUE(check.contains("fix"));
+    }
   }
   EXPECT_THAT(names, Contains("state folder"));
   EXPECT_EQ(Run("doctor --penstockd /bin/false"), 1);
