@@ -16,6 +16,7 @@ What it guarantees, or it ends with a sentence:
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -27,6 +28,7 @@ import sys
 import tempfile
 
 USER = 65532
+HOME = "home/penstock"
 # LibTorch's CPU part names these two; everything else of CUDA belongs to the target daemon.
 SMALL_CUDA = {"libcudart.so.13", "libcupti.so.13"}
 CUDA_NAME = re.compile(r"^lib(cu|nccl|nvrtc|nvJitLink|nvshmem|nvToolsExt|torch_cuda|c10_cuda|torch_nvshmem|penstock_cuda)")
@@ -37,8 +39,8 @@ PROGRAMS = {
 }
 # Where state, scratch files and the configuration are mounted; mount points must exist under a read-only root.
 MOUNT_POINTS = {
-    "daemon": ("etc/penstock", "home/penstock", "tmp", "var/lib/penstock", "var/cache/penstock"),
-    "cli": ("home/penstock", "tmp"),
+    "daemon": ("etc/penstock", HOME, "tmp", "var/lib/penstock", "var/cache/penstock"),
+    "cli": (HOME, "tmp"),
 }
 
 
@@ -109,12 +111,12 @@ class Image:
         for name in MOUNT_POINTS[kind]:
             self.folder(name)
         (self.out / "tmp").chmod(0o1777)
-        for name in ("home/penstock", "var/lib/penstock", "var/cache/penstock"):
+        for name in (HOME, "var/lib/penstock", "var/cache/penstock"):
             if (self.out / name).exists() and os.geteuid() == 0:
                 os.chown(self.out / name, USER, USER)
         for name in ("dev", "dev/shm", "proc", "sys", "run"):
             self.folder(name)
-        self.text("etc/passwd", f"root:x:0:0:root:/:/\npenstock:x:{USER}:{USER}:Penstock:/home/penstock:/\n")
+        self.text("etc/passwd", f"root:x:0:0:root:/:/\npenstock:x:{USER}:{USER}:Penstock:/{HOME}:/\n")
         self.text("etc/group", f"root:x:0:\npenstock:x:{USER}:\n")
         self.text("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
         self.text("etc/os-release", f'NAME=Penstock\nID=penstock\nVERSION_ID="{self.version}"\nID_LIKE=debian\n')
@@ -189,13 +191,30 @@ class Image:
                 if any(line.startswith(inside + ",") for line in record.read_text().splitlines()):
                     name, version = record.parent.name.removesuffix(".dist-info").split("-", 1)
                     return name, version
-        for path in (str(source), "/usr" + str(source), str(source.resolve())):
-            done = subprocess.run(["dpkg-query", "--search", path], capture_output=True, text=True)
-            if done.returncode == 0:
-                package = done.stdout.split(": ")[0].split(",")[0]
-                version = run("dpkg-query", "-W", "-f", "${Version}", package)
-                return package.split(":")[0], version
+        if source.is_relative_to("/usr/share/doc"):
+            return source.parts[4], self.debian_versions()[source.parts[4]]
+        package = self.debian_packages().get(str(source)) or self.debian_packages().get("/usr" + str(source))
+        if package:
+            return package, self.debian_versions()[package]
         return "penstock", self.version
+
+    @functools.cache
+    def debian_packages(self) -> dict[str, str]:
+        """Path to package, of all files that came from Debian: asked for at once, for the answer takes long."""
+        sources = [str(source) for source in self.sources.values() if "site-packages" not in source.parts]
+        asked = [path for source in sources for path in (source, "/usr" + source) if path.startswith(("/usr/lib", "/lib"))]
+        done = subprocess.run(["dpkg-query", "--search", *asked], capture_output=True, text=True)
+        found = {}
+        for line in done.stdout.splitlines():
+            packages, _, path = line.partition(": ")
+            found[path] = packages.split(",")[0].split(":")[0]
+        return found
+
+    @functools.cache
+    def debian_versions(self) -> dict[str, str]:
+        packages = sorted(set(self.debian_packages().values()))
+        lines = run("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *packages).splitlines()
+        return dict(line.split() for line in lines)
 
     def write_bill(self, epoch: int) -> None:
         files, packages, relations = [], {}, []
