@@ -59,7 +59,7 @@ ProgramDimension ReadExpression(std::string_view& rest) {
 std::optional<ProgramDimension> ParseProgramDimension(std::string_view expression) {
   std::string_view rest = expression;
   ProgramDimension dimension = ReadExpression(rest);
-  if (!rest.empty()) return std::nullopt;
+  if (expression.empty() || !rest.empty()) return std::nullopt;
   return dimension;
 }
 

@@ -66,7 +66,7 @@ class GraphReader {
     for (const auto& [symbol, range] : ranges.items()) {
       fields_.Enter(absl::StrCat("range_constraints[", symbol, "]"));
       fields_.Object(range, {"min_val", "max_val"});
-      const auto bound = [&](const char* key, int64_t open) {
+      const auto bound = [this, &range = range](const char* key, int64_t open) {
         const json& value = fields_.At(range, key);
         return value.is_null() ? open : fields_.Int(value);
       };
