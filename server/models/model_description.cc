@@ -23,7 +23,10 @@ void CountOperators(const ProgramGraph& graph, ModelDescription& description) {
 
 void CountTensors(const ExportedProgram& program, ModelDescription& description) {
   for (const ProgramTensor& tensor : program.tensors) {
-    if (tensor.same_as >= 0) continue;
+    if (tensor.same_as >= 0) {
+      if (tensor.persistent) description.tied_names[tensor.name] = program.tensors[tensor.same_as].name;
+      continue;
+    }
     int64_t numbers = 1;
     for (const int64_t size : tensor.sizes) numbers *= size;
     if (tensor.kind == ProgramTensor::Kind::kParameter) {

@@ -78,6 +78,7 @@ v1::Model ToProto(const ModelDescription& model, const ModelRoot& root, bool lay
     added->set_module(layer.module);
     added->set_parameters(layer.parameters);
   }
+  if (layers) message.mutable_tied_names()->insert(model.tied_names.begin(), model.tied_names.end());
   message.set_evaluation_graph(model.evaluation_graph);
   message.set_training_graph(model.training_graph);
   if (root.options().users) {

@@ -250,11 +250,13 @@ def _write(programs: Mapping[str, Any], path: pathlib.Path) -> Exported:
         nodes[mode] = len(calls)
         operators.update(str(node.target) for node in calls)
     signature = main.graph_signature
+    given = main.call_spec.out_spec
+    names = given.context if given.type is dict else signature.user_outputs
     return Exported(
         path=path,
         byte_size=path.stat().st_size,
         inputs=tuple(str(name) for name in signature.user_inputs),
-        outputs=tuple(str(name) for name in signature.user_outputs),
+        outputs=tuple(str(name) for name in names),
         nodes=nodes,
         operators=dict(operators.most_common()),
         parameters=sum(parameter.numel() for parameter in main.parameters()),
