@@ -5,10 +5,25 @@ from __future__ import annotations
 import penstock
 import pytest
 import torch
-from real_models import NAMES, RealModel, real_models
 
+from own_fixtures import daemon, programs, reference_has_one_thread  # noqa: F401
 from small_models import fresh_name
-from torch_models import ADAMW, Programs, adamw, batches, eager_steps, evaluate, furthest, infer, made, relative, train
+from torch_models import (
+    ADAMW,
+    NAMES,
+    Programs,
+    RealModel,
+    adamw,
+    batches,
+    eager_steps,
+    evaluate,
+    furthest,
+    infer,
+    made,
+    real_models,
+    relative,
+    train,
+)
 
 MODELS = {model.name: model for model in real_models("small")}
 ROWS, MICRO_BATCHES = 4, 2

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "exported"))
-from real_models import RealModel, Tensors, mean_loss  # noqa: E402
+from real_models import NAMES, RealModel, Tensors, mean_loss, real_models  # noqa: E402, F401
 
 Batch = tuple[Tensors, torch.Tensor]
 
