@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Runs the real models through a daemon beside eager PyTorch, and writes the table of docs/models.md.
 
-    build/deps/torch-venv/bin/python tests/exported/compare_models.py build/release/server/penstockd
-        --size real      ResNet-50, ConvNeXt-tiny, ViT-B/16, Swin-T, BERT-base, GPT-2 ... as people use them: minutes, and 8 GB
-        --only gpt2      one model
-        --write          into docs/models.md
+build/deps/torch-venv/bin/python tests/exported/compare_models.py build/release/server/penstockd
+    --size real      ResNet-50, ConvNeXt-tiny, ViT-B/16, Swin-T, BERT-base, GPT-2 ... as people use them: minutes, and 8
+    GB --only gpt2      one model
+    --write          into docs/models.md
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def row(client, programs, model, stages: int, rows: int) -> list[str]:
     list(tm.eager_steps(model, module, steps[:1], 2, torch.optim.SGD(module.parameters(), lr=1.0)))
     learned = dict(module.named_parameters())
     reached = plain.state_dict()
-    gradients = verdict({name: reached[name] for name in learned}, {name: value.data for name, value in learned.items()})
+    gradients = verdict(
+        {name: reached[name] for name in learned}, {name: value.data for name, value in learned.items()}
+    )
     plan = plain.refresh().plan
     plain.delete(force=True)
 
@@ -150,7 +152,9 @@ def main() -> None:
                     if arguments.only not in model.name:
                         continue
                     began = time.monotonic()
-                    table.append("| " + " | ".join(row(client, programs, model, arguments.stages, arguments.rows)) + " |")
+                    table.append(
+                        "| " + " | ".join(row(client, programs, model, arguments.stages, arguments.rows)) + " |"
+                    )
                     print(table[-1], f"({time.monotonic() - began:.0f} s)", flush=True)
             daemon.stop()
         finally:

@@ -25,11 +25,12 @@ _TENSORS_OF_AN_UPLOAD = 64  # the daemon takes so many at once
 
 
 class PipelineState(PipelineResource):
-    """Weights in and out. Names are those of the module's own ``state_dict()``, if an exported program made the pipeline."""
+    """Weights in and out. Names are those of the module's own ``state_dict()``, if an exported program made the
+    pipeline."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers as PyTorch's tensors, for ``module.load_state_dict()`` of the module that was exported. A
-        parameter that has several names there has them here. All are of one step.
+        """Parameters and buffers as PyTorch's tensors, for ``module.load_state_dict()`` of the module that was
+        exported. A parameter that has several names there has them here. All are of one step.
 
         Raises:
             ImportError: PyTorch is not installed; :meth:`state_arrays` needs none.
@@ -106,8 +107,8 @@ class PipelineState(PipelineResource):
     # --- files --------------------------------------------------------------------------------------------------------
 
     def save_safetensors(self, path: str | os.PathLike[str], *, include_optimizer_state: bool = False) -> int:
-        """Writes parameters and buffers, with the optimizer's state too if asked (``optimizer/NAME/SLOT``), to a file of this
-        machine, with the names of the original module.
+        """Writes parameters and buffers, with the optimizer's state too if asked (``optimizer/NAME/SLOT``), to a file
+        of this machine, with the names of the original module.
 
         Returns:
             The step that they are of.
@@ -137,8 +138,8 @@ class PipelineState(PipelineResource):
             answers.close()  # type: ignore[attr-defined]
 
     def write_parameters(self, arrays: Mapping[str, Any], *, step: int | None = None, force: bool = False) -> int:
-        """Replaces parameters, buffers and optimizer state by the names that :meth:`read_parameters` gives them; what is not
-        named stays. All or nothing, in the order of training calls.
+        """Replaces parameters, buffers and optimizer state by the names that :meth:`read_parameters` gives them; what
+        is not named stays. All or nothing, in the order of training calls.
 
         Args:
             step: finished optimizer steps from now on; ``None``: as it was.
@@ -226,7 +227,9 @@ def daemons_slots(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     for name, slots in state.items():
         for slot, value in slots.items():
             if slot not in _DAEMONS_SLOTS:
-                raise ValueError(f"{name}: no optimizer of the daemon has the slot {slot!r}; known: {list(_DAEMONS_SLOTS)}")
+                raise ValueError(
+                    f"{name}: no optimizer of the daemon has the slot {slot!r}; known: {list(_DAEMONS_SLOTS)}"
+                )
             result[f"{_PREFIX}{name}/{_DAEMONS_SLOTS[slot]}"] = value
     return result
 

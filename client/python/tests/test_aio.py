@@ -109,7 +109,9 @@ def test_retries_keep_the_request(daemon: FakeDaemon) -> None:
     async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
         daemon.fail("TrainStep", grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE)
         await pipeline.train_step(ROWS, ROWS)
-        daemon.fail("TrainStep", status(grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_SIGNATURE", "no", field="x", value="y"))
+        daemon.fail(
+            "TrainStep", status(grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_SIGNATURE", "no", field="x", value="y")
+        )
         with pytest.raises(penstock.PenstockError) as error:
             await pipeline.train_step(ROWS, ROWS)
         assert error.value.values["field"] == "x"

@@ -59,7 +59,12 @@ def test_lists_gets_and_deletes(client: penstock.Client, daemon: FakeDaemon) -> 
     ("model", "program", "cuts", "digest"),
     [
         ("mine.pt2", "mine.pt2", pipeline_pb2.PROGRAM_CUTS_MODULES, ""),
-        (model_pb2.Model(name="models/mine.pt2", digest="sha256:0"), "mine.pt2", pipeline_pb2.PROGRAM_CUTS_MODULES, "sha256:0"),
+        (
+            model_pb2.Model(name="models/mine.pt2", digest="sha256:0"),
+            "mine.pt2",
+            pipeline_pb2.PROGRAM_CUTS_MODULES,
+            "sha256:0",
+        ),
         (penstock.Program("mine.pt2", cuts="nodes"), "mine.pt2", pipeline_pb2.PROGRAM_CUTS_NODES, ""),
     ],
 )
@@ -72,7 +77,12 @@ def test_what_a_pipeline_is_made_of(
     daemon: FakeDaemon,
 ) -> None:
     client.create_pipeline(
-        "demo", model=model, starts=["layer2"], loss="cross_entropy", loss_output="logits", loss_options={"class_dimension": 1}
+        "demo",
+        model=model,
+        starts=["layer2"],
+        loss="cross_entropy",
+        loss_output="logits",
+        loss_options={"class_dimension": 1},
     )
     spec = daemon.requests["CreatePipeline"][0].spec
     assert (spec.model.program, spec.model.program_cuts, spec.model.program_digest) == (program, cuts, digest)

@@ -81,7 +81,9 @@ def test_any_batch_through_the_daemon(client: penstock.Client, tmp_path: pathlib
         inputs = {"x": torch.randn(rows, 4), "scale": torch.rand(rows, 4)}
         with torch.no_grad():
             assert torch.equal(infer(pipeline, inputs), model(**inputs)["logits"])
-    assert pipeline.train_step({"x": torch.ones(6, 4).numpy(), "scale": torch.ones(6, 4).numpy()}, [0, 1, 2] * 2).step == 1
+    assert (
+        pipeline.train_step({"x": torch.ones(6, 4).numpy(), "scale": torch.ones(6, 4).numpy()}, [0, 1, 2] * 2).step == 1
+    )
     pipeline.delete()
     client.models.delete(brought.name)
     assert brought.name not in [one.name for one in client.models.list()]
@@ -116,8 +118,18 @@ class Numpy(nn.Module):
         (Numpy, torch.ones(3, 4), {}, "can't trace: numpy"),
         (Net, torch.ones(3, 4), {}, "example_inputs don't fit the arguments of forward"),
         (Net, INPUTS * 2, CHOICE, "4 are given, and forward takes 2 by name: x, scale"),
-        (Net, {"x": torch.ones(3, 4), "scale": torch.ones(2, 4)}, CHOICE, "all must have as many rows, got .*'scale': 2"),
-        (Net, INPUTS, {"outputs": ["absent"], "fixed": {"cached": False}}, "the model gives no 'absent'; known: .*logits"),
+        (
+            Net,
+            {"x": torch.ones(3, 4), "scale": torch.ones(2, 4)},
+            CHOICE,
+            "all must have as many rows, got .*'scale': 2",
+        ),
+        (
+            Net,
+            INPUTS,
+            {"outputs": ["absent"], "fixed": {"cached": False}},
+            "the model gives no 'absent'; known: .*logits",
+        ),
         (Net, {"x": 3}, {}, "no tensor is among them"),
     ],
 )

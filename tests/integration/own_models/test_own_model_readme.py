@@ -23,12 +23,14 @@ def snippets(page: pathlib.Path) -> list[str]:
     return [program for program in programs if "penstock.export(" in program]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_lines_train_and_give_the_weights_back(page: pathlib.Path, daemon: Daemon, tmp_path: pathlib.Path) -> None:  # noqa: F811
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if snippets(page)], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_the_lines_train_and_give_the_weights_back(page: pathlib.Path, daemon: Daemon, tmp_path: pathlib.Path) -> None:
     (program,) = snippets(page)
     assert sum(1 for line in program.splitlines() if line.strip()) <= 10
     # The same lines, and then the question whether they did it.
-    name = page.parent.name.replace("_", "-")
+    name = f"page-{PAGES.index(page)}"
     program = program.replace("127.0.0.1:8470", daemon.address).replace('"mine"', f'"{name}-own"')
     program = program.replace("resnet18.pt2", f"{name}.pt2")
     program += f"""
@@ -37,7 +39,8 @@ def test_the_lines_train_and_give_the_weights_back(page: pathlib.Path, daemon: D
     model.eval()
     torch.set_num_threads(1)
     with torch.no_grad():
-        print(pipeline.message.step, torch.equal(torch.from_numpy(pipeline.infer(rows.numpy(), micro_batches=1)["linear"]), model(rows)))
+        (served,) = pipeline.infer(rows.numpy(), micro_batches=1).values()
+        print(pipeline.message.step, torch.equal(torch.from_numpy(served), model(rows)))
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "client" / "python")}
     result = subprocess.run(

@@ -1,4 +1,5 @@
-"""ResNet-50, ConvNeXt, ViT, Swin, BERT, GPT-2, Llama and T5: exported, cut, trained and served as PyTorch itself does it."""
+"""ResNet-50, ConvNeXt, ViT, Swin, BERT, GPT-2, Llama and T5: exported, cut, trained and served as PyTorch itself does
+it."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ from torch_models import (
 MODELS = {model.name: model for model in real_models("small")}
 ROWS, MICRO_BATCHES = 4, 2
 
-# Between layers a gradient is laid out in memory as its tensor is, so that a cut changes no bit; eager PyTorch hands on the
-# layout of the mean over an image. A gradient that is summed over such an image is summed in another order.
+# Between layers a gradient is laid out in memory as its tensor is, so that a cut changes no bit; eager PyTorch hands on
+# the # layout of the mean over an image. A gradient that is summed over such an image is summed in another order.
 SUMS_DIFFER = {"convnext_tiny"}
 
 
