@@ -179,10 +179,11 @@ def write_request(pipeline: str, handles: list[str], step: int | None, force: bo
 
 
 def parts_of(arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-    """As many as the daemon takes in one upload."""
+    """As many as the daemon takes in one upload, under names that tensors on the wire may have."""
     names = list(arrays)
     for first in range(0, len(names), _TENSORS_OF_AN_UPLOAD):
-        yield {name: arrays[name] for name in names[first : first + _TENSORS_OF_AN_UPLOAD]}
+        part = names[first : first + _TENSORS_OF_AN_UPLOAD]
+        yield {name.replace("/", ".") if name.startswith(_PREFIX) else name: arrays[name] for name in part}
 
 
 def with_tied_names(arrays: Mapping[str, Array], tied: Mapping[str, str]) -> Parameters:

@@ -391,6 +391,9 @@ class FakeDaemon:
     def WriteParameters(self, request: Any, context: Any) -> Any:
         for handle in request.handles:
             for name, array in self.values[handle].items():
+                assert "/" not in name
+                if name.startswith("optimizer."):
+                    name = "optimizer/" + "/".join(name.removeprefix("optimizer.").rsplit(".", 1))
                 place = self.optimizer if name.startswith("optimizer/") else self.state
                 if name not in place:
                     refuse(context, status(grpc.StatusCode.NOT_FOUND, "PARAMETER_NOT_FOUND", "unknown", value=name))

@@ -29,9 +29,12 @@ from torch_models import (
 MODELS = {model.name: model for model in real_models("small")}
 ROWS, MICRO_BATCHES = 4, 2
 
-# Between layers a gradient is laid out in memory as its tensor is, so that a cut changes no bit; eager PyTorch hands on
-# the # layout of the mean over an image. A gradient that is summed over such an image is summed in another order.
-SUMS_DIFFER = {"convnext_tiny"}
+# Why some gradients are summed in another order than in eager PyTorch, and so differ by a rounding:
+# convnext_tiny   between layers a gradient is laid out in memory as its tensor is, so that a cut changes no bit; eager PyTorch
+#                 hands on the layout that the mean over an image gives.
+# gpt2, t5        the uses of a tied weight on different stages are summed over the micro-batches first, then with one another;
+#                 eager PyTorch sums the uses of each micro-batch first.
+SUMS_DIFFER = {"convnext_tiny", "gpt2", "t5"}
 
 
 @pytest.fixture(params=NAMES)
