@@ -42,7 +42,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stages", type=int, default=2)
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--write", action="store_true")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.write and (arguments.size != "small" or arguments.only):
+        parser.error("--write is for all of the small models")
+    return arguments
 
 
 def verdict(left, right) -> str:
@@ -159,7 +162,7 @@ def main() -> None:
             daemon.stop()
         finally:
             daemon.kill()
-    if arguments.write and not arguments.only:
+    if arguments.write:
         write(arguments.size, table)
 
 

@@ -108,7 +108,11 @@ def eager_steps(
 
 
 def adamw(module: nn.Module) -> torch.optim.Optimizer:
-    settings: dict[str, Any] = {"lr": ADAMW["learning_rate"], "weight_decay": ADAMW["weight_decay"], "eps": ADAMW["epsilon"]}
+    settings: dict[str, Any] = {
+        "lr": ADAMW["learning_rate"],
+        "weight_decay": ADAMW["weight_decay"],
+        "eps": ADAMW["epsilon"],
+    }
     return torch.optim.AdamW(module.parameters(), fused=True, **settings)
 
 
