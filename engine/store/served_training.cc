@@ -24,6 +24,15 @@ std::string ProgramDigest(const std::string& spec_digest) {
   return blank == std::string::npos ? "" : spec_digest.substr(blank + 1);
 }
 
+// The name of an optimizer's slot as a tensor on the wire may have it, optimizer.NAME.SLOT, is optimizer/NAME/SLOT; or empty.
+std::string OptimizerSlotName(const std::string& name) {
+  static constexpr char kPrefix[] = "optimizer.";
+  const size_t begin = sizeof(kPrefix) - 1;
+  const size_t dot = name.rfind('.');
+  if (name.compare(0, begin, kPrefix) != 0 || dot < begin) return "";
+  return absl::StrCat("optimizer/", name.substr(begin, dot - begin), "/", name.substr(dot + 1));
+}
+
 }  // namespace
 
 void ServedPipeline::TrainLoop() {
@@ -242,7 +251,8 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteWrite(Work& work
   for (int i = 0; i < work.written_handles; ++i) {
     PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors tensors, work.inputs.pin(i).tensors());
     for (const NamedTensor& given : tensors) {
-      const auto place = places.find(given.name);
+      auto place = places.find(given.name);
+      if (place == places.end()) place = places.find(OptimizerSlotName(given.name));
       if (place == places.end()) {
         return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
                      "the pipeline has no such parameter, or it is given twice, got " + Shortened(given.name))

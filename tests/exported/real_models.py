@@ -1,6 +1,7 @@
 """The real models that Penstock is tried on: built at random from torchvision and transformers, in two sizes.
 
-`small` trains a step in a fraction of a second on one core; `real` is the size that people use, on small images and short texts.
+`small` trains a step in a fraction of a second on one core; `real` is the size that people use, on small images and
+short texts.
 """
 
 from __future__ import annotations
@@ -80,7 +81,14 @@ def _vision(small: bool) -> list[RealModel]:
         if not small:
             return vision.swin_t(dropout=dropout, stochastic_depth_prob=dropout)
         return vision.SwinTransformer(
-            [4, 4], 24, [2, 2, 2], [2, 4, 4], [4, 4], dropout=dropout, stochastic_depth_prob=dropout, num_classes=classes
+            [4, 4],
+            24,
+            [2, 2, 2],
+            [2, 4, 4],
+            [4, 4],
+            dropout=dropout,
+            stochastic_depth_prob=dropout,
+            num_classes=classes,
         )
 
     # Stochastic depth draws per sample; what of a Swin is left of 32x32 images after three stages is 2x2.

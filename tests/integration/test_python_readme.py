@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def test_the_example_trains_and_infers(daemon: Daemon) -> None:
     text = (ROOT / "client" / "python" / "README.md").read_text()
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)  # the other one is own_models/test_own_model_readme.py's
     program = program.replace("127.0.0.1:8470", daemon.address)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "client" / "python")}
     result = subprocess.run(

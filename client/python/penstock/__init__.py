@@ -1,6 +1,7 @@
 """Client of Penstock: train and serve layer-partitioned models that a daemon holds, with numpy arrays.
 
-Bring a model of your own with :func:`export`; :mod:`penstock.aio` is the same client for asyncio. Start with :class:`Client`. The daemon's own messages, which some methods answer, are in :mod:`penstock.v1`.
+Bring a model of your own with :func:`export`; :mod:`penstock.aio` is the same client for asyncio. Start with
+:class:`Client`. The daemon's own messages, which some methods answer, are in :mod:`penstock.v1`.
 """
 
 from penstock import aio

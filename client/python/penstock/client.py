@@ -120,8 +120,8 @@ class Client:
             stages: how many stages the daemon cuts by cost; 0: one per device, or as the layers' devices say.
             balance: instead of ``stages``: layers per stage.
             ranks: with ``balance``: the process of each stage, ``[0, 0, 1]``; this daemon runs rank 0 only.
-            starts: instead of ``balance``: names of the layers (``"layer1_0"``) or modules (``"layer1.0"``) at which the stages
-                after the first begin.
+            starts: instead of ``balance``: names of the layers (``"layer1_0"``) or modules (``"layer1.0"``) at which
+                the stages after the first begin.
             cut_cost: what a cut weighs: measured ``"time"``, or ``"size"``: stashed activations and ``parameter_scale``
                 times the parameters (``None``: 2).
             cut_method: ``"exact"``, the least possible bottleneck, or ``"block_partition"``, as torchgpipe cuts.
@@ -131,11 +131,11 @@ class Client:
             tuple_as_one_argument: a layer gets several values as one tuple instead of as its arguments.
             dtype: of parameters: ``"fp32"`` (also if empty), ``"fp64"``, ``"bf16"``, ``"fp16"``.
             autocast: ``"bf16"`` or ``"fp16"``: operators choose their precision; empty: off.
-            schedule: ``"1f1b"``, ``"zb-h1"``, ...; ``server_info().schedules`` has all. What is left out of this and the
-                next arguments is the planner's choice, which takes what it predicts to be the fastest; but with a balance,
-                ``devices`` or a layer's device it is ``"1f1b"``, 1 micro-batch and ``"except_last"``.
-            micro_batches: into how many a mini-batch is cut. Another number rounds sums differently; no other choice changes
-                a bit of any result.
+            schedule: ``"1f1b"``, ``"zb-h1"``, ...; ``server_info().schedules`` has all. What is left out of this and
+                the next arguments is the planner's choice, which takes what it predicts to be the fastest; but with a
+                balance, ``devices`` or a layer's device it is ``"1f1b"``, 1 micro-batch and ``"except_last"``.
+            micro_batches: into how many a mini-batch is cut. Another number rounds sums differently; no other choice
+                changes a bit of any result.
             checkpoint: which activations are recomputed: ``"always"``, ``"except_last"``, ``"never"`` or
                 ``"skip_adjacent"``: all but where a backward directly follows its forward.
             chunks: stages on each device, of schedules that place several.
@@ -148,11 +148,13 @@ class Client:
             learning_rate_schedule: ``"constant"`` or ``"warmup_cosine"`` with warmup_steps, total_steps and final_ratio
                 (of the peak rate, at total_steps).
             loss: the default of training calls: ``"cross_entropy"`` (options ignore_index, class_dimension),
-                ``"mean_squared_error"``, ``"binary_cross_entropy"`` (option logits), or ``"scalar_output"``: the model gives it.
+                ``"mean_squared_error"``, ``"binary_cross_entropy"`` (option logits), or ``"scalar_output"``: the model
+                gives it.
             loss_output: the output that it looks at, by name or position; empty: the first.
             seed: of weights and dropout.
             bubble_filling: whether inference runs in the gaps of training steps; ``False``: it waits for their end.
-            inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``: 0.01.
+            inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``:
+                0.01.
             inference_max_wait: seconds that it waits before; ``None``: four predicted steps, at least 0.1.
             timeout: seconds to wait for it.
 
@@ -227,8 +229,8 @@ class Client:
         mini_batch_rows: int = 0,
         timeout: float = 120.0,
     ) -> pipeline_pb2.PlanPipelineResponse:
-        """What the planner can choose from: at most 20 ``candidates``, best first, each with its predicted step, bubble and
-        memory, and what was ``refused`` with why. ``plan`` is all of the first one. Creates nothing.
+        """What the planner can choose from: at most 20 ``candidates``, best first, each with its predicted step, bubble
+        and memory, and what was ``refused`` with why. ``plan`` is all of the first one. Creates nothing.
 
         Put ``schedule`` and ``balance`` of a candidate into a specification to have exactly that one::
 

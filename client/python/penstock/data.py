@@ -15,7 +15,8 @@ Columns = Union[npt.ArrayLike, Mapping[str, npt.ArrayLike]]
 
 
 class Batch(NamedTuple):
-    """One mini-batch: what the model gets, and what its loss compares with (``None`` if the model gives its loss itself)."""
+    """One mini-batch: what the model gets, and what its loss compares with (``None`` if the model gives its loss
+    itself)."""
 
     inputs: Inputs
     target: Any = None
@@ -24,9 +25,9 @@ class Batch(NamedTuple):
 class Batches:
     """Mini-batches of arrays, shuffled anew in each epoch, the same ones for the same seed.
 
-    Model:     an epoch is a permutation of the rows, drawn from (seed, epoch); it is cut into batches of ``rows``. Iterating goes
-               through all epochs; ``len()`` is the number of batches left. A new object with ``start`` goes on where another one
-               was, so that training can be resumed with the same batches.
+    Model:     an epoch is a permutation of the rows, drawn from (seed, epoch); it is cut into batches of ``rows``.
+               Iterating goes through all epochs; ``len()`` is the number of batches left. A new object with ``start``
+               goes on where another one was, so that training can be resumed with the same batches.
 
     Example::
 
@@ -92,9 +93,9 @@ class Batches:
 
 
 def batches_of(source: Iterable[Any]) -> Iterator[Batch]:
-    """What any iterable gives, as batches: a :class:`Batch`; a pair (inputs, target), as most PyTorch datasets give; or a
-    mapping by input name, whose ``labels`` or ``target``, if the model has no such input, is not taken apart. Tensors become
-    arrays."""
+    """What any iterable gives, as batches: a :class:`Batch`; a pair (inputs, target), as most PyTorch datasets give; or
+    a mapping by input name, whose ``labels`` or ``target``, if the model has no such input, is not taken apart. Tensors
+    become arrays."""
     for item in source:
         if isinstance(item, Batch):
             yield Batch(_arrays(item.inputs), _arrays(item.target))

@@ -1,4 +1,5 @@
-"""From a PyTorch model to a file that the daemon trains and serves. Needs PyTorch 2.11; nothing else of the client does."""
+"""From a PyTorch model to a file that the daemon trains and serves. Needs PyTorch 2.11; nothing else of the client
+does."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def export(
     dynamic_shapes: Any = None,
     modes: Sequence[str] = ("evaluation", "training"),
 ) -> Exported:
-    """Writes a model as an exported program (``.pt2``): two graphs, for training and for evaluation, over one set of weights.
+    """Writes a model as an exported program (``.pt2``): two graphs, for training and for evaluation, over one set of
+    weights.
 
     The model is left as it was. The file is data without code; ``torch.export.load`` reads its evaluation graph too.
 
@@ -70,12 +72,12 @@ def export(
         penstock.export(bert, {"input_ids": ids, "attention_mask": mask}, "bert.pt2", outputs=["logits"])
 
     Args:
-        example_inputs: of ``forward``: a tensor, a tuple, or a mapping by argument name. Values don't matter, shapes do. A
-            batch of one row is doubled, for PyTorch would take it for a constant.
+        example_inputs: of ``forward``: a tensor, a tuple, or a mapping by argument name. Values don't matter, shapes
+            do. A batch of one row is doubled, for PyTorch would take it for a constant.
         path: the file; its name should end in ``.pt2`` and will be the model's id. It is written whole or not at all.
         fixed: further arguments of ``forward`` with fixed values, such as ``{"use_cache": False}``.
-        outputs: which outputs the file gives: names, or positions; ``None``: all. Caches and other things that are no tensors
-            must be left out.
+        outputs: which outputs the file gives: names, or positions; ``None``: all. Caches and other things that are no
+            tensors must be left out.
         dynamic_batch: dimension 0 of every input is the batch and may have any size; ``False``: that of the example.
         max_batch: the largest batch, of a micro-batch as of a whole one.
         dynamic_shapes: instead of ``dynamic_batch``: as ``torch.export.export`` wants it, for further dimensions.
@@ -105,9 +107,7 @@ def export(
         for mode in modes:
             model.train(mode == "training")
             try:
-                programs[mode] = torch.export.export(
-                    model, (), arguments, strict=False, dynamic_shapes=dynamic_shapes
-                )
+                programs[mode] = torch.export.export(model, (), arguments, strict=False, dynamic_shapes=dynamic_shapes)
             except Exception as problem:
                 raise ExportError(f"{type(model).__name__}, in {mode} mode: {_plain_words(str(problem))}") from problem
             _forget_machine(programs[mode])
@@ -136,7 +136,9 @@ def _by_name(model: torch.nn.Module, example_inputs: Any, fixed: Mapping[str, An
     ]
     if len(given) > len(parameters):
         names = ", ".join(parameter.name for parameter in parameters)
-        raise ExportError(f"example_inputs: {len(given)} are given, and forward takes {len(parameters)} by name: {names}")
+        raise ExportError(
+            f"example_inputs: {len(given)} are given, and forward takes {len(parameters)} by name: {names}"
+        )
     return {parameter.name: value for parameter, value in zip(parameters, given)}
 
 
@@ -151,8 +153,8 @@ def _check_batch(tensors: Mapping[str, torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
-    """Gives every module its mode back, and buffers that tracing might have touched their values; no fast paths meanwhile:
-    these are other operators than those that training uses."""
+    """Gives every module its mode back, and buffers that tracing might have touched their values; no fast paths
+    meanwhile: these are other operators than those that training uses."""
     torch = _torch()
     modes = {module: module.training for module in model.modules()}
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -169,8 +171,8 @@ def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
 def _only(
     model: torch.nn.Module, outputs: Sequence[str | int] | None, fixed: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> Iterator[None]:
-    """While it lasts, forward takes the example's arguments only and gives the chosen outputs. A module around the model would
-    do the same, and change the names of all weights."""
+    """While it lasts, forward takes the example's arguments only and gives the chosen outputs. A module around the
+    model would do the same, and change the names of all weights."""
     if outputs is None and not fixed:
         yield
         return
@@ -220,7 +222,11 @@ def _forget_machine(program: Any) -> None:
 def _check_outputs(programs: Mapping[str, Any]) -> None:
     torch = _torch()
     for mode, program in programs.items():
-        given = {spec.arg.name: type(spec.arg).__name__ for spec in program.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"}
+        given = {
+            spec.arg.name: type(spec.arg).__name__
+            for spec in program.graph_signature.output_specs
+            if spec.kind.name == "USER_OUTPUT"
+        }
         if "TensorArgument" not in given.values():
             raise ExportError(f"the model gives no tensor in {mode} mode: choose outputs")
         for tensor in (*program.state_dict.values(), *program.constants.values()):
@@ -250,11 +256,13 @@ def _write(programs: Mapping[str, Any], path: pathlib.Path) -> Exported:
         nodes[mode] = len(calls)
         operators.update(str(node.target) for node in calls)
     signature = main.graph_signature
+    given = main.call_spec.out_spec
+    names = given.context if given.type is dict else signature.user_outputs
     return Exported(
         path=path,
         byte_size=path.stat().st_size,
         inputs=tuple(str(name) for name in signature.user_inputs),
-        outputs=tuple(str(name) for name in signature.user_outputs),
+        outputs=tuple(str(name) for name in names),
         nodes=nodes,
         operators=dict(operators.most_common()),
         parameters=sum(parameter.numel() for parameter in main.parameters()),
@@ -265,14 +273,14 @@ def _write(programs: Mapping[str, Any], path: pathlib.Path) -> Exported:
 _REASONS = (
     (
         r"GuardOnDataDependentSymNode|Could not guard on data-dependent|data-dependent expression",
-        "what the model does next depends on the values of a tensor (an if, a loop, .item(), a size taken from data), and a graph "
-        "is fixed. Compute both ways and choose with torch.where, or take the decision out of forward",
+        "what the model does next depends on the values of a tensor (an if, a loop, .item(), a size taken from data), "
+        "and a graph is fixed. Compute both ways and choose with torch.where, or take the decision out of forward",
     ),
     (
         r"(?s)specialized|Constraints violated|not equal to|was inferred to be a constant",
-        "the model works for the example's batch only: somewhere it uses a fixed number of rows (a view or reshape with a "
-        "number, a buffer of that size, a loop over rows). Write x.shape[0] or -1 there, or export with dynamic_batch=False "
-        "and always give as many rows",
+        "the model works for the example's batch only: somewhere it uses a fixed number of rows (a view or reshape with "
+        "a number, a buffer of that size, a loop over rows). Write x.shape[0] or -1 there, or export with "
+        "dynamic_batch=False and always give as many rows",
     ),
     (
         r"Dynamic control flow|torch\.cond|branch",
@@ -280,8 +288,8 @@ _REASONS = (
     ),
     (
         r"DynamicCache|Unsupported.*output|UserOutput|pytree|only expects tensor|not.*valid output",
-        "the model gives something that is no tensor, such as a cache. Choose outputs=[...] and switch it off, for example "
-        "fixed={'use_cache': False}",
+        "the model gives something that is no tensor, such as a cache. Choose outputs=[...] and switch it off, for "
+        "example fixed={'use_cache': False}",
     ),
     (
         r"missing a required argument|unexpected keyword|takes \d+ positional|forward\(\) missing|got multiple values",
@@ -289,7 +297,8 @@ _REASONS = (
     ),
     (
         r"FakeTensor|fake tensor|meta kernel|no fake impl|custom op|numpy\(\)",
-        "the model calls something that PyTorch can't trace: numpy, an operator of an extension, or a tensor made outside",
+        "the model calls something that PyTorch can't trace: numpy, an operator of an extension, or a tensor made "
+        "outside",
     ),
 )
 

@@ -145,8 +145,9 @@ class Handle(Remote):
         return PenstockError.from_status(self.message.error)
 
     def future(self) -> Future[Any]:
-        """The same result for code that wants a :class:`concurrent.futures.Future`: callbacks, ``as_completed``, an event
-        loop's ``wrap_future``. One thread of this connection waits for all of them. Cancelling it cancels no work."""
+        """The same result for code that wants a :class:`concurrent.futures.Future`: callbacks, ``as_completed``, an
+        event loop's ``wrap_future``. One thread of this connection waits for all of them. Cancelling it cancels no
+        work."""
         return self._connection.watcher().watch(self)
 
     def renew(self, lease: float = 0.0) -> None:
@@ -280,12 +281,16 @@ class OutcomeHandle(Handle):
     def result(self, timeout: float | None = None) -> Outcome:
         """Waits, and answers what happened. Raises as :meth:`wait`."""
         self.wait(timeout)
-        return Outcome(**outcome_fields(self.message.outcome), outputs=self.outputs, input_gradients=self.input_gradients)
+        return Outcome(
+            **outcome_fields(self.message.outcome), outputs=self.outputs, input_gradients=self.input_gradients
+        )
 
 
 def outcome_fields(message: handle_pb2.Outcome) -> dict[str, Any]:
     """The plain facts of an outcome: what is not set is ``None``."""
-    facts = {name: getattr(message, name) for name in ("step", "sequence", "state_token", "rows", "micro_batches", "seconds")}
+    facts = {
+        name: getattr(message, name) for name in ("step", "sequence", "state_token", "rows", "micro_batches", "seconds")
+    }
     for name in ("loss", "gradient_norm", "applied", "learning_rate", "measured_bubble"):
         facts[name] = getattr(message, name) if message.HasField(name) else None
     return facts
@@ -339,7 +344,8 @@ def release_all(connection: Connection, names: Iterable[str]) -> None:
 
 
 class Download:
-    """The tensors of a handle on their way here, one after the other, resumed by offset. Does no input or output itself."""
+    """The tensors of a handle on their way here, one after the other, resumed by offset. Does no input or output
+    itself."""
 
     def __init__(self, name: str, headers: Sequence[Any]) -> None:
         self._name = name

@@ -18,8 +18,8 @@ Progress = Callable[[int, int], None]  # bytes that have been sent, and all
 class Models:
     """The model root of a daemon: see :attr:`Client.models`. Methods may be called from any thread.
 
-    Every call raises :class:`PenstockError` FEATURE_DISABLED where the daemon has no ``--model-root``, and :meth:`upload`
-    and :meth:`delete` where it was started without ``--allow-model-upload``.
+    Every call raises :class:`PenstockError` FEATURE_DISABLED where the daemon has no ``--model-root``, and
+    :meth:`upload` and :meth:`delete` where it was started without ``--allow-model-upload``.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -28,16 +28,17 @@ class Models:
     def upload(
         self, path: str | os.PathLike[str], model_id: str | None = None, *, progress: Progress | None = None
     ) -> model_pb2.Model:
-        """Brings a file that :func:`penstock.export`, or ``torch.export.save``, has written. The answer can be the ``model`` of
-        a pipeline. A file that is there already is not sent again; a connection that breaks goes on where it was.
+        """Brings a file that :func:`penstock.export`, or ``torch.export.save``, has written. The answer can be the
+        ``model`` of a pipeline. A file that is there already is not sent again; a connection that breaks goes on where
+        it was.
 
         Args:
             model_id: its name there; ``None``: the file's.
             progress: called with the bytes that have been sent, and all of them.
 
         Raises:
-            PenstockError: MODEL_EXISTS if another file has the name; NAME_INVALID; MODEL_TOO_LARGE; STORAGE_FULL; SPEC_INVALID
-                naming what is wrong with the file, unsupported operators all at once.
+            PenstockError: MODEL_EXISTS if another file has the name; NAME_INVALID; MODEL_TOO_LARGE; STORAGE_FULL;
+                SPEC_INVALID naming what is wrong with the file, unsupported operators all at once.
         """
         source = pathlib.Path(path)
         upload = ModelUpload(source, model_id or source.name, progress)
@@ -116,9 +117,7 @@ class ModelUpload:
 
     def start(self) -> model_pb2.UploadModelRequest:
         return model_pb2.UploadModelRequest(
-            start=model_pb2.UploadModelStart(
-                model_id=self._id, byte_size=self._size, digest=f"sha256:{self._digest}"
-            )
+            start=model_pb2.UploadModelStart(model_id=self._id, byte_size=self._size, digest=f"sha256:{self._digest}")
         )
 
     def chunks(self, offset: int) -> Iterator[model_pb2.UploadModelRequest]:
@@ -143,4 +142,3 @@ def _sha256(path: pathlib.Path) -> str:
 
 def full_name(model_id: str) -> str:
     return model_id if model_id.startswith("models/") else f"models/{model_id}"
-

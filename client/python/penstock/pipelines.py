@@ -370,8 +370,8 @@ class Pipeline(PipelineState):
         Args:
             gradients: by output name, each of its output's shape and type.
             retain_graph: ``True`` lets the graph serve again; ``False`` uses it up.
-            input_gradients: ``True`` answers d loss / d input too, as ``Outcome.input_gradients``; the forward must have
-                asked for them. An input that has none is left out.
+            input_gradients: ``True`` answers d loss / d input too, as ``Outcome.input_gradients``; the forward must
+                have asked for them. An input that has none is left out.
 
         Raises:
             PenstockError: also GRAPH_CONSUMED and GRAPH_STALE.

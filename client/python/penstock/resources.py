@@ -18,6 +18,7 @@ from penstock.requests import FIRST_WAIT, new_request_id
 from penstock.tensors import Array
 from penstock.v1 import handle_pb2, insight_pb2, pipeline_pb2, state_pb2
 
+
 class Parameters(dict[str, Array]):
     """Arrays by name, in model order.
 
@@ -214,8 +215,8 @@ class PipelineResource(PipelineFacts):
     def schedule(
         self, *, measured: bool = False, step: int = 0, micro_batches: int = 0
     ) -> insight_pb2.GetScheduleResponse:
-        """Every action of a training step with its planned times and, if ``measured``, those of a step that ran: makespan
-        and bubble of both, and where they differ most.
+        """Every action of a training step with its planned times and, if ``measured``, those of a step that ran:
+        makespan and bubble of both, and where they differ most.
 
         Args:
             step: measured: which one, as ``Outcome.step`` counts; 0 is the last.
@@ -247,7 +248,8 @@ class PipelineResource(PipelineFacts):
 
         Args:
             path: written too, if given.
-            steps: records so many of the next optimizer steps, which somebody else must run; 0: what the daemon has kept.
+            steps: records so many of the next optimizer steps, which somebody else must run; 0: what the daemon has
+                kept.
             first_step, last_step: only these steps out of what was kept; without ``last_step``, the first alone.
             format: ``"chrome"``, JSON, or ``"perfetto"``, protobuf and much smaller.
             timeout: seconds until a recording is given up.

@@ -189,7 +189,8 @@ def pipeline_spec(
     """A specification; the arguments are those of :meth:`Client.create_pipeline`.
 
     Raises:
-        ValueError: the checkpoint mode, cuts, cut_cost or cut_method is unknown. Everything else is the daemon's to judge.
+        ValueError: the checkpoint mode, cuts, cut_cost or cut_method is unknown. Everything else is the daemon's to
+            judge.
     """
     what = model_spec(model, options)
     what.ties.extend(pipeline_pb2.TieSpec(parameters=parameters) for parameters in ties)

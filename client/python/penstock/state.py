@@ -25,11 +25,12 @@ _TENSORS_OF_AN_UPLOAD = 64  # the daemon takes so many at once
 
 
 class PipelineState(PipelineResource):
-    """Weights in and out. Names are those of the module's own ``state_dict()``, if an exported program made the pipeline."""
+    """Weights in and out. Names are those of the module's own ``state_dict()``, if an exported program made the
+    pipeline."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers as PyTorch's tensors, for ``module.load_state_dict()`` of the module that was exported. A
-        parameter that has several names there has them here. All are of one step.
+        """Parameters and buffers as PyTorch's tensors, for ``module.load_state_dict()`` of the module that was
+        exported. A parameter that has several names there has them here. All are of one step.
 
         Raises:
             ImportError: PyTorch is not installed; :meth:`state_arrays` needs none.
@@ -106,8 +107,8 @@ class PipelineState(PipelineResource):
     # --- files --------------------------------------------------------------------------------------------------------
 
     def save_safetensors(self, path: str | os.PathLike[str], *, include_optimizer_state: bool = False) -> int:
-        """Writes parameters and buffers, with the optimizer's state too if asked (``optimizer/NAME/SLOT``), to a file of this
-        machine, with the names of the original module.
+        """Writes parameters and buffers, with the optimizer's state too if asked (``optimizer/NAME/SLOT``), to a file
+        of this machine, with the names of the original module.
 
         Returns:
             The step that they are of.
@@ -137,8 +138,8 @@ class PipelineState(PipelineResource):
             answers.close()  # type: ignore[attr-defined]
 
     def write_parameters(self, arrays: Mapping[str, Any], *, step: int | None = None, force: bool = False) -> int:
-        """Replaces parameters, buffers and optimizer state by the names that :meth:`read_parameters` gives them; what is not
-        named stays. All or nothing, in the order of training calls.
+        """Replaces parameters, buffers and optimizer state by the names that :meth:`read_parameters` gives them; what
+        is not named stays. All or nothing, in the order of training calls.
 
         Args:
             step: finished optimizer steps from now on; ``None``: as it was.
@@ -178,10 +179,11 @@ def write_request(pipeline: str, handles: list[str], step: int | None, force: bo
 
 
 def parts_of(arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-    """As many as the daemon takes in one upload."""
+    """As many as the daemon takes in one upload, under names that tensors on the wire may have."""
     names = list(arrays)
     for first in range(0, len(names), _TENSORS_OF_AN_UPLOAD):
-        yield {name: arrays[name] for name in names[first : first + _TENSORS_OF_AN_UPLOAD]}
+        part = names[first : first + _TENSORS_OF_AN_UPLOAD]
+        yield {name.replace("/", ".") if name.startswith(_PREFIX) else name: arrays[name] for name in part}
 
 
 def with_tied_names(arrays: Mapping[str, Array], tied: Mapping[str, str]) -> Parameters:
@@ -226,7 +228,9 @@ def daemons_slots(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     for name, slots in state.items():
         for slot, value in slots.items():
             if slot not in _DAEMONS_SLOTS:
-                raise ValueError(f"{name}: no optimizer of the daemon has the slot {slot!r}; known: {list(_DAEMONS_SLOTS)}")
+                raise ValueError(
+                    f"{name}: no optimizer of the daemon has the slot {slot!r}; known: {list(_DAEMONS_SLOTS)}"
+                )
             result[f"{_PREFIX}{name}/{_DAEMONS_SLOTS[slot]}"] = value
     return result
 

@@ -1,4 +1,5 @@
-"""The training loop: batches in, outcomes out, with a few steps under way so that the daemon never waits for this machine."""
+"""The training loop: batches in, outcomes out, with a few steps under way so that the daemon never waits for this
+machine."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ def ended_early() -> PenstockError:
 
 
 class TensorUpload:
-    """Arrays on their way to the daemon, attempted once or several times under the same request id. Does no calls itself."""
+    """Arrays on their way to the daemon, attempted once or several times under the same request id. Does no calls
+    itself."""
 
     def __init__(
         self, pipeline: str, values: Mapping[str, npt.ArrayLike], lease: float, wanted: Mapping[str, int]
@@ -125,7 +126,8 @@ class Flow:
             self._changed.notify_all()
 
     def position(self) -> tuple[int, int] | None:
-        """Waits for the first credit; the tensor and the byte offset to start at, or ``None`` at the end of the stream."""
+        """Waits for the first credit; the tensor and the byte offset to start at, or ``None`` at the end of the
+        stream."""
         with self._changed:
             self._changed.wait_for(lambda: self._started or self._ended)
             return self._position if self._started else None

@@ -19,8 +19,8 @@ _WAIT = 0.25  # seconds of one waiting call: as long may a newcomer be unseen
 class Watcher:
     """Settles futures as their handles settle.
 
-    Threads: ``watch`` from any; results are set, and callbacks run, on the watcher's own thread, which lives while there is
-    something to watch.
+    Threads: ``watch`` from any; results are set, and callbacks run, on the watcher's own thread, which lives while
+    there is something to watch.
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -26,6 +26,8 @@ from penstock.v1 import (
     handle_service_pb2,
     insight_pb2,
     insight_service_pb2,
+    model_pb2,
+    model_service_pb2,
     pipeline_pb2,
     pipeline_service_pb2,
     state_pb2,
@@ -61,11 +63,20 @@ class FakeDaemon:
         self.handles: dict[str, handle_pb2.Handle] = {}
         self.values: dict[str, dict[str, np.ndarray]] = {}
         self.step = 0
+        self._made = 0
         self.settle_after = 0  # waits that find work handles PENDING
         self.result_error: status_pb2.Status | None = None  # how the next work ends
         self.damage_chunks = False
         self.break_fetch_at: int | None = None  # bytes after which the next fetch breaks off
         self.break_put_at: int | None = None
+        self.break_upload_at: int | None = None
+        self.uploaded: dict[str, bytearray] = {}
+        self.tied: dict[str, str] = {}
+        self.state: dict[str, np.ndarray] = {
+            "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+            "empty": np.zeros((0, 3), np.float32),
+        }
+        self.optimizer: dict[str, np.ndarray] = {"optimizer/weight/first_moment": np.ones((2, 3), np.float32)}
         self._failures: dict[str, list[status_pb2.Status | grpc.StatusCode]] = collections.defaultdict(list)
         self._partial: dict[str, bytearray] = {}
         self._lock = threading.Lock()
@@ -74,6 +85,7 @@ class FakeDaemon:
             admin_service_pb2,
             handle_service_pb2,
             insight_service_pb2,
+            model_service_pb2,
             pipeline_service_pb2,
             state_service_pb2,
             work_service_pb2,
@@ -193,7 +205,8 @@ class FakeDaemon:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def new_handle(self, kind: int, values: dict[str, np.ndarray] | None = None) -> handle_pb2.Handle:
-        name = f"{self.pipeline.name}/handles/00000001-{len(self.handles):032x}"
+        self._made += 1
+        name = f"{self.pipeline.name}/handles/00000001-{self._made:032x}"
         handle = handle_pb2.Handle(name=name, kind=kind, state=handle_pb2.HANDLE_STATE_READY)
         if values is not None:
             self.values[name] = values
@@ -366,13 +379,58 @@ class FakeDaemon:
         return state_pb2.ListCheckpointsResponse(checkpoints=[state_pb2.Checkpoint(name="c", step=1)])
 
     def ReadParameters(self, request: Any, context: Any) -> Any:
-        weights = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "empty": np.zeros((0, 3), np.float32)}
+        weights = self.state | (self.optimizer if request.include_optimizer_state else {})
         headers = [tensors.header_of(name, array) for name, array in weights.items()]
         yield state_pb2.ReadParametersResponse(start=state_pb2.ReadParametersResponse.Start(step=7, tensors=headers))
-        data = weights["weight"].tobytes()
-        yield state_pb2.ReadParametersResponse(
-            chunk=handle_pb2.TensorChunk(tensor=0, offset=0, data=data, crc32c=crc32c(data))
-        )
+        for index, array in enumerate(weights.values()):
+            if array.nbytes:
+                data = array.tobytes()
+                chunk = handle_pb2.TensorChunk(tensor=index, offset=0, data=data, crc32c=crc32c(data))
+                yield state_pb2.ReadParametersResponse(chunk=chunk)
+
+    def WriteParameters(self, request: Any, context: Any) -> Any:
+        for handle in request.handles:
+            for name, array in self.values[handle].items():
+                assert "/" not in name
+                if name.startswith("optimizer."):
+                    name = "optimizer/" + "/".join(name.removeprefix("optimizer.").rsplit(".", 1))
+                place = self.optimizer if name.startswith("optimizer/") else self.state
+                if name not in place:
+                    refuse(context, status(grpc.StatusCode.NOT_FOUND, "PARAMETER_NOT_FOUND", "unknown", value=name))
+                place[name] = array
+        if request.HasField("step"):
+            self.step = request.step
+        return state_pb2.WriteParametersResponse(step=self.step)
+
+    # --- models -------------------------------------------------------------------------------------------------------
+
+    def UploadModel(self, requests: Any, context: Any) -> Any:
+        start = next(requests).start
+        self.requests["UploadStart"].append(start)
+        file = self.uploaded.setdefault(start.model_id, bytearray())
+        credit = model_pb2.UploadModelCredit(bytes=CREDIT, next_offset=len(file))
+        yield model_pb2.UploadModelResponse(credit=credit)
+        while len(file) < start.byte_size:
+            chunk = next(requests).chunk
+            assert chunk.offset == len(file) and crc32c(chunk.data) == chunk.crc32c
+            file.extend(chunk.data)
+            if self.break_upload_at is not None and len(file) >= self.break_upload_at:
+                self.break_upload_at = None
+                context.abort(grpc.StatusCode.UNAVAILABLE, "gone for a moment")
+            yield model_pb2.UploadModelResponse(credit=model_pb2.UploadModelCredit(bytes=len(chunk.data)))
+        name = f"models/{start.model_id}"
+        yield model_pb2.UploadModelResponse(model=model_pb2.Model(name=name, digest=start.digest))
+
+    def GetModel(self, request: Any, context: Any) -> Any:
+        return model_pb2.Model(name=request.name, tied_names=self.tied)
+
+    def ListModels(self, request: Any, context: Any) -> Any:
+        first = request.page_token == ""
+        model = model_pb2.Model(name="models/a.pt2" if first else "models/b.pt2")
+        return model_pb2.ListModelsResponse(models=[model], next_page_token="more" if first else "")
+
+    def DeleteModel(self, request: Any, context: Any) -> Any:
+        return model_pb2.DeleteModelResponse()
 
 
 def position(done: int, sizes: list[int]) -> tuple[int, int]:

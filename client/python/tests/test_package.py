@@ -9,20 +9,54 @@ import subprocess
 import sys
 import zipfile
 
+import grpc
+import penstock
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("setuptools"), reason="setuptools is missing")
-def test_the_wheel_holds_code_types_and_messages(tmp_path: pathlib.Path) -> None:
-    source = tmp_path / "source"  # pip writes beside the sources
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    if not importlib.util.find_spec("setuptools"):
+        pytest.skip("setuptools is missing")
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"  # pip writes beside the sources
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__", ".mypy_cache"))
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, source],
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source],
         check=True,
     )
-    (wheel,) = tmp_path.glob("penstock-*.whl")
+    (built,) = folder.glob("penstock-*.whl")
+    return built
+
+
+def test_the_wheel_works_in_a_clean_environment(wheel: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Its requirements alone are there; PyTorch is not."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "clean"], check=True)
+    python = tmp_path / "clean" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", wheel], check=True)
+    (packages,) = (tmp_path / "clean" / "lib").glob("python3*/site-packages")
+    (packages / "requirements.pth").write_text(str(pathlib.Path(grpc.__file__).parents[1]))
+    program = """
+import sys
+sys.modules["torch"] = None
+import penstock, penstock.aio
+from penstock.v1 import model_pb2, state_service_pb2
+print(penstock.__file__, penstock.__version__)
+client = penstock.Client("127.0.0.1:1", retry_for=0)
+try:
+    client.server_info()
+except penstock.PenstockError as error:
+    print(error.code.name)
+"""
+    result = subprocess.run([python, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True)
+    where, unreachable = result.stdout.splitlines()
+    assert where.startswith(str(packages)) and where.endswith(penstock.__version__), where
+    assert unreachable == "UNAVAILABLE"
+
+
+def test_the_wheel_holds_code_types_and_messages(wheel: pathlib.Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {str(path.relative_to(ROOT)) for path in (ROOT / "penstock").rglob("*") if path.suffix in (".py", ".pyi")}
     assert wanted | {"penstock/py.typed"} <= names

@@ -110,7 +110,9 @@ def test_cut_ties_and_precision_are_carried(client: penstock.Client, daemon: Fak
         "demo",
         model=[
             penstock.Layer("linear", "first", {"width": 4}, device="cpu:0"),
-            penstock.Layer("sequential", "outer", layers=[inner], isolate=[penstock.Isolate("ns", ["a"])], device="cpu:1"),
+            penstock.Layer(
+                "sequential", "outer", layers=[inner], isolate=[penstock.Isolate("ns", ["a"])], device="cpu:1"
+            ),
         ],
         cut_cost="size",
         cut_method="block_partition",

@@ -50,7 +50,8 @@ class Client:
         )
 
     async def create_pipeline(self, name: str, *, timeout: float = 120.0, **arguments: Any) -> Pipeline:
-        """Makes a pipeline and waits until it is ready: the arguments are those of :meth:`penstock.Client.create_pipeline`."""
+        """Makes a pipeline and waits until it is ready: the arguments are those of
+        :meth:`penstock.Client.create_pipeline`."""
         return await self.create_pipeline_from(name, pipeline_spec(**arguments), timeout=timeout)
 
     async def create_pipeline_from(

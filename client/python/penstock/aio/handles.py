@@ -27,7 +27,8 @@ Self = TypeVar("Self", bound="Handle")
 
 
 class Handle(Remote):
-    """A remote result. ``await handle`` is ``await handle.result()``; in an ``async with`` block it is released at the end."""
+    """A remote result. ``await handle`` is ``await handle.result()``; in an ``async with`` block it is released at the
+    end."""
 
     def __init__(self, connection: Connection, result: handle_pb2.Result) -> None:
         super().__init__(result)
@@ -91,7 +92,9 @@ class Handle(Remote):
     async def cancel(self) -> str:
         """Stops the work behind a pending result: ``CANCELLED``, ``CANCELLING`` or ``NOT_CANCELLABLE``."""
         request = handle_pb2.CancelHandlesRequest(names=[self.name])
-        response = await self._connection.unary("HandleService/CancelHandles", request, handle_pb2.CancelHandlesResponse)
+        response = await self._connection.unary(
+            "HandleService/CancelHandles", request, handle_pb2.CancelHandlesResponse
+        )
         return effect_of(response.answers[0])
 
 
@@ -137,7 +140,8 @@ class Outcome(OutcomeFacts):
 
 
 class OutcomeHandle(Handle):
-    """The outcome of a call that changes state; ``outputs`` and ``input_gradients`` as in :class:`penstock.OutcomeHandle`."""
+    """The outcome of a call that changes state; ``outputs`` and ``input_gradients`` as in
+    :class:`penstock.OutcomeHandle`."""
 
     def __init__(
         self,
@@ -153,7 +157,9 @@ class OutcomeHandle(Handle):
     async def result(self, timeout: float | None = None) -> Outcome:
         """Waits, and answers what happened."""
         await self.wait(timeout)
-        return Outcome(**outcome_fields(self.message.outcome), outputs=self.outputs, input_gradients=self.input_gradients)
+        return Outcome(
+            **outcome_fields(self.message.outcome), outputs=self.outputs, input_gradients=self.input_gradients
+        )
 
 
 async def gather(*handles: Handle, timeout: float | None = None) -> list[Any]:

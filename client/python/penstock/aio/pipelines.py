@@ -29,8 +29,8 @@ class Forward(NamedTuple):
 
 
 class Pipeline(PipelineResource):
-    """One pipeline of a daemon. Arguments, results and errors are those of :class:`penstock.Pipeline`; with ``wait=False`` a
-    call answers a handle, which can be awaited, or be an input of a further call, at once."""
+    """One pipeline of a daemon. Arguments, results and errors are those of :class:`penstock.Pipeline`; with
+    ``wait=False`` a call answers a handle, which can be awaited, or be an input of a further call, at once."""
 
     # --- inference ----------------------------------------------------------------------------------------------------
 
@@ -227,8 +227,8 @@ class Pipeline(PipelineResource):
         steps: int | None = None,
         **arguments: Unpack[requests.TrainArguments],
     ) -> AsyncIterator[Outcome]:
-        """Makes one step of each batch and gives the outcomes in order; see :func:`penstock.outcomes`. Batches may come from an
-        ``async for``, too."""
+        """Makes one step of each batch and gives the outcomes in order; see :func:`penstock.outcomes`. Batches may come
+        from an ``async for``, too."""
         under_way: collections.deque[OutcomeHandle] = collections.deque()
         number = 0
         try:

@@ -1,0 +1,186 @@
+"""The client of asyncio against the fake daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pathlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import numpy as np
+import penstock
+import pytest
+from fake_daemon import FakeDaemon, status
+
+ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
+LARGE = np.arange(1 << 20, dtype=np.float32).reshape(-1, 4)  # 4 MiB: uploaded
+
+Body = Callable[[penstock.aio.Client, penstock.aio.Pipeline], Awaitable[Any]]
+
+
+def run(daemon: FakeDaemon, body: Body) -> Any:
+    async def main() -> Any:
+        async with penstock.aio.Client(daemon.address, caller="tester", timeout=5.0, retry_for=5.0) as client:
+            return await body(client, await client.create_pipeline("demo", model="mlp", options={"layers": 4}))
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["Client", "Pipeline", "ValueHandle", "OutcomeHandle", "GraphHandle"])
+def test_it_has_what_the_other_has(name: str) -> None:
+    """Nothing is missing: every public method, with its arguments."""
+    # load_into and load_from take modules of PyTorch apart: with asyncio, state_dict() and load_state_dict() do.
+    other = {"future", "load_into", "load_from", "read_names"}
+    ours, theirs = getattr(penstock.aio, name), getattr(penstock, name)
+    wanted = {key for key, value in inspect.getmembers(theirs) if not key.startswith("_") and key not in other}
+    assert wanted <= {key for key in dir(ours)}, wanted - set(dir(ours))
+    for key in wanted:
+        method = getattr(theirs, key)
+        if not callable(method) or key in ("take", "check", "inline", "create_pipeline"):
+            continue
+        parameters = inspect.signature(getattr(ours, key)).parameters
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            assert set(inspect.signature(method).parameters) == set(parameters), key
+
+
+def test_work(daemon: FakeDaemon) -> None:
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        assert np.array_equal((await pipeline.infer(ROWS))["output"], 2 * ROWS)
+        both = await asyncio.gather(pipeline.infer(ROWS), pipeline.infer(ROWS + 1))
+        assert np.array_equal(both[1]["output"], 2 * ROWS + 2)
+        outcome = await pipeline.train_step(ROWS, ROWS, learning_rate=0.5, loss="mean_squared_error")
+        assert outcome.step == 1 and outcome.loss == 0.5
+        outputs, graph = await pipeline.forward(ROWS)
+        gradients = await outputs.fetch()
+        given = await pipeline.backward(graph, gradients, input_gradients=True)
+        assert given.input_gradients is not None
+        assert np.array_equal((await given.input_gradients)["input"], -ROWS)
+        await pipeline.forward_backward(ROWS, ROWS, total_rows=4)
+        assert (await pipeline.optimizer_step()).step == 2
+        assert (await client.server_info()).version == "0.1.0"
+
+    run(daemon, body)
+    assert daemon.metadata["Infer"]["penstock-caller"] == "tester"
+    assert daemon.requests["ForwardBackward"][0].total_rows == 4
+
+
+def test_handles(daemon: FakeDaemon) -> None:
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        daemon.settle_after = 2
+        first = await pipeline.infer(ROWS, wait=False)
+        second = await pipeline.infer(first, wait=False)  # an input that may be pending
+        answers = await penstock.aio.gather(first, second)
+        assert np.array_equal(answers[1]["output"], 4 * ROWS)
+        assert await first.done() and await first.cancel() == "NOT_CANCELLABLE"
+        async with second:
+            assert await second.exception() is None
+        with pytest.raises(penstock.PenstockError, match="HANDLE_RELEASED"):
+            await second.refresh()
+        await first.renew(5)
+        await pipeline.release([first])
+        daemon.settle_after = 10**6
+        pending = await pipeline.infer(ROWS, wait=False)
+        with pytest.raises(TimeoutError):
+            await pending.wait(0.05)
+        daemon.settle_after = 0
+        daemon.result_error = status(grpc.StatusCode.INTERNAL, "STAGE_FAILED", "broken")
+        with pytest.raises(penstock.PenstockError, match="STAGE_FAILED"):
+            await pipeline.infer(ROWS)
+
+    run(daemon, body)
+
+
+def test_large_arrays_go_up_and_come_down_over_breaks(daemon: FakeDaemon) -> None:
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        daemon.break_put_at, daemon.break_fetch_at = 1 << 20, 1 << 21
+        assert np.array_equal((await pipeline.infer(LARGE))["output"], 2 * LARGE)
+        assert daemon.break_put_at is None and daemon.break_fetch_at is None
+        assert not [handle for handle in daemon.handles.values() if handle.tensors]
+        daemon.damage_chunks = True
+        with pytest.raises(penstock.PenstockError, match="CHUNK_CHECKSUM"):
+            await pipeline.infer(LARGE)
+
+    run(daemon, body)
+
+
+def test_retries_keep_the_request(daemon: FakeDaemon) -> None:
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        daemon.fail("TrainStep", grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE)
+        await pipeline.train_step(ROWS, ROWS)
+        daemon.fail(
+            "TrainStep", status(grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_SIGNATURE", "no", field="x", value="y")
+        )
+        with pytest.raises(penstock.PenstockError) as error:
+            await pipeline.train_step(ROWS, ROWS)
+        assert error.value.values["field"] == "x"
+
+    run(daemon, body)
+    ids = [request.request_id for request in daemon.requests["TrainStep"]]
+    assert ids[0] == ids[1] == ids[2] != ids[3]
+
+
+def test_models_and_state(daemon: FakeDaemon, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "mine.pt2"
+    path.write_bytes(bytes(1_000_000))
+
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        daemon.break_upload_at = 400_000
+        model = await client.models.upload(path)
+        assert model.name == "models/mine.pt2" and daemon.uploaded["mine.pt2"] == path.read_bytes()
+        daemon.fail("UploadModel", status(grpc.StatusCode.ALREADY_EXISTS, "MODEL_EXISTS", "another"))
+        with pytest.raises(penstock.PenstockError, match="MODEL_EXISTS"):
+            await client.models.upload(path)
+        assert len(await client.models.list()) == 2 and (await client.models.get("a.pt2")).name == "models/a.pt2"
+        await client.models.delete("a.pt2")
+        daemon.tied = {"head.weight": "weight"}
+        own = await client.create_pipeline("own", model=model)
+        state = await own.state_arrays()
+        assert list(state) == ["weight", "empty", "head.weight"] and state.step == 7
+        await own.load_state_dict({name: array + 1 for name, array in state.items()})
+        assert daemon.state["weight"][0, 0] == 1
+        await own.save_safetensors(tmp_path / "w", include_optimizer_state=True)
+        daemon.state["weight"] = daemon.state["weight"] * 0
+        await own.load_safetensors(tmp_path / "w")
+        assert daemon.state["weight"][0, 0] == 1
+
+    run(daemon, body)
+
+
+def test_training_from_any_source(daemon: FakeDaemon) -> None:
+    async def source() -> AsyncIterator[Any]:
+        for _ in range(3):
+            await asyncio.sleep(0)
+            yield ROWS, ROWS
+
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        batches = penstock.Batches(ROWS, ROWS, rows=1, epochs=2)
+        assert [outcome.step async for outcome in pipeline.train(batches)] == [1, 2, 3, 4]
+        assert [outcome.step async for outcome in pipeline.train(source(), ahead=0, steps=2)] == [5, 6]
+        assert not daemon.handles
+
+    run(daemon, body)
+
+
+def test_insight_and_checkpoints(daemon: FakeDaemon, tmp_path: pathlib.Path) -> None:
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        assert (await pipeline.statistics()).step == 0
+        assert len([one async for one in pipeline.watch_statistics(max_updates=3)]) == 3
+        assert len((await pipeline.schedule()).actions) == 4
+        trace = await pipeline.trace(tmp_path / "t.json")
+        assert (tmp_path / "t.json").read_bytes() == trace == b'{"traceEvents":[]}' and trace.summary.lanes == 2
+        await pipeline.train_step(ROWS, ROWS)
+        assert (await pipeline.save_checkpoint()).name.endswith("step-1")
+        assert (await pipeline.restore_checkpoint("step-1")).step == 1
+        assert len(await pipeline.list_checkpoints()) == 1
+        spec = penstock.pipeline_spec(model="mlp")
+        assert (await client.plan(spec)).complete and (await client.plan_pipeline("x", spec)) is not None
+        assert [one.name for one in await client.list_pipelines()] == ["pipelines/a", "pipelines/b"]
+        assert (await client.pipeline("demo")).state == "READY"
+        assert len(await pipeline.handles()) == 0
+        async with await pipeline.put({"input": ROWS}) as held:
+            assert len(await pipeline.handles()) == 1 and held.state == "READY"
+        await client.delete_pipeline("demo")
+
+    run(daemon, body)

@@ -1,0 +1,97 @@
+"""Exported programs on their way to the fake daemon, and pipelines made from them."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+
+import grpc
+import penstock
+import pytest
+from fake_daemon import FakeDaemon, status
+from penstock.v1 import model_pb2, pipeline_pb2
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "mine.pt2"
+    path.write_bytes(bytes(range(256)) * 4000)  # a million bytes: several chunks
+    return path
+
+
+def test_a_file_is_brought(client: penstock.Client, daemon: FakeDaemon, file: pathlib.Path) -> None:
+    seen: list[tuple[int, int]] = []
+    model = client.models.upload(file, progress=lambda sent, all: seen.append((sent, all)))
+    digest = "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()
+    assert (model.name, model.digest) == ("models/mine.pt2", digest)
+    assert daemon.uploaded["mine.pt2"] == file.read_bytes()
+    assert seen[-1] == (1024000, 1024000) and seen == sorted(seen)
+
+
+def test_a_broken_upload_goes_on_where_it_was(client: penstock.Client, daemon: FakeDaemon, file: pathlib.Path) -> None:
+    daemon.break_upload_at = 500_000
+    client.models.upload(file, "other.pt2")
+    assert daemon.uploaded["other.pt2"] == file.read_bytes()
+    first, second = daemon.requests["UploadStart"]
+    assert first == second and first.model_id == "other.pt2"
+
+
+def test_a_refusal_is_not_repeated(client: penstock.Client, daemon: FakeDaemon, file: pathlib.Path) -> None:
+    daemon.fail("UploadModel", status(grpc.StatusCode.ALREADY_EXISTS, "MODEL_EXISTS", "another file has the name"))
+    with pytest.raises(penstock.PenstockError) as error:
+        client.models.upload(file)
+    assert error.value.reason == "MODEL_EXISTS" and not daemon.requests["UploadStart"]
+
+
+def test_a_file_that_is_not_there(client: penstock.Client, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        client.models.upload(tmp_path / "absent.pt2")
+
+
+def test_lists_gets_and_deletes(client: penstock.Client, daemon: FakeDaemon) -> None:
+    assert [model.name for model in client.models.list()] == ["models/a.pt2", "models/b.pt2"]
+    assert client.models.get("mine.pt2").name == client.models.get("models/mine.pt2").name == "models/mine.pt2"
+    client.models.delete("mine.pt2")
+    assert daemon.requests["DeleteModel"][0].name == "models/mine.pt2"
+
+
+@pytest.mark.parametrize(
+    ("model", "program", "cuts", "digest"),
+    [
+        ("mine.pt2", "mine.pt2", pipeline_pb2.PROGRAM_CUTS_MODULES, ""),
+        (
+            model_pb2.Model(name="models/mine.pt2", digest="sha256:0"),
+            "mine.pt2",
+            pipeline_pb2.PROGRAM_CUTS_MODULES,
+            "sha256:0",
+        ),
+        (penstock.Program("mine.pt2", cuts="nodes"), "mine.pt2", pipeline_pb2.PROGRAM_CUTS_NODES, ""),
+    ],
+)
+def test_what_a_pipeline_is_made_of(
+    model: str | model_pb2.Model | penstock.Program,
+    program: str,
+    cuts: int,
+    digest: str,
+    client: penstock.Client,
+    daemon: FakeDaemon,
+) -> None:
+    client.create_pipeline(
+        "demo",
+        model=model,
+        starts=["layer2"],
+        loss="cross_entropy",
+        loss_output="logits",
+        loss_options={"class_dimension": 1},
+    )
+    spec = daemon.requests["CreatePipeline"][0].spec
+    assert (spec.model.program, spec.model.program_cuts, spec.model.program_digest) == (program, cuts, digest)
+    assert not spec.model.name and list(spec.cut.starts) == ["layer2"] and spec.cut.stages == 0
+    assert spec.loss.output == "logits" and spec.loss.options["class_dimension"].int_value == 1
+
+
+def test_what_says_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="cuts is one of modules, nodes"):
+        penstock.pipeline_spec(model=penstock.Program("mine.pt2", cuts="lines"))
+    with pytest.raises(ValueError, match="name it"):
+        penstock.pipeline_spec(model="mine.pt2", loss_output="logits")

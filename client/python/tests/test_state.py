@@ -1,0 +1,118 @@
+"""Weights and optimizer state to files and back; PyTorch is not needed."""
+
+from __future__ import annotations
+
+import pathlib
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import penstock
+import pytest
+from fake_daemon import FakeDaemon
+
+MODEL = "mine.pt2"
+
+
+@pytest.fixture
+def own(client: penstock.Client, daemon: FakeDaemon) -> penstock.Pipeline:
+    daemon.tied = {"head.weight": "weight"}
+    return client.create_pipeline("own", model=MODEL)
+
+
+def test_tied_weights_have_all_their_names(own: penstock.Pipeline) -> None:
+    state = own.state_arrays()
+    assert list(state) == ["weight", "empty", "head.weight"] and state.step == 7
+    assert np.array_equal(state["head.weight"], state["weight"])
+
+
+def test_weights_go_back(own: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    state = {name: array + 1 for name, array in own.state_arrays().items()}
+    own.load_state_dict(state, step=3)
+    assert np.array_equal(daemon.state["weight"], state["weight"]) and daemon.step == 3
+    assert not daemon.requests["WriteParameters"][0].force
+    assert not [name for name, handle in daemon.handles.items() if handle.tensors], "what was uploaded is released"
+
+
+def test_names_that_do_not_fit(own: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    state = dict(own.state_arrays())
+    with pytest.raises(ValueError, match=r"missing \['empty'\], unknown \['more'\]"):
+        own.load_state_dict({"weight": state["weight"], "more": state["weight"]})
+    with pytest.raises(ValueError, match="one parameter, and are given different values"):
+        own.load_state_dict(state | {"head.weight": state["weight"] + 1})
+    assert not daemon.requests["WriteParameters"]
+    own.load_state_dict({"weight": state["weight"]}, strict=False)
+    with pytest.raises(penstock.PenstockError, match="PARAMETER_NOT_FOUND"):
+        own.load_state_dict({"more": state["weight"]}, strict=False)
+
+
+def test_many_tensors_are_several_uploads(own: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.state = {f"w{i}": np.full(2, i, np.float32) for i in range(150)}
+    daemon.tied = {}
+    own.load_state_dict({name: array + 1 for name, array in own.state_arrays().items()})
+    assert len(daemon.requests["WriteParameters"][0].handles) == 3
+    assert all(daemon.state[f"w{i}"][0] == i + 1 for i in range(150))
+
+
+def test_optimizer_state_has_pytorchs_names(own: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    own.load_optimizer_state({"weight": {"exp_avg": np.zeros((2, 3), np.float32)}})
+    assert not daemon.optimizer["optimizer/weight/first_moment"].any()
+    with pytest.raises(ValueError, match="'nonsense'"):
+        own.load_optimizer_state({"weight": {"nonsense": np.zeros(1)}})
+
+
+def test_files_of_safetensors(own: penstock.Pipeline, daemon: FakeDaemon, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    assert own.save_safetensors(path, include_optimizer_state=True) == 7
+    saved = penstock.read_safetensors(path)
+    assert set(saved) == {"weight", "empty", "head.weight", "optimizer/weight/first_moment"}
+    kept = {name: array.copy() for name, array in daemon.state.items()}
+    daemon.state["weight"] = kept["weight"] * 0
+    daemon.optimizer["optimizer/weight/first_moment"] *= 0
+    own.load_safetensors(path)
+    assert np.array_equal(daemon.state["weight"], kept["weight"])
+    assert daemon.optimizer["optimizer/weight/first_moment"].all()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["weights.safetensors"]
+
+
+def test_every_type_survives_a_file(tmp_path: pathlib.Path) -> None:
+    types = ["?", "u1", "i1", "<f2", "<i2", "<u2", "<f4", "<i4", "<u4", "<f8", "<i8", "<u8"]
+    arrays = {f"of {code}": np.arange(3).astype(code) for code in types} | {"scalar": np.float32(2).reshape(())}
+    penstock.write_safetensors(tmp_path / "all", arrays)
+    read = penstock.read_safetensors(tmp_path / "all")
+    assert all(np.array_equal(read[name], array) and read[name].dtype == array.dtype for name, array in arrays.items())
+    with pytest.raises(TypeError, match="complex"):
+        penstock.write_safetensors(tmp_path / "no", {"a": np.zeros(1, complex)})
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"short",
+        struct.pack("<Q", 1 << 60) + b"{}",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 2) + b"{,",
+        struct.pack("<Q", 60) + b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}      ',
+        struct.pack("<Q", 60) + b'{"a":{"dtype":"F99","shape":[0],"data_offsets":[0,0]}}      ',
+        struct.pack("<Q", 60) + b'{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,8]}}      ' + b"12345678",
+    ],
+)
+def test_what_is_no_safetensors_file(content: bytes, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "bad"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="bad: no safetensors file"):
+        penstock.read_safetensors(path)
+
+
+def test_the_client_needs_no_pytorch() -> None:
+    program = "import sys; sys.modules['torch'] = None; import penstock; penstock.export"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=pathlib.Path(__file__).parents[1])
+
+
+def test_without_pytorch_export_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="pip install torch"):
+        penstock.export(None, None, tmp_path / "x.pt2")  # type: ignore[arg-type]

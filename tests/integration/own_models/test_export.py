@@ -1,0 +1,148 @@
+"""penstock.export: what it writes, what it leaves alone, and what it says when it can't."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import penstock
+import pytest
+import torch
+from torch import nn
+
+from own_fixtures import daemon, programs, reference_has_one_thread  # noqa: F401
+from small_models import fresh_name
+from torch_models import infer
+
+
+class Net(nn.Module):
+    """Batch norm and dropout, two inputs, several outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.drop = nn.Dropout(0.5)
+        self.second = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor, cached: bool = True) -> dict[str, Any]:
+        hidden = self.drop(self.norm(self.first(x * scale)))
+        return {"logits": self.second(hidden), "hidden": hidden, "cache": object() if cached else None}
+
+
+INPUTS = (torch.ones(3, 4), torch.ones(3, 4))
+CHOICE: dict[str, Any] = {"outputs": ["logits", "hidden"], "fixed": {"cached": False}}
+
+
+def record(path: pathlib.Path, name: str) -> Any:
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+        (found,) = [one for one in archive.namelist() if one.endswith(name)]
+        return json.loads(archive.read(found))
+
+
+def test_both_graphs_and_the_model_as_it_was(tmp_path: pathlib.Path) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    model.norm.eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    path = tmp_path / "folder" / "net.pt2"
+    exported = penstock.export(model, INPUTS, path, **CHOICE)
+    assert exported.inputs == ("x", "scale") and exported.outputs == ("logits", "hidden")
+    assert exported.nodes["training"] > exported.nodes["evaluation"], "the counter of batch norm"
+    assert exported.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert exported.byte_size == path.stat().st_size and [one.name for one in path.parent.iterdir()] == ["net.pt2"]
+    assert model.training and not model.norm.training and "forward" not in vars(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    program = torch.export.load(path)
+    assert program.state_dict.keys() == before.keys()
+    text = path.read_bytes()
+    assert b"site-packages" not in text and str(pathlib.Path(__file__).parent).encode() not in text
+    batch = record(path, "model.json")["range_constraints"]
+    assert [(one["min_val"], one["max_val"]) for one in batch.values()] == [(1, 4096)]
+
+
+def test_any_batch_through_the_daemon(client: penstock.Client, tmp_path: pathlib.Path) -> None:
+    """From an example of one row."""
+    model = Net()
+    path = tmp_path / f"{fresh_name('net')}.pt2"
+    one_row = {"x": torch.ones(1, 4), "scale": torch.ones(1, 4)}
+    penstock.export(model, one_row, path, **CHOICE)
+    brought = client.models.upload(path)
+    assert [one.name for one in brought.signature.outputs] == ["logits", "hidden"]
+    pipeline = client.create_pipeline(
+        fresh_name("net"), model=brought, stages=2, micro_batches=1, loss="cross_entropy", loss_output="logits"
+    )
+    model.eval()
+    for rows in (1, 5, 64):
+        inputs = {"x": torch.randn(rows, 4), "scale": torch.rand(rows, 4)}
+        with torch.no_grad():
+            assert torch.equal(infer(pipeline, inputs), model(**inputs)["logits"])
+    assert (
+        pipeline.train_step({"x": torch.ones(6, 4).numpy(), "scale": torch.ones(6, 4).numpy()}, [0, 1, 2] * 2).step == 1
+    )
+    pipeline.delete()
+    client.models.delete(brought.name)
+    assert brought.name not in [one.name for one in client.models.list()]
+
+
+class Decides(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+class FixedRows(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(3, 4) + torch.ones(3, 4)
+
+
+class Caches(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return x, object()
+
+
+class Numpy(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.detach().numpy() * 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "arguments", "says"),
+    [
+        (Decides, torch.ones(3, 4), {}, r"depends on the values of a tensor.*torch\.where"),
+        (FixedRows, torch.ones(3, 4), {}, "works for the example's batch only.*dynamic_batch=False"),
+        (Caches, torch.ones(3, 4), {}, "gives something that is no tensor.*outputs="),
+        (Numpy, torch.ones(3, 4), {}, "can't trace: numpy"),
+        (Net, torch.ones(3, 4), {}, "example_inputs don't fit the arguments of forward"),
+        (Net, INPUTS * 2, CHOICE, "4 are given, and forward takes 2 by name: x, scale"),
+        (
+            Net,
+            {"x": torch.ones(3, 4), "scale": torch.ones(2, 4)},
+            CHOICE,
+            "all must have as many rows, got .*'scale': 2",
+        ),
+        (
+            Net,
+            INPUTS,
+            {"outputs": ["absent"], "fixed": {"cached": False}},
+            "the model gives no 'absent'; known: .*logits",
+        ),
+        (Net, {"x": 3}, {}, "no tensor is among them"),
+    ],
+)
+def test_why_not_in_plain_words(
+    make: Callable[[], nn.Module], inputs: Any, arguments: dict[str, Any], says: str, tmp_path: pathlib.Path
+) -> None:
+    model = make()
+    with pytest.raises(penstock.ExportError, match=says):
+        penstock.export(model, inputs, tmp_path / "x.pt2", **arguments)
+    assert not list(tmp_path.iterdir()) and "forward" not in vars(model) and model.training
+
+
+def test_a_fixed_batch_works_where_one_is_needed(tmp_path: pathlib.Path) -> None:
+    assert penstock.export(FixedRows(), torch.ones(3, 4), tmp_path / "x.pt2", dynamic_batch=False).nodes
+    with pytest.raises(ValueError, match="modes are"):
+        penstock.export(FixedRows(), torch.ones(3, 4), tmp_path / "x.pt2", modes=["testing"])
