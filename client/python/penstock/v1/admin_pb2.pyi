@@ -2,13 +2,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import (
-    ClassVar as _ClassVar,
-    Iterable as _Iterable,
-    Mapping as _Mapping,
-    Optional as _Optional,
-    Union as _Union,
-)
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -20,37 +14,14 @@ class DeviceInfo(_message.Message):
     cores: _containers.RepeatedScalarFieldContainer[int]
     memory_limit_bytes: int
     name: str
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        cores: _Optional[_Iterable[int]] = ...,
-        memory_limit_bytes: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., cores: _Optional[_Iterable[int]] = ..., memory_limit_bytes: _Optional[int] = ...) -> None: ...
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
 class ServerInfo(_message.Message):
-    __slots__ = [
-        "api_address",
-        "devices",
-        "epoch",
-        "features",
-        "handle_bytes",
-        "handles",
-        "layers",
-        "limits",
-        "losses",
-        "metrics_address",
-        "models",
-        "optimizers",
-        "schedules",
-        "start_time",
-        "state",
-        "version",
-        "versions",
-    ]
+    __slots__ = ["api_address", "devices", "epoch", "features", "handle_bytes", "handles", "layers", "limits", "losses", "metrics_address", "models", "optimizers", "schedules", "start_time", "state", "version", "versions"]
     class LimitsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -58,7 +29,6 @@ class ServerInfo(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
-
     class VersionsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -66,7 +36,6 @@ class ServerInfo(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     API_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -101,23 +70,4 @@ class ServerInfo(_message.Message):
     state: str
     version: str
     versions: _containers.ScalarMap[str, str]
-    def __init__(
-        self,
-        version: _Optional[str] = ...,
-        epoch: _Optional[int] = ...,
-        start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...,
-        devices: _Optional[_Iterable[_Union[DeviceInfo, _Mapping]]] = ...,
-        features: _Optional[_Iterable[str]] = ...,
-        limits: _Optional[_Mapping[str, int]] = ...,
-        versions: _Optional[_Mapping[str, str]] = ...,
-        api_address: _Optional[str] = ...,
-        metrics_address: _Optional[str] = ...,
-        state: _Optional[str] = ...,
-        handles: _Optional[int] = ...,
-        handle_bytes: _Optional[int] = ...,
-        layers: _Optional[_Iterable[str]] = ...,
-        models: _Optional[_Iterable[str]] = ...,
-        schedules: _Optional[_Iterable[str]] = ...,
-        optimizers: _Optional[_Iterable[str]] = ...,
-        losses: _Optional[_Iterable[str]] = ...,
-    ) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[DeviceInfo, _Mapping]]] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Mapping[str, int]] = ..., versions: _Optional[_Mapping[str, str]] = ..., api_address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., state: _Optional[str] = ..., handles: _Optional[int] = ..., handle_bytes: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., models: _Optional[_Iterable[str]] = ..., schedules: _Optional[_Iterable[str]] = ..., optimizers: _Optional[_Iterable[str]] = ..., losses: _Optional[_Iterable[str]] = ...) -> None: ...

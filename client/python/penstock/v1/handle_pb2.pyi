@@ -6,13 +6,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import (
-    ClassVar as _ClassVar,
-    Iterable as _Iterable,
-    Mapping as _Mapping,
-    Optional as _Optional,
-    Union as _Union,
-)
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 HANDLE_KIND_GRAPH: HandleKind
@@ -37,7 +31,6 @@ class CancelHandlesResponse(_message.Message):
     __slots__ = ["answers"]
     class Effect(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
-
     class Answer(_message.Message):
         __slots__ = ["effect", "error", "name"]
         EFFECT_FIELD_NUMBER: _ClassVar[int]
@@ -46,13 +39,7 @@ class CancelHandlesResponse(_message.Message):
         effect: CancelHandlesResponse.Effect
         error: _status_pb2.Status
         name: str
-        def __init__(
-            self,
-            name: _Optional[str] = ...,
-            effect: _Optional[_Union[CancelHandlesResponse.Effect, str]] = ...,
-            error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...,
-        ) -> None: ...
-
+        def __init__(self, name: _Optional[str] = ..., effect: _Optional[_Union[CancelHandlesResponse.Effect, str]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     EFFECT_CANCELLED: CancelHandlesResponse.Effect
     EFFECT_CANCELLING: CancelHandlesResponse.Effect
@@ -75,15 +62,7 @@ class FetchHandleRequest(_message.Message):
     offset: int
     tensor: str
     wait_for: _duration_pb2.Duration
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        tensor: _Optional[str] = ...,
-        offset: _Optional[int] = ...,
-        limit: _Optional[int] = ...,
-        chunk_size: _Optional[int] = ...,
-        wait_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ..., chunk_size: _Optional[int] = ..., wait_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class FetchHandleResponse(_message.Message):
     __slots__ = ["chunk", "handle"]
@@ -91,9 +70,7 @@ class FetchHandleResponse(_message.Message):
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     chunk: TensorChunk
     handle: Handle
-    def __init__(
-        self, handle: _Optional[_Union[Handle, _Mapping]] = ..., chunk: _Optional[_Union[TensorChunk, _Mapping]] = ...
-    ) -> None: ...
+    def __init__(self, handle: _Optional[_Union[Handle, _Mapping]] = ..., chunk: _Optional[_Union[TensorChunk, _Mapping]] = ...) -> None: ...
 
 class GetHandleRequest(_message.Message):
     __slots__ = ["name"]
@@ -102,18 +79,7 @@ class GetHandleRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Handle(_message.Message):
-    __slots__ = [
-        "byte_size",
-        "create_time",
-        "error",
-        "expire_time",
-        "kind",
-        "method",
-        "name",
-        "outcome",
-        "state",
-        "tensors",
-    ]
+    __slots__ = ["byte_size", "create_time", "error", "expire_time", "kind", "method", "name", "outcome", "state", "tensors"]
     BYTE_SIZE_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -134,19 +100,7 @@ class Handle(_message.Message):
     outcome: Outcome
     state: HandleState
     tensors: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorHeader]
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        kind: _Optional[_Union[HandleKind, str]] = ...,
-        state: _Optional[_Union[HandleState, str]] = ...,
-        tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ...,
-        outcome: _Optional[_Union[Outcome, _Mapping]] = ...,
-        error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...,
-        byte_size: _Optional[int] = ...,
-        create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...,
-        expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...,
-        method: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[HandleKind, str]] = ..., state: _Optional[_Union[HandleState, str]] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., byte_size: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., method: _Optional[str] = ...) -> None: ...
 
 class HandleAnswer(_message.Message):
     __slots__ = ["error", "handle", "name"]
@@ -156,12 +110,7 @@ class HandleAnswer(_message.Message):
     error: _status_pb2.Status
     handle: Handle
     name: str
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        handle: _Optional[_Union[Handle, _Mapping]] = ...,
-        error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., handle: _Optional[_Union[Handle, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class ListHandlesRequest(_message.Message):
     __slots__ = ["page_size", "page_token", "parent"]
@@ -171,9 +120,7 @@ class ListHandlesRequest(_message.Message):
     page_size: int
     page_token: str
     parent: str
-    def __init__(
-        self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListHandlesResponse(_message.Message):
     __slots__ = ["handles", "next_page_token"]
@@ -181,24 +128,10 @@ class ListHandlesResponse(_message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     handles: _containers.RepeatedCompositeFieldContainer[Handle]
     next_page_token: str
-    def __init__(
-        self, handles: _Optional[_Iterable[_Union[Handle, _Mapping]]] = ..., next_page_token: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, handles: _Optional[_Iterable[_Union[Handle, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = [
-        "applied",
-        "gradient_norm",
-        "learning_rate",
-        "loss",
-        "measured_bubble",
-        "micro_batches",
-        "rows",
-        "seconds",
-        "sequence",
-        "state_token",
-        "step",
-    ]
+    __slots__ = ["applied", "gradient_norm", "learning_rate", "loss", "measured_bubble", "micro_batches", "rows", "seconds", "sequence", "state_token", "step"]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
@@ -221,20 +154,7 @@ class Outcome(_message.Message):
     sequence: int
     state_token: str
     step: int
-    def __init__(
-        self,
-        step: _Optional[int] = ...,
-        sequence: _Optional[int] = ...,
-        state_token: _Optional[str] = ...,
-        loss: _Optional[float] = ...,
-        gradient_norm: _Optional[float] = ...,
-        applied: bool = ...,
-        learning_rate: _Optional[float] = ...,
-        rows: _Optional[int] = ...,
-        micro_batches: _Optional[int] = ...,
-        seconds: _Optional[float] = ...,
-        measured_bubble: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., sequence: _Optional[int] = ..., state_token: _Optional[str] = ..., loss: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., applied: bool = ..., learning_rate: _Optional[float] = ..., rows: _Optional[int] = ..., micro_batches: _Optional[int] = ..., seconds: _Optional[float] = ..., measured_bubble: _Optional[float] = ...) -> None: ...
 
 class PutCredit(_message.Message):
     __slots__ = ["bytes", "next_offset", "next_tensor"]
@@ -244,9 +164,7 @@ class PutCredit(_message.Message):
     bytes: int
     next_offset: int
     next_tensor: int
-    def __init__(
-        self, bytes: _Optional[int] = ..., next_tensor: _Optional[int] = ..., next_offset: _Optional[int] = ...
-    ) -> None: ...
+    def __init__(self, bytes: _Optional[int] = ..., next_tensor: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class PutStart(_message.Message):
     __slots__ = ["lease", "pipeline", "request_id", "tensors"]
@@ -258,13 +176,7 @@ class PutStart(_message.Message):
     pipeline: str
     request_id: str
     tensors: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorHeader]
-    def __init__(
-        self,
-        pipeline: _Optional[str] = ...,
-        tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ...,
-        request_id: _Optional[str] = ...,
-        lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ..., request_id: _Optional[str] = ..., lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class PutTensorsRequest(_message.Message):
     __slots__ = ["chunk", "start"]
@@ -272,9 +184,7 @@ class PutTensorsRequest(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     chunk: TensorChunk
     start: PutStart
-    def __init__(
-        self, start: _Optional[_Union[PutStart, _Mapping]] = ..., chunk: _Optional[_Union[TensorChunk, _Mapping]] = ...
-    ) -> None: ...
+    def __init__(self, start: _Optional[_Union[PutStart, _Mapping]] = ..., chunk: _Optional[_Union[TensorChunk, _Mapping]] = ...) -> None: ...
 
 class PutTensorsResponse(_message.Message):
     __slots__ = ["credit", "handle"]
@@ -282,9 +192,7 @@ class PutTensorsResponse(_message.Message):
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     credit: PutCredit
     handle: Handle
-    def __init__(
-        self, credit: _Optional[_Union[PutCredit, _Mapping]] = ..., handle: _Optional[_Union[Handle, _Mapping]] = ...
-    ) -> None: ...
+    def __init__(self, credit: _Optional[_Union[PutCredit, _Mapping]] = ..., handle: _Optional[_Union[Handle, _Mapping]] = ...) -> None: ...
 
 class ReleaseHandlesRequest(_message.Message):
     __slots__ = ["names"]
@@ -306,12 +214,7 @@ class RenewHandlesRequest(_message.Message):
     lease: _duration_pb2.Duration
     names: _containers.RepeatedScalarFieldContainer[str]
     parent: str
-    def __init__(
-        self,
-        names: _Optional[_Iterable[str]] = ...,
-        parent: _Optional[str] = ...,
-        lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., parent: _Optional[str] = ..., lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class RenewHandlesResponse(_message.Message):
     __slots__ = ["handles"]
@@ -325,11 +228,7 @@ class Result(_message.Message):
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     handle: Handle
     tensors: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Tensor]
-    def __init__(
-        self,
-        handle: _Optional[_Union[Handle, _Mapping]] = ...,
-        tensors: _Optional[_Iterable[_Union[_tensor_pb2.Tensor, _Mapping]]] = ...,
-    ) -> None: ...
+    def __init__(self, handle: _Optional[_Union[Handle, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.Tensor, _Mapping]]] = ...) -> None: ...
 
 class TensorChunk(_message.Message):
     __slots__ = ["crc32c", "data", "offset", "tensor"]
@@ -341,19 +240,12 @@ class TensorChunk(_message.Message):
     data: bytes
     offset: int
     tensor: int
-    def __init__(
-        self,
-        tensor: _Optional[int] = ...,
-        offset: _Optional[int] = ...,
-        data: _Optional[bytes] = ...,
-        crc32c: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, tensor: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class WaitHandlesRequest(_message.Message):
     __slots__ = ["mode", "names", "wait_for"]
     class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
-
     MODE_ALL: WaitHandlesRequest.Mode
     MODE_ANY: WaitHandlesRequest.Mode
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -363,12 +255,7 @@ class WaitHandlesRequest(_message.Message):
     mode: WaitHandlesRequest.Mode
     names: _containers.RepeatedScalarFieldContainer[str]
     wait_for: _duration_pb2.Duration
-    def __init__(
-        self,
-        names: _Optional[_Iterable[str]] = ...,
-        mode: _Optional[_Union[WaitHandlesRequest.Mode, str]] = ...,
-        wait_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[WaitHandlesRequest.Mode, str]] = ..., wait_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class WaitHandlesResponse(_message.Message):
     __slots__ = ["handles"]

@@ -4,13 +4,7 @@ from penstock.v1 import pipeline_pb2 as _pipeline_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import (
-    ClassVar as _ClassVar,
-    Iterable as _Iterable,
-    Mapping as _Mapping,
-    Optional as _Optional,
-    Union as _Union,
-)
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -44,30 +38,10 @@ class ListModelsResponse(_message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     models: _containers.RepeatedCompositeFieldContainer[Model]
     next_page_token: str
-    def __init__(
-        self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., next_page_token: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = [
-        "buffer_bytes",
-        "byte_size",
-        "create_time",
-        "digest",
-        "dimensions",
-        "error",
-        "evaluation_graph",
-        "layers",
-        "name",
-        "nodes",
-        "operators",
-        "parameter_bytes",
-        "parameters",
-        "pipelines",
-        "signature",
-        "tied_names",
-        "training_graph",
-    ]
+    __slots__ = ["buffer_bytes", "byte_size", "create_time", "digest", "dimensions", "error", "evaluation_graph", "layers", "name", "nodes", "operators", "parameter_bytes", "parameters", "pipelines", "signature", "tied_names", "training_graph"]
     class TiedNamesEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -75,7 +49,6 @@ class Model(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     BUFFER_BYTES_FIELD_NUMBER: _ClassVar[int]
     BYTE_SIZE_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -110,26 +83,7 @@ class Model(_message.Message):
     signature: _pipeline_pb2.ModelSignature
     tied_names: _containers.ScalarMap[str, str]
     training_graph: bool
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        byte_size: _Optional[int] = ...,
-        digest: _Optional[str] = ...,
-        create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...,
-        signature: _Optional[_Union[_pipeline_pb2.ModelSignature, _Mapping]] = ...,
-        dimensions: _Optional[_Iterable[_Union[ModelDimension, _Mapping]]] = ...,
-        parameters: _Optional[int] = ...,
-        parameter_bytes: _Optional[int] = ...,
-        buffer_bytes: _Optional[int] = ...,
-        nodes: _Optional[int] = ...,
-        operators: _Optional[_Iterable[_Union[ModelOperator, _Mapping]]] = ...,
-        layers: _Optional[_Iterable[_Union[ModelLayer, _Mapping]]] = ...,
-        evaluation_graph: bool = ...,
-        training_graph: bool = ...,
-        pipelines: _Optional[_Iterable[str]] = ...,
-        tied_names: _Optional[_Mapping[str, str]] = ...,
-        error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., signature: _Optional[_Union[_pipeline_pb2.ModelSignature, _Mapping]] = ..., dimensions: _Optional[_Iterable[_Union[ModelDimension, _Mapping]]] = ..., parameters: _Optional[int] = ..., parameter_bytes: _Optional[int] = ..., buffer_bytes: _Optional[int] = ..., nodes: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[ModelOperator, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[ModelLayer, _Mapping]]] = ..., evaluation_graph: bool = ..., training_graph: bool = ..., pipelines: _Optional[_Iterable[str]] = ..., tied_names: _Optional[_Mapping[str, str]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class ModelChunk(_message.Message):
     __slots__ = ["crc32c", "data", "offset"]
@@ -139,9 +93,7 @@ class ModelChunk(_message.Message):
     crc32c: int
     data: bytes
     offset: int
-    def __init__(
-        self, offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32c: _Optional[int] = ...
-    ) -> None: ...
+    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class ModelDimension(_message.Message):
     __slots__ = ["inputs", "least", "most", "name"]
@@ -153,13 +105,7 @@ class ModelDimension(_message.Message):
     least: int
     most: int
     name: str
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        least: _Optional[int] = ...,
-        most: _Optional[int] = ...,
-        inputs: _Optional[_Iterable[str]] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., least: _Optional[int] = ..., most: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ModelLayer(_message.Message):
     __slots__ = ["module", "name", "parameters"]
@@ -169,9 +115,7 @@ class ModelLayer(_message.Message):
     module: str
     name: str
     parameters: int
-    def __init__(
-        self, name: _Optional[str] = ..., module: _Optional[str] = ..., parameters: _Optional[int] = ...
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., module: _Optional[str] = ..., parameters: _Optional[int] = ...) -> None: ...
 
 class ModelOperator(_message.Message):
     __slots__ = ["calls", "name"]
@@ -195,11 +139,7 @@ class UploadModelRequest(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     chunk: ModelChunk
     start: UploadModelStart
-    def __init__(
-        self,
-        start: _Optional[_Union[UploadModelStart, _Mapping]] = ...,
-        chunk: _Optional[_Union[ModelChunk, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, start: _Optional[_Union[UploadModelStart, _Mapping]] = ..., chunk: _Optional[_Union[ModelChunk, _Mapping]] = ...) -> None: ...
 
 class UploadModelResponse(_message.Message):
     __slots__ = ["credit", "model"]
@@ -207,11 +147,7 @@ class UploadModelResponse(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     credit: UploadModelCredit
     model: Model
-    def __init__(
-        self,
-        credit: _Optional[_Union[UploadModelCredit, _Mapping]] = ...,
-        model: _Optional[_Union[Model, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, credit: _Optional[_Union[UploadModelCredit, _Mapping]] = ..., model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class UploadModelStart(_message.Message):
     __slots__ = ["byte_size", "digest", "model_id"]
@@ -221,6 +157,4 @@ class UploadModelStart(_message.Message):
     byte_size: int
     digest: str
     model_id: str
-    def __init__(
-        self, model_id: _Optional[str] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, model_id: _Optional[str] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...

@@ -5,13 +5,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import (
-    ClassVar as _ClassVar,
-    Iterable as _Iterable,
-    Mapping as _Mapping,
-    Optional as _Optional,
-    Union as _Union,
-)
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 BUBBLE_FILLING_OFF: BubbleFilling
 BUBBLE_FILLING_ON: BubbleFilling
@@ -46,12 +40,7 @@ class BubbleFillingSpec(_message.Message):
     inference_share: float
     max_wait_seconds: float
     mode: BubbleFilling
-    def __init__(
-        self,
-        mode: _Optional[_Union[BubbleFilling, str]] = ...,
-        inference_share: _Optional[float] = ...,
-        max_wait_seconds: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, mode: _Optional[_Union[BubbleFilling, str]] = ..., inference_share: _Optional[float] = ..., max_wait_seconds: _Optional[float] = ...) -> None: ...
 
 class CreatePipelineRequest(_message.Message):
     __slots__ = ["pipeline_id", "request_id", "spec", "validate_only"]
@@ -63,13 +52,7 @@ class CreatePipelineRequest(_message.Message):
     request_id: str
     spec: PipelineSpec
     validate_only: bool
-    def __init__(
-        self,
-        pipeline_id: _Optional[str] = ...,
-        spec: _Optional[_Union[PipelineSpec, _Mapping]] = ...,
-        validate_only: bool = ...,
-        request_id: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, pipeline_id: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., validate_only: bool = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class Cut(_message.Message):
     __slots__ = ["balance", "cost", "method", "parameter_scale", "ranks", "stages", "starts"]
@@ -87,16 +70,7 @@ class Cut(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[int]
     stages: int
     starts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(
-        self,
-        balance: _Optional[_Iterable[int]] = ...,
-        stages: _Optional[int] = ...,
-        cost: _Optional[_Union[CutCost, str]] = ...,
-        method: _Optional[_Union[CutMethod, str]] = ...,
-        parameter_scale: _Optional[float] = ...,
-        ranks: _Optional[_Iterable[int]] = ...,
-        starts: _Optional[_Iterable[str]] = ...,
-    ) -> None: ...
+    def __init__(self, balance: _Optional[_Iterable[int]] = ..., stages: _Optional[int] = ..., cost: _Optional[_Union[CutCost, str]] = ..., method: _Optional[_Union[CutMethod, str]] = ..., parameter_scale: _Optional[float] = ..., ranks: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DeletePipelineRequest(_message.Message):
     __slots__ = ["force", "name", "purge", "request_id"]
@@ -108,9 +82,7 @@ class DeletePipelineRequest(_message.Message):
     name: str
     purge: bool
     request_id: str
-    def __init__(
-        self, name: _Optional[str] = ..., force: bool = ..., purge: bool = ..., request_id: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., force: bool = ..., purge: bool = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class DeletePipelineResponse(_message.Message):
     __slots__ = []
@@ -123,18 +95,7 @@ class GetPipelineRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class LayerPlan(_message.Message):
-    __slots__ = [
-        "backward_seconds",
-        "cost",
-        "forward_seconds",
-        "input_gradient_seconds",
-        "name",
-        "output_bytes",
-        "parameter_bytes",
-        "stage",
-        "stash_bytes",
-        "weight_gradient_seconds",
-    ]
+    __slots__ = ["backward_seconds", "cost", "forward_seconds", "input_gradient_seconds", "name", "output_bytes", "parameter_bytes", "stage", "stash_bytes", "weight_gradient_seconds"]
     BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
     FORWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -155,19 +116,7 @@ class LayerPlan(_message.Message):
     stage: int
     stash_bytes: int
     weight_gradient_seconds: float
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        stage: _Optional[int] = ...,
-        forward_seconds: _Optional[float] = ...,
-        backward_seconds: _Optional[float] = ...,
-        stash_bytes: _Optional[int] = ...,
-        output_bytes: _Optional[int] = ...,
-        parameter_bytes: _Optional[int] = ...,
-        cost: _Optional[float] = ...,
-        input_gradient_seconds: _Optional[float] = ...,
-        weight_gradient_seconds: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., stage: _Optional[int] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., stash_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ..., cost: _Optional[float] = ..., input_gradient_seconds: _Optional[float] = ..., weight_gradient_seconds: _Optional[float] = ...) -> None: ...
 
 class LayerSpec(_message.Message):
     __slots__ = ["device", "isolate", "kind", "layers", "name", "options"]
@@ -178,7 +127,6 @@ class LayerSpec(_message.Message):
         key: str
         value: Option
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
-
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     ISOLATE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -191,15 +139,7 @@ class LayerSpec(_message.Message):
     layers: _containers.RepeatedCompositeFieldContainer[LayerSpec]
     name: str
     options: _containers.MessageMap[str, Option]
-    def __init__(
-        self,
-        kind: _Optional[str] = ...,
-        name: _Optional[str] = ...,
-        options: _Optional[_Mapping[str, Option]] = ...,
-        device: _Optional[str] = ...,
-        isolate: _Optional[_Iterable[_Union[SkipIsolation, _Mapping]]] = ...,
-        layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ...,
-    ) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., device: _Optional[str] = ..., isolate: _Optional[_Iterable[_Union[SkipIsolation, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ...) -> None: ...
 
 class LearningRateSpec(_message.Message):
     __slots__ = ["final_ratio", "name", "total_steps", "warmup_steps"]
@@ -211,13 +151,7 @@ class LearningRateSpec(_message.Message):
     name: str
     total_steps: int
     warmup_steps: int
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        warmup_steps: _Optional[int] = ...,
-        total_steps: _Optional[int] = ...,
-        final_ratio: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., warmup_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., final_ratio: _Optional[float] = ...) -> None: ...
 
 class ListPipelinesRequest(_message.Message):
     __slots__ = ["page_size", "page_token"]
@@ -233,9 +167,7 @@ class ListPipelinesResponse(_message.Message):
     PIPELINES_FIELD_NUMBER: _ClassVar[int]
     next_page_token: str
     pipelines: _containers.RepeatedCompositeFieldContainer[Pipeline]
-    def __init__(
-        self, pipelines: _Optional[_Iterable[_Union[Pipeline, _Mapping]]] = ..., next_page_token: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, pipelines: _Optional[_Iterable[_Union[Pipeline, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class LossSpec(_message.Message):
     __slots__ = ["name", "options", "output"]
@@ -246,16 +178,13 @@ class LossSpec(_message.Message):
         key: str
         value: Option
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
-
     NAME_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     name: str
     options: _containers.MessageMap[str, Option]
     output: str
-    def __init__(
-        self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., output: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., output: _Optional[str] = ...) -> None: ...
 
 class ModelSignature(_message.Message):
     __slots__ = ["inputs", "outputs", "targets"]
@@ -265,27 +194,10 @@ class ModelSignature(_message.Message):
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSignature]
     outputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSignature]
     targets: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSignature]
-    def __init__(
-        self,
-        inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ...,
-        outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ...,
-        targets: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ...,
-    ) -> None: ...
+    def __init__(self, inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ...) -> None: ...
 
 class ModelSpec(_message.Message):
-    __slots__ = [
-        "autocast",
-        "deferred_batch_norm",
-        "dtype",
-        "layers",
-        "name",
-        "options",
-        "program",
-        "program_cuts",
-        "program_digest",
-        "ties",
-        "tuple_as_one_argument",
-    ]
+    __slots__ = ["autocast", "deferred_batch_norm", "dtype", "layers", "name", "options", "program", "program_cuts", "program_digest", "ties", "tuple_as_one_argument"]
     class OptionsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -293,7 +205,6 @@ class ModelSpec(_message.Message):
         key: str
         value: Option
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
-
     AUTOCAST_FIELD_NUMBER: _ClassVar[int]
     DEFERRED_BATCH_NORM_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -316,20 +227,7 @@ class ModelSpec(_message.Message):
     program_digest: str
     ties: _containers.RepeatedCompositeFieldContainer[TieSpec]
     tuple_as_one_argument: bool
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        options: _Optional[_Mapping[str, Option]] = ...,
-        layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ...,
-        ties: _Optional[_Iterable[_Union[TieSpec, _Mapping]]] = ...,
-        deferred_batch_norm: bool = ...,
-        tuple_as_one_argument: bool = ...,
-        dtype: _Optional[str] = ...,
-        autocast: _Optional[str] = ...,
-        program: _Optional[str] = ...,
-        program_cuts: _Optional[_Union[ProgramCuts, str]] = ...,
-        program_digest: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ..., ties: _Optional[_Iterable[_Union[TieSpec, _Mapping]]] = ..., deferred_batch_norm: bool = ..., tuple_as_one_argument: bool = ..., dtype: _Optional[str] = ..., autocast: _Optional[str] = ..., program: _Optional[str] = ..., program_cuts: _Optional[_Union[ProgramCuts, str]] = ..., program_digest: _Optional[str] = ...) -> None: ...
 
 class OptimizerSpec(_message.Message):
     __slots__ = ["clip_norm", "learning_rate_schedule", "name", "options"]
@@ -340,7 +238,6 @@ class OptimizerSpec(_message.Message):
         key: str
         value: Option
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
-
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -349,13 +246,7 @@ class OptimizerSpec(_message.Message):
     learning_rate_schedule: LearningRateSpec
     name: str
     options: _containers.MessageMap[str, Option]
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        options: _Optional[_Mapping[str, Option]] = ...,
-        clip_norm: _Optional[float] = ...,
-        learning_rate_schedule: _Optional[_Union[LearningRateSpec, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., clip_norm: _Optional[float] = ..., learning_rate_schedule: _Optional[_Union[LearningRateSpec, _Mapping]] = ...) -> None: ...
 
 class Option(_message.Message):
     __slots__ = ["bool_value", "double_value", "int_value", "string_value"]
@@ -367,29 +258,10 @@ class Option(_message.Message):
     double_value: float
     int_value: int
     string_value: str
-    def __init__(
-        self,
-        bool_value: bool = ...,
-        int_value: _Optional[int] = ...,
-        double_value: _Optional[float] = ...,
-        string_value: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ...) -> None: ...
 
 class Pipeline(_message.Message):
-    __slots__ = [
-        "create_time",
-        "epoch",
-        "error",
-        "etag",
-        "name",
-        "parameters",
-        "plan",
-        "signature",
-        "spec",
-        "state",
-        "state_token",
-        "step",
-    ]
+    __slots__ = ["create_time", "epoch", "error", "etag", "name", "parameters", "plan", "signature", "spec", "state", "state_token", "step"]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -414,21 +286,7 @@ class Pipeline(_message.Message):
     state: PipelineState
     state_token: str
     step: int
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        spec: _Optional[_Union[PipelineSpec, _Mapping]] = ...,
-        state: _Optional[_Union[PipelineState, str]] = ...,
-        epoch: _Optional[int] = ...,
-        step: _Optional[int] = ...,
-        plan: _Optional[_Union[Plan, _Mapping]] = ...,
-        signature: _Optional[_Union[ModelSignature, _Mapping]] = ...,
-        state_token: _Optional[str] = ...,
-        parameters: _Optional[int] = ...,
-        create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...,
-        error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...,
-        etag: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., state: _Optional[_Union[PipelineState, str]] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., signature: _Optional[_Union[ModelSignature, _Mapping]] = ..., state_token: _Optional[str] = ..., parameters: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., etag: _Optional[str] = ...) -> None: ...
 
 class PipelineSpec(_message.Message):
     __slots__ = ["bubble_filling", "cut", "devices", "loss", "model", "optimizer", "schedule", "seed"]
@@ -448,34 +306,10 @@ class PipelineSpec(_message.Message):
     optimizer: OptimizerSpec
     schedule: ScheduleSpec
     seed: int
-    def __init__(
-        self,
-        model: _Optional[_Union[ModelSpec, _Mapping]] = ...,
-        cut: _Optional[_Union[Cut, _Mapping]] = ...,
-        devices: _Optional[_Iterable[str]] = ...,
-        schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ...,
-        optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ...,
-        loss: _Optional[_Union[LossSpec, _Mapping]] = ...,
-        seed: _Optional[int] = ...,
-        bubble_filling: _Optional[_Union[BubbleFillingSpec, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., cut: _Optional[_Union[Cut, _Mapping]] = ..., devices: _Optional[_Iterable[str]] = ..., schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., loss: _Optional[_Union[LossSpec, _Mapping]] = ..., seed: _Optional[int] = ..., bubble_filling: _Optional[_Union[BubbleFillingSpec, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = [
-        "checkpoint",
-        "chunks",
-        "ideal_bubble",
-        "lag",
-        "layers",
-        "live_limit",
-        "makespan_seconds",
-        "micro_batches",
-        "predicted_bubble",
-        "schedule",
-        "skips",
-        "stages",
-        "why",
-    ]
+    __slots__ = ["checkpoint", "chunks", "ideal_bubble", "lag", "layers", "live_limit", "makespan_seconds", "micro_batches", "predicted_bubble", "schedule", "skips", "stages", "why"]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     IDEAL_BUBBLE_FIELD_NUMBER: _ClassVar[int]
@@ -502,33 +336,10 @@ class Plan(_message.Message):
     skips: _containers.RepeatedCompositeFieldContainer[SkipPlan]
     stages: _containers.RepeatedCompositeFieldContainer[StagePlan]
     why: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(
-        self,
-        stages: _Optional[_Iterable[_Union[StagePlan, _Mapping]]] = ...,
-        schedule: _Optional[str] = ...,
-        micro_batches: _Optional[int] = ...,
-        checkpoint: _Optional[_Union[CheckpointMode, str]] = ...,
-        makespan_seconds: _Optional[float] = ...,
-        predicted_bubble: _Optional[float] = ...,
-        ideal_bubble: _Optional[float] = ...,
-        layers: _Optional[_Iterable[_Union[LayerPlan, _Mapping]]] = ...,
-        skips: _Optional[_Iterable[_Union[SkipPlan, _Mapping]]] = ...,
-        why: _Optional[_Iterable[str]] = ...,
-        chunks: _Optional[int] = ...,
-        lag: _Optional[int] = ...,
-        live_limit: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, stages: _Optional[_Iterable[_Union[StagePlan, _Mapping]]] = ..., schedule: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., ideal_bubble: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerPlan, _Mapping]]] = ..., skips: _Optional[_Iterable[_Union[SkipPlan, _Mapping]]] = ..., why: _Optional[_Iterable[str]] = ..., chunks: _Optional[int] = ..., lag: _Optional[int] = ..., live_limit: _Optional[int] = ...) -> None: ...
 
 class PlanCandidate(_message.Message):
-    __slots__ = [
-        "balance",
-        "makespan_seconds",
-        "memory",
-        "messages",
-        "micro_batch_rows",
-        "predicted_bubble",
-        "schedule",
-    ]
+    __slots__ = ["balance", "makespan_seconds", "memory", "messages", "micro_batch_rows", "predicted_bubble", "schedule"]
     BALANCE_FIELD_NUMBER: _ClassVar[int]
     MAKESPAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
@@ -543,16 +354,7 @@ class PlanCandidate(_message.Message):
     micro_batch_rows: int
     predicted_bubble: float
     schedule: ScheduleSpec
-    def __init__(
-        self,
-        schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ...,
-        balance: _Optional[_Iterable[int]] = ...,
-        makespan_seconds: _Optional[float] = ...,
-        predicted_bubble: _Optional[float] = ...,
-        memory: _Optional[_Iterable[_Union[PlannedMemory, _Mapping]]] = ...,
-        messages: _Optional[int] = ...,
-        micro_batch_rows: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., balance: _Optional[_Iterable[int]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., memory: _Optional[_Iterable[_Union[PlannedMemory, _Mapping]]] = ..., messages: _Optional[int] = ..., micro_batch_rows: _Optional[int] = ...) -> None: ...
 
 class PlanPipelineRequest(_message.Message):
     __slots__ = ["limits", "spec"]
@@ -560,11 +362,7 @@ class PlanPipelineRequest(_message.Message):
     SPEC_FIELD_NUMBER: _ClassVar[int]
     limits: SearchLimits
     spec: PipelineSpec
-    def __init__(
-        self,
-        spec: _Optional[_Union[PipelineSpec, _Mapping]] = ...,
-        limits: _Optional[_Union[SearchLimits, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., limits: _Optional[_Union[SearchLimits, _Mapping]] = ...) -> None: ...
 
 class PlanPipelineResponse(_message.Message):
     __slots__ = ["candidates", "complete", "considered", "plan", "refused"]
@@ -578,14 +376,7 @@ class PlanPipelineResponse(_message.Message):
     considered: int
     plan: Plan
     refused: _containers.RepeatedCompositeFieldContainer[RefusedCandidate]
-    def __init__(
-        self,
-        candidates: _Optional[_Iterable[_Union[PlanCandidate, _Mapping]]] = ...,
-        refused: _Optional[_Iterable[_Union[RefusedCandidate, _Mapping]]] = ...,
-        considered: _Optional[int] = ...,
-        complete: bool = ...,
-        plan: _Optional[_Union[Plan, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, candidates: _Optional[_Iterable[_Union[PlanCandidate, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RefusedCandidate, _Mapping]]] = ..., considered: _Optional[int] = ..., complete: bool = ..., plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
 
 class PlannedMemory(_message.Message):
     __slots__ = ["bytes", "device", "lanes", "largest_class", "largest_class_bytes", "limit_bytes"]
@@ -601,15 +392,7 @@ class PlannedMemory(_message.Message):
     largest_class: str
     largest_class_bytes: int
     limit_bytes: int
-    def __init__(
-        self,
-        device: _Optional[str] = ...,
-        lanes: _Optional[_Iterable[int]] = ...,
-        bytes: _Optional[int] = ...,
-        limit_bytes: _Optional[int] = ...,
-        largest_class: _Optional[str] = ...,
-        largest_class_bytes: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, device: _Optional[str] = ..., lanes: _Optional[_Iterable[int]] = ..., bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., largest_class: _Optional[str] = ..., largest_class_bytes: _Optional[int] = ...) -> None: ...
 
 class RefusedCandidate(_message.Message):
     __slots__ = ["schedule", "why"]
@@ -617,11 +400,7 @@ class RefusedCandidate(_message.Message):
     WHY_FIELD_NUMBER: _ClassVar[int]
     schedule: ScheduleSpec
     why: _status_pb2.Status
-    def __init__(
-        self,
-        schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ...,
-        why: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., why: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class ScheduleSpec(_message.Message):
     __slots__ = ["checkpoint", "chunks", "kind", "lag", "live_limit", "micro_batches", "mini_batch_rows"]
@@ -639,16 +418,7 @@ class ScheduleSpec(_message.Message):
     live_limit: int
     micro_batches: int
     mini_batch_rows: int
-    def __init__(
-        self,
-        kind: _Optional[str] = ...,
-        micro_batches: _Optional[int] = ...,
-        checkpoint: _Optional[_Union[CheckpointMode, str]] = ...,
-        chunks: _Optional[int] = ...,
-        lag: _Optional[int] = ...,
-        live_limit: _Optional[int] = ...,
-        mini_batch_rows: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., chunks: _Optional[int] = ..., lag: _Optional[int] = ..., live_limit: _Optional[int] = ..., mini_batch_rows: _Optional[int] = ...) -> None: ...
 
 class SearchLimits(_message.Message):
     __slots__ = ["kinds", "max_chunks", "micro_batches", "mini_batch_rows"]
@@ -660,13 +430,7 @@ class SearchLimits(_message.Message):
     max_chunks: int
     micro_batches: _containers.RepeatedScalarFieldContainer[int]
     mini_batch_rows: int
-    def __init__(
-        self,
-        kinds: _Optional[_Iterable[str]] = ...,
-        max_chunks: _Optional[int] = ...,
-        micro_batches: _Optional[_Iterable[int]] = ...,
-        mini_batch_rows: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, kinds: _Optional[_Iterable[str]] = ..., max_chunks: _Optional[int] = ..., micro_batches: _Optional[_Iterable[int]] = ..., mini_batch_rows: _Optional[int] = ...) -> None: ...
 
 class SkipIsolation(_message.Message):
     __slots__ = ["only", "skip_namespace"]
@@ -686,31 +450,10 @@ class SkipPlan(_message.Message):
     from_stage: int
     names: _containers.RepeatedScalarFieldContainer[str]
     to_stage: int
-    def __init__(
-        self,
-        from_stage: _Optional[int] = ...,
-        to_stage: _Optional[int] = ...,
-        names: _Optional[_Iterable[str]] = ...,
-        bytes: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, from_stage: _Optional[int] = ..., to_stage: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class StagePlan(_message.Message):
-    __slots__ = [
-        "backward_seconds",
-        "device",
-        "first_layer",
-        "forward_seconds",
-        "input_gradient_seconds",
-        "lane",
-        "layers",
-        "optimizer_bytes",
-        "parameter_bytes",
-        "peak_activation_bytes",
-        "rank",
-        "recompute_seconds",
-        "stage",
-        "weight_gradient_seconds",
-    ]
+    __slots__ = ["backward_seconds", "device", "first_layer", "forward_seconds", "input_gradient_seconds", "lane", "layers", "optimizer_bytes", "parameter_bytes", "peak_activation_bytes", "rank", "recompute_seconds", "stage", "weight_gradient_seconds"]
     BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     FIRST_LAYER_FIELD_NUMBER: _ClassVar[int]
@@ -739,23 +482,7 @@ class StagePlan(_message.Message):
     recompute_seconds: float
     stage: int
     weight_gradient_seconds: float
-    def __init__(
-        self,
-        stage: _Optional[int] = ...,
-        device: _Optional[str] = ...,
-        first_layer: _Optional[int] = ...,
-        layers: _Optional[_Iterable[str]] = ...,
-        forward_seconds: _Optional[float] = ...,
-        backward_seconds: _Optional[float] = ...,
-        recompute_seconds: _Optional[float] = ...,
-        parameter_bytes: _Optional[int] = ...,
-        optimizer_bytes: _Optional[int] = ...,
-        peak_activation_bytes: _Optional[int] = ...,
-        rank: _Optional[int] = ...,
-        lane: _Optional[int] = ...,
-        input_gradient_seconds: _Optional[float] = ...,
-        weight_gradient_seconds: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, stage: _Optional[int] = ..., device: _Optional[str] = ..., first_layer: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., recompute_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., peak_activation_bytes: _Optional[int] = ..., rank: _Optional[int] = ..., lane: _Optional[int] = ..., input_gradient_seconds: _Optional[float] = ..., weight_gradient_seconds: _Optional[float] = ...) -> None: ...
 
 class TieSpec(_message.Message):
     __slots__ = ["parameters"]

@@ -5,13 +5,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import (
-    ClassVar as _ClassVar,
-    Iterable as _Iterable,
-    Mapping as _Mapping,
-    Optional as _Optional,
-    Union as _Union,
-)
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 CHECKPOINT_STATE_COMPLETE: CheckpointState
 CHECKPOINT_STATE_FAILED: CheckpointState
@@ -33,15 +27,7 @@ class Checkpoint(_message.Message):
     name: str
     state: CheckpointState
     step: int
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        step: _Optional[int] = ...,
-        byte_size: _Optional[int] = ...,
-        digest: _Optional[str] = ...,
-        state: _Optional[_Union[CheckpointState, str]] = ...,
-        create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., step: _Optional[int] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
     __slots__ = ["page_size", "page_token", "parent"]
@@ -51,9 +37,7 @@ class ListCheckpointsRequest(_message.Message):
     page_size: int
     page_token: str
     parent: str
-    def __init__(
-        self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
     __slots__ = ["checkpoints", "next_page_token"]
@@ -61,11 +45,7 @@ class ListCheckpointsResponse(_message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
     next_page_token: str
-    def __init__(
-        self,
-        checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ...,
-        next_page_token: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ReadParametersRequest(_message.Message):
     __slots__ = ["chunk_size", "include_optimizer_state", "names", "pipeline"]
@@ -77,13 +57,7 @@ class ReadParametersRequest(_message.Message):
     include_optimizer_state: bool
     names: _containers.RepeatedScalarFieldContainer[str]
     pipeline: str
-    def __init__(
-        self,
-        pipeline: _Optional[str] = ...,
-        names: _Optional[_Iterable[str]] = ...,
-        include_optimizer_state: bool = ...,
-        chunk_size: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., include_optimizer_state: bool = ..., chunk_size: _Optional[int] = ...) -> None: ...
 
 class ReadParametersResponse(_message.Message):
     __slots__ = ["chunk", "start"]
@@ -93,21 +67,12 @@ class ReadParametersResponse(_message.Message):
         TENSORS_FIELD_NUMBER: _ClassVar[int]
         step: int
         tensors: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorHeader]
-        def __init__(
-            self,
-            step: _Optional[int] = ...,
-            tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ...,
-        ) -> None: ...
-
+        def __init__(self, step: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ...) -> None: ...
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     chunk: _handle_pb2.TensorChunk
     start: ReadParametersResponse.Start
-    def __init__(
-        self,
-        start: _Optional[_Union[ReadParametersResponse.Start, _Mapping]] = ...,
-        chunk: _Optional[_Union[_handle_pb2.TensorChunk, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, start: _Optional[_Union[ReadParametersResponse.Start, _Mapping]] = ..., chunk: _Optional[_Union[_handle_pb2.TensorChunk, _Mapping]] = ...) -> None: ...
 
 class RestoreCheckpointRequest(_message.Message):
     __slots__ = ["force", "name", "request_id"]
@@ -135,9 +100,7 @@ class SaveCheckpointRequest(_message.Message):
     checkpoint_id: str
     pipeline: str
     request_id: str
-    def __init__(
-        self, pipeline: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., request_id: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class WriteParametersRequest(_message.Message):
     __slots__ = ["force", "handles", "pipeline", "request_id", "step"]
@@ -151,14 +114,7 @@ class WriteParametersRequest(_message.Message):
     pipeline: str
     request_id: str
     step: int
-    def __init__(
-        self,
-        pipeline: _Optional[str] = ...,
-        handles: _Optional[_Iterable[str]] = ...,
-        step: _Optional[int] = ...,
-        force: bool = ...,
-        request_id: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., handles: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., force: bool = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class WriteParametersResponse(_message.Message):
     __slots__ = ["state_token", "step"]

@@ -2,13 +2,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import (
-    ClassVar as _ClassVar,
-    Iterable as _Iterable,
-    Mapping as _Mapping,
-    Optional as _Optional,
-    Union as _Union,
-)
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DATA_TYPE_BF16: DataType
 DATA_TYPE_BOOL: DataType
@@ -46,14 +40,7 @@ class Input(_message.Message):
     plain: PlainValue
     tensor: Tensor
     whole: bool
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        tensor: _Optional[_Union[Tensor, _Mapping]] = ...,
-        handle: _Optional[_Union[HandleTensor, _Mapping]] = ...,
-        plain: _Optional[_Union[PlainValue, _Mapping]] = ...,
-        whole: bool = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., handle: _Optional[_Union[HandleTensor, _Mapping]] = ..., plain: _Optional[_Union[PlainValue, _Mapping]] = ..., whole: bool = ...) -> None: ...
 
 class PlainValue(_message.Message):
     __slots__ = ["bool_value", "double_value", "int_value", "string_value"]
@@ -65,13 +52,7 @@ class PlainValue(_message.Message):
     double_value: float
     int_value: int
     string_value: str
-    def __init__(
-        self,
-        bool_value: bool = ...,
-        int_value: _Optional[int] = ...,
-        double_value: _Optional[float] = ...,
-        string_value: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ["data", "header"]
@@ -79,9 +60,7 @@ class Tensor(_message.Message):
     HEADER_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     header: TensorHeader
-    def __init__(
-        self, header: _Optional[_Union[TensorHeader, _Mapping]] = ..., data: _Optional[bytes] = ...
-    ) -> None: ...
+    def __init__(self, header: _Optional[_Union[TensorHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class TensorHeader(_message.Message):
     __slots__ = ["byte_size", "name", "shape", "type"]
@@ -93,13 +72,7 @@ class TensorHeader(_message.Message):
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     type: DataType
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        type: _Optional[_Union[DataType, str]] = ...,
-        shape: _Optional[_Iterable[int]] = ...,
-        byte_size: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., byte_size: _Optional[int] = ...) -> None: ...
 
 class TensorSignature(_message.Message):
     __slots__ = ["any", "name", "shape", "type"]
@@ -111,13 +84,7 @@ class TensorSignature(_message.Message):
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     type: DataType
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        type: _Optional[_Union[DataType, str]] = ...,
-        shape: _Optional[_Iterable[int]] = ...,
-        any: bool = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., any: bool = ...) -> None: ...
 
 class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

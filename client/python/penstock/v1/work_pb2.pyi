@@ -6,27 +6,12 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import (
-    ClassVar as _ClassVar,
-    Iterable as _Iterable,
-    Mapping as _Mapping,
-    Optional as _Optional,
-    Union as _Union,
-)
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BackwardRequest(_message.Message):
-    __slots__ = [
-        "expected_state",
-        "gradients",
-        "graph",
-        "input_gradients",
-        "pipeline",
-        "reply",
-        "request_id",
-        "retain_graph",
-    ]
+    __slots__ = ["expected_state", "gradients", "graph", "input_gradients", "pipeline", "reply", "request_id", "retain_graph"]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     GRAPH_FIELD_NUMBER: _ClassVar[int]
@@ -43,17 +28,7 @@ class BackwardRequest(_message.Message):
     reply: ReplyOptions
     request_id: str
     retain_graph: bool
-    def __init__(
-        self,
-        pipeline: _Optional[str] = ...,
-        graph: _Optional[str] = ...,
-        gradients: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ...,
-        retain_graph: bool = ...,
-        request_id: _Optional[str] = ...,
-        expected_state: _Optional[str] = ...,
-        reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...,
-        input_gradients: bool = ...,
-    ) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., graph: _Optional[str] = ..., gradients: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., retain_graph: bool = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., input_gradients: bool = ...) -> None: ...
 
 class BackwardResponse(_message.Message):
     __slots__ = ["input_gradients", "outcome", "request_id"]
@@ -63,27 +38,10 @@ class BackwardResponse(_message.Message):
     input_gradients: _handle_pb2.Result
     outcome: _handle_pb2.Result
     request_id: str
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...,
-        input_gradients: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., input_gradients: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class ForwardBackwardRequest(_message.Message):
-    __slots__ = [
-        "expected_state",
-        "inputs",
-        "loss",
-        "micro_batches",
-        "outputs",
-        "pipeline",
-        "reply",
-        "request_id",
-        "target",
-        "total_elements",
-        "total_rows",
-    ]
+    __slots__ = ["expected_state", "inputs", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "total_elements", "total_rows"]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
@@ -106,20 +64,7 @@ class ForwardBackwardRequest(_message.Message):
     target: _tensor_pb2.Input
     total_elements: int
     total_rows: int
-    def __init__(
-        self,
-        pipeline: _Optional[str] = ...,
-        inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ...,
-        target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ...,
-        loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ...,
-        total_rows: _Optional[int] = ...,
-        total_elements: _Optional[int] = ...,
-        micro_batches: _Optional[int] = ...,
-        outputs: _Optional[_Iterable[str]] = ...,
-        request_id: _Optional[str] = ...,
-        expected_state: _Optional[str] = ...,
-        reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., total_rows: _Optional[int] = ..., total_elements: _Optional[int] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
 
 class ForwardBackwardResponse(_message.Message):
     __slots__ = ["outcome", "outputs", "request_id"]
@@ -129,18 +74,12 @@ class ForwardBackwardResponse(_message.Message):
     outcome: _handle_pb2.Result
     outputs: _handle_pb2.Result
     request_id: str
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...,
-        outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class ForwardRequest(_message.Message):
     __slots__ = ["input_gradients", "inputs", "micro_batches", "mode", "outputs", "pipeline", "reply", "request_id"]
     class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
-
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     INPUT_GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -160,17 +99,7 @@ class ForwardRequest(_message.Message):
     pipeline: str
     reply: ReplyOptions
     request_id: str
-    def __init__(
-        self,
-        pipeline: _Optional[str] = ...,
-        inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ...,
-        mode: _Optional[_Union[ForwardRequest.Mode, str]] = ...,
-        micro_batches: _Optional[int] = ...,
-        request_id: _Optional[str] = ...,
-        reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...,
-        outputs: _Optional[_Iterable[str]] = ...,
-        input_gradients: bool = ...,
-    ) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., mode: _Optional[_Union[ForwardRequest.Mode, str]] = ..., micro_batches: _Optional[int] = ..., request_id: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., outputs: _Optional[_Iterable[str]] = ..., input_gradients: bool = ...) -> None: ...
 
 class ForwardResponse(_message.Message):
     __slots__ = ["graph", "outputs", "request_id"]
@@ -180,12 +109,7 @@ class ForwardResponse(_message.Message):
     graph: _handle_pb2.Result
     outputs: _handle_pb2.Result
     request_id: str
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...,
-        graph: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., graph: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
     __slots__ = ["inputs", "micro_batches", "outputs", "pipeline", "priority", "reply", "request_id"]
@@ -203,16 +127,7 @@ class InferRequest(_message.Message):
     priority: int
     reply: ReplyOptions
     request_id: str
-    def __init__(
-        self,
-        pipeline: _Optional[str] = ...,
-        inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ...,
-        outputs: _Optional[_Iterable[str]] = ...,
-        micro_batches: _Optional[int] = ...,
-        request_id: _Optional[str] = ...,
-        reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...,
-        priority: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., micro_batches: _Optional[int] = ..., request_id: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class InferResponse(_message.Message):
     __slots__ = ["outputs", "request_id"]
@@ -220,15 +135,12 @@ class InferResponse(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     outputs: _handle_pb2.Result
     request_id: str
-    def __init__(
-        self, request_id: _Optional[str] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class OptimizerStepRequest(_message.Message):
     __slots__ = ["action", "clip_norm", "expected_state", "learning_rate", "pipeline", "reply", "request_id"]
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
-
     ACTION_APPLY: OptimizerStepRequest.Action
     ACTION_DISCARD: OptimizerStepRequest.Action
     ACTION_FIELD_NUMBER: _ClassVar[int]
@@ -246,16 +158,7 @@ class OptimizerStepRequest(_message.Message):
     pipeline: str
     reply: ReplyOptions
     request_id: str
-    def __init__(
-        self,
-        pipeline: _Optional[str] = ...,
-        action: _Optional[_Union[OptimizerStepRequest.Action, str]] = ...,
-        learning_rate: _Optional[float] = ...,
-        clip_norm: _Optional[float] = ...,
-        request_id: _Optional[str] = ...,
-        expected_state: _Optional[str] = ...,
-        reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., action: _Optional[_Union[OptimizerStepRequest.Action, str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
 
 class OptimizerStepResponse(_message.Message):
     __slots__ = ["outcome", "request_id"]
@@ -263,9 +166,7 @@ class OptimizerStepResponse(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     outcome: _handle_pb2.Result
     request_id: str
-    def __init__(
-        self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class ReplyOptions(_message.Message):
     __slots__ = ["inline_bytes", "lease", "wait_for", "work_timeout"]
@@ -277,28 +178,10 @@ class ReplyOptions(_message.Message):
     lease: _duration_pb2.Duration
     wait_for: _duration_pb2.Duration
     work_timeout: _duration_pb2.Duration
-    def __init__(
-        self,
-        wait_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...,
-        inline_bytes: _Optional[int] = ...,
-        lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...,
-        work_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, wait_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., inline_bytes: _Optional[int] = ..., lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., work_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class TrainStepRequest(_message.Message):
-    __slots__ = [
-        "clip_norm",
-        "expected_state",
-        "inputs",
-        "learning_rate",
-        "loss",
-        "micro_batches",
-        "outputs",
-        "pipeline",
-        "reply",
-        "request_id",
-        "target",
-    ]
+    __slots__ = ["clip_norm", "expected_state", "inputs", "learning_rate", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target"]
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -321,20 +204,7 @@ class TrainStepRequest(_message.Message):
     reply: ReplyOptions
     request_id: str
     target: _tensor_pb2.Input
-    def __init__(
-        self,
-        pipeline: _Optional[str] = ...,
-        inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ...,
-        target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ...,
-        loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ...,
-        micro_batches: _Optional[int] = ...,
-        outputs: _Optional[_Iterable[str]] = ...,
-        learning_rate: _Optional[float] = ...,
-        clip_norm: _Optional[float] = ...,
-        request_id: _Optional[str] = ...,
-        expected_state: _Optional[str] = ...,
-        reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
 
 class TrainStepResponse(_message.Message):
     __slots__ = ["outcome", "outputs", "request_id"]
@@ -344,9 +214,4 @@ class TrainStepResponse(_message.Message):
     outcome: _handle_pb2.Result
     outputs: _handle_pb2.Result
     request_id: str
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...,
-        outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
