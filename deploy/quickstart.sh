@@ -92,8 +92,8 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# The first two free ports from 8470 on (8473 is the usual one for metrics).
-read -r port metrics_port < <(/usr/bin/python3 - <<'PYTHON'
+# The first free ports from 8470 on (8473 is the usual one for metrics, 8474 for the status pages).
+read -r port metrics_port admin_port < <(/usr/bin/python3 - <<'PYTHON'
 import socket
 
 def free(port):
@@ -106,19 +106,20 @@ def free(port):
         return True
 
 ports = [p for p in range(8470, 9470) if free(p)]
-metrics = next((p for p in ports[1:] if p >= 8473), None)
-if metrics is not None:
-    print(ports[0], metrics)
+others = [p for p in ports[1:] if p >= 8473][:2]
+if len(others) == 2:
+    print(ports[0], *others)
 PYTHON
 ) || fail "no free port from 8470 to 9469 on 127.0.0.1."
 address="127.0.0.1:$port"
 metrics="127.0.0.1:$metrics_port"
+admin="127.0.0.1:$admin_port"
 client() { "$penstock" --server "$address" "$@"; }
 
 say "Start penstockd on $address with the devices cpu:0 and cpu:1"
 # A session of its own: Ctrl-C reaches the client first, and with --keep the daemon outlives the terminal.
-setsid "$penstockd" --listen "$address" --metrics-listen "$metrics" --state-dir "$folder/state" \
-  --device cpu:0 --device cpu:1 >"$log" 2>&1 </dev/null &
+setsid "$penstockd" --listen "$address" --metrics-listen "$metrics" --admin-listen "$admin" \
+  --state-dir "$folder/state" --device cpu:0 --device cpu:1 >"$log" 2>&1 </dev/null &
 daemon=$!
 client health --wait 60 &
 waiter=$!
@@ -159,6 +160,7 @@ if [[ -n $json ]]; then echo "JSON       $json"; fi
 if $keep; then
   say "The daemon goes on (process $daemon, log $log)"
   echo "Ask it:   $penstock --server $address status"
+  echo "See it:   http://$admin/"
   echo "Stop it:  kill $daemon"
   disown "$daemon"
   daemon=""

@@ -64,15 +64,19 @@ done
 
 # An environment is done when its stamp tells the same contents as we want; the stamp is written last.
 runtime_contents="${wheels[*]}"
-tests_contents="$(cat "$root/tests/requirements.txt")"
-torch_contents="$runtime_contents $tests_contents $(cat "$root/tests/requirements_torch.txt" "$root/deploy/cuda_stand_ins.sh")"
+# An image is built without the tests.
+tests_contents="$(cat "$root/tests/requirements.txt" 2>/dev/null || true)"
+torch_contents="$runtime_contents $tests_contents \
+$(cat "$root/tests/requirements_torch.txt" "$root/deploy/cuda_stand_ins.sh" 2>/dev/null || true)"
 is_done() { [[ -x $deps/$1/bin/python && -f $deps/$1/.done && "$(<"$deps/$1/.done")" == "$2" ]]; }
 runtime_done=true; tests_done=true; torch_done=true; promtool_done=true
 is_done venv "$runtime_contents" || runtime_done=false
 if $with_tests; then
   is_done test-venv "$tests_contents" || tests_done=false
   is_done torch-venv "$torch_contents" || torch_done=false
-  command -v promtool >/dev/null || [[ -x $deps/bin/promtool ]] || promtool_done=false
+  for program in promtool prometheus; do
+    command -v "$program" >/dev/null || [[ -x $deps/bin/$program ]] || promtool_done=false
+  done
 fi
 
 as_root=()

@@ -47,24 +47,24 @@ void SetConnections(const ApiServer::Options& options, grpc::ServerBuilder* buil
 
 }  // namespace
 
-absl::Status CheckApiAddress(const std::string& listen, bool insecure) {
+absl::Status CheckApiAddress(const std::string& listen, bool insecure, const std::string& field) {
   if (IsUnix(listen)) {
     if (listen.size() > kUnix.size()) return absl::OkStatus();
-    return InvalidField("--listen", "must name a path after unix:", listen);
+    return InvalidField(field, "must name a path after unix:", listen);
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(listen, "--listen"));
+  PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(listen, field));
   if (IsLoopback(address) || insecure) return absl::OkStatus();
-  return InvalidField("--listen", "is plaintext beyond this host and needs --insecure", listen);
+  return InvalidField(field, "is plaintext beyond this host and needs --insecure", listen);
 }
 
 absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& options,
                                                              const std::vector<grpc::Service*>& services,
                                                              ServerMetrics* metrics, Clock* clock) {
-  PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure));
+  PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure, options.field));
   const bool is_unix = IsUnix(options.listen);
   ListenAddress address;
   if (!is_unix) {
-    PENSTOCK_ASSIGN_OR_RETURN(address, ParseListenAddress(options.listen, "--listen"));
+    PENSTOCK_ASSIGN_OR_RETURN(address, ParseListenAddress(options.listen, options.field));
   }
 
   grpc::EnableDefaultHealthCheckService(false);
@@ -80,8 +80,8 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& opti
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
     return Error(absl::StatusCode::kFailedPrecondition, "LISTEN_FAILED",
-                 absl::StrCat("--listen: can't listen there, got ", options.listen))
-        .With("field", "--listen")
+                 absl::StrCat(options.field, ": can't listen there, got ", options.listen))
+        .With("field", options.field)
         .With("value", options.listen);
   }
   if (is_unix) {
@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& opti
     if (::chmod(path.c_str(), 0600) != 0) {
       server->Shutdown();
       return Error(absl::StatusCode::kFailedPrecondition, "LISTEN_FAILED",
-                   "--listen: can't restrict the socket to its owner");
+                   options.field + ": can't restrict the socket to its owner");
     }
   } else {
     address.port = port;

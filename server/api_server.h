@@ -15,10 +15,10 @@
 
 namespace penstock {
 
-// Checks an address for the API: HOST:PORT or unix:PATH, on this host unless `insecure`.
+// Checks an address for gRPC: HOST:PORT or unix:PATH, on this host unless `insecure`.
 //
-// Fails:     INVALID_ARGUMENT / FIELD_INVALID naming --listen and the address.
-absl::Status CheckApiAddress(const std::string& listen, bool insecure);
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID naming `field` and the address.
+absl::Status CheckApiAddress(const std::string& listen, bool insecure, const std::string& field = "--listen");
 
 // Listens for calls until it is closed.
 //
@@ -32,6 +32,7 @@ class ApiServer {
  public:
   struct Options {
     std::string listen;
+    std::string field = "--listen";  // as errors name it
     bool insecure = false;
     int64_t max_message_bytes = 0;
     int64_t memory_bytes = 0;

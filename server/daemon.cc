@@ -1,8 +1,7 @@
 #include "server/daemon.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -40,6 +39,7 @@
 #include "server/rpc/work_service.h"
 #include "server/server_info.h"
 #include "server/state_lock.h"
+#include "server/status_sources.h"
 
 namespace penstock {
 namespace {
@@ -62,7 +62,9 @@ const std::vector<std::string>& ServiceNames() {
   return *names;
 }
 
-int64_t MachineMemoryBytes() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE); }
+// The health port takes names of services, nothing else.
+constexpr int64_t kHealthMessageBytes = 4 << 10;
+constexpr int64_t kHealthMemoryBytes = 16 << 20;
 
 HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, ServerMetrics* metrics) {
   HandleStore::Options store;
@@ -95,8 +97,14 @@ HostedPipeline::Options HostingOptions(const DaemonOptions& options) {
 
 absl::Status CheckOptions(const DaemonOptions& options) {
   PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure));
+  if (!options.health_listen.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.health_listen, /*insecure=*/true, "--health-listen"));
+  }
   if (!options.metrics_listen.empty()) {
     PENSTOCK_RETURN_IF_ERROR(ParseListenAddress(options.metrics_listen, "--metrics-listen").status());
+  }
+  if (!options.admin_listen.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options.admin_listen, options.insecure));
   }
   return ParseDevices(options.devices, options.device_memory, UsableCores()).status();
 }
@@ -134,7 +142,10 @@ class Daemon::Parts {
   }
 
   const std::string& api_address() const { return api_->address(); }
+  std::string health_address() const { return health_port_ == nullptr ? "" : health_port_->address(); }
+  bool live() const { return live_; }
   std::string metrics_address() const { return http_ == nullptr ? "" : http_->address().ToString(); }
+  std::string admin_address() const { return admin_pages_ == nullptr ? "" : admin_pages_->address().ToString(); }
 
  private:
   absl::Status OpenState() {
@@ -154,6 +165,12 @@ class Daemon::Parts {
   void OpenPipelines() {
     registry_.server().SetBuild(
         {.version = PENSTOCK_VERSION, .commit = "", .cuda = "", .torch = PENSTOCK_TORCH_VERSION});
+    std::vector<DeviceDescription> devices;
+    for (const Device& device : devices_->devices()) {
+      const int64_t limit = device.memory_limit_bytes;
+      devices.push_back({.name = device.name, .memory_limit_bytes = limit > 0 ? limit : MachineMemoryBytes()});
+    }
+    registry_.server().SetDevices(std::move(devices));
     for (const std::string& service : ServiceNames()) {
       AddServiceMetrics(service, &registry_.server());
     }
@@ -235,8 +252,10 @@ class Daemon::Parts {
   // Health, admission and the readiness metrics follow the state of the daemon.
   void FollowLifecycle() {
     health_.SetServing("liveness", true);
-    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), LivenessWatch::Options{},
-                                                [this](bool live) { health_.SetServing("liveness", live); });
+    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), LivenessWatch::Options{}, [this](bool live) {
+      live_ = live;
+      health_.SetServing("liveness", live);
+    });
     lifecycle_.Observe([this](LifecycleState state) {
       const bool ready = state == LifecycleState::kReady;
       health_.SetServing("startup", state != LifecycleState::kStarting);
@@ -264,7 +283,45 @@ class Daemon::Parts {
                                  state_.get(), insight_.get(), models_service_.get(), inference_.get(), &health_,
                                  reflection_.get(), reflection_alpha_.get()},
                                 &registry_.server(), clock_));
-    if (options_.metrics_listen.empty()) return absl::OkStatus();
+    if (!options_.health_listen.empty()) {
+      PENSTOCK_ASSIGN_OR_RETURN(health_port_, ApiServer::Create({.listen = options_.health_listen,
+                                                                 .field = "--health-listen",
+                                                                 .insecure = true,
+                                                                 .max_message_bytes = kHealthMessageBytes,
+                                                                 .memory_bytes = kHealthMemoryBytes},
+                                                                {&health_}, &registry_.server(), clock_));
+    }
+    if (!options_.metrics_listen.empty()) {
+      PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen",
+                                                          [pages = Probes()](const HttpRequest& request) {
+                                                            return Respond(pages, request);
+                                                          }));
+    }
+    if (options_.admin_listen.empty()) return absl::OkStatus();
+    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options_.admin_listen, options_.insecure));
+    StatusSources sources;
+    sources.registry = &registry_;
+    sources.facts = [this] {
+      const v1::ServerInfo info = Info();
+      return DaemonFacts{.state = info.state(),
+                         .epoch = static_cast<int64_t>(epoch_.value()),
+                         .start_unix_seconds = static_cast<double>(absl::ToUnixNanos(start_time_)) * 1e-9,
+                         .api_address = info.api_address(),
+                         .metrics_address = info.metrics_address()};
+    };
+    sources.handles = [this] { return DescribeHandles(*pipelines_, *handles_); };
+    sources.checkpoints = [this] { return DescribeCheckpoints(*pipelines_); };
+    sources.settings = DescribeSettings(options_);
+    sources.probes = Probes();
+    PENSTOCK_ASSIGN_OR_RETURN(admin_pages_, HttpServer::Create(options_.admin_listen, "--admin-listen",
+                                                               [sources](const HttpRequest& request) {
+                                                                 return RespondStatus(sources, request);
+                                                               }));
+    return absl::OkStatus();
+  }
+
+  // What monitoring reads.
+  HttpPages Probes() {
     HttpPages pages;
     pages.metrics_content_type = std::string(kMetricsContentType);
     pages.metrics = [this] { return MetricsPage(registry_); };
@@ -279,8 +336,7 @@ class Daemon::Parts {
                                           {"model", state != LifecycleState::kStarting, ""},
                                           {"admission", state == LifecycleState::kReady, std::string(NameOf(state))}};
     };
-    PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen", std::move(pages)));
-    return absl::OkStatus();
+    return pages;
   }
 
   // Waits until no call has come in for a moment: a caller fetches its last results, and one that
@@ -317,6 +373,8 @@ class Daemon::Parts {
     health_.Shutdown();
     if (insight_ != nullptr) insight_->Shutdown();
     if (api_ != nullptr) api_->Shutdown(patience);
+    admin_pages_.reset();
+    if (health_port_ != nullptr) health_port_->Shutdown(absl::ZeroDuration());
     http_.reset();
     liveness_.reset();
     if (pipelines_ != nullptr) pipelines_->Close();
@@ -352,18 +410,24 @@ class Daemon::Parts {
   std::unique_ptr<ModelCallService> models_service_;
   std::unique_ptr<InferenceService> inference_;
   HealthService health_;
+  std::atomic<bool> live_ = true;
   std::unique_ptr<ReflectionServiceV1> reflection_;
   std::unique_ptr<ReflectionServiceV1Alpha> reflection_alpha_;
   Lifecycle lifecycle_;
   std::unique_ptr<LivenessWatch> liveness_;
   std::unique_ptr<ApiServer> api_;
+  std::unique_ptr<ApiServer> health_port_;
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<HttpServer> admin_pages_;
 };
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock) {
   auto parts = std::make_unique<Parts>(options, clock);
   PENSTOCK_RETURN_IF_ERROR(parts->Start());
-  LogInfo("listening", {{"api", parts->api_address()}, {"metrics", parts->metrics_address()}});
+  LogInfo("listening", {{"api", parts->api_address()},
+                        {"health", parts->health_address()},
+                        {"metrics", parts->metrics_address()},
+                        {"admin", parts->admin_address()}});
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
 }
 
@@ -373,5 +437,8 @@ Daemon::~Daemon() = default;
 void Daemon::Drain(DrainSignal* signal) { parts_->Drain(signal); }
 const std::string& Daemon::api_address() const { return parts_->api_address(); }
 std::string Daemon::metrics_address() const { return parts_->metrics_address(); }
+std::string Daemon::admin_address() const { return parts_->admin_address(); }
+std::string Daemon::health_address() const { return parts_->health_address(); }
+bool Daemon::live() const { return parts_->live(); }
 
 }  // namespace penstock

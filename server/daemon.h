@@ -34,6 +34,11 @@ class Daemon {
   const std::string& api_address() const;
   // Empty if there is no such listener.
   std::string metrics_address() const;
+  std::string admin_address() const;
+  std::string health_address() const;
+
+  // Whether every pipeline with work gets on, as the probe `liveness` tells. From any thread.
+  bool live() const;
 
  private:
   class Parts;

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -147,8 +148,14 @@ const std::vector<Flag>& FlagTable() {
        [](const Values& values, const std::string& field, O* options) {
          return SetBool(values, field, &options->insecure);
        }},
+      Text("health-listen", "off",
+           "Address of a second port that answers grpc.health.v1 and nothing else, in plaintext, for probes: HOST:PORT",
+           &O::health_listen),
       Text("metrics-listen", "127.0.0.1:8473", "Address of /metrics, /healthz and /readyz; empty or off: none",
            &O::metrics_listen),
+      Text("admin-listen", "127.0.0.1:8474",
+           "Address of the status pages for people; not loopback: only with --insecure; empty or off: none",
+           &O::admin_listen),
       Text("state-dir", "",
            "Folder for checkpoints and the epoch; default: $XDG_STATE_HOME/penstock or ~/.local/state/penstock",
            &O::state_dir),
@@ -384,9 +391,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     const auto [found, missing] = given.try_emplace(
         flag.name, Given{flag.repeated ? Values{} : Values{flag.fallback}, "default", "--" + flag.name});
     line.origins[flag.name] = found->second.origin;
+    line.options.settings.push_back(
+        {flag.name, absl::StrJoin(found->second.values, " "), found->second.origin, flag.help});
     PENSTOCK_RETURN_IF_ERROR(flag.set(found->second.values, found->second.field, &line.options));
   }
+  if (line.options.health_listen == "off") line.options.health_listen.clear();
   if (line.options.metrics_listen == "off") line.options.metrics_listen.clear();
+  if (line.options.admin_listen == "off") line.options.admin_listen.clear();
   if (line.options.state_dir.empty()) line.options.state_dir = DefaultStateDir(environment);
   PENSTOCK_RETURN_IF_ERROR(CheckTogether(line.options));
   if (check) line.action = CommandLine::Action::kCheckConfig;

@@ -19,7 +19,9 @@ namespace penstock {
 struct DaemonOptions {
   std::string listen;
   bool insecure = false;
+  std::string health_listen;   // empty: off
   std::string metrics_listen;  // empty: off
+  std::string admin_listen;    // empty: off
   std::string state_dir;
   std::string model_root;  // empty: no models but the built-in ones
   bool allow_model_upload = false;
@@ -51,6 +53,15 @@ struct DaemonOptions {
   absl::Duration drain_close;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
+
+  // Every setting as it was given, in the order of --help.
+  struct Setting {
+    std::string name;
+    std::string value;
+    std::string origin;  // "flag", "environment", "file" or "default"
+    std::string help;
+  };
+  std::vector<Setting> settings;
 };
 
 // What the command line asks for.

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <map>
@@ -21,6 +22,7 @@
 #include "server/daemon.h"
 #include "server/daemon_options.h"
 #include "server/metrics/metrics_page.h"
+#include "server/service_manager.h"
 
 namespace {
 
@@ -66,17 +68,48 @@ void LogForLibrary(gpr_log_func_args* line) {
   penstock::Log(level, "grpc", {{"message", line->message}});
 }
 
+// Waits for a signal, at most `time`; 0: none came.
+int AwaitSignal(const sigset_t& signals, absl::Duration time) {
+  const timespec limit = absl::ToTimespec(time);
+  return std::max(0, sigtimedwait(&signals, nullptr, &limit));
+}
+
+// Says to the service manager that the daemon lives, as long as it does, often enough for its watchdog.
+class Feeder {
+ public:
+  Feeder(const penstock::Daemon* daemon, const penstock::ServiceManager* manager)
+      : daemon_(daemon), manager_(manager) {}
+
+  // How long may pass until the next call.
+  absl::Duration Feed() {
+    if (manager_->feed_every() == absl::ZeroDuration()) return absl::Hours(1);
+    if (const absl::Time now = absl::Now(); now >= next_) {
+      if (daemon_->live()) manager_->Tell("WATCHDOG=1");
+      next_ = now + manager_->feed_every();
+    }
+    return next_ - absl::Now();
+  }
+
+ private:
+  const penstock::Daemon* const daemon_;
+  const penstock::ServiceManager* const manager_;
+  absl::Time next_ = absl::InfinitePast();
+};
+
 // Waits for a signal, then drains; a second signal makes the drain hurry.
-int ServeUntilSignal(penstock::Daemon* daemon, const sigset_t& signals) {
+int ServeUntilSignal(penstock::Daemon* daemon, const sigset_t& signals, const penstock::ServiceManager& manager) {
+  manager.Tell("READY=1\nSTATUS=serving on " + daemon->api_address());
+  Feeder feeder(daemon, &manager);
   int number = 0;
-  sigwait(&signals, &number);
+  while (number == 0) number = AwaitSignal(signals, std::max(absl::Milliseconds(1), feeder.Feed()));
   penstock::LogInfo("draining", {{"signal", number == SIGTERM ? "TERM" : "INT"}});
+  manager.Tell("STOPPING=1\nSTATUS=draining: finishing the accepted work");
   penstock::DrainSignal drain;
   std::atomic<bool> over = false;
   penstock::Thread second("ps-signal", [&] {
-    const timespec pause = {.tv_sec = 0, .tv_nsec = 50'000'000};
     while (!over) {
-      if (sigtimedwait(&signals, nullptr, &pause) > 0) {
+      feeder.Feed();
+      if (AwaitSignal(signals, absl::Milliseconds(50)) > 0) {
         penstock::LogWarning("second signal: closing at once");
         drain.Hurry();
       }
@@ -123,7 +156,7 @@ int main(int count, char** values) {
                                           {"path", ValuesOf(daemon.status())["path"]}});
       return daemon.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
     }
-    code = ServeUntilSignal(daemon->get(), signals);
+    code = ServeUntilSignal(daemon->get(), signals, ServiceManager::FromEnvironment(Environment(), getpid()));
   }
   LogInfo("stopped", {{"exit", std::to_string(code)}});
   return code;

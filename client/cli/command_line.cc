@@ -1,7 +1,13 @@
 #include "client/cli/command_line.h"
 
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "client/cli/command_table.h"
@@ -9,7 +15,10 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/help_text.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/near_miss.h"
+#include "client/cli/setting_file.h"
 #include "engine/base/clock.h"
+#include "engine/base/status_macros.h"
 
 namespace penstock {
 namespace {
@@ -64,6 +73,56 @@ const CLI::App* Deepest(const CLI::App* app) {
   return app;
 }
 
+// The options that files may give, by name. Who they are for and what a call repeats belong to one command line only.
+constexpr auto kFileOptions =
+    std::to_array<std::string_view>({"server", "caller", "output", "timeout", "no-color", "grpc-exit-codes"});
+
+// What an option holds, as text.
+std::string ValueText(const CLI::Option& option) {
+  if (!option.results().empty()) return option.results().back();
+  if (option.get_items_expected_max() == 0) return "false";
+  return option.get_lnames().front() == "output" ? "table" : option.get_default_str();
+}
+
+// Gives options that neither a flag nor a variable has set what files say, and notes where each value is from.
+absl::Status ApplyFiles(CLI::App& app, const std::vector<std::string>& files, std::vector<Setting>* settings) {
+  std::map<std::string, FileSetting> given;
+  for (const std::string& path : files) {
+    std::ifstream file(path);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    if (!file) return UsageError(path, "cannot be read");
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<FileSetting> found, ParseSettings(text, path));
+    for (const FileSetting& setting : found) {
+      if (std::find(kFileOptions.begin(), kFileOptions.end(), setting.name) == kFileOptions.end()) {
+        const std::string near = NearMiss(setting.name, {kFileOptions.begin(), kFileOptions.end()});
+        return UsageError(setting.origin, "no such setting, got " + setting.name +
+                                              (near.empty() ? "" : "; did you mean " + near + "?"));
+      }
+      given.try_emplace(setting.name, setting);
+    }
+  }
+  const std::vector<CLI::Option*>& flags = app.parse_order();
+  for (const std::string_view name : kFileOptions) {
+    CLI::Option* option = app.get_option("--" + std::string(name));
+    std::string origin = "default";
+    if (std::find(flags.begin(), flags.end(), option) != flags.end()) {
+      origin = "--" + std::string(name);
+    } else if (option->count() > 0) {
+      origin = option->get_envname();
+    } else if (const auto found = given.find(std::string(name)); found != given.end()) {
+      origin = found->second.origin;
+      try {
+        option->add_result(found->second.value);
+        option->run_callback();
+      } catch (const CLI::Error& problem) {
+        return UsageError(origin, problem.what());
+      }
+    }
+    settings->push_back({std::string(name), ValueText(*option), origin});
+  }
+  return absl::OkStatus();
+}
+
 // Parses; answers an exit code if there is nothing to run. The only place that meets CLI11's exceptions.
 std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& arguments, const CommandWorld& world) {
   try {
@@ -101,6 +160,10 @@ int RunChosen(const CommandTable& table, const GlobalOptions& options, const Com
     *world.err << "penstock: the output could not be written\n" << std::flush;
     return static_cast<int>(ExitCode::kFailure);
   }
+  if (session.unstable()) {
+    session.Say("penstock: the measurement did not settle; longer windows (--window) or a quieter machine may help");
+    return static_cast<int>(ExitCode::kUnstable);
+  }
   return static_cast<int>(session.partial() ? ExitCode::kPartial : ExitCode::kSuccess);
 }
 
@@ -127,7 +190,12 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
   AddParamsCommands(table);
   AddScheduleCommands(table);
   AddTraceCommand(table);
+  AddTopCommand(table);
+  AddBenchCommand(table);
   AddHealthCommand(table);
+  AddConfigCommand(table);
+  AddDoctorCommand(table);
+  AddCompletionCommand(table);
   AddVersionCommand(table);
 
   if (const std::optional<int> done = Parse(app, arguments, world)) return *done;
@@ -140,6 +208,10 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
     *world.err << "penstock" << (words.empty() ? "" : " " + words) << ": a command is missing\n\n"
                << Deepest(&app)->help() << std::flush;
     return static_cast<int>(ExitCode::kUsage);
+  }
+  if (const absl::Status files = ApplyFiles(app, world.setting_files, &options.settings); !files.ok()) {
+    *world.err << ErrorText(CommandWords(*table.chosen_command()), files, options.server) << std::flush;
+    return ExitCodeOf(files, options.grpc_exit_codes);
   }
   return RunChosen(table, options, world, line_options.handle_interrupts);
 }

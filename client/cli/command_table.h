@@ -65,7 +65,12 @@ void AddCheckpointCommands(CommandTable& table);
 void AddParamsCommands(CommandTable& table);
 void AddScheduleCommands(CommandTable& table);
 void AddTraceCommand(CommandTable& table);
+void AddTopCommand(CommandTable& table);
+void AddBenchCommand(CommandTable& table);
 void AddHealthCommand(CommandTable& table);
+void AddConfigCommand(CommandTable& table);
+void AddDoctorCommand(CommandTable& table);
+void AddCompletionCommand(CommandTable& table);
 void AddVersionCommand(CommandTable& table);
 
 }  // namespace penstock

@@ -16,6 +16,7 @@ enum class ExitCode {
   kNotReady = 4,  // or a deadline passed
   kRefused = 5,   // quota, role, credential
   kPartial = 6,   // some names of a batch failed
+  kUnstable = 7,  // a measurement did not settle
 };
 
 // The code for the end of a command. With `grpc_codes`: 64 + the gRPC code of an error.

@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "client/cli/command_line.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/setting_file.h"
 
 namespace {
 
@@ -38,5 +40,11 @@ int main(int argc, char** argv) {
   world.in_is_terminal = isatty(STDIN_FILENO);
   world.out_is_terminal = isatty(STDOUT_FILENO);
   world.err_is_terminal = ForPeople(STDERR_FILENO);
+  world.out_has_colours = ForPeople(STDOUT_FILENO);
+  std::error_code no_folder;
+  world.setting_files = penstock::SettingFiles(std::filesystem::current_path(no_folder), [](const std::string& name) {
+    const char* value = std::getenv(name.c_str());
+    return std::string(value == nullptr ? "" : value);
+  });
   return penstock::RunCommandLine(std::vector<std::string>(argv + 1, argv + argc), world, {.handle_interrupts = true});
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -19,6 +20,13 @@ namespace penstock {
 
 class Clock;
 
+// A setting as it holds, and who gave it: "--server", "PENSTOCK_SERVER", "FILE:LINE" or "default".
+struct Setting {
+  std::string name;
+  std::string value;
+  std::string origin;
+};
+
 // Options that every command takes.
 struct GlobalOptions {
   std::string server = "127.0.0.1:8470";
@@ -28,6 +36,7 @@ struct GlobalOptions {
   bool no_color = false;
   bool grpc_exit_codes = false;
   double timeout_seconds = 60;
+  std::vector<Setting> settings;  // those of the above that files may give, for `config show`
 };
 
 // The world of one run of the command line.
@@ -38,6 +47,8 @@ struct CommandWorld {
   bool in_is_terminal = false;
   bool out_is_terminal = false;
   bool err_is_terminal = false;
+  bool out_has_colours = false;            // a terminal that nobody asked to be plain
+  std::vector<std::string> setting_files;  // the one that wins first
 
   // Usually only tests set these.
   std::shared_ptr<grpc::Channel> channel;
@@ -59,6 +70,7 @@ class Session {
   bool in_is_terminal() const { return world_.in_is_terminal; }
   bool out_is_terminal() const { return world_.out_is_terminal; }
   bool err_is_terminal() const { return world_.err_is_terminal; }
+  bool out_has_colours() const { return world_.out_has_colours && !options_.no_color; }
   Clock* clock() const;
 
   // The client; `patience` is how long it tries to reach a daemon that does not answer, set by the first use.
@@ -87,12 +99,17 @@ class Session {
   void set_partial() { partial_ = true; }
   bool partial() const { return partial_; }
 
+  // A measurement did not settle; told by the exit code.
+  void set_unstable() { unstable_ = true; }
+  bool unstable() const { return unstable_; }
+
  private:
   absl::StatusOr<std::unique_ptr<PipelineClient>> NewClient(absl::Duration patience) const;
 
   const GlobalOptions options_;
   const CommandWorld world_;
   bool partial_ = false;
+  bool unstable_ = false;
 
   mutable absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;

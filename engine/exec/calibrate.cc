@@ -3,6 +3,7 @@
 #include <ATen/ops/ones_like.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <string>
@@ -14,7 +15,6 @@
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
 #include "engine/plan/planner.h"
-#include "engine/schedule/build.h"
 #include "engine/tensor/codec.h"
 
 namespace penstock {
@@ -27,19 +27,6 @@ struct StageTimes {
   std::vector<int64_t> input_gradient;  // of schedules that split
   std::vector<int64_t> weight_gradient;
 };
-
-// Whether any backward is split; also if only measured costs could tell.
-bool Splits(const Plan& plan) {
-  if (plan.schedule.kind == "auto") return true;
-  const absl::StatusOr<Schedule> lists = BuildSchedule(BuildRequestOf(plan));
-  if (!lists.ok()) return false;  // PredictPlan says why
-  for (const std::vector<Action>& rank : lists->ranks) {
-    for (const Action& action : rank) {
-      if (action.kind == ActionKind::kInputGradient) return true;
-    }
-  }
-  return false;
-}
 
 // What reaches a stage in one micro-batch.
 struct Arrival {
@@ -74,6 +61,11 @@ class StageMeasurement {
   StageMeasurement(Stage& stage, const Arrival& arrival, const LossContext& loss, Clock* clock)
       : stage_(stage), arrival_(arrival), loss_(loss), clock_(clock), streams_(StreamsOf(stage.device())) {
     context_.training = context_.graph = true;
+  }
+
+  // Works on until nobody measures any more, so that nobody measures beside a device that is done.
+  void Accompany(const std::atomic<int>& measuring) {
+    while (measuring.load() > 0) Repeat(/*split=*/false);
   }
 
   StageTimes Run(const ProfileOptions& options, bool split) {
@@ -161,23 +153,33 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
 
   std::map<std::string, std::vector<size_t>> stages_of;
   for (size_t s = 0; s < stages.size(); ++s) stages_of[devices[s].name].push_back(s);
-  const bool split = Splits(plan);
+  const bool split = SplitsBackward(plan);
   std::vector<StageTimes> times(stages.size());
   std::vector<absl::Status> failed(stages.size());
   {
     std::vector<std::unique_ptr<Thread>> threads;
+    std::atomic<int> measuring = static_cast<int>(stages_of.size());
     for (const auto& [name, own] : stages_of) {
       const Device& device = devices[own.front()];
       threads.push_back(std::make_unique<Thread>(
           absl::StrCat("ps-calib-", name),
           [&, &own = own] {
             UseCores(device);
-            for (size_t s : own) {
+            const auto on_stage = [&](size_t s, const auto& work) {
               const bool last = s + 1 == stages.size();
-              failed[s] = RunTorch([&, s] {
+              return RunTorch([&] {
                 StageMeasurement measurement(*stages[s], reaches[s], last ? last_loss : LossContext(), clock);
-                times[s] = measurement.Run(options, split);
+                work(measurement);
               });
+            };
+            for (size_t s : own) {
+              failed[s] =
+                  on_stage(s, [&](StageMeasurement& measurement) { times[s] = measurement.Run(options, split); });
+            }
+            --measuring;
+            const size_t any = own.back();
+            if (failed[any].ok()) {
+              failed[any] = on_stage(any, [&](StageMeasurement& measurement) { measurement.Accompany(measuring); });
             }
           },
           device.cores));

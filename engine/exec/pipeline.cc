@@ -239,6 +239,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   run->training = true;
   run->accumulating = accumulating_.load();
   run->microbatch_base = next_microbatch_;
+  run->rows = scattered.rows;
   run->inputs = std::move(scattered.microbatches);
   run->losses = std::move(loss.losses);
   run->keep_outputs = !wanted.empty();
@@ -253,7 +254,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   if (decision != nullptr) {
     PENSTOCK_RETURN_IF_ERROR(FinishStep(*run, status, outcome));
   } else {
-    for (auto& stage : stages_) stage->EndContribution(status.ok(), MicrobatchIndex(run->microbatch_base));
+    EndContribution(status.ok(), MicrobatchIndex(run->microbatch_base));
     PENSTOCK_RETURN_IF_ERROR(status);
     next_microbatch_ += m;
     accumulating_ = true;
@@ -293,9 +294,14 @@ void PipelineImpl::Decide(Run& run) {
   });
 }
 
+void PipelineImpl::EndContribution(bool keep, MicrobatchIndex first) {
+  for (auto& stage : stages_) stage->EndContribution(keep, first);
+  for (auto& lane : lanes_) lane->CountGradients();
+}
+
 absl::Status PipelineImpl::FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome) {
   StepDecision& decision = *run.decision;
-  for (auto& stage : stages_) stage->EndContribution(status.ok(), MicrobatchIndex(run.microbatch_base));
+  EndContribution(status.ok(), MicrobatchIndex(run.microbatch_base));
   if (!decision.granted.load()) return status;  // nothing was changed: the gradients are as before the run
   if (!status.ok()) {
     broken_ = State("PIPELINE_NOT_READY",
@@ -352,6 +358,7 @@ void PipelineImpl::DiscardGradients() {
     stage->ClearGradients();
     stage->EndStatistics(/*commit=*/false);
   }
+  for (auto& lane : lanes_) lane->CountGradients();
   accumulating_ = false;
   loss_finite_ = true;
   next_microbatch_ = 0;
@@ -381,6 +388,7 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   run->keep_graph = true;
   run->keep_outputs = true;
   run->microbatch_base = next_microbatch_;
+  run->rows = scattered.rows;
   run->inputs = std::move(scattered.microbatches);
   run->input_gradients = request.input_gradients;
   run->cancel = request.cancel;
@@ -388,7 +396,7 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   measured.rows = Sum(scattered.rows);
   measured.micro_batches = m;
   if (absl::Status status = RunToEnd(run, measured); !status.ok()) {
-    for (auto& stage : stages_) stage->EndContribution(/*keep=*/false, MicrobatchIndex(run->microbatch_base));
+    EndContribution(/*keep=*/false, MicrobatchIndex(run->microbatch_base));
     return status;
   }
   next_microbatch_ += m;
@@ -428,6 +436,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   run->keep_graph = retain_graph;
   run->accumulating = accumulating_.load();
   run->microbatch_base = graph->microbatch_base;
+  run->rows = graph->microbatch_rows;
   run->output_gradients.resize(m);
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
     at::NoGradGuard no_graph;
@@ -451,7 +460,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   if (retain_graph) graph->passes = std::move(run->passes);
   // What the Forward has noted of the batch stays: only its gradients are undone.
   constexpr MicrobatchIndex kNone(std::numeric_limits<int32_t>::max());
-  for (auto& stage : stages_) stage->EndContribution(status.ok(), kNone);
+  EndContribution(status.ok(), kNone);
   PENSTOCK_RETURN_IF_ERROR(status);
   accumulating_ = true;
   outcome.step = step_.load();

@@ -13,13 +13,11 @@
 #include "engine/base/status_macros.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
-#include "engine/exec/calibrate.h"
+#include "engine/exec/pipeline_draft.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
 #include "engine/model/model_signature.h"
-#include "engine/model/skip_spec.h"
 #include "engine/model/ties.h"
-#include "engine/plan/named_cut.h"
 #include "engine/plan/planner.h"
 #include "engine/plan/skip_layout.h"
 #include "engine/tensor/codec.h"
@@ -27,110 +25,10 @@
 namespace penstock {
 namespace {
 
-absl::StatusOr<std::vector<Device>> UsableDevices(const PipelineSpec& spec, const DevicePool& pool) {
-  if (spec.devices.empty()) return pool.devices();
-  std::vector<Device> devices;
-  for (const std::string& name : spec.devices) {
-    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, pool.Find(name));
-    devices.push_back(worker->device());
-  }
-  return devices;
-}
-
-// A specification that was looked at: everything but weights and places.
-struct Draft {
-  std::vector<LayerSpec> layers;
-  BuildOptions build;
-  std::unique_ptr<Loss> loss;  // null: none
-  ModelSignature signature;
-  std::vector<TieGroup> ties;
-  PlanRequest request;
-  Plan plan;
-};
-
-// Checks in the order of fairscale's Pipe: schedule, layers, skips; asks for the plan, which checks the cut, but makes none.
-absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipeline::Options& options) {
-  Draft draft;
-  PENSTOCK_RETURN_IF_ERROR(CheckSchedule(spec.schedule));
-  PENSTOCK_ASSIGN_OR_RETURN(draft.layers, ExpandModel(spec.model));
-  PENSTOCK_RETURN_IF_ERROR(CheckOptimizer(spec.optimizer));
-  if (!spec.loss.name.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(draft.loss, MakeLoss(spec.loss));
-  }
-  draft.build = BuildOptionsOf(spec.model);
-  // Shapes take no memory: what doesn't fit together, or not at all, is found before anything is built.
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> shapes, BuildLayerShapes(draft.layers, draft.build));
-  std::vector<std::string> names;
-  std::vector<SkipDeclaration> skips;
-  std::vector<int64_t> parameter_bytes;
-  for (const NamedLayer& layer : shapes) {
-    names.push_back(layer.name);
-    skips.push_back(layer.layer->skips());
-    parameter_bytes.push_back(ByteSize(layer.layer->parameters()));
-  }
-  PENSTOCK_RETURN_IF_ERROR(CheckSkips(names, skips));
-  PENSTOCK_ASSIGN_OR_RETURN(draft.ties, CheckTies(TiesOf(spec.model), shapes));
-  PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get(), spec.loss));
-  PENSTOCK_ASSIGN_OR_RETURN(CutSpec cut, WithBalance(spec.cut, draft.layers));
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
-  draft.request = {.layers = draft.layers,
-                   .cut = std::move(cut),
-                   .devices = std::move(devices),
-                   .devices_named = !spec.devices.empty(),
-                   .schedule = spec.schedule,
-                   .parameter_bytes = std::move(parameter_bytes),
-                   .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer),
-                   .skips = std::move(skips),
-                   .settings = {.build = draft.build, .autocast = spec.model.autocast},
-                   .limits = spec.limits};
-  return draft;
-}
-
-Clock* ClockOf(const Pipeline::Options& options) { return options.clock == nullptr ? RealClock() : options.clock; }
-
-// The same with its plan; places nothing.
-absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
-  PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
-  PENSTOCK_ASSIGN_OR_RETURN(draft.plan, penstock::MakePlan(draft.request, options.profile, ClockOf(options)));
-  return draft;
-}
-
-std::vector<SkipPort> PortsOf(const Plan& plan, int stage, bool incoming) {
-  std::vector<SkipPort> ports;
-  for (const SkipRoute& route : plan.skips) {
-    const int here = incoming ? route.edge.to : route.edge.from;
-    const int there = incoming ? route.edge.from : route.edge.to;
-    if (here == stage) ports.push_back({.peer = there, .names = route.names});
-  }
-  return ports;
-}
-
-// The declared ties, and those that layers make among themselves.
-absl::StatusOr<std::vector<TieGroup>> AllTies(const Draft& draft, const std::vector<NamedLayer>& layers) {
-  std::vector<std::string> device_of_layer;
-  for (const StagePlan& stage : draft.plan.stages) {
-    device_of_layer.insert(device_of_layer.end(), stage.layers.size(), stage.device);
-  }
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<TieGroup> ties, FindSharedParameters(layers, device_of_layer));
-  ties.insert(ties.end(), draft.ties.begin(), draft.ties.end());
-  return ties;
-}
-
 std::vector<DeviceStreams*> StreamsOfStages(const std::vector<std::unique_ptr<Stage>>& stages) {
   std::vector<DeviceStreams*> streams;
   for (const auto& stage : stages) streams.push_back(&StreamsOf(stage->device()));
   return streams;
-}
-
-// Puts the layers' tensors where their stage stands.
-absl::Status PlaceLayers(const std::vector<NamedLayer>& layers, const Device& device) {
-  return RunTorch([&] {
-    for (const NamedLayer& layer : layers) {
-      for (const NamedTensors* tensors : {&layer.layer->parameters(), &layer.layer->buffers()}) {
-        for (NamedTensor named : *tensors) named.tensor.set_data(ToDevice(named.tensor.detach(), device));
-      }
-    }
-  });
 }
 
 // A plan over several processes can be made, but not run.
@@ -169,7 +67,8 @@ absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const
   PENSTOCK_ASSIGN_OR_RETURN(const Draft draft, CheckSpecification(spec, options));
   PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile,
                             ProfileSizes(draft.request, options.profile, ClockOf(options), out_of_time));
-  return PlanBySearch(draft.request, profile, {.out_of_time = std::move(out_of_time)});
+  return PlanBySearch(draft.request, profile, {.out_of_time = std::move(out_of_time)},
+                      MeasureOnDevices(spec, options, draft));
 }
 
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {
@@ -177,48 +76,12 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, MakeDraft(spec, options));
   PENSTOCK_RETURN_IF_ERROR(CheckRanks(draft.plan));
   if (options.ablation.skips_through_stages) draft.plan.skips = ThroughStages(draft.plan.skips);
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(draft.layers, spec.seed, draft.build));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TieGroup> groups, AllTies(draft, layers));
-  std::vector<int> first_layers;
-  for (const StagePlan& stage : draft.plan.stages) first_layers.push_back(stage.first_layer);
-  std::vector<std::vector<StageTie>> ties;
-  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { ties = TieParameters(groups, layers, first_layers); }));
-
+  PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
+  PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, draft.plan));
   PipelineImpl::Parts parts;
-  for (const TieGroup& group : groups) parts.ties.emplace_back(group.uses.size());
-  const int stages = static_cast<int>(draft.plan.stages.size());
-  const int64_t open_dimension = layers.front().layer->LargestOpenDimension();
-  std::vector<Device> devices;
-  parts.workers.resize(LaneCount(draft.plan));
-  auto next = layers.begin();
-  for (int s = 0; s < stages; ++s) {
-    const StagePlan& stage = draft.plan.stages[s];
-    const auto end = next + static_cast<std::ptrdiff_t>(stage.layers.size());
-    std::vector<NamedLayer> own(std::make_move_iterator(next), std::make_move_iterator(end));
-    next = end;
-    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
-    parts.workers[stage.lane] = worker;
-    devices.push_back(worker->device());
-    if (worker->device().kind != DeviceKind::kCpu) PENSTOCK_RETURN_IF_ERROR(PlaceLayers(own, worker->device()));
-    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Stage> made,
-                              Stage::Create({.index = s,
-                                             .last = s + 1 == stages,
-                                             .device = worker->device(),
-                                             .first_layer = LayerIndex(stage.first_layer),
-                                             .layers = std::move(own),
-                                             .ties = std::move(ties[s]),
-                                             .incoming = PortsOf(draft.plan, s, /*incoming=*/true),
-                                             .outgoing = PortsOf(draft.plan, s, /*incoming=*/false),
-                                             .autocast = spec.model.autocast},
-                                            spec.optimizer));
-    parts.stages.push_back(std::move(made));
-  }
-  ProfileOptions calibration = options.profile;
-  calibration.rows = draft.plan.micro_batch_rows;
-  LossContext loss{.loss = draft.loss.get(), .target = {}};
-  PENSTOCK_ASSIGN_OR_RETURN(loss.output, LossOutput(spec.loss, draft.signature.outputs, "spec.loss"));
-  PENSTOCK_RETURN_IF_ERROR(CalibrateStages(parts.stages, devices, draft.signature.inputs, loss, calibration,
-                                           open_dimension, options.clock, draft.plan));
+  parts.stages = std::move(placed.stages);
+  parts.workers = std::move(placed.workers);
+  for (const size_t uses : placed.tie_uses) parts.ties.emplace_back(uses);
   parts.spec = spec;
   parts.spec.model.loaded_program = nullptr;  // the layers have their tensors; the file's bytes may go
   parts.plan = std::move(draft.plan);
@@ -259,8 +122,27 @@ PipelineImpl::PipelineImpl(Parts parts)
     }
     lanes_.push_back(std::make_unique<Lane>(lane, std::move(chunks), &transport_, &metrics_->lane(lane),
                                             &StreamsOf(workers_[lane]->device()), clock_));
+    CountHeldBytes(*lanes_.back());
   }
   SetIdleReason(IdleReason::kNoWork);
+}
+
+// Tells a new lane what its metrics need of the plan, and counts what it holds from now on.
+void PipelineImpl::CountHeldBytes(Lane& lane) const {
+  for (const StagePlan& stage : plan_.stages) lane.lane_of.push_back(stage.lane);
+  const auto rows = static_cast<double>(std::max<int64_t>(plan_.micro_batch_rows, 1));
+  StageBytesHeld held;
+  for (const Stage* stage : lane.stages) {
+    lane.stash_bytes_of_row.push_back(static_cast<double>(plan_.stages[stage->index()].stash_bytes) / rows);
+    const StageBytesHeld bytes = stage->BytesHeld();
+    held.weights += bytes.weights;
+    held.buffers += bytes.buffers;
+    held.optimizer += bytes.optimizer;
+  }
+  MemoryCells& memory = *lane.metrics->memory;
+  memory[MemoryKind::kWeights].Set(static_cast<double>(held.weights));
+  memory[MemoryKind::kBuffers].Set(static_cast<double>(held.buffers));
+  memory[MemoryKind::kOptimizer].Set(static_cast<double>(held.optimizer));
 }
 
 PipelineImpl::~PipelineImpl() {

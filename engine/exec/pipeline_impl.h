@@ -96,6 +96,8 @@ class PipelineImpl : public Pipeline {
   absl::StatusOr<RunOutcome> Contribute(const ContributionRequest& request,
                                         const std::shared_ptr<StepDecision>& decision);
   std::shared_ptr<StepDecision> NewDecision(const StepRequest& request) const;
+  void EndContribution(bool keep, MicrobatchIndex first);
+  void CountHeldBytes(Lane& lane) const;
   void Decide(Run& run);  // on the thread of the lane that completes the norms
   absl::Status FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome);
   absl::Status CheckStep(const StepRequest& request) const;

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -351,6 +352,26 @@ NamedTensors Stage::SavedTensors() const {
     }
   }
   return tensors;
+}
+
+StageBytesHeld Stage::BytesHeld() const {
+  StageBytesHeld bytes;
+  std::set<const void*> seen;
+  for (const NamedTensor& parameter : parameters_) {
+    if (seen.insert(parameter.tensor.data_ptr()).second) bytes.weights += ByteSize(parameter.tensor);
+  }
+  for (const NamedLayer& layer : parts_.layers) bytes.buffers += ByteSize(layer.layer->buffers());
+  bytes.optimizer = ByteSize(optimizer_->State());
+  return bytes;
+}
+
+int64_t Stage::GradientBytes() const {
+  int64_t bytes = 0;
+  for (const NamedTensor& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (gradient.defined()) bytes += ByteSize(gradient);
+  }
+  return bytes;
 }
 
 NamedTensors Stage::Replicas() const {

@@ -15,6 +15,7 @@
 #include "engine/exec/tied_parameters.h"
 #include "engine/model/layer_registry.h"
 #include "engine/model/loss.h"
+#include "engine/observe/memory_cells.h"
 #include "engine/optim/optimizer.h"
 
 namespace penstock {
@@ -60,6 +61,7 @@ struct Pass {
   at::Tensor loss;                       // scaled by the share; last stage with a loss
   bool graph = false;                    // can go backward
   std::unique_ptr<SplitBackward> split;  // after the input half: owes the weight half
+  MemoryShare counted;                   // what the metrics say that it holds
 
   void DropGraph();  // and keep the stash
 };
@@ -68,6 +70,13 @@ struct Pass {
 struct InputGradients {
   Batch inputs;
   std::vector<Batch> skips;  // by incoming port
+};
+
+// What a stage keeps for as long as it lives.
+struct StageBytesHeld {
+  int64_t weights = 0;
+  int64_t buffers = 0;
+  int64_t optimizer = 0;
 };
 
 // One partition of the model on its device: layers, parameters, optimizer, and what an action does with them.
@@ -135,6 +144,9 @@ class Stage {
   // slots. Views.
   NamedTensors SavedTensors() const;
   NamedTensors SavedOptimizerState() const;
+  // Bytes: of what stays, a shared tensor once; of the gradients that are there now.
+  StageBytesHeld BytesHeld() const;
+  int64_t GradientBytes() const;
   // Copies of tied parameters that another stage saves: that name, and the view; and the slots of its optimizer.
   NamedTensors Replicas() const;
   NamedTensors OptimizerReplicas() const;

@@ -85,6 +85,12 @@ StageExecutor::StageExecutor(std::shared_ptr<Run> run, Lane* lane)
   run_->inference ? lane_->state.OpenInference() : lane_->state.OpenStep();
 }
 
+void Lane::CountGradients() {
+  int64_t bytes = 0;
+  for (const Stage* stage : stages) bytes += stage->GradientBytes();
+  (*metrics->memory)[MemoryKind::kGradients].Set(static_cast<double>(bytes));
+}
+
 StageRun* StageExecutor::Find(int stage) {
   for (StageRun& one : stages_) {
     if (one.stage().index() == stage) return &one;
@@ -217,7 +223,25 @@ void StageExecutor::Count(const Action& action) {
   if (action.kind == ActionKind::kForward && !run_->inference) change = 1;
   if (AccumulatesGradient(action.kind) && inflight_ > 0) change = -1;  // 0: the forward was another run's
   inflight_ += change;
+  if (!run_->inference) CountStash(action);
   if (change != 0) lane_->metrics->inflight_microbatches.Add(change);
+}
+
+// What a pass keeps: its inputs alone exactly, all that a graph saves as it was profiled. It gives the share back itself.
+void StageExecutor::CountStash(const Action& action) {
+  Pass& pass = StageOf(action).pass(action.microbatch);
+  if (AccumulatesGradient(action.kind) && gradients_counted_ != action.stage) {
+    gradients_counted_ = action.stage;
+    lane_->CountGradients();
+  }
+  int64_t bytes = ByteSize(pass.stash);
+  if (pass.graph || pass.split != nullptr) {
+    size_t chunk = 0;
+    while (lane_->stages[chunk]->index() != action.stage) ++chunk;
+    const double rows = run_->rows.empty() ? 1 : static_cast<double>(run_->rows[action.microbatch]);
+    bytes = std::max(bytes, static_cast<int64_t>(lane_->stash_bytes_of_row[chunk] * rows));
+  }
+  if (bytes != pass.counted.bytes()) pass.counted = MemoryShare(lane_->metrics->memory, MemoryKind::kStash, bytes);
 }
 
 // Between stages of one lane nothing is sent: what one has made is there for the other.
@@ -276,15 +300,24 @@ void StageExecutor::Send(const Action& action) {
   const bool gradient = action.kind == ActionKind::kSendBackward;
   Batch message = StageOf(action).Take(gradient, action.peer, action.microbatch);
   const MessageKey key = KeyOf(action);
+  const int64_t bytes = ByteSize(message);
   const int64_t begin = lane_->clock->NowNanos();
   absl::Status status = lane_->transport->Send(key, std::move(message));
-  TraceMessage(*lane_->metrics, *run_, action, key, begin, lane_->clock->NowNanos());
+  const int64_t end = lane_->clock->NowNanos();
+  TraceMessage(*lane_->metrics, *run_, action, key, begin, end);
+  LinkMetrics* link = lane_->metrics->LinkTo(
+      {.to = lane_->lane_of[key.stage], .kind = gradient ? LinkKind::kGradient : LinkKind::kActivation});
+  if (link != nullptr) {
+    link->bytes.Add(bytes);
+    link->nanos.Add(end - begin);
+  }
   if (!status.ok()) Fail(std::move(status), action);
 }
 
 void StageExecutor::Fail(absl::Status status, const Action& action) {
   const std::string place =
       absl::StrCat("stage ", action.stage, ", micro-batch ", action.microbatch, ", action ", ToString(action), ": ");
+  if (ReasonOf(status) == "DEVICE_MEMORY") lane_->metrics->out_of_memory.Add();
   status = WithValue(WithPrefix(status, place), "stage", absl::StrCat(action.stage));
   status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.microbatch));
   status = WithValue(std::move(status), "action", ToString(action));

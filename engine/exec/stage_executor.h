@@ -25,6 +25,11 @@ struct Lane {
   DeviceStreams* streams = nullptr;
   LaneState state;
   Clock* clock = nullptr;
+  std::vector<int> lane_of;                // by stage of the pipeline
+  std::vector<double> stash_bytes_of_row;  // by chunk: what a forward keeps, as profiled
+
+  // Counts the gradients that its stages hold now. On the thread that may touch them.
+  void CountGradients();
 
   Lane(int index, std::vector<Stage*> stages, Transport* transport, LaneMetrics* metrics, DeviceStreams* streams,
        Clock* clock)
@@ -70,6 +75,7 @@ class StageExecutor {
   void EndStepPart();
   bool Granted() const;
   void Count(const Action& action);
+  void CountStash(const Action& action);
   void HandOver(const Action& action);
   void Send(const Action& action);
   void Fail(absl::Status status, const Action& action);
@@ -90,8 +96,9 @@ class StageExecutor {
   enum class Step { kShareTies, kNorms, kApply };
   Step step_ = Step::kNorms;  // the part of OPT that comes next
   bool left_ = false;
-  const int64_t begin_nanos_;  // when the lane got its list
-  int inflight_ = 0;           // forwards of this run whose B or W has not run
+  const int64_t begin_nanos_;             // when the lane got its list
+  std::optional<int> gradients_counted_;  // the last stage whose first gradients were
+  int inflight_ = 0;                      // forwards of this run whose B or W has not run
   HeldActivations held_;
   std::optional<StageState> waiting_;  // what was last reported
 };

@@ -20,7 +20,8 @@ namespace {
 using nlohmann::json;
 
 constexpr char kModelRecord[] = "models/model.json";
-constexpr int kStrided = 7;  // of the serializer's layouts
+constexpr int kStrided = 7;           // of the serializer's layouts
+constexpr int64_t kMostSharing = 16;  // times a record may be loaded, for different views of it
 
 absl::Status CheckRecordText(const ProgramArchive& archive, const std::string& record, std::string_view wanted) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view content, archive.Read(record));
@@ -113,6 +114,7 @@ absl::Status ReadTensors(const ProgramArchive& archive, const std::string& folde
   struct Storage {
     std::string_view bytes;
     int64_t reached = 0;
+    int64_t held = 0;  // by all of them, once loaded
     std::vector<int> tensors = {};
   };
   std::map<std::string, Storage> storages;
@@ -150,9 +152,16 @@ absl::Status ReadTensors(const ProgramArchive& archive, const std::string& folde
       const bool same = before.kind == tensor.kind && before.type == tensor.type && before.sizes == tensor.sizes &&
                         before.strides == tensor.strides && before.offset == tensor.offset;
       if (same && tensor.same_as < 0) tensor.same_as = before.same_as < 0 ? other : before.same_as;
-      if (!same && *elements > 0 && tensor.kind == ProgramTensor::Kind::kParameter) {
+      const bool trained =
+          tensor.kind == ProgramTensor::Kind::kParameter || before.kind == ProgramTensor::Kind::kParameter;
+      if (!same && *elements > 0 && trained) {
         fields.Fail("must not share a part of its elements with another", before.name);
       }
+    }
+    if (tensor.same_as < 0) storage.held += *extent * width;
+    if (storage.held > kMostSharing * static_cast<int64_t>(storage.bytes.size())) {
+      fields.Fail(absl::StrCat("must not be one of tensors that reach more than ", kMostSharing, " times their record"),
+                  path);
     }
     storage.tensors.push_back(static_cast<int>(tensors.size()));
     tensors.push_back(std::move(tensor));

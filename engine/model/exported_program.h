@@ -138,8 +138,9 @@ inline constexpr char kTrainingRecord[] = "extra/penstock_training.json";
 struct ProgramLimits {
   int64_t graph_bytes = int64_t{64} << 20;   // of a JSON record
   int64_t tensor_bytes = int64_t{64} << 30;  // of all tensors
-  int64_t nodes = 100'000;
-  int64_t tensors = 100'000;
+  int64_t nodes = 20'000;
+  int64_t tensors = 20'000;
+  int64_t items = 10'000;  // of a list: arguments, results, inputs and outputs of the program
   int rank = 8;
   int name_bytes = 256;
   int depth = 48;  // of JSON, and with it of graphs in graphs

@@ -104,10 +104,19 @@ const json& ProgramFields::At(const json& object, const char* key) const {
 }
 
 const json& ProgramFields::List(const json& object, const char* key) {
+  return List(object, key, std::numeric_limits<int64_t>::max());
+}
+
+const json& ProgramFields::List(const json& object, const char* key, int64_t most) {
   static const json* const empty = new json(json::array());
   const json& value = At(object, key);
-  if (value.is_array()) return value;
-  Fail(absl::StrCat(key, " must be a list"), value.type_name());
+  if (!value.is_array()) {
+    Fail(absl::StrCat(key, " must be a list"), value.type_name());
+  } else if (value.size() > static_cast<uint64_t>(most)) {
+    Fail(absl::StrCat(key, " must have at most ", most, " items"), absl::StrCat(value.size()));
+  } else {
+    return value;
+  }
   return *empty;
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,6 +38,8 @@ class ProgramFields {
   // A field of an object; JSON's null if it is not there.
   const nlohmann::json& At(const nlohmann::json& object, const char* key) const;
   const nlohmann::json& List(const nlohmann::json& object, const char* key);
+  // The same with at most `most` items; empty if it has more.
+  const nlohmann::json& List(const nlohmann::json& object, const char* key, int64_t most);
   const nlohmann::json& Map(const nlohmann::json& object, const char* key);
   std::string Text(const nlohmann::json& value);
   int64_t Int(const nlohmann::json& value);
@@ -58,5 +61,10 @@ at::ScalarType ProgramScalarType(const nlohmann::json& value, ProgramFields& fie
 // Reads a graph record. `tensors` are the program's.
 absl::StatusOr<ProgramGraph> ParseProgramGraph(const nlohmann::json& document, const std::string& record,
                                                const std::vector<ProgramTensor>& tensors, const ProgramLimits& limits);
+
+// What the model's own code calls its outputs, so many: the keys of a dictionary, positions in a tuple. Each once, of letters,
+// digits, _ . and -; where the file does not say, output0, output1.
+std::vector<std::string> ProgramOutputNames(const nlohmann::json& module, size_t count, const ProgramLimits& limits,
+                                            ProgramFields& fields);
 
 }  // namespace penstock

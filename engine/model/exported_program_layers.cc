@@ -58,14 +58,15 @@ Cuts FindCuts(const std::vector<ResolvedGraph>& graphs, ProgramCuts wanted) {
 }
 
 // Letters, digits and _: layer1.0 becomes layer1_0; what comes twice gets a number.
-std::string LayerName(const std::string& module, std::set<std::string>& taken) {
+std::string LayerName(const std::string& module, std::map<std::string, int>& taken) {
   std::string name = module;
   for (char& c : name) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c))) c = '_';
   }
   if (name.size() > kMaxLayerNameBytes) name = name.substr(name.size() - kMaxLayerNameBytes);
   std::string unique = name;
-  for (int i = 2; !taken.insert(unique).second; ++i) unique = absl::StrCat(name, "_", i);
+  for (int& times = taken[name]; times > 0 && taken.count(unique) != 0;) unique = absl::StrCat(name, "_", ++times);
+  taken[unique] = 1;
   return unique;
 }
 
@@ -103,10 +104,8 @@ std::vector<int> ModelOrder(const ExportedProgram& program, const std::vector<Re
   return order;
 }
 
-// Statistics and counters belong to the part that changes them: no other may have them in another mode.
-absl::StatusOr<Holders> FindHolders(const ExportedProgram& program, const std::vector<ResolvedGraph>& graphs,
-                                    const std::map<int, std::set<int>>& parts, size_t count) {
-  Holders holders{std::vector<std::vector<int>>(count), std::vector<std::vector<int>>(count), {}};
+// Tensors that change in some mode: buffers and statistics.
+std::set<int> ChangedTensors(const std::vector<ResolvedGraph>& graphs) {
   std::set<int> changed;
   for (const ResolvedGraph& graph : graphs) {
     for (const auto& [value, tensor] : graph.graph->tensors) {
@@ -120,6 +119,30 @@ absl::StatusOr<Holders> FindHolders(const ExportedProgram& program, const std::v
       }
     }
   }
+  return changed;
+}
+
+// A tensor that changes belongs to one part, in whatever mode it is used: takes out the cuts between its uses.
+void JoinUsesOfChanged(const std::vector<ResolvedGraph>& graphs, Cuts& cuts) {
+  const std::map<int, std::set<int>> parts = PartsByTensor(graphs, cuts);
+  std::vector<bool> stays(cuts.places[0].size(), true);
+  for (const int tensor : ChangedTensors(graphs)) {
+    const auto used = parts.find(tensor);
+    if (used == parts.end()) continue;
+    for (int cut = *used->second.begin(); cut < *used->second.rbegin(); ++cut) stays[cut] = false;
+  }
+  Cuts kept{.modules = {cuts.modules[0]}, .places = std::vector<std::vector<int>>(graphs.size())};
+  for (size_t cut = 0; cut < stays.size(); ++cut) {
+    if (!stays[cut]) continue;
+    kept.modules.push_back(cuts.modules[cut + 1]);
+    for (size_t g = 0; g < graphs.size(); ++g) kept.places[g].push_back(cuts.places[g][cut]);
+  }
+  cuts = std::move(kept);
+}
+
+Holders FindHolders(const ExportedProgram& program, const std::vector<ResolvedGraph>& graphs,
+                    const std::map<int, std::set<int>>& parts, size_t count) {
+  Holders holders{std::vector<std::vector<int>>(count), std::vector<std::vector<int>>(count), {}};
   for (const int tensor : ModelOrder(program, graphs)) {
     const auto used = parts.find(tensor);
     const std::set<int> by = used == parts.end() ? std::set<int>{} : used->second;
@@ -129,12 +152,7 @@ absl::StatusOr<Holders> FindHolders(const ExportedProgram& program, const std::v
     }
     if (program.tensors[tensor].kind == ProgramTensor::Kind::kConstant) continue;
     holders.buffers[by.empty() ? 0 : *by.begin()].push_back(tensor);
-    if (by.size() < 2) continue;
-    if (changed.count(tensor) != 0) {
-      return ProgramError("buffer", "must be used by one layer, for the model changes it",
-                          program.tensors[tensor].name);
-    }
-    holders.owners[tensor] = *by.begin();
+    if (by.size() > 1) holders.owners[tensor] = *by.begin();
   }
   return holders;
 }
@@ -190,14 +208,14 @@ absl::StatusOr<std::shared_ptr<const ProgramModel>> ProgramModel::Create(Exporte
   if (made->program->training.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(made->graphs.emplace_back(), ResolveGraph(*made->program, *made->program->training));
   }
-  const Cuts found = FindCuts(made->graphs, cuts);
+  Cuts found = FindCuts(made->graphs, cuts);
+  JoinUsesOfChanged(made->graphs, found);
   const size_t count = found.modules.size();
-  PENSTOCK_ASSIGN_OR_RETURN(made->holders,
-                            FindHolders(*made->program, made->graphs, PartsByTensor(made->graphs, found), count));
+  made->holders = FindHolders(*made->program, made->graphs, PartsByTensor(made->graphs, found), count);
   for (size_t g = 0; g < made->graphs.size(); ++g) {
     made->parts.push_back(CutGraph(made->graphs[g], found.places[g], made->holders.owners));
   }
-  std::set<std::string> taken;
+  std::map<std::string, int> taken;
   std::map<int, TieSpec> uses;
   for (size_t p = 0; p < count; ++p) {
     const auto layer = static_cast<int>(p);

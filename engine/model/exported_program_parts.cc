@@ -39,6 +39,15 @@ std::vector<Lifetime> Lifetimes(const ResolvedGraph& graph) {
   return lifetimes;
 }
 
+bool IsState(const ResolvedGraph& graph, ProgramValueIndex of_class) {
+  for (const auto& [value, tensor] : graph.graph->tensors) {
+    if (graph.classes[value] == of_class && graph.program->tensors[tensor].kind != ProgramTensor::Kind::kParameter) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 int CounterBeside(const ExportedProgram& program, int running_mean) {
@@ -51,19 +60,6 @@ int CounterBeside(const ExportedProgram& program, int running_mean) {
   return -1;
 }
 
-namespace {
-
-bool IsState(const ResolvedGraph& graph, ProgramValueIndex of_class) {
-  for (const auto& [value, tensor] : graph.graph->tensors) {
-    if (graph.classes[value] == of_class && graph.program->tensors[tensor].kind != ProgramTensor::Kind::kParameter) {
-      return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
 int ResolvedGraph::TensorOf(ProgramValueIndex number) const {
   const auto found = graph->tensors.find(number);
   return found == graph->tensors.end() ? -1 : found->second;
@@ -72,9 +68,7 @@ int ResolvedGraph::TensorOf(ProgramValueIndex number) const {
 bool ResolvedGraph::CountsBatches(int call) const {
   const ProgramValueIndex changed = calls[call].changes();
   if (changed == kNoValue) return false;
-  const int tensor = TensorOf(changed);
-  return tensor >= 0 && absl::EndsWith(program->tensors[tensor].name, "num_batches_tracked") &&
-         graph->nodes[call].target == "torch.ops.aten.add_.Tensor";
+  return counters.count(TensorOf(changed)) != 0 && graph->nodes[call].target == "torch.ops.aten.add_.Tensor";
 }
 
 absl::StatusOr<ResolvedGraph> ResolveGraph(const ExportedProgram& program, const ProgramGraph& graph) {
@@ -115,6 +109,14 @@ absl::StatusOr<ResolvedGraph> ResolveGraph(const ExportedProgram& program, const
       for (const ProgramValueIndex viewed : call.viewed()) join(output, viewed);
     }
     resolved.calls.push_back(std::move(call));
+  }
+  for (const OperatorCall& call : resolved.calls) {
+    if (call.kind() != OperatorKind::kBatchNorm) continue;
+    const ProgramValueIndex mean = call.batch_norm_arguments().running_mean;
+    if (mean == kNoValue || resolved.TensorOf(mean) < 0) continue;
+    if (const int counter = CounterBeside(program, resolved.TensorOf(mean)); counter >= 0) {
+      resolved.counters.insert(counter);
+    }
   }
   for (size_t v = 0; v < classes.size(); ++v) classes[v] = root(static_cast<ProgramValueIndex>(v));
   for (size_t c = 0; c < resolved.calls.size(); ++c) {
@@ -236,17 +238,20 @@ std::vector<GraphPart> CutGraph(const ResolvedGraph& graph, const std::vector<in
   }
   // Something must go from each part to the next. Where nothing does, the value that was made last and is needed later takes
   // the way through both.
+  std::vector<bool> bridged(parts.size(), false);
+  for (const auto& [value, way] : ways) {
+    for (const int part : way) bridged[part] = bridged[part] || way.count(part + 1) != 0;
+  }
   for (int p = 0; p < last; ++p) {
-    ProgramValueIndex bridge = kNoValue;
-    bool bridged = false;
+    if (bridged[p]) continue;
+    ProgramValueIndex bridge = graph.graph->inputs.empty() ? kNoValue : graph.graph->inputs[0].value;
     for (const auto& [value, way] : ways) {
-      if (way.count(p) != 0 && way.count(p + 1) != 0) bridged = true;
       if (*way.begin() <= p && *way.rbegin() > p) bridge = value;
     }
-    if (bridged) continue;
-    if (bridge == kNoValue && !graph.graph->inputs.empty()) bridge = graph.graph->inputs[0].value;
     if (bridge == kNoValue) continue;
-    for (const int through : {p, p + 1}) ways[bridge].insert(through);
+    std::set<int>& way = ways[bridge];
+    way.insert({p, p + 1});
+    bridged[p + 1] = bridged[p + 1] || way.count(p + 2) != 0;
   }
   for (const auto& [value, way] : ways) {
     for (auto from = way.begin(); std::next(from) != way.end(); ++from) {

@@ -3,6 +3,7 @@
 // A graph cut into parts that run one after the other: what each holds, takes and gives.
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@ struct ResolvedGraph {
   std::vector<ProgramValueIndex> numbers;                 // of the graph's values
   std::vector<ProgramValueIndex> classes;                 // of the numbers
   std::map<ProgramValueIndex, std::vector<int>> changes;  // of a class: the calls that change it
+  std::set<int> counters;                                 // tensors that count the batches of its batch norms
   bool trains = false;                                    // it was exported in training mode
 
   // The tensor of the program that a number stands for, or -1.

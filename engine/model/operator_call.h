@@ -19,6 +19,11 @@
 
 namespace penstock {
 
+// Of a literal or a size.
+inline bool IsNumber(const c10::IValue& value) { return value.isInt() || value.isDouble() || value.isBool(); }
+// A Python number where the schema wants a tensor: it takes part in type promotion as the number that it is.
+at::Tensor WrappedNumber(const c10::IValue& number);
+
 // What holds for the calls of one pass.
 struct OperatorPass {
   const LayerContext& layer;
@@ -41,7 +46,7 @@ class OperatorCall {
   void Run(std::vector<c10::IValue>& values, const OperatorPass& pass, BatchNorm* batch_norm) const;
 
   OperatorKind kind() const { return kind_; }
-  // Values that the call takes and gives; no kNoValue among them.
+  // Values that the call takes, each once, and gives; no kNoValue among them.
   const std::vector<ProgramValueIndex>& inputs() const { return inputs_; }
   const std::vector<ProgramValueIndex>& outputs() const { return made_; }
   // The value that it changes in place, or kNoValue; its outputs are that value, then.
@@ -79,7 +84,7 @@ class OperatorCall {
   struct FilledList {
     size_t position = 0;
     ListOf of = ListOf::kTensors;
-    std::vector<ProgramItem> items;
+    std::vector<ProgramItem> items;  // a value among them
   };
 
   OperatorCall() = default;
@@ -89,9 +94,11 @@ class OperatorCall {
                               const c10::IValue& literal);
   absl::Status ResolveList(const ProgramNode& node, const c10::Argument& wanted, const c10::TypePtr& element,
                            std::vector<ProgramItem> items);
+  absl::Status CheckArguments(const ProgramNode& node) const;
   void FindAliases();
-  void NoteValue(ProgramValueIndex value);
+  void KeepEachInputOnce();
 
+  static c10::IValue MakeList(const FilledList& list, const std::vector<c10::IValue>& values);
   std::vector<c10::IValue> Stack(const std::vector<c10::IValue>& values, c10::Device device) const;
   void Keep(std::vector<c10::IValue> results, std::vector<c10::IValue>& values) const;
   void Dispatch(std::vector<c10::IValue> stack, std::vector<c10::IValue>& values) const;

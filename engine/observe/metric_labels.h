@@ -14,6 +14,14 @@ enum class Phase { kForward, kBackward, kBackwardInput, kBackwardWeight, kRecomp
 inline constexpr std::array<std::string_view, 7> kPhaseNames = {
     "forward", "backward", "backward_input", "backward_weight", "recompute", "optimizer", "infer"};
 
+// What the memory of a lane is taken by. Stash: what forwards keep for their backwards.
+enum class MemoryKind { kWeights, kGradients, kOptimizer, kStash, kBuffers };
+inline constexpr std::array<std::string_view, 5> kMemoryKindNames = {"weights", "gradients", "optimizer", "stash",
+                                                                     "buffers"};
+
+enum class LinkKind { kActivation, kGradient };
+inline constexpr std::array<std::string_view, 2> kLinkKindNames = {"activation", "gradient"};
+
 enum class BatchMode { kTrain, kForward, kBackward, kInfer };
 inline constexpr std::array<std::string_view, 4> kBatchModeNames = {"train", "forward", "backward", "infer"};
 

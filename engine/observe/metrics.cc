@@ -13,6 +13,14 @@ LaneMetrics::LaneMetrics(Clock* clock, LaneDescription description, int64_t trac
   last_progress.Mark(clock);
   ideal_bubble.Set(this->description.ideal_bubble);
   predicted_bubble.Set(this->description.predicted_bubble);
+  for (const LinkDescription& link : this->description.links) links.push_back(std::make_unique<LinkMetrics>(link));
+}
+
+LinkMetrics* LaneMetrics::LinkTo(LinkDescription link) const {
+  for (const auto& one : links) {
+    if (one->description == link) return one.get();
+  }
+  return nullptr;
 }
 
 double QueueMetrics::OldestAgeSeconds(int64_t now_nanos) const {
@@ -51,6 +59,12 @@ int64_t PipelineMetrics::TraceDropped() const {
   uint64_t dropped = 0;
   for (const auto& lane : lanes_) dropped += lane->trace.actions.dropped() + lane->trace.states.dropped();
   return static_cast<int64_t>(dropped);
+}
+
+int64_t PipelineMetrics::ClampedNanos() const {
+  int64_t clamped = 0;
+  for (const auto& lane : lanes_) clamped += lane->state.clamped_nanos();
+  return clamped;
 }
 
 void PipelineMetrics::BatchStarted(BatchMode mode) {
@@ -120,6 +134,16 @@ void ServerMetrics::SetBuild(BuildDescription build) {
 BuildDescription ServerMetrics::build() const {
   absl::MutexLock lock(&mu_);
   return build_;
+}
+
+void ServerMetrics::SetDevices(std::vector<DeviceDescription> devices) {
+  absl::MutexLock lock(&mu_);
+  devices_ = std::move(devices);
+}
+
+std::vector<DeviceDescription> ServerMetrics::devices() const {
+  absl::MutexLock lock(&mu_);
+  return devices_;
 }
 
 }  // namespace penstock

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/clock.h"
 #include "engine/observe/histogram.h"
+#include "engine/observe/memory_cells.h"
 #include "engine/observe/metric_labels.h"
 #include "engine/observe/state_clock.h"
 #include "engine/observe/trace_ring.h"
@@ -43,15 +44,33 @@ class TimestampCell {
   std::atomic<int64_t> unix_nanos_ = 0;
 };
 
+// A way on which a lane sends messages.
+struct LinkDescription {
+  int to = 0;  // lane
+  LinkKind kind = LinkKind::kActivation;
+
+  bool operator==(const LinkDescription&) const = default;
+};
+
 // One lane, as its labels tell it.
 struct LaneDescription {
   int stage = 0;            // index of the lane in its pipeline
   std::string device = {};  // "cpu:0"
   std::string layers = {};  // "0-3", of several chunks "0-3,8-11"
   int rank = 0;
-  std::string device_uuid = {};  // empty where the device has none
-  double ideal_bubble = 0;       // from the simulator with equal costs
-  double predicted_bubble = 0;   // from the simulator with profiled costs
+  std::string device_uuid = {};             // empty where the device has none
+  double ideal_bubble = 0;                  // from the simulator with equal costs
+  double predicted_bubble = 0;              // from the simulator with profiled costs
+  std::vector<LinkDescription> links = {};  // each once
+};
+
+// What was sent on one link. The sender writes.
+struct LinkMetrics {
+  explicit LinkMetrics(LinkDescription description) : description(description) {}
+
+  const LinkDescription description;
+  CounterCell bytes;
+  CounterCell nanos;  // that sending took
 };
 
 // What one lane counts, and what it did of late. The lane writes, anyone reads.
@@ -64,6 +83,9 @@ struct LaneMetrics {
     last_progress.Mark(clock);
   }
 
+  // The way to another lane, or null where none was announced.
+  LinkMetrics* LinkTo(LinkDescription link) const;
+
   Clock* const clock;
   const LaneDescription description;
   LaneTrace trace;
@@ -72,6 +94,9 @@ struct LaneMetrics {
   TimestampCell last_progress;      // starts at creation
   GaugeCell inflight_microbatches;  // forwards whose backward has not run
   CounterCell recomputed_bytes;     // activations computed a second time
+  CounterCell out_of_memory;        // actions that failed for want of the device's memory
+  const std::shared_ptr<MemoryCells> memory = std::make_shared<MemoryCells>();
+  std::vector<std::unique_ptr<LinkMetrics>> links;  // constant after construction
   GaugeCell ideal_bubble;
   GaugeCell predicted_bubble;
 };
@@ -125,6 +150,9 @@ class PipelineMetrics {
   // Records of all lanes' trace rings that were overwritten.
   int64_t TraceDropped() const;
 
+  // Time by which transitions of all lanes' states were put off, so that no shown time falls.
+  int64_t ClampedNanos() const;
+
   // A batch has begun to run, or has ended. `duration_nanos` counts from acceptance to ready.
   void BatchStarted(BatchMode mode);
   void BatchEnded(BatchMode mode, BatchOutcome outcome, int64_t samples, int64_t duration_nanos);
@@ -174,6 +202,12 @@ struct MethodMetrics {
   CounterCell messages_sent;
 };
 
+// A device of the daemon.
+struct DeviceDescription {
+  std::string name;                // "cpu:0"
+  int64_t memory_limit_bytes = 0;  // that may be placed there
+};
+
 // What this build is.
 struct BuildDescription {
   std::string version;
@@ -208,10 +242,14 @@ class ServerMetrics {
   void SetBuild(BuildDescription build) ABSL_LOCKS_EXCLUDED(mu_);
   BuildDescription build() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  void SetDevices(std::vector<DeviceDescription> devices) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<DeviceDescription> devices() const ABSL_LOCKS_EXCLUDED(mu_);
+
  private:
   mutable absl::Mutex mu_;
   std::map<std::string, std::unique_ptr<MethodMetrics>, std::less<>> methods_ ABSL_GUARDED_BY(mu_);
   BuildDescription build_ ABSL_GUARDED_BY(mu_);
+  std::vector<DeviceDescription> devices_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace penstock

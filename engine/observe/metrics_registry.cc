@@ -9,7 +9,7 @@ std::shared_ptr<PipelineMetrics> MetricsRegistry::AddPipeline(std::string name,
                                                               ScheduleDescription schedule) {
   auto metrics = std::make_shared<PipelineMetrics>(clock_, name, lanes, std::move(schedule), trace_events_);
   absl::MutexLock lock(&mu_);
-  if (const auto old = pipelines_.find(name); old != pipelines_.end()) trace_dropped_ += old->second->TraceDropped();
+  if (const auto old = pipelines_.find(name); old != pipelines_.end()) Retire(*old->second);
   pipelines_.insert_or_assign(std::move(name), metrics);
   return metrics;
 }
@@ -20,8 +20,20 @@ void MetricsRegistry::RemovePipeline(const PipelineMetrics& pipeline) {
   auto found = pipelines_.find(pipeline.name());
   if (found == pipelines_.end() || found->second.get() != &pipeline) return;
   removed = std::move(found->second);
-  trace_dropped_ += removed->TraceDropped();
+  Retire(*removed);
   pipelines_.erase(found);
+}
+
+void MetricsRegistry::Retire(const PipelineMetrics& pipeline) {
+  trace_dropped_ += pipeline.TraceDropped();
+  clamped_nanos_ += pipeline.ClampedNanos();
+}
+
+int64_t MetricsRegistry::ClampedNanos() const {
+  absl::MutexLock lock(&mu_);
+  int64_t clamped = clamped_nanos_;
+  for (const auto& [name, metrics] : pipelines_) clamped += metrics->ClampedNanos();
+  return clamped;
 }
 
 int64_t MetricsRegistry::TraceDropped() const {

@@ -45,10 +45,16 @@ class MetricsRegistry {
   // Trace records of all pipelines, those that are gone included, that were overwritten.
   int64_t TraceDropped() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The same of the time by which transitions were put off.
+  int64_t ClampedNanos() const ABSL_LOCKS_EXCLUDED(mu_);
+
   // The pipeline of a name, or nullptr.
   std::shared_ptr<PipelineMetrics> Find(std::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  // Keeps what a pipeline that goes has counted for the whole daemon.
+  void Retire(const PipelineMetrics& pipeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   Clock* const clock_;
   const int64_t trace_events_;
   ServerMetrics server_;
@@ -56,6 +62,7 @@ class MetricsRegistry {
   mutable absl::Mutex mu_;
   std::map<std::string, std::shared_ptr<PipelineMetrics>, std::less<>> pipelines_ ABSL_GUARDED_BY(mu_);
   int64_t trace_dropped_ ABSL_GUARDED_BY(mu_) = 0;  // of pipelines that are gone
+  int64_t clamped_nanos_ ABSL_GUARDED_BY(mu_) = 0;  // of the same
 };
 
 }  // namespace penstock

@@ -19,6 +19,7 @@ void StateClock::Enter(StageState state, int64_t at_nanos) {
   // that was already shown; so the transition moves to the snapshot's time, a few hundred nanoseconds at most.
   const int64_t at = std::max({at_nanos, since_nanos_, shown_nanos_});
   nanos_[static_cast<size_t>(state_)] += at - since_nanos_;
+  clamped_nanos_ += at - at_nanos;
   if (trace_ != nullptr && at > since_nanos_) {
     trace_->Record({.begin_nanos = since_nanos_,
                     .end_nanos = at,
@@ -33,6 +34,11 @@ void StateClock::Enter(StageState state, int64_t at_nanos) {
 StageState StateClock::state() const {
   absl::MutexLock lock(&mu_);
   return state_;
+}
+
+int64_t StateClock::clamped_nanos() const {
+  absl::MutexLock lock(&mu_);
+  return clamped_nanos_;
 }
 
 StateTimes StateClock::Snapshot(int64_t now_nanos) const {

@@ -46,6 +46,9 @@ class StateClock {
 
   StageState state() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // By how much transitions were put off in all, because a snapshot had shown their time already.
+  int64_t clamped_nanos() const ABSL_LOCKS_EXCLUDED(mu_);
+
   StateTimes Snapshot(int64_t now_nanos) const ABSL_LOCKS_EXCLUDED(mu_);
   StateTimes Snapshot() const ABSL_LOCKS_EXCLUDED(mu_) { return Snapshot(clock_->NowNanos()); }
 
@@ -59,6 +62,7 @@ class StateClock {
   std::array<int64_t, kStageStateCount> nanos_ ABSL_GUARDED_BY(mu_){};
   StageState state_ ABSL_GUARDED_BY(mu_) = StageState::kSetup;
   int64_t since_nanos_ ABSL_GUARDED_BY(mu_);
+  int64_t clamped_nanos_ ABSL_GUARDED_BY(mu_) = 0;
   mutable int64_t shown_nanos_ ABSL_GUARDED_BY(mu_);  // the latest time that a snapshot has shown
 };
 

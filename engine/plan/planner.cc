@@ -164,6 +164,18 @@ BuildRequest BuildRequestOf(const Plan& plan) {
   return request;
 }
 
+bool SplitsBackward(const Plan& plan) {
+  if (plan.schedule.kind == "auto") return true;
+  const absl::StatusOr<Schedule> lists = BuildSchedule(BuildRequestOf(plan));
+  if (!lists.ok()) return false;  // PredictPlan says why
+  for (const std::vector<Action>& rank : lists->ranks) {
+    for (const Action& action : rank) {
+      if (action.kind == ActionKind::kInputGradient) return true;
+    }
+  }
+  return false;
+}
+
 absl::Status PredictPlan(Plan& plan) {
   const int stages = static_cast<int>(plan.stages.size());
   const int lanes = LaneCount(plan);
@@ -289,18 +301,24 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
 }
 
 absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile,
-                                        const SearchBudget& budget) {
+                                        const SearchBudget& budget, const MeasureStages& measure) {
   PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, SearchPlans(request, profile, budget));
+  if (measure && search.candidates.size() > 1) {
+    PENSTOCK_RETURN_IF_ERROR(ConfirmBest(request, profile, measure, budget.out_of_time, search));
+  }
   if (search.candidates.empty()) return search;
-  PENSTOCK_ASSIGN_OR_RETURN(search.plan, PlanOf(request, profile, search.candidates.front()));
+  if (!search.plan.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(search.plan, PlanOf(request, profile, search.candidates.front()));
+  }
   if (search.considered > 1) search.plan->why.push_back(search.Reason());
   return search;
 }
 
-absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock) {
+absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
+                              const MeasureStages& measure) {
   PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(request, options, clock));
   if (request.limits.open.any()) {
-    PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, PlanBySearch(request, profile, {}));
+    PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, PlanBySearch(request, profile, {}, measure));
     if (!search.plan.has_value()) return search.WhyNone();
     if (search.plan->micro_batch_rows == 0) search.plan->micro_batch_rows = options.rows;
     return *std::move(search.plan);

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
+#include "engine/plan/confirm.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_request.h"
 #include "engine/plan/profile.h"
@@ -29,7 +30,8 @@ absl::Status CheckSchedule(const ScheduleSpec& schedule);
 //
 // Fails:     SPEC_INVALID naming cut, schedule, devices or layer; PLAN_DOES_NOT_FIT naming the device, its limit, and the
 //            largest class of bytes.
-absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock);
+absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
+                              const MeasureStages& measure = {});
 
 // The same from given costs: pure.
 absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile);
@@ -46,11 +48,14 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
 // Fails:     as MakePlan.
 absl::StatusOr<Plan> PlanOf(const PlanRequest& request, const SizeProfile& profile, const PlanCandidate& candidate);
 
-// SearchPlans with the whole plan of the best candidate.
+// SearchPlans with the whole plan of the best candidate. With `measure` and something left open, the best few are confirmed.
 //
 // Fails:     as MakePlan; that nothing is possible is no failure.
 absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile,
-                                        const SearchBudget& budget);
+                                        const SearchBudget& budget, const MeasureStages& measure = {});
+
+// Whether the plan's schedule splits any backward; also if only measured costs could tell.
+bool SplitsBackward(const Plan& plan);
 
 // Fills in makespan, bubbles and peaks from the stages' costs, by the simulator.
 //

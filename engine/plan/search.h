@@ -25,7 +25,8 @@ struct PlanCandidate {
   double makespan_seconds = 0;  // of one step without its optimizer
   double bubble = 0;            // share of the lanes' time
   std::vector<DeviceNeed> memory;
-  int64_t messages = 0;  // per step
+  int64_t messages = 0;    // per step
+  bool confirmed = false;  // makespan and bubble follow from measured stages (confirm.h), not from measured layers
 
   int64_t peak_bytes() const;  // of the device that needs most
 };

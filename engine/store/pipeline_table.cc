@@ -1,5 +1,6 @@
 #include "engine/store/pipeline_table.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <optional>
@@ -37,6 +38,19 @@ std::shared_ptr<PipelineMetrics> AddMetrics(MetricsRegistry* registry, const std
     lane.ideal_bubble = plan.ideal_bubble;
     lane.predicted_bubble = plan.predicted_bubble;
   }
+  const auto add_link = [&](int from, int to, LinkKind kind) {
+    const LinkDescription link{.to = to, .kind = kind};
+    std::vector<LinkDescription>& links = lanes[from].links;
+    if (from != to && std::find(links.begin(), links.end(), link) == links.end()) links.push_back(link);
+  };
+  const auto add_way = [&](int from_stage, int to_stage) {
+    const int from = plan.stages[from_stage].lane;
+    const int to = plan.stages[to_stage].lane;
+    add_link(from, to, LinkKind::kActivation);
+    add_link(to, from, LinkKind::kGradient);
+  };
+  for (int stage = 1; stage < static_cast<int>(plan.stages.size()); ++stage) add_way(stage - 1, stage);
+  for (const SkipRoute& route : plan.skips) add_way(route.edge.from, route.edge.to);
   const int count = static_cast<int>(lanes.size());
   return registry->AddPipeline(name, lanes,
                                {.kind = plan.schedule.kind,

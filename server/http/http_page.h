@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace penstock {
@@ -27,14 +28,19 @@ struct HttpPages {
 struct HttpRequest {
   std::string_view method;
   std::string_view path;
-  std::string_view query;  // without the question mark
+  std::string_view query;      // without the question mark
+  std::string_view host = {};  // the headers of these names; empty without
+  std::string_view accept = {};
 };
 
 struct HttpResponse {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::string body;
+  std::vector<std::pair<std::string, std::string>> headers = {};  // further ones
 };
+
+using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
 
 // Answers a request: 404 for an unknown path, 405 for a method other than GET and HEAD. The body of a HEAD answer is the
 // one of GET; the sender leaves it away.

@@ -43,10 +43,10 @@ void Knock(const ListenAddress& address) {
 
 }  // namespace
 
-// The only code that names civetweb: one context of the library and the pages that it serves.
+// The only code that names civetweb: one context of the library and the handler that it serves.
 class HttpServer::Library {
  public:
-  explicit Library(HttpPages pages) : pages_(std::move(pages)) {}
+  explicit Library(HttpHandler handler) : handler_(std::move(handler)) {}
   ~Library() {
     if (context_ != nullptr) Stop();
   }
@@ -63,7 +63,7 @@ class HttpServer::Library {
   static int OnMessage(const mg_connection* connection, const char* message);
   static void* OnThreadStart(const mg_context* context, int thread_type);
 
-  const HttpPages pages_;
+  const HttpHandler handler_;
   ListenAddress address_;          // set by Start()
   mg_context* context_ = nullptr;  // set by Start()
 
@@ -130,14 +130,19 @@ int HttpServer::Library::OnRequest(mg_connection* connection) {
   const mg_request_info* info = mg_get_request_info(connection);
   const auto* library = static_cast<const Library*>(info->user_data);
   const auto view = [](const char* text) { return std::string_view(text == nullptr ? "" : text); };
-  const HttpRequest request{view(info->request_method), view(info->local_uri_raw), view(info->query_string)};
-  const HttpResponse response = Respond(library->pages_, request);
+  const HttpRequest request{.method = view(info->request_method),
+                            .path = view(info->local_uri_raw),
+                            .query = view(info->query_string),
+                            .host = view(mg_get_header(connection, "Host")),
+                            .accept = view(mg_get_header(connection, "Accept"))};
+  const HttpResponse response = library->handler_(request);
 
   std::string head =
       absl::StrCat("HTTP/1.1 ", response.status, " ", std::string(StatusText(response.status)),
                    "\r\nContent-Type: ", response.content_type, "\r\nContent-Length: ", response.body.size(),
                    "\r\nCache-Control: no-store\r\nConnection: close\r\n");
   if (response.status == 405) head += "Allow: GET, HEAD\r\n";
+  for (const auto& [name, value] : response.headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
   head += "\r\n";
   mg_write(connection, head.data(), head.size());
   if (request.method != "HEAD") mg_write(connection, response.body.data(), response.body.size());
@@ -168,9 +173,9 @@ HttpServer::HttpServer(std::unique_ptr<Library> library) : address_(library->add
 HttpServer::~HttpServer() = default;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(std::string_view address, std::string_view field,
-                                                               HttpPages pages, const Options& options) {
+                                                               HttpHandler handler, const Options& options) {
   PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress parsed, ParseListenAddress(address, field));
-  auto library = std::make_unique<Library>(std::move(pages));
+  auto library = std::make_unique<Library>(std::move(handler));
   PENSTOCK_RETURN_IF_ERROR(library->Start(parsed, options));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(library)));
 }

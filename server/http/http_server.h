@@ -1,6 +1,6 @@
 #pragma once
 
-// The listener of the pages for monitoring.
+// The listener of pages.
 
 #include <memory>
 #include <string>
@@ -12,13 +12,13 @@
 
 namespace penstock {
 
-// Serves HttpPages over plain HTTP until it is destroyed.
+// Serves what a handler answers over plain HTTP until it is destroyed.
 //
 // Owns:      the listening socket and a few worker threads (named ps-http).
-// Threads:   the pages' closures run on the workers, several at once.
+// Threads:   the handler runs on the workers, several at once.
 // Lifecycle: listens from Create() on; the destructor waits for requests in progress.
 // Units:     a client has `request_timeout_ms` to send its request; a request above 8 KiB is refused. Each connection
-//            serves one request, so that an idle client holds no worker.
+//            serves one request, so that an idle client holds no worker, and has the same time to take the answer in.
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID for an address that can't be read, FAILED_PRECONDITION / LISTEN_FAILED for
 //            one that can't be bound; both name it.
 class HttpServer {
@@ -30,10 +30,10 @@ class HttpServer {
 
   // `field` is the name of the flag that holds the address, for errors.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Create(std::string_view address, std::string_view field,
-                                                            HttpPages pages, const Options& options);
+                                                            HttpHandler handler, const Options& options);
   static absl::StatusOr<std::unique_ptr<HttpServer>> Create(std::string_view address, std::string_view field,
-                                                            HttpPages pages) {
-    return Create(address, field, std::move(pages), Options{});
+                                                            HttpHandler handler) {
+    return Create(address, field, std::move(handler), Options{});
   }
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -36,6 +36,15 @@ void CollectLane(const std::string& pipeline, const LaneMetrics& lane, int64_t n
   families->Add(Metric::kPredictedBubble, labels, lane.predicted_bubble.value());
   families->Add(Metric::kInflightMicrobatches, labels, lane.inflight_microbatches.value());
   families->Add(Metric::kRecomputedActivationBytes, labels, static_cast<double>(lane.recomputed_bytes.value()));
+  families->Add(Metric::kOutOfMemory, labels, static_cast<double>(lane.out_of_memory.value()));
+  AddEach(families, Metric::kDeviceMemory, labels, kMemoryKindNames,
+          [&](size_t i) { return lane.memory->at(i).value(); });
+  for (const auto& link : lane.links) {
+    const LabelValues ends = {pipeline, std::to_string(description.stage), std::to_string(link->description.to),
+                              std::string(kLinkKindNames.at(static_cast<size_t>(link->description.kind)))};
+    families->Add(Metric::kLinkBytes, ends, static_cast<double>(link->bytes.value()));
+    families->Add(Metric::kLinkTransferSeconds, ends, static_cast<double>(link->nanos.value()) / 1e9);
+  }
 }
 
 double Count(const CounterCell& cell) { return static_cast<double>(cell.value()); }

@@ -39,6 +39,9 @@ void CollectServer(const ServerMetrics& server, FamilySet* families) {
           [&](size_t i) { return server.handle_limit_bytes.at(i).value(); });
   AddEach(families, Metric::kHandlesEnded, kHandleEndNames,
           [&](size_t i) { return Count(server.handles_ended.at(i)); });
+  for (const DeviceDescription& device : server.devices()) {
+    families->Add(Metric::kDeviceMemoryLimit, {device.name}, static_cast<double>(device.memory_limit_bytes));
+  }
   for (const MethodMetrics* method : server.methods()) CollectMethod(*method, families);
 
   families->Add(Metric::kReady, {}, server.ready.value());

@@ -32,6 +32,9 @@ Labels Pipeline(Labels more = {}) {
   return more;
 }
 
+// The labels of a way between two lanes.
+Labels Link() { return {Free("pipeline"), Free("src"), Free("dst"), Label("kind", kLinkKindNames)}; }
+
 Labels Method(Labels more = {}) {
   Labels labels = {Free("grpc_type"), Free("grpc_service"), Free("grpc_method")};
   for (MetricLabel& label : more) labels.push_back(std::move(label));
@@ -104,6 +107,24 @@ std::vector<MetricInfo> MakeTable() {
        kCounter,
        Lane(),
        {}},
+      {kOutOfMemory,
+       "penstock_out_of_memory_total",
+       "Actions that failed because the device's memory was full.",
+       kCounter,
+       Lane(),
+       {}},
+      {kDeviceMemory,
+       "penstock_device_memory_bytes",
+       "What a lane keeps on its device; the stash as it was profiled for micro-batches of its size.",
+       kGauge,
+       Lane({Label("kind", kMemoryKindNames)}),
+       {}},
+      {kDeviceMemoryLimit,
+       "penstock_device_memory_limit_bytes",
+       "What may be placed on a device; the machine's memory for a CPU without a limit.",
+       kGauge,
+       {Free("device")},
+       {}},
       // Pipelines.
       {kBatchesStarted,
        "penstock_batches_started_total",
@@ -148,6 +169,14 @@ std::vector<MetricInfo> MakeTable() {
        "Requests that were refused.",
        kCounter,
        Pipeline({Label("reason", kRejectReasonNames)}),
+       {}},
+      // Links.
+      {kLinkBytes, "penstock_link_bytes_total", "Bytes that one lane has sent to another.", kCounter, Link(), {}},
+      {kLinkTransferSeconds,
+       "penstock_link_transfer_seconds_total",
+       "Time that sending took, as the sender sees it.",
+       kCounter,
+       Link(),
        {}},
       // Handles.
       {kHandles, "penstock_handles", "Result handles that live now.", kGauge, {Label("state", kHandleGaugeNames)}, {}},
@@ -205,6 +234,12 @@ std::vector<MetricInfo> MakeTable() {
       {kTraceDropped,
        "penstock_trace_dropped_events_total",
        "Trace records that newer ones have overwritten; a ring that is full does so all the time.",
+       kCounter,
+       {},
+       {}},
+      {kStateClamped,
+       "penstock_state_clamped_seconds_total",
+       "Time by which changes of state were put off so that no counter falls.",
        kCounter,
        {},
        {}},

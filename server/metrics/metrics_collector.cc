@@ -10,6 +10,7 @@ std::vector<prometheus::MetricFamily> MetricsCollector::Collect() const {
   for (const auto& pipeline : registry_->Snapshot()) CollectPipeline(*pipeline, now, &families);
   CollectServer(registry_->server(), &families);
   families.Add(Metric::kTraceDropped, {}, static_cast<double>(registry_->TraceDropped()));
+  families.Add(Metric::kStateClamped, {}, static_cast<double>(registry_->ClampedNanos()) / 1e9);
   CollectProcess(&families);
   families.Add(Metric::kMetricsCollect, {}, static_cast<double>(registry_->clock()->NowNanos() - now) / 1e9);
   return families.Take();

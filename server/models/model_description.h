@@ -42,8 +42,7 @@ struct ModelDescription {
   int nodes = 0;
   std::map<std::string, int> operators;  // aten.linear.default: calls, over all graphs
   std::vector<LayerInfo> layers;         // cut between modules
-  std::map<std::string, std::string>
-      tied_names;  // of state_dict(): another name, and the one that the parameter has here
+  std::map<std::string, std::string> tied_names;  // other names of state_dict() to those of pipelines
   bool evaluation_graph = false;
   bool training_graph = false;
 };

@@ -73,6 +73,7 @@ v1::PlanCandidate ToProto(const PlanCandidate& candidate) {
   for (const DeviceNeed& need : candidate.memory) *message.add_memory() = ToProto(need);
   message.set_messages(candidate.messages);
   message.set_micro_batch_rows(candidate.micro_batch_rows);
+  message.set_confirmed(candidate.confirmed);
   return message;
 }
 

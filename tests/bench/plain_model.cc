@@ -43,7 +43,9 @@ double PlainModel::Step(const Workload& workload, int micro_batches, const std::
         }
         const int64_t rows = workload.rows / micro_batches;
         for (int m = 0; m < micro_batches; ++m) {
-          Batch values(workload.inputs[0].tensor.narrow(0, m * rows, rows));
+          Tensors inputs;
+          for (const NamedTensor& input : workload.inputs) inputs.push_back(input.tensor.narrow(0, m * rows, rows));
+          Batch values = inputs.size() == 1 ? Batch(inputs[0]) : Batch::OfTensors(inputs);
           SkipTracker skips;
           for (size_t i = 0; i < layers_.size(); ++i) {
             KeyedRandom random(0, StepId(0), MicrobatchIndex(m), LayerIndex(static_cast<int>(i)));

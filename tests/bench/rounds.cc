@@ -23,7 +23,9 @@ void RunRounds(std::vector<Variant>& variants, int rounds) {
     for (size_t i = 0; i < variants.size(); ++i) {
       Variant& variant = variants[(i + static_cast<size_t>(round + 1)) % variants.size()];
       const double seconds = variant.step();
-      if (round >= 0) variant.seconds.push_back(seconds);
+      if (round < 0) continue;
+      variant.seconds.push_back(seconds);
+      variant.predictions.push_back(variant.predicted);
     }
   }
 }
@@ -60,7 +62,8 @@ AwakeCores::AwakeCores() {
         [this] {
           const sched_param lowest{};
           sched_setscheduler(0, SCHED_IDLE, &lowest);
-          while (!stop_.load(std::memory_order_relaxed)) __builtin_ia32_pause();
+          while (!stop_.load(std::memory_order_relaxed)) {
+          }
         },
         std::vector<int>{core}));
   }

@@ -42,9 +42,10 @@ Spread Ratio(const std::vector<double>& a, const std::vector<double>& b);
 struct Variant {
   std::string name;
   std::function<double()> step;
-  double predicted = 0;  // seconds; 0: no prediction
-  double ideal = 0;      // times one core; 0: not a pipeline
-  std::vector<double> seconds = {};
+  double predicted = 0;                  // seconds; 0: no prediction; a step may predict anew
+  double ideal = 0;                      // times one core; 0: not a pipeline
+  std::vector<double> seconds = {};      // by round
+  std::vector<double> predictions = {};  // by round: what was predicted then
 };
 
 // After one round that warms up.
@@ -59,7 +60,8 @@ Pipeline::Options On(DevicePool& pool, int64_t rows);
 ContributionRequest Request(const Workload& workload);
 
 // Keeps the cores from halting: one thread per core that only runs where nobody else wants to (SCHED_IDLE). On a virtual
-// machine a halted core takes tens of microseconds to wake, which would count as the engine's.
+// machine a halted core takes tens of microseconds to wake, which would count as the engine's. The threads do not pause: a
+// host takes the core away from a guest that pauses in a loop, and it comes back cold.
 class AwakeCores {
  public:
   AwakeCores();

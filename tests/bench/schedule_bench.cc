@@ -2,12 +2,16 @@
 //
 //   schedule_bench delay    [--ranks 2,4,8] [--m 8,16,32] [--ms 5] [--rounds 7] [--kinds all]
 //   schedule_bench real     [--workload gpt|mlp|resnet|unet|amoebanet] [--m 8,16] [--rounds 7] [--kinds all]
+//   schedule_bench real     --program FILE.pt2 [--rows 16] [--m 8,16] ...
 //   schedule_bench plans    [--workload gpt|...|delay] [--rounds 5]
 //   schedule_bench overhead [--ranks 8] [--m 32] [--rounds 51] [--kinds all]
 //
 // delay: every stage is a layer that sleeps --ms for a forward, an input and a weight gradient each;
-// `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss.
-// real: two cores; `predicted` is the simulator's from the costs of each stage, measured with the other core busy.
+// `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss. Beside it `bare`:
+// threads that do nothing but sleep and wait for each other, by the same lists: what the machine gives at most. Where other
+// work is about, run it as `chrt --fifo 10 schedule_bench delay`.
+// real: two cores, a workload or an exported program; `predicted` is the simulator's from the costs of each stage, measured with
+// the other core busy, anew in every round just before the step is measured.
 // plans: what the planner lists when everything is open, each of them measured; is its first choice the best? `delay`: four
 // devices that sleep, layers of unequal times, and a memory limit.
 // overhead: the same as delay with no delays: what the engine costs per action.
@@ -17,9 +21,11 @@
 #include <ATen/ops/randn.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -28,6 +34,7 @@
 #include "engine/base/clock.h"
 #include "engine/observe/metrics.h"
 #include "engine/schedule/build.h"
+#include "engine/schedule/dependencies.h"
 #include "engine/schedule/simulate.h"
 #include "tests/bench/plain_model.h"
 #include "tests/bench/rounds.h"
@@ -38,6 +45,8 @@ namespace {
 struct Options {
   std::string mode = "delay";
   std::string workload = "gpt";
+  std::string program;  // instead of a workload: a file
+  int rows = 16;        // of a mini-batch of the program
   std::vector<int> ranks = {2, 4, 8};
   std::vector<int> micro_batches = {8, 16, 32};
   std::vector<std::string> kinds;  // empty: all
@@ -69,6 +78,10 @@ Options Parse(int argc, char** argv) {
     const std::string flag = argv[i];
     if (flag == "--workload") {
       options.workload = argv[i + 1];
+    } else if (flag == "--program") {
+      options.program = options.workload = argv[i + 1];
+    } else if (flag == "--rows") {
+      options.rows = std::max(1, std::atoi(argv[i + 1]));
     } else if (flag == "--ranks") {
       options.ranks = Numbers(argv[i + 1]);
     } else if (flag == "--m") {
@@ -156,6 +169,21 @@ double Run(Pipeline& pipeline, const Workload& workload, const Choice& choice) {
   return static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;
 }
 
+// A step of a pipeline made for it, as a training job would see it: after one that warms up, the median of as many as fit a
+// fifth of a second. Pipelines that wait for their turn would find their weights out of the caches. `predicted`: seconds,
+// from what its stages cost just now.
+double RunFresh(const PipelineSpec& spec, DevicePool& pool, const Workload& workload, const Choice& choice,
+                double* predicted) {
+  Pipeline::Options pipeline_options = On(pool, workload.rows / spec.schedule.micro_batches);
+  pipeline_options.profile.repeats = 5;
+  const auto pipeline = Must(Pipeline::Create(spec, pipeline_options));
+  *predicted = pipeline->plan().makespan_seconds;
+  Run(*pipeline, workload, choice);
+  std::vector<double> seconds;
+  for (double all = 0; all < 0.2; all += seconds.back()) seconds.push_back(Run(*pipeline, workload, choice));
+  return Sorted(seconds).median;
+}
+
 // --- Devices that sleep ---
 
 Workload Delays(const Options& options, const Choice& choice, int ranks, int m) {
@@ -178,7 +206,12 @@ Workload Delays(const Options& options, const Choice& choice, int ranks, int m) 
   return workload;
 }
 
-Simulation Predict(const Choice& choice, int ranks, int m, double seconds) {
+struct Prediction {
+  Schedule lists;
+  Simulation simulation;
+};
+
+Prediction Predict(const Choice& choice, int ranks, int m, double seconds) {
   const auto ticks = static_cast<Ticks>(seconds * 1e9);
   ScheduleCosts costs;
   costs.stages.assign(static_cast<size_t>(ranks) * choice.chunks, {ticks, ticks, ticks, ticks});
@@ -186,7 +219,7 @@ Simulation Predict(const Choice& choice, int ranks, int m, double seconds) {
   costs.stages.front().input_gradient = 0;
   costs.stages.front().weight_gradient = 2 * ticks;
   const ScheduleSpec spec = SpecOf(choice, m);
-  const Schedule lists =
+  Schedule lists =
       Must(BuildSchedule({.kind = spec.kind,
                           .purpose = choice.trains ? SchedulePurpose::kContribution : SchedulePurpose::kForwardOnly,
                           .ranks = ranks,
@@ -194,7 +227,43 @@ Simulation Predict(const Choice& choice, int ranks, int m, double seconds) {
                           .lag = choice.lag,
                           .costs = costs,
                           .microbatches = m}));
-  return Must(Simulate(lists, costs));
+  Simulation simulation = Must(Simulate(lists, costs));
+  return {std::move(lists), std::move(simulation)};
+}
+
+// The lists as threads perform them that only sleep: one per rank, on the rank's core. Answers the seconds it took.
+double RunBare(const Prediction& predicted, const std::vector<Device>& devices) {
+  const Dependencies dependencies(predicted.lists, /*with_communication=*/false);
+  const auto& ranks = predicted.simulation.ranks;
+  std::vector<std::vector<std::atomic<bool>>> done;
+  for (const auto& rank : ranks) done.emplace_back(rank.size());
+  absl::flat_hash_map<Action, std::atomic<bool>*> done_of;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (size_t i = 0; i < ranks[rank].size(); ++i) done_of[ranks[rank][i].action] = &done[rank][i];
+  }
+  const int64_t begin = RealClock()->NowNanos();
+  {
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      threads.push_back(std::make_unique<Thread>(
+          absl::StrCat("ps-bare-", rank),
+          [&, rank] {
+            std::vector<Action> needed;
+            for (const TimedAction& timed : ranks[rank]) {
+              dependencies.Of(timed.action, &needed);
+              for (const Action& action : needed) {
+                if (const auto found = done_of.find(action); found != done_of.end()) found->second->wait(false);
+              }
+              if (timed.end > timed.start) SleepUntilNanos(RealClock()->NowNanos() + timed.end - timed.start);
+              std::atomic<bool>& mine = *done_of.at(timed.action);
+              mine = true;
+              mine.notify_all();
+            }
+          },
+          devices[rank].cores));
+    }
+  }  // joins
+  return static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;
 }
 
 // How late a thread wakes from a sleep of that length, as the layer sleeps: with the least timer slack.
@@ -242,9 +311,10 @@ void Delay(const Options& options) {
   std::printf("devices that sleep %.1f ms per forward, input and weight gradient; %d rounds, rotating order\n",
               options.ms, options.rounds);
   std::printf(
-      "| P | m | schedule | predicted ms | measured ms (least .. most) | of the predicted speed | bubble | an action "
-      "takes longer by, us |\n");
-  std::printf("|---|---|---|---|---|---|---|---|\n");
+      "| P | m | schedule | predicted ms | measured ms (least .. most) | of the predicted speed | of the bare threads' "
+      "(least "
+      ".. most) | bubble | an action takes longer by, us |\n");
+  std::printf("|---|---|---|---|---|---|---|---|---|\n");
   double worst = 1;
   for (int ranks : options.ranks) {
     DevicePool pool(OneCoreDevices(ranks), DevicePool::Mode::kThreads);
@@ -258,8 +328,10 @@ void Delay(const Options& options) {
       std::vector<int64_t> actions;
       std::vector<std::shared_ptr<PipelineMetrics>> metrics(choices.size());
       for (const Choice& choice : choices) workloads.push_back(Delays(options, choice, ranks, m));
+      std::vector<Prediction> predictions;
+      for (const Choice& choice : choices) predictions.push_back(Predict(choice, ranks, m, options.ms * 1e-3));
       for (size_t i = 0; i < choices.size(); ++i) {
-        const Simulation predicted = Predict(choices[i], ranks, m, options.ms * 1e-3);
+        const Simulation& predicted = predictions[i].simulation;
         Pipeline::Options pipeline_options = On(pool, 1);
         pipeline_options.profile.repeats = 1;
         pipeline_options.metrics = CountIn(metrics[i], ranks);
@@ -274,16 +346,21 @@ void Delay(const Options& options) {
         }
         variants.push_back({choices[i].Name(), [&, i] { return Run(*pipelines[i], workloads[i], choices[i]); },
                             static_cast<double>(predicted.makespan) * 1e-9});
+        variants.push_back({"bare", [&, i] { return RunBare(predictions[i], pool.devices()); }});
       }
       RunRounds(variants, options.rounds);
-      for (size_t i = 0; i < variants.size(); ++i) {
-        const Spread ms = Sorted(variants[i].seconds);
-        const double share = variants[i].predicted / ms.median;
+      for (size_t i = 0; i < choices.size(); ++i) {
+        const Variant& variant = variants[2 * i];
+        const Spread ms = Sorted(variant.seconds);
+        const Spread bare = Ratio(variants[2 * i + 1].seconds, variant.seconds);
+        const double share = variant.predicted / ms.median;
         worst = std::min(worst, share);
         const double longer = WorkSeconds(*metrics[i], ranks) / (options.rounds + 1) - works[i];
-        std::printf("| %d | %d | %s | %.1f | %.1f (%.1f .. %.1f) | %.1f %% | %.1f %% | %.0f |\n", ranks, m,
-                    variants[i].name.c_str(), variants[i].predicted * 1e3, ms.median * 1e3, ms.least * 1e3,
-                    ms.most * 1e3, 100 * share, 100 * bubbles[i], longer * 1e6 / static_cast<double>(actions[i]));
+        std::printf(
+            "| %d | %d | %s | %.1f | %.1f (%.1f .. %.1f) | %.1f %% | %.1f %% (%.1f .. %.1f) | %.1f %% | %.0f |\n",
+            ranks, m, variant.name.c_str(), variant.predicted * 1e3, ms.median * 1e3, ms.least * 1e3, ms.most * 1e3,
+            100 * share, 100 * bare.median, 100 * bare.least, 100 * bare.most, 100 * bubbles[i],
+            longer * 1e6 / static_cast<double>(actions[i]));
       }
       std::fflush(stdout);
     }
@@ -297,9 +374,10 @@ void Real(const Options& options) {
   constexpr int kRanks = 2;
   const std::vector<Device> cores = OneCoreDevices(kRanks);
   DevicePool pool(cores, DevicePool::Mode::kThreads);
-  const Workload workload = MakeWorkload(options.workload, kRanks, 1, CheckpointMode::kNever);
+  const Workload workload = options.program.empty()
+                                ? MakeWorkload(options.workload, kRanks, 1, CheckpointMode::kNever)
+                                : ProgramWorkload(options.program, options.rows, kRanks, 1, CheckpointMode::kNever);
   PlainModel plain(workload);
-  std::vector<std::unique_ptr<Pipeline>> pipelines;
   std::vector<Variant> variants;
   variants.push_back({"one core, full batch", [&] { return plain.Step(workload, 1, cores[0].cores); }});
   variants.push_back({"two intra-op threads, full batch", [&] {
@@ -312,15 +390,14 @@ void Real(const Options& options) {
       PipelineSpec spec = workload.spec;
       spec.schedule = SpecOf(choice, m);
       spec.cut.stages = kRanks * choice.chunks;
-      auto pipeline = Pipeline::Create(spec, On(pool, workload.rows / m));
-      if (!pipeline.ok()) {
-        std::printf("(%s, m = %d: %s)\n", choice.Name().c_str(), m, std::string(pipeline.status().message()).c_str());
+      if (const auto fits = Pipeline::MakePlan(spec, On(pool, workload.rows / m)); !fits.ok()) {
+        std::printf("(%s, m = %d: %s)\n", choice.Name().c_str(), m, std::string(fits.status().message()).c_str());
         continue;
       }
-      pipelines.push_back(*std::move(pipeline));
-      Pipeline* raw = pipelines.back().get();
-      variants.push_back({absl::StrCat(choice.Name(), ", m = ", m),
-                          [&, raw, choice] { return Run(*raw, workload, choice); }, raw->plan().makespan_seconds, 1});
+      const size_t mine = variants.size();
+      variants.push_back({absl::StrCat(choice.Name(), ", m = ", m), [&, spec, choice, mine] {
+                            return RunFresh(spec, pool, workload, choice, &variants[mine].predicted);
+                          }});
     }
   }
   RunRounds(variants, options.rounds);
@@ -329,15 +406,22 @@ void Real(const Options& options) {
       "backward\n",
       options.workload.c_str(), options.rounds);
   std::printf(
-      "| | ms (least .. most) | times one core | times two threads (least .. most) | of the predicted speed |\n");
-  std::printf("|---|---|---|---|---|\n");
+      "| | ms (least .. most) | times one core | times two threads (least .. most) | predicted ms | of the predicted "
+      "speed (least .. most) |\n");
+  std::printf("|---|---|---|---|---|---|\n");
   for (const Variant& variant : variants) {
     const Spread ms = Sorted(variant.seconds);
     const Spread one = Ratio(variants[0].seconds, variant.seconds);
     const Spread two = Ratio(variants[1].seconds, variant.seconds);
     std::printf("| %s | %.0f (%.0f .. %.0f) | %.2f | %.3f (%.3f .. %.3f) | ", variant.name.c_str(), ms.median * 1e3,
                 ms.least * 1e3, ms.most * 1e3, one.median, two.median, two.least, two.most);
-    variant.predicted > 0 ? std::printf("%.1f %% |\n", 100 * variant.predicted / ms.median) : std::printf("|\n");
+    if (variant.predicted == 0) {
+      std::printf("| |\n");
+      continue;
+    }
+    const Spread share = Ratio(variant.predictions, variant.seconds);
+    std::printf("%.0f | %.1f %% (%.1f .. %.1f) |\n", Sorted(variant.predictions).median * 1e3, 100 * share.median,
+                100 * share.least, 100 * share.most);
   }
 }
 
@@ -385,18 +469,16 @@ void Plans(const Options& options) {
     std::printf("refused, for one, %s: %s\n", DescribeSchedule(search.refused.front().schedule).c_str(),
                 std::string(search.refused.front().why.message()).c_str());
   }
-  std::vector<std::unique_ptr<Pipeline>> pipelines;
   std::vector<Variant> variants;
-  const Choice contribution;
   for (const PlanCandidate& candidate : search.candidates) {
     PipelineSpec spec = workload.spec;
     spec.schedule = candidate.schedule;
     spec.cut = {};
     spec.cut.balance = candidate.cut.balance;
-    pipelines.push_back(Must(Pipeline::Create(spec, On(pool, workload.rows / candidate.schedule.micro_batches))));
-    Pipeline* raw = pipelines.back().get();
-    variants.push_back({DescribeSchedule(candidate.schedule), [&, raw] { return Run(*raw, workload, contribution); },
-                        candidate.makespan_seconds});
+    const size_t mine = variants.size();
+    variants.push_back({DescribeSchedule(candidate.schedule), [&, spec, mine] {
+                          return RunFresh(spec, pool, workload, Choice(), &variants[mine].predicted);
+                        }});
   }
   RunRounds(variants, options.rounds);
   size_t best = 0;
@@ -404,14 +486,16 @@ void Plans(const Options& options) {
     if (Sorted(variants[i].seconds).median < Sorted(variants[best].seconds).median) best = i;
   }
   std::printf(
-      "%d rounds, rotating order\n| | predicted ms | measured ms (least .. most) | times the first "
-      "|\n|---|---|---|---|\n",
+      "%d rounds, rotating order\n| | predicted from layers, ms | from stages, ms | measured ms (least .. most) | "
+      "times "
+      "the first |\n|---|---|---|---|---|\n",
       options.rounds);
   for (size_t i = 0; i < variants.size(); ++i) {
     const Spread ms = Sorted(variants[i].seconds);
-    std::printf("| %zu %s%s | %.1f | %.1f (%.1f .. %.1f) | %.3f |\n", i + 1, variants[i].name.c_str(),
-                i == best ? ", the best" : "", variants[i].predicted * 1e3, ms.median * 1e3, ms.least * 1e3,
-                ms.most * 1e3, Ratio(variants[i].seconds, variants[0].seconds).median);
+    std::printf("| %zu %s%s | %.1f | %.1f | %.1f (%.1f .. %.1f) | %.3f |\n", i + 1, variants[i].name.c_str(),
+                i == best ? ", the best" : "", search.candidates[i].makespan_seconds * 1e3,
+                Sorted(variants[i].predictions).median * 1e3, ms.median * 1e3, ms.least * 1e3, ms.most * 1e3,
+                Ratio(variants[i].seconds, variants[0].seconds).median);
   }
   const Spread ratio = Ratio(variants[0].seconds, variants[best].seconds);
   std::printf("the first takes %.3f (%.3f .. %.3f) times as long as the best\n", ratio.median, ratio.least, ratio.most);
@@ -443,7 +527,7 @@ void Overhead(const Options& options) {
         if (!choice.trains) continue;
         const Workload workload = Delays(options, choice, ranks, m);
         int64_t actions = 0;
-        for (const auto& list : Predict(choice, ranks, m, 1).ranks) {
+        for (const auto& list : Predict(choice, ranks, m, 1).simulation.ranks) {
           for (const TimedAction& timed : list) actions += IsCommunication(timed.action.kind) ? 0 : 1;
         }
         const auto per_action = [actions](double seconds) { return seconds * 1e6 / static_cast<double>(actions); };

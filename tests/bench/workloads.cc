@@ -3,6 +3,11 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
+#include "engine/model/exported_program_file.h"
+#include "engine/model/model_signature.h"
+#include "engine/plan/profile.h"
+#include "tests/bench/rounds.h"
+
 namespace penstock::bench {
 
 namespace {
@@ -60,6 +65,34 @@ Workload MakeWorkload(const std::string& name, int stages, int micro_batches, Ch
     workload.inputs = {{"tokens", at::randint(0, 256, {workload.rows, 128}, at::kLong)}};
     workload.target = at::randint(0, 256, {workload.rows, 128}, at::kLong);
   }
+  return workload;
+}
+
+Workload ProgramWorkload(const std::string& file, int64_t rows, int stages, int micro_batches,
+                         CheckpointMode checkpoint) {
+  const size_t slash = file.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : file.substr(0, slash);
+  Workload workload;
+  PipelineSpec& spec = workload.spec;
+  spec.model.program = file.substr(slash + 1);
+  spec.model.loaded_program = Must(LoadProgram(folder, spec.model.program, RealFileSystem()));
+  spec.cut.stages = stages;
+  spec.schedule = {"1f1b", micro_batches, checkpoint};
+  spec.optimizer.name = "sgd";
+  spec.loss.name = "mean_squared_error";
+  spec.seed = 1234;
+  const std::vector<NamedLayer> shapes = Must(BuildLayerShapes(Must(ExpandModel(spec.model))));
+  const ModelSignature signature = Must(SignatureOf(shapes, nullptr));
+  const int64_t open = shapes.front().layer->LargestOpenDimension();
+  const Tensors inputs = ExampleInputs(signature.inputs, rows, open);
+  for (size_t i = 0; i < inputs.size(); ++i) workload.inputs.push_back({signature.inputs[i].name, inputs[i]});
+  if (signature.outputs.empty() || signature.outputs[0].type != DataType::kFp32) Die("its first output must be FP32");
+  std::vector<int64_t> shape = signature.outputs[0].shape;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] < 0) shape[d] = d == 0 ? rows : open;
+  }
+  workload.target = at::randn(shape);
+  workload.rows = rows;
   return workload;
 }
 

@@ -23,4 +23,9 @@ std::vector<std::string> WorkloadNames();
 // `name` must be one of them.
 Workload MakeWorkload(const std::string& name, int stages, int micro_batches, CheckpointMode checkpoint);
 
+// An exported program on so many rows of random numbers (of zeros, where it takes whole numbers): mean squared error of its
+// first output. Ends the process with a message where that cannot be.
+Workload ProgramWorkload(const std::string& file, int64_t rows, int stages, int micro_batches,
+                         CheckpointMode checkpoint);
+
 }  // namespace penstock::bench

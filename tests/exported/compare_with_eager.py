@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares exported programs run by Penstock with eager PyTorch, bit for bit: outputs in both modes, gradients, buffers.
 
-Run by hand with torch 2.11:  compare_with_eager.py path/to/run_program [--seconds 2]
+Run by hand with torch 2.11:  compare_with_eager.py path/to/run_program
 Models are those of tests/golden/exported/small_models.py and, where torchvision and transformers are installed, real ones.
 """
 
@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 
 import torch
 from torch import nn
@@ -74,7 +73,7 @@ def relative(left, right):
     return (left.double() - right.double()).abs().max().item() / (scale or 1.0)
 
 
-def compare(name, model, inputs, shapes, tool, seconds, kind):
+def compare(name, model, inputs, shapes, tool, kind):
     with tempfile.TemporaryDirectory() as folder:
         program, given, made = (f"{folder}/{part}" for part in ("model.pt2", "inputs", "results"))
         modes = {}
@@ -90,7 +89,7 @@ def compare(name, model, inputs, shapes, tool, seconds, kind):
             pathlib.Path(given), {f"input.{i}": value for i, value in enumerate(inputs)}
         )
         for cuts in ("modules", "nodes"):
-            command = [tool, program, given, made, cuts] + ([str(seconds)] if seconds and cuts == "modules" else [])
+            command = [tool, program, given, made, cuts]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 print(f"{name:24} {kind:10} {cuts:8} FAILED: {done.stderr.strip()[-600:]}")
@@ -122,14 +121,6 @@ def compare(name, model, inputs, shapes, tool, seconds, kind):
                 f"statistics {worst['statistics']:.1e}",
                 flush=True,
             )
-            if seconds and cuts == "modules":
-                ours = float(done.stdout.split("milliseconds")[1])
-                rounds, begin = 0, time.monotonic()
-                while time.monotonic() - begin < seconds:
-                    tensors_of(model(*inputs))[0].square().mean().backward()
-                    rounds += 1
-                theirs = (time.monotonic() - begin) / rounds * 1e3
-                print(f"{'':24} {ours:.3f} ms, eager {theirs:.3f} ms: {theirs / ours:.2f} times as fast")
         return worst["equal"]
 
 
@@ -188,7 +179,6 @@ def real_models(batch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tool")
-    parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--kind", default="")
     arguments = parser.parse_args()
@@ -211,7 +201,7 @@ def main():
             continue
         for kind in ("evaluation", "training", "both"):
             if arguments.kind in kind:
-                equal = compare(*case, arguments.tool, arguments.seconds, kind) and equal
+                equal = compare(*case, arguments.tool, kind) and equal
     sys.exit(0 if equal else 1)
 
 

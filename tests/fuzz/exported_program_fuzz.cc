@@ -1,26 +1,40 @@
-// Feeds foreign bytes to the reader of exported programs. The first byte chooses what they are: a whole archive, or one record
-// of an archive that is otherwise sound. Nothing may crash, leak or take much memory; errors must have a reason.
+// Feeds foreign bytes to the reader of exported programs, and what it takes of them to the graph layer. The first byte chooses
+// what they are: a whole archive, or one record of an archive that is otherwise sound. Nothing may crash, leak or take much
+// memory; errors must have a reason.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 
 #include "engine/base/error.h"
 #include "engine/device/torch_status.h"
+#include "engine/model/exported_program_layers.h"
 #include "tests/unit/exported/program_archives.h"
 
 namespace {
 
-const char* const kRecords[] = {"models/model.json", "data/weights/model_weights_config.json",
-                                "data/constants/model_constants_config.json", "data/weights/weight_0"};
+const char* const kRecords[] = {"models/model.json",
+                                "data/weights/model_weights_config.json",
+                                "data/constants/model_constants_config.json",
+                                "data/weights/weight_0",
+                                nullptr /* the archive */,
+                                penstock::kTrainingRecord};
 
-void Check(const absl::StatusOr<penstock::ExportedProgram>& program) {
-  if (!program.ok()) {
-    if (penstock::ReasonOf(program.status()).empty()) std::abort();
-    return;
-  }
+void NeedReason(const absl::Status& status) {
+  const std::string reason = penstock::ReasonOf(status);
+  if (!status.ok() && (reason.empty() || reason == "BUG")) std::abort();
+}
+
+// Reads, cuts at every operator and builds; no operator runs.
+void Check(absl::StatusOr<penstock::ExportedProgram> program) {
+  NeedReason(program.status());
+  if (!program.ok()) return;
   for (const penstock::ProgramTensor& tensor : program->tensors) (void)penstock::LoadTensor(tensor, false);
+  const auto model = penstock::ProgramModel::Create(*std::move(program), penstock::ProgramCuts::kNodes);
+  NeedReason(model.status());
+  if (model.ok()) NeedReason(penstock::BuildProgramLayers(**model).status());
 }
 
 }  // namespace
@@ -28,8 +42,8 @@ void Check(const absl::StatusOr<penstock::ExportedProgram>& program) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const size_t choice = data[0] % 5;
-  if (choice == 4) {
+  const size_t choice = data[0] % std::size(kRecords);
+  if (kRecords[choice] == nullptr) {
     Check(penstock::ReadExportedProgram(penstock::testing::Shared(bytes)));
     return 0;
   }

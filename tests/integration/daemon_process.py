@@ -24,7 +24,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Daemon:
-    """One daemon at a time on a fixed pair of free ports, with one state folder over all its starts.
+    """One daemon at a time on fixed free ports, with one state folder over all its starts.
 
     Args:
         folder: for state and log; it must exist.
@@ -36,14 +36,16 @@ class Daemon:
         self.folder = folder
         self.state_dir = folder / "state"
         self.log_path = folder / "penstockd.log"
-        api, metrics = _free_ports(2)
+        api, metrics, admin = free_ports(3)
         self.address = f"127.0.0.1:{api}"
         self.metrics_address = f"127.0.0.1:{metrics}"
+        self.admin_address = f"127.0.0.1:{admin}"
         self._command = [
             *prefix,
             BINARY,
             f"--listen={self.address}",
             f"--metrics-listen={self.metrics_address}",
+            f"--admin-listen={self.admin_address}",
             f"--state-dir={self.state_dir}",
             "--device=cpu:0",
             "--device=cpu:1",
@@ -149,7 +151,7 @@ class Metrics:
         return sum(value for _, value in samples)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that the kernel gives to nobody by itself: one of its own choice could be taken, while the daemon is down, by
     a client that tries to reach it (and then even talks to itself)."""
     free: list[int] = []

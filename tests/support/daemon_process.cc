@@ -36,6 +36,7 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const std::s
   std::vector<std::string> arguments = {binary,
                                         "--listen=" + daemon->address_,
                                         "--metrics-listen=off",
+                                        "--admin-listen=off",
                                         "--state-dir=" + folder + "/state",
                                         "--device=cpu:0",
                                         "--device=cpu:1",

@@ -15,8 +15,10 @@
 // stage, its halves are as long as the others'.
 
 #include <ATen/ops/add.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
 #include <cstdint>
 #include <memory>
@@ -36,7 +38,7 @@
 namespace penstock {
 namespace {
 
-using torch::autograd::AutogradContext;
+using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 constexpr double kNanosPerMilli = 1e6;
@@ -46,29 +48,70 @@ void Sleep(int64_t nanos, int64_t since) {
   if (nanos > 0) SleepUntilNanos(since + nanos);
 }
 
-// Gives what it takes; its backward sleeps. A copy of the shift, which is one number; the sum itself.
-struct SleepInBackward : public torch::autograd::Function<SleepInBackward> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, int64_t nanos, bool in_place) {
-    context->saved_data["nanos"] = nanos;
-    if (!in_place) return input.clone();
-    context->mark_dirty({input});
-    return input;
+// Sleeps of one pass over the graph follow each other as kernels on a stream do: the host does not come in between.
+void SleepInPass(int64_t nanos) {
+  struct Busy {
+    int pass = -1;
+    int64_t until = 0;
+  };
+  thread_local Busy busy;
+  const int pass = torch::autograd::get_current_graph_task_id();
+  const int64_t start = pass == busy.pass ? busy.until : RealClock()->NowNanos();
+  busy = {pass, start + nanos};
+  Sleep(nanos, start);
+}
+
+// Nodes of the graph, not functions of the operators' kind: whoever waits 5 ms finds all code cold, and a device's own work
+// on the host should be small beside what it stands for.
+
+// The gradient of the shift: the sum of what arrives.
+class WeightSleep : public Node {
+ public:
+  WeightSleep(int64_t nanos, at::ScalarType type, torch::autograd::edge_list next)
+      : Node(std::move(next)), nanos_(nanos), type_(type) {}
+  std::string name() const override { return "DelayWeightBackward"; }
+
+ private:
+  variable_list apply(variable_list&& gradients) override {
+    SleepInPass(nanos_);
+    return {gradients[0].defined() ? gradients[0].sum().reshape({1}).to(type_) : at::Tensor()};
   }
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    // Sleeps of one pass over the graph follow each other as kernels on a stream do: the host does not come in between.
-    struct Busy {
-      int pass = -1;
-      int64_t until = 0;
-    };
-    thread_local Busy busy;
-    const int pass = torch::autograd::get_current_graph_task_id();
-    const int64_t start = pass == busy.pass ? busy.until : RealClock()->NowNanos();
-    const int64_t nanos = context->saved_data["nanos"].toInt();
-    busy = {pass, start + nanos};
-    Sleep(nanos, start);
-    return {gradients[0], at::Tensor(), at::Tensor()};
-  }
+
+  const int64_t nanos_;
+  const at::ScalarType type_;
 };
+
+// Every backward comes through it.
+class InputSleep : public Node {
+ public:
+  InputSleep(int64_t nanos, torch::autograd::edge_list next) : Node(std::move(next)), nanos_(nanos) {}
+  std::string name() const override { return "DelayInputBackward"; }
+
+ private:
+  variable_list apply(variable_list&& gradients) override {
+    SleepInPass(nanos_);
+    return std::move(gradients);
+  }
+
+  const int64_t nanos_;
+};
+
+// Hands what arrives to the input and to the shift. A node of its own: a split backward runs the node at which the two ways
+// part in both halves.
+class Fork : public Node {
+ public:
+  explicit Fork(torch::autograd::edge_list next) : Node(std::move(next)) {}
+  std::string name() const override { return "DelayForkBackward"; }
+
+ private:
+  variable_list apply(variable_list&& gradients) override { return {gradients[0], gradients[0]}; }
+};
+
+// A node in memory that autograd frees without recursion, however long the graph.
+template <typename T, typename... Arguments>
+std::shared_ptr<T> NewNode(Arguments&&... arguments) {
+  return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...), torch::autograd::deleteNode);
+}
 
 // The two sleeps of the backward stand at different places of the graph: the input's above the sum, where every backward
 // comes through; the weight's between the sum and the parameter.
@@ -86,9 +129,7 @@ class DelayLayer : public Layer {
   Batch Forward(const Batch& inputs, const LayerContext& context) override {
     const int64_t start = RealClock()->NowNanos();
     const at::Tensor& input = First(inputs);
-    const at::Tensor shift = SleepInBackward::apply(shift_, times_.weight_nanos, /*in_place=*/false);
-    const at::Tensor sum = at::add(input, shift.to(input.scalar_type()));
-    Value output(SleepInBackward::apply(sum, times_.input_nanos, /*in_place=*/true));
+    Value output(Sum(input));
     Sleep(context.training ? times_.forward_nanos : times_.inference_nanos, start);
     if (inputs.atomic()) return Batch(std::move(output));
     std::vector<Value> values = inputs.values();
@@ -107,6 +148,26 @@ class DelayLayer : public Layer {
   bool KeepsLeadingDimensions() const override { return true; }
 
  private:
+  at::Tensor Sum(const at::Tensor& input) const {
+    at::Tensor sum;
+    {
+      const at::NoGradGuard no_graph;
+      sum = at::add(input, shift_.scalar_type() == input.scalar_type() ? shift_ : shift_.to(input.scalar_type()));
+    }
+    if (!at::GradMode::is_enabled() || !(input.requires_grad() || shift_.requires_grad())) return sum;
+    // From the shift upwards.
+    const auto above = [&sum](const std::shared_ptr<Node>& node) {
+      return torch::autograd::Edge(node, node->add_input_metadata(sum));
+    };
+    const auto weight =
+        NewNode<WeightSleep>(times_.weight_nanos, shift_.scalar_type(), torch::autograd::collect_next_edges(shift_));
+    torch::autograd::edge_list ways = torch::autograd::collect_next_edges(input);
+    ways.push_back(above(weight));
+    const auto fork = NewNode<Fork>(std::move(ways));
+    torch::autograd::edge_list only = {above(fork)};
+    torch::autograd::set_history(sum, NewNode<InputSleep>(times_.input_nanos, std::move(only)));
+    return sum;
+  }
   const at::Tensor& First(const Batch& inputs) const {
     if (features_ > 0) return WideInput(inputs, "delay", shift_.scalar_type(), features_);
     const at::Tensor& first = inputs.TensorAt(0);

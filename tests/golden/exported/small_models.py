@@ -145,3 +145,56 @@ class OwnLoss(nn.Module):
     def forward(self, x, labels):
         scores = self.body(x)
         return {"loss": F.cross_entropy(scores, labels), "scores": scores}
+
+
+class MixedBlock(nn.Module):
+    """Half of a language model's block, half of a convolutional one's, and it counts what it sees."""
+
+    def __init__(self, width, dropout, shared):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        self.expand = nn.Linear(width, 2 * width)
+        self.contract = nn.Linear(2 * width, width)
+        self.shared = shared
+        self.drop = nn.Dropout1d(dropout)
+        self.dropout = dropout
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("level", torch.zeros(width))
+
+    def forward(self, x, scale):
+        y = self.norm(x.transpose(1, 2)).transpose(1, 2)
+        q, k = self.expand(y).chunk(2, -1)
+        p = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q[:, None], k[:, None], y[:, None], dropout_p=p)[:, 0]
+        y = self.contract(torch.cat((F.relu(y, inplace=True), self.shared(y)), -1))
+        if self.training:
+            self.seen += 1
+            self.level.mul_(0.75).add_(y.detach().mean((0, 1)), alpha=0.25)
+        y = self.drop(y) * scale[:, None]
+        y += x
+        return y - 0.5 * self.level
+
+
+class Mixed(nn.Module):
+    """Everything that makes cuts hard: a weight used by all blocks, skips over them, buffers, outputs from the middle."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.stem = nn.Linear(5, 8)
+        shared = nn.Linear(8, 8, bias=False)
+        self.blocks = nn.ModuleList([MixedBlock(8, dropout, shared) for _ in range(4)])
+        self.join = nn.Linear(16, 8)
+        self.drop = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x, scale):
+        rows = x.shape[0]
+        x = torch.tanh(self.stem(x))
+        passed = []
+        for block in self.blocks:
+            x = block(x, scale)
+            passed.append(x)
+        x = self.join(torch.cat((x, passed[0]), -1)) + passed[1]
+        x = self.norm(self.drop(x)).view(rows, -1, 8)
+        return {"values": self.head(x), "cache": None, "early": passed[0], "mean": x.mean(1)}

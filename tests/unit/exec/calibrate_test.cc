@@ -26,7 +26,7 @@ Plan Calibrated(const std::string& kind) {
   plan.stages[1].lane = 1;
   const Device device = {.name = "cpu:0", .cores = UsableCores()};
   const absl::Status done = CalibrateStages(chain.stages(), {device, device}, {{"input", DataType::kFp32, {-1, 4}}},
-                                            nullptr, {.rows = 2, .repeats = 2}, 1, RealClock(), plan);
+                                            LossContext(), {.rows = 2, .repeats = 2}, 1, RealClock(), plan);
   EXPECT_TRUE(done.ok()) << done;
   for (size_t s = 0; s < chain.size(); ++s) {
     for (const NamedTensor& parameter : chain.stage(s).parameters()) EXPECT_FALSE(parameter.tensor.grad().defined());

@@ -53,6 +53,10 @@ class TracedRunTest : public ::testing::Test {
         if (stage.lane == static_cast<int>(lanes.size()))
           lanes.push_back({.stage = stage.lane, .device = stage.device});
       }
+      if (lanes.size() == 2) {
+        lanes[0].links = {{.to = 1, .kind = LinkKind::kActivation}};
+        lanes[1].links = {{.to = 0, .kind = LinkKind::kGradient}};
+      }
       metrics_ = std::make_shared<PipelineMetrics>(RealClock(), "test", lanes, ScheduleDescription(), ring_events);
       return metrics_;
     };
@@ -94,6 +98,38 @@ TEST_F(TracedRunTest, EveryActionOfAStepIsThereInTheOrderOfTheList) {
   EXPECT_THAT(
       ActionsOf(capture.lanes[1], runs[1].run),
       ::testing::ElementsAre("1F0", "1B0", "1F1", "1B1", "1F2", "1B2", "1F3", "1B3", "1OPT norms", "1OPT apply"));
+}
+
+TEST_F(TracedRunTest, WhatIsKeptIsCountedByKindUntilItIsGivenBack) {
+  auto pipeline = Make(Mlp("1f1b"));
+  constexpr int64_t kWeights = 2 * (kWidth * kWidth + kWidth) * 4;  // of two layers
+  const auto bytes = [&](int lane, MemoryKind kind) { return (*metrics_->lane(lane).memory)[kind].value(); };
+  EXPECT_EQ(bytes(0, MemoryKind::kWeights), kWeights);
+  EXPECT_EQ(bytes(0, MemoryKind::kGradients), 0);
+  ASSERT_TRUE(pipeline->ForwardBackward(MiniBatch(8)).ok());
+  EXPECT_EQ(bytes(1, MemoryKind::kGradients), kWeights);
+  EXPECT_EQ(bytes(0, MemoryKind::kStash) + bytes(1, MemoryKind::kStash), 0) << "every backward has run";
+  pipeline->DiscardGradients();
+  EXPECT_EQ(bytes(1, MemoryKind::kGradients), 0);
+  const std::shared_ptr<MemoryCells> memory = metrics_->lane(0).memory;
+  auto forward = pipeline->Forward({.inputs = NamedTensors{{"input", at::randn({8, kWidth})}}});
+  ASSERT_TRUE(forward.ok());
+  EXPECT_GE(bytes(0, MemoryKind::kStash), 8 * kWidth * 4) << "at least its inputs";
+  // A graph may outlive its pipeline.
+  pipeline.reset();
+  metrics_.reset();
+  EXPECT_GT((*memory)[MemoryKind::kStash].value(), 0);
+  forward->graph.reset();
+  EXPECT_EQ((*memory)[MemoryKind::kStash].value(), 0);
+}
+
+TEST_F(TracedRunTest, LinksCountWhatWasSent) {
+  auto pipeline = Make(Mlp("1f1b"));
+  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  const auto sent = [&](int from, LinkDescription link) { return metrics_->lane(from).LinkTo(link)->bytes.value(); };
+  EXPECT_EQ(sent(0, {.to = 1, .kind = LinkKind::kActivation}), 8 * kWidth * 4);
+  EXPECT_EQ(sent(1, {.to = 0, .kind = LinkKind::kGradient}), 8 * kWidth * 4);
+  EXPECT_EQ(metrics_->lane(0).LinkTo({.to = 1, .kind = LinkKind::kGradient}), nullptr);
 }
 
 TEST_F(TracedRunTest, EveryMessageHasBothEnds) {

@@ -78,6 +78,12 @@ void ExpectAsEager(ProgramRunner runner, const std::string& reference_file, cons
   }
 }
 
+TEST(GraphLayer, EqualsEagerPyTorchWithSkipsOverBlocksAndBuffersBetweenThem) {
+  for (const ProgramCuts cuts : {ProgramCuts::kModules, ProgramCuts::kNodes}) {
+    ExpectAsEager(ProgramRunner("mixed_both.pt2", cuts), "mixed.safetensors", {"values", "early", "mean"});
+  }
+}
+
 std::vector<std::string> LayerNames(const ProgramRunner& runner) {
   std::vector<std::string> names;
   for (const NamedLayer& layer : runner.layers) names.push_back(layer.name);
@@ -180,6 +186,31 @@ TEST(GraphLayer, BuffersThatTheGraphChangesFollowMicrobatchesInOrder) {
   const at::NoGradGuard no_graph;
   runner.Forward({inputs[0]}, {});
   EXPECT_EQ(runner.Buffer("calls").item<int64_t>(), 2) << "evaluation counts nothing";
+}
+
+TEST(GraphLayer, CountsInABufferThatIsOnlyNamedLikeABatchNorms) {
+  Repacked renamed("counting_both.pt2");
+  for (const std::string record :
+       {"models/model.json", "data/weights/model_weights_config.json", "extra/penstock_training.json"}) {
+    std::string& text = renamed[record];
+    for (size_t at = 0; (at = text.find("\"calls\"", at)) != std::string::npos; ++at) {
+      text.replace(at, 7, "\"num_batches_tracked\"");
+    }
+  }
+  ProgramRunner runner(renamed.Read());
+  runner.Forward({at::ones({2, 4})}, {.training = true});
+  runner.Commit();
+  EXPECT_EQ(runner.Buffer("num_batches_tracked").item<int64_t>(), 1);
+}
+
+TEST(GraphLayer, RefusesStatisticsThatMoveUnseen) {
+  Repacked changed("language.pt2");  // a norm of another kind, with a buffer where its statistics would be
+  changed.Replace("models/model.json", R"({"target": "torch.ops.aten.layer_norm.default", "inputs": [)",
+                  R"({"target": "torch.ops.aten.instance_norm.default", "inputs": [)"
+                  R"({"name": "running_mean", "arg": {"as_tensor": {"name": "p_norm_weight"}}, "kind": 1},)");
+  absl::StatusOr<ExportedProgram> program = changed.Read();
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_EQ(ReasonOf(ProgramModel::Create(*std::move(program)).status()), "SPEC_INVALID");
 }
 
 TEST(GraphLayer, DrawsFromTheKeyedGenerator) {

@@ -2,66 +2,25 @@
 // layers, bit for bit, dropout included.
 
 #include <ATen/Parallel.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "engine/exec/device_pool.h"
-#include "engine/exec/pipeline.h"
-#include "engine/model/exported_program_file.h"
-#include "tests/support/plain_reference.h"
+#include "tests/unit/exported/pipeline_examples.h"
 
 namespace penstock::testing {
 namespace {
 
-struct Example {
-  std::string program;
-  std::string loss;
-  std::vector<NamedTensor> inputs;
-  at::Tensor target;
-};
-
-std::vector<Example> Examples() {
-  const at::Tensor labels = at::randint(0, 5, {6}, at::kLong);
-  const at::Tensor ids = at::randint(0, 11, {6, 7}, at::kLong);
-  return {{"conv_net_both.pt2", "cross_entropy", {{"images", at::randn({6, 3, 8, 8})}}, labels},
-          {"conv_net.pt2", "cross_entropy", {{"images", at::randn({6, 3, 8, 8})}}, labels},
-          {"language_dropout_both.pt2", "cross_entropy", {{"ids", ids}, {"mask", at::ones({6, 7}, at::kLong)}}, ids},
-          {"counting_both.pt2", "mean_squared_error", {{"x", at::randn({6, 4})}}, at::randn({6, 3})}};
+PipelineSpec SpecOf(const ProgramExample& example, int stages, const std::string& schedule, CheckpointMode checkpoint) {
+  return ProgramSpec(example, stages, {schedule, 3, checkpoint});
 }
 
-PipelineSpec SpecOf(const Example& example, int stages, const std::string& schedule, CheckpointMode checkpoint) {
-  PipelineSpec spec;
-  spec.model.program = example.program;
-  const auto loaded = LoadProgram(PENSTOCK_EXPORTED_FOLDER, example.program, RealFileSystem());
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
-  spec.model.loaded_program = *loaded;
-  const int layers = spec.model.loaded_program->size();
-  for (int s = 0; s < stages; ++s) {
-    spec.cut.balance.push_back(layers * (s + 1) / stages - layers * s / stages);
-  }
-  spec.schedule = {schedule, 3, checkpoint};
-  spec.optimizer.name = "adamw";
-  spec.loss.name = example.loss;
-  spec.seed = 11;
-  return spec;
-}
-
-void ExpectAsPlainLoop(const Example& example, const PipelineSpec& spec, DevicePool& pool) {
-  Pipeline::Options options;
-  options.devices = &pool;
-  options.profile.rows = 2;
-  options.profile.repeats = 1;
-  auto pipeline = Pipeline::Create(spec, options);
+void ExpectAsPlainLoop(const ProgramExample& example, const PipelineSpec& spec, DevicePool& pool) {
+  const auto pipeline = MakeProgramPipeline(spec, pool);
   ASSERT_TRUE(pipeline.ok()) << pipeline.status();
-  PlainReference plain({.model = spec.model, .loss = spec.loss, .optimizer = spec.optimizer, .seed = spec.seed});
-  std::vector<Value> values;
-  for (const NamedTensor& input : example.inputs) values.emplace_back(input.tensor);
+  PlainReference plain = PlainOfProgram(spec);
+  const std::vector<Value> values = example.Values();
   for (int step = 0; step < 3; ++step) {
     ContributionRequest request;
     request.inputs = NamedTensors(example.inputs);
@@ -94,7 +53,7 @@ void ExpectAsPlainLoop(const Example& example, const PipelineSpec& spec, DeviceP
 TEST(ProgramPipeline, EqualsThePlainLoopInEveryCutScheduleAndCheckpointMode) {
   at::set_num_threads(1);
   DevicePool pool({{"cpu:0", {0}, 0}, {"cpu:1", {1}, 0}}, DevicePool::Mode::kSerial);
-  for (const Example& example : Examples()) {
+  for (const ProgramExample& example : ProgramExamples(6)) {
     for (const int stages : {1, 2}) {
       for (const char* schedule : {"gpipe", "1f1b"}) {
         for (const CheckpointMode mode :
@@ -110,7 +69,7 @@ TEST(ProgramPipeline, EqualsThePlainLoopInEveryCutScheduleAndCheckpointMode) {
 TEST(ProgramPipeline, IsCutByMeasuredTime) {
   at::set_num_threads(1);
   DevicePool pool({{"cpu:0", {0}, 0}, {"cpu:1", {1}, 0}}, DevicePool::Mode::kSerial);
-  for (const Example& example : Examples()) {
+  for (const ProgramExample& example : ProgramExamples(6)) {
     SCOPED_TRACE(example.program);
     PipelineSpec spec = SpecOf(example, 2, "1f1b", CheckpointMode::kNever);
     spec.cut.balance.clear();
@@ -121,9 +80,7 @@ TEST(ProgramPipeline, IsCutByMeasuredTime) {
 
 TEST(ProgramPipeline, KeepsTheNamesOfStateDict) {
   DevicePool pool({{"cpu:0", {0}, 0}, {"cpu:1", {1}, 0}}, DevicePool::Mode::kSerial);
-  Pipeline::Options options;
-  options.devices = &pool;
-  const auto pipeline = Pipeline::Create(SpecOf(Examples()[2], 2, "1f1b", CheckpointMode::kNever), options);
+  const auto pipeline = MakeProgramPipeline(SpecOf(ProgramExamples(6)[2], 2, "1f1b", CheckpointMode::kNever), pool);
   ASSERT_TRUE(pipeline.ok()) << pipeline.status();
   std::vector<std::string> names;
   for (const NamedTensor& tensor : (*pipeline)->ExportState(false)) names.push_back(tensor.name);

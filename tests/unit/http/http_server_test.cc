@@ -86,7 +86,10 @@ class HttpServerTest : public ::testing::Test {
     pages.metrics = [this] { return metrics_; };
     pages.healthy = [] { return std::vector<HealthCondition>{{"stages", true, ""}}; };
     pages.ready = [this] { return std::vector<HealthCondition>{{"model", ready_.load(), "loading"}}; };
-    auto server = HttpServer::Create("127.0.0.1:0", "metrics-listen", std::move(pages), {.request_timeout_ms = 1000});
+    auto server =
+        HttpServer::Create("127.0.0.1:0", "metrics-listen",
+                           [pages = std::move(pages)](const HttpRequest& request) { return Respond(pages, request); },
+                           {.request_timeout_ms = 1000});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
@@ -207,6 +210,18 @@ TEST_F(HttpServerTest, SilentConnectionsDoNotStopOthers) {
   for (auto& connection : silent) EXPECT_THAT(connection->ReadAll(), Not(HasSubstr("a 1\n")));
 }
 
+// More clients that ask for much and take nothing than workers: each loses its connection, and the others are served.
+TEST_F(HttpServerTest, SlowReadersDoNotStopOthers) {
+  metrics_ = std::string(64 << 20, 'x');  // more than the kernel takes in for a reader
+  std::vector<std::unique_ptr<Connection>> slow;
+  for (int i = 0; i < 5; ++i) {
+    slow.push_back(std::make_unique<Connection>(server_->port()));
+    ASSERT_TRUE(slow.back()->connected());
+    slow.back()->Send("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  }
+  ExpectStillServes();
+}
+
 TEST_F(HttpServerTest, ClientsThatVanishLeaveNoTrace) {
   for (int i = 0; i < 50; ++i) {
     Connection connection(server_->port());
@@ -229,7 +244,7 @@ TEST_F(HttpServerTest, AnswersManyClientsAtOnce) {
 
 TEST_F(HttpServerTest, AnAddressInUseIsNamed) {
   const std::string address = "127.0.0.1:" + std::to_string(server_->port());
-  const absl::Status status = HttpServer::Create(address, "metrics-listen", HttpPages{}).status();
+  const absl::Status status = HttpServer::Create(address, "metrics-listen", HttpHandler{}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(status), "LISTEN_FAILED");
   EXPECT_EQ(ValuesOf(status)["address"], address);
@@ -238,13 +253,13 @@ TEST_F(HttpServerTest, AnAddressInUseIsNamed) {
 }
 
 TEST_F(HttpServerTest, AnAddressOfAnotherMachineIsNamed) {
-  const absl::Status status = HttpServer::Create("192.0.2.1:0", "metrics-listen", HttpPages{}).status();
+  const absl::Status status = HttpServer::Create("192.0.2.1:0", "metrics-listen", HttpHandler{}).status();
   EXPECT_EQ(ReasonOf(status), "LISTEN_FAILED");
   EXPECT_EQ(ValuesOf(status)["address"], "192.0.2.1:0");
 }
 
 TEST_F(HttpServerTest, ABadAddressIsNamedWithItsFlag) {
-  const absl::Status status = HttpServer::Create("127.0.0.1", "metrics-listen", HttpPages{}).status();
+  const absl::Status status = HttpServer::Create("127.0.0.1", "metrics-listen", HttpHandler{}).status();
   EXPECT_EQ(ReasonOf(status), "FIELD_INVALID");
   EXPECT_EQ(ValuesOf(status)["field"], "metrics-listen");
 }
@@ -252,7 +267,7 @@ TEST_F(HttpServerTest, ABadAddressIsNamedWithItsFlag) {
 TEST_F(HttpServerTest, ThePortIsFreeAfterwards) {
   const std::string address = server_->address().ToString();
   server_.reset();
-  EXPECT_TRUE(HttpServer::Create(address, "metrics-listen", HttpPages{}).ok());
+  EXPECT_TRUE(HttpServer::Create(address, "metrics-listen", HttpHandler{}).ok());
 }
 
 }  // namespace

@@ -143,6 +143,27 @@ TEST(MetricsPageTest, CellsAppearUnderTheirLabels) {
             1);
 }
 
+TEST(MetricsPageTest, MemoryAndLinksAppearByKind) {
+  SampleMetrics sample;
+  LaneMetrics& lane = sample.pipeline->lane(0);
+  (*lane.memory)[MemoryKind::kWeights].Set(4096);
+  const MemoryShare kept(lane.memory, MemoryKind::kStash, 512);
+  { const MemoryShare given_back(lane.memory, MemoryKind::kStash, 100); }
+  lane.LinkTo({.to = 1, .kind = LinkKind::kActivation})->bytes.Add(77);
+  lane.LinkTo({.to = 1, .kind = LinkKind::kActivation})->nanos.Add(kSecond / 2);
+  EXPECT_EQ(lane.LinkTo({.to = 1, .kind = LinkKind::kGradient}), nullptr);
+  lane.out_of_memory.Add();
+  const auto samples = SamplesOf(MetricsPage(sample.registry));
+  const std::string labels = R"({pipeline="gpt",stage="0",device="cpu:0")";
+  EXPECT_EQ(samples.at("penstock_device_memory_bytes" + labels + ",kind=\"weights\"}"), 4096);
+  EXPECT_EQ(samples.at("penstock_device_memory_bytes" + labels + ",kind=\"stash\"}"), 512);
+  EXPECT_EQ(samples.at("penstock_out_of_memory_total" + labels + "}"), 1);
+  EXPECT_EQ(samples.at(R"(penstock_link_bytes_total{pipeline="gpt",src="0",dst="1",kind="activation"})"), 77);
+  EXPECT_EQ(samples.at(R"(penstock_link_transfer_seconds_total{pipeline="gpt",src="0",dst="1",kind="activation"})"),
+            0.5);
+  EXPECT_EQ(samples.at(R"(penstock_device_memory_limit_bytes{device="cpu:0"})"), 1 << 20);
+}
+
 TEST(MetricsPageTest, APipelinesSeriesGoWithIt) {
   SampleMetrics sample;
   EXPECT_THAT(MetricsPage(sample.registry), HasSubstr("pipeline=\"gpt\""));
@@ -193,7 +214,11 @@ TEST(MetricsPageTest, StaysWithinItsBudgetOfSeries) {
   testing::FakeClock clock;
   MetricsRegistry registry(&clock);
   std::vector<LaneDescription> lanes(8);
-  for (int i = 0; i < 8; ++i) lanes[i] = {.stage = i, .device = "cpu:" + std::to_string(i)};
+  for (int i = 0; i < 8; ++i) {
+    lanes[i] = {.stage = i, .device = "cpu:" + std::to_string(i)};
+    lanes[i].links = {{.to = (i + 1) % 8, .kind = LinkKind::kActivation},
+                      {.to = (i + 7) % 8, .kind = LinkKind::kGradient}};
+  }
   registry.AddPipeline("a", lanes);
   registry.AddPipeline("b", lanes);
   for (int i = 0; i < 50; ++i) registry.server().AddMethod("unary", "service", "Method" + std::to_string(i));

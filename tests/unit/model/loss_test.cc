@@ -105,6 +105,76 @@ TEST(MeanSquaredError, IsTheMeanOverElements) {
   EXPECT_EQ(loss->Mean(Logits({0, 2}), at::zeros({0, 2})).item<double>(), 0);
 }
 
+TEST(CrossEntropy, TakesClassesInDimensionOne) {
+  const auto loss = Make("cross_entropy", {{"class_dimension", int64_t{1}}});
+  const at::Tensor logits = Logits({2, 5, 3});
+  const at::Tensor labels = at::tensor({0, 4, 1, 2, 2, 3}, at::kLong).view({2, 3});
+  const at::Tensor last = Make("cross_entropy")->Mean(logits.transpose(1, 2), labels);
+  EXPECT_NEAR(loss->Mean(logits, labels).item<double>(), last.item<double>(), 1e-6);
+  EXPECT_EQ(loss->Target({"logits", DataType::kFp32, {-1, 5, 3}}).shape, (std::vector<int64_t>{-1, 3}));
+  EXPECT_EQ(ValuesOf(MakeLoss({"cross_entropy", {{"class_dimension", int64_t{0}}}}).status())["field"],
+            "spec.loss.options[class_dimension]");
+}
+
+TEST(BinaryCrossEntropy, OfLogitsEqualsThatOfTheirProbabilities) {
+  const at::Tensor logits = Logits({3, 2});
+  const at::Tensor target = at::tensor({0.0f, 1.0f, 0.25f, 1.0f, 0.0f, 0.5f}).view({3, 2});
+  const auto of_logits = Make("binary_cross_entropy");
+  const auto of_probabilities = Make("binary_cross_entropy", {{"logits", false}});
+  const at::Tensor wide = logits.detach().to(at::kDouble);
+  const at::Tensor expected = -(target * wide.sigmoid().log() + (1 - target) * (1 - wide.sigmoid()).log()).mean();
+  EXPECT_NEAR(of_logits->Mean(logits, target).item<double>(), expected.item<double>(), 1e-6);
+  EXPECT_NEAR(of_probabilities->Mean(logits.sigmoid(), target).item<double>(), expected.item<double>(), 1e-6);
+  EXPECT_EQ(of_logits->Counted(target), 6);
+}
+
+TEST(BinaryCrossEntropy, NamesWhatIsNoProbability) {
+  const auto loss = Make("binary_cross_entropy", {{"logits", false}});
+  const at::Tensor half = at::full({2, 2}, 0.5);
+  const absl::Status output = RunTorch([&] { loss->Mean(half + 1, half); });
+  EXPECT_EQ(ReasonOf(output), "TENSOR_SIGNATURE");
+  EXPECT_EQ(ValuesOf(output)["field"], "output");
+  EXPECT_EQ(ValuesOf(output)["value"], "1.5");
+  const absl::Status target = RunTorch([&] { loss->Counted(half - 1); });
+  EXPECT_EQ(ValuesOf(target)["field"], "target");
+  // What is not finite is told by the step, as with every other loss.
+  const at::Tensor nan = at::full({2, 2}, std::numeric_limits<float>::quiet_NaN()).requires_grad_(true);
+  EXPECT_TRUE(std::isnan(loss->Mean(nan, half).item<double>()));
+}
+
+TEST(ScalarOutput, IsWhatTheModelSays) {
+  const auto loss = Make("scalar_output");
+  EXPECT_FALSE(loss->needs_target());
+  const at::Tensor own = at::full({}, 2.5).requires_grad_(true);
+  EXPECT_EQ(loss->Mean(own, {}).item<double>(), 2.5);
+  EXPECT_EQ(loss->Mean(own.reshape({1}), {}).dim(), 0);
+  for (const at::Tensor& bad : {Logits({2}), at::ones({}, at::kLong), Logits({1, 1})}) {
+    const absl::Status status = RunTorch([&] { loss->Mean(bad, {}); });
+    EXPECT_EQ(ReasonOf(status), "TENSOR_SIGNATURE");
+    EXPECT_EQ(ValuesOf(status)["field"], "output");
+  }
+}
+
+TEST(LossOutput, FindsNamesAndPositions) {
+  const std::vector<TensorSignature> outputs = {{"logits"}, {"hidden"}, {"0"}};
+  const auto position = [&](const std::string& output) {
+    return LossOutput({"mean_squared_error", {}, output}, outputs, "loss");
+  };
+  EXPECT_EQ(*position(""), 0);
+  EXPECT_EQ(*position("hidden"), 1);
+  EXPECT_EQ(*position("1"), 1);
+  EXPECT_EQ(*position("0"), 2) << "a name goes first";
+  for (const char* bad : {"3", "-1", "nowhere", "99999999999999999999"}) {
+    const absl::Status status = position(bad).status();
+    EXPECT_EQ(ReasonOf(status), "FIELD_INVALID");
+    EXPECT_EQ(ValuesOf(status)["field"], "loss.output");
+    EXPECT_EQ(ValuesOf(status)["value"], bad);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("logits, hidden, 0"));
+  }
+  EXPECT_EQ(*LossOutput({"mean_squared_error", {}, "4"}, {}, "loss"), 4) << "only a run can tell";
+  EXPECT_FALSE(LossOutput({"mean_squared_error", {}, "logits"}, {}, "loss").ok());
+}
+
 TEST(MakeLoss, NamesWhatIsWrong) {
   for (const char* name : {"", "hinge"}) {
     const absl::Status status = MakeLoss({name, {}}).status();

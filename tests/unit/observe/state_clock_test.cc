@@ -64,6 +64,17 @@ TEST(StateClockTest, TimesThatGoBackCountAsTheLastTransition) {
 
 // A scrape between the moment at which a lane read its clock and the moment at which it took the lock has already shown
 // time of the old state; taking it back would look like a restart to Prometheus.
+TEST(StateClockTest, ATransitionThatIsPutOffIsCounted) {
+  testing::FakeClock clock;
+  StateClock lane(&clock);
+  const int64_t start = clock.NowNanos();
+  (void)lane.Snapshot(start + 50);
+  lane.Enter(StageState::kForward, start + 20);
+  EXPECT_EQ(lane.clamped_nanos(), 30);
+  lane.Enter(StageState::kHost, start + 60);
+  EXPECT_EQ(lane.clamped_nanos(), 30);
+}
+
 TEST(StateClockTest, TimeThatASnapshotHasShownIsNeverTakenBack) {
   FakeClock clock(0);
   StateClock lane(&clock);

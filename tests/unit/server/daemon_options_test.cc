@@ -137,6 +137,24 @@ TEST(DaemonOptions, MetricsCanBeOff) {
   EXPECT_EQ(Parse({"--metrics-listen", ""}).metrics_listen, "");
 }
 
+TEST(DaemonOptions, StatusPagesCanBeOff) {
+  EXPECT_EQ(Parse({}).admin_listen, "127.0.0.1:8474");
+  EXPECT_EQ(Parse({"--admin-listen", "off"}).admin_listen, "");
+}
+
+TEST(DaemonOptions, EverySettingIsKeptWithItsOrigin) {
+  const DaemonOptions options = Parse({"--device=cpu:0", "--device=cpu:1"}, {{"PENSTOCK_MAX_PIPELINES", "3"}});
+  std::map<std::string, DaemonOptions::Setting> settings;
+  for (const DaemonOptions::Setting& setting : options.settings) settings[setting.name] = setting;
+  EXPECT_EQ(settings["device"].value, "cpu:0 cpu:1");
+  EXPECT_EQ(settings["device"].origin, "flag");
+  EXPECT_EQ(settings["max-pipelines"].value, "3");
+  EXPECT_EQ(settings["max-pipelines"].origin, "environment");
+  EXPECT_EQ(settings["lease"].value, "60s");
+  EXPECT_EQ(settings["lease"].origin, "default");
+  EXPECT_FALSE(settings["lease"].help.empty());
+}
+
 TEST(ParseBytes, KnowsBinarySuffixes) {
   EXPECT_EQ(*ParseBytes("64", "f"), 64);
   EXPECT_EQ(*ParseBytes("8GiB", "f"), int64_t{8} << 30);

@@ -1,0 +1,346 @@
+// penstock bench
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <random>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
+#include "client/cli/bench_load.h"
+#include "client/cli/byte_model.h"
+#include "client/cli/command_table.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/lane_bars.h"
+#include "client/cli/safetensors_file.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kReleaseBatch = 32;
+constexpr int kOpenLoopCallers = 64;
+
+struct BenchOptions {
+  std::string pipeline;
+  std::string concurrency = "1";
+  std::string rate;  // empty: closed loop
+  std::string input;
+  int64_t rows = 1;
+  int64_t sequence = 0;
+  double stability_percentage = 10;
+  double threshold_ms = 0;  // 0: none
+  bool csv = false;
+  LoadOptions load;
+};
+
+// One load and what came of it.
+struct Point {
+  double level = 0;
+  LoadResult result;
+  double busy = 0;          // share of the lanes' time with work, inference included, in the daemon's own counters
+  int64_t queue_depth = 0;  // inference calls that waited, at the end
+};
+
+// "4" or "1:8" or "1:8:2": from, to and step, ends included.
+absl::StatusOr<std::vector<double>> ParseRange(const std::string& text, const std::string& option) {
+  std::vector<double> parts;
+  for (const absl::string_view part : absl::StrSplit(text, ':')) {
+    double value = 0;
+    if (!absl::SimpleAtod(part, &value) || value <= 0 || value > 1e6) {
+      return UsageError(option, "must be FROM, FROM:TO or FROM:TO:STEP with numbers above 0, got " + text);
+    }
+    parts.push_back(value);
+  }
+  if (parts.size() == 1) parts.push_back(parts[0]);
+  if (parts.size() == 2) parts.push_back(1);
+  if (parts.size() != 3 || parts[1] < parts[0] || (parts[1] - parts[0]) / parts[2] > 1000) {
+    return UsageError(option, "must be FROM, FROM:TO or FROM:TO:STEP, at most 1000 of them, got " + text);
+  }
+  std::vector<double> levels;
+  for (int i = 0; parts[0] + i * parts[2] <= parts[1] * (1 + 1e-9); ++i) levels.push_back(parts[0] + i * parts[2]);
+  return levels;
+}
+
+// An input of the pipeline's signature: numbers that are drawn, whole ones 0, which every vocabulary has.
+absl::StatusOr<v1::Input> MakeInput(const v1::TensorSignature& signature, const BenchOptions& options) {
+  std::vector<int64_t> shape(signature.shape().begin(), signature.shape().end());
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i == 0) shape[i] = options.rows;
+    if (i > 0 && shape[i] < 0 && options.sequence > 0) shape[i] = options.sequence;
+    if (shape[i] < 0) {
+      return UsageError("--input",
+                        "needed, or --sequence: the pipeline does not say how large " + signature.name() + " is");
+    }
+  }
+  v1::TensorHeader message;
+  message.set_name(signature.name());
+  message.set_type(signature.type());
+  for (const int64_t size : shape) message.add_shape(size);
+  TensorHeader header = HostTensor::HeaderFromMessage(message);
+  PENSTOCK_ASSIGN_OR_RETURN(const int64_t elements, ElementCount(shape, signature.name()));
+  PENSTOCK_ASSIGN_OR_RETURN(header.byte_size, PayloadBytes(header.type, shape, signature.name()));
+  PENSTOCK_ASSIGN_OR_RETURN(HostTensor tensor, HostTensor::Allocate(std::move(header)));
+  std::fill_n(tensor.mutable_bytes(), tensor.bytes().size(), '\0');
+  if (signature.type() == v1::DATA_TYPE_FP32) {
+    std::mt19937 random(1);
+    std::uniform_real_distribution<float> draw(-1, 1);
+    std::generate_n(reinterpret_cast<float*>(tensor.mutable_bytes()), elements, [&] { return draw(random); });
+  }
+  v1::Input input;
+  input.set_name(signature.name());
+  *input.mutable_tensor() = tensor.ToMessage();
+  return input;
+}
+
+absl::StatusOr<v1::InferRequest> MakeRequest(const v1::Pipeline& pipeline, const BenchOptions& options,
+                                             Session& session) {
+  v1::InferRequest request;
+  request.set_pipeline(pipeline.name());
+  request.mutable_reply()->mutable_wait_for()->set_seconds(60);
+  if (!options.input.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.input));
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadSafetensors(file));
+    for (const HostTensor& tensor : tensors) {
+      v1::Input* input = request.add_inputs();
+      input->set_name(tensor.name());
+      *input->mutable_tensor() = tensor.ToMessage();
+    }
+    return request;
+  }
+  BenchOptions with_sequence = options;
+  if (options.sequence == 0) {
+    const absl::StatusOr<ByteModel> bytes = AsByteModel(pipeline, 0);
+    if (bytes.ok()) with_sequence.sequence = bytes->sequence;
+  }
+  for (const v1::TensorSignature& signature : pipeline.signature().inputs()) {
+    PENSTOCK_ASSIGN_OR_RETURN(*request.add_inputs(), MakeInput(signature, with_sequence));
+  }
+  return request;
+}
+
+// Gives results back, many at a time, from any thread.
+class Releases {
+ public:
+  explicit Releases(PipelineClient* client) : client_(client) {}
+
+  void Add(const std::string& handle) ABSL_LOCKS_EXCLUDED(mu_) {
+    std::vector<std::string> full;
+    {
+      absl::MutexLock lock(&mu_);
+      names_.push_back(handle);
+      if (names_.size() >= kReleaseBatch) full.swap(names_);
+    }
+    if (!full.empty()) client_->ReleaseHandles(full).status().IgnoreError();
+  }
+
+  // What is left; `client` is one that still works.
+  void Flush(PipelineClient* client) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    if (!names_.empty()) client->ReleaseHandles(names_).status().IgnoreError();
+    names_.clear();
+  }
+
+ private:
+  PipelineClient* const client_;
+  absl::Mutex mu_;
+  std::vector<std::string> names_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::StatusOr<Point> RunPoint(double level, const BenchOptions& options, const v1::InferRequest& request,
+                               PipelineClient* client, Session& session) {
+  LoadOptions load = options.load;
+  load.stability = options.stability_percentage / 100;
+  if (options.rate.empty()) {
+    load.callers = static_cast<int>(level);
+  } else {
+    load.callers = kOpenLoopCallers;
+    load.rate = level;
+  }
+  Releases releases(client);
+  const LoadWork work = {[&]() -> absl::StatusOr<std::string> {
+                           PENSTOCK_ASSIGN_OR_RETURN(const v1::InferResponse response, client->Infer(request));
+                           const v1::Handle& handle = response.outputs().handle();
+                           if (handle.state() != v1::HANDLE_STATE_READY) {
+                             PENSTOCK_RETURN_IF_ERROR(client->AwaitHandle(handle.name(), absl::Minutes(10)).status());
+                           }
+                           return handle.name();
+                         },
+                         [&](const std::string& handle) { releases.Add(handle); }};
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::PipelineStatistics before, client->Statistics(request.pipeline()));
+  Point point;
+  point.level = level;
+  point.result = RunLoad(load, work, session.clock(), [&session] { return session.cancelled(); });
+  if (session.cancelled()) {
+    if (const auto last = session.LastClient(); last.ok()) releases.Flush(last->get());
+    return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "interrupted");
+  }
+  releases.Flush(client);
+  if (point.result.measured.latencies.empty() && !point.result.first_failure.ok()) return point.result.first_failure;
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::PipelineStatistics after, client->Statistics(request.pipeline()));
+  const std::vector<LaneShares> lanes = SharesBetween(before, after);
+  for (const LaneShares& lane : lanes) point.busy += lane.busy() / static_cast<double>(lanes.size());
+  point.queue_depth = after.infer_queue_depth();
+  return point;
+}
+
+std::string Milliseconds(const Point& point, double percent) {
+  return NumberText(Percentile(point.result.measured.latencies, percent) * 1e3, 2);
+}
+
+Json PointJson(const Point& point, bool open) {
+  const LoadWindow& measured = point.result.measured;
+  Json latency;
+  for (const int percent : {50, 90, 95, 99}) {
+    latency[absl::StrCat("p", percent)] = Percentile(measured.latencies, percent);
+  }
+  latency["most"] = Percentile(measured.latencies, 100);
+  return {{open ? "rate" : "concurrency", point.level},
+          {"calls", measured.latencies.size()},
+          {"failures", measured.failures},
+          {"seconds", measured.seconds},
+          {"calls_per_second", measured.throughput()},
+          {"latency_seconds", latency},
+          {"windows", point.result.windows},
+          {"stable", point.result.stable},
+          {"server", {{"busy", point.busy}, {"infer_queue_depth", point.queue_depth}}}};
+}
+
+Document Report(const std::vector<Point>& points, const BenchOptions& options) {
+  const bool open = !options.rate.empty();
+  Document document;
+  document.json = {{"pipeline", PipelineName(options.pipeline)}, {"points", Json::array()}};
+  Table table({{open ? "RATE" : "CALLERS", true},
+               {"PER SECOND", true},
+               {"P50 MS", true},
+               {"P90 MS", true},
+               {"P95 MS", true},
+               {"P99 MS", true},
+               {"FAILED", true},
+               {"LANES BUSY", true},
+               {"QUEUED", true},
+               {""}});
+  std::string csv = open ? "rate" : "concurrency";
+  csv += ",calls_per_second,p50_ms,p90_ms,p95_ms,p99_ms,failures,busy,infer_queue_depth,stable\n";
+  for (const Point& point : points) {
+    const LoadWindow& measured = point.result.measured;
+    const std::vector<std::string> cells = {NumberText(point.level, point.level == std::floor(point.level) ? 0 : 2),
+                                            NumberText(measured.throughput(), 2),
+                                            Milliseconds(point, 50),
+                                            Milliseconds(point, 90),
+                                            Milliseconds(point, 95),
+                                            Milliseconds(point, 99),
+                                            absl::StrCat(measured.failures)};
+    std::vector<std::string> row = cells;
+    row.insert(row.end(),
+               {PercentText(point.busy), absl::StrCat(point.queue_depth), point.result.stable ? "" : "unstable"});
+    table.Add(row);
+    absl::StrAppend(&csv, absl::StrJoin(cells, ","), ",", NumberText(point.busy, 4), ",", point.queue_depth, ",",
+                    point.result.stable ? "true" : "false", "\n");
+    document.json["points"].push_back(PointJson(point, open));
+    document.lines.push_back(PointJson(point, open));
+  }
+  document.names = {PipelineName(options.pipeline)};
+  document.text = options.csv ? csv : table.Text(false);
+  return document;
+}
+
+absl::Status Bench(const BenchOptions& options, Session& session) {
+  const bool open = !options.rate.empty();
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<double> levels, open ? ParseRange(options.rate, "--rate")
+                                                                   : ParseRange(options.concurrency, "--concurrency"));
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::InferRequest request, MakeRequest(pipeline, options, session));
+  std::vector<Point> points;
+  double highest = 0;
+  bool over = false;
+  for (const double level : levels) {
+    if (!open && (level != std::floor(level) || level > 1024)) {
+      return UsageError("--concurrency", absl::StrCat("must be whole numbers up to 1024, got ", level));
+    }
+    PENSTOCK_ASSIGN_OR_RETURN(Point point, RunPoint(level, options, request, client, session));
+    const double latency = Percentile(point.result.measured.latencies, options.load.percentile) * 1e3;
+    over = options.threshold_ms > 0 && (latency > options.threshold_ms || point.result.measured.failures > 0);
+    if (!point.result.stable) session.set_unstable();
+    if (!over) highest = level;
+    points.push_back(std::move(point));
+    if (over) break;
+  }
+  Document document = Report(points, options);
+  if (options.threshold_ms > 0) {
+    document.json["highest_load_within_threshold"] = highest;
+    if (!options.csv) {
+      absl::StrAppend(&document.text, "highest load with p", options.load.percentile, " within ", options.threshold_ms,
+                      " ms: ", highest > 0 ? absl::StrCat(highest) : "none", over ? "" : " (the range ended there)",
+                      "\n");
+    }
+  }
+  session.Print(document);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddBenchCommand(CommandTable& table) {
+  CLI::App* command = table.Add(table.root(), "bench", "Measure latency and throughput of inference under load",
+                                "penstock bench gpt --concurrency 1:8\n"
+                                "penstock bench gpt --rate 10:100:10 --poisson --latency-threshold 50\n"
+                                "penstock bench mlp --concurrency 16 --input batch.safetensors -o json");
+  auto options = std::make_shared<BenchOptions>();
+  LoadOptions& load = options->load;
+  command->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
+  CLI::Option* concurrency =
+      command->add_option("--concurrency", options->concurrency, "Closed loop: calls in flight, FROM:TO:STEP")
+          ->type_name("RANGE")
+          ->capture_default_str();
+  command->add_option("--rate", options->rate, "Open loop instead: calls per second, FROM:TO:STEP")
+      ->type_name("RANGE")
+      ->excludes(concurrency);
+  command->add_flag("--poisson", load.poisson, "Open loop: calls come at random instead of evenly");
+  command->add_option("--seed", load.seed, "Of the random gaps")->type_name("N")->capture_default_str();
+  command->add_option("--input", options->input, "Tensors named as the pipeline's inputs, safetensors; unset: made up")
+      ->type_name("FILE");
+  command->add_option("--rows", options->rows, "Rows of a made-up input")
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--sequence", options->sequence, "Length of its rows, where the pipeline does not say")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  const auto seconds = [&](const char* name, double* value, const char* help) {
+    command->add_option(name, *value, help)
+        ->check(CLI::Range(0.05, 3600.0))
+        ->type_name("SECONDS")
+        ->capture_default_str();
+  };
+  seconds("--warm-up", &load.warm_up_seconds, "Calls before the first window are not counted");
+  seconds("--window", &load.window_seconds, "Length of a window");
+  command->add_option("--max-windows", load.most_windows, "Give up, as unstable, after so many")
+      ->check(CLI::Range(3, 1000))
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--stability-percentage", options->stability_percentage,
+                   "Three windows in a row must be within it of their mean, in throughput and in the percentile")
+      ->check(CLI::Range(0.1, 100.0))
+      ->type_name("P")
+      ->capture_default_str();
+  command->add_option("--percentile", load.percentile, "Which one must be stable, and is compared with the threshold")
+      ->check(CLI::Range(1.0, 100.0))
+      ->type_name("P")
+      ->capture_default_str();
+  command
+      ->add_option("--latency-threshold", options->threshold_ms,
+                   "Stop at the first load above it; names the last below")
+      ->check(CLI::PositiveNumber)
+      ->type_name("MS");
+  command->add_flag("--csv", options->csv, "Comma-separated values instead of a table");
+  table.Run(command, [options](Session& session) { return Bench(*options, session); });
+}
+
+}  // namespace penstock

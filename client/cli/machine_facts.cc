@@ -1,0 +1,154 @@
+#include "client/cli/machine_facts.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "engine/base/clock.h"
+
+namespace penstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string FirstLine(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+void ReadDriver(MachineFacts* facts) {
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc/driver/nvidia/gpus", none)) {
+    facts->gpus += entry.is_directory(none) ? 1 : 0;
+  }
+  // NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul ...
+  for (const absl::string_view word :
+       absl::StrSplit(FirstLine("/proc/driver/nvidia/version"), ' ', absl::SkipEmpty())) {
+    if (facts->driver_version.empty() && absl::ascii_isdigit(word[0]) && word.find('.') != absl::string_view::npos) {
+      facts->driver_version = std::string(word);
+    }
+  }
+}
+
+int64_t LimitOf(decltype(RLIMIT_NOFILE) resource) {
+  rlimit limit = {};
+  if (getrlimit(resource, &limit) != 0) return -1;
+  if (limit.rlim_max == RLIM_INFINITY) return std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(limit.rlim_max);
+}
+
+int64_t MemoryBytes() {
+  int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  int64_t group = 0;
+  if (absl::SimpleAtoi(FirstLine("/sys/fs/cgroup/memory.max"), &group)) bytes = std::min(bytes, group);
+  return bytes;
+}
+
+void ReadClock(MachineFacts* facts) {
+  timex state = {};
+  const int answer = adjtimex(&state);
+  facts->clock_known = answer >= 0;
+  facts->clock_synchronised = answer >= 0 && answer != TIME_ERROR && (state.status & STA_UNSYNC) == 0;
+}
+
+// Seconds for one small file to reach the disk; -1 if it can't be written.
+double SyncSeconds(const fs::path& folder) {
+  const std::string path = (folder / absl::StrCat(".penstock-doctor-", getpid())).string();
+  const int file = open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+  if (file < 0) return -1;
+  const std::string block(4096, '\0');
+  const int64_t begin = RealClock()->NowNanos();
+  const bool written =
+      write(file, block.data(), block.size()) == static_cast<ssize_t>(block.size()) && fsync(file) == 0;
+  const int64_t end = RealClock()->NowNanos();
+  close(file);
+  unlink(path.c_str());
+  return written ? static_cast<double>(end - begin) * 1e-9 : -1;
+}
+
+void ReadStateFolder(const std::string& wanted, MachineFacts* facts) {
+  std::error_code ignored;
+  fs::path folder = fs::absolute(wanted, ignored);
+  while (!fs::exists(folder, ignored) && folder != folder.parent_path()) folder = folder.parent_path();
+  facts->state_dir = folder.string();
+  struct statvfs space = {};
+  if (statvfs(folder.c_str(), &space) == 0) {
+    facts->state_free_bytes = static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
+  }
+  facts->state_sync_seconds = SyncSeconds(folder);
+  facts->state_dir_writable = facts->state_sync_seconds >= 0;
+}
+
+std::string FindProgram(const std::string& name) {
+  std::error_code none;
+  if (name.find('/') != std::string::npos) return fs::exists(name, none) ? name : "";
+  std::vector<fs::path> folders = {fs::read_symlink("/proc/self/exe", none).parent_path()};
+  if (const char* path = std::getenv("PATH")) {
+    for (const absl::string_view folder : absl::StrSplit(path, ':', absl::SkipEmpty()))
+      folders.emplace_back(std::string(folder));
+  }
+  for (const fs::path& folder : folders) {
+    if (access((folder / name).c_str(), X_OK) == 0) return (folder / name).string();
+  }
+  return "";
+}
+
+// What a daemon answers to --version shows whether LibTorch and every other library is found.
+void AskDaemon(const std::string& name, MachineFacts* facts) {
+  facts->daemon_path = FindProgram(name);
+  if (facts->daemon_path.empty() || facts->daemon_path.find('\'') != std::string::npos) return;
+  FILE* pipe = popen(("'" + facts->daemon_path + "' --version 2>&1").c_str(), "re");
+  if (pipe == nullptr) return;
+  std::string text;
+  char piece[256];
+  while (fgets(piece, sizeof(piece), pipe) != nullptr && text.size() < 4096) text += piece;
+  const bool good = pclose(pipe) == 0;
+  const std::string line(absl::StripAsciiWhitespace(text));
+  (good ? facts->daemon_version : facts->daemon_problem) = line.substr(0, line.find('\n'));
+}
+
+}  // namespace
+
+MachineFacts ReadMachineFacts(const std::string& state_dir, const std::string& daemon) {
+  MachineFacts facts;
+  ReadDriver(&facts);
+  struct statvfs shared = {};
+  if (statvfs("/dev/shm", &shared) == 0) {
+    facts.shared_memory_bytes = static_cast<int64_t>(shared.f_blocks) * static_cast<int64_t>(shared.f_frsize);
+  }
+  facts.locked_memory_bytes = LimitOf(RLIMIT_MEMLOCK);
+  facts.open_files = LimitOf(RLIMIT_NOFILE);
+  facts.memory_bytes = MemoryBytes();
+  ReadClock(&facts);
+  ReadStateFolder(state_dir, &facts);
+  AskDaemon(daemon, &facts);
+  return facts;
+}
+
+std::string DefaultStateDir() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  if (!variable("PENSTOCK_STATE_DIR").empty()) return variable("PENSTOCK_STATE_DIR");
+  if (!variable("XDG_STATE_HOME").empty()) return variable("XDG_STATE_HOME") + "/penstock";
+  if (!variable("HOME").empty()) return variable("HOME") + "/.local/state/penstock";
+  return "penstock-state";
+}
+
+}  // namespace penstock

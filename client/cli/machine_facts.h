@@ -1,0 +1,36 @@
+#pragma once
+
+// What this machine is like, as far as a daemon cares. Reading only; judging is doctor_checks.h's.
+
+#include <cstdint>
+#include <string>
+
+namespace penstock {
+
+// Facts about a machine. Negative numbers and empty texts: not known.
+struct MachineFacts {
+  int gpus = 0;                      // devices of NVIDIA's driver
+  std::string driver_version;        // "580.65.06"
+  int64_t shared_memory_bytes = -1;  // size of /dev/shm
+  int64_t locked_memory_bytes = -1;  // limit; INT64_MAX: none
+  int64_t open_files = -1;           // hard limit
+  int64_t memory_bytes = -1;         // of the machine, or what its control group may use
+  bool clock_synchronised = false;
+  bool clock_known = false;
+  std::string state_dir;  // the folder that was asked about, or the nearest one above that exists
+  bool state_dir_writable = false;
+  int64_t state_free_bytes = -1;
+  double state_sync_seconds = -1;  // to write 4 KiB and have the disk say that it holds them
+  std::string daemon_path;         // "": no penstockd was found
+  std::string daemon_version;      // its answer to --version; "": it can't run
+  std::string daemon_problem;      // what it said instead
+};
+
+// Reads them; writes and removes one small file in the state folder. `daemon` is a path or a name; a name is looked for
+// beside this program and on the path.
+MachineFacts ReadMachineFacts(const std::string& state_dir, const std::string& daemon);
+
+// Where the daemon keeps its state if nobody says: as its --state-dir.
+std::string DefaultStateDir();
+
+}  // namespace penstock

@@ -1,0 +1,173 @@
+#include "engine/exec/pipeline_draft.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/copy_tensors.h"
+#include "engine/device/torch_status.h"
+#include "engine/exec/calibrate.h"
+#include "engine/exec/device_pool.h"
+#include "engine/exec/device_worker.h"
+#include "engine/model/skip_spec.h"
+#include "engine/plan/named_cut.h"
+#include "engine/plan/planner.h"
+#include "engine/plan/skip_layout.h"
+#include "engine/tensor/codec.h"
+
+namespace penstock {
+namespace {
+
+absl::StatusOr<std::vector<Device>> UsableDevices(const PipelineSpec& spec, const DevicePool& pool) {
+  if (spec.devices.empty()) return pool.devices();
+  std::vector<Device> devices;
+  for (const std::string& name : spec.devices) {
+    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, pool.Find(name));
+    devices.push_back(worker->device());
+  }
+  return devices;
+}
+
+std::vector<SkipPort> PortsOf(const Plan& plan, int stage, bool incoming) {
+  std::vector<SkipPort> ports;
+  for (const SkipRoute& route : plan.skips) {
+    const int here = incoming ? route.edge.to : route.edge.from;
+    const int there = incoming ? route.edge.from : route.edge.to;
+    if (here == stage) ports.push_back({.peer = there, .names = route.names});
+  }
+  return ports;
+}
+
+// The declared ties, and those that layers make among themselves.
+absl::StatusOr<std::vector<TieGroup>> AllTies(const Draft& draft, const Plan& plan,
+                                              const std::vector<NamedLayer>& layers) {
+  std::vector<std::string> device_of_layer;
+  for (const StagePlan& stage : plan.stages) {
+    device_of_layer.insert(device_of_layer.end(), stage.layers.size(), stage.device);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<TieGroup> ties, FindSharedParameters(layers, device_of_layer));
+  ties.insert(ties.end(), draft.ties.begin(), draft.ties.end());
+  return ties;
+}
+
+// Puts the layers' tensors where their stage stands.
+absl::Status PlaceLayers(const std::vector<NamedLayer>& layers, const Device& device) {
+  return RunTorch([&] {
+    for (const NamedLayer& layer : layers) {
+      for (const NamedTensors* tensors : {&layer.layer->parameters(), &layer.layer->buffers()}) {
+        for (NamedTensor named : *tensors) named.tensor.set_data(ToDevice(named.tensor.detach(), device));
+      }
+    }
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipeline::Options& options) {
+  Draft draft;
+  PENSTOCK_RETURN_IF_ERROR(CheckSchedule(spec.schedule));
+  PENSTOCK_ASSIGN_OR_RETURN(draft.layers, ExpandModel(spec.model));
+  PENSTOCK_RETURN_IF_ERROR(CheckOptimizer(spec.optimizer));
+  if (!spec.loss.name.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(draft.loss, MakeLoss(spec.loss));
+  }
+  draft.build = BuildOptionsOf(spec.model);
+  // Shapes take no memory: what doesn't fit together, or not at all, is found before anything is built.
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> shapes, BuildLayerShapes(draft.layers, draft.build));
+  std::vector<std::string> names;
+  std::vector<SkipDeclaration> skips;
+  std::vector<int64_t> parameter_bytes;
+  for (const NamedLayer& layer : shapes) {
+    names.push_back(layer.name);
+    skips.push_back(layer.layer->skips());
+    parameter_bytes.push_back(ByteSize(layer.layer->parameters()));
+  }
+  PENSTOCK_RETURN_IF_ERROR(CheckSkips(names, skips));
+  PENSTOCK_ASSIGN_OR_RETURN(draft.ties, CheckTies(TiesOf(spec.model), shapes));
+  PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get(), spec.loss));
+  PENSTOCK_ASSIGN_OR_RETURN(CutSpec cut, WithBalance(spec.cut, draft.layers));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
+  draft.request = {.layers = draft.layers,
+                   .cut = std::move(cut),
+                   .devices = std::move(devices),
+                   .devices_named = !spec.devices.empty(),
+                   .schedule = spec.schedule,
+                   .parameter_bytes = std::move(parameter_bytes),
+                   .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer),
+                   .skips = std::move(skips),
+                   .settings = {.build = draft.build, .autocast = spec.model.autocast},
+                   .limits = spec.limits};
+  return draft;
+}
+
+Clock* ClockOf(const Pipeline::Options& options) { return options.clock == nullptr ? RealClock() : options.clock; }
+
+absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
+  PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
+  PENSTOCK_ASSIGN_OR_RETURN(draft.plan, penstock::MakePlan(draft.request, options.profile, ClockOf(options),
+                                                           MeasureOnDevices(spec, options, draft)));
+  return draft;
+}
+
+absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
+                                         const Plan& plan) {
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(draft.layers, spec.seed, draft.build));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TieGroup> groups, AllTies(draft, plan, layers));
+  std::vector<int> first_layers;
+  for (const StagePlan& stage : plan.stages) first_layers.push_back(stage.first_layer);
+  std::vector<std::vector<StageTie>> ties;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { ties = TieParameters(groups, layers, first_layers); }));
+
+  PlacedStages placed;
+  for (const TieGroup& group : groups) placed.tie_uses.push_back(group.uses.size());
+  const int stages = static_cast<int>(plan.stages.size());
+  placed.open_dimension = layers.front().layer->LargestOpenDimension();
+  placed.workers.resize(LaneCount(plan));
+  auto next = layers.begin();
+  for (int s = 0; s < stages; ++s) {
+    const StagePlan& stage = plan.stages[s];
+    const auto end = next + static_cast<std::ptrdiff_t>(stage.layers.size());
+    std::vector<NamedLayer> own(std::make_move_iterator(next), std::make_move_iterator(end));
+    next = end;
+    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
+    placed.workers[stage.lane] = worker;
+    placed.devices.push_back(worker->device());
+    if (worker->device().kind != DeviceKind::kCpu) PENSTOCK_RETURN_IF_ERROR(PlaceLayers(own, worker->device()));
+    PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Stage> made,
+                              Stage::Create({.index = s,
+                                             .last = s + 1 == stages,
+                                             .device = worker->device(),
+                                             .first_layer = LayerIndex(stage.first_layer),
+                                             .layers = std::move(own),
+                                             .ties = std::move(ties[s]),
+                                             .incoming = PortsOf(plan, s, /*incoming=*/true),
+                                             .outgoing = PortsOf(plan, s, /*incoming=*/false),
+                                             .autocast = spec.model.autocast},
+                                            spec.optimizer));
+    placed.stages.push_back(std::move(made));
+  }
+  return placed;
+}
+
+absl::Status Calibrate(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
+                       const PlacedStages& placed, Plan& plan) {
+  ProfileOptions calibration = options.profile;
+  if (plan.micro_batch_rows > 0) calibration.rows = plan.micro_batch_rows;
+  LossContext loss{.loss = draft.loss.get(), .target = {}};
+  PENSTOCK_ASSIGN_OR_RETURN(loss.output, LossOutput(spec.loss, draft.signature.outputs, "spec.loss"));
+  return CalibrateStages(placed.stages, placed.devices, draft.signature.inputs, loss, calibration,
+                         placed.open_dimension, ClockOf(options), plan);
+}
+
+MeasureStages MeasureOnDevices(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft) {
+  if (options.devices->mode() != DevicePool::Mode::kThreads) return {};
+  return [&](Plan plan) -> absl::StatusOr<Plan> {
+    PENSTOCK_ASSIGN_OR_RETURN(const PlacedStages placed, PlaceStages(spec, options, draft, plan));
+    PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, plan));
+    return plan;
+  };
+}
+
+}  // namespace penstock

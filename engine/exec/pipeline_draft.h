@@ -1,0 +1,64 @@
+#pragma once
+
+// From a specification to stages that stand on their devices.
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/exec/pipeline.h"
+#include "engine/exec/stage.h"
+#include "engine/model/layer_registry.h"
+#include "engine/model/loss.h"
+#include "engine/model/model_signature.h"
+#include "engine/model/ties.h"
+#include "engine/plan/confirm.h"
+#include "engine/plan/plan_request.h"
+
+namespace penstock {
+
+class DeviceWorker;
+
+// A specification that was looked at: everything but weights and places.
+struct Draft {
+  std::vector<LayerSpec> layers;
+  BuildOptions build;
+  std::unique_ptr<Loss> loss;  // null: none
+  ModelSignature signature;
+  std::vector<TieGroup> ties;
+  PlanRequest request;
+  Plan plan;
+};
+
+// Checks in the order of fairscale's Pipe: schedule, layers, skips; asks for the plan, which checks the cut, but makes none.
+absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipeline::Options& options);
+
+// The same with its plan. Where the plan is open, the stages of the best few are placed, measured and dropped again, one plan
+// after the other; else nothing is placed.
+absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options);
+
+Clock* ClockOf(const Pipeline::Options& options);
+
+// Stages with their layers built, where the plan wants them.
+struct PlacedStages {
+  std::vector<std::unique_ptr<Stage>> stages;
+  std::vector<Device> devices;         // by stage
+  std::vector<DeviceWorker*> workers;  // by lane
+  std::vector<size_t> tie_uses;        // of each tied parameter
+  int64_t open_dimension = 1;
+};
+
+// Fails:     what a layer throws as it is built; DEVICE_NOT_FOUND and the like of the plan's devices.
+absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
+                                         const Plan& plan);
+
+// Measures what they cost into the plan, and predicts it anew (calibrate.h).
+absl::Status Calibrate(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
+                       const PlacedStages& placed, Plan& plan);
+
+// Both, for a search to confirm what it lists. The arguments must outlive it. Empty where devices are no threads: a serial
+// pool answers the same on every machine.
+MeasureStages MeasureOnDevices(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft);
+
+}  // namespace penstock

@@ -1,0 +1,155 @@
+// Pages about what waits, what is kept and what was done: queues, handles, memory, checkpoints, runs.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "engine/observe/trace_capture.h"
+#include "engine/observe/trace_export.h"
+#include "server/http/pages/lines.h"
+
+namespace penstock {
+
+Document QueuePage(const StatusSources& sources) {
+  Document page{.title = "Queues", .state = StateLine(sources), .sections = {}, .refresh = true};
+  Section queues{.id = "queues", .title = "What waits"};
+  queues.note = "In micro-batches. A full queue refuses with QUEUE_FULL and the time after which to ask again.";
+  queues.empty = "no pipeline, no queues";
+  queues.columns = {{"pipeline", "pipeline"},          {"queue", "queue"},           {"depth", "waiting"},
+                    {"capacity", "may wait"},          {"oldest_seconds", "oldest"}, {"waited", "have waited"},
+                    {"mean_wait_seconds", "mean wait"}};
+  Section refused{.id = "refused", .title = "What was refused"};
+  refused.empty = "nothing";
+  refused.columns = {{"pipeline", "pipeline"}, {"reason", "reason"}, {"calls", "calls"}};
+  const int64_t now = sources.registry->clock()->NowNanos();
+  for (const auto& pipeline : sources.registry->Snapshot()) {
+    for (size_t i = 0; i < kWorkQueueNames.size(); ++i) {
+      const QueueMetrics& queue = pipeline->queues.at(i);
+      const HistogramSnapshot wait = queue.wait.Snapshot();
+      const auto waited = static_cast<double>(wait.count());
+      queues.rows.push_back({PipelineLink(pipeline->name()), std::string(kWorkQueueNames[i]),
+                             Count(queue.depth.value()), Count(queue.capacity.value()),
+                             Seconds(queue.OldestAgeSeconds(now)), Count(waited),
+                             Seconds(waited > 0 ? static_cast<double>(wait.sum_nanos) * 1e-9 / waited : 0)});
+    }
+    for (size_t i = 0; i < kRejectReasonNames.size(); ++i) {
+      const int64_t calls = pipeline->rejected.at(i).value();
+      if (calls == 0) continue;
+      refused.rows.push_back(
+          {PipelineLink(pipeline->name()), std::string(kRejectReasonNames[i]), Count(static_cast<double>(calls))});
+    }
+  }
+  page.sections = {std::move(queues), std::move(refused)};
+  return page;
+}
+
+Document HandlePage(const StatusSources& sources) {
+  Document page{.title = "Handles", .state = StateLine(sources), .sections = {}, .refresh = true};
+  const ServerMetrics& server = sources.registry->server();
+  Section tiers{.id = "tiers", .title = "What results take"};
+  tiers.columns = {{"tier", "where"}, {"bytes", "taken"}, {"limit_bytes", "of"}, {"ratio", "full"}};
+  for (size_t i = 0; i < kHandleTierNames.size(); ++i) {
+    const double bytes = server.handle_bytes.at(i).value();
+    const double limit = server.handle_limit_bytes.at(i).value();
+    if (limit <= 0) continue;  // nothing may stand there
+    tiers.rows.push_back({std::string(kHandleTierNames[i]), Bytes(bytes), Bytes(limit), Share(bytes / limit)});
+  }
+  Section live{.id = "pipelines", .title = "Of which pipelines"};
+  live.columns = {{"pipeline", "pipeline"}, {"pending", "pending"}, {"ready", "ready"},
+                  {"failed", "failed"},     {"bytes", "bytes"},     {"created", "ever made"}};
+  for (const HandleRow& row : sources.handles()) {
+    live.rows.push_back({PipelineLink(row.pipeline), Count(static_cast<double>(row.pending)),
+                         Count(static_cast<double>(row.ready)), Count(static_cast<double>(row.failed)),
+                         Bytes(static_cast<double>(row.bytes)), Count(static_cast<double>(row.created))});
+  }
+  Section ended{.id = "ended", .title = "How they ended"};
+  ended.columns = {{"reason", "reason"}, {"handles", "handles"}};
+  for (size_t i = 0; i < kHandleEndNames.size(); ++i) {
+    ended.rows.push_back(
+        {std::string(kHandleEndNames[i]), Count(static_cast<double>(server.handles_ended.at(i).value()))});
+  }
+  page.sections = {std::move(tiers), std::move(live), std::move(ended)};
+  return page;
+}
+
+Document MemoryPage(const StatusSources& sources) {
+  Document page{.title = "Memory", .state = StateLine(sources), .sections = {}, .refresh = true};
+  Section devices{.id = "devices", .title = "Devices"};
+  devices.columns = {{"device", "device"}, {"bytes", "kept"}, {"limit_bytes", "of"}, {"ratio", "full"}};
+  Section lanes{.id = "stages", .title = "By kind"};
+  lanes.note = "The stash, what forwards keep for their backwards, as it was profiled; all else as it is.";
+  lanes.empty = "no pipeline, nothing kept";
+  lanes.columns = {{"pipeline", "pipeline"}, {"stage", "stage"}, {"device", "device"}};
+  for (std::string_view kind : kMemoryKindNames) {
+    lanes.columns.push_back({absl::StrCat(std::string(kind), "_bytes"), std::string(kind)});
+  }
+  std::map<std::string, double> kept;
+  for (const auto& pipeline : sources.registry->Snapshot()) {
+    for (int i = 0; i < pipeline->lane_count(); ++i) {
+      const LaneMetrics& lane = pipeline->lane(i);
+      std::vector<Cell> row = {PipelineLink(pipeline->name()), Count(i), lane.description.device};
+      for (size_t kind = 0; kind < kMemoryKindNames.size(); ++kind) {
+        const double bytes = lane.memory->at(kind).value();
+        kept[lane.description.device] += bytes;
+        row.push_back(Bytes(bytes));
+      }
+      lanes.rows.push_back(std::move(row));
+    }
+  }
+  for (const DeviceDescription& device : sources.registry->server().devices()) {
+    const auto limit = static_cast<double>(device.memory_limit_bytes);
+    devices.rows.push_back(
+        {device.name, Bytes(kept[device.name]), Bytes(limit), Share(limit > 0 ? kept[device.name] / limit : 0)});
+  }
+  page.sections = {std::move(devices), std::move(lanes)};
+  return page;
+}
+
+Document CheckpointPage(const StatusSources& sources) {
+  Document page{.title = "Checkpoints", .state = StateLine(sources), .sections = {}};
+  Section saved{.id = "checkpoints", .title = "What is saved"};
+  saved.empty = "nothing is saved yet: penstock checkpoint save NAME";
+  saved.columns = {
+      {"pipeline", "pipeline"}, {"id", "checkpoint"}, {"step", "step"}, {"bytes", "size"}, {"age_seconds", "age"}};
+  for (const CheckpointRow& row : sources.checkpoints()) {
+    saved.rows.push_back({PipelineLink(row.pipeline), row.id, Count(static_cast<double>(row.step)),
+                          Bytes(static_cast<double>(row.bytes)), Seconds(AgeOf(*sources.registry, row.unix_seconds))});
+  }
+  page.sections = {std::move(saved)};
+  return page;
+}
+
+Document TracePage(const StatusSources& sources) {
+  constexpr uint64_t kMostRecords = 4096;
+  constexpr size_t kMostRuns = 40;
+  Document page{.title = "Traces", .state = StateLine(sources), .sections = {}, .refresh = true};
+  const int64_t now = sources.registry->clock()->NowNanos();
+  for (const auto& pipeline : sources.registry->Snapshot()) {
+    Section section{.id = pipeline->name(), .title = pipeline->name()};
+    section.note = absl::StrCat(
+        "The last runs; an inference that stopped for new weights runs again. All of it as a file: penstock trace ",
+        pipeline->name(), " -O FILE");
+    section.empty = "no runs yet";
+    section.columns = {{"run", "run"},
+                       {"micro_batches", "micro-batches"},
+                       {"seconds", "took"},
+                       {"age_seconds", "ago"},
+                       {"failed", "ended"}};
+    std::vector<RunSpan> runs = RunsOf(CaptureActions(*pipeline, kMostRecords));
+    std::reverse(runs.begin(), runs.end());
+    if (runs.size() > kMostRuns) runs.resize(kMostRuns);
+    for (const RunSpan& run : runs) {
+      // An inference stops for an error too, but mostly so that the weights can change; then it runs again.
+      const bool trains = Trains(run.purpose);
+      Cell ended(!run.failed ? "well" : trains ? "failed" : "stopped");
+      ended.mark = !run.failed ? "good" : trains ? "bad" : "";
+      section.rows.push_back(
+          {RunName(run), Count(run.microbatches), Seconds(static_cast<double>(run.end_nanos - run.begin_nanos) * 1e-9),
+           Seconds(static_cast<double>(std::max<int64_t>(0, now - run.end_nanos)) * 1e-9), std::move(ended)});
+    }
+    page.sections.push_back(std::move(section));
+  }
+  if (page.sections.empty()) page.sections.push_back({.id = "none", .title = "", .empty = "no pipeline, no traces"});
+  return page;
+}
+
+}  // namespace penstock

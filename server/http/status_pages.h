@@ -1,0 +1,92 @@
+#pragma once
+
+// The pages for people on the host of the daemon: what it does now, in HTML, text or JSON.
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/observe/metrics_registry.h"
+#include "server/http/document.h"
+#include "server/http/http_page.h"
+
+namespace penstock {
+
+// One setting of the daemon.
+struct SettingRow {
+  std::string name;
+  std::string value;
+  std::string origin;  // "flag", "environment", "file", "default"
+  std::string help;
+};
+
+// What the results of one pipeline take.
+struct HandleRow {
+  std::string pipeline;
+  int64_t pending = 0;
+  int64_t ready = 0;
+  int64_t failed = 0;
+  int64_t bytes = 0;
+  int64_t created = 0;
+};
+
+struct CheckpointRow {
+  std::string pipeline;
+  std::string id;
+  int64_t step = 0;
+  double unix_seconds = 0;
+  int64_t bytes = 0;
+};
+
+// Facts of the daemon that no metric tells.
+struct DaemonFacts {
+  std::string state;  // "ready"
+  int64_t epoch = 0;
+  double start_unix_seconds = 0;
+  std::string api_address;
+  std::string metrics_address;
+};
+
+// Where the pages come from. Closures may be called from several threads at once and must not block for long.
+struct StatusSources {
+  const MetricsRegistry* registry = nullptr;
+  std::function<DaemonFacts()> facts;
+  std::function<std::vector<HandleRow>()> handles;
+  std::function<std::vector<CheckpointRow>()> checkpoints;
+  std::vector<SettingRow> settings;
+  HttpPages probes;  // /metrics, /healthz, /readyz: as on their own port
+};
+
+// Answers a request of the admin port.
+//
+// Model:     every page is a Document. HTML for browsers, plain text for curl; `?format=html|text|json` decides where given.
+//            Nothing changes by GET or HEAD, and there is nothing else: 405.
+// Fails:     403 for a Host that is no IP address and not localhost, so that no web site can point its own name here and
+//            read on (DNS rebinding); 404 for a path or a pipeline that is not there; 400 for an unknown format.
+HttpResponse RespondStatus(const StatusSources& sources, const HttpRequest& request);
+
+// Whether a Host header may be answered: an IP address or localhost, with or without a port.
+bool IsHostAllowed(std::string_view host);
+
+// The value of a parameter of a query, decoded; empty if it is not there.
+std::string QueryValue(std::string_view query, std::string_view name);
+
+// --- The pages.
+
+Document IndexPage(const StatusSources& sources);                                 // /
+Document StatusPage(const StatusSources& sources);                                // /statusz
+Document PipelinePage(const StatusSources& sources, const PipelineMetrics& one);  // /pipeline?name=
+Document QueuePage(const StatusSources& sources);                                 // /queuez
+Document HandlePage(const StatusSources& sources);                                // /handlez
+Document MemoryPage(const StatusSources& sources);                                // /memz
+Document CheckpointPage(const StatusSources& sources);                            // /checkpointz
+Document FlagPage(const StatusSources& sources);                                  // /flagz
+Document TracePage(const StatusSources& sources);                                 // /tracez
+
+// Of style.css, refresh.js, icon.svg.
+std::string StyleSheet();
+std::string_view RefreshScript();
+std::string_view Icon();
+
+}  // namespace penstock

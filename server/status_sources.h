@@ -1,0 +1,26 @@
+#pragma once
+
+// Where the status pages get what no metric tells: settings, handles, checkpoints.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/store/handle_store.h"
+#include "engine/store/pipeline_table.h"
+#include "server/daemon_options.h"
+#include "server/http/status_pages.h"
+
+namespace penstock {
+
+// Fails:     FIELD_INVALID for an address that can't be read, or that others than this host could reach while `insecure` is
+//            not set: the pages ask nobody who they are.
+absl::Status CheckAdminAddress(const std::string& listen, bool insecure);
+
+std::vector<SettingRow> DescribeSettings(const DaemonOptions& options);
+// By pipeline, in the order of their names.
+std::vector<HandleRow> DescribeHandles(const PipelineTable& pipelines, const HandleStore& handles);
+std::vector<CheckpointRow> DescribeCheckpoints(const PipelineTable& pipelines);
+
+}  // namespace penstock

@@ -1,0 +1,154 @@
+"""Drift of documents from programs: flags, versions, commands in pages, health services, completion."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+
+import pytest
+from conftest import PENSTOCK, PENSTOCKD, ROOT
+from manifests import Document
+from test_manifests import project_version
+
+PAGE = ROOT / "docs" / "deployment.md"
+
+
+def penstock(*arguments: str) -> str:
+    return subprocess.run([PENSTOCK, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_table_of_flags_is_the_daemons(flags: dict[str, Document]) -> None:
+    match = re.search(r"<!-- flags.*?-->\n(.*?)\n<!-- end of flags -->", PAGE.read_text(), re.S)
+    assert match
+    rows = ["| flag | default | what it says |", "|---|---|---|"]
+    for flag in flags.values():
+        assert flag["help"], flag["name"]
+        default = flag["default"] or ("none" if flag["repeated"] else "see there")
+        rows.append(f"| `--{flag['name']}` | {default} | {flag['help']} |")
+    assert match[1].splitlines() == rows
+
+
+@pytest.mark.parametrize("form", ["flag", "environment", "file"])
+def test_every_flag_has_three_forms(form: str, flags: dict[str, Document], tmp_path: pathlib.Path) -> None:
+    """One name, three forms, all accepted with the default as the value; a wrong value is refused by that name."""
+    values = {name: flag["default"] for name, flag in flags.items() if flag["default"]}
+    for name in values:
+        assert flags[name]["environment"] == "PENSTOCK_" + name.upper().replace("-", "_")
+
+    def check(values: dict[str, str]) -> tuple[int, str]:
+        arguments, environment = [], {}
+        if form == "flag":
+            arguments = [f"--{name}={value}" for name, value in values.items()]
+        elif form == "environment":
+            environment = {flags[name]["environment"]: value for name, value in values.items()}
+        else:
+            config = tmp_path / "penstockd.toml"
+            config.write_text("".join(f'{name} = "{value}"\n' for name, value in values.items()))
+            arguments = [f"--config={config}"]
+        done = subprocess.run([PENSTOCKD, "--check-config", *arguments], env=environment, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    assert check(values)[0] == 0
+    code, problem = check({**values, "drain-finish": "soon"})
+    shown = flags["drain-finish"]["environment"] if form == "environment" else "drain-finish"
+    assert code == 2 and shown in problem and "soon" in problem
+
+
+def test_one_version() -> None:
+    version = project_version()
+    assert penstock("version", "-o", "name").strip() == version
+    assert subprocess.run([PENSTOCKD, "--version"], capture_output=True, text=True).stdout == f"penstockd {version}\n"
+    assert f'version = "{version}"' in (ROOT / "client" / "python" / "pyproject.toml").read_text()
+    labels = (ROOT / "deploy" / "kustomize" / "components" / "labels" / "kustomization.yaml").read_text()
+    assert f'app.kubernetes.io/version: "{version}"' in labels
+    assert f'newTag: "{version}"' in (ROOT / "deploy" / "kustomize" / "base" / "kustomization.yaml").read_text()
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """Every line of a code block that calls the command line, without what the shell does with it."""
+    found = []
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.S | re.M):
+        if language not in ("", "sh"):
+            continue
+        for line in block.splitlines():
+            match = re.match(r"(?:\$penstock|penstock) (.*)", line)
+            if match:
+                words = shlex.split(match[1], comments=True)
+                found.append(words)
+    return found
+
+
+def known() -> dict[str, str]:
+    """Each command with its line in the list of commands."""
+    lines = penstock("--dump=commands").splitlines()
+    return {re.match(r"(?:[a-z]+ ?)+(?= |$)", line)[0].strip(): line for line in lines}  # type: ignore[index]
+
+
+def problems_with(words: list[str], commands: dict[str, str]) -> str:
+    name = next((" ".join(words[:n]) for n in (2, 1) if " ".join(words[:n]) in commands), None)
+    if name is None:
+        return f"no such command: {words}"
+    top = ("--server", "--caller", "--output", "-o", "--timeout", "--request-id", "--no-color", "--grpc-exit-codes")
+    for word in words:
+        option = word.split("=")[0]
+        if option.startswith("-") and option not in top and not re.search(rf"[\[, ]{re.escape(option)}[\], ]", commands[name]):
+            return f"{name} has no {option}"
+    return ""
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/deployment.md"])
+def test_commands_in_pages_exist(page: str) -> None:
+    calls = commands_in((ROOT / page).read_text())
+    assert len(calls) > 4
+    commands = known()
+    assert not [problem for call in calls if (problem := problems_with(call, commands))]
+    assert problems_with(["pipeline", "crate", "x"], commands) and problems_with(["train", "x", "--txet", "y"], commands)
+
+
+def test_daemon_flags_in_pages_exist(flags: dict[str, Document]) -> None:
+    others = {"config", "check-config", "dump", "help", "version"}
+    for page in ("README.md", "docs/deployment.md"):
+        for line in re.findall(r"penstockd (--[^`\n]*)", (ROOT / page).read_text()):
+            for name in re.findall(r"--([a-z-]+)", line):
+                assert name in flags.keys() | others, (page, name)
+
+
+def test_health_services_in_pages_are_the_probes() -> None:
+    from manifests import OVERLAYS, rendered
+
+    table = re.findall(r"^\| `(\w+)`(?:, and the empty name)? \| ", PAGE.read_text().split("## Probes")[1], re.M)[:3]
+    for overlay in OVERLAYS:
+        container = rendered(overlay).container
+        assert [container[f"{name}Probe"]["grpc"]["service"] for name in table] == table == ["startup", "liveness", "readiness"]
+
+
+def test_bash_completes() -> None:
+    """The script, loaded by a real bash and asked as bash asks it."""
+
+    def complete(*words: str) -> set[str]:
+        script = (
+            'source <("$0" completion bash); COMP_WORDS=("${@}"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _penstock; '
+            'printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        done = subprocess.run(["bash", "-c", script, PENSTOCK, "penstock", *words], capture_output=True, text=True)
+        assert not done.stderr, done.stderr
+        return set(done.stdout.split())
+
+    assert {"status", "top", "bench", "doctor", "pipeline"} <= complete("")
+    assert complete("check") == {"checkpoint"}
+    assert complete("checkpoint", "") == {"save", "restore", "list"}
+    assert complete("--server", "pipeline", "checkpoint", "s") == {"save"}, "a value is no command"
+    assert complete("pipeline", "create", "x", "--checkpoint", "al") == {"always"}
+    assert complete("status", "-o", "js") == {"json", "jsonl"}
+    assert complete("pipeline", "create", "x", "--micro") == {"--micro-batches"}
+    assert complete("train", "x", "--text", "") == set(), "names of files are bash's own"
+
+
+def test_json_of_doctor_and_config_is_one_document() -> None:
+    done = subprocess.run([PENSTOCK, "doctor", "-o", "json"], capture_output=True, text=True)
+    assert done.returncode in (0, 1) and {"checks", "worst"} <= json.loads(done.stdout).keys()
+    settings = json.loads(penstock("config", "show", "--origin", "-o", "json"))["settings"]
+    assert {setting["name"] for setting in settings} >= {"server", "timeout", "output"}

@@ -1,0 +1,136 @@
+"""The service unit: systemd's own checks where it is installed, the flags and times in it, and its protocol with the daemon."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from conftest import PENSTOCKD, ROOT
+from manifests import Document, seconds
+from test_manifests import end_seconds
+
+UNIT = ROOT / "deploy" / "systemd" / "penstockd.service"
+CONFIG = ROOT / "deploy" / "systemd" / "penstockd.toml"
+
+
+def settings() -> dict[str, list[str]]:
+    """Every setting of the unit, with all of its values."""
+    found: dict[str, list[str]] = {}
+    for line in UNIT.read_text().splitlines():
+        if line and not line.startswith(("#", "[")):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("no systemd-analyze here: the unit is not checked by systemd itself")
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True)
+
+
+@pytest.fixture
+def unit(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The unit with this build's daemon."""
+    path = tmp_path / UNIT.name
+    path.write_text(UNIT.read_text().replace("/usr/bin/penstockd", PENSTOCKD))
+    return path
+
+
+def test_systemd_finds_nothing(unit: pathlib.Path) -> None:
+    done = analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
+    assert (done.returncode, done.stderr) == (0, "")
+    unit.write_text(unit.read_text().replace("WatchdogSec=", "WatchdogSecs="))
+    assert "WatchdogSecs" in analyze("verify", "--man=no", "--recursive-errors=no", str(unit)).stderr
+
+
+def test_its_exposure_is_small(unit: pathlib.Path) -> None:
+    assert analyze("security", "--offline=true", "--threshold=20", str(unit)).returncode == 0
+    unit.write_text(unit.read_text().replace("ProtectSystem=strict\n", "").replace("CapabilityBoundingSet=\n", ""))
+    assert analyze("security", "--offline=true", "--threshold=20", str(unit)).returncode != 0
+
+
+def test_hardening_stands() -> None:
+    """What operators rely on, also where systemd is not installed."""
+    have = settings()
+    for name, value in {
+        "Type": "notify", "DynamicUser": "yes", "StateDirectory": "penstock", "NoNewPrivileges": "yes",
+        "ProtectSystem": "strict", "CapabilityBoundingSet": "", "SystemCallFilter": "@system-service",
+        "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX AF_NETLINK", "DevicePolicy": "closed",
+    }.items():  # fmt: skip
+        assert have[name] == [value], name
+    assert all(device.startswith("char-nvidia") for device in have["DeviceAllow"])
+    assert "MemoryDenyWriteExecute" not in have, "LibTorch and CUDA generate code at run time"
+    assert "PrivateDevices" not in have, "it would hide the GPUs"
+
+
+def test_the_end_fits_into_its_time(flags: dict[str, Document]) -> None:
+    defaults = {name: flag["default"] for name, flag in flags.items()}
+    total = end_seconds(defaults)
+    assert total < float(settings()["TimeoutStopSec"][0])
+    assert f"{total:.0f} < {settings()['TimeoutStopSec'][0]}" in UNIT.read_text().replace("\n# ", " ")
+
+
+def test_flags_and_configuration_exist(tmp_path: pathlib.Path) -> None:
+    (command,) = settings()["ExecStart"]
+    program, *arguments = shlex.split(command)
+    assert program == "/usr/bin/penstockd"
+    here = [argument.replace("/etc/penstock/penstockd.toml", str(CONFIG)) for argument in arguments]
+    assert here != arguments
+    done = subprocess.run([PENSTOCKD, "--check-config", *here], env={}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_notifications(tmp_path: pathlib.Path, unit: pathlib.Path) -> None:
+    """READY once it serves, WATCHDOG while it lives, STOPPING at the end: as Type=notify and WatchdogSec expect."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        address = tmp_path / "notify"
+        manager.bind(str(address))
+        manager.settimeout(60)
+        environment = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "200000", "HOME": str(tmp_path)}
+        process = subprocess.Popen(
+            [PENSTOCKD, "--listen=127.0.0.1:0", "--metrics-listen=off", "--admin-listen=off", f"--state-dir={tmp_path}/state"],
+            env=environment, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            first = manager.recv(4096).decode()
+            assert first.startswith("READY=1\nSTATUS=serving on 127.0.0.1:")
+            began = time.monotonic()
+            assert [manager.recv(4096) for _ in range(4)] == [b"WATCHDOG=1"] * 4
+            assert time.monotonic() - began > 0.2, "it is fed by time, not in a hurry"
+            process.send_signal(signal.SIGTERM)
+            words = []
+            while not words or not words[-1].startswith("STOPPING=1"):
+                words.append(manager.recv(4096).decode())
+            assert words[-1].startswith("STOPPING=1\nSTATUS=draining")
+            assert manager.recv(4096) == b"WATCHDOG=1", "a daemon that drains lives"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 1
+        finally:
+            process.kill()
+            process.wait()
+    assert seconds(settings()["WatchdogSec"][0]) > 60, "the liveness rule needs 60 s to see a stall"
+
+
+def test_no_service_manager_is_no_matter(tmp_path: pathlib.Path) -> None:
+    """A socket that nobody listens on, an address of a foreign kind: the daemon serves all the same."""
+    for address in (f"{tmp_path}/nobody", "vsock:2:1", "@penstock-nobody", "/" + "x" * 300):
+        environment = {"NOTIFY_SOCKET": address, "HOME": str(tmp_path)}
+        process = subprocess.Popen(
+            [PENSTOCKD, "--listen=127.0.0.1:0", "--metrics-listen=off", "--admin-listen=off", "--drain-announce=0s"],
+            env=environment, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stderr is not None
+        while "listening" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        process.stderr.close()
+    assert not os.path.exists(f"{tmp_path}/nobody")

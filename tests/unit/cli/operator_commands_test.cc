@@ -1,0 +1,369 @@
+// config show, completion, top, bench, doctor
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "absl/strings/str_split.h"
+#include "client/cli/bench_load.h"
+#include "client/cli/command_line.h"
+#include "client/cli/doctor_checks.h"
+#include "client/cli/lane_bars.h"
+#include "client/cli/message_json.h"
+#include "client/cli/setting_file.h"
+#include "engine/base/clock.h"
+#include "tests/unit/client/fake_daemon.h"
+#include "tests/unit/client/jumping_clock.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using testing::FakeDaemon;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class OperatorCommandsTest : public ::testing::Test {
+ protected:
+  OperatorCommandsTest() : channel_(daemon_.Channel()) {}
+
+  int Run(const std::string& words, Clock* clock) {
+    std::istringstream in;
+    std::ostringstream out, err;
+    CommandWorld world;
+    world.in = &in;
+    world.out = &out;
+    world.err = &err;
+    world.channel = channel_;
+    world.clock = clock;
+    world.setting_files = files_;
+    const int code = RunCommandLine(absl::StrSplit(words, ' ', absl::SkipEmpty()), world);
+    out_ = out.str();
+    err_ = err.str();
+    return code;
+  }
+  int Run(const std::string& words) { return Run(words, &clock_); }
+
+  std::string File(const std::string& name, const std::string& text) {
+    const std::string path = ::testing::TempDir() + "/penstock_settings_" + name;
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  FakeDaemon daemon_;
+  std::shared_ptr<grpc::Channel> channel_;
+  testing::JumpingClock clock_;
+  std::vector<std::string> files_;
+  std::string out_;
+  std::string err_;
+};
+
+// --- settings ------------------------------------------------------------------------------------------------------------
+
+TEST(SettingFileTest, ReadsNamesAndValues) {
+  const auto settings = ParseSettings(
+      "# all of it\n\nserver = \"127.0.0.1:9\" # here\n timeout=5\noutput = 'json'\nno-color = true\ncaller = \"a "
+      "\\\"b\\\"\"",
+      "f");
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  ASSERT_EQ(settings->size(), 5);
+  EXPECT_EQ((*settings)[0].value, "127.0.0.1:9");
+  EXPECT_EQ((*settings)[0].origin, "f:3");
+  EXPECT_EQ((*settings)[1].value, "5");
+  EXPECT_EQ((*settings)[2].value, "json");
+  EXPECT_EQ((*settings)[4].value, "a \"b\"");
+}
+
+TEST(SettingFileTest, RefusesWhatItDoesNotUnderstandByFileAndLine) {
+  for (const auto& [text, problem] : std::vector<std::pair<std::string, std::string>>{
+           {"x", "f:1: must be name = value, got x"},
+           {"[table]\n", "f:1: must be name = value"},
+           {"\nserver = a b", "f:2: must be \"text\", a number, true or false, got a b"},
+           {"server = [\"a\"]", "f:1: must be"},
+           {"server = ", "f:1: must be"},
+           {"server = \"a", "f:1: the text has no end"},
+           {"server = \"a\" b", "f:1: nothing may follow the value"},
+           {"server = \"\\x\"", "f:1: only"},
+           {"timeout = 1\ntimeout = 2", "f:2: timeout stands at f:1 already"}}) {
+    EXPECT_THAT(std::string(ParseSettings(text, "f").status().message()), HasSubstr(problem)) << text;
+  }
+}
+
+TEST(SettingFileTest, FilesAreFoundNearestFirst) {
+  const std::filesystem::path root = ::testing::TempDir() + "/penstock_setting_files";
+  std::filesystem::create_directories(root / "project/inner");
+  std::filesystem::create_directories(root / "home/.config/penstock");
+  std::ofstream(root / "project/.penstock.toml") << "\n";
+  std::ofstream(root / "home/.config/penstock/config.toml") << "\n";
+  const auto variable = [&](const std::string& name) { return name == "HOME" ? (root / "home").string() : ""; };
+  const std::vector<std::string> files = SettingFiles((root / "project/inner").string(), variable);
+  ASSERT_GE(files.size(), 2);
+  EXPECT_EQ(files[0], (root / "project/.penstock.toml").string());
+  EXPECT_EQ(files[1], (root / "home/.config/penstock/config.toml").string());
+}
+
+TEST_F(OperatorCommandsTest, FlagsWinOverFilesAndNearFilesOverFarOnes) {
+  files_ = {File("project", "timeout = 7\n"), File("user", "timeout = 8\ncaller = \"me\"\n")};
+  EXPECT_EQ(Run("config show --origin"), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("timeout          7               " + files_[0] + ":1"));
+  EXPECT_THAT(out_, HasSubstr("caller           me              " + files_[1] + ":2"));
+  EXPECT_THAT(out_, HasSubstr("server           127.0.0.1:8470  default"));
+  EXPECT_EQ(Run("--timeout 9 config show --origin -o json"), 0) << err_;
+  const Json json = Json::parse(out_, nullptr, false);
+  for (const Json& setting : json["settings"]) {
+    if (setting["name"] == "timeout") {
+      EXPECT_EQ(setting["value"], "9");
+      EXPECT_EQ(setting["origin"], "--timeout");
+    }
+    if (setting["name"] == "output") {
+      EXPECT_EQ(setting["value"], "json");
+    }
+  }
+  setenv("PENSTOCK_TIMEOUT", "10", 1);
+  EXPECT_EQ(Run("config show --origin"), 0) << err_;
+  unsetenv("PENSTOCK_TIMEOUT");
+  EXPECT_THAT(out_, HasSubstr("PENSTOCK_TIMEOUT"));
+}
+
+TEST_F(OperatorCommandsTest, FilesRuleCommands) {
+  files_ = {File("names", "output = \"name\"\n")};
+  EXPECT_EQ(Run("status"), 0) << err_;
+  EXPECT_EQ(out_, "pipelines/gpt\npipelines/other\n");
+  EXPECT_EQ(Run("status -o jsonl"), 0);
+  EXPECT_THAT(out_, HasSubstr("{"));
+}
+
+TEST_F(OperatorCommandsTest, UnknownSettingsAndBadValuesAreErrors) {
+  files_ = {File("unknown", "\ntimout = 7\n")};
+  EXPECT_EQ(Run("status"), 2);
+  EXPECT_THAT(err_, HasSubstr(files_[0] + ":2: no such setting, got timout; did you mean timeout?"));
+  files_ = {File("bad", "output = \"yaml\"\n")};
+  EXPECT_EQ(Run("status"), 2);
+  EXPECT_THAT(err_, HasSubstr(files_[0] + ":1"));
+  EXPECT_THAT(err_, HasSubstr("yaml"));
+  EXPECT_EQ(Run("--help"), 0) << "help is there in any case";
+}
+
+// --- completion ----------------------------------------------------------------------------------------------------------
+
+TEST_F(OperatorCommandsTest, CompletionKnowsCommandsOptionsAndChoices) {
+  EXPECT_EQ(Run("completion bash"), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("\"checkpoint\") echo \"save restore list\""));
+  EXPECT_THAT(out_, HasSubstr("\"pipeline create --checkpoint\") echo \"always except_last never skip_adjacent\""));
+  EXPECT_THAT(out_, HasSubstr("complete -o default -F _penstock penstock"));
+  EXPECT_EQ(Run("completion zsh"), 0);
+  EXPECT_THAT(out_, HasSubstr("#compdef penstock"));
+  EXPECT_EQ(Run("completion fish"), 0);
+  EXPECT_THAT(out_, HasSubstr("complete -c penstock -n '__penstock_at \"checkpoint\"' -f -a save"));
+  EXPECT_EQ(Run("completion tcsh"), 2);
+}
+
+// --- top -----------------------------------------------------------------------------------------------------------------
+
+v1::PipelineStatistics Lanes(double forward, double backward, double wait, double none) {
+  v1::PipelineStatistics statistics;
+  v1::StageStatistics* stage = statistics.add_stages();
+  stage->set_device("cpu:0");
+  stage->set_state("backward");
+  auto& seconds = *stage->mutable_state_seconds();
+  seconds["forward"] = forward;
+  seconds["backward"] = backward;
+  seconds["wait_gradient"] = wait;
+  seconds["no_work"] = none;
+  seconds["a_state_of_the_future"] = 5;
+  return statistics;
+}
+
+TEST(LaneBarsTest, SharesAreOfTheTimeBetweenTwoLooks) {
+  const auto lanes = SharesBetween(Lanes(10, 20, 5, 100), Lanes(11, 22, 6, 100));
+  ASSERT_EQ(lanes.size(), 1);
+  EXPECT_DOUBLE_EQ(lanes[0].total(), 4);
+  EXPECT_DOUBLE_EQ(lanes[0].busy(), 0.75);
+  EXPECT_DOUBLE_EQ(lanes[0].bubble(), 0.25);
+  EXPECT_EQ(LaneBar(lanes[0], 8, false), "FFBBBBgg");
+  EXPECT_EQ(LaneLegend(lanes, false), "F forward  B backward  g wait_gradient");
+}
+
+TEST(LaneBarsTest, NothingHasHappened) {
+  const auto lanes = SharesBetween(Lanes(1, 1, 1, 1), Lanes(1, 1, 1, 1));
+  EXPECT_DOUBLE_EQ(lanes[0].busy(), 0);
+  EXPECT_DOUBLE_EQ(lanes[0].bubble(), 0);
+  EXPECT_EQ(LaneBar(lanes[0], 4, false), "    ");
+  EXPECT_THAT(LaneBar(SharesBetween({}, Lanes(0, 0, 0, 3))[0], 3, true), HasSubstr("\x1b[48;2;236;239;241m"));
+}
+
+TEST_F(OperatorCommandsTest, TopShowsLanesAgainAndAgain) {
+  EXPECT_EQ(Run("top --looks 2"), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("gpt  step"));
+  EXPECT_THAT(out_, Not(HasSubstr("\x1b"))) << "no colours where nobody looks";
+  const size_t first = out_.find("PIPELINE");
+  EXPECT_NE(out_.find("PIPELINE", first + 1), std::string::npos);
+  EXPECT_EQ(Run("top gpt --looks 1 -o json"), 0);
+  const Json json = Json::parse(out_, nullptr, false);
+  EXPECT_EQ(json["pipelines"][0]["pipeline"], "pipelines/gpt");
+  EXPECT_TRUE(json["pipelines"][0]["lanes"][0].contains("busy"));
+}
+
+// --- bench ---------------------------------------------------------------------------------------------------------------
+
+TEST(BenchLoadTest, PercentilesAreNearestRank) {
+  const std::vector<double> values = {1, 2, 3, 4};
+  EXPECT_EQ(Percentile(values, 50), 2);
+  EXPECT_EQ(Percentile(values, 51), 3);
+  EXPECT_EQ(Percentile(values, 99), 4);
+  EXPECT_EQ(Percentile(values, 1), 1);
+  EXPECT_EQ(Percentile({}, 50), 0);
+}
+
+TEST(BenchLoadTest, ThreeWindowsMustAgree) {
+  LoadOptions options;
+  const auto window = [](int calls, double latency) {
+    return LoadWindow{1, 0, std::vector<double>(static_cast<size_t>(calls), latency)};
+  };
+  EXPECT_FALSE(IsStable({window(100, 1), window(100, 1)}, options));
+  EXPECT_TRUE(IsStable({window(50, 9), window(100, 1), window(105, 1.05), window(98, 0.97)}, options));
+  EXPECT_FALSE(IsStable({window(100, 1), window(100, 1), window(140, 1)}, options)) << "throughput";
+  EXPECT_FALSE(IsStable({window(100, 1), window(100, 1), window(100, 2)}, options)) << "latency";
+  EXPECT_FALSE(IsStable({window(0, 0), window(0, 0), window(0, 0)}, options));
+}
+
+TEST(BenchLoadTest, EveryAnswerIsCountedAndGivenBack) {
+  LoadOptions options;
+  options.callers = 3;
+  options.warm_up_seconds = 0;
+  options.window_seconds = 0.05;
+  options.most_windows = 3;
+  std::atomic<int> calls = 0, after = 0;
+  const LoadWork work = {[&]() -> absl::StatusOr<std::string> {
+                           if (++calls % 5 == 0) return absl::UnavailableError("no");
+                           return std::string("handle");
+                         },
+                         [&](const std::string& handle) { after += handle == "handle" ? 1 : 0; }};
+  const LoadResult result = RunLoad(options, work, RealClock(), [] { return false; });
+  EXPECT_EQ(result.windows, 3);
+  EXPECT_GT(result.measured.latencies.size(), 0);
+  EXPECT_GT(result.measured.failures, 0);
+  EXPECT_EQ(result.first_failure.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(after, calls - calls / 5);
+  EXPECT_TRUE(std::is_sorted(result.measured.latencies.begin(), result.measured.latencies.end()));
+}
+
+TEST(BenchLoadTest, AnOpenLoopChargesTheServerForWhatItDelays) {
+  // One caller at a time, calls due every 5 ms that take 20 ms each: the tenth is late by far more than it takes.
+  LoadOptions options;
+  options.callers = 1;
+  options.rate = 200;
+  options.warm_up_seconds = 0;
+  options.window_seconds = 0.3;
+  options.most_windows = 1;
+  const LoadWork work = {[&]() -> absl::StatusOr<std::string> {
+                           SleepUntilNanos(RealClock()->NowNanos() + 20'000'000);
+                           return std::string();
+                         },
+                         [](const std::string&) {}};
+  const LoadResult result = RunLoad(options, work, RealClock(), [] { return false; });
+  ASSERT_GT(result.measured.latencies.size(), 2);
+  EXPECT_GT(result.measured.latencies.back(), 0.04);
+}
+
+TEST_F(OperatorCommandsTest, BenchMeasuresEachLoad) {
+  const std::string quick = " --warm-up 0.05 --window 0.05 --max-windows 3 --stability-percentage 100";
+  const int code = Run("bench gpt --concurrency 1:2" + quick + " -o json", RealClock());
+  EXPECT_TRUE(code == 0 || code == 7) << err_;
+  const Json json = Json::parse(out_, nullptr, false);
+  ASSERT_EQ(json["points"].size(), 2) << out_;
+  EXPECT_EQ(json["points"][1]["concurrency"], 2);
+  EXPECT_GT(json["points"][0]["calls"].get<int64_t>(), 0);
+  EXPECT_GT(json["points"][0]["latency_seconds"]["p50"].get<double>(), 0);
+  const int table = Run("bench gpt --rate 50 --poisson --csv" + quick, RealClock());
+  EXPECT_TRUE(table == 0 || table == 7) << err_;
+  EXPECT_THAT(out_, HasSubstr("rate,calls_per_second,p50_ms"));
+  for (const char* wrong :
+       {"--concurrency 0", "--concurrency 4:1", "--concurrency a", "--concurrency 1.5", "--rate 1:2:3:4"}) {
+    EXPECT_EQ(Run("bench gpt " + std::string(wrong) + quick), 2) << wrong;
+  }
+}
+
+// --- doctor --------------------------------------------------------------------------------------------------------------
+
+MachineFacts GoodMachine() {
+  MachineFacts facts;
+  facts.shared_memory_bytes = int64_t{1} << 30;
+  facts.locked_memory_bytes = std::numeric_limits<int64_t>::max();
+  facts.open_files = 65536;
+  facts.memory_bytes = int64_t{16} << 30;
+  facts.clock_known = facts.clock_synchronised = true;
+  facts.state_dir = "/var/lib/penstock";
+  facts.state_dir_writable = true;
+  facts.state_free_bytes = int64_t{100} << 30;
+  facts.state_sync_seconds = 0.004;
+  facts.daemon_path = "/usr/bin/penstockd";
+  facts.daemon_version = "penstockd 0.1.0";
+  return facts;
+}
+
+// "name level" of everything that is not well.
+std::vector<std::string> Ills(const MachineFacts& facts) {
+  std::vector<std::string> ills;
+  for (const Finding& finding : Judge(facts)) {
+    EXPECT_EQ(finding.fix.empty(), finding.level == Finding::Level::kOk) << finding.name;
+    if (finding.level != Finding::Level::kOk) ills.push_back(finding.name + " " + std::string(NameOf(finding.level)));
+  }
+  return ills;
+}
+
+TEST(DoctorTest, EachIllHasItsFinding) {
+  EXPECT_THAT(Ills(GoodMachine()), ::testing::IsEmpty());
+  const auto with = [](auto change) {
+    MachineFacts facts = GoodMachine();
+    change(facts);
+    return Ills(facts);
+  };
+  EXPECT_THAT(with([](MachineFacts& f) { f.shared_memory_bytes = 1 << 20; }), ElementsAre("shared memory warn"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.open_files = 1024; }), ElementsAre("open files warn"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.memory_bytes = 1 << 20; }), ElementsAre("memory warn"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.clock_synchronised = false; }), ElementsAre("clock warn"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.state_free_bytes = 1 << 20; }), ElementsAre("disk space fail"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.state_dir_writable = false; }), ElementsAre("state folder fail"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.state_sync_seconds = 0.5; }), ElementsAre("state folder warn"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.daemon_path = ""; }), ElementsAre("penstockd warn"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.daemon_version = ""; }), ElementsAre("penstockd fail"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.driver_version = "580.65.06", f.gpus = 0; }), ElementsAre("gpus warn"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.driver_version = "550.1", f.gpus = 2; }), ElementsAre("gpus fail"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.driver_version = "580.65", f.gpus = 2, f.locked_memory_bytes = 65536; }),
+              ElementsAre("locked memory warn"));
+}
+
+TEST_F(OperatorCommandsTest, DoctorNeedsNoDaemonAndSaysWhatToDo) {
+  const std::string folder = ::testing::TempDir();
+  const int code = Run("doctor --state-dir " + folder + "/not/yet --penstockd /nowhere/penstockd -o json");
+  const Json json = Json::parse(out_, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << out_ << err_;
+  EXPECT_EQ(code, json["worst"] == "fail" ? 1 : 0);
+  std::vector<std::string> names;
+  for (const Json& check : json["checks"]) {
+    names.push_back(check["name"]);
+    if (check["name"] == "penstockd") {
+      EXPECT_EQ(check["level"], "warn");
+    }
+    if (check["name"] == "daemon") {
+      EXPECT_EQ(check["level"], "ok") << "the one in memory answers";
+    }
+    if (check["level"] != "ok") {
+      EXPECT_TRUE(check.contains("fix"));
+    }
+  }
+  EXPECT_THAT(names, Contains("state folder"));
+  EXPECT_EQ(Run("doctor --penstockd /bin/false"), 1);
+  EXPECT_THAT(out_, HasSubstr("do: "));
+  EXPECT_THAT(err_, HasSubstr("NOT_FIT"));
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,269 @@
+#include "server/http/status_pages.h"
+
+#include <set>
+#include <string>
+
+#include "engine/observe/stage_state.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "server/http/step_picture.h"
+#include "tests/support/fake_clock.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kMilli = 1'000'000;
+constexpr const char* kMarkup = "<script>alert('x')</script>\"&";
+
+class StatusPagesTest : public ::testing::Test {
+ protected:
+  StatusPagesTest() {
+    sources_.registry = &registry_;
+    sources_.facts = [] {
+      return DaemonFacts{.state = "ready", .epoch = 3, .api_address = "127.0.0.1:1", .metrics_address = ""};
+    };
+    sources_.handles = [this] { return handles_; };
+    sources_.checkpoints = [this] { return checkpoints_; };
+    sources_.settings = {{"listen", "127.0.0.1:1", "flag", "Address"}};
+    sources_.probes = {.metrics_content_type = "text/plain",
+                       .metrics = [] { return std::string("a 1\n"); },
+                       .healthy = [] { return std::vector<HealthCondition>{}; },
+                       .ready =
+                           [] {
+                             return std::vector<HealthCondition>{{"model", true, ""}};
+                           }};
+  }
+
+  std::shared_ptr<PipelineMetrics> AddPipeline(const std::string& name) {
+    return registry_.AddPipeline(name,
+                                 {{.stage = 0, .device = "cpu:0", .layers = "0-1", .ideal_bubble = 0.25},
+                                  {.stage = 1, .device = "cpu:1", .layers = "2-3", .ideal_bubble = 0.25}},
+                                 {.kind = "1f1b", .stages = 2, .microbatches = 2, .checkpoint_mode = "never"});
+  }
+
+  // A step of two micro-batches: forward 10 ms, backward 20 ms each; stage 1 begins 10 ms later and waits.
+  void RunStep(PipelineMetrics& pipeline) {
+    const int64_t begin = clock_.NowNanos();
+    for (int lane = 0; lane < 2; ++lane) {
+      int64_t at = begin + lane * 10 * kMilli;
+      LaneMetrics& metrics = pipeline.lane(lane);
+      metrics.state.Enter(StageState::kFill, begin);
+      for (int m = 0; m < 2; ++m) {
+        for (const auto& [kind, state, time] : {std::tuple{TraceKind::kForward, StageState::kForward, 10 * kMilli},
+                                                std::tuple{TraceKind::kBackward, StageState::kBackward, 20 * kMilli}}) {
+          metrics.state.Enter(state, at);
+          metrics.trace.actions.Record({.begin_nanos = at,
+                                        .end_nanos = at + time,
+                                        .kind = kind,
+                                        .lane = static_cast<int16_t>(lane),
+                                        .stage = lane,
+                                        .microbatch = m,
+                                        .step = 7,
+                                        .run = 5});
+          at += time;
+        }
+      }
+      metrics.state.Enter(StageState::kDrain, at);
+      metrics.state.Enter(StageState::kNoWork, begin + 80 * kMilli);
+      metrics.trace.actions.Record({.begin_nanos = begin,
+                                    .end_nanos = begin + 80 * kMilli,
+                                    .kind = TraceKind::kRun,
+                                    .detail = static_cast<uint8_t>(TraceRun::kTrainStep),
+                                    .lane = static_cast<int16_t>(lane),
+                                    .microbatch = 2,
+                                    .step = 7,
+                                    .run = 5});
+    }
+    clock_.AdvanceNanos(100 * kMilli);
+  }
+
+  HttpResponse Get(std::string_view path, std::string_view query = "", std::string_view accept = "*/*") {
+    return RespondStatus(sources_,
+                         {.method = "GET", .path = path, .query = query, .host = "localhost:8474", .accept = accept});
+  }
+  std::string Html(std::string_view path, std::string_view query = "") {
+    return Get(path, query, "text/html,application/xhtml+xml").body;
+  }
+
+  testing::FakeClock clock_;
+  MetricsRegistry registry_{&clock_};
+  std::vector<HandleRow> handles_;
+  std::vector<CheckpointRow> checkpoints_;
+  StatusSources sources_;
+};
+
+const std::vector<std::string> kPaths = {"/",     "/statusz",     "/pipeline", "/queuez", "/handlez",
+                                         "/memz", "/checkpointz", "/tracez",   "/flagz"};
+
+TEST_F(StatusPagesTest, EveryPageComesAsHtmlTextAndJson) {
+  RunStep(*AddPipeline("gpt"));
+  for (const std::string& path : kPaths) {
+    SCOPED_TRACE(path);
+    const HttpResponse html = Get(path, "", "text/html");
+    EXPECT_EQ(html.status, 200);
+    EXPECT_EQ(html.content_type, "text/html; charset=utf-8");
+    EXPECT_THAT(html.body, HasSubstr("<!DOCTYPE html>"));
+    const HttpResponse text = Get(path);
+    EXPECT_EQ(text.content_type, "text/plain; charset=utf-8");
+    EXPECT_THAT(text.body, Not(HasSubstr("<")));
+    const HttpResponse json = Get(path, "format=json", "text/html");
+    EXPECT_EQ(json.content_type, "application/json");
+    EXPECT_TRUE(nlohmann::json::accept(json.body)) << json.body;
+    EXPECT_EQ(Get(path, "format=xml").status, 400);
+  }
+}
+
+TEST_F(StatusPagesTest, NothingIsInlineAndThePolicyForbidsIt) {
+  RunStep(*AddPipeline("gpt"));
+  for (const std::string& path : kPaths) {
+    const HttpResponse response = Get(path, "", "text/html");
+    std::map<std::string, std::string> headers(response.headers.begin(), response.headers.end());
+    EXPECT_EQ(
+        headers["Content-Security-Policy"],
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action "
+        "'self'; base-uri 'none'; frame-ancestors 'none'");
+    EXPECT_EQ(headers["X-Content-Type-Options"], "nosniff");
+    EXPECT_THAT(response.body, Not(HasSubstr("<style")));
+    EXPECT_THAT(response.body, Not(HasSubstr(" style=")));
+    EXPECT_THAT(response.body, Not(HasSubstr("<script>")));
+    EXPECT_THAT(response.body, Not(::testing::ContainsRegex(" on[a-z]+=")));
+    EXPECT_THAT(response.body, Not(HasSubstr("http://")));
+  }
+}
+
+TEST_F(StatusPagesTest, WhatLooksLikeMarkupIsShownAsText) {
+  const auto pipeline =
+      registry_.AddPipeline(kMarkup, {{.stage = 0, .device = kMarkup, .layers = kMarkup}}, {.kind = kMarkup});
+  registry_.server().SetDevices({{.name = kMarkup, .memory_limit_bytes = 1}});
+  handles_ = {{.pipeline = kMarkup}};
+  checkpoints_ = {{.pipeline = kMarkup, .id = kMarkup}};
+  sources_.settings = {{kMarkup, kMarkup, kMarkup, kMarkup}};
+  sources_.probes.ready = [] { return std::vector<HealthCondition>{{kMarkup, false, kMarkup}}; };
+  for (const std::string& path : kPaths) {
+    SCOPED_TRACE(path);
+    const std::string body = Html(path);
+    EXPECT_THAT(body, Not(HasSubstr("<script>alert")));
+    EXPECT_THAT(body, Not(HasSubstr("alert('x')")));
+    EXPECT_TRUE(nlohmann::json::accept(Get(path, "format=json").body));
+  }
+  EXPECT_THAT(Html("/"), HasSubstr("&lt;script&gt;alert(&#39;x&#39;)"));
+  // Its link leads to it, and nowhere else.
+  EXPECT_THAT(Html("/"), HasSubstr("\"/pipeline?name=%3Cscript%3E"));
+  EXPECT_THAT(Html("/pipeline", "name=%3Cscript%3Ealert%28%27x%27%29%3C%2Fscript%3E%22%26"), HasSubstr("Stages now"));
+}
+
+TEST_F(StatusPagesTest, ControlCharactersReachNoTerminal) {
+  handles_ = {{.pipeline = "a\x1b[31mb\nc"}};
+  EXPECT_THAT(Get("/handlez").body, HasSubstr("a [31mb c"));
+  EXPECT_THAT(Html("/handlez"), Not(HasSubstr("\x1b")));
+}
+
+TEST_F(StatusPagesTest, OnlyAddressesAndLocalhostMayBeTheHost) {
+  for (const char* host :
+       {"localhost", "LOCALHOST:8474", "127.0.0.1", "127.0.0.1:8474", "[::1]:8474", "[::1]", "10.0.0.7:80"}) {
+    EXPECT_TRUE(IsHostAllowed(host)) << host;
+  }
+  for (const char* host : {"", "evil.example", "evil.example:8474", "127.0.0.1.evil.example", "localhost.evil.example",
+                           "127.0.0.1:x", "[::1", "[evil]:1", "127.1", "localhost:", "localhost:80:80"}) {
+    EXPECT_FALSE(IsHostAllowed(host)) << host;
+    EXPECT_EQ(RespondStatus(sources_, {.method = "GET", .path = "/", .query = "", .host = host}).status, 403) << host;
+  }
+}
+
+TEST_F(StatusPagesTest, NothingButGetAndHead) {
+  for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get", ""}) {
+    EXPECT_EQ(RespondStatus(sources_, {.method = method, .path = "/", .query = "", .host = "localhost"}).status, 405);
+  }
+  EXPECT_EQ(RespondStatus(sources_, {.method = "HEAD", .path = "/", .query = "", .host = "localhost"}).status, 200);
+}
+
+TEST_F(StatusPagesTest, UnknownPathsAndPipelinesAreNotFound) {
+  for (const char* path : {"/x", "/statusz/", "//", "/Statusz", "/style.css/", "/../statusz"}) {
+    EXPECT_EQ(Get(path).status, 404) << path;
+  }
+  AddPipeline("gpt");
+  EXPECT_EQ(Get("/pipeline", "name=other").status, 404);
+  EXPECT_EQ(Get("/pipeline", "name=gpt").status, 200);
+  EXPECT_EQ(Get("/metrics").body, "a 1\n");
+  EXPECT_EQ(Get("/readyz").body, "model ok\n");
+}
+
+TEST_F(StatusPagesTest, ThePipelinePageShowsStatesAndTheLastStep) {
+  const auto pipeline = AddPipeline("gpt");
+  RunStep(*pipeline);
+  pipeline->lane(1).state.Enter(StageState::kWaitActivation);
+  const nlohmann::json page = nlohmann::json::parse(Get("/pipeline", "name=gpt&format=json").body);
+  EXPECT_EQ(page["stages"][0]["state"], "no_work");
+  EXPECT_EQ(page["stages"][1]["state"], "wait_activation");
+  const nlohmann::json& step = page["last_step"];
+  EXPECT_EQ(step["step"], 7);
+  EXPECT_EQ(step["makespan_nanos"], 80 * kMilli);
+  EXPECT_EQ(step["ideal_finish_nanos"], 80 * kMilli);  // 60 ms of work at a bubble of a quarter
+  EXPECT_DOUBLE_EQ(step["bubble"], 0.25);
+  EXPECT_EQ(step["lanes"][1]["actions"].size(), 4u);
+  EXPECT_EQ(step["lanes"][1]["actions"][0]["action"], "1F0");
+  EXPECT_EQ(step["lanes"][1]["waits"][0]["state"], "fill");
+  EXPECT_EQ(step["lanes"][1]["waits"][1]["state"], "drain");
+  const std::string html = Html("/pipeline");
+  EXPECT_THAT(html, HasSubstr("class=\"s-backward\""));
+  EXPECT_THAT(html, HasSubstr("ideal finish 80.0 ms"));
+  EXPECT_THAT(Get("/pipeline").body, HasSubstr("stage 1  |............FFFFFFFFFFFFFBBBBB"));
+}
+
+TEST_F(StatusPagesTest, AStepThatFailedOrIsNotWholeIsNotShown) {
+  const auto pipeline = AddPipeline("gpt");
+  EXPECT_EQ(nlohmann::json::parse(Get("/pipeline", "format=json").body)["last_step"], nullptr);
+  const auto leave = [&](int lane, bool failed, int64_t run) {
+    pipeline->lane(lane).trace.actions.Record({.begin_nanos = 1,
+                                               .end_nanos = 2,
+                                               .kind = TraceKind::kRun,
+                                               .failed = failed,
+                                               .lane = static_cast<int16_t>(lane),
+                                               .microbatch = 2,
+                                               .step = 1,
+                                               .run = run});
+  };
+  leave(0, false, 1);
+  EXPECT_FALSE(LastStep(*pipeline).has_value()) << "one of two lanes is still at it";
+  leave(0, true, 2);
+  leave(1, false, 2);
+  EXPECT_FALSE(LastStep(*pipeline).has_value()) << "it failed";
+  leave(1, false, 1);
+  EXPECT_TRUE(LastStep(*pipeline).has_value());
+}
+
+TEST_F(StatusPagesTest, EveryStateHasItsColour) {
+  const std::string style = Get("/style.css").body;
+  for (const StageStateInfo& info : StageStates()) {
+    EXPECT_THAT(style, HasSubstr(".s-" + std::string(info.name) + " { background: " + std::string(info.colour)));
+  }
+  EXPECT_THAT(style, HasSubstr("prefers-color-scheme: dark"));
+  EXPECT_THAT(style, Not(HasSubstr("url(")));
+  EXPECT_THAT(Get("/refresh.js").content_type, HasSubstr("text/javascript"));
+}
+
+TEST(QueryValueTest, DecodesAndFindsWholeNames) {
+  EXPECT_EQ(QueryValue("name=a%20b+c&x=1", "name"), "a b c");
+  EXPECT_EQ(QueryValue("myname=a&name=b", "name"), "b");
+  EXPECT_EQ(QueryValue("name", "name"), "");
+  EXPECT_EQ(QueryValue("name=%zz%4", "name"), "%zz%4");
+  EXPECT_EQ(QueryValue("&&=&name=%41", "name"), "A");
+}
+
+TEST(CellTest, UnitsAreForPeople) {
+  EXPECT_EQ(Bytes(0).text, "0 B");
+  EXPECT_EQ(Bytes(1536).text, "1.5 KiB");
+  EXPECT_EQ(Bytes(200.0 * (1 << 20)).text, "200 MiB");
+  EXPECT_EQ(Seconds(0).text, "0 s");
+  EXPECT_EQ(Seconds(0.0123).text, "12.3 ms");
+  EXPECT_EQ(Seconds(3725).text, "1 h 2 min");
+  EXPECT_EQ(Share(0.125).text, "12.5 %");
+  EXPECT_EQ(Count(12).text, "12");
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,120 @@
+#include "server/models/model_root.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/base/error.h"
+#include "engine/model/exported_program_layers.h"
+#include "engine/wire/sha256.h"
+#include "tests/unit/models/model_folder.h"
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(ModelRoot, TellsWhatAFileHolds) {
+  ModelFolder folder;
+  folder.Put("language.pt2", GoldenFile("language.pt2"));
+  ModelRoot root(folder.Options());
+  const absl::StatusOr<ModelDescription> model = root.Describe("language.pt2");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->bytes, static_cast<int64_t>(GoldenFile("language.pt2").size()));
+  EXPECT_EQ(model->digest, Sha256::Of(GoldenFile("language.pt2")));
+  EXPECT_EQ(model->signature.inputs.size(), 2u);
+  EXPECT_TRUE(model->evaluation_graph);
+  EXPECT_FALSE(model->training_graph);
+  ASSERT_EQ(model->dimensions.size(), 2u);
+  EXPECT_THAT(model->dimensions[0].inputs, ElementsAre("ids[0]", "mask[0]"));
+  EXPECT_EQ(model->dimensions[0].range.most, 4096);
+  EXPECT_EQ(model->tied_names.size(), 1u);
+  EXPECT_EQ(model->tied_names["head.weight"], "embedding.weight");
+  int64_t sum = 0;
+  for (const ModelDescription::LayerInfo& layer : model->layers) sum += layer.parameters;
+  EXPECT_EQ(sum, model->parameters) << "a tied weight counts once";
+  EXPECT_GT(model->operators["aten.linear.default"], 0);
+}
+
+TEST(ModelRoot, ReadsAFileAgainWhenItChanges) {
+  ModelFolder folder;
+  folder.Put("a.pt2", GoldenFile("language.pt2"));
+  ModelRoot root(folder.Options());
+  const std::string before = root.Describe("a.pt2")->digest;
+  folder.Put("a.pt2", GoldenFile("conv_net.pt2"));
+  EXPECT_NE(root.Describe("a.pt2")->digest, before);
+  folder.Put("a.pt2", "rubbish");
+  EXPECT_EQ(ReasonOf(root.Describe("a.pt2").status()), "SPEC_INVALID");
+  std::filesystem::remove(folder.path() + "/a.pt2");
+  EXPECT_EQ(ReasonOf(root.Describe("a.pt2").status()), "MODEL_NOT_FOUND");
+}
+
+TEST(ModelRoot, ReadsNothingThatDoesNotFit) {
+  ModelFolder folder;
+  folder.Put("large.pt2", std::string(kMostModelBytes + 1, 'x'));
+  folder.Put("language.pt2", GoldenFile("language.pt2"));
+  ModelRoot::Options options = folder.Options();
+  int64_t memory = 1000;
+  options.free_memory = [&] { return memory; };
+  ModelRoot root(options);
+  EXPECT_EQ(ReasonOf(root.Describe("large.pt2").status()), "MODEL_TOO_LARGE");
+  EXPECT_EQ(ReasonOf(root.Describe("language.pt2").status()), "HOST_MEMORY");
+  ModelSpec spec;
+  spec.program = "language.pt2";
+  EXPECT_EQ(ReasonOf(root.Load(&spec)), "HOST_MEMORY");
+  memory = kMostModelBytes;
+  EXPECT_TRUE(root.Describe("language.pt2").ok()) << "a want of memory passes";
+}
+
+TEST(ModelRoot, LoadsWhatASpecificationNames) {
+  ModelFolder folder;
+  folder.Put("a.pt2", GoldenFile("language.pt2"));
+  ModelRoot root(folder.Options());
+  ModelSpec spec;
+  EXPECT_TRUE(root.Load(&spec).ok());
+  EXPECT_EQ(spec.loaded_program, nullptr) << "it names none";
+  spec.program = "a.pt2";
+  ASSERT_TRUE(root.Load(&spec).ok());
+  EXPECT_EQ(spec.program_digest, Sha256::Of(GoldenFile("language.pt2")));
+  const int modules = spec.loaded_program->size();
+  spec.program_cuts = ProgramCuts::kNodes;
+  ASSERT_TRUE(root.Load(&spec).ok()) << "the digest fits";
+  EXPECT_GT(spec.loaded_program->size(), modules);
+  folder.Put("a.pt2", GoldenFile("conv_net.pt2"));
+  const absl::Status changed = root.Load(&spec);
+  EXPECT_EQ(ReasonOf(changed), "MODEL_MISMATCH");
+  EXPECT_THAT(std::string(changed.message()), HasSubstr("another one"));
+  for (const char* bad : {"../a.pt2", "b.pt2", "a"}) {
+    spec = ModelSpec();
+    spec.program = bad;
+    EXPECT_EQ(ValuesOf(root.Load(&spec))["field"], "spec.model.program") << bad;
+  }
+}
+
+TEST(ModelRoot, DeletesNothingThatIsUsed) {
+  ModelFolder folder;
+  folder.Put("a.pt2", GoldenFile("language.pt2"));
+  ModelRoot::Options options = folder.Options();
+  std::vector<std::string> users = {"mine"};
+  options.users = [&](const std::string& model) { return model == "a.pt2" ? users : std::vector<std::string>(); };
+  ModelRoot root(options);
+  const absl::Status used = root.Delete("a.pt2");
+  EXPECT_EQ(ReasonOf(used), "MODEL_IN_USE");
+  EXPECT_EQ(ValuesOf(used)["pipeline"], "mine");
+  users.clear();
+  EXPECT_TRUE(root.Delete("a.pt2").ok());
+  EXPECT_THAT(folder.Names(), ElementsAre());
+  EXPECT_EQ(ReasonOf(root.Delete("a.pt2")), "MODEL_NOT_FOUND");
+}
+
+TEST(ModelRoot, WithoutAFolderHasNoModels) {
+  ModelFolder folder;
+  ModelRoot::Options options = folder.Options();
+  options.root = "";
+  ModelRoot root(options);
+  EXPECT_TRUE(root.List("", 10)->empty());
+  EXPECT_EQ(ReasonOf(root.Describe("a.pt2").status()), "MODEL_NOT_FOUND");
+}
+
+}  // namespace
+}  // namespace penstock::testing
