@@ -64,10 +64,12 @@ done
 
 # An environment is done when its stamp tells the same contents as we want; the stamp is written last.
 runtime_contents="${wheels[*]}"
-# An image is built without the tests.
-tests_contents="$(cat "$root/tests/requirements.txt" 2>/dev/null || true)"
-torch_contents="$runtime_contents $tests_contents \
-$(cat "$root/tests/requirements_torch.txt" "$root/deploy/cuda_stand_ins.sh" 2>/dev/null || true)"
+tests_contents="" torch_contents=""
+if $with_tests; then  # an image is built without the tests, and has not their files
+  tests_contents="$(cat "$root/tests/requirements.txt")"
+  torch_contents="$runtime_contents $tests_contents \
+$(cat "$root/tests/requirements_torch.txt" "$root/deploy/cuda_stand_ins.sh")"
+fi
 is_done() { [[ -x $deps/$1/bin/python && -f $deps/$1/.done && "$(<"$deps/$1/.done")" == "$2" ]]; }
 runtime_done=true; tests_done=true; torch_done=true; promtool_done=true
 is_done venv "$runtime_contents" || runtime_done=false
