@@ -87,9 +87,16 @@ def flipped(file: bytes, position: int) -> bytes:
     return bytes(damaged)
 
 
+def directory_of(file: bytes) -> int:
+    """Where the archive's directory begins; records may hold archives, too."""
+    end = file.rindex(b"PK\x05\x06")
+    (position,) = struct.unpack("<I", file[end + 16 : end + 20])
+    return int(position)
+
+
 def lying_directory(file: bytes) -> bytes:
     """The archive's directory says that its first record is larger than the file."""
-    entry = file.index(b"PK\x01\x02")
+    entry = directory_of(file)
     return file[: entry + 20] + struct.pack("<II", 1 << 30, 1 << 30) + file[entry + 28 :]
 
 
