@@ -108,9 +108,9 @@ def start_of(model_id: str, file: bytes, **changes: Any) -> model_pb2.UploadMode
     return model_pb2.UploadModelRequest(start=model_pb2.UploadModelStart(**fields))
 
 
-def chunk_of(file: bytes, offset: int, size: int = CHUNK, **changes: Any) -> model_pb2.UploadModelRequest:
-    data = file[offset : offset + size]
-    fields: dict[str, Any] = {"offset": offset, "data": data, "crc32c": crc32c(data), **changes}
+def chunk_of(file: bytes, begin: int, size: int = CHUNK, **changes: Any) -> model_pb2.UploadModelRequest:
+    data = file[begin : begin + size]
+    fields: dict[str, Any] = {"offset": begin, "data": data, "crc32c": crc32c(data), **changes}
     return model_pb2.UploadModelRequest(chunk=model_pb2.ModelChunk(**fields))
 
 
