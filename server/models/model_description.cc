@@ -31,9 +31,9 @@ void CountTensors(const ExportedProgram& program, ModelDescription& description)
     for (const int64_t size : tensor.sizes) numbers *= size;
     if (tensor.kind == ProgramTensor::Kind::kParameter) {
       description.parameters += numbers;
-      description.parameter_bytes += numbers * tensor.element_bytes();
+      description.parameter_bytes += tensor.element_bytes();
     } else if (tensor.kind == ProgramTensor::Kind::kBuffer && tensor.persistent) {
-      description.buffer_bytes += numbers * tensor.element_bytes();
+      description.buffer_bytes += tensor.element_bytes();
     }
   }
 }

@@ -87,9 +87,16 @@ def flipped(file: bytes, position: int) -> bytes:
     return bytes(damaged)
 
 
+def directory_of(file: bytes) -> int:
+    """Where the archive's directory begins; records may hold archives, too."""
+    end = file.rindex(b"PK\x05\x06")
+    (position,) = struct.unpack("<I", file[end + 16 : end + 20])
+    return int(position)
+
+
 def lying_directory(file: bytes) -> bytes:
     """The archive's directory says that its first record is larger than the file."""
-    entry = file.index(b"PK\x01\x02")
+    entry = directory_of(file)
     return file[: entry + 20] + struct.pack("<II", 1 << 30, 1 << 30) + file[entry + 28 :]
 
 
@@ -101,9 +108,9 @@ def start_of(model_id: str, file: bytes, **changes: Any) -> model_pb2.UploadMode
     return model_pb2.UploadModelRequest(start=model_pb2.UploadModelStart(**fields))
 
 
-def chunk_of(file: bytes, offset: int, size: int = CHUNK, **changes: Any) -> model_pb2.UploadModelRequest:
-    data = file[offset : offset + size]
-    fields: dict[str, Any] = {"offset": offset, "data": data, "crc32c": crc32c(data), **changes}
+def chunk_of(file: bytes, begin: int, size: int = CHUNK, **changes: Any) -> model_pb2.UploadModelRequest:
+    data = file[begin : begin + size]
+    fields: dict[str, Any] = {"offset": begin, "data": data, "crc32c": crc32c(data), **changes}
     return model_pb2.UploadModelRequest(chunk=model_pb2.ModelChunk(**fields))
 
 

@@ -29,11 +29,11 @@ TEST(ModelRoot, TellsWhatAFileHolds) {
   EXPECT_THAT(model->dimensions[0].inputs, ElementsAre("ids[0]", "mask[0]"));
   EXPECT_EQ(model->dimensions[0].range.most, 4096);
   EXPECT_EQ(model->tied_names.size(), 1u);
-  EXPECT_EQ(model->tied_names["head.weight"], "embedding.weight");
+  EXPECT_EQ(model->tied_names.at("head.weight"), "embedding.weight");
   int64_t sum = 0;
   for (const ModelDescription::LayerInfo& layer : model->layers) sum += layer.parameters;
   EXPECT_EQ(sum, model->parameters) << "a tied weight counts once";
-  EXPECT_GT(model->operators["aten.linear.default"], 0);
+  EXPECT_GT(model->operators.at("aten.linear.default"), 0);
 }
 
 TEST(ModelRoot, ReadsAFileAgainWhenItChanges) {

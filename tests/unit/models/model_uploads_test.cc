@@ -21,7 +21,7 @@ constexpr int64_t kChunk = int64_t{64} << 10;
 
 class ModelUploadsTest : public ::testing::Test {
  protected:
-  void SetUp() override { Restart(); }
+  void SetUp() override { ASSERT_TRUE(Restart().ok()); }
   void TearDown() override {
     jobs_->Close();
     uploads_.reset();
