@@ -34,8 +34,8 @@ struct PassContext {
 struct LossContext {
   const Loss* loss = nullptr;
   at::Tensor target;  // undefined: the loss needs none
-  double share = 1;  // of the step's counted elements
-  int output = 0;    // that it is of, by position
+  double share = 1;   // of the step's counted elements
+  int output = 0;     // that it is of, by position
 };
 
 // The skip values that pass between this stage and one other.
