@@ -36,7 +36,7 @@ class ProgramModel {
   int size() const;  // layers
   const std::string& name(int layer) const;
   const std::string& module(int layer) const;  // layer1.0, or of a cut between operators the operator's node
-  const std::vector<TieSpec>& ties() const;  // of what several layers use
+  const std::vector<TieSpec>& ties() const;    // of what several layers use
   // Fails: as GraphLayer::Create.
   absl::StatusOr<std::unique_ptr<Layer>> Build(int layer, const ProgramLayersOptions& options = {}) const;
 

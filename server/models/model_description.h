@@ -40,8 +40,8 @@ struct ModelDescription {
   int64_t parameter_bytes = 0;
   int64_t buffer_bytes = 0;
   int nodes = 0;
-  std::map<std::string, int> operators;  // aten.linear.default: calls, over all graphs
-  std::vector<LayerInfo> layers;         // cut between modules
+  std::map<std::string, int> operators;           // aten.linear.default: calls, over all graphs
+  std::vector<LayerInfo> layers;                  // cut between modules
   std::map<std::string, std::string> tied_names;  // other names of state_dict() to those of pipelines
   bool evaluation_graph = false;
   bool training_graph = false;
