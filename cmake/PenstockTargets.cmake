@@ -40,6 +40,7 @@ function(penstock_test name)
     string(REGEX MATCH "^[^/]+" arg_LABELS "${folder}")
   endif()
   add_executable(${name} ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)  # test files call their helpers alike
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} GTest::gmock GTest::gtest_main penstock_warnings)
   if(PENSTOCK_SANITIZE STREQUAL "thread")
     target_link_libraries(${name} PRIVATE penstock_tsan_mutex)  # tests/sanitize

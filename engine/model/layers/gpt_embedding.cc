@@ -17,8 +17,6 @@ namespace penstock {
 namespace {
 
 constexpr char kKind[] = "gpt_embedding";
-constexpr double kDeviation = 0.02;  // of first values: small, so that the first loss is near log(vocab)
-
 class GptEmbeddingLayer : public Layer {
  public:
   GptEmbeddingLayer(const LayerRequest& request, int64_t vocab, int64_t width, int64_t sequence, double dropout)
@@ -26,8 +24,8 @@ class GptEmbeddingLayer : public Layer {
         width_(width),
         sequence_(sequence),
         dropout_(dropout),
-        token_(AddParameter("token.weight", InitialNormal(request, {vocab, width}, kDeviation))),
-        position_(AddParameter("position.weight", InitialNormal(request, {sequence, width}, kDeviation))) {}
+        token_(AddParameter("token.weight", InitialNormal(request, {vocab, width}, kGptDeviation))),
+        position_(AddParameter("position.weight", InitialNormal(request, {sequence, width}, kGptDeviation))) {}
 
   Batch Forward(const Batch& inputs, const LayerContext& context) override {
     const at::Tensor& tokens = OnlyInput(inputs, kKind);

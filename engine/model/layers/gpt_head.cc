@@ -12,8 +12,6 @@
 namespace penstock {
 namespace {
 
-constexpr double kDeviation = 0.02;  // of first values: small, so that the first loss is near log(vocab)
-
 class GptHeadLayer : public Layer {
  public:
   GptHeadLayer(const LayerRequest& request, int64_t width, int64_t vocab)
@@ -21,7 +19,7 @@ class GptHeadLayer : public Layer {
         vocab_(vocab),
         norm_weight_(AddParameter("norm.weight", InitialConstant(request, {width}, 1))),
         norm_bias_(AddParameter("norm.bias", InitialConstant(request, {width}, 0))),
-        weight_(AddParameter("weight", InitialNormal(request, {vocab, width}, kDeviation))) {}
+        weight_(AddParameter("weight", InitialNormal(request, {vocab, width}, kGptDeviation))) {}
 
   Batch Forward(const Batch& inputs, const LayerContext&) override {
     const at::Tensor& input = WideInput(inputs, "gpt_head", weight_.scalar_type(), width_, 3);

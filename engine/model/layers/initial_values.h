@@ -11,6 +11,9 @@ namespace penstock {
 at::Tensor InitialConstant(const LayerRequest& request, const std::vector<int64_t>& shape, double value);
 at::Tensor InitialNormal(const LayerRequest& request, const std::vector<int64_t>& shape, double deviation);
 
+// Of a GPT's embeddings and head: small, so that the first loss is near log(vocab).
+inline constexpr double kGptDeviation = 0.02;
+
 // Weight [out, in] and bias [out] of a linear map, uniform within 1 / sqrt(in), as PyTorch's own Linear starts.
 at::Tensor InitialLinearWeight(const LayerRequest& request, int64_t in, int64_t out);
 at::Tensor InitialLinearBias(const LayerRequest& request, int64_t in, int64_t out);
