@@ -71,6 +71,7 @@ def compare(name, model, inputs, shapes, arguments):
         program, given = f"{folder}/model.pt2", f"{folder}/inputs"
         nodes = export_both(model, inputs, shapes, program)
         if arguments.keep:
+            pathlib.Path(arguments.keep).mkdir(parents=True, exist_ok=True)
             shutil.copy(program, pathlib.Path(arguments.keep) / (name.split()[0].rstrip(",") + ".pt2"))
         compare_with_eager.make_programs.write_safetensors(
             pathlib.Path(given), {f"input.{i}": value for i, value in enumerate(inputs)}
