@@ -40,6 +40,7 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev)
 if $with_tests; then
   packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
+  packages+=(buildah bubblewrap fish zsh)  # images without an engine, and what completion is for: 60 MB
 fi
 readonly wheels=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 
@@ -76,7 +77,7 @@ is_done venv "$runtime_contents" || runtime_done=false
 if $with_tests; then
   is_done test-venv "$tests_contents" || tests_done=false
   is_done torch-venv "$torch_contents" || torch_done=false
-  for program in promtool prometheus; do
+  for program in promtool prometheus amtool; do
     command -v "$program" >/dev/null || [[ -x $deps/bin/$program ]] || promtool_done=false
   done
 fi
@@ -166,23 +167,24 @@ if ! $torch_done; then
   stamp torch-venv "$torch_contents"
 fi
 
-# --- promtool -----------------------------------------------------------------------------------------------------------
+# --- promtool, amtool -----------------------------------------------------------------------------------------------------
 
-# Debian's package would enable and start a Prometheus server, so only its programs are taken out.
+# Debian's packages would enable and start servers, so only their programs are taken out.
 if ! $promtool_done; then
-  say "fetching promtool and prometheus into build/deps/bin (nothing is started)"
+  say "fetching promtool, prometheus and amtool into build/deps/bin (nothing is started)"
   rm -rf "$deps/tmp"
   mkdir -p "$deps/tmp/out" "$deps/bin"
-  fetch_prometheus() { (cd "$deps/tmp" && apt-get "${apt_options[@]}" download prometheus >>"$log" 2>&1 9>&-); }
+  fetch_prometheus() { (cd "$deps/tmp" && apt-get "${apt_options[@]}" download prometheus prometheus-alertmanager \
+    >>"$log" 2>&1 9>&-); }
   if ! fetch_prometheus; then
     if ((EUID != 0)) && command -v sudo >/dev/null; then as_root=(sudo --non-interactive); fi
     update_lists
     fetch_prometheus ||
-      fail "Debian's package prometheus can't be fetched, is a package source reachable? apt-get says:" \
+      fail "Debian's packages prometheus and prometheus-alertmanager can't be fetched, is a package source reachable? apt-get says:" \
         "$(complaint) (all of it: $log)"
   fi
-  dpkg-deb --extract "$deps"/tmp/prometheus_*.deb "$deps/tmp/out"
-  mv "$deps/tmp/out/usr/bin/prometheus" "$deps/tmp/out/usr/bin/promtool" "$deps/bin/"
+  for package in "$deps"/tmp/*.deb; do dpkg-deb --extract "$package" "$deps/tmp/out"; done
+  mv "$deps"/tmp/out/usr/bin/{prometheus,promtool,amtool} "$deps/bin/"
   rm -rf "$deps/tmp"
 fi
 

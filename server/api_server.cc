@@ -13,6 +13,7 @@
 #include "grpcpp/server_builder.h"
 #include "server/http/listen_address.h"
 #include "server/rpc/call_metrics.h"
+#include "server/rpc/call_tracing.h"
 
 namespace penstock {
 namespace {
@@ -20,10 +21,6 @@ namespace {
 constexpr absl::string_view kUnix = "unix:";
 
 bool IsUnix(const std::string& listen) { return absl::StartsWith(listen, kUnix); }
-
-bool IsLoopback(const ListenAddress& address) {
-  return address.is_ipv6 ? address.host == "::1" : absl::StartsWith(address.host, "127.");
-}
 
 void SetConnections(const ApiServer::Options& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
@@ -53,7 +50,7 @@ absl::Status CheckApiAddress(const std::string& listen, bool insecure, const std
     return InvalidField(field, "must name a path after unix:", listen);
   }
   PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(listen, field));
-  if (IsLoopback(address) || insecure) return absl::OkStatus();
+  if (address.IsLoopback() || insecure) return absl::OkStatus();
   return InvalidField(field, "is plaintext beyond this host and needs --insecure", listen);
 }
 
@@ -75,6 +72,7 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& opti
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(std::make_unique<CallMetricsFactory>(metrics, clock));
+  if (options.tracer != nullptr) interceptors.push_back(std::make_unique<CallTracingFactory>(options.tracer));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
 
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

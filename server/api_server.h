@@ -15,6 +15,8 @@
 
 namespace penstock {
 
+class Tracer;
+
 // Checks an address for gRPC: HOST:PORT or unix:PATH, on this host unless `insecure`.
 //
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID naming `field` and the address.
@@ -36,6 +38,7 @@ class ApiServer {
     bool insecure = false;
     int64_t max_message_bytes = 0;
     int64_t memory_bytes = 0;
+    const Tracer* tracer = nullptr;  // null: no call is traced; outlives the server
   };
 
   static absl::StatusOr<std::unique_ptr<ApiServer>> Create(const Options& options,

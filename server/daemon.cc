@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/job_thread.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/thread.h"
@@ -17,13 +18,14 @@
 #include "engine/store/handle_store.h"
 #include "engine/store/pipeline_table.h"
 #include "engine/store/timer_queue.h"
+#include "proto/message_json.h"
 #include "server/api_server.h"
 #include "server/http/http_server.h"
 #include "server/liveness.h"
 #include "server/metrics/metrics_page.h"
-#include "server/models/job_thread.h"
 #include "server/models/model_root.h"
 #include "server/models/model_uploads.h"
+#include "server/request_tracing.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_metrics.h"
@@ -81,6 +83,12 @@ HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, Ser
   return store;
 }
 
+int64_t CallsStarted(const ServerMetrics& server) {
+  int64_t started = 0;
+  for (const MethodMetrics* method : server.methods()) started += method->started.value();
+  return started;
+}
+
 HostedPipeline::Options HostingOptions(const DaemonOptions& options) {
   HostedPipeline::Options hosting;
   hosting.train_queue_calls = options.train_queue_calls;
@@ -106,6 +114,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
   if (!options.admin_listen.empty()) {
     PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options.admin_listen, options.insecure));
   }
+  PENSTOCK_RETURN_IF_ERROR(CheckTracing(options));
   return ParseDevices(options.devices, options.device_memory, UsableCores()).status();
 }
 
@@ -118,6 +127,7 @@ class Daemon::Parts {
 
   absl::Status Start() {
     PENSTOCK_RETURN_IF_ERROR(OpenState());
+    PENSTOCK_ASSIGN_OR_RETURN(tracing_, RequestTracing::Create(options_, epoch_, clock_));
     PENSTOCK_RETURN_IF_ERROR(OpenDevices());
     OpenPipelines();
     PENSTOCK_RETURN_IF_ERROR(OpenUploads());
@@ -128,24 +138,24 @@ class Daemon::Parts {
     return absl::OkStatus();
   }
 
-  void Drain(DrainSignal* signal) {
-    lifecycle_.Advance(LifecycleState::kAnnouncing);
-    signal->AwaitTime(options_.drain_announce);
-    if (!signal->hurried()) {
-      lifecycle_.Advance(LifecycleState::kRefusing);
-      pipelines_->Drain([signal] { signal->WorkEnded(); });
-      signal->AwaitWork(options_.drain_finish);
-      if (!signal->work_ended()) LogWarning("closing with unfinished work");
-      AwaitQuiet(signal);
-    }
-    Close(signal->hurried() ? absl::ZeroDuration() : options_.drain_close);
+  DrainEnd Drain(DrainSignal* signal) {
+    return RunDrain({.announce = options_.drain_announce,
+                     .finish = options_.drain_finish,
+                     .checkpoint = options_.drain_checkpoint,
+                     .close = options_.drain_close,
+                     .lifecycle = &lifecycle_,
+                     .finish_work = [this](auto done) { pipelines_->Drain(std::move(done)); },
+                     .save = [this](auto cancel, auto done) { pipelines_->SaveLast(cancel, std::move(done)); },
+                     .calls_started = [this] { return CallsStarted(registry_.server()); },
+                     .close_all = [this](absl::Duration patience) { Close(patience); }},
+                    signal);
   }
 
   const std::string& api_address() const { return api_->address(); }
   std::string health_address() const { return health_port_ == nullptr ? "" : health_port_->address(); }
   bool live() const { return live_; }
   std::string metrics_address() const { return http_ == nullptr ? "" : http_->address().ToString(); }
-  std::string admin_address() const { return admin_pages_ == nullptr ? "" : admin_pages_->address().ToString(); }
+  const std::string& admin_address() const { return admin_address_; }
 
  private:
   absl::Status OpenState() {
@@ -225,14 +235,18 @@ class Daemon::Parts {
     return InvalidField("--model-root", "must be a folder that can be read", options_.model_root);
   }
 
+  ServiceEnvironment Environment() {
+    return {.pipelines = pipelines_.get(),
+            .handles = handles_.get(),
+            .timers = timers_.get(),
+            .clock = clock_,
+            .metrics = &registry_,
+            .admission = admission_.get(),
+            .page_tokens = &page_tokens_};
+  }
+
   void MakeServices() {
-    const ServiceEnvironment environment = {.pipelines = pipelines_.get(),
-                                            .handles = handles_.get(),
-                                            .timers = timers_.get(),
-                                            .clock = clock_,
-                                            .metrics = &registry_,
-                                            .admission = admission_.get(),
-                                            .page_tokens = &page_tokens_};
+    const ServiceEnvironment environment = Environment();
     admin_ = std::make_unique<AdminInfoService>([this] { return Info(); });
     pipelines_service_ = std::make_unique<PipelinesService>(environment);
     work_ = std::make_unique<WorkCallService>(environment);
@@ -278,7 +292,8 @@ class Daemon::Parts {
         api_, ApiServer::Create({.listen = options_.listen,
                                  .insecure = options_.insecure,
                                  .max_message_bytes = options_.max_message_bytes,
-                                 .memory_bytes = options_.grpc_memory_bytes},
+                                 .memory_bytes = options_.grpc_memory_bytes,
+                                 .tracer = &tracing_->tracer()},
                                 {admin_.get(), pipelines_service_.get(), work_.get(), handles_service_.get(),
                                  state_.get(), insight_.get(), models_service_.get(), inference_.get(), &health_,
                                  reflection_.get(), reflection_alpha_.get()},
@@ -299,25 +314,40 @@ class Daemon::Parts {
     }
     if (options_.admin_listen.empty()) return absl::OkStatus();
     PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options_.admin_listen, options_.insecure));
-    StatusSources sources;
-    sources.registry = &registry_;
-    sources.facts = [this] {
-      const v1::ServerInfo info = Info();
-      return DaemonFacts{.state = info.state(),
-                         .epoch = static_cast<int64_t>(epoch_.value()),
-                         .start_unix_seconds = static_cast<double>(absl::ToUnixNanos(start_time_)) * 1e-9,
-                         .api_address = info.api_address(),
-                         .metrics_address = info.metrics_address()};
-    };
-    sources.handles = [this] { return DescribeHandles(*pipelines_, *handles_); };
-    sources.checkpoints = [this] { return DescribeCheckpoints(*pipelines_); };
-    sources.settings = DescribeSettings(options_);
-    sources.probes = Probes();
+    PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(options_.admin_listen, "--admin-listen"));
+    StatusSources sources = Sources();
+    sources.may_change = address.IsLoopback();
     PENSTOCK_ASSIGN_OR_RETURN(admin_pages_, HttpServer::Create(options_.admin_listen, "--admin-listen",
                                                                [sources](const HttpRequest& request) {
                                                                  return RespondStatus(sources, request);
                                                                }));
+    admin_address_ = admin_pages_->address().ToString();
     return absl::OkStatus();
+  }
+
+  // What people read.
+  StatusSources Sources() {
+    StatusSources sources;
+    sources.registry = &registry_;
+    sources.facts = [this] {
+      const v1::ServerInfo info = Info();
+      const bool listening = !info.api_address().empty();
+      return DaemonFacts{.state = info.state(),
+                         .epoch = static_cast<int64_t>(epoch_.value()),
+                         .start_unix_seconds = static_cast<double>(absl::ToUnixNanos(start_time_)) * 1e-9,
+                         .api_address = info.api_address(),
+                         .metrics_address = info.metrics_address(),
+                         .admin_address = listening ? admin_address() : options_.admin_listen};
+    };
+    sources.pipelines = [this] { return DescribePipelines(*pipelines_); };
+    sources.handles = [this] { return DescribeHandles(*pipelines_, *handles_); };
+    sources.owners = [this] { return DescribeOwners(*handles_); };
+    sources.checkpoints = [this] { return DescribeCheckpoints(*pipelines_); };
+    sources.settings = DescribeSettings(options_);
+    sources.probes = Probes();
+    sources.commands = DescribeForPrograms(Environment());
+    sources.commands.server = [this] { return MessageToJsonText(Info()); };
+    return sources;
   }
 
   // What monitoring reads.
@@ -333,24 +363,11 @@ class Daemon::Parts {
     pages.ready = [this] {
       const LifecycleState state = lifecycle_.state();
       return std::vector<HealthCondition>{{"config", true, ""},
-                                          {"model", state != LifecycleState::kStarting, ""},
+                                          {"model", state != LifecycleState::kStarting,
+                                           state == LifecycleState::kStarting ? "the daemon is starting" : ""},
                                           {"admission", state == LifecycleState::kReady, std::string(NameOf(state))}};
     };
     return pages;
-  }
-
-  // Waits until no call has come in for a moment: a caller fetches its last results, and one that
-  // comes too late is refused by name, which a closing listener can't do.
-  void AwaitQuiet(DrainSignal* signal) const {
-    constexpr absl::Duration kMoment = absl::Milliseconds(100);
-    int64_t seen = -1;
-    for (absl::Duration waited; waited < options_.drain_close && !signal->hurried(); waited += kMoment) {
-      int64_t started = 0;
-      for (const MethodMetrics* method : registry_.server().methods()) started += method->started.value();
-      if (started == seen) return;
-      seen = started;
-      signal->AwaitTime(kMoment);
-    }
   }
 
   v1::ServerInfo Info() const {
@@ -382,6 +399,7 @@ class Daemon::Parts {
     if (uploads_ != nullptr) uploads_->Close();
     if (handles_service_ != nullptr) handles_service_->Close();
     if (handles_ != nullptr) handles_->Close();
+    if (tracing_ != nullptr) tracing_->Close();
     lifecycle_.Advance(LifecycleState::kStopped);
   }
 
@@ -391,6 +409,7 @@ class Daemon::Parts {
   std::unique_ptr<StateLock> state_lock_;
   Epoch epoch_;
   MetricsRegistry registry_;
+  std::unique_ptr<RequestTracing> tracing_;
   std::unique_ptr<DevicePool> devices_;
   std::unique_ptr<TimerQueue> timers_;
   std::unique_ptr<HandleStore> handles_;
@@ -419,6 +438,7 @@ class Daemon::Parts {
   std::unique_ptr<ApiServer> health_port_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<HttpServer> admin_pages_;
+  std::string admin_address_;  // set before readiness; pages ask for it while they end
 };
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock) {
@@ -434,7 +454,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& opti
 Daemon::Daemon(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Daemon::~Daemon() = default;
 
-void Daemon::Drain(DrainSignal* signal) { parts_->Drain(signal); }
+DrainEnd Daemon::Drain(DrainSignal* signal) { return parts_->Drain(signal); }
 const std::string& Daemon::api_address() const { return parts_->api_address(); }
 std::string Daemon::metrics_address() const { return parts_->metrics_address(); }
 std::string Daemon::admin_address() const { return parts_->admin_address(); }

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
 #include "server/daemon_options.h"
+#include "server/drain.h"
 #include "server/lifecycle.h"
 
 namespace penstock {
@@ -28,8 +29,9 @@ class Daemon {
   static absl::StatusOr<std::unique_ptr<Daemon>> Create(const DaemonOptions& options, Clock* clock);
   ~Daemon();
 
-  // Announces, refuses, finishes, closes. An operator in a hurry skips to closing.
-  void Drain(DrainSignal* signal);
+  // Announces, refuses, finishes, saves, closes. An operator in a hurry skips to closing. After kHangs nothing but the end
+  // of the process may follow.
+  DrainEnd Drain(DrainSignal* signal);
 
   const std::string& api_address() const;
   // Empty if there is no such listener.

@@ -116,6 +116,22 @@ Flag Time(std::string name, std::string fallback, std::string help, absl::Durati
           }};
 }
 
+Flag Ratio(std::string name, std::string fallback, std::string help, double DaemonOptions::*member) {
+  return {std::move(name),
+          "ratio",
+          std::move(fallback),
+          std::move(help),
+          false,
+          [member](const Values& values, const std::string& field, DaemonOptions* options) -> absl::Status {
+            double number;
+            if (!absl::SimpleAtod(values.back(), &number) || !(number >= 0 && number <= 1)) {
+              return InvalidField(field, "must be a number in [0, 1]", values.back());
+            }
+            options->*member = number;
+            return absl::OkStatus();
+          }};
+}
+
 template <typename Enum>
 Flag Choice(std::string name, std::string fallback, std::string help, std::vector<std::pair<std::string, Enum>> choices,
             Enum DaemonOptions::*member) {
@@ -197,12 +213,25 @@ const std::vector<Flag>& FlagTable() {
       Count("max-open-graphs", 16, 1, kMany, "Graphs of a pipeline that wait for their Backward", &O::open_graphs),
       Time("infer-timeout", "60s", "Time for an inference that names none", &O::infer_timeout),
       Time("forward-timeout", "10min", "Time for a Forward that names none", &O::forward_timeout),
-      Count("trace-ring-events", TraceRing::kDefaultEvents, 16, 1 << 24,
-            "Records of 64 bytes that each of the two trace rings of a lane keeps, rounded up to a power of two",
+      Count("trace-ring-events", TraceRing::kDefaultEvents, 0, 1 << 24,
+            "Records of 64 bytes that each of the two trace rings of a lane keeps, rounded up to a power of two, at "
+            "least "
+            "16; 0: no traces",
             &O::trace_ring_events),
+      Text("otlp-file", "", "File to which spans of calls are added as OTLP/JSON, one batch per line; unset: none",
+           &O::otlp_file),
+      Text("otlp-endpoint", "",
+           "Collector to which they are sent as OTLP/JSON, http://HOST[:4318][/v1/traces]; unset: none",
+           &O::otlp_endpoint),
+      Ratio("trace-sample-ratio", "0",
+            "Share of the calls without a traceparent whose spans are written; callers that send one decide for "
+            "themselves",
+            &O::trace_sample_ratio),
       Time("drain-announce", "5s", "At the end: how long work is still taken while readiness says no",
            &O::drain_announce),
       Time("drain-finish", "60s", "At the end: how long accepted work may take", &O::drain_finish),
+      Time("drain-checkpoint", "120s", "At the end: how long changed pipelines may take to save a checkpoint; 0s: none",
+           &O::drain_checkpoint),
       Time("drain-close", "5s", "At the end: how long open calls may take", &O::drain_close),
       Choice<LogLevel>("log-level", "info", "What is logged: debug, info, warning or error",
                        {{"debug", LogLevel::kDebug},

@@ -48,8 +48,12 @@ struct DaemonOptions {
   absl::Duration infer_timeout;
   absl::Duration forward_timeout;
   int64_t trace_ring_events = 0;
+  std::string otlp_file;      // empty: none
+  std::string otlp_endpoint;  // empty: none
+  double trace_sample_ratio = 0;
   absl::Duration drain_announce;
   absl::Duration drain_finish;
+  absl::Duration drain_checkpoint;  // 0: nothing is saved
   absl::Duration drain_close;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;

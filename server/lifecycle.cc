@@ -51,6 +51,12 @@ void DrainSignal::WorkEnded() {
   work_ended_ = true;
 }
 
+void DrainSignal::SaveEnded(bool saved) {
+  absl::MutexLock lock(&mu_);
+  save_ended_ = true;
+  saved_ = saved;
+}
+
 bool DrainSignal::hurried() const {
   absl::MutexLock lock(&mu_);
   return hurried_;
@@ -61,6 +67,16 @@ bool DrainSignal::work_ended() const {
   return work_ended_;
 }
 
+bool DrainSignal::save_ended() const {
+  absl::MutexLock lock(&mu_);
+  return save_ended_;
+}
+
+bool DrainSignal::saved() const {
+  absl::MutexLock lock(&mu_);
+  return saved_;
+}
+
 void DrainSignal::AwaitTime(absl::Duration time) {
   absl::MutexLock lock(&mu_);
   mu_.AwaitWithTimeout(absl::Condition(&hurried_), time);
@@ -69,6 +85,16 @@ void DrainSignal::AwaitTime(absl::Duration time) {
 void DrainSignal::AwaitWork(absl::Duration time) {
   absl::MutexLock lock(&mu_);
   mu_.AwaitWithTimeout(absl::Condition(this, &DrainSignal::WorkEndedOrHurried), time);
+}
+
+void DrainSignal::AwaitSave(absl::Duration time) {
+  absl::MutexLock lock(&mu_);
+  mu_.AwaitWithTimeout(absl::Condition(this, &DrainSignal::SaveEndedOrHurried), time);
+}
+
+void DrainSignal::AwaitSaveInAnyCase(absl::Duration time) {
+  absl::MutexLock lock(&mu_);
+  mu_.AwaitWithTimeout(absl::Condition(&save_ended_), time);
 }
 
 }  // namespace penstock

@@ -54,7 +54,7 @@ class Lifecycle {
   LifecycleState state_ ABSL_GUARDED_BY(mu_) = LifecycleState::kStarting;
 };
 
-// Lets the drain wait for what comes first: its time, the end of the work, or an operator in a hurry.
+// Lets the drain wait for what comes first: its time, the end of the work or of the save, or an operator in a hurry.
 //
 // Threads:   Any.
 class DrainSignal {
@@ -64,19 +64,31 @@ class DrainSignal {
   // All accepted work has ended.
   void WorkEnded() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The last save has ended, and whether the state is safe.
+  void SaveEnded(bool saved) ABSL_LOCKS_EXCLUDED(mu_);
+
   bool hurried() const ABSL_LOCKS_EXCLUDED(mu_);
   bool work_ended() const ABSL_LOCKS_EXCLUDED(mu_);
+  bool save_ended() const ABSL_LOCKS_EXCLUDED(mu_);
+  bool saved() const ABSL_LOCKS_EXCLUDED(mu_);
   // Waits for `time`, or until someone is in a hurry.
   void AwaitTime(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until the work has ended, at most `time`, or until someone is in a hurry.
   void AwaitWork(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until the save has ended, at most `time`, or until someone is in a hurry.
+  void AwaitSave(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same, whoever is in a hurry: the save has been given up.
+  void AwaitSaveInAnyCase(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   bool WorkEndedOrHurried() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return work_ended_ || hurried_; }
+  bool SaveEndedOrHurried() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return save_ended_ || hurried_; }
 
   mutable absl::Mutex mu_;
   bool hurried_ ABSL_GUARDED_BY(mu_) = false;
   bool work_ended_ ABSL_GUARDED_BY(mu_) = false;
+  bool save_ended_ ABSL_GUARDED_BY(mu_) = false;
+  bool saved_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace penstock

@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
@@ -26,7 +28,7 @@
 
 namespace {
 
-// Exit codes: 0 drained, 1 failed or cut short, 2 bad settings.
+// Exit codes: 0 drained, 1 failed, cut short or state lost, 2 bad settings.
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
@@ -65,7 +67,7 @@ sigset_t BlockEndSignals() {
 void LogForLibrary(gpr_log_func_args* line) {
   const auto level =
       line->severity == GPR_LOG_SEVERITY_ERROR ? penstock::LogLevel::kWarning : penstock::LogLevel::kDebug;
-  penstock::Log(level, "grpc", {{"message", line->message}});
+  penstock::Log(level, "grpc", {{"problem", line->message}});
 }
 
 // Waits for a signal, at most `time`; 0: none came.
@@ -83,20 +85,21 @@ class Feeder {
   // How long may pass until the next call.
   absl::Duration Feed() {
     if (manager_->feed_every() == absl::ZeroDuration()) return absl::Hours(1);
-    if (const absl::Time now = absl::Now(); now >= next_) {
+    const int64_t now = penstock::RealClock()->NowNanos();  // the wall clock may jump
+    if (now >= next_nanos_) {
       if (daemon_->live()) manager_->Tell("WATCHDOG=1");
-      next_ = now + manager_->feed_every();
+      next_nanos_ = now + absl::ToInt64Nanoseconds(manager_->feed_every());
     }
-    return next_ - absl::Now();
+    return absl::Nanoseconds(next_nanos_ - now);
   }
 
  private:
   const penstock::Daemon* const daemon_;
   const penstock::ServiceManager* const manager_;
-  absl::Time next_ = absl::InfinitePast();
+  int64_t next_nanos_ = 0;
 };
 
-// Waits for a signal, then drains; a second signal makes the drain hurry.
+// Waits for a signal, then drains; a second signal makes the drain hurry, a third waits for nothing.
 int ServeUntilSignal(penstock::Daemon* daemon, const sigset_t& signals, const penstock::ServiceManager& manager) {
   manager.Tell("READY=1\nSTATUS=serving on " + daemon->api_address());
   Feeder feeder(daemon, &manager);
@@ -110,15 +113,24 @@ int ServeUntilSignal(penstock::Daemon* daemon, const sigset_t& signals, const pe
     while (!over) {
       feeder.Feed();
       if (AwaitSignal(signals, absl::Milliseconds(50)) > 0) {
+        if (drain.hurried()) {
+          penstock::LogError("third signal: ending by force");
+          std::_Exit(kFailed);
+        }
         penstock::LogWarning("second signal: closing at once");
         drain.Hurry();
       }
     }
   });
-  daemon->Drain(&drain);
+  const penstock::DrainEnd end = daemon->Drain(&drain);
+  if (end == penstock::DrainEnd::kHangs) {
+    // Nobody can wait for a thread whose disk does not answer; what is on the disk is whole at any time.
+    penstock::LogError("ending by force: a checkpoint is neither saved nor given up");
+    std::_Exit(kFailed);
+  }
   over = true;
   second.Join();
-  return drain.hurried() ? kFailed : 0;
+  return end == penstock::DrainEnd::kWhole ? 0 : kFailed;
 }
 
 }  // namespace
@@ -126,6 +138,9 @@ int ServeUntilSignal(penstock::Daemon* daemon, const sigset_t& signals, const pe
 int main(int count, char** values) {
   using namespace penstock;
   KeepLargeBlocks();
+  // Debian's Abseil was built with its search for deadlocks, which takes one lock of the whole process at every lock. The
+  // tests keep it.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const sigset_t signals = BlockEndSignals();
   const auto line =
       ParseCommandLine(std::vector<std::string>(values + 1, values + count), Environment(), MetricTableJson());
@@ -152,7 +167,7 @@ int main(int count, char** values) {
     auto daemon = Daemon::Create(line->options, RealClock());
     if (!daemon.ok()) {
       LogError("the daemon can't start", {{"reason", ReasonOf(daemon.status())},
-                                          {"message", std::string(daemon.status().message())},
+                                          {"problem", std::string(daemon.status().message())},
                                           {"path", ValuesOf(daemon.status())["path"]}});
       return daemon.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
     }

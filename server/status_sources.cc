@@ -1,21 +1,109 @@
 #include "server/status_sources.h"
 
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/store/checkpoint_file.h"
+#include "proto/message_json.h"
 #include "server/http/listen_address.h"
+#include "server/rpc/insight_service.h"
+#include "server/rpc/proto_convert.h"
 
 namespace penstock {
 namespace {
 
 constexpr int kMostPipelines = 1024;  // that --max-pipelines allows
 
+// Of `state`: "ready".
+std::string StateWord(PipelineEntry::State state) {
+  switch (state) {
+    case PipelineEntry::State::kCreating:
+      return "creating";
+    case PipelineEntry::State::kReady:
+      return "ready";
+    case PipelineEntry::State::kDraining:
+      return "draining";
+    case PipelineEntry::State::kDeleting:
+      return "deleting";
+    case PipelineEntry::State::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+std::string StatisticsText(const PipelineEntry& entry, const ServiceEnvironment& environment) {
+  // As `penstock status` has it of one that is being made or deleted.
+  if (entry.pipeline == nullptr) return MessageToJsonText(v1::PipelineStatistics());
+  return MessageToJsonText(DescribeStatistics(*entry.pipeline, environment));
+}
+
+std::optional<PipelineEntry> FindEntry(const PipelineTable& pipelines, const std::string& name) {
+  for (PipelineEntry& entry : pipelines.List("", kMostPipelines)) {
+    if (entry.name == name) return std::move(entry);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::vector<PipelineRow> DescribePipelines(const PipelineTable& pipelines) {
+  std::vector<PipelineRow> rows;
+  for (const PipelineEntry& entry : pipelines.List("", kMostPipelines)) {
+    rows.push_back({.name = entry.name, .state = StateWord(entry.state)});
+  }
+  return rows;
+}
+
+std::vector<OwnerRow> DescribeOwners(const HandleStore& handles) {
+  const HandleBudget::Limits& limits = handles.options().budget;
+  std::vector<OwnerRow> rows;
+  for (const auto& [owner, use] : handles.UseByOwner()) {
+    rows.push_back({.owner = owner,
+                    .handles = use.handles,
+                    .handles_limit = limits.handles_per_owner,
+                    .bytes = use.bytes,
+                    .bytes_limit = limits.bytes_per_owner});
+  }
+  return rows;
+}
+
+CommandOutputs DescribeForPrograms(const ServiceEnvironment& environment) {
+  CommandOutputs outputs;
+  outputs.pipelines = [environment] {
+    std::vector<std::string> list;
+    for (const PipelineEntry& entry : environment.pipelines->List("", kMostPipelines)) {
+      list.push_back(absl::StrCat("{\"pipeline\":", MessageToJsonText(ToProto(entry, environment.handles->epoch())),
+                                  ",\"statistics\":", StatisticsText(entry, environment), "}"));
+    }
+    return absl::StrCat("[", absl::StrJoin(list, ", "), "]");
+  };
+  outputs.pipeline = [environment](const std::string& name) -> std::string {
+    const auto entry = FindEntry(*environment.pipelines, name);
+    return entry.has_value() ? MessageToJsonText(ToProto(*entry, environment.handles->epoch())) : "null";
+  };
+  outputs.statistics = [environment](const std::string& name) -> std::string {
+    const auto entry = FindEntry(*environment.pipelines, name);
+    return entry.has_value() ? StatisticsText(*entry, environment) : "null";
+  };
+  outputs.checkpoints = [environment] {
+    std::vector<std::string> list;
+    for (const PipelineEntry& entry : environment.pipelines->List("", kMostPipelines)) {
+      if (entry.pipeline == nullptr) continue;
+      for (const CheckpointInfo& info : entry.pipeline->ListCheckpoints())
+        list.push_back(MessageToJsonText(ToProto(info)));
+    }
+    return absl::StrCat("[", absl::StrJoin(list, ", "), "]");
+  };
+  return outputs;
+}
 
 absl::Status CheckAdminAddress(const std::string& listen, bool insecure) {
   PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(listen, "--admin-listen"));
-  const bool loopback = address.host.rfind("127.", 0) == 0 || address.host == "::1";
-  if (loopback || insecure) return absl::OkStatus();
+  if (address.IsLoopback() || insecure) return absl::OkStatus();
   return InvalidField("--admin-listen", "shows everything to everybody beyond this host and needs --insecure", listen);
 }
 

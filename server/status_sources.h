@@ -1,6 +1,6 @@
 #pragma once
 
-// Where the status pages get what no metric tells: settings, handles, checkpoints.
+// Where the status pages get what no metric tells: settings, handles, checkpoints, messages.
 
 #include <functional>
 #include <string>
@@ -11,6 +11,7 @@
 #include "engine/store/pipeline_table.h"
 #include "server/daemon_options.h"
 #include "server/http/status_pages.h"
+#include "server/rpc/service_environment.h"
 
 namespace penstock {
 
@@ -19,6 +20,12 @@ namespace penstock {
 absl::Status CheckAdminAddress(const std::string& listen, bool insecure);
 
 std::vector<SettingRow> DescribeSettings(const DaemonOptions& options);
+// By name. Those that are being made or deleted too.
+std::vector<PipelineRow> DescribePipelines(const PipelineTable& pipelines);
+// By caller, in the order of their names.
+std::vector<OwnerRow> DescribeOwners(const HandleStore& handles);
+// What commands print; without `server`.
+CommandOutputs DescribeForPrograms(const ServiceEnvironment& environment);
 // By pipeline, in the order of their names.
 std::vector<HandleRow> DescribeHandles(const PipelineTable& pipelines, const HandleStore& handles);
 std::vector<CheckpointRow> DescribeCheckpoints(const PipelineTable& pipelines);

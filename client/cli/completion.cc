@@ -154,7 +154,8 @@ std::string FishScript(const std::vector<Entry>& entries) {
             set -a path $word
         end
     end
-    test (string join ' ' $path) = "$argv[1]"
+    set -l here (string join ' ' $path)
+    test "$here" = "$argv[1]"
 end
 
 )sh",

@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/output.h"
 
 namespace penstock {
@@ -30,6 +31,10 @@ Finding Gpus(const MachineFacts& facts) {
     return {"gpus", Level::kFail, detail, absl::StrCat("CUDA 13 needs driver ", kLeastDriver, " or newer")};
   }
   if (facts.gpus == 0) return {"gpus", Level::kWarn, detail, "the driver sees no GPU: look at its log with dmesg"};
+  if (facts.open_gpus == 0) {
+    return {"gpus", Level::kWarn, detail + ", and this user may open none",
+            "containers: a limit of nvidia.com/gpu, or --gpus; services: DeviceAllow=char-nvidia"};
+  }
   return {"gpus", Level::kOk, detail, ""};
 }
 
@@ -105,6 +110,15 @@ Finding Daemon(const MachineFacts& facts) {
 
 }  // namespace
 
+Finding JudgePorts(const MachineFacts& facts, bool daemon_answers) {
+  const std::string all = absl::StrJoin(kDefaultPorts, ", ");
+  if (facts.taken_ports.empty()) return {"ports", Level::kOk, all + " are free", ""};
+  const std::string detail = "somebody listens on " + absl::StrJoin(facts.taken_ports, ", ");
+  if (daemon_answers) return {"ports", Level::kOk, detail + ", and a daemon answers", ""};
+  return {"ports", Level::kWarn, detail + ", and no daemon answers",
+          "end that program, or name other addresses: --listen, --metrics-listen, --admin-listen"};
+}
+
 std::string_view NameOf(Finding::Level level) {
   switch (level) {
     case Level::kOk:
@@ -118,8 +132,18 @@ std::string_view NameOf(Finding::Level level) {
 }
 
 std::vector<Finding> Judge(const MachineFacts& facts) {
-  return {Daemon(facts),    Gpus(facts),         Memory(facts), SharedMemory(facts), LockedMemory(facts),
-          OpenFiles(facts), ClockFinding(facts), Disk(facts),   Sync(facts)};
+  return {Daemon(facts),
+          Gpus(facts),
+          Memory(facts),
+          SharedMemory(facts),
+          LockedMemory(facts),
+          OpenFiles(facts),
+          ClockFinding(facts),
+          Disk(facts),
+          Sync(facts),
+          // Neither can be configured yet; said so that nobody takes silence for a check.
+          {"peers", Level::kOk, "none: this version runs on one node", ""},
+          {"certificates", Level::kOk, "none: this version serves without TLS", ""}};
 }
 
 }  // namespace penstock

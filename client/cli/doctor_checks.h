@@ -23,4 +23,7 @@ std::string_view NameOf(Finding::Level level);
 // One finding for each thing that is checked, in a fixed order.
 std::vector<Finding> Judge(const MachineFacts& facts);
 
+// The ports that a daemon takes by default; one that answers has taken its own.
+Finding JudgePorts(const MachineFacts& facts, bool daemon_answers);
+
 }  // namespace penstock

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/observe/state_ink.h"
 
 namespace penstock {
 namespace {
@@ -21,8 +22,9 @@ char LetterOf(StageState state) { return kLetters[static_cast<size_t>(state)]; }
 std::string Coloured(const std::string& text, StageState state) {
   const std::string colour(InfoOf(state).colour.substr(1));
   const long value = std::strtol(colour.c_str(), nullptr, 16);
-  return absl::StrFormat("\x1b[48;2;%d;%d;%dm\x1b[38;2;0;0;0m%s\x1b[0m", value >> 16, value >> 8 & 255, value & 255,
-                         text);
+  const int ink = WantsWhiteInk(InfoOf(state).colour) ? 255 : 0;
+  return absl::StrFormat("\x1b[48;2;%d;%d;%dm\x1b[38;2;%d;%d;%dm%s\x1b[0m", value >> 16, value >> 8 & 255, value & 255,
+                         ink, ink, ink, text);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "client/cli/machine_facts.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/timex.h>
 #include <unistd.h>
@@ -36,6 +38,10 @@ void ReadDriver(MachineFacts* facts) {
   for (const fs::directory_entry& entry : fs::directory_iterator("/proc/driver/nvidia/gpus", none)) {
     facts->gpus += entry.is_directory(none) ? 1 : 0;
   }
+  for (int gpu = 0; gpu < 64; ++gpu) {
+    const std::string file = absl::StrCat("/dev/nvidia", gpu);
+    if (access(file.c_str(), R_OK | W_OK) == 0) ++facts->open_gpus;
+  }
   // NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul ...
   for (const absl::string_view word :
        absl::StrSplit(FirstLine("/proc/driver/nvidia/version"), ' ', absl::SkipEmpty())) {
@@ -64,6 +70,22 @@ void ReadClock(MachineFacts* facts) {
   const int answer = adjtimex(&state);
   facts->clock_known = answer >= 0;
   facts->clock_synchronised = answer >= 0 && answer != TIME_ERROR && (state.status & STA_UNSYNC) == 0;
+}
+
+// A listener is found by connecting to it; nothing is sent.
+void ReadPorts(MachineFacts* facts) {
+  for (const int port : kDefaultPorts) {
+    const int one = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (one < 0) continue;
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (connect(one, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+      facts->taken_ports.push_back(port);
+    }
+    close(one);
+  }
 }
 
 // Seconds for one small file to reach the disk; -1 if it can't be written.
@@ -135,6 +157,7 @@ MachineFacts ReadMachineFacts(const std::string& state_dir, const std::string& d
   facts.open_files = LimitOf(RLIMIT_NOFILE);
   facts.memory_bytes = MemoryBytes();
   ReadClock(&facts);
+  ReadPorts(&facts);
   ReadStateFolder(state_dir, &facts);
   AskDaemon(daemon, &facts);
   return facts;

@@ -2,14 +2,20 @@
 
 // What this machine is like, as far as a daemon cares. Reading only; judging is doctor_checks.h's.
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace penstock {
+
+// Where a daemon listens if nobody says: API, metrics, status pages.
+inline constexpr std::array<int, 3> kDefaultPorts = {8470, 8473, 8474};
 
 // Facts about a machine. Negative numbers and empty texts: not known.
 struct MachineFacts {
   int gpus = 0;                      // devices of NVIDIA's driver
+  int open_gpus = 0;                 // of these, those whose device file this user may open
   std::string driver_version;        // "580.65.06"
   int64_t shared_memory_bytes = -1;  // size of /dev/shm
   int64_t locked_memory_bytes = -1;  // limit; INT64_MAX: none
@@ -21,6 +27,7 @@ struct MachineFacts {
   bool state_dir_writable = false;
   int64_t state_free_bytes = -1;
   double state_sync_seconds = -1;  // to write 4 KiB and have the disk say that it holds them
+  std::vector<int> taken_ports;    // of kDefaultPorts, those on which somebody listens at 127.0.0.1
   std::string daemon_path;         // "": no penstockd was found
   std::string daemon_version;      // its answer to --version; "": it can't run
   std::string daemon_problem;      // what it said instead

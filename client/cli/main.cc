@@ -23,6 +23,13 @@ bool ForPeople(int descriptor) {
   return isatty(descriptor) && !dumb && (no_color == nullptr || no_color[0] == '\0');
 }
 
+// What tools that trace shell commands hand down. Anything else than its alphabet could not even be sent.
+std::string Traceparent() {
+  const char* given = std::getenv("TRACEPARENT");
+  const std::string text = given == nullptr ? "" : given;
+  return text.find_first_not_of("0123456789abcdef-") == std::string::npos ? text : "";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -41,6 +48,7 @@ int main(int argc, char** argv) {
   world.out_is_terminal = isatty(STDOUT_FILENO);
   world.err_is_terminal = ForPeople(STDERR_FILENO);
   world.out_has_colours = ForPeople(STDOUT_FILENO);
+  world.traceparent = Traceparent();
   std::error_code no_folder;
   world.setting_files = penstock::SettingFiles(std::filesystem::current_path(no_folder), [](const std::string& name) {
     const char* value = std::getenv(name.c_str());

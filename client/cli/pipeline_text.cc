@@ -146,7 +146,10 @@ std::string CandidatesText(const v1::PlanPipelineResponse& search, bool wide) {
     }
     table.Add({absl::StrCat(++place), KindText(one.schedule()), absl::StrCat(one.schedule().chunks()),
                absl::StrCat(one.schedule().micro_batches()), CheckpointWord(one.schedule().checkpoint()),
-               Milliseconds(one.makespan_seconds()), one.confirmed() ? "stages" : "layers",
+               Milliseconds(one.has_rehearsed_seconds() ? one.rehearsed_seconds() : one.makespan_seconds()),
+               one.has_rehearsed_seconds() ? "step"
+               : one.confirmed()           ? "stages"
+                                           : "layers",
                PercentText(one.predicted_bubble()), most == nullptr ? "-" : Bytes(most->bytes()),
                most == nullptr ? "-" : most->device(), most == nullptr ? "-" : most->largest_class(),
                one.micro_batch_rows() > 0 ? absl::StrCat(one.micro_batch_rows()) : "-", absl::StrCat(one.messages()),

@@ -19,6 +19,7 @@ absl::StatusOr<std::unique_ptr<PipelineClient>> Session::NewClient(absl::Duratio
   ClientOptions options;
   options.address = options_.server;
   options.caller = options_.caller;
+  options.traceparent = world_.traceparent;
   options.call_deadline = absl::Seconds(options_.timeout_seconds);
   options.retry.give_up_after = patience;
   options.channel = world_.channel;

@@ -49,6 +49,7 @@ struct CommandWorld {
   bool err_is_terminal = false;
   bool out_has_colours = false;            // a terminal that nobody asked to be plain
   std::vector<std::string> setting_files;  // the one that wins first
+  std::string traceparent;                 // of who runs the command; empty: none
 
   // Usually only tests set these.
   std::shared_ptr<grpc::Channel> channel;

@@ -20,7 +20,10 @@ absl::Status Cancelled() {
 }  // namespace
 
 CallRunner::CallRunner(const ClientOptions& options)
-    : caller_(options.caller), retry_(options.retry), clock_(options.clock ? options.clock : RealClock()) {}
+    : caller_(options.caller),
+      traceparent_(options.traceparent),
+      retry_(options.retry),
+      clock_(options.clock ? options.clock : RealClock()) {}
 
 absl::Status CallRunner::Run(absl::Duration deadline, std::string_view request_id, const Attempt& attempt) {
   const int64_t deadline_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(deadline);
@@ -47,6 +50,7 @@ CallError CallRunner::RunOnce(int64_t deadline_nanos, const Attempt& attempt) {
   const int64_t left = deadline_nanos - clock_->NowNanos();
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(left));
   if (!caller_.empty()) context.AddMetadata("penstock-caller", caller_);
+  if (!traceparent_.empty()) context.AddMetadata("traceparent", traceparent_);
   {
     absl::MutexLock lock(&mu_);
     if (cancelled_) return {Cancelled(), {}, true};

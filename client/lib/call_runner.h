@@ -49,6 +49,7 @@ class CallRunner {
   bool Sleep(absl::Duration delay) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string caller_;
+  const std::string traceparent_;
   const RetryPolicy retry_;
   Clock* const clock_;
 

@@ -20,6 +20,7 @@ class Clock;
 struct ClientOptions {
   std::string address = "127.0.0.1:8470";  // HOST:PORT, or unix:PATH
   std::string caller = {};                 // sent as `penstock-caller`; empty: the server says `local`
+  std::string traceparent = {};            // sent with every call, which becomes part of that trace; empty: of none
 
   // Of one call with all of its attempts; the time that a call asks the server to wait is added.
   absl::Duration call_deadline = absl::Seconds(60);

@@ -1,10 +1,15 @@
 #include "engine/base/log.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
+#include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/base/log_level.h"
+#include "engine/base/log_scope.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -12,6 +17,7 @@ namespace penstock {
 namespace {
 
 std::atomic<LogFormat> log_format = LogFormat::kText;
+std::atomic<LogLevel> log_level = LogLevel::kInfo;
 std::array<std::atomic<int64_t>, 4> line_counts;
 
 spdlog::logger& Logger() {
@@ -58,10 +64,24 @@ size_t Utf8Length(std::string_view text) {
   return length;
 }
 
+// The fields of a line with those of the scopes around it.
+std::vector<LogField> WithScopes(std::initializer_list<LogField> fields) {
+  std::vector<LogField> all(fields);
+  for (const LogScope* scope = LogScope::Innermost(); scope != nullptr; scope = scope->outer()) {
+    for (const auto& outer : scope->fields()) {
+      const bool named =
+          std::any_of(all.begin(), all.end(), [&](const LogField& field) { return field.first == outer.first; });
+      if (!named) all.emplace_back(outer.first, outer.second);
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 void ConfigureLog(LogLevel level, LogFormat format) {
   Logger().set_level(ToSpdlog(level));
+  log_level = level;
   log_format = format;
   if (format == LogFormat::kJson) Logger().set_pattern("%v");
 }
@@ -86,16 +106,15 @@ std::string JsonEscape(std::string_view text) {
   return out;
 }
 
-void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> given) {
   line_counts[static_cast<size_t>(level)].fetch_add(1, std::memory_order_relaxed);
   if (!Logger().should_log(ToSpdlog(level))) return;
+  const std::vector<LogField> fields = WithScopes(given);
   std::string line;
   if (log_format == LogFormat::kJson) {
-    constexpr std::array<std::string_view, 4> kNames = {"debug", "info", "warning", "error"};
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     line = absl::StrFormat("{\"time\":%.6f,\"level\":\"%s\",\"message\":\"%s\"",
-                           std::chrono::duration<double>(now).count(), std::string(kNames[static_cast<size_t>(level)]),
-                           JsonEscape(message));
+                           std::chrono::duration<double>(now).count(), std::string(NameOf(level)), JsonEscape(message));
     for (const auto& [name, value] : fields) {
       absl::StrAppendFormat(&line, ",\"%s\":\"%s\"", std::string(name), JsonEscape(value));
     }
@@ -107,6 +126,43 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
     }
   }
   Logger().log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
+}
+
+std::string_view NameOf(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kError:
+      return "error";
+  }
+  return "info";
+}
+
+std::string_view NameOf(LogFormat format) { return format == LogFormat::kJson ? "json" : "text"; }
+
+std::optional<LogLevel> LogLevelFromName(std::string_view name) {
+  for (const LogLevel level : kLogLevels) {
+    if (NameOf(level) == name) return level;
+  }
+  return std::nullopt;
+}
+
+LogLevel CurrentLogLevel() { return log_level; }
+LogFormat CurrentLogFormat() { return log_format; }
+
+void SetLogLevel(LogLevel level) {
+  static auto* mu = new absl::Mutex;  // one change at a time
+  absl::MutexLock lock(mu);
+  const LogLevel before = log_level.exchange(level);
+  Logger().set_level(ToSpdlog(std::min(before, level)));
+  // As a warning or an error where no lesser line would be written.
+  Log(std::max(LogLevel::kInfo, std::min(before, level)), "log level changed",
+      {{"from", std::string(NameOf(before))}, {"to", std::string(NameOf(level))}});
+  Logger().set_level(ToSpdlog(level));
 }
 
 int64_t LoggedLines(LogLevel level) { return line_counts[static_cast<size_t>(level)].load(); }

@@ -15,6 +15,7 @@
 #include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_draft.h"
 #include "engine/exec/pipeline_impl.h"
+#include "engine/exec/plan_trials.h"
 #include "engine/exec/signature_check.h"
 #include "engine/model/model_signature.h"
 #include "engine/model/ties.h"
@@ -68,7 +69,7 @@ absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const
   PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile,
                             ProfileSizes(draft.request, options.profile, ClockOf(options), out_of_time));
   return PlanBySearch(draft.request, profile, {.out_of_time = std::move(out_of_time)},
-                      MeasureOnDevices(spec, options, draft));
+                      TrialsOnDevices(spec, options, draft));
 }
 
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {
@@ -78,6 +79,11 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   if (options.ablation.skips_through_stages) draft.plan.skips = ThroughStages(draft.plan.skips);
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
   PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, draft.plan));
+  return AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
+}
+
+std::unique_ptr<Pipeline> AssemblePipeline(const PipelineSpec& spec, Pipeline::Options options, Draft draft,
+                                           PlacedStages placed) {
   PipelineImpl::Parts parts;
   parts.stages = std::move(placed.stages);
   parts.workers = std::move(placed.workers);

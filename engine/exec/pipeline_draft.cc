@@ -11,6 +11,7 @@
 #include "engine/exec/calibrate.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/device_worker.h"
+#include "engine/exec/plan_trials.h"
 #include "engine/model/skip_spec.h"
 #include "engine/plan/named_cut.h"
 #include "engine/plan/planner.h"
@@ -107,7 +108,7 @@ Clock* ClockOf(const Pipeline::Options& options) { return options.clock == nullp
 absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
   PENSTOCK_ASSIGN_OR_RETURN(draft.plan, penstock::MakePlan(draft.request, options.profile, ClockOf(options),
-                                                           MeasureOnDevices(spec, options, draft)));
+                                                           TrialsOnDevices(spec, options, draft)));
   return draft;
 }
 
@@ -159,15 +160,6 @@ absl::Status Calibrate(const PipelineSpec& spec, const Pipeline::Options& option
   PENSTOCK_ASSIGN_OR_RETURN(loss.output, LossOutput(spec.loss, draft.signature.outputs, "spec.loss"));
   return CalibrateStages(placed.stages, placed.devices, draft.signature.inputs, loss, calibration,
                          placed.open_dimension, ClockOf(options), plan);
-}
-
-MeasureStages MeasureOnDevices(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft) {
-  if (options.devices->mode() != DevicePool::Mode::kThreads) return {};
-  return [&](Plan plan) -> absl::StatusOr<Plan> {
-    PENSTOCK_ASSIGN_OR_RETURN(const PlacedStages placed, PlaceStages(spec, options, draft, plan));
-    PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, plan));
-    return plan;
-  };
 }
 
 }  // namespace penstock

@@ -13,7 +13,6 @@
 #include "engine/model/loss.h"
 #include "engine/model/model_signature.h"
 #include "engine/model/ties.h"
-#include "engine/plan/confirm.h"
 #include "engine/plan/plan_request.h"
 
 namespace penstock {
@@ -34,8 +33,8 @@ struct Draft {
 // Checks in the order of fairscale's Pipe: schedule, layers, skips; asks for the plan, which checks the cut, but makes none.
 absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipeline::Options& options);
 
-// The same with its plan. Where the plan is open, the stages of the best few are placed, measured and dropped again, one plan
-// after the other; else nothing is placed.
+// The same with its plan. Where the plan is open, the best few are placed, tried and dropped again, one after the other
+// (plan_trials.h); else nothing is placed.
 absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options);
 
 Clock* ClockOf(const Pipeline::Options& options);
@@ -57,8 +56,8 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
 absl::Status Calibrate(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
                        const PlacedStages& placed, Plan& plan);
 
-// Both, for a search to confirm what it lists. The arguments must outlive it. Empty where devices are no threads: a serial
-// pool answers the same on every machine.
-MeasureStages MeasureOnDevices(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft);
+// The pipeline of a draft whose plan's stages were placed; nothing is measured.
+std::unique_ptr<Pipeline> AssemblePipeline(const PipelineSpec& spec, Pipeline::Options options, Draft draft,
+                                           PlacedStages placed);
 
 }  // namespace penstock

@@ -9,6 +9,7 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/base/thread_time.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
 #include "engine/exec/trace_hooks.h"
@@ -187,12 +188,15 @@ void StageExecutor::Execute() {
 }
 
 absl::Status StageExecutor::Compute(const Action& action) {
-  return RunTorch([&] {
+  const int64_t had = ThreadTimeNanos();
+  absl::Status status = RunTorch([&] {
     if (run_->before_action) run_->before_action(action);
     at::RecordFunction label(at::RecordScope::USER_SCOPE);  // for LibTorch's profilers; nothing where none listens
     if (label.isActive() && action.kind != ActionKind::kOptimizer) label.before(ProfilerLabel(action));
     lane_->streams->RunOn(StreamKind::kCompute, [&] { Perform(action); });
   });
+  lane_->metrics->compute_nanos.Add(ThreadTimeNanos() - had);
+  return status;
 }
 
 void StageExecutor::Perform(const Action& action) {

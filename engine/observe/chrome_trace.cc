@@ -1,11 +1,13 @@
 // Chrome's trace event format, JSON: one process per lane, one thread per track. Source: "Trace Event Format", the Chromium
 // project, 2016.
 
+#include <array>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/base/log.h"
+#include "engine/observe/chrome_colours.h"
 #include "engine/observe/trace_writer.h"
 
 namespace penstock {
@@ -30,6 +32,16 @@ std::string CountersJson(const TraceCapture& capture, const StateTimes LaneCaptu
   return text + "]";
 }
 
+// The colours of the states as all other pictures of ours have them.
+std::string ColoursJson() {
+  std::string text;
+  for (const StageStateInfo& info : StageStates()) {
+    absl::StrAppendFormat(&text, "%s\"%s\":\"%s\"", text.empty() ? "{" : ",", std::string(info.name),
+                          std::string(info.colour));
+  }
+  return text + "}";
+}
+
 class ChromeTraceWriter final : public TraceWriter {
  public:
   void Begin(const TraceCapture& capture, std::string* out) override {
@@ -40,7 +52,8 @@ class ChromeTraceWriter final : public TraceWriter {
                     ",\"lost_records\":", capture.lost, ",\"clock_offset_nanos\":", capture.wall_offset_nanos,
                     ",\"clock_uncertainty_nanos\":", capture.wall_uncertainty_nanos,
                     ",\"counters_begin\":", CountersJson(capture, &LaneCapture::before),
-                    ",\"counters_end\":", CountersJson(capture, &LaneCapture::after), "},\n\"traceEvents\":[");
+                    ",\"counters_end\":", CountersJson(capture, &LaneCapture::after),
+                    ",\"state_colours\":", ColoursJson(), "},\n\"traceEvents\":[");
   }
 
   void Track(const TraceTrack& track, std::string* out) override {
@@ -58,11 +71,19 @@ class ChromeTraceWriter final : public TraceWriter {
     absl::StrAppend(out, ",\"ts\":", Micros(slice.begin_nanos),
                     ",\"dur\":", Micros(slice.end_nanos - slice.begin_nanos), ",\"name\":\"", JsonEscape(slice.name),
                     "\",\"cat\":\"", slice.category, "\"");
-    if (!slice.arguments.empty()) {
+    if (slice.state.has_value()) {
+      const std::string_view colour = colours_[static_cast<size_t>(*slice.state)];
+      absl::StrAppend(out, ",\"cname\":\"", absl::string_view(colour.data(), colour.size()), "\"");
+    }
+    if (!slice.arguments.empty() || !slice.texts.empty()) {
       out->append(",\"args\":{");
       const char* comma = "";
       for (const auto& [name, value] : slice.arguments) {
         absl::StrAppend(out, comma, "\"", name, "\":", value);
+        comma = ",";
+      }
+      for (const auto& [name, text] : slice.texts) {
+        absl::StrAppend(out, comma, "\"", name, "\":\"", JsonEscape(text), "\"");
         comma = ",";
       }
       out->append("}");
@@ -86,6 +107,14 @@ class ChromeTraceWriter final : public TraceWriter {
   void End(std::string* out) override { out->append("\n]}\n"); }
 
  private:
+  static std::array<std::string_view, kStageStateCount> StateColours() {
+    std::array<std::string_view, kStageStateCount> colours;
+    for (const StageStateInfo& info : StageStates()) {
+      colours[static_cast<size_t>(info.state)] = NearestChromeColour(info.colour);
+    }
+    return colours;
+  }
+
   void Open(const char* phase, const TraceTrack& track, std::string* out) {
     absl::StrAppend(out, first_ ? "\n" : ",\n", "{\"ph\":\"", phase, "\",\"pid\":", track.group, ",\"tid\":", track.id);
     first_ = false;
@@ -96,6 +125,7 @@ class ChromeTraceWriter final : public TraceWriter {
     absl::StrAppend(out, ",\"name\":\"", name, "\",\"args\":{", arguments, "}}");
   }
 
+  const std::array<std::string_view, kStageStateCount> colours_ = StateColours();
   int64_t begin_nanos_ = 0;
   bool first_ = true;
 };

@@ -95,6 +95,7 @@ struct LaneMetrics {
   GaugeCell inflight_microbatches;  // forwards whose backward has not run
   CounterCell recomputed_bytes;     // activations computed a second time
   CounterCell out_of_memory;        // actions that failed for want of the device's memory
+  CounterCell compute_nanos;        // in which a CPU ran actions, as the kernel accounts for its thread
   const std::shared_ptr<MemoryCells> memory = std::make_shared<MemoryCells>();
   std::vector<std::unique_ptr<LinkMetrics>> links;  // constant after construction
   GaugeCell ideal_bubble;
@@ -146,6 +147,9 @@ class PipelineMetrics {
 
   // The time of every lane at one instant, lane 0 first.
   std::vector<StateTimes> LaneTimes(int64_t now_nanos) const;
+
+  // Whether there are lanes, and what they do is kept in trace rings.
+  bool KeepsTraces() const { return !lanes_.empty() && lanes_.front()->trace.actions.capacity() > 0; }
 
   // Records of all lanes' trace rings that were overwritten.
   int64_t TraceDropped() const;

@@ -94,6 +94,7 @@ namespace annotation {
 constexpr int kNameId = 1;
 constexpr int kBool = 2;
 constexpr int kInt = 4;
+constexpr int kText = 6;
 }  // namespace annotation
 namespace interned {
 constexpr int kCategories = 1;
@@ -187,6 +188,7 @@ class PerfettoTraceWriter final : public TraceWriter {
     begin.Number(event::kNameId, names_.Id(slice.name, &told));
     begin.Number(event::kCategoryIds, categories_.Id(slice.category, &told));
     for (const auto& [name, value] : slice.arguments) Annotate(name, value, &begin, &told);
+    for (const auto& [name, text] : slice.texts) Annotate(name, text, &begin, &told);
     for (const FlowPoint& point : slice.flows) {
       begin.Fixed(point.kind == FlowPoint::Kind::kEnd ? event::kEndingFlows : event::kFlows, point.flow);
     }
@@ -214,6 +216,13 @@ class PerfettoTraceWriter final : public TraceWriter {
     Message one;
     one.Number(annotation::kNameId, annotations_.Id(name, told));
     one.Number(annotation::kInt, static_cast<uint64_t>(value));
+    event->Put(event::kAnnotations, one);
+  }
+
+  void Annotate(const std::string& name, const std::string& text, Message* event, Message* told) {
+    Message one;
+    one.Number(annotation::kNameId, annotations_.Id(name, told));
+    one.Bytes(annotation::kText, text);
     event->Put(event::kAnnotations, one);
   }
 

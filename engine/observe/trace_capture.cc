@@ -210,6 +210,15 @@ TraceCapture CutTrace(const TraceCapture& capture, int64_t begin_nanos, int64_t 
   return cut;
 }
 
+void AddCalls(std::vector<CallSpan> calls, TraceCapture* capture) {
+  std::erase_if(calls, [&](const CallSpan& call) {
+    return call.ended_nanos < capture->begin_nanos || call.accepted_nanos > capture->end_nanos;
+  });
+  std::stable_sort(calls.begin(), calls.end(),
+                   [](const CallSpan& a, const CallSpan& b) { return a.accepted_nanos < b.accepted_nanos; });
+  capture->calls = std::move(calls);
+}
+
 std::vector<RunSpan> RunsOf(const TraceCapture& capture) {
   std::map<int64_t, RunSpan> by_run;
   for (const LaneCapture& lane : capture.lanes) {

@@ -29,12 +29,25 @@ struct QueueSample {
   double infer = 0;
 };
 
+// One accepted call of a caller, which has ended.
+struct CallSpan {
+  std::string method = {};  // "TrainStep"
+  std::string request_id = {};
+  std::string trace_id = {};  // empty: of no trace
+  int64_t accepted_nanos = 0;
+  int64_t started_nanos = 0;  // 0: it ended before it ran
+  int64_t ended_nanos = 0;
+  int64_t step = 0;  // as records have it; 0: unknown
+  bool failed = false;
+};
+
 struct TraceCapture {
   std::string pipeline;
   int64_t begin_nanos = 0;  // monotonic
   int64_t end_nanos = 0;
   std::vector<LaneCapture> lanes;
   std::vector<QueueSample> queues;
+  std::vector<CallSpan> calls;         // in the order of their acceptance; they may reach beyond both ends
   int64_t wall_offset_nanos = 0;       // wall time since 1970 minus monotonic time
   int64_t wall_uncertainty_nanos = 0;  // of that difference
   int rank = 0;                        // process
@@ -95,6 +108,9 @@ TraceCapture CutTrace(const TraceCapture& capture, int64_t begin_nanos, int64_t 
 //
 // Fails:     OUT_OF_RANGE / STEP_NOT_RETAINED for a step that has not ended yet, or is not in the capture any more.
 absl::StatusOr<TraceCapture> CutTraceToSteps(const TraceCapture& capture, int64_t first, int64_t last);
+
+// Adds those calls that touch the time of a capture. After the last cut, which forgets them.
+void AddCalls(std::vector<CallSpan> calls, TraceCapture* capture);
 
 // The runs of a capture on its lanes: what each was for, and when.
 struct RunSpan {

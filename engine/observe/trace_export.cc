@@ -12,7 +12,9 @@ namespace {
 constexpr uint64_t kPipelineTrack = 1;
 constexpr uint64_t kStepsTrack = 2;
 constexpr uint64_t kQueueTracks = 3;
-constexpr uint64_t kInferenceTracks = 100;
+constexpr uint64_t kInferenceTracks = 100;       // as many rows as inferences in flight
+constexpr uint64_t kCallTracks = 1'000'000'000;  // as many rows as calls at once: behind all lanes
+constexpr int kCallOrder = 900;
 constexpr uint64_t kTracksPerLane = 1000;  // lane tracks start at 1000
 
 enum class LaneTrackKind : uint64_t { kLane, kState, kCompute, kSend, kReceive, kInFlight };
@@ -92,6 +94,7 @@ TraceExport::TraceExport(std::shared_ptr<const TraceCapture> capture, TraceForma
   sections_.push_back({.track = {.id = kPipelineTrack, .name = absl::StrCat("pipeline ", capture_->pipeline)}});
   AddRuns();
   AddQueues();
+  AddCalls();
   for (size_t lane = 0; lane < capture_->lanes.size(); ++lane) AddLane(lane);
 }
 
@@ -138,6 +141,40 @@ void TraceExport::AddQueues() {
   }
 }
 
+// Callers' calls overlap: each takes the first row that is free, with its wait and its run one after the other.
+void TraceExport::AddCalls() {
+  std::vector<Section> rows;
+  std::vector<int64_t> free_from;
+  for (const CallSpan& call : capture_->calls) {
+    size_t row = 0;
+    while (row < rows.size() && free_from[row] > call.accepted_nanos) ++row;
+    if (row == rows.size()) {
+      rows.push_back({.track = {.id = kCallTracks + row,
+                                .parent = kPipelineTrack,
+                                .order = kCallOrder,
+                                .name = absl::StrCat("calls ", row)}});
+      free_from.push_back(0);
+    }
+    free_from[row] = call.ended_nanos;
+    TraceSlice slice{.category = "call", .arguments = {{"step", call.step}}};
+    if (call.failed) slice.arguments.emplace_back("failed", 1);
+    if (!call.request_id.empty()) slice.texts.emplace_back("request_id", call.request_id);
+    if (!call.trace_id.empty()) slice.texts.emplace_back("trace_id", call.trace_id);
+    const int64_t waited_until = call.started_nanos > 0 ? call.started_nanos : call.ended_nanos;
+    TraceSlice wait = slice;
+    wait.begin_nanos = call.accepted_nanos;
+    wait.end_nanos = waited_until;
+    wait.name = call.method + " queue";
+    rows[row].slices.push_back(std::move(wait));
+    if (call.started_nanos == 0) continue;
+    slice.begin_nanos = call.started_nanos;
+    slice.end_nanos = call.ended_nanos;
+    slice.name = call.method + " run";
+    rows[row].slices.push_back(std::move(slice));
+  }
+  for (Section& row : rows) sections_.push_back(std::move(row));
+}
+
 TraceSlice TraceExport::SliceOf(const TraceRecord& record) const {
   TraceSlice slice{.begin_nanos = record.begin_nanos,
                    .end_nanos = record.end_nanos,
@@ -145,6 +182,7 @@ TraceSlice TraceExport::SliceOf(const TraceRecord& record) const {
                    .category = record.inference ? "inference" : "training"};
   if (record.kind == TraceKind::kState) {
     slice.category = "state";
+    slice.state = static_cast<StageState>(record.detail);
     return slice;
   }
   slice.arguments = {{"stage", record.stage}, {"step", record.step}, {"run", record.run}};

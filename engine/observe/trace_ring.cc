@@ -9,8 +9,8 @@ namespace penstock {
 
 TraceRing::TraceRing(int64_t events)
     : mask_(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(events, 16))) - 1),
-      words_(static_cast<uint64_t*>(std::calloc((mask_ + 1) * kWords, sizeof(uint64_t)))) {
-  PENSTOCK_CHECK(words_ != nullptr);
+      words_(events > 0 ? static_cast<uint64_t*>(std::calloc((mask_ + 1) * kWords, sizeof(uint64_t))) : nullptr) {
+  PENSTOCK_CHECK(events <= 0 || words_ != nullptr);
 }
 
 uint64_t TraceRing::dropped() const {

@@ -57,7 +57,7 @@ struct TraceRecord {
 //            the odd number too. On x86 those are plain moves.
 // Owns:      its memory, one cache line per record; pages are taken when they are first written.
 // Threads:   Record() from one thread at a time, ordered by the caller if it is not always the same; the rest from any.
-// Units:     records. The capacity is rounded up to a power of two, at least 16.
+// Units:     records. The capacity is rounded up to a power of two, at least 16; a ring of 0 keeps and counts nothing.
 class TraceRing {
  public:
   static constexpr int64_t kDefaultEvents = 65'536;
@@ -65,6 +65,7 @@ class TraceRing {
   explicit TraceRing(int64_t events = kDefaultEvents);
 
   void Record(const TraceRecord& record) {
+    if (words_ == nullptr) return;
     const uint64_t number = written_.load(std::memory_order_relaxed);
     uint64_t* slot = &words_[(number & mask_) * kWords];
     Word(slot[0]).store(2 * number + 1, std::memory_order_relaxed);
@@ -82,7 +83,7 @@ class TraceRing {
     written_.store(number + 1, std::memory_order_release);
   }
 
-  int64_t capacity() const { return static_cast<int64_t>(mask_) + 1; }
+  int64_t capacity() const { return words_ == nullptr ? 0 : static_cast<int64_t>(mask_) + 1; }
   // Records since the beginning; the number of the next one.
   uint64_t written() const { return written_.load(std::memory_order_acquire); }
   // How many of them have been overwritten.
@@ -102,7 +103,7 @@ class TraceRing {
   bool ReadOne(uint64_t number, TraceRecord* record) const;
 
   const uint64_t mask_;
-  const std::unique_ptr<uint64_t[], Free> words_;
+  const std::unique_ptr<uint64_t[], Free> words_;  // null: a ring of 0
   std::atomic<uint64_t> written_ = 0;
 };
 

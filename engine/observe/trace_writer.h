@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -30,7 +31,9 @@ struct TraceSlice {
   std::string name = {};
   const char* category = "";
   std::vector<std::pair<const char*, int64_t>> arguments = {};
+  std::vector<std::pair<const char*, std::string>> texts = {};
   std::span<const FlowPoint> flows = {};
+  std::optional<StageState> state = {};  // that it shows: it has a colour
 };
 
 // Appends a file to a string, in the order: Begin, then each track followed by what is on it, then End.

@@ -35,9 +35,11 @@ void TakeCosts(const Plan& measured, Plan& plan) {
 
 }  // namespace
 
-absl::Status ConfirmBest(const PlanRequest& request, const SizeProfile& profile, const MeasureStages& measure,
-                         const std::function<bool()>& out_of_time, PlanSearch& search) {
-  if (search.candidates.empty()) return absl::OkStatus();
+absl::StatusOr<std::vector<Plan>> ConfirmBest(const PlanRequest& request, const SizeProfile& profile,
+                                              const MeasureStages& measure, const std::function<bool()>& out_of_time,
+                                              PlanSearch& search) {
+  std::vector<Plan> plans;
+  if (search.candidates.empty()) return plans;
   struct Confirmed {
     PlanCandidate candidate;
     Plan plan;
@@ -78,10 +80,12 @@ absl::Status ConfirmBest(const PlanRequest& request, const SizeProfile& profile,
     return a.candidate.makespan_seconds < b.candidate.makespan_seconds;
   });
   search.candidates.clear();
-  if (!confirmed.empty()) search.plan = std::move(confirmed.front().plan);
-  for (Confirmed& one : confirmed) search.candidates.push_back(std::move(one.candidate));
+  for (Confirmed& one : confirmed) {
+    search.candidates.push_back(std::move(one.candidate));
+    plans.push_back(std::move(one.plan));
+  }
   for (PlanCandidate& other : others) search.candidates.push_back(std::move(other));
-  return absl::OkStatus();
+  return plans;
 }
 
 }  // namespace penstock

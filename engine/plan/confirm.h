@@ -3,6 +3,7 @@
 // Corrects a search: the stages of the best few plans that it lists are measured, and the best by that comes first.
 
 #include <functional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,10 +22,12 @@ using MeasureStages = std::function<absl::StatusOr<Plan>(Plan)>;
 //
 // Model:     measures the candidates that are predicted within kWorthConfirming of the first, but at most kMostMeasured sets of
 //            stages: candidates with the same cut and rows share one. Those are listed first, by their new makespan, the
-//            others after them as they were; `search.plan` is all of the first one. One that can't be measured is refused.
+//            others after them as they were. One that can't be measured is refused.
+// Answers:   the plans of those that were confirmed, in their order, with what was measured.
 // Fails:     as PlanOf.
-absl::Status ConfirmBest(const PlanRequest& request, const SizeProfile& profile, const MeasureStages& measure,
-                         const std::function<bool()>& out_of_time, PlanSearch& search);
+absl::StatusOr<std::vector<Plan>> ConfirmBest(const PlanRequest& request, const SizeProfile& profile,
+                                              const MeasureStages& measure, const std::function<bool()>& out_of_time,
+                                              PlanSearch& search);
 
 inline constexpr double kWorthConfirming = 1.12;
 inline constexpr int kMostMeasured = 6;

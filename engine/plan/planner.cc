@@ -301,10 +301,13 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
 }
 
 absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile,
-                                        const SearchBudget& budget, const MeasureStages& measure) {
+                                        const SearchBudget& budget, const PlanTrials& trials) {
   PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, SearchPlans(request, profile, budget));
-  if (measure && search.candidates.size() > 1) {
-    PENSTOCK_RETURN_IF_ERROR(ConfirmBest(request, profile, measure, budget.out_of_time, search));
+  if (trials.measure && search.candidates.size() > 1) {
+    PENSTOCK_ASSIGN_OR_RETURN(std::vector<Plan> plans,
+                              ConfirmBest(request, profile, trials.measure, budget.out_of_time, search));
+    if (trials.run) RehearseBest(trials.run, budget.out_of_time, plans, search);
+    if (!plans.empty()) search.plan = std::move(plans.front());
   }
   if (search.candidates.empty()) return search;
   if (!search.plan.has_value()) {
@@ -315,10 +318,10 @@ absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizePr
 }
 
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
-                              const MeasureStages& measure) {
+                              const PlanTrials& trials) {
   PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(request, options, clock));
   if (request.limits.open.any()) {
-    PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, PlanBySearch(request, profile, {}, measure));
+    PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, PlanBySearch(request, profile, {}, trials));
     if (!search.plan.has_value()) return search.WhyNone();
     if (search.plan->micro_batch_rows == 0) search.plan->micro_batch_rows = options.rows;
     return *std::move(search.plan);

@@ -13,12 +13,19 @@
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_request.h"
 #include "engine/plan/profile.h"
+#include "engine/plan/rehearse.h"
 #include "engine/plan/search.h"
 #include "engine/plan/size_profile.h"
 #include "engine/schedule/build.h"
 #include "engine/schedule/recompute_pass.h"
 
 namespace penstock {
+
+// How a search tries its best plans where they would stand; what is empty is not tried.
+struct PlanTrials {
+  MeasureStages measure;  // confirm.h
+  RunSteps run;           // rehearse.h
+};
 
 // Number of micro-batches first, then the kind: the planner's part of what is checked before anything about the model is.
 //
@@ -31,7 +38,7 @@ absl::Status CheckSchedule(const ScheduleSpec& schedule);
 // Fails:     SPEC_INVALID naming cut, schedule, devices or layer; PLAN_DOES_NOT_FIT naming the device, its limit, and the
 //            largest class of bytes.
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
-                              const MeasureStages& measure = {});
+                              const PlanTrials& trials = {});
 
 // The same from given costs: pure.
 absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile);
@@ -48,11 +55,11 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
 // Fails:     as MakePlan.
 absl::StatusOr<Plan> PlanOf(const PlanRequest& request, const SizeProfile& profile, const PlanCandidate& candidate);
 
-// SearchPlans with the whole plan of the best candidate. With `measure` and something left open, the best few are confirmed.
+// SearchPlans with the whole plan of the best candidate. Where something is left open, the best few are tried.
 //
 // Fails:     as MakePlan; that nothing is possible is no failure.
 absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile,
-                                        const SearchBudget& budget, const MeasureStages& measure = {});
+                                        const SearchBudget& budget, const PlanTrials& trials = {});
 
 // Whether the plan's schedule splits any backward; also if only measured costs could tell.
 bool SplitsBackward(const Plan& plan);

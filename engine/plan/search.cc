@@ -411,13 +411,16 @@ absl::Status PlanSearch::WhyNone() const {
 
 std::string PlanSearch::Reason() const {
   const PlanCandidate& best = candidates.front();
-  std::string text =
-      absl::StrCat("Of ", considered, " schedules considered, ", DescribeSchedule(best.schedule),
-                   absl::StrFormat(", is predicted to be the best: %.3f ms", best.makespan_seconds * 1e3));
+  std::string text = absl::StrCat(
+      "Of ", considered, " schedules considered, ", DescribeSchedule(best.schedule),
+      best.rehearsed_seconds ? ", was the fastest of those that were run: " : ", is predicted to be the best: ",
+      absl::StrFormat("%.3f ms", best.rehearsed_seconds.value_or(best.makespan_seconds) * 1e3));
   if (best.micro_batch_rows > 0) absl::StrAppend(&text, " with ", best.micro_batch_rows, " rows per micro-batch");
   if (candidates.size() > 1) {
-    absl::StrAppend(&text, "; next is ", DescribeSchedule(candidates[1].schedule),
-                    absl::StrFormat(" with %.3f ms", candidates[1].makespan_seconds * 1e3));
+    const PlanCandidate& next = candidates[1];
+    absl::StrAppend(&text, "; next is ", DescribeSchedule(next.schedule),
+                    absl::StrFormat(" with %.3f ms", next.rehearsed_seconds.value_or(next.makespan_seconds) * 1e3),
+                    best.rehearsed_seconds && !next.rehearsed_seconds ? ", predicted" : "");
   }
   return text + ".";
 }

@@ -27,6 +27,7 @@ struct PlanCandidate {
   std::vector<DeviceNeed> memory;
   int64_t messages = 0;    // per step
   bool confirmed = false;  // makespan and bubble follow from measured stages (confirm.h), not from measured layers
+  std::optional<double> rehearsed_seconds;  // of a step that was run (rehearse.h)
 
   int64_t peak_bytes() const;  // of the device that needs most
 };

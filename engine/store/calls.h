@@ -3,6 +3,7 @@
 // What callers ask of a hosted pipeline, and what they get at once. Plain values.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -10,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "engine/exec/pipeline.h"
+#include "engine/observe/call_observer.h"
 #include "engine/store/checkpoint_file.h"
 #include "engine/store/handle_name.h"
 #include "engine/tensor/value.h"
@@ -24,6 +26,7 @@ struct CallContext {
   std::string expected_state = {};                     // empty: any
   absl::Duration lease = absl::ZeroDuration();         // of the results; 0: the default
   absl::Duration work_timeout = absl::ZeroDuration();  // 0: the method's default
+  std::shared_ptr<CallObserver> observer = {};         // null: nobody wants to hear how it went
 };
 
 // A tensor of a handle, finished or not. An empty tensor name means the only one.

@@ -1,5 +1,6 @@
 #include "engine/store/checkpoint_file.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
+#include "engine/exec/cancel_token.h"
 #include "engine/model/safetensors.h"
 #include "engine/store/checkpoint_manifest.h"
 #include "engine/store/handle_name.h"
@@ -21,6 +23,8 @@ constexpr char kStateFile[] = "/state.safetensors";
 constexpr char kManifestFile[] = "/manifest.json";
 // A folder under a name that no checkpoint can have is not a checkpoint yet.
 constexpr char kUnfinished[] = ".unfinished-";
+// How much goes to the disk between two looks at a cancel token.
+constexpr size_t kPieceBytes = 16 << 20;
 
 absl::Status Corrupt(const std::string& id, std::string_view problem) {
   return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_CORRUPT",
@@ -131,7 +135,8 @@ absl::Status CheckpointFolder::CheckFree(const std::string& id) const {
 }
 
 absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int64_t step,
-                                                      const std::string& spec_digest, const NamedTensors& state) {
+                                                      const std::string& spec_digest, const NamedTensors& state,
+                                                      const CancelToken* cancel) {
   absl::MutexLock disk_lock(&disk_mu_);
   PENSTOCK_RETURN_IF_ERROR(CheckFree(id));
   CheckpointManifest manifest{
@@ -142,7 +147,7 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int
   }
   const std::string unfinished = absl::StrCat(folder_, "/", kUnfinished, id);
   const std::string finished = absl::StrCat(folder_, "/", id);
-  absl::Status written = Write(unfinished, manifest, state);
+  absl::Status written = Write(unfinished, manifest, state, cancel);
   if (written.ok()) {
     written = files_->Rename(unfinished, finished);
     // A rename whose sync failed may have happened: what nobody was told of must not come back.
@@ -160,16 +165,34 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int
   return info;
 }
 
-absl::Status CheckpointFolder::Write(const std::string& folder, CheckpointManifest& manifest,
-                                     const NamedTensors& state) {
+std::string CheckpointFolder::FreeId(int64_t step) const {
+  absl::MutexLock lock(&mu_);
+  const std::string plain = absl::StrCat("step-", step);
+  std::string id = plain;
+  for (int i = 1; index_.count(id) != 0; ++i) id = absl::StrCat(plain, "-end", i == 1 ? "" : absl::StrCat("-", i));
+  return id;
+}
+
+absl::Status CheckpointFolder::Write(const std::string& folder, CheckpointManifest& manifest, const NamedTensors& state,
+                                     const CancelToken* cancel) {
+  const auto cancelled = [cancel] {
+    if (cancel == nullptr || !cancel->cancelled()) return absl::OkStatus();
+    return absl::Status(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the save was given up"));
+  };
+
   PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(folder));
   PENSTOCK_RETURN_IF_ERROR(files_->CreateDirectories(folder));
   PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(folder + kStateFile));
   PENSTOCK_RETURN_IF_ERROR(WriteSafetensors(state, MetadataOf(manifest), [&](std::string_view bytes) {
     manifest.bytes += static_cast<int64_t>(bytes.size());
     manifest.crc32c = ExtendCrc32c(manifest.crc32c, bytes);
-    return file->Append(bytes);
+    for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kPieceBytes))) {
+      PENSTOCK_RETURN_IF_ERROR(cancelled());
+      PENSTOCK_RETURN_IF_ERROR(file->Append(bytes.substr(0, kPieceBytes)));
+    }
+    return absl::OkStatus();
   }));
+  PENSTOCK_RETURN_IF_ERROR(cancelled());
   PENSTOCK_RETURN_IF_ERROR(file->Sync());
   PENSTOCK_RETURN_IF_ERROR(file->Close());
   // The manifest comes last and by a rename, which syncs the folder with both of its files.

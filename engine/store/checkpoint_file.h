@@ -18,6 +18,7 @@
 
 namespace penstock {
 
+class CancelToken;
 class Clock;
 class FileSystem;
 struct CheckpointManifest;
@@ -50,7 +51,7 @@ struct LoadedCheckpoint {
 // Lifecycle: Open() removes what a crash has left.
 // Fails:     ALREADY_EXISTS / CHECKPOINT_EXISTS; NOT_FOUND / CHECKPOINT_NOT_FOUND; DATA_LOSS /
 //            CHECKPOINT_CORRUPT for anything that is not exactly what was written; these name the
-//            checkpoint. RESOURCE_EXHAUSTED / STORAGE_FULL; INTERNAL for other faults of the disk. A
+//            checkpoint. CANCELLED / WORK_CANCELLED. RESOURCE_EXHAUSTED / STORAGE_FULL; INTERNAL for other faults of the disk. A
 //            failed Save() leaves nothing behind, and the other checkpoints as they were.
 class CheckpointFolder {
  public:
@@ -61,8 +62,12 @@ class CheckpointFolder {
 
   // Fails at once if the name is taken: for a refusal before acceptance.
   absl::Status CheckFree(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
+  // `cancel` gives it up between two pieces of the file; null: nobody does.
   absl::StatusOr<CheckpointInfo> Save(const std::string& id, int64_t step, const std::string& spec_digest,
-                                      const NamedTensors& state) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
+                                      const NamedTensors& state, const CancelToken* cancel = nullptr)
+      ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
+  // step-{n}, or step-{n}-end and step-{n}-end-{i} where that is taken.
+  std::string FreeId(int64_t step) const ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<LoadedCheckpoint> Load(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
   absl::StatusOr<CheckpointInfo> Find(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
   // By identifier. A damaged one is in the list with what can be known of it; Load() refuses it.
@@ -74,8 +79,8 @@ class CheckpointFolder {
   CheckpointFolder(FileSystem* files, Clock* clock, std::string folder, std::string pipeline);
   absl::Status Scan() ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
   // Fills in the manifest's bytes and checksum.
-  absl::Status Write(const std::string& folder, CheckpointManifest& manifest, const NamedTensors& state)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::Status Write(const std::string& folder, CheckpointManifest& manifest, const NamedTensors& state,
+                     const CancelToken* cancel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
 
   FileSystem* const files_;
   Clock* const clock_;

@@ -40,6 +40,8 @@ class HandleBudget {
   const Limits& limits() const { return limits_; }
   const Use& total() const { return total_; }
   Use OfOwner(const std::string& owner) const;
+  // Those that have any.
+  const std::map<std::string, Use>& owners() const { return owners_; }
 
  private:
   const Limits limits_;

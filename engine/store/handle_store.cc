@@ -488,6 +488,11 @@ HandleStore::Counts HandleStore::CountsOf(const std::string& pipeline) const {
   return found == pipelines_.end() ? Counts{} : *found->second;
 }
 
+std::map<std::string, HandleBudget::Use> HandleStore::UseByOwner() const {
+  absl::MutexLock lock(&mu_);
+  return budget_.owners();
+}
+
 void HandleStore::Close() {
   Aftermath aftermath;
   absl::MutexLock lock(&mu_);

@@ -251,6 +251,8 @@ class HandleStore {
 
   Counts TotalCounts() const ABSL_LOCKS_EXCLUDED(mu_);
   Counts CountsOf(const std::string& pipeline) const ABSL_LOCKS_EXCLUDED(mu_);
+  // What each owner is charged for, by name.
+  std::map<std::string, HandleBudget::Use> UseByOwner() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Fails pending handles with UNAVAILABLE / DRAINING, answers every wait, refuses reservations,
   // and waits for the last pin.

@@ -15,11 +15,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/exec/pipeline.h"
+#include "engine/observe/trace_capture.h"
 #include "engine/store/calls.h"
 #include "engine/store/handle_store.h"
 
 namespace penstock {
 
+class CancelToken;
 class CheckpointFolder;
 class Clock;
 class PipelineMetrics;
@@ -120,11 +122,19 @@ class HostedPipeline {
   virtual Statistics statistics() const = 0;
   virtual std::shared_ptr<PipelineMetrics> metrics() const = 0;
 
+  // The last calls that have ended, in the order of their ends; some hundreds are kept.
+  virtual std::vector<CallSpan> EndedCalls() const = 0;
+
   // New work gets UNAVAILABLE / DRAINING; accepted work goes on.
   virtual void StopAccepting() = 0;
   // StopAccepting(), and calls back when all accepted work has ended. `force` cancels what has not
   // started.
   virtual void Drain(bool force, std::function<void()> done) = 0;
+  // The last thing that is done: cancels what has not started, waits for what runs, and saves the state if it has changed since
+  // the last save or restore, as step-{n} or, if there is one, step-{n}-end. Answers nothing if there was nothing to save.
+  // Accumulated gradients are in no checkpoint. `cancel` gives the save up.
+  using LastSaveCallback = std::function<void(absl::StatusOr<std::optional<CheckpointInfo>>)>;
+  virtual void SaveLast(std::shared_ptr<CancelToken> cancel, LastSaveCallback done) = 0;
   // Cancels what has not started, waits for what runs, joins the threads. From no thread of its own.
   virtual void Stop() = 0;
   // After Stop(): removes the checkpoints.

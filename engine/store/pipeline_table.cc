@@ -1,8 +1,6 @@
 #include "engine/store/pipeline_table.h"
 
-#include <algorithm>
 #include <atomic>
-#include <deque>
 #include <optional>
 #include <utility>
 
@@ -13,52 +11,18 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/job_thread.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
-#include "engine/base/thread.h"
 #include "engine/observe/metrics_registry.h"
-#include "engine/plan/planner.h"
 #include "engine/store/checkpoint_file.h"
 #include "engine/store/handle_name.h"
 #include "engine/store/handle_store.h"
+#include "engine/store/pipeline_metrics.h"
 #include "engine/store/request_log.h"
 
 namespace penstock {
 namespace {
-
-// Where a pipeline counts, once its stages are known.
-std::shared_ptr<PipelineMetrics> AddMetrics(MetricsRegistry* registry, const std::string& name, const Plan& plan) {
-  std::vector<LaneDescription> lanes(LaneCount(plan));
-  for (const StagePlan& stage : plan.stages) {
-    LaneDescription& lane = lanes[stage.lane];
-    lane.stage = stage.lane;
-    lane.device = stage.device;
-    const int last = stage.first_layer + static_cast<int>(stage.layers.size()) - 1;
-    absl::StrAppend(&lane.layers, lane.layers.empty() ? "" : ",", stage.first_layer, "-", last);
-    lane.ideal_bubble = plan.ideal_bubble;
-    lane.predicted_bubble = plan.predicted_bubble;
-  }
-  const auto add_link = [&](int from, int to, LinkKind kind) {
-    const LinkDescription link{.to = to, .kind = kind};
-    std::vector<LinkDescription>& links = lanes[from].links;
-    if (from != to && std::find(links.begin(), links.end(), link) == links.end()) links.push_back(link);
-  };
-  const auto add_way = [&](int from_stage, int to_stage) {
-    const int from = plan.stages[from_stage].lane;
-    const int to = plan.stages[to_stage].lane;
-    add_link(from, to, LinkKind::kActivation);
-    add_link(to, from, LinkKind::kGradient);
-  };
-  for (int stage = 1; stage < static_cast<int>(plan.stages.size()); ++stage) add_way(stage - 1, stage);
-  for (const SkipRoute& route : plan.skips) add_way(route.edge.from, route.edge.to);
-  const int count = static_cast<int>(lanes.size());
-  return registry->AddPipeline(name, lanes,
-                               {.kind = plan.schedule.kind,
-                                .stages = count,
-                                .chunks = plan.schedule.chunks,
-                                .microbatches = plan.schedule.micro_batches,
-                                .checkpoint_mode = std::string(CheckpointModeName(plan.schedule.checkpoint))});
-}
 
 absl::Status TableError(absl::StatusCode code, std::string_view reason, std::string_view message,
                         const std::string& name) {
@@ -80,8 +44,7 @@ using JoinPointer = std::shared_ptr<TableJoin>;
 
 class PipelineTable::Implementation {
  public:
-  explicit Implementation(Options options)
-      : options_(std::move(options)), log_({}), thread_(std::make_unique<Thread>("ps-pipelines", [this] { Run(); })) {}
+  explicit Implementation(Options options) : options_(std::move(options)), log_({}) {}
 
   void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
   void Plan(PipelineSpec spec, PlanCallback done);
@@ -91,6 +54,7 @@ class PipelineTable::Implementation {
   std::vector<PipelineEntry> List(const std::string& after, int limit) const;
   void Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done);
   void Drain(std::function<void()> done);
+  void SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done);
   void Close();
 
  private:
@@ -102,8 +66,6 @@ class PipelineTable::Implementation {
                     const std::function<absl::Status()>& start) ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void Post(std::function<void()> job) ABSL_LOCKS_EXCLUDED(mu_);
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
   void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Also reads what the specification names, and fills in its digest.
   absl::StatusOr<std::shared_ptr<HostedPipeline>> Make(const std::string& name, PipelineSpec* spec,
@@ -124,36 +86,10 @@ class PipelineTable::Implementation {
   std::map<std::string, PipelineEntry> entries_ ABSL_GUARDED_BY(mu_);
   RequestLog<JoinPointer> log_ ABSL_GUARDED_BY(mu_);
   uint64_t versions_ ABSL_GUARDED_BY(mu_) = 0;
-  std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mu_);
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  std::unique_ptr<Thread> thread_;  // last: it uses all of the above
+  JobThread jobs_{"ps-pipelines"};  // last: it uses all of the above
 };
-
-// --- The thread.
-
-void PipelineTable::Implementation::Post(std::function<void()> job) {
-  absl::MutexLock lock(&mu_);
-  jobs_.push_back(std::move(job));
-}
-
-void PipelineTable::Implementation::Run() {
-  const auto something = [this] {
-    mu_.AssertReaderHeld();
-    return closed_ || !jobs_.empty();
-  };
-  while (true) {
-    std::function<void()> job;
-    {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&something));
-      if (jobs_.empty()) return;
-      job = std::move(jobs_.front());
-      jobs_.pop_front();
-    }
-    job();
-  }
-}
 
 // --- Retries.
 
@@ -214,7 +150,7 @@ Pipeline::Options PipelineTable::Implementation::EngineOptions(const std::string
   engine.clock = options_.clock;
   if (options_.metrics != nullptr && metrics != nullptr) {
     engine.metrics = [registry = options_.metrics, name, metrics](const penstock::Plan& plan) {
-      *metrics = AddMetrics(registry, name, plan);
+      *metrics = AddPipelineMetrics(registry, name, plan);
       return *metrics;
     };
   }
@@ -256,7 +192,7 @@ void PipelineTable::Implementation::Create(CallContext context, std::string name
   };
   const JoinPointer join = Begin(key, context, std::move(done), start);
   if (join == nullptr) return;
-  Post([this, key, join, name, spec = std::move(spec), spec_digest = std::move(spec_digest)] {
+  jobs_.Post([this, key, join, name, spec = std::move(spec), spec_digest = std::move(spec_digest)] {
     Answer(key, join, CreateNow(name, spec, spec_digest));
   });
 }
@@ -326,7 +262,7 @@ void PipelineTable::Implementation::Plan(PipelineSpec spec, PlanCallback done) {
   {
     absl::MutexLock lock(&mu_);
     if (!draining_) {
-      jobs_.push_back([this, spec = std::move(spec), done = std::move(done)]() mutable {
+      jobs_.Post([this, spec = std::move(spec), done = std::move(done)]() mutable {
         if (absl::Status loaded = Load(&spec); !loaded.ok()) return done(loaded);
         done(options_.factory.plan(spec, EngineOptions("", nullptr)));
       });
@@ -340,7 +276,7 @@ void PipelineTable::Implementation::Search(PipelineSpec spec, int64_t end_nanos,
   {
     absl::MutexLock lock(&mu_);
     if (!draining_) {
-      jobs_.push_back([this, spec = std::move(spec), end_nanos, done = std::move(done)]() mutable {
+      jobs_.Post([this, spec = std::move(spec), end_nanos, done = std::move(done)]() mutable {
         if (absl::Status loaded = Load(&spec); !loaded.ok()) return done(loaded);
         done(options_.factory.search(spec, EngineOptions("", nullptr),
                                      [this, end_nanos] { return options_.clock->NowNanos() >= end_nanos; }));
@@ -428,7 +364,7 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
   if (join == nullptr) return;
   const std::shared_ptr<HostedPipeline> kept = pipeline;  // Drain() may call back before it returns
   kept->Drain(force, [this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
-    Post([this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
+    jobs_.Post([this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
       DeleteNow(name, std::move(pipeline), purge);
       Answer(key, join, PipelineEntry{.name = name, .state = PipelineEntry::State::kDeleting});
     });
@@ -476,6 +412,41 @@ void PipelineTable::Implementation::Drain(std::function<void()> done) {
   one();
 }
 
+void PipelineTable::Implementation::SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done) {
+  struct Tally {
+    absl::Mutex mu;
+    size_t left ABSL_GUARDED_BY(mu) = 0;
+    LastSaves saves ABSL_GUARDED_BY(mu);
+  };
+  std::vector<std::shared_ptr<HostedPipeline>> live;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [name, entry] : entries_) {  // nobody wants the state of what is being deleted
+      if (entry.pipeline != nullptr && entry.state != PipelineEntry::State::kDeleting) live.push_back(entry.pipeline);
+    }
+  }
+  if (live.empty()) return done({});
+  auto tally = std::make_shared<Tally>();
+  {
+    absl::MutexLock lock(&tally->mu);
+    tally->left = live.size();
+  }
+  for (const std::shared_ptr<HostedPipeline>& pipeline : live) {
+    const std::string& name = pipeline->name();
+    pipeline->SaveLast(cancel, [tally, name, done](absl::StatusOr<std::optional<CheckpointInfo>> saved) {
+      LastSaves all;
+      {
+        absl::MutexLock lock(&tally->mu);
+        if (!saved.ok()) tally->saves.failed.push_back(name);
+        if (saved.ok() && saved->has_value()) ++tally->saves.saved;
+        if (--tally->left > 0) return;
+        all = tally->saves;
+      }
+      done(std::move(all));
+    });
+  }
+}
+
 void PipelineTable::Implementation::Close() {
   {
     absl::MutexLock lock(&mu_);
@@ -488,7 +459,7 @@ void PipelineTable::Implementation::Close() {
     absl::MutexLock lock(&mu_);
     closed_ = true;
   }
-  thread_->Join();
+  jobs_.Close();
   for (const std::shared_ptr<HostedPipeline>& pipeline : Live()) {  // one that was being made meanwhile, too
     pipeline->Stop();
     options_.handles->ReleasePipeline(pipeline->name());
@@ -528,6 +499,9 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
   implementation_->Delete(std::move(context), std::move(name), force, purge, std::move(done));
 }
 void PipelineTable::Drain(std::function<void()> done) { implementation_->Drain(std::move(done)); }
+void PipelineTable::SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done) {
+  implementation_->SaveLast(std::move(cancel), std::move(done));
+}
 void PipelineTable::Close() { implementation_->Close(); }
 
 }  // namespace penstock

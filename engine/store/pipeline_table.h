@@ -17,6 +17,7 @@
 
 namespace penstock {
 
+class CancelToken;
 class Clock;
 class DevicePool;
 class FileSystem;
@@ -109,6 +110,14 @@ class PipelineTable {
   // From now on nothing is created and no work is accepted; calls back when all accepted work has
   // ended.
   void Drain(std::function<void()> done);
+
+  // What the last saves of all pipelines came to.
+  struct LastSaves {
+    int saved = 0;                    // the others had nothing to save
+    std::vector<std::string> failed;  // names of pipelines
+  };
+  // After Drain(): saves what has changed, as HostedPipeline::SaveLast() does. Calls back on a thread of a pipeline.
+  void SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done);
 
   // Stops every pipeline: cancels what has not started, waits for what runs. Joins the thread.
   void Close();

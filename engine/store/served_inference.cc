@@ -31,8 +31,9 @@ void ServedPipeline::InferLoop() {
 }
 
 void ServedPipeline::StartInference(const WorkPointer& work) {
+  work->started_nanos = options_.clock->NowNanos();
   if (options_.metrics != nullptr) {
-    options_.metrics->queues[WorkQueue::kInfer].wait.Observe(options_.clock->NowNanos() - work->accepted_nanos);
+    options_.metrics->queues[WorkQueue::kInfer].wait.Observe(work->started_nanos - work->accepted_nanos);
     options_.metrics->BatchStarted(BatchMode::kInfer);
   }
   absl::Status status = CheckTensors(*work);
@@ -68,12 +69,13 @@ void ServedPipeline::OnInferred(const WorkPointer& work, absl::StatusOr<ForwardO
   RunOutcome run;
   run.rows = work->rows;
   CountRun(*work, outcome.status(), outcome.ok() ? &run : nullptr);
+  TellEnded(*work, outcome.ok() ? outcome->step : 0, outcome.status());
   if (outcome.ok()) {
     FulfilValues(work->accepted.outputs->id, outcome->outputs);
-    LetGo(*work);
   } else {
     SettleFailed(work, outcome.status());
   }
+  LetGo(*work);
   // Last: from here on, Stop() may return on its thread.
   std::vector<std::function<void()>> callbacks;
   {

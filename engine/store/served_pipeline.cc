@@ -24,8 +24,6 @@ namespace {
 
 constexpr char kRetryAfterMs[] = "100";
 
-absl::Status Cancelled() { return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the call was cancelled"); }
-
 absl::Status QueueFull(std::string_view queue, std::string_view limit_name, int64_t limit) {
   const absl::string_view name(queue.data(), queue.size());
   return Error(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
@@ -47,6 +45,8 @@ RejectReason RejectReasonOf(const absl::Status& status) {
 }
 
 }  // namespace
+
+absl::Status CancelledCall() { return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the call was cancelled"); }
 
 std::vector<HandleName> Accepted::handles() const {
   std::vector<HandleName> names;
@@ -341,7 +341,7 @@ CancelEffect ServedPipeline::CancelWork(const WorkPointer& work) {
       RemoveQueued(work);
     }
   }
-  SettleFailed(work, Cancelled());
+  SettleFailed(work, CancelledCall());
   NotifyIfDrained();
   return effect;
 }
@@ -355,7 +355,10 @@ void ServedPipeline::AbandonWork(const WorkPointer& work) {
 }
 
 void ServedPipeline::SettleFailed(const WorkPointer& work, const absl::Status& error) {
-  const absl::Status told = WithValue(error, "pipeline", options_.name);
+  absl::Status told = WithValue(error, "pipeline", options_.name);
+  if (work->context.observer != nullptr) {
+    for (const auto& [name, id] : work->context.observer->Ids()) told = WithValue(std::move(told), name, id);
+  }
   if (work->join != nullptr) AnswerState(work, told);
   for (const HandleName& name : work->accepted.handles()) {
     if (ReasonOf(told) == "WORK_CANCELLED") {
@@ -370,7 +373,55 @@ void ServedPipeline::SettleFailed(const WorkPointer& work, const absl::Status& e
     absl::MutexLock lock(&mu_);
     done = work->phase == Work::Phase::kDone;
   }
-  if (done) LetGo(*work);
+  if (!done || work->started_nanos != 0) return;  // of one that ran, who ran it tells and lets go
+  TellEnded(*work, 0, error);
+  LetGo(*work);
+}
+
+void ServedPipeline::TellEnded(const Work& work, int64_t step, const absl::Status& status) {
+  CallSpan span{.method = work.method_name(),
+                .request_id = work.context.request_id,
+                .accepted_nanos = work.accepted_nanos,
+                .started_nanos = work.started_nanos,
+                .ended_nanos = options_.clock->NowNanos(),
+                .step = step,
+                .failed = !status.ok()};
+  const int64_t ended_nanos = span.ended_nanos;
+  if (work.context.observer != nullptr) {
+    for (const auto& [name, id] : work.context.observer->Ids()) {
+      if (name == "trace_id") span.trace_id = id;
+    }
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    if (ended_.size() == kEndedCalls) ended_.pop_front();
+    ended_.push_back(std::move(span));
+  }
+  if (work.context.observer == nullptr) return;
+  const std::optional<BatchMode> mode = work.batch_mode();
+  work.context.observer->OnEnded(
+      {.pipeline = options_.name,
+       .method = work.method_name(),
+       .mode = mode.has_value() ? kBatchModeNames[static_cast<size_t>(*mode)] : std::string_view(),
+       .accepted_nanos = work.accepted_nanos,
+       .started_nanos = work.started_nanos,
+       .ended_nanos = ended_nanos,
+       .step = step,
+       .status = status});
+}
+
+std::vector<CallSpan> ServedPipeline::EndedCalls() const {
+  absl::MutexLock lock(&mu_);
+  return {ended_.begin(), ended_.end()};
+}
+
+std::vector<std::pair<std::string, std::string>> ServedPipeline::LogFieldsOf(const Work& work, int64_t step) const {
+  std::vector<std::pair<std::string, std::string>> fields = {{"pipeline", options_.name}};
+  if (step > 0) fields.emplace_back("step", std::to_string(step));
+  if (!work.context.request_id.empty()) fields.emplace_back("request_id", work.context.request_id);
+  if (work.context.observer == nullptr) return fields;
+  for (auto& id : work.context.observer->Ids()) fields.push_back(std::move(id));
+  return fields;
 }
 
 void ServedPipeline::LetGo(Work& work) {
@@ -419,38 +470,6 @@ HostedPipeline::Statistics ServedPipeline::statistics() const {
   now.infer_queue_calls = static_cast<int64_t>(infer_queue_.size());
   now.running = static_cast<int64_t>(infer_running_.size()) + (train_running_ != nullptr ? 1 : 0);
   return now;
-}
-
-void ServedPipeline::StopAccepting() {
-  absl::MutexLock lock(&mu_);
-  if (state_ == State::kReady) state_ = State::kDraining;
-}
-
-void ServedPipeline::Drain(bool force, std::function<void()> done) {
-  StopAccepting();
-  std::vector<WorkPointer> cancelled;
-  {
-    absl::MutexLock lock(&mu_);
-    drained_.push_back(std::move(done));
-    if (force) cancelled = RemoveAllQueued();
-  }
-  for (const WorkPointer& work : cancelled) SettleFailed(work, Cancelled());
-  NotifyIfDrained();
-}
-
-void ServedPipeline::Stop() {
-  absl::MutexLock stop_lock(&stop_mu_);
-  if (train_thread_ == nullptr) return;
-  absl::Notification drained;
-  Drain(/*force=*/true, [&drained] { drained.Notify(); });
-  drained.WaitForNotification();
-  {
-    absl::MutexLock lock(&mu_);
-    state_ = State::kStopped;
-    stopping_ = true;
-  }
-  train_thread_.reset();
-  infer_thread_.reset();
 }
 
 absl::Status ServedPipeline::PurgeCheckpoints() { return checkpoints_->Purge(); }

@@ -1,7 +1,8 @@
 #pragma once
 
 // How a HostedPipeline works inside. served_pipeline.cc accepts calls and ends them, served_calls.cc turns each method into
-// a call, served_training.cc runs the training order, served_inference.cc runs inference beside it.
+// a call, served_training.cc runs the training order, served_inference.cc runs inference beside it, served_end.cc brings the
+// pipeline to its end.
 
 #include <atomic>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -52,8 +54,10 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   const Pipeline& pipeline() const override { return *pipeline_; }
   Statistics statistics() const override ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<PipelineMetrics> metrics() const override { return options_.metrics; }
+  std::vector<CallSpan> EndedCalls() const override ABSL_LOCKS_EXCLUDED(mu_);
   void StopAccepting() override ABSL_LOCKS_EXCLUDED(mu_);
   void Drain(bool force, std::function<void()> done) override ABSL_LOCKS_EXCLUDED(mu_);
+  void SaveLast(std::shared_ptr<CancelToken> cancel, LastSaveCallback done) override ABSL_LOCKS_EXCLUDED(mu_);
   void Stop() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status PurgeCheckpoints() override;
 
@@ -110,8 +114,14 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   // Settles the handles, or answers the waiting callers, with an error. The work must be kDone or fall to nobody else.
   void SettleFailed(const WorkPointer& work, const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
   void AnswerState(const WorkPointer& work, absl::StatusOr<StateAnswer> answer) ABSL_LOCKS_EXCLUDED(mu_);
+  // Keeps how a call went, and tells its observer, if it has one. `step`: as trace records have it, or 0.
+  void TellEnded(const Work& work, int64_t step, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  // What log lines of its run name.
+  std::vector<std::pair<std::string, std::string>> LogFieldsOf(const Work& work, int64_t step) const;
   void LetGo(Work& work);
   void NotifyIfDrained() ABSL_LOCKS_EXCLUDED(mu_);
+  void EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel, const LastSaveCallback& done)
+      ABSL_LOCKS_EXCLUDED(mu_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateQueueMetrics() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string StateToken() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -134,6 +144,8 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   void FulfilValues(const HandleId& id, const NamedValues& values);
   void OnInferred(const WorkPointer& work, absl::StatusOr<ForwardOutcome> outcome) ABSL_LOCKS_EXCLUDED(mu_);
 
+  static constexpr size_t kEndedCalls = 512;
+
   const Options options_;
   const std::string token_prefix_;  // of this life of the pipeline
   std::unique_ptr<Pipeline> pipeline_;
@@ -148,6 +160,8 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   TrainingState training_ ABSL_GUARDED_BY(mu_);
   int64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t version_ ABSL_GUARDED_BY(mu_) = 0;  // of the weights and gradients; in the state token
+  int64_t saved_version_ ABSL_GUARDED_BY(mu_) =
+      0;  // the one that a checkpoint has; what was just made has nothing to save
   int64_t step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<WorkPointer> train_queue_ ABSL_GUARDED_BY(mu_);
   int64_t train_bytes_ ABSL_GUARDED_BY(mu_) = 0;
@@ -164,7 +178,8 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   bool idle_reason_stale_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::function<void()>> drained_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  Statistics statistics_ ABSL_GUARDED_BY(mu_);  // the fields that runs change
+  std::deque<CallSpan> ended_ ABSL_GUARDED_BY(mu_);  // newest last, at most kEndedCalls
+  Statistics statistics_ ABSL_GUARDED_BY(mu_);       // the fields that runs change
 
   absl::Mutex stop_mu_;  // one Stop() at a time
   std::unique_ptr<Thread> train_thread_;

@@ -9,6 +9,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/log_scope.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/signature_check.h"
 #include "engine/plan/layer_names.h"
@@ -73,8 +74,13 @@ void ServedPipeline::TrainLoop() {
 }
 
 void ServedPipeline::RunTraining(const WorkPointer& work) {
+  work->started_nanos = options_.clock->NowNanos();
+  // Trace records belong to the step that they will end. Saves and the like have none.
+  const bool traced = work->batch_mode().has_value() || work->training == TrainingCall::kApply;
+  const int64_t step = traced ? pipeline_->step() + 1 : 0;
+  const LogScope scope(LogFieldsOf(*work, step));
   if (options_.metrics != nullptr) {
-    options_.metrics->queues[WorkQueue::kTrain].wait.Observe(options_.clock->NowNanos() - work->accepted_nanos);
+    options_.metrics->queues[WorkQueue::kTrain].wait.Observe(work->started_nanos - work->accepted_nanos);
   }
   if (options_.metrics != nullptr && work->batch_mode()) options_.metrics->BatchStarted(*work->batch_mode());
   absl::StatusOr<Executed> executed = Execute(*work);
@@ -94,6 +100,9 @@ void ServedPipeline::RunTraining(const WorkPointer& work) {
       step_ = step;
       const bool changes = work->method != WorkMethod::kForward && work->method != WorkMethod::kSaveCheckpoint;
       if (changes) ++version_;
+      if (work->method == WorkMethod::kSaveCheckpoint || work->method == WorkMethod::kRestoreCheckpoint) {
+        saved_version_ = version_;
+      }
       if (work->accepted.graph.has_value()) {
         graphs_.push_back(work->accepted.graph->id);
         if (work->input_gradients) graphs_to_inputs_.push_back(work->accepted.graph->id);
@@ -111,11 +120,12 @@ void ServedPipeline::RunTraining(const WorkPointer& work) {
     token = StateToken();
   }
   CountRun(*work, executed.status(), executed.ok() ? &executed->run : nullptr);
-  if (!executed.ok()) {
+  TellEnded(*work, step, executed.status());
+  if (executed.ok()) {
+    SettleExecuted(work, *std::move(executed), token, stale_graphs);
+  } else {
     SettleFailed(work, executed.status());
-    return;
   }
-  SettleExecuted(work, *std::move(executed), token, stale_graphs);
   LetGo(*work);
 }
 
@@ -191,10 +201,12 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
       return executed;
     }
     case WorkMethod::kSaveCheckpoint: {
+      if (work.last_save) work.checkpoint_id = checkpoints_->FreeId(executed.run.step);
       const std::string id = work.checkpoint_id.empty() ? absl::StrCat("step-", executed.run.step) : work.checkpoint_id;
       PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
       PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint, checkpoints_->Save(id, executed.run.step, options_.spec_digest,
-                                                                        pipeline_->ExportState(true)));
+                                                                        pipeline_->ExportState(true),
+                                                                        work.last_save ? work.cancel.get() : nullptr));
       return executed;
     }
     case WorkMethod::kRestoreCheckpoint:
@@ -372,12 +384,13 @@ void ServedPipeline::ServeSnapshot(const SnapshotRequest& request) {
 void ServedPipeline::CountRun(const Work& work, const absl::Status& status, const RunOutcome* run) {
   if (work.method == WorkMethod::kSaveCheckpoint || work.method == WorkMethod::kRestoreCheckpoint) {
     const bool save = work.method == WorkMethod::kSaveCheckpoint;
-    LogInfo(status.ok() ? (save ? "checkpoint saved" : "checkpoint restored")
-                        : (save ? "checkpoint not saved" : "checkpoint not restored"),
-            {{"pipeline", options_.name},
-             {"checkpoint", work.checkpoint_id.empty() ? absl::StrCat("step-", pipeline_->step()) : work.checkpoint_id},
-             {"step", std::to_string(pipeline_->step())},
-             {"reason", ReasonOf(status)}});
+    Log(status.ok() ? LogLevel::kInfo : LogLevel::kWarning,
+        status.ok() ? (save ? "checkpoint saved" : "checkpoint restored")
+                    : (save ? "checkpoint not saved" : "checkpoint not restored"),
+        {{"pipeline", options_.name},
+         {"checkpoint", work.checkpoint_id.empty() ? absl::StrCat("step-", pipeline_->step()) : work.checkpoint_id},
+         {"step", std::to_string(pipeline_->step())},
+         {"reason", ReasonOf(status)}});
     if (options_.metrics != nullptr) {
       options_.metrics->CheckpointEnded(save ? CheckpointOperation::kSave : CheckpointOperation::kRestore, status.ok(),
                                         options_.clock->NowNanos() - work.accepted_nanos);

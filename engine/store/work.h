@@ -68,6 +68,7 @@ struct Work {
   bool input_gradients = false;  // Forward: keep what they need; Backward: answer them as outputs
   bool force = false;
   std::string checkpoint_id = {};
+  bool last_save = false;                // of the pipeline's life: it finds its identifier itself, and can be cancelled
   std::shared_ptr<StateJoin> join = {};  // save, restore and write only
   int written_handles = 0;               // WriteParameters: the first pins of the inputs
   std::optional<int64_t> written_step = {};
@@ -81,6 +82,7 @@ struct Work {
   int64_t rows = 0;          // of the inputs, once known
   int64_t queue_weight = 1;  // micro-batches, for the queue's gauges
   int64_t accepted_nanos = 0;
+  int64_t started_nanos = 0;  // 0: it has not; set by the thread that runs it
 
   // Guarded by the host's lock.
   Phase phase = Phase::kNew;
@@ -95,6 +97,9 @@ struct Work {
   bool stoppable() const { return method == WorkMethod::kInfer || method == WorkMethod::kForward; }
   std::optional<BatchMode> batch_mode() const;
 };
+
+// The error of a call that was cancelled.
+absl::Status CancelledCall();
 
 // The tensor of a target. Fails: WRONG_TYPE naming the target.
 absl::StatusOr<at::Tensor> TargetOf(const NamedValue& target);

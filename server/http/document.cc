@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 
@@ -41,6 +42,8 @@ Cell Seconds(double seconds) {
 }
 
 Cell Share(double ratio) { return {ratio, absl::StrCat(Digits(ratio * 100, 1), " %")}; }
+
+Cell Unknown() { return {std::numeric_limits<double>::quiet_NaN(), "-"}; }
 
 Cell StateCell(std::string_view state) {
   Cell cell{std::string(state)};

@@ -2,6 +2,7 @@
 
 // A status page before it is drawn: facts and tables, in one form that becomes HTML, text or JSON.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,12 +21,14 @@ struct Cell {
   std::optional<double> number;  // for programs, in base units
   std::string link = {};         // a path of ours
   std::string mark = {};         // a class of style.css, of our own making: "s-forward"
+  std::string change = {};       // a path of ours: a button that POSTs there, for browsers with scripts
 };
 
 Cell Count(double number);     // "12"
 Cell Bytes(double bytes);      // "1.5 MiB"
 Cell Seconds(double seconds);  // "1.50 s", "2.0 ms", "3 h 12 min"
 Cell Share(double ratio);      // "12.5 %"
+Cell Unknown();                // "-"; for programs null: there is no such number yet
 // The state's name in its colour.
 Cell StateCell(std::string_view state);
 Cell Linked(std::string text, std::string link);
@@ -50,6 +53,8 @@ struct Section {
     std::string json;
   };
   std::optional<Picture> picture = {};
+  std::function<std::string()> json = nullptr;  // what programs get instead: what a command prints with -o json
+  bool programs_only = false;                   // in JSON alone
 
   // Adds a fact: a name for programs, one for people.
   void Fact(std::string id, std::string title, Cell value);

@@ -6,6 +6,9 @@ namespace {
 
 std::string CellHtml(const Cell& cell) {
   std::string inner = HtmlEscape(cell.text);
+  if (!cell.change.empty()) {
+    return absl::StrCat("<button type=\"button\" data-change=\"", HtmlEscape(cell.change), "\">", inner, "</button>");
+  }
   if (!cell.mark.empty()) inner = absl::StrCat("<span class=\"", HtmlEscape(cell.mark), "\">", inner, "</span>");
   if (!cell.link.empty()) inner = absl::StrCat("<a href=\"", HtmlEscape(cell.link), "\">", inner, "</a>");
   return inner;
@@ -38,6 +41,7 @@ void AddTable(const Section& section, std::string* out) {
 }
 
 void AddSection(const Section& section, std::string* out) {
+  if (section.programs_only) return;
   absl::StrAppend(out, "<section id=\"", HtmlEscape(section.id), "\">\n");
   if (!section.title.empty()) absl::StrAppend(out, "<h2>", HtmlEscape(section.title), "</h2>\n");
   if (!section.note.empty()) absl::StrAppend(out, "<p class=\"note\">", HtmlEscape(section.note), "</p>\n");
@@ -91,13 +95,14 @@ std::string ToHtml(const Document& document, const std::vector<NavigationLink>& 
   absl::StrAppend(&out, "<title>", HtmlEscape(document.title), " - Penstock</title>\n",
                   "<link rel=\"stylesheet\" href=\"/style.css\">\n<link rel=\"icon\" href=\"/icon.svg\">\n",
                   document.refresh ? "<script src=\"/refresh.js\" defer></script>\n" : "", "</head>\n<body>\n",
-                  "<header>\n<a class=\"name\" href=\"/\">Penstock</a>\n<nav aria-label=\"Pages\">\n");
+                  "<a class=\"skip\" href=\"#content\">To the content</a>\n<header>\n<a class=\"name\" "
+                  "href=\"/\">Penstock</a>\n<nav aria-label=\"Pages\">\n");
   for (const NavigationLink& link : navigation) {
     absl::StrAppend(&out, "<a href=\"", HtmlEscape(link.path), "\"", link.path == path ? " aria-current=\"page\"" : "",
                     ">", HtmlEscape(link.title), "</a>\n");
   }
-  absl::StrAppend(&out, "</nav>\n</header>\n<main>\n<h1>", HtmlEscape(document.title), "</h1>\n",
-                  "<p class=\"line\" role=\"status\">", HtmlEscape(document.state), "</p>\n");
+  absl::StrAppend(&out, "</nav>\n</header>\n<main id=\"content\" tabindex=\"-1\">\n<h1>", HtmlEscape(document.title),
+                  "</h1>\n<p class=\"line\">", HtmlEscape(document.state), "</p>\n");
   for (const Section& section : document.sections) AddSection(section, &out);
   out += "</main>\n<footer>The same as text: <code>curl</code>; for programs: <code>?format=json</code></footer>\n";
   return out + "</body>\n</html>\n";

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/base/log.h"
 #include "server/http/document.h"
 
@@ -61,10 +62,11 @@ std::string CellJson(const Cell& cell) {
   if (*cell.number == std::floor(*cell.number) && std::abs(*cell.number) < 1e15) {
     return absl::StrCat(static_cast<int64_t>(*cell.number));
   }
-  return absl::StrCat(*cell.number);
+  return absl::StrFormat("%.15g", *cell.number);
 }
 
 std::string SectionJson(const Section& section) {
+  if (section.json != nullptr) return section.json();
   if (section.picture.has_value()) return section.picture->json;
   std::string out = section.facts ? "{" : "[";
   for (size_t r = 0; r < section.rows.size(); ++r) {
@@ -87,6 +89,7 @@ std::string SectionJson(const Section& section) {
 std::string ToText(const Document& document) {
   std::string out = absl::StrCat(Printable(document.title), ": ", Printable(document.state), "\n");
   for (const Section& section : document.sections) {
+    if (section.programs_only) continue;
     out += "\n";
     if (!section.title.empty()) absl::StrAppend(&out, Printable(section.title), "\n");
     if (section.picture.has_value()) {

@@ -16,9 +16,11 @@ constexpr double kWidth = 1000;
 constexpr double kRow = 46;
 constexpr double kTop = 22;
 constexpr double kBar = 26;           // height of an action
-constexpr double kWait = 8;           // height of a wait
+constexpr double kWait = 12;          // height of a wait
 constexpr double kLeastWidth = 0.12;  // narrower ones can't be seen
-constexpr double kLabelWidth = 7.5;   // of one character
+constexpr double kLabelWidth = 7;     // of one character
+constexpr double kLeastShare = 5e-4;  // less reads as 0.0 %
+constexpr double kSmallWidth = 5.2;   // of one character of a wait's name
 
 std::string Number(double value) {
   char text[32];
@@ -41,6 +43,43 @@ class Scale {
 
 std::string TimeText(int64_t nanos) { return Seconds(static_cast<double>(nanos) * 1e-9).text; }
 
+// What an action is called on its bar and in a terminal; a dot for a wait.
+char Letter(StageState state) {
+  switch (state) {
+    case StageState::kForward:
+      return 'F';
+    case StageState::kBackward:
+      return 'B';
+    case StageState::kBackwardInput:
+      return 'I';
+    case StageState::kBackwardWeight:
+      return 'W';
+    case StageState::kRecompute:
+      return 'R';
+    case StageState::kOptimizer:
+      return 'O';
+    case StageState::kFilled:
+      return '+';
+    default:
+      return '.';
+  }
+}
+
+// The longest text that has room in a span: "F3", "F" or nothing for an action, the state's name or nothing for a wait.
+std::string LabelOf(const StepSpan& span, double width) {
+  if (span.label.empty()) {
+    const std::string name(NameOf(span.state));
+    return width >= kSmallWidth * static_cast<double>(name.size()) + 4 ? name : "";
+  }
+  const size_t digit = span.label.find_last_not_of("0123456789");
+  const std::string microbatch = digit == std::string::npos ? "" : span.label.substr(digit + 1);
+  const std::string letter(1, Letter(span.state));
+  for (const std::string& label : {letter + microbatch, letter}) {
+    if (width >= kLabelWidth * static_cast<double>(label.size()) + 2) return label;
+  }
+  return "";
+}
+
 void AddSpan(const StepSpan& span, const Scale& scale, double y, double height, std::string* out) {
   const double width = scale.Width(span.end - span.begin);
   if (width < kLeastWidth) return;
@@ -50,12 +89,11 @@ void AddSpan(const StepSpan& span, const Scale& scale, double y, double height, 
                   Number(y));
   absl::StrAppend(out, "\" width=\"", Number(std::max(width - 0.3, kLeastWidth)), "\" height=\"", Number(height),
                   "\"><title>", HtmlEscape(what), ", ", TimeText(span.end - span.begin), "</title></rect>\n");
-  // The micro-batch in the bar, where it has room.
-  const size_t digit = span.label.find_last_not_of("0123456789");
-  const std::string label = digit == std::string::npos ? "" : span.label.substr(digit + 1);
-  if (label.empty() || width < kLabelWidth * static_cast<double>(label.size()) + 3) return;
-  absl::StrAppend(out, "<text class=\"on-bar t-", std::string(state), "\" x=\"",
-                  Number(scale.X(span.begin) + width / 2), "\" y=\"", Number(y + height / 2 + 4), "\">",
+  const std::string label = LabelOf(span, width);
+  if (label.empty()) return;
+  const bool waits = span.label.empty();
+  absl::StrAppend(out, waits ? "<text class=\"on-wait t-" : "<text class=\"on-bar t-", std::string(state), "\" x=\"",
+                  Number(scale.X(span.begin) + width / 2), "\" y=\"", Number(y + height / 2 + (waits ? 3 : 4)), "\">",
                   HtmlEscape(label), "</text>\n");
 }
 
@@ -112,32 +150,13 @@ std::string Svg(const StepPicture& picture) {
   const auto times = TimeByState(picture);
   for (const StageStateInfo& info : StageStates()) {
     const int64_t nanos = times[static_cast<size_t>(info.state)];
-    if (nanos == 0) continue;
-    absl::StrAppend(&out, "<li><span class=\"swatch s-", std::string(info.name), "\"></span>", std::string(info.name),
-                    " <b>", Share(ShareOf(nanos, picture)).text, "</b></li>\n");
+    if (ShareOf(nanos, picture) < kLeastShare) continue;
+    const char letter = Letter(info.state);
+    absl::StrAppend(&out, "<li><span class=\"swatch s-", std::string(info.name), "\">",
+                    letter == '.' ? std::string() : std::string(1, letter), "</span>", std::string(info.name), " <b>",
+                    Share(ShareOf(nanos, picture)).text, "</b></li>\n");
   }
   return out + "</ul>\n";
-}
-
-char Letter(StageState state) {
-  switch (state) {
-    case StageState::kForward:
-      return 'F';
-    case StageState::kBackward:
-      return 'B';
-    case StageState::kBackwardInput:
-      return 'I';
-    case StageState::kBackwardWeight:
-      return 'W';
-    case StageState::kRecompute:
-      return 'R';
-    case StageState::kOptimizer:
-      return 'O';
-    case StageState::kFilled:
-      return '+';
-    default:
-      return '.';
-  }
 }
 
 std::string Characters(const StepPicture& picture) {
@@ -161,7 +180,8 @@ std::string Characters(const StepPicture& picture) {
   const auto times = TimeByState(picture);
   for (const StageStateInfo& info : StageStates()) {
     const int64_t nanos = times[static_cast<size_t>(info.state)];
-    if (nanos > 0) absl::StrAppend(&out, "  ", std::string(info.name), " ", Share(ShareOf(nanos, picture)).text, "\n");
+    if (ShareOf(nanos, picture) >= kLeastShare)
+      absl::StrAppend(&out, "  ", std::string(info.name), " ", Share(ShareOf(nanos, picture)).text, "\n");
   }
   return out;
 }

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/log.h"
+
 namespace penstock {
 namespace {
 
@@ -62,17 +66,63 @@ HttpResponse HealthPage(const std::vector<HealthCondition>& conditions, bool ver
   return response;
 }
 
+HttpResponse HealthJson(std::string_view service, const std::vector<HealthCondition>& conditions) {
+  HttpResponse response;
+  response.content_type = "application/json";
+  std::string list;
+  for (const HealthCondition& condition : conditions) {
+    if (!condition.holds) response.status = 503;
+    absl::StrAppend(&list, list.empty() ? "" : ", ", "{\"name\": \"", JsonEscape(condition.name),
+                    "\", \"holds\": ", condition.holds ? "true" : "false");
+    absl::StrAppend(&list, ", \"detail\": \"", JsonEscape(condition.detail), "\"}");
+  }
+  absl::StrAppend(&response.body, "{\"service\": \"", std::string(service), "\", \"status\": \"",
+                  response.status == 200 ? "serving" : "not_serving", "\", \"conditions\": [", list, "]}\n");
+  return response;
+}
+
+HttpResponse MethodNotAllowed(std::string allowed) {
+  HttpResponse response = Plain(405);
+  response.headers = {{"Allow", std::move(allowed)}};
+  return response;
+}
+
+std::string QueryValue(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view part = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(part.size() + 1, query.size()));
+    const size_t equals = part.find('=');
+    if (equals == std::string_view::npos || part.substr(0, equals) != name) continue;
+    std::string value;
+    for (size_t i = equals + 1; i < part.size(); ++i) {
+      unsigned code = 0;
+      const std::string hex(part.substr(i + 1, 2));
+      if (part[i] == '%' && hex.size() == 2 && absl::SimpleHexAtoi(hex, &code)) {
+        value += static_cast<char>(code);
+        i += 2;
+      } else {
+        value += part[i] == '+' ? ' ' : part[i];
+      }
+    }
+    return value;
+  }
+  return "";
+}
+
 HttpResponse Respond(const HttpPages& pages, const HttpRequest& request) {
   const bool known = request.path == "/metrics" || request.path == "/healthz" || request.path == "/readyz";
   if (!known) return Plain(404);
-  if (request.method != "GET" && request.method != "HEAD") return Plain(405);
+  if (request.method != "GET" && request.method != "HEAD") return MethodNotAllowed();
   if (request.path == "/metrics") {
     HttpResponse response;
     response.content_type = pages.metrics_content_type;
     response.body = pages.metrics();
     return response;
   }
-  return HealthPage(request.path == "/healthz" ? pages.healthy() : pages.ready(), AsksForVerbose(request.query));
+  const bool alive = request.path == "/healthz";
+  const std::vector<HealthCondition> conditions = alive ? pages.healthy() : pages.ready();
+  if (QueryValue(request.query, "format") == "json") return HealthJson(alive ? "liveness" : "readiness", conditions);
+  return HealthPage(conditions, AsksForVerbose(request.query));
 }
 
 }  // namespace penstock

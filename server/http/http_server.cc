@@ -41,6 +41,17 @@ void Knock(const ListenAddress& address) {
   ::close(descriptor);
 }
 
+// Stops at the first piece that its client does not take in time.
+void SendPieces(mg_connection* connection, const HttpResponse& response, bool chunked) {
+  while (const std::optional<std::string> piece = response.next()) {
+    if (piece->empty()) continue;  // an empty chunk is the end
+    const int sent = chunked ? mg_send_chunk(connection, piece->data(), static_cast<unsigned>(piece->size()))
+                             : mg_write(connection, piece->data(), piece->size());
+    if (sent <= 0) return;
+  }
+  if (chunked) mg_send_chunk(connection, "", 0);
+}
+
 }  // namespace
 
 // The only code that names civetweb: one context of the library and the handler that it serves.
@@ -134,18 +145,28 @@ int HttpServer::Library::OnRequest(mg_connection* connection) {
                             .path = view(info->local_uri_raw),
                             .query = view(info->query_string),
                             .host = view(mg_get_header(connection, "Host")),
-                            .accept = view(mg_get_header(connection, "Accept"))};
+                            .accept = view(mg_get_header(connection, "Accept")),
+                            .origin = view(mg_get_header(connection, "Origin")),
+                            .fetch_site = view(mg_get_header(connection, "Sec-Fetch-Site")),
+                            .change = view(mg_get_header(connection, "X-Penstock-Change"))};
   const HttpResponse response = library->handler_(request);
 
   std::string head =
       absl::StrCat("HTTP/1.1 ", response.status, " ", std::string(StatusText(response.status)),
-                   "\r\nContent-Type: ", response.content_type, "\r\nContent-Length: ", response.body.size(),
-                   "\r\nCache-Control: no-store\r\nConnection: close\r\n");
-  if (response.status == 405) head += "Allow: GET, HEAD\r\n";
+                   "\r\nContent-Type: ", response.content_type, "\r\nCache-Control: no-store\r\nConnection: close\r\n");
+  // One whose length nobody knows yet ends with the connection; a client of HTTP/1.1 wants to know that it is whole.
+  const bool chunked = response.next != nullptr && view(info->http_version) == "1.1";
+  if (response.next == nullptr) absl::StrAppend(&head, "Content-Length: ", response.body.size(), "\r\n");
+  if (chunked) head += "Transfer-Encoding: chunked\r\n";
   for (const auto& [name, value] : response.headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
   head += "\r\n";
   mg_write(connection, head.data(), head.size());
-  if (request.method != "HEAD") mg_write(connection, response.body.data(), response.body.size());
+  if (request.method == "HEAD") return response.status;
+  if (response.next == nullptr) {
+    mg_write(connection, response.body.data(), response.body.size());
+  } else {
+    SendPieces(connection, response, chunked);
+  }
   return response.status;
 }
 

@@ -18,7 +18,7 @@ namespace penstock {
 // Threads:   the handler runs on the workers, several at once.
 // Lifecycle: listens from Create() on; the destructor waits for requests in progress.
 // Units:     a client has `request_timeout_ms` to send its request; a request above 8 KiB is refused. Each connection
-//            serves one request, so that an idle client holds no worker, and has the same time to take the answer in.
+//            serves one request, so that an idle client holds no worker, and as long for each part of the answer.
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID for an address that can't be read, FAILED_PRECONDITION / LISTEN_FAILED for
 //            one that can't be bound; both name it.
 class HttpServer {

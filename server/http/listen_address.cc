@@ -12,6 +12,8 @@ std::string ListenAddress::ToString() const {
   return is_ipv6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
+bool ListenAddress::IsLoopback() const { return is_ipv6 ? host == "::1" : host.rfind("127.", 0) == 0; }
+
 absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view text, std::string_view field) {
   const auto invalid = [&](std::string_view problem) { return InvalidField(field, problem, text); };
   const size_t colon = text.rfind(':');

@@ -17,6 +17,8 @@ struct ListenAddress {
 
   // "127.0.0.1:8473" or "[::1]:8473".
   std::string ToString() const;
+  // Whether nobody beyond this host gets there.
+  bool IsLoopback() const;
 };
 
 // Reads "127.0.0.1:8473", "[::1]:8473", "localhost:8473"; the port may be 0.

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/http/trace_download.h"
 
 namespace penstock {
 namespace {
@@ -27,7 +28,8 @@ constexpr Route kRoutes[] = {
     {"/", "Overview", &IndexPage},     {"/statusz", "Status", &StatusPage},
     {"/queuez", "Queues", &QueuePage}, {"/handlez", "Handles", &HandlePage},
     {"/memz", "Memory", &MemoryPage},  {"/checkpointz", "Checkpoints", &CheckpointPage},
-    {"/tracez", "Traces", &TracePage}, {"/flagz", "Settings", &FlagPage},
+    {"/tracez", "Traces", &TracePage}, {"/logz", "Log", &LogPage},
+    {"/flagz", "Settings", &FlagPage},
 };
 
 std::vector<NavigationLink> Navigation() {
@@ -86,6 +88,7 @@ HttpResponse Find(const StatusSources& sources, const HttpRequest& request) {
   if (request.path == "/style.css") return Asset("text/css; charset=utf-8", StyleSheet());
   if (request.path == "/refresh.js") return Asset("text/javascript; charset=utf-8", std::string(RefreshScript()));
   if (request.path == "/icon.svg") return Asset("image/svg+xml", std::string(Icon()));
+  if (request.path == "/tracez/download") return TraceDownload(sources, request);
   if (request.path == "/pipeline") {
     const auto pipelines = sources.registry->Snapshot();
     std::string name = QueryValue(request.query, "name");
@@ -122,43 +125,23 @@ bool IsHostAllowed(std::string_view host) {
   return absl::AsciiStrToLower(name) == "localhost" || ::inet_pton(AF_INET, name.c_str(), &parsed) == 1;
 }
 
-std::string QueryValue(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const std::string_view part = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(part.size() + 1, query.size()));
-    const size_t equals = part.find('=');
-    if (equals == std::string_view::npos || part.substr(0, equals) != name) continue;
-    std::string value;
-    for (size_t i = equals + 1; i < part.size(); ++i) {
-      unsigned code = 0;
-      const std::string hex(part.substr(i + 1, 2));
-      if (part[i] == '%' && hex.size() == 2 && absl::SimpleHexAtoi(hex, &code)) {
-        value += static_cast<char>(code);
-        i += 2;
-      } else {
-        value += part[i] == '+' ? ' ' : part[i];
-      }
-    }
-    return value;
-  }
-  return "";
-}
-
 HttpResponse RespondStatus(const StatusSources& sources, const HttpRequest& request) {
   HttpResponse response;
   if (!IsHostAllowed(request.host)) {
     response = Refuse(403, "Host: must be localhost or an IP address");
+  } else if (request.method == "POST" && request.path == "/logz") {
+    response = ChangeLogLevel(sources, request);
   } else if (request.method != "GET" && request.method != "HEAD") {
-    response = Refuse(405, "Method Not Allowed");
+    response = MethodNotAllowed(request.path == "/logz" ? "GET, HEAD, POST" : "GET, HEAD");
   } else {
     response = Find(sources, request);
   }
-  response.headers = {{"Content-Security-Policy", std::string(kPolicy)},
-                      {"X-Content-Type-Options", "nosniff"},
-                      {"X-Frame-Options", "DENY"},
-                      {"Referrer-Policy", "no-referrer"},
-                      {"Cross-Origin-Resource-Policy", "same-origin"},
-                      {"Vary", "Accept"}};
+  response.headers.insert(response.headers.end(), {{"Content-Security-Policy", std::string(kPolicy)},
+                                                   {"X-Content-Type-Options", "nosniff"},
+                                                   {"X-Frame-Options", "DENY"},
+                                                   {"Referrer-Policy", "no-referrer"},
+                                                   {"Cross-Origin-Resource-Policy", "same-origin"},
+                                                   {"Vary", "Accept"}});
   return response;
 }
 

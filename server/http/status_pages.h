@@ -31,6 +31,21 @@ struct HandleRow {
   int64_t created = 0;
 };
 
+// What the handles of one caller take, and may take.
+struct OwnerRow {
+  std::string owner;
+  int64_t handles = 0;
+  int64_t handles_limit = 0;
+  int64_t bytes = 0;
+  int64_t bytes_limit = 0;
+};
+
+// A pipeline that is there, or is being made or deleted.
+struct PipelineRow {
+  std::string name;
+  std::string state;  // "ready"
+};
+
 struct CheckpointRow {
   std::string pipeline;
   std::string id;
@@ -46,31 +61,44 @@ struct DaemonFacts {
   double start_unix_seconds = 0;
   std::string api_address;
   std::string metrics_address;
+  std::string admin_address;
+};
+
+// What commands print with -o json about the same things. Each answers a JSON value.
+struct CommandOutputs {
+  std::function<std::string()> server;                             // of status: the daemon
+  std::function<std::string()> pipelines;                          // of status: a list of {pipeline, statistics}
+  std::function<std::string(const std::string& name)> pipeline;    // of pipeline get; "null" without
+  std::function<std::string(const std::string& name)> statistics;  // of status, of one pipeline; "null" without
+  std::function<std::string()> checkpoints;                        // of checkpoint list, of all pipelines
 };
 
 // Where the pages come from. Closures may be called from several threads at once and must not block for long.
 struct StatusSources {
   const MetricsRegistry* registry = nullptr;
   std::function<DaemonFacts()> facts;
+  std::function<std::vector<PipelineRow>()> pipelines;
   std::function<std::vector<HandleRow>()> handles;
+  std::function<std::vector<OwnerRow>()> owners;
   std::function<std::vector<CheckpointRow>()> checkpoints;
   std::vector<SettingRow> settings;
   HttpPages probes;  // /metrics, /healthz, /readyz: as on their own port
+  CommandOutputs commands;
+  bool may_change =
+      false;  // whether anybody may change anything by a page: only where nobody beyond this host gets to it
 };
 
 // Answers a request of the admin port.
 //
 // Model:     every page is a Document. HTML for browsers, plain text for curl; `?format=html|text|json` decides where given.
-//            Nothing changes by GET or HEAD, and there is nothing else: 405.
+//            Nothing changes by GET or HEAD. Only /logz takes a POST, as change_request.h says.
 // Fails:     403 for a Host that is no IP address and not localhost, so that no web site can point its own name here and
-//            read on (DNS rebinding); 404 for a path or a pipeline that is not there; 400 for an unknown format.
+//            read on (DNS rebinding); 404 for a path or a pipeline that is not there; 405 for another method, with those
+//            that are allowed; 400 for an unknown format.
 HttpResponse RespondStatus(const StatusSources& sources, const HttpRequest& request);
 
 // Whether a Host header may be answered: an IP address or localhost, with or without a port.
 bool IsHostAllowed(std::string_view host);
-
-// The value of a parameter of a query, decoded; empty if it is not there.
-std::string QueryValue(std::string_view query, std::string_view name);
 
 // --- The pages.
 
@@ -83,6 +111,10 @@ Document MemoryPage(const StatusSources& sources);                              
 Document CheckpointPage(const StatusSources& sources);                            // /checkpointz
 Document FlagPage(const StatusSources& sources);                                  // /flagz
 Document TracePage(const StatusSources& sources);                                 // /tracez
+Document LogPage(const StatusSources& sources);                                   // /logz
+
+// POST /logz?level=LEVEL: which log lines are written from now on.
+HttpResponse ChangeLogLevel(const StatusSources& sources, const HttpRequest& request);
 
 // Of style.css, refresh.js, icon.svg.
 std::string StyleSheet();

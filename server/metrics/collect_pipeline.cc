@@ -26,6 +26,10 @@ void CollectLane(const std::string& pipeline, const LaneMetrics& lane, int64_t n
   for (const StageStateInfo& info : StageStates()) {
     families->Add(Metric::kStageTime, And(labels, info.name), static_cast<double>(times[info.state]) / 1e9);
   }
+  // A GPU works on when its lane's thread has gone, so the thread's time says nothing of it.
+  if (description.device.starts_with("cpu")) {
+    families->Add(Metric::kDeviceBusy, And(labels, "compute"), static_cast<double>(lane.compute_nanos.value()) / 1e9);
+  }
   AddEach(families, Metric::kPhaseDuration, labels, kPhaseNames,
           [&](size_t i) { return lane.phases.at(i).Snapshot(); });
   families->Add(Metric::kStageInfo,

@@ -2,6 +2,7 @@
 
 #include "engine/base/log.h"
 #include "engine/observe/process_statistics.h"
+#include "engine/observe/span_counters.h"
 #include "server/metrics/family_set.h"
 #include "server/metrics/metrics_collector.h"
 
@@ -43,6 +44,14 @@ void CollectServer(const ServerMetrics& server, FamilySet* families) {
     families->Add(Metric::kDeviceMemoryLimit, {device.name}, static_cast<double>(device.memory_limit_bytes));
   }
   for (const MethodMetrics* method : server.methods()) CollectMethod(*method, families);
+
+  for (size_t target = 0; target < kSpanTargetNames.size(); ++target) {
+    for (size_t outcome = 0; outcome < kSpanOutcomeNames.size(); ++outcome) {
+      families->Add(Metric::kTraceSpans,
+                    {std::string(kSpanTargetNames[target]), std::string(kSpanOutcomeNames[outcome])},
+                    Count(SpansOf(static_cast<SpanTarget>(target)).at(outcome)));
+    }
+  }
 
   families->Add(Metric::kReady, {}, server.ready.value());
   AddEach(families, Metric::kReadyCondition, kReadyConditionNames,

@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/observe/metrics.h"
+#include "engine/observe/span_counters.h"
 
 namespace penstock {
 namespace {
@@ -54,6 +55,7 @@ std::vector<MetricInfo> MakeTable() {
   const MetricLabel queue = Label("queue", kWorkQueueNames);
   const MetricLabel operation = Label("operation", kCheckpointOperationNames);
   const MetricLabel tier = Label("tier", kHandleTierNames);
+  const MetricLabel busy = {"kind", {"compute"}};
   const MetricLabel level = {"level", {"debug", "info", "warning", "error"}};
   return {
       // Lanes.
@@ -62,6 +64,12 @@ std::vector<MetricInfo> MakeTable() {
        "Time of a lane by what it was doing or waiting for; the rates of all states add up to one.",
        kCounter,
        Lane({States()}),
+       {}},
+      {kDeviceBusy,
+       "penstock_device_busy_seconds_total",
+       "Time in which a CPU ran a lane's actions, as the kernel accounts for it.",
+       kCounter,
+       Lane({busy}),
        {}},
       {kPhaseDuration, "penstock_phase_duration_seconds", "Duration of one action on one micro-batch.", kHistogram,
        Lane({phase}), PhaseBuckets()},
@@ -236,6 +244,13 @@ std::vector<MetricInfo> MakeTable() {
        "Trace records that newer ones have overwritten; a ring that is full does so all the time.",
        kCounter,
        {},
+       {}},
+      {kTraceSpans,
+       "penstock_trace_spans_total",
+       "Spans of requests by where they go: sent ones were taken, failed ones were not, dropped ones found the queue "
+       "full.",
+       kCounter,
+       {Label("target", kSpanTargetNames), Label("outcome", kSpanOutcomeNames)},
        {}},
       {kStateClamped,
        "penstock_state_clamped_seconds_total",

@@ -13,6 +13,7 @@ namespace penstock {
 // Every family, in the order of the table.
 enum class Metric {
   kStageTime,
+  kDeviceBusy,
   kPhaseDuration,
   kStageInfo,
   kStageLastProgress,
@@ -57,6 +58,7 @@ enum class Metric {
   kBuildInfo,
   kLogMessages,
   kTraceDropped,
+  kTraceSpans,
   kStateClamped,
   kMetricsCollect,
   kProcessCpu,

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/log.h"
-#include "prometheus/text_serializer.h"
 #include "server/metrics/metric_names.h"
 #include "server/metrics/metrics_collector.h"
+#include "server/metrics/metrics_text.h"
 
 namespace penstock {
 namespace {
@@ -34,9 +34,7 @@ std::string RowJson(const MetricInfo& info) {
 
 }  // namespace
 
-std::string MetricsPage(const MetricsRegistry& registry) {
-  return prometheus::TextSerializer().Serialize(MetricsCollector(&registry).Collect());
-}
+std::string MetricsPage(const MetricsRegistry& registry) { return MetricsText(MetricsCollector(&registry).Collect()); }
 
 std::string MetricTableJson() {
   std::string json;

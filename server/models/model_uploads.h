@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/base/clock.h"
+#include "engine/base/job_thread.h"
 #include "engine/store/timer_queue.h"
-#include "server/models/job_thread.h"
 #include "server/models/model_root.h"
 
 namespace penstock {

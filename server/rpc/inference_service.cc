@@ -148,6 +148,8 @@ absl::Status InferenceService::Infer(const std::shared_ptr<UnaryCallBase>& call,
   CallContext context;
   context.caller = call->caller();
   context.work_timeout = parameters.timeout;
+  context.observer = call->trace();
+  if (call->trace() != nullptr) call->trace()->Set("penstock.pipeline", model->name());
   InferCall infer;
   for (const auto& output : message.outputs()) infer.outputs.push_back(output.name());
   PENSTOCK_ASSIGN_OR_RETURN(infer.inputs, DecodeInputs(request));

@@ -4,8 +4,8 @@
 
 #include <memory>
 
+#include "engine/base/job_thread.h"
 #include "penstock/v1/model_service.grpc.pb.h"
-#include "server/models/job_thread.h"
 #include "server/models/model_root.h"
 #include "server/models/model_uploads.h"
 #include "server/rpc/service_environment.h"

@@ -74,6 +74,7 @@ v1::PlanCandidate ToProto(const PlanCandidate& candidate) {
   message.set_messages(candidate.messages);
   message.set_micro_batch_rows(candidate.micro_batch_rows);
   message.set_confirmed(candidate.confirmed);
+  if (candidate.rehearsed_seconds) message.set_rehearsed_seconds(*candidate.rehearsed_seconds);
   return message;
 }
 

@@ -9,47 +9,26 @@
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/proto_convert.h"
-#include "server/rpc/status_to_grpc.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
-namespace {
-
-constexpr int64_t kMostMessageBytes = (int64_t{1} << 20) + (int64_t{64} << 10);
-constexpr int64_t kGiveBackBytes = kPutCreditBytes / 8;
-
-absl::Status Protocol(std::string_view problem, std::string_view value) {
-  return Error(absl::StatusCode::kInvalidArgument, "STREAM_PROTOCOL",
-               "message: " + std::string(problem) + ", got " + std::string(value))
-      .With("field", "message")
-      .With("value", value);
-}
-
-}  // namespace
-
 PutStream::PutStream(const ServiceEnvironment& environment, std::shared_ptr<PutTable> puts,
                      grpc::CallbackServerContext* context)
-    : environment_(environment),
-      puts_(std::move(puts)),
-      context_(context),
-      guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)) {
+    : ReceiveStream(environment, context, kPutCreditBytes), environment_(environment), puts_(std::move(puts)) {
   absl::StatusOr<std::string> caller = CallerOf(*context);
   if (!caller.ok()) {
     End(caller.status());
     return;
   }
   caller_ = *std::move(caller);
-  guard_->Watch(context);
+  guard().Watch(context);
   StartRead(&read_);
 }
 
 void PutStream::OnReadDone(bool ok) {
-  guard_->Progress();
+  guard().Progress();
   if (!ok) {
-    // The client has closed its side, or is gone.
-    End(hold_.has_value()
-            ? Error(absl::StatusCode::kInvalidArgument, "CHUNK_SIZE", "the stream ended before the last chunk")
-            : Protocol("must be a start", "the end of the stream"));
+    EndEarly(/*started=*/hold_.has_value());
     return;
   }
   absl::StatusOr<bool> more = Take();
@@ -73,24 +52,24 @@ absl::StatusOr<bool> PutStream::Take() {
   }
   const ReceivedMessage message(read_);
   WireReader reader(message.pieces());
-  if (reader.AtEnd()) return Protocol("must hold a start or a chunk", "nothing");
+  if (reader.AtEnd()) return OutOfPlace("must hold a start or a chunk", "nothing");
   PENSTOCK_ASSIGN_OR_RETURN(const WireField field, reader.Next());
-  if (!reader.AtEnd()) return Protocol("must hold one field", "more");
+  if (!reader.AtEnd()) return OutOfPlace("must hold one field", "more");
   if (field.type == 2 && field.number == v1::PutTensorsRequest::kStartFieldNumber) {
     return Begin(field.bytes);
   }
   if (field.type == 2 && field.number == v1::PutTensorsRequest::kChunkFieldNumber) {
     return TakeChunk(field.bytes);
   }
-  return Protocol("must hold a start or a chunk", absl::StrCat("field ", field.number));
+  return OutOfPlace("must hold a start or a chunk", absl::StrCat("field ", field.number));
 }
 
 absl::StatusOr<bool> PutStream::Begin(const Pieces& bytes) {
-  if (hold_.has_value()) return Protocol("must be a chunk", "a second start");
+  if (hold_.has_value()) return OutOfPlace("must be a chunk", "a second start");
   v1::PutStart start;
   const std::string joined = JoinPieces(bytes);
   if (joined.size() > kControlMessageBytes || !start.ParseFromString(joined)) {
-    return Protocol("must hold a start", absl::StrCat(joined.size(), " bytes"));
+    return OutOfPlace("must hold a start", absl::StrCat(joined.size(), " bytes"));
   }
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(start.request_id(), false));
   PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, ParsePipelineName(start.pipeline(), "pipeline"));
@@ -113,18 +92,10 @@ absl::StatusOr<bool> PutStream::Begin(const Pieces& bytes) {
 }
 
 absl::StatusOr<bool> PutStream::TakeChunk(const Pieces& bytes) {
-  if (!hold_.has_value()) return Protocol("must be a start", "a chunk");
+  if (!hold_.has_value()) return OutOfPlace("must be a start", "a chunk");
   PENSTOCK_ASSIGN_OR_RETURN(const ChunkMessage chunk, ReadChunk(bytes));
-  const auto size = static_cast<int64_t>(PiecesSize(chunk.data));
-  if (size > credit_) {
-    return Error(absl::StatusCode::kResourceExhausted, "CREDIT_EXCEEDED",
-                 absl::StrCat("chunk: must fit the credit of ", credit_, " bytes, got ", size))
-        .With("field", "chunk")
-        .With("value", absl::StrCat(size));
-  }
+  PENSTOCK_RETURN_IF_ERROR(Spend(static_cast<int64_t>(PiecesSize(chunk.data))));
   PENSTOCK_ASSIGN_OR_RETURN(const PutTable::Position position, puts_->Add(*hold_, chunk));
-  credit_ -= size;
-  returned_ += size;
   return Answer(position, false);
 }
 
@@ -136,71 +107,17 @@ absl::StatusOr<bool> PutStream::Answer(const PutTable::Position& position, bool 
     Write(response);
     return false;
   }
-  if (!first && returned_ < kGiveBackBytes) return true;
-  const int64_t given = first ? kPutCreditBytes : returned_;
-  credit_ += given;
-  returned_ = 0;
-  response.mutable_credit()->set_bytes(given);
+  const std::optional<int64_t> credit = Credit(first);
+  if (!credit.has_value()) return true;
+  response.mutable_credit()->set_bytes(*credit);
   response.mutable_credit()->set_next_tensor(position.tensor);
   response.mutable_credit()->set_next_offset(position.offset);
   Write(response);
   return true;
 }
 
-void PutStream::Write(const v1::PutTensorsResponse& response) {
-  const grpc::ByteBuffer* next = nullptr;
-  {
-    absl::MutexLock lock(&mu_);
-    if (end_.has_value()) return;
-    writes_.push_back(SerializeMessage(response));
-    if (writes_.size() == 1) next = &writes_.front();
-  }
-  if (next != nullptr) StartWrite(next);
-}
-
-void PutStream::OnWriteDone(bool ok) {
-  const grpc::ByteBuffer* next = nullptr;
-  {
-    absl::MutexLock lock(&mu_);
-    writes_.pop_front();
-    if (!ok) writes_.clear();  // the client is gone; the read ends too
-    if (!writes_.empty()) next = &writes_.front();
-  }
-  guard_->Progress();
-  if (next != nullptr) {
-    StartWrite(next);
-  } else {
-    EndIfWritten();
-  }
-}
-
-void PutStream::End(const absl::Status& status) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (end_.has_value()) return;
-    end_ = status;
-  }
-  EndIfWritten();
-}
-
-void PutStream::EndIfWritten() {
-  absl::Status status;
-  {
-    absl::MutexLock lock(&mu_);
-    if (finished_ || !end_.has_value() || !writes_.empty()) return;
-    finished_ = true;
-    status = *end_;
-  }
-  if (const auto pushback = RetryPushbackMillis(status); pushback.has_value()) {
-    context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
-  }
-  Finish(ToGrpcStatus(status));
-}
-
-void PutStream::OnDone() {
-  guard_->Stop();
+void PutStream::Release() {
   if (hold_.has_value()) puts_->Detach(*hold_);
-  delete this;
 }
 
 }  // namespace penstock

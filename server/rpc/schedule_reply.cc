@@ -99,8 +99,9 @@ absl::StatusOr<v1::GetScheduleResponse> DescribeSchedule(const ServiceEnvironmen
   const Plan& plan = pipeline->pipeline().plan();
   const auto metrics = pipeline->metrics();
   const bool measured = request.source() == v1::GetScheduleRequest::SOURCE_MEASURED;
-  if (measured && (metrics == nullptr || metrics->lane_count() == 0)) {
-    return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED", "this pipeline keeps no traces");
+  if (measured && (metrics == nullptr || !metrics->KeepsTraces())) {
+    return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
+                 "this pipeline keeps no traces (--trace-ring-events)");
   }
   PENSTOCK_ASSIGN_OR_RETURN(const ScheduleReport report,
                             measured ? MeasuredSchedule(plan, *metrics, request.step(), place.run)

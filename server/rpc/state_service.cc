@@ -25,6 +25,7 @@ CallContext ContextOf(const Call& call) {
   context.caller = call->caller();
   context.request_id = call->request().request_id();
   context.payload_digest = PayloadDigest(call->request());
+  context.observer = call->trace();
   return context;
 }
 

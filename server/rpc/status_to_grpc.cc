@@ -95,12 +95,15 @@ class Incidents {
 std::string Incident(const absl::Status& status, const std::map<std::string, std::string>& values) {
   std::string whole(status.message());
   std::string listed;
-  for (const auto& [name, value] : values) absl::StrAppend(&listed, name, "=", value, "; ");
+  for (const auto& [name, value] : values) {
+    if (name == "trace_id" || name == "span_id" || name == "request_id") continue;  // of the call, not of the bug
+    absl::StrAppend(&listed, name, "=", value, "; ");
+  }
   const uint64_t number = std::hash<std::string>{}(whole + listed);
   std::string id = absl::StrFormat("%016x", number);
   static Incidents* incidents = new Incidents;
   if (incidents->IsNew(number)) {
-    LogError("bug answered to a caller", {{"incident", id}, {"message", whole}, {"values", listed}});
+    LogError("bug answered to a caller", {{"incident", id}, {"problem", whole}, {"values", listed}});
   }
   return id;
 }
@@ -225,6 +228,20 @@ google::rpc::Status ToRpcStatus(const absl::Status& status) {
   }
   AttachHints(code, reason, message, values, &answer);
   return answer;
+}
+
+grpc::Status WithErrorValues(const grpc::Status& status,
+                             const std::vector<std::pair<std::string, std::string>>& values) {
+  google::rpc::Status answer;
+  google::rpc::ErrorInfo info;
+  if (!answer.ParseFromString(status.error_details()) || answer.details_size() == 0 ||
+      !answer.details(0).UnpackTo(&info)) {
+    return status;
+  }
+  for (const auto& [name, value] : values) info.mutable_metadata()->try_emplace(name, value);
+  answer.mutable_details(0)->PackFrom(info);
+  if (answer.ByteSizeLong() > kMaxDetailBytes) return status;
+  return grpc::Status(status.error_code(), status.error_message(), answer.SerializeAsString());
 }
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "google/rpc/status.pb.h"
@@ -26,6 +28,10 @@ google::rpc::Status ToRpcStatus(const absl::Status& status);
 
 // The same as a status of gRPC, its details serialized. OK stays OK.
 grpc::Status ToGrpcStatus(const absl::Status& status);
+
+// The status with more values in its ErrorInfo, where it has one: those that are not there yet, as far as they fit.
+grpc::Status WithErrorValues(const grpc::Status& status,
+                             const std::vector<std::pair<std::string, std::string>>& values);
 
 // What the trailing metadata `grpc-retry-pushback-ms` should say: milliseconds, -1 for "do not retry",
 // nothing for other codes than RESOURCE_EXHAUSTED.

@@ -87,8 +87,9 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
   PENSTOCK_RETURN_IF_ERROR(CheckRequest(request_));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request_.pipeline(), "pipeline"));
   const std::shared_ptr<const PipelineMetrics> metrics = pipeline->metrics();
-  if (metrics == nullptr || metrics->lane_count() == 0) {
-    return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED", "this pipeline keeps no traces");
+  if (metrics == nullptr || !metrics->KeepsTraces()) {
+    return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
+                 "this pipeline keeps no traces (--trace-ring-events)");
   }
   if (request_.steps() > 0) {
     {
@@ -135,6 +136,9 @@ absl::Status TraceStream::TakeRecorded() {
 }
 
 void TraceStream::StartFile(TraceCapture capture) {
+  if (const auto pipeline = FindPipeline(environment_, request_.pipeline(), "pipeline"); pipeline.ok()) {
+    AddCalls((*pipeline)->EndedCalls(), &capture);
+  }
   v1::ExportTraceResponse first;
   *first.mutable_summary() = DescribeCapture(capture);
   const bool perfetto = request_.format() == v1::ExportTraceRequest::FORMAT_PERFETTO;

@@ -5,6 +5,7 @@
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "grpcpp/support/slice.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_tracing.h"
 #include "server/rpc/status_to_grpc.h"
 
 namespace penstock {
@@ -33,13 +34,27 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message) 
 
 bool UnaryCallBase::Start() {
   self_ = shared_from_this();
+  trace_ = TraceOf(*context_);
   absl::StatusOr<std::string> caller = CallerOf(*context_);
   if (!caller.ok()) {
     Fail(caller.status());
     return false;
   }
   caller_ = *std::move(caller);
+  if (trace_ != nullptr) trace_->Set("penstock.caller", caller_);
   return true;
+}
+
+void UnaryCallBase::set_request_id(std::string id) {
+  request_id_ = std::move(id);
+  if (trace_ != nullptr && !request_id_.empty()) trace_->Set("penstock.request_id", request_id_);
+}
+
+std::vector<std::pair<std::string, std::string>> UnaryCallBase::LogFields() const {
+  std::vector<std::pair<std::string, std::string>> fields;
+  if (trace_ != nullptr) fields = trace_->Ids();
+  if (!request_id_.empty()) fields.emplace_back("request_id", request_id_);
+  return fields;
 }
 
 void UnaryCallBase::Fail(const absl::Status& error) {
@@ -48,6 +63,7 @@ void UnaryCallBase::Fail(const absl::Status& error) {
   if (const auto pushback = RetryPushbackMillis(error); pushback.has_value()) {
     context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
   }
+  const LogScope scope(LogFields());
   if (request_id_.empty()) {
     Finish(ToGrpcStatus(error));
   } else {

@@ -7,15 +7,18 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/log_scope.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "server/tracing/tracer.h"
 
 namespace penstock {
 
@@ -54,7 +57,11 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   const std::string& caller() const { return caller_; }
   grpc::CallbackServerContext& context() { return *context_; }
   // Errors will name it.
-  void set_request_id(std::string id) { request_id_ = std::move(id); }
+  void set_request_id(std::string id);
+  // Of the call, or null if nobody asked for one; set by Start().
+  const std::shared_ptr<RequestTrace>& trace() const { return trace_; }
+  // What log lines of the call name.
+  std::vector<std::pair<std::string, std::string>> LogFields() const;
   // Released just before the answer is sent, so that a caller's next call finds it so.
   void Keep(std::shared_ptr<void> ticket) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -73,6 +80,7 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   grpc::ByteBuffer* const answer_;  // good until Finish()
   std::string caller_;
   std::string request_id_;
+  std::shared_ptr<RequestTrace> trace_;
   std::shared_ptr<UnaryCallBase> self_;
   std::atomic<bool> claimed_ = false;
 
@@ -112,6 +120,7 @@ grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context, const
                                      grpc::ByteBuffer* response, int64_t most_bytes, Handler&& handler) {
   auto call = std::make_shared<UnaryCall<Request, Response>>(context, response);
   if (!call->Start()) return call.get();
+  const LogScope scope(call->LogFields());
   if (absl::Status parsed = ParseMessage(*request, most_bytes, &call->request()); !parsed.ok()) {
     call->Fail(parsed);
   } else {

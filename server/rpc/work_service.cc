@@ -85,6 +85,8 @@ absl::StatusOr<WorkCallService::Work> WorkCallService::Begin(const Call& call, b
   call->Keep(std::move(ticket));
   work.context.caller = call->caller();
   work.context.request_id = request.request_id();
+  work.context.observer = call->trace();
+  if (call->trace() != nullptr) call->trace()->Set("penstock.pipeline", name);
   if (!request.request_id().empty()) work.context.payload_digest = PayloadDigest(request);
   work.context.lease = work.plan.lease;
   work.context.work_timeout = work.plan.work_timeout;

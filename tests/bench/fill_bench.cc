@@ -325,7 +325,7 @@ void Fill(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace penstock::bench;
-  KeepMemory();
+  BeLikeTheDaemon();
   Fill(Parse(argc, argv));
   return 0;
 }

@@ -376,7 +376,7 @@ void Overhead(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace penstock::bench;
-  KeepMemory();
+  BeLikeTheDaemon();
   const Options options = Parse(argc, argv);
   for (const auto& [kind, factory] : {std::pair("twice", &Make<TwiceLayer>), std::pair("sum", &Make<SumLayer>)}) {
     if (!penstock::RegisterLayerKind(kind, factory).ok()) Die("a layer kind is there already");

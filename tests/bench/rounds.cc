@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "absl/synchronization/mutex.h"
+
 namespace penstock::bench {
 
 Spread Sorted(std::vector<double> values) {
@@ -18,8 +20,8 @@ Spread Ratio(const std::vector<double>& a, const std::vector<double>& b) {
   return Sorted(std::move(ratios));
 }
 
-void RunRounds(std::vector<Variant>& variants, int rounds) {
-  for (int round = -1; round < rounds; ++round) {  // round -1 warms up
+void RunRounds(std::vector<Variant>& variants, int rounds, bool warm_up) {
+  for (int round = warm_up ? -1 : 0; round < rounds; ++round) {  // round -1 warms up
     for (size_t i = 0; i < variants.size(); ++i) {
       Variant& variant = variants[(i + static_cast<size_t>(round + 1)) % variants.size()];
       const double seconds = variant.step();
@@ -71,9 +73,10 @@ AwakeCores::AwakeCores() {
 
 AwakeCores::~AwakeCores() { stop_ = true; }
 
-void KeepMemory() {
+void BeLikeTheDaemon() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
 }  // namespace penstock::bench

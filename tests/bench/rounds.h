@@ -48,8 +48,8 @@ struct Variant {
   std::vector<double> predictions = {};  // by round: what was predicted then
 };
 
-// After one round that warms up.
-void RunRounds(std::vector<Variant>& variants, int rounds);
+// After one round that warms up, unless every step warms up by itself.
+void RunRounds(std::vector<Variant>& variants, int rounds, bool warm_up = true);
 
 // So many devices, each pinned to one core; with more devices than cores they share them. Dies with fewer than two cores.
 std::vector<Device> OneCoreDevices(int count);
@@ -72,7 +72,8 @@ class AwakeCores {
   std::vector<std::unique_ptr<Thread>> threads_;
 };
 
-// As the daemon does: large activations come from the heap, not from a mapping of their own for each step.
-void KeepMemory();
+// What the daemon's main does first: large activations come from the heap, not from a mapping of their own for each step, and
+// locks are not checked for deadlocks.
+void BeLikeTheDaemon();
 
 }  // namespace penstock::bench

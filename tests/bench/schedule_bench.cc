@@ -28,6 +28,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
@@ -171,11 +172,11 @@ double Run(Pipeline& pipeline, const Workload& workload, const Choice& choice) {
 
 // A step of a pipeline made for it, as a training job would see it: after one that warms up, the median of as many as fit a
 // fifth of a second. Pipelines that wait for their turn would find their weights out of the caches. `predicted`: seconds,
-// from what its stages cost just now.
-double RunFresh(const PipelineSpec& spec, DevicePool& pool, const Workload& workload, const Choice& choice,
+// from what its stages cost just now, measured so often.
+double RunFresh(const PipelineSpec& spec, DevicePool& pool, const Workload& workload, const Choice& choice, int repeats,
                 double* predicted) {
   Pipeline::Options pipeline_options = On(pool, workload.rows / spec.schedule.micro_batches);
-  pipeline_options.profile.repeats = 5;
+  pipeline_options.profile.repeats = repeats;
   const auto pipeline = Must(Pipeline::Create(spec, pipeline_options));
   *predicted = pipeline->plan().makespan_seconds;
   Run(*pipeline, workload, choice);
@@ -396,7 +397,7 @@ void Real(const Options& options) {
       }
       const size_t mine = variants.size();
       variants.push_back({absl::StrCat(choice.Name(), ", m = ", m), [&, spec, choice, mine] {
-                            return RunFresh(spec, pool, workload, choice, &variants[mine].predicted);
+                            return RunFresh(spec, pool, workload, choice, 5, &variants[mine].predicted);
                           }});
     }
   }
@@ -469,6 +470,7 @@ void Plans(const Options& options) {
     std::printf("refused, for one, %s: %s\n", DescribeSchedule(search.refused.front().schedule).c_str(),
                 std::string(search.refused.front().why.message()).c_str());
   }
+  std::fflush(stdout);
   std::vector<Variant> variants;
   for (const PlanCandidate& candidate : search.candidates) {
     PipelineSpec spec = workload.spec;
@@ -477,25 +479,27 @@ void Plans(const Options& options) {
     spec.cut.balance = candidate.cut.balance;
     const size_t mine = variants.size();
     variants.push_back({DescribeSchedule(candidate.schedule), [&, spec, mine] {
-                          return RunFresh(spec, pool, workload, Choice(), &variants[mine].predicted);
+                          return RunFresh(spec, pool, workload, Choice(), 1, &variants[mine].predicted);
                         }});
   }
-  RunRounds(variants, options.rounds);
+  RunRounds(variants, options.rounds, /*warm_up=*/false);
   size_t best = 0;
   for (size_t i = 1; i < variants.size(); ++i) {
     if (Sorted(variants[i].seconds).median < Sorted(variants[best].seconds).median) best = i;
   }
   std::printf(
-      "%d rounds, rotating order\n| | predicted from layers, ms | from stages, ms | measured ms (least .. most) | "
-      "times "
-      "the first |\n|---|---|---|---|---|\n",
+      "%d rounds, rotating order\n| | predicted as listed, ms | from stages now, ms | rehearsed, ms | measured ms "
+      "(least .. "
+      "most) | times the first |\n|---|---|---|---|---|---|\n",
       options.rounds);
   for (size_t i = 0; i < variants.size(); ++i) {
     const Spread ms = Sorted(variants[i].seconds);
-    std::printf("| %zu %s%s | %.1f | %.1f | %.1f (%.1f .. %.1f) | %.3f |\n", i + 1, variants[i].name.c_str(),
+    const std::optional<double> rehearsed = search.candidates[i].rehearsed_seconds;
+    std::printf("| %zu %s%s | %.1f | %.1f | %s | %.1f (%.1f .. %.1f) | %.3f |\n", i + 1, variants[i].name.c_str(),
                 i == best ? ", the best" : "", search.candidates[i].makespan_seconds * 1e3,
-                Sorted(variants[i].predictions).median * 1e3, ms.median * 1e3, ms.least * 1e3, ms.most * 1e3,
-                Ratio(variants[i].seconds, variants[0].seconds).median);
+                Sorted(variants[i].predictions).median * 1e3,
+                rehearsed ? absl::StrFormat("%.1f", *rehearsed * 1e3).c_str() : "", ms.median * 1e3, ms.least * 1e3,
+                ms.most * 1e3, Ratio(variants[i].seconds, variants[0].seconds).median);
   }
   const Spread ratio = Ratio(variants[0].seconds, variants[best].seconds);
   std::printf("the first takes %.3f (%.3f .. %.3f) times as long as the best\n", ratio.median, ratio.least, ratio.most);
@@ -561,7 +565,7 @@ void Overhead(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace penstock::bench;
-  KeepMemory();
+  BeLikeTheDaemon();
   const Options options = Parse(argc, argv);
   if (options.mode == "delay") {
     Delay(options);

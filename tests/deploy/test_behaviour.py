@@ -91,7 +91,7 @@ class Load:
         self.left = threading.Event()
         self.failures: list[BaseException] = []
         self.calls = 0
-        self._lock = threading.Lock()
+        self._change = threading.Condition()
         self._clients = [penstock.Client(address, f"caller-{i}", retry_for=0) for i in range(callers)]
         name = create_mlp(self._clients[0]).name
         self._threads = [
@@ -109,10 +109,18 @@ class Load:
                 else:
                     # Accepted at once, waited for afterwards: the daemon may be draining by then.
                     assert pipeline.train_step(inputs, target, wait=False).result(60).applied
-                with self._lock:
+                with self._change:
                     self.calls += 1
+                    self._change.notify_all()
         except BaseException as failure:
-            self.failures.append(failure)
+            with self._change:
+                self.failures.append(failure)
+                self._change.notify_all()
+
+    def await_calls(self, count: int) -> None:
+        with self._change:
+            assert self._change.wait_for(lambda: self.calls >= count or self.failures, 60), "the calls do not get on"
+            assert not self.failures, self.failures
 
     def end(self) -> None:
         self.left.set()
@@ -148,23 +156,20 @@ def test_probed_and_ended_under_load(tmp_path: pathlib.Path, pods: list[Pod]) ->
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        while load.calls < 50:
-            assert not load.failures and pod.process.poll() is None, (load.failures, pod.log_path.read_text())
-            time.sleep(0.05)
+        load.await_calls(50)
         assert all(readiness)
 
-        # The pod is deleted: preStop sleeps while the endpoints forget it; here they are slow and callers go on through
-        # preStop and into the announcement.
-        grace_ends = time.monotonic() + overlay.pod["spec"]["terminationGracePeriodSeconds"]
-        time.sleep(pod.container["lifecycle"]["preStop"]["sleep"]["seconds"])
+        # The pod is deleted. While preStop sleeps, the daemon knows of nothing and callers go on; how long it sleeps is a part
+        # of the sum in test_manifests.py, so nobody waits for it here. Endpoints are slow: callers go on into the announcement.
+        before_stop = pod.container["lifecycle"]["preStop"]["sleep"]["seconds"]
+        grace_ends = time.monotonic() + overlay.pod["spec"]["terminationGracePeriodSeconds"] - before_stop
+        load.await_calls(load.calls + 20)
         before = load.calls
         pod.process.send_signal(signal.SIGTERM)
         while pod.probe("readiness"):
             assert pod.process.poll() is None
         assert pod.probe("liveness") or pod.process.poll() is not None, "an end is no reason to be killed"
-        while load.calls < before + 10:
-            assert not load.failures, (load.failures, pod.log_path.read_text())
-            time.sleep(0.01)
+        load.await_calls(before + 10)
         load.end()
         code = pod.process.wait(max(0, grace_ends - time.monotonic()))  # then the node would send SIGKILL
     finally:
@@ -173,8 +178,9 @@ def test_probed_and_ended_under_load(tmp_path: pathlib.Path, pods: list[Pod]) ->
         load.end()
     assert not load.failures, load.failures
     assert code == 0, pod.log_path.read_text()[-4000:]
-    # Two failed probes in a row: one may have met the end itself.
-    assert len(unlive) < 2, "liveness failed while the daemon lived"
+    # The health port closes a moment before the process ends. A node kills when probes fail for longer than that.
+    probe = pod.container["livenessProbe"]
+    assert not unlive or unlive[-1] - unlive[0] < (probe["failureThreshold"] - 1) * probe["periodSeconds"], unlive
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

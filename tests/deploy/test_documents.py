@@ -1,4 +1,4 @@
-"""Drift of documents from programs: flags, versions, commands in pages, health services, completion."""
+"""Drift of documents from programs: flags, versions, commands and exit codes in pages, health services."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 from conftest import PENSTOCK, PENSTOCKD, ROOT
+from daemon_process import Daemon
 from manifests import Document
 from test_manifests import project_version
 
@@ -38,6 +39,9 @@ def test_the_table_of_flags_is_the_daemons(flags: dict[str, Document]) -> None:
 def test_every_flag_has_three_forms(form: str, flags: dict[str, Document], tmp_path: pathlib.Path) -> None:
     """One name, three forms, all accepted with the default as the value; a wrong value is refused by that name."""
     values = {name: flag["default"] for name, flag in flags.items() if flag["default"]}
+    values |= {"state-dir": str(tmp_path / "state"), "model-root": str(tmp_path), "device": "cpu:0", "device-memory": "cpu:0=1GiB",
+               "otlp-file": str(tmp_path / "spans"), "otlp-endpoint": "http://localhost:4318"}  # fmt: skip
+    assert values.keys() == flags.keys(), "a flag without a default needs a value here"
     for name in values:
         assert flags[name]["environment"] == "PENSTOCK_" + name.upper().replace("-", "_")
 
@@ -68,6 +72,21 @@ def test_one_version() -> None:
     labels = (ROOT / "deploy" / "kustomize" / "components" / "labels" / "kustomization.yaml").read_text()
     assert f'app.kubernetes.io/version: "{version}"' in labels
     assert f'newTag: "{version}"' in (ROOT / "deploy" / "kustomize" / "base" / "kustomization.yaml").read_text()
+    assert re.findall(r"^## (\S+)$", (ROOT / "docs" / "changelog.md").read_text(), re.M)[0] == version
+
+
+def test_a_running_daemon_tells_its_version(tmp_path: pathlib.Path) -> None:
+    version = project_version()
+    daemon = Daemon(tmp_path, "--drain-announce=0s")
+    daemon.start()
+    try:
+        ((labels, value),) = daemon.metrics().select("penstock_build_info")
+        assert value == 1 and labels["version"] == version and labels["torch"].startswith("2.11.0")
+        status = json.loads(penstock("--server", daemon.address, "status", "-o", "json"))
+        assert version in json.dumps(status)
+        daemon.stop()
+    finally:
+        daemon.kill()
 
 
 def commands_in(text: str) -> list[list[str]]:
@@ -111,6 +130,35 @@ def test_commands_in_pages_exist(page: str) -> None:
     assert problems_with(["pipeline", "crate", "x"], commands) and problems_with(["train", "x", "--txet", "y"], commands)
 
 
+def test_exit_codes_in_pages_are_those_of_the_program(tmp_path: pathlib.Path) -> None:
+    """README's line, each code provoked: 4 by a daemon that is at its end, 5 by a call that it refuses by quota."""
+    line = re.search(r"Exit codes: (.*)\.$", (ROOT / "README.md").read_text(), re.M)
+    assert line
+    told = {int(code): meaning for code, meaning in (part.split(" ", 1) for part in line[1].split(", "))}
+    assert told == {0: "success", 2: "usage", 3: "unreachable", 4: "not ready", 5: "refused"}
+
+    def code(*arguments: str) -> int:
+        return subprocess.run([PENSTOCK, "--server", daemon.address, *arguments], capture_output=True).returncode
+
+    daemon = Daemon(tmp_path, "--drain-announce=60s", "--max-pipelines=1")
+    assert code("--timeout", "1", "status") == 3
+    daemon.start()
+    try:
+        assert code("status") == 0
+        assert code("statsu") == 2
+        create = ("--model", "mlp", "--stages", "2", "--loss", "cross_entropy")
+        assert code("pipeline", "create", "one", *create) == 0
+        assert code("pipeline", "create", "two", *create) == 5
+        daemon.terminate()
+        while code("health", "liveness") == 0 and code("health", "readiness") == 0:
+            assert daemon.alive()
+        assert code("health", "readiness") == 4
+        daemon.terminate()
+        assert daemon.wait() == 1
+    finally:
+        daemon.kill()
+
+
 def test_daemon_flags_in_pages_exist(flags: dict[str, Document]) -> None:
     others = {"config", "check-config", "dump", "help", "version"}
     for page in ("README.md", "docs/deployment.md"):
@@ -126,28 +174,6 @@ def test_health_services_in_pages_are_the_probes() -> None:
     for overlay in OVERLAYS:
         container = rendered(overlay).container
         assert [container[f"{name}Probe"]["grpc"]["service"] for name in table] == table == ["startup", "liveness", "readiness"]
-
-
-def test_bash_completes() -> None:
-    """The script, loaded by a real bash and asked as bash asks it."""
-
-    def complete(*words: str) -> set[str]:
-        script = (
-            'source <("$0" completion bash); COMP_WORDS=("${@}"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _penstock; '
-            'printf "%s\\n" "${COMPREPLY[@]}"'
-        )
-        done = subprocess.run(["bash", "-c", script, PENSTOCK, "penstock", *words], capture_output=True, text=True)
-        assert not done.stderr, done.stderr
-        return set(done.stdout.split())
-
-    assert {"status", "top", "bench", "doctor", "pipeline"} <= complete("")
-    assert complete("check") == {"checkpoint"}
-    assert complete("checkpoint", "") == {"save", "restore", "list"}
-    assert complete("--server", "pipeline", "checkpoint", "s") == {"save"}, "a value is no command"
-    assert complete("pipeline", "create", "x", "--checkpoint", "al") == {"always"}
-    assert complete("status", "-o", "js") == {"json", "jsonl"}
-    assert complete("pipeline", "create", "x", "--micro") == {"--micro-batches"}
-    assert complete("train", "x", "--text", "") == set(), "names of files are bash's own"
 
 
 def test_json_of_doctor_and_config_is_one_document() -> None:

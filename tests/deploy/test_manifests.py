@@ -17,7 +17,6 @@ from conftest import PENSTOCKD, ROOT
 from manifests import KUSTOMIZE, OVERLAYS, Document, Rendered, load, rendered, seconds, size
 
 KUBERNETES = "1.32"  # the oldest that is promised; preStop.sleep is on by default since 1.30
-CHECKPOINT_SECONDS = 120  # room for a save at the end
 BASE_BYTES = 512 << 20  # the program and LibTorch themselves
 
 Flags = dict[str, Document]
@@ -101,8 +100,9 @@ def test_probes(overlay: Rendered, flags: Flags) -> None:
 
 def end_seconds(settings: dict[str, Any]) -> float:
     """How long the daemon takes to its end at the longest; fetches of last results are bounded as the close is."""
-    announce, finish, close = (seconds(settings[f"drain-{phase}"]) for phase in ("announce", "finish", "close"))
-    return announce + finish + 2 * close + CHECKPOINT_SECONDS
+    phases = ("announce", "finish", "checkpoint", "close")
+    announce, finish, checkpoint, close = (seconds(settings[f"drain-{phase}"]) for phase in phases)
+    return announce + finish + checkpoint + 2 * close
 
 
 def test_the_end_fits_into_its_grace(overlay: Rendered, flags: Flags) -> None:
@@ -203,6 +203,16 @@ def test_services(overlay: Rendered) -> None:
     client = overlay.only("Service")["spec"]
     assert client["selector"]["apps.kubernetes.io/pod-index"] == "0" and "publishNotReadyAddresses" not in client
     assert [port["targetPort"] for port in client["ports"]] == ["grpc-api"]
+
+
+def test_metrics_are_scraped_from_the_pod(overlay: Rendered) -> None:
+    """Each pod for itself: a Service would add stages together. Where nothing is monitored, nothing is half there."""
+    assert not overlay.kinds("ServiceMonitor")
+    assert len(overlay.kinds("PodMonitor")) == len(overlay.kinds("PrometheusRule")) == ("gpu" in overlay.name)
+    for monitor in overlay.kinds("PodMonitor"):
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= overlay.pod["metadata"]["labels"].items()
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert seconds(endpoint["interval"]) <= 15, "rates over a minute need four points"
 
 
 def test_labels_and_image(overlay: Rendered) -> None:

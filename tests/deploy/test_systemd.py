@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shlex
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+import tomllib
 
 import pytest
 from conftest import PENSTOCKD, ROOT
@@ -88,6 +90,17 @@ def test_flags_and_configuration_exist(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_watchdog_waits_longer_than_the_liveness_rule() -> None:
+    """A stall of 60 s is the rule's; a watchdog that is fed at half of its time must not be faster."""
+    assert seconds(settings()["WatchdogSec"][0]) > 60
+
+
+def test_default_ports_are_those_of_the_daemon(flags: dict[str, Document]) -> None:
+    config = tomllib.loads(CONFIG.read_text())
+    for name in ("listen", "metrics-listen"):
+        assert config[name] == flags[name]["default"]
+
+
 def test_notifications(tmp_path: pathlib.Path, unit: pathlib.Path) -> None:
     """READY once it serves, WATCHDOG while it lives, STOPPING at the end: as Type=notify and WatchdogSec expect."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -116,7 +129,36 @@ def test_notifications(tmp_path: pathlib.Path, unit: pathlib.Path) -> None:
         finally:
             process.kill()
             process.wait()
-    assert seconds(settings()["WatchdogSec"][0]) > 60, "the liveness rule needs 60 s to see a stall"
+
+
+def test_the_watchdog_bites_a_daemon_that_stands_still(tmp_path: pathlib.Path) -> None:
+    """A stand-in for systemd: who is not fed within WATCHDOG_USEC gets SIGABRT, and the next start gets the state folder."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        address = tmp_path / "notify"
+        manager.bind(str(address))
+        environment = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "1000000", "HOME": str(tmp_path)}
+        command = [PENSTOCKD, "--listen=127.0.0.1:0", "--metrics-listen=off", "--admin-listen=off", f"--state-dir={tmp_path}/state"]
+        for start in range(2):
+            manager.settimeout(60)
+            process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+            try:
+                assert manager.recv(4096).startswith(b"READY=1"), f"start {start}"
+                assert manager.recv(4096) == b"WATCHDOG=1"
+                process.send_signal(signal.SIGSTOP)
+                manager.settimeout(1)
+                with pytest.raises(TimeoutError):
+                    while True:  # what it had sent before it stood still
+                        assert manager.recv(4096) == b"WATCHDOG=1"
+                process.send_signal(signal.SIGABRT)
+                process.send_signal(signal.SIGCONT)
+                assert process.wait(30) == -signal.SIGABRT
+                manager.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while manager.recv(4096):  # its last words, on the way to its end
+                        pass
+            finally:
+                process.kill()
+                process.wait()
 
 
 def test_no_service_manager_is_no_matter(tmp_path: pathlib.Path) -> None:

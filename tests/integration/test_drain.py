@@ -1,4 +1,4 @@
-"""SIGTERM under load: accepted work finishes, new work is told to come again, and the daemon exits with 0."""
+"""SIGTERM under load: accepted work finishes, new work is told to come again, the state is saved, the daemon exits with 0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from conftest import StartDaemon
 from daemon_process import Daemon
-from small_models import create_gpt, create_mlp, gpt_batch, mlp_batch
+from small_models import create_gpt, create_mlp, differing, gpt_batch, mlp_batch, state_of
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -110,6 +110,55 @@ def test_a_second_signal_ends_at_once(start_daemon: StartDaemon) -> None:
         assert next(watch).status == NOT_SERVING
         daemon.terminate()
         assert daemon.wait(20) == 1
+
+
+def test_the_last_state_is_saved_and_goes_on_to_the_last_bit(start_daemon: StartDaemon) -> None:
+    """Steps wait in the queue when the signal comes: what is saved is the state after the last of them."""
+    daemon = start_daemon()
+    with penstock.Client(daemon.address) as client:
+        undisturbed = create_mlp(client, "undisturbed", dropout=0.1)
+        for step in range(5):
+            undisturbed.train_step(*mlp_batch(step))
+        wanted = state_of(undisturbed)
+        pipeline = create_mlp(client, "trained", dropout=0.1)
+        pipeline.train_step(*mlp_batch(0))
+        pipeline.save_checkpoint("step-3")  # the name that the end would choose is taken
+        for step in (1, 2):
+            pipeline.train_step(*mlp_batch(step), wait=False)
+        create_mlp(client, "idle")
+    daemon.stop()
+    daemon.start()
+    with penstock.Client(daemon.address) as client:
+        assert create_mlp(client, "idle").list_checkpoints() == []
+        pipeline = create_mlp(client, "trained", dropout=0.1)
+        (last,) = [checkpoint for checkpoint in pipeline.list_checkpoints() if checkpoint.step == 3]
+        assert last.name.endswith("/step-3-end")
+        assert pipeline.restore_checkpoint("step-3-end").step == 3
+        for step in (3, 4):
+            pipeline.train_step(*mlp_batch(step))
+        assert not differing(state_of(pipeline), wanted)
+    daemon.stop()
+
+
+def test_a_failing_save_is_told_and_holds_nothing_up(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    with penstock.Client(daemon.address) as client:
+        create_mlp(client, "trained").train_step(*mlp_batch(0))
+    (folder,) = daemon.state_dir.glob("**/checkpoints")
+    folder.rmdir()
+    folder.write_text("no folder")  # permissions would not stop root
+    daemon.terminate()
+    assert daemon.wait() == 1
+    assert "the state of pipelines is lost" in daemon.log and "trained" in daemon.log
+
+
+def test_nothing_is_saved_where_there_is_no_time_for_it(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--drain-announce=0s", "--drain-checkpoint=0s")
+    with penstock.Client(daemon.address) as client:
+        create_mlp(client, "trained").train_step(*mlp_batch(0))
+    daemon.stop()
+    (folder,) = daemon.state_dir.glob("**/checkpoints")
+    assert not list(folder.iterdir())
 
 
 def test_open_streams_do_not_hold_the_daemon(start_daemon: StartDaemon) -> None:

@@ -25,8 +25,12 @@ def test_candidates_are_listed_best_first_and_each_can_be_had(client: penstock.C
     spec = _spec()
     found = client.plan(spec)
     assert found.complete and 1 < len(found.candidates) <= 20 and found.considered >= len(found.candidates)
-    steps = [candidate.makespan_seconds for candidate in found.candidates]
-    assert min(steps) * 1.006 >= steps[0] > 0
+    # Those that were run come first, the fastest before the others; then those whose stages were measured.
+    ran = [one.rehearsed_seconds for one in found.candidates if one.HasField("rehearsed_seconds")]
+    assert len(ran) != 1 and ran == sorted(ran)
+    assert all(one.HasField("rehearsed_seconds") for one in found.candidates[: len(ran)])
+    unconfirmed = [not one.confirmed for one in found.candidates]
+    assert unconfirmed == sorted(unconfirmed) and all(one.makespan_seconds > 0 for one in found.candidates)
     assert found.plan.schedule == found.candidates[0].schedule.kind
     for candidate in found.candidates:
         assert candidate.memory and all(need.bytes > 0 for need in candidate.memory)
@@ -46,7 +50,7 @@ def test_with_no_plan_given_the_planner_chooses_and_it_trains(client: penstock.C
     )
     plan = pipeline.plan
     assert plan.micro_batches in (1, 2, 4, 8, 16)
-    assert any("predicted to be the best" in why for why in plan.why)
+    assert any(" schedules considered, " in why for why in plan.why)
     rows = np.ones((16, WIDTH), np.float32)
     losses = [pipeline.train_step(rows, rows * 0.5).loss for _ in range(3)]
     # The choice changes nothing but, by its number of micro-batches, the order of sums.

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 
+import numpy as np
 import penstock
 import pytest
 
@@ -132,6 +133,35 @@ def test_DEF_17_counters_of_work(daemon: Daemon, client: penstock.Client) -> Non
     assert handled >= 3
     pipeline.delete()
     assert not daemon.metrics().select("penstock_batches_total", pipeline=name), "its series outlived the pipeline"
+
+
+def test_a_device_is_busy_while_it_computes_and_not_while_it_sleeps(daemon: Daemon, client: penstock.Client) -> None:
+    """A second measure of work, by the kernel's account; a layer that sleeps is at work and does not have the core."""
+    computing = create_gpt(client)
+    sleep = {"features": 4, "forward_ms": 5.0, "input_ms": 5.0, "weight_ms": 5.0}
+    sleeping = client.create_pipeline(
+        "sleeping",
+        model=[penstock.Layer("delay", f"layer{i}", sleep) for i in range(2)],
+        balance=[1, 1],
+        micro_batches=4,
+        optimizer="sgd",
+        optimizer_options={"learning_rate": 0.1},
+        loss="mean_squared_error",
+    )
+    for step in range(5):
+        computing.train_step(*gpt_batch(step, 32))
+        sleeping.train_step(np.zeros((4, 4), np.float32), np.zeros((4, 4), np.float32))
+    metrics = daemon.metrics()
+    for pipeline in (computing, sleeping):
+        name = pipeline.name.removeprefix("pipelines/")
+        for stage in ("0", "1"):
+            lane = {"pipeline": name, "stage": stage}
+            busy = metrics.sum("penstock_device_busy_seconds_total", kind="compute", **lane)
+            states = metrics.select(STAGE_TIME, **lane)
+            work = sum(seconds for labels, seconds in states if labels["state"] in WORK)
+            assert 0 < busy <= 1.01 * work
+            if pipeline is sleeping:
+                assert busy < 0.5 * work
 
 
 def test_promtool_has_no_complaint(daemon: Daemon, client: penstock.Client, tmp_path: pathlib.Path) -> None:

@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 
@@ -18,8 +19,9 @@ class Commands:
         self._switches: dict[str, list[str]] = {}
         self._folders: dict[str, str] = {}
         for entry in json.loads((build / "compile_commands.json").read_text()):
-            path = pathlib.Path(entry["file"])
-            if path.is_relative_to(root) and not path.is_relative_to(root / "build"):
+            for path in _sources(pathlib.Path(entry["file"])):
+                if not path.is_relative_to(root) or path.is_relative_to(root / "build"):
+                    continue
                 relative = str(path.relative_to(root))
                 self._switches[relative] = _switches(shlex.split(entry["command"]), entry["directory"])
                 self._folders.setdefault(str(pathlib.Path(relative).parent), relative)
@@ -50,6 +52,13 @@ def one_per_core(paths: list[str], check) -> list[str]:
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         complaints = pool.map(check, paths)
         return [f"{path}:\n{complaint}" for path, complaint in zip(paths, complaints) if complaint]
+
+
+def _sources(path: pathlib.Path) -> list[pathlib.Path]:
+    """What a command compiles: the file, or the files that a unity build has put into it."""
+    if path.parent.name != "Unity":
+        return [path]
+    return [pathlib.Path(name) for name in re.findall(r'^#include "(/.*)"$', path.read_text(), re.MULTILINE)]
 
 
 def _switches(words: list[str], folder: str) -> list[str]:

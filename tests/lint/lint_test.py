@@ -225,6 +225,18 @@ class ClangTest(TreeTest):
         words = "cmake -E env A=1 ccache c++ -I/a -isystem /b -DX=1 -Wall -std=c++20 -o x.o -c x.cc".split()
         self.assertEqual(compiler._switches(words, "/f"), ["-I/a", "-isystem", "/b", "-DX=1", "-std=c++20"])
 
+    def test_a_unity_build_s_commands_are_those_of_its_sources(self):
+        self.write("engine/x/b.cc", '#include "engine/x/a.h"\n')
+        self.write("build/engine/Unity/unity_0_cxx.cxx", "".join(
+            f'/* a comment */\n#include "{self.root}/engine/x/{name}.cc"\n' for name in "ab"))
+        command = f"g++ -DX=1 -std=c++20 -c {self.root}/build/engine/Unity/unity_0_cxx.cxx"
+        entry = {"directory": str(self.root), "command": command,
+                 "file": f"{self.root}/build/engine/Unity/unity_0_cxx.cxx"}
+        self.write("build/compile_commands.json", json.dumps([entry]))
+        commands = compiler.Commands(self.root, self.build)
+        self.assertEqual(commands.files(), ["engine/x/a.cc", "engine/x/b.cc"])
+        self.assertEqual(commands.switches("engine/x/b.cc"), ["-DX=1", "-std=c++20"])
+
     def test_tidy_code_passes_and_use_after_move_is_found(self):
         self.write(".clang-tidy", "Checks: '-*,bugprone-use-after-move'\nWarningsAsErrors: '*'\n")
         self.write("engine/base/a.cc", "#include <string>\nstd::string F(std::string a) { return std::move(a); }\n")

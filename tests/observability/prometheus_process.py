@@ -67,9 +67,16 @@ class Prometheus:
 
     def query(self, expression: str, at: float) -> list[dict[str, Any]]:
         """The samples of an expression at a time; of a range selector their values."""
-        arguments = urllib.parse.urlencode({"query": expression, "time": f"{at:.3f}"})
+        return self._ask("query", expression, time=f"{at:.3f}")
+
+    def query_range(self, expression: str, begin: float, end: float, step: float) -> list[dict[str, Any]]:
+        """The values of an expression from time to time."""
+        return self._ask("query_range", expression, start=f"{begin:.3f}", end=f"{end:.3f}", step=f"{step:.3f}")
+
+    def _ask(self, path: str, expression: str, **arguments: str) -> list[dict[str, Any]]:
+        encoded = urllib.parse.urlencode({"query": expression, **arguments})
         try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/query?{arguments}", timeout=30) as answer:
+            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{encoded}", timeout=30) as answer:
                 result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
                 return result
         except urllib.error.HTTPError as error:

@@ -12,6 +12,7 @@ import pytest
 import daemon_process
 import expressions
 from expressions import ROOT, Expression
+from promised_metrics import BEYOND, PROMISED, Promise
 
 Table = dict[str, dict[str, Any]]
 
@@ -20,6 +21,7 @@ DIAGNOSTIC = {
     "penstock_schedule_info": "joins the schedule's name to a series",
     "penstock_stage_info": "joins layers and device to a stage; the dashboard's variables read it",
     "penstock_build_info": "which version runs where; the dashboard's variables read it",
+    "penstock_device_busy_seconds_total": "against the work states: what others took of a core",
     "penstock_recomputed_activation_bytes_total": "the share of time is on the dashboard; bytes tell which layers",
     "penstock_out_of_memory_total": "a failed batch says so by itself",
     "penstock_batches_started_total": "attempts, beside what ended",
@@ -36,6 +38,7 @@ DIAGNOSTIC = {
     "penstock_ready_condition": "which condition does not hold",
     "penstock_log_messages_total": "a burst of warnings",
     "penstock_trace_dropped_events_total": "a full ring drops all the time",
+    "penstock_trace_spans_total": "whether collectors take what is sent, where tracing is on",
     "penstock_state_clamped_seconds_total": "how far clocks were put right",
     "penstock_metrics_collect_seconds": "what a scrape costs",
     "process_cpu_seconds_total": "for dashboards of hosts",
@@ -90,6 +93,40 @@ def test_every_exported_name_is_used_or_diagnostic(metrics_table: Table) -> None
     families = {row["name"] for name, row in metrics_table.items() if name in used}
     assert names - families - set(DIAGNOSTIC) == set(), "neither used nor listed as diagnostic"
     assert set(DIAGNOSTIC) - names == set(), "listed as diagnostic, but not exported"
+
+
+def not_exported() -> dict[str, set[str]]:
+    """What docs/observability.md says is not exported, each with a reason: name to label values, none for all of it."""
+    section = (ROOT / "docs/observability.md").read_text().split("### Not exported")[1].split("\n#")[0]
+    missing: dict[str, set[str]] = {}
+    for names, reason in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|$", section, re.MULTILINE):
+        assert len(reason) > 20, f"{names}: no reason"
+        for name, value in re.findall(r'`(\w+)(?:\{\w+="(\w+)"\})?`', names):
+            missing.setdefault(name, set()).update({value} - {""})
+    return missing
+
+
+@pytest.mark.parametrize(("name", "promise"), PROMISED.items(), ids=PROMISED)
+def test_what_was_promised_is_exported_or_says_why_not(metrics_table: Table, name: str, promise: Promise) -> None:
+    missing = not_exported()
+    row = next((row for row in metrics_table.values() if row["name"] == name), None)
+    if name in missing and not missing[name]:
+        assert row is None, "exported, and listed as not"
+        return
+    assert row is not None, "neither exported nor listed with a reason"
+    assert row["type"] == promise.type
+    assert row["buckets"] == promise.buckets
+    assert [label["name"] for label in row["labels"]] == list(promise.labels)
+    for label in row["labels"]:
+        if promise.labels[label["name"]]:
+            assert label["values"] == [v for v in promise.labels[label["name"]] if v not in missing.get(name, set())]
+
+
+def test_nothing_else_is_exported_or_excused(metrics_table: Table) -> None:
+    assert {row["name"] for row in metrics_table.values()} - set(PROMISED) == set(BEYOND)
+    assert set(not_exported()) - set(PROMISED) == set(), "listed as not exported, but nobody was promised it"
+    for name, values in not_exported().items():
+        assert values <= {value for of in PROMISED[name].labels.values() for value in of}, name
 
 
 @pytest.mark.parametrize("expression", EVERYTHING, ids=identifier)

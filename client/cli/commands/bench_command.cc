@@ -3,19 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <random>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
+#include "client/cli/bench_calls.h"
 #include "client/cli/bench_load.h"
-#include "client/cli/byte_model.h"
 #include "client/cli/command_table.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/lane_bars.h"
-#include "client/cli/safetensors_file.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 
@@ -29,9 +29,8 @@ struct BenchOptions {
   std::string pipeline;
   std::string concurrency = "1";
   std::string rate;  // empty: closed loop
-  std::string input;
-  int64_t rows = 1;
-  int64_t sequence = 0;
+  bool train = false;
+  BenchInput input;
   double stability_percentage = 10;
   double threshold_ms = 0;  // 0: none
   bool csv = false;
@@ -43,7 +42,8 @@ struct Point {
   double level = 0;
   LoadResult result;
   double busy = 0;          // share of the lanes' time with work, inference included, in the daemon's own counters
-  int64_t queue_depth = 0;  // inference calls that waited, at the end
+  int64_t queue_depth = 0;  // calls of the kind that waited, at the end
+  double compute = 0;  // of a step, from its start to its end in the daemon, on average; the rest is queue and network
 };
 
 // "4" or "1:8" or "1:8:2": from, to and step, ends included.
@@ -64,63 +64,6 @@ absl::StatusOr<std::vector<double>> ParseRange(const std::string& text, const st
   std::vector<double> levels;
   for (int i = 0; parts[0] + i * parts[2] <= parts[1] * (1 + 1e-9); ++i) levels.push_back(parts[0] + i * parts[2]);
   return levels;
-}
-
-// An input of the pipeline's signature: numbers that are drawn, whole ones 0, which every vocabulary has.
-absl::StatusOr<v1::Input> MakeInput(const v1::TensorSignature& signature, const BenchOptions& options) {
-  std::vector<int64_t> shape(signature.shape().begin(), signature.shape().end());
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (i == 0) shape[i] = options.rows;
-    if (i > 0 && shape[i] < 0 && options.sequence > 0) shape[i] = options.sequence;
-    if (shape[i] < 0) {
-      return UsageError("--input",
-                        "needed, or --sequence: the pipeline does not say how large " + signature.name() + " is");
-    }
-  }
-  v1::TensorHeader message;
-  message.set_name(signature.name());
-  message.set_type(signature.type());
-  for (const int64_t size : shape) message.add_shape(size);
-  TensorHeader header = HostTensor::HeaderFromMessage(message);
-  PENSTOCK_ASSIGN_OR_RETURN(const int64_t elements, ElementCount(shape, signature.name()));
-  PENSTOCK_ASSIGN_OR_RETURN(header.byte_size, PayloadBytes(header.type, shape, signature.name()));
-  PENSTOCK_ASSIGN_OR_RETURN(HostTensor tensor, HostTensor::Allocate(std::move(header)));
-  std::fill_n(tensor.mutable_bytes(), tensor.bytes().size(), '\0');
-  if (signature.type() == v1::DATA_TYPE_FP32) {
-    std::mt19937 random(1);
-    std::uniform_real_distribution<float> draw(-1, 1);
-    std::generate_n(reinterpret_cast<float*>(tensor.mutable_bytes()), elements, [&] { return draw(random); });
-  }
-  v1::Input input;
-  input.set_name(signature.name());
-  *input.mutable_tensor() = tensor.ToMessage();
-  return input;
-}
-
-absl::StatusOr<v1::InferRequest> MakeRequest(const v1::Pipeline& pipeline, const BenchOptions& options,
-                                             Session& session) {
-  v1::InferRequest request;
-  request.set_pipeline(pipeline.name());
-  request.mutable_reply()->mutable_wait_for()->set_seconds(60);
-  if (!options.input.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.input));
-    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadSafetensors(file));
-    for (const HostTensor& tensor : tensors) {
-      v1::Input* input = request.add_inputs();
-      input->set_name(tensor.name());
-      *input->mutable_tensor() = tensor.ToMessage();
-    }
-    return request;
-  }
-  BenchOptions with_sequence = options;
-  if (options.sequence == 0) {
-    const absl::StatusOr<ByteModel> bytes = AsByteModel(pipeline, 0);
-    if (bytes.ok()) with_sequence.sequence = bytes->sequence;
-  }
-  for (const v1::TensorSignature& signature : pipeline.signature().inputs()) {
-    PENSTOCK_ASSIGN_OR_RETURN(*request.add_inputs(), MakeInput(signature, with_sequence));
-  }
-  return request;
 }
 
 // Gives results back, many at a time, from any thread.
@@ -151,8 +94,52 @@ class Releases {
   std::vector<std::string> names_ ABSL_GUARDED_BY(mu_);
 };
 
-absl::StatusOr<Point> RunPoint(double level, const BenchOptions& options, const v1::InferRequest& request,
-                               PipelineClient* client, Session& session) {
+// The calls that are measured: one request, sent again and again from any thread.
+class Calls {
+ public:
+  explicit Calls(v1::InferRequest request) : infer_(std::move(request)) {}
+  explicit Calls(v1::TrainStepRequest request) : train_(std::move(request)) {}
+
+  const std::string& pipeline() const { return train_.has_value() ? train_->pipeline() : infer_->pipeline(); }
+
+  // The handle to give back.
+  absl::StatusOr<std::string> Call(PipelineClient* client) ABSL_LOCKS_EXCLUDED(mu_) {
+    v1::Handle handle;
+    if (train_.has_value()) {
+      PENSTOCK_ASSIGN_OR_RETURN(const v1::TrainStepResponse response, client->TrainStep(*train_));
+      handle = response.outcome().handle();
+    } else {
+      PENSTOCK_ASSIGN_OR_RETURN(const v1::InferResponse response, client->Infer(*infer_));
+      handle = response.outputs().handle();
+    }
+    if (handle.state() != v1::HANDLE_STATE_READY) {
+      PENSTOCK_ASSIGN_OR_RETURN(handle, client->AwaitHandle(handle.name(), absl::Minutes(10)));
+    }
+    absl::MutexLock lock(&mu_);
+    compute_seconds_ += handle.outcome().seconds();
+    ++computed_;
+    return handle.name();
+  }
+
+  // Since the last time that it was asked.
+  double TakeMeanCompute() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    const double mean = computed_ > 0 ? compute_seconds_ / static_cast<double>(computed_) : 0;
+    compute_seconds_ = 0;
+    computed_ = 0;
+    return mean;
+  }
+
+ private:
+  const std::optional<v1::InferRequest> infer_;
+  const std::optional<v1::TrainStepRequest> train_;
+  absl::Mutex mu_;
+  double compute_seconds_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t computed_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+absl::StatusOr<Point> RunPoint(double level, const BenchOptions& options, Calls& calls, PipelineClient* client,
+                               Session& session) {
   LoadOptions load = options.load;
   load.stability = options.stability_percentage / 100;
   if (options.rate.empty()) {
@@ -162,16 +149,8 @@ absl::StatusOr<Point> RunPoint(double level, const BenchOptions& options, const 
     load.rate = level;
   }
   Releases releases(client);
-  const LoadWork work = {[&]() -> absl::StatusOr<std::string> {
-                           PENSTOCK_ASSIGN_OR_RETURN(const v1::InferResponse response, client->Infer(request));
-                           const v1::Handle& handle = response.outputs().handle();
-                           if (handle.state() != v1::HANDLE_STATE_READY) {
-                             PENSTOCK_RETURN_IF_ERROR(client->AwaitHandle(handle.name(), absl::Minutes(10)).status());
-                           }
-                           return handle.name();
-                         },
-                         [&](const std::string& handle) { releases.Add(handle); }};
-  PENSTOCK_ASSIGN_OR_RETURN(const v1::PipelineStatistics before, client->Statistics(request.pipeline()));
+  const LoadWork work = {[&] { return calls.Call(client); }, [&](const std::string& handle) { releases.Add(handle); }};
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::PipelineStatistics before, client->Statistics(calls.pipeline()));
   Point point;
   point.level = level;
   point.result = RunLoad(load, work, session.clock(), [&session] { return session.cancelled(); });
@@ -181,10 +160,11 @@ absl::StatusOr<Point> RunPoint(double level, const BenchOptions& options, const 
   }
   releases.Flush(client);
   if (point.result.measured.latencies.empty() && !point.result.first_failure.ok()) return point.result.first_failure;
-  PENSTOCK_ASSIGN_OR_RETURN(const v1::PipelineStatistics after, client->Statistics(request.pipeline()));
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::PipelineStatistics after, client->Statistics(calls.pipeline()));
   const std::vector<LaneShares> lanes = SharesBetween(before, after);
   for (const LaneShares& lane : lanes) point.busy += lane.busy() / static_cast<double>(lanes.size());
-  point.queue_depth = after.infer_queue_depth();
+  point.queue_depth = options.train ? after.train_queue_depth() : after.infer_queue_depth();
+  point.compute = calls.TakeMeanCompute();
   return point;
 }
 
@@ -192,14 +172,16 @@ std::string Milliseconds(const Point& point, double percent) {
   return NumberText(Percentile(point.result.measured.latencies, percent) * 1e3, 2);
 }
 
-Json PointJson(const Point& point, bool open) {
+Json PointJson(const Point& point, const BenchOptions& options) {
+  Json server = {{"busy", point.busy}, {options.train ? "train_queue_depth" : "infer_queue_depth", point.queue_depth}};
+  if (options.train) server["compute_seconds"] = point.compute;
   const LoadWindow& measured = point.result.measured;
   Json latency;
   for (const int percent : {50, 90, 95, 99}) {
     latency[absl::StrCat("p", percent)] = Percentile(measured.latencies, percent);
   }
   latency["most"] = Percentile(measured.latencies, 100);
-  return {{open ? "rate" : "concurrency", point.level},
+  return {{options.rate.empty() ? "concurrency" : "rate", point.level},
           {"calls", measured.latencies.size()},
           {"failures", measured.failures},
           {"seconds", measured.seconds},
@@ -207,25 +189,30 @@ Json PointJson(const Point& point, bool open) {
           {"latency_seconds", latency},
           {"windows", point.result.windows},
           {"stable", point.result.stable},
-          {"server", {{"busy", point.busy}, {"infer_queue_depth", point.queue_depth}}}};
+          {"server", server}};
 }
 
 Document Report(const std::vector<Point>& points, const BenchOptions& options) {
   const bool open = !options.rate.empty();
   Document document;
-  document.json = {{"pipeline", PipelineName(options.pipeline)}, {"points", Json::array()}};
-  Table table({{open ? "RATE" : "CALLERS", true},
-               {"PER SECOND", true},
-               {"P50 MS", true},
-               {"P90 MS", true},
-               {"P95 MS", true},
-               {"P99 MS", true},
-               {"FAILED", true},
-               {"LANES BUSY", true},
-               {"QUEUED", true},
-               {""}});
+  document.json = {{"pipeline", PipelineName(options.pipeline)},
+                   {"calls", options.train ? "train" : "infer"},
+                   {"points", Json::array()}};
+  std::vector<Table::Column> columns = {{open ? "RATE" : "CALLERS", true},
+                                        {"PER SECOND", true},
+                                        {"P50 MS", true},
+                                        {"P90 MS", true},
+                                        {"P95 MS", true},
+                                        {"P99 MS", true},
+                                        {"FAILED", true},
+                                        {"LANES BUSY", true},
+                                        {"QUEUED", true}};
+  if (options.train) columns.push_back({"COMPUTE MS", true});
+  columns.push_back({""});
+  Table table(std::move(columns));
   std::string csv = open ? "rate" : "concurrency";
-  csv += ",calls_per_second,p50_ms,p90_ms,p95_ms,p99_ms,failures,busy,infer_queue_depth,stable\n";
+  csv += ",calls_per_second,p50_ms,p90_ms,p95_ms,p99_ms,failures,busy,";
+  csv += options.train ? "train_queue_depth,compute_ms,stable\n" : "infer_queue_depth,stable\n";
   for (const Point& point : points) {
     const LoadWindow& measured = point.result.measured;
     const std::vector<std::string> cells = {NumberText(point.level, point.level == std::floor(point.level) ? 0 : 2),
@@ -236,13 +223,15 @@ Document Report(const std::vector<Point>& points, const BenchOptions& options) {
                                             Milliseconds(point, 99),
                                             absl::StrCat(measured.failures)};
     std::vector<std::string> row = cells;
-    row.insert(row.end(),
-               {PercentText(point.busy), absl::StrCat(point.queue_depth), point.result.stable ? "" : "unstable"});
+    row.insert(row.end(), {PercentText(point.busy), absl::StrCat(point.queue_depth)});
+    if (options.train) row.push_back(NumberText(point.compute * 1e3, 2));
+    row.push_back(point.result.stable ? "" : "unstable");
     table.Add(row);
     absl::StrAppend(&csv, absl::StrJoin(cells, ","), ",", NumberText(point.busy, 4), ",", point.queue_depth, ",",
+                    options.train ? NumberText(point.compute * 1e3, 2) + "," : "",
                     point.result.stable ? "true" : "false", "\n");
-    document.json["points"].push_back(PointJson(point, open));
-    document.lines.push_back(PointJson(point, open));
+    document.json["points"].push_back(PointJson(point, options));
+    document.lines.push_back(PointJson(point, options));
   }
   document.names = {PipelineName(options.pipeline)};
   document.text = options.csv ? csv : table.Text(false);
@@ -255,7 +244,14 @@ absl::Status Bench(const BenchOptions& options, Session& session) {
                                                                    : ParseRange(options.concurrency, "--concurrency"));
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
-  PENSTOCK_ASSIGN_OR_RETURN(const v1::InferRequest request, MakeRequest(pipeline, options, session));
+  std::unique_ptr<Calls> calls;
+  if (options.train) {
+    PENSTOCK_ASSIGN_OR_RETURN(v1::TrainStepRequest request, MakeTrainRequest(pipeline, options.input, session));
+    calls = std::make_unique<Calls>(std::move(request));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(v1::InferRequest request, MakeInferRequest(pipeline, options.input, session));
+    calls = std::make_unique<Calls>(std::move(request));
+  }
   std::vector<Point> points;
   double highest = 0;
   bool over = false;
@@ -263,7 +259,7 @@ absl::Status Bench(const BenchOptions& options, Session& session) {
     if (!open && (level != std::floor(level) || level > 1024)) {
       return UsageError("--concurrency", absl::StrCat("must be whole numbers up to 1024, got ", level));
     }
-    PENSTOCK_ASSIGN_OR_RETURN(Point point, RunPoint(level, options, request, client, session));
+    PENSTOCK_ASSIGN_OR_RETURN(Point point, RunPoint(level, options, *calls, client, session));
     const double latency = Percentile(point.result.measured.latencies, options.load.percentile) * 1e3;
     over = options.threshold_ms > 0 && (latency > options.threshold_ms || point.result.measured.failures > 0);
     if (!point.result.stable) session.set_unstable();
@@ -287,10 +283,12 @@ absl::Status Bench(const BenchOptions& options, Session& session) {
 }  // namespace
 
 void AddBenchCommand(CommandTable& table) {
-  CLI::App* command = table.Add(table.root(), "bench", "Measure latency and throughput of inference under load",
-                                "penstock bench gpt --concurrency 1:8\n"
-                                "penstock bench gpt --rate 10:100:10 --poisson --latency-threshold 50\n"
-                                "penstock bench mlp --concurrency 16 --input batch.safetensors -o json");
+  CLI::App* command =
+      table.Add(table.root(), "bench", "Measure latency and throughput under load, of inference or of training",
+                "penstock bench gpt --concurrency 1:8\n"
+                "penstock bench gpt --rate 10:100:10 --poisson --latency-threshold 50\n"
+                "penstock bench gpt --train --concurrency 1:4 --rows 32\n"
+                "penstock bench mlp --concurrency 16 --input batch.safetensors -o json");
   auto options = std::make_shared<BenchOptions>();
   LoadOptions& load = options->load;
   command->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
@@ -303,13 +301,18 @@ void AddBenchCommand(CommandTable& table) {
       ->excludes(concurrency);
   command->add_flag("--poisson", load.poisson, "Open loop: calls come at random instead of evenly");
   command->add_option("--seed", load.seed, "Of the random gaps")->type_name("N")->capture_default_str();
-  command->add_option("--input", options->input, "Tensors named as the pipeline's inputs, safetensors; unset: made up")
+  command->add_flag(
+      "--train", options->train,
+      "Training steps instead of inference, with a learning rate of 0: weights stay, the step number rises");
+  command
+      ->add_option("--input", options->input.file,
+                   "Tensors named as the pipeline's inputs (and its target), safetensors; unset: made up")
       ->type_name("FILE");
-  command->add_option("--rows", options->rows, "Rows of a made-up input")
+  command->add_option("--rows", options->input.rows, "Rows of a made-up input")
       ->check(CLI::Range(1, 1'000'000))
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--sequence", options->sequence, "Length of its rows, where the pipeline does not say")
+  command->add_option("--sequence", options->input.sequence, "Length of its rows, where the pipeline does not say")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
   const auto seconds = [&](const char* name, double* value, const char* help) {

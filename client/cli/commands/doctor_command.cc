@@ -35,8 +35,11 @@ Finding Answer(Session& session) {
 }
 
 absl::Status Doctor(const DoctorOptions& options, Session& session) {
-  std::vector<Finding> findings = Judge(ReadMachineFacts(options.state_dir, options.penstockd));
-  findings.push_back(Answer(session));
+  const MachineFacts facts = ReadMachineFacts(options.state_dir, options.penstockd);
+  std::vector<Finding> findings = Judge(facts);
+  const Finding answer = Answer(session);
+  findings.push_back(JudgePorts(facts, answer.level == Finding::Level::kOk));
+  findings.push_back(answer);
   Document document;
   document.json = {{"checks", Json::array()}};
   Finding::Level worst = Finding::Level::kOk;

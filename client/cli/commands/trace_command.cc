@@ -1,16 +1,19 @@
 // penstock trace: what a pipeline did, as a file for trace viewers
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
+#include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/command_table.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/gzip_stream.h"
 #include "client/cli/pipeline_text.h"
 #include "engine/base/status_macros.h"
 
@@ -26,40 +29,51 @@ struct TraceOptions {
   int64_t last_step = 0;
 };
 
-// A file that comes into being with its first bytes, and goes again if what comes after fails.
+// A file that comes into being with its first bytes, and goes again if what comes after fails. One whose name ends in .gz is
+// compressed.
 class PieceFile {
  public:
-  PieceFile(std::string path, Session& session) : path_(std::move(path)), session_(session) {}
+  PieceFile(std::string path, Session& session) : path_(std::move(path)), session_(session) {
+    if (absl::EndsWith(path_, ".gz")) gzip_.emplace();
+  }
 
-  absl::Status Append(std::string_view bytes) {
+  absl::Status Append(std::string_view bytes) { return Write(gzip_.has_value() ? gzip_->Add(bytes) : bytes); }
+
+  absl::Status Close() {
+    if (gzip_.has_value()) PENSTOCK_RETURN_IF_ERROR(Write(gzip_->Finish()));
+    if (path_ == "-") return absl::OkStatus();
+    Open().flush();
+    if (!file_) return Failed();
+    file_.close();
+    return file_ ? absl::OkStatus() : Failed();
+  }
+
+  // Removes what was begun: a file of our own making, not a device.
+  void Discard() {
+    if (!file_.is_open()) return;
+    file_.close();
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(path_, ignored)) std::filesystem::remove(path_, ignored);
+  }
+
+ private:
+  absl::Status Write(std::string_view bytes) {
     std::ostream& out = path_ == "-" ? session_.out() : Open();
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     return out ? absl::OkStatus() : Failed();
   }
 
-  absl::Status Close() {
-    if (path_ == "-") return absl::OkStatus();
-    Open().close();
-    return file_ ? absl::OkStatus() : Failed();
-  }
-
-  void Discard() {
-    if (!opened_) return;
-    file_.close();
-    unlink(path_.c_str());
-  }
-
- private:
   std::ofstream& Open() {
-    if (!opened_) file_.open(path_, std::ios::binary | std::ios::trunc);
-    opened_ = true;
+    if (!tried_) file_.open(path_, std::ios::binary | std::ios::trunc);
+    tried_ = true;
     return file_;
   }
   absl::Status Failed() const { return UsageError(path_, std::string("cannot be written: ") + std::strerror(errno)); }
 
   const std::string path_;
   Session& session_;
-  bool opened_ = false;
+  std::optional<GzipStream> gzip_;
+  bool tried_ = false;
   std::ofstream file_;
 };
 
@@ -84,7 +98,10 @@ absl::Status Trace(const TraceOptions& options, Session& session) {
     file.Discard();
     return summary.status();
   }
-  PENSTOCK_RETURN_IF_ERROR(file.Close());
+  if (absl::Status closed = file.Close(); !closed.ok()) {
+    file.Discard();
+    return closed;
+  }
   session.Say(absl::StrFormat(
       "wrote %s, %s of %d lanes, %s records, to %s; open it in ui.perfetto.dev%s", StepsText(summary->steps()),
       absl::StrFormat("%.4g s", summary->seconds()), summary->lanes(), CountText(summary->records()),
@@ -101,11 +118,14 @@ absl::Status Trace(const TraceOptions& options, Session& session) {
 void AddTraceCommand(CommandTable& table) {
   CLI::App* command = table.Add(table.root(), "trace", "Write what a pipeline did to a file for trace viewers",
                                 "penstock trace gpt -O gpt.json\n"
+                                "penstock trace gpt -O gpt.json.gz\n"
                                 "penstock trace gpt --steps 3 --format perfetto -O gpt.pftrace\n"
                                 "penstock trace gpt --first-step 10 --last-step 12 -O gpt.json");
   auto options = std::make_shared<TraceOptions>();
   command->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
-  command->add_option("-O,--to", options->to, "File to write; - is stdout")->required()->type_name("FILE");
+  command->add_option("-O,--to", options->to, "File to write, compressed if its name ends in .gz; - is stdout")
+      ->required()
+      ->type_name("FILE");
   command->add_option("--format", options->format, "chrome (JSON) or perfetto (protobuf, much smaller)")
       ->check(CLI::IsMember({"chrome", "perfetto"}))
       ->type_name("FORMAT")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from penstock.connection import Connection
+from penstock.connection import Connection, Traceparent
 from penstock.errors import PenstockError
 from penstock.models import Models
 from penstock.pipelines import Pipeline
@@ -36,6 +36,9 @@ class Client:
         caller: who calls; it owns the handles it makes. ``None``: the daemon's ``local``.
         timeout: seconds that the daemon may take to answer a call, waiting not included.
         retry_for: seconds during which a call is repeated, with the same request id, while the daemon is UNAVAILABLE.
+        traceparent: of the W3C ("00-<trace id>-<span id>-<flags>"), sent with each call, so that the daemon's spans belong
+            to that trace; or a function that is asked before each call and may answer ``None``. ``None``: the variable
+            ``TRACEPARENT``, if it is set.
     """
 
     def __init__(
@@ -45,8 +48,9 @@ class Client:
         *,
         timeout: float = 60.0,
         retry_for: float = 10.0,
+        traceparent: Traceparent = None,
     ) -> None:
-        self._connection = Connection(address, caller, timeout, retry_for)
+        self._connection = Connection(address, caller, timeout, retry_for, traceparent)
         self.models = Models(self._connection)
 
     def close(self) -> None:

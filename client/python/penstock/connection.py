@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,8 +47,22 @@ def moves_data(method: str) -> bool:
     return method.startswith(_DATA_CALLS)
 
 
-def metadata_of(caller: str | None) -> tuple[tuple[str, str], ...]:
-    return (("penstock-caller", caller),) if caller else ()
+Traceparent = str | Callable[[], str | None] | None
+Metadata = tuple[tuple[str, str], ...]
+
+
+def metadata_of(caller: str | None, traceparent: Traceparent) -> Callable[[], Metadata]:
+    """What every call says of itself, made anew for each; see ``traceparent`` of :class:`Connection`."""
+    fixed = (("penstock-caller", caller),) if caller else ()
+    if traceparent is None:
+        inherited = os.environ.get("TRACEPARENT", "")
+        traceparent = inherited if re.fullmatch("[0-9a-f-]+", inherited) else None
+
+    def metadata() -> Metadata:
+        now = traceparent() if callable(traceparent) else traceparent
+        return (*fixed, ("traceparent", now)) if now else fixed
+
+    return metadata
 
 
 class Patience:
@@ -75,15 +91,19 @@ class Connection:
     Args:
         address: ``host:port`` or ``unix:PATH``.
         caller: sent as ``penstock-caller``; it separates owners among honest clients. ``None``: the daemon's ``local``.
+        traceparent: of the W3C, sent with each call, so that the daemon's spans belong to that trace; a function is asked
+            before each. ``None``: the variable ``TRACEPARENT``, if it is set.
         timeout: seconds that the daemon may take to answer a call, waiting not included.
         retry_for: seconds during which a call that found the daemon UNAVAILABLE is repeated, with the same request id.
     """
 
-    def __init__(self, address: str, caller: str | None, timeout: float, retry_for: float) -> None:
+    def __init__(
+        self, address: str, caller: str | None, timeout: float, retry_for: float, traceparent: Traceparent = None
+    ) -> None:
         self.address = address
         self.timeout = timeout
         self.retry_for = retry_for
-        self._metadata = metadata_of(caller)
+        self._metadata = metadata_of(caller, traceparent)
         self._data = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._control = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._closed = False
@@ -113,7 +133,7 @@ class Connection:
         call = self._callable("unary_unary", method, answer)
 
         def attempt() -> Answer:
-            response: Answer = call(request, timeout=self.timeout + wait, metadata=self._metadata)
+            response: Answer = call(request, timeout=self.timeout + wait, metadata=self._metadata())
             return response
 
         return self.retry(attempt)
@@ -122,12 +142,12 @@ class Connection:
         self, method: str, request: Message, answer: type[Answer], timeout: float | None = None
     ) -> Iterator[Answer]:
         """One request, many answers. Not repeated: the caller knows where to go on. Closing it ends the call."""
-        call = self._callable("unary_stream", method, answer)(request, timeout=timeout, metadata=self._metadata)
+        call = self._callable("unary_stream", method, answer)(request, timeout=timeout, metadata=self._metadata())
         return _answers(call)
 
     def duplex(self, method: str, requests: Iterator[Message], answer: type[Answer]) -> Iterator[Answer]:
         """Many requests, many answers. gRPC reads ``requests`` on a thread of its own."""
-        call = self._callable("stream_stream", method, answer)(requests, metadata=self._metadata)
+        call = self._callable("stream_stream", method, answer)(requests, metadata=self._metadata())
         return _answers(call)
 
     def retry(self, attempt: Callable[[], Answer]) -> Answer:

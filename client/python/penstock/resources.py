@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -247,7 +248,7 @@ class PipelineResource(PipelineFacts):
         """What every stage did and waited for, as a file for ``ui.perfetto.dev`` or ``chrome://tracing``.
 
         Args:
-            path: written too, if given.
+            path: written too, if given; compressed if its name ends in ``.gz``.
             steps: records so many of the next optimizer steps, which somebody else must run; 0: what the daemon has
                 kept.
             first_step, last_step: only these steps out of what was kept; without ``last_step``, the first alone.
@@ -262,7 +263,7 @@ class PipelineResource(PipelineFacts):
             self._connection.stream("InsightService/ExportTrace", request, insight_pb2.ExportTraceResponse, timeout)
         )
         if path is not None:
-            pathlib.Path(path).write_bytes(trace)
+            write_trace(path, trace)
         return trace
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -283,6 +284,11 @@ class PipelineResource(PipelineFacts):
         self._connection.unary(
             "PipelineService/DeletePipeline", request, pipeline_pb2.DeletePipelineResponse, FIRST_WAIT
         )
+
+
+def write_trace(path: str | os.PathLike[str], trace: bytes) -> None:
+    to = pathlib.Path(path)
+    to.write_bytes(gzip.compress(trace) if to.suffix == ".gz" else trace)
 
 
 def trace_request(

@@ -15,6 +15,7 @@ import pytest
 from fake_daemon import FakeDaemon, status
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 LARGE = np.arange(1 << 20, dtype=np.float32).reshape(-1, 4)  # 4 MiB: uploaded
 
 Body = Callable[[penstock.aio.Client, penstock.aio.Pipeline], Awaitable[Any]]
@@ -22,7 +23,9 @@ Body = Callable[[penstock.aio.Client, penstock.aio.Pipeline], Awaitable[Any]]
 
 def run(daemon: FakeDaemon, body: Body) -> Any:
     async def main() -> Any:
-        async with penstock.aio.Client(daemon.address, caller="tester", timeout=5.0, retry_for=5.0) as client:
+        async with penstock.aio.Client(
+            daemon.address, caller="tester", timeout=5.0, retry_for=5.0, traceparent=TRACEPARENT
+        ) as client:
             return await body(client, await client.create_pipeline("demo", model="mlp", options={"layers": 4}))
 
     return asyncio.run(main())
@@ -63,6 +66,7 @@ def test_work(daemon: FakeDaemon) -> None:
 
     run(daemon, body)
     assert daemon.metadata["Infer"]["penstock-caller"] == "tester"
+    assert daemon.metadata["Infer"]["traceparent"] == TRACEPARENT
     assert daemon.requests["ForwardBackward"][0].total_rows == 4
 
 
@@ -144,6 +148,33 @@ def test_models_and_state(daemon: FakeDaemon, tmp_path: pathlib.Path) -> None:
         daemon.state["weight"] = daemon.state["weight"] * 0
         await own.load_safetensors(tmp_path / "w")
         assert daemon.state["weight"][0, 0] == 1
+
+    run(daemon, body)
+
+
+def test_a_refusal_that_grpc_loses_is_asked_for_again(
+    daemon: FakeDaemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.pt2"
+    path.write_bytes(bytes(1000))
+    written = grpc.aio._call._StreamRequestMixin._write  # type: ignore[attr-defined]
+    lost: list[bool] = []
+
+    async def lose_first(call: Any, message: Any) -> None:
+        # What gRPC does where the server has ended the stream, but its status has not come yet.
+        if not lost:
+            lost.append(True)
+            call._cython_call.set_internal_error("write failed")
+            await call._raise_for_status()
+        await written(call, message)
+
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        monkeypatch.setattr(grpc.aio._call._StreamRequestMixin, "_write", lose_first)  # type: ignore[attr-defined]
+        refusal = status(grpc.StatusCode.ALREADY_EXISTS, "MODEL_EXISTS", "another")
+        daemon.fail("UploadModel", refusal, refusal)
+        with pytest.raises(penstock.PenstockError, match="MODEL_EXISTS"):
+            await client.models.upload(path)
+        assert lost
 
     run(daemon, body)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pathlib
 import uuid
 
@@ -179,6 +180,32 @@ def test_create_waits_until_ready(client: penstock.Client, daemon: FakeDaemon) -
 def test_the_caller_is_named(client: penstock.Client, daemon: FakeDaemon) -> None:
     client.server_info()
     assert daemon.metadata["GetServerInfo"]["penstock-caller"] == "tester"
+
+
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_a_trace_is_passed_on(daemon: FakeDaemon) -> None:
+    asked = iter([TRACEPARENT, None])
+    with penstock.Client(daemon.address, traceparent=lambda: next(asked)) as client:
+        client.server_info()
+        assert daemon.metadata["GetServerInfo"]["traceparent"] == TRACEPARENT
+        client.server_info()
+        assert "traceparent" not in daemon.metadata["GetServerInfo"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "sent"),
+    [(TRACEPARENT, TRACEPARENT), ("", None), ("b\u00e4d", None)],
+    ids=["good", "empty", "not to be sent"],
+)
+def test_a_trace_is_inherited(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, variable: str, sent: str | None
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", variable)
+    with penstock.Client(daemon.address) as client:
+        client.server_info()
+    assert daemon.metadata["GetServerInfo"].get("traceparent") == sent
 
 
 def test_lists_follow_their_pages(client: penstock.Client) -> None:
@@ -407,9 +434,11 @@ def test_a_trace_is_one_file(pipeline: penstock.Pipeline, daemon: FakeDaemon, tm
     path = tmp_path / "trace.json"
     trace = pipeline.trace(path, steps=3)
     assert trace == path.read_bytes() == b'{"traceEvents":[]}'
+    pipeline.trace(tmp_path / "trace.json.gz", steps=3)
+    assert gzip.decompress((tmp_path / "trace.json.gz").read_bytes()) == trace
     assert trace.summary.steps == 3 and trace.summary.lanes == 2
     assert pipeline.trace(format="perfetto", first_step=4, last_step=6).summary.steps == 2
-    assert daemon.requests["ExportTrace"][1] == insight_pb2.ExportTraceRequest(
+    assert daemon.requests["ExportTrace"][2] == insight_pb2.ExportTraceRequest(
         pipeline=pipeline.name, format="FORMAT_PERFETTO", first_step=4, last_step=6
     )
     with pytest.raises(ValueError, match="chrome, perfetto"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import io
+import queue
 
 import grpc
 import numpy as np
@@ -84,12 +85,13 @@ def test_a_handle_is_a_future(pipeline: penstock.Pipeline, daemon: FakeDaemon) -
     daemon.settle_after = 3
     handles = [pipeline.infer(ROWS * i, wait=False) for i in range(3)]
     futures = {handle.future(): i for i, handle in enumerate(handles)}
-    called: list[int] = []
+    called: queue.SimpleQueue[int] = queue.SimpleQueue()
     for future, i in futures.items():
-        future.add_done_callback(lambda _, i=i: called.append(i))  # type: ignore[misc]
+        future.add_done_callback(lambda _, i=i: called.put(i))  # type: ignore[misc]
     for future in concurrent.futures.as_completed(futures, timeout=20):
         assert np.array_equal(future.result()["output"], 2 * ROWS * futures[future])
-    assert sorted(called) == [0, 1, 2]
+    # A future tells those that wait for it before it calls back.
+    assert sorted(called.get(timeout=20) for _ in handles) == [0, 1, 2]
     assert handles[0].exception() is None
 
 

@@ -28,20 +28,30 @@ std::string UrlEscape(std::string_view text) {
 Section PipelineList(const StatusSources& sources) {
   Section section{.id = "pipelines", .title = "Pipelines"};
   section.empty = "no pipeline yet: penstock pipeline create NAME --model gpt --stages 2";
-  section.columns = {{"name", "name"},          {"schedule", "schedule"},   {"stages", "stages"},
-                     {"step", "step"},          {"loss", "loss"},           {"measured_bubble", "bubble"},
-                     {"ideal_bubble", "ideal"}, {"open_runs", "open runs"}, {"queued", "queued"}};
+  section.columns = {
+      {"name", "name"},           {"state", "state"},  {"schedule", "schedule"},      {"stages", "stages"},
+      {"step", "step"},           {"loss", "loss"},    {"measured_bubble", "bubble"}, {"ideal_bubble", "ideal"},
+      {"open_runs", "open runs"}, {"queued", "queued"}};
   const int64_t now = sources.registry->clock()->NowNanos();
-  for (const auto& pipeline : sources.registry->Snapshot()) {
+  for (const PipelineRow& row : sources.pipelines()) {
+    const auto pipeline = sources.registry->Find(row.name);
+    if (pipeline == nullptr) {  // being made or deleted
+      section.rows.push_back({row.name, row.state});
+      section.rows.back().resize(section.columns.size(), Unknown());
+      continue;
+    }
     const ScheduleDescription schedule = pipeline->schedule();
     double queued = 0;
     for (size_t i = 0; i < kWorkQueueNames.size(); ++i) queued += pipeline->queues.at(i).depth.value();
-    section.rows.push_back({PipelineLink(pipeline->name()), schedule.kind, Count(pipeline->lane_count()),
-                            Count(pipeline->step_number.value()), Count(pipeline->loss.value()),
-                            Share(TimesOf(*pipeline, now).MeasuredBubble()),
+    const ClassTimes times = TimesOf(*pipeline, now);
+    const double steps = pipeline->step_number.value();
+    section.rows.push_back({PipelineLink(row.name), row.state, schedule.kind, Count(pipeline->lane_count()),
+                            Count(steps), steps > 0 ? Count(pipeline->loss.value()) : Unknown(),
+                            times.InStep() > 0 ? Share(times.MeasuredBubble()) : Unknown(),
                             Share(pipeline->lane_count() > 0 ? pipeline->lane(0).ideal_bubble.value() : 0),
                             Count(static_cast<double>(OpenRuns(*pipeline))), Count(queued)});
   }
+  section.json = sources.commands.pipelines;
   return section;
 }
 
@@ -79,9 +89,10 @@ Document IndexPage(const StatusSources& sources) {
   Document page{.title = "Overview", .state = StateLine(sources), .sections = {PipelineList(sources)}, .refresh = true};
   Section more{.id = "more", .title = "For machines"};
   more.columns = {{"path", "path"}, {"what", "what"}};
-  more.rows = {{Linked("/metrics", "/metrics"), "for Prometheus"},
-               {Linked("/healthz?verbose", "/healthz?verbose"), "does every pipeline get on?"},
-               {Linked("/readyz?verbose", "/readyz?verbose"), "does the daemon take work, and if not, why"}};
+  more.rows = {
+      {Linked("/metrics", "/metrics"), "for Prometheus"},
+      {Linked("/healthz?verbose", "/healthz?verbose"), "does every pipeline get on, and if not, which stands still"},
+      {Linked("/readyz?verbose", "/readyz?verbose"), "does the daemon take work, and if not, why"}};
   page.sections.push_back(std::move(more));
   return page;
 }
@@ -90,20 +101,25 @@ Document StatusPage(const StatusSources& sources) {
   Document page{.title = "Status", .state = StateLine(sources), .sections = {}, .refresh = true};
   const DaemonFacts facts = sources.facts();
   const BuildDescription build = sources.registry->server().build();
-  Section daemon{.id = "daemon", .title = "Daemon"};
+  Section daemon{.id = "server", .title = "Daemon"};
+  daemon.json = sources.commands.server;
   daemon.Fact("state", "state", facts.state);
   daemon.Fact("version", "version", build.version);
   daemon.Fact("torch", "LibTorch", build.torch);
   daemon.Fact("api_address", "API", facts.api_address);
   daemon.Fact("metrics_address", "metrics", facts.metrics_address.empty() ? "off" : facts.metrics_address);
+  daemon.Fact("admin_address", "status pages", facts.admin_address);
   daemon.Fact("epoch", "epoch", Count(static_cast<double>(facts.epoch)));
-  daemon.Fact("uptime_seconds", "up", Seconds(AgeOf(*sources.registry, facts.start_unix_seconds)));
-  if (const auto process = ReadProcessStatistics(); process.ok()) {
-    daemon.Fact("cpu_seconds", "processor time", Seconds(process->cpu_seconds));
-    daemon.Fact("resident_bytes", "resident memory", Bytes(static_cast<double>(process->resident_bytes)));
-    daemon.Fact("open_files", "open files", Count(static_cast<double>(process->open_files)));
-  }
   page.sections.push_back(std::move(daemon));
+
+  Section process{.id = "process", .title = "Process"};
+  process.Fact("uptime_seconds", "up", Seconds(AgeOf(*sources.registry, facts.start_unix_seconds)));
+  if (const auto read = ReadProcessStatistics(); read.ok()) {
+    process.Fact("cpu_seconds", "processor time", Seconds(read->cpu_seconds));
+    process.Fact("resident_bytes", "resident memory", Bytes(static_cast<double>(read->resident_bytes)));
+    process.Fact("open_files", "open files", Count(static_cast<double>(read->open_files)));
+  }
+  page.sections.push_back(std::move(process));
 
   Section conditions{.id = "conditions", .title = "Ready?"};
   conditions.columns = {{"name", "condition"}, {"holds", "holds"}, {"detail", "why"}};

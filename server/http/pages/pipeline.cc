@@ -87,8 +87,8 @@ Document PipelinePage(const StatusSources& sources, const PipelineMetrics& one) 
   facts.Fact("chunks", "chunks per stage", Count(schedule.chunks));
   facts.Fact("checkpoint_mode", "recomputation", schedule.checkpoint_mode);
   facts.Fact("step", "finished steps", Count(one.step_number.value()));
-  facts.Fact("loss", "last loss", Count(one.loss.value()));
-  facts.Fact("measured_bubble", "bubble, measured", Share(times.MeasuredBubble()));
+  facts.Fact("loss", "last loss", one.step_number.value() > 0 ? Count(one.loss.value()) : Unknown());
+  facts.Fact("measured_bubble", "bubble, measured", times.InStep() > 0 ? Share(times.MeasuredBubble()) : Unknown());
   if (one.lane_count() > 0) {
     facts.Fact("predicted_bubble", "bubble, predicted", Share(one.lane(0).predicted_bubble.value()));
     facts.Fact("ideal_bubble", "bubble, ideal", Share(one.lane(0).ideal_bubble.value()));
@@ -97,6 +97,12 @@ Document PipelinePage(const StatusSources& sources, const PipelineMetrics& one) 
   facts.Fact("open_runs", "open runs", Count(static_cast<double>(OpenRuns(one))));
   page.sections.push_back(std::move(facts));
   page.sections.push_back(StateShares(one, now));
+  for (const auto& [id, output] :
+       {std::pair("pipeline", sources.commands.pipeline), std::pair("statistics", sources.commands.statistics)}) {
+    Section section{.id = id, .title = "", .programs_only = true};
+    section.json = [output = output, name = one.name()] { return output ? output(name) : std::string("null"); };
+    page.sections.push_back(std::move(section));
+  }
   return page;
 }
 

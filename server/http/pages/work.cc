@@ -8,6 +8,25 @@
 #include "server/http/pages/lines.h"
 
 namespace penstock {
+namespace {
+
+int64_t Took(const RunSpan& run) { return run.end_nanos - run.begin_nanos; }
+
+std::vector<Cell> RunRow(const std::string& pipeline, const RunSpan& run, int64_t now) {
+  // An inference stops for an error too, but mostly so that the weights can change; then it runs again.
+  const bool trains = Trains(run.purpose);
+  Cell ended(!run.failed ? "well" : trains ? "failed" : "stopped");
+  ended.mark = !run.failed ? "good" : trains ? "bad" : "";
+  const auto seconds = [](int64_t nanos) { return Seconds(static_cast<double>(nanos) * 1e-9); };
+  return {PipelineLink(pipeline),
+          RunName(run),
+          Count(run.microbatches),
+          seconds(Took(run)),
+          seconds(std::max<int64_t>(0, now - run.end_nanos)),
+          std::move(ended)};
+}
+
+}  // namespace
 
 Document QueuePage(const StatusSources& sources) {
   Document page{.title = "Queues", .state = StateLine(sources), .sections = {}, .refresh = true};
@@ -61,13 +80,24 @@ Document HandlePage(const StatusSources& sources) {
                          Count(static_cast<double>(row.ready)), Count(static_cast<double>(row.failed)),
                          Bytes(static_cast<double>(row.bytes)), Count(static_cast<double>(row.created))});
   }
+  Section owners{.id = "owners", .title = "Of which callers"};
+  owners.note =
+      "A caller is what calls name in the metadata penstock-caller; local without. Pending ones count as expected.";
+  owners.columns = {{"owner", "caller"}, {"handles", "handles"}, {"handles_limit", "of"},
+                    {"bytes", "bytes"},  {"bytes_limit", "of"},  {"ratio", "full"}};
+  for (const OwnerRow& row : sources.owners()) {
+    const auto number = [](int64_t value) { return static_cast<double>(value); };
+    owners.rows.push_back({row.owner, Count(number(row.handles)), Count(number(row.handles_limit)),
+                           Bytes(number(row.bytes)), Bytes(number(row.bytes_limit)),
+                           Share(row.bytes_limit > 0 ? number(row.bytes) / number(row.bytes_limit) : 0)});
+  }
   Section ended{.id = "ended", .title = "How they ended"};
   ended.columns = {{"reason", "reason"}, {"handles", "handles"}};
   for (size_t i = 0; i < kHandleEndNames.size(); ++i) {
     ended.rows.push_back(
         {std::string(kHandleEndNames[i]), Count(static_cast<double>(server.handles_ended.at(i).value()))});
   }
-  page.sections = {std::move(tiers), std::move(live), std::move(ended)};
+  page.sections = {std::move(tiers), std::move(owners), std::move(live), std::move(ended)};
   return page;
 }
 
@@ -114,41 +144,44 @@ Document CheckpointPage(const StatusSources& sources) {
     saved.rows.push_back({PipelineLink(row.pipeline), row.id, Count(static_cast<double>(row.step)),
                           Bytes(static_cast<double>(row.bytes)), Seconds(AgeOf(*sources.registry, row.unix_seconds))});
   }
+  saved.json = sources.commands.checkpoints;
   page.sections = {std::move(saved)};
   return page;
 }
 
 Document TracePage(const StatusSources& sources) {
-  constexpr uint64_t kMostRecords = 4096;
-  constexpr size_t kMostRuns = 40;
+  constexpr uint64_t kMostRecords = 16'384;
+  constexpr size_t kMostRuns = 25;
+  constexpr size_t kMostSlow = 5;
   Document page{.title = "Traces", .state = StateLine(sources), .sections = {}, .refresh = true};
   const int64_t now = sources.registry->clock()->NowNanos();
+  Section runs{.id = "runs", .title = "The last runs"};
+  Section slow{.id = "slow", .title = "The slowest of them"};
+  runs.empty = slow.empty = "no runs yet";
+  runs.note =
+      "An inference that stopped for new weights runs again. Every action as a file: penstock trace PIPELINE -O FILE";
+  slow.note = "Training and inference apart, as far back as the trace rings are read.";
+  runs.columns = {{"pipeline", "pipeline"}, {"run", "run"},         {"micro_batches", "micro-batches"},
+                  {"seconds", "took"},      {"age_seconds", "ago"}, {"ended", "ended"}};
+  slow.columns = runs.columns;
   for (const auto& pipeline : sources.registry->Snapshot()) {
-    Section section{.id = pipeline->name(), .title = pipeline->name()};
-    section.note = absl::StrCat(
-        "The last runs; an inference that stopped for new weights runs again. All of it as a file: penstock trace ",
-        pipeline->name(), " -O FILE");
-    section.empty = "no runs yet";
-    section.columns = {{"run", "run"},
-                       {"micro_batches", "micro-batches"},
-                       {"seconds", "took"},
-                       {"age_seconds", "ago"},
-                       {"failed", "ended"}};
-    std::vector<RunSpan> runs = RunsOf(CaptureActions(*pipeline, kMostRecords));
-    std::reverse(runs.begin(), runs.end());
-    if (runs.size() > kMostRuns) runs.resize(kMostRuns);
-    for (const RunSpan& run : runs) {
-      // An inference stops for an error too, but mostly so that the weights can change; then it runs again.
-      const bool trains = Trains(run.purpose);
-      Cell ended(!run.failed ? "well" : trains ? "failed" : "stopped");
-      ended.mark = !run.failed ? "good" : trains ? "bad" : "";
-      section.rows.push_back(
-          {RunName(run), Count(run.microbatches), Seconds(static_cast<double>(run.end_nanos - run.begin_nanos) * 1e-9),
-           Seconds(static_cast<double>(std::max<int64_t>(0, now - run.end_nanos)) * 1e-9), std::move(ended)});
+    std::vector<RunSpan> spans = RunsOf(CaptureActions(*pipeline, kMostRecords));
+    // The latest first.
+    std::reverse(spans.begin(), spans.end());
+    for (size_t i = 0; i < std::min(spans.size(), kMostRuns); ++i) {
+      runs.rows.push_back(RunRow(pipeline->name(), spans[i], now));
     }
-    page.sections.push_back(std::move(section));
+    std::stable_sort(spans.begin(), spans.end(), [](const RunSpan& a, const RunSpan& b) { return Took(a) > Took(b); });
+    for (const bool trains : {true, false}) {
+      size_t taken = 0;
+      for (const RunSpan& span : spans) {
+        if (Trains(span.purpose) != trains || taken == kMostSlow) continue;
+        slow.rows.push_back(RunRow(pipeline->name(), span, now));
+        ++taken;
+      }
+    }
   }
-  if (page.sections.empty()) page.sections.push_back({.id = "none", .title = "", .empty = "no pipeline, no traces"});
+  page.sections = {std::move(slow), std::move(runs)};
   return page;
 }
 

@@ -2,6 +2,9 @@
 
 #include <string>
 
+#include "engine/base/log_level.h"
+#include "engine/base/log_scope.h"
+#include "engine/base/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -65,6 +68,24 @@ TEST(LogTest, LinesAreCountedByLevelAlsoBelowTheLevelThatIsWritten) {
   EXPECT_EQ(LoggedLines(LogLevel::kError), errors + 1);
 }
 
+TEST(LogTest, TheLevelChangesWhileTheProgramRunsAndTheChangeIsToldUnderBothLevels) {
+  const auto change = [](LogLevel level) { return Written([&] { SetLogLevel(level); }); };
+  const auto debug = [] { return Written([] { Log(LogLevel::kDebug, "detail"); }); };
+  EXPECT_THAT(change(LogLevel::kDebug), MatchesRegex(".* I log level changed from=\"info\" to=\"debug\"\n"));
+  EXPECT_EQ(CurrentLogLevel(), LogLevel::kDebug);
+  EXPECT_THAT(debug(), HasSubstr("detail"));
+  EXPECT_THAT(change(LogLevel::kError), HasSubstr("from=\"debug\" to=\"error\""));
+  EXPECT_EQ(debug() + Written([] { LogWarning("quiet"); }), "");
+  EXPECT_THAT(change(LogLevel::kWarning), MatchesRegex(".* W log level changed .*\n"));
+  EXPECT_THAT(change(LogLevel::kInfo), HasSubstr("to=\"info\""));
+}
+
+TEST(LogTest, LevelsHaveTheNamesOfTheFlag) {
+  for (const LogLevel level : kLogLevels) EXPECT_EQ(LogLevelFromName(NameOf(level)), level);
+  EXPECT_EQ(LogLevelFromName("verbose"), std::nullopt);
+  EXPECT_EQ(LogLevelFromName(""), std::nullopt);
+}
+
 // The format is set once per process, so JSON is tried in a process of its own.
 TEST(LogDeathTest, AJsonLineIsOneObjectWithEveryValueEscaped) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -78,6 +99,26 @@ TEST(LogDeathTest, AJsonLineIsOneObjectWithEveryValueEscaped) {
       ::testing::ExitedWithCode(0),
       "^\\{\"time\":[0-9.]+,\"level\":\"warning\",\"message\":\"queue \\\\\"full\\\\\"\","
       "\"caller\":\"a\\\\u000ab\"\\}\n$");
+}
+
+TEST(LogScopeTest, EveryLineInsideNamesItsValues) {
+  const std::string line = Written([] {
+    const LogScope outer({{"pipeline", "gpt"}, {"step", "7"}});
+    const LogScope inner({{"trace_id", "0af7"}, {"pipeline", "mlp"}});
+    LogWarning("slow", {{"step", "8"}});
+  });
+  EXPECT_THAT(line, EndsWith("slow step=\"8\" trace_id=\"0af7\" pipeline=\"mlp\"\n"));
+}
+
+TEST(LogScopeTest, LinesAfterwardsAndOfOtherThreadsDoNot) {
+  const std::string lines = Written([] {
+    {
+      const LogScope scope(LogScope::Fields{{"trace_id", "0af7"}});
+      Thread("other", [] { LogWarning("elsewhere"); }).Join();
+    }
+    LogWarning("later");
+  });
+  EXPECT_THAT(lines, Not(HasSubstr("0af7")));
 }
 
 }  // namespace

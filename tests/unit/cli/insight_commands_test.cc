@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <isa-l/igzip_lib.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -71,6 +73,25 @@ TEST_F(InsightCommandsTest, ATraceOfTheNextStepsGoesToStdout) {
   EXPECT_THAT(err_, HasSubstr("recording the next 3 steps of gpt; Ctrl-C gives up"));
   EXPECT_THAT(err_, HasSubstr("wrote 3 steps"));
   EXPECT_THAT(err_, Not(HasSubstr("overwritten")));
+}
+
+TEST_F(InsightCommandsTest, ATraceWhoseNameSaysSoIsCompressed) {
+  const std::string path = ::testing::TempDir() + "/penstock_trace.json.gz";
+  EXPECT_EQ(Run("trace gpt -O " + path), 0) << err_;
+  const std::string bytes = Contents(path);
+  EXPECT_THAT(bytes, StartsWith("\x1f\x8b"));
+  inflate_state state;
+  isal_inflate_init(&state);
+  state.crc_flag = ISAL_GZIP;
+  std::array<uint8_t, 4096> plain;
+  std::string packed = bytes;
+  state.next_in = reinterpret_cast<uint8_t*>(packed.data());
+  state.avail_in = static_cast<uint32_t>(packed.size());
+  state.next_out = plain.data();
+  state.avail_out = plain.size();
+  ASSERT_EQ(isal_inflate(&state), ISAL_DECOMP_OK);
+  EXPECT_EQ(state.block_state, ISAL_BLOCK_FINISH);
+  EXPECT_EQ(std::string(plain.begin(), plain.begin() + state.total_out), "{\"traceEvents\":[]}");
 }
 
 TEST_F(InsightCommandsTest, ABrokenTraceLeavesNoFile) {

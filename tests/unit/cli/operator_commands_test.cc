@@ -284,6 +284,14 @@ TEST_F(OperatorCommandsTest, BenchMeasuresEachLoad) {
   const int table = Run("bench gpt --rate 50 --poisson --csv" + quick, RealClock());
   EXPECT_TRUE(table == 0 || table == 7) << err_;
   EXPECT_THAT(out_, HasSubstr("rate,calls_per_second,p50_ms"));
+  const int train = Run("bench gpt --train --rows 2 --concurrency 1" + quick + " -o json", RealClock());
+  EXPECT_TRUE(train == 0 || train == 7) << err_;
+  const Json trained = Json::parse(out_, nullptr, false);
+  EXPECT_EQ(trained["calls"], "train") << out_;
+  EXPECT_GT(trained["points"][0]["server"]["compute_seconds"].get<double>(), 0);
+  EXPECT_EQ(daemon_.LastTrainStep().learning_rate(), 0) << "the weights stay";
+  EXPECT_TRUE(daemon_.LastTrainStep().has_learning_rate());
+  EXPECT_EQ(daemon_.LastTrainStep().target().name(), "targets");
   for (const char* wrong :
        {"--concurrency 0", "--concurrency 4:1", "--concurrency a", "--concurrency 1.5", "--rate 1:2:3:4"}) {
     EXPECT_EQ(Run("bench gpt " + std::string(wrong) + quick), 2) << wrong;
@@ -336,8 +344,22 @@ TEST(DoctorTest, EachIllHasItsFinding) {
   EXPECT_THAT(with([](MachineFacts& f) { f.daemon_version = ""; }), ElementsAre("penstockd fail"));
   EXPECT_THAT(with([](MachineFacts& f) { f.driver_version = "580.65.06", f.gpus = 0; }), ElementsAre("gpus warn"));
   EXPECT_THAT(with([](MachineFacts& f) { f.driver_version = "550.1", f.gpus = 2; }), ElementsAre("gpus fail"));
-  EXPECT_THAT(with([](MachineFacts& f) { f.driver_version = "580.65", f.gpus = 2, f.locked_memory_bytes = 65536; }),
+  EXPECT_THAT(with([](MachineFacts& f) {
+                f.driver_version = "580.65", f.gpus = f.open_gpus = 2, f.locked_memory_bytes = 65536;
+              }),
               ElementsAre("locked memory warn"));
+  EXPECT_THAT(with([](MachineFacts& f) { f.driver_version = "580.65", f.gpus = 2; }), ElementsAre("gpus warn"));
+}
+
+TEST(DoctorTest, APortIsAnIllOnlyIfNoDaemonHasTakenIt) {
+  MachineFacts facts = GoodMachine();
+  EXPECT_EQ(JudgePorts(facts, /*daemon_answers=*/false).level, Finding::Level::kOk);
+  facts.taken_ports = {8470};
+  EXPECT_EQ(JudgePorts(facts, /*daemon_answers=*/true).level, Finding::Level::kOk);
+  const Finding taken = JudgePorts(facts, /*daemon_answers=*/false);
+  EXPECT_EQ(taken.level, Finding::Level::kWarn);
+  EXPECT_THAT(taken.detail, HasSubstr("8470"));
+  EXPECT_THAT(taken.fix, HasSubstr("--listen"));
 }
 
 TEST_F(OperatorCommandsTest, DoctorNeedsNoDaemonAndSaysWhatToDo) {
@@ -359,7 +381,9 @@ TEST_F(OperatorCommandsTest, DoctorNeedsNoDaemonAndSaysWhatToDo) {
       EXPECT_TRUE(check.contains("fix"));
     }
   }
-  EXPECT_THAT(names, Contains("state folder"));
+  EXPECT_THAT(
+      names, ::testing::ElementsAre("penstockd", "gpus", "memory", "shared memory", "locked memory", "open files",
+                                    "clock", "disk space", "state folder", "peers", "certificates", "ports", "daemon"));
   EXPECT_EQ(Run("doctor --penstockd /bin/false"), 1);
   EXPECT_THAT(out_, HasSubstr("do: "));
   EXPECT_THAT(err_, HasSubstr("NOT_FIT"));

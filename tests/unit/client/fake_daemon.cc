@@ -291,6 +291,7 @@ struct FakeDaemon::Services {
       outcome->set_loss(5.5 / static_cast<double>(daemon->steps_));
       outcome->set_applied(true);
       outcome->set_measured_bubble(0.2);
+      outcome->set_seconds(0.25);
       const std::string name = daemon->StoreLocked(handle, {});
       *response->mutable_outcome()->mutable_handle() = daemon->handles_[name].handle;
       // The reply of accepted work is not its result.
@@ -661,9 +662,12 @@ std::shared_ptr<grpc::Channel> FakeDaemon::Channel() { return server_->InProcess
 grpc::Status FakeDaemon::Enter(grpc::ServerContext* context, const std::string& method, const std::string& request_id) {
   absl::MutexLock lock(&mu_);
   request_ids_[method].push_back(request_id);
-  const auto caller = context->client_metadata().find("penstock-caller");
-  callers_.push_back(
-      caller == context->client_metadata().end() ? "" : std::string(caller->second.data(), caller->second.size()));
+  const auto metadata = [&](const char* key) {
+    const auto found = context->client_metadata().find(key);
+    return found == context->client_metadata().end() ? "" : std::string(found->second.data(), found->second.size());
+  };
+  callers_.push_back(metadata("penstock-caller"));
+  traceparents_.push_back(metadata("traceparent"));
   std::deque<grpc::Status>& failures = failures_[method];
   if (failures.empty()) return grpc::Status::OK;
   if (!pushback_.empty()) context->AddTrailingMetadata("grpc-retry-pushback-ms", pushback_);
@@ -749,6 +753,11 @@ std::vector<std::string> FakeDaemon::RequestIds(const std::string& method) const
 std::vector<std::string> FakeDaemon::Callers() const {
   absl::MutexLock lock(&mu_);
   return callers_;
+}
+
+std::vector<std::string> FakeDaemon::Traceparents() const {
+  absl::MutexLock lock(&mu_);
+  return traceparents_;
 }
 
 v1::TrainStepRequest FakeDaemon::LastTrainStep() const {

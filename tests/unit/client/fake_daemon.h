@@ -58,6 +58,7 @@ class FakeDaemon {
   // What was seen, in order: request_ids per method ("" where a call has none), and callers.
   std::vector<std::string> RequestIds(const std::string& method) const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::string> Callers() const ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::string> Traceparents() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::TrainStepRequest LastTrainStep() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::CreatePipelineRequest LastCreate() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::PlanPipelineRequest LastPlan() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -98,6 +99,7 @@ class FakeDaemon {
   bool flexible_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, std::vector<std::string>> request_ids_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> callers_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> traceparents_ ABSL_GUARDED_BY(mu_);
   v1::TrainStepRequest last_train_step_ ABSL_GUARDED_BY(mu_);
   v1::CreatePipelineRequest last_create_ ABSL_GUARDED_BY(mu_);
   v1::PlanPipelineRequest last_plan_ ABSL_GUARDED_BY(mu_);

@@ -19,12 +19,15 @@ using ::testing::Pair;
 using testing::RichStatus;
 using ::testing::SizeIs;
 
+constexpr char kTraceparent[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
 class PipelineClientTest : public ::testing::Test {
  protected:
   PipelineClientTest() {
     ClientOptions options;
     options.channel = daemon_.Channel();
     options.caller = "tester";
+    options.traceparent = kTraceparent;
     options.clock = &clock_;
     client_ = *PipelineClient::Create(options);
   }
@@ -116,6 +119,7 @@ TEST_F(PipelineClientTest, EveryCallNamesItsCaller) {
   ASSERT_TRUE(client_->GetServerInfo().ok());
   ASSERT_TRUE(client_->TrainStep(Step(8)).ok());
   EXPECT_THAT(daemon_.Callers(), Each(std::string("tester")));
+  EXPECT_THAT(daemon_.Traceparents(), Each(std::string(kTraceparent)));
 }
 
 TEST_F(PipelineClientTest, ListsTurnEveryPage) {

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -268,6 +269,35 @@ TEST_F(HttpServerTest, ThePortIsFreeAfterwards) {
   const std::string address = server_->address().ToString();
   server_.reset();
   EXPECT_TRUE(HttpServer::Create(address, "metrics-listen", HttpHandler{}).ok());
+}
+
+// Answers "one", "two" in pieces.
+HttpHandler Pieces() {
+  return [](const HttpRequest&) {
+    HttpResponse response;
+    response.next = [left = std::vector<std::string>{"two", "", "one"}]() mutable -> std::optional<std::string> {
+      if (left.empty()) return std::nullopt;
+      std::string piece = left.back();
+      left.pop_back();
+      return piece;
+    };
+    return response;
+  };
+}
+
+TEST_F(HttpServerTest, ABodyInPiecesSaysWhenItIsWhole) {
+  const auto server = HttpServer::Create("127.0.0.1:0", "--admin-listen", Pieces());
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string answer = Ask((*server)->port(), "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(answer, HasSubstr("Transfer-Encoding: chunked\r\n"));
+  EXPECT_THAT(answer, Not(HasSubstr("Content-Length")));
+  EXPECT_EQ(BodyOf(answer), "3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n");
+}
+
+TEST_F(HttpServerTest, ABodyInPiecesEndsWithTheConnectionOfAnOldClient) {
+  const auto server = HttpServer::Create("127.0.0.1:0", "--admin-listen", Pieces());
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_EQ(BodyOf(Ask((*server)->port(), "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")), "onetwo");
 }
 
 }  // namespace

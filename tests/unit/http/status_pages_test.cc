@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include "engine/base/log_level.h"
 #include "engine/observe/stage_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,15 +19,32 @@ using ::testing::Not;
 
 constexpr int64_t kMilli = 1'000'000;
 constexpr const char* kMarkup = "<script>alert('x')</script>\"&";
+constexpr const char* kImage = "<img src=x onerror=alert(1)>";
 
 class StatusPagesTest : public ::testing::Test {
  protected:
   StatusPagesTest() {
     sources_.registry = &registry_;
     sources_.facts = [] {
-      return DaemonFacts{.state = "ready", .epoch = 3, .api_address = "127.0.0.1:1", .metrics_address = ""};
+      return DaemonFacts{.state = "ready",
+                         .epoch = 3,
+                         .api_address = "127.0.0.1:1",
+                         .metrics_address = "",
+                         .admin_address = "127.0.0.1:2"};
+    };
+    sources_.pipelines = [this] {
+      std::vector<PipelineRow> rows = unborn_;
+      for (const auto& pipeline : registry_.Snapshot()) rows.push_back({.name = pipeline->name(), .state = "ready"});
+      return rows;
     };
     sources_.handles = [this] { return handles_; };
+    sources_.owners = [this] { return owners_; };
+    sources_.commands = {.server = [] { return std::string(R"({"version":"1"})"); },
+                         .pipelines = [] { return std::string("[]"); },
+                         .pipeline = [](const std::string&) { return std::string(R"({"name":"pipelines/gpt"})"); },
+                         .statistics = [](const std::string&) { return std::string(R"({"step":3})"); },
+                         .checkpoints = [] { return std::string(R"([{"step":4}])"); }};
+    sources_.may_change = true;
     sources_.checkpoints = [this] { return checkpoints_; };
     sources_.settings = {{"listen", "127.0.0.1:1", "flag", "Address"}};
     sources_.probes = {.metrics_content_type = "text/plain",
@@ -91,13 +109,15 @@ class StatusPagesTest : public ::testing::Test {
 
   testing::FakeClock clock_;
   MetricsRegistry registry_{&clock_};
+  std::vector<PipelineRow> unborn_;  // without metrics
   std::vector<HandleRow> handles_;
+  std::vector<OwnerRow> owners_;
   std::vector<CheckpointRow> checkpoints_;
   StatusSources sources_;
 };
 
 const std::vector<std::string> kPaths = {"/",     "/statusz",     "/pipeline", "/queuez", "/handlez",
-                                         "/memz", "/checkpointz", "/tracez",   "/flagz"};
+                                         "/memz", "/checkpointz", "/tracez",   "/logz",   "/flagz"};
 
 TEST_F(StatusPagesTest, EveryPageComesAsHtmlTextAndJson) {
   RunStep(*AddPipeline("gpt"));
@@ -141,6 +161,8 @@ TEST_F(StatusPagesTest, WhatLooksLikeMarkupIsShownAsText) {
   registry_.server().SetDevices({{.name = kMarkup, .memory_limit_bytes = 1}});
   handles_ = {{.pipeline = kMarkup}};
   checkpoints_ = {{.pipeline = kMarkup, .id = kMarkup}};
+  unborn_ = {{.name = kMarkup, .state = kMarkup}, {.name = kImage, .state = kImage}};
+  owners_ = {{.owner = kImage}};
   sources_.settings = {{kMarkup, kMarkup, kMarkup, kMarkup}};
   sources_.probes.ready = [] { return std::vector<HealthCondition>{{kMarkup, false, kMarkup}}; };
   for (const std::string& path : kPaths) {
@@ -148,6 +170,7 @@ TEST_F(StatusPagesTest, WhatLooksLikeMarkupIsShownAsText) {
     const std::string body = Html(path);
     EXPECT_THAT(body, Not(HasSubstr("<script>alert")));
     EXPECT_THAT(body, Not(HasSubstr("alert('x')")));
+    EXPECT_THAT(body, Not(HasSubstr("<img")));
     EXPECT_TRUE(nlohmann::json::accept(Get(path, "format=json").body));
   }
   EXPECT_THAT(Html("/"), HasSubstr("&lt;script&gt;alert(&#39;x&#39;)"));
@@ -175,10 +198,135 @@ TEST_F(StatusPagesTest, OnlyAddressesAndLocalhostMayBeTheHost) {
 }
 
 TEST_F(StatusPagesTest, NothingButGetAndHead) {
+  const auto allowed = [&](const char* method, const char* path) {
+    const HttpResponse answer =
+        RespondStatus(sources_, {.method = method, .path = path, .query = "", .host = "localhost"});
+    EXPECT_EQ(answer.status, 405) << method << " " << path;
+    std::map<std::string, std::string> headers(answer.headers.begin(), answer.headers.end());
+    return headers["Allow"];
+  };
   for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get", ""}) {
-    EXPECT_EQ(RespondStatus(sources_, {.method = method, .path = "/", .query = "", .host = "localhost"}).status, 405);
+    for (const char* path : {"/", "/flagz", "/metrics", "/pipeline"}) EXPECT_EQ(allowed(method, path), "GET, HEAD");
   }
+  EXPECT_EQ(allowed("PUT", "/logz"), "GET, HEAD, POST");
   EXPECT_EQ(RespondStatus(sources_, {.method = "HEAD", .path = "/", .query = "", .host = "localhost"}).status, 200);
+}
+
+// --- The one change. ---
+
+class ChangeTest : public StatusPagesTest {
+ protected:
+  ChangeTest() { ConfigureLog(LogLevel::kInfo, LogFormat::kText); }
+  ~ChangeTest() override { ConfigureLog(LogLevel::kInfo, LogFormat::kText); }
+
+  const HttpRequest good_ = {.method = "POST",
+                             .path = "/logz",
+                             .query = "level=debug",
+                             .host = "localhost:8474",
+                             .origin = "http://localhost:8474",
+                             .fetch_site = "same-origin",
+                             .change = "1"};
+};
+
+TEST_F(ChangeTest, APostOfThisVeryPageChangesTheLogLevel) {
+  const HttpResponse answer = RespondStatus(sources_, good_);
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(CurrentLogLevel(), LogLevel::kDebug);
+  EXPECT_THAT(Get("/logz").body, HasSubstr("debug  "));
+  EXPECT_EQ(nlohmann::json::parse(Get("/logz", "format=json").body)["log"]["level"], "debug");
+}
+
+TEST_F(ChangeTest, WithoutABrowserTheHeaderIsEnough) {
+  HttpRequest request = good_;
+  request.origin = request.fetch_site = "";
+  EXPECT_EQ(RespondStatus(sources_, request).status, 200);
+  EXPECT_EQ(CurrentLogLevel(), LogLevel::kDebug);
+}
+
+TEST_F(ChangeTest, AnotherSiteChangesNothing) {
+  const auto refused = [&](auto change, int status) {
+    HttpRequest request = good_;
+    change(&request);
+    const HttpResponse answer = RespondStatus(sources_, request);
+    EXPECT_EQ(answer.status, status) << answer.body;
+    EXPECT_EQ(CurrentLogLevel(), LogLevel::kInfo);
+    return answer.body;
+  };
+  EXPECT_THAT(refused([](HttpRequest* r) { r->change = ""; }, 403), HasSubstr("X-Penstock-Change"));
+  for (const char* origin : {"http://evil.example", "null", "https://localhost:8474", "http://localhost:1"}) {
+    EXPECT_THAT(refused([&](HttpRequest* r) { r->origin = origin; }, 403), HasSubstr("Origin"));
+  }
+  for (const char* site : {"cross-site", "same-site"}) {
+    EXPECT_THAT(refused([&](HttpRequest* r) { r->fetch_site = site; }, 403), HasSubstr("Sec-Fetch-Site"));
+  }
+  EXPECT_THAT(refused([](HttpRequest* r) { r->host = "evil.example"; }, 403), HasSubstr("Host"));
+  for (const char* method : {"GET", "HEAD"}) refused([&](HttpRequest* r) { r->method = method; }, 200);
+  EXPECT_THAT(refused([](HttpRequest* r) { r->query = "level=lo%0Aud"; }, 400), HasSubstr("got \"lo\\u000aud\""));
+  refused([](HttpRequest* r) { r->query = ""; }, 400);
+  refused([](HttpRequest* r) { r->path = "/flagz"; }, 405);
+}
+
+TEST_F(ChangeTest, WhereOthersReachThePagesNobodyChangesAnything) {
+  sources_.may_change = false;
+  EXPECT_EQ(RespondStatus(sources_, good_).status, 403);
+  EXPECT_EQ(CurrentLogLevel(), LogLevel::kInfo);
+  EXPECT_THAT(Html("/logz"), Not(HasSubstr("<button")));
+}
+
+// --- What the pages tell. ---
+
+TEST_F(StatusPagesTest, ProgramsGetWhatCommandsPrint) {
+  AddPipeline("gpt");
+  const auto json = [&](const char* path) { return nlohmann::json::parse(Get(path, "format=json").body); };
+  EXPECT_EQ(json("/statusz")["server"]["version"], "1");
+  EXPECT_EQ(json("/statusz")["pipelines"], nlohmann::json::array());
+  EXPECT_EQ(json("/pipeline")["pipeline"]["name"], "pipelines/gpt");
+  EXPECT_EQ(json("/pipeline")["statistics"]["step"], 3);
+  EXPECT_EQ(json("/checkpointz")["checkpoints"][0]["step"], 4);
+  EXPECT_EQ(json("/readyz")["status"], "serving");
+  sources_.probes.ready = [] { return std::vector<HealthCondition>{{"model", false, "the daemon is \"starting\""}}; };
+  const HttpResponse unready = Get("/readyz", "format=json");
+  EXPECT_EQ(unready.status, 503);
+  EXPECT_EQ(nlohmann::json::parse(unready.body)["status"], "not_serving");
+  EXPECT_EQ(nlohmann::json::parse(unready.body)["conditions"][0]["detail"], "the daemon is \"starting\"");
+  EXPECT_THAT(Get("/readyz", "verbose").body, HasSubstr("model not ok: the daemon is \"starting\""));
+}
+
+TEST_F(StatusPagesTest, APipelineThatIsBeingMadeIsListedToo) {
+  unborn_ = {{.name = "young", .state = "creating"}};
+  EXPECT_THAT(Get("/").body, ::testing::ContainsRegex("young +creating +-"));
+}
+
+TEST_F(StatusPagesTest, HandlesAreShownByOwner) {
+  owners_ = {{.owner = "ann", .handles = 3, .handles_limit = 10, .bytes = 512, .bytes_limit = 1024}};
+  const nlohmann::json row = nlohmann::json::parse(Get("/handlez", "format=json").body)["owners"][0];
+  EXPECT_EQ(row["owner"], "ann");
+  EXPECT_EQ(row["bytes"], 512);
+  EXPECT_DOUBLE_EQ(row["ratio"].get<double>(), 0.5);
+}
+
+TEST_F(StatusPagesTest, TheSlowestRunsComeFirst) {
+  const auto pipeline = AddPipeline("gpt");
+  for (const auto& [run, millis] : {std::pair{1, 10}, std::pair{2, 90}, std::pair{3, 30}}) {
+    for (int lane = 0; lane < 2; ++lane) {
+      pipeline->lane(lane).trace.actions.Record({.begin_nanos = run * 1000 * kMilli,
+                                                 .end_nanos = (run * 1000 + millis) * kMilli,
+                                                 .kind = TraceKind::kRun,
+                                                 .detail = static_cast<uint8_t>(TraceRun::kTrainStep),
+                                                 .lane = static_cast<int16_t>(lane),
+                                                 .microbatch = 2,
+                                                 .step = run,
+                                                 .run = run});
+    }
+  }
+  const nlohmann::json page = nlohmann::json::parse(Get("/tracez", "format=json").body);
+  const auto names = [](const nlohmann::json& rows) {
+    std::vector<std::string> found;
+    for (const auto& row : rows) found.push_back(row["run"]);
+    return found;
+  };
+  EXPECT_THAT(names(page["slow"]), ::testing::ElementsAre("step 2", "step 3", "step 1"));
+  EXPECT_THAT(names(page["runs"]), ::testing::ElementsAre("step 3", "step 2", "step 1"));
 }
 
 TEST_F(StatusPagesTest, UnknownPathsAndPipelinesAreNotFound) {
@@ -211,6 +359,11 @@ TEST_F(StatusPagesTest, ThePipelinePageShowsStatesAndTheLastStep) {
   const std::string html = Html("/pipeline");
   EXPECT_THAT(html, HasSubstr("class=\"s-backward\""));
   EXPECT_THAT(html, HasSubstr("ideal finish 80.0 ms"));
+  // Colour is not the only sign.
+  EXPECT_THAT(html, HasSubstr(">F0</text>"));
+  EXPECT_THAT(html, HasSubstr(">B1</text>"));
+  EXPECT_THAT(html, HasSubstr(">drain</text>"));
+  EXPECT_THAT(html, HasSubstr("<span class=\"swatch s-backward\">B</span>"));
   EXPECT_THAT(Get("/pipeline").body, HasSubstr("stage 1  |............FFFFFFFFFFFFFBBBBB"));
 }
 
@@ -263,6 +416,29 @@ TEST(CellTest, UnitsAreForPeople) {
   EXPECT_EQ(Seconds(3725).text, "1 h 2 min");
   EXPECT_EQ(Share(0.125).text, "12.5 %");
   EXPECT_EQ(Count(12).text, "12");
+}
+
+TEST_F(StatusPagesTest, TheRingsAreAFileForViewers) {
+  RunStep(*AddPipeline("gpt"));
+  const auto ask = [&](std::string_view method, std::string_view query) {
+    return RespondStatus(sources_, {.method = method, .path = "/tracez/download", .query = query, .host = "localhost"});
+  };
+  const HttpResponse response = ask("GET", "name=gpt");
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.content_type, "application/json");
+  EXPECT_THAT(response.headers, ::testing::Contains(std::pair<std::string, std::string>(
+                                    "Content-Disposition", "attachment; filename=\"gpt.json\"")));
+  ASSERT_NE(response.next, nullptr);
+  std::string file;
+  while (const auto piece = response.next()) file += *piece;
+  EXPECT_EQ(nlohmann::json::parse(file)["otherData"]["pipeline"], "gpt");
+
+  EXPECT_EQ(ask("GET", "").status, 200) << "the only one needs no name";
+  EXPECT_EQ(ask("HEAD", "name=gpt").headers, response.headers);
+  EXPECT_EQ(ask("GET", "name=gpt&format=perfetto").content_type, "application/octet-stream");
+  EXPECT_EQ(ask("GET", "name=gpt&format=svg").status, 400);
+  EXPECT_EQ(ask("GET", "name=absent").status, 404);
+  EXPECT_EQ(ask("POST", "name=gpt").status, 405);
 }
 
 }  // namespace

@@ -37,8 +37,8 @@ TEST(MetricTableTest, PrintsAsJson) {
   EXPECT_EQ(table[0]["type"], "counter");
   EXPECT_EQ(table[0]["labels"][3]["name"], "state");
   EXPECT_EQ(table[0]["labels"][3]["values"].size(), 24u);
-  EXPECT_EQ(table[1]["buckets"][0], 0.0001);
-  EXPECT_EQ(table[1]["buckets"].back(), 10);
+  EXPECT_EQ(table[2]["buckets"][0], 0.0001);
+  EXPECT_EQ(table[2]["buckets"].back(), 10);
 }
 
 TEST(MetricTableTest, NamesFollowTheRules) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "engine/observe/chrome_colours.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -232,6 +233,37 @@ TEST_P(TraceExportTest, InferencesThatOverlapGetRowsOfTheirOwn) {
   EXPECT_EQ(picture.tracks.at("pipeline gpt/inference 1").size(), 1);
 }
 
+TEST_P(TraceExportTest, CallsThatOverlapGetRowsOfTheirOwn) {
+  TracedPipeline pipeline;
+  pipeline.Step();
+  TraceCapture capture = *Captured(pipeline);
+  const int64_t begin = capture.begin_nanos;
+  const auto call = [&](const char* method, int64_t accepted, int64_t started, int64_t ended) {
+    return CallSpan{.method = method,
+                    .request_id = "r1",
+                    .trace_id = "0af7",
+                    .accepted_nanos = begin + accepted,
+                    .started_nanos = started == 0 ? 0 : begin + started,
+                    .ended_nanos = begin + ended,
+                    .step = 1};
+  };
+  AddCalls({call("TrainStep", 50, 60, 100), call("Infer", 0, 10, 55), call("Infer", 100, 0, 120),
+            call("Infer", -50, -40, -1), call("Infer", 1'000'000, 1'000'001, 1'000'002)},
+           &capture);
+  ASSERT_EQ(capture.calls.size(), 3);
+  const std::string file = Whole(std::make_shared<const TraceCapture>(capture), GetParam());
+  const Picture picture = Read(file);
+  const auto& first = picture.tracks.at("pipeline gpt/calls 0");
+  ASSERT_EQ(first.size(), 3);
+  EXPECT_EQ(first[0].name, "Infer queue");
+  EXPECT_EQ(first[1].name, "Infer run");
+  EXPECT_EQ(first[1].begin, begin + 10);
+  EXPECT_EQ(first[1].end, begin + 55);
+  EXPECT_EQ(first[2].name, "Infer queue") << "one that never ran only waited";
+  EXPECT_EQ(picture.tracks.at("pipeline gpt/calls 1").size(), 2);
+  EXPECT_NE(file.find("0af7"), std::string::npos);
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, TraceExportTest, ::testing::Values(TraceFormat::kChrome, TraceFormat::kPerfetto),
                          [](const auto& info) { return info.param == TraceFormat::kChrome ? "Chrome" : "Perfetto"; });
 
@@ -247,6 +279,27 @@ TEST(TraceFileTest, ChromeTellsCountersClockAndLoss) {
   EXPECT_EQ(other["counters_end"][1]["state_nanos"]["backward"], 10 * 25'000);
   EXPECT_EQ(other["counters_begin"].size(), 2);
   EXPECT_EQ(other["end_nanos"], capture->end_nanos);
+}
+
+TEST(TraceFileTest, ChromeColoursStates) {
+  TracedPipeline pipeline;
+  pipeline.Step();
+  const Json json = Json::parse(Whole(Captured(pipeline), TraceFormat::kChrome));
+  for (const StageStateInfo& info : StageStates()) {
+    EXPECT_EQ(json["otherData"]["state_colours"][std::string(info.name)], std::string(info.colour));
+  }
+  std::set<std::string> colours;
+  for (const Json& event : json["traceEvents"]) {
+    EXPECT_EQ(event.contains("cname"), event["ph"] == "X" && event["cat"] == "state");
+    if (event.contains("cname")) colours.insert(event["cname"]);
+  }
+  EXPECT_THAT(colours, Contains("cq_build_running")) << "fill is a light yellow";
+}
+
+TEST(ChromeColoursTest, TheNearestNameIsChosen) {
+  EXPECT_EQ(NearestChromeColour("#ff8c00"), "thread_state_iowait");
+  EXPECT_EQ(NearestChromeColour("#FF8D01"), "thread_state_iowait");
+  EXPECT_EQ(NearestChromeColour("#000000"), "black");
 }
 
 TEST(TraceFileTest, PerfettoTellsCountersClockAndLoss) {

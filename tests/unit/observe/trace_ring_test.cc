@@ -56,6 +56,15 @@ TEST(TraceRingTest, KeepsAtLeastAsManyAsAsked) {
   EXPECT_EQ(TraceRing().capacity(), 65'536);
 }
 
+TEST(TraceRingTest, ARingOfZeroKeepsAndCountsNothing) {
+  TraceRing ring(0);
+  ring.Record(Numbered(1));
+  EXPECT_EQ(ring.capacity(), 0);
+  EXPECT_EQ(ring.written(), 0);
+  EXPECT_EQ(ring.dropped(), 0);
+  EXPECT_TRUE(All(ring).empty());
+}
+
 TEST(TraceRingTest, OverwritesTheOldestAndCountsThem) {
   TraceRing ring(16);
   for (int n = 0; n < 16; ++n) ring.Record(Numbered(n));

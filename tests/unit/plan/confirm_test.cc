@@ -47,7 +47,7 @@ Plan Slower(Plan plan, double factor) {
 }
 
 PlanSearch Search(const MeasureStages& measure) {
-  absl::StatusOr<PlanSearch> search = PlanBySearch(Request(), Profile(), {}, measure);
+  absl::StatusOr<PlanSearch> search = PlanBySearch(Request(), Profile(), {}, {.measure = measure});
   EXPECT_TRUE(search.ok()) << search.status();
   return search.ok() ? *std::move(search) : PlanSearch();
 }

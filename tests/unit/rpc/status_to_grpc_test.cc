@@ -108,5 +108,25 @@ TEST(CleanText, IsPrintableAndValid) {
   EXPECT_EQ(CleanText("(/etc/passwd)", 100), "((path))");
 }
 
+TEST(WithErrorValuesTest, AddsWhatTheErrorDoesNotName) {
+  const grpc::Status error = ToGrpcStatus(Error(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND", "no such pipeline")
+                                              .With("trace_id", "of an earlier call"));
+  const grpc::Status named = WithErrorValues(error, {{"trace_id", "0af7"}, {"span_id", "b7ad"}});
+  EXPECT_EQ(named.error_code(), error.error_code());
+  EXPECT_EQ(named.error_message(), error.error_message());
+  google::rpc::Status details;
+  google::rpc::ErrorInfo info;
+  ASSERT_TRUE(details.ParseFromString(named.error_details()) && details.details(0).UnpackTo(&info));
+  EXPECT_EQ(info.reason(), "PIPELINE_NOT_FOUND");
+  EXPECT_EQ(info.metadata().at("trace_id"), "of an earlier call");
+  EXPECT_EQ(info.metadata().at("span_id"), "b7ad");
+  EXPECT_EQ(details.details_size(), 2) << "ResourceInfo stays";
+}
+
+TEST(WithErrorValuesTest, LeavesWhatIsNotOursAsItIs) {
+  const grpc::Status plain(grpc::StatusCode::UNKNOWN, "of the library");
+  EXPECT_EQ(WithErrorValues(plain, {{"trace_id", "0af7"}}).error_details(), "");
+}
+
 }  // namespace
 }  // namespace penstock

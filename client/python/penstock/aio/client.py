@@ -12,6 +12,7 @@ from penstock.aio.connection import Connection
 from penstock.aio.models import Models
 from penstock.aio.pipelines import Pipeline
 from penstock.client import POLL_SECONDS, create_request, plan_request
+from penstock.connection import Traceparent
 from penstock.errors import PenstockError
 from penstock.specifications import pipeline_spec
 from penstock.v1 import admin_pb2, pipeline_pb2
@@ -27,8 +28,9 @@ class Client:
         *,
         timeout: float = 60.0,
         retry_for: float = 10.0,
+        traceparent: Traceparent = None,
     ) -> None:
-        self._connection = Connection(address, caller, timeout, retry_for)
+        self._connection = Connection(address, caller, timeout, retry_for, traceparent)
         self.models = Models(self._connection)
 
     async def close(self) -> None:

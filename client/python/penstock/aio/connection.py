@@ -11,22 +11,26 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from penstock.connection import CHANNEL_OPTIONS, Patience, metadata_of, moves_data, serialize
+from penstock.connection import CHANNEL_OPTIONS, Patience, Traceparent, metadata_of, moves_data, serialize
 from penstock.errors import PenstockError
 
 Answer = TypeVar("Answer", bound=Message)
 Result = TypeVar("Result")
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+# What gRPC says instead of the server's status where a stream ends in a write. The next attempt is told.
+_STATUS_LOST = "Internal error from Core"
 
 
 class Connection:
     """Calls one daemon on behalf of one caller. Belongs to one event loop."""
 
-    def __init__(self, address: str, caller: str | None, timeout: float, retry_for: float) -> None:
+    def __init__(
+        self, address: str, caller: str | None, timeout: float, retry_for: float, traceparent: Traceparent = None
+    ) -> None:
         self.address = address
         self.timeout = timeout
         self.retry_for = retry_for
-        self._metadata = metadata_of(caller)
+        self._metadata = metadata_of(caller, traceparent)
         self._data = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._control = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._closed = False
@@ -46,7 +50,7 @@ class Connection:
         call = self._callable("unary_unary", method, answer)
 
         async def attempt() -> Answer:
-            response: Answer = await call(request, timeout=self.timeout + wait, metadata=self._metadata)
+            response: Answer = await call(request, timeout=self.timeout + wait, metadata=self._metadata())
             return response
 
         return await self.retry(attempt)
@@ -55,17 +59,21 @@ class Connection:
         self, method: str, request: Message, answer: type[Answer], timeout: float | None = None
     ) -> AsyncIterator[Answer]:
         """One request, many answers. Not repeated. Closing it ends the call."""
-        call = self._callable("unary_stream", method, answer)(request, timeout=timeout, metadata=self._metadata)
+        call = self._callable("unary_stream", method, answer)(request, timeout=timeout, metadata=self._metadata())
         return _answers(call)
 
     async def upload(self, method: str, answer: type[Answer], upload: Upload) -> Answer:
         """Many requests under the daemon's credit, and the last answer. Broken streams go on where they were."""
 
         async def attempt() -> Answer:
-            call = self._callable("stream_stream", method, answer)(metadata=self._metadata)
+            call = self._callable("stream_stream", method, answer)(metadata=self._metadata())
             try:
                 last: Answer = await _send(call, upload)
                 return last
+            except grpc.aio.AioRpcError as raised:
+                if raised.code() == grpc.StatusCode.INTERNAL and raised.details() == _STATUS_LOST:
+                    raise PenstockError(grpc.StatusCode.UNAVAILABLE, "", "the stream ended in a write") from None
+                raise
             finally:
                 call.cancel()
 
@@ -128,7 +136,7 @@ async def _send(call: Any, upload: Upload) -> Any:
             credit -= len(following.chunk.data)
             try:
                 await call.write(following)
-            except (grpc.RpcError, asyncio.InvalidStateError):
+            except asyncio.InvalidStateError:
                 break  # the answer says why
             following = next(chunks, None)
 

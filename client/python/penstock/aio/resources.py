@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,15 @@ from penstock.aio import uploads
 from penstock.aio.connection import Connection, collect
 from penstock.aio.handles import Handle, ValueHandle, release_all
 from penstock.requests import FIRST_WAIT, new_request_id
-from penstock.resources import Parameters, PipelineFacts, Trace, schedule_request, trace_request, watch_request
+from penstock.resources import (
+    Parameters,
+    PipelineFacts,
+    Trace,
+    schedule_request,
+    trace_request,
+    watch_request,
+    write_trace,
+)
 from penstock.state import (
     as_array,
     as_tensor,
@@ -227,7 +234,7 @@ class PipelineResource(PipelineFacts):
         )
         trace = Trace.of(answers)
         if path is not None:
-            pathlib.Path(path).write_bytes(trace)
+            write_trace(path, trace)
         return trace
 
     # --- the end ------------------------------------------------------------------------------------------------------

@@ -339,7 +339,7 @@ class Plan(_message.Message):
     def __init__(self, stages: _Optional[_Iterable[_Union[StagePlan, _Mapping]]] = ..., schedule: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., ideal_bubble: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerPlan, _Mapping]]] = ..., skips: _Optional[_Iterable[_Union[SkipPlan, _Mapping]]] = ..., why: _Optional[_Iterable[str]] = ..., chunks: _Optional[int] = ..., lag: _Optional[int] = ..., live_limit: _Optional[int] = ...) -> None: ...
 
 class PlanCandidate(_message.Message):
-    __slots__ = ["balance", "confirmed", "makespan_seconds", "memory", "messages", "micro_batch_rows", "predicted_bubble", "schedule"]
+    __slots__ = ["balance", "confirmed", "makespan_seconds", "memory", "messages", "micro_batch_rows", "predicted_bubble", "rehearsed_seconds", "schedule"]
     BALANCE_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     MAKESPAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -347,6 +347,7 @@ class PlanCandidate(_message.Message):
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_BUBBLE_FIELD_NUMBER: _ClassVar[int]
+    REHEARSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     balance: _containers.RepeatedScalarFieldContainer[int]
     confirmed: bool
@@ -355,8 +356,9 @@ class PlanCandidate(_message.Message):
     messages: int
     micro_batch_rows: int
     predicted_bubble: float
+    rehearsed_seconds: float
     schedule: ScheduleSpec
-    def __init__(self, schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., balance: _Optional[_Iterable[int]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., memory: _Optional[_Iterable[_Union[PlannedMemory, _Mapping]]] = ..., messages: _Optional[int] = ..., micro_batch_rows: _Optional[int] = ..., confirmed: bool = ...) -> None: ...
+    def __init__(self, schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., balance: _Optional[_Iterable[int]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., memory: _Optional[_Iterable[_Union[PlannedMemory, _Mapping]]] = ..., messages: _Optional[int] = ..., micro_batch_rows: _Optional[int] = ..., confirmed: bool = ..., rehearsed_seconds: _Optional[float] = ...) -> None: ...
 
 class PlanPipelineRequest(_message.Message):
     __slots__ = ["limits", "spec"]

@@ -1,4 +1,4 @@
-#include "server/models/job_thread.h"
+#include "engine/base/job_thread.h"
 
 #include <utility>
 

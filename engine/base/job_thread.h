@@ -13,7 +13,7 @@ namespace penstock {
 
 // Runs jobs one after the other on a thread of its own: what touches a disk must not run where calls are answered.
 //
-// Threads:   Post() and Close() from any thread but its own.
+// Threads:   Post() from any thread, also its own; Close() from one other thread at a time.
 // Lifecycle: Close() runs what was posted before, then ends the thread; what comes later is dropped.
 class JobThread {
  public:

@@ -1,0 +1,86 @@
+#include "engine/exec/plan_trials.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/base/status_macros.h"
+#include "engine/device/torch_status.h"
+#include "engine/exec/device_pool.h"
+#include "engine/exec/pipeline_impl.h"
+
+namespace penstock {
+namespace {
+
+constexpr double kLeastSecondsOfSteps = 0.1;  // of short steps, more,
+constexpr int kMostSteps = 100;               // but no more than these
+
+bool CanRun(const Draft& draft) {
+  if (draft.loss == nullptr) return false;
+  if (draft.loss->needs_target() && draft.signature.targets.empty()) return false;
+  const auto any = [](const TensorSignature& input) { return input.any; };
+  return std::none_of(draft.signature.inputs.begin(), draft.signature.inputs.end(), any);
+}
+
+// A mini-batch as the signature describes it.
+absl::StatusOr<ContributionRequest> ExampleBatch(const ModelSignature& signature, bool needs_target, int64_t rows,
+                                                 int64_t open_dimension) {
+  ContributionRequest request;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+    Tensors inputs = ExampleInputs(signature.inputs, rows, open_dimension);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      request.inputs.push_back({signature.inputs[i].name, Value(std::move(inputs[i]))});
+    }
+    if (needs_target) request.target = ExampleInputs(signature.targets, rows, open_dimension).at(0);
+  }));
+  return request;
+}
+
+// The seconds of steps of a pipeline made for them.
+absl::StatusOr<std::vector<double>> StepsOf(const PipelineSpec& spec, Pipeline::Options options, const Plan& plan,
+                                            const OutOfTime& out_of_time) {
+  options.clock = ClockOf(options);
+  options.metrics = nullptr;
+  options.before_action = nullptr;
+  PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
+  draft.plan = plan;
+  PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, plan));
+  const int64_t rows_of_one = plan.micro_batch_rows > 0 ? plan.micro_batch_rows : options.profile.rows;
+  const int64_t rows = spec.limits.mini_batch_rows > 0 ? spec.limits.mini_batch_rows  //
+                                                       : rows_of_one * plan.schedule.micro_batches;
+  PENSTOCK_ASSIGN_OR_RETURN(const ContributionRequest request,
+                            ExampleBatch(draft.signature, draft.loss->needs_target(), rows, placed.open_dimension));
+  const auto pipeline = AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
+  std::vector<double> seconds;
+  double all = 0;
+  for (int step = 0; step <= kRehearsalSteps || (all < kLeastSecondsOfSteps && step < kMostSteps); ++step) {
+    if (out_of_time && out_of_time()) break;
+    pipeline->DiscardGradients();
+    PENSTOCK_ASSIGN_OR_RETURN(const RunOutcome outcome, pipeline->ForwardBackward(request));
+    if (step == 0) continue;  // warms up
+    seconds.push_back(outcome.seconds);
+    all += outcome.seconds;
+  }
+  return seconds;
+}
+
+}  // namespace
+
+PlanTrials TrialsOnDevices(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft) {
+  PlanTrials trials;
+  if (options.devices->mode() != DevicePool::Mode::kThreads) return trials;
+  trials.measure = [&](Plan plan) -> absl::StatusOr<Plan> {
+    PENSTOCK_ASSIGN_OR_RETURN(const PlacedStages placed, PlaceStages(spec, options, draft, plan));
+    PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, plan));
+    return plan;
+  };
+  if (CanRun(draft)) {
+    trials.run = [&](const Plan& plan, const OutOfTime& out_of_time) {
+      return StepsOf(spec, options, plan, out_of_time);
+    };
+  }
+  return trials;
+}
+
+}  // namespace penstock

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "engine/exec/pipeline_draft.h"
+#include "engine/plan/planner.h"
+
+namespace penstock {
+
+// Measures the stages of a plan, and runs its steps, where they would stand; for a search to try the best of what it lists.
+// The arguments must outlive the answer.
+//
+// Empty where devices are no threads: a serial pool answers the same on every machine. Steps are not run where nobody knows
+// what the model takes, or what its loss compares with.
+PlanTrials TrialsOnDevices(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft);
+
+}  // namespace penstock

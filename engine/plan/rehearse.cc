@@ -1,0 +1,88 @@
+#include "engine/plan/rehearse.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+struct Rehearsed {
+  PlanCandidate candidate;
+  Plan plan;
+  std::vector<double> seconds;
+  absl::Status status;
+};
+
+// How many of the first are worth it.
+size_t CountWorthwhile(const PlanSearch& search, size_t plans) {
+  size_t count = 0;
+  double seconds = 0;
+  while (count < std::min<size_t>(plans, kMostRehearsed)) {
+    const double step = search.candidates[count].makespan_seconds;
+    seconds += step * kRehearsals * (1 + kRehearsalSteps);
+    if (step > search.candidates.front().makespan_seconds * kWorthRehearsing || seconds > kMostRehearsalSeconds) break;
+    ++count;
+  }
+  return count;
+}
+
+// Answers whether there was time for all of them.
+bool RunRound(const RunSteps& run, const OutOfTime& out_of_time, bool backwards, std::vector<Rehearsed>& those) {
+  std::vector<std::vector<double>> seconds(those.size());
+  for (size_t k = 0; k < those.size(); ++k) {
+    const size_t i = backwards ? those.size() - 1 - k : k;
+    if (!those[i].status.ok()) continue;
+    if (out_of_time && out_of_time()) return false;
+    absl::StatusOr<std::vector<double>> steps = run(those[i].plan, out_of_time);
+    if (out_of_time && out_of_time()) return false;  // it may have ended early
+    those[i].status = steps.status();
+    if (steps.ok()) seconds[i] = *std::move(steps);
+  }
+  for (size_t i = 0; i < those.size(); ++i) {
+    those[i].seconds.insert(those[i].seconds.end(), seconds[i].begin(), seconds[i].end());
+  }
+  return true;
+}
+
+std::optional<double> Median(std::vector<double> seconds) {
+  if (seconds.empty()) return std::nullopt;
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+}  // namespace
+
+void RehearseBest(const RunSteps& run, const OutOfTime& out_of_time, std::vector<Plan>& plans, PlanSearch& search) {
+  const size_t count = CountWorthwhile(search, plans.size());
+  if (count < 2) return;
+  std::vector<Rehearsed> those;
+  for (size_t i = 0; i < count; ++i) {
+    those.push_back({std::move(search.candidates[i]), std::move(plans[i]), {}, absl::OkStatus()});
+  }
+  for (int round = 0; round < kRehearsals; ++round) {
+    if (!RunRound(run, out_of_time, /*backwards=*/round % 2 == 1, those)) break;
+  }
+  search.candidates.erase(search.candidates.begin(), search.candidates.begin() + static_cast<std::ptrdiff_t>(count));
+  plans.erase(plans.begin(), plans.begin() + static_cast<std::ptrdiff_t>(count));
+  std::vector<Rehearsed> kept;
+  for (Rehearsed& one : those) {
+    if (!one.status.ok()) {
+      search.refused.push_back({one.candidate.schedule, one.status});
+      continue;
+    }
+    one.candidate.rehearsed_seconds = Median(std::move(one.seconds));
+    kept.push_back(std::move(one));
+  }
+  // Without an entry, for the time was up, all are as they were.
+  std::stable_sort(kept.begin(), kept.end(), [](const Rehearsed& a, const Rehearsed& b) {
+    return a.candidate.rehearsed_seconds < b.candidate.rehearsed_seconds;
+  });
+  for (size_t i = kept.size(); i-- > 0;) {
+    search.candidates.insert(search.candidates.begin(), std::move(kept[i].candidate));
+    plans.insert(plans.begin(), std::move(kept[i].plan));
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,37 @@
+#pragma once
+
+// Decides among the best plans of a search by running them.
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/plan/plan.h"
+#include "engine/plan/search.h"
+
+namespace penstock {
+
+using OutOfTime = std::function<bool()>;  // empty: never
+
+// Seconds of each of some steps of a plan, without the optimizer. A pipeline is made for it and dropped again. Ends early when
+// the time is up.
+using RunSteps = std::function<absl::StatusOr<std::vector<double>>(const Plan&, const OutOfTime&)>;
+
+// What a simulation from measured stages leaves out (caches that a neighbour's stage empties, the order in which memory is
+// touched) differs by kind, by a few per cent: as much as the best plans differ from each other. Their steps tell.
+//
+// Model:     runs the first candidates, as many as are predicted within kWorthRehearsing of the first, but at most
+//            kMostRehearsed, and no more than kMostRehearsalSeconds by their predictions; in rounds, the second backwards, so
+//            that a machine that gets slower is unfair to none. They are listed by the median of their steps. One that can't
+//            be run is refused. Time that is up leaves them as they were.
+// `plans`:   of the first candidates, in their order; reordered with them.
+void RehearseBest(const RunSteps& run, const OutOfTime& out_of_time, std::vector<Plan>& plans, PlanSearch& search);
+
+inline constexpr double kWorthRehearsing = 1.12;
+inline constexpr int kMostRehearsed = 6;
+inline constexpr int kRehearsals = 2;
+inline constexpr int kRehearsalSteps = 2;  // at least, after one that warms up
+inline constexpr double kMostRehearsalSeconds = 60;
+
+}  // namespace penstock
