@@ -134,6 +134,10 @@ class Daemon::Parts {
     MakeServices();
     FollowLifecycle();
     PENSTOCK_RETURN_IF_ERROR(Listen());
+    LogInfo("listening", {{"api", api_address()},
+                          {"health", health_address()},
+                          {"metrics", metrics_address()},
+                          {"admin", admin_address()}});
     lifecycle_.Advance(LifecycleState::kReady);
     return absl::OkStatus();
   }
@@ -444,10 +448,6 @@ class Daemon::Parts {
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock) {
   auto parts = std::make_unique<Parts>(options, clock);
   PENSTOCK_RETURN_IF_ERROR(parts->Start());
-  LogInfo("listening", {{"api", parts->api_address()},
-                        {"health", parts->health_address()},
-                        {"metrics", parts->metrics_address()},
-                        {"admin", parts->admin_address()}});
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
 }
 

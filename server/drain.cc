@@ -33,7 +33,7 @@ DrainEnd Save(const DrainPlan& plan, DrainSignal* signal, bool* given_up) {
 // Waits until no call has come in for a moment: a caller fetches its last results, and one that comes too late is refused by
 // name, which a closing listener can't do.
 void AwaitQuiet(const DrainPlan& plan, DrainSignal* signal) {
-  constexpr absl::Duration kMoment = absl::Milliseconds(100);
+  constexpr absl::Duration kMoment = absl::Milliseconds(250);
   int64_t seen = -1;
   for (absl::Duration waited; waited < plan.close && !signal->hurried(); waited += kMoment) {
     const int64_t started = plan.calls_started();

@@ -100,29 +100,30 @@ class Feeder {
 };
 
 // Waits for a signal, then drains; a second signal makes the drain hurry, a third waits for nothing.
-int ServeUntilSignal(penstock::Daemon* daemon, const sigset_t& signals, const penstock::ServiceManager& manager) {
+// `drain` outlives the daemon, whose threads may still tell it that work has ended.
+int ServeUntilSignal(penstock::Daemon* daemon, penstock::DrainSignal* drain, const sigset_t& signals,
+                     const penstock::ServiceManager& manager) {
   manager.Tell("READY=1\nSTATUS=serving on " + daemon->api_address());
   Feeder feeder(daemon, &manager);
   int number = 0;
   while (number == 0) number = AwaitSignal(signals, std::max(absl::Milliseconds(1), feeder.Feed()));
   penstock::LogInfo("draining", {{"signal", number == SIGTERM ? "TERM" : "INT"}});
   manager.Tell("STOPPING=1\nSTATUS=draining: finishing the accepted work");
-  penstock::DrainSignal drain;
   std::atomic<bool> over = false;
   penstock::Thread second("ps-signal", [&] {
     while (!over) {
       feeder.Feed();
       if (AwaitSignal(signals, absl::Milliseconds(50)) > 0) {
-        if (drain.hurried()) {
+        if (drain->hurried()) {
           penstock::LogError("third signal: ending by force");
           std::_Exit(kFailed);
         }
         penstock::LogWarning("second signal: closing at once");
-        drain.Hurry();
+        drain->Hurry();
       }
     }
   });
-  const penstock::DrainEnd end = daemon->Drain(&drain);
+  const penstock::DrainEnd end = daemon->Drain(drain);
   if (end == penstock::DrainEnd::kHangs) {
     // Nobody can wait for a thread whose disk does not answer; what is on the disk is whole at any time.
     penstock::LogError("ending by force: a checkpoint is neither saved nor given up");
@@ -164,6 +165,7 @@ int main(int count, char** values) {
   grpc_init();
   int code;
   {
+    DrainSignal drain;
     auto daemon = Daemon::Create(line->options, RealClock());
     if (!daemon.ok()) {
       LogError("the daemon can't start", {{"reason", ReasonOf(daemon.status())},
@@ -171,7 +173,7 @@ int main(int count, char** values) {
                                           {"path", ValuesOf(daemon.status())["path"]}});
       return daemon.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
     }
-    code = ServeUntilSignal(daemon->get(), signals, ServiceManager::FromEnvironment(Environment(), getpid()));
+    code = ServeUntilSignal(daemon->get(), &drain, signals, ServiceManager::FromEnvironment(Environment(), getpid()));
   }
   LogInfo("stopped", {{"exit", std::to_string(code)}});
   return code;

@@ -41,13 +41,6 @@ std::string StatisticsText(const PipelineEntry& entry, const ServiceEnvironment&
   return MessageToJsonText(DescribeStatistics(*entry.pipeline, environment));
 }
 
-std::optional<PipelineEntry> FindEntry(const PipelineTable& pipelines, const std::string& name) {
-  for (PipelineEntry& entry : pipelines.List("", kMostPipelines)) {
-    if (entry.name == name) return std::move(entry);
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::vector<PipelineRow> DescribePipelines(const PipelineTable& pipelines) {
@@ -82,12 +75,12 @@ CommandOutputs DescribeForPrograms(const ServiceEnvironment& environment) {
     return absl::StrCat("[", absl::StrJoin(list, ", "), "]");
   };
   outputs.pipeline = [environment](const std::string& name) -> std::string {
-    const auto entry = FindEntry(*environment.pipelines, name);
-    return entry.has_value() ? MessageToJsonText(ToProto(*entry, environment.handles->epoch())) : "null";
+    const auto entry = environment.pipelines->Get(name);
+    return entry.ok() ? MessageToJsonText(ToProto(*entry, environment.handles->epoch())) : "null";
   };
   outputs.statistics = [environment](const std::string& name) -> std::string {
-    const auto entry = FindEntry(*environment.pipelines, name);
-    return entry.has_value() ? StatisticsText(*entry, environment) : "null";
+    const auto entry = environment.pipelines->Get(name);
+    return entry.ok() ? StatisticsText(*entry, environment) : "null";
   };
   outputs.checkpoints = [environment] {
     std::vector<std::string> list;

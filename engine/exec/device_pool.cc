@@ -1,17 +1,41 @@
 #include "engine/exec/device_pool.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/thread.h"
 #include "engine/exec/device_worker.h"
 
 namespace penstock {
 
+namespace {
+
+// Whether it may have to wait for a core that another device works on. Devices without cores of their own use all of them.
+bool SharesCores(const Device& device, const std::vector<Device>& devices) {
+  const std::vector<int> usable = UsableCores();
+  const auto cores_of = [&usable](const Device& one) -> const std::vector<int>& {
+    return one.cores.empty() ? usable : one.cores;
+  };
+  const std::vector<int>& cores = cores_of(device);
+  const auto meets = [&](const Device& other) {
+    const std::vector<int>& others = cores_of(other);
+    return std::find_first_of(cores.begin(), cores.end(), others.begin(), others.end()) != cores.end();
+  };
+  const size_t enough_for = device.cores.empty() ? cores.size() : 1;
+  return static_cast<size_t>(std::count_if(devices.begin(), devices.end(), meets)) > enough_for;
+}
+
+}  // namespace
+
 DevicePool::DevicePool(std::vector<Device> devices, Mode mode) : devices_(std::move(devices)), mode_(mode) {
   for (const Device& device : devices_) {
-    workers_.push_back(std::make_unique<DeviceWorker>(device, mode == Mode::kThreads));
+    const auto waits = mode == Mode::kSerial           ? DeviceWorker::Waits::kForCalls
+                       : SharesCores(device, devices_) ? DeviceWorker::Waits::kAsleep
+                                                       : DeviceWorker::Waits::kSpinsFirst;
+    workers_.push_back(std::make_unique<DeviceWorker>(device, waits));
   }
 }
 

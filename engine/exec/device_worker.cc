@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-// How long a worker looks again before it sleeps. Waking a sleeper costs more than most waits between two stages last.
+// How long a worker looks again before it sleeps.
 constexpr int64_t kSpinNanos = 20'000;
 
 int64_t ExpectedStart(const StageExecutor& training, int64_t now) {
@@ -46,8 +46,8 @@ void NoteLookAgain(const StageExecutor& executor, int64_t now, int64_t& at) {
 
 }  // namespace
 
-DeviceWorker::DeviceWorker(const Device& device, bool threaded) : device_(device) {
-  if (!threaded) return;
+DeviceWorker::DeviceWorker(const Device& device, Waits waits) : device_(device), waits_(waits) {
+  if (waits_ == Waits::kForCalls) return;
   std::string name = absl::StrCat("ps-", device_.name);
   std::replace(name.begin(), name.end(), ':', '-');
   thread_ = std::make_unique<Thread>(
@@ -193,7 +193,7 @@ void DeviceWorker::Loop() {
   while (true) {
     if (PollOnce()) continue;
     const int64_t look_again_at = look_again_at_;
-    if (!training_.empty() || !inference_.empty()) {
+    if (waits_ == Waits::kSpinsFirst && (!training_.empty() || !inference_.empty())) {
       const uint64_t seen = wakes_.load(std::memory_order_acquire);
       const int64_t until = clock->NowNanos() + kSpinNanos;
       while (wakes_.load(std::memory_order_acquire) == seen && clock->NowNanos() < until) {

@@ -25,8 +25,13 @@ namespace penstock {
 // Lifecycle: the destructor stops the thread after the action that runs; nothing may be left to do by then.
 class DeviceWorker {
  public:
-  // `threaded` false: nothing runs but inside PollOnce() and Ready().
-  DeviceWorker(const Device& device, bool threaded);
+  // What it does while nothing is to do.
+  enum class Waits {
+    kForCalls,   // it has no thread: nothing runs but inside PollOnce() and Ready()
+    kAsleep,     // for devices that share a core: who spins there keeps the others from working
+    kSpinsFirst  // a few us; waking a sleeper costs more than most waits between two stages last
+  };
+  DeviceWorker(const Device& device, Waits waits);
   ~DeviceWorker();
 
   const Device& device() const { return device_; }
@@ -53,6 +58,7 @@ class DeviceWorker {
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !woken_ && !stop_; }
 
   const Device device_;
+  const Waits waits_;
   std::atomic<bool> busy_ = false;
   std::atomic<uint64_t> wakes_ = 0;  // so that a spinning worker needs no lock
 

@@ -98,6 +98,10 @@ class Pipeline {
     DevicePool* devices = nullptr;  // required
     Clock* clock = nullptr;         // null: the real one
     ProfileOptions profile;
+    // Whether a search may run steps of the best plans. They take memory and time on the devices: not beside other pipelines.
+    bool rehearse = true;
+    // Ends a search with what it has; empty: never.
+    std::function<bool()> out_of_time = {};
     // Called before each action of a training run, on the stage's thread; may throw. Usually only tests set this.
     std::function<void(const Action&)> before_action;
     // Mechanisms that a benchmark switches off, one at a time, to show what each is worth.
@@ -116,13 +120,12 @@ class Pipeline {
   //            FAILED_PRECONDITION / SPEC_INVALID for stages on other ranks than 0.
   static absl::StatusOr<std::unique_ptr<Pipeline>> Create(const PipelineSpec& spec, Options options);
 
-  // The plan that Create would use, without placing anything.
+  // The plan that Create would use. What it places to measure, it removes again.
   static absl::StatusOr<Plan> MakePlan(const PipelineSpec& spec, const Options& options);
 
   // The plans that Create could choose from, best first, and what was refused: what the specification gives is kept, what it
-  // leaves open (spec.limits) is tried. `out_of_time` ends the search with what it has; empty: never.
-  static absl::StatusOr<PlanSearch> SearchPlans(const PipelineSpec& spec, const Options& options,
-                                                std::function<bool()> out_of_time);
+  // leaves open (spec.limits) is tried.
+  static absl::StatusOr<PlanSearch> SearchPlans(const PipelineSpec& spec, const Options& options);
 
   virtual ~Pipeline() = default;
 

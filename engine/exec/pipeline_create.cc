@@ -63,12 +63,11 @@ absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options&
   return std::move(draft.plan);
 }
 
-absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const Options& options,
-                                                 std::function<bool()> out_of_time) {
+absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const Options& options) {
   PENSTOCK_ASSIGN_OR_RETURN(const Draft draft, CheckSpecification(spec, options));
   PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile,
-                            ProfileSizes(draft.request, options.profile, ClockOf(options), out_of_time));
-  return PlanBySearch(draft.request, profile, {.out_of_time = std::move(out_of_time)},
+                            ProfileSizes(draft.request, options.profile, ClockOf(options), options.out_of_time));
+  return PlanBySearch(draft.request, profile, {.out_of_time = options.out_of_time},
                       TrialsOnDevices(spec, options, draft));
 }
 

@@ -32,9 +32,19 @@ absl::StatusOr<ContributionRequest> ExampleBatch(const ModelSignature& signature
     for (size_t i = 0; i < inputs.size(); ++i) {
       request.inputs.push_back({signature.inputs[i].name, Value(std::move(inputs[i]))});
     }
-    if (needs_target) request.target = ExampleInputs(signature.targets, rows, open_dimension).at(0);
+    if (!needs_target) return;
+    at::Tensor target = ExampleInputs(signature.targets, rows, open_dimension).at(0);
+    // A loss may want probabilities; no other one minds.
+    request.target = target.is_floating_point() ? target.sigmoid() : target;
   }));
   return request;
+}
+
+// Of a mini-batch: the same for all plans of a search, as far as its rows are known.
+int64_t RowsOfAStep(const PipelineSpec& spec, const Pipeline::Options& options, const Plan& plan) {
+  if (spec.limits.mini_batch_rows > 0) return spec.limits.mini_batch_rows;
+  if (spec.limits.open.micro_batches) return kDefaultMiniBatchRows;
+  return plan.schedule.micro_batches * (plan.micro_batch_rows > 0 ? plan.micro_batch_rows : options.profile.rows);
 }
 
 // The seconds of steps of a pipeline made for them.
@@ -46,11 +56,9 @@ absl::StatusOr<std::vector<double>> StepsOf(const PipelineSpec& spec, Pipeline::
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
   draft.plan = plan;
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, plan));
-  const int64_t rows_of_one = plan.micro_batch_rows > 0 ? plan.micro_batch_rows : options.profile.rows;
-  const int64_t rows = spec.limits.mini_batch_rows > 0 ? spec.limits.mini_batch_rows  //
-                                                       : rows_of_one * plan.schedule.micro_batches;
   PENSTOCK_ASSIGN_OR_RETURN(const ContributionRequest request,
-                            ExampleBatch(draft.signature, draft.loss->needs_target(), rows, placed.open_dimension));
+                            ExampleBatch(draft.signature, draft.loss->needs_target(), RowsOfAStep(spec, options, plan),
+                                         placed.open_dimension));
   const auto pipeline = AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
   std::vector<double> seconds;
   double all = 0;
@@ -75,7 +83,7 @@ PlanTrials TrialsOnDevices(const PipelineSpec& spec, const Pipeline::Options& op
     PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, plan));
     return plan;
   };
-  if (CanRun(draft)) {
+  if (options.rehearse && CanRun(draft)) {
     trials.run = [&](const Plan& plan, const OutOfTime& out_of_time) {
       return StepsOf(spec, options, plan, out_of_time);
     };

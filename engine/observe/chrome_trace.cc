@@ -45,7 +45,6 @@ std::string ColoursJson() {
 class ChromeTraceWriter final : public TraceWriter {
  public:
   void Begin(const TraceCapture& capture, std::string* out) override {
-    begin_nanos_ = capture.begin_nanos;
     absl::StrAppend(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"pipeline\":\"", JsonEscape(capture.pipeline),
                     "\",\"rank\":", capture.rank, ",\"begin_nanos\":", capture.begin_nanos,
                     ",\"end_nanos\":", capture.end_nanos, ",\"incomplete\":", capture.incomplete ? "true" : "false",
@@ -126,7 +125,6 @@ class ChromeTraceWriter final : public TraceWriter {
   }
 
   const std::array<std::string_view, kStageStateCount> colours_ = StateColours();
-  int64_t begin_nanos_ = 0;
   bool first_ = true;
 };
 

@@ -50,6 +50,7 @@ absl::StatusOr<std::vector<Plan>> ConfirmBest(const PlanRequest& request, const 
   const double worth = search.candidates.front().makespan_seconds * kWorthConfirming;
   for (PlanCandidate& candidate : search.candidates) {
     const bool late = out_of_time && out_of_time();
+    if (late) search.complete = false;
     if (late || candidate.makespan_seconds > worth) {
       others.push_back(std::move(candidate));
       continue;

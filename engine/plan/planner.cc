@@ -318,10 +318,10 @@ absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizePr
 }
 
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
-                              const PlanTrials& trials) {
-  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(request, options, clock));
+                              const PlanTrials& trials, const std::function<bool()>& out_of_time) {
+  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(request, options, clock, out_of_time));
   if (request.limits.open.any()) {
-    PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, PlanBySearch(request, profile, {}, trials));
+    PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, PlanBySearch(request, profile, {.out_of_time = out_of_time}, trials));
     if (!search.plan.has_value()) return search.WhyNone();
     if (search.plan->micro_batch_rows == 0) search.plan->micro_batch_rows = options.rows;
     return *std::move(search.plan);

@@ -38,7 +38,7 @@ absl::Status CheckSchedule(const ScheduleSpec& schedule);
 // Fails:     SPEC_INVALID naming cut, schedule, devices or layer; PLAN_DOES_NOT_FIT naming the device, its limit, and the
 //            largest class of bytes.
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
-                              const PlanTrials& trials = {});
+                              const PlanTrials& trials = {}, const std::function<bool()>& out_of_time = {});
 
 // The same from given costs: pure.
 absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile);

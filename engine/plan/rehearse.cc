@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <optional>
+#include <string>
 #include <utility>
+
+#include "engine/base/log.h"
 
 namespace penstock {
 namespace {
@@ -62,26 +66,28 @@ void RehearseBest(const RunSteps& run, const OutOfTime& out_of_time, std::vector
     those.push_back({std::move(search.candidates[i]), std::move(plans[i]), {}, absl::OkStatus()});
   }
   for (int round = 0; round < kRehearsals; ++round) {
-    if (!RunRound(run, out_of_time, /*backwards=*/round % 2 == 1, those)) break;
+    if (RunRound(run, out_of_time, /*backwards=*/round % 2 == 1, those)) continue;
+    search.complete = false;
+    break;
   }
   search.candidates.erase(search.candidates.begin(), search.candidates.begin() + static_cast<std::ptrdiff_t>(count));
   plans.erase(plans.begin(), plans.begin() + static_cast<std::ptrdiff_t>(count));
-  std::vector<Rehearsed> kept;
   for (Rehearsed& one : those) {
-    if (!one.status.ok()) {
-      search.refused.push_back({one.candidate.schedule, one.status});
-      continue;
+    if (one.status.ok()) {
+      one.candidate.rehearsed_seconds = Median(std::move(one.seconds));
+    } else {
+      LogWarning("a plan could not be rehearsed",
+                 {{"plan", DescribeSchedule(one.candidate.schedule)}, {"error", std::string(one.status.message())}});
     }
-    one.candidate.rehearsed_seconds = Median(std::move(one.seconds));
-    kept.push_back(std::move(one));
   }
-  // Without an entry, for the time was up, all are as they were.
-  std::stable_sort(kept.begin(), kept.end(), [](const Rehearsed& a, const Rehearsed& b) {
-    return a.candidate.rehearsed_seconds < b.candidate.rehearsed_seconds;
+  // Without an entry, for the time was up in the first round or it can't be run, a plan is as it was, behind those that ran.
+  std::stable_sort(those.begin(), those.end(), [](const Rehearsed& a, const Rehearsed& b) {
+    constexpr double kNever = std::numeric_limits<double>::infinity();
+    return a.candidate.rehearsed_seconds.value_or(kNever) < b.candidate.rehearsed_seconds.value_or(kNever);
   });
-  for (size_t i = kept.size(); i-- > 0;) {
-    search.candidates.insert(search.candidates.begin(), std::move(kept[i].candidate));
-    plans.insert(plans.begin(), std::move(kept[i].plan));
+  for (size_t i = those.size(); i-- > 0;) {
+    search.candidates.insert(search.candidates.begin(), std::move(those[i].candidate));
+    plans.insert(plans.begin(), std::move(those[i].plan));
   }
 }
 

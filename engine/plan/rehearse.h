@@ -24,7 +24,8 @@ using RunSteps = std::function<absl::StatusOr<std::vector<double>>(const Plan&, 
 // Model:     runs the first candidates, as many as are predicted within kWorthRehearsing of the first, but at most
 //            kMostRehearsed, and no more than kMostRehearsalSeconds by their predictions; in rounds, the second backwards, so
 //            that a machine that gets slower is unfair to none. They are listed by the median of their steps. One that can't
-//            be run is refused. Time that is up leaves them as they were.
+//            be run on the made-up batch, or now, stays as it was, behind those that ran. Time that is up ends it after the
+//            last whole round, and the search is not complete.
 // `plans`:   of the first candidates, in their order; reordered with them.
 void RehearseBest(const RunSteps& run, const OutOfTime& out_of_time, std::vector<Plan>& plans, PlanSearch& search);
 

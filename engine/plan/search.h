@@ -39,7 +39,7 @@ struct RefusedPlan {
 
 // What a search has found.
 //
-// Model:     candidates best first: by makespan, where what lies within kEqualMakespan of the best counts as equal, for no
+// Model:     candidates best first: those that were run by their steps (rehearse.h), then by makespan, where what lies within kEqualMakespan of the best counts as equal, for no
 //            measurement is more exact; then by peak memory, then messages, then the order of the search space. At most
 //            kMostCandidates; `refused` as many of those that would have been good enough, in the order they were met.
 struct PlanSearch {

@@ -1,6 +1,7 @@
 #include "engine/store/pipeline_table.h"
 
 #include <atomic>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -30,7 +31,7 @@ absl::Status TableError(absl::StatusCode code, std::string_view reason, std::str
 }
 
 absl::Status Draining() {
-  return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes no new pipelines");
+  return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
 }
 
 // The callers who wait for one creation or deletion, and its answer. Guarded by the table's lock.
@@ -39,6 +40,25 @@ struct TableJoin {
   std::vector<std::function<void(absl::StatusOr<PipelineEntry>)>> callbacks;
 };
 using JoinPointer = std::shared_ptr<TableJoin>;
+
+// One after the other, for each save copies a state.
+struct LastSaveRun {
+  std::vector<std::shared_ptr<HostedPipeline>> left;
+  std::shared_ptr<CancelToken> cancel;
+  std::function<void(PipelineTable::LastSaves)> done;
+  std::vector<std::string> failed = {};
+};
+
+void SaveNext(const std::shared_ptr<LastSaveRun>& run) {
+  if (run->left.empty()) return run->done({std::move(run->failed)});
+  const std::shared_ptr<HostedPipeline> pipeline = std::move(run->left.back());
+  run->left.pop_back();
+  const std::string& name = pipeline->name();
+  pipeline->SaveLast(run->cancel, [run, name](const absl::StatusOr<std::optional<CheckpointInfo>>& saved) {
+    if (!saved.ok()) run->failed.push_back(name);
+    SaveNext(run);
+  });
+}
 
 }  // namespace
 
@@ -77,8 +97,15 @@ class PipelineTable::Implementation {
       ABSL_LOCKS_EXCLUDED(mu_);
   void DeleteNow(const std::string& name, std::shared_ptr<HostedPipeline> pipeline, bool purge)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Reads what the specification names, and looks, on the jobs' thread.
+  template <typename Found>
+  void LookForPlans(PipelineSpec spec, std::function<void(absl::StatusOr<Found>)> done,
+                    std::function<absl::StatusOr<Found>(const PipelineSpec&)> look) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<HostedPipeline>> Live() const ABSL_LOCKS_EXCLUDED(mu_);
-  Pipeline::Options EngineOptions(const std::string& name, std::shared_ptr<PipelineMetrics>* metrics) const;
+  bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
+  // How to make a pipeline, or to look for its plan until `end_nanos`, or until the server stops.
+  Pipeline::Options EngineOptions(int64_t end_nanos = std::numeric_limits<int64_t>::max()) const
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
 
@@ -143,17 +170,17 @@ void PipelineTable::Implementation::Answer(const RequestKey& key, const JoinPoin
 
 // --- Creation.
 
-Pipeline::Options PipelineTable::Implementation::EngineOptions(const std::string& name,
-                                                               std::shared_ptr<PipelineMetrics>* metrics) const {
+bool PipelineTable::Implementation::IsDraining() const {
+  absl::MutexLock lock(&mu_);
+  return draining_;
+}
+
+Pipeline::Options PipelineTable::Implementation::EngineOptions(int64_t end_nanos) const {
   Pipeline::Options engine;
   engine.devices = options_.devices;
   engine.clock = options_.clock;
-  if (options_.metrics != nullptr && metrics != nullptr) {
-    engine.metrics = [registry = options_.metrics, name, metrics](const penstock::Plan& plan) {
-      *metrics = AddPipelineMetrics(registry, name, plan);
-      return *metrics;
-    };
-  }
+  engine.rehearse = Live().empty();
+  engine.out_of_time = [this, end_nanos] { return options_.clock->NowNanos() >= end_nanos || IsDraining(); };
   return engine;
 }
 
@@ -199,11 +226,7 @@ void PipelineTable::Implementation::Create(CallContext context, std::string name
 
 absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std::string& name, PipelineSpec spec,
                                                                        const std::string& spec_digest) {
-  bool draining = false;
-  {
-    absl::MutexLock lock(&mu_);
-    draining = draining_;
-  }
+  bool draining = IsDraining();
   absl::StatusOr<std::shared_ptr<HostedPipeline>> made = draining ? Draining() : Make(name, &spec, spec_digest);
   absl::StatusOr<PipelineEntry> answer = PipelineEntry{};
   {
@@ -241,7 +264,13 @@ absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::M
   PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointFolder> checkpoints,
                             CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name));
   std::shared_ptr<PipelineMetrics> metrics;
-  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(*spec, EngineOptions(name, &metrics));
+  Pipeline::Options engine = EngineOptions();
+  if (options_.metrics != nullptr) {
+    engine.metrics = [registry = options_.metrics, name, &metrics](const penstock::Plan& plan) {
+      return metrics = AddPipelineMetrics(registry, name, plan);
+    };
+  }
+  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(*spec, std::move(engine));
   spec->model.loaded_program = nullptr;  // the layers have its tensors
   if (!pipeline.ok()) {
     if (metrics != nullptr) options_.metrics->RemovePipeline(*metrics);
@@ -259,27 +288,27 @@ absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::M
 }
 
 void PipelineTable::Implementation::Plan(PipelineSpec spec, PlanCallback done) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (!draining_) {
-      jobs_.Post([this, spec = std::move(spec), done = std::move(done)]() mutable {
-        if (absl::Status loaded = Load(&spec); !loaded.ok()) return done(loaded);
-        done(options_.factory.plan(spec, EngineOptions("", nullptr)));
-      });
-      return;
-    }
-  }
-  done(Draining());
+  LookForPlans<penstock::Plan>(std::move(spec), std::move(done), [this](const PipelineSpec& loaded) {
+    return options_.factory.plan(loaded, EngineOptions());
+  });
 }
 
 void PipelineTable::Implementation::Search(PipelineSpec spec, int64_t end_nanos, SearchCallback done) {
+  LookForPlans<PlanSearch>(std::move(spec), std::move(done), [this, end_nanos](const PipelineSpec& loaded) {
+    return options_.factory.search(loaded, EngineOptions(end_nanos));
+  });
+}
+
+template <typename Found>
+void PipelineTable::Implementation::LookForPlans(PipelineSpec spec, std::function<void(absl::StatusOr<Found>)> done,
+                                                 std::function<absl::StatusOr<Found>(const PipelineSpec&)> look) {
   {
     absl::MutexLock lock(&mu_);
     if (!draining_) {
-      jobs_.Post([this, spec = std::move(spec), end_nanos, done = std::move(done)]() mutable {
+      jobs_.Post([this, spec = std::move(spec), done = std::move(done), look = std::move(look)]() mutable {
+        if (IsDraining()) return done(Draining());  // since it was asked
         if (absl::Status loaded = Load(&spec); !loaded.ok()) return done(loaded);
-        done(options_.factory.search(spec, EngineOptions("", nullptr),
-                                     [this, end_nanos] { return options_.clock->NowNanos() >= end_nanos; }));
+        done(look(spec));
       });
       return;
     }
@@ -335,6 +364,7 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
   const RequestKey key{context.caller, "DeletePipeline", context.request_id};
   std::shared_ptr<HostedPipeline> pipeline;
   const auto start = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    if (draining_) return Draining();  // what there is will be saved
     auto found = entries_.find(name);
     if (found == entries_.end()) {
       return TableError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
@@ -413,38 +443,15 @@ void PipelineTable::Implementation::Drain(std::function<void()> done) {
 }
 
 void PipelineTable::Implementation::SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done) {
-  struct Tally {
-    absl::Mutex mu;
-    size_t left ABSL_GUARDED_BY(mu) = 0;
-    LastSaves saves ABSL_GUARDED_BY(mu);
-  };
-  std::vector<std::shared_ptr<HostedPipeline>> live;
+  const auto run = std::make_shared<LastSaveRun>(LastSaveRun{{}, std::move(cancel), std::move(done)});
   {
     absl::MutexLock lock(&mu_);
     for (const auto& [name, entry] : entries_) {  // nobody wants the state of what is being deleted
-      if (entry.pipeline != nullptr && entry.state != PipelineEntry::State::kDeleting) live.push_back(entry.pipeline);
+      if (entry.pipeline != nullptr && entry.state != PipelineEntry::State::kDeleting)
+        run->left.push_back(entry.pipeline);
     }
   }
-  if (live.empty()) return done({});
-  auto tally = std::make_shared<Tally>();
-  {
-    absl::MutexLock lock(&tally->mu);
-    tally->left = live.size();
-  }
-  for (const std::shared_ptr<HostedPipeline>& pipeline : live) {
-    const std::string& name = pipeline->name();
-    pipeline->SaveLast(cancel, [tally, name, done](absl::StatusOr<std::optional<CheckpointInfo>> saved) {
-      LastSaves all;
-      {
-        absl::MutexLock lock(&tally->mu);
-        if (!saved.ok()) tally->saves.failed.push_back(name);
-        if (saved.ok() && saved->has_value()) ++tally->saves.saved;
-        if (--tally->left > 0) return;
-        all = tally->saves;
-      }
-      done(std::move(all));
-    });
-  }
+  SaveNext(run);
 }
 
 void PipelineTable::Implementation::Close() {

@@ -29,9 +29,7 @@ class TimerQueue;
 struct PipelineFactory {
   std::function<absl::StatusOr<std::unique_ptr<Pipeline>>(const PipelineSpec&, Pipeline::Options)> create;
   std::function<absl::StatusOr<Plan>(const PipelineSpec&, const Pipeline::Options&)> plan;
-  std::function<absl::StatusOr<PlanSearch>(const PipelineSpec&, const Pipeline::Options&,
-                                           std::function<bool()> out_of_time)>
-      search = {};
+  std::function<absl::StatusOr<PlanSearch>(const PipelineSpec&, const Pipeline::Options&)> search = {};
   // Reads what the specification only names: its exported program, whose digest it fills in. Null: there is nothing to read.
   std::function<absl::Status(ModelSpec*)> load = {};
 };
@@ -113,10 +111,10 @@ class PipelineTable {
 
   // What the last saves of all pipelines came to.
   struct LastSaves {
-    int saved = 0;                    // the others had nothing to save
     std::vector<std::string> failed;  // names of pipelines
   };
-  // After Drain(): saves what has changed, as HostedPipeline::SaveLast() does. Calls back on a thread of a pipeline.
+  // After Drain(): saves what has changed, one pipeline after the other, as HostedPipeline::SaveLast() does. Calls back on
+  // whatever thread comes last, possibly before it returns.
   void SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done);
 
   // Stops every pipeline: cancels what has not started, waits for what runs. Joins the thread.

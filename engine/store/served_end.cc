@@ -32,14 +32,14 @@ void ServedPipeline::SaveLast(std::shared_ptr<CancelToken> cancel, LastSaveCallb
 
 void ServedPipeline::EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel, const LastSaveCallback& done) {
   absl::StatusOr<std::optional<CheckpointInfo>> now = std::nullopt;
+  bool lost = false;
+  bool enqueued = false;
   {
     absl::MutexLock lock(&mu_);
+    lost = training_.accumulating();
     if (stopping_) {
       now = CancelledCall();
-    } else if (version_ != saved_version_) {
-      if (training_.accumulating()) {
-        LogWarning("accumulated gradients are lost: they are in no checkpoint", {{"pipeline", options_.name}});
-      }
+    } else if (weights_version_ != saved_version_) {
       auto work = std::make_shared<Work>();
       work->method = WorkMethod::kSaveCheckpoint;
       work->training = TrainingCall::kSave;
@@ -52,10 +52,11 @@ void ServedPipeline::EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel,
         done(answer->checkpoint);
       });
       Enqueue(work);
-      return;
+      enqueued = true;
     }
   }
-  done(std::move(now));
+  if (lost) LogWarning("accumulated gradients are lost: they are in no checkpoint", {{"pipeline", options_.name}});
+  if (!enqueued) done(std::move(now));
 }
 
 void ServedPipeline::Stop() {

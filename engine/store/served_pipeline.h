@@ -129,6 +129,7 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   // --- Running (served_training.cc, served_inference.cc).
   void TrainLoop() ABSL_LOCKS_EXCLUDED(mu_);
   void RunTraining(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteVersions(WorkMethod method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Executed> Execute(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Executed> ExecuteRestore(Work& work);
   absl::StatusOr<Executed> ExecuteWrite(Work& work);
@@ -159,9 +160,9 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   RequestLog<RecordedAnswer> log_ ABSL_GUARDED_BY(mu_);
   TrainingState training_ ABSL_GUARDED_BY(mu_);
   int64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t version_ ABSL_GUARDED_BY(mu_) = 0;  // of the weights and gradients; in the state token
-  int64_t saved_version_ ABSL_GUARDED_BY(mu_) =
-      0;  // the one that a checkpoint has; what was just made has nothing to save
+  int64_t version_ ABSL_GUARDED_BY(mu_) = 0;          // of the weights and gradients; in the state token
+  int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 0;  // of all that a checkpoint has
+  int64_t saved_version_ ABSL_GUARDED_BY(mu_) = 0;    // that of the last one; what was just made has nothing to save
   int64_t step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<WorkPointer> train_queue_ ABSL_GUARDED_BY(mu_);
   int64_t train_bytes_ ABSL_GUARDED_BY(mu_) = 0;

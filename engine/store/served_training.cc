@@ -36,6 +36,23 @@ std::string OptimizerSlotName(const std::string& name) {
 
 }  // namespace
 
+void ServedPipeline::NoteVersions(WorkMethod method) {
+  if (method != WorkMethod::kForward && method != WorkMethod::kSaveCheckpoint) ++version_;
+  switch (method) {
+    case WorkMethod::kTrainStep:
+    case WorkMethod::kOptimizerStep:
+    case WorkMethod::kWriteParameters:
+      ++weights_version_;
+      break;
+    case WorkMethod::kSaveCheckpoint:
+    case WorkMethod::kRestoreCheckpoint:
+      saved_version_ = weights_version_;
+      break;
+    default:
+      break;
+  }
+}
+
 void ServedPipeline::TrainLoop() {
   const auto something = [this] {
     mu_.AssertReaderHeld();
@@ -98,11 +115,7 @@ void ServedPipeline::RunTraining(const WorkPointer& work) {
         graphs_to_inputs_.clear();
       }
       step_ = step;
-      const bool changes = work->method != WorkMethod::kForward && work->method != WorkMethod::kSaveCheckpoint;
-      if (changes) ++version_;
-      if (work->method == WorkMethod::kSaveCheckpoint || work->method == WorkMethod::kRestoreCheckpoint) {
-        saved_version_ = version_;
-      }
+      NoteVersions(work->method);
       if (work->accepted.graph.has_value()) {
         graphs_.push_back(work->accepted.graph->id);
         if (work->input_gradients) graphs_to_inputs_.push_back(work->accepted.graph->id);

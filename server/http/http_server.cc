@@ -47,7 +47,7 @@ void SendPieces(mg_connection* connection, const HttpResponse& response, bool ch
     if (piece->empty()) continue;  // an empty chunk is the end
     const int sent = chunked ? mg_send_chunk(connection, piece->data(), static_cast<unsigned>(piece->size()))
                              : mg_write(connection, piece->data(), piece->size());
-    if (sent <= 0) return;
+    if (sent <= 0 || (!chunked && static_cast<size_t>(sent) != piece->size())) return;
   }
   if (chunked) mg_send_chunk(connection, "", 0);
 }

@@ -38,7 +38,7 @@ HttpResponse TraceDownload(const StatusSources& sources, const HttpRequest& requ
     name = pipelines.front()->name();
   }
   const std::shared_ptr<const PipelineMetrics> metrics = sources.registry->Find(name);
-  if (metrics == nullptr || metrics->lane_count() == 0) return Refuse(404, "name: there is no such pipeline\n");
+  if (metrics == nullptr || !metrics->KeepsTraces()) return Refuse(404, "name: there is no such pipeline\n");
 
   HttpResponse response;
   response.content_type = perfetto ? "application/octet-stream" : "application/json";

@@ -17,9 +17,10 @@ namespace penstock {
 namespace {
 
 constexpr absl::Duration kLeastInterval = absl::Milliseconds(100);
+constexpr int64_t kSameInstantNanos = 20'000;
 
-void AddStages(const PipelineMetrics& metrics, const Plan& plan, v1::PipelineStatistics* statistics) {
-  const int64_t now = metrics.lane(0).clock->NowNanos();  // one instant for all lanes
+// `now` is one instant for all lanes.
+void AddStages(const PipelineMetrics& metrics, const Plan& plan, int64_t now, v1::PipelineStatistics* statistics) {
   ClassTimes times;
   for (int lane = 0; lane < metrics.lane_count(); ++lane) {
     const StateTimes snapshot = metrics.lane(lane).state.Snapshot(now);
@@ -46,10 +47,18 @@ void AddStages(const PipelineMetrics& metrics, const Plan& plan, v1::PipelineSta
 
 v1::PipelineStatistics DescribeStatistics(const HostedPipeline& pipeline, const ServiceEnvironment& environment) {
   v1::PipelineStatistics statistics;
-  *statistics.mutable_time() = ToTimestamp(environment.clock->WallNow());
+  // Both clocks at one instant, as far as nobody took the core in between.
+  absl::Time time;
+  int64_t now;
+  int tries = 0;
+  do {
+    now = environment.clock->NowNanos();
+    time = environment.clock->WallNow();
+  } while (environment.clock->NowNanos() - now > kSameInstantNanos && ++tries < 10);
+  *statistics.mutable_time() = ToTimestamp(time);
   const Plan& plan = pipeline.pipeline().plan();
   if (const auto metrics = pipeline.metrics(); metrics != nullptr && metrics->lane_count() > 0) {
-    AddStages(*metrics, plan, &statistics);
+    AddStages(*metrics, plan, now, &statistics);
   }
   const HostedPipeline::Statistics served = pipeline.statistics();
   statistics.set_step(served.step);

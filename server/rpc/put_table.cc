@@ -33,6 +33,7 @@ absl::Status TakenOver() {
 absl::StatusOr<PutTable::Hold> PutTable::Attach(Request request) {
   const Key key = {request.caller, request.pipeline + " " + request.request_id};
   if (!request.request_id.empty()) {
+    const bool room = HasRoom();
     std::shared_ptr<Upload> found;
     {
       absl::MutexLock lock(&mu_);
@@ -49,6 +50,11 @@ absl::StatusOr<PutTable::Hold> PutTable::Attach(Request request) {
         }
         return Hold{found, ++found->generation};
       }
+    }
+    if (!room) {
+      return Error(absl::StatusCode::kResourceExhausted, "REQUEST_LOG_FULL",
+                   "too many uploads with a request_id were completed in the last minutes")
+          .With("limit_value", absl::StrCat(most_complete_));
     }
   }
   int64_t bytes = 0;
@@ -116,20 +122,43 @@ void PutTable::Detach(const Hold& hold) {
     if (upload.generation != hold.generation) return;
     complete = upload.complete;
   }
-  if (resumable) {
-    ForgetLater(hold.upload, hold.generation, complete ? kCompleteLife : kBrokenLife);
-  } else {
+  if (!resumable) {
     Forget(hold.upload, hold.generation);
+  } else if (complete) {
+    KeepComplete(hold);
+  } else {
+    ForgetBroken(hold);
   }
 }
 
 HandleName PutTable::NameOf(const Hold& hold) const { return hold.upload->name; }
 
-void PutTable::ForgetLater(std::shared_ptr<Upload> upload, int64_t generation, absl::Duration after) {
-  timers_->Add(clock_->NowNanos() + absl::ToInt64Nanoseconds(after),
-               [table = weak_from_this(), upload = std::move(upload), generation] {
-                 if (auto alive = table.lock(); alive != nullptr) alive->Forget(upload, generation);
-               });
+void PutTable::ForgetBroken(const Hold& hold) {
+  timers_->Add(clock_->NowNanos() + absl::ToInt64Nanoseconds(kBrokenLife), [table = weak_from_this(), hold] {
+    if (auto alive = table.lock(); alive != nullptr) alive->Forget(hold.upload, hold.generation);
+  });
+}
+
+void PutTable::KeepComplete(const Hold& hold) {
+  const int64_t until = clock_->NowNanos() + absl::ToInt64Nanoseconds(kCompleteLife);
+  absl::MutexLock lock(&mu_);
+  complete_.push_back({hold, until});
+}
+
+bool PutTable::HasRoom() {
+  const int64_t now = clock_->NowNanos();
+  std::vector<Hold> over;
+  bool room;
+  {
+    absl::MutexLock lock(&mu_);
+    while (!complete_.empty() && complete_.front().until_nanos <= now) {
+      over.push_back(std::move(complete_.front().hold));
+      complete_.pop_front();
+    }
+    room = complete_.size() < most_complete_;
+  }
+  for (const Hold& one : over) Forget(one.upload, one.generation);
+  return room;
 }
 
 void PutTable::Forget(const std::shared_ptr<Upload>& upload, int64_t generation) {
@@ -153,6 +182,7 @@ void PutTable::Close() {
   {
     absl::MutexLock lock(&mu_);
     uploads.swap(uploads_);
+    complete_.clear();
   }
   for (const auto& [key, upload] : uploads) {
     bool withdraw;

@@ -2,6 +2,7 @@
 
 // Uploads under way, kept apart from their streams: one that breaks off may go on from another.
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,20 +22,21 @@ namespace penstock {
 //
 // Model:     An upload is a reserved handle and a TensorReceiver. One with a request id is found by
 //            (caller, pipeline, request id): while it is under way, for 60 s after it broke off, and
-//            for 10 minutes after it was complete. The latest stream has it; what an earlier one
+//            for 10 minutes after it was complete, of which there may be a million. The latest stream has it; what an earlier one
 //            still sends is refused.
 // Owns:      the uploads; HandleStore, TimerQueue and Clock outlive it.
 // Threads:   Any method from any thread; of one upload, receiving is serialized by its lock.
 // Lifecycle: Close() before destruction, when no stream is left.
-// Fails:     REQUEST_ID_REUSED for other tensors under the same id; INVALID_ARGUMENT / STREAM_PROTOCOL for an
+// Fails:     REQUEST_ID_REUSED for other tensors under the same id; RESOURCE_EXHAUSTED / REQUEST_LOG_FULL; INVALID_ARGUMENT / STREAM_PROTOCOL for an
 //            upload that another stream has taken over; what Reserve() and the receiver fail with.
 class PutTable : public std::enable_shared_from_this<PutTable> {
  public:
   static constexpr absl::Duration kBrokenLife = absl::Seconds(60);
   static constexpr absl::Duration kCompleteLife = absl::Minutes(10);
+  static constexpr size_t kMostComplete = 1'000'000;
 
-  PutTable(HandleStore* handles, TimerQueue* timers, Clock* clock)
-      : handles_(handles), timers_(timers), clock_(clock) {}
+  PutTable(HandleStore* handles, TimerQueue* timers, Clock* clock, size_t most_complete = kMostComplete)
+      : handles_(handles), timers_(timers), clock_(clock), most_complete_(most_complete) {}
 
   struct Request {
     std::string caller;
@@ -68,15 +70,26 @@ class PutTable : public std::enable_shared_from_this<PutTable> {
  private:
   using Key = std::pair<std::string, std::string>;  // caller; pipeline and request id
 
-  void ForgetLater(std::shared_ptr<Upload> upload, int64_t generation, absl::Duration after);
+  // One that is complete, in the order of these.
+  struct Complete {
+    Hold hold;
+    int64_t until_nanos = 0;
+  };
+
+  void ForgetBroken(const Hold& hold);
+  void KeepComplete(const Hold& hold) ABSL_LOCKS_EXCLUDED(mu_);
+  // Lets those go whose time is over; answers whether another one may be kept.
+  bool HasRoom() ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(const std::shared_ptr<Upload>& upload, int64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
 
   HandleStore* const handles_;
   TimerQueue* const timers_;
   Clock* const clock_;
+  const size_t most_complete_;
 
   absl::Mutex mu_;
   std::map<Key, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mu_);
+  std::deque<Complete> complete_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace penstock

@@ -36,27 +36,29 @@ void ReceiveStream::Write(const google::protobuf::Message& response) {
 
 void ReceiveStream::OnWriteDone(bool ok) {
   const grpc::ByteBuffer* next = nullptr;
+  std::optional<absl::Status> end;
   {
     absl::MutexLock lock(&mu_);
     writes_.pop_front();
     if (!ok) writes_.clear();  // the client is gone; the read ends too
     if (!writes_.empty()) next = &writes_.front();
+    end = TakeEnd();
   }
   guard_->Progress();
-  if (next != nullptr) {
-    StartWrite(next);
-  } else {
-    EndIfWritten();
-  }
+  if (next != nullptr) StartWrite(next);
+  if (end.has_value()) FinishWith(*end);
 }
 
 void ReceiveStream::End(const absl::Status& status) {
+  std::optional<absl::Status> end;
   {
     absl::MutexLock lock(&mu_);
     if (end_.has_value()) return;
     end_ = status;
+    end = TakeEnd();
   }
-  EndIfWritten();
+  // Otherwise the last write finishes, and this may be gone.
+  if (end.has_value()) FinishWith(*end);
 }
 
 void ReceiveStream::EndEarly(bool started) {
@@ -64,14 +66,13 @@ void ReceiveStream::EndEarly(bool started) {
               : OutOfPlace("must be a start", "the end of the stream"));
 }
 
-void ReceiveStream::EndIfWritten() {
-  absl::Status status;
-  {
-    absl::MutexLock lock(&mu_);
-    if (finished_ || !end_.has_value() || !writes_.empty()) return;
-    finished_ = true;
-    status = *end_;
-  }
+std::optional<absl::Status> ReceiveStream::TakeEnd() {
+  if (finished_ || !end_.has_value() || !writes_.empty()) return std::nullopt;
+  finished_ = true;
+  return *end_;
+}
+
+void ReceiveStream::FinishWith(const absl::Status& status) {
   if (const auto pushback = RetryPushbackMillis(status); pushback.has_value()) {
     context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
   }

@@ -50,7 +50,10 @@ class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
  private:
   void OnWriteDone(bool ok) final;
   void OnDone() final;
-  void EndIfWritten() ABSL_LOCKS_EXCLUDED(mu_);
+  // The status to finish with, once, when all that was written has left: who gets it finishes, and nobody else may touch
+  // this afterwards.
+  std::optional<absl::Status> TakeEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinishWith(const absl::Status& status);
 
   grpc::CallbackServerContext* const context_;
   const std::shared_ptr<StallGuard> guard_;

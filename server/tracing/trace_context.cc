@@ -46,12 +46,14 @@ std::string_view Trimmed(std::string_view text) {
 
 bool IsLowerOrDigit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
-// KEY of a member: a letter or digit, then those and _ - * /; one @ may stand before a vendor's name.
+// KEY of a member: a letter, then letters, digits and _ - * /; or with @ before a vendor's name, and then a digit may be first.
 bool IsStateKey(std::string_view key) {
   const size_t at = key.find('@');
   const bool long_enough = !key.empty() && IsLowerOrDigit(key[0]);
   if (!long_enough || key.size() > 256) return false;
-  if (at != std::string_view::npos) {
+  if (at == std::string_view::npos) {
+    if (key[0] < 'a') return false;
+  } else {
     const std::string_view vendor = key.substr(at + 1);
     if (at > 241 || vendor.empty() || vendor.size() > 14 || vendor[0] < 'a' || vendor[0] > 'z') return false;
   }

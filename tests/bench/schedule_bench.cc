@@ -459,7 +459,7 @@ void Plans(const Options& options) {
   open.limits.mini_batch_rows = workload.rows;
   Pipeline::Options pipeline_options = On(pool, workload.rows);
   const int64_t begin = RealClock()->NowNanos();
-  const PlanSearch search = Must(Pipeline::SearchPlans(open, pipeline_options, {}));
+  const PlanSearch search = Must(Pipeline::SearchPlans(open, pipeline_options));
   if (search.candidates.empty()) Die(std::string(search.WhyNone().message()));
   std::printf(
       "%s: profiled and searched in %.2f s; %d schedules considered, %d skipped by their bound, %zu listed, %zu "

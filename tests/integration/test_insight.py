@@ -188,7 +188,8 @@ def test_a_step_beside_its_plan(client: penstock.Client) -> None:
     assert not planned.HasField("measured") and not planned.actions[0].HasField("measured_start_nanos")
     assert pipeline.schedule(micro_batches=7).micro_batches == 7
 
-    outcomes = [pipeline.train_step(*gpt_batch(step, 8)) for step in range(3)]
+    # Long steps: what lies before their first action and after their last is no tenth of them.
+    outcomes = [pipeline.train_step(*gpt_batch(step, 64)) for step in range(3)]
     last = pipeline.schedule(measured=True)
     assert last.step == 3
     assert {action.action for action in last.actions} == {action.action for action in planned.actions}

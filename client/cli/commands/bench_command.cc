@@ -102,8 +102,8 @@ class Calls {
 
   const std::string& pipeline() const { return train_.has_value() ? train_->pipeline() : infer_->pipeline(); }
 
-  // The handle to give back.
-  absl::StatusOr<std::string> Call(PipelineClient* client) ABSL_LOCKS_EXCLUDED(mu_) {
+  // The handle to give back. One that does not come to be ready goes to `releases`.
+  absl::StatusOr<std::string> Call(PipelineClient* client, Releases* releases) ABSL_LOCKS_EXCLUDED(mu_) {
     v1::Handle handle;
     if (train_.has_value()) {
       PENSTOCK_ASSIGN_OR_RETURN(const v1::TrainStepResponse response, client->TrainStep(*train_));
@@ -113,7 +113,12 @@ class Calls {
       handle = response.outputs().handle();
     }
     if (handle.state() != v1::HANDLE_STATE_READY) {
-      PENSTOCK_ASSIGN_OR_RETURN(handle, client->AwaitHandle(handle.name(), absl::Minutes(10)));
+      absl::StatusOr<v1::Handle> ready = client->AwaitHandle(handle.name(), absl::Minutes(10));
+      if (!ready.ok()) {
+        releases->Add(handle.name());
+        return ready.status();
+      }
+      handle = *std::move(ready);
     }
     absl::MutexLock lock(&mu_);
     compute_seconds_ += handle.outcome().seconds();
@@ -149,7 +154,8 @@ absl::StatusOr<Point> RunPoint(double level, const BenchOptions& options, Calls&
     load.rate = level;
   }
   Releases releases(client);
-  const LoadWork work = {[&] { return calls.Call(client); }, [&](const std::string& handle) { releases.Add(handle); }};
+  const LoadWork work = {[&] { return calls.Call(client, &releases); },
+                         [&](const std::string& handle) { releases.Add(handle); }};
   PENSTOCK_ASSIGN_OR_RETURN(const v1::PipelineStatistics before, client->Statistics(calls.pipeline()));
   Point point;
   point.level = level;

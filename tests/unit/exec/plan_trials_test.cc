@@ -4,8 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "engine/base/thread.h"
 #include "engine/exec/device_pool.h"
+#include "engine/plan/rehearse.h"
 
 namespace penstock {
 namespace {
@@ -23,20 +27,34 @@ PipelineSpec OpenSpec() {
   return spec;
 }
 
-PlanSearch Search(const PipelineSpec& spec, DevicePool::Mode mode) {
+PlanSearch Search(const PipelineSpec& spec, DevicePool::Mode mode, bool rehearse = true) {
   DevicePool pool({{"cpu:0", UsableCores(), 0}, {"cpu:1", UsableCores(), 0}}, mode);
   Pipeline::Options options;
   options.devices = &pool;
-  options.profile = {.rows = 2, .repeats = 1};
-  absl::StatusOr<PlanSearch> search = Pipeline::SearchPlans(spec, options, {});
+  options.profile = {.rows = 2, .repeats = 5};
+  options.rehearse = rehearse;
+  absl::StatusOr<PlanSearch> search = Pipeline::SearchPlans(spec, options);
   EXPECT_TRUE(search.ok()) << search.status();
   return search.ok() ? *std::move(search) : PlanSearch();
+}
+
+// Whether there are two that are near enough to each other to be run. What is near enough was measured, on a machine that may
+// be busy.
+bool WorthRehearsing(const PlanSearch& search) {
+  std::vector<double> confirmed;
+  for (const PlanCandidate& one : search.candidates) {
+    if (one.confirmed) confirmed.push_back(one.makespan_seconds);
+  }
+  if (confirmed.empty()) return false;
+  const double worth = kWorthRehearsing * *std::min_element(confirmed.begin(), confirmed.end());
+  return std::count_if(confirmed.begin(), confirmed.end(), [worth](double one) { return one <= worth; }) > 1;
 }
 
 TEST(PlanTrials, TheBestOfASearchHaveRun) {
   const PlanSearch search = Search(OpenSpec(), DevicePool::Mode::kThreads);
   ASSERT_GE(search.candidates.size(), 2u);
-  ASSERT_TRUE(search.candidates[0].rehearsed_seconds.has_value());
+  ASSERT_EQ(search.candidates[0].rehearsed_seconds.has_value(), WorthRehearsing(search));
+  if (!WorthRehearsing(search)) return;
   // Two devices, four micro-batches through four layers of 3 ms.
   EXPECT_GE(*search.candidates[0].rehearsed_seconds, 24e-3);
   if (search.candidates[1].rehearsed_seconds.has_value()) {
@@ -54,6 +72,21 @@ TEST(PlanTrials, WithoutALossStagesAreMeasuredButNoStepRuns) {
   ASSERT_FALSE(search.candidates.empty());
   EXPECT_TRUE(search.candidates[0].confirmed);
   EXPECT_FALSE(search.candidates[0].rehearsed_seconds.has_value());
+}
+
+TEST(PlanTrials, StepsRunOnlyWhereTheyAreAllowed) {
+  const PlanSearch search = Search(OpenSpec(), DevicePool::Mode::kThreads, /*rehearse=*/false);
+  ASSERT_FALSE(search.candidates.empty());
+  EXPECT_TRUE(search.candidates[0].confirmed);
+  EXPECT_FALSE(search.candidates[0].rehearsed_seconds.has_value());
+}
+
+TEST(PlanTrials, TheMadeUpTargetSuitsALossOfProbabilities) {
+  PipelineSpec spec = OpenSpec();
+  spec.loss.name = "binary_cross_entropy";
+  const PlanSearch search = Search(spec, DevicePool::Mode::kThreads);
+  ASSERT_FALSE(search.candidates.empty());
+  EXPECT_EQ(search.candidates[0].rehearsed_seconds.has_value(), WorthRehearsing(search));
 }
 
 TEST(PlanTrials, ASerialPoolTriesNothing) {

@@ -112,7 +112,7 @@ TEST(ProgramCut, IsFoundBySearch) {
   Pipeline::Options options;
   options.devices = &pool;
   options.profile.repeats = 1;
-  const auto search = Pipeline::SearchPlans(spec, options, {});
+  const auto search = Pipeline::SearchPlans(spec, options);
   ASSERT_TRUE(search.ok()) << search.status();
   ASSERT_FALSE(search->candidates.empty()) << search->WhyNone();
   PipelineSpec best = ProgramSpec(example, 1, search->candidates.front().schedule);

@@ -47,7 +47,7 @@ class DrainTest : public ::testing::Test {
   DrainSignal signal_;
   DrainPlan plan_;
   bool work_ends_ = true;
-  std::function<void(std::function<void(LastSaves)>)> on_save_ = [](const auto& done) { done({.saved = 1}); };
+  std::function<void(std::function<void(LastSaves)>)> on_save_ = [](const auto& done) { done({}); };
   std::shared_ptr<CancelToken> cancel_;
   Words said_;
   absl::Duration patience_ = absl::InfiniteDuration();

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "engine/base/thread.h"
 #include "tests/unit/store/hosting_fixture.h"
 
 namespace penstock::testing {
@@ -191,6 +192,27 @@ TEST_F(HostedPipelineTest, ASY_45_DEF_6_InferenceIsCancelledAtOnceAndByItsLastRe
   control_->Resume();  // the forward has stopped by its token, or does now
   Settled(*next.outcome);
   EXPECT_EQ(control_->graphs(), 0);
+}
+
+// Meant for ThreadSanitizer: two threads must not let go of the same inputs.
+TEST_F(HostedPipelineTest, ACancellationThatMeetsTheEndLetsGoOfInputsOnce) {
+  const HandleName input = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+  handles_->Fulfil(input.id, NamedTensors{{"x", at::full({2}, 1.0f)}});
+  for (int i = 0; i < 100; ++i) {
+    control_->HoldInference();
+    InferCall call = Ask();
+    call.inputs[0].source = HandleTensor{input, ""};
+    const Accepted accepted = *gpt_->Infer(Caller(), std::move(call));
+    control_->AwaitInferences(1);
+    {
+      const Thread end("end", [this] { control_->ResumeInference(); });
+      EXPECT_TRUE(handles_->RequestCancel("ann", *accepted.outputs).ok());
+    }
+    const HandleState state = Settled(*accepted.outputs).state;
+    EXPECT_TRUE(state == HandleState::kReady || state == HandleState::kCancelled);
+  }
+  const Accepted last = *gpt_->Infer(Caller(), {.inputs = {{"x", HandleTensor{input, ""}}}});
+  EXPECT_EQ(ValueOf(*last.outputs), 1) << "the input is still there";
 }
 
 TEST_F(HostedPipelineTest, ASY_45_DEF_6_DeadlinesFireWhenTheySay) {

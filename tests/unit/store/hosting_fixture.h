@@ -39,12 +39,13 @@ class HostingFixture : public ::testing::Test {
       plan.predicted_bubble = 0.25;
       return plan;
     };
-    options.factory.search = [this](const PipelineSpec& spec, const Pipeline::Options&,
-                                    const std::function<bool()>& out_of_time) -> absl::StatusOr<PlanSearch> {
+    options.factory.search = [this](const PipelineSpec& spec,
+                                    const Pipeline::Options& engine) -> absl::StatusOr<PlanSearch> {
       searched_ = spec;
+      searched_with_ = engine;
       PlanSearch search;
       search.considered = 2;
-      search.complete = !out_of_time();
+      search.complete = !engine.out_of_time();
       search.refused.push_back({{.kind = "gpipe"},
                                 Error(absl::StatusCode::kFailedPrecondition, "PLAN_DOES_NOT_FIT", "too large")
                                     .With("device", "cpu:1")
@@ -181,6 +182,7 @@ class HostingFixture : public ::testing::Test {
   std::function<void()> before_create_;
   std::optional<Plan> plan_;  // that metrics are told
   PipelineSpec searched_;     // what a search was asked
+  Pipeline::Options searched_with_;
   const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
   std::unique_ptr<HandleStore> handles_;
   std::unique_ptr<PipelineTable> table_;

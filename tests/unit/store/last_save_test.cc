@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "engine/base/log.h"
 #include "engine/exec/cancel_token.h"
 #include "engine/store/checkpoint_file.h"
 #include "tests/unit/store/hosting_fixture.h"
@@ -76,6 +77,15 @@ TEST_F(LastSaveTest, DoesNotRepeatWhatWasRestored) {
   EXPECT_EQ(*SaveLast(), std::nullopt);
 }
 
+TEST_F(LastSaveTest, GradientsAreInNoCheckpointAndMakeNone) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  ASSERT_TRUE(Save("mine").ok());
+  Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
+  const int64_t warnings = LoggedLines(LogLevel::kWarning);
+  EXPECT_EQ(*SaveLast(), std::nullopt);
+  EXPECT_EQ(LoggedLines(LogLevel::kWarning), warnings + 1) << "that they are lost";
+}
+
 TEST_F(LastSaveTest, FindsAFreeName) {
   Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
   ASSERT_TRUE(Save("step-2").ok());
@@ -128,8 +138,13 @@ TEST_F(LastSaveTest, TheTableSavesAllAndNamesThoseThatFail) {
   files_.SetFreeBytes(10);
   EXPECT_EQ(save_all().failed, (std::vector<std::string>{"gpt", "mlp"}));
   files_.SetFreeBytes(-1);
-  EXPECT_EQ(save_all().saved, 2);
-  EXPECT_EQ(save_all().saved, 0) << "nothing has changed since";
+  const auto saved = [this] {
+    return gpt_->ListCheckpoints().size() + (*table_->Find("mlp"))->ListCheckpoints().size();
+  };
+  EXPECT_TRUE(save_all().failed.empty());
+  EXPECT_EQ(saved(), 2);
+  EXPECT_TRUE(save_all().failed.empty());
+  EXPECT_EQ(saved(), 2) << "nothing has changed since";
 }
 
 }  // namespace

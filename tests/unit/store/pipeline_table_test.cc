@@ -134,6 +134,32 @@ TEST_F(PipelineTableTest, PlansWithoutCreating) {
   EXPECT_EQ(table_->List("", 10).size(), 1);
 }
 
+TEST_F(PipelineTableTest, SearchesRunStepsOnlyOnFreeDevicesAndEndWhenTheServerStops) {
+  const auto search = [this] {
+    absl::Notification done;
+    table_->Search({}, clock_.NowNanos() + 1'000'000'000, [&](const absl::StatusOr<PlanSearch>&) { done.Notify(); });
+    done.WaitForNotification();
+  };
+  search();
+  EXPECT_FALSE(searched_with_.rehearse) << "gpt is there";
+  EXPECT_FALSE(searched_with_.out_of_time());
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(searched_with_.out_of_time()) << "at its end";
+  gpt_.reset();
+  ASSERT_TRUE(Delete("gpt").ok());
+  search();
+  EXPECT_TRUE(searched_with_.rehearse);
+  EXPECT_FALSE(searched_with_.out_of_time());
+  table_->Drain([] {});
+  EXPECT_TRUE(searched_with_.out_of_time());
+}
+
+TEST_F(PipelineTableTest, ADrainingTableDeletesNothing) {
+  table_->Drain([] {});
+  EXPECT_EQ(ReasonOf(Delete("gpt")), "DRAINING");
+  EXPECT_TRUE(table_->Get("gpt").ok());
+}
+
 TEST_F(PipelineTableTest, DrainWaitsForWorkAndRefusesNewPipelines) {
   control_->Hold();
   ASSERT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
