@@ -231,6 +231,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std
   absl::StatusOr<PipelineEntry> answer = PipelineEntry{};
   {
     absl::MutexLock lock(&mu_);
+    if (!made.ok() && draining_) made = Draining();  // its search was cut short
     PipelineEntry& entry = entries_.at(name);
     if (made.ok()) {
       entry.pipeline = *made;
@@ -308,7 +309,9 @@ void PipelineTable::Implementation::LookForPlans(PipelineSpec spec, std::functio
       jobs_.Post([this, spec = std::move(spec), done = std::move(done), look = std::move(look)]() mutable {
         if (IsDraining()) return done(Draining());  // since it was asked
         if (absl::Status loaded = Load(&spec); !loaded.ok()) return done(loaded);
-        done(look(spec));
+        absl::StatusOr<Found> found = look(spec);
+        if (!found.ok() && IsDraining()) found = Draining();  // it was cut short
+        done(std::move(found));
       });
       return;
     }

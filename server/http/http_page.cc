@@ -81,6 +81,13 @@ HttpResponse HealthJson(std::string_view service, const std::vector<HealthCondit
   return response;
 }
 
+HttpResponse PlainAnswer(int status, std::string line) {
+  HttpResponse response;
+  response.status = status;
+  response.body = std::move(line) + "\n";
+  return response;
+}
+
 HttpResponse MethodNotAllowed(std::string allowed) {
   HttpResponse response = Plain(405);
   response.headers = {{"Allow", std::move(allowed)}};

@@ -53,6 +53,9 @@ using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
 // one of GET; the sender leaves it away.
 HttpResponse Respond(const HttpPages& pages, const HttpRequest& request);
 
+// A line of text, for people who asked for something else.
+HttpResponse PlainAnswer(int status, std::string line);
+
 // 405, with what is allowed: "GET, HEAD".
 HttpResponse MethodNotAllowed(std::string allowed = "GET, HEAD");
 

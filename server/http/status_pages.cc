@@ -38,13 +38,6 @@ std::vector<NavigationLink> Navigation() {
   return links;
 }
 
-HttpResponse Refuse(int status, std::string text) {
-  HttpResponse response;
-  response.status = status;
-  response.body = std::move(text) + "\n";
-  return response;
-}
-
 HttpResponse Asset(std::string_view type, std::string body) {
   HttpResponse response;
   response.content_type = std::string(type);
@@ -79,7 +72,7 @@ HttpResponse Draw(const Document& document, const HttpRequest& request) {
       response.body = ToText(document);
       break;
     case Format::kUnknown:
-      return Refuse(400, "format: must be html, text or json");
+      return PlainAnswer(400, "format: must be html, text or json");
   }
   return response;
 }
@@ -95,7 +88,7 @@ HttpResponse Find(const StatusSources& sources, const HttpRequest& request) {
     if (name.empty() && pipelines.size() == 1) name = pipelines.front()->name();
     if (name.empty()) return Draw(IndexPage(sources), request);
     const auto found = sources.registry->Find(name);
-    if (found == nullptr) return Refuse(404, "there is no such pipeline");
+    if (found == nullptr) return PlainAnswer(404, "there is no such pipeline");
     return Draw(PipelinePage(sources, *found), request);
   }
   for (const Route& route : kRoutes) {
@@ -128,7 +121,7 @@ bool IsHostAllowed(std::string_view host) {
 HttpResponse RespondStatus(const StatusSources& sources, const HttpRequest& request) {
   HttpResponse response;
   if (!IsHostAllowed(request.host)) {
-    response = Refuse(403, "Host: must be localhost or an IP address");
+    response = PlainAnswer(403, "Host: must be localhost or an IP address");
   } else if (request.method == "POST" && request.path == "/logz") {
     response = ChangeLogLevel(sources, request);
   } else if (request.method != "GET" && request.method != "HEAD") {

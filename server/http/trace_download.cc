@@ -11,13 +11,6 @@
 namespace penstock {
 namespace {
 
-HttpResponse Refuse(int status, const char* text) {
-  HttpResponse response;
-  response.status = status;
-  response.body = text;
-  return response;
-}
-
 // A name as it may stand in a header: pipelines are called so anyway, but it is the page that must be sure.
 std::string FileName(std::string name) {
   std::replace_if(
@@ -31,14 +24,15 @@ HttpResponse TraceDownload(const StatusSources& sources, const HttpRequest& requ
   const std::string format = QueryValue(request.query, "format");
   const bool perfetto = format == "perfetto";
   if (!perfetto && !format.empty() && format != "chrome") {
-    return Refuse(400, "format: must be chrome or perfetto\n");
+    return PlainAnswer(400, "format: must be chrome or perfetto");
   }
   std::string name = QueryValue(request.query, "name");
   if (const auto pipelines = sources.registry->Snapshot(); name.empty() && pipelines.size() == 1) {
     name = pipelines.front()->name();
   }
   const std::shared_ptr<const PipelineMetrics> metrics = sources.registry->Find(name);
-  if (metrics == nullptr || !metrics->KeepsTraces()) return Refuse(404, "name: there is no such pipeline\n");
+  if (metrics == nullptr || !metrics->KeepsTraces())
+    return PlainAnswer(404, "name: there is no such pipeline, or it keeps no traces");
 
   HttpResponse response;
   response.content_type = perfetto ? "application/octet-stream" : "application/json";

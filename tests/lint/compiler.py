@@ -18,6 +18,7 @@ class Commands:
         self._root = root
         self._switches: dict[str, list[str]] = {}
         self._folders: dict[str, str] = {}
+        self._units: dict[str, list[str]] = {}
         for entry in json.loads((build / "compile_commands.json").read_text()):
             for path in _sources(pathlib.Path(entry["file"])):
                 if not path.is_relative_to(root) or path.is_relative_to(root / "build"):
@@ -25,12 +26,18 @@ class Commands:
                 relative = str(path.relative_to(root))
                 self._switches[relative] = _switches(shlex.split(entry["command"]), entry["directory"])
                 self._folders.setdefault(str(pathlib.Path(relative).parent), relative)
+                self._units.setdefault(os.path.relpath(entry["file"], root), []).append(relative)
 
     def files(self) -> list[str]:
         return sorted(self._switches)
 
+    def units(self) -> dict[str, list[str]]:
+        """The files of the tree by what they are compiled in: themselves, or one file for many in a unity build."""
+        return self._units
+
     def switches(self, path: str) -> list[str]:
-        """The switches of a file; for a header those of a source in its folder."""
+        """The switches of a file or unit; for a header those of a source in its folder."""
+        path = self._units.get(path, [path])[0]
         if path in self._switches:
             return self._switches[path]
         neighbour = self._folders.get(str(pathlib.Path(path).parent))

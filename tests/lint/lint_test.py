@@ -236,6 +236,9 @@ class ClangTest(TreeTest):
         commands = compiler.Commands(self.root, self.build)
         self.assertEqual(commands.files(), ["engine/x/a.cc", "engine/x/b.cc"])
         self.assertEqual(commands.switches("engine/x/b.cc"), ["-DX=1", "-std=c++20"])
+        unit = "build/engine/Unity/unity_0_cxx.cxx"
+        self.assertEqual(commands.units(), {unit: ["engine/x/a.cc", "engine/x/b.cc"]})
+        self.assertEqual(commands.switches(unit), ["-DX=1", "-std=c++20"])
 
     def test_tidy_code_passes_and_use_after_move_is_found(self):
         self.write(".clang-tidy", "Checks: '-*,bugprone-use-after-move'\nWarningsAsErrors: '*'\n")

@@ -24,11 +24,13 @@ def has_locks(root: pathlib.Path, path: str) -> bool:
 
 def check(root: pathlib.Path, build: pathlib.Path) -> list[str]:
     commands = compiler.Commands(root, build)
-    sources = [path for path in commands.files() if not path.startswith("tests/") and has_locks(root, path)]
-    if not sources:
+    locked = {path for path in commands.files() if not path.startswith("tests/") and has_locks(root, path)}
+    if not locked:
         return ["no source with locks found: is compile_commands.json there?"]
-    print(f"{len(sources)} sources")
-    return commands.check_all(sources, SWITCHES)
+    # What many sources include is read once for all those that are compiled together.
+    units = [unit for unit, sources in commands.units().items() if locked.intersection(sources)]
+    print(f"{len(locked)} sources in {len(units)} units")
+    return commands.check_all(units, SWITCHES)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ one column at a time, and joined in pairs afterwards. A few hundred megabytes pe
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,15 @@ def _shift_by_lane() -> _Words:
     return tables
 
 
-_shifts: list[_Words] = [_shift_by_lane()]  # entry k: by 2^k lanes
+_shifts: list[_Words] = [_shift_by_lane()]  # entry k: by 2^k lanes; only ever appended to
+_growing = threading.Lock()
 
 
 def _shift(power: int) -> _Words:
-    while len(_shifts) <= power:
-        _shifts.append(_lookup(_shifts[-1], _shifts[-1]))
+    if len(_shifts) <= power:
+        with _growing:  # two threads would append the same entry, and all behind it would be wrong
+            while len(_shifts) <= power:
+                _shifts.append(_lookup(_shifts[-1], _shifts[-1]))
     return _shifts[power]
 
 

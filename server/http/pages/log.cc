@@ -10,13 +10,6 @@ namespace {
 
 constexpr std::string_view kFlag = "log-level";
 
-HttpResponse Answer(int status, std::string text) {
-  HttpResponse response;
-  response.status = status;
-  response.body = std::move(text) + "\n";
-  return response;
-}
-
 }  // namespace
 
 Document LogPage(const StatusSources& sources) {
@@ -58,19 +51,20 @@ Document LogPage(const StatusSources& sources) {
 
 HttpResponse ChangeLogLevel(const StatusSources& sources, const HttpRequest& request) {
   if (!sources.may_change) {
-    return Answer(403, "--admin-listen: pages change nothing where others than this host can reach them");
+    return PlainAnswer(403, "--admin-listen: pages change nothing where others than this host can reach them");
   }
   if (const absl::Status allowed = CheckChange(request); !allowed.ok()) {
-    return Answer(403, std::string(allowed.message()));
+    return PlainAnswer(403, std::string(allowed.message()));
   }
   const std::string asked = QueryValue(request.query, "level");
   const std::optional<LogLevel> level = LogLevelFromName(asked);
   if (!level.has_value()) {
     // The value as JSON has it: no client writes control characters into a terminal.
-    return Answer(400, absl::StrCat("level: must be debug, info, warning or error, got \"", JsonEscape(asked), "\""));
+    return PlainAnswer(400,
+                       absl::StrCat("level: must be debug, info, warning or error, got \"", JsonEscape(asked), "\""));
   }
   SetLogLevel(*level);
-  return Answer(200, absl::StrCat("log level ", asked));
+  return PlainAnswer(200, absl::StrCat("log level ", asked));
 }
 
 }  // namespace penstock

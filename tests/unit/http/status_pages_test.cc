@@ -441,5 +441,15 @@ TEST_F(StatusPagesTest, TheRingsAreAFileForViewers) {
   EXPECT_EQ(ask("POST", "name=gpt").status, 405);
 }
 
+TEST_F(StatusPagesTest, APipelineWithoutRingsHasNoFile) {
+  MetricsRegistry without(&clock_, /*trace_events=*/0);
+  without.AddPipeline("gpt", {{.stage = 0, .device = "cpu:0"}}, {.kind = "1f1b"});
+  sources_.registry = &without;
+  EXPECT_EQ(
+      RespondStatus(sources_, {.method = "GET", .path = "/tracez/download", .query = "name=gpt", .host = "localhost"})
+          .status,
+      404);
+}
+
 }  // namespace
 }  // namespace penstock
