@@ -39,9 +39,10 @@ struct RefusedPlan {
 
 // What a search has found.
 //
-// Model:     candidates best first: those that were run by their steps (rehearse.h), then by makespan, where what lies within kEqualMakespan of the best counts as equal, for no
-//            measurement is more exact; then by peak memory, then messages, then the order of the search space. At most
-//            kMostCandidates; `refused` as many of those that would have been good enough, in the order they were met.
+// Model:     candidates best first: those that were run, by their steps (rehearse.h); then by makespan, where what lies within
+//            kEqualMakespan of the best counts as equal, for no measurement is more exact; then by peak memory, then messages,
+//            then the order of the search space. At most kMostCandidates; `refused` as many of those that would have been good
+//            enough, in the order they were met.
 struct PlanSearch {
   std::vector<PlanCandidate> candidates;
   std::vector<RefusedPlan> refused;

@@ -161,7 +161,7 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   TrainingState training_ ABSL_GUARDED_BY(mu_);
   int64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t version_ ABSL_GUARDED_BY(mu_) = 0;          // of the weights and gradients; in the state token
-  int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 0;  // of all that a checkpoint has
+  int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 0;  // rises with steps and written parameters
   int64_t saved_version_ ABSL_GUARDED_BY(mu_) = 0;    // that of the last one; what was just made has nothing to save
   int64_t step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<WorkPointer> train_queue_ ABSL_GUARDED_BY(mu_);

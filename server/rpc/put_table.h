@@ -22,13 +22,14 @@ namespace penstock {
 //
 // Model:     An upload is a reserved handle and a TensorReceiver. One with a request id is found by
 //            (caller, pipeline, request id): while it is under way, for 60 s after it broke off, and
-//            for 10 minutes after it was complete, of which there may be a million. The latest stream has it; what an earlier one
-//            still sends is refused.
+//            for 10 minutes after it was complete; there may be a million of these. The latest stream
+//            has it; what an earlier one still sends is refused.
 // Owns:      the uploads; HandleStore, TimerQueue and Clock outlive it.
 // Threads:   Any method from any thread; of one upload, receiving is serialized by its lock.
 // Lifecycle: Close() before destruction, when no stream is left.
-// Fails:     REQUEST_ID_REUSED for other tensors under the same id; RESOURCE_EXHAUSTED / REQUEST_LOG_FULL; INVALID_ARGUMENT / STREAM_PROTOCOL for an
-//            upload that another stream has taken over; what Reserve() and the receiver fail with.
+// Fails:     REQUEST_ID_REUSED for other tensors under the same id; RESOURCE_EXHAUSTED / REQUEST_LOG_FULL;
+//            INVALID_ARGUMENT / STREAM_PROTOCOL for an upload that another stream has taken over; what Reserve() and the
+//            receiver fail with.
 class PutTable : public std::enable_shared_from_this<PutTable> {
  public:
   static constexpr absl::Duration kBrokenLife = absl::Seconds(60);
