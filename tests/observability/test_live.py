@@ -36,9 +36,14 @@ class Loaded:
     """A daemon that has worked for a while, its trace of that time, and the Prometheus that watched."""
 
     prometheus: Prometheus
-    at: float  # the end of the load, of Prometheus' clock
-    window: float
+    first: float  # the times of two scrapes, seconds of the epoch: the last before the load and the first after it
+    last: float
     trace: dict[str, Any]
+
+    @property
+    def window(self) -> str:
+        """From scrape to scrape, so that a rate is the difference of the two by their time, and nothing is extrapolated."""
+        return f"{math.ceil((self.last - self.first) * 1000) + 1}ms"
 
 
 @pytest.fixture(scope="module")
@@ -54,19 +59,16 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
         with penstock.Client(daemon.address) as client, Prometheus(folder, daemon.metrics_address) as prometheus:
             pipeline = create(client)
             pipeline.save_checkpoint()
-            awaits(lambda: bool(prometheus.query('penstock_step_number{pipeline="uneven"}', time.time())))
+            # Work stands still while the first and the last scrape read it, so that it matters not how long they take.
+            first = scraped_after(prometheus, time.time())
             begin = time.time()
             work(pipeline, LOAD_SECONDS)
-            # One more scrape sees all of it.
             end = time.time()
-            seen = f'penstock_step_number{{pipeline="uneven"}} == {pipeline.statistics().step}'
-            awaits(lambda: bool(prometheus.query(seen, time.time())))
-            at = time.time()
+            last = scraped_after(prometheus, end)
+            assert end - begin < 120
             path = folder / "trace.json"
             pipeline.trace(str(path))
-            assert end - begin < 120
-            # Whole seconds that lie inside: then the rate is the difference between the first and the last scrape by their time.
-            yield Loaded(prometheus, at, math.floor(at - begin), json.loads(path.read_text()))
+            yield Loaded(prometheus, first, last, json.loads(path.read_text()))
         daemon.stop()
     finally:
         daemon.kill()
@@ -90,9 +92,13 @@ def create(client: penstock.Client) -> penstock.Pipeline:
     )
 
 
-def awaits(condition: Any, seconds: float = 60.0) -> None:
+def scraped_after(prometheus: Prometheus, moment: float, seconds: float = 60.0) -> float:
+    """Waits for a whole scrape that began later; the time at which it began, which its samples bear."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while True:
+        samples = prometheus.query('timestamp(penstock_step_number{pipeline="uneven"})', time.time())
+        if samples and float(samples[0]["value"][1]) > moment:
+            return float(samples[0]["value"][1])
         assert time.monotonic() < deadline, "Prometheus has not seen it"
         time.sleep(0.2)
 
@@ -119,15 +125,15 @@ def work(pipeline: penstock.Pipeline, seconds: float) -> None:
 # --- Every expression. ---
 
 
-def substituted(text: str, window: float) -> str:
+def substituted(text: str, window: str) -> str:
     for name, value in (("job", "penstock"), ("instance", ".*"), ("pipeline", "uneven"), ("stage", ".*")):
         text = text.replace(f"${name}", value)
-    return text.replace("$__rate_interval", f"{window:.0f}s")
+    return text.replace("$__rate_interval", window)
 
 
 @pytest.mark.parametrize("expression", expressions.panel_expressions(), ids=lambda e: e.where)
 def test_every_panel_shows_something(loaded: Loaded, expression: Expression) -> None:
-    samples = loaded.prometheus.query(substituted(expression.text, loaded.window), loaded.at)
+    samples = loaded.prometheus.query(substituted(expression.text, loaded.window), loaded.last)
     if expression.where in MAY_BE_EMPTY:
         return
     assert samples, "no data"
@@ -141,7 +147,7 @@ def test_every_panel_shows_something(loaded: Loaded, expression: Expression) -> 
 
 @pytest.mark.parametrize("rule", expressions.rules(), ids=lambda e: e.where)
 def test_every_rule_has_recorded_something(loaded: Loaded, rule: Expression) -> None:
-    samples = loaded.prometheus.query(f'{rule.where}{{pipeline="uneven"}}', loaded.at)
+    samples = loaded.prometheus.query(f'{rule.where}{{pipeline="uneven"}}', loaded.last)
     assert samples and all(math.isfinite(float(sample["value"][1])) for sample in samples)
 
 
@@ -152,15 +158,14 @@ def test_every_rule_was_evaluated_without_an_error(loaded: Loaded) -> None:
 
 
 def test_no_alert_fires(loaded: Loaded) -> None:
-    assert loaded.prometheus.query('ALERTS{alertstate="firing"}', loaded.at) == []
+    assert loaded.prometheus.query('ALERTS{alertstate="firing"}', loaded.last) == []
 
 
 # --- The same figures as the trace's. ---
 
 
 def traced(loaded: Loaded) -> dict[int, dict[str, float]]:
-    """Seconds by lane and state, of the time that Prometheus' first and last scrape in the window enclose."""
-    first, last = scrapes(loaded)
+    """Seconds by lane and state, of the time between the two scrapes."""
     other = loaded.trace["otherData"]
     offset = float(other["clock_offset_nanos"]) * 1e-9
     lanes: dict[Any, int] = {}
@@ -173,23 +178,15 @@ def traced(loaded: Loaded) -> dict[int, dict[str, float]]:
         if event.get("ph") != "X" or place not in lanes:
             continue
         begin = event["ts"] * 1e-6 + offset
-        inside = min(begin + event["dur"] * 1e-6, last) - max(begin, first)
+        inside = min(begin + event["dur"] * 1e-6, loaded.last) - max(begin, loaded.first)
         if inside > 0:
             times[lanes[place]][event["name"]] = times[lanes[place]].get(event["name"], 0.0) + inside
     return times
 
 
-def scrapes(loaded: Loaded) -> tuple[float, float]:
-    samples = loaded.prometheus.query(
-        f'penstock_stage_time_seconds_total{{stage="0",state="forward"}}[{loaded.window:.0f}s]', loaded.at
-    )
-    values = samples[0]["values"]
-    return float(values[0][0]), float(values[-1][0])
-
-
 def panel(loaded: Loaded, title: str, **labels: str) -> float:
     text = next(e.text for e in expressions.panel_expressions() if e.where == title)
-    for sample in loaded.prometheus.query(substituted(text, loaded.window), loaded.at):
+    for sample in loaded.prometheus.query(substituted(text, loaded.window), loaded.last):
         if labels.items() <= sample["metric"].items():
             return float(sample["value"][1])
     raise AssertionError(f"{title}: no sample with {labels}")
@@ -201,9 +198,8 @@ def total(times: dict[int, dict[str, float]], states: set[str]) -> float:
 
 def test_the_trace_reaches_back_to_the_first_scrape(loaded: Loaded) -> None:
     assert not loaded.trace["otherData"]["incomplete"]
-    first, last = scrapes(loaded)
     for lane in traced(loaded).values():
-        assert sum(lane.values()) == pytest.approx(last - first, rel=0.005)
+        assert sum(lane.values()) == pytest.approx(loaded.last - loaded.first, rel=0.005)
 
 
 def test_the_bubble_is_that_of_the_trace(loaded: Loaded) -> None:
@@ -224,11 +220,10 @@ def test_the_fill_ratio_is_that_of_the_trace(loaded: Loaded) -> None:
 
 
 def test_recompute_and_busy_shares_are_those_of_the_trace(loaded: Loaded) -> None:
-    first, last = scrapes(loaded)
     for lane, times in traced(loaded).items():
         work_seconds = sum(seconds for state, seconds in times.items() if state in WORK)
         busy = work_seconds + times.get("infer", 0.0) + times.get("filled", 0.0)
-        assert panel(loaded, "Busy share", stage=str(lane)) == pytest.approx(busy / (last - first), rel=0.02)
+        assert panel(loaded, "Busy share", stage=str(lane)) == pytest.approx(busy / (loaded.last - loaded.first), rel=0.02)
         assert times["recompute"] > 0
         share = times["recompute"] / work_seconds
         assert panel(loaded, "Recompute share of work", stage=str(lane)) == pytest.approx(share, rel=0.02)
@@ -236,12 +231,12 @@ def test_recompute_and_busy_shares_are_those_of_the_trace(loaded: Loaded) -> Non
 
 def longest_scrape(loaded: Loaded) -> float:
     """Seconds: a sample bears the time at which its scrape began, and tells of one before its end."""
-    samples = loaded.prometheus.query(f'scrape_duration_seconds{{job="penstock"}}[{loaded.window:.0f}s]', loaded.at)
+    samples = loaded.prometheus.query(f'scrape_duration_seconds{{job="penstock"}}[{loaded.window}]', loaded.last)
     return max(float(value) for sample in samples for _, value in sample["values"])
 
 
 def test_states_add_up_to_a_second_per_second(loaded: Loaded) -> None:
-    exact = 0.001 + 2 * longest_scrape(loaded) / loaded.window
-    text = f'sum by (stage) (rate(penstock_stage_time_seconds_total{{pipeline="uneven"}}[{loaded.window:.0f}s]))'
-    for sample in loaded.prometheus.query(text, loaded.at):
+    exact = 0.001 + 2 * longest_scrape(loaded) / (loaded.last - loaded.first)
+    text = f'sum by (stage) (rate(penstock_stage_time_seconds_total{{pipeline="uneven"}}[{loaded.window}]))'
+    for sample in loaded.prometheus.query(text, loaded.last):
         assert float(sample["value"][1]) == pytest.approx(1, rel=exact)

@@ -1,11 +1,12 @@
 """A daemon that works in memory: inference doubles its input, training counts steps.
 
-It keeps every request, and fails calls on demand: see ``fail``. What it does not know it refuses.
+It keeps every request, and fails calls on demand: see ``fail`` and ``refuse``. What it does not know it refuses.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import queue
 import threading
 import time
@@ -78,6 +79,7 @@ class FakeDaemon:
         }
         self.optimizer: dict[str, np.ndarray] = {"optimizer/weight/first_moment": np.ones((2, 3), np.float32)}
         self._failures: dict[str, list[status_pb2.Status | grpc.StatusCode]] = collections.defaultdict(list)
+        self._refusals: dict[str, status_pb2.Status] = {}
         self._partial: dict[str, bytearray] = {}
         self._lock = threading.Lock()
         self._server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
@@ -103,6 +105,10 @@ class FakeDaemon:
         """The next calls of a method fail in this order; a bare code comes without details, as from the transport."""
         self._failures[method].extend(errors)
 
+    def refuse(self, method: str, error: status_pb2.Status) -> None:
+        """All calls of a method fail, as often as a client repeats them."""
+        self._refusals[method] = error
+
     # --- plumbing -----------------------------------------------------------------------------------------------------
 
     def _add(self, service: Any, module: Any) -> None:
@@ -123,7 +129,7 @@ class FakeDaemon:
     def _enter(self, name: str, context: grpc.ServicerContext) -> None:
         self.metadata[name] = dict(context.invocation_metadata())
         with self._lock:
-            error = self._failures[name].pop(0) if self._failures[name] else None
+            error = self._failures[name].pop(0) if self._failures[name] else self._refusals.get(name)
         if isinstance(error, status_pb2.Status):
             refuse(context, error)
         if error is not None:
@@ -342,7 +348,13 @@ class FakeDaemon:
         )
         received, granted = 0, CREDIT
         arrived: queue.Queue[handle_pb2.TensorChunk] = queue.Queue()
-        threading.Thread(target=lambda: [arrived.put(request.chunk) for request in requests], daemon=True).start()
+
+        def receive() -> None:
+            with contextlib.suppress(grpc.RpcError):  # the client has ended the stream
+                for request in requests:
+                    arrived.put(request.chunk)
+
+        threading.Thread(target=receive, daemon=True).start()
         while len(buffer) < sum(sizes):
             chunk = arrived.get(timeout=5)
             received += len(chunk.data)

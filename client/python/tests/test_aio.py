@@ -133,7 +133,7 @@ def test_models_and_state(daemon: FakeDaemon, tmp_path: pathlib.Path) -> None:
         daemon.break_upload_at = 400_000
         model = await client.models.upload(path)
         assert model.name == "models/mine.pt2" and daemon.uploaded["mine.pt2"] == path.read_bytes()
-        daemon.fail("UploadModel", status(grpc.StatusCode.ALREADY_EXISTS, "MODEL_EXISTS", "another"))
+        daemon.refuse("UploadModel", status(grpc.StatusCode.ALREADY_EXISTS, "MODEL_EXISTS", "another"))
         with pytest.raises(penstock.PenstockError, match="MODEL_EXISTS"):
             await client.models.upload(path)
         assert len(await client.models.list()) == 2 and (await client.models.get("a.pt2")).name == "models/a.pt2"
@@ -170,8 +170,7 @@ def test_a_refusal_that_grpc_loses_is_asked_for_again(
 
     async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
         monkeypatch.setattr(grpc.aio._call._StreamRequestMixin, "_write", lose_first)  # type: ignore[attr-defined]
-        refusal = status(grpc.StatusCode.ALREADY_EXISTS, "MODEL_EXISTS", "another")
-        daemon.fail("UploadModel", refusal, refusal)
+        daemon.refuse("UploadModel", status(grpc.StatusCode.ALREADY_EXISTS, "MODEL_EXISTS", "another"))
         with pytest.raises(penstock.PenstockError, match="MODEL_EXISTS"):
             await client.models.upload(path)
         assert lost
