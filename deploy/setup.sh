@@ -39,7 +39,7 @@ packages=(
   prometheus-cpp-dev libcivetweb-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libisal-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 if $with_tests; then
-  packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
+  packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev llvm-14)  # llvm-14 names the lines of sanitizers
   packages+=(buildah bubblewrap fish zsh)  # images without an engine, and what completion is for: 60 MB
 fi
 readonly wheels=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)

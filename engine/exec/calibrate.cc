@@ -157,8 +157,8 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
   std::vector<StageTimes> times(stages.size());
   std::vector<absl::Status> failed(stages.size());
   {
-    std::vector<std::unique_ptr<Thread>> threads;
     std::atomic<int> measuring = static_cast<int>(stages_of.size());
+    std::vector<std::unique_ptr<Thread>> threads;  // last: they read what stands above until they are joined
     for (const auto& [name, own] : stages_of) {
       const Device& device = devices[own.front()];
       threads.push_back(std::make_unique<Thread>(
