@@ -12,7 +12,7 @@ namespace penstock {
 namespace {
 
 // A command or group, by its words.
-struct Entry {
+struct CommandEntry {
   std::string path;  // "" for the program
   std::vector<std::string> commands;
   std::vector<const CLI::Option*> options;
@@ -36,8 +36,8 @@ std::vector<std::string> ChoicesOf(const CLI::Option& option) {
   return absl::StrSplit(type.substr(from + 1, to - from - 1), ',');
 }
 
-void Collect(const CLI::App& app, std::vector<Entry>* entries) {
-  Entry entry;
+void Collect(const CLI::App& app, std::vector<CommandEntry>* entries) {
+  CommandEntry entry;
   entry.path = CommandWords(app);
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_positional()) entry.options.push_back(option);
@@ -51,9 +51,9 @@ void Collect(const CLI::App& app, std::vector<Entry>* entries) {
   for (const CLI::App* command : below) Collect(*command, entries);
 }
 
-std::set<std::string> ValuedOptions(const std::vector<Entry>& entries) {
+std::set<std::string> ValuedOptions(const std::vector<CommandEntry>& entries) {
   std::set<std::string> names;
-  for (const Entry& entry : entries) {
+  for (const CommandEntry& entry : entries) {
     for (const CLI::Option* option : entry.options) {
       if (!TakesValue(*option)) continue;
       for (const std::string& name : NamesOf(*option)) names.insert(name);
@@ -62,9 +62,9 @@ std::set<std::string> ValuedOptions(const std::vector<Entry>& entries) {
   return names;
 }
 
-std::string BashScript(const std::vector<Entry>& entries) {
+std::string BashScript(const std::vector<CommandEntry>& entries) {
   std::string commands, options, choices;
-  for (const Entry& entry : entries) {
+  for (const CommandEntry& entry : entries) {
     std::vector<std::string> names;
     for (const CLI::Option* option : entry.options) {
       for (const std::string& name : NamesOf(*option)) {
@@ -117,10 +117,10 @@ std::string FishText(const std::string& text) {
   return "'" + absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"'", "\\'"}}) + "'";
 }
 
-std::string FishScript(const std::vector<Entry>& entries) {
+std::string FishScript(const std::vector<CommandEntry>& entries) {
   std::vector<std::string> paths;
   std::string rules;
-  for (const Entry& entry : entries) {
+  for (const CommandEntry& entry : entries) {
     if (!entry.path.empty()) paths.push_back(FishText(entry.path));
     const std::string here = absl::StrCat("complete -c penstock -n ", FishText("__penstock_at \"" + entry.path + "\""));
     for (size_t i = 0; i < entry.commands.size(); ++i) {
@@ -170,7 +170,7 @@ const std::vector<std::string>& CompletionShells() {
 }
 
 std::string CompletionScript(const CLI::App& root, const std::string& shell) {
-  std::vector<Entry> entries;
+  std::vector<CommandEntry> entries;
   Collect(root, &entries);
   if (shell == "fish") {
     return "# Completion of penstock. Once: penstock completion fish >~/.config/fish/completions/penstock.fish\n" +

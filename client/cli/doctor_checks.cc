@@ -20,8 +20,6 @@ constexpr int64_t kLeastDisk = int64_t{1} << 30;
 constexpr int64_t kRoomyDisk = int64_t{10} << 30;
 constexpr double kSlowSync = 0.05;
 
-std::string Bytes(int64_t bytes) { return BytesText(static_cast<double>(bytes)); }
-
 Finding Gpus(const MachineFacts& facts) {
   if (facts.driver_version.empty()) return {"gpus", Level::kOk, "none: the daemon uses CPU devices", ""};
   int major = 0;
@@ -41,17 +39,17 @@ Finding Gpus(const MachineFacts& facts) {
 Finding SharedMemory(const MachineFacts& facts) {
   if (facts.shared_memory_bytes < 0) return {"shared memory", Level::kWarn, "no /dev/shm", "mount a tmpfs at /dev/shm"};
   if (facts.shared_memory_bytes < kLeastSharedMemory) {
-    return {"shared memory", Level::kWarn, "/dev/shm has " + Bytes(facts.shared_memory_bytes),
+    return {"shared memory", Level::kWarn, "/dev/shm has " + BytesText(facts.shared_memory_bytes),
             "containers: --shm-size=256m, or an emptyDir of medium Memory"};
   }
-  return {"shared memory", Level::kOk, "/dev/shm has " + Bytes(facts.shared_memory_bytes), ""};
+  return {"shared memory", Level::kOk, "/dev/shm has " + BytesText(facts.shared_memory_bytes), ""};
 }
 
 Finding LockedMemory(const MachineFacts& facts) {
   if (facts.locked_memory_bytes == std::numeric_limits<int64_t>::max()) {
     return {"locked memory", Level::kOk, "without a limit", ""};
   }
-  const std::string detail = "at most " + Bytes(facts.locked_memory_bytes);
+  const std::string detail = "at most " + BytesText(facts.locked_memory_bytes);
   if (facts.gpus == 0) return {"locked memory", Level::kOk, detail + "; without GPUs nothing is pinned", ""};
   return {"locked memory", Level::kWarn, detail,
           "copies to GPUs pin memory: ulimit -l unlimited, LimitMEMLOCK=infinity"};
@@ -65,9 +63,9 @@ Finding OpenFiles(const MachineFacts& facts) {
 }
 
 Finding Memory(const MachineFacts& facts) {
-  if (facts.memory_bytes >= kLeastMemory) return {"memory", Level::kOk, Bytes(facts.memory_bytes), ""};
-  return {"memory", Level::kWarn, Bytes(facts.memory_bytes),
-          "a daemon with a small model wants " + Bytes(kLeastMemory)};
+  if (facts.memory_bytes >= kLeastMemory) return {"memory", Level::kOk, BytesText(facts.memory_bytes), ""};
+  return {"memory", Level::kWarn, BytesText(facts.memory_bytes),
+          "a daemon with a small model wants " + BytesText(kLeastMemory)};
 }
 
 Finding ClockFinding(const MachineFacts& facts) {
@@ -78,7 +76,7 @@ Finding ClockFinding(const MachineFacts& facts) {
 }
 
 Finding Disk(const MachineFacts& facts) {
-  const std::string detail = Bytes(facts.state_free_bytes) + " free at " + facts.state_dir;
+  const std::string detail = BytesText(facts.state_free_bytes) + " free at " + facts.state_dir;
   if (facts.state_free_bytes < kLeastDisk) {
     return {"disk space", Level::kFail, detail,
             "a checkpoint is as large as the model: free space, or --state-dir elsewhere"};

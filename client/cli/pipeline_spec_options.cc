@@ -32,7 +32,7 @@ v1::Option ParseValue(const std::string& text) {
   return option;
 }
 
-absl::Status PutOptions(std::string_view argument, const std::vector<std::string>& pairs, OptionMap* map) {
+absl::Status PutPairs(std::string_view argument, const std::vector<std::string>& pairs, OptionMap* map) {
   for (const std::string& pair : pairs) {
     const size_t equals = pair.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -99,7 +99,7 @@ absl::Status PutModel(const PipelineSpecOptions& o, v1::ModelSpec* model) {
     model->set_program_cuts(o.program_cuts == "nodes" ? v1::PROGRAM_CUTS_NODES : v1::PROGRAM_CUTS_MODULES);
   }
   if (!o.program_digest.empty()) model->set_program_digest(o.program_digest);
-  PENSTOCK_RETURN_IF_ERROR(PutOptions("--option", o.model_options, model->mutable_options()));
+  PENSTOCK_RETURN_IF_ERROR(PutPairs("--option", o.model_options, model->mutable_options()));
   PENSTOCK_RETURN_IF_ERROR(PutDevices(o.device_of, model));
   PENSTOCK_RETURN_IF_ERROR(PutTies(o.ties, model));
   if (o.deferred_batch_norm) model->set_deferred_batch_norm(true);
@@ -274,7 +274,7 @@ absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o,
 
   v1::OptimizerSpec* optimizer = spec.mutable_optimizer();
   if (!o.optimizer.empty()) optimizer->set_name(o.optimizer);
-  PENSTOCK_RETURN_IF_ERROR(PutOptions("--optimizer-option", o.optimizer_options, optimizer->mutable_options()));
+  PENSTOCK_RETURN_IF_ERROR(PutPairs("--optimizer-option", o.optimizer_options, optimizer->mutable_options()));
   SetDouble(optimizer->mutable_options(), "learning_rate", o.learning_rate);
   SetDouble(optimizer->mutable_options(), "weight_decay", o.weight_decay);
   if (o.clip_norm.has_value()) optimizer->set_clip_norm(*o.clip_norm);
@@ -287,7 +287,7 @@ absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o,
   }
 
   if (!o.loss.empty()) spec.mutable_loss()->set_name(o.loss);
-  PENSTOCK_RETURN_IF_ERROR(PutOptions("--loss-option", o.loss_options, spec.mutable_loss()->mutable_options()));
+  PENSTOCK_RETURN_IF_ERROR(PutPairs("--loss-option", o.loss_options, spec.mutable_loss()->mutable_options()));
   if (!o.loss_output.empty()) spec.mutable_loss()->set_output(o.loss_output);
   if (o.seed.has_value()) spec.set_seed(*o.seed);
   if (!o.bubble_filling.empty()) {

@@ -35,8 +35,6 @@ std::string ModelText(const v1::ModelSpec& model) {
   return model.name().empty() ? absl::StrCat(model.layers_size(), " layers of a list") : model.name();
 }
 
-std::string Bytes(int64_t bytes) { return BytesText(static_cast<double>(bytes)); }
-
 // "embedding, gpt_block x 4" rather than a long row of equal kinds.
 std::string LayersText(const google::protobuf::RepeatedPtrField<std::string>& layers, bool all) {
   if (all || layers.size() <= 4) return absl::StrJoin(layers, ", ");
@@ -77,8 +75,8 @@ std::string PlanText(const v1::Plan& plan, bool wide) {
   for (const v1::StagePlan& stage : plan.stages()) {
     table.Add({absl::StrCat(stage.stage()), stage.device(), LayersText(stage.layers(), wide),
                Milliseconds(stage.forward_seconds()), Milliseconds(stage.backward_seconds()),
-               Milliseconds(stage.recompute_seconds()), Bytes(stage.parameter_bytes()), Bytes(stage.optimizer_bytes()),
-               Bytes(stage.peak_activation_bytes())});
+               Milliseconds(stage.recompute_seconds()), BytesText(stage.parameter_bytes()),
+               BytesText(stage.optimizer_bytes()), BytesText(stage.peak_activation_bytes())});
   }
   return table.Text(wide) + "\n" +
          absl::StrCat(
@@ -103,14 +101,14 @@ std::string PlanDetailText(const v1::Plan& plan) {
       const bool placed = layer.stage() >= 0 && layer.stage() < plan.stages_size();
       table.Add({layer.name(), absl::StrCat(layer.stage()), placed ? plan.stages(layer.stage()).device() : "-",
                  Milliseconds(layer.forward_seconds(), 3), Milliseconds(layer.backward_seconds(), 3),
-                 Bytes(layer.stash_bytes()), Bytes(layer.output_bytes()), Bytes(layer.parameter_bytes())});
+                 BytesText(layer.stash_bytes()), BytesText(layer.output_bytes()), BytesText(layer.parameter_bytes())});
     }
     absl::StrAppend(&text, "\n", table.Text(true));
   }
   for (const v1::SkipPlan& skip : plan.skips()) {
     absl::StrAppend(&text, &skip == &plan.skips(0) ? "\nSkips     " : "          ", "stage ", skip.from_stage(), " -> ",
                     skip.to_stage(), ": ", absl::StrJoin(skip.names(), ", "));
-    if (skip.bytes() > 0) absl::StrAppend(&text, ", ", Bytes(skip.bytes()), " per micro-batch");
+    if (skip.bytes() > 0) absl::StrAppend(&text, ", ", BytesText(skip.bytes()), " per micro-batch");
     text += "\n";
   }
   for (const std::string& sentence : plan.why()) {
@@ -150,7 +148,7 @@ std::string CandidatesText(const v1::PlanPipelineResponse& search, bool wide) {
                one.has_rehearsed_seconds() ? "step"
                : one.confirmed()           ? "stages"
                                            : "layers",
-               PercentText(one.predicted_bubble()), most == nullptr ? "-" : Bytes(most->bytes()),
+               PercentText(one.predicted_bubble()), most == nullptr ? "-" : BytesText(most->bytes()),
                most == nullptr ? "-" : most->device(), most == nullptr ? "-" : most->largest_class(),
                one.micro_batch_rows() > 0 ? absl::StrCat(one.micro_batch_rows()) : "-", absl::StrCat(one.messages()),
                absl::StrJoin(one.balance(), ",")});

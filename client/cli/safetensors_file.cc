@@ -43,13 +43,13 @@ std::optional<DataType> TypeOfName(const std::string& name) {
 
 absl::Status Broken(const std::string& what) { return UsageError("safetensors", what); }
 
-struct Entry {
+struct TensorEntry {
   TensorHeader header;
   uint64_t begin = 0;
   uint64_t end = 0;
 };
 
-absl::StatusOr<Entry> ReadEntry(const std::string& name, const Json& json) {
+absl::StatusOr<TensorEntry> ReadEntry(const std::string& name, const Json& json) {
   const auto integers = [](const Json& list) {
     return list.is_array() &&
            std::all_of(list.begin(), list.end(), [](const Json& n) { return n.is_number_unsigned(); });
@@ -59,7 +59,7 @@ absl::StatusOr<Entry> ReadEntry(const std::string& name, const Json& json) {
       json["data_offsets"].size() != 2) {
     return Broken(name + ": needs dtype, shape and data_offsets");
   }
-  Entry entry;
+  TensorEntry entry;
   const std::optional<DataType> type = TypeOfName(json["dtype"].get<std::string>());
   if (!type.has_value()) return Broken(name + ": unknown dtype " + json["dtype"].get<std::string>());
   entry.header = {name, *type, json["shape"].get<std::vector<int64_t>>(), 0};
@@ -102,18 +102,19 @@ absl::StatusOr<std::vector<HostTensor>> ReadSafetensors(std::string_view file) {
   if (!json.is_object()) return Broken("the header is no JSON object");
   const std::string_view data = file.substr(kLengthBytes + length);
 
-  std::vector<Entry> entries;
+  std::vector<TensorEntry> entries;
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") continue;
-    PENSTOCK_ASSIGN_OR_RETURN(Entry entry, ReadEntry(name, value));
+    PENSTOCK_ASSIGN_OR_RETURN(TensorEntry entry, ReadEntry(name, value));
     if (entry.begin > entry.end || entry.end > data.size()) return Broken(name + ": data_offsets outside the file");
     entries.push_back(std::move(entry));
   }
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const TensorEntry& a, const TensorEntry& b) { return a.begin < b.begin; });
 
   std::vector<HostTensor> tensors;
   uint64_t next = 0;
-  for (Entry& entry : entries) {
+  for (TensorEntry& entry : entries) {
     if (entry.begin != next) return Broken(entry.header.name + ": its bytes leave a gap or overlap");
     next = entry.end;
     const std::string name = entry.header.name;

@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kReleaseBatch = 16;
+constexpr size_t kStepsPerRelease = 16;
 constexpr absl::Duration kLongestStep = absl::Hours(1);
 constexpr int64_t kOutcomeLeaseSeconds = 600;  // an outcome waits while its client is away
 
@@ -29,7 +29,7 @@ absl::Status TrainingRun::Run(const OnStep& on_step) {
     finished_.push_back(std::move(open_.front()));
     open_.pop_front();
     on_step(number, handle.outcome());
-    if (finished_.size() >= kReleaseBatch) PENSTOCK_RETURN_IF_ERROR(ReleaseFinished());
+    if (finished_.size() >= kStepsPerRelease) PENSTOCK_RETURN_IF_ERROR(ReleaseFinished());
   }
   return ReleaseFinished();
 }

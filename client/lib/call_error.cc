@@ -71,6 +71,11 @@ CallError DecodeCallError(const grpc::Status& status, const grpc::ClientContext&
 
 absl::Status StatusFromMessage(const google::rpc::Status& message) { return FromDetails(message).status; }
 
+absl::Status ServerBug(std::string_view what) {
+  return Error(absl::StatusCode::kInternal, "BUG",
+               absl::StrCat("the server broke the protocol: ", absl::string_view(what.data(), what.size())));
+}
+
 bool IsTransportFailure(const absl::Status& status) {
   if (!ReasonOf(status).empty()) return false;
   // Handlers always give a reason, and never answer UNKNOWN: without one, these come from a broken connection. CANCELLED

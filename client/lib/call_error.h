@@ -3,6 +3,7 @@
 // What a failed call says, decoded from the wire.
 
 #include <optional>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -32,6 +33,9 @@ struct CallError {
 
 // Decodes a finished attempt; the context must be that of the attempt.
 CallError DecodeCallError(const grpc::Status& status, const grpc::ClientContext& context);
+
+// The server broke the protocol: INTERNAL with reason BUG.
+absl::Status ServerBug(std::string_view what);
 
 // Decodes an error that travels inside a message: of a handle, or of one name in a batch.
 absl::Status StatusFromMessage(const google::rpc::Status& message);

@@ -17,8 +17,6 @@
 namespace penstock {
 namespace {
 
-absl::Status ServerBug(const std::string& what) { return Error(absl::StatusCode::kInternal, "BUG", what); }
-
 // One attempt of an upload.
 //
 // Threads:   the caller's writes; `ps-put-credit` reads meanwhile, so that neither side ever waits for the other to read.
@@ -60,7 +58,7 @@ class Attempt {
         credit_ += response.credit().bytes();
         if (!begin_.has_value()) begin_ = response.credit().next_offset();
       } else {
-        broken_ = ServerBug("the server sent neither credit nor a model");
+        broken_ = ServerBug("it sent neither credit nor a model");
         context_->TryCancel();
       }
     }
@@ -77,7 +75,7 @@ class Attempt {
       begin = *begin_;
     }
     const auto size = static_cast<int64_t>(file_.size());
-    if (begin < 0 || begin > size) return ServerBug(absl::StrCat("the server asks for byte ", begin, " of ", size));
+    if (begin < 0 || begin > size) return ServerBug(absl::StrCat("it asks for byte ", begin, " of ", size));
     Chunker chunker(file_, chunk_bytes, {begin, size});
     while (const std::optional<Chunk> chunk = chunker.Next()) {
       const auto bytes = static_cast<int64_t>(chunk->bytes.size());
@@ -139,7 +137,7 @@ absl::StatusOr<v1::Model> UploadModel(CallRunner& runner, v1::ModelService::Stub
       model = *attempt.model();
       return {};
     }
-    if (ended.ok()) return {ServerBug("the server ended the upload without a model"), {}, true};
+    if (ended.ok()) return {ServerBug("it ended the upload without a model"), {}, true};
     return DecodeCallError(ended, context);
   });
   if (!status.ok()) return status;

@@ -14,11 +14,6 @@
 namespace penstock {
 namespace {
 
-absl::Status ServerBug(std::string_view what) {
-  return Error(absl::StatusCode::kInternal, "BUG",
-               absl::StrCat("the server broke the protocol: ", absl::string_view(what.data(), what.size())));
-}
-
 // The tensors of a stream, as far as they have arrived.
 //
 // Model:     one buffer and one assembler per announced tensor; only those that are wanted have them.

@@ -18,8 +18,6 @@
 namespace penstock {
 namespace {
 
-absl::Status ServerBug(const std::string& what) { return Error(absl::StatusCode::kInternal, "BUG", what); }
-
 // One attempt of an upload.
 //
 // Model:     how many bytes may still be sent, and which chunk comes next. Both are the server's to say at the start.
@@ -62,7 +60,7 @@ class Upload {
         credit_ += response.credit().bytes();
         if (!start_.has_value()) start_ = response.credit();
       } else {
-        broken_ = ServerBug("the server sent neither credit nor a handle");
+        broken_ = ServerBug("it sent neither credit nor a handle");
         context_->TryCancel();
       }
     }
@@ -117,7 +115,7 @@ class Upload {
     const int64_t offset = start_->next_offset();
     const bool inside = tensor >= 0 && tensor < count && offset >= 0 && offset <= tensors_[tensor].header().byte_size;
     if (inside || (tensor == count && offset == 0)) return *start_;
-    return ServerBug(absl::StrCat("the server asks for tensor ", tensor, " at ", offset, ", which was not announced"));
+    return ServerBug(absl::StrCat("it asks for tensor ", tensor, " at ", offset, ", which was not announced"));
   }
 
   Stream* const stream_;
@@ -158,7 +156,7 @@ absl::StatusOr<v1::Handle> UploadTensors(CallRunner& runner, v1::HandleService::
           handle = *upload.handle();
           return {};
         }
-        if (ended.ok()) return {ServerBug("the server ended the upload without a handle"), {}, true};
+        if (ended.ok()) return {ServerBug("it ended the upload without a handle"), {}, true};
         return DecodeCallError(ended, context);
       });
   if (!status.ok()) return status;

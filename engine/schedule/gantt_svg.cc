@@ -47,11 +47,7 @@ const Look& LookOf(ActionKind kind) {
   return kWork[static_cast<size_t>(kind)];
 }
 
-std::string Units(Ticks ticks) {
-  return absl::StrFormat("%.6g", static_cast<double>(ticks) / static_cast<double>(kTicksPerUnit));
-}
-
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+absl::string_view AbslView(std::string_view text) { return {text.data(), text.size()}; }
 
 // Writes the picture, top to bottom. All text is ours: names, numbers and action texts need no escaping.
 class Picture {
@@ -74,8 +70,8 @@ class Picture {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"gantt\" role=\"img\" width=\"%d\" height=\"%d\" "
         "viewBox=\"0 0 %d %d\" font-family=\"monospace\" font-size=\"11\">\n<title>%d ranks, makespan %s, ideal "
         "%s, bubble %.1f %%</title>\n%s</svg>\n",
-        full_width, full_height, full_width, full_height, ranks, Units(simulation_.makespan), Units(simulation_.ideal),
-        100 * simulation_.Bubble(), rows);
+        full_width, full_height, full_width, full_height, ranks, UnitsText(simulation_.makespan),
+        UnitsText(simulation_.ideal), 100 * simulation_.Bubble(), rows);
   }
 
  private:
@@ -109,12 +105,12 @@ class Picture {
     absl::StrAppendFormat(out,
                           "<rect class=\"%s\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" %s"
                           "stroke=\"#ffffff\" stroke-width=\"0.5\"><title>%s: %s to %s</title></rect>\n",
-                          View(look.name), X(start), y, width, kBarHeight, View(look.color),
-                          opacity == 1 ? "" : absl::StrFormat("fill-opacity=\"%g\" ", opacity), View(title),
-                          Units(start), Units(end));
+                          AbslView(look.name), X(start), y, width, kBarHeight, AbslView(look.color),
+                          opacity == 1 ? "" : absl::StrFormat("fill-opacity=\"%g\" ", opacity), AbslView(title),
+                          UnitsText(start), UnitsText(end));
     if (label.empty() || width < static_cast<double>(kLetterWidth * label.size())) return;
     absl::StrAppendFormat(out, "<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\" fill=\"%s\">%s</text>\n",
-                          X(start) + width / 2, y + 15, View(look.text_color), View(label));
+                          X(start) + width / 2, y + 15, AbslView(look.text_color), AbslView(label));
   }
 
   void DrawIdeal(int bottom, std::string* out) {
@@ -122,10 +118,10 @@ class Picture {
     absl::StrAppendFormat(out,
                           "<line class=\"ideal\" x1=\"%.2f\" y1=\"%d\" x2=\"%.2f\" y2=\"%d\" stroke=\"#000000\" "
                           "stroke-dasharray=\"4 3\"><title>ideal finish: %s</title></line>\n",
-                          x, kTop - 4, x, bottom + 2, Units(simulation_.ideal));
+                          x, kTop - 4, x, bottom + 2, UnitsText(simulation_.ideal));
     absl::StrAppendFormat(out, "<text x=\"%d\" y=\"%d\">0</text>\n", kLeft, bottom + 12);
     absl::StrAppendFormat(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", kLeft + width_, bottom + 12,
-                          Units(simulation_.makespan));
+                          UnitsText(simulation_.makespan));
   }
 
   // Answers how many rows it took.
@@ -143,7 +139,7 @@ class Picture {
       absl::StrAppendFormat(out,
                             "<rect class=\"%s\" x=\"%d\" y=\"%d\" width=\"12\" height=\"12\" fill=\"%s\"/>\n<text "
                             "x=\"%d\" y=\"%d\">%s</text>\n",
-                            View(look->name), x, y, View(look->color), x + 16, y + 10, View(look->name));
+                            AbslView(look->name), x, y, AbslView(look->color), x + 16, y + 10, AbslView(look->name));
       ++count;
     }
     return (count + per_row - 1) / per_row;

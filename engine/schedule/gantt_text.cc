@@ -81,11 +81,11 @@ void DrawAction(const std::string& label, int begin, int end, std::string* row) 
   (*row)[end - 1] = ']';
 }
 
-std::string Units(Ticks ticks) {
+}  // namespace
+
+std::string UnitsText(Ticks ticks) {
   return absl::StrFormat("%.6g", static_cast<double>(ticks) / static_cast<double>(kTicksPerUnit));
 }
-
-}  // namespace
 
 std::string RenderGantt(const Simulation& simulation, const GanttOptions& options) {
   const Axis axis(simulation, std::clamp(options.columns, 16, 4096));
@@ -108,8 +108,8 @@ std::string RenderGantt(const Simulation& simulation, const GanttOptions& option
                                            absl::StrCat("rank ", rank), row, busy));
   }
   if (options.totals) {
-    absl::StrAppendFormat(&text, "makespan %s, ideal %s, bubble %.1f %%\n", Units(simulation.makespan),
-                          Units(simulation.ideal), 100 * simulation.Bubble());
+    absl::StrAppendFormat(&text, "makespan %s, ideal %s, bubble %.1f %%\n", UnitsText(simulation.makespan),
+                          UnitsText(simulation.ideal), 100 * simulation.Bubble());
   }
   std::vector<std::string> legend;
   for (const Letter& letter : kLetters) {

@@ -9,6 +9,9 @@
 
 namespace penstock {
 
+// Time as the pictures tell it: in units, six digits.
+std::string UnitsText(Ticks ticks);
+
 struct GanttOptions {
   int columns = 96;    // most characters of a row's time axis, 16 to 4096
   bool totals = true;  // the line with makespan, ideal and bubble

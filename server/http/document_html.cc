@@ -22,7 +22,7 @@ void AddFacts(const Section& section, std::string* out) {
   *out += "</dl>\n";
 }
 
-void AddTable(const Section& section, std::string* out) {
+void AddHtmlTable(const Section& section, std::string* out) {
   *out += "<div class=\"wide\"><table>\n<thead><tr>";
   for (size_t i = 0; i < section.columns.size(); ++i) {
     const bool number = !section.rows.empty() && section.rows[0][i].number.has_value();
@@ -52,7 +52,7 @@ void AddSection(const Section& section, std::string* out) {
   } else if (section.facts) {
     AddFacts(section, out);
   } else {
-    AddTable(section, out);
+    AddHtmlTable(section, out);
   }
   *out += "</section>\n";
 }

@@ -29,7 +29,7 @@ void AddPadded(const std::string& text, size_t width, bool right, std::string* o
   absl::StrAppend(out, right ? gap : "", text, right ? "" : gap, "  ");
 }
 
-void AddTable(const Section& section, std::string* out) {
+void AddPlainTable(const Section& section, std::string* out) {
   std::vector<std::vector<std::string>> lines;
   if (!section.facts) {
     lines.emplace_back();
@@ -97,7 +97,7 @@ std::string ToText(const Document& document) {
     } else if (section.rows.empty()) {
       absl::StrAppend(&out, Printable(section.empty), "\n");
     } else {
-      AddTable(section, &out);
+      AddPlainTable(section, &out);
     }
   }
   return out;

@@ -51,16 +51,15 @@ void CollectLane(const std::string& pipeline, const LaneMetrics& lane, int64_t n
   }
 }
 
-double Count(const CounterCell& cell) { return static_cast<double>(cell.value()); }
-
 void CollectBatches(const PipelineMetrics& pipeline, const LabelValues& labels, FamilySet* families) {
   AddEach(families, Metric::kBatchesStarted, labels, kBatchModeNames,
-          [&](size_t i) { return Count(pipeline.batches_started.at(i)); });
+          [&](size_t i) { return CountOf(pipeline.batches_started.at(i)); });
   for (size_t mode = 0; mode < kBatchModeNames.size(); ++mode) {
     AddEach(families, Metric::kBatches, And(labels, kBatchModeNames[mode]), kBatchOutcomeNames,
-            [&](size_t i) { return Count(pipeline.batches.at(mode).at(i)); });
+            [&](size_t i) { return CountOf(pipeline.batches.at(mode).at(i)); });
   }
-  AddEach(families, Metric::kSamples, labels, kBatchModeNames, [&](size_t i) { return Count(pipeline.samples.at(i)); });
+  AddEach(families, Metric::kSamples, labels, kBatchModeNames,
+          [&](size_t i) { return CountOf(pipeline.samples.at(i)); });
   AddEach(families, Metric::kBatchDuration, labels, kBatchModeNames,
           [&](size_t i) { return pipeline.batch_duration.at(i).Snapshot(); });
   AddEach(families, Metric::kRunsActive, labels, kBatchModeNames,
@@ -68,7 +67,7 @@ void CollectBatches(const PipelineMetrics& pipeline, const LabelValues& labels, 
   families->Add(Metric::kStepNumber, labels, pipeline.step_number.value());
   families->Add(Metric::kLoss, labels, pipeline.loss.value());
   AddEach(families, Metric::kNonfiniteSteps, labels, kNonfiniteKindNames,
-          [&](size_t i) { return Count(pipeline.nonfinite_steps.at(i)); });
+          [&](size_t i) { return CountOf(pipeline.nonfinite_steps.at(i)); });
 }
 
 void CollectQueues(const PipelineMetrics& pipeline, const LabelValues& labels, int64_t now_nanos, FamilySet* families) {
@@ -81,14 +80,14 @@ void CollectQueues(const PipelineMetrics& pipeline, const LabelValues& labels, i
   AddEach(families, Metric::kQueueWait, labels, kWorkQueueNames,
           [&](size_t i) { return pipeline.queues.at(i).wait.Snapshot(); });
   AddEach(families, Metric::kAdmissionRejected, labels, kRejectReasonNames,
-          [&](size_t i) { return Count(pipeline.rejected.at(i)); });
+          [&](size_t i) { return CountOf(pipeline.rejected.at(i)); });
 }
 
 void CollectCheckpoints(const PipelineMetrics& pipeline, const LabelValues& labels, FamilySet* families) {
   AddEach(families, Metric::kCheckpointDuration, labels, kCheckpointOperationNames,
           [&](size_t i) { return pipeline.checkpoint_duration.at(i).Snapshot(); });
   AddEach(families, Metric::kCheckpointFailures, labels, kCheckpointOperationNames,
-          [&](size_t i) { return Count(pipeline.checkpoint_failures.at(i)); });
+          [&](size_t i) { return CountOf(pipeline.checkpoint_failures.at(i)); });
   families->Add(Metric::kCheckpointLastSuccess, labels, pipeline.checkpoint_last_success.seconds());
   families->Add(Metric::kCheckpointSize, labels, pipeline.checkpoint_bytes.value());
 }

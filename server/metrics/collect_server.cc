@@ -15,17 +15,15 @@ void AddEach(FamilySet* families, Metric metric, const Names& names, ValueOf val
   for (size_t i = 0; i < names.size(); ++i) families->Add(metric, {std::string(names[i])}, value_of(i));
 }
 
-double Count(const CounterCell& cell) { return static_cast<double>(cell.value()); }
-
 void CollectMethod(const MethodMetrics& method, FamilySet* families) {
   const LabelValues labels = {method.type, method.service, method.method};
-  families->Add(Metric::kGrpcStarted, labels, Count(method.started));
-  families->Add(Metric::kGrpcReceived, labels, Count(method.messages_received));
-  families->Add(Metric::kGrpcSent, labels, Count(method.messages_sent));
+  families->Add(Metric::kGrpcStarted, labels, CountOf(method.started));
+  families->Add(Metric::kGrpcReceived, labels, CountOf(method.messages_received));
+  families->Add(Metric::kGrpcSent, labels, CountOf(method.messages_sent));
   for (size_t code = 0; code < kGrpcCodeNames.size(); ++code) {
     LabelValues with_code = labels;
     with_code.emplace_back(kGrpcCodeNames[code]);
-    families->Add(Metric::kGrpcHandled, with_code, Count(method.handled_by_code[code]));
+    families->Add(Metric::kGrpcHandled, with_code, CountOf(method.handled_by_code[code]));
   }
   families->Add(Metric::kGrpcHandling, labels, method.duration.Snapshot());
 }
@@ -39,7 +37,7 @@ void CollectServer(const ServerMetrics& server, FamilySet* families) {
   AddEach(families, Metric::kHandleLimitBytes, kHandleTierNames,
           [&](size_t i) { return server.handle_limit_bytes.at(i).value(); });
   AddEach(families, Metric::kHandlesEnded, kHandleEndNames,
-          [&](size_t i) { return Count(server.handles_ended.at(i)); });
+          [&](size_t i) { return CountOf(server.handles_ended.at(i)); });
   for (const DeviceDescription& device : server.devices()) {
     families->Add(Metric::kDeviceMemoryLimit, {device.name}, static_cast<double>(device.memory_limit_bytes));
   }
@@ -49,7 +47,7 @@ void CollectServer(const ServerMetrics& server, FamilySet* families) {
     for (size_t outcome = 0; outcome < kSpanOutcomeNames.size(); ++outcome) {
       families->Add(Metric::kTraceSpans,
                     {std::string(kSpanTargetNames[target]), std::string(kSpanOutcomeNames[outcome])},
-                    Count(SpansOf(static_cast<SpanTarget>(target)).at(outcome)));
+                    CountOf(SpansOf(static_cast<SpanTarget>(target)).at(outcome)));
     }
   }
 

@@ -14,6 +14,8 @@ namespace penstock {
 // Label values in the order of the table's row.
 using LabelValues = std::vector<std::string>;
 
+inline double CountOf(const CounterCell& cell) { return static_cast<double>(cell.value()); }
+
 // Holds one family per row of the metric table and takes samples for them.
 //
 // Threads:   one.

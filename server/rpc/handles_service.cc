@@ -17,14 +17,15 @@
 namespace penstock {
 namespace {
 
-constexpr int kMostNames = 1000;
+constexpr int kMostHandleNames = 1000;
 // A thousand names are more than other control calls may hold.
 constexpr int64_t kNamesMessageBytes = int64_t{256} << 10;
 
 // Whole names of handles. A name that can't be read fails the call: its place is in the message.
 absl::StatusOr<std::vector<HandleName>> Names(const google::protobuf::RepeatedPtrField<std::string>& texts) {
-  if (texts.empty() || texts.size() > kMostNames) {
-    return InvalidField("names", absl::StrCat("must have 1 to ", kMostNames, " entries"), absl::StrCat(texts.size()));
+  if (texts.empty() || texts.size() > kMostHandleNames) {
+    return InvalidField("names", absl::StrCat("must have 1 to ", kMostHandleNames, " entries"),
+                        absl::StrCat(texts.size()));
   }
   std::vector<HandleName> names;
   for (int i = 0; i < texts.size(); ++i) {

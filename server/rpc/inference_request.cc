@@ -109,7 +109,7 @@ absl::Status CopyContents(const InferTensorContents& contents, DataType type, co
   }
 }
 
-absl::StatusOr<TensorHeader> HeaderOf(const InputTensor& input, const std::string& field) {
+absl::StatusOr<TensorHeader> HeaderOfInput(const InputTensor& input, const std::string& field) {
   const std::optional<DataType> type = DataTypeFromName(input.datatype());
   if (!type.has_value()) {
     return BadHeader(field + ".datatype", "must be a numeric type", Shortened(input.datatype()));
@@ -195,7 +195,7 @@ absl::StatusOr<std::vector<InputSource>> DecodeInputs(const SplitInferRequest& r
     if (raw && message.inputs(i).has_contents()) {
       return InvalidField(field + ".contents", "must be absent where raw contents are given", "both");
     }
-    PENSTOCK_ASSIGN_OR_RETURN(TensorHeader header, HeaderOf(message.inputs(i), field));
+    PENSTOCK_ASSIGN_OR_RETURN(TensorHeader header, HeaderOfInput(message.inputs(i), field));
     headers.push_back(std::move(header));
   }
   PENSTOCK_RETURN_IF_ERROR(ValidateTensorHeaders(headers, "inputs"));

@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-constexpr int kMostNames = 4096;
+constexpr int kMostParameterNames = 4096;
 
 }  // namespace
 
@@ -32,8 +32,8 @@ absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kSpecificationMessageBytes, &request));
   PENSTOCK_RETURN_IF_ERROR(CallerOf(*context_).status());
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request.chunk_size()));
-  if (request.names_size() > kMostNames) {
-    return InvalidField("names", absl::StrCat("must have at most ", kMostNames, " entries"),
+  if (request.names_size() > kMostParameterNames) {
+    return InvalidField("names", absl::StrCat("must have at most ", kMostParameterNames, " entries"),
                         absl::StrCat(request.names_size()));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));

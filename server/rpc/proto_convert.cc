@@ -13,9 +13,9 @@ namespace penstock {
 namespace {
 
 constexpr int kMaxTensors = 64;
-constexpr size_t kMaxTextBytes = 65'536;  // of a plain value
+constexpr size_t kMaxPlainTextBytes = 65'536;  // of a plain value
 
-absl::Status TooMany(std::string_view field, int count) {
+absl::Status TooManyTensors(std::string_view field, int count) {
   return InvalidField(field, absl::StrCat("must have at most ", kMaxTensors, " entries"), absl::StrCat(count));
 }
 
@@ -65,7 +65,7 @@ v1::PipelineState ToProto(PipelineEntry::State state) {
   return v1::PIPELINE_STATE_UNSPECIFIED;
 }
 
-absl::StatusOr<Value> FromProto(const v1::PlainValue& plain, const std::string& field) {
+absl::StatusOr<Value> PlainFromProto(const v1::PlainValue& plain, const std::string& field) {
   switch (plain.value_case()) {
     case v1::PlainValue::kBoolValue:
       return Value(plain.bool_value());
@@ -74,8 +74,8 @@ absl::StatusOr<Value> FromProto(const v1::PlainValue& plain, const std::string& 
     case v1::PlainValue::kDoubleValue:
       return Value(plain.double_value());
     case v1::PlainValue::kStringValue:
-      if (plain.string_value().size() > kMaxTextBytes) {
-        return InvalidField(field + ".string_value", absl::StrCat("must have at most ", kMaxTextBytes, " bytes"),
+      if (plain.string_value().size() > kMaxPlainTextBytes) {
+        return InvalidField(field + ".string_value", absl::StrCat("must have at most ", kMaxPlainTextBytes, " bytes"),
                             absl::StrCat(plain.string_value().size(), " bytes"));
       }
       return Value(plain.string_value());
@@ -147,7 +147,7 @@ absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view f
             .With("field", prefix + ".whole")
             .With("value", value);
       }
-      PENSTOCK_ASSIGN_OR_RETURN(source.source, FromProto(input.plain(), prefix + ".plain"));
+      PENSTOCK_ASSIGN_OR_RETURN(source.source, PlainFromProto(input.plain(), prefix + ".plain"));
       return source;
     }
     case v1::Input::SOURCE_NOT_SET:
@@ -158,7 +158,7 @@ absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view f
 
 absl::StatusOr<std::vector<InputSource>> FromProto(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
                                                    std::string_view field) {
-  if (inputs.size() > kMaxTensors) return TooMany(field, inputs.size());
+  if (inputs.size() > kMaxTensors) return TooManyTensors(field, inputs.size());
   std::set<std::string> names;
   for (int i = 0; i < inputs.size(); ++i) {
     if (names.insert(inputs[i].name()).second) continue;
@@ -177,7 +177,7 @@ absl::StatusOr<std::vector<InputSource>> FromProto(const google::protobuf::Repea
 
 absl::StatusOr<std::vector<std::string>> CheckedOutputs(
     const google::protobuf::RepeatedPtrField<std::string>& outputs) {
-  if (outputs.size() > kMaxTensors) return TooMany("outputs", outputs.size());
+  if (outputs.size() > kMaxTensors) return TooManyTensors("outputs", outputs.size());
   std::set<std::string> names;
   for (int i = 0; i < outputs.size(); ++i) {
     if (names.insert(outputs[i]).second) continue;

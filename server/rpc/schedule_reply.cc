@@ -16,7 +16,7 @@
 namespace penstock {
 namespace {
 
-constexpr int kMostMicroBatches = 4096;
+constexpr int kMostMicroBatchesDrawn = 4096;
 
 double Seconds(int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }
 
@@ -58,7 +58,7 @@ absl::Status CheckRequest(const v1::GetScheduleRequest& request) {
   if (!measured && request.step() != 0) {
     return InvalidField("step", "must be 0 for a plan, which is the same for all", absl::StrCat(request.step()));
   }
-  const int most = measured ? 0 : kMostMicroBatches;
+  const int most = measured ? 0 : kMostMicroBatchesDrawn;
   if (request.micro_batches() < 0 || request.micro_batches() > most) {
     return InvalidField("micro_batches",
                         measured ? "must be 0 for what was measured" : absl::StrCat("must lie in [0, ", most, "]"),

@@ -15,7 +15,7 @@
 namespace penstock {
 namespace {
 
-constexpr int kMostMicroBatches = 65'536;
+constexpr int kMostMicroBatchesOfACall = 65'536;
 
 // A count that a request may leave unset.
 template <typename Number>
@@ -42,7 +42,7 @@ absl::StatusOr<std::optional<int>> MicroBatches(const Request& request) {
     return InvalidField("micro_batches", "number of chunks must be positive integer",
                         absl::StrCat(request.micro_batches()));
   }
-  return Positive<int>(request.has_micro_batches(), request.micro_batches(), kMostMicroBatches, "micro_batches");
+  return Positive<int>(request.has_micro_batches(), request.micro_batches(), kMostMicroBatchesOfACall, "micro_batches");
 }
 
 template <typename Request>

@@ -22,7 +22,7 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kReleaseBatch = 32;
+constexpr size_t kHandlesPerRelease = 32;
 constexpr int kOpenLoopCallers = 64;
 
 struct BenchOptions {
@@ -76,7 +76,7 @@ class Releases {
     {
       absl::MutexLock lock(&mu_);
       names_.push_back(handle);
-      if (names_.size() >= kReleaseBatch) full.swap(names_);
+      if (names_.size() >= kHandlesPerRelease) full.swap(names_);
     }
     if (!full.empty()) client_->ReleaseHandles(full).status().IgnoreError();
   }

@@ -45,7 +45,7 @@ absl::Status Save(const std::string& pipeline, const std::string& id, Session& s
   return absl::OkStatus();
 }
 
-absl::Status List(const std::string& pipeline, Session& session) {
+absl::Status ListCheckpoints(const std::string& pipeline, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, client->ListCheckpoints(pipeline));
   Document document;
@@ -120,7 +120,7 @@ void AddCheckpointCommands(CommandTable& table) {
       table.Add(group, "list", "List the checkpoints of a pipeline", "penstock checkpoint list gpt -o wide");
   auto pipeline = std::make_shared<std::string>();
   list->add_option("PIPELINE", *pipeline, "Name of the pipeline")->required();
-  table.Run(list, [pipeline](Session& session) { return List(*pipeline, session); });
+  table.Run(list, [pipeline](Session& session) { return ListCheckpoints(*pipeline, session); });
 }
 
 }  // namespace penstock

@@ -155,14 +155,14 @@ absl::Status Wait(const WaitOptions& options, Session& session) {
                absl::StrCat(pending, " handles are still pending after ", options.for_seconds, " s"));
 }
 
-absl::Status Get(const std::string& name, Session& session) {
+absl::Status GetHandle(const std::string& name, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Handle handle, client->GetHandle(name));
   session.Print(OneHandle(handle));
   return absl::OkStatus();
 }
 
-absl::Status List(const std::string& pipeline, Session& session) {
+absl::Status ListHandles(const std::string& pipeline, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Handle> handles, client->ListHandles(pipeline));
   Document document;
@@ -277,9 +277,9 @@ void AddHandleCommands(CommandTable& table) {
   wait->add_flag("--any", wait_options->any, "Until one has settled, not all");
   table.Run(wait, [wait_options](Session& session) { return Wait(*wait_options, session); });
 
-  AddOneNameCommand(table, group, "get", "HANDLE", "Show one handle", "penstock handle get HANDLE -o json", Get);
+  AddOneNameCommand(table, group, "get", "HANDLE", "Show one handle", "penstock handle get HANDLE -o json", GetHandle);
   AddOneNameCommand(table, group, "list", "PIPELINE", "List own handles of a pipeline (- for all pipelines)",
-                    "penstock handle list gpt\npenstock handle list - -o name", List);
+                    "penstock handle list gpt\npenstock handle list - -o name", ListHandles);
 
   CLI::App* renew = table.Add(group, "renew", "Prolong leases",
                               "penstock handle renew HANDLE --lease 600\npenstock handle renew --all-of gpt");

@@ -16,7 +16,7 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kReleaseBatch = 32;
+constexpr size_t kAnswersPerRelease = 32;
 constexpr int64_t kInlineBytes = 1 << 20;
 constexpr int64_t kReplySeconds = 60;
 
@@ -52,7 +52,7 @@ class Releaser {
 
   void Add(const std::string& handle) {
     names_.push_back(handle);
-    if (names_.size() >= kReleaseBatch) Flush();
+    if (names_.size() >= kAnswersPerRelease) Flush();
   }
 
  private:

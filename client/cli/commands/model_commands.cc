@@ -54,7 +54,7 @@ absl::Status Add(const AddOptions& options, Session& session) {
   return absl::OkStatus();
 }
 
-absl::Status List(Session& session) {
+absl::Status ListModels(Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Model> models, client->ListModels());
   Document document;
@@ -77,12 +77,12 @@ absl::Status Show(const std::string& id, Session& session) {
   return absl::OkStatus();
 }
 
-struct DeleteOptions {
+struct DeleteModelOptions {
   std::string id;
   bool yes = false;
 };
 
-absl::Status Delete(const DeleteOptions& options, Session& session) {
+absl::Status DeleteModel(const DeleteModelOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   const std::string name = ModelName(options.id);
   PENSTOCK_RETURN_IF_ERROR(session.Confirm(options.yes, "Delete " + name + " from the server?"));
@@ -108,7 +108,7 @@ void AddModelCommands(CommandTable& table) {
 
   CLI::App* list = table.Add(group, "list", "List the programs in the daemon's model root",
                              "penstock model list -o wide\npenstock model list -o name");
-  table.Run(list, [](Session& session) { return List(session); });
+  table.Run(list, [](Session& session) { return ListModels(session); });
 
   CLI::App* show = table.Add(group, "show", "Show what a program takes and gives, its layers; wide: operators",
                              "penstock model show resnet.pt2 -o wide");
@@ -118,10 +118,10 @@ void AddModelCommands(CommandTable& table) {
 
   CLI::App* remove = table.Add(group, "delete", "Delete a program that no pipeline uses; asks first, or takes --yes",
                                "penstock model delete resnet.pt2 --yes");
-  auto deleted = std::make_shared<DeleteOptions>();
+  auto deleted = std::make_shared<DeleteModelOptions>();
   remove->add_option("MODEL", deleted->id, "Name of the model")->required();
   remove->add_flag("--yes", deleted->yes, "Do not ask");
-  table.Run(remove, [deleted](Session& session) { return Delete(*deleted, session); });
+  table.Run(remove, [deleted](Session& session) { return DeleteModel(*deleted, session); });
 }
 
 }  // namespace penstock

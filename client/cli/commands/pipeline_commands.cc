@@ -112,14 +112,14 @@ void AddCreate(CommandTable& table, CLI::App* group) {
   table.Run(command, [options](Session& session) { return Create(*options, session); });
 }
 
-absl::Status Get(const std::string& name, Session& session) {
+absl::Status GetPipeline(const std::string& name, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(name));
   session.Print(PipelineDocument(pipeline));
   return absl::OkStatus();
 }
 
-absl::Status List(Session& session) {
+absl::Status ListPipelines(Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Pipeline> pipelines, client->ListPipelines());
   Document document;
@@ -135,7 +135,7 @@ absl::Status List(Session& session) {
   return absl::OkStatus();
 }
 
-struct DeleteOptions {
+struct DeletePipelineOptions {
   std::string name;
   bool force = false;
   bool purge = false;
@@ -143,7 +143,7 @@ struct DeleteOptions {
   bool dry_run = false;
 };
 
-absl::Status Delete(const DeleteOptions& options, Session& session) {
+absl::Status DeletePipeline(const DeletePipelineOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   if (options.dry_run) {
     PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.name));
@@ -178,20 +178,20 @@ void AddPipelineCommands(CommandTable& table) {
                             "penstock pipeline get gpt -o json");
   auto name = std::make_shared<std::string>();
   get->add_option("NAME", *name, "Name of the pipeline")->required();
-  table.Run(get, [name](Session& session) { return Get(*name, session); });
+  table.Run(get, [name](Session& session) { return GetPipeline(*name, session); });
 
   CLI::App* list = table.Add(group, "list", "List the pipelines of the daemon", "penstock pipeline list -o wide");
-  table.Run(list, List);
+  table.Run(list, ListPipelines);
 
   CLI::App* remove = table.Add(group, "delete", "Delete a pipeline; asks first, or takes --yes",
                                "penstock pipeline delete gpt --yes\npenstock pipeline delete gpt --force --purge");
-  auto options = std::make_shared<DeleteOptions>();
+  auto options = std::make_shared<DeletePipelineOptions>();
   remove->add_option("NAME", options->name, "Name of the pipeline")->required();
   remove->add_flag("--force", options->force, "Cancel work that has not started");
   remove->add_flag("--purge", options->purge, "Remove its checkpoints too");
   remove->add_flag("--yes", options->yes, "Do not ask");
   remove->add_flag("--dry-run", options->dry_run, "Say what would be deleted");
-  table.Run(remove, [options](Session& session) { return Delete(*options, session); });
+  table.Run(remove, [options](Session& session) { return DeletePipeline(*options, session); });
 }
 
 }  // namespace penstock

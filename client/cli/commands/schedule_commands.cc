@@ -204,7 +204,7 @@ absl::Status Check(const VerifyCommandOptions& options, Session& session) {
   return absl::OkStatus();
 }
 
-absl::Status List(Session& session) {
+absl::Status ListScheduleKinds(Session& session) {
   Document document;
   document.json["kinds"] = Json::array();
   Table table({{"KIND"}, {"TRAINS"}, {"CHUNKS"}, {"WHAT IT DOES"}});
@@ -231,7 +231,7 @@ void AddScheduleCommands(CommandTable& table) {
       table.Add(table.root(), "schedule", "Look at schedules, without a daemon or of a live pipeline",
                 "penstock schedule list\npenstock schedule show --kind 1f1b --devices 4 --micro-batches 8");
   CLI::App* list = table.Add(group, "list", "List the kinds of schedule", "penstock schedule list -o name");
-  table.Run(list, List);
+  table.Run(list, ListScheduleKinds);
 
   CLI::App* simulate =
       table.Add(group, "simulate", "Predict makespan, bubble and memory from costs",
