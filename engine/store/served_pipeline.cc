@@ -332,7 +332,7 @@ CancelEffect ServedPipeline::CancelWork(const WorkPointer& work) {
   CancelEffect effect = CancelEffect::kCancelled;
   {
     absl::MutexLock lock(&mu_);
-    if (work->phase == Work::Phase::kDone) return CancelEffect::kNotCancellable;
+    if (work->phase == Work::Phase::kNew || work->phase == Work::Phase::kDone) return CancelEffect::kNotCancellable;
     if (work->phase == Work::Phase::kRunning) {
       if (!work->stoppable()) return CancelEffect::kNotCancellable;
       work->cancel->Cancel();
@@ -349,7 +349,9 @@ CancelEffect ServedPipeline::CancelWork(const WorkPointer& work) {
 void ServedPipeline::AbandonWork(const WorkPointer& work) {
   {
     absl::MutexLock lock(&mu_);
-    if (++work->abandoned_handles < work->accepted.handles().size() || !work->stoppable()) return;
+    ++work->abandoned_handles;
+    if (work->phase == Work::Phase::kNew) return;  // its handles are still being named, by Accept()
+    if (work->abandoned_handles < work->accepted.handles().size() || !work->stoppable()) return;
   }
   CancelWork(work);
 }

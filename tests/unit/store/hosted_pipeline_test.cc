@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+
 #include "engine/base/thread.h"
 #include "tests/unit/store/hosting_fixture.h"
 
@@ -213,6 +215,19 @@ TEST_F(HostedPipelineTest, ACancellationThatMeetsTheEndLetsGoOfInputsOnce) {
   }
   const Accepted last = *gpt_->Infer(Caller(), {.inputs = {{"x", HandleTensor{input, ""}}}});
   EXPECT_EQ(ValueOf(*last.outputs), 1) << "the input is still there";
+}
+
+// As by a deletion: the call is in no queue yet, and the names of its handles are still being written.
+TEST_F(HostedPipelineTest, HandlesMayEndWhileTheirCallIsBeingAccepted) {
+  std::atomic<bool> stop = false;
+  {
+    const Thread deletes("deletes", [&] {
+      while (!stop) handles_->ReleasePipeline("gpt");
+    });
+    for (int i = 0; i < 2000; ++i) (void)gpt_->Infer(Caller(), Ask());  // refused or not
+    stop = true;
+  }
+  EXPECT_EQ(ValueOf(*gpt_->Infer(Caller(), Ask(3))->outputs), 3);
 }
 
 TEST_F(HostedPipelineTest, ASY_45_DEF_6_DeadlinesFireWhenTheySay) {
