@@ -129,7 +129,7 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   // --- Running (served_training.cc, served_inference.cc).
   void TrainLoop() ABSL_LOCKS_EXCLUDED(mu_);
   void RunTraining(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
-  void NoteVersions(WorkMethod method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteVersions(const Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Executed> Execute(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Executed> ExecuteRestore(Work& work);
   absl::StatusOr<Executed> ExecuteWrite(Work& work);

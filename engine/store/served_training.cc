@@ -36,9 +36,10 @@ std::string OptimizerSlotName(const std::string& name) {
 
 }  // namespace
 
-void ServedPipeline::NoteVersions(WorkMethod method) {
-  if (method != WorkMethod::kForward && method != WorkMethod::kSaveCheckpoint) ++version_;
-  switch (method) {
+void ServedPipeline::NoteVersions(const Work& work) {
+  if (work.method != WorkMethod::kForward && work.method != WorkMethod::kSaveCheckpoint) ++version_;
+  if (work.training == TrainingCall::kDiscard) return;  // forgets gradients, leaves the weights
+  switch (work.method) {
     case WorkMethod::kTrainStep:
     case WorkMethod::kOptimizerStep:
     case WorkMethod::kWriteParameters:
@@ -115,7 +116,7 @@ void ServedPipeline::RunTraining(const WorkPointer& work) {
         graphs_to_inputs_.clear();
       }
       step_ = step;
-      NoteVersions(work->method);
+      NoteVersions(*work);
       if (work->accepted.graph.has_value()) {
         graphs_.push_back(work->accepted.graph->id);
         if (work->input_gradients) graphs_to_inputs_.push_back(work->accepted.graph->id);

@@ -86,6 +86,14 @@ TEST_F(LastSaveTest, GradientsAreInNoCheckpointAndMakeNone) {
   EXPECT_EQ(LoggedLines(LogLevel::kWarning), warnings + 1) << "that they are lost";
 }
 
+TEST_F(LastSaveTest, DiscardedGradientsMakeNone) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  ASSERT_TRUE(Save("mine").ok());
+  Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
+  Settled(*gpt_->OptimizerStep(Caller(), {.discard = true})->outcome);
+  EXPECT_EQ(*SaveLast(), std::nullopt);
+}
+
 TEST_F(LastSaveTest, FindsAFreeName) {
   Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
   ASSERT_TRUE(Save("step-2").ok());
