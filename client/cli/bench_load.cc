@@ -83,7 +83,6 @@ class Callers {
   const LoadOptions& options_;
   const LoadWork& work_;
   Clock* const clock_;
-  std::vector<std::unique_ptr<Thread>> threads_;
 
   mutable absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
@@ -91,6 +90,8 @@ class Callers {
   int64_t due_nanos_ ABSL_GUARDED_BY(mu_);
   LoadWindow window_ ABSL_GUARDED_BY(mu_);
   absl::Status first_failure_ ABSL_GUARDED_BY(mu_);
+
+  std::vector<std::unique_ptr<Thread>> threads_;  // last: they use all of the above
 };
 
 // Whether each value is within `share` of their mean.

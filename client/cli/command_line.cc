@@ -146,10 +146,7 @@ int RunChosen(const CommandTable& table, const GlobalOptions& options, const Com
   Session session(options, world);
   std::unique_ptr<Interrupt> interrupt;
   if (interrupts) {
-    interrupt = std::make_unique<Interrupt>([&session] {
-      session.Say("penstock: interrupted; cancelling and releasing (once more leaves at once)");
-      session.CancelCalls();
-    });
+    interrupt = std::make_unique<Interrupt>([&session] { session.CancelCalls(); });
   }
   const absl::Status status = table.chosen()(session);
   if (!status.ok()) {

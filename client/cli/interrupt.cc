@@ -10,6 +10,7 @@ namespace penstock {
 namespace {
 
 constexpr int kInterruptedExit = 130;
+constexpr char kInterrupted[] = "penstock: interrupted; cancelling and releasing (once more leaves at once)\n";
 
 sigset_t Signals() {
   sigset_t signals;
@@ -38,6 +39,7 @@ Interrupt::Interrupt(std::function<void()> on_first) {
       }
       if (interrupted) _exit(kInterruptedExit);
       interrupted = true;
+      [[maybe_unused]] const auto told = write(STDERR_FILENO, kInterrupted, sizeof(kInterrupted) - 1);
       on_first();
     }
   });

@@ -10,7 +10,8 @@
 
 namespace penstock {
 
-// Turns SIGINT and SIGTERM into one call of `on_first`.
+// Turns SIGINT and SIGTERM into one call of `on_first`, and says so on the process's stderr: past the stream, which the
+// command's thread may be writing to.
 //
 // Threads:   `on_first` runs on a thread of its own (`ps-interrupt`), at most once.
 // Lifecycle: BlockSignals() before any other thread starts, or a thread of a library takes them. A second signal ends the
