@@ -61,6 +61,15 @@ def unpacked(cpu: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     shutil.rmtree(folder)
 
 
+def test_the_build_stage_builds_no_cuda(tmp_path: pathlib.Path) -> None:
+    """Where an image is built there are no headers of CUDA, so nothing that is asked for may need them."""
+    subprocess.run(["cmake", "--preset", "image", "-B", str(tmp_path)], cwd=ROOT, capture_output=True, check=True)
+    asked = ["ninja", "-C", str(tmp_path), "-t", "commands", "penstockd", "penstock"]
+    commands = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert any("-o server/penstockd" in command for command in commands)
+    assert [command for command in commands if "penstock_cuda" in command] == []
+
+
 def names(root: pathlib.Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
