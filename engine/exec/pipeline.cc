@@ -1,11 +1,7 @@
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,69 +25,11 @@
 //                                 inference gives way, then both stages step
 //   4 gather   ◀──done───
 //
-// A ForwardBackward ends before 3; an OptimizerStep is 3 alone; Forward and Backward are the two halves of 2; Infer, in
-// pipeline_inference.cc, is the forward half without a graph, from any thread, in the gaps of all of this.
+// A ForwardBackward ends before 3; an OptimizerStep is 3 alone; Forward and Backward, in pipeline_halves.cc, are the two
+// halves of 2; Infer, in pipeline_inference.cc, is the forward half without a graph, from any thread, in the gaps of all of
+// this.
 
 namespace penstock {
-namespace {
-
-absl::Status State(std::string_view reason, std::string_view message) {
-  return Error(absl::StatusCode::kFailedPrecondition, reason, message);
-}
-
-// The pieces of a tensor along dimension 0, with the given rows each.
-Tensors SplitRows(const at::Tensor& tensor, const std::vector<int64_t>& rows) {
-  Tensors pieces;
-  int64_t first = 0;
-  for (int64_t count : rows) {
-    pieces.push_back(tensor.narrow(0, first, count));
-    first += count;
-  }
-  return pieces;
-}
-
-// The gradients of one input's micro-batches as that of the input: joined, with zeros for a micro-batch that had no part in
-// the result; their sum if every micro-batch had all of it. Undefined if there is none. May throw.
-at::Tensor JoinGradients(const Graph::Input& input, Tensors pieces) {
-  const auto known = std::find_if(pieces.begin(), pieces.end(), [](const at::Tensor& one) { return one.defined(); });
-  if (known == pieces.end()) return {};
-  if (input.whole) {
-    at::Tensor sum = *known;
-    for (auto piece = known + 1; piece != pieces.end(); ++piece) {
-      if (piece->defined()) sum = sum.add(*piece);
-    }
-    return sum;
-  }
-  for (size_t m = 0; m < pieces.size(); ++m) {
-    if (pieces[m].defined()) continue;
-    std::vector<int64_t> shape = known->sizes().vec();
-    shape[0] = input.rows[m];
-    pieces[m] = at::zeros(shape, known->options());
-  }
-  return pieces.size() == 1 ? pieces[0] : at::cat(pieces, 0);
-}
-
-absl::StatusOr<NamedValues> GatherInputGradients(const Run& run, const std::vector<Graph::Input>& inputs) {
-  NamedValues gradients;
-  gradients.tuple = !run.input_gradient_values.at(0).atomic();
-  const absl::Status status = RunTorch([&] {
-    const at::NoGradGuard no_graph;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      Tensors pieces;
-      for (const Batch& one : run.input_gradient_values) {
-        pieces.push_back(one[i].is_tensor() ? *one[i].tensor() : at::Tensor());
-      }
-      at::Tensor joined = JoinGradients(inputs[i], std::move(pieces));
-      gradients.push_back({inputs[i].name, joined.defined() ? Value(std::move(joined)) : Value()});
-    }
-  });
-  if (!status.ok()) return status;
-  return gradients;
-}
-
-int64_t Sum(const std::vector<int64_t>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), int64_t{0}); }
-
-}  // namespace
 
 // --- Runs ---
 
@@ -170,7 +108,7 @@ absl::StatusOr<ScatteredBatch> PipelineImpl::ScatterInputs(const NamedValues& in
 
 absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, const ScatteredBatch& scattered,
                                          ScatteredLoss& result) const {
-  const int64_t rows = Sum(scattered.rows);
+  const int64_t rows = TotalRows(scattered.rows);
   PENSTOCK_RETURN_IF_ERROR(CheckTarget(request.target, request.loss, rows));
   if (request.loss.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(result.owned, MakeLoss(*request.loss));
@@ -191,7 +129,7 @@ absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, con
       counted = scattered.rows;
       result.losses.resize(counted.size(), {.loss = loss, .target = {}, .output = output});
     }
-    result.counted = Sum(counted);
+    result.counted = TotalRows(counted);
     total = result.counted;
     const int64_t elements = targets ? request.target.numel() : rows;
     const int64_t per_row = elements / std::max<int64_t>(rows, 1);
@@ -249,7 +187,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
 
   RunOutcome outcome;
   outcome.micro_batches = m;
-  outcome.rows = Sum(scattered.rows);
+  outcome.rows = TotalRows(scattered.rows);
   const absl::Status status = RunToEnd(run, outcome);
   if (decision != nullptr) {
     PENSTOCK_RETURN_IF_ERROR(FinishStep(*run, status, outcome));
@@ -304,8 +242,8 @@ absl::Status PipelineImpl::FinishStep(Run& run, const absl::Status& status, RunO
   EndContribution(status.ok(), MicrobatchIndex(run.microbatch_base));
   if (!decision.granted.load()) return status;  // nothing was changed: the gradients are as before the run
   if (!status.ok()) {
-    broken_ = State("PIPELINE_NOT_READY",
-                    absl::StrCat("an optimizer step failed half-way, restore a checkpoint: ", status.message()));
+    broken_ = NotNow("PIPELINE_NOT_READY",
+                     absl::StrCat("an optimizer step failed half-way, restore a checkpoint: ", status.message()));
     gate_.ReleaseExclusive();
     return status;
   }
@@ -334,14 +272,14 @@ absl::StatusOr<RunOutcome> PipelineImpl::ForwardBackward(ContributionRequest req
 }
 
 absl::StatusOr<RunOutcome> PipelineImpl::TrainStep(ContributionRequest request, StepRequest step) {
-  if (accumulating_) return State("ACCUMULATION_OPEN", "accumulated gradients wait for an OptimizerStep");
+  if (accumulating_) return NotNow("ACCUMULATION_OPEN", "accumulated gradients wait for an OptimizerStep");
   PENSTOCK_RETURN_IF_ERROR(CheckStep(step));
   return Contribute(request, NewDecision(step));
 }
 
 absl::StatusOr<RunOutcome> PipelineImpl::OptimizerStep(StepRequest request) {
   PENSTOCK_RETURN_IF_ERROR(broken_);
-  if (!accumulating_) return State("ACCUMULATION_EMPTY", "no gradients were accumulated");
+  if (!accumulating_) return NotNow("ACCUMULATION_EMPTY", "no gradients were accumulated");
   PENSTOCK_RETURN_IF_ERROR(CheckStep(request));
   PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun lists, schedules_.Find(SchedulePurpose::kOptimizerOnly, 0));
   std::shared_ptr<Run> run = NewRun(SchedulePurpose::kOptimizerOnly, lists);
@@ -362,112 +300,6 @@ void PipelineImpl::DiscardGradients() {
   accumulating_ = false;
   loss_finite_ = true;
   next_microbatch_ = 0;
-}
-
-// --- Forward and Backward apart ---
-
-absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
-  PENSTOCK_RETURN_IF_ERROR(broken_);
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<int> wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
-  PENSTOCK_ASSIGN_OR_RETURN(const NamedValues ordered, MatchSignature(signature_.inputs, request.inputs, "inputs"));
-  PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(ordered, request.micro_batches));
-  std::vector<Graph::Input> inputs;
-  for (size_t i = 0; i < ordered.size(); ++i) {
-    inputs.push_back({.name = ordered[i].name, .whole = ordered[i].value.is_whole(), .rows = {}});
-    if (!ordered[i].value.is_tensor()) continue;
-    for (const Batch& microbatch : scattered.microbatches) {
-      inputs.back().rows.push_back(microbatch[i].tensor()->size(0));
-    }
-  }
-  const int m = static_cast<int>(scattered.rows.size());
-  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, schedules_.Find(SchedulePurpose::kForwardOnly, m));
-  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun backward, schedules_.Find(SchedulePurpose::kBackwardOnly, m));
-  lists.checkpointed = backward.checkpointed;
-  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kForwardOnly, lists);
-  run->training = true;
-  run->keep_graph = true;
-  run->keep_outputs = true;
-  run->microbatch_base = next_microbatch_;
-  run->rows = scattered.rows;
-  run->inputs = std::move(scattered.microbatches);
-  run->input_gradients = request.input_gradients;
-  run->cancel = request.cancel;
-  RunOutcome measured;
-  measured.rows = Sum(scattered.rows);
-  measured.micro_batches = m;
-  if (absl::Status status = RunToEnd(run, measured); !status.ok()) {
-    EndContribution(/*keep=*/false, MicrobatchIndex(run->microbatch_base));
-    return status;
-  }
-  next_microbatch_ += m;
-
-  ForwardOutcome outcome;
-  outcome.step = step_.load();
-  outcome.graph = std::make_shared<Graph>();
-  outcome.graph->passes = std::move(run->passes);
-  outcome.graph->step = run->step;
-  outcome.graph->microbatch_base = run->microbatch_base;
-  outcome.graph->microbatch_rows = std::move(scattered.rows);
-  outcome.graph->outputs = WithNames(run->outputs.at(0), OutputNames());
-  outcome.graph->inputs = std::move(inputs);
-  outcome.graph->input_gradients = request.input_gradients;
-  PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
-  outcome.graph->output_rows.resize(outcome.graph->outputs.size());
-  for (size_t k = 0; k < outcome.graph->outputs.size(); ++k) {
-    for (const Batch& outputs : run->outputs) {
-      const at::Tensor* tensor = k < outputs.size() ? outputs[k].tensor() : nullptr;
-      if (tensor != nullptr && tensor->dim() > 0) outcome.graph->output_rows[k].push_back(tensor->size(0));
-    }
-  }
-  return outcome;
-}
-
-absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& graph, NamedTensors gradients,
-                                                  bool retain_graph) {
-  PENSTOCK_RETURN_IF_ERROR(broken_);
-  if (graph->passes.empty()) return State("GRAPH_CONSUMED", "an earlier Backward has used this graph up");
-  if (graph->step != StepId(step_.load())) return State("GRAPH_STALE", "the weights have changed since this Forward");
-  PENSTOCK_RETURN_IF_ERROR(CheckGradients(*graph, gradients));
-  const int m = static_cast<int>(graph->microbatch_rows.size());
-  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun lists, schedules_.Find(SchedulePurpose::kBackwardOnly, m));
-  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kBackwardOnly, lists);
-  run->training = true;
-  run->retain_graph = retain_graph;
-  run->keep_graph = retain_graph;
-  run->accumulating = accumulating_.load();
-  run->microbatch_base = graph->microbatch_base;
-  run->rows = graph->microbatch_rows;
-  run->output_gradients.resize(m);
-  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-    at::NoGradGuard no_graph;
-    std::vector<Tensors> by_microbatch(m);
-    for (size_t k = 0; k < graph->outputs.size(); ++k) {
-      const std::string& name = graph->outputs[k].name;
-      const auto given = std::find_if(gradients.begin(), gradients.end(),
-                                      [&](const NamedTensor& gradient) { return gradient.name == name; });
-      const bool missing = given == gradients.end();
-      const Tensors pieces = missing ? Tensors(m) : SplitRows(given->tensor, graph->output_rows[k]);
-      for (int i = 0; i < m; ++i) by_microbatch[i].push_back(pieces[i]);
-    }
-    for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::OfTensors(by_microbatch[i]);
-  }));
-  run->input_gradients = graph->input_gradients;
-  run->passes = std::exchange(graph->passes, {});
-  RunOutcome outcome;
-  outcome.micro_batches = m;
-  outcome.rows = Sum(graph->microbatch_rows);
-  const absl::Status status = RunToEnd(run, outcome);
-  if (retain_graph) graph->passes = std::move(run->passes);
-  // What the Forward has noted of the batch stays: only its gradients are undone.
-  constexpr MicrobatchIndex kNone(std::numeric_limits<int32_t>::max());
-  EndContribution(status.ok(), kNone);
-  PENSTOCK_RETURN_IF_ERROR(status);
-  accumulating_ = true;
-  outcome.step = step_.load();
-  if (run->input_gradients) {
-    PENSTOCK_ASSIGN_OR_RETURN(outcome.input_gradients, GatherInputGradients(*run, graph->inputs));
-  }
-  return outcome;
 }
 
 // --- Gather ---

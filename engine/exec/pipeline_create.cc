@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "engine/plan/planner.h"
 #include "engine/plan/skip_layout.h"
 #include "engine/tensor/codec.h"
+#include "engine/tensor/microbatch.h"
 
 namespace penstock {
 namespace {
@@ -205,7 +205,7 @@ absl::Status PipelineImpl::CheckGradients(const Graph& graph, const NamedTensors
     TensorSignature signature{graph.outputs[k].name, ToDataType(tensor->scalar_type()).value_or(DataType{}),
                               tensor->sizes().vec()};
     const std::vector<int64_t>& rows = graph.output_rows[k];
-    signature.shape[0] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    signature.shape[0] = TotalRows(rows);
     wanted.push_back(std::move(signature));
   }
   return MatchSignature(wanted, gradients, "gradients").status();

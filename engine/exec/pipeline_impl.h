@@ -6,11 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/error.h"
 #include "engine/exec/bubble_filling.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/device_worker.h"
@@ -26,6 +28,11 @@
 #include "engine/transport/local_transport.h"
 
 namespace penstock {
+
+// A call that the state of the pipeline does not allow now.
+inline absl::Status NotNow(std::string_view reason, std::string_view message) {
+  return Error(absl::StatusCode::kFailedPrecondition, reason, message);
+}
 
 // The Pipeline of pipeline.h, in one process.
 //

@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -67,6 +68,18 @@ std::vector<int64_t> MicrobatchRows(int64_t rows, int asked) {
   const int64_t length = rows / asked + (rows % asked != 0);
   std::vector<int64_t> pieces(rows / length, length);
   if (rows % length != 0) pieces.push_back(rows % length);
+  return pieces;
+}
+
+int64_t TotalRows(const std::vector<int64_t>& rows) { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
+
+Tensors SplitRows(const at::Tensor& tensor, const std::vector<int64_t>& rows) {
+  Tensors pieces;
+  int64_t first = 0;
+  for (int64_t count : rows) {
+    pieces.push_back(tensor.narrow(0, first, count));
+    first += count;
+  }
   return pieces;
 }
 

@@ -16,6 +16,11 @@ namespace penstock {
 // holds the rest. So there may be fewer pieces than asked: 6 rows in 4 make 2, 2, 2. No rows make `asked` empty pieces.
 std::vector<int64_t> MicrobatchRows(int64_t rows, int asked);
 
+int64_t TotalRows(const std::vector<int64_t>& rows);
+
+// The pieces of a tensor along dimension 0, with the given rows each: views. Throws what LibTorch throws for too many.
+Tensors SplitRows(const at::Tensor& tensor, const std::vector<int64_t>& rows);
+
 // The rows that all tensors have in common; whole tensors and plain values have none. `field` names them in errors:
 // inputs[tokens].
 //

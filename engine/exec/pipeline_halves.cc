@@ -1,0 +1,165 @@
+// Forward and Backward as calls of their own: between them the client has the outputs, and makes their gradients.
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "engine/base/status_macros.h"
+#include "engine/device/torch_status.h"
+#include "engine/exec/pipeline_impl.h"
+#include "engine/exec/signature_check.h"
+#include "engine/tensor/microbatch.h"
+
+namespace penstock {
+namespace {
+
+// The gradients of one input's micro-batches as that of the input: joined, with zeros for a micro-batch that had no part in
+// the result; their sum if every micro-batch had all of it. Undefined if there is none. May throw.
+at::Tensor JoinGradients(const Graph::Input& input, Tensors pieces) {
+  const auto known = std::find_if(pieces.begin(), pieces.end(), [](const at::Tensor& one) { return one.defined(); });
+  if (known == pieces.end()) return {};
+  if (input.whole) {
+    at::Tensor sum = *known;
+    for (auto piece = known + 1; piece != pieces.end(); ++piece) {
+      if (piece->defined()) sum = sum.add(*piece);
+    }
+    return sum;
+  }
+  for (size_t m = 0; m < pieces.size(); ++m) {
+    if (pieces[m].defined()) continue;
+    std::vector<int64_t> shape = known->sizes().vec();
+    shape[0] = input.rows[m];
+    pieces[m] = at::zeros(shape, known->options());
+  }
+  return pieces.size() == 1 ? pieces[0] : at::cat(pieces, 0);
+}
+
+absl::StatusOr<NamedValues> GatherInputGradients(const Run& run, const std::vector<Graph::Input>& inputs) {
+  NamedValues gradients;
+  gradients.tuple = !run.input_gradient_values.at(0).atomic();
+  const absl::Status status = RunTorch([&] {
+    const at::NoGradGuard no_graph;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      Tensors pieces;
+      for (const Batch& one : run.input_gradient_values) {
+        pieces.push_back(one[i].is_tensor() ? *one[i].tensor() : at::Tensor());
+      }
+      at::Tensor joined = JoinGradients(inputs[i], std::move(pieces));
+      gradients.push_back({inputs[i].name, joined.defined() ? Value(std::move(joined)) : Value()});
+    }
+  });
+  if (!status.ok()) return status;
+  return gradients;
+}
+
+}  // namespace
+
+absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
+  PENSTOCK_RETURN_IF_ERROR(broken_);
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<int> wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
+  PENSTOCK_ASSIGN_OR_RETURN(const NamedValues ordered, MatchSignature(signature_.inputs, request.inputs, "inputs"));
+  PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(ordered, request.micro_batches));
+  std::vector<Graph::Input> inputs;
+  for (size_t i = 0; i < ordered.size(); ++i) {
+    inputs.push_back({.name = ordered[i].name, .whole = ordered[i].value.is_whole(), .rows = {}});
+    if (!ordered[i].value.is_tensor()) continue;
+    for (const Batch& microbatch : scattered.microbatches) {
+      inputs.back().rows.push_back(microbatch[i].tensor()->size(0));
+    }
+  }
+  const int m = static_cast<int>(scattered.rows.size());
+  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, schedules_.Find(SchedulePurpose::kForwardOnly, m));
+  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun backward, schedules_.Find(SchedulePurpose::kBackwardOnly, m));
+  lists.checkpointed = backward.checkpointed;
+  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kForwardOnly, lists);
+  run->training = true;
+  run->keep_graph = true;
+  run->keep_outputs = true;
+  run->microbatch_base = next_microbatch_;
+  run->rows = scattered.rows;
+  run->inputs = std::move(scattered.microbatches);
+  run->input_gradients = request.input_gradients;
+  run->cancel = request.cancel;
+  RunOutcome measured;
+  measured.rows = TotalRows(scattered.rows);
+  measured.micro_batches = m;
+  if (absl::Status status = RunToEnd(run, measured); !status.ok()) {
+    EndContribution(/*keep=*/false, MicrobatchIndex(run->microbatch_base));
+    return status;
+  }
+  next_microbatch_ += m;
+
+  ForwardOutcome outcome;
+  outcome.step = step_.load();
+  outcome.graph = std::make_shared<Graph>();
+  outcome.graph->passes = std::move(run->passes);
+  outcome.graph->step = run->step;
+  outcome.graph->microbatch_base = run->microbatch_base;
+  outcome.graph->microbatch_rows = std::move(scattered.rows);
+  outcome.graph->outputs = WithNames(run->outputs.at(0), OutputNames());
+  outcome.graph->inputs = std::move(inputs);
+  outcome.graph->input_gradients = request.input_gradients;
+  PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
+  outcome.graph->output_rows.resize(outcome.graph->outputs.size());
+  for (size_t k = 0; k < outcome.graph->outputs.size(); ++k) {
+    for (const Batch& outputs : run->outputs) {
+      const at::Tensor* tensor = k < outputs.size() ? outputs[k].tensor() : nullptr;
+      if (tensor != nullptr && tensor->dim() > 0) outcome.graph->output_rows[k].push_back(tensor->size(0));
+    }
+  }
+  return outcome;
+}
+
+absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& graph, NamedTensors gradients,
+                                                  bool retain_graph) {
+  PENSTOCK_RETURN_IF_ERROR(broken_);
+  if (graph->passes.empty()) return NotNow("GRAPH_CONSUMED", "an earlier Backward has used this graph up");
+  if (graph->step != StepId(step_.load())) return NotNow("GRAPH_STALE", "the weights have changed since this Forward");
+  PENSTOCK_RETURN_IF_ERROR(CheckGradients(*graph, gradients));
+  const int m = static_cast<int>(graph->microbatch_rows.size());
+  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun lists, schedules_.Find(SchedulePurpose::kBackwardOnly, m));
+  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kBackwardOnly, lists);
+  run->training = true;
+  run->retain_graph = retain_graph;
+  run->keep_graph = retain_graph;
+  run->accumulating = accumulating_.load();
+  run->microbatch_base = graph->microbatch_base;
+  run->rows = graph->microbatch_rows;
+  run->output_gradients.resize(m);
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+    at::NoGradGuard no_graph;
+    std::vector<Tensors> by_microbatch(m);
+    for (size_t k = 0; k < graph->outputs.size(); ++k) {
+      const std::string& name = graph->outputs[k].name;
+      const auto given = std::find_if(gradients.begin(), gradients.end(),
+                                      [&](const NamedTensor& gradient) { return gradient.name == name; });
+      const bool missing = given == gradients.end();
+      const Tensors pieces = missing ? Tensors(m) : SplitRows(given->tensor, graph->output_rows[k]);
+      for (int i = 0; i < m; ++i) by_microbatch[i].push_back(pieces[i]);
+    }
+    for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::OfTensors(by_microbatch[i]);
+  }));
+  run->input_gradients = graph->input_gradients;
+  run->passes = std::exchange(graph->passes, {});
+  RunOutcome outcome;
+  outcome.micro_batches = m;
+  outcome.rows = TotalRows(graph->microbatch_rows);
+  const absl::Status status = RunToEnd(run, outcome);
+  if (retain_graph) graph->passes = std::move(run->passes);
+  // What the Forward has noted of the batch stays: only its gradients are undone.
+  constexpr MicrobatchIndex kNone(std::numeric_limits<int32_t>::max());
+  EndContribution(status.ok(), kNone);
+  PENSTOCK_RETURN_IF_ERROR(status);
+  accumulating_ = true;
+  outcome.step = step_.load();
+  if (run->input_gradients) {
+    PENSTOCK_ASSIGN_OR_RETURN(outcome.input_gradients, GatherInputGradients(*run, graph->inputs));
+  }
+  return outcome;
+}
+
+}  // namespace penstock
