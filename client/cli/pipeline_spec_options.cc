@@ -138,12 +138,18 @@ void SetDouble(OptionMap* map, const char* name, const std::optional<double>& va
 }
 
 void AddScheduleOptions(CLI::App* command, PipelineSpecOptions* o) {
+  CLI::Option* kind =
+      command
+          ->add_option(
+              "--schedule", o->schedule,
+              "Training schedule, as `penstock schedule list` names them; without a --balance or --device, what is not "
+              "given of the schedule is the planner's choice")
+          ->type_name("KIND");
   command
-      ->add_option(
-          "--schedule", o->schedule,
-          "Training schedule, as `penstock schedule list` names them; without a --balance or --device, what is not "
-          "given of the schedule is the planner's choice")
-      ->type_name("KIND");
+      ->add_option("--schedule-file", o->schedule_file,
+                   "A training schedule of your own, as text or CSV: penstock schedule show --as csv; - is stdin")
+      ->type_name("FILE")
+      ->excludes(kind);
   command->add_option("--micro-batches", o->micro_batches, "Parts of each mini-batch")->type_name("M");
   command->add_option("--chunks", o->chunks, "Stages on each device, of kinds that place several")->type_name("V");
   command->add_option("--lag", o->lag, "With --schedule lag: micro-batches that weight gradients may stay behind")
@@ -157,14 +163,23 @@ void AddScheduleOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("N");
 }
 
-void PutSchedule(const PipelineSpecOptions& o, v1::ScheduleSpec* schedule) {
-  if (!o.schedule.empty()) schedule->set_kind(o.schedule);
+absl::Status PutSchedule(const PipelineSpecOptions& o, Session& session, v1::ScheduleSpec* schedule) {
+  if (!o.schedule.empty()) {
+    schedule->set_kind(o.schedule);
+    schedule->clear_actions();
+  }
+  if (!o.schedule_file.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(*schedule->mutable_actions(), session.ReadFile(o.schedule_file));
+    if (schedule->actions().empty()) return UsageError("--schedule-file", "is empty, got " + o.schedule_file);
+    schedule->clear_kind();
+  }
   if (o.micro_batches.has_value()) schedule->set_micro_batches(*o.micro_batches);
   if (o.chunks.has_value()) schedule->set_chunks(*o.chunks);
   if (o.lag.has_value()) schedule->set_lag(*o.lag);
   if (o.live_limit.has_value()) schedule->set_live_limit(*o.live_limit);
   if (!o.checkpoint.empty()) schedule->set_checkpoint(CheckpointModeOf(o.checkpoint));
   if (o.mini_batch_rows.has_value()) schedule->set_mini_batch_rows(*o.mini_batch_rows);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -270,7 +285,7 @@ absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o,
   PutCut(o, spec.mutable_cut());
   if (!o.devices.empty()) spec.mutable_devices()->Assign(o.devices.begin(), o.devices.end());
 
-  PutSchedule(o, spec.mutable_schedule());
+  PENSTOCK_RETURN_IF_ERROR(PutSchedule(o, session, spec.mutable_schedule()));
 
   v1::OptimizerSpec* optimizer = spec.mutable_optimizer();
   if (!o.optimizer.empty()) optimizer->set_name(o.optimizer);

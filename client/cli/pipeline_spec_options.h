@@ -41,6 +41,7 @@ struct PipelineSpecOptions {
   std::optional<int> chunks;
   std::optional<int> lag;
   std::optional<int> live_limit;
+  std::string schedule_file;
   std::optional<int64_t> mini_batch_rows;
   std::string optimizer;
   std::vector<std::string> optimizer_options;  // KEY=VALUE

@@ -129,6 +129,7 @@ std::string MeasuredReason(const PlanRequest& request, const std::vector<double>
       exact ? "The exact cut by " : "The cut by block_partition of ", weighed, " puts ", absl::StrJoin(balance, ", "),
       " layers on ", balance.size(), " stages, ",
       request.cut.stages > 0        ? "as many as were asked for"
+      : request.schedule.imported   ? "as many as the imported schedule has"
       : request.schedule.chunks > 1 ? absl::StrCat(request.schedule.chunks, " per device")
                                     : "one per device",
       ": the most expensive has ", CostText(request.cut, largest), ", the mean is ",

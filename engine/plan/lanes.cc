@@ -18,11 +18,16 @@ absl::Status RefuseChunks(const ScheduleSpec& schedule, const std::string& probl
 }  // namespace
 
 absl::StatusOr<std::vector<int>> LanesOfStages(const ScheduleSpec& schedule, int stages) {
-  PENSTOCK_RETURN_IF_ERROR(OfSpecSchedule(CheckPlacement({.kind = schedule.kind, .chunks = schedule.chunks})));
+  const ScheduleRequest request = {.kind = schedule.kind, .chunks = schedule.chunks, .imported = schedule.imported};
+  PENSTOCK_RETURN_IF_ERROR(OfSpecSchedule(CheckPlacement(request)));
   if (stages % schedule.chunks != 0) {
     return RefuseChunks(schedule, absl::StrCat("must divide the number of stages, ", stages));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(schedule.kind));
+  if (schedule.imported != nullptr && schedule.imported->actions.stages != stages) {
+    return RefuseSpec("spec.schedule.actions", absl::StrCat("must have a list for each of the ", stages, " stages"),
+                      absl::StrCat(schedule.imported->actions.stages, " stages"));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, KindOf(request));
   return RanksOfStages(kind.placement, stages / schedule.chunks, schedule.chunks);
 }
 
@@ -33,6 +38,12 @@ absl::StatusOr<int> StagesByCost(const PlanRequest& request) {
     return request.cut.stages;
   }
   const int layers = static_cast<int>(request.layers.size());
+  if (request.schedule.imported != nullptr) {
+    const int stages = request.schedule.imported->actions.stages;
+    if (stages <= layers) return stages;
+    return RefuseSpec("spec.schedule.actions", absl::StrCat("must have at most ", layers, " stages, one per layer"),
+                      absl::StrCat(stages, " stages"));
+  }
   if (chunks < 1 || chunks > layers) {
     return RefuseChunks(request.schedule, absl::StrCat("must lie in [1, ", layers, "], the number of layers"));
   }

@@ -3,11 +3,13 @@
 // What the planner found, immutable: which layers stand on which stage and device, what they cost, what is predicted.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/plan/skip_layout.h"
+#include "engine/schedule/imported.h"
 
 namespace penstock {
 
@@ -43,6 +45,8 @@ struct ScheduleSpec {
   int chunks = 1;                      // stages per lane
   std::optional<int> lag = {};         // of kind "lag"
   std::optional<int> live_limit = {};  // of kind "auto": micro-batches that a lane may hold
+  std::shared_ptr<const ImportedSchedule> imported =
+      {};  // instead of a generator; kind, micro_batches and chunks are its own
 };
 
 struct StagePlan {

@@ -97,6 +97,7 @@ absl::Status CheckSchedule(const ScheduleSpec& schedule) {
     return RefuseSpec("spec.schedule.micro_batches", absl::StrCat("must lie in [1, ", kMaxMicroBatches, "]"),
                       absl::StrCat(schedule.micro_batches));
   }
+  if (schedule.imported != nullptr) return absl::OkStatus();
   const absl::StatusOr<ScheduleKind> kind = FindScheduleKind(schedule.kind);
   if (kind.ok() && kind->trains) return absl::OkStatus();
   std::vector<std::string> known;
@@ -151,7 +152,9 @@ BuildRequest BuildRequestOf(const ScheduleSpec& schedule, int stages) {
           .chunks = schedule.chunks,
           .lag = schedule.lag,
           .live_limit = schedule.live_limit,
+          .imported = schedule.imported,
           .microbatches = schedule.micro_batches,
+          .planned_microbatches = schedule.micro_batches,
           .recompute = ToRecomputeMode(schedule.checkpoint)};
 }
 

@@ -185,7 +185,6 @@ absl::StatusOr<std::optional<Search::Found>> Search::Evaluate(const ScheduleSpec
   const int64_t rows = MicroBatchRows(request_.limits, schedule.micro_batches);
   const Costs& costs = CostsAt(rows);
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> lane_of, LanesOfStages(schedule, stages));
-  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(schedule.kind));
   const std::vector<int> first = FirstLayersOf(cut.balance);
   const std::vector<SkipRoute> skips = RoutesOf(request_, costs.layers(), first);
   ScheduleCosts times;
@@ -206,7 +205,9 @@ absl::StatusOr<std::optional<Search::Found>> Search::Evaluate(const ScheduleSpec
                                      .chunks = build.chunks,
                                      .lag = build.lag,
                                      .live_limit = build.live_limit,
-                                     .costs = times};
+                                     .costs = times,
+                                     .imported = build.imported};
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, KindOf(generated));
   if (absl::Status possible = CheckRequest(generated); !possible.ok()) return OfSpecSchedule(possible);
   if (LowerBound(generated, times, build.recompute) >= limit) return std::optional<Found>();
   worked_ += int64_t{3} * stages * schedule.micro_batches *
@@ -214,7 +215,9 @@ absl::StatusOr<std::optional<Search::Found>> Search::Evaluate(const ScheduleSpec
               : kind.splits           ? kSplitSimulations
                                       : 1);
   PENSTOCK_ASSIGN_OR_RETURN(Schedule lists, Generate(generated));
-  PENSTOCK_ASSIGN_OR_RETURN(lists, FuseWhereItPays(std::move(lists), times));
+  if (build.imported == nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(lists, FuseWhereItPays(std::move(lists), times));
+  }
   lists = InsertRecompute(std::move(lists), build.recompute);
   PENSTOCK_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(lists, times));
   if (simulation.makespan >= limit) return std::optional<Found>();

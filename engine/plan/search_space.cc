@@ -32,6 +32,7 @@ int64_t RealMicroBatches(int64_t rows, int64_t micro_batches) {
 std::vector<ScheduleKind> KindChoices(const PlanRequest& request, int lanes) {
   std::vector<ScheduleKind> kinds;
   const PlanLimits& limits = request.limits;
+  if (request.schedule.imported != nullptr) return {*KindOf({.imported = request.schedule.imported})};
   for (const ScheduleKind& kind : ScheduleKinds()) {
     if (!kind.trains) continue;
     if (!limits.open.kind) {

@@ -15,7 +15,7 @@ namespace {
 
 ScheduleRequest AsScheduleRequest(const BuildRequest& request) {
   return {request.kind, request.ranks,      request.microbatches, request.chunks,
-          request.lag,  request.live_limit, request.costs};
+          request.lag,  request.live_limit, request.costs,        request.imported};
 }
 
 absl::StatusOr<Schedule> ComputeActions(const BuildRequest& request, const ScheduleKind& kind) {
@@ -23,11 +23,10 @@ absl::StatusOr<Schedule> ComputeActions(const BuildRequest& request, const Sched
     case SchedulePurpose::kTrainingStep:
     case SchedulePurpose::kContribution: {
       ScheduleRequest as_planned = AsScheduleRequest(request);
-      if (request.short_batch) {
-        as_planned.microbatches = std::max(as_planned.microbatches, LeastMicrobatches(kind, request.ranks));
-      }
+      as_planned.microbatches = std::max(request.microbatches, request.planned_microbatches);
       PENSTOCK_RETURN_IF_ERROR(CheckRequest(as_planned));
       PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, kind.generate(AsScheduleRequest(request)));
+      if (request.imported != nullptr) return schedule;  // as somebody wants it
       return FuseWhereItPays(std::move(schedule), request.costs);
     }
     case SchedulePurpose::kForwardOnly:
@@ -45,7 +44,7 @@ absl::StatusOr<Schedule> ComputeActions(const BuildRequest& request, const Sched
 absl::StatusOr<Schedule> BuildSchedule(const BuildRequest& request) {
   const bool has_microbatches = request.purpose != SchedulePurpose::kOptimizerOnly;
   const bool has_backward = request.purpose != SchedulePurpose::kForwardOnly && has_microbatches;
-  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(request.kind));
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, KindOf(AsScheduleRequest(request)));
   if (has_backward && !kind.trains) return InvalidField("kind", "must have a backward to train", request.kind);
   PENSTOCK_RETURN_IF_ERROR(CheckPlacement(AsScheduleRequest(request)));
   const int stages = request.ranks * request.chunks;

@@ -2,11 +2,13 @@
 
 // From a wish to verified lists: generator, passes and verifier in one call.
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/schedule/imported.h"
 #include "engine/schedule/recompute_pass.h"
 #include "engine/schedule/schedule.h"
 #include "engine/schedule/simulate.h"
@@ -20,15 +22,16 @@ struct BuildRequest {
       {};  // of generators.h; the pipeline's, also for runs without a backward: it says where stages stand
   SchedulePurpose purpose = SchedulePurpose::kTrainingStep;
   int ranks = 1;
-  int chunks = 1;                      // stages per rank
-  std::optional<int> lag = {};         // as ScheduleRequest
-  std::optional<int> live_limit = {};  // as ScheduleRequest
-  ScheduleCosts costs = {};            // as ScheduleRequest
-  int microbatches = 1;                // the real number of this run; ignored by kOptimizerOnly
+  int chunks = 1;                                         // stages per rank
+  std::optional<int> lag = {};                            // as ScheduleRequest
+  std::optional<int> live_limit = {};                     // as ScheduleRequest
+  ScheduleCosts costs = {};                               // as ScheduleRequest
+  std::shared_ptr<const ImportedSchedule> imported = {};  // as ScheduleRequest; its I and W are not fused
+  int microbatches = 1;                                   // the real number of this run; ignored by kOptimizerOnly
 
-  // true: a run of a pipeline that was made for more micro-batches than this batch has rows for. Kinds that need so many
-  // (LeastMicrobatches of generators.h) are then cut short, which is correct but not what the kind is chosen for.
-  bool short_batch = false;
+  // That the pipeline was made for. A batch that has rows for fewer may have fewer than the kind needs (LeastMicrobatches
+  // of generators.h): its lists are cut short, which is correct but not what the kind is chosen for.
+  int planned_microbatches = 0;
 
   RecomputeMode recompute = RecomputeMode::kNever;  // ignored without a backward
   std::vector<SkipEdge> skips = {};                 // in any order; of ranks * chunks stages

@@ -53,6 +53,20 @@ absl::Status CheckLag(const Request& request) {
   return InvalidField("lag", absl::StrCat("must be 0 to ", kMaxMicrobatches), absl::StrCat(*request.lag));
 }
 
+// Lists of one's own are for so many ranks and micro-batches.
+absl::Status CheckImported(const Request& request) {
+  if (request.imported == nullptr) return absl::OkStatus();
+  const Schedule& actions = request.imported->actions;
+  if (request.ranks != static_cast<int>(actions.ranks.size())) {
+    return InvalidField("ranks", absl::StrCat("must be ", actions.ranks.size(), ", as in the imported schedule"),
+                        absl::StrCat(request.ranks));
+  }
+  if (request.microbatches <= actions.microbatches) return absl::OkStatus();
+  return InvalidField("micro_batches",
+                      absl::StrCat("must be at most ", actions.microbatches, ", which the imported schedule has"),
+                      absl::StrCat(request.microbatches));
+}
+
 absl::Status CheckAuto(const Request& request) {
   if (request.kind != "auto") {
     if (!request.live_limit) return absl::OkStatus();
@@ -142,6 +156,23 @@ std::vector<ScheduleKind> MakeKinds() {
   };
 }
 
+ScheduleKind MakeImportedKind(const ImportedSchedule& imported) {
+  bool splits = false;
+  for (const auto& list : imported.actions.ranks) {
+    splits = splits || std::any_of(list.begin(), list.end(),
+                                   [](const Action& action) { return action.kind == ActionKind::kInputGradient; });
+  }
+  return {
+      .name = kImportedKind,
+      .summary = "lists from elsewhere",
+      .splits = splits,
+      .placement = imported.placement,
+      .least_chunks = imported.chunks,
+      .most_chunks = imported.chunks,
+      .usual_chunks = imported.chunks,
+      .generate = [](const Request& r) -> Result { return FirstMicrobatches(r.imported->actions, r.microbatches); }};
+}
+
 }  // namespace
 
 const std::vector<ScheduleKind>& ScheduleKinds() {
@@ -158,22 +189,28 @@ absl::StatusOr<ScheduleKind> FindScheduleKind(std::string_view name) {
   return InvalidField("kind", absl::StrCat("must be one of ", known), name);
 }
 
+absl::StatusOr<ScheduleKind> KindOf(const ScheduleRequest& request) {
+  if (request.imported != nullptr) return MakeImportedKind(*request.imported);
+  return FindScheduleKind(request.kind);
+}
+
 int LeastMicrobatches(const ScheduleKind& kind, int ranks) {
   return std::max(1, kind.least_microbatches_per_rank * ranks);
 }
 
 absl::Status CheckPlacement(const ScheduleRequest& request) {
-  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(request.kind));
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, KindOf(request));
   PENSTOCK_RETURN_IF_ERROR(CheckSizes(request.ranks, 1, 1));
   return CheckChunks(kind, request);
 }
 
 absl::Status CheckRequest(const ScheduleRequest& request) {
-  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(request.kind));
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, KindOf(request));
   PENSTOCK_RETURN_IF_ERROR(CheckPlacement(request));
   PENSTOCK_RETURN_IF_ERROR(CheckSizes(request.ranks, request.ranks * request.chunks, request.microbatches));
   PENSTOCK_RETURN_IF_ERROR(CheckLag(request));
   PENSTOCK_RETURN_IF_ERROR(CheckAuto(request));
+  PENSTOCK_RETURN_IF_ERROR(CheckImported(request));
   if (const int least = LeastMicrobatches(kind, request.ranks); request.microbatches < least) {
     return InvalidField(
         "micro_batches",
@@ -185,7 +222,7 @@ absl::Status CheckRequest(const ScheduleRequest& request) {
 
 absl::StatusOr<Schedule> Generate(const ScheduleRequest& request) {
   PENSTOCK_RETURN_IF_ERROR(CheckRequest(request));
-  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(request.kind));
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, KindOf(request));
   return kind.generate(request);
 }
 

@@ -3,12 +3,14 @@
 // The kinds of schedule: the only list of names and generators. A generator is a pure function from sizes to compute
 // actions (F, B, or I and W); passes add the rest.
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/schedule/imported.h"
 #include "engine/schedule/placement.h"
 #include "engine/schedule/schedule.h"
 #include "engine/schedule/simulate.h"
@@ -26,6 +28,7 @@ struct ScheduleRequest {
   std::optional<int> lag = {};         // of kind "lag": how far the weight gradients may stay behind, in micro-batches
   std::optional<int> live_limit = {};  // of kind "auto": micro-batches that a rank may hold; unset: as many as ranks
   ScheduleCosts costs = {};            // of kind "auto": one entry per stage; empty: equal costs
+  std::shared_ptr<const ImportedSchedule> imported = {};  // instead of a kind, whose name is not looked at then
 };
 
 // The most chunks that a kind which takes any number may be asked for: stages have their own limit.
@@ -52,6 +55,10 @@ const std::vector<ScheduleKind>& ScheduleKinds();
 
 // The kind of that name. INVALID_ARGUMENT / FIELD_INVALID of field `kind`, with the known names, if there is none.
 absl::StatusOr<ScheduleKind> FindScheduleKind(std::string_view name);
+
+// What generates the lists of a request: FindScheduleKind of its kind, or, with lists of its own, a kind that answers them.
+// Such a kind takes the ranks and chunks of the lists and at most their micro-batches, of which the first are answered.
+absl::StatusOr<ScheduleKind> KindOf(const ScheduleRequest& request);
 
 // The fewest micro-batches that a kind takes: 1, or what its rule needs.
 int LeastMicrobatches(const ScheduleKind& kind, int ranks);

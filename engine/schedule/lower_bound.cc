@@ -32,7 +32,7 @@ int Recomputed(const ScheduleKind& kind, int microbatches, RecomputeMode mode) {
 }  // namespace
 
 Ticks LowerBound(const ScheduleRequest& request, const ScheduleCosts& costs, RecomputeMode recompute) {
-  const auto kind = FindScheduleKind(request.kind);
+  const auto kind = KindOf(request);
   PENSTOCK_CHECK(kind.ok());
   const std::vector<int> rank_of = RanksOfStages(kind->placement, request.ranks, request.chunks);
   const int stages = static_cast<int>(rank_of.size());

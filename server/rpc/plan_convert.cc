@@ -88,6 +88,7 @@ v1::ScheduleSpec ToProto(const ScheduleSpec& schedule) {
   message.set_chunks(schedule.chunks);
   if (schedule.lag.has_value()) message.set_lag(*schedule.lag);
   if (schedule.live_limit.has_value()) message.set_live_limit(*schedule.live_limit);
+  if (schedule.imported != nullptr) message.set_actions(ToCsv(schedule.imported->actions));
   return message;
 }
 

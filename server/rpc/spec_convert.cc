@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/schedule/generators.h"
+#include "engine/schedule/imported.h"
 #include "server/rpc/proto_convert.h"
 #include "server/rpc/spec_fields.h"
 
@@ -14,6 +17,7 @@ namespace {
 
 constexpr int kMostStages = 1024;
 constexpr int kMostLimits = 64;
+constexpr size_t kMostActionBytes = size_t{128} << 10;  // so that a list of pipelines fits into an answer
 
 absl::StatusOr<CheckpointMode> ReadMode(v1::CheckpointMode mode) {
   switch (mode) {
@@ -43,10 +47,48 @@ OpenChoices ReadOpenChoices(const v1::PipelineSpec& spec) {
   const bool cut_by_hand = spec.cut().balance_size() > 0 || spec.cut().starts_size() > 0;
   if (cut_by_hand || spec.devices_size() > 0 || NamesDevice(spec.model().layers())) return {};
   const v1::ScheduleSpec& schedule = spec.schedule();
-  return {.kind = schedule.kind().empty(),
-          .chunks = !schedule.has_chunks() && spec.cut().stages() == 0,  // a number of stages is one of devices too
-          .micro_batches = !schedule.has_micro_batches(),
+  const bool listed = !schedule.actions().empty();
+  return {.kind = schedule.kind().empty() && !listed,
+          .chunks = !schedule.has_chunks() && !listed && spec.cut().stages() == 0,  // they are a number of devices too
+          .micro_batches = !schedule.has_micro_batches() && !listed,
           .checkpoint = schedule.checkpoint() == v1::CHECKPOINT_MODE_UNSPECIFIED};
+}
+
+// What the room of schedules says of lists, as a field of the specification.
+absl::Status OfActions(const absl::Status& status) {
+  Error error(status.code(), "SPEC_INVALID", absl::StrCat("spec.schedule.actions: ", status.message()));
+  for (const auto& [name, value] : ValuesOf(status)) error.With(name, value);
+  return error.With("field", "spec.schedule.actions");
+}
+
+// Lists instead of a kind. What is given beside them must agree.
+absl::Status ReadActions(const v1::ScheduleSpec& schedule, ScheduleSpec& spec) {
+  if (schedule.actions().size() > kMostActionBytes) {
+    return SpecInvalid("spec.schedule.actions", absl::StrCat("must have at most ", kMostActionBytes, " bytes"),
+                       absl::StrCat(schedule.actions().size(), " bytes"));
+  }
+  absl::StatusOr<ImportedSchedule> imported = ImportSchedule(schedule.actions());
+  if (!imported.ok()) return OfActions(imported.status());
+  const auto agrees = [](std::string_view field, int given, int found) {
+    if (given == found) return absl::OkStatus();
+    return SpecInvalid(absl::StrCat("spec.schedule.", std::string(field)),
+                       absl::StrCat("must be unset or ", found, ", as in spec.schedule.actions"), absl::StrCat(given));
+  };
+  const int micro_batches = imported->actions.microbatches;
+  if (schedule.has_micro_batches()) {
+    PENSTOCK_RETURN_IF_ERROR(agrees("micro_batches", schedule.micro_batches(), micro_batches));
+  }
+  if (schedule.has_chunks()) PENSTOCK_RETURN_IF_ERROR(agrees("chunks", schedule.chunks(), imported->chunks));
+  if (!schedule.kind().empty() && schedule.kind() != kImportedKind) {
+    return SpecInvalid("spec.schedule.kind",
+                       absl::StrCat("must be unset or ", std::string(kImportedKind), " beside spec.schedule.actions"),
+                       Shortened(schedule.kind()));
+  }
+  spec.kind = std::string(kImportedKind);
+  spec.micro_batches = micro_batches;
+  spec.chunks = imported->chunks;
+  spec.imported = std::make_shared<const ImportedSchedule>(*std::move(imported));
+  return absl::OkStatus();
 }
 
 // What is unset is as without a planner.
@@ -70,6 +112,7 @@ absl::StatusOr<ScheduleSpec> ReadSchedule(const v1::ScheduleSpec& schedule) {
   } else if (const absl::StatusOr<ScheduleKind> kind = FindScheduleKind(spec.kind); kind.ok()) {
     spec.chunks = kind->usual_chunks;
   }
+  if (!schedule.actions().empty()) PENSTOCK_RETURN_IF_ERROR(ReadActions(schedule, spec));
   const auto goes_with = [&](std::string_view field, std::string_view kind, int value) {
     if (spec.kind == kind && !schedule.kind().empty()) return absl::OkStatus();
     return SpecInvalid(absl::StrCat("spec.schedule.", std::string(field)),
@@ -239,6 +282,7 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PlanPipelineRequest& request) {
   if (limits.max_chunks() != 0) spec.limits.max_chunks = limits.max_chunks();
   if (limits.mini_batch_rows() != 0) spec.limits.mini_batch_rows = limits.mini_batch_rows();
   OpenChoices& open = spec.limits.open;
+  if (!schedule.actions().empty()) return spec;  // they are decided
   if (limits.kinds_size() > 0 && schedule.kind().empty()) open.kind = true;
   if ((limits.max_chunks() > 0 || open.kind) && !schedule.has_chunks()) open.chunks = true;
   if (limits.micro_batches_size() > 0 && !schedule.has_micro_batches()) open.micro_batches = true;

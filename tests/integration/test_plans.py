@@ -94,6 +94,76 @@ def test_bad_plans_are_named_and_nothing_starts(client: penstock.Client) -> None
     assert len(client.list_pipelines()) == before
 
 
+# A fill-drain for two stages and four micro-batches that nobody generates: half of the backwards are split.
+OWN_LISTS = "0F0,0F1,0F2,0F3,0B0,0I1,0W1,0B2,0I3,0W3\n1F0,1F1,1B0,1I1,1F2,1F3,1I2,1W1,1W2,1B3\n"
+
+
+def test_a_schedule_of_ones_own_is_run(client: penstock.Client) -> None:
+    """Lists from outside train as a generated kind does, are shown as they are, and may be sent again."""
+    pipeline = create_mlp(client, schedule="", micro_batches=None, actions=OWN_LISTS)
+    plan = pipeline.plan
+    assert (plan.schedule, plan.micro_batches, plan.chunks, len(plan.stages)) == ("imported", 4, 1, 2)
+    plain = create_mlp(client, schedule="gpipe")
+    rows = np.arange(8 * WIDTH, dtype=np.float32).reshape(8, WIDTH) / 100
+    for count in (8, 8, 3, 8):  # three rows: the fourth micro-batch is left out
+        own, other = (one.train_step(rows[:count], rows[:count] * 0.5) for one in (pipeline, plain))
+        assert own.loss == other.loss
+    assert np.array_equal(pipeline.infer(rows)["output"], plain.infer(rows)["output"])
+
+    shown = pipeline.schedule(measured=True)
+    ran = {lane: [one.action for one in shown.actions if one.lane == lane] for lane in (0, 1)}
+    compute = [[action for action in ran[lane] if "R" not in action and "OPT" not in action] for lane in (0, 1)]
+    assert "\n".join(",".join(list_) for list_ in compute) + "\n" == OWN_LISTS and shown.kind == "imported"
+
+    answered = client.pipeline(pipeline.name).message.spec
+    assert answered.schedule.actions == OWN_LISTS
+    again = client.create_pipeline_from(fresh_name("again"), answered)
+    assert again.train_step(rows, rows * 0.5).loss == create_mlp(client, schedule="gpipe").train_step(rows, rows * 0.5).loss
+
+    with pytest.raises(penstock.PenstockError) as error:
+        pipeline.train_step(rows[:5], rows[:5], micro_batches=5)
+    _refused("FIELD_INVALID", error, "micro_batches")
+    assert pipeline.train_step(rows, rows * 0.5).loss == plain.train_step(rows, rows * 0.5).loss
+
+
+def test_lists_are_planned_too(client: penstock.Client) -> None:
+    spec = penstock.pipeline_spec(model="mlp", options=MLP, loss="mean_squared_error", actions=OWN_LISTS)
+    found = client.plan(spec)
+    assert {one.schedule.kind for one in found.candidates} == {"imported"}
+    assert found.candidates[0].schedule.actions == OWN_LISTS and found.plan.schedule == "imported"
+    assert found.candidates[0].schedule.checkpoint == pipeline_pb2.CHECKPOINT_MODE_NEVER
+
+
+def test_bad_lists_are_named_and_nothing_starts(client: penstock.Client) -> None:
+    before = len(client.list_pipelines())
+    truncated = OWN_LISTS[:-5]
+    for lists, place in [
+        (truncated, "1B3 is missing"),
+        (truncated + ",1B", "cell 9"),
+        (OWN_LISTS.replace("1W1,1W2", "1W2,1W1"), "ascending"),
+        (OWN_LISTS.replace("0F0,0F1", "0B0,0F1,0F0"), "0B0"),
+        (OWN_LISTS + "2F0,2F1\n", "2B0 is missing"),
+        ("\0\1\2", "cell 0"),
+        ("," * 131073, "131072 bytes"),
+    ]:
+        with pytest.raises(penstock.PenstockError) as error:
+            create_mlp(client, schedule="", micro_batches=None, actions=lists)
+        _refused("SPEC_INVALID", error, "spec.schedule.actions")
+        assert place in error.value.message, error.value
+    # Whole, but for another pipeline.
+    for change, field in [
+        ({"stages": 3}, "spec.schedule.actions"),
+        ({"stages": 0, "balance": [1, 1, 2]}, "spec.schedule.actions"),
+        ({"micro_batches": 8}, "spec.schedule.micro_batches"),
+        ({"chunks": 2}, "spec.schedule.chunks"),
+        ({"schedule": "1f1b"}, "spec.schedule.kind"),
+    ]:
+        with pytest.raises(penstock.PenstockError) as error:
+            create_mlp(client, **{"schedule": "", "micro_batches": None, "actions": OWN_LISTS, **change})
+        _refused("SPEC_INVALID", error, field)
+    assert len(client.list_pipelines()) == before
+
+
 def test_a_limit_that_is_too_small_names_device_and_largest_class(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--device-memory=cpu:0=60KiB", *QUICK_DRAIN)
     with penstock.Client(daemon.address) as client:

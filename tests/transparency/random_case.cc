@@ -5,13 +5,16 @@
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/autograd/seeds.h"
+#include "engine/base/check.h"
 #include "engine/plan/planner.h"
 #include "engine/schedule/generators.h"
+#include "engine/schedule/imported.h"
 
 namespace penstock::testing {
 namespace {
@@ -32,6 +35,49 @@ void RandomKind(Dice& dice, int64_t layers, ScheduleSpec& schedule) {
   schedule.kind = std::string(kind.name);
   const int64_t most = std::min<int64_t>({kind.most_chunks, kMostChunks, layers});
   schedule.chunks = static_cast<int>(dice.Between(kind.least_chunks, most));
+}
+
+// Lists that nobody would write: any rank may do next what can be done by now. Weight gradients ascend, as they must.
+Schedule RandomLists(Dice& dice, Placement placement, int ranks, int chunks, int microbatches) {
+  const int stages = ranks * chunks;
+  Schedule lists{.kind = "random", .stages = stages, .microbatches = microbatches, .ranks = {}};
+  lists.ranks.resize(ranks);
+  std::vector<std::vector<int>> split(stages), input(stages, std::vector<int>(microbatches));
+  for (auto& one : split) {
+    for (int m = 0; m < microbatches; ++m) one.push_back(dice.OneIn(2));
+  }
+  std::vector<int> forward(stages), weight(stages);  // how many are done
+  const auto has_gradient = [&](int s, int m) { return s + 1 == stages ? forward[s] > m : input[s + 1][m] == 1; };
+  for (;;) {
+    std::vector<Action> ready;
+    for (int s = 0; s < stages; ++s) {
+      if (forward[s] < (s == 0 ? microbatches : forward[s - 1])) ready.push_back({ActionKind::kForward, s, forward[s]});
+      for (int m = 0; m < microbatches; ++m) {
+        const bool next = weight[s] == m;
+        if (split[s][m] == 1 && input[s][m] == 1 && next) ready.push_back({ActionKind::kWeightGradient, s, m});
+        if (input[s][m] == 1 || !has_gradient(s, m)) continue;
+        if (split[s][m] == 1) ready.push_back({ActionKind::kInputGradient, s, m});
+        if (split[s][m] == 0 && next) ready.push_back({ActionKind::kBackward, s, m});
+      }
+    }
+    if (ready.empty()) return lists;
+    const Action action = dice.Of(ready);
+    lists.ranks[RankOfStage(placement, ranks, action.stage)].push_back(action);
+    if (action.kind == ActionKind::kForward) ++forward[action.stage];
+    if (AccumulatesGradient(action.kind)) ++weight[action.stage];
+    if (ConsumesGradient(action.kind)) input[action.stage][action.microbatch] = 1;
+  }
+}
+
+void ImportRandomLists(Dice& dice, int lanes, ScheduleSpec& schedule) {
+  const Placement placement = dice.OneIn(2) ? Placement::kV : Placement::kLooped;
+  const Schedule lists = RandomLists(dice, placement, lanes, schedule.chunks, schedule.micro_batches);
+  absl::StatusOr<ImportedSchedule> imported = ImportSchedule(dice.OneIn(2) ? ToCsv(lists) : ToText(lists));
+  PENSTOCK_CHECK(imported.ok());
+  schedule.imported = std::make_shared<const ImportedSchedule>(*std::move(imported));
+  schedule.kind = std::string(kImportedKind);
+  schedule.lag = std::nullopt;
+  schedule.live_limit = std::nullopt;
 }
 
 std::vector<int> RandomBalance(Dice& dice, int64_t layers, int64_t lanes, int64_t chunks) {
@@ -61,6 +107,7 @@ void RandomPlan(Dice& dice, int64_t layers, PipelineSpec& spec) {
   }
   const int least = LeastMicrobatches(*FindScheduleKind(schedule.kind), static_cast<int>(lanes));
   schedule.micro_batches = least - 1 + static_cast<int>(dice.Between(1, kMostMicroBatches));
+  if (dice.OneIn(5)) ImportRandomLists(dice, static_cast<int>(lanes), schedule);
   schedule.checkpoint = dice.Of<CheckpointMode>(
       {CheckpointMode::kAlways, CheckpointMode::kExceptLast, CheckpointMode::kNever, CheckpointMode::kSkipAdjacent});
   spec.cut.balance = RandomBalance(dice, layers, lanes, schedule.chunks);
@@ -82,24 +129,16 @@ OptimizerSpec RandomOptimizer(Dice& dice) {
   return optimizer;
 }
 
-RandomContribution RandomMiniBatch(Dice& dice) {
-  return {dice.Between(1, kMostRows), static_cast<int>(dice.Between(1, kMostMicroBatches))};
+RandomContribution RandomMiniBatch(Dice& dice, int most = kMostMicroBatches) {
+  return {dice.Between(1, kMostRows), static_cast<int>(dice.Between(1, most))};
 }
 
-// For kinds that need a number of micro-batches: rows enough for each to have some, mostly not the same number.
-RandomContribution RandomMiniBatch(Dice& dice, int64_t least) {
-  if (least == 1) return RandomMiniBatch(dice);
-  const int64_t micro_batches = least + dice.Below(3);
-  const int64_t each = dice.Between(1, 2);
-  return {micro_batches * each - dice.Below(each), static_cast<int>(micro_batches)};
-}
-
-RandomStep MakeRandomStep(Dice& dice, int64_t least) {
+RandomStep MakeRandomStep(Dice& dice, int most) {
   RandomStep step;
   step.whole = !dice.OneIn(3);
   step.total_given = !step.whole && dice.OneIn(2);
   const int64_t contributions = step.whole ? 1 : dice.Between(1, 3);
-  for (int64_t i = 0; i < contributions; ++i) step.contributions.push_back(RandomMiniBatch(dice, least));
+  for (int64_t i = 0; i < contributions; ++i) step.contributions.push_back(RandomMiniBatch(dice, most));
   return step;
 }
 
@@ -124,9 +163,10 @@ RandomCase MakeRandomCase(uint64_t seed) {
   one.spec.seed = seed;
   one.mode = dice.OneIn(2) ? DevicePool::Mode::kSerial : DevicePool::Mode::kThreads;
   const int64_t steps = dice.Between(2, 3);
-  const int least =
-      LeastMicrobatches(*FindScheduleKind(one.spec.schedule.kind), static_cast<int>(one.spec.devices.size()));
-  for (int64_t i = 0; i < steps; ++i) one.steps.push_back(MakeRandomStep(dice, least));
+  // Lists have no more micro-batches than they have; of a kind there are as many as a call asks for.
+  const ScheduleSpec& schedule = one.spec.schedule;
+  const int most = schedule.imported ? schedule.micro_batches : kMostMicroBatches;
+  for (int64_t i = 0; i < steps; ++i) one.steps.push_back(MakeRandomStep(dice, most));
   one.inference = RandomMiniBatch(dice);
   return one;
 }
@@ -143,6 +183,7 @@ std::string Describe(const RandomCase& one) {
       one.spec.loss.name, ", ", optimizer.name);
   for (const auto& [name, value] : optimizer.options) absl::StrAppend(&text, " ", name, "=", OptionText(value));
   absl::StrAppend(&text, " clip=", optimizer.clip_norm, " ", optimizer.learning_rate_schedule.name);
+  if (schedule.imported) absl::StrAppend(&text, "\n", ToText(schedule.imported->actions));
   for (const RandomStep& step : one.steps) {
     std::vector<std::string> parts;
     for (const RandomContribution& part : step.contributions) parts.push_back(Describe(part));

@@ -184,6 +184,7 @@ TEST_F(RandomTransparency, FiveHundredCasesHoldEverythingThatIsToBeTested) {
     if (!kind.trains) continue;
     EXPECT_GE(seen[std::string(kind.name)], 10) << kind.name;
   }
+  EXPECT_GE(seen[std::string(kImportedKind)], 10);
 }
 
 }  // namespace

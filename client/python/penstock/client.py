@@ -97,6 +97,7 @@ class Client:
         lag: int | None = None,
         live_limit: int | None = None,
         mini_batch_rows: int | None = None,
+        actions: str = "",
         optimizer: str = "adamw",
         optimizer_options: Mapping[str, OptionValue] | None = None,
         clip_norm: float = 0.0,
@@ -146,6 +147,9 @@ class Client:
             lag: of schedule ``"lag"``: how many micro-batches weight gradients may stay behind.
             live_limit: of schedule ``"auto"``: how many micro-batches a device may hold.
             mini_batch_rows: of the mini-batches that the planner plans for (32).
+            actions: instead of ``schedule``, ``micro_batches`` and ``chunks``: what every device does in one training
+                step, in order, as text or CSV with a row per device: ``"0F0,0F1,0B0,0B1"``. F is a
+                forward, B a backward, I and W its halves. CSV that PyTorch's pipelining wrote is taken too.
             optimizer: ``"adamw"`` or ``"sgd"``; its options are learning_rate, weight_decay, momentum, nesterov, beta1,
                 beta2, epsilon.
             clip_norm: the largest norm of all gradients together; 0 does not clip.
@@ -189,6 +193,7 @@ class Client:
             lag=lag,
             live_limit=live_limit,
             mini_batch_rows=mini_batch_rows,
+            actions=actions,
             optimizer=optimizer,
             optimizer_options=optimizer_options,
             clip_norm=clip_norm,

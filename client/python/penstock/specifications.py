@@ -171,6 +171,7 @@ def pipeline_spec(
     lag: int | None = None,
     live_limit: int | None = None,
     mini_batch_rows: int | None = None,
+    actions: str = "",
     optimizer: str = "adamw",
     optimizer_options: Mapping[str, OptionValue] | None = None,
     clip_norm: float = 0.0,
@@ -218,6 +219,7 @@ def pipeline_spec(
             lag=lag,
             live_limit=live_limit,
             mini_batch_rows=mini_batch_rows,
+            actions=actions,
         ),
         optimizer=pipeline_pb2.OptimizerSpec(
             name=optimizer,

@@ -84,6 +84,8 @@ def test_what_is_not_given_is_left_to_the_planner(client: penstock.Client, daemo
     schedule = daemon.requests["CreatePipeline"][1].spec.schedule
     assert (schedule.kind, schedule.chunks, schedule.lag, schedule.live_limit) == ("lag", 1, 5, 7)
     assert schedule.checkpoint == pipeline_pb2.CHECKPOINT_MODE_SKIP_ADJACENT and schedule.mini_batch_rows == 64
+    client.create_pipeline("own", actions="0F0,0B0\n")
+    assert daemon.requests["CreatePipeline"][2].spec.schedule == pipeline_pb2.ScheduleSpec(actions="0F0,0B0\n")
 
 
 def test_plan_sends_its_limits(client: penstock.Client, daemon: FakeDaemon) -> None:

@@ -331,7 +331,7 @@ TEST(SchedulePropertyTest, ShortBatchesVerify) {
     for (int microbatches = 1; microbatches < 2 * ranks; ++microbatches) {
       BuildRequest build{.kind = "dualpipe-v", .ranks = ranks, .chunks = 2, .microbatches = microbatches};
       EXPECT_FALSE(BuildSchedule(build).ok());
-      build.short_batch = true;
+      build.planned_microbatches = 2 * ranks;
       const auto schedule = BuildSchedule(build);
       EXPECT_TRUE(schedule.ok()) << ranks << " " << microbatches << schedule.status();
     }

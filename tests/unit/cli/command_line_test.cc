@@ -227,6 +227,27 @@ TEST_F(CommandLineTest, CreateSendsTheWholeSchedule) {
   EXPECT_EQ(Run("pipeline create x --model gpt --checkpoint sometimes"), 2);
 }
 
+TEST_F(CommandLineTest, CreateSendsListsOfAFileInsteadOfAKind) {
+  const std::string lists = "0F0,0B0\n1F0,1B0\n";
+  const std::string file = TemporaryFile("lists.csv", lists);
+  EXPECT_EQ(Run("pipeline create x --model gpt --schedule-file " + file), 0) << err_;
+  EXPECT_EQ(daemon_.LastCreate().spec().schedule().actions(), lists);
+  EXPECT_EQ(daemon_.LastCreate().spec().schedule().kind(), "");
+  // Over what a specification says, either way.
+  const std::string spec =
+      TemporaryFile("spec.textproto", "model { name: 'gpt' } schedule { kind: 'gpipe' actions: '0F0,0B0' }");
+  EXPECT_EQ(Run("pipeline create x --spec " + spec + " --schedule-file " + file), 0) << err_;
+  EXPECT_EQ(daemon_.LastCreate().spec().schedule().actions(), lists);
+  EXPECT_EQ(daemon_.LastCreate().spec().schedule().kind(), "");
+  EXPECT_EQ(Run("pipeline create x --spec " + spec + " --schedule 1f1b"), 0) << err_;
+  EXPECT_EQ(daemon_.LastCreate().spec().schedule().actions(), "");
+  EXPECT_EQ(Run("pipeline create x --model gpt --schedule 1f1b --schedule-file " + file), 2);
+  EXPECT_EQ(Run("pipeline create x --model gpt --schedule-file " + TemporaryFile("empty.csv", "")), 2);
+  EXPECT_THAT(err_, HasSubstr("--schedule-file: is empty"));
+  EXPECT_NE(Run("pipeline create x --model gpt --schedule-file /nowhere.csv"), 0);
+  EXPECT_THAT(err_, HasSubstr("/nowhere.csv"));
+}
+
 TEST_F(CommandLineTest, CreateSendsCutTiesAndPrecision) {
   const std::string file =
       TemporaryFile("layers.textproto",

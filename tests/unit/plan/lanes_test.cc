@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -79,6 +80,30 @@ TEST(Lanes, ChunksOfAVGoToAndFro) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(Lanes(*plan), ElementsAre(0, 1, 2, 2, 1, 0));
   EXPECT_THAT(Devices(*plan), ElementsAre("cpu:0", "cpu:1", "cpu:2", "cpu:2", "cpu:1", "cpu:0"));
+}
+
+// Four stages on two devices.
+TEST(Lanes, ImportedListsSayHowManyStagesThereAre) {
+  PlanRequest request = Request("imported", 2, 5, 2);
+  request.schedule.micro_batches = 1;
+  request.schedule.imported =
+      std::make_shared<const ImportedSchedule>(*ImportSchedule("0F0,3F0,3I0,0B0,3W0\n1F0,2F0,2B0,1B0\n"));
+  const auto plan = PlanFromProfile(request, EqualLayers(5));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(Lanes(*plan), ElementsAre(0, 1, 1, 0));
+  EXPECT_THAT(plan->why.front(), HasSubstr("4 stages, as many as the imported schedule has"));
+  EXPECT_GT(plan->makespan_seconds, 0);
+  request.layers.resize(3);
+  ExpectRefused(request, "spec.schedule.actions", "4 stages", "must have at most 3 stages, one per layer");
+  request = Request("imported", 2, 5, 2);
+  request.schedule.imported =
+      std::make_shared<const ImportedSchedule>(*ImportSchedule("0F0,3F0,3I0,0B0,3W0\n1F0,2F0,2B0,1B0\n"));
+  request.schedule.micro_batches = 1;
+  request.cut.balance = {1, 4};
+  ExpectRefused(request, "spec.schedule.actions", "4 stages", "must have a list for each of the 2 stages");
+  request.cut = {};
+  request.cut.stages = 2;
+  ExpectRefused(request, "spec.schedule.actions", "4 stages", "must have a list for each of the 2 stages");
 }
 
 TEST(Lanes, OneDeviceMayHoldSeveralLanes) {

@@ -210,6 +210,57 @@ TEST(SpecConvert, ParametersOfOtherKindsAreRefused) {
   ExpectRefused(Parse("schedule { mini_batch_rows: 0 }"), "spec.schedule.mini_batch_rows", "must be positive");
 }
 
+v1::PipelineSpec Listed(const std::string& lists) {
+  v1::PipelineSpec message = Parse("model { name: 'gpt' }");
+  message.mutable_schedule()->set_actions(lists);
+  return message;
+}
+
+TEST(SpecConvert, ListsDecideAboutTheSchedule) {
+  const std::string lists = "0F0,0F1,3F0,3F1,3B0,3B1,0B0,0B1\n1F0,1F1,2F0,2F1,2B0,2B1,1B0,1B1\n";
+  v1::PipelineSpec message = Listed(lists);
+  const absl::StatusOr<PipelineSpec> spec = FromProto(message);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->schedule.kind, "imported");
+  EXPECT_EQ(spec->schedule.micro_batches, 2);
+  EXPECT_EQ(spec->schedule.chunks, 2);
+  EXPECT_EQ(ToCsv(spec->schedule.imported->actions), lists);
+  const OpenChoices open = spec->limits.open;
+  EXPECT_TRUE(!open.kind && !open.chunks && !open.micro_batches && open.checkpoint);
+  // What is answered may be sent again.
+  const v1::PipelineSpec answered = ToProto(*spec);
+  EXPECT_EQ(answered.schedule().kind(), "imported");
+  EXPECT_EQ(answered.schedule().actions(), lists);
+  EXPECT_EQ(ToProto(*FromProto(answered)).SerializeAsString(), answered.SerializeAsString());
+  // A search has nothing more to choose.
+  v1::PlanPipelineRequest request;
+  *request.mutable_spec() = message;
+  request.mutable_limits()->add_kinds("1f1b");
+  request.mutable_limits()->add_micro_batches(4);
+  EXPECT_FALSE(FromProto(request)->limits.open.kind || FromProto(request)->limits.open.micro_batches);
+}
+
+TEST(SpecConvert, ListsThatCannotBeAreRefusedWithTheirPlace) {
+  const std::string field = "spec.schedule.actions";
+  ExpectRefused(Listed("0F0,0B0\n1F0,1X0\n"), field, "row of rank 1, cell 1");
+  EXPECT_EQ(ValuesOf(FromProto(Listed("0F0,0B0\n1F0,1X0\n")).status())["cell"], "1");
+  ExpectRefused(Listed("0F0,0B0\n1F0\n"), field, "1B0 is missing");
+  ExpectRefused(Listed("1F0,0F0,0B0,1B0\n"), field, "deadlock");
+  ExpectRefused(Listed(std::string((128 << 10) + 1, ',')), field, "must have at most 131072 bytes");
+  v1::PipelineSpec message = Listed("0F0,0B0\n1F0,1B0\n");
+  message.mutable_schedule()->set_micro_batches(3);
+  ExpectRefused(message, "spec.schedule.micro_batches", "must be unset or 1, as in spec.schedule.actions, got 3");
+  message.mutable_schedule()->set_micro_batches(1);
+  message.mutable_schedule()->set_chunks(2);
+  ExpectRefused(message, "spec.schedule.chunks", "must be unset or 1, as in spec.schedule.actions, got 2");
+  message.mutable_schedule()->clear_chunks();
+  message.mutable_schedule()->set_kind("gpipe");
+  ExpectRefused(message, "spec.schedule.kind", "must be unset or imported beside spec.schedule.actions, got gpipe");
+  message.mutable_schedule()->clear_kind();
+  message.mutable_schedule()->set_lag(1);
+  ExpectRefused(message, "spec.schedule.lag", "must be unset unless kind is lag");
+}
+
 TEST(SpecConvert, LimitsOfASearchOpenChoices) {
   v1::PlanPipelineRequest request;
   *request.mutable_spec() = Parse("cut { balance: 2 balance: 1 }");

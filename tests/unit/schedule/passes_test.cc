@@ -205,8 +205,9 @@ TEST(BuildTest, RefusesWhatCannotBeBuilt) {
   EXPECT_EQ(field({.kind = "lag"}), "lag");
   EXPECT_EQ(field({.kind = "auto", .live_limit = 0}), "live_limit");
   EXPECT_EQ(field({.kind = "dualpipe-v", .ranks = 2, .chunks = 2, .microbatches = 3}), "micro_batches");
-  EXPECT_EQ(field({.kind = "dualpipe-v", .ranks = 2, .chunks = 2, .microbatches = 3, .short_batch = true}), "accepted");
-  EXPECT_EQ(field({.kind = "gpipe", .microbatches = 0, .short_batch = true}), "micro_batches");
+  EXPECT_EQ(field({.kind = "dualpipe-v", .ranks = 2, .chunks = 2, .microbatches = 3, .planned_microbatches = 4}),
+            "accepted");
+  EXPECT_EQ(field({.kind = "gpipe", .microbatches = 0, .planned_microbatches = 4}), "micro_batches");
   EXPECT_EQ(field({.kind = "gpipe", .ranks = 0}), "ranks");
   EXPECT_EQ(field({.kind = "gpipe", .microbatches = 0}), "micro_batches");
   EXPECT_EQ(field({.kind = "gpipe", .purpose = SchedulePurpose::kOptimizerOnly, .microbatches = 0}), "accepted");

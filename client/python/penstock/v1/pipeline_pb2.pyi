@@ -407,7 +407,8 @@ class RefusedCandidate(_message.Message):
     def __init__(self, schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., why: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class ScheduleSpec(_message.Message):
-    __slots__ = ["checkpoint", "chunks", "kind", "lag", "live_limit", "micro_batches", "mini_batch_rows"]
+    __slots__ = ["actions", "checkpoint", "chunks", "kind", "lag", "live_limit", "micro_batches", "mini_batch_rows"]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -415,6 +416,7 @@ class ScheduleSpec(_message.Message):
     LIVE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
     MINI_BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
+    actions: str
     checkpoint: CheckpointMode
     chunks: int
     kind: str
@@ -422,7 +424,7 @@ class ScheduleSpec(_message.Message):
     live_limit: int
     micro_batches: int
     mini_batch_rows: int
-    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., chunks: _Optional[int] = ..., lag: _Optional[int] = ..., live_limit: _Optional[int] = ..., mini_batch_rows: _Optional[int] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., chunks: _Optional[int] = ..., lag: _Optional[int] = ..., live_limit: _Optional[int] = ..., mini_batch_rows: _Optional[int] = ..., actions: _Optional[str] = ...) -> None: ...
 
 class SearchLimits(_message.Message):
     __slots__ = ["kinds", "max_chunks", "micro_batches", "mini_batch_rows"]
