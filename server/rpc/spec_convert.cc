@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/schedule/generators.h"
@@ -54,9 +59,14 @@ OpenChoices ReadOpenChoices(const v1::PipelineSpec& spec) {
           .checkpoint = schedule.checkpoint() == v1::CHECKPOINT_MODE_UNSPECIFIED};
 }
 
-// What the room of schedules says of lists, as a field of the specification.
+// What the room of schedules says of lists, as a field of the specification. An error is one line: place and cause of a
+// failed verification, without its drawing.
 absl::Status OfActions(const absl::Status& status) {
-  Error error(status.code(), "SPEC_INVALID", absl::StrCat("spec.schedule.actions: ", status.message()));
+  const std::vector<std::string> lines = absl::StrSplit(status.message(), absl::MaxSplits('\n', 2));
+  std::string problem(absl::StripPrefix(lines[0], "schedule: "));
+  if (lines.size() > 1)
+    absl::StrAppend(&problem, ": ", absl::StripAsciiWhitespace(lines[1]), "; penstock schedule verify draws it");
+  Error error(status.code(), "SPEC_INVALID", absl::StrCat("spec.schedule.actions: ", problem));
   for (const auto& [name, value] : ValuesOf(status)) error.With(name, value);
   return error.With("field", "spec.schedule.actions");
 }

@@ -244,7 +244,9 @@ TEST(SpecConvert, ListsThatCannotBeAreRefusedWithTheirPlace) {
   const std::string field = "spec.schedule.actions";
   ExpectRefused(Listed("0F0,0B0\n1F0,1X0\n"), field, "row of rank 1, cell 1");
   EXPECT_EQ(ValuesOf(FromProto(Listed("0F0,0B0\n1F0,1X0\n")).status())["cell"], "1");
-  ExpectRefused(Listed("0F0,0B0\n1F0\n"), field, "1B0 is missing");
+  ExpectRefused(Listed("0F0,0B0\n1F0\n"), field,
+                "): 1B0 is missing: stage 1 has no gradient of micro-batch 0; penstock schedule verify draws it");
+  EXPECT_EQ(std::string(FromProto(Listed("0F0,0B0\n1F0\n")).status().message()).find('\n'), std::string::npos);
   ExpectRefused(Listed("1F0,0F0,0B0,1B0\n"), field, "deadlock");
   ExpectRefused(Listed(std::string((128 << 10) + 1, ',')), field, "must have at most 131072 bytes");
   v1::PipelineSpec message = Listed("0F0,0B0\n1F0,1B0\n");
