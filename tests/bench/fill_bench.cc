@@ -32,6 +32,7 @@
 #include "engine/exec/device_pool.h"
 #include "engine/observe/bubble.h"
 #include "engine/observe/metrics.h"
+#include "tests/bench/options.h"
 #include "tests/bench/rounds.h"
 #include "tests/bench/workloads.h"
 
@@ -51,28 +52,17 @@ struct Options {
 
 Options Parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
-    const std::string value = argv[i + 1];
-    int* number = flag == "--rounds"      ? &options.rounds
-                  : flag == "--steps"     ? &options.steps
-                  : flag == "--m"         ? &options.m
-                  : flag == "--rows"      ? &options.rows
-                  : flag == "--in-flight" ? &options.in_flight
-                                          : nullptr;
-    if (number != nullptr) {
-      *number = std::atoi(value.c_str());
-    } else if (flag == "--inference-ms") {
-      options.inference_ms = std::atof(value.c_str());
-    } else if (flag == "--workload") {
-      options.workload = value;
-    } else if (flag == "--kind") {
-      options.kind = value;
-    } else {
-      Die("unknown option " + flag);
-    }
-  }
-  if (options.rounds < 1 || options.steps < 1 || options.m < 1 || options.rows < 1) Die("numbers must be positive");
+  CLI::App app("Bubble filling: a steady load of inference beside training");
+  app.add_option("--workload", options.workload, "delayP: P devices that sleep; gpt: two cores");
+  app.add_option("--kind", options.kind, "Of schedule");
+  app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps, "Of training in a round")->check(CLI::PositiveNumber);
+  app.add_option("--m", options.m, "Micro-batches")->check(CLI::PositiveNumber);
+  app.add_option("--rows", options.rows, "Of an inference on gpt")->check(CLI::PositiveNumber);
+  app.add_option("--in-flight", options.in_flight, "Open calls; 0: four per lane")->check(CLI::NonNegativeNumber);
+  app.add_option("--inference-ms", options.inference_ms, "Of an inference on a device that sleeps")
+      ->check(CLI::NonNegativeNumber);
+  ParseOptions(app, argc, argv);
   return options;
 }
 

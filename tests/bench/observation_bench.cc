@@ -31,6 +31,7 @@
 #include "server/http/http_server.h"
 #include "server/http/status_pages.h"
 #include "server/metrics/metrics_page.h"
+#include "tests/bench/options.h"
 #include "tests/bench/page_clients.h"
 #include "tests/bench/rounds.h"
 
@@ -46,22 +47,12 @@ struct Options {
 
 Options Parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
-    const std::string value = argv[i + 1];
-    if (flag == "--workload") {
-      options.workload = value;
-    } else if (flag == "--rounds") {
-      options.rounds = std::atoi(value.c_str());
-    } else if (flag == "--m") {
-      options.m = std::atoi(value.c_str());
-    } else if (flag == "--seconds") {
-      options.seconds = std::atof(value.c_str());
-    } else {
-      Die("unknown option " + flag);
-    }
-  }
-  if (options.rounds < 1 || options.m < 1 || !(options.seconds > 0)) Die("numbers must be positive");
+  CLI::App app("What observing costs a training step");
+  app.add_option("--workload", options.workload, "delayP: P devices that sleep; gpt: two cores");
+  app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);
+  app.add_option("--m", options.m, "Micro-batches")->check(CLI::PositiveNumber);
+  app.add_option("--seconds", options.seconds, "Of training in each mode and round")->check(CLI::PositiveNumber);
+  ParseOptions(app, argc, argv);
   return options;
 }
 

@@ -29,6 +29,7 @@
 
 #include "engine/exec/device_pool.h"
 #include "engine/observe/metrics.h"
+#include "tests/bench/options.h"
 #include "tests/bench/plain_model.h"
 #include "tests/bench/rounds.h"
 #include "tests/bench/workloads.h"
@@ -45,26 +46,13 @@ struct Options {
 
 Options Parse(int argc, char** argv) {
   Options options;
-  if (argc > 1 && argv[1][0] != '-') options.mode = argv[1];
-  for (int i = argc > 1 && argv[1][0] != '-' ? 2 : 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
-    if (flag == "--workload") {
-      options.workload = argv[i + 1];
-    } else if (flag == "--rounds") {
-      options.rounds = std::atoi(argv[i + 1]);
-    } else if (flag == "--m") {
-      options.micro_batches.clear();
-      for (char* part = std::strtok(argv[i + 1], ","); part != nullptr; part = std::strtok(nullptr, ",")) {
-        options.micro_batches.push_back(std::atoi(part));
-      }
-    } else {
-      Die("unknown option " + flag);
-    }
-  }
+  CLI::App app("The pipeline on two cores against the same model unpipelined");
+  app.add_option("mode", options.mode)->check(CLI::IsMember({"speed", "memory", "ablation", "overhead"}));
+  app.add_option("--workload", options.workload, "gpt, but of an ablation unet")->check(CLI::IsMember(WorkloadNames()));
+  app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);
+  app.add_option("--m", options.micro_batches, "Micro-batches")->delimiter(',')->check(CLI::PositiveNumber);
+  ParseOptions(app, argc, argv);
   if (options.workload.empty()) options.workload = options.mode == "ablation" ? "unet" : "gpt";
-  const std::vector<std::string> known = WorkloadNames();
-  if (std::find(known.begin(), known.end(), options.workload) == known.end()) Die("unknown --workload");
-  if (options.rounds < 1) Die("--rounds must be positive");
   return options;
 }
 
@@ -387,10 +375,8 @@ int main(int argc, char** argv) {
     Memory(options);
   } else if (options.mode == "ablation") {
     Ablate(options);
-  } else if (options.mode == "overhead") {
-    Overhead(options);
   } else {
-    Die("modes are speed, memory, ablation, overhead");
+    Overhead(options);
   }
   return 0;
 }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "engine/base/thread.h"
 #include "engine/model/layer_registry.h"
 #include "engine/plan/planner.h"
+#include "tests/bench/options.h"
 
 namespace penstock::bench {
 namespace {
@@ -64,13 +64,14 @@ void Run(int64_t blocks, int64_t width, int devices, int64_t rows, int rounds) {
 }  // namespace penstock::bench
 
 int main(int argc, char** argv) {
-  const auto number = [&](const char* name, int fallback) {
-    for (int i = 1; i + 1 < argc; ++i) {
-      if (std::strcmp(argv[i], name) == 0) return std::atoi(argv[i + 1]);
-    }
-    return fallback;
-  };
-  penstock::bench::Run(number("--blocks", 96), number("--width", 64), number("--devices", 8), number("--rows", 32),
-                       number("--rounds", 5));
+  int blocks = 96, width = 64, devices = 8, rows = 32, rounds = 5;
+  CLI::App app("How long planning a GPT takes after its layers are measured");
+  app.add_option("--blocks", blocks)->check(CLI::PositiveNumber);
+  app.add_option("--width", width)->check(CLI::PositiveNumber);
+  app.add_option("--devices", devices)->check(CLI::PositiveNumber);
+  app.add_option("--rows", rows, "Of a mini-batch")->check(CLI::PositiveNumber);
+  app.add_option("--rounds", rounds)->check(CLI::PositiveNumber);
+  penstock::bench::ParseOptions(app, argc, argv);
+  penstock::bench::Run(blocks, width, devices, rows, rounds);
   return 0;
 }

@@ -17,6 +17,7 @@
 #include "engine/base/thread.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline.h"
+#include "tests/bench/options.h"
 #include "tests/bench/workloads.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/wire_messages.h"
@@ -115,22 +116,16 @@ void Run(const std::string& binary, const std::string& name, int rounds, int m) 
 int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);  // as the daemon does
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  if (argc < 2) penstock::bench::Die("usage: rpc_bench PENSTOCKD [--workload gpt|mlp] [--rounds N] [--m N]");
+  std::string daemon;
   std::string workload = "gpt";
   int rounds = 9;
   int m = 8;
-  for (int i = 2; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
-    if (flag == "--workload")
-      workload = argv[i + 1];
-    else if (flag == "--rounds")
-      rounds = std::atoi(argv[i + 1]);
-    else if (flag == "--m")
-      m = std::atoi(argv[i + 1]);
-    else
-      penstock::bench::Die("unknown option " + flag);
-  }
-  if ((workload != "gpt" && workload != "mlp") || rounds < 1 || m < 1) penstock::bench::Die("bad option value");
-  penstock::bench::Run(argv[1], workload, rounds, m);
+  CLI::App app("The same training steps through the daemon and in this process");
+  app.add_option("penstockd", daemon, "The daemon's binary")->required()->check(CLI::ExistingFile);
+  app.add_option("--workload", workload)->check(CLI::IsMember({"gpt", "mlp"}));
+  app.add_option("--rounds", rounds)->check(CLI::PositiveNumber);
+  app.add_option("--m", m, "Micro-batches")->check(CLI::PositiveNumber);
+  penstock::bench::ParseOptions(app, argc, argv);
+  penstock::bench::Run(daemon, workload, rounds, m);
   return 0;
 }

@@ -26,17 +26,16 @@
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "engine/base/clock.h"
 #include "engine/observe/metrics.h"
 #include "engine/schedule/build.h"
 #include "engine/schedule/dependencies.h"
 #include "engine/schedule/simulate.h"
+#include "tests/bench/options.h"
 #include "tests/bench/plain_model.h"
 #include "tests/bench/rounds.h"
 
@@ -55,48 +54,28 @@ struct Options {
   int rounds = 7;
 };
 
-std::vector<int> Numbers(const char* text) {
-  std::vector<int> numbers;
-  for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    int number = 0;
-    if (!absl::SimpleAtoi(part, &number)) Die(absl::StrCat("not a number: ", text));
-    numbers.push_back(number);
-  }
-  return numbers;
-}
-
 Options Parse(int argc, char** argv) {
   Options options;
-  if (argc > 1) options.mode = argv[1];
-  if (options.mode == "real") options.micro_batches = {8, 16};
-  if (options.mode == "overhead") {
-    options.ranks = {8};
-    options.micro_batches = {32};
-    options.ms = 0;
-    options.rounds = 51;
-  }
-  for (int i = 2; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
-    if (flag == "--workload") {
-      options.workload = argv[i + 1];
-    } else if (flag == "--program") {
-      options.program = options.workload = argv[i + 1];
-    } else if (flag == "--rows") {
-      options.rows = std::max(1, std::atoi(argv[i + 1]));
-    } else if (flag == "--ranks") {
-      options.ranks = Numbers(argv[i + 1]);
-    } else if (flag == "--m") {
-      options.micro_batches = Numbers(argv[i + 1]);
-    } else if (flag == "--kinds") {
-      options.kinds = absl::StrSplit(argv[i + 1], ',');
-    } else if (flag == "--ms") {
-      options.ms = std::atof(argv[i + 1]);
-    } else if (flag == "--rounds") {
-      options.rounds = std::max(1, std::atoi(argv[i + 1]));
-    } else {
-      Die("unknown option " + flag);
-    }
-  }
+  CLI::App app("Schedules as measured against schedules as simulated");
+  app.add_option("mode", options.mode)->check(CLI::IsMember({"delay", "real", "plans", "overhead"}));
+  app.add_option("--workload", options.workload, "Of real and plans");
+  app.add_option("--program", options.program, "Of real: an exported program instead of a workload");
+  app.add_option("--rows", options.rows, "Of a mini-batch of the program")->check(CLI::PositiveNumber);
+  CLI::Option* ranks = app.add_option("--ranks", options.ranks, "Devices; overhead: 8")->delimiter(',');
+  CLI::Option* m =
+      app.add_option("--m", options.micro_batches, "Micro-batches; real: 8,16; overhead: 32")->delimiter(',');
+  app.add_option("--kinds", options.kinds, "Of schedule; unset: all")->delimiter(',');
+  CLI::Option* ms = app.add_option("--ms", options.ms, "Of a forward and each gradient; overhead: 0");
+  CLI::Option* rounds = app.add_option("--rounds", options.rounds, "overhead: 51")->check(CLI::PositiveNumber);
+  for (CLI::Option* numbers : {ranks, m}) numbers->check(CLI::PositiveNumber);
+  ParseOptions(app, argc, argv);
+  const bool overhead = options.mode == "overhead";
+  if (options.mode == "real" && m->empty()) options.micro_batches = {8, 16};
+  if (overhead && ranks->empty()) options.ranks = {8};
+  if (overhead && m->empty()) options.micro_batches = {32};
+  if (overhead && ms->empty()) options.ms = 0;
+  if (overhead && rounds->empty()) options.rounds = 51;
+  if (!options.program.empty()) options.workload = options.program;
   return options;
 }
 
@@ -573,10 +552,8 @@ int main(int argc, char** argv) {
     Real(options);
   } else if (options.mode == "plans") {
     Plans(options);
-  } else if (options.mode == "overhead") {
-    Overhead(options);
   } else {
-    Die("modes are delay, real, plans, overhead");
+    Overhead(options);
   }
   return 0;
 }
