@@ -55,8 +55,10 @@ def test_the_examples_of_a_page_run(page: str, daemon: Daemon, tmp_path: pathlib
     for words in calls:
         if tuple(words[:2]) in LEFT_OUT:
             continue
+        file = None
         if ">" in words:  # the shell's
-            words = words[: words.index(">")]
+            at = words.index(">")
+            words, file = words[:at], tmp_path / words[at + 1]
         if words[-1] == "─▶":  # the heading of a picture
             words = words[:-2]
         if "train" in words[:1]:  # an option stands once
@@ -77,6 +79,8 @@ def test_the_examples_of_a_page_run(page: str, daemon: Daemon, tmp_path: pathlib
             continue
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode in {0} | ALSO_FINE.get(words[0], set()), (words, done.stderr)
+        if file is not None:
+            file.write_text(done.stdout)
 
 
 def run_beside_steps(command: list[str], pipeline: penstock.Pipeline, folder: pathlib.Path) -> int:
