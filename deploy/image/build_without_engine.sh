@@ -69,6 +69,7 @@ if [[ -n $files ]]; then
 else
   make_base
   options+=(--build-arg BUILD_IMAGE=localhost/penstock-base)
+  # In the build's container, where it is root's.
   if [[ -n $cache ]]; then options+=(--volume "$(cd "$cache" && pwd):/root/.cache/ccache"); fi
 fi
 echo "building $target"

@@ -31,7 +31,7 @@ class ScheduleBook {
   ScheduleBook(BuildRequest request, bool late_recompute)
       : request_(std::move(request)), late_recompute_(late_recompute) {}
 
-  // Fails:     as BuildSchedule: a kind may need more micro-batches than a call has.
+  // Fails:     as BuildSchedule: an imported schedule may have fewer micro-batches than a call asks for.
   absl::StatusOr<ListsOfRun> Find(SchedulePurpose purpose, int microbatches) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

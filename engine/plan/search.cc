@@ -215,9 +215,7 @@ absl::StatusOr<std::optional<Search::Found>> Search::Evaluate(const ScheduleSpec
               : kind.splits           ? kSplitSimulations
                                       : 1);
   PENSTOCK_ASSIGN_OR_RETURN(Schedule lists, Generate(generated));
-  if (build.imported == nullptr) {
-    PENSTOCK_ASSIGN_OR_RETURN(lists, FuseWhereItPays(std::move(lists), times));
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(lists, FuseWhereItPays(std::move(lists), times));
   lists = InsertRecompute(std::move(lists), build.recompute);
   PENSTOCK_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(lists, times));
   if (simulation.makespan >= limit) return std::optional<Found>();

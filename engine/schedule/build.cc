@@ -26,7 +26,6 @@ absl::StatusOr<Schedule> ComputeActions(const BuildRequest& request, const Sched
       as_planned.microbatches = std::max(request.microbatches, request.planned_microbatches);
       PENSTOCK_RETURN_IF_ERROR(CheckRequest(as_planned));
       PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, kind.generate(AsScheduleRequest(request)));
-      if (request.imported != nullptr) return schedule;  // as somebody wants it
       return FuseWhereItPays(std::move(schedule), request.costs);
     }
     case SchedulePurpose::kForwardOnly:

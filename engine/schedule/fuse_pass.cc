@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/base/status_macros.h"
+#include "engine/schedule/imported.h"
 
 namespace penstock {
 
@@ -29,6 +30,7 @@ Schedule FuseBackward(Schedule schedule, FuseMode mode) {
 }
 
 absl::StatusOr<Schedule> FuseWhereItPays(Schedule schedule, const ScheduleCosts& costs) {
+  if (schedule.kind == kImportedKind) return schedule;  // somebody wants it so
   Schedule free = FuseBackward(std::move(schedule), FuseMode::kFree);
   const bool known = std::any_of(costs.stages.begin(), costs.stages.end(),
                                  [](const StageCosts& stage) { return stage.backward.has_value(); });

@@ -18,7 +18,7 @@ enum class FuseMode {
 Schedule FuseBackward(Schedule schedule, FuseMode mode);
 
 // Fuses where it is free, and everywhere if `costs` know what a fused B takes and simulation then ends no later.
-// `costs` one entry per stage, or none: unknown. Fails as Simulate.
+// `costs` one entry per stage, or none: unknown. Imported lists stay as they are. Fails as Simulate.
 absl::StatusOr<Schedule> FuseWhereItPays(Schedule schedule, const ScheduleCosts& costs);
 
 }  // namespace penstock

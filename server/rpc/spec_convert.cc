@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,10 +65,13 @@ OpenChoices ReadOpenChoices(const v1::PipelineSpec& spec) {
 absl::Status OfActions(const absl::Status& status) {
   const std::vector<std::string> lines = absl::StrSplit(status.message(), absl::MaxSplits('\n', 2));
   std::string problem(absl::StripPrefix(lines[0], "schedule: "));
-  if (lines.size() > 1)
+  if (lines.size() > 1) {
     absl::StrAppend(&problem, ": ", absl::StripAsciiWhitespace(lines[1]), "; penstock schedule verify draws it");
+  }
   Error error(status.code(), "SPEC_INVALID", absl::StrCat("spec.schedule.actions: ", problem));
-  for (const auto& [name, value] : ValuesOf(status)) error.With(name, value);
+  std::map<std::string, std::string> values = ValuesOf(status);
+  if (values.contains("action")) values.try_emplace("value", values["action"]);
+  for (const auto& [name, value] : values) error.With(name, value);
   return error.With("field", "spec.schedule.actions");
 }
 

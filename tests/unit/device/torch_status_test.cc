@@ -91,7 +91,7 @@ TEST(CleanFirstLine, KeepsTheFirstLineOnly) {
 
 TEST(CleanFirstLine, HidesPathsAndAddresses) {
   EXPECT_EQ(CleanFirstLine("[enforce fail at aten/src/alloc_cpu.cpp:117] err == 0"), "[enforce fail at PATH] err == 0");
-  EXPECT_EQ(CleanFirstLine("open \"/root/x y\" file=/etc/passwd ~/a"), "open \"PATH y\" PATH PATH");
+  EXPECT_EQ(CleanFirstLine("open \"/some/x y\" file=/etc/passwd ~/a"), "open \"PATH y\" PATH PATH");
   EXPECT_EQ(CleanFirstLine("at 0x7ffee4c0, size 0x10"), "at ADDRESS, size 0x10");
   EXPECT_EQ(CleanFirstLine("shapes (8x20 and 30x5), 1/2 / 3"), "shapes (8x20 and 30x5), 1/2 / 3");
 }

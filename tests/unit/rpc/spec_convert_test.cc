@@ -244,6 +244,7 @@ TEST(SpecConvert, ListsThatCannotBeAreRefusedWithTheirPlace) {
   const std::string field = "spec.schedule.actions";
   ExpectRefused(Listed("0F0,0B0\n1F0,1X0\n"), field, "row of rank 1, cell 1");
   EXPECT_EQ(ValuesOf(FromProto(Listed("0F0,0B0\n1F0,1X0\n")).status())["cell"], "1");
+  EXPECT_EQ(ValuesOf(FromProto(Listed("0F0,0B0\n1F0\n")).status())["value"], "1B0");
   ExpectRefused(Listed("0F0,0B0\n1F0\n"), field,
                 "): 1B0 is missing: stage 1 has no gradient of micro-batch 0; penstock schedule verify draws it");
   EXPECT_EQ(std::string(FromProto(Listed("0F0,0B0\n1F0\n")).status().message()).find('\n'), std::string::npos);
