@@ -69,6 +69,20 @@ def new_request_id() -> str:
     return str(uuid.uuid4())
 
 
+def checkpoint_name(pipeline: str, checkpoint: str) -> str:
+    """The full name of a checkpoint of a pipeline, given short or full.
+
+    Raises:
+        ValueError: it is a checkpoint of another pipeline.
+    """
+    folder = f"{pipeline}/checkpoints/"
+    if "/" not in checkpoint:
+        return folder + checkpoint
+    if not checkpoint.startswith(folder):
+        raise ValueError(f"checkpoint_id: must be a checkpoint of {pipeline}, got {checkpoint}")
+    return checkpoint
+
+
 def first_wait(wait: bool, timeout: float | None) -> float:
     """Seconds that the first call waits inside the daemon."""
     if not wait:

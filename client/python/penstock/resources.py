@@ -15,7 +15,7 @@ from penstock.checksum import crc32c
 from penstock.connection import Connection
 from penstock.errors import PenstockError
 from penstock.handles import Handle, ValueHandle, release_all, seconds
-from penstock.requests import FIRST_WAIT, new_request_id
+from penstock.requests import FIRST_WAIT, checkpoint_name, new_request_id
 from penstock.tensors import Array
 from penstock.v1 import handle_pb2, insight_pb2, pipeline_pb2, state_pb2
 
@@ -159,9 +159,10 @@ class PipelineResource(PipelineFacts):
             force: discards open contributions, which are an error otherwise.
 
         Raises:
+            ValueError: it is a checkpoint of another pipeline.
             PenstockError: also CHECKPOINT_NOT_FOUND, CHECKPOINT_CORRUPT, MODEL_MISMATCH and ACCUMULATION_OPEN.
         """
-        name = checkpoint_id if "/" in checkpoint_id else f"{self.name}/checkpoints/{checkpoint_id}"
+        name = checkpoint_name(self.name, checkpoint_id)
         request = state_pb2.RestoreCheckpointRequest(name=name, force=force, request_id=new_request_id())
         return self._connection.unary(
             "StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse, FIRST_WAIT

@@ -410,6 +410,13 @@ def test_checkpoints(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     assert [checkpoint.step for checkpoint in pipeline.list_checkpoints()] == [1]
 
 
+def test_a_checkpoint_of_another_pipeline_is_refused_here(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    foreign = "pipelines/other/checkpoints/mine"
+    with pytest.raises(ValueError, match=f"must be a checkpoint of pipelines/demo, got {foreign}"):
+        pipeline.restore_checkpoint(foreign)
+    assert not daemon.requests["RestoreCheckpoint"]
+
+
 def test_parameters(pipeline: penstock.Pipeline) -> None:
     parameters = pipeline.read_parameters()
     assert parameters.step == 7 and list(parameters) == ["weight", "empty"]

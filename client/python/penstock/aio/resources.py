@@ -12,7 +12,7 @@ from penstock import safetensors
 from penstock.aio import uploads
 from penstock.aio.connection import Connection, collect
 from penstock.aio.handles import Handle, ValueHandle, release_all
-from penstock.requests import FIRST_WAIT, new_request_id
+from penstock.requests import FIRST_WAIT, checkpoint_name, new_request_id
 from penstock.resources import (
     Parameters,
     PipelineFacts,
@@ -87,7 +87,7 @@ class PipelineResource(PipelineFacts):
         self, checkpoint_id: str, *, force: bool = False
     ) -> state_pb2.RestoreCheckpointResponse:
         """Takes weights, optimizer state and step from a checkpoint, all or nothing."""
-        name = checkpoint_id if "/" in checkpoint_id else f"{self.name}/checkpoints/{checkpoint_id}"
+        name = checkpoint_name(self.name, checkpoint_id)
         request = state_pb2.RestoreCheckpointRequest(name=name, force=force, request_id=new_request_id())
         return await self._connection.unary(
             "StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse, FIRST_WAIT
