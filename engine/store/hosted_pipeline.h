@@ -117,6 +117,9 @@ class HostedPipeline {
   using SnapshotCallback = std::function<void(absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>)>;
   virtual void ReadParameters(std::vector<std::string> names, bool with_optimizer, SnapshotCallback done) = 0;
 
+  // Whether a call of this caller with this request id has been accepted, by whatever method, and is still known.
+  virtual bool HasAccepted(const std::string& caller, const std::string& request_id) const = 0;
+
   virtual const std::string& name() const = 0;
   virtual const Pipeline& pipeline() const = 0;  // plan, signature, parameter_count
   virtual Statistics statistics() const = 0;

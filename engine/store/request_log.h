@@ -66,6 +66,8 @@ class RequestLog {
     return std::optional<Answer>();
   }
 
+  bool Contains(const RequestKey& key) const { return entries_.contains(key); }
+
   // Keeps an answer for a key that Find() did not know.
   void Record(const RequestKey& key, std::string payload_digest, Answer answer, int64_t now_nanos) {
     if (key.request_id.empty()) return;

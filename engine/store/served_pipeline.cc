@@ -140,6 +140,13 @@ absl::StatusOr<std::optional<RecordedAnswer>> ServedPipeline::Recorded(const Wor
   return log_.Find(work.key(), work.context.payload_digest, options_.clock->NowNanos());
 }
 
+bool ServedPipeline::HasAccepted(const std::string& caller, const std::string& request_id) const {
+  absl::MutexLock lock(&mu_);
+  return std::any_of(kWorkMethodNames.begin(), kWorkMethodNames.end(), [&](const char* method) {
+    return log_.Contains({.caller = caller, .method = method, .request_id = request_id});
+  });
+}
+
 TrainingState ServedPipeline::Foreseen() const {
   TrainingState state = training_;
   const auto apply = [&state](const Work& work) {

@@ -50,6 +50,7 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   std::vector<CheckpointInfo> ListCheckpoints() const override;
   void ReadParameters(std::vector<std::string> names, bool with_optimizer, SnapshotCallback done) override;
 
+  bool HasAccepted(const std::string& caller, const std::string& request_id) const override ABSL_LOCKS_EXCLUDED(mu_);
   const std::string& name() const override { return options_.name; }
   const Pipeline& pipeline() const override { return *pipeline_; }
   Statistics statistics() const override ABSL_LOCKS_EXCLUDED(mu_);

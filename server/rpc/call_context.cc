@@ -51,7 +51,7 @@ absl::Time DeadlineOf(const grpc::ServerContextBase& context) {
   return absl::FromChrono(deadline);
 }
 
-absl::Status CheckRequestId(const std::string& request_id, bool required) {
+absl::Status CheckRequestId(const std::string& request_id, bool required, std::string_view field) {
   if (request_id.empty()) {
     if (!required) return absl::OkStatus();
     return Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_MISSING",
@@ -65,7 +65,7 @@ absl::Status CheckRequestId(const std::string& request_id, bool required) {
     canonical = dash ? request_id[i] == '-' : IsLowerHex(request_id[i]);
   }
   if (canonical) return absl::OkStatus();
-  return InvalidField("request_id", "must be a canonical lower-case UUID", Shortened(request_id));
+  return InvalidField(field, "must be a canonical lower-case UUID", Shortened(request_id));
 }
 
 absl::StatusOr<absl::Duration> CheckedDuration(const google::protobuf::Duration& duration, absl::Duration most,

@@ -27,7 +27,7 @@ absl::Time DeadlineOf(const grpc::ServerContextBase& context);
 //
 // Fails:     INVALID_ARGUMENT / REQUEST_ID_MISSING if it is required and empty, FIELD_INVALID if it
 //            is anything else.
-absl::Status CheckRequestId(const std::string& request_id, bool required);
+absl::Status CheckRequestId(const std::string& request_id, bool required, std::string_view field = "request_id");
 
 // A duration field within [0, most]; a missing field is 0.
 //

@@ -82,7 +82,7 @@ void UnaryCallBase::OnCancelled(std::function<void()> action) {
   {
     absl::MutexLock lock(&mu_);
     if (!cancelled_) {
-      if (!claimed_) action_ = std::move(action);
+      if (!claimed_) actions_.push_back(std::move(action));
       return;
     }
   }
@@ -95,21 +95,21 @@ void UnaryCallBase::Keep(std::shared_ptr<void> ticket) {
 }
 
 void UnaryCallBase::DropKept() {
-  std::function<void()> action;  // its captures may hold the last share of something large
+  std::vector<std::function<void()>> actions;  // their captures may hold the last share of something large
   std::shared_ptr<void> ticket;
   absl::MutexLock lock(&mu_);
-  action.swap(action_);
+  actions.swap(actions_);
   ticket.swap(ticket_);
 }
 
 void UnaryCallBase::OnCancel() {
-  std::function<void()> action;
+  std::vector<std::function<void()>> actions;
   {
     absl::MutexLock lock(&mu_);
     cancelled_ = true;
-    action.swap(action_);
+    actions.swap(actions_);
   }
-  if (action) action();
+  for (const auto& action : actions) action();
   Fail(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the caller has cancelled the call"));
 }
 

@@ -50,7 +50,7 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   // Answers with bytes.
   void ReplyBytes(grpc::ByteBuffer bytes);
 
-  // Runs `action` once if the caller cancels or its deadline passes before the answer.
+  // Runs `action` once if the caller cancels or its deadline passes before the answer. Several are run in their order.
   void OnCancelled(std::function<void()> action) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Who calls; set by Start().
@@ -86,7 +86,7 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
 
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::function<void()> action_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::function<void()>> actions_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<void> ticket_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/store/pipeline_table.h"
+#include "engine/store/timer_queue.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/payload_digest.h"
@@ -54,6 +55,11 @@ absl::StatusOr<StepRequest> Step(const Request& request) {
   return step;
 }
 
+// Whether the message's method changes state.
+bool ChangesState(const google::protobuf::Message&) { return true; }
+bool ChangesState(const v1::InferRequest&) { return false; }
+bool ChangesState(const v1::ForwardRequest& request) { return request.mode() != v1::ForwardRequest::MODE_EVAL; }
+
 // The parts of a contribution that ForwardBackward and TrainStep share.
 template <typename Request>
 absl::StatusOr<ContributionCall> Contribution(const Request& request) {
@@ -73,9 +79,9 @@ absl::StatusOr<ContributionCall> Contribution(const Request& request) {
 }  // namespace
 
 template <typename Call>
-absl::StatusOr<WorkCallService::Work> WorkCallService::Begin(const Call& call, bool needs_request_id) {
+absl::StatusOr<WorkCallService::Work> WorkCallService::Begin(const Call& call) {
   auto& request = call->request();
-  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), needs_request_id));
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), ChangesState(request)));
   call->set_request_id(request.request_id());
   Work work;
   PENSTOCK_ASSIGN_OR_RETURN(const std::string name, ParsePipelineName(request.pipeline(), "pipeline"));
@@ -96,67 +102,98 @@ absl::StatusOr<WorkCallService::Work> WorkCallService::Begin(const Call& call, b
   return work;
 }
 
+template <typename Call>
+void WorkCallService::InOrder(const Call& call, const Work& work, std::function<void()> go) {
+  if constexpr (requires { call->request().after_request_id(); }) {
+    const std::string& after = call->request().after_request_id();
+    if (after.empty()) return go();
+    if (absl::Status checked = CheckRequestId(after, true, "after_request_id"); !checked.ok())
+      return call->Fail(checked);
+    const CallOrder::WaitId id = order_->Add({call->caller(), work.pipeline->name(), after}, go);
+    // The predecessor is looked for after Add(): one that is accepted in between runs `go` itself.
+    if (work.pipeline->HasAccepted(call->caller(), after)) {
+      if (order_->Remove(id)) go();
+      return;
+    }
+    // A timer that runs late holds no call.
+    const TimerQueue::TimerId timer = environment_.timers->Add(
+        environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(work.plan.wait_for),
+        [order = order_, id, after, waiting = std::weak_ptr<UnaryCallBase>(call)] {
+          const auto late = waiting.lock();
+          if (!order->Remove(id) || late == nullptr) return;
+          late->Fail(Error(absl::StatusCode::kDeadlineExceeded, "PREDECESSOR_PENDING",
+                           "after_request_id: that call was not accepted in reply.wait_for, got " + after)
+                         .With("field", "after_request_id")
+                         .With("value", after));
+        });
+    call->OnCancelled([order = order_, id, timers = environment_.timers, timer] {
+      order->Remove(id);
+      timers->Remove(timer);
+    });
+  } else {
+    go();
+  }
+}
+
 template <typename Request, typename Response, typename Submit>
 grpc::ServerUnaryReactor* WorkCallService::Serve(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response, Submit submit) {
-  return ServeUnary<Request, Response>(context, request, response, kWorkMessageBytes,
-                                       [this, &submit](const auto& call) {
-                                         ReplyPlan plan;
-                                         const absl::StatusOr<Accepted> accepted = submit(call, &plan);
-                                         if (!accepted.ok()) return call->Fail(accepted.status());
-                                         // Without a request id nobody can ask for these results again.
-                                         const bool cancel_with_call = call->request().request_id().empty();
-                                         WhenSettled(environment_, call, *accepted, plan, cancel_with_call,
-                                                     [call, id = accepted->request_id](const Results& results) {
-                                                       Response answer;
-                                                       answer.set_request_id(id);
-                                                       if constexpr (requires { answer.mutable_outcome(); }) {
-                                                         if (results.outcome.has_handle())
-                                                           *answer.mutable_outcome() = results.outcome;
-                                                       }
-                                                       if constexpr (requires { answer.mutable_outputs(); }) {
-                                                         if (results.outputs.has_handle())
-                                                           *answer.mutable_outputs() = results.outputs;
-                                                       }
-                                                       if constexpr (requires { answer.mutable_input_gradients(); }) {
-                                                         if (results.outputs.has_handle())
-                                                           *answer.mutable_input_gradients() = results.outputs;
-                                                       }
-                                                       if constexpr (requires { answer.mutable_graph(); }) {
-                                                         if (results.graph.has_handle())
-                                                           *answer.mutable_graph() = results.graph;
-                                                       }
-                                                       call->Reply(answer);
-                                                     });
-                                       });
+  return ServeUnary<Request, Response>(
+      context, request, response, kWorkMessageBytes, [this, &submit](const auto& call) {
+        absl::StatusOr<Work> work = Begin(call);
+        if (!work.ok()) return call->Fail(work.status());
+        InOrder(call, *work, [this, call, submit, work = *work] {
+          const absl::StatusOr<Accepted> accepted = submit(call, work);
+          if (!accepted.ok()) return call->Fail(accepted.status());
+          // Without a request id nobody can ask for these results again.
+          const bool cancel_with_call = call->request().request_id().empty();
+          WhenSettled(environment_, call, *accepted, work.plan, cancel_with_call,
+                      [call, id = accepted->request_id](const Results& results) {
+                        Response answer;
+                        answer.set_request_id(id);
+                        if constexpr (requires { answer.mutable_outcome(); }) {
+                          if (results.outcome.has_handle()) *answer.mutable_outcome() = results.outcome;
+                        }
+                        if constexpr (requires { answer.mutable_outputs(); }) {
+                          if (results.outputs.has_handle()) *answer.mutable_outputs() = results.outputs;
+                        }
+                        if constexpr (requires { answer.mutable_input_gradients(); }) {
+                          if (results.outputs.has_handle()) *answer.mutable_input_gradients() = results.outputs;
+                        }
+                        if constexpr (requires { answer.mutable_graph(); }) {
+                          if (results.graph.has_handle()) *answer.mutable_graph() = results.graph;
+                        }
+                        call->Reply(answer);
+                      });
+          if (!accepted->request_id.empty()) {
+            order_->Accepted({call->caller(), work.pipeline->name(), accepted->request_id});
+          }
+        });
+      });
 }
 
 grpc::ServerUnaryReactor* WorkCallService::Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
   return Serve<v1::InferRequest, v1::InferResponse>(
-      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
-        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, false));
-        *plan = work.plan;
+      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
         InferCall infer;
         PENSTOCK_ASSIGN_OR_RETURN(infer.micro_batches, MicroBatches(call->request()));
         PENSTOCK_ASSIGN_OR_RETURN(infer.outputs, CheckedOutputs(call->request().outputs()));
         PENSTOCK_ASSIGN_OR_RETURN(infer.inputs, FromProto(call->request().inputs(), "inputs"));
         infer.priority = call->request().priority();
-        return work.pipeline->Infer(std::move(work.context), std::move(infer));
+        return work.pipeline->Infer(work.context, std::move(infer));
       });
 }
 
 grpc::ServerUnaryReactor* WorkCallService::Forward(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::ForwardRequest, v1::ForwardResponse>(
-      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
+      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
         const v1::ForwardRequest& message = call->request();
         const bool evaluate = message.mode() == v1::ForwardRequest::MODE_EVAL;
         if (!v1::ForwardRequest::Mode_IsValid(message.mode())) {
           return InvalidField("mode", "must be a known mode", absl::StrCat(static_cast<int>(message.mode())));
         }
-        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, !evaluate));
-        *plan = work.plan;
         ForwardCall forward;
         PENSTOCK_ASSIGN_OR_RETURN(forward.micro_batches, MicroBatches(message));
         PENSTOCK_ASSIGN_OR_RETURN(forward.outputs, CheckedOutputs(message.outputs()));
@@ -165,25 +202,23 @@ grpc::ServerUnaryReactor* WorkCallService::Forward(grpc::CallbackServerContext* 
         if (evaluate && forward.input_gradients) {
           return InvalidField("input_gradients", "needs mode TRAIN", "EVAL");
         }
-        if (!evaluate) return work.pipeline->Forward(std::move(work.context), std::move(forward));
-        return work.pipeline->Infer(std::move(work.context), {.inputs = std::move(forward.inputs),
-                                                              .outputs = std::move(forward.outputs),
-                                                              .micro_batches = forward.micro_batches});
+        if (!evaluate) return work.pipeline->Forward(work.context, std::move(forward));
+        return work.pipeline->Infer(work.context, {.inputs = std::move(forward.inputs),
+                                                   .outputs = std::move(forward.outputs),
+                                                   .micro_batches = forward.micro_batches});
       });
 }
 
 grpc::ServerUnaryReactor* WorkCallService::Backward(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::BackwardRequest, v1::BackwardResponse>(
-      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
-        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, true));
-        *plan = work.plan;
+      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
         BackwardCall backward;
         PENSTOCK_ASSIGN_OR_RETURN(backward.graph, HandleName::Parse(call->request().graph(), "graph"));
         PENSTOCK_ASSIGN_OR_RETURN(backward.gradients, FromProto(call->request().gradients(), "gradients"));
         backward.retain_graph = call->request().retain_graph();
         backward.input_gradients = call->request().input_gradients();
-        return work.pipeline->Backward(std::move(work.context), std::move(backward));
+        return work.pipeline->Backward(work.context, std::move(backward));
       });
 }
 
@@ -191,10 +226,8 @@ grpc::ServerUnaryReactor* WorkCallService::ForwardBackward(grpc::CallbackServerC
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
   return Serve<v1::ForwardBackwardRequest, v1::ForwardBackwardResponse>(
-      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
+      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
         const v1::ForwardBackwardRequest& message = call->request();
-        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, true));
-        *plan = work.plan;
         constexpr int64_t kMost = int64_t{1} << 53;  // whole in a double, which weighs by it
         PENSTOCK_ASSIGN_OR_RETURN(
             const std::optional<int64_t> rows,
@@ -205,37 +238,33 @@ grpc::ServerUnaryReactor* WorkCallService::ForwardBackward(grpc::CallbackServerC
         PENSTOCK_ASSIGN_OR_RETURN(ContributionCall contribution, Contribution(message));
         contribution.total_rows = rows;
         contribution.total_elements = elements;
-        return work.pipeline->ForwardBackward(std::move(work.context), std::move(contribution));
+        return work.pipeline->ForwardBackward(work.context, std::move(contribution));
       });
 }
 
 grpc::ServerUnaryReactor* WorkCallService::OptimizerStep(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::OptimizerStepRequest, v1::OptimizerStepResponse>(
-      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
+      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
         const v1::OptimizerStepRequest& message = call->request();
         if (!v1::OptimizerStepRequest::Action_IsValid(message.action())) {
           return InvalidField("action", "must be APPLY or DISCARD", absl::StrCat(static_cast<int>(message.action())));
         }
-        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, true));
-        *plan = work.plan;
         StepCall step;
         step.discard = message.action() == v1::OptimizerStepRequest::ACTION_DISCARD;
         PENSTOCK_ASSIGN_OR_RETURN(step.request, Step(message));
-        return work.pipeline->OptimizerStep(std::move(work.context), std::move(step));
+        return work.pipeline->OptimizerStep(work.context, std::move(step));
       });
 }
 
 grpc::ServerUnaryReactor* WorkCallService::TrainStep(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::TrainStepRequest, v1::TrainStepResponse>(
-      context, request, response, [this](const auto& call, ReplyPlan* plan) -> absl::StatusOr<Accepted> {
-        PENSTOCK_ASSIGN_OR_RETURN(Work work, Begin(call, true));
-        *plan = work.plan;
+      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
         StepCall step;
         PENSTOCK_ASSIGN_OR_RETURN(step.request, Step(call->request()));
         PENSTOCK_ASSIGN_OR_RETURN(ContributionCall contribution, Contribution(call->request()));
-        return work.pipeline->TrainStep(std::move(work.context), std::move(contribution), std::move(step));
+        return work.pipeline->TrainStep(work.context, std::move(contribution), std::move(step));
       });
 }
 

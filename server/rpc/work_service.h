@@ -2,7 +2,11 @@
 
 // WorkService: training and inference on a pipeline.
 
+#include <functional>
+#include <memory>
+
 #include "penstock/v1/work_service.grpc.pb.h"
+#include "server/rpc/call_order.h"
 #include "server/rpc/result_reply.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/unary_call.h"
@@ -10,7 +14,8 @@
 namespace penstock {
 
 // Turns work messages into calls on a hosted pipeline. Every method: check ids and limits, find the
-// pipeline, be admitted, decode tensors, hand over, answer when the results have settled or at once.
+// pipeline, be admitted, wait for the call to follow, decode tensors, hand over, answer when the results have settled or at
+// once.
 //
 // Threads:   gRPC's callback threads; no method blocks.
 class WorkCallService final
@@ -42,7 +47,13 @@ class WorkCallService final
     ReplyPlan plan;
   };
   template <typename Call>
-  absl::StatusOr<Work> Begin(const Call& call, bool needs_request_id);
+  absl::StatusOr<Work> Begin(const Call& call);
+
+  // Runs `go` when the call that this one must follow has been accepted: at once if there is none. A call that comes too
+  // early keeps its place among the caller's calls in flight.
+  // Fails:     DEADLINE_EXCEEDED / PREDECESSOR_PENDING when the reply's wait_for has passed; then `go` never runs.
+  template <typename Call>
+  void InOrder(const Call& call, const Work& work, std::function<void()> go);
 
   // The shape of every method: `submit` decodes and hands over.
   template <typename Request, typename Response, typename Submit>
@@ -50,6 +61,7 @@ class WorkCallService final
                                   grpc::ByteBuffer* response, Submit submit);
 
   const ServiceEnvironment environment_;
+  const std::shared_ptr<CallOrder> order_ = std::make_shared<CallOrder>();  // timers hold a share
 };
 
 }  // namespace penstock

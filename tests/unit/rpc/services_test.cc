@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -375,6 +376,53 @@ TEST_F(ServicesTest, ARetryGetsTheFirstAnswer) {
   auto other = Train(1);
   other.set_micro_batches(2);
   EXPECT_EQ(Reason(TrainStep(other, &again)), "REQUEST_ID_REUSED");
+}
+
+TEST_F(ServicesTest, ACallThatComesTooEarlyIsAcceptedAfterTheOneThatItFollows) {
+  auto second = Train(2);
+  second.set_after_request_id(Uuid(1));
+  v1::TrainStepResponse early, first, third;
+  grpc::Status early_status;
+  absl::Notification ended;
+  Thread sender("second", [&] {
+    early_status = TrainStep(second, &early);
+    ended.Notify();
+  });
+  while (timers_.size() == 0 && !ended.HasBeenNotified()) std::this_thread::yield();  // it waits once it has a timer
+  ASSERT_EQ(Reason(TrainStep(Train(1), &first)), "OK");
+  ended.WaitForNotification();
+  EXPECT_EQ(Reason(early_status), "OK") << early_status.error_message();
+  EXPECT_EQ(first.outcome().handle().outcome().step(), 1);
+  EXPECT_EQ(early.outcome().handle().outcome().step(), 2);
+  auto late = Train(3);  // its predecessor has long been accepted
+  late.set_after_request_id(Uuid(2));
+  late.mutable_reply()->mutable_wait_for()->set_seconds(30);
+  ASSERT_EQ(Reason(TrainStep(late, &third)), "OK");
+  EXPECT_EQ(third.outcome().handle().outcome().step(), 3);
+}
+
+TEST_F(ServicesTest, ACallWhosePredecessorNeverComesHasNoEffect) {
+  v1::TrainStepResponse response;
+  auto orphan = Train(2);
+  orphan.set_after_request_id(Uuid(1));
+  orphan.mutable_reply()->clear_wait_for();
+  EXPECT_EQ(Reason(TrainStep(orphan, &response)), "PREDECESSOR_PENDING");
+  orphan.mutable_reply()->mutable_wait_for()->set_seconds(30);
+  grpc::ClientContext context;
+  As(&context);
+  grpc::Status status;
+  Thread sender("orphan", [&] { status = work_->TrainStep(&context, orphan, &response); });
+  while (timers_.size() == 0) std::this_thread::yield();
+  context.TryCancel();
+  sender.Join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  while (admission_.in_flight() != 0) std::this_thread::yield();
+  ASSERT_EQ(Reason(TrainStep(Train(1), &response)), "OK");
+  EXPECT_EQ(response.outcome().handle().outcome().step(), 1);
+  ASSERT_EQ(Reason(TrainStep(Train(3), &response)), "OK");
+  EXPECT_EQ(response.outcome().handle().outcome().step(), 2);
+  orphan.set_after_request_id("first");
+  EXPECT_EQ(Reason(TrainStep(orphan, &response)), "FIELD_INVALID");
 }
 
 TEST_F(ServicesTest, OverloadIsRefusedWithATimeToComeBack) {

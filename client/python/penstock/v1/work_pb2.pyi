@@ -11,7 +11,8 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BackwardRequest(_message.Message):
-    __slots__ = ["expected_state", "gradients", "graph", "input_gradients", "pipeline", "reply", "request_id", "retain_graph"]
+    __slots__ = ["after_request_id", "expected_state", "gradients", "graph", "input_gradients", "pipeline", "reply", "request_id", "retain_graph"]
+    AFTER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     GRAPH_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +21,7 @@ class BackwardRequest(_message.Message):
     REPLY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     RETAIN_GRAPH_FIELD_NUMBER: _ClassVar[int]
+    after_request_id: str
     expected_state: str
     gradients: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
     graph: str
@@ -28,7 +30,7 @@ class BackwardRequest(_message.Message):
     reply: ReplyOptions
     request_id: str
     retain_graph: bool
-    def __init__(self, pipeline: _Optional[str] = ..., graph: _Optional[str] = ..., gradients: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., retain_graph: bool = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., input_gradients: bool = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., graph: _Optional[str] = ..., gradients: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., retain_graph: bool = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., input_gradients: bool = ..., after_request_id: _Optional[str] = ...) -> None: ...
 
 class BackwardResponse(_message.Message):
     __slots__ = ["input_gradients", "outcome", "request_id"]
@@ -41,7 +43,8 @@ class BackwardResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., input_gradients: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class ForwardBackwardRequest(_message.Message):
-    __slots__ = ["expected_state", "inputs", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "total_elements", "total_rows"]
+    __slots__ = ["after_request_id", "expected_state", "inputs", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "total_elements", "total_rows"]
+    AFTER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +56,7 @@ class ForwardBackwardRequest(_message.Message):
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TOTAL_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_ROWS_FIELD_NUMBER: _ClassVar[int]
+    after_request_id: str
     expected_state: str
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
     loss: _pipeline_pb2.LossSpec
@@ -64,7 +68,7 @@ class ForwardBackwardRequest(_message.Message):
     target: _tensor_pb2.Input
     total_elements: int
     total_rows: int
-    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., total_rows: _Optional[int] = ..., total_elements: _Optional[int] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., total_rows: _Optional[int] = ..., total_elements: _Optional[int] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., after_request_id: _Optional[str] = ...) -> None: ...
 
 class ForwardBackwardResponse(_message.Message):
     __slots__ = ["outcome", "outputs", "request_id"]
@@ -77,9 +81,10 @@ class ForwardBackwardResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class ForwardRequest(_message.Message):
-    __slots__ = ["input_gradients", "inputs", "micro_batches", "mode", "outputs", "pipeline", "reply", "request_id"]
+    __slots__ = ["after_request_id", "input_gradients", "inputs", "micro_batches", "mode", "outputs", "pipeline", "reply", "request_id"]
     class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
+    AFTER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     INPUT_GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +96,7 @@ class ForwardRequest(_message.Message):
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    after_request_id: str
     input_gradients: bool
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
     micro_batches: int
@@ -99,7 +105,7 @@ class ForwardRequest(_message.Message):
     pipeline: str
     reply: ReplyOptions
     request_id: str
-    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., mode: _Optional[_Union[ForwardRequest.Mode, str]] = ..., micro_batches: _Optional[int] = ..., request_id: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., outputs: _Optional[_Iterable[str]] = ..., input_gradients: bool = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., mode: _Optional[_Union[ForwardRequest.Mode, str]] = ..., micro_batches: _Optional[int] = ..., request_id: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., outputs: _Optional[_Iterable[str]] = ..., input_gradients: bool = ..., after_request_id: _Optional[str] = ...) -> None: ...
 
 class ForwardResponse(_message.Message):
     __slots__ = ["graph", "outputs", "request_id"]
@@ -138,13 +144,14 @@ class InferResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class OptimizerStepRequest(_message.Message):
-    __slots__ = ["action", "clip_norm", "expected_state", "learning_rate", "pipeline", "reply", "request_id"]
+    __slots__ = ["action", "after_request_id", "clip_norm", "expected_state", "learning_rate", "pipeline", "reply", "request_id"]
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     ACTION_APPLY: OptimizerStepRequest.Action
     ACTION_DISCARD: OptimizerStepRequest.Action
     ACTION_FIELD_NUMBER: _ClassVar[int]
     ACTION_UNSPECIFIED: OptimizerStepRequest.Action
+    AFTER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
@@ -152,13 +159,14 @@ class OptimizerStepRequest(_message.Message):
     REPLY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     action: OptimizerStepRequest.Action
+    after_request_id: str
     clip_norm: float
     expected_state: str
     learning_rate: float
     pipeline: str
     reply: ReplyOptions
     request_id: str
-    def __init__(self, pipeline: _Optional[str] = ..., action: _Optional[_Union[OptimizerStepRequest.Action, str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., action: _Optional[_Union[OptimizerStepRequest.Action, str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., after_request_id: _Optional[str] = ...) -> None: ...
 
 class OptimizerStepResponse(_message.Message):
     __slots__ = ["outcome", "request_id"]
@@ -181,7 +189,8 @@ class ReplyOptions(_message.Message):
     def __init__(self, wait_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., inline_bytes: _Optional[int] = ..., lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., work_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class TrainStepRequest(_message.Message):
-    __slots__ = ["clip_norm", "expected_state", "inputs", "learning_rate", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target"]
+    __slots__ = ["after_request_id", "clip_norm", "expected_state", "inputs", "learning_rate", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target"]
+    AFTER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +202,7 @@ class TrainStepRequest(_message.Message):
     REPLY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
+    after_request_id: str
     clip_norm: float
     expected_state: str
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
@@ -204,7 +214,7 @@ class TrainStepRequest(_message.Message):
     reply: ReplyOptions
     request_id: str
     target: _tensor_pb2.Input
-    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., after_request_id: _Optional[str] = ...) -> None: ...
 
 class TrainStepResponse(_message.Message):
     __slots__ = ["outcome", "outputs", "request_id"]

@@ -1,0 +1,51 @@
+#pragma once
+
+// The order of calls that are under way together.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace penstock {
+
+// Keeps calls that come before the call that they must follow.
+//
+// Model:     A waiting call names its predecessor by caller, pipeline and request id. It is taken out once: by the
+//            predecessor's acceptance, or by Remove(). Which calls were accepted is the request log's to know, not this
+//            class's: Add(), then ask the log, then Remove() if it knows the predecessor.
+// Threads:   Any method from any thread. `go` runs on the thread of Accepted(), without the lock.
+class CallOrder {
+ public:
+  struct Key {
+    std::string caller;
+    std::string pipeline;
+    std::string request_id;
+
+    auto operator<=>(const Key&) const = default;
+  };
+  using WaitId = uint64_t;
+
+  WaitId Add(Key predecessor, std::function<void()> go) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether the call still waited. Then its `go` never runs.
+  bool Remove(WaitId id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Runs what waited for this call, in the order of Add().
+  void Accepted(const Key& call) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Waiting {
+    Key predecessor;
+    std::function<void()> go;
+  };
+
+  absl::Mutex mu_;
+  WaitId last_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<WaitId, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
+  std::multimap<Key, WaitId> by_predecessor_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace penstock
