@@ -11,7 +11,9 @@ import penstock
 import pytest
 from google.protobuf import duration_pb2
 from penstock import tensors
+from penstock.chunks import Chunk
 from penstock.connection import Connection
+from penstock.deadline import Deadline
 from penstock.v1 import handle_pb2, model_pb2, pipeline_pb2, tensor_pb2, work_pb2
 
 from small_models import WIDTH, request_id
@@ -60,8 +62,9 @@ class Raw:
     def unary(self, path: str, request: Any, answer: Any) -> Any:
         return self._connection.unary(path, request, answer)
 
-    def fetch(self, request: handle_pb2.FetchHandleRequest) -> list[handle_pb2.FetchHandleResponse]:
-        return list(self._connection.stream("HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse, 30))
+    def fetch(self, request: handle_pb2.FetchHandleRequest) -> list[handle_pb2.FetchHandleResponse | Chunk]:
+        answer = handle_pb2.FetchHandleResponse
+        return list(self._connection.stream("HandleService/FetchHandle", request, answer, Deadline(30)))
 
     def put(self, messages: Iterable[handle_pb2.PutTensorsRequest]) -> list[handle_pb2.PutTensorsResponse]:
         return list(self._connection.duplex("HandleService/PutTensors", iter(messages), handle_pb2.PutTensorsResponse))

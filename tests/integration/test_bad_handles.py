@@ -15,6 +15,7 @@ import numpy as np
 import penstock
 import pytest
 from penstock.checksum import crc32c
+from penstock.chunks import Chunk
 from penstock.v1 import handle_pb2, pipeline_pb2, tensor_pb2
 
 from daemon_process import Daemon
@@ -137,9 +138,9 @@ def test_a_bad_fetch(raw: Raw, pipeline: penstock.Pipeline, changes: dict[str, A
         fields = {"name": handle.name, "tensor": "output", **changes}
         refused(lambda: raw.fetch(handle_pb2.FetchHandleRequest(**fields)), code, reason)
         # The ends of the range are legal: nothing, and all from the start with a limit that would wrap.
-        assert not [a for a in raw.fetch(_fetch(handle.name, 256, 0)) if a.HasField("chunk")]
-        whole = [a for a in raw.fetch(_fetch(handle.name, 8, 2**63 - 1)) if a.HasField("chunk")]
-        assert sum(len(a.chunk.data) for a in whole) == 248
+        assert not [a for a in raw.fetch(_fetch(handle.name, 256, 0)) if isinstance(a, Chunk)]
+        whole = [a for a in raw.fetch(_fetch(handle.name, 8, 2**63 - 1)) if isinstance(a, Chunk)]
+        assert sum(len(a.data) for a in whole) == 248
 
 
 def _fetch(name: str, offset: int, limit: int) -> handle_pb2.FetchHandleRequest:

@@ -175,3 +175,15 @@ def test_large_tensors_go_up_and_come_back_whole(client: penstock.Client) -> Non
     assert whole.shape == rows.shape
     part = pipeline.infer(rows[:4])["output"]
     assert np.allclose(part, whole[:4], rtol=1e-5, atol=1e-6)
+
+
+def test_steps_under_way_together_are_those_of_one_after_the_other(client: penstock.Client) -> None:
+    batches = [(np.full((4, WIDTH), i, np.float32), np.zeros((4, WIDTH), np.float32)) for i in range(20)]
+    losses = []
+    for ahead in (0, 8):
+        pipeline = create_mlp(client, f"ahead-{ahead}")
+        outcomes = list(penstock.outcomes(pipeline, batches, ahead=ahead))
+        assert [outcome.step for outcome in outcomes] == list(range(1, 21))
+        assert [outcome.sequence for outcome in outcomes] == sorted(outcome.sequence for outcome in outcomes)
+        losses.append([outcome.loss for outcome in outcomes])
+    assert losses[0] == losses[1]

@@ -7,7 +7,7 @@ Bring a model of your own with :func:`export`; :mod:`penstock.aio` is the same c
 from penstock import aio
 from penstock.client import Client
 from penstock.data import Batch, Batches
-from penstock.errors import PenstockError
+from penstock.errors import DeadlineError, PenstockError
 from penstock.exporting import Exported, ExportError, export
 from penstock.handles import GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle
 from penstock.inputs import Plain, Whole
@@ -15,7 +15,7 @@ from penstock.pipelines import Forward, Pipeline
 from penstock.resources import Parameters, Trace
 from penstock.safetensors import read_safetensors, write_safetensors
 from penstock.specifications import Isolate, Layer, Program, pipeline_spec
-from penstock.training import Progress, outcomes, train
+from penstock.training import Progress, Save, Training, outcomes, train
 
 __version__ = "0.1.0"
 
@@ -23,6 +23,7 @@ __all__ = [
     "Batch",
     "Batches",
     "Client",
+    "DeadlineError",
     "ExportError",
     "Exported",
     "Forward",
@@ -38,7 +39,9 @@ __all__ = [
     "Plain",
     "Program",
     "Progress",
+    "Save",
     "Trace",
+    "Training",
     "ValueHandle",
     "Whole",
     "aio",

@@ -6,8 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
+import grpc
+
 from penstock.connection import Connection, Traceparent
-from penstock.errors import PenstockError
+from penstock.deadline import Deadline
+from penstock.errors import DeadlineError, PenstockError
 from penstock.models import Models
 from penstock.pipelines import Pipeline
 from penstock.requests import new_request_id
@@ -34,8 +37,9 @@ class Client:
     Args:
         address: ``host:port`` or ``unix:PATH`` of the daemon's API.
         caller: who calls; it owns the handles it makes. ``None``: the daemon's ``local``.
-        timeout: seconds that the daemon may take to answer a call, waiting not included.
-        retry_for: seconds during which a call is repeated, with the same request id, while the daemon is UNAVAILABLE.
+        timeout: seconds that the daemon may take to answer a call that has no time of its own, waiting not included.
+        retry_for: seconds for which a call that has no time of its own is repeated, with the same request id, while the
+            daemon is UNAVAILABLE; 0: no call is ever repeated.
         traceparent: of the W3C ("00-<trace id>-<span id>-<flags>"), sent with each call, so that the daemon's spans belong
             to that trace; or a function that is asked before each call and may answer ``None``. ``None``: the variable
             ``TRACEPARENT``, if it is set.
@@ -164,11 +168,11 @@ class Client:
             inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``:
                 0.01.
             inference_max_wait: seconds that it waits before; ``None``: four predicted steps, at least 0.1.
-            timeout: seconds to wait for it.
+            timeout: seconds for all of it: making and waiting.
 
         Raises:
             PenstockError: PIPELINE_EXISTS, SPEC_INVALID, PLAN_DOES_NOT_FIT, or why it FAILED.
-            TimeoutError: it is not ready in time.
+            DeadlineError: it is not ready in time.
         """
         spec = pipeline_spec(
             model=model,
@@ -213,20 +217,20 @@ class Client:
 
     def create_pipeline_from(self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0) -> Pipeline:
         """As :meth:`create_pipeline`, from a whole specification (see :func:`pipeline_spec`)."""
-        deadline = time.monotonic() + timeout
-        pipeline = Pipeline(self._connection, self._create(name, spec, validate_only=False, wait=timeout))
+        deadline = Deadline(timeout)
+        pipeline = Pipeline(self._connection, self._create(name, spec, False, deadline))
         while pipeline.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{pipeline.name} is not ready in {timeout} s")
-            time.sleep(POLL_SECONDS)
-            pipeline.refresh()
+            if deadline.left() <= 0:
+                raise not_ready(pipeline.name, timeout)
+            time.sleep(min(POLL_SECONDS, deadline.left()))
+            pipeline.refresh_until(deadline)
         if pipeline.message.state == pipeline_pb2.PIPELINE_STATE_FAILED:
             raise PenstockError.from_status(pipeline.message.error)
         return pipeline
 
     def plan_pipeline(self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0) -> pipeline_pb2.Plan:
         """What the daemon would make of a specification; creates nothing."""
-        return self._create(name, spec, validate_only=True, wait=timeout).plan
+        return self._create(name, spec, True, Deadline(timeout)).plan
 
     def plan(
         self,
@@ -260,14 +264,15 @@ class Client:
         """
         request = plan_request(spec, kinds, max_chunks, micro_batches, mini_batch_rows)
         return self._connection.unary(
-            "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, timeout
+            "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, Deadline(timeout), timeout
         )
 
     def _create(
-        self, name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool, wait: float
+        self, name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool, deadline: Deadline
     ) -> pipeline_pb2.Pipeline:
         request = create_request(name, spec, validate_only)
-        return self._connection.unary("PipelineService/CreatePipeline", request, pipeline_pb2.Pipeline, wait)
+        wait = deadline.left()  # an answer may take all of it
+        return self._connection.unary("PipelineService/CreatePipeline", request, pipeline_pb2.Pipeline, deadline, wait)
 
     def pipeline(self, name: str) -> Pipeline:
         """A pipeline that exists, by its short or full name.
@@ -296,6 +301,15 @@ class Client:
         """See :meth:`Pipeline.delete`."""
         full_name = name if "/" in name else f"pipelines/{name}"
         Pipeline(self._connection, pipeline_pb2.Pipeline(name=full_name)).delete(force=force, purge=purge)
+
+
+def not_ready(name: str, timeout: float) -> DeadlineError:
+    return DeadlineError(
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        "PIPELINE_NOT_READY",
+        f"{name} is not ready in {timeout} s",
+        {"pipeline": name},
+    )
 
 
 def create_request(

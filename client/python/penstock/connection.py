@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
-from penstock.errors import PenstockError
+from penstock import chunks
+from penstock.deadline import Deadline
+from penstock.errors import DeadlineError, PenstockError
+from penstock.releases import Releases
+from penstock.v1 import handle_pb2
 from penstock.watcher import Watcher
 
 Answer = TypeVar("Answer", bound=Message)
@@ -38,9 +43,17 @@ _DATA_CALLS = (
     "InsightService/ExportTrace",
 )
 
+_ANSWERS_IN_CHUNKS = ("HandleService/FetchHandle", "StateService/ReadParameters")
 
-def serialize(message: Message) -> bytes:
-    return message.SerializeToString()
+
+def serialize(message: Message | bytes) -> bytes:
+    """The bytes of a message; what is bytes already stays."""
+    return message if isinstance(message, bytes) else message.SerializeToString()
+
+
+def deserializer_of(method: str, answer: type[Message]) -> Callable[[bytes], Any]:
+    """What reads the answers of a method."""
+    return chunks.reader(answer) if method in _ANSWERS_IN_CHUNKS else answer.FromString
 
 
 def moves_data(method: str) -> bool:
@@ -66,22 +79,49 @@ def metadata_of(caller: str | None, traceparent: Traceparent) -> Callable[[], Me
 
 
 class Patience:
-    """How long to go on asking a daemon that can't be reached."""
+    """How long to go on with a call that gets no answer, under the same request id.
 
-    def __init__(self, retry_for: float) -> None:
-        self._give_up = time.monotonic() + retry_for
+    A call whose caller gave it a time is repeated until that is over; another one for ``retry_for`` seconds from the
+    first failure on, whenever in the call it came. An attempt that took too long is repeated as long as the call has time.
+
+    Args:
+        what: method, for the error.
+        retry_for: 0: nothing is repeated.
+        deadline: of all attempts together.
+    """
+
+    def __init__(self, what: str, retry_for: float, deadline: Deadline, request_id: str = "") -> None:
+        self._what = what
+        self._retry_for = retry_for
+        self._deadline = deadline
+        self._request_id = request_id
+        self._give_up: float | None = None
         self._pause = 0.05
 
     def wait_after(self, error: PenstockError) -> float:
         """Seconds until the next attempt: at growing intervals, or when the daemon said.
 
         Raises:
-            PenstockError: the error, if asking again is no use or the time is over.
+            PenstockError: the error, if asking again is no use or ``retry_for`` is over.
+            DeadlineError: the call's time is over.
         """
-        wait = error.retry_delay if error.retry_delay is not None else self._pause * random.uniform(0.5, 1.0)
-        if not _passes(error) or time.monotonic() + wait > self._give_up:
+        if self._request_id and not error.reason:  # the daemon names it itself
+            error.values.setdefault("request_id", self._request_id)
+        if not _passes(error) or self._deadline.cancelled:
             raise error
+        wait = error.retry_delay if error.retry_delay is not None else self._pause * random.uniform(0.5, 1.0)
         self._pause = min(2.0, self._pause * 1.6)
+        overdue = error.code == grpc.StatusCode.DEADLINE_EXCEEDED
+        over = wait >= self._deadline.left()
+        if overdue and (over or self._retry_for <= 0) or over and self._deadline.given:
+            raise DeadlineError.unanswered(self._what, self._deadline.seconds, self._request_id, error) from error
+        if overdue:
+            self._give_up = None  # the daemon can be reached
+            return wait
+        if self._give_up is None:
+            self._give_up = self._deadline.now() + self._retry_for
+        if self._retry_for <= 0 or not self._deadline.given and self._deadline.now() + wait > self._give_up:
+            raise error
         return wait
 
 
@@ -93,8 +133,9 @@ class Connection:
         caller: sent as ``penstock-caller``; it separates owners among honest clients. ``None``: the daemon's ``local``.
         traceparent: of the W3C, sent with each call, so that the daemon's spans belong to that trace; a function is asked
             before each. ``None``: the variable ``TRACEPARENT``, if it is set.
-        timeout: seconds that the daemon may take to answer a call, waiting not included.
-        retry_for: seconds during which a call that found the daemon UNAVAILABLE is repeated, with the same request id.
+        timeout: seconds that the daemon may take to answer an attempt, waiting not included.
+        retry_for: seconds for which a call without a time of its own is repeated, with the same request id, while the
+            daemon is UNAVAILABLE.
     """
 
     def __init__(
@@ -110,6 +151,7 @@ class Connection:
         self._lock = threading.Lock()
         self._calls: dict[tuple[str, str], Any] = {}
         self._watcher = Watcher(self)
+        self._releases = Releases(self._send_releases)
 
     def watcher(self) -> Watcher:
         """Who waits for the futures of this connection's handles."""
@@ -117,42 +159,63 @@ class Connection:
 
     def close(self) -> None:
         """Ends all calls that are under way. Work that the daemon has accepted goes on."""
+        self._releases.finish()
         self._closed = True
         self._data.close()
         self._control.close()
 
-    def unary(self, method: str, request: Message, answer: type[Answer], wait: float = 0.0) -> Answer:
-        """Calls ``Service/Method`` of ``penstock.v1``. Repeats it while the daemon is UNAVAILABLE.
+    def release_later(self, names: Iterable[str]) -> None:
+        """Gives handles back without waiting for the answer. What does not reach the daemon ends with its lease."""
+        self._releases.add(names)
+
+    def unary(
+        self, method: str, request: Message, answer: type[Answer], deadline: Deadline | None = None, wait: float = 0.0
+    ) -> Answer:
+        """Calls ``Service/Method`` of ``penstock.v1``. Repeats it while it gets no answer; see :class:`Patience`.
 
         Args:
-            wait: seconds that the request asks the daemon to wait, added to the deadline.
+            deadline: the caller's time for the whole call; ``None``: ``timeout`` and ``wait``.
+            wait: seconds that an attempt may wait inside the daemon.
 
         Raises:
-            PenstockError: the daemon refused, or could not be reached for ``retry_for`` seconds.
+            PenstockError: the daemon refused, or could not be reached.
+            DeadlineError: the caller's time is over.
         """
         call = self._callable("unary_unary", method, answer)
+        whole = deadline or Deadline(self.timeout + wait, given=False)
 
         def attempt() -> Answer:
-            response: Answer = call(request, timeout=self.timeout + wait, metadata=self._metadata())
+            under_way = call.future(request, timeout=min(whole.left(), self.timeout + wait), metadata=self._metadata())
+            with whole.cancels(under_way.cancel):
+                try:
+                    response: Answer = under_way.result()
+                except grpc.FutureCancelledError:
+                    raise PenstockError(grpc.StatusCode.CANCELLED, "", "the call was given up") from None
             return response
 
-        return self.retry(attempt)
+        return self.retry(attempt, method, whole, getattr(request, "request_id", ""))
 
     def stream(
-        self, method: str, request: Message, answer: type[Answer], timeout: float | None = None
+        self, method: str, request: Message, answer: type[Answer], deadline: Deadline | None = None
     ) -> Iterator[Answer]:
         """One request, many answers. Not repeated: the caller knows where to go on. Closing it ends the call."""
-        call = self._callable("unary_stream", method, answer)(request, timeout=timeout, metadata=self._metadata())
-        return _answers(call)
+        whole = deadline or Deadline()
+        call = self._callable("unary_stream", method, answer)
+        return _answers(call(request, timeout=seconds_of(whole), metadata=self._metadata()), whole)
 
-    def duplex(self, method: str, requests: Iterator[Message], answer: type[Answer]) -> Iterator[Answer]:
-        """Many requests, many answers. gRPC reads ``requests`` on a thread of its own."""
-        call = self._callable("stream_stream", method, answer)(requests, metadata=self._metadata())
-        return _answers(call)
+    def duplex(
+        self, method: str, requests: Iterator[Any], answer: type[Answer], deadline: Deadline | None = None
+    ) -> Iterator[Answer]:
+        """Many requests, messages or their bytes; many answers. gRPC reads ``requests`` on a thread of its own."""
+        whole = deadline or Deadline()
+        call = self._callable("stream_stream", method, answer)
+        return _answers(call(requests, timeout=seconds_of(whole), metadata=self._metadata()), whole)
 
-    def retry(self, attempt: Callable[[], Answer]) -> Answer:
-        """Repeats ``attempt`` while the daemon can't be reached; see :class:`Patience`."""
-        patience = Patience(self.retry_for)
+    def retry(
+        self, attempt: Callable[[], Answer], what: str, deadline: Deadline | None = None, request_id: str = ""
+    ) -> Answer:
+        """Repeats ``attempt`` while it gets no answer; see :class:`Patience`."""
+        patience = Patience(what, self.retry_for, deadline or Deadline(), request_id)
         while True:
             try:
                 return attempt()
@@ -169,21 +232,39 @@ class Connection:
             if (kind, method) not in self._calls:
                 channel = self._data if moves_data(method) else self._control
                 self._calls[kind, method] = getattr(channel, kind)(
-                    f"/penstock.v1.{method}", request_serializer=serialize, response_deserializer=answer.FromString
+                    f"/penstock.v1.{method}",
+                    request_serializer=serialize,
+                    response_deserializer=deserializer_of(method, answer),
                 )
             return self._calls[kind, method]
+
+    def _send_releases(self, request: handle_pb2.ReleaseHandlesRequest) -> Any:
+        call = self._callable("unary_unary", "HandleService/ReleaseHandles", handle_pb2.ReleaseHandlesResponse)
+        return call.future(request, timeout=self.timeout, metadata=self._metadata())
+
+
+def seconds_of(deadline: Deadline) -> float | None:
+    """As gRPC has it."""
+    left = deadline.left()
+    return None if left == math.inf else left
 
 
 def _passes(error: PenstockError) -> bool:
     """Whether asking again under the same request id may help. A daemon that closes its listener cancels the calls that
     it has not picked up; the work of a call is cancelled with a reason."""
-    bare_cancel = error.code == grpc.StatusCode.CANCELLED and not error.reason
-    return error.code == grpc.StatusCode.UNAVAILABLE or bare_cancel
+    if error.reason:
+        return error.code == grpc.StatusCode.UNAVAILABLE or error.reason == "PREDECESSOR_PENDING"
+    return error.code in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    )
 
 
-def _answers(call: Any) -> Iterator[Any]:
+def _answers(call: Any, deadline: Deadline) -> Iterator[Any]:
     try:
-        yield from call
+        with deadline.cancels(call.cancel):
+            yield from call
     except grpc.RpcError as error:
         raise PenstockError.from_call(error) from None
     finally:

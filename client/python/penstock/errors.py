@@ -10,6 +10,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _DETAILS_KEY = "grpc-status-details-bin"
+CALL_DEADLINE = "CALL_DEADLINE"
 
 
 class PenstockError(Exception):
@@ -24,6 +25,17 @@ class PenstockError(Exception):
         violations: every wrong field as (field, description), where the daemon found several.
         retry_delay: seconds after which to ask again, if the daemon said so.
     """
+
+    @property
+    def request_id(self) -> str:
+        """Of the call, if it has one. The same call with this ``request_id`` asks for the first one's result: nothing
+        is applied twice."""
+        return self.values.get("request_id", "")
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the daemon did not answer: it may have accepted the call all the same."""
+        return not self.reason or self.reason == CALL_DEADLINE
 
     def __init__(
         self,
@@ -74,3 +86,35 @@ class PenstockError(Exception):
             if key == "grpc-retry-pushback-ms" and value.isdigit():
                 pushback = int(value) / 1000
         return cls(error.code(), "", error.details() or "", retry_delay=pushback)
+
+
+class DeadlineError(PenstockError, TimeoutError):
+    """The caller's time is over.
+
+    Attributes:
+        reason: ``"CALL_DEADLINE"``: the daemon has not answered, and whether it accepted the call is not known.
+            ``"HANDLE_PENDING"``: the call was accepted, and has not settled. After both, the same call with
+            ``request_id=error.request_id`` asks for its result.
+    """
+
+    @classmethod
+    def unanswered(cls, what: str, seconds: float | None, request_id: str, cause: PenstockError) -> DeadlineError:
+        """Of a call that got no answer; ``cause`` is what its last attempt met."""
+        text = f"{what}: no answer in {seconds:g} s" if seconds is not None else f"{what}: given up"
+        if cause.code != grpc.StatusCode.DEADLINE_EXCEEDED:
+            text += f" (last: {cause})"
+        values = {"method": what}
+        if request_id:
+            values["request_id"] = request_id
+            text += f"; ask again by the same call with request_id={request_id!r}, which repeats nothing"
+        return cls(grpc.StatusCode.DEADLINE_EXCEEDED, CALL_DEADLINE, text, values)
+
+    @classmethod
+    def pending(cls, handle: str, seconds: float | None, request_id: str = "") -> DeadlineError:
+        """Of a result that has not settled."""
+        text = f"{handle} has not settled in {seconds} s"
+        values = {"handle": handle}
+        if request_id:
+            values["request_id"] = request_id
+            text += f"; ask again by the same call with request_id={request_id!r}, which repeats nothing"
+        return cls(grpc.StatusCode.DEADLINE_EXCEEDED, "HANDLE_PENDING", text, values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -15,12 +14,14 @@ from google.protobuf import duration_pb2
 
 from penstock import tensors
 from penstock.checksum import crc32c
+from penstock.chunks import Chunk
 from penstock.connection import Connection
-from penstock.errors import PenstockError
+from penstock.deadline import LONGEST_WAIT, Deadline
+from penstock.errors import DeadlineError, PenstockError
 from penstock.tensors import Array
 from penstock.v1 import handle_pb2
 
-LONGEST_WAIT = 30.0  # seconds of one waiting call; longer waits are made of several
+CHUNK_BYTES = 1 << 20  # the most that the daemon takes and gives
 Self = TypeVar("Self", bound="Handle")
 
 _SETTLED = (handle_pb2.HANDLE_STATE_READY, handle_pb2.HANDLE_STATE_FAILED, handle_pb2.HANDLE_STATE_CANCELLED)
@@ -75,8 +76,14 @@ class Remote:
             raise PenstockError.from_status(self.message.error)
 
     def inline(self) -> dict[str, Array] | None:
-        """The tensors, if they came with the answer."""
-        return {tensor.header.name: tensors.decode(tensor) for tensor in self._inline} if self._inline else None
+        """The tensors, if they came with the answer.
+
+        Raises:
+            ImportError: see :meth:`ValueHandle.fetch`.
+        """
+        if not self._inline:
+            return None
+        return tensors.shown({tensor.header.name: tensors.decode(tensor) for tensor in self._inline})
 
 
 class Handle(Remote):
@@ -120,10 +127,14 @@ class Handle(Remote):
             timeout: seconds; ``None`` waits as long as it takes.
 
         Raises:
-            TimeoutError: it has not settled in time.
+            DeadlineError: it has not settled in time.
             PenstockError: the work failed or was cancelled (with the work's code and reason), or the handle is gone.
         """
-        wait_all(self._connection, [self], timeout)
+        return self.wait_until(Deadline(timeout))
+
+    def wait_until(self: Self, deadline: Deadline) -> Self:
+        """As :meth:`wait`, for a part of a longer call."""
+        wait_all(self._connection, [self], deadline)
         self.check()
         return self
 
@@ -136,10 +147,10 @@ class Handle(Remote):
         """Waits, and answers what the work failed with; ``None`` if it went well.
 
         Raises:
-            TimeoutError: it has not settled in time.
+            DeadlineError: it has not settled in time.
             PenstockError: the handle is gone.
         """
-        wait_all(self._connection, [self], timeout)
+        wait_all(self._connection, [self], Deadline(timeout))
         if self.message.state == handle_pb2.HANDLE_STATE_READY:
             return None
         return PenstockError.from_status(self.message.error)
@@ -190,22 +201,29 @@ class ValueHandle(Handle):
         """Waits, and brings all tensors here, by name. A connection that breaks goes on where it was.
 
         Raises:
-            TimeoutError, PenstockError: as :meth:`wait`; DATA_LOSS / CHUNK_CHECKSUM if bytes arrived damaged.
+            ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
+            DeadlineError, PenstockError: as :meth:`wait`; DATA_LOSS / CHUNK_CHECKSUM if bytes arrived damaged.
         """
-        self.wait(timeout)
+        return self.fetch_until(Deadline(timeout))
+
+    def fetch_until(self, deadline: Deadline) -> dict[str, Array]:
+        """As :meth:`fetch`, for a part of a longer call."""
+        self.wait_until(deadline)
         inline = self.inline()
         if inline is not None:
             return inline
         download = Download(self.name, self.message.tensors)
         while download.request() is not None:
-            self._connection.retry(partial(self._attempt, download))
+            self._connection.retry(partial(self._attempt, download, deadline), "HandleService/FetchHandle", deadline)
         return download.arrays()
 
-    def _attempt(self, download: Download) -> handle_pb2.Handle:
+    def _attempt(self, download: Download, deadline: Deadline) -> handle_pb2.Handle:
         """Reads on from where the download stands; a break leaves what has arrived."""
         request = download.request()
         assert request is not None
-        for answer in self._connection.stream("HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse):
+        for answer in self._connection.stream(
+            "HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse, deadline
+        ):
             download.accept(answer)
         download.end_tensor()
         return self.message
@@ -280,7 +298,11 @@ class OutcomeHandle(Handle):
 
     def result(self, timeout: float | None = None) -> Outcome:
         """Waits, and answers what happened. Raises as :meth:`wait`."""
-        self.wait(timeout)
+        return self.result_until(Deadline(timeout))
+
+    def result_until(self, deadline: Deadline) -> Outcome:
+        """As :meth:`result`, for a part of a longer call."""
+        self.wait_until(deadline)
         return Outcome(
             **outcome_fields(self.message.outcome), outputs=self.outputs, input_gradients=self.input_gradients
         )
@@ -303,26 +325,27 @@ def effect_of(answer: handle_pb2.CancelHandlesResponse.Answer) -> str:
     return handle_pb2.CancelHandlesResponse.Effect.Name(answer.effect).replace("EFFECT_", "")
 
 
-def wait_all(connection: Connection, handles: Sequence[Handle], timeout: float | None = None) -> None:
+def wait_all(connection: Connection, handles: Sequence[Handle], deadline: Deadline) -> None:
     """Waits until all handles have settled, ready or not.
 
     Raises:
-        TimeoutError: one has not settled in time.
+        DeadlineError: one has not settled in time.
         PenstockError: one is gone.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
     pending = [handle for handle in handles if not handle.settled]
     while pending:
-        left = LONGEST_WAIT if deadline is None else max(0.0, deadline - time.monotonic())
-        wait = min(left, LONGEST_WAIT)
+        if deadline.left() <= 0.0:
+            raise DeadlineError.pending(pending[0].name, deadline.seconds)
         response = connection.unary(
-            "HandleService/WaitHandles", wait_request(pending, wait), handle_pb2.WaitHandlesResponse, wait
+            "HandleService/WaitHandles",
+            wait_request(pending, deadline.hold()),
+            handle_pb2.WaitHandlesResponse,
+            deadline,
+            LONGEST_WAIT,
         )
         for handle, answer in zip(pending, response.handles):
             handle.take(answer)
         pending = [handle for handle in pending if not handle.settled]
-        if pending and left <= 0.0:
-            raise TimeoutError(f"{pending[0].name} has not settled in {timeout} s")
 
 
 def wait_request(pending: Sequence[Remote], wait: float, any_of: bool = False) -> handle_pb2.WaitHandlesRequest:
@@ -351,6 +374,7 @@ class Download:
         self._name = name
         self._headers = list(headers)
         self._arrays = [tensors.empty(header) for header in headers]
+        tensors.shown(dict(zip((header.name for header in headers), self._arrays)))
         self._done = [0] * len(self._headers)
         self._current = 0
 
@@ -360,28 +384,28 @@ class Download:
             header = self._headers[self._current]
             if self._done[self._current] < header.byte_size:
                 return handle_pb2.FetchHandleRequest(
-                    name=self._name, tensor=header.name, offset=self._done[self._current]
+                    name=self._name, tensor=header.name, offset=self._done[self._current], chunk_size=CHUNK_BYTES
                 )
             self._current += 1
         return None
 
-    def accept(self, answer: handle_pb2.FetchHandleResponse) -> None:
-        """Takes a chunk.
+    def accept(self, answer: handle_pb2.FetchHandleResponse | Chunk) -> None:
+        """Takes the next answer; only chunks count.
 
         Raises:
             PenstockError: CHUNK_SIZE or CHUNK_CHECKSUM.
         """
-        if not answer.HasField("chunk"):
+        if not isinstance(answer, Chunk):
             return
-        chunk = answer.chunk
+        chunk, data = answer, answer.data
         target = tensors.bytes_of(self._arrays[self._current])
         done = self._done[self._current]
-        if chunk.offset != done or chunk.offset + len(chunk.data) > len(target):
+        if chunk.offset != done or done + len(data) > len(target):
             raise _damaged("CHUNK_SIZE", f"{self._name}: a chunk at {chunk.offset} came at {done}")
-        if crc32c(chunk.data) != chunk.crc32c:
+        if crc32c(data) != chunk.crc32c:
             raise _damaged("CHUNK_CHECKSUM", f"{self._name}: the chunk at {chunk.offset} arrived damaged")
-        target[chunk.offset : chunk.offset + len(chunk.data)] = chunk.data
-        self._done[self._current] += len(chunk.data)
+        target[done : done + len(data)] = data
+        self._done[self._current] += len(data)
 
     def end_tensor(self) -> None:
         """The stream of one tensor has ended well.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Union, cast
+from typing import Union
 
 import numpy.typing as npt
 
 from penstock import tensors, uploads
 from penstock.connection import Connection
-from penstock.handles import Remote, ValueHandle
+from penstock.deadline import Deadline
+from penstock.errors import PenstockError
+from penstock.handles import Remote
 from penstock.v1 import tensor_pb2
 
 
@@ -54,8 +57,7 @@ def named(inputs: Inputs, signature: Sequence[tensor_pb2.TensorSignature], what:
 class Prepared:
     """The inputs of one call: what travels inside the message, and what must be uploaded first."""
 
-    def __init__(self, values: Mapping[str, InputValue], signature: Sequence[tensor_pb2.TensorSignature]) -> None:
-        self.wanted: dict[str, int] = {entry.name: entry.type for entry in signature}
+    def __init__(self, values: Mapping[str, InputValue]) -> None:
         self.arrays: dict[str, tensors.Array] = {}
         self._names = list(values)
         self._references: dict[str, tensor_pb2.Input] = {}
@@ -69,7 +71,7 @@ class Prepared:
             elif isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Remote):
                 self._references[name] = _reference(name, value[0].name, str(value[1]))
             else:
-                self.arrays[name] = tensors.wire_array(cast(npt.ArrayLike, value))
+                self.arrays[name] = tensors.wire_array(value)
 
     @property
     def too_large(self) -> bool:
@@ -85,29 +87,48 @@ class Prepared:
             elif upload:
                 message = _reference(name, upload, name)
             else:
-                data_type = self.wanted.get(name, tensor_pb2.DATA_TYPE_UNSPECIFIED)
-                message = tensor_pb2.Input(name=name, tensor=tensors.encode(name, self.arrays[name], data_type))
+                message = tensor_pb2.Input(name=name, tensor=tensors.encode(name, self.arrays[name]))
             message.whole = name in self._whole
             made.append(message)
         return made
 
 
+def upload_id(request_id: str) -> str:
+    """The request id of the upload that belongs to a call: the same one, if the call is made again."""
+    return str(uuid.uuid5(uuid.UUID(request_id), "inputs"))
+
+
+def gone_upload(error: PenstockError) -> str:
+    """The handle of an upload that was made before, and has been given back since: a call that was accepted with it is
+    known by its name. Raises the error if it is another one."""
+    if error.reason not in ("HANDLE_EXPIRED", "HANDLE_RELEASED"):
+        raise error
+    return error.values["handle"]
+
+
 class Staged:
     """The inputs of one call as messages. In a ``with`` block, what had to be uploaded is released at the end: the
-    daemon keeps the bytes of accepted work as long as it needs them."""
+    daemon keeps the bytes of accepted work as long as it needs them. A call that got no answer needs them again."""
 
     def __init__(
         self,
         connection: Connection,
         pipeline: str,
         values: Mapping[str, InputValue],
-        signature: Sequence[tensor_pb2.TensorSignature],
+        deadline: Deadline,
+        request_id: str,
     ) -> None:
-        prepared = Prepared(values, signature)
-        self._upload: ValueHandle | None = None
+        prepared = Prepared(values)
+        self._connection = connection
+        self._upload = ""
         if prepared.too_large:
-            self._upload = uploads.put(connection, pipeline, prepared.arrays, wanted=prepared.wanted)
-        self.messages = prepared.messages(self._upload.name if self._upload is not None else "")
+            try:
+                self._upload = uploads.put(
+                    connection, pipeline, prepared.arrays, deadline=deadline, request_id=upload_id(request_id)
+                ).name
+            except PenstockError as error:
+                self._upload = gone_upload(error)
+        self.messages = prepared.messages(self._upload)
 
     def __enter__(self) -> Staged:
         return self
@@ -115,8 +136,13 @@ class Staged:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._upload is not None:
-            self._upload.release()
+        if self._upload and not in_doubt(error):
+            self._connection.release_later([self._upload])
+
+
+def in_doubt(error: BaseException | None) -> bool:
+    """Whether a call ended without the daemon's answer."""
+    return isinstance(error, PenstockError) and error.in_doubt
 
 
 def _reference(name: str, handle: str, tensor: str) -> tensor_pb2.Input:

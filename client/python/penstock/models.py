@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 from penstock.checksum import crc32c
 from penstock.connection import Connection
-from penstock.uploads import CHUNK_BYTES, Flow, ended_early
+from penstock.handles import CHUNK_BYTES
+from penstock.uploads import Flow, ended_early
 from penstock.v1 import model_pb2
 
 Progress = Callable[[int, int], None]  # bytes that have been sent, and all
@@ -57,7 +58,7 @@ class Models:
                 flow.end()
             raise ended_early()
 
-        return self._connection.retry(attempt)
+        return self._connection.retry(attempt, "ModelService/UploadModel")
 
     @staticmethod
     def _requests(upload: ModelUpload, flow: Flow) -> Iterator[model_pb2.UploadModelRequest]:
@@ -65,8 +66,8 @@ class Models:
         position = flow.position()
         if position is None:
             return
-        for request in upload.chunks(position[1]):
-            if not flow.take(len(request.chunk.data)):
+        for size, request in upload.chunks(position[1]):
+            if not flow.take(size):
                 return
             yield request
 
@@ -120,14 +121,13 @@ class ModelUpload:
             start=model_pb2.UploadModelStart(model_id=self._id, byte_size=self._size, digest=f"sha256:{self._digest}")
         )
 
-    def chunks(self, offset: int) -> Iterator[model_pb2.UploadModelRequest]:
-        """The rest of the file, from an offset on."""
+    def chunks(self, offset: int) -> Iterator[tuple[int, model_pb2.UploadModelRequest]]:
+        """The rest of the file, from an offset on: sizes and requests."""
         with self._path.open("rb") as file:
             file.seek(offset)
             while data := file.read(CHUNK_BYTES):
-                yield model_pb2.UploadModelRequest(
-                    chunk=model_pb2.ModelChunk(offset=offset, data=data, crc32c=crc32c(data))
-                )
+                chunk = model_pb2.ModelChunk(offset=offset, data=data, crc32c=crc32c(data))
+                yield len(data), model_pb2.UploadModelRequest(chunk=chunk)
                 offset += len(data)
                 self._progress(offset, self._size)
 

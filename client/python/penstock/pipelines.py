@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 from penstock import requests
+from penstock.deadline import LONGEST_WAIT
+from penstock.errors import DeadlineError, PenstockError
 from penstock.handles import GraphHandle, Outcome, OutcomeHandle, ValueHandle
 from penstock.inputs import Inputs, InputValue, Staged, named
-from penstock.requests import first_wait
 from penstock.specifications import OptionValue
 from penstock.state import PipelineState
 from penstock.tensors import Array
-from penstock.v1 import handle_pb2, tensor_pb2, work_pb2
+from penstock.v1 import handle_pb2, work_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Forward(NamedTuple):
@@ -28,8 +32,11 @@ class Pipeline(PipelineState):
 
     Every work call takes:
         wait: ``True`` answers what the work gave and releases its handle; ``False`` answers the handle at once.
-        timeout: seconds to wait; ``None`` as long as it takes. After a ``TimeoutError`` training goes on, and inference
-            that nobody waits for is cancelled.
+        timeout: seconds for all of the call: upload, waiting and download; ``None`` as long as it takes. Then a
+            :class:`DeadlineError` is raised; training goes on, and inference that nobody waits for is cancelled. Until
+            then a call that gets no answer is repeated under its request id, so that nothing is applied twice.
+        request_id: a UUID; a second call with the same one, and the same other arguments, gets the first one's answer.
+            Empty: a new one.
         lease: seconds that results are kept without renewal; 0 is the daemon's default.
         inputs: one array, handle or (handle, tensor) if the model has one input, else a mapping by name. The first
             dimension is the batch, rows; all inputs have as many rows. Large arrays are uploaded first.
@@ -50,6 +57,7 @@ class Pipeline(PipelineState):
         wait: Literal[True] = ...,
         timeout: float | None = ...,
         lease: float = ...,
+        request_id: str = ...,
     ) -> dict[str, Array]: ...
 
     @overload
@@ -63,6 +71,7 @@ class Pipeline(PipelineState):
         wait: Literal[False],
         timeout: float | None = ...,
         lease: float = ...,
+        request_id: str = ...,
     ) -> ValueHandle: ...
 
     def infer(
@@ -75,6 +84,7 @@ class Pipeline(PipelineState):
         wait: bool = True,
         timeout: float | None = None,
         lease: float = 0.0,
+        request_id: str = "",
     ) -> dict[str, Array] | ValueHandle:
         """Runs the model without keeping a graph, on the weights of the last finished step, without dropout.
 
@@ -86,25 +96,26 @@ class Pipeline(PipelineState):
         Returns:
             Arrays by output name, of as many rows as the inputs; or their handle.
         """
-        with self._stage(inputs) as staged:
+        call = requests.Call.of(wait, timeout, lease, request_id)
+        with self._stage(inputs, call) as staged:
             request = requests.infer(
                 self.name,
                 staged.messages,
-                wait,
+                call,
                 outputs=outputs,
                 micro_batches=micro_batches,
                 priority=priority,
-                timeout=timeout,
-                lease=lease,
             )
             response = self._connection.unary(
-                "WorkService/Infer", request, work_pb2.InferResponse, first_wait(wait, timeout)
+                "WorkService/Infer", request, work_pb2.InferResponse, call.deadline, LONGEST_WAIT
             )
         handle = ValueHandle(self._connection, response.outputs)
         if not wait:
             return handle
-        with handle:
-            return handle.fetch(timeout)
+        try:
+            return handle.fetch_until(call.deadline)
+        finally:
+            self._connection.release_later([handle.name])
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -122,9 +133,11 @@ class Pipeline(PipelineState):
         clip_norm: float | None = ...,
         outputs: Sequence[str] = ...,
         expected_state: str = ...,
+        after: str = ...,
         wait: Literal[True] = ...,
         timeout: float | None = ...,
         lease: float = ...,
+        request_id: str = ...,
     ) -> Outcome: ...
 
     @overload
@@ -141,9 +154,11 @@ class Pipeline(PipelineState):
         clip_norm: float | None = ...,
         outputs: Sequence[str] = ...,
         expected_state: str = ...,
+        after: str = ...,
         wait: Literal[False],
         timeout: float | None = ...,
         lease: float = ...,
+        request_id: str = ...,
     ) -> OutcomeHandle: ...
 
     def train_step(
@@ -159,9 +174,11 @@ class Pipeline(PipelineState):
         clip_norm: float | None = None,
         outputs: Sequence[str] = (),
         expected_state: str = "",
+        after: str = "",
         wait: bool = True,
         timeout: float | None = None,
         lease: float = 0.0,
+        request_id: str = "",
     ) -> Outcome | OutcomeHandle:
         """Forward, loss, backward and optimizer step, atomic.
 
@@ -172,30 +189,28 @@ class Pipeline(PipelineState):
             learning_rate, clip_norm: instead of the pipeline's, for this step; a ``clip_norm`` of 0 does not clip.
             outputs: names of model outputs to keep; they come as ``Outcome.outputs``.
             expected_state: the ``state_token`` of the last outcome; a stale one is refused (STATE_MISMATCH).
+            after: the request id of a call of this caller on this pipeline, after which this one is accepted although
+                both are under way.
 
         Raises:
             PenstockError: also ACCUMULATION_OPEN, if contributions wait for :meth:`optimizer_step`.
         """
-        with self._stage(inputs, target) as staged:
-            request = requests.train_step(
-                self.name,
-                *self._with_target(staged, target),
-                wait,
-                loss=loss,
-                loss_options=loss_options,
-                loss_output=loss_output,
-                micro_batches=micro_batches,
-                learning_rate=learning_rate,
-                clip_norm=clip_norm,
-                outputs=outputs,
-                expected_state=expected_state,
-                timeout=timeout,
-                lease=lease,
-            )
-            response = self._connection.unary(
-                "WorkService/TrainStep", request, work_pb2.TrainStepResponse, first_wait(wait, timeout)
-            )
-        return self._outcome(response.outcome, response.outputs if outputs else None, wait, timeout)
+        call = requests.Call.of(wait, timeout, lease, request_id)
+        handle = self._start_step(
+            inputs,
+            target,
+            call,
+            loss=loss,
+            loss_options=loss_options,
+            loss_output=loss_output,
+            micro_batches=micro_batches,
+            learning_rate=learning_rate,
+            clip_norm=clip_norm,
+            outputs=outputs,
+            expected_state=expected_state,
+            after=after,
+        )
+        return self._finish(handle, call) if wait else handle
 
     @overload
     def forward_backward(
@@ -214,6 +229,7 @@ class Pipeline(PipelineState):
         wait: Literal[True] = ...,
         timeout: float | None = ...,
         lease: float = ...,
+        request_id: str = ...,
     ) -> Outcome: ...
 
     @overload
@@ -233,6 +249,7 @@ class Pipeline(PipelineState):
         wait: Literal[False],
         timeout: float | None = ...,
         lease: float = ...,
+        request_id: str = ...,
     ) -> OutcomeHandle: ...
 
     def forward_backward(
@@ -251,6 +268,7 @@ class Pipeline(PipelineState):
         wait: bool = True,
         timeout: float | None = None,
         lease: float = 0.0,
+        request_id: str = "",
     ) -> Outcome | OutcomeHandle:
         """Adds one contribution to the gradients of the next :meth:`optimizer_step`.
 
@@ -263,11 +281,12 @@ class Pipeline(PipelineState):
         Raises:
             PenstockError: also ACCUMULATION_HELD, if another caller has contributions open.
         """
-        with self._stage(inputs, target) as staged:
+        call = requests.Call.of(wait, timeout, lease, request_id)
+        with self._stage(inputs, call, target) as staged:
             request = requests.forward_backward(
                 self.name,
-                *self._with_target(staged, target),
-                wait,
+                *requests.without_target(staged.messages, target),
+                call,
                 loss=loss,
                 loss_options=loss_options,
                 loss_output=loss_output,
@@ -276,13 +295,12 @@ class Pipeline(PipelineState):
                 micro_batches=micro_batches,
                 outputs=outputs,
                 expected_state=expected_state,
-                timeout=timeout,
-                lease=lease,
             )
             response = self._connection.unary(
-                "WorkService/ForwardBackward", request, work_pb2.ForwardBackwardResponse, first_wait(wait, timeout)
+                "WorkService/ForwardBackward", request, work_pb2.ForwardBackwardResponse, call.deadline, LONGEST_WAIT
             )
-        return self._outcome(response.outcome, response.outputs if outputs else None, wait, timeout)
+        handle = self._handle(response.outcome, response.outputs if outputs else None)
+        return self._finish(handle, call) if wait else handle
 
     def forward(
         self,
@@ -294,6 +312,7 @@ class Pipeline(PipelineState):
         wait: bool = True,
         timeout: float | None = None,
         lease: float = 0.0,
+        request_id: str = "",
     ) -> Forward:
         """Runs the model in training mode and keeps its graph, for a loss that the caller computes.
 
@@ -306,23 +325,22 @@ class Pipeline(PipelineState):
         Raises:
             PenstockError: also GRAPH_LIMIT, if too many graphs are open.
         """
-        with self._stage(inputs) as staged:
+        call = requests.Call.of(wait, timeout, lease, request_id)
+        with self._stage(inputs, call) as staged:
             request = requests.forward(
                 self.name,
                 staged.messages,
-                wait,
+                call,
                 outputs=outputs,
                 micro_batches=micro_batches,
                 input_gradients=input_gradients,
-                timeout=timeout,
-                lease=lease,
             )
             response = self._connection.unary(
-                "WorkService/Forward", request, work_pb2.ForwardResponse, first_wait(wait, timeout)
+                "WorkService/Forward", request, work_pb2.ForwardResponse, call.deadline, LONGEST_WAIT
             )
         result = Forward(ValueHandle(self._connection, response.outputs), GraphHandle(self._connection, response.graph))
         if wait:
-            result.outputs.wait(timeout)
+            result.outputs.wait_until(call.deadline)
         return result
 
     @overload
@@ -337,6 +355,7 @@ class Pipeline(PipelineState):
         wait: Literal[True] = ...,
         timeout: float | None = ...,
         lease: float = ...,
+        request_id: str = ...,
     ) -> Outcome: ...
 
     @overload
@@ -351,6 +370,7 @@ class Pipeline(PipelineState):
         wait: Literal[False],
         timeout: float | None = ...,
         lease: float = ...,
+        request_id: str = ...,
     ) -> OutcomeHandle: ...
 
     def backward(
@@ -364,6 +384,7 @@ class Pipeline(PipelineState):
         wait: bool = True,
         timeout: float | None = None,
         lease: float = 0.0,
+        request_id: str = "",
     ) -> Outcome | OutcomeHandle:
         """Adds the contribution of a forward, given d loss / d output for each output, scaled by the caller.
 
@@ -377,24 +398,22 @@ class Pipeline(PipelineState):
             PenstockError: also GRAPH_CONSUMED and GRAPH_STALE.
         """
         values = named(gradients, self.signature.outputs, "outputs")
-        with Staged(self._connection, self.name, values, self.signature.outputs) as staged:
+        call = requests.Call.of(wait, timeout, lease, request_id)
+        with Staged(self._connection, self.name, values, call.deadline, call.request_id) as staged:
             request = requests.backward(
                 self.name,
                 graph.name,
                 staged.messages,
-                wait,
+                call,
                 retain_graph=retain_graph,
                 input_gradients=input_gradients,
                 expected_state=expected_state,
-                timeout=timeout,
-                lease=lease,
             )
             response = self._connection.unary(
-                "WorkService/Backward", request, work_pb2.BackwardResponse, first_wait(wait, timeout)
+                "WorkService/Backward", request, work_pb2.BackwardResponse, call.deadline, LONGEST_WAIT
             )
-        return self._outcome(
-            response.outcome, None, wait, timeout, response.input_gradients if input_gradients else None
-        )
+        handle = self._handle(response.outcome, None, response.input_gradients if input_gradients else None)
+        return self._finish(handle, call) if wait else handle
 
     @overload
     def optimizer_step(
@@ -407,6 +426,7 @@ class Pipeline(PipelineState):
         wait: Literal[True] = ...,
         timeout: float | None = ...,
         lease: float = ...,
+        request_id: str = ...,
     ) -> Outcome: ...
 
     @overload
@@ -420,6 +440,7 @@ class Pipeline(PipelineState):
         wait: Literal[False],
         timeout: float | None = ...,
         lease: float = ...,
+        request_id: str = ...,
     ) -> OutcomeHandle: ...
 
     def optimizer_step(
@@ -432,6 +453,7 @@ class Pipeline(PipelineState):
         wait: bool = True,
         timeout: float | None = None,
         lease: float = 0.0,
+        request_id: str = "",
     ) -> Outcome | OutcomeHandle:
         """Applies the contributions to the weights, or forgets them.
 
@@ -442,46 +464,62 @@ class Pipeline(PipelineState):
         Raises:
             PenstockError: also ACCUMULATION_EMPTY.
         """
+        call = requests.Call.of(wait, timeout, lease, request_id)
         request = requests.optimizer_step(
             self.name,
-            wait,
+            call,
             discard=discard,
             learning_rate=learning_rate,
             clip_norm=clip_norm,
             expected_state=expected_state,
-            timeout=timeout,
-            lease=lease,
         )
         response = self._connection.unary(
-            "WorkService/OptimizerStep", request, work_pb2.OptimizerStepResponse, first_wait(wait, timeout)
+            "WorkService/OptimizerStep", request, work_pb2.OptimizerStepResponse, call.deadline, LONGEST_WAIT
         )
-        return self._outcome(response.outcome, None, wait, timeout)
+        handle = self._handle(response.outcome, None)
+        return self._finish(handle, call) if wait else handle
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _stage(self, inputs: Inputs, target: InputValue = None) -> Staged:
+    def _stage(self, inputs: Inputs, call: requests.Call, target: InputValue = None) -> Staged:
         """Inputs, and the target last if there is one."""
         values = named(inputs, self.signature.inputs, "inputs")
-        wanted = requests.with_target(cast(dict[str, object], values), self.signature, target)
-        return Staged(self._connection, self.name, values, wanted)
+        requests.with_target(values, self.signature, target)
+        return Staged(self._connection, self.name, values, call.deadline, call.request_id)
 
-    @staticmethod
-    def _with_target(staged: Staged, target: InputValue) -> tuple[list[tensor_pb2.Input], tensor_pb2.Input | None]:
-        messages = staged.messages
-        return (messages, None) if target is None else (messages[:-1], messages[-1])
+    def _start_step(
+        self, inputs: Inputs, target: InputValue, call: requests.Call, **arguments: Unpack[requests.StepOptions]
+    ) -> OutcomeHandle:
+        """The first part of :meth:`train_step`: when it returns, the daemon has accepted the call."""
+        with self._stage(inputs, call, target) as staged:
+            request = requests.train_step(
+                self.name, *requests.without_target(staged.messages, target), call, **arguments
+            )
+            response = self._connection.unary(
+                "WorkService/TrainStep", request, work_pb2.TrainStepResponse, call.deadline, LONGEST_WAIT
+            )
+        outputs = response.outputs if arguments.get("outputs") else None
+        return self._handle(response.outcome, outputs)
 
-    def _outcome(
+    def _handle(
         self,
         outcome: handle_pb2.Result,
         outputs: handle_pb2.Result | None,
-        wait: bool,
-        timeout: float | None,
         input_gradients: handle_pb2.Result | None = None,
-    ) -> Outcome | OutcomeHandle:
+    ) -> OutcomeHandle:
         kept = None if outputs is None else ValueHandle(self._connection, outputs)
         gradients = None if input_gradients is None else ValueHandle(self._connection, input_gradients)
-        handle = OutcomeHandle(self._connection, outcome, kept, gradients)
-        if not wait:
-            return handle
-        with handle:
-            return handle.result(timeout)
+        return OutcomeHandle(self._connection, outcome, kept, gradients)
+
+    def _finish(self, handle: OutcomeHandle, call: requests.Call) -> Outcome:
+        """What a call that changes state did; the handle is given back, unless its outcome is still to come."""
+        try:
+            result = handle.result_until(call.deadline)
+        except DeadlineError:
+            raise DeadlineError.pending(handle.name, call.deadline.seconds, call.request_id) from None
+        except PenstockError as error:
+            if not error.in_doubt:
+                self._connection.release_later([handle.name])
+            raise
+        self._connection.release_later([handle.name])
+        return result

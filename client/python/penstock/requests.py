@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
+from penstock.deadline import Deadline
 from penstock.handles import seconds
+from penstock.inputs import InputValue
 from penstock.specifications import OptionValue, loss_spec
 from penstock.v1 import pipeline_pb2, tensor_pb2, work_pb2
 
-FIRST_WAIT = 30.0  # seconds that a call waits inside the daemon
 _INLINE_REPLY = 1 << 20  # bytes
+CALL_ARGUMENTS = ("timeout", "lease", "request_id")
 
 Messages = Sequence[tensor_pb2.Input]
 
@@ -21,6 +24,7 @@ class WaitArguments(TypedDict, total=False):
 
     timeout: float | None
     lease: float
+    request_id: str
 
 
 class InferArguments(WaitArguments, total=False):
@@ -34,7 +38,9 @@ class ForwardArguments(WaitArguments, total=False):
     micro_batches: int | None
 
 
-class LossArguments(WaitArguments, total=False):
+class LossOptions(TypedDict, total=False):
+    """Of calls with a loss."""
+
     loss: str | None
     loss_options: Mapping[str, OptionValue] | None
     loss_output: str
@@ -43,18 +49,25 @@ class LossArguments(WaitArguments, total=False):
     expected_state: str
 
 
+class StepOptions(LossOptions, total=False):
+    """Of a training step, beside what every work call has."""
+
+    learning_rate: float | None
+    clip_norm: float | None
+    after: str
+
+
 class StepArguments(WaitArguments, total=False):
     learning_rate: float | None
     clip_norm: float | None
     expected_state: str
 
 
-class TrainArguments(LossArguments, total=False):
-    learning_rate: float | None
-    clip_norm: float | None
+class TrainArguments(StepOptions, WaitArguments, total=False):
+    pass
 
 
-class ContributionArguments(LossArguments, total=False):
+class ContributionArguments(LossOptions, WaitArguments, total=False):
     total_rows: int | None
     total_elements: int | None
 
@@ -83,29 +96,48 @@ def checkpoint_name(pipeline: str, checkpoint: str) -> str:
     return checkpoint
 
 
-def first_wait(wait: bool, timeout: float | None) -> float:
-    """Seconds that the first call waits inside the daemon."""
-    if not wait:
-        return 0.0
-    return FIRST_WAIT if timeout is None else min(timeout, FIRST_WAIT)
+@dataclass(frozen=True)
+class Call:
+    """What every work call has beside its own arguments.
+
+    Attributes:
+        wait: whether the daemon holds the reply until the results settle.
+        deadline: of all parts of the call.
+        request_id: of the call; a second call with it gets the answer of the first.
+        lease: seconds that results are kept without renewal.
+    """
+
+    wait: bool
+    deadline: Deadline
+    request_id: str
+    lease: float
+
+    @classmethod
+    def of(cls, wait: bool, timeout: float | None = None, lease: float = 0.0, request_id: str = "") -> Call:
+        return cls(wait, Deadline(timeout), request_id or new_request_id(), lease)
+
+    def reply(self) -> work_pb2.ReplyOptions:
+        return work_pb2.ReplyOptions(
+            wait_for=seconds(self.deadline.hold() if self.wait else 0.0),
+            inline_bytes=_INLINE_REPLY if self.wait else 0,
+            lease=seconds(self.lease),
+        )
 
 
-def _reply(wait: bool, timeout: float | None, lease: float) -> work_pb2.ReplyOptions:
-    return work_pb2.ReplyOptions(
-        wait_for=seconds(first_wait(wait, timeout)), inline_bytes=_INLINE_REPLY if wait else 0, lease=seconds(lease)
-    )
+def split(wait: bool, arguments: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
+    """What is every work call's of its keyword arguments, and the method's own rest."""
+    own = {name: value for name, value in arguments.items() if name not in CALL_ARGUMENTS}
+    return Call.of(wait, **{name: arguments[name] for name in CALL_ARGUMENTS if name in arguments}), own
 
 
 def infer(
     pipeline: str,
     inputs: Messages,
-    wait: bool,
+    call: Call,
     *,
     outputs: Sequence[str] = (),
     micro_batches: int | None = None,
     priority: int = 0,
-    timeout: float | None = None,
-    lease: float = 0.0,
 ) -> work_pb2.InferRequest:
     return work_pb2.InferRequest(
         pipeline=pipeline,
@@ -113,8 +145,8 @@ def infer(
         outputs=outputs,
         micro_batches=micro_batches,
         priority=priority,
-        request_id=new_request_id(),
-        reply=_reply(wait, timeout, lease),
+        request_id=call.request_id,
+        reply=call.reply(),
     )
 
 
@@ -122,7 +154,7 @@ def train_step(
     pipeline: str,
     inputs: Messages,
     target: tensor_pb2.Input | None,
-    wait: bool,
+    call: Call,
     *,
     loss: str | None = None,
     loss_options: Mapping[str, OptionValue] | None = None,
@@ -132,8 +164,7 @@ def train_step(
     clip_norm: float | None = None,
     outputs: Sequence[str] = (),
     expected_state: str = "",
-    timeout: float | None = None,
-    lease: float = 0.0,
+    after: str = "",
 ) -> work_pb2.TrainStepRequest:
     return work_pb2.TrainStepRequest(
         pipeline=pipeline,
@@ -144,9 +175,10 @@ def train_step(
         outputs=outputs,
         learning_rate=learning_rate,
         clip_norm=clip_norm,
-        request_id=new_request_id(),
+        request_id=call.request_id,
         expected_state=expected_state,
-        reply=_reply(wait, timeout, lease),
+        reply=call.reply(),
+        after_request_id=after,
     )
 
 
@@ -154,7 +186,7 @@ def forward_backward(
     pipeline: str,
     inputs: Messages,
     target: tensor_pb2.Input | None,
-    wait: bool,
+    call: Call,
     *,
     loss: str | None = None,
     loss_options: Mapping[str, OptionValue] | None = None,
@@ -164,8 +196,6 @@ def forward_backward(
     micro_batches: int | None = None,
     outputs: Sequence[str] = (),
     expected_state: str = "",
-    timeout: float | None = None,
-    lease: float = 0.0,
 ) -> work_pb2.ForwardBackwardRequest:
     return work_pb2.ForwardBackwardRequest(
         pipeline=pipeline,
@@ -176,30 +206,28 @@ def forward_backward(
         total_elements=total_elements,
         micro_batches=micro_batches,
         outputs=outputs,
-        request_id=new_request_id(),
+        request_id=call.request_id,
         expected_state=expected_state,
-        reply=_reply(wait, timeout, lease),
+        reply=call.reply(),
     )
 
 
 def forward(
     pipeline: str,
     inputs: Messages,
-    wait: bool,
+    call: Call,
     *,
     outputs: Sequence[str] = (),
     micro_batches: int | None = None,
     input_gradients: bool = False,
-    timeout: float | None = None,
-    lease: float = 0.0,
 ) -> work_pb2.ForwardRequest:
     return work_pb2.ForwardRequest(
         pipeline=pipeline,
         inputs=inputs,
         mode=work_pb2.ForwardRequest.MODE_TRAIN,
         micro_batches=micro_batches,
-        request_id=new_request_id(),
-        reply=_reply(wait, timeout, lease),
+        request_id=call.request_id,
+        reply=call.reply(),
         outputs=outputs,
         input_gradients=input_gradients,
     )
@@ -209,13 +237,11 @@ def backward(
     pipeline: str,
     graph: str,
     gradients: Messages,
-    wait: bool,
+    call: Call,
     *,
     retain_graph: bool = False,
     input_gradients: bool = False,
     expected_state: str = "",
-    timeout: float | None = None,
-    lease: float = 0.0,
 ) -> work_pb2.BackwardRequest:
     return work_pb2.BackwardRequest(
         pipeline=pipeline,
@@ -223,22 +249,20 @@ def backward(
         gradients=gradients,
         retain_graph=retain_graph,
         input_gradients=input_gradients,
-        request_id=new_request_id(),
+        request_id=call.request_id,
         expected_state=expected_state,
-        reply=_reply(wait, timeout, lease),
+        reply=call.reply(),
     )
 
 
 def optimizer_step(
     pipeline: str,
-    wait: bool,
+    call: Call,
     *,
     discard: bool = False,
     learning_rate: float | None = None,
     clip_norm: float | None = None,
     expected_state: str = "",
-    timeout: float | None = None,
-    lease: float = 0.0,
 ) -> work_pb2.OptimizerStepRequest:
     action = work_pb2.OptimizerStepRequest.ACTION_DISCARD if discard else work_pb2.OptimizerStepRequest.ACTION_APPLY
     return work_pb2.OptimizerStepRequest(
@@ -246,25 +270,25 @@ def optimizer_step(
         action=action,
         learning_rate=learning_rate,
         clip_norm=clip_norm,
-        request_id=new_request_id(),
+        request_id=call.request_id,
         expected_state=expected_state,
-        reply=_reply(wait, timeout, lease),
+        reply=call.reply(),
     )
 
 
-def with_target(
-    values: dict[str, object], signature: pipeline_pb2.ModelSignature, target: object
-) -> list[tensor_pb2.TensorSignature]:
-    """Adds the target to the inputs, as the last one; answers the signatures of all.
+def with_target(values: dict[str, InputValue], signature: pipeline_pb2.ModelSignature, target: InputValue) -> None:
+    """Adds the target to the inputs, as the last one.
 
     Raises:
         ValueError: an input has the target's name.
     """
-    wanted = list(signature.inputs)
     if target is not None:
         name = signature.targets[0].name if signature.targets else "target"
         if name in values:
             raise ValueError(f"the target is given twice: {name!r} is among the inputs")
         values[name] = target
-        wanted.extend(signature.targets)
-    return wanted
+
+
+def without_target(messages: list[tensor_pb2.Input], target: InputValue) -> tuple[Messages, tensor_pb2.Input | None]:
+    """The inputs and the target, apart."""
+    return (messages, None) if target is None else (messages[:-1], messages[-1])

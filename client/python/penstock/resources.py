@@ -6,16 +6,18 @@ import gzip
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import grpc
-import numpy.typing as npt
 
 from penstock import tensors, uploads
 from penstock.checksum import crc32c
+from penstock.chunks import Chunk
 from penstock.connection import Connection
+from penstock.deadline import LONGEST_WAIT, Deadline
 from penstock.errors import PenstockError
 from penstock.handles import Handle, ValueHandle, release_all, seconds
-from penstock.requests import FIRST_WAIT, checkpoint_name, new_request_id
+from penstock.requests import checkpoint_name, new_request_id
 from penstock.tensors import Array
 from penstock.v1 import handle_pb2, insight_pb2, pipeline_pb2, state_pb2
 
@@ -29,21 +31,21 @@ class Parameters(dict[str, Array]):
 
     step: int = 0
 
-    def accept(self, answer: state_pb2.ReadParametersResponse) -> None:
+    def accept(self, answer: state_pb2.ReadParametersResponse | Chunk) -> None:
         """Takes one answer of the stream, in order.
 
         Raises:
             PenstockError: CHUNK_CHECKSUM.
         """
-        if answer.HasField("start"):
+        if not isinstance(answer, Chunk):
             self.step = answer.start.step
             self._arrays = [tensors.empty(header) for header in answer.start.tensors]
             self.update(zip((header.name for header in answer.start.tensors), self._arrays))
             return
-        chunk = answer.chunk
-        if crc32c(chunk.data) != chunk.crc32c:
+        chunk, data = answer, answer.data
+        if crc32c(data) != chunk.crc32c:
             raise PenstockError(grpc.StatusCode.DATA_LOSS, "CHUNK_CHECKSUM", "parameters arrived damaged")
-        tensors.bytes_of(self._arrays[chunk.tensor])[chunk.offset : chunk.offset + len(chunk.data)] = chunk.data
+        tensors.bytes_of(self._arrays[chunk.tensor])[chunk.offset : chunk.offset + len(data)] = data
 
 
 class Trace(bytes):
@@ -99,10 +101,6 @@ class PipelineFacts:
         """Stages with their devices and layers, and what is predicted of a step."""
         return self.message.plan
 
-    def wanted_types(self) -> dict[str, int]:
-        """Types of inputs and targets by name: some arrays leave a choice."""
-        return {entry.name: entry.type for entry in [*self.signature.inputs, *self.signature.targets]}
-
 
 class PipelineResource(PipelineFacts):
     """What a pipeline is and has; :class:`Pipeline` adds what it does."""
@@ -113,15 +111,23 @@ class PipelineResource(PipelineFacts):
 
     def refresh(self) -> pipeline_pb2.Pipeline:
         """Asks for the present state, step and plan."""
+        return self.refresh_until(None)
+
+    def refresh_until(self, deadline: Deadline | None) -> pipeline_pb2.Pipeline:
+        """As :meth:`refresh`, for a part of a longer call."""
         request = pipeline_pb2.GetPipelineRequest(name=self.name)
-        self.message = self._connection.unary("PipelineService/GetPipeline", request, pipeline_pb2.Pipeline)
+        self.message = self._connection.unary("PipelineService/GetPipeline", request, pipeline_pb2.Pipeline, deadline)
         return self.message
 
     # --- handles ------------------------------------------------------------------------------------------------------
 
-    def put(self, values: Mapping[str, npt.ArrayLike], *, lease: float = 0.0) -> ValueHandle:
-        """Uploads arrays once, to be inputs of several calls."""
-        return uploads.put(self._connection, self.name, values, lease, self.wanted_types())
+    def put(self, values: Mapping[str, Any], *, timeout: float | None = None, lease: float = 0.0) -> ValueHandle:
+        """Uploads arrays, or tensors of PyTorch, once, to be inputs of several calls.
+
+        Raises:
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        return uploads.put(self._connection, self.name, values, lease, Deadline(timeout))
 
     def handles(self) -> list[handle_pb2.Handle]:
         """The caller's live handles of this pipeline."""
@@ -149,7 +155,9 @@ class PipelineResource(PipelineFacts):
         request = state_pb2.SaveCheckpointRequest(
             pipeline=self.name, checkpoint_id=checkpoint_id, request_id=new_request_id()
         )
-        return self._connection.unary("StateService/SaveCheckpoint", request, state_pb2.Checkpoint, FIRST_WAIT)
+        return self._connection.unary(
+            "StateService/SaveCheckpoint", request, state_pb2.Checkpoint, Deadline(), LONGEST_WAIT
+        )
 
     def restore_checkpoint(self, checkpoint_id: str, *, force: bool = False) -> state_pb2.RestoreCheckpointResponse:
         """Takes weights, optimizer state and step from a checkpoint, all or nothing.
@@ -165,7 +173,7 @@ class PipelineResource(PipelineFacts):
         name = checkpoint_name(self.name, checkpoint_id)
         request = state_pb2.RestoreCheckpointRequest(name=name, force=force, request_id=new_request_id())
         return self._connection.unary(
-            "StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse, FIRST_WAIT
+            "StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse, Deadline(), LONGEST_WAIT
         )
 
     def list_checkpoints(self) -> list[state_pb2.Checkpoint]:
@@ -185,8 +193,12 @@ class PipelineResource(PipelineFacts):
         """Parameters and buffers of one step, by name.
 
         Raises:
+            ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
             PenstockError: also PARAMETER_NOT_FOUND.
         """
+        return tensors.shown(self._read_parameters(names, include_optimizer_state))
+
+    def _read_parameters(self, names: Sequence[str] = (), include_optimizer_state: bool = False) -> Parameters:
         request = state_pb2.ReadParametersRequest(
             pipeline=self.name, names=names, include_optimizer_state=include_optimizer_state
         )
@@ -200,7 +212,7 @@ class PipelineResource(PipelineFacts):
                 result.accept(answer)
             return state_pb2.ReadParametersResponse()
 
-        self._connection.retry(attempt)
+        self._connection.retry(attempt, "StateService/ReadParameters")
         return result
 
     # --- insight ------------------------------------------------------------------------------------------------------
@@ -261,7 +273,9 @@ class PipelineResource(PipelineFacts):
         """
         request = trace_request(self.name, format, steps, first_step, last_step)
         trace = Trace.of(
-            self._connection.stream("InsightService/ExportTrace", request, insight_pb2.ExportTraceResponse, timeout)
+            self._connection.stream(
+                "InsightService/ExportTrace", request, insight_pb2.ExportTraceResponse, Deadline(timeout)
+            )
         )
         if path is not None:
             write_trace(path, trace)
@@ -283,7 +297,7 @@ class PipelineResource(PipelineFacts):
             name=self.name, force=force, purge=purge, request_id=new_request_id()
         )
         self._connection.unary(
-            "PipelineService/DeletePipeline", request, pipeline_pb2.DeletePipelineResponse, FIRST_WAIT
+            "PipelineService/DeletePipeline", request, pipeline_pb2.DeletePipelineResponse, Deadline(), LONGEST_WAIT
         )
 
 

@@ -34,9 +34,10 @@ _LARGEST_HEADER = 100 << 20  # bytes, as other readers have it
 
 
 def write_safetensors(
-    path: str | os.PathLike[str], arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
+    path: str | os.PathLike[str], arrays: Mapping[str, Any], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes arrays by name, largest alignment first, whole or not at all: under another name until it is complete.
+    """Writes arrays or PyTorch's tensors by name, largest alignment first, whole or not at all: under another name
+    until it is complete.
 
     Raises:
         TypeError: an array's elements have no name in the format.
@@ -69,7 +70,13 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Array]:
 
     Raises:
         ValueError: it is no such file, or its header doesn't fit its bytes.
+        ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
     """
+    return tensors.shown(arrays_of(path))
+
+
+def arrays_of(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The same for what only moves the bytes: bfloat16 needs nothing."""
     source = pathlib.Path(path)
     size = source.stat().st_size
     with source.open("rb") as file:
@@ -99,6 +106,6 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 def _code(name: str, dtype: np.dtype[Any]) -> str:
     for code, data_type in _CODES.items():
-        if tensors.dtype_of(data_type) == dtype and (code != "BF16" or dtype != np.dtype("<u2")):
+        if tensors.dtype_of(data_type) == dtype:
             return code
     raise TypeError(f"{name}: elements of type {dtype} can't be written")

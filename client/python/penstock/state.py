@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock import safetensors, tensors, uploads
-from penstock.requests import FIRST_WAIT, new_request_id
+from penstock.deadline import LONGEST_WAIT, Deadline
+from penstock.requests import new_request_id
 from penstock.resources import Parameters, PipelineResource
-from penstock.tensors import Array
-from penstock.v1 import model_pb2, state_pb2, tensor_pb2
+from penstock.tensors import Array, as_array, as_tensor
+from penstock.v1 import model_pb2, state_pb2
 
 if TYPE_CHECKING:
     import torch
@@ -33,13 +34,17 @@ class PipelineState(PipelineResource):
         exported. A parameter that has several names there has them here. All are of one step.
 
         Raises:
-            ImportError: PyTorch is not installed; :meth:`state_arrays` needs none.
+            ImportError: PyTorch is not installed; :meth:`state_arrays` needs it not.
         """
-        return {name: as_tensor(array) for name, array in self.state_arrays().items()}
+        return {name: as_tensor(array) for name, array in self._state().items()}
 
     def state_arrays(self) -> Parameters:
-        """The same as arrays; bfloat16 as :mod:`penstock.tensors` has it. ``step`` tells after which step."""
-        return with_tied_names(self.read_parameters(), self._tied_names())
+        """The same as arrays. ``step`` tells after which step.
+
+        Raises:
+            ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
+        """
+        return tensors.shown(self._state())
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True, step: int | None = None) -> None:
         """Puts parameters and buffers into the pipeline: tensors of PyTorch, or arrays, by name. All or nothing; open
@@ -61,7 +66,7 @@ class PipelineState(PipelineResource):
         """The optimizer's state by parameter and slot, as PyTorch calls them: ``exp_avg``, ``exp_avg_sq``, ``step``; or
         ``momentum_buffer``. See :meth:`load_into` for a whole ``torch.optim`` optimizer."""
         state: dict[str, dict[str, torch.Tensor]] = {}
-        for name, slot, array in slots_of(self.read_parameters(include_optimizer_state=True)):
+        for name, slot, array in slots_of(self._read_parameters((), True)):
             state.setdefault(name, {})[slot] = as_tensor(array)
         return state
 
@@ -81,7 +86,7 @@ class PipelineState(PipelineResource):
         Returns:
             The step that both are of.
         """
-        parameters = self.read_parameters(include_optimizer_state=optimizer is not None)
+        parameters = self._read_parameters((), optimizer is not None)
         weights = {name: array for name, array in parameters.items() if not name.startswith(_PREFIX)}
         tied = with_tied_names(weights, self._tied_names())
         module.load_state_dict({name: as_tensor(array) for name, array in tied.items()})
@@ -113,20 +118,23 @@ class PipelineState(PipelineResource):
         Returns:
             The step that they are of.
         """
-        parameters = self.read_parameters(include_optimizer_state=include_optimizer_state)
+        parameters = self._read_parameters((), include_optimizer_state)
         metadata = {"format": "pt", "penstock_step": str(parameters.step)}
         safetensors.write_safetensors(path, with_tied_names(parameters, self._tied_names()), metadata)
         return parameters.step
 
     def load_safetensors(self, path: str | os.PathLike[str], *, strict: bool = True, step: int | None = None) -> None:
         """Puts the content of such a file into the pipeline, all or nothing; see :meth:`load_state_dict`."""
-        state = safetensors.read_safetensors(path)
+        state = safetensors.arrays_of(path)
         slots = {name: array for name, array in state.items() if name.startswith(_PREFIX)}
         weights = {name: array for name, array in state.items() if not name.startswith(_PREFIX)}
         names = list(self.read_names()) if strict else None
         self.write_parameters(without_tied_names(weights, self._tied_names(), names) | slots, step=step)
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _state(self) -> Parameters:
+        return with_tied_names(self._read_parameters(), self._tied_names())
 
     def read_names(self) -> list[str]:
         """Names of parameters and buffers, in model order; moves none of their bytes."""
@@ -157,11 +165,11 @@ class PipelineState(PipelineResource):
                 handles.append(uploads.put(self._connection, self.name, part))
             request = write_request(self.name, [handle.name for handle in handles], step, force)
             answer = self._connection.unary(
-                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, FIRST_WAIT
+                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, Deadline(), LONGEST_WAIT
             )
             return answer.step
         finally:
-            self.release(handles)
+            self._connection.release_later(handle.name for handle in handles)
 
     def _tied_names(self) -> Mapping[str, str]:
         """Other names of parameters in the module's ``state_dict()``."""
@@ -233,25 +241,3 @@ def daemons_slots(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
                 )
             result[f"{_PREFIX}{name}/{_DAEMONS_SLOTS[slot]}"] = value
     return result
-
-
-def as_tensor(array: Array) -> torch.Tensor:
-    """A tensor of PyTorch with the same elements; shares no memory with arrays that are not writable."""
-    import torch
-
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.uint16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(array.copy())
-
-
-def as_array(value: Any) -> Array:
-    """An array of what is an array, or a tensor of PyTorch on any device."""
-    if hasattr(value, "detach"):
-        tensor = value.detach().cpu()
-        if str(tensor.dtype) == "torch.bfloat16":
-            import torch
-
-            bits: Array = tensor.contiguous().view(torch.uint16).numpy()
-            return bits.view(tensors.dtype_of(tensor_pb2.DATA_TYPE_BF16))  # needs ml_dtypes to be sent
-        value = tensor.numpy()
-    return np.asarray(value)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.v1 import tensor_pb2
 
+if TYPE_CHECKING:
+    import torch
+
 try:
     import ml_dtypes
 
-    _BFLOAT16: np.dtype[Any] | None = np.dtype(ml_dtypes.bfloat16)
-except ImportError:  # Then bfloat16 is shown as the uint16 that has its bits.
-    _BFLOAT16 = None
+    BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    _OPAQUE = False
+except ImportError:  # Then its elements are no numbers, so that nobody takes their bits for some.
+    BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+    _OPAQUE = True
 
 Array = npt.NDArray[Any]
+Named = TypeVar("Named", bound=Mapping[str, Any])
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     tensor_pb2.DATA_TYPE_BOOL: np.dtype(np.bool_),
@@ -32,33 +39,67 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     tensor_pb2.DATA_TYPE_INT64: np.dtype("<i8"),
     tensor_pb2.DATA_TYPE_UINT64: np.dtype("<u8"),
 }
+_DTYPES[tensor_pb2.DATA_TYPE_BF16] = BFLOAT16
 _TYPES = {dtype: type_ for type_, dtype in _DTYPES.items()}
-if _BFLOAT16 is not None:
-    _TYPES[_BFLOAT16] = tensor_pb2.DATA_TYPE_BF16
 
 
 def dtype_of(data_type: int) -> np.dtype[Any]:
-    """The numpy type of a ``tensor_pb2.DataType``; bfloat16 is uint16 unless ``ml_dtypes`` is installed.
+    """The numpy type of a ``tensor_pb2.DataType``; see :func:`shown` for bfloat16.
 
     Raises:
         ValueError: the type is unknown.
     """
-    if data_type == tensor_pb2.DATA_TYPE_BF16:
-        return _BFLOAT16 if _BFLOAT16 is not None else np.dtype("<u2")
     if data_type not in _DTYPES:
         raise ValueError(f"data type {data_type} is unknown")
     return _DTYPES[data_type]
 
 
-def wire_array(array: npt.ArrayLike) -> Array:
-    """The same elements, contiguous and little-endian; a copy only if needed."""
-    result = np.asarray(array)
+def shown(arrays: Named) -> Named:
+    """The same arrays, for people to compute with.
+
+    Raises:
+        ImportError: one is of bfloat16, which numpy has not without ``ml_dtypes``.
+    """
+    if _OPAQUE:
+        for name, array in arrays.items():
+            if array.dtype == BFLOAT16:
+                raise ImportError(
+                    f"numpy has no bfloat16 by itself: pip install ml_dtypes, got an array {name!r} of it"
+                )
+    return arrays
+
+
+def as_array(value: Any) -> Array:
+    """An array of what is an array, or a tensor of PyTorch on any device."""
+    if hasattr(value, "detach"):
+        tensor = value.detach().cpu()
+        if str(tensor.dtype) == "torch.bfloat16":
+            import torch
+
+            bits: Array = tensor.contiguous().view(torch.int16).numpy()
+            return bits.view(BFLOAT16)
+        value = tensor.numpy()
+    return np.asarray(value)
+
+
+def as_tensor(array: Array) -> torch.Tensor:
+    """A tensor of PyTorch with the same elements, which shares no memory with the array."""
+    import torch
+
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+def wire_array(value: Any) -> Array:
+    """The same elements, contiguous and little-endian; a copy only if needed. Takes what :func:`as_array` does."""
+    result = as_array(value)
     little = result.dtype.newbyteorder("<") if result.dtype.byteorder == ">" else result.dtype
     return np.asarray(result, dtype=little, order="C")
 
 
-def header_of(name: str, array: Array, wanted: int = tensor_pb2.DATA_TYPE_UNSPECIFIED) -> tensor_pb2.TensorHeader:
-    """The header of an array. uint16 travels as bfloat16 where that is ``wanted`` (a ``tensor_pb2.DataType``).
+def header_of(name: str, array: Array) -> tensor_pb2.TensorHeader:
+    """The header of an array.
 
     Raises:
         TypeError: no tensor on the wire has this element type.
@@ -66,17 +107,15 @@ def header_of(name: str, array: Array, wanted: int = tensor_pb2.DATA_TYPE_UNSPEC
     data_type = _TYPES.get(array.dtype)
     if data_type is None:
         raise TypeError(f"{name or 'array'}: elements of type {array.dtype} can't be sent")
-    if wanted == tensor_pb2.DATA_TYPE_BF16 and data_type == tensor_pb2.DATA_TYPE_UINT16:
-        data_type = wanted
     return tensor_pb2.TensorHeader(
         name=name, type=tensor_pb2.DataType.Name(data_type), shape=array.shape, byte_size=array.nbytes
     )
 
 
-def encode(name: str, array: npt.ArrayLike, wanted: int = tensor_pb2.DATA_TYPE_UNSPECIFIED) -> tensor_pb2.Tensor:
+def encode(name: str, value: Any) -> tensor_pb2.Tensor:
     """A tensor that travels inside a message."""
-    contiguous = wire_array(array)
-    return tensor_pb2.Tensor(header=header_of(name, contiguous, wanted), data=contiguous.tobytes())
+    contiguous = wire_array(value)
+    return tensor_pb2.Tensor(header=header_of(name, contiguous), data=contiguous.tobytes())
 
 
 def decode(tensor: tensor_pb2.Tensor) -> Array:

@@ -4,18 +4,55 @@ machine."""
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from penstock.data import batches_of
-from penstock.handles import Outcome, OutcomeHandle
+from penstock.data import Batch, batches_of
+from penstock.errors import PenstockError
+from penstock.handles import Outcome, OutcomeFacts
+from penstock.requests import Call, split
 
 if TYPE_CHECKING:
     from penstock.pipelines import Pipeline
+
+MOST_AHEAD = 31  # the daemon takes 64 calls of a caller at once; half of them are left to others
+
+
+@dataclass(frozen=True)
+class Save:
+    """A checkpoint that :func:`train` was to save.
+
+    Attributes:
+        step: that it is of.
+        name: of the checkpoint; ``""`` if it failed.
+        error: why it failed; ``None`` if it did not.
+    """
+
+    step: int
+    name: str
+    error: PenstockError | None = None
+
+
+class Training(list[Outcome]):
+    """The outcomes of a training, in order.
+
+    Attributes:
+        saves: the checkpoints that were to be saved, also those that could not be.
+    """
+
+    saves: list[Save]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saves = []
 
 
 def train(
@@ -28,7 +65,7 @@ def train(
     save_every: int = 0,
     on_step: Callable[[Outcome], object] | None = None,
     **arguments: Any,
-) -> list[Outcome]:
+) -> Training:
     """Makes one step of each batch and answers all outcomes; see :func:`outcomes`, which gives them one by one.
 
     Example::
@@ -41,23 +78,27 @@ def train(
         steps: ends after so many.
         progress: ``True`` shows a line on the terminal: steps, loss, rows per second, bubble, time left. Or a
             :class:`Progress` of your own.
-        save_every: saves a checkpoint after each so many steps.
+        save_every: saves a checkpoint of each step whose number, ``Outcome.step``, is a multiple of it: 5, 10, 15. The
+            next step begins after the save. A batch that is not applied makes no step. A checkpoint that exists is
+            kept: the new one is ``step-10-v2``, ``step-10-v3`` and so on. A save that fails is warned of and told in
+            ``saves`` of the result; the training goes on.
         on_step: called with each outcome; what it raises ends the loop, after the steps under way.
     """
     line = progress if isinstance(progress, Progress) else Progress() if progress else None
     total = steps
     if isinstance(batches, Sized):
         total = len(batches) if steps is None else min(steps, len(batches))
-    made: list[Outcome] = []
+    made = Training()
+    window = Window(ahead, save_every, pipeline.refresh().step if save_every else 0)
     try:
-        for outcome in outcomes(pipeline, batches, ahead=ahead, steps=steps, **arguments):
+        for outcome in _outcomes(pipeline, batches, window, steps, arguments):
             made.append(outcome)
             if line is not None:
                 line.show(outcome, len(made), total)
+            if window.is_due(outcome):
+                made.saves.append(_save(pipeline, outcome.step))
             if on_step is not None:
                 on_step(outcome)
-            if save_every and len(made) % save_every == 0:
-                pipeline.save_checkpoint()
     finally:
         if line is not None:
             line.end()
@@ -68,33 +109,119 @@ def outcomes(
     pipeline: Pipeline, batches: Iterable[Any], *, ahead: int = 2, steps: int | None = None, **arguments: Any
 ) -> Iterator[Outcome]:
     """Makes one step of each batch and gives the outcomes in order, while up to ``ahead`` further steps are under way.
+    Each step is one call that the daemon answers when the step has ended, so that ``ahead`` hides the way to it.
 
     Closing the iterator early waits for these: what the daemon has accepted it will do.
 
     Args:
         batches: :class:`Batches`, a PyTorch ``DataLoader``, or anything that gives (inputs, target).
-        ahead: 0: each step is awaited before the next batch is sent.
+        ahead: 0: each step is awaited before the next batch is sent; at most 31.
         arguments: of :meth:`Pipeline.train_step`: ``learning_rate``, ``clip_norm``, ``loss`` ...
 
     Raises:
         PenstockError: the first step that failed; those accepted after it are waited for.
     """
-    under_way: collections.deque[OutcomeHandle] = collections.deque()
+    return _outcomes(pipeline, batches, Window(ahead), steps, arguments)
+
+
+class Window:
+    """How many steps may be under way. Knows no calls.
+
+    Model:     ``ahead`` beside the one that is awaited, and none beyond the next checkpoint: before a step has ended it
+               is not known whether it is applied, and so which number the next one has.
+    """
+
+    def __init__(self, ahead: int, save_every: int = 0, step: int = 0) -> None:
+        if ahead < 0 or save_every < 0:
+            raise ValueError(f"ahead and save_every must be at least 0, got {ahead} and {save_every}")
+        self._most = min(ahead, MOST_AHEAD) + 1
+        self._save_every = save_every
+        self._step = step
+
+    def room(self) -> int:
+        """Steps that may be under way now."""
+        if not self._save_every:
+            return self._most
+        return min(self._most, self._save_every - self._step % self._save_every)
+
+    def end(self, outcome: OutcomeFacts) -> None:
+        """Takes the next outcome."""
+        self._step = outcome.step
+
+    def is_due(self, outcome: OutcomeFacts) -> bool:
+        """Whether a checkpoint of this step is to be saved."""
+        return bool(self._save_every) and outcome.applied is not False and outcome.step % self._save_every == 0
+
+
+@dataclass
+class _Step:
+    """A step under way."""
+
+    call: Call
+    accepted: bool = False
+    outcome: Future[Outcome] | None = None
+
+    def result(self) -> Outcome:
+        assert self.outcome is not None
+        return self.outcome.result()
+
+
+def _outcomes(
+    pipeline: Pipeline, batches: Iterable[Any], window: Window, steps: int | None, arguments: dict[str, Any]
+) -> Iterator[Outcome]:
+    under_way: collections.deque[_Step] = collections.deque()
+    with ThreadPoolExecutor(MOST_AHEAD + 1, "penstock-step") as threads:
+        try:
+            last = ""
+            for batch in itertools.islice(batches_of(batches), steps):
+                call, own = split(True, arguments)
+                step = _Step(call)
+                step.outcome = threads.submit(_make, pipeline, batch, step, last, own)
+                under_way.append(step)
+                last = call.request_id
+                while len(under_way) >= window.room():
+                    yield _ended(under_way, window)
+            while under_way:
+                yield _ended(under_way, window)
+        finally:
+            for step in under_way:
+                with suppress(Exception):
+                    step.result()
+
+
+def _make(pipeline: Pipeline, batch: Batch, step: _Step, after: str, arguments: dict[str, Any]) -> Outcome:
+    """One step, from its batch to its outcome. Runs on a thread of its own."""
+    handle = pipeline._start_step(batch.inputs, batch.target, step.call, after=after, **arguments)
+    step.accepted = True
+    return pipeline._finish(handle, step.call)
+
+
+def _ended(under_way: collections.deque[_Step], window: Window) -> Outcome:
+    step = under_way.popleft()
     try:
-        for number, batch in enumerate(batches_of(batches)):
-            if steps is not None and number >= steps:
-                break
-            under_way.append(pipeline.train_step(batch.inputs, batch.target, wait=False, **arguments))
-            while len(under_way) > ahead:
-                with under_way.popleft() as handle:
-                    yield handle.result()
-        while under_way:
-            with under_way.popleft() as handle:
-                yield handle.result()
-    finally:
-        for handle in under_way:
-            with suppress(Exception), handle:
-                handle.wait()
+        outcome = step.result()
+    except Exception:
+        if not step.accepted:  # those behind it wait for its acceptance
+            for later in under_way:
+                later.call.deadline.cancel()
+        raise
+    window.end(outcome)
+    return outcome
+
+
+def _save(pipeline: Pipeline, step: int) -> Save:
+    name = ""  # the daemon calls it step-{n}
+    for version in itertools.count(2):
+        try:
+            return Save(step, pipeline.save_checkpoint(name).name)
+        except PenstockError as error:
+            if error.reason != "CHECKPOINT_EXISTS":
+                warnings.warn(
+                    f"the checkpoint of step {step} could not be saved: {error}", RuntimeWarning, stacklevel=3
+                )
+                return Save(step, "", error)
+        name = f"step-{step}-v{version}"
+    raise AssertionError
 
 
 class Progress:

@@ -5,39 +5,41 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import grpc
-import numpy.typing as npt
 
 from penstock import tensors
-from penstock.checksum import crc32c
+from penstock.chunks import request_of
 from penstock.connection import Connection
+from penstock.deadline import Deadline
 from penstock.errors import PenstockError
-from penstock.handles import ValueHandle, seconds
-from penstock.v1 import handle_pb2, tensor_pb2
-
-CHUNK_BYTES = 256 << 10
+from penstock.handles import CHUNK_BYTES, ValueHandle, seconds
+from penstock.v1 import handle_pb2
 
 
 def put(
     connection: Connection,
     pipeline: str,
-    values: Mapping[str, npt.ArrayLike],
+    values: Mapping[str, Any],
     lease: float = 0.0,
-    wanted: Mapping[str, int] = {},
+    deadline: Deadline | None = None,
+    request_id: str = "",
 ) -> ValueHandle:
     """Uploads named arrays and answers one handle for all of them.
 
     Args:
         pipeline: ``pipelines/{pipeline}``.
         lease: seconds that the daemon keeps them without renewal; 0 is its default.
-        wanted: types (``tensor_pb2.DataType``) by name where the array leaves a choice.
+        request_id: a second put with the same one goes on with the first; empty: a new one.
     """
-    upload = TensorUpload(pipeline, values, lease, wanted)
+    upload = TensorUpload(pipeline, values, lease, request_id)
 
     def attempt() -> handle_pb2.Handle:
         flow = Flow()
-        answers = connection.duplex("HandleService/PutTensors", _requests(upload, flow), handle_pb2.PutTensorsResponse)
+        answers = connection.duplex(
+            "HandleService/PutTensors", _requests(upload, flow), handle_pb2.PutTensorsResponse, deadline
+        )
         try:
             for answer in answers:
                 if answer.HasField("handle"):
@@ -47,7 +49,8 @@ def put(
             flow.end()
         raise ended_early()
 
-    return ValueHandle(connection, handle_pb2.Result(handle=connection.retry(attempt)))
+    handle = connection.retry(attempt, "HandleService/PutTensors", deadline)
+    return ValueHandle(connection, handle_pb2.Result(handle=handle))
 
 
 def ended_early() -> PenstockError:
@@ -58,44 +61,38 @@ class TensorUpload:
     """Arrays on their way to the daemon, attempted once or several times under the same request id. Does no calls
     itself."""
 
-    def __init__(
-        self, pipeline: str, values: Mapping[str, npt.ArrayLike], lease: float, wanted: Mapping[str, int]
-    ) -> None:
+    def __init__(self, pipeline: str, values: Mapping[str, Any], lease: float, request_id: str = "") -> None:
         arrays = {name: tensors.wire_array(value) for name, value in values.items()}
         self._bytes = [tensors.bytes_of(array) for array in arrays.values()]
         self._start = handle_pb2.PutStart(
             pipeline=pipeline,
-            tensors=[
-                tensors.header_of(name, array, wanted.get(name, tensor_pb2.DATA_TYPE_UNSPECIFIED))
-                for name, array in arrays.items()
-            ],
-            request_id=str(uuid.uuid4()),
+            tensors=[tensors.header_of(name, array) for name, array in arrays.items()],
+            request_id=request_id or str(uuid.uuid4()),
             lease=seconds(lease),
         )
 
     def start(self) -> handle_pb2.PutTensorsRequest:
         return handle_pb2.PutTensorsRequest(start=self._start)
 
-    def chunks(self, first: int, offset: int) -> Iterator[handle_pb2.PutTensorsRequest]:
-        """What the daemon does not have yet: from a tensor and an offset on."""
+    def chunks(self, first: int, offset: int) -> Iterator[tuple[int, bytes]]:
+        """What the daemon does not have yet, from a tensor and an offset on: sizes and requests."""
         for index in range(first, len(self._bytes)):
             data = self._bytes[index]
             while offset < len(data):
                 piece = data[offset : offset + CHUNK_BYTES]
-                chunk = handle_pb2.TensorChunk(tensor=index, offset=offset, data=bytes(piece), crc32c=crc32c(piece))
-                yield handle_pb2.PutTensorsRequest(chunk=chunk)
+                yield len(piece), request_of(index, offset, piece)
                 offset += len(piece)
             offset = 0
 
 
-def _requests(upload: TensorUpload, flow: Flow) -> Iterator[handle_pb2.PutTensorsRequest]:
+def _requests(upload: TensorUpload, flow: Flow) -> Iterator[handle_pb2.PutTensorsRequest | bytes]:
     """What to send on one stream. Runs on a thread of gRPC."""
     yield upload.start()
     position = flow.position()
     if position is None:
         return
-    for request in upload.chunks(*position):
-        if not flow.take(len(request.chunk.data)):
+    for size, request in upload.chunks(*position):
+        if not flow.take(size):
             return
         yield request
 

@@ -62,7 +62,7 @@ class Watcher:
                 "HandleService/WaitHandles",
                 wait_request([handle for handle, _ in first], _WAIT, any_of=True),
                 handle_pb2.WaitHandlesResponse,
-                _WAIT,
+                wait=_WAIT,
             )
         except Exception as error:  # the daemon can't be reached: every future says so
             for _, future in watched:

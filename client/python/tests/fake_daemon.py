@@ -10,6 +10,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
@@ -38,7 +39,7 @@ from penstock.v1 import (
     work_service_pb2,
 )
 
-CREDIT = 300 << 10  # bytes: a little more than one chunk
+CREDIT = 1100 << 10  # bytes: a little more than one chunk
 
 
 def status(
@@ -61,6 +62,15 @@ class FakeDaemon:
     def __init__(self) -> None:
         self.requests: dict[str, list[Any]] = collections.defaultdict(list)  # by method, in order
         self.metadata: dict[str, dict[str, Any]] = {}  # of the last call of a method
+        self.time_left: dict[str, list[float]] = collections.defaultdict(list)  # of each call, when it came
+        self.trained: list[float] = []  # the first number of each mini-batch, in the order of acceptance
+        self.answer_together = 0  # training steps that are answered when so many calls have come
+        self.accept_after = 0  # the first training step is accepted when so many calls have come
+        self.lose_answers = 0  # of the next training steps, which the daemon makes
+        self.stopping = threading.Event()
+        self.silent: set[str] = set()  # methods that are never answered
+        self.checkpoints: set[str] = set()
+        self.double: Callable[[Any], Any] = lambda value: 2 * value
         self.handles: dict[str, handle_pb2.Handle] = {}
         self.values: dict[str, dict[str, np.ndarray]] = {}
         self.step = 0
@@ -81,8 +91,11 @@ class FakeDaemon:
         self._failures: dict[str, list[status_pb2.Status | grpc.StatusCode]] = collections.defaultdict(list)
         self._refusals: dict[str, status_pb2.Status] = {}
         self._partial: dict[str, bytearray] = {}
+        self._put: dict[str, handle_pb2.Handle] = {}  # by request id
+        self._accepted: dict[str, Any] = {}  # answers to training steps by request id
+        self._order = threading.Condition()
         self._lock = threading.Lock()
-        self._server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
+        self._server = grpc.server(futures.ThreadPoolExecutor(max_workers=40))
         for module in (
             admin_service_pb2,
             handle_service_pb2,
@@ -99,7 +112,15 @@ class FakeDaemon:
         self._server.start()
 
     def stop(self) -> None:
+        self.stopping.set()
         self._server.stop(None).wait()
+
+    def wait_until_released(self) -> bool:
+        """Whether all handles are given back, at the latest in a while: clients do it in the background."""
+        deadline = time.monotonic() + 10
+        while self.handles and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return not self.handles
 
     def fail(self, method: str, *errors: status_pb2.Status | grpc.StatusCode) -> None:
         """The next calls of a method fail in this order; a bare code comes without details, as from the transport."""
@@ -128,6 +149,9 @@ class FakeDaemon:
 
     def _enter(self, name: str, context: grpc.ServicerContext) -> None:
         self.metadata[name] = dict(context.invocation_metadata())
+        self.time_left[name].append(context.time_remaining() or float("inf"))
+        if name in self.silent:
+            self.stopping.wait()
         with self._lock:
             error = self._failures[name].pop(0) if self._failures[name] else self._refusals.get(name)
         if isinstance(error, status_pb2.Status):
@@ -177,6 +201,7 @@ class FakeDaemon:
 
     def GetPipeline(self, request: Any, context: Any) -> Any:
         self.pipeline.state = pipeline_pb2.PIPELINE_STATE_READY
+        self.pipeline.step = self.step
         return self.pipeline
 
     def ListPipelines(self, request: Any, context: Any) -> Any:
@@ -244,7 +269,7 @@ class FakeDaemon:
         return values[given.handle.tensor] if given.handle.tensor else next(iter(values.values()))
 
     def Infer(self, request: Any, context: Any) -> Any:
-        doubled = 2 * self.array(request.inputs[0])
+        doubled = self.double(self.array(request.inputs[0]))
         handle = self.new_handle(handle_pb2.HANDLE_KIND_VALUE, {"output": doubled})
         return work_pb2.InferResponse(request_id=request.request_id, outputs=self.result(handle, request.reply))
 
@@ -255,8 +280,10 @@ class FakeDaemon:
             outputs=self.result(outputs, request.reply), graph=self.result(graph, request.reply)
         )
 
-    def _outcome(self, request: Any) -> handle_pb2.Result:
-        return self.result(self.new_handle(handle_pb2.HANDLE_KIND_OUTCOME), request.reply)
+    def _outcome(self, request: Any, applied: bool = True) -> handle_pb2.Result:
+        handle = self.new_handle(handle_pb2.HANDLE_KIND_OUTCOME)
+        handle.outcome.applied = applied
+        return self.result(handle, request.reply)
 
     def Backward(self, request: Any, context: Any) -> Any:
         response = work_pb2.BackwardResponse(outcome=self._outcome(request))
@@ -274,8 +301,32 @@ class FakeDaemon:
         return work_pb2.OptimizerStepResponse(outcome=self._outcome(request))
 
     def TrainStep(self, request: Any, context: Any) -> Any:
-        self.step += 1
-        response = work_pb2.TrainStepResponse(outcome=self._outcome(request))
+        """Once for a request id, and after the one that it follows."""
+        with self._order:
+            self._order.notify_all()
+            came = self.requests["TrainStep"]
+            after, wait = request.after_request_id, request.reply.wait_for.ToTimedelta().total_seconds()
+            if not after:
+                assert self._order.wait_for(lambda: len(came) >= self.accept_after, 10), f"{len(came)} calls together"
+            if after and not self._order.wait_for(lambda: after in self._accepted, wait):
+                refuse(context, status(grpc.StatusCode.DEADLINE_EXCEEDED, "PREDECESSOR_PENDING", "not yet"))
+            if any(given.HasField("plain") for given in request.inputs):
+                refuse(context, status(grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_SIGNATURE", "no tensor"))
+            if request.request_id not in self._accepted:
+                self._accepted[request.request_id] = self._train(request)
+                self._order.notify_all()
+            together = self._order.wait_for(lambda: len(came) >= self.answer_together, 10)
+            assert together, f"{len(came)} calls together"
+            if self.lose_answers:
+                self.lose_answers -= 1
+                context.abort(grpc.StatusCode.UNAVAILABLE, "gone for a moment")
+            return self._accepted[request.request_id]
+
+    def _train(self, request: Any) -> Any:
+        self.trained.append(float(self.array(request.inputs[0]).flat[0]))
+        applied = bool(np.isfinite(self.array(request.inputs[0])).all())
+        self.step += applied
+        response = work_pb2.TrainStepResponse(outcome=self._outcome(request, applied))
         if request.outputs:
             values = {name: self.array(request.inputs[0]) for name in request.outputs}
             handle = self.new_handle(handle_pb2.HANDLE_KIND_VALUE, values)
@@ -303,7 +354,7 @@ class FakeDaemon:
         answer = handle_pb2.WaitHandlesResponse(handles=[self.find(name) for name in request.names])
         if self.settle_after:
             time.sleep(min(0.01, request.wait_for.ToTimedelta().total_seconds()))
-            self.settle_after -= 1
+            self.settle_after = max(0, self.settle_after - 1)  # it may be 0 by now
         return answer
 
     def ListHandles(self, request: Any, context: Any) -> Any:
@@ -371,17 +422,23 @@ class FakeDaemon:
             granted += len(chunk.data)
             yield handle_pb2.PutTensorsResponse(credit=handle_pb2.PutCredit(bytes=len(chunk.data)))
         values = {}
+        done = 0
         for header in headers:
             array = tensors.empty(header)
-            tensors.bytes_of(array)[:] = buffer[: header.byte_size]
-            del buffer[: header.byte_size]
+            tensors.bytes_of(array)[:] = buffer[done : done + header.byte_size]
+            done += header.byte_size
             values[header.name] = array
-        yield handle_pb2.PutTensorsResponse(handle=self.new_handle(handle_pb2.HANDLE_KIND_VALUE, values))
+        if start.request_id not in self._put:
+            self._put[start.request_id] = self.new_handle(handle_pb2.HANDLE_KIND_VALUE, values)
+        yield handle_pb2.PutTensorsResponse(handle=self._put[start.request_id])
 
     # --- state --------------------------------------------------------------------------------------------------------
 
     def SaveCheckpoint(self, request: Any, context: Any) -> Any:
         name = request.checkpoint_id or f"step-{self.step}"
+        if name in self.checkpoints:
+            refuse(context, status(grpc.StatusCode.ALREADY_EXISTS, "CHECKPOINT_EXISTS", "there is one"))
+        self.checkpoints.add(name)
         return state_pb2.Checkpoint(name=f"{request.pipeline}/checkpoints/{name}", step=self.step)
 
     def RestoreCheckpoint(self, request: Any, context: Any) -> Any:

@@ -101,7 +101,7 @@ def test_large_arrays_go_up_and_come_down_over_breaks(daemon: FakeDaemon) -> Non
         daemon.break_put_at, daemon.break_fetch_at = 1 << 20, 1 << 21
         assert np.array_equal((await pipeline.infer(LARGE))["output"], 2 * LARGE)
         assert daemon.break_put_at is None and daemon.break_fetch_at is None
-        assert not [handle for handle in daemon.handles.values() if handle.tensors]
+        assert await asyncio.to_thread(daemon.wait_until_released)
         daemon.damage_chunks = True
         with pytest.raises(penstock.PenstockError, match="CHUNK_CHECKSUM"):
             await pipeline.infer(LARGE)
@@ -188,7 +188,7 @@ def test_training_from_any_source(daemon: FakeDaemon) -> None:
         batches = penstock.Batches(ROWS, ROWS, rows=1, epochs=2)
         assert [outcome.step async for outcome in pipeline.train(batches)] == [1, 2, 3, 4]
         assert [outcome.step async for outcome in pipeline.train(source(), ahead=0, steps=2)] == [5, 6]
-        assert not daemon.handles
+        assert await asyncio.to_thread(daemon.wait_until_released)
 
     run(daemon, body)
 
@@ -210,7 +210,7 @@ def test_insight_and_checkpoints(daemon: FakeDaemon, tmp_path: pathlib.Path) -> 
         assert (await client.plan(spec)).complete and (await client.plan_pipeline("x", spec)) is not None
         assert [one.name for one in await client.list_pipelines()] == ["pipelines/a", "pipelines/b"]
         assert (await client.pipeline("demo")).state == "READY"
-        assert len(await pipeline.handles()) == 0
+        assert await asyncio.to_thread(daemon.wait_until_released)
         async with await pipeline.put({"input": ROWS}) as held:
             assert len(await pipeline.handles()) == 1 and held.state == "READY"
         await client.delete_pipeline("demo")

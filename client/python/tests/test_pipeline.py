@@ -216,7 +216,7 @@ def test_lists_follow_their_pages(client: penstock.Client) -> None:
 
 def test_infer_answers_arrays_and_leaves_no_handle(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     assert np.array_equal(pipeline.infer(ROWS)["output"], 2 * ROWS)
-    assert not daemon.handles and not daemon.requests["FetchHandle"]
+    assert daemon.wait_until_released() and not daemon.requests["FetchHandle"]
 
 
 def test_infer_by_name_equals_infer_of_the_only_input(pipeline: penstock.Pipeline) -> None:
@@ -247,7 +247,7 @@ def test_large_inputs_are_uploaded_within_the_credit(pipeline: penstock.Pipeline
     rows = np.random.default_rng(0).random((300_000, 4), np.float32)  # 4.8 MB: many times the credit
     assert np.array_equal(pipeline.infer(rows)["output"], 2 * rows)
     assert daemon.requests["Infer"][0].inputs[0].HasField("handle")
-    assert not daemon.handles, "the upload was not released"
+    assert daemon.wait_until_released(), "the upload was not released"
 
 
 def test_a_broken_upload_resumes_under_the_same_request_id(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
@@ -276,7 +276,7 @@ def test_train_step_answers_its_outcome(pipeline: penstock.Pipeline, daemon: Fak
     assert request.target.name == "target" and request.loss.name == "mean_squared_error"
     assert request.learning_rate == 0.5 and request.micro_batches == 2 and request.expected_state == "token"
     assert not request.HasField("clip_norm")
-    assert not daemon.handles, "the outcome was not released"
+    assert daemon.wait_until_released(), "the outcome was not released"
 
 
 def test_outputs_of_a_step_come_with_the_outcome(pipeline: penstock.Pipeline) -> None:
@@ -391,7 +391,7 @@ def test_the_life_of_a_handle(pipeline: penstock.Pipeline, daemon: FakeDaemon) -
         handle.renew(30)
         assert daemon.requests["RenewHandles"][0].lease.seconds == 30
         assert handle.cancel() == "NOT_CANCELLABLE"
-    assert not daemon.handles
+    assert daemon.wait_until_released()
     handle.release()
     for gone in (handle.wait, handle.renew, handle.refresh):
         handle.message.state = 1

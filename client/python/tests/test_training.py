@@ -41,30 +41,60 @@ def test_what_is_left_over() -> None:
 
 
 def test_steps_are_under_way_ahead(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.answer_together = 3  # the first answer comes when three calls are under way
     loop = penstock.outcomes(pipeline, penstock.Batches(ROWS, ROWS, rows=2), ahead=2, learning_rate=0.5)
     assert next(loop).step == 1
     requests = daemon.requests["TrainStep"]
     assert len(requests) == 3 and all(request.learning_rate == 0.5 for request in requests)
     assert [outcome.step for outcome in loop] == [2, 3, 4, 5]
-    assert not daemon.handles, "all are released"
+    assert len(requests) == 5 and not daemon.requests["WaitHandles"], "one call for each step"
+    assert daemon.wait_until_released(), "all are released"
+
+
+def test_steps_are_accepted_in_their_order(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.accept_after = 6  # the first one is accepted when five others have come
+    batches = [(np.full((2, 4), i, np.float32), ROWS) for i in range(9)]
+    assert [outcome.step for outcome in penstock.outcomes(pipeline, batches, ahead=5)] == list(range(1, 10))
+    assert daemon.trained == list(range(9))
+    requests = {request.request_id: request for request in daemon.requests["TrainStep"]}
+    assert len({request.after_request_id for request in requests.values()}) == 9, "each follows another one"
+
+
+def test_uploads_are_under_way_together_too(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    large = np.ones((200_000, 4), np.float32)
+    daemon.answer_together = 3
+    made = penstock.train(pipeline, [(large * i, ROWS) for i in range(4)], ahead=2)
+    assert [outcome.step for outcome in made] == [1, 2, 3, 4] and daemon.trained == [0, 1, 2, 3]
+    assert daemon.wait_until_released()
 
 
 def test_a_loop_that_ends_early_leaves_nothing(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     loop = penstock.outcomes(pipeline, [(ROWS, ROWS)] * 9, ahead=1)
     next(loop)
     loop.close()  # type: ignore[attr-defined]
-    assert len(daemon.requests["TrainStep"]) == 2 and not daemon.handles
+    assert len(daemon.requests["TrainStep"]) == 2 and daemon.wait_until_released()
 
 
 def test_the_first_failure_ends_the_loop(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     daemon.fail("TrainStep", status(grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_SIGNATURE", "no"))
     with pytest.raises(penstock.PenstockError, match="TENSOR_SIGNATURE"):
         penstock.train(pipeline, [(ROWS, ROWS)])
+    daemon.refuse("TrainStep", status(grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_SIGNATURE", "no"))
+    with pytest.raises(penstock.PenstockError, match="TENSOR_SIGNATURE"):
+        penstock.train(pipeline, [(ROWS, ROWS)] * 9, ahead=4)
+    assert daemon.step == 0 and not daemon.handles
     with pytest.raises(TypeError, match="not int"):
         penstock.train(pipeline, [1])
 
 
-def test_training_shows_saves_and_ends(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+def test_what_follows_a_refused_step_is_never_made(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    bad = {"input": ROWS, "more": penstock.Plain("no")}  # a name of the fake's refusals
+    with pytest.raises(penstock.PenstockError, match="TENSOR_SIGNATURE"):
+        penstock.train(pipeline, [(ROWS, ROWS), (bad, ROWS), (ROWS, ROWS), (ROWS, ROWS)], ahead=3)
+    assert daemon.step == 1
+
+
+def test_training_shows_and_ends(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     text = io.StringIO()
     seen: list[int] = []
     made = penstock.train(
@@ -72,13 +102,54 @@ def test_training_shows_saves_and_ends(pipeline: penstock.Pipeline, daemon: Fake
         penstock.Batches(ROWS, ROWS, rows=2),
         steps=4,
         progress=penstock.Progress(text, interval=0.0),
-        save_every=2,
         on_step=lambda outcome: seen.append(outcome.step),
     )
     assert [outcome.step for outcome in made] == seen == [1, 2, 3, 4]
-    assert len(daemon.requests["SaveCheckpoint"]) == 2
+    assert not made.saves and not daemon.requests["SaveCheckpoint"]
     lines = text.getvalue().splitlines()
     assert "4/4" in lines[-1] and "loss 0.5000" in lines[-1] and "[####################]" in lines[-1]
+
+
+NAN = np.full((2, 4), np.nan, np.float32)
+GOOD = np.ones((2, 4), np.float32)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 4, 9])
+def test_the_steps_asked_for_are_saved(pipeline: penstock.Pipeline, daemon: FakeDaemon, ahead: int) -> None:
+    made = penstock.train(pipeline, [(GOOD, GOOD)] * 17, ahead=ahead, save_every=5)
+    assert [(save.step, save.name.split("/")[-1]) for save in made.saves] == [
+        (5, "step-5"),
+        (10, "step-10"),
+        (15, "step-15"),
+    ]
+    assert daemon.checkpoints == {"step-5", "step-10", "step-15"} and len(made) == 17
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_batches_that_are_not_applied_make_no_step_to_save(
+    pipeline: penstock.Pipeline, daemon: FakeDaemon, ahead: int
+) -> None:
+    batches = [(NAN if i in (1, 2, 4, 5, 8) else GOOD, GOOD) for i in range(12)]  # 7 of them are applied
+    made = penstock.train(pipeline, batches, ahead=ahead, save_every=2)
+    assert [outcome.step for outcome in made] == [1, 1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7]
+    assert daemon.checkpoints == {"step-2", "step-4", "step-6"}
+    assert [save.step for save in made.saves] == [2, 4, 6]
+
+
+def test_saves_go_on_by_the_number_of_the_step(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.step = 7  # restored
+    daemon.checkpoints = {"step-10", "step-10-v2"}
+    made = penstock.train(pipeline, [(GOOD, GOOD)] * 9, ahead=4, save_every=5)
+    assert [(save.step, save.name.split("/")[-1]) for save in made.saves] == [(10, "step-10-v3"), (15, "step-15")]
+
+
+def test_a_save_that_fails_is_told_and_the_training_goes_on(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.fail("SaveCheckpoint", status(grpc.StatusCode.RESOURCE_EXHAUSTED, "STORAGE_FULL", "no room"))
+    with pytest.warns(RuntimeWarning, match="step 2 could not be saved.*STORAGE_FULL"):
+        made = penstock.train(pipeline, [(GOOD, GOOD)] * 4, save_every=2)
+    assert [outcome.step for outcome in made] == [1, 2, 3, 4]
+    assert [(save.step, save.name.split("/")[-1]) for save in made.saves] == [(2, ""), (4, "step-4")]
+    assert made.saves[0].error is not None and made.saves[0].error.reason == "STORAGE_FULL"
 
 
 def test_a_handle_is_a_future(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:

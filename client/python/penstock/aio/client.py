@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -11,8 +10,9 @@ from typing import Any
 from penstock.aio.connection import Connection
 from penstock.aio.models import Models
 from penstock.aio.pipelines import Pipeline
-from penstock.client import POLL_SECONDS, create_request, plan_request
+from penstock.client import POLL_SECONDS, create_request, not_ready, plan_request
 from penstock.connection import Traceparent
+from penstock.deadline import Deadline
 from penstock.errors import PenstockError
 from penstock.specifications import pipeline_spec
 from penstock.v1 import admin_pb2, pipeline_pb2
@@ -60,13 +60,13 @@ class Client:
         self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0
     ) -> Pipeline:
         """As :meth:`create_pipeline`, from a whole specification (see :func:`penstock.pipeline_spec`)."""
-        deadline = time.monotonic() + timeout
-        pipeline = Pipeline(self._connection, await self._create(name, spec, validate_only=False, wait=timeout))
+        deadline = Deadline(timeout)
+        pipeline = Pipeline(self._connection, await self._create(name, spec, False, deadline))
         while pipeline.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{pipeline.name} is not ready in {timeout} s")
-            await asyncio.sleep(POLL_SECONDS)
-            await pipeline.refresh()
+            if deadline.left() <= 0:
+                raise not_ready(pipeline.name, timeout)
+            await asyncio.sleep(min(POLL_SECONDS, deadline.left()))
+            await pipeline.refresh_until(deadline)
         if pipeline.message.state == pipeline_pb2.PIPELINE_STATE_FAILED:
             raise PenstockError.from_status(pipeline.message.error)
         return pipeline
@@ -75,7 +75,7 @@ class Client:
         self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0
     ) -> pipeline_pb2.Plan:
         """What the daemon would make of a specification; creates nothing."""
-        return (await self._create(name, spec, validate_only=True, wait=timeout)).plan
+        return (await self._create(name, spec, True, Deadline(timeout))).plan
 
     async def plan(
         self,
@@ -90,14 +90,16 @@ class Client:
         """What the planner can choose from; see :meth:`penstock.Client.plan`."""
         request = plan_request(spec, kinds, max_chunks, micro_batches, mini_batch_rows)
         return await self._connection.unary(
-            "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, timeout
+            "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, Deadline(timeout), timeout
         )
 
     async def _create(
-        self, name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool, wait: float
+        self, name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool, deadline: Deadline
     ) -> pipeline_pb2.Pipeline:
+        request = create_request(name, spec, validate_only)
+        wait = deadline.left()  # an answer may take all of it
         return await self._connection.unary(
-            "PipelineService/CreatePipeline", create_request(name, spec, validate_only), pipeline_pb2.Pipeline, wait
+            "PipelineService/CreatePipeline", request, pipeline_pb2.Pipeline, deadline, wait
         )
 
     async def pipeline(self, name: str) -> Pipeline:

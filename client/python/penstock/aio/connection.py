@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing, suppress
 from typing import Any, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from penstock.connection import CHANNEL_OPTIONS, Patience, Traceparent, metadata_of, moves_data, serialize
+from penstock.connection import (
+    CHANNEL_OPTIONS,
+    Patience,
+    Traceparent,
+    deserializer_of,
+    metadata_of,
+    moves_data,
+    seconds_of,
+    serialize,
+)
+from penstock.deadline import Deadline
 from penstock.errors import PenstockError
+from penstock.releases import LAST_SECONDS, NAMES_OF_A_CALL
+from penstock.v1 import handle_pb2
 
 Answer = TypeVar("Answer", bound=Message)
 Result = TypeVar("Result")
@@ -35,38 +47,58 @@ class Connection:
         self._control = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._closed = False
         self._calls: dict[tuple[str, str], Any] = {}
+        self._released: list[str] = []
+        self._releasing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Ends all calls that are under way. Work that the daemon has accepted goes on."""
+        if self._releasing is not None:
+            await asyncio.wait([self._releasing], timeout=LAST_SECONDS)
         self._closed = True
         await asyncio.gather(self._data.close(None), self._control.close(None))
 
-    async def unary(self, method: str, request: Message, answer: type[Answer], wait: float = 0.0) -> Answer:
-        """Calls ``Service/Method``. Repeats it while the daemon is UNAVAILABLE.
+    def release_later(self, names: Iterable[str]) -> None:
+        """Gives handles back without waiting for the answer. What does not reach the daemon ends with its lease."""
+        self._released.extend(names)
+        if self._released and (self._releasing is None or self._releasing.done()):
+            self._releasing = asyncio.get_running_loop().create_task(self._release())
+
+    async def unary(
+        self, method: str, request: Message, answer: type[Answer], deadline: Deadline | None = None, wait: float = 0.0
+    ) -> Answer:
+        """Calls ``Service/Method``. Repeats it while it gets no answer; see :class:`penstock.connection.Patience`.
 
         Raises:
-            PenstockError: the daemon refused, or could not be reached for ``retry_for`` seconds.
+            PenstockError: the daemon refused, or could not be reached.
+            DeadlineError: the caller's time is over.
         """
         call = self._callable("unary_unary", method, answer)
+        whole = deadline or Deadline(self.timeout + wait, given=False)
 
         async def attempt() -> Answer:
-            response: Answer = await call(request, timeout=self.timeout + wait, metadata=self._metadata())
+            response: Answer = await call(
+                request, timeout=min(whole.left(), self.timeout + wait), metadata=self._metadata()
+            )
             return response
 
-        return await self.retry(attempt)
+        return await self.retry(attempt, method, whole, getattr(request, "request_id", ""))
 
     def stream(
-        self, method: str, request: Message, answer: type[Answer], timeout: float | None = None
+        self, method: str, request: Message, answer: type[Answer], deadline: Deadline | None = None
     ) -> AsyncIterator[Answer]:
         """One request, many answers. Not repeated. Closing it ends the call."""
+        timeout = seconds_of(deadline or Deadline())
         call = self._callable("unary_stream", method, answer)(request, timeout=timeout, metadata=self._metadata())
         return _answers(call)
 
-    async def upload(self, method: str, answer: type[Answer], upload: Upload) -> Answer:
+    async def upload(
+        self, method: str, answer: type[Answer], upload: Upload, deadline: Deadline | None = None
+    ) -> Answer:
         """Many requests under the daemon's credit, and the last answer. Broken streams go on where they were."""
+        whole = deadline or Deadline()
 
         async def attempt() -> Answer:
-            call = self._callable("stream_stream", method, answer)(metadata=self._metadata())
+            call = self._callable("stream_stream", method, answer)(timeout=seconds_of(whole), metadata=self._metadata())
             try:
                 last: Answer = await _send(call, upload)
                 return last
@@ -77,11 +109,17 @@ class Connection:
             finally:
                 call.cancel()
 
-        return await self.retry(attempt)
+        return await self.retry(attempt, method, whole)
 
-    async def retry(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """Repeats ``attempt`` while the daemon can't be reached."""
-        patience = Patience(self.retry_for)
+    async def retry(
+        self,
+        attempt: Callable[[], Awaitable[Result]],
+        what: str,
+        deadline: Deadline | None = None,
+        request_id: str = "",
+    ) -> Result:
+        """Repeats ``attempt`` while it gets no answer."""
+        patience = Patience(what, self.retry_for, deadline or Deadline(), request_id)
         while True:
             try:
                 return await attempt()
@@ -93,11 +131,21 @@ class Connection:
                 raise error
             await asyncio.sleep(patience.wait_after(error))
 
+    async def _release(self) -> None:
+        call = self._callable("unary_unary", "HandleService/ReleaseHandles", handle_pb2.ReleaseHandlesResponse)
+        while self._released:
+            part, self._released = self._released[:NAMES_OF_A_CALL], self._released[NAMES_OF_A_CALL:]
+            with suppress(grpc.RpcError):  # leases end what does not arrive
+                request = handle_pb2.ReleaseHandlesRequest(names=part)
+                await call(request, timeout=self.timeout, metadata=self._metadata())
+
     def _callable(self, kind: str, method: str, answer: type[Answer]) -> Any:
         if (kind, method) not in self._calls:
             channel = self._data if moves_data(method) else self._control
             self._calls[kind, method] = getattr(channel, kind)(
-                f"/penstock.v1.{method}", request_serializer=serialize, response_deserializer=answer.FromString
+                f"/penstock.v1.{method}",
+                request_serializer=serialize,
+                response_deserializer=deserializer_of(method, answer),
             )
         return self._calls[kind, method]
 
@@ -107,7 +155,8 @@ class Upload(Protocol):
 
     def start(self) -> Message: ...
 
-    def chunks(self, first: int, offset: int) -> Iterator[Any]: ...
+    def chunks(self, first: int, offset: int) -> Iterator[tuple[int, Any]]:
+        """What is left to send: bytes of credit, and the request, a message or its bytes."""
 
     def credit(self, answer: Any) -> tuple[int, tuple[int, int]] | None:
         """Bytes that may be sent, and where to go on; ``None``: the answer is the last one."""
@@ -115,9 +164,9 @@ class Upload(Protocol):
 
 async def _send(call: Any, upload: Upload) -> Any:
     await call.write(upload.start())
-    chunks: Iterator[Any] | None = None
+    chunks: Iterator[tuple[int, Any]] | None = None
     credit = 0
-    following: Any = None
+    following: tuple[int, Any] | None = None
     while True:
         answer = await call.read()
         if answer is _EOF:
@@ -132,10 +181,10 @@ async def _send(call: Any, upload: Upload) -> Any:
         if chunks is None:
             chunks = upload.chunks(*given[1])
             following = next(chunks, None)
-        while following is not None and len(following.chunk.data) <= credit:
-            credit -= len(following.chunk.data)
+        while following is not None and following[0] <= credit:
+            credit -= following[0]
             try:
-                await call.write(following)
+                await call.write(following[1])
             except asyncio.InvalidStateError:
                 break  # the answer says why
             following = next(chunks, None)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
 from penstock.aio.connection import Connection, collect
-from penstock.errors import PenstockError
+from penstock.deadline import LONGEST_WAIT, Deadline
+from penstock.errors import DeadlineError, PenstockError
 from penstock.handles import (
-    LONGEST_WAIT,
     Download,
     OutcomeFacts,
     Remote,
@@ -63,7 +62,11 @@ class Handle(Remote):
 
     async def wait(self: Self, timeout: float | None = None) -> Self:
         """Waits until the result is ready; see :meth:`penstock.Handle.wait`."""
-        await wait_all(self._connection, [self], timeout)
+        return await self.wait_until(Deadline(timeout))
+
+    async def wait_until(self: Self, deadline: Deadline) -> Self:
+        """As :meth:`wait`, for a part of a longer call."""
+        await wait_all(self._connection, [self], deadline)
         self.check()
         return self
 
@@ -74,7 +77,7 @@ class Handle(Remote):
 
     async def exception(self, timeout: float | None = None) -> PenstockError | None:
         """Waits, and answers what the work failed with; ``None`` if it went well."""
-        await wait_all(self._connection, [self], timeout)
+        await wait_all(self._connection, [self], Deadline(timeout))
         if self.message.state == handle_pb2.HANDLE_STATE_READY:
             return None
         return PenstockError.from_status(self.message.error)
@@ -107,7 +110,11 @@ class ValueHandle(Handle):
 
     async def fetch(self, timeout: float | None = None) -> dict[str, Array]:
         """Waits, and brings all tensors here, by name; see :meth:`penstock.ValueHandle.fetch`."""
-        await self.wait(timeout)
+        return await self.fetch_until(Deadline(timeout))
+
+    async def fetch_until(self, deadline: Deadline) -> dict[str, Array]:
+        """As :meth:`fetch`, for a part of a longer call."""
+        await self.wait_until(deadline)
         inline = self.inline()
         if inline is not None:
             return inline
@@ -117,13 +124,13 @@ class ValueHandle(Handle):
             request = download.request()
             assert request is not None
             await collect(
-                self._connection.stream("HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse),
+                self._connection.stream("HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse, deadline),
                 download.accept,
             )
             download.end_tensor()
 
         while download.request() is not None:
-            await self._connection.retry(attempt)
+            await self._connection.retry(attempt, "HandleService/FetchHandle", deadline)
         return download.arrays()
 
 
@@ -156,7 +163,11 @@ class OutcomeHandle(Handle):
 
     async def result(self, timeout: float | None = None) -> Outcome:
         """Waits, and answers what happened."""
-        await self.wait(timeout)
+        return await self.result_until(Deadline(timeout))
+
+    async def result_until(self, deadline: Deadline) -> Outcome:
+        """As :meth:`result`, for a part of a longer call."""
+        await self.wait_until(deadline)
         return Outcome(
             **outcome_fields(self.message.outcome), outputs=self.outputs, input_gradients=self.input_gradients
         )
@@ -166,29 +177,31 @@ async def gather(*handles: Handle, timeout: float | None = None) -> list[Any]:
     """Waits for many with few calls, and answers their results in order.
 
     Raises:
-        TimeoutError: one has not settled in time.
+        DeadlineError: one has not settled in time.
         PenstockError: the first in order that failed.
     """
+    deadline = Deadline(timeout)
     if handles:
-        await wait_all(handles[0]._connection, handles, timeout)
-    return [await handle.result() for handle in handles]
+        await wait_all(handles[0]._connection, handles, deadline)
+    return [await handle.result(deadline.seconds and deadline.left()) for handle in handles]
 
 
-async def wait_all(connection: Connection, handles: Sequence[Handle], timeout: float | None = None) -> None:
+async def wait_all(connection: Connection, handles: Sequence[Handle], deadline: Deadline) -> None:
     """Waits until all handles have settled, ready or not."""
-    deadline = None if timeout is None else time.monotonic() + timeout
     pending = [handle for handle in handles if not handle.settled]
     while pending:
-        left = LONGEST_WAIT if deadline is None else max(0.0, deadline - time.monotonic())
-        wait = min(left, LONGEST_WAIT)
+        if deadline.left() <= 0.0:
+            raise DeadlineError.pending(pending[0].name, deadline.seconds)
         response = await connection.unary(
-            "HandleService/WaitHandles", wait_request(pending, wait), handle_pb2.WaitHandlesResponse, wait
+            "HandleService/WaitHandles",
+            wait_request(pending, deadline.hold()),
+            handle_pb2.WaitHandlesResponse,
+            deadline,
+            LONGEST_WAIT,
         )
         for handle, answer in zip(pending, response.handles):
             handle.take(answer)
         pending = [handle for handle in pending if not handle.settled]
-        if pending and left <= 0.0:
-            raise TimeoutError(f"{pending[0].name} has not settled in {timeout} s")
 
 
 async def release_all(connection: Connection, names: Iterable[str]) -> None:

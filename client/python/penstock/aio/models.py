@@ -59,7 +59,7 @@ class _FileUpload:
     def start(self) -> model_pb2.UploadModelRequest:
         return self._upload.start()
 
-    def chunks(self, first: int, offset: int) -> Iterator[model_pb2.UploadModelRequest]:
+    def chunks(self, first: int, offset: int) -> Iterator[tuple[int, model_pb2.UploadModelRequest]]:
         return self._upload.chunks(offset)
 
     def credit(self, answer: model_pb2.UploadModelResponse) -> tuple[int, tuple[int, int]] | None:

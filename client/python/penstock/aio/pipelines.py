@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from penstock import requests
 from penstock.aio.handles import GraphHandle, Outcome, OutcomeHandle, ValueHandle
 from penstock.aio.resources import PipelineResource
 from penstock.aio.uploads import staged
 from penstock.data import Batch, batches_of
+from penstock.deadline import LONGEST_WAIT
+from penstock.errors import DeadlineError, PenstockError
 from penstock.inputs import Inputs, InputValue, named
-from penstock.requests import first_wait
 from penstock.tensors import Array
+from penstock.training import Window
 from penstock.v1 import handle_pb2, tensor_pb2, work_pb2
 
 if TYPE_CHECKING:
@@ -48,18 +51,19 @@ class Pipeline(PipelineResource):
         self, inputs: Inputs, *, wait: bool = True, **arguments: Unpack[requests.InferArguments]
     ) -> dict[str, Array] | ValueHandle:
         """Runs the model without keeping a graph; see :meth:`penstock.Pipeline.infer`."""
-        timeout = arguments.get("timeout")
-        values = named(inputs, self.signature.inputs, "inputs")
-        async with staged(self._connection, self.name, values, self.signature.inputs) as messages:
-            request = requests.infer(self.name, messages, wait, **arguments)
+        call, own = requests.split(wait, arguments)
+        async with self._staged(inputs, None, call) as messages:
+            request = requests.infer(self.name, messages, call, **own)
             response = await self._connection.unary(
-                "WorkService/Infer", request, work_pb2.InferResponse, first_wait(wait, timeout)
+                "WorkService/Infer", request, work_pb2.InferResponse, call.deadline, LONGEST_WAIT
             )
         handle = ValueHandle(self._connection, response.outputs)
         if not wait:
             return handle
-        async with handle:
-            return await handle.fetch(timeout)
+        try:
+            return await handle.fetch_until(call.deadline)
+        finally:
+            self._connection.release_later([handle.name])
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -92,14 +96,9 @@ class Pipeline(PipelineResource):
         **arguments: Unpack[requests.TrainArguments],
     ) -> Outcome | OutcomeHandle:
         """Forward, loss, backward and optimizer step, atomic; see :meth:`penstock.Pipeline.train_step`."""
-        timeout = arguments.get("timeout")
-        values, wanted = self._values(inputs, target)
-        async with staged(self._connection, self.name, values, wanted) as messages:
-            request = requests.train_step(self.name, *_split(messages, target), wait, **arguments)
-            response = await self._connection.unary(
-                "WorkService/TrainStep", request, work_pb2.TrainStepResponse, first_wait(wait, timeout)
-            )
-        return await self._outcome(response, bool(arguments.get("outputs")), wait, timeout)
+        call, own = requests.split(wait, arguments)
+        handle = await self._start_step(inputs, target, call, **own)
+        return await self._finish(handle, call) if wait else handle
 
     @overload
     async def forward_backward(
@@ -130,14 +129,14 @@ class Pipeline(PipelineResource):
         **arguments: Unpack[requests.ContributionArguments],
     ) -> Outcome | OutcomeHandle:
         """Adds one contribution to the gradients; see :meth:`penstock.Pipeline.forward_backward`."""
-        timeout = arguments.get("timeout")
-        values, wanted = self._values(inputs, target)
-        async with staged(self._connection, self.name, values, wanted) as messages:
-            request = requests.forward_backward(self.name, *_split(messages, target), wait, **arguments)
+        call, own = requests.split(wait, arguments)
+        async with self._staged(inputs, target, call) as messages:
+            request = requests.forward_backward(self.name, *requests.without_target(messages, target), call, **own)
             response = await self._connection.unary(
-                "WorkService/ForwardBackward", request, work_pb2.ForwardBackwardResponse, first_wait(wait, timeout)
+                "WorkService/ForwardBackward", request, work_pb2.ForwardBackwardResponse, call.deadline, LONGEST_WAIT
             )
-        return await self._outcome(response, bool(arguments.get("outputs")), wait, timeout)
+        handle = self._handle(response.outcome, response.outputs if arguments.get("outputs") else None)
+        return await self._finish(handle, call) if wait else handle
 
     async def forward(
         self,
@@ -148,16 +147,15 @@ class Pipeline(PipelineResource):
         **arguments: Unpack[requests.ForwardArguments],
     ) -> Forward:
         """Runs the model in training mode and keeps its graph; see :meth:`penstock.Pipeline.forward`."""
-        timeout = arguments.get("timeout")
-        values = named(inputs, self.signature.inputs, "inputs")
-        async with staged(self._connection, self.name, values, self.signature.inputs) as messages:
-            request = requests.forward(self.name, messages, wait, input_gradients=input_gradients, **arguments)
+        call, own = requests.split(wait, arguments)
+        async with self._staged(inputs, None, call) as messages:
+            request = requests.forward(self.name, messages, call, input_gradients=input_gradients, **own)
             response = await self._connection.unary(
-                "WorkService/Forward", request, work_pb2.ForwardResponse, first_wait(wait, timeout)
+                "WorkService/Forward", request, work_pb2.ForwardResponse, call.deadline, LONGEST_WAIT
             )
         result = Forward(ValueHandle(self._connection, response.outputs), GraphHandle(self._connection, response.graph))
         if wait:
-            await result.outputs.wait(timeout)
+            await result.outputs.wait_until(call.deadline)
         return result
 
     @overload
@@ -189,14 +187,16 @@ class Pipeline(PipelineResource):
         **arguments: Unpack[requests.BackwardArguments],
     ) -> Outcome | OutcomeHandle:
         """Adds the contribution of a forward; see :meth:`penstock.Pipeline.backward`."""
-        timeout = arguments.get("timeout")
+        call, own = requests.split(wait, arguments)
         values = named(gradients, self.signature.outputs, "outputs")
-        async with staged(self._connection, self.name, values, self.signature.outputs) as messages:
-            request = requests.backward(self.name, graph.name, messages, wait, **arguments)
+        async with staged(self._connection, self.name, values, call.deadline, call.request_id) as messages:
+            request = requests.backward(self.name, graph.name, messages, call, **own)
             response = await self._connection.unary(
-                "WorkService/Backward", request, work_pb2.BackwardResponse, first_wait(wait, timeout)
+                "WorkService/Backward", request, work_pb2.BackwardResponse, call.deadline, LONGEST_WAIT
             )
-        return await self._outcome(response, False, wait, timeout, bool(arguments.get("input_gradients")))
+        gradients_made = response.input_gradients if arguments.get("input_gradients") else None
+        handle = self._handle(response.outcome, None, gradients_made)
+        return await self._finish(handle, call) if wait else handle
 
     @overload
     async def optimizer_step(
@@ -212,12 +212,13 @@ class Pipeline(PipelineResource):
         self, *, discard: bool = False, wait: bool = True, **arguments: Unpack[requests.StepArguments]
     ) -> Outcome | OutcomeHandle:
         """Applies the contributions to the weights, or forgets them; see :meth:`penstock.Pipeline.optimizer_step`."""
-        timeout = arguments.get("timeout")
-        request = requests.optimizer_step(self.name, wait, discard=discard, **arguments)
+        call, own = requests.split(wait, arguments)
+        request = requests.optimizer_step(self.name, call, discard=discard, **own)
         response = await self._connection.unary(
-            "WorkService/OptimizerStep", request, work_pb2.OptimizerStepResponse, first_wait(wait, timeout)
+            "WorkService/OptimizerStep", request, work_pb2.OptimizerStepResponse, call.deadline, LONGEST_WAIT
         )
-        return await self._outcome(response, False, wait, timeout)
+        handle = self._handle(response.outcome, None)
+        return await self._finish(handle, call) if wait else handle
 
     async def train(
         self,
@@ -229,57 +230,86 @@ class Pipeline(PipelineResource):
     ) -> AsyncIterator[Outcome]:
         """Makes one step of each batch and gives the outcomes in order; see :func:`penstock.outcomes`. Batches may come
         from an ``async for``, too."""
-        under_way: collections.deque[OutcomeHandle] = collections.deque()
+        window = Window(ahead)
+        under_way: collections.deque[asyncio.Task[Outcome]] = collections.deque()
         number = 0
+        last = ""
+        accepted: set[asyncio.Task[Outcome]] = set()
+
+        async def make(batch: Batch, call: requests.Call, own: dict[str, Any]) -> Outcome:
+            handle = await self._start_step(batch.inputs, batch.target, call, **own)
+            accepted.add(asyncio.current_task())  # type: ignore[arg-type]
+            return await self._finish(handle, call)
+
+        async def ended() -> Outcome:
+            task = under_way.popleft()
+            try:
+                return await task
+            except Exception:
+                if task not in accepted:  # those behind it wait for its acceptance
+                    for later in under_way:
+                        later.cancel()
+                raise
+            finally:
+                accepted.discard(task)
+
         try:
             async for batch in _batches(batches):
                 if steps is not None and number >= steps:
                     break
                 number += 1
-                under_way.append(await self.train_step(batch.inputs, batch.target, wait=False, **arguments))
-                while len(under_way) > ahead:
-                    async with under_way.popleft() as handle:
-                        yield await handle.result()
+                call, own = requests.split(True, arguments)
+                under_way.append(asyncio.create_task(make(batch, call, {**own, "after": last})))
+                last = call.request_id
+                while len(under_way) >= window.room():
+                    yield await ended()
             while under_way:
-                async with under_way.popleft() as handle:
-                    yield await handle.result()
+                yield await ended()
         finally:
-            for handle in under_way:
-                with suppress(Exception):
-                    async with handle:
-                        await handle.wait()
+            await asyncio.gather(*under_way, return_exceptions=True)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _values(
-        self, inputs: Inputs, target: InputValue
-    ) -> tuple[dict[str, InputValue], list[tensor_pb2.TensorSignature]]:
+    def _staged(
+        self, inputs: Inputs, target: InputValue, call: requests.Call
+    ) -> AbstractAsyncContextManager[list[tensor_pb2.Input]]:
         values = named(inputs, self.signature.inputs, "inputs")
-        wanted = requests.with_target(cast(dict[str, object], values), self.signature, target)
-        return values, wanted
+        requests.with_target(values, self.signature, target)
+        return staged(self._connection, self.name, values, call.deadline, call.request_id)
 
-    async def _outcome(
-        self, response: Any, has_outputs: bool, wait: bool, timeout: float | None, has_gradients: bool = False
-    ) -> Outcome | OutcomeHandle:
-        def value(result: handle_pb2.Result) -> ValueHandle:
-            return ValueHandle(self._connection, result)
+    async def _start_step(
+        self, inputs: Inputs, target: InputValue, call: requests.Call, **arguments: Unpack[requests.StepOptions]
+    ) -> OutcomeHandle:
+        """The first part of :meth:`train_step`: when it returns, the daemon has accepted the call."""
+        async with self._staged(inputs, target, call) as messages:
+            request = requests.train_step(self.name, *requests.without_target(messages, target), call, **arguments)
+            response = await self._connection.unary(
+                "WorkService/TrainStep", request, work_pb2.TrainStepResponse, call.deadline, LONGEST_WAIT
+            )
+        return self._handle(response.outcome, response.outputs if arguments.get("outputs") else None)
 
-        handle = OutcomeHandle(
-            self._connection,
-            response.outcome,
-            value(response.outputs) if has_outputs else None,
-            value(response.input_gradients) if has_gradients else None,
-        )
-        if not wait:
-            return handle
-        async with handle:
-            return await handle.result(timeout)
+    def _handle(
+        self,
+        outcome: handle_pb2.Result,
+        outputs: handle_pb2.Result | None,
+        input_gradients: handle_pb2.Result | None = None,
+    ) -> OutcomeHandle:
+        kept = None if outputs is None else ValueHandle(self._connection, outputs)
+        gradients = None if input_gradients is None else ValueHandle(self._connection, input_gradients)
+        return OutcomeHandle(self._connection, outcome, kept, gradients)
 
-
-def _split(
-    messages: list[tensor_pb2.Input], target: InputValue
-) -> tuple[list[tensor_pb2.Input], tensor_pb2.Input | None]:
-    return (messages, None) if target is None else (messages[:-1], messages[-1])
+    async def _finish(self, handle: OutcomeHandle, call: requests.Call) -> Outcome:
+        """What a call that changes state did; the handle is given back, unless its outcome is still to come."""
+        try:
+            result = await handle.result_until(call.deadline)
+        except DeadlineError:
+            raise DeadlineError.pending(handle.name, call.deadline.seconds, call.request_id) from None
+        except PenstockError as error:
+            if not error.in_doubt:
+                self._connection.release_later([handle.name])
+            raise
+        self._connection.release_later([handle.name])
+        return result
 
 
 async def _batches(source: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Batch]:

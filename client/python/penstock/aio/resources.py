@@ -6,13 +6,12 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
-from penstock import safetensors
+from penstock import safetensors, tensors
 from penstock.aio import uploads
 from penstock.aio.connection import Connection, collect
 from penstock.aio.handles import Handle, ValueHandle, release_all
-from penstock.requests import FIRST_WAIT, checkpoint_name, new_request_id
+from penstock.deadline import LONGEST_WAIT, Deadline
+from penstock.requests import checkpoint_name, new_request_id
 from penstock.resources import (
     Parameters,
     PipelineFacts,
@@ -23,8 +22,6 @@ from penstock.resources import (
     write_trace,
 )
 from penstock.state import (
-    as_array,
-    as_tensor,
     daemons_slots,
     parts_of,
     slots_of,
@@ -32,6 +29,7 @@ from penstock.state import (
     without_tied_names,
     write_request,
 )
+from penstock.tensors import as_array, as_tensor
 from penstock.v1 import handle_pb2, insight_pb2, model_pb2, pipeline_pb2, state_pb2
 
 if TYPE_CHECKING:
@@ -47,15 +45,21 @@ class PipelineResource(PipelineFacts):
 
     async def refresh(self) -> pipeline_pb2.Pipeline:
         """Asks for the present state, step and plan."""
+        return await self.refresh_until(None)
+
+    async def refresh_until(self, deadline: Deadline | None) -> pipeline_pb2.Pipeline:
+        """As :meth:`refresh`, for a part of a longer call."""
         request = pipeline_pb2.GetPipelineRequest(name=self.name)
-        self.message = await self._connection.unary("PipelineService/GetPipeline", request, pipeline_pb2.Pipeline)
+        self.message = await self._connection.unary(
+            "PipelineService/GetPipeline", request, pipeline_pb2.Pipeline, deadline
+        )
         return self.message
 
     # --- handles ------------------------------------------------------------------------------------------------------
 
-    async def put(self, values: Mapping[str, npt.ArrayLike], *, lease: float = 0.0) -> ValueHandle:
-        """Uploads arrays once, to be inputs of several calls."""
-        return await uploads.put(self._connection, self.name, values, lease, self.wanted_types())
+    async def put(self, values: Mapping[str, Any], *, timeout: float | None = None, lease: float = 0.0) -> ValueHandle:
+        """Uploads arrays, or tensors of PyTorch, once, to be inputs of several calls."""
+        return await uploads.put(self._connection, self.name, values, lease, Deadline(timeout))
 
     async def handles(self) -> list[handle_pb2.Handle]:
         """The caller's live handles of this pipeline."""
@@ -81,7 +85,9 @@ class PipelineResource(PipelineFacts):
         request = state_pb2.SaveCheckpointRequest(
             pipeline=self.name, checkpoint_id=checkpoint_id, request_id=new_request_id()
         )
-        return await self._connection.unary("StateService/SaveCheckpoint", request, state_pb2.Checkpoint, FIRST_WAIT)
+        return await self._connection.unary(
+            "StateService/SaveCheckpoint", request, state_pb2.Checkpoint, Deadline(), LONGEST_WAIT
+        )
 
     async def restore_checkpoint(
         self, checkpoint_id: str, *, force: bool = False
@@ -90,7 +96,7 @@ class PipelineResource(PipelineFacts):
         name = checkpoint_name(self.name, checkpoint_id)
         request = state_pb2.RestoreCheckpointRequest(name=name, force=force, request_id=new_request_id())
         return await self._connection.unary(
-            "StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse, FIRST_WAIT
+            "StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse, Deadline(), LONGEST_WAIT
         )
 
     async def list_checkpoints(self) -> list[state_pb2.Checkpoint]:
@@ -110,6 +116,9 @@ class PipelineResource(PipelineFacts):
 
     async def read_parameters(self, names: Sequence[str] = (), *, include_optimizer_state: bool = False) -> Parameters:
         """Parameters and buffers of one step, by name."""
+        return tensors.shown(await self._read_parameters(names, include_optimizer_state))
+
+    async def _read_parameters(self, names: Sequence[str] = (), include_optimizer_state: bool = False) -> Parameters:
         request = state_pb2.ReadParametersRequest(
             pipeline=self.name, names=names, include_optimizer_state=include_optimizer_state
         )
@@ -122,7 +131,7 @@ class PipelineResource(PipelineFacts):
                 result.accept,
             )
 
-        await self._connection.retry(attempt)
+        await self._connection.retry(attempt, "StateService/ReadParameters")
         return result
 
     async def write_parameters(self, arrays: Mapping[str, Any], *, step: int | None = None, force: bool = False) -> int:
@@ -133,29 +142,32 @@ class PipelineResource(PipelineFacts):
                 handles.append(await uploads.put(self._connection, self.name, part))
             request = write_request(self.name, [handle.name for handle in handles], step, force)
             answer = await self._connection.unary(
-                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, FIRST_WAIT
+                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, Deadline(), LONGEST_WAIT
             )
             return answer.step
         finally:
-            await self.release(handles)
+            self._connection.release_later(handle.name for handle in handles)
 
     async def state_dict(self) -> dict[str, torch.Tensor]:
         """As PyTorch's tensors; see :meth:`penstock.Pipeline.state_dict`."""
-        return {name: as_tensor(array) for name, array in (await self.state_arrays()).items()}
+        return {name: as_tensor(array) for name, array in (await self._state()).items()}
 
     async def state_arrays(self) -> Parameters:
         """The same as arrays."""
-        return with_tied_names(await self.read_parameters(), await self._tied_names())
+        return tensors.shown(await self._state())
+
+    async def _state(self) -> Parameters:
+        return with_tied_names(await self._read_parameters(), await self._tied_names())
 
     async def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True, step: int | None = None) -> None:
         """Puts parameters and buffers into the pipeline; see :meth:`penstock.Pipeline.load_state_dict`."""
-        names = list(await self.read_parameters()) if strict else None
+        names = list(await self._read_parameters()) if strict else None
         await self.write_parameters(without_tied_names(state, await self._tied_names(), names), step=step)
 
     async def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """By parameter and slot, as PyTorch calls them; see :meth:`penstock.Pipeline.optimizer_state`."""
         state: dict[str, dict[str, torch.Tensor]] = {}
-        for name, slot, array in slots_of(await self.read_parameters(include_optimizer_state=True)):
+        for name, slot, array in slots_of(await self._read_parameters((), True)):
             state.setdefault(name, {})[slot] = as_tensor(array)
         return state
 
@@ -165,7 +177,7 @@ class PipelineResource(PipelineFacts):
 
     async def save_safetensors(self, path: str | os.PathLike[str], *, include_optimizer_state: bool = False) -> int:
         """Writes a file of this machine; see :meth:`penstock.Pipeline.save_safetensors`."""
-        parameters = await self.read_parameters(include_optimizer_state=include_optimizer_state)
+        parameters = await self._read_parameters((), include_optimizer_state)
         metadata = {"format": "pt", "penstock_step": str(parameters.step)}
         safetensors.write_safetensors(path, with_tied_names(parameters, await self._tied_names()), metadata)
         return parameters.step
@@ -174,10 +186,10 @@ class PipelineResource(PipelineFacts):
         self, path: str | os.PathLike[str], *, strict: bool = True, step: int | None = None
     ) -> None:
         """Puts the content of such a file into the pipeline, all or nothing."""
-        state = safetensors.read_safetensors(path)
+        state = safetensors.arrays_of(path)
         slots = {name: array for name, array in state.items() if name.startswith("optimizer/")}
         weights = {name: array for name, array in state.items() if name not in slots}
-        names = list(await self.read_parameters()) if strict else None
+        names = list(await self._read_parameters()) if strict else None
         await self.write_parameters(without_tied_names(weights, await self._tied_names(), names) | slots, step=step)
 
     async def _tied_names(self) -> Mapping[str, str]:
@@ -229,7 +241,9 @@ class PipelineResource(PipelineFacts):
         request = trace_request(self.name, format, steps, first_step, last_step)
         answers: list[insight_pb2.ExportTraceResponse] = []
         await collect(
-            self._connection.stream("InsightService/ExportTrace", request, insight_pb2.ExportTraceResponse, timeout),
+            self._connection.stream(
+                "InsightService/ExportTrace", request, insight_pb2.ExportTraceResponse, Deadline(timeout)
+            ),
             answers.append,
         )
         trace = Trace.of(answers)
@@ -245,5 +259,5 @@ class PipelineResource(PipelineFacts):
             name=self.name, force=force, purge=purge, request_id=new_request_id()
         )
         await self._connection.unary(
-            "PipelineService/DeletePipeline", request, pipeline_pb2.DeletePipelineResponse, FIRST_WAIT
+            "PipelineService/DeletePipeline", request, pipeline_pb2.DeletePipelineResponse, Deadline(), LONGEST_WAIT
         )

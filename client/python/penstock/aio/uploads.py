@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-
-import numpy.typing as npt
+from typing import Any
 
 from penstock.aio.connection import Connection
 from penstock.aio.handles import ValueHandle
-from penstock.inputs import InputValue, Prepared
+from penstock.deadline import Deadline
+from penstock.errors import PenstockError
+from penstock.inputs import InputValue, Prepared, gone_upload, in_doubt, upload_id
 from penstock.uploads import TensorUpload
 from penstock.v1 import handle_pb2, tensor_pb2
 
@@ -17,30 +18,38 @@ from penstock.v1 import handle_pb2, tensor_pb2
 async def put(
     connection: Connection,
     pipeline: str,
-    values: Mapping[str, npt.ArrayLike],
+    values: Mapping[str, Any],
     lease: float = 0.0,
-    wanted: Mapping[str, int] = {},
+    deadline: Deadline | None = None,
+    request_id: str = "",
 ) -> ValueHandle:
     """Uploads named arrays and answers one handle for all of them."""
-    upload = _Tensors(TensorUpload(pipeline, values, lease, wanted))
-    answer = await connection.upload("HandleService/PutTensors", handle_pb2.PutTensorsResponse, upload)
+    upload = _Tensors(TensorUpload(pipeline, values, lease, request_id))
+    answer = await connection.upload("HandleService/PutTensors", handle_pb2.PutTensorsResponse, upload, deadline)
     return ValueHandle(connection, handle_pb2.Result(handle=answer.handle))
 
 
 @asynccontextmanager
 async def staged(
-    connection: Connection,
-    pipeline: str,
-    values: Mapping[str, InputValue],
-    signature: Sequence[tensor_pb2.TensorSignature],
+    connection: Connection, pipeline: str, values: Mapping[str, InputValue], deadline: Deadline, request_id: str
 ) -> AsyncIterator[list[tensor_pb2.Input]]:
-    """The inputs of one call as messages; what had to be uploaded is released at the end."""
-    prepared = Prepared(values, signature)
+    """The inputs of one call as messages; see :class:`penstock.inputs.Staged`."""
+    prepared = Prepared(values)
     if not prepared.too_large:
         yield prepared.messages()
         return
-    async with await put(connection, pipeline, prepared.arrays, wanted=prepared.wanted) as upload:
-        yield prepared.messages(upload.name)
+    try:
+        upload = await put(connection, pipeline, prepared.arrays, deadline=deadline, request_id=upload_id(request_id))
+        name = upload.name
+    except PenstockError as error:
+        name = gone_upload(error)
+    try:
+        yield prepared.messages(name)
+    except BaseException as error:
+        if not in_doubt(error):
+            connection.release_later([name])
+        raise
+    connection.release_later([name])
 
 
 class _Tensors:
@@ -50,7 +59,7 @@ class _Tensors:
     def start(self) -> handle_pb2.PutTensorsRequest:
         return self._upload.start()
 
-    def chunks(self, first: int, offset: int) -> Iterator[handle_pb2.PutTensorsRequest]:
+    def chunks(self, first: int, offset: int) -> Iterator[tuple[int, bytes]]:
         return self._upload.chunks(first, offset)
 
     def credit(self, answer: handle_pb2.PutTensorsResponse) -> tuple[int, tuple[int, int]] | None:
