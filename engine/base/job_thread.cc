@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "engine/base/guard.h"
+
 namespace penstock {
 
 JobThread::JobThread(std::string name) : thread_(std::make_unique<Thread>(std::move(name), [this] { Run(); })) {}
@@ -33,7 +35,7 @@ void JobThread::Run() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    job();
+    Guarded("a job", job).IgnoreError();  // it is in the log; who waits for the job guards what it does
   }
 }
 

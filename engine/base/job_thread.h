@@ -15,6 +15,7 @@ namespace penstock {
 //
 // Threads:   Post() from any thread, also its own; Close() from one other thread at a time.
 // Lifecycle: Close() runs what was posted before, then ends the thread; what comes later is dropped.
+// Fails:     a job that throws is logged (guard.h), and the next one runs.
 class JobThread {
  public:
   explicit JobThread(std::string name);

@@ -7,19 +7,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 
 namespace penstock {
 
 Thread::Thread(std::string name, std::function<void()> body, std::vector<int> cores)
-    : thread_([name = name.substr(0, 15), body = std::move(body), cores = std::move(cores)] {
+    : thread_([this, name = name.substr(0, 15), body = std::move(body), cores = std::move(cores)] {
         pthread_setname_np(pthread_self(), name.c_str());
         if (!cores.empty()) {
           if (absl::Status status = PinThisThread(cores); !status.ok()) {
             LogWarning("thread runs unpinned", {{"thread", name}, {"error", std::string(status.message())}});
           }
         }
-        body();
+        status_ = Guarded("thread " + name, body);
       }) {}
 
 Thread::~Thread() { Join(); }

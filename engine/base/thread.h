@@ -15,6 +15,7 @@ namespace penstock {
 //
 // Threads:   the owner's only.
 // Lifecycle: runs `body` at once; Join() may be called twice; the destructor joins.
+// Fails:     an exception that leaves `body` ends the thread, not the process: status() has its error (guard.h).
 // Units:     `cores` are CPU numbers as the kernel counts them; empty means unpinned. Linux keeps 15 characters of a name.
 class Thread {
  public:
@@ -24,9 +25,12 @@ class Thread {
   Thread& operator=(const Thread&) = delete;
 
   void Join();
+  // How `body` has ended; after Join().
+  const absl::Status& status() const { return status_; }
 
  private:
-  std::thread thread_;
+  absl::Status status_;  // the thread's until it is joined
+  std::thread thread_;   // last: it uses all of the above
 };
 
 // Pins the calling thread. FAILED_PRECONDITION if the kernel refuses, naming the cores.

@@ -2,18 +2,16 @@
 
 #include <c10/util/Exception.h>
 
-#include <atomic>
 #include <exception>
 #include <new>
-#include <random>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 
 namespace penstock {
@@ -32,13 +30,6 @@ class StatusException : public std::exception {
   const absl::Status status_;
   const std::string text_;
 };
-
-// A name for one failure, told to the caller and to the log: random per process, counted within.
-std::string NextIncident() {
-  static const uint32_t process = std::random_device{}();
-  static std::atomic<uint32_t> count{0};
-  return absl::StrFormat("%08x-%d", process, ++count);
-}
 
 absl::Status Failure(absl::StatusCode code, std::string_view reason, std::string_view text) {
   Error error(code, reason, CleanFirstLine(text));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -28,6 +29,15 @@ TEST(JobThread, WhatComesAfterCloseIsDropped) {
   jobs.Post([&ran] { ran = true; });
   jobs.Close();
   EXPECT_FALSE(ran);
+}
+
+TEST(JobThread, AJobThatThrowsDoesNotKeepTheNextOneFromRunning) {
+  bool ran = false;
+  JobThread jobs("ps-test");
+  jobs.Post([] { throw std::runtime_error("broken"); });
+  jobs.Post([&ran] { ran = true; });
+  jobs.Close();
+  EXPECT_TRUE(ran);
 }
 
 TEST(JobThread, AJobMayPostAnother) {

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
+#include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -39,6 +41,15 @@ TEST(ThreadTest, JoiningTwiceIsHarmless) {
   Thread thread("ps-test", [] {});
   thread.Join();
   thread.Join();
+}
+
+TEST(ThreadTest, AnExceptionEndsTheThreadAndNotTheProcess) {
+  Thread thread("ps-test", [] { throw std::runtime_error("broken"); });
+  thread.Join();
+  EXPECT_EQ(ReasonOf(thread.status()), "BUG");
+  Thread next("ps-test", [] {});
+  next.Join();
+  EXPECT_TRUE(next.status().ok());
 }
 
 TEST(ThreadTest, TheDestructorWaitsForTheBody) {
