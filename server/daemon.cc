@@ -228,6 +228,7 @@ class Daemon::Parts {
   // Two daemons may read one model root, but only one may write there.
   absl::Status OpenUploads() {
     model_jobs_ = std::make_shared<JobThread>("ps-models");
+    model_reads_ = std::make_unique<JobThread>("ps-model-reads");
     if (options_.model_root.empty()) return absl::OkStatus();
     if (options_.allow_model_upload) {
       PENSTOCK_RETURN_IF_ERROR(RealFileSystem()->CreateDirectories(options_.model_root));
@@ -258,7 +259,9 @@ class Daemon::Parts {
     state_ = std::make_unique<StateCallService>(environment);
     insight_ = std::make_unique<InsightCallService>(environment);
     models_service_ = std::make_unique<ModelCallService>(
-        environment, ModelParts{.root = models_.get(), .jobs = model_jobs_.get(), .uploads = uploads_.get()});
+        environment,
+        ModelParts{
+            .root = models_.get(), .jobs = model_jobs_.get(), .reads = model_reads_.get(), .uploads = uploads_.get()});
     inference_ = std::make_unique<InferenceService>(
         environment, InferenceService::Options{.version = PENSTOCK_VERSION, .ready = [this] {
                                                  return lifecycle_.state() == LifecycleState::kReady;
@@ -399,6 +402,7 @@ class Daemon::Parts {
     http_.reset();
     liveness_.reset();
     if (pipelines_ != nullptr) pipelines_->Close();
+    if (model_reads_ != nullptr) model_reads_->Close();
     if (model_jobs_ != nullptr) model_jobs_->Close();
     if (uploads_ != nullptr) uploads_->Close();
     if (handles_service_ != nullptr) handles_service_->Close();
@@ -420,6 +424,7 @@ class Daemon::Parts {
   std::unique_ptr<ModelRoot> models_;
   std::unique_ptr<PipelineTable> pipelines_;
   std::shared_ptr<JobThread> model_jobs_;
+  std::unique_ptr<JobThread> model_reads_;
   std::unique_ptr<StateLock> models_lock_;
   std::unique_ptr<ModelUploads> uploads_;
   std::unique_ptr<Admission> admission_;

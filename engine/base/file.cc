@@ -138,8 +138,10 @@ class PosixFileSystem : public FileSystem {
   absl::StatusOr<FileInfo> Info(const std::string& path) override {
     struct stat info;
     if (::lstat(path.c_str(), &info) != 0) return FromErrno("stat", path, errno);
+    const auto nanos = [](const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; };
+    // The time of content can be set at will, that of the change of a file's data or place can't.
     return FileInfo{.bytes = info.st_size,
-                    .changed_unix_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec,
+                    .changed_unix_ns = std::max(nanos(info.st_mtim), nanos(info.st_ctim)),
                     .plain = S_ISREG(info.st_mode)};
   }
 };

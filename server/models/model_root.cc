@@ -111,7 +111,7 @@ absl::StatusOr<ModelDescription> ModelRoot::Known(const std::string& name) {
   description.bytes = info.bytes;
   description.changed = absl::FromUnixNanos(info.changed_unix_ns);
   // What failed for a want of memory may go next time.
-  if (!absl::IsResourceExhausted(description.error)) {
+  if (ReasonOf(description.error) != "HOST_MEMORY") {
     absl::MutexLock lock(&mu_);
     known_[name] = {info, description};
   }
@@ -124,22 +124,34 @@ absl::StatusOr<ModelDescription> ModelRoot::Describe(const std::string& name) {
   return description;
 }
 
-absl::StatusOr<std::vector<ModelDescription>> ModelRoot::List(const std::string& after, int limit) {
-  std::vector<ModelDescription> models;
-  if (!exists()) return models;
+int64_t ModelRoot::BytesToRead(const std::string& name) {
+  const absl::StatusOr<FileInfo> info = Find(name);
+  if (!info.ok() || !info->plain || !CheckSize(name, info->bytes).ok()) return 0;
+  absl::MutexLock lock(&mu_);
+  const auto found = known_.find(name);
+  return found != known_.end() && SameFile(found->second.first, *info) ? 0 : info->bytes;
+}
+
+absl::StatusOr<ModelRoot::Page> ModelRoot::List(const std::string& after, int limit) {
+  Page page;
+  if (!exists()) return page;
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> files, options_.files->List(options_.root));
   {
     absl::MutexLock lock(&mu_);
     const auto gone = [&](const auto& entry) { return !std::binary_search(files.begin(), files.end(), entry.first); };
     for (auto it = known_.begin(); it != known_.end();) it = gone(*it) ? known_.erase(it) : std::next(it);
   }
+  int64_t read = 0;
   for (const std::string& file : files) {
-    if (static_cast<int>(models.size()) == limit) break;
     if (!IsProgramName(file) || file <= after) continue;
+    read += BytesToRead(file);
+    page.more =
+        static_cast<int>(page.models.size()) == limit || (read > options_.most_list_bytes && !page.models.empty());
+    if (page.more) break;
     absl::StatusOr<ModelDescription> model = Known(file);
-    if (model.ok()) models.push_back(*std::move(model));
+    if (model.ok()) page.models.push_back(*std::move(model));
   }
-  return models;
+  return page;
 }
 
 absl::Status ModelRoot::Load(ModelSpec* spec) {

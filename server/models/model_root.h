@@ -34,7 +34,8 @@ class ModelRoot {
     FileSystem* files = nullptr;
     std::string root;  // empty: there are no models
     int64_t most_model_bytes = 0;
-    int64_t most_root_bytes = 0;  // of all models together; for uploads
+    int64_t most_root_bytes = 0;                   // of all models together; for uploads
+    int64_t most_list_bytes = int64_t{256} << 20;  // that one List() reads
     // Pipelines that were made from a model and live; also those that are being made.
     std::function<std::vector<std::string>(const std::string& model)> users;
     // Bytes that the machine can still give; usually only tests set this.
@@ -46,8 +47,13 @@ class ModelRoot {
   bool exists() const { return !options_.root.empty(); }
 
   absl::StatusOr<ModelDescription> Describe(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
-  // By name, those after `after`, at most `limit`; those that can't be used have an error.
-  absl::StatusOr<std::vector<ModelDescription>> List(const std::string& after, int limit) ABSL_LOCKS_EXCLUDED(mu_);
+  struct Page {
+    std::vector<ModelDescription> models = {};
+    bool more = false;  // there are models after these
+  };
+  // By name, those after `after`, at most `limit`; those that can't be used have an error. The page is shorter where more than
+  // most_list_bytes of files that are not known yet would be read for it; it has at least one model if there is one.
+  absl::StatusOr<Page> List(const std::string& after, int limit) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Reads the program that a specification names, if any, and fills in its digest.
   //
@@ -68,6 +74,8 @@ class ModelRoot {
 
  private:
   absl::StatusOr<FileInfo> Find(const std::string& name);
+  // What describing it would read: 0 if it is known, or can't be read.
+  int64_t BytesToRead(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
   // May answer a description with an error.
   absl::StatusOr<ModelDescription> Known(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -104,7 +104,7 @@ grpc::ServerUnaryReactor* ModelCallService::GetModel(grpc::CallbackServerContext
 absl::Status ModelCallService::Get(const UnaryCallPtr<v1::GetModelRequest, v1::Model>& call) {
   PENSTOCK_RETURN_IF_ERROR(CheckModelsEnabled(parts_, /*changes=*/false));
   PENSTOCK_ASSIGN_OR_RETURN(std::string name, ParseModelName(call->request().name()));
-  parts_.jobs->Post([root = parts_.root, call, name = std::move(name)] {
+  parts_.reads->Post([root = parts_.root, call, name = std::move(name)] {
     const absl::StatusOr<ModelDescription> model = root->Describe(name);
     if (!model.ok()) return call->Fail(model.status());
     call->Reply(ToProto(*model, *root, /*layers=*/true));
@@ -126,17 +126,14 @@ absl::Status ModelCallService::List(const UnaryCallPtr<v1::ListModelsRequest, v1
   PENSTOCK_ASSIGN_OR_RETURN(const int size, CheckedPageSize(call->request().page_size()));
   PENSTOCK_ASSIGN_OR_RETURN(const std::string after,
                             environment_.page_tokens->Read(scope, call->request().page_token()));
-  parts_.jobs->Post([root = parts_.root, tokens = environment_.page_tokens, call, scope, size, after] {
-    // One more than asked for tells whether there is another page.
-    const absl::StatusOr<std::vector<ModelDescription>> models = root->List(after, size + 1);
-    if (!models.ok()) return call->Fail(models.status());
+  parts_.reads->Post([root = parts_.root, tokens = environment_.page_tokens, call, scope, size, after] {
+    const absl::StatusOr<ModelRoot::Page> page = root->List(after, size);
+    if (!page.ok()) return call->Fail(page.status());
     v1::ListModelsResponse response;
-    for (size_t i = 0; i < models->size() && i < static_cast<size_t>(size); ++i) {
-      *response.add_models() = ToProto((*models)[i], *root, /*layers=*/false);
+    for (const ModelDescription& model : page->models) {
+      *response.add_models() = ToProto(model, *root, /*layers=*/false);
     }
-    if (models->size() > static_cast<size_t>(size)) {
-      response.set_next_page_token(tokens->Make(scope, (*models)[size - 1].name));
-    }
+    if (page->more) response.set_next_page_token(tokens->Make(scope, page->models.back().name));
     call->Reply(response);
   });
   return absl::OkStatus();

@@ -16,7 +16,8 @@ namespace penstock {
 // What the calls work on. All of it outlives them.
 struct ModelParts {
   ModelRoot* root = nullptr;
-  JobThread* jobs = nullptr;        // files are touched there only
+  JobThread* jobs = nullptr;        // files are written there only
+  JobThread* reads = nullptr;       // what models hold is read there, however long it takes
   ModelUploads* uploads = nullptr;  // null: models can't be changed over the wire
 };
 

@@ -49,6 +49,41 @@ TEST(ModelRoot, ReadsAFileAgainWhenItChanges) {
   EXPECT_EQ(ReasonOf(root.Describe("a.pt2").status()), "MODEL_NOT_FOUND");
 }
 
+TEST(ModelRoot, ReadsAFileAgainThatHidesItsChange) {
+  ModelFolder folder;
+  std::string bytes = GoldenFile("language.pt2");
+  folder.Put("a.pt2", bytes);
+  ModelRoot root(folder.Options());
+  const std::string before = root.Describe("a.pt2")->digest;
+  const auto changed = std::filesystem::last_write_time(folder.path() + "/a.pt2");
+  folder.Put("a.pt2", std::string(bytes.size(), 'x'));
+  std::filesystem::last_write_time(folder.path() + "/a.pt2", changed);  // as cp -p does
+  EXPECT_EQ(ReasonOf(root.Describe("a.pt2").status()), "SPEC_INVALID");
+}
+
+TEST(ModelRoot, OneListReadsABoundedAmountAndKnowsItAfterwards) {
+  ModelFolder folder;
+  const std::string bytes = GoldenFile("conv_net.pt2");
+  for (const char* name : {"a.pt2", "b.pt2", "c.pt2"}) folder.Put(name, bytes);
+  ModelRoot::Options options = folder.Options();
+  options.most_list_bytes = 2 * static_cast<int64_t>(bytes.size());
+  ModelRoot root(options);
+  const auto names = [&](const std::string& after, int limit) {
+    std::vector<std::string> found;
+    const ModelRoot::Page page = *root.List(after, limit);
+    for (const ModelDescription& model : page.models) found.push_back(model.name);
+    if (page.more) found.push_back("...");
+    return found;
+  };
+  EXPECT_THAT(names("", 10), ElementsAre("a.pt2", "b.pt2", "..."));
+  EXPECT_THAT(names("b.pt2", 10), ElementsAre("c.pt2"));
+  EXPECT_THAT(names("", 10), ElementsAre("a.pt2", "b.pt2", "c.pt2")) << "nothing is read again";
+  EXPECT_THAT(names("", 2), ElementsAre("a.pt2", "b.pt2", "..."));
+  options.most_list_bytes = 1;
+  ModelRoot careful(options);
+  EXPECT_EQ(careful.List("", 10)->models.size(), 1u) << "one at least";
+}
+
 TEST(ModelRoot, ReadsNothingThatDoesNotFit) {
   ModelFolder folder;
   folder.Put("large.pt2", std::string(kMostModelBytes + 1, 'x'));
@@ -112,7 +147,7 @@ TEST(ModelRoot, WithoutAFolderHasNoModels) {
   ModelRoot::Options options = folder.Options();
   options.root = "";
   ModelRoot root(options);
-  EXPECT_TRUE(root.List("", 10)->empty());
+  EXPECT_TRUE(root.List("", 10)->models.empty());
   EXPECT_EQ(ReasonOf(root.Describe("a.pt2").status()), "MODEL_NOT_FOUND");
 }
 
