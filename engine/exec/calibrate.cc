@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/thread.h"
+#include "engine/device/copy_tensors.h"
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
 #include "engine/plan/planner.h"
@@ -82,7 +83,7 @@ class StageMeasurement {
   int64_t Time(const std::function<void()>& work) {
     streams_.Synchronize();
     const int64_t start = clock_->NowNanos();
-    work();
+    streams_.RunOn(StreamKind::kCompute, work);
     streams_.Synchronize();
     return clock_->NowNanos() - start;
   }
@@ -132,12 +133,17 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
     std::map<std::pair<int, int>, Batch> skips;  // by (from, to)
     for (size_t s = 0; s < stages.size(); ++s) {
       const int index = static_cast<int>(s);
-      reaches[s].inputs = values;
-      for (const SkipPort& port : stages[s]->incoming()) reaches[s].skips.push_back(skips[{port.peer, index}]);
+      const auto here = [&](const at::Tensor& tensor) { return ToDevice(tensor, devices[s]); };
+      reaches[s].inputs = values.MapTensors(here);
+      for (const SkipPort& port : stages[s]->incoming()) {
+        reaches[s].skips.push_back(skips[{port.peer, index}].MapTensors(here));
+      }
       Pass pass = reaches[s].NewPass();
       PassContext context;
       context.training = true;
-      stages[s]->Forward(values, context, {}, pass);
+      StreamsOf(devices[s]).RunOn(StreamKind::kCompute, [&] {
+        stages[s]->Forward(reaches[s].inputs, context, {}, pass);
+      });
       for (size_t port = 0; port < pass.skip_outputs.size(); ++port) {
         skips[{index, stages[s]->outgoing()[port].peer}] = pass.skip_outputs[port];
       }

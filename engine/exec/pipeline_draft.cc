@@ -53,11 +53,13 @@ absl::StatusOr<std::vector<TieGroup>> AllTies(const Draft& draft, const Plan& pl
   return ties;
 }
 
-// Puts the layers' tensors where their stage stands.
-absl::Status PlaceLayers(const std::vector<NamedLayer>& layers, const Device& device) {
+// Puts the tensors of a stage's layers where the stage stands.
+absl::Status PlaceLayers(const std::vector<NamedLayer>& layers, const StagePlan& stage, const Device& device) {
+  if (device.kind == DeviceKind::kCpu) return absl::OkStatus();
   return RunTorch([&] {
-    for (const NamedLayer& layer : layers) {
-      for (const NamedTensors* tensors : {&layer.layer->parameters(), &layer.layer->buffers()}) {
+    for (size_t i = 0; i < stage.layers.size(); ++i) {
+      const Layer& layer = *layers[stage.first_layer + i].layer;
+      for (const NamedTensors* tensors : {&layer.parameters(), &layer.buffers()}) {
         for (NamedTensor named : *tensors) named.tensor.set_data(ToDevice(named.tensor.detach(), device));
       }
     }
@@ -116,8 +118,13 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
                                          const Plan& plan) {
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(draft.layers, spec.seed, draft.build));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TieGroup> groups, AllTies(draft, plan, layers));
+  // Before the ties: what shares memory goes on sharing it where it stands.
   std::vector<int> first_layers;
-  for (const StagePlan& stage : plan.stages) first_layers.push_back(stage.first_layer);
+  for (const StagePlan& stage : plan.stages) {
+    first_layers.push_back(stage.first_layer);
+    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
+    PENSTOCK_RETURN_IF_ERROR(PlaceLayers(layers, stage, worker->device()));
+  }
   std::vector<std::vector<StageTie>> ties;
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { ties = TieParameters(groups, layers, first_layers); }));
 
@@ -135,7 +142,6 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
     PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
     placed.workers[stage.lane] = worker;
     placed.devices.push_back(worker->device());
-    if (worker->device().kind != DeviceKind::kCpu) PENSTOCK_RETURN_IF_ERROR(PlaceLayers(own, worker->device()));
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Stage> made,
                               Stage::Create({.index = s,
                                              .last = s + 1 == stages,

@@ -309,10 +309,11 @@ std::vector<at::Tensor> Stage::SumTiedGradients(const TiedGradients& board) {
     at::Tensor sum;
     for (const at::Tensor& gradient : board.at(tie.group)) {
       if (!gradient.defined()) continue;
+      const at::Tensor here = ToDevice(gradient, parts_.device);  // another stage's may stand elsewhere
       if (sum.defined()) {
-        sum.add_(gradient);
+        sum.add_(here);
       } else {
-        sum = gradient.clone();
+        sum = here.clone();
       }
     }
     for (size_t u = 0; u < tie.uses.size(); ++u) {

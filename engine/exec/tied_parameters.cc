@@ -53,7 +53,7 @@ std::vector<std::vector<StageTie>> TieParameters(const std::vector<TieGroup>& gr
         const StageTie::Use& copy = of_stage.back().uses[0];
         parameter.set_data(Parameter(layers, groups[g].uses[copy.position]).tensor.detach());
       } else if (position != 0) {
-        parameter.set_data(first.tensor.detach().clone());
+        parameter.set_data(first.tensor.detach().to(parameter.options(), /*non_blocking=*/false, /*copy=*/true));
       }
       of_stage.back().uses.push_back(
           {.position = static_cast<int>(position), .parameter = IndexInStage(layers, first_layers, use)});

@@ -29,8 +29,9 @@ struct StageTie {
 // The gradients of all uses, [group][position]; undefined where there is none. Each entry has one writer.
 using TiedGradients = std::vector<std::vector<at::Tensor>>;
 
-// Makes the uses of each tie one parameter: initial values of the first use, and one memory per stage. `first_layers` are
-// the first layers of the stages. Answers the ties by stage. May throw (RunTorch).
+// Makes the uses of each tie one parameter: initial values of the first use, and one memory per stage. The layers stand on
+// the devices of their stages. `first_layers` are the first layers of the stages. Answers the ties by stage. May throw
+// (RunTorch).
 std::vector<std::vector<StageTie>> TieParameters(const std::vector<TieGroup>& groups, std::vector<NamedLayer>& layers,
                                                  const std::vector<int>& first_layers);
 

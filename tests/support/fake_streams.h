@@ -80,7 +80,7 @@ class FakeStreams : public DeviceStreams {
   at::Tensor NewHostTensor(const at::Tensor& like) override {
     if (full_) throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. Tried to allocate");
     log_->Add(absl::StrCat(name_, " stages"));
-    return at::empty_like(like);
+    return at::empty_like(like, like.options().device(c10::kCPU));
   }
 
   DeviceMemory Memory() override { return {.total_bytes = 1000, .free_bytes = 900}; }

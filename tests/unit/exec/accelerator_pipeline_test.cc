@@ -1,19 +1,34 @@
-// A pipeline on accelerators that compute on the CPU: placement, copies between devices, and the order of streams.
+// A pipeline on accelerators that compute as the CPU does (stand_in_device.h): placement, copies between devices, and the
+// order of streams. Whatever mixes tensors of two devices, or reads a device's memory from the host, fails here.
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
+#include "absl/synchronization/notification.h"
 #include "engine/device/accelerators.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline.h"
+#include "engine/model/layer_registry.h"
 #include "tests/support/plain_reference.h"
+#include "tests/support/stand_in_device.h"
 
 namespace penstock {
 namespace {
 
+using ::testing::HasSubstr;
+using testing::PlainReference;
+
 constexpr int64_t kWidth = 6;
+constexpr int kMicroBatches = 4;
+
+const LayerSpec kLinear{"linear", "", {{"in", kWidth}, {"out", kWidth}}};
 
 std::vector<Device> Devices() {
   static const bool opened = [] {
@@ -30,76 +45,260 @@ std::vector<Device> Devices() {
 }
 
 PipelineSpec Spec(CheckpointMode mode) {
-  const LayerSpec linear{"linear", "", {{"in", kWidth}, {"out", kWidth}}};
   const OptionMap skip = {{"name", std::string("skip")}};
   PipelineSpec spec;
-  spec.model.layers = {linear,
+  spec.model.layers = {kLinear,
                        {"stash", "", skip},
                        {"dropout", "", {{"p", 0.25}}},
-                       linear,
+                       kLinear,
                        {"batch_norm", "", {{"features", kWidth}}},
                        {"pop_add", "", skip},
-                       linear};
+                       kLinear};
   spec.cut.balance = {2, 3, 2};
   spec.devices = {"cuda:0", "cpu:0", "cuda:1"};
-  spec.schedule = {"1f1b", 4, mode};
+  spec.schedule = {"1f1b", kMicroBatches, mode};
   spec.optimizer = {.name = "adamw"};
   spec.loss.name = "mean_squared_error";
   spec.seed = 11;
   return spec;
 }
 
+// Some linear layers, the first and the last with one weight.
+PipelineSpec TiedSpec(std::vector<int> balance, std::vector<std::string> devices) {
+  PipelineSpec spec = Spec(CheckpointMode::kExceptLast);
+  spec.model.layers = {kLinear, {"gelu", "", {}}, kLinear};
+  spec.model.ties = {{.parameters = {"layer0.weight", "layer2.weight"}}};
+  spec.cut.balance = std::move(balance);
+  spec.devices = std::move(devices);
+  return spec;
+}
+
+PipelineSpec ModelSpecOf(const std::string& name, OptionMap options, const std::string& loss) {
+  PipelineSpec spec = Spec(CheckpointMode::kExceptLast);
+  spec.model = {.name = name, .options = std::move(options)};
+  spec.loss.name = loss;
+  spec.devices = {"cuda:0", "cuda:1"};
+  const int layers = static_cast<int>(ExpandModel(spec.model)->size());
+  spec.cut.balance = {layers / 2, layers - layers / 2};
+  return spec;
+}
+
+PipelineSpec Unet() {
+  const auto n = [](int64_t value) { return value; };
+  return ModelSpecOf(
+      "unet", {{"depth", n(2)}, {"convs", n(1)}, {"channels", n(4)}, {"out", n(2)}, {"dropout", 0.2}, {"image", n(8)}},
+      "mean_squared_error");
+}
+
+// A mini-batch that the model takes.
+struct Rows {
+  at::Tensor input;
+  at::Tensor target;
+};
+Rows NewRows() { return {at::randn({8, kWidth}), at::randn({8, kWidth})}; }
+Rows NewImages() { return {at::randn({8, 3, 8, 8}), at::randn({8, 2, 8, 8})}; }
+
+ContributionRequest RequestOf(const Pipeline& pipeline, const Rows& rows) {
+  ContributionRequest request;
+  request.inputs = NamedTensors{{pipeline.signature().inputs[0].name, rows.input}};
+  request.target = rows.target;
+  return request;
+}
+
 void ExpectEqual(const NamedTensors& got, const NamedTensors& want) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i].name, want[i].name);
+    EXPECT_TRUE(got[i].tensor.is_cpu());
     EXPECT_TRUE(at::equal(got[i].tensor, want[i].tensor)) << got[i].name;
   }
 }
 
-TEST(AcceleratorPipeline, STR_2_STR_3_StagesOnThreeDevicesEqualThePlainLoop) {
+class AcceleratorPipeline : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    at::manual_seed(7);
+    at::set_num_threads(1);
+  }
+
+  static PlainReference Plain(const PipelineSpec& spec) {
+    return PlainReference({.model = spec.model, .loss = spec.loss, .optimizer = spec.optimizer, .seed = spec.seed});
+  }
+
+  std::unique_ptr<Pipeline> Make(const PipelineSpec& spec, DevicePool::Mode mode = DevicePool::Mode::kSerial) {
+    pools_.push_back(std::make_unique<DevicePool>(Devices(), mode));
+    auto pipeline = Pipeline::Create(spec, {.devices = pools_.back().get(), .profile = {.rows = 2, .repeats = 1}});
+    EXPECT_TRUE(pipeline.ok()) << pipeline.status();
+    return pipeline.ok() ? *std::move(pipeline) : nullptr;
+  }
+
+  // Three steps have the bits of the plain loop on the CPU, and leave its state.
+  void ExpectStepsOfThePlainLoop(const PipelineSpec& spec, const std::function<Rows()>& new_rows,
+                                 DevicePool::Mode mode = DevicePool::Mode::kSerial) {
+    auto pipeline = Make(spec, mode);
+    ASSERT_NE(pipeline, nullptr);
+    PlainReference plain = Plain(spec);
+    for (int step = 0; step < 3; ++step) {
+      const Rows rows = new_rows();
+      const auto outcome = pipeline->TrainStep(RequestOf(*pipeline, rows), {});
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      const auto want = plain.TrainStep({Value(rows.input)}, rows.target, kMicroBatches);
+      EXPECT_EQ(*outcome->loss, want.loss);
+      EXPECT_EQ(*outcome->gradient_norm, want.gradient_norm);
+    }
+    ExpectEqual(pipeline->ExportState(false), plain.SavedTensors());
+  }
+
+  std::vector<std::unique_ptr<DevicePool>> pools_;
+};
+
+TEST_F(AcceleratorPipeline, STR_2_STR_3_StagesOnThreeDevicesEqualThePlainLoop) {
   for (const DevicePool::Mode pool_mode : {DevicePool::Mode::kSerial, DevicePool::Mode::kThreads}) {
-    for (const CheckpointMode mode : {CheckpointMode::kAlways, CheckpointMode::kNever}) {
-      DevicePool pool(Devices(), pool_mode);
-      const PipelineSpec spec = Spec(mode);
-      auto pipeline = Pipeline::Create(spec, {.devices = &pool});
-      ASSERT_TRUE(pipeline.ok()) << pipeline.status();
-      testing::PlainReference plain(
-          {.model = spec.model, .loss = spec.loss, .optimizer = spec.optimizer, .seed = spec.seed});
-      for (int step = 0; step < 3; ++step) {
-        ContributionRequest request;
-        const at::Tensor input = at::randn({8, kWidth});
-        request.target = at::randn({8, kWidth});
-        request.inputs = NamedTensors{{"input", input}};
-        const at::Tensor target = request.target;
-        const auto outcome = (*pipeline)->TrainStep(std::move(request), {});
-        ASSERT_TRUE(outcome.ok()) << outcome.status();
-        const auto want = plain.TrainStep({Value(input)}, target, 4);
-        EXPECT_EQ(*outcome->loss, want.loss);
-        EXPECT_EQ(*outcome->gradient_norm, want.gradient_norm);
-      }
-      ExpectEqual((*pipeline)->ExportState(false), plain.SavedTensors());
+    for (const CheckpointMode mode : {CheckpointMode::kAlways, CheckpointMode::kExceptLast, CheckpointMode::kNever}) {
+      ExpectStepsOfThePlainLoop(Spec(mode), NewRows, pool_mode);
     }
   }
 }
 
-TEST(AcceleratorPipeline, PIPE_9_ALayerStandsWhereItsDeviceSays) {
-  DevicePool pool(Devices(), DevicePool::Mode::kSerial);
+TEST_F(AcceleratorPipeline, TwoUsesOfAWeightOnOneStageStayOne) {
+  ExpectStepsOfThePlainLoop(TiedSpec({3}, {"cuda:1"}), NewRows);
+}
+
+TEST_F(AcceleratorPipeline, TiedGradientsOfTwoDevicesAreAddedOnEach) {
+  ExpectStepsOfThePlainLoop(TiedSpec({1, 2}, {"cuda:0", "cuda:1"}), NewRows);
+  ExpectStepsOfThePlainLoop(TiedSpec({1, 2}, {"cuda:0", "cpu:0"}), NewRows);
+  ExpectStepsOfThePlainLoop(TiedSpec({1, 2}, {"cpu:0", "cuda:1"}), NewRows, DevicePool::Mode::kThreads);
+}
+
+TEST_F(AcceleratorPipeline, SkipsOfAUnetGoFromDeviceToDevice) {
+  ExpectStepsOfThePlainLoop(Unet(), NewImages);
+  ExpectStepsOfThePlainLoop(Unet(), NewImages, DevicePool::Mode::kThreads);
+}
+
+TEST_F(AcceleratorPipeline, BatchNormsOfAResnetStandWhereTheirStageStands) {
+  const auto n = [](int64_t value) { return value; };
+  const PipelineSpec resnet = ModelSpecOf("resnet",
+                                          {{"depth", n(50)},
+                                           {"blocks1", n(1)},
+                                           {"blocks2", n(1)},
+                                           {"blocks3", n(1)},
+                                           {"blocks4", n(1)},
+                                           {"width", n(4)},
+                                           {"classes", n(3)},
+                                           {"image", n(32)}},
+                                          "cross_entropy");
+  ExpectStepsOfThePlainLoop(resnet, [] { return Rows{at::randn({8, 3, 32, 32}), at::randint(3, {8}, at::kLong)}; });
+}
+
+TEST_F(AcceleratorPipeline, ADividedBackwardEqualsThePlainLoop) {
+  PipelineSpec spec = TiedSpec({1, 2}, {"cuda:0", "cuda:1"});
+  spec.schedule = {"zb-h1", kMicroBatches, CheckpointMode::kNever};
+  ExpectStepsOfThePlainLoop(spec, NewRows);
+}
+
+TEST_F(AcceleratorPipeline, ClipsByTheNormOfAllDevices) {
+  PipelineSpec spec = TiedSpec({1, 2}, {"cuda:0", "cuda:1"});
+  spec.optimizer = {.name = "sgd", .options = {{"momentum", 0.9}}, .clip_norm = 1e-3};
+  ExpectStepsOfThePlainLoop(spec, NewRows);
+}
+
+TEST_F(AcceleratorPipeline, ContributionsAddUpAndAStepFollows) {
+  const PipelineSpec spec = Spec(CheckpointMode::kExceptLast);
+  auto pipeline = Make(spec);
+  ASSERT_NE(pipeline, nullptr);
+  PlainReference plain = Plain(spec);
+  for (int call = 0; call < 2; ++call) {
+    const Rows rows = NewRows();
+    ContributionRequest request = RequestOf(*pipeline, rows);
+    request.total_rows = 16;
+    ASSERT_TRUE(pipeline->ForwardBackward(std::move(request)).ok());
+    plain.Contribute({Value(rows.input)}, rows.target, kMicroBatches, 16 * kWidth);
+  }
+  const auto outcome = pipeline->OptimizerStep({});
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(*outcome->gradient_norm, plain.Step().gradient_norm);
+  ExpectEqual(pipeline->ExportState(false), plain.SavedTensors());
+}
+
+TEST_F(AcceleratorPipeline, AForwardAndItsBackwardGiveHostTensors) {
+  const PipelineSpec spec = Spec(CheckpointMode::kExceptLast);
+  auto pipeline = Make(spec);
+  ASSERT_NE(pipeline, nullptr);
+  PlainReference plain = Plain(spec);
+  const Rows rows = NewRows();
+  ForwardRequest request;
+  request.inputs = NamedTensors{{"input", rows.input}};
+  request.input_gradients = true;
+  auto forward = pipeline->Forward(std::move(request));
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  const at::Tensor leaf = rows.input.detach().clone().requires_grad_(true);
+  const std::vector<Batch> want = plain.Forward({Value(leaf)}, kMicroBatches);
+  const at::Tensor& outputs = *forward->outputs[0].value.tensor();
+  for (int m = 0; m < kMicroBatches; ++m) {
+    EXPECT_TRUE(at::equal(outputs.narrow(0, 2 * m, 2), want[m].TensorAt(0)));
+    want[m].TensorAt(0).backward(at::ones({2, kWidth}));
+  }
+  const auto backward =
+      pipeline->Backward(forward->graph, {{forward->outputs[0].name, at::ones({8, kWidth})}}, /*retain_graph=*/false);
+  ASSERT_TRUE(backward.ok()) << backward.status();
+  EXPECT_TRUE(at::equal(*backward->input_gradients[0].value.tensor(), leaf.grad()));
+}
+
+TEST_F(AcceleratorPipeline, InfersWithTheWeightsOfTheLastStep) {
+  const PipelineSpec spec = Unet();
+  auto pipeline = Make(spec, DevicePool::Mode::kThreads);
+  ASSERT_NE(pipeline, nullptr);
+  PlainReference plain = Plain(spec);
+  const Rows rows = NewImages();
+  ASSERT_TRUE(pipeline->TrainStep(RequestOf(*pipeline, rows), {}).ok());
+  plain.TrainStep({Value(rows.input)}, rows.target, kMicroBatches);
+  absl::Notification done;
+  absl::StatusOr<ForwardOutcome> outcome;
+  ForwardRequest request;
+  request.inputs = NamedTensors{{pipeline->signature().inputs[0].name, rows.input}};
+  pipeline->InferAsync(std::move(request), [&](absl::StatusOr<ForwardOutcome> result) {
+    outcome = std::move(result);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(at::equal(*outcome->outputs[0].value.tensor(), plain.Infer({Value(rows.input)}, kMicroBatches).at(0)));
+}
+
+TEST_F(AcceleratorPipeline, RestoresEveryCopyOfATiedWeight) {
+  const PipelineSpec spec = TiedSpec({1, 2}, {"cuda:0", "cuda:1"});
+  auto trained = Make(spec);
+  auto restored = Make(spec);
+  ASSERT_TRUE(trained != nullptr && restored != nullptr);
+  ASSERT_TRUE(trained->TrainStep(RequestOf(*trained, NewRows()), {}).ok());
+  const absl::Status imported = restored->ImportState(trained->ExportState(true), trained->step());
+  ASSERT_TRUE(imported.ok()) << imported;
+  const Rows rows = NewRows();
+  for (Pipeline* one : {trained.get(), restored.get()}) ASSERT_TRUE(one->TrainStep(RequestOf(*one, rows), {}).ok());
+  ExpectEqual(restored->ExportState(true), trained->ExportState(true));
+}
+
+TEST_F(AcceleratorPipeline, ChoosesItsOwnCutByMeasuringOnTheDevices) {
+  PipelineSpec spec = Unet();
+  spec.cut = {};
+  ExpectStepsOfThePlainLoop(spec, NewImages, DevicePool::Mode::kThreads);
+}
+
+TEST_F(AcceleratorPipeline, PIPE_9_ALayerStandsWhereItsDeviceSays) {
   PipelineSpec spec = Spec(CheckpointMode::kNever);
   spec.cut = {};
   spec.devices = {};
   spec.model.layers[0].device = "cuda:1";
   spec.model.layers[3].device = "cuda";  // cuda:0
-  auto pipeline = Pipeline::Create(spec, {.devices = &pool});
-  ASSERT_TRUE(pipeline.ok()) << pipeline.status();
-  ASSERT_EQ((*pipeline)->plan().stages.size(), 2u);
-  EXPECT_EQ((*pipeline)->plan().stages[0].device, "cuda:1");
-  EXPECT_EQ((*pipeline)->plan().stages[0].layers.size(), 3u) << "layers without a device join the stage before";
-  EXPECT_EQ((*pipeline)->plan().stages[1].device, "cuda:0");
+  auto pipeline = Make(spec);
+  ASSERT_NE(pipeline, nullptr);
+  ASSERT_EQ(pipeline->plan().stages.size(), 2u);
+  EXPECT_EQ(pipeline->plan().stages[0].device, "cuda:1");
+  EXPECT_EQ(pipeline->plan().stages[0].layers.size(), 3u) << "layers without a device join the stage before";
+  EXPECT_EQ(pipeline->plan().stages[1].device, "cuda:0");
 }
 
-TEST(AcceleratorPipeline, S8_pt_nested_modules_ALayerOfLayersStandsOnOneDevice) {
-  DevicePool pool(Devices(), DevicePool::Mode::kSerial);
+TEST_F(AcceleratorPipeline, S8_pt_nested_modules_ALayerOfLayersStandsOnOneDevice) {
   const LayerSpec linear{"linear", "", {{"in", int64_t{2}}, {"out", int64_t{2}}}};
   LayerSpec nested{"sequential", "nested", {}};
   nested.device = "cuda:1";
@@ -107,15 +306,30 @@ TEST(AcceleratorPipeline, S8_pt_nested_modules_ALayerOfLayersStandsOnOneDevice) 
   PipelineSpec spec;
   spec.model.layers = {nested};
   spec.optimizer.name = "sgd";
-  auto pipeline = Pipeline::Create(spec, {.devices = &pool});
-  ASSERT_TRUE(pipeline.ok()) << pipeline.status();
-  ASSERT_EQ((*pipeline)->plan().stages.size(), 1u);
-  EXPECT_EQ((*pipeline)->plan().stages[0].device, "cuda:1");
+  auto pipeline = Make(spec);
+  ASSERT_NE(pipeline, nullptr);
+  ASSERT_EQ(pipeline->plan().stages.size(), 1u);
+  EXPECT_EQ(pipeline->plan().stages[0].device, "cuda:1");
   ForwardRequest request;
-  request.inputs = NamedTensors{{(*pipeline)->signature().inputs[0].name, at::randn({10, 2})}};
-  const auto outcome = (*pipeline)->Forward(std::move(request));
+  request.inputs = NamedTensors{{pipeline->signature().inputs[0].name, at::randn({10, 2})}};
+  const auto outcome = pipeline->Forward(std::move(request));
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_EQ(outcome->outputs[0].value.tensor()->sizes(), at::IntArrayRef({10, 2}));
+}
+
+// The stand-ins themselves: what passes on them would pass on hardware.
+TEST(StandInDevice, RefusesTensorsOfTwoDevices) {
+  const at::Tensor here = at::ones({3}, TorchDevice(Devices()[0]));
+  const at::Tensor there = at::ones({3}, TorchDevice(Devices()[1]));
+  EXPECT_THAT([&] { here.add(there); }, ::testing::ThrowsMessage<c10::Error>(HasSubstr("on the same device")));
+  EXPECT_THAT([&] { here.add(at::ones({3})); }, ::testing::ThrowsMessage<c10::Error>(HasSubstr("on the same device")));
+  EXPECT_TRUE(at::equal(here.add(there.to(here.device())).cpu(), at::ones({3}).mul(2)));
+  EXPECT_TRUE(at::equal(here.add(at::ones({})).cpu(), at::ones({3}).mul(2))) << "scalars of the host are welcome";
+}
+
+TEST(StandInDeviceDeathTest, KeepsTheHostOutOfItsMemory) {
+  const at::Tensor here = at::ones({3}, TorchDevice(Devices()[0]));
+  EXPECT_DEATH(*static_cast<volatile float*>(here.mutable_data_ptr<float>()) = 1, "");
 }
 
 }  // namespace
