@@ -4,13 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
 #include <string>
 
-#include "engine/base/error.h"
 #include "engine/device/torch_status.h"
 #include "engine/model/exported_program_layers.h"
+#include "tests/fuzz/fuzz_checks.h"
 #include "tests/unit/exported/program_archives.h"
 
 namespace {
@@ -22,19 +21,16 @@ const char* const kRecords[] = {"models/model.json",
                                 nullptr /* the archive */,
                                 penstock::kTrainingRecord};
 
-void NeedReason(const absl::Status& status) {
-  const std::string reason = penstock::ReasonOf(status);
-  if (!status.ok() && (reason.empty() || reason == "BUG")) std::abort();
-}
+using penstock::testing::DemandReason;
 
 // Reads, cuts at every operator and builds; no operator runs.
 void Check(absl::StatusOr<penstock::ExportedProgram> program) {
-  NeedReason(program.status());
+  DemandReason(program.status());
   if (!program.ok()) return;
   for (const penstock::ProgramTensor& tensor : program->tensors) (void)penstock::LoadTensor(tensor, false);
   const auto model = penstock::ProgramModel::Create(*std::move(program), penstock::ProgramCuts::kNodes);
-  NeedReason(model.status());
-  if (model.ok()) NeedReason(penstock::BuildProgramLayers(**model).status());
+  DemandReason(model.status());
+  if (model.ok()) DemandReason(penstock::BuildProgramLayers(**model).status());
 }
 
 }  // namespace

@@ -1,0 +1,66 @@
+// Feeds foreign bytes to the readers of protobuf's wire format, whole and cut into pieces. Both must see the same fields.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/rpc/tensor_stream.h"
+#include "server/rpc/wire_reader.h"
+#include "tests/fuzz/fuzz_checks.h"
+
+namespace {
+
+using penstock::Pieces;
+using penstock::testing::Demand;
+using penstock::testing::DemandReason;
+
+// Every field written again, and the fault that ended the walk.
+struct Walk {
+  std::string fields;
+  std::string fault;
+
+  bool operator==(const Walk&) const = default;
+};
+
+Walk WalkOver(const Pieces& bytes) {
+  Walk walk;
+  penstock::WireReader reader(bytes);
+  while (!reader.AtEnd()) {
+    const auto field = reader.Next();
+    DemandReason(field.status());
+    if (!field.ok()) {
+      walk.fault = std::string(field.status().message());
+      return walk;
+    }
+    penstock::AppendField(*field, &walk.fields);
+  }
+  return walk;
+}
+
+// The first byte says how many bytes each piece has, but the last.
+Pieces Cut(std::string_view bytes, size_t length) {
+  Pieces pieces;
+  for (size_t at = 0; at < bytes.size(); at += length) pieces.push_back(bytes.substr(at, length));
+  return pieces;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const Pieces pieces = Cut(bytes, 1 + data[0] % 32);
+  const Walk whole = WalkOver({bytes});
+  Demand(WalkOver(pieces) == whole, "a cut changes what is read");
+  if (whole.fault.empty()) Demand(WalkOver({whole.fields}) == whole, "fields are not written as they were read");
+  const auto chunk = penstock::ReadChunk({bytes});
+  const auto cut_chunk = penstock::ReadChunk(pieces);
+  DemandReason(chunk.status());
+  Demand(chunk.status() == cut_chunk.status(), "a cut changes what is said of a chunk");
+  if (chunk.ok()) {
+    Demand(penstock::JoinPieces(chunk->data) == penstock::JoinPieces(cut_chunk->data), "a cut changes a chunk");
+  }
+  return 0;
+}
