@@ -21,11 +21,13 @@ function(penstock_library room)
   target_link_libraries(penstock_${room} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_PRIVATE_DEPENDS} penstock_warnings)
 endfunction()
 
-# penstock_test(name SOURCES a_test.cc ... DEPENDS ... [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT A=1 ...])
+# penstock_test(name SOURCES a_test.cc ... DEPENDS ... [TOGETHER [APART b_test.cc ...]] [LABELS ...] [TIMEOUT seconds]
+#               [ENVIRONMENT A=1 ...])
 # Declares a GoogleTest program and registers it with ctest as one test. Without LABELS its label is the kind of test, the
-# folder below tests/.
+# folder below tests/. A unity build compiles the sources of a program that is declared TOGETHER in units: the helpers of its
+# files need names of their own. Those in APART, whose helpers are called like others', stay alone.
 function(penstock_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "TOGETHER" "TIMEOUT" "SOURCES;DEPENDS;APART;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT PENSTOCK_TESTS)
     return()
   endif()
@@ -43,14 +45,21 @@ function(penstock_test name)
     string(REGEX MATCH "^[^/]+" arg_LABELS "${folder}")
   endif()
   add_executable(${name} ${arg_SOURCES})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)  # test files call their helpers alike
+  if(NOT arg_TOGETHER)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  endif()
+  set_source_files_properties(${arg_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} GTest::gmock GTest::gtest_main penstock_warnings)
   if(PENSTOCK_SANITIZE STREQUAL "thread")
     target_link_libraries(${name} PRIVATE penstock_tsan_mutex)  # tests/sanitize
   endif()
   add_test(NAME ${name} COMMAND ${name})
+  set(sanitizer_options "${PENSTOCK_SANITIZER_OPTIONS}")
+  if(arg_DEPENDS MATCHES "penstock::(rpc|client|server)")
+    set(sanitizer_options "${PENSTOCK_SANITIZER_OPTIONS_GRPC}")
+  endif()
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
-    ENVIRONMENT "${arg_ENVIRONMENT};${PENSTOCK_SANITIZER_OPTIONS}")
+    ENVIRONMENT "${arg_ENVIRONMENT};${sanitizer_options}")
 endfunction()
 
 # penstock_bench(name SOURCES ... DEPENDS ...) declares a benchmark program; it is not run by ctest.

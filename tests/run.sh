@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
 # Sets up, builds everything and runs every test; ends with ctest's summary and its exit code.
 #
-# The build is the one of deploy/quickstart.sh (preset release). Arguments go on to ctest: tests/run.sh -L lint.
+# The build is the one of deploy/quickstart.sh (preset release). Arguments go on to ctest: tests/run.sh -L lint. With --long as
+# the first one the tests that take hours run too.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  echo "Usage: tests/run.sh [ctest arguments]"
+  echo "Usage: tests/run.sh [--long] [ctest arguments]"
   echo "Installs what is missing, builds the preset release and runs every test, for example: tests/run.sh -L lint"
+  echo "  --long   also what takes hours: an hour of clients, an hour of fuzzing per target, 20,000 random pipelines;"
+  echo "           tests/run.sh --long -L long runs only these"
   exit 0
+fi
+selection=()
+if [[ ${1:-} == --long ]]; then
+  selection=(-C Long)
+  shift
 fi
 
 step() { printf '\n== %s (after %d s)\n' "$1" "$SECONDS"; }
@@ -28,4 +36,4 @@ export PENSTOCK_TEST_RESULTS="$root/build/release/test-results"
 export GTEST_OUTPUT="xml:$PENSTOCK_TEST_RESULTS/"
 rm -rf "$PENSTOCK_TEST_RESULTS"
 step "test"
-exec ctest --test-dir build/release --output-on-failure --parallel 2 "$@"
+exec ctest --test-dir build/release --output-on-failure --parallel 2 "${selection[@]}" "$@"

@@ -11,7 +11,7 @@ namespace penstock {
 namespace {
 
 using testing::GpuTest;
-constexpr StreamKind kCompute = StreamKind::kCompute;
+constexpr StreamKind kComputeStream = StreamKind::kCompute;
 constexpr StreamKind kCopyIn = StreamKind::kCopyIn;
 constexpr StreamKind kCopyOut = StreamKind::kCopyOut;
 
@@ -42,25 +42,25 @@ TEST_F(StreamsGpuTest, STR_2_S8_stream_wait_stream) {
   Delay(Gpu(), kCopyOut);
   Gpu().RunOn(kCopyOut, [&] { x.fill_(1); });
   ASSERT_FALSE(Gpu().Record(kCopyOut)->Ready()) << "the delay is too short for this GPU";
-  WaitStream(Gpu(), kCompute, Gpu(), kCopyOut);
-  Gpu().RunOn(kCompute, [&] { EXPECT_EQ(x.sum().item<float>(), 10000); });
+  WaitStream(Gpu(), kComputeStream, Gpu(), kCopyOut);
+  Gpu().RunOn(kComputeStream, [&] { EXPECT_EQ(x.sum().item<float>(), 10000); });
 }
 
 TEST_F(StreamsGpuTest, STR_2_ACpuWaitsOnTheHostAndNobodyForACpu) {
-  Delay(Gpu(), kCompute);
-  const EventPtr end = Gpu().Record(kCompute);
-  WaitStream(Gpu(), kCompute, CpuStreams(), kCompute);
+  Delay(Gpu(), kComputeStream);
+  const EventPtr end = Gpu().Record(kComputeStream);
+  WaitStream(Gpu(), kComputeStream, CpuStreams(), kComputeStream);
   EXPECT_FALSE(end->Ready());
-  WaitStream(CpuStreams(), kCompute, Gpu(), kCompute);
+  WaitStream(CpuStreams(), kComputeStream, Gpu(), kComputeStream);
   EXPECT_TRUE(end->Ready());
 }
 
 TEST_F(StreamsGpuTest, STR_2_OneGpuWaitsForAnother) {
   Need(2);
   if (IsSkipped()) return;
-  Delay(Gpu(0), kCompute);
-  const EventPtr first = Gpu(0).Record(kCompute);
-  WaitStream(Gpu(1), kCompute, Gpu(0), kCompute);
+  Delay(Gpu(0), kComputeStream);
+  const EventPtr first = Gpu(0).Record(kComputeStream);
+  WaitStream(Gpu(1), kComputeStream, Gpu(0), kComputeStream);
   Gpu(1).Synchronize();
   EXPECT_TRUE(first->Ready());
 }
@@ -71,10 +71,10 @@ TEST_F(StreamsGpuTest, STR_3_S8_stream_record_stream) {
   Gpu().RunOn(kCopyIn, [&] { x = at::rand({1}, OnGpu()); });
   Gpu().Synchronize();
   const void* address = x.data_ptr();
-  Delay(Gpu(), kCompute);
-  Gpu().RecordStream(x, kCompute);
+  Delay(Gpu(), kComputeStream);
+  Gpu().RecordStream(x, kComputeStream);
   x.reset();
-  ASSERT_FALSE(Gpu().Record(kCompute)->Ready()) << "the delay is too short for this GPU";
+  ASSERT_FALSE(Gpu().Record(kComputeStream)->Ready()) << "the delay is too short for this GPU";
   Gpu().RunOn(kCopyIn, [&] { EXPECT_NE(at::rand({1}, OnGpu()).data_ptr(), address); });
 }
 
@@ -83,7 +83,7 @@ TEST_F(StreamsGpuTest, WithoutRecordStreamTheBlockIsReusedAtOnce) {  // so the t
   Gpu().RunOn(kCopyIn, [&] { x = at::rand({1}, OnGpu()); });
   Gpu().Synchronize();
   const void* address = x.data_ptr();
-  Delay(Gpu(), kCompute);
+  Delay(Gpu(), kComputeStream);
   x.reset();
   Gpu().RunOn(kCopyIn, [&] { EXPECT_EQ(at::rand({1}, OnGpu()).data_ptr(), address); });
 }
@@ -95,26 +95,26 @@ TEST_F(StreamsGpuTest, STR_3_S8_stream_shifted_view) {
   const void* address = x.data_ptr();
   at::Tensor shifted = x.slice(0, 1);
   ASSERT_GT(shifted.data_ptr(), address);
-  Delay(Gpu(), kCompute);
-  Gpu().RecordStream(shifted, kCompute);
+  Delay(Gpu(), kComputeStream);
+  Gpu().RecordStream(shifted, kComputeStream);
   x.reset();
   shifted.reset();
-  ASSERT_FALSE(Gpu().Record(kCompute)->Ready()) << "the delay is too short for this GPU";
+  ASSERT_FALSE(Gpu().Record(kComputeStream)->Ready()) << "the delay is too short for this GPU";
   Gpu().RunOn(kCopyIn, [&] { EXPECT_NE(at::rand({2}, OnGpu()).data_ptr(), address); });
 }
 
 TEST_F(StreamsGpuTest, ComputesInOrderWithWhatOtherThreadsLaunch) {
   at::Tensor x;
   Thread("other", [&] {
-    Delay(Gpu(), kCompute);
+    Delay(Gpu(), kComputeStream);
     x = at::ones({100}, OnGpu());  // no RunOn: a thread's own stream is the compute stream
   }).Join();
-  Gpu().RunOn(kCompute, [&] { EXPECT_EQ(x.sum().item<float>(), 100); });
+  Gpu().RunOn(kComputeStream, [&] { EXPECT_EQ(x.sum().item<float>(), 100); });
 }
 
 TEST_F(StreamsGpuTest, BackwardStaysOnTheCallingThread) {
   pthread_t ran = 0;
-  Gpu().RunOn(kCompute, [&] {
+  Gpu().RunOn(kComputeStream, [&] {
     const at::Tensor x = at::ones({3}, OnGpu().requires_grad(true));
     const at::Tensor y = x * 2;
     y.register_hook([&](const at::Tensor& gradient) {

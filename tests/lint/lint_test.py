@@ -250,6 +250,20 @@ class ClangTest(TreeTest):
         self.write("engine/base/a.cc", "#include <string>\nvoid G(std::string);\nvoid F(std::string a) { G(std::move(a)); G(a); }\n")
         self.assert_finds(tidy.check(self.root, self.build), "engine/base/a.cc", "used after it was moved")
 
+    def test_tidy_finds_faults_in_every_source_of_a_unit(self):
+        self.write(".clang-tidy", "Checks: '-*,modernize-use-nullptr'\nWarningsAsErrors: '*'\nHeaderFilterRegex: '/engine/'\n")
+        for name in "ab":
+            self.write(f"engine/base/{name}.cc", f"int* {name}() {{ return 0; }}\n")
+        unit = f"{self.root}/build/engine/base/Unity/unity_0_cxx.cxx"
+        self.write("build/engine/base/Unity/unity_0_cxx.cxx", "".join(
+            f'#include "{self.root}/engine/base/{name}.cc"\n' for name in "ab"))
+        entry = {"directory": str(self.root), "command": f"g++ -std=c++20 -c {unit}", "file": unit}
+        self.write("build/compile_commands.json", json.dumps([entry]))
+        self.assert_finds(tidy.check(self.root, self.build), "engine/base/a.cc:1", "engine/base/b.cc:1", "use nullptr")
+
+    def test_tidy_finds_a_using_declaration_that_is_not_used(self):
+        self.assertEqual(tidy.unused_using("using a::B;\nusing ::c::D;\nB b;  // and no D\n"), ["D"])
+
     def test_formatted_code_passes_and_other_code_is_found(self):
         self.write(".clang-format", "BasedOnStyle: Google\n")
         self.write("engine/x/a.h", "#pragma once\n\nint Answer();\n")

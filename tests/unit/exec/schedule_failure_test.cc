@@ -63,10 +63,11 @@ std::vector<ScheduleCase> SplitAndChunkedCases() {
           {.kind = "dualpipe-v", .lanes = 1, .chunks = 2},       {.kind = "auto", .lanes = 3}};
 }
 
-constexpr int kMicroBatches = 4;
+constexpr int kFailureMicroBatches = 4;
 
 ContributionRequest MiniBatch() {
-  return Contribution(Range({2 * kMicroBatches, kCaseWidth}), Range({2 * kMicroBatches, kCaseWidth}).sin());
+  return Contribution(Range({2 * kFailureMicroBatches, kCaseWidth}),
+                      Range({2 * kFailureMicroBatches, kCaseWidth}).sin());
 }
 
 TEST(ScheduleFailure, AnErrorInAnyActionNamesItAndChangesNothing) {
@@ -75,13 +76,14 @@ TEST(ScheduleFailure, AnErrorInAnyActionNamesItAndChangesNothing) {
     for (const ScheduleCase& one : SplitAndChunkedCases()) {
       SCOPED_TRACE(Describe(one));
       Saboteur saboteur(mode);
-      const PipelineSpec spec = SpecOf(one, kMicroBatches, CheckpointMode::kExceptLast);
+      const PipelineSpec spec = SpecOf(one, kFailureMicroBatches, CheckpointMode::kExceptLast);
       auto pipeline = saboteur.world.Make(spec);
       PlainReference plain = PlainOf(spec);
       const auto step = [&] {
         const auto got = pipeline->TrainStep(MiniBatch(), {});
         ASSERT_TRUE(got.ok()) << got.status();
-        const auto want = plain.TrainStep({*MiniBatch().inputs[0].value.tensor()}, MiniBatch().target, kMicroBatches);
+        const auto want =
+            plain.TrainStep({*MiniBatch().inputs[0].value.tensor()}, MiniBatch().target, kFailureMicroBatches);
         EXPECT_EQ(*got->loss, want.loss);
         EXPECT_EQ(*got->gradient_norm, want.gradient_norm);
         EXPECT_TRUE(SameState(*pipeline, plain));
@@ -109,18 +111,18 @@ TEST(ScheduleFailure, WhatWasAccumulatedBeforeOutlastsAnErrorInAnyAction) {
   for (const ScheduleCase& one : SplitAndChunkedCases()) {
     SCOPED_TRACE(Describe(one));
     Saboteur saboteur(DevicePool::Mode::kSerial);
-    const PipelineSpec spec = SpecOf(one, kMicroBatches, CheckpointMode::kSkipAdjacent);
+    const PipelineSpec spec = SpecOf(one, kFailureMicroBatches, CheckpointMode::kSkipAdjacent);
     auto pipeline = saboteur.world.Make(spec);
     PlainReference plain = PlainOf(spec);
     ASSERT_TRUE(pipeline->ForwardBackward(MiniBatch()).ok());
-    plain.Contribute({*MiniBatch().inputs[0].value.tensor()}, MiniBatch().target, kMicroBatches);
+    plain.Contribute({*MiniBatch().inputs[0].value.tensor()}, MiniBatch().target, kFailureMicroBatches);
     for (const auto& [text, action] : saboteur.Seen()) {
       saboteur.Break(text);
       EXPECT_FALSE(pipeline->ForwardBackward(MiniBatch()).ok()) << text;
     }
     saboteur.Break("");
     ASSERT_TRUE(pipeline->ForwardBackward(MiniBatch()).ok());
-    plain.Contribute({*MiniBatch().inputs[0].value.tensor()}, MiniBatch().target, kMicroBatches);
+    plain.Contribute({*MiniBatch().inputs[0].value.tensor()}, MiniBatch().target, kFailureMicroBatches);
     const auto applied = pipeline->OptimizerStep({});
     ASSERT_TRUE(applied.ok()) << applied.status();
     EXPECT_EQ(*applied->gradient_norm, plain.Step().gradient_norm);
@@ -133,11 +135,11 @@ TEST(ScheduleFailure, ACancelledContributionAddsNothing) {
     for (const ScheduleCase& one : SplitAndChunkedCases()) {
       SCOPED_TRACE(Describe(one));
       Saboteur saboteur(mode);
-      const PipelineSpec spec = SpecOf(one, kMicroBatches, CheckpointMode::kNever);
+      const PipelineSpec spec = SpecOf(one, kFailureMicroBatches, CheckpointMode::kNever);
       auto pipeline = saboteur.world.Make(spec);
       PlainReference plain = PlainOf(spec);
       ASSERT_TRUE(pipeline->ForwardBackward(MiniBatch()).ok());
-      plain.Contribute({*MiniBatch().inputs[0].value.tensor()}, MiniBatch().target, kMicroBatches);
+      plain.Contribute({*MiniBatch().inputs[0].value.tensor()}, MiniBatch().target, kFailureMicroBatches);
       for (const auto& [text, action] : saboteur.Seen()) {
         ContributionRequest request = MiniBatch();
         request.cancel = saboteur.CancelAt(text);

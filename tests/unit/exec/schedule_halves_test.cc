@@ -17,8 +17,8 @@
 namespace penstock::testing {
 namespace {
 
-constexpr int kMicroBatches = 5;
-constexpr int64_t kRows = 3 * kMicroBatches;
+constexpr int kHalvesMicroBatches = 5;
+constexpr int64_t kRows = 3 * kHalvesMicroBatches;
 
 TEST(ScheduleHalves, EveryKindGivesThePlainLoopsGradientsInTwoCalls) {
   at::manual_seed(3);
@@ -35,7 +35,7 @@ TEST(ScheduleHalves, EveryKindGivesThePlainLoopsGradientsInTwoCalls) {
         PlainReference plain = PlainOf(spec);
         for (int step = 0; step < 2; ++step) {
           ForwardRequest request = Ask(Input(x), /*input_gradients=*/true);
-          request.micro_batches = kMicroBatches;
+          request.micro_batches = kHalvesMicroBatches;
           const auto forward = pipeline->Forward(request);
           ASSERT_TRUE(forward.ok()) << forward.status();
           const auto backward =
@@ -44,8 +44,8 @@ TEST(ScheduleHalves, EveryKindGivesThePlainLoopsGradientsInTwoCalls) {
           EXPECT_EQ(backward->input_gradients.size(), 1);
 
           const at::Tensor leaf = x.detach().requires_grad_(true);
-          const std::vector<Batch> outputs = plain.Forward({Value(leaf)}, kMicroBatches);
-          for (int m = 0; m < kMicroBatches; ++m) {
+          const std::vector<Batch> outputs = plain.Forward({Value(leaf)}, kHalvesMicroBatches);
+          for (int m = 0; m < kHalvesMicroBatches; ++m) {
             torch::autograd::backward({outputs[m].TensorAt(0)}, {gradient.narrow(0, m * 3, 3)});
           }
           EXPECT_TRUE(at::equal(*backward->input_gradients[0].value.tensor(), leaf.grad()));

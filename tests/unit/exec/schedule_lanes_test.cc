@@ -12,7 +12,7 @@
 namespace penstock::testing {
 namespace {
 
-constexpr int kMicroBatches = 4;
+constexpr int kLanesMicroBatches = 4;
 
 class ScheduleLanes : public ::testing::Test {
  protected:
@@ -27,7 +27,7 @@ class ScheduleLanes : public ::testing::Test {
       metrics_ = std::make_shared<PipelineMetrics>(RealClock(), "test", lanes, ScheduleDescription());
       return metrics_;
     };
-    auto pipeline = Pipeline::Create(SpecOf(one, kMicroBatches, mode), options);
+    auto pipeline = Pipeline::Create(SpecOf(one, kLanesMicroBatches, mode), options);
     EXPECT_TRUE(pipeline.ok()) << pipeline.status();
     return pipeline.ok() ? *std::move(pipeline) : nullptr;
   }
@@ -42,17 +42,17 @@ class ScheduleLanes : public ::testing::Test {
 TEST_F(ScheduleLanes, ALaneCountsTheActionsOfAllItsStages) {
   auto pipeline = Make({.kind = "interleaved-zb", .lanes = 2, .chunks = 2}, CheckpointMode::kExceptLast);
   ASSERT_EQ(metrics_->lane_count(), 2);
-  const at::Tensor x = Range({2 * kMicroBatches, kCaseWidth});
+  const at::Tensor x = Range({2 * kLanesMicroBatches, kCaseWidth});
   const auto outcome = pipeline->TrainStep(Contribution(x, x), {});
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   for (const int lane : {0, 1}) {
     SCOPED_TRACE(lane);
-    EXPECT_EQ(Count(lane, Phase::kForward), 2 * kMicroBatches);
-    EXPECT_EQ(Count(lane, Phase::kRecompute), 2 * (kMicroBatches - 1));
+    EXPECT_EQ(Count(lane, Phase::kForward), 2 * kLanesMicroBatches);
+    EXPECT_EQ(Count(lane, Phase::kRecompute), 2 * (kLanesMicroBatches - 1));
     EXPECT_EQ(Count(lane, Phase::kBackward), seen_[lane][ActionKind::kBackward]);
     EXPECT_EQ(Count(lane, Phase::kBackwardInput), seen_[lane][ActionKind::kInputGradient]);
     EXPECT_EQ(Count(lane, Phase::kBackwardWeight), seen_[lane][ActionKind::kWeightGradient]);
-    EXPECT_EQ(Count(lane, Phase::kBackward) + Count(lane, Phase::kBackwardWeight), 2 * kMicroBatches);
+    EXPECT_EQ(Count(lane, Phase::kBackward) + Count(lane, Phase::kBackwardWeight), 2 * kLanesMicroBatches);
     EXPECT_EQ(Count(lane, Phase::kOptimizer), 2 * 3);  // ties, norms, weights, of two stages
     EXPECT_EQ(metrics_->lane(lane).inflight_microbatches.value(), 0);
   }
@@ -70,8 +70,8 @@ TEST_F(ScheduleLanes, TheOptimizersPartsAreGoneThroughStageByStage) {
     if (action.kind == ActionKind::kOptimizer) log.push_back(ToString(action));
   };
   auto pipeline =
-      world.Make(SpecOf({.kind = "looped-bfs", .lanes = 1, .chunks = 2}, kMicroBatches, CheckpointMode::kNever));
-  const at::Tensor x = Range({2 * kMicroBatches, kCaseWidth});
+      world.Make(SpecOf({.kind = "looped-bfs", .lanes = 1, .chunks = 2}, kLanesMicroBatches, CheckpointMode::kNever));
+  const at::Tensor x = Range({2 * kLanesMicroBatches, kCaseWidth});
   ASSERT_TRUE(pipeline->TrainStep(Contribution(x, x), {}).ok());
   EXPECT_EQ(log, (std::vector<std::string>{"0OPT", "1OPT", "0OPT", "1OPT", "0OPT", "1OPT"}));
 }

@@ -35,7 +35,7 @@ std::unique_ptr<Layer> Delay(double forward, double input, double weight, int64_
   return std::move(layers->front().layer);
 }
 
-at::Tensor Apply(Layer& layer, const at::Tensor& input) { return layer.Forward(Batch(input), {}).TensorAt(0); }
+at::Tensor ApplyDelay(Layer& layer, const at::Tensor& input) { return layer.Forward(Batch(input), {}).TensorAt(0); }
 
 double Millis(const std::function<void()>& body) {
   const int64_t start = RealClock()->NowNanos();
@@ -48,23 +48,23 @@ TEST(DelayLayer, PassesOnItsInputPlusWhatItHasLearned) {
   const at::Tensor x = at::ones({3, 4});
   {
     at::NoGradGuard no_graph;
-    EXPECT_TRUE(at::equal(Apply(*layer, x), x));
+    EXPECT_TRUE(at::equal(ApplyDelay(*layer, x), x));
     layer->parameters()[0].tensor.fill_(2);
-    EXPECT_TRUE(at::equal(Apply(*layer, x), at::full_like(x, 3)));
+    EXPECT_TRUE(at::equal(ApplyDelay(*layer, x), at::full_like(x, 3)));
   }
   EXPECT_TRUE(at::equal(x, at::ones({3, 4})));
   const Batch several = layer->Forward(Batch::Tuple({Value(x), Value(), Value(x.to(at::kLong))}), {});
   ASSERT_EQ(several.size(), 3);
   EXPECT_TRUE(at::equal(several.TensorAt(0).detach(), at::full_like(x, 3)));
   EXPECT_TRUE(at::equal(several.TensorAt(2), at::ones({3, 4}, at::kLong)));
-  EXPECT_EQ(Apply(*layer, x.to(at::kDouble)).scalar_type(), at::kDouble);
+  EXPECT_EQ(ApplyDelay(*layer, x.to(at::kDouble)).scalar_type(), at::kDouble);
 }
 
 TEST(DelayLayer, BothHalvesGiveTheGradientsOfASum) {
   for (bool split : {false, true}) {
     auto layer = Delay(0, 0, 0);
     const at::Tensor x = at::ones({3, 4}).requires_grad_(true);
-    const at::Tensor y = Apply(*layer, x);
+    const at::Tensor y = ApplyDelay(*layer, x);
     const at::Tensor gradient = at::full_like(y, 0.5).detach();
     const at::Tensor shift = layer->parameters()[0].tensor;
     if (split) {
@@ -83,14 +83,14 @@ TEST(DelayLayer, EachPartTakesItsTime) {
   auto layer = Delay(2, 3, 4);
   const at::Tensor x = at::ones({3}).requires_grad_(true);
   at::Tensor y;
-  EXPECT_GE(Millis([&] { y = Apply(*layer, x); }), 2);
+  EXPECT_GE(Millis([&] { y = ApplyDelay(*layer, x); }), 2);
   std::unique_ptr<SplitBackward> owed;
   EXPECT_GE(Millis([&] { owed = SplitBackward::InputHalf({y}, {at::ones({3})}, {x}); }), 3);
   EXPECT_GE(Millis([&] { owed->WeightHalf(); }), 4);
-  y = Apply(*layer, x);
+  y = ApplyDelay(*layer, x);
   EXPECT_GE(Millis([&] { torch::autograd::backward({y}, {at::ones({3})}); }), 7);
   // Where the input asks for no gradient, all of it is the weight half's.
-  y = Apply(*layer, at::ones({3}));
+  y = ApplyDelay(*layer, at::ones({3}));
   owed = SplitBackward::InputHalf({y}, {at::ones({3})}, {});
   EXPECT_GE(Millis([&] { owed->WeightHalf(); }), 7);
 }
@@ -99,17 +99,17 @@ TEST(DelayLayer, OutsideOfTrainingItMayTakeAnotherTime) {
   auto layers = BuildLayers({{"delay", "layer", {{"forward_ms", kForever}, {"inference_ms", 20.0}}}}, 1);
   ASSERT_TRUE(layers.ok()) << layers.status();
   const at::NoGradGuard no_graph;
-  EXPECT_GE(Millis([&] { Apply(*layers->front().layer, at::ones({1, 1})); }), 20);
+  EXPECT_GE(Millis([&] { ApplyDelay(*layers->front().layer, at::ones({1, 1})); }), 20);
 }
 
 TEST(DelayLayer, AHalfDoesNotTakeTheTimeOfTheOther) {
   auto weight = Delay(0, 0, kForever);
   const at::Tensor x = at::ones({3}).requires_grad_(true);
-  SplitBackward::InputHalf({Apply(*weight, x)}, {at::ones({3})}, {x});
+  SplitBackward::InputHalf({ApplyDelay(*weight, x)}, {at::ones({3})}, {x});
   EXPECT_TRUE(x.grad().defined());
   // The node that sleeps for the input is not in the graph of the weight half: it is gone.
   auto input = Delay(0, 0.001, 0.001);
-  at::Tensor y = Apply(*input, x);
+  at::Tensor y = ApplyDelay(*input, x);
   const std::weak_ptr<torch::autograd::Node> sleeps = y.grad_fn();
   auto owed = SplitBackward::InputHalf({y}, {at::ones({3})}, {x});
   y.reset();
@@ -117,7 +117,7 @@ TEST(DelayLayer, AHalfDoesNotTakeTheTimeOfTheOther) {
   owed->WeightHalf();
   // Without a graph only the forward takes time.
   at::NoGradGuard no_graph;
-  Apply(*Delay(0, kForever, kForever), x);
+  ApplyDelay(*Delay(0, kForever, kForever), x);
 }
 
 TEST(DelayLayer, UsesNoCoreMeanwhile) {
@@ -127,9 +127,9 @@ TEST(DelayLayer, UsesNoCoreMeanwhile) {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
   };
-  Apply(*layer, at::ones({3}));
+  ApplyDelay(*layer, at::ones({3}));
   const double before = cpu_millis();
-  Apply(*layer, at::ones({3}));
+  ApplyDelay(*layer, at::ones({3}));
   EXPECT_LT(cpu_millis() - before, 25);
 }
 
@@ -151,8 +151,8 @@ TEST(DelayLayer, RefusesWhatIsWrong) {
   EXPECT_EQ(reason({{"forward_ms", -1.0}}), "spec.model.layers[0].options[forward_ms]");
   EXPECT_EQ(reason({{"weight_ms", 60'001.0}}), "spec.model.layers[0].options[weight_ms]");
   EXPECT_EQ(reason({{"backward_ms", 1.0}}), "spec.model.layers[0].options[backward_ms]");
-  EXPECT_EQ(ReasonOf(RunTorch([] { Apply(*Delay(0, 0, 0), at::ones({3}, at::kLong)); })), "TENSOR_SIGNATURE");
-  EXPECT_EQ(ReasonOf(RunTorch([] { Apply(*Delay(0, 0, 0, 4), at::ones({3, 3})); })), "TENSOR_SIGNATURE");
+  EXPECT_EQ(ReasonOf(RunTorch([] { ApplyDelay(*Delay(0, 0, 0), at::ones({3}, at::kLong)); })), "TENSOR_SIGNATURE");
+  EXPECT_EQ(ReasonOf(RunTorch([] { ApplyDelay(*Delay(0, 0, 0, 4), at::ones({3, 3})); })), "TENSOR_SIGNATURE");
 }
 
 }  // namespace

@@ -17,14 +17,14 @@ at::Tensor Logits(at::IntArrayRef shape) {
   return at::empty(shape).normal_(0, 1, InitialGenerator(1, LayerIndex(0))).requires_grad_(true);
 }
 
-std::unique_ptr<Loss> Make(const std::string& name, OptionMap options = {}) {
+std::unique_ptr<Loss> MakeNamedLoss(const std::string& name, OptionMap options = {}) {
   auto loss = MakeLoss({name, std::move(options)});
   EXPECT_TRUE(loss.ok()) << loss.status();
   return *std::move(loss);
 }
 
 TEST(CrossEntropy, IsTheMeanNegativeLogLikelihood) {
-  const auto loss = Make("cross_entropy");
+  const auto loss = MakeNamedLoss("cross_entropy");
   const at::Tensor logits = Logits({2, 3, 5});
   const at::Tensor labels = at::tensor({0, 4, 1, 2, 2, 3}, at::kLong).view({2, 3});
   const at::Tensor likelihood = logits.detach().to(at::kDouble).log_softmax(-1).gather(-1, labels.unsqueeze(-1));
@@ -34,7 +34,7 @@ TEST(CrossEntropy, IsTheMeanNegativeLogLikelihood) {
 
 TEST(CrossEntropy, LeavesOutIgnoredLabels) {
   for (int64_t ignored : {int64_t{-100}, int64_t{2}}) {
-    const auto loss = Make("cross_entropy", {{"ignore_index", ignored}});
+    const auto loss = MakeNamedLoss("cross_entropy", {{"ignore_index", ignored}});
     const at::Tensor logits = Logits({4, 5});
     const at::Tensor labels = at::tensor({int64_t{0}, ignored, int64_t{4}, ignored}, at::kLong);
     EXPECT_EQ(loss->Counted(labels), 2);
@@ -45,7 +45,7 @@ TEST(CrossEntropy, LeavesOutIgnoredLabels) {
 }
 
 TEST(CrossEntropy, IsZeroWithAGraphWhereNothingCounts) {
-  const auto loss = Make("cross_entropy");
+  const auto loss = MakeNamedLoss("cross_entropy");
   const at::Tensor logits = Logits({3, 5});
   const at::Tensor none = at::full({3}, -100, at::kLong);
   EXPECT_EQ(loss->Counted(none), 0);
@@ -56,7 +56,7 @@ TEST(CrossEntropy, IsZeroWithAGraphWhereNothingCounts) {
 }
 
 TEST(CrossEntropy, NamesALabelOutsideTheClasses) {
-  const auto loss = Make("cross_entropy");
+  const auto loss = MakeNamedLoss("cross_entropy");
   for (int64_t bad : {int64_t{5}, int64_t{-1}, int64_t{1} << 40}) {
     const absl::Status status = RunTorch([&] {
       loss->Mean(Logits({3, 5}), at::tensor({int64_t{-100}, bad, int64_t{0}}, at::kLong));
@@ -72,17 +72,17 @@ TEST(Losses, NameATargetThatDoesNotFit) {
   const auto field = [](const Loss& loss, const at::Tensor& output, const at::Tensor& target) {
     return ValuesOf(RunTorch([&] { loss.Mean(output, target); }))["field"];
   };
-  const auto entropy = Make("cross_entropy");
+  const auto entropy = MakeNamedLoss("cross_entropy");
   EXPECT_EQ(field(*entropy, Logits({3, 5}), at::zeros({3})), "target.type");
   EXPECT_EQ(field(*entropy, Logits({3, 5}), at::zeros({4}, at::kLong)), "target.shape");
   EXPECT_EQ(field(*entropy, Logits({5}), at::zeros({}, at::kLong)), "output.shape");
-  const auto squared = Make("mean_squared_error");
+  const auto squared = MakeNamedLoss("mean_squared_error");
   EXPECT_EQ(field(*squared, Logits({3, 5}), at::zeros({3, 1})), "target.shape") << "no broadcasting";
   EXPECT_EQ(field(*squared, Logits({3, 5}), at::zeros({3, 5}, at::kLong)), "target.type");
 }
 
 TEST(MeanSquaredError, TakesOutputsThatAutocastMadeNarrower) {
-  const auto loss = Make("mean_squared_error");
+  const auto loss = MakeNamedLoss("mean_squared_error");
   const at::Tensor output = Logits({3, 4}).detach().to(at::kBFloat16).requires_grad_(true);
   const at::Tensor target = Logits({3, 4}).detach();
   const at::Tensor mean = loss->Mean(output, target);
@@ -96,7 +96,7 @@ TEST(MeanSquaredError, TakesOutputsThatAutocastMadeNarrower) {
 }
 
 TEST(MeanSquaredError, IsTheMeanOverElements) {
-  const auto loss = Make("mean_squared_error");
+  const auto loss = MakeNamedLoss("mean_squared_error");
   const at::Tensor output = Logits({3, 2});
   const at::Tensor target = at::ones({3, 2});
   EXPECT_NEAR(loss->Mean(output, target).item<double>(),
@@ -106,10 +106,10 @@ TEST(MeanSquaredError, IsTheMeanOverElements) {
 }
 
 TEST(CrossEntropy, TakesClassesInDimensionOne) {
-  const auto loss = Make("cross_entropy", {{"class_dimension", int64_t{1}}});
+  const auto loss = MakeNamedLoss("cross_entropy", {{"class_dimension", int64_t{1}}});
   const at::Tensor logits = Logits({2, 5, 3});
   const at::Tensor labels = at::tensor({0, 4, 1, 2, 2, 3}, at::kLong).view({2, 3});
-  const at::Tensor last = Make("cross_entropy")->Mean(logits.transpose(1, 2), labels);
+  const at::Tensor last = MakeNamedLoss("cross_entropy")->Mean(logits.transpose(1, 2), labels);
   EXPECT_NEAR(loss->Mean(logits, labels).item<double>(), last.item<double>(), 1e-6);
   EXPECT_EQ(loss->Target({"logits", DataType::kFp32, {-1, 5, 3}}).shape, (std::vector<int64_t>{-1, 3}));
   EXPECT_EQ(ValuesOf(MakeLoss({"cross_entropy", {{"class_dimension", int64_t{0}}}}).status())["field"],
@@ -119,8 +119,8 @@ TEST(CrossEntropy, TakesClassesInDimensionOne) {
 TEST(BinaryCrossEntropy, OfLogitsEqualsThatOfTheirProbabilities) {
   const at::Tensor logits = Logits({3, 2});
   const at::Tensor target = at::tensor({0.0f, 1.0f, 0.25f, 1.0f, 0.0f, 0.5f}).view({3, 2});
-  const auto of_logits = Make("binary_cross_entropy");
-  const auto of_probabilities = Make("binary_cross_entropy", {{"logits", false}});
+  const auto of_logits = MakeNamedLoss("binary_cross_entropy");
+  const auto of_probabilities = MakeNamedLoss("binary_cross_entropy", {{"logits", false}});
   const at::Tensor wide = logits.detach().to(at::kDouble);
   const at::Tensor expected = -(target * wide.sigmoid().log() + (1 - target) * (1 - wide.sigmoid()).log()).mean();
   EXPECT_NEAR(of_logits->Mean(logits, target).item<double>(), expected.item<double>(), 1e-6);
@@ -129,7 +129,7 @@ TEST(BinaryCrossEntropy, OfLogitsEqualsThatOfTheirProbabilities) {
 }
 
 TEST(BinaryCrossEntropy, NamesWhatIsNoProbability) {
-  const auto loss = Make("binary_cross_entropy", {{"logits", false}});
+  const auto loss = MakeNamedLoss("binary_cross_entropy", {{"logits", false}});
   const at::Tensor half = at::full({2, 2}, 0.5);
   const absl::Status output = RunTorch([&] { loss->Mean(half + 1, half); });
   EXPECT_EQ(ReasonOf(output), "TENSOR_SIGNATURE");
@@ -143,7 +143,7 @@ TEST(BinaryCrossEntropy, NamesWhatIsNoProbability) {
 }
 
 TEST(ScalarOutput, IsWhatTheModelSays) {
-  const auto loss = Make("scalar_output");
+  const auto loss = MakeNamedLoss("scalar_output");
   EXPECT_FALSE(loss->needs_target());
   const at::Tensor own = at::full({}, 2.5).requires_grad_(true);
   EXPECT_EQ(loss->Mean(own, {}).item<double>(), 2.5);

@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 
 std::vector<NamedLayer> Layers(const ModelSpec& spec) { return *BuildLayerShapes(*ExpandModel(spec)); }
 
-LayerSpec Linear(int64_t in, int64_t out) { return {"linear", "", {{"in", in}, {"out", out}}}; }
+LayerSpec LinearSpec(int64_t in, int64_t out) { return {"linear", "", {{"in", in}, {"out", out}}}; }
 
 TEST(SignatureOf, DescribesTheReferenceModels) {
   const auto cross_entropy = *MakeLoss({"cross_entropy", {}});
@@ -38,7 +38,8 @@ TEST(SignatureOf, DescribesTheReferenceModels) {
 
 TEST(SignatureOf, LooksThroughLayersThatTakeAnything) {
   const auto model = *SignatureOf(
-      Layers({"", {}, {{"dropout", "", {}}, Linear(3, 5), {"relu", "", {}}, Linear(5, 2), {"gelu", "", {}}}}), nullptr);
+      Layers({"", {}, {{"dropout", "", {}}, LinearSpec(3, 5), {"relu", "", {}}, LinearSpec(5, 2), {"gelu", "", {}}}}),
+      nullptr);
   EXPECT_THAT(model.inputs[0].shape, ElementsAre(-1, 3));
   EXPECT_EQ(model.outputs[0].name, "output");
   EXPECT_THAT(model.outputs[0].shape, ElementsAre(-1, 2));
@@ -46,18 +47,18 @@ TEST(SignatureOf, LooksThroughLayersThatTakeAnything) {
 
 TEST(SignatureOf, KeepsLeadingDimensions) {
   const auto model = *SignatureOf(
-      Layers({"", {}, {{"gpt_block", "", {{"width", int64_t{8}}}}, Linear(8, 5), {"relu", "", {}}}}), nullptr);
+      Layers({"", {}, {{"gpt_block", "", {{"width", int64_t{8}}}}, LinearSpec(8, 5), {"relu", "", {}}}}), nullptr);
   EXPECT_THAT(model.outputs[0].shape, ElementsAre(-1, -1, 5));
 }
 
 TEST(SignatureOf, NamesTheLayerThatDoesNotFit) {
-  const auto wide = SignatureOf(Layers({"", {}, {Linear(3, 5), {"relu", "", {}}, Linear(6, 2)}}), nullptr);
+  const auto wide = SignatureOf(Layers({"", {}, {LinearSpec(3, 5), {"relu", "", {}}, LinearSpec(6, 2)}}), nullptr);
   EXPECT_EQ(ReasonOf(wide.status()), "SPEC_INVALID");
   EXPECT_EQ(ValuesOf(wide.status())["field"], "spec.model.layers[2]");
   EXPECT_EQ(ValuesOf(wide.status())["value"], "FP32 [-1, 5]");
-  const auto flat = SignatureOf(Layers({"", {}, {Linear(3, 256), {"gpt_block", "", {}}}}), nullptr);
+  const auto flat = SignatureOf(Layers({"", {}, {LinearSpec(3, 256), {"gpt_block", "", {}}}}), nullptr);
   EXPECT_EQ(ValuesOf(flat.status())["field"], "spec.model.layers[1]");
-  const auto type = SignatureOf(Layers({"", {}, {Linear(3, 256), {"gpt_embedding", "", {}}}}), nullptr);
+  const auto type = SignatureOf(Layers({"", {}, {LinearSpec(3, 256), {"gpt_embedding", "", {}}}}), nullptr);
   EXPECT_EQ(ValuesOf(type.status())["field"], "spec.model.layers[1]");
   const auto open = SignatureOf(Layers({"", {}, {{"relu", "", {}}}}), nullptr);
   EXPECT_EQ(ValuesOf(open.status())["field"], "spec.model.layers");

@@ -40,7 +40,7 @@ absl::Status BuildStatus(std::vector<LayerSpec> layers) {
   return BuildLayers(*specs, 0).status();
 }
 
-Batch RunAll(const std::vector<NamedLayer>& layers, Batch values) {
+Batch RunSequence(const std::vector<NamedLayer>& layers, Batch values) {
   SkipTracker tracker;
   for (const NamedLayer& layer : layers) values = RunLayer(layer, values, {}, tracker);
   EXPECT_TRUE(tracker.empty());
@@ -58,7 +58,7 @@ TEST(Sequential, RunsItsLayersWithTheirParametersUnderTheirNames) {
   const NamedTensors& parameters = layers[0].layer->parameters();
   EXPECT_THAT(Names(parameters), ElementsAre("in.weight", "in.bias", "deep.layer0.weight", "deep.layer0.bias"));
   const at::Tensor input = at::rand({5, 3});
-  const at::Tensor output = RunAll(layers, Batch(input)).TensorAt(0);
+  const at::Tensor output = RunSequence(layers, Batch(input)).TensorAt(0);
   const at::Tensor middle = at::relu(at::linear(input, parameters[0].tensor, parameters[1].tensor));
   EXPECT_TRUE(output.equal(at::linear(middle, parameters[2].tensor, parameters[3].tensor)));
   output.sum().backward();
@@ -76,7 +76,7 @@ TEST(Sequential, WeightsDependOnSeedAndPosition) {
 
 TEST(Sequential, AnEmptyOneGivesWhatItTakes) {
   const at::Tensor input = at::rand({2});
-  EXPECT_TRUE(RunAll(Build({Sequential({})}), Batch(input)).TensorAt(0).is_same(input));
+  EXPECT_TRUE(RunSequence(Build({Sequential({})}), Batch(input)).TensorAt(0).is_same(input));
 }
 
 TEST(Sequential, SaysWhatItTakesAndGives) {
@@ -126,7 +126,7 @@ TEST(Sequential, SKIP_17_KeepsSkipsBetweenItsLayersInside) {
   EXPECT_TRUE(layers[0].layer->skips().stashes.empty());
   EXPECT_TRUE(layers[0].layer->skips().pops.empty());
   const at::Tensor input = at::tensor({-1.0f, 2.0f});
-  EXPECT_TRUE(RunAll(layers, Batch(input)).TensorAt(0).equal(at::tensor({-1.0f, 8.0f})));
+  EXPECT_TRUE(RunSequence(layers, Batch(input)).TensorAt(0).equal(at::tensor({-1.0f, 8.0f})));
 }
 
 TEST(Sequential, SKIP_17_DeclaresOutwardWhatHasOneEndInside) {
@@ -140,7 +140,7 @@ TEST(Sequential, SKIP_17_DeclaresOutwardWhatHasOneEndInside) {
   for (const NamedLayer& layer : layers) declarations.push_back(layer.layer->skips());
   EXPECT_TRUE(CheckSkips({"a", "b", "c"}, declarations).ok());
   // relu(-1) - 1 = -1, kept; -1 - 1 = -2; -2 - 1 = -3
-  EXPECT_EQ(RunAll(layers, Batch(at::full({1}, -1.0))).TensorAt(0).item<float>(), -3);
+  EXPECT_EQ(RunSequence(layers, Batch(at::full({1}, -1.0))).TensorAt(0).item<float>(), -3);
 
   layers[0].layer->Isolate({.skip_namespace = "moved", .only = {}});
   EXPECT_THAT(layers[0].layer->skips().stashes, ElementsAre(SkipName{"moved", "x"}, SkipName{"moved", "x"}));
@@ -165,13 +165,13 @@ TEST(Sequential, SKIP_17_VerifiesSkipsOfNestedLayers) {
 TEST(Identity, PIPE_31_GivesAnyValuesBack) {
   const auto layers = *BuildLayers(*ExpandModel({"identity", {}, {}}), 0);
   const Batch values = Batch::Tuple({Value(at::ones({2})), Value(3), Value("text"), Value()});
-  const Batch back = RunAll(layers, values);
+  const Batch back = RunSequence(layers, values);
   ASSERT_EQ(back.size(), 4u);
   EXPECT_FALSE(back.atomic());
   EXPECT_TRUE(back.TensorAt(0).is_same(values.TensorAt(0)));
   EXPECT_EQ(*back[1].integer(), 3);
   EXPECT_TRUE(back[3].is_none());
-  EXPECT_TRUE(RunAll(layers, Batch(at::ones({2}))).atomic());
+  EXPECT_TRUE(RunSequence(layers, Batch(at::ones({2}))).atomic());
   const auto model = *SignatureOf(layers, nullptr);
   ASSERT_EQ(model.inputs.size(), 1u);
   EXPECT_TRUE(model.inputs[0].any);

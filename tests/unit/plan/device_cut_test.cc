@@ -11,7 +11,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-LayerSpec Layer(const std::string& device) { return {.kind = "relu", .name = "a", .options = {}, .device = device}; }
+LayerSpec LayerOn(const std::string& device) { return {.kind = "relu", .name = "a", .options = {}, .device = device}; }
 
 std::vector<Device> Devices() { return {{"cpu:0", {}, 0}, {"cpu:1", {}, 0}, {"cuda:0", {}, 0}}; }
 
@@ -44,17 +44,17 @@ TEST(DeviceCut, ISS_9_ALayerWithoutDeviceStaysWhereItsNeighbourIs) {
 }
 
 TEST(DeviceCut, PIPE_8_NamesAreMadeFull) {
-  auto devices = DevicesOfLayers({Layer("cuda"), Layer(""), Layer("cpu"), Layer("cpu:1")}, Devices());
+  auto devices = DevicesOfLayers({LayerOn("cuda"), LayerOn(""), LayerOn("cpu"), LayerOn("cpu:1")}, Devices());
   ASSERT_TRUE(devices.ok()) << devices.status();
   EXPECT_THAT(*devices, ElementsAre("cuda:0", "", "cpu", "cpu:1"));
 }
 
 TEST(DeviceCut, PIPE_8_LayersWithinALayerMustAgree) {
-  LayerSpec outer = Layer("");
-  outer.layers = {Layer("cpu:1"), Layer(""), Layer("cpu:1")};
+  LayerSpec outer = LayerOn("");
+  outer.layers = {LayerOn("cpu:1"), LayerOn(""), LayerOn("cpu:1")};
   EXPECT_THAT(*DevicesOfLayers({outer}, Devices()), ElementsAre("cpu:1"));
   outer.layers[1].device = "cpu:0";
-  const absl::Status status = DevicesOfLayers({Layer(""), outer}, Devices()).status();
+  const absl::Status status = DevicesOfLayers({LayerOn(""), outer}, Devices()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ValuesOf(status)["field"], "spec.model.layers[1].device");
   EXPECT_EQ(ValuesOf(status)["value"], "cpu:0, cpu:1");
@@ -64,20 +64,20 @@ TEST(DeviceCut, PIPE_8_LayersWithinALayerMustAgree) {
 }
 
 TEST(DeviceCut, PIPE_9_TheOuterLayersDeviceWins) {
-  LayerSpec outer = Layer("cuda:0");
-  outer.layers = {Layer("cpu:1"), Layer("cpu:0")};
+  LayerSpec outer = LayerOn("cuda:0");
+  outer.layers = {LayerOn("cpu:1"), LayerOn("cpu:0")};
   EXPECT_THAT(*DevicesOfLayers({outer}, Devices()), ElementsAre("cuda:0"));
 }
 
 TEST(DeviceCut, AnUnknownDeviceIsNamedWithTheKnownOnes) {
   for (const std::string name : {"cpu:7", "gpu", "cuda:1", " cpu:0"}) {
-    const absl::Status status = DevicesOfLayers({Layer("cpu:0"), Layer(name)}, Devices()).status();
+    const absl::Status status = DevicesOfLayers({LayerOn("cpu:0"), LayerOn(name)}, Devices()).status();
     EXPECT_EQ(ReasonOf(status), "SPEC_INVALID");
     EXPECT_EQ(ValuesOf(status)["field"], "spec.model.layers[1].device");
     EXPECT_EQ(ValuesOf(status)["value"], name);
     EXPECT_THAT(std::string(status.message()), HasSubstr("no such device (there are cpu:0, cpu:1, cuda:0)"));
   }
-  EXPECT_FALSE(DevicesOfLayers({Layer("cpu")}, {{"cpu:1", {}, 0}}).ok());
+  EXPECT_FALSE(DevicesOfLayers({LayerOn("cpu")}, {{"cpu:1", {}, 0}}).ok());
 }
 
 }  // namespace

@@ -18,15 +18,15 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kMebibyte = 1 << 20;
 
-std::vector<LayerProfile> EqualLayers(int count) {
+std::vector<LayerProfile> LikeLayers(int count) {
   LayerProfile layer;
   layer.forward_seconds = 0.001;
   layer.backward_seconds = 0.002;
-  layer.output_bytes = kMiB;
-  layer.stash_bytes = 4 * kMiB;
-  layer.parameter_bytes = 10 * kMiB;
+  layer.output_bytes = kMebibyte;
+  layer.stash_bytes = 4 * kMebibyte;
+  layer.parameter_bytes = 10 * kMebibyte;
   return std::vector<LayerProfile>(count, layer);
 }
 
@@ -53,7 +53,7 @@ std::vector<std::string> Devices(const Plan& plan) {
 
 void ExpectRefused(const PlanRequest& request, const std::string& field, const std::string& value,
                    const std::string& problem) {
-  const absl::Status status = PlanFromProfile(request, EqualLayers(static_cast<int>(request.layers.size()))).status();
+  const absl::Status status = PlanFromProfile(request, LikeLayers(static_cast<int>(request.layers.size()))).status();
   EXPECT_EQ(ReasonOf(status), "SPEC_INVALID") << status;
   EXPECT_EQ(ValuesOf(status)["field"], field) << status;
   EXPECT_EQ(ValuesOf(status)["value"], value) << status;
@@ -62,7 +62,7 @@ void ExpectRefused(const PlanRequest& request, const std::string& field, const s
 }
 
 TEST(Lanes, ChunksOfALoopedKindGoRoundTheDevices) {
-  const auto plan = PlanFromProfile(Request("interleaved-1f1b", 2, 8, 2), EqualLayers(8));
+  const auto plan = PlanFromProfile(Request("interleaved-1f1b", 2, 8, 2), LikeLayers(8));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(Lanes(*plan), ElementsAre(0, 1, 0, 1));
   EXPECT_THAT(Devices(*plan), ElementsAre("cpu:0", "cpu:1", "cpu:0", "cpu:1"));
@@ -76,7 +76,7 @@ TEST(Lanes, ChunksOfALoopedKindGoRoundTheDevices) {
 TEST(Lanes, ChunksOfAVGoToAndFro) {
   PlanRequest request = Request("zbv", 2, 9, 3);
   request.cut.balance = {2, 1, 1, 1, 2, 2};
-  const auto plan = PlanFromProfile(request, EqualLayers(9));
+  const auto plan = PlanFromProfile(request, LikeLayers(9));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(Lanes(*plan), ElementsAre(0, 1, 2, 2, 1, 0));
   EXPECT_THAT(Devices(*plan), ElementsAre("cpu:0", "cpu:1", "cpu:2", "cpu:2", "cpu:1", "cpu:0"));
@@ -88,7 +88,7 @@ TEST(Lanes, ImportedListsSayHowManyStagesThereAre) {
   request.schedule.micro_batches = 1;
   request.schedule.imported =
       std::make_shared<const ImportedSchedule>(*ImportSchedule("0F0,3F0,3I0,0B0,3W0\n1F0,2F0,2B0,1B0\n"));
-  const auto plan = PlanFromProfile(request, EqualLayers(5));
+  const auto plan = PlanFromProfile(request, LikeLayers(5));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(Lanes(*plan), ElementsAre(0, 1, 1, 0));
   EXPECT_THAT(plan->why.front(), HasSubstr("4 stages, as many as the imported schedule has"));
@@ -109,7 +109,7 @@ TEST(Lanes, ImportedListsSayHowManyStagesThereAre) {
 TEST(Lanes, OneDeviceMayHoldSeveralLanes) {
   PlanRequest request = Request("looped-bfs", 2, 8, 2);
   request.cut.stages = 8;
-  const auto plan = PlanFromProfile(request, EqualLayers(8));
+  const auto plan = PlanFromProfile(request, LikeLayers(8));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(Lanes(*plan), ElementsAre(0, 1, 2, 3, 0, 1, 2, 3));
   EXPECT_EQ(plan->stages[6].device, "cpu:0");
@@ -119,9 +119,9 @@ TEST(Lanes, NamedDevicesAreCountedByLanes) {
   PlanRequest request = Request("interleaved-1f1b", 2, 4, 2);
   request.cut.balance = {1, 1, 1, 1};
   request.devices_named = true;
-  EXPECT_TRUE(PlanFromProfile(request, EqualLayers(4)).ok());
+  EXPECT_TRUE(PlanFromProfile(request, LikeLayers(4)).ok());
   request.devices.pop_back();
-  const absl::Status status = PlanFromProfile(request, EqualLayers(4)).status();
+  const absl::Status status = PlanFromProfile(request, LikeLayers(4)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
   EXPECT_THAT(std::string(status.message()), HasSubstr("(devices: 1, partitions: 2)"));
 }
@@ -130,7 +130,7 @@ TEST(Lanes, DevicesOfLayersHoldForTheWholeLane) {
   PlanRequest request = Request("interleaved-1f1b", 2, 4, 2);
   request.cut.balance = {1, 1, 1, 1};
   request.layers[2].device = "cpu:1";
-  const auto plan = PlanFromProfile(request, EqualLayers(4));
+  const auto plan = PlanFromProfile(request, LikeLayers(4));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(Devices(*plan), ElementsAre("cpu:1", "cpu:1", "cpu:1", "cpu:1"));
   request.layers[0].device = "cpu:0";
@@ -140,7 +140,7 @@ TEST(Lanes, DevicesOfLayersHoldForTheWholeLane) {
   request.layers[1].device = "cpu:1";
   request.layers[2].device = "cpu:0";
   request.layers[3].device = "cpu:1";
-  EXPECT_TRUE(PlanFromProfile(request, EqualLayers(4)).ok());
+  EXPECT_TRUE(PlanFromProfile(request, LikeLayers(4)).ok());
   request.layers[3].device = "cpu:0";
   ExpectRefused(request, "spec.schedule.chunks", "2", "must divide the number of stages, 3");
 }
@@ -171,7 +171,7 @@ TEST(Lanes, EveryFieldOfAScheduleThatCanNotBeIsNamed) {
   request.schedule.micro_batches = 3;
   ExpectRefused(request, "spec.schedule.micro_batches", "3", "must be at least 4");
   request.schedule.micro_batches = 4;
-  EXPECT_TRUE(PlanFromProfile(request, EqualLayers(8)).ok());
+  EXPECT_TRUE(PlanFromProfile(request, LikeLayers(8)).ok());
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kMegabytes = 1 << 20;
 
 // F = I = W = 1 ms, B = `fused` ms, per micro-batch of any size.
 LayerProfile Layer(double scale = 1, double fused = 2) {
@@ -29,13 +29,13 @@ LayerProfile Layer(double scale = 1, double fused = 2) {
   layer.input_gradient_seconds = scale * 0.001;
   layer.weight_gradient_seconds = scale * 0.001;
   layer.backward_seconds = scale * fused * 0.001;
-  layer.output_bytes = kMiB;
-  layer.stash_bytes = 4 * kMiB;
-  layer.parameter_bytes = 10 * kMiB;
+  layer.output_bytes = kMegabytes;
+  layer.stash_bytes = 4 * kMegabytes;
+  layer.parameter_bytes = 10 * kMegabytes;
   return layer;
 }
 
-PlanRequest Request(int layers, int devices, OpenChoices open = {true, true, true, true}) {
+PlanRequest SearchRequest(int layers, int devices, OpenChoices open = {true, true, true, true}) {
   PlanRequest request;
   for (int i = 0; i < layers; ++i) request.layers.push_back({"linear", "layer" + std::to_string(i), {}});
   for (int d = 0; d < devices; ++d) request.devices.push_back({"cpu:" + std::to_string(d), {d}, 0});
@@ -69,7 +69,7 @@ const PlanCandidate* Find(const PlanSearch& search, const std::string& kind) {
 }
 
 TEST(Search, NothingOpenIsOneCandidateWithTheGoldenMakespan) {
-  const PlanSearch search = Search(Request(4, 4, {}), Same(std::vector<LayerProfile>(4, Layer())));
+  const PlanSearch search = Search(SearchRequest(4, 4, {}), Same(std::vector<LayerProfile>(4, Layer())));
   ASSERT_EQ(search.candidates.size(), 1);
   EXPECT_NEAR(search.candidates[0].makespan_seconds, 0.033, 1e-9);  // schedules.md, 4.1: 1F1B, P4 m8
   EXPECT_EQ(search.candidates[0].messages, 2 * 3 * 8);
@@ -78,7 +78,7 @@ TEST(Search, NothingOpenIsOneCandidateWithTheGoldenMakespan) {
 }
 
 TEST(Search, SplitsWhereTheHalvesFillTheBubble) {
-  PlanRequest request = Request(4, 4, {.kind = true});
+  PlanRequest request = SearchRequest(4, 4, {.kind = true});
   const PlanSearch search = Search(request, Same(std::vector<LayerProfile>(4, Layer())));
   ASSERT_FALSE(search.candidates.empty());
   const PlanCandidate* zb = Find(search, "zb-h1");
@@ -91,7 +91,7 @@ TEST(Search, SplitsWhereTheHalvesFillTheBubble) {
 }
 
 TEST(Search, DoesNotSplitWhereTheHalvesCostMoreThanTheyFill) {
-  PlanRequest request = Request(4, 4, {.kind = true});
+  PlanRequest request = SearchRequest(4, 4, {.kind = true});
   // One backward takes as long as one of its halves: many tiny operations.
   const PlanSearch search = Search(request, Same(std::vector<LayerProfile>(4, Layer(1, 1.2))));
   ASSERT_FALSE(search.candidates.empty());
@@ -105,7 +105,7 @@ TEST(Search, DoesNotSplitWhereTheHalvesCostMoreThanTheyFill) {
 TEST(Search, DoesNotSplitWhereNobodyMeasuredTheHalves) {
   LayerProfile layer = Layer();
   layer.input_gradient_seconds = layer.weight_gradient_seconds = 0;
-  const PlanSearch search = Search(Request(4, 4, {.kind = true}), Same(std::vector<LayerProfile>(4, layer)));
+  const PlanSearch search = Search(SearchRequest(4, 4, {.kind = true}), Same(std::vector<LayerProfile>(4, layer)));
   EXPECT_EQ(Find(search, "zb-h1"), nullptr);
   EXPECT_NE(Find(search, "1f1b"), nullptr);
   ASSERT_FALSE(search.refused.empty());
@@ -114,8 +114,8 @@ TEST(Search, DoesNotSplitWhereNobodyMeasuredTheHalves) {
 
 TEST(Search, FewMicroBatchesWhereSmallOnesAreDear) {
   const OpenChoices open = {.micro_batches = true};
-  const PlanSearch dear = Search(Request(4, 2, open), BySize(4, 4, 0.1));
-  const PlanSearch cheap = Search(Request(4, 2, open), BySize(4, 0, 0.1));
+  const PlanSearch dear = Search(SearchRequest(4, 2, open), BySize(4, 4, 0.1));
+  const PlanSearch cheap = Search(SearchRequest(4, 2, open), BySize(4, 0, 0.1));
   ASSERT_FALSE(dear.candidates.empty());
   ASSERT_FALSE(cheap.candidates.empty());
   EXPECT_LE(dear.candidates[0].schedule.micro_batches, 2);
@@ -125,13 +125,13 @@ TEST(Search, FewMicroBatchesWhereSmallOnesAreDear) {
 }
 
 TEST(Search, KeepsWhatIsGiven) {
-  PlanRequest request = Request(4, 2, {.kind = true, .micro_batches = true});
+  PlanRequest request = SearchRequest(4, 2, {.kind = true, .micro_batches = true});
   request.schedule.checkpoint = CheckpointMode::kAlways;
   for (const PlanCandidate& one : Search(request, BySize(4, 0.1, 0.1)).candidates) {
     EXPECT_EQ(one.schedule.checkpoint, CheckpointMode::kAlways);
     EXPECT_EQ(one.schedule.chunks, 1);
   }
-  request = Request(4, 2);
+  request = SearchRequest(4, 2);
   request.cut.balance = {1, 3};
   for (const PlanCandidate& one : Search(request, BySize(4, 0.1, 0.1)).candidates) {
     EXPECT_THAT(one.cut.balance, ElementsAre(1, 3));
@@ -139,7 +139,7 @@ TEST(Search, KeepsWhatIsGiven) {
 }
 
 TEST(Search, KeepsToItsLimits) {
-  PlanRequest request = Request(8, 2);
+  PlanRequest request = SearchRequest(8, 2);
   request.limits.kinds = {"gpipe", "interleaved-1f1b"};
   request.limits.max_chunks = 2;
   request.limits.micro_batches = {3, 5};
@@ -157,7 +157,7 @@ TEST(Search, KeepsToItsLimits) {
 
 TEST(Search, NamesTheFaultOfALimit) {
   const auto field = [](const PlanLimits& limits) {
-    PlanRequest request = Request(4, 2);
+    PlanRequest request = SearchRequest(4, 2);
     request.limits = limits;
     return ValuesOf(SearchPlans(request, Same(std::vector<LayerProfile>(4, Layer())), {}).status())["field"];
   };
@@ -168,7 +168,7 @@ TEST(Search, NamesTheFaultOfALimit) {
 }
 
 TEST(Search, ChunksThatDoNotFitAreRefusedByName) {
-  PlanRequest request = Request(3, 2, {});
+  PlanRequest request = SearchRequest(3, 2, {});
   request.schedule.kind = "interleaved-1f1b";
   request.schedule.chunks = 4;
   const absl::Status refused = SearchPlans(request, Same(std::vector<LayerProfile>(3, Layer())), {}).status();
@@ -185,13 +185,13 @@ TEST(Search, ChunksThatDoNotFitAreRefusedByName) {
 
 TEST(Search, RecomputesOnlyWhereMemoryIsShort) {
   const std::vector<LayerProfile> layers(4, Layer());
-  PlanRequest request = Request(4, 2, {.checkpoint = true});
+  PlanRequest request = SearchRequest(4, 2, {.checkpoint = true});
   request.schedule.kind = "gpipe";
   PlanSearch search = Search(request, Same(layers));
   ASSERT_EQ(search.candidates.size(), 1);
   EXPECT_EQ(search.candidates[0].schedule.checkpoint, CheckpointMode::kNever);
   // State of two layers: 80 MiB. Eight micro-batches keep 64 MiB; one keeps 8, and their inputs at most 9 or so.
-  for (Device& device : request.devices) device.memory_limit_bytes = 115 * kMiB;
+  for (Device& device : request.devices) device.memory_limit_bytes = 115 * kMegabytes;
   search = Search(request, Same(layers));
   ASSERT_FALSE(search.candidates.empty());
   EXPECT_NE(search.candidates[0].schedule.checkpoint, CheckpointMode::kNever);
@@ -206,11 +206,11 @@ TEST(Search, RecomputesOnlyWhereMemoryIsShort) {
 TEST(Search, DEF_11_LimitsSteerTheCutOfUnequalLayers) {
   std::vector<LayerProfile> layers(6, Layer());
   for (int i = 0; i < 3; ++i) layers[i] = Layer(0.5);  // by time: four layers, then two
-  PlanRequest request = Request(6, 2, {.kind = true});
+  PlanRequest request = SearchRequest(6, 2, {.kind = true});
   PlanSearch search = Search(request, Same(layers));
   ASSERT_FALSE(search.candidates.empty());
   EXPECT_THAT(search.candidates[0].cut.balance, ElementsAre(4, 2));
-  request.devices[0].memory_limit_bytes = 150 * kMiB;  // not even the state of four layers
+  request.devices[0].memory_limit_bytes = 150 * kMegabytes;  // not even the state of four layers
   search = Search(request, Same(layers));
   ASSERT_FALSE(search.candidates.empty());
   EXPECT_EQ(search.candidates[0].cut.balance[0], 3);
@@ -220,8 +220,8 @@ TEST(Search, DEF_11_LimitsSteerTheCutOfUnequalLayers) {
 }
 
 TEST(Search, NothingFitsNamesTheDeviceItsLaneAndTheLargestClass) {
-  PlanRequest request = Request(4, 2);
-  for (Device& device : request.devices) device.memory_limit_bytes = 50 * kMiB;
+  PlanRequest request = SearchRequest(4, 2);
+  for (Device& device : request.devices) device.memory_limit_bytes = 50 * kMegabytes;
   const PlanSearch search = Search(request, Same(std::vector<LayerProfile>(4, Layer())));
   EXPECT_THAT(search.candidates, IsEmpty());
   const absl::Status why = search.WhyNone();
@@ -234,7 +234,7 @@ TEST(Search, NothingFitsNamesTheDeviceItsLaneAndTheLargestClass) {
 TEST(Search, MovesABoundaryWhereTheBottleneckMisleads) {
   // Both cuts have a bottleneck of 4 layers' time, but a short first stage fills the pipeline sooner.
   std::vector<LayerProfile> layers = {Layer(1), Layer(3), Layer(1), Layer(3)};
-  PlanRequest request = Request(4, 3, {});
+  PlanRequest request = SearchRequest(4, 3, {});
   request.schedule = {"1f1b", 2, CheckpointMode::kNever};
   const PlanSearch search = Search(request, Same(layers));
   ASSERT_EQ(search.candidates.size(), 1);
@@ -248,7 +248,7 @@ TEST(Search, MovesABoundaryWhereTheBottleneckMisleads) {
 }
 
 TEST(Search, AtMostTwentyInOrder) {
-  PlanRequest request = Request(24, 4);
+  PlanRequest request = SearchRequest(24, 4);
   const PlanSearch search = Search(request, BySize(24, 0.01, 0.1));
   EXPECT_EQ(search.candidates.size(), kMostCandidates);
   EXPECT_GT(search.considered, kMostCandidates);
@@ -263,7 +263,7 @@ TEST(Search, AtMostTwentyInOrder) {
 
 TEST(Search, PruningLosesNothing) {
   // The makespans of the best twenty are those of all, evaluated one by one.
-  PlanRequest request = Request(12, 4);
+  PlanRequest request = SearchRequest(12, 4);
   const SizeProfile profile = BySize(12, 0.3, 0.1);
   const PlanSearch search = Search(request, profile);
   EXPECT_GT(search.skipped, 0);
@@ -281,7 +281,7 @@ TEST(Search, PruningLosesNothing) {
 }
 
 TEST(Search, EqualRequestsHaveEqualAnswers) {
-  const PlanRequest request = Request(16, 4);
+  const PlanRequest request = SearchRequest(16, 4);
   const SizeProfile profile = BySize(16, 0.05, 0.1);
   const PlanSearch a = Search(request, profile);
   const PlanSearch b = Search(request, profile);
@@ -296,7 +296,7 @@ TEST(Search, EqualRequestsHaveEqualAnswers) {
 TEST(Search, WhenTimeIsUpItHasTheBestSoFar) {
   int asked = 0;
   const SearchBudget budget = {.out_of_time = [&] { return ++asked > 5; }};
-  const auto search = SearchPlans(Request(16, 4), BySize(16, 0.05, 0.1), budget);
+  const auto search = SearchPlans(SearchRequest(16, 4), BySize(16, 0.05, 0.1), budget);
   ASSERT_TRUE(search.ok()) << search.status();
   EXPECT_FALSE(search->complete);
   EXPECT_EQ(search->considered, 5);
@@ -304,23 +304,23 @@ TEST(Search, WhenTimeIsUpItHasTheBestSoFar) {
 }
 
 TEST(Search, TheMostWorkEndsItToo) {
-  const auto search = SearchPlans(Request(16, 4), BySize(16, 0.05, 0.1), {.most_work = 2000});
+  const auto search = SearchPlans(SearchRequest(16, 4), BySize(16, 0.05, 0.1), {.most_work = 2000});
   ASSERT_TRUE(search.ok()) << search.status();
   EXPECT_FALSE(search->complete);
   EXPECT_FALSE(search->candidates.empty());
 }
 
 TEST(Search, CountsTheMemoryOfAllChunksOfALane) {
-  PlanRequest request = Request(4, 2, {});
+  PlanRequest request = SearchRequest(4, 2, {});
   request.schedule = {"interleaved-1f1b", 4, CheckpointMode::kNever, 2};
   const PlanSearch search = Search(request, Same(std::vector<LayerProfile>(4, Layer())));
   ASSERT_EQ(search.candidates.size(), 1);
   ASSERT_EQ(search.candidates[0].memory.size(), 2);
   const DeviceNeed& first = search.candidates[0].memory[0];
-  EXPECT_EQ(first.buffers[BufferClass::kWeights], 20 * kMiB);
-  EXPECT_EQ(first.buffers[BufferClass::kOptimizerState], 40 * kMiB);
+  EXPECT_EQ(first.buffers[BufferClass::kWeights], 20 * kMegabytes);
+  EXPECT_EQ(first.buffers[BufferClass::kOptimizerState], 40 * kMegabytes);
   // schedules.md, section 2: P + (P-1)/v u on rank 0, here 2.5 u of two layers' 8 MiB.
-  EXPECT_EQ(first.buffers[BufferClass::kActivations], 20 * kMiB);
+  EXPECT_EQ(first.buffers[BufferClass::kActivations], 20 * kMegabytes);
 }
 
 // The wall time is printed, not asserted; the number of simulated actions bounds it on every machine.
@@ -334,7 +334,7 @@ TEST(Search, PlansAGptOf96LayersOnEightDevices) {
   SizeProfile profile;
   profile.Add(1, small);
   profile.Add(32, large);
-  PlanRequest request = Request(98, 8);
+  PlanRequest request = SearchRequest(98, 8);
   const int64_t begin = RealClock()->NowNanos();
   const PlanSearch search = Search(request, profile);
   const double seconds = static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;

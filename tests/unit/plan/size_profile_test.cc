@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-LayerProfile Layer(double forward_ms, int64_t stash) {
+LayerProfile SizedLayer(double forward_ms, int64_t stash) {
   LayerProfile layer;
   layer.forward_seconds = forward_ms * 1e-3;
   layer.backward_seconds = 2 * forward_ms * 1e-3;
@@ -21,8 +21,8 @@ LayerProfile Layer(double forward_ms, int64_t stash) {
 
 TEST(SizeProfile, IsAStraightLineBetweenMeasurements) {
   SizeProfile profile;
-  profile.Add(2, {Layer(3, 20)});
-  profile.Add(10, {Layer(7, 100)});
+  profile.Add(2, {SizedLayer(3, 20)});
+  profile.Add(10, {SizedLayer(7, 100)});
   EXPECT_DOUBLE_EQ(profile.At(2)[0].forward_seconds, 0.003);
   EXPECT_DOUBLE_EQ(profile.At(10)[0].forward_seconds, 0.007);
   const LayerProfile middle = profile.At(4)[0];  // a fixed part of 2 ms, and half a millisecond per row
@@ -36,19 +36,19 @@ TEST(SizeProfile, IsAStraightLineBetweenMeasurements) {
 
 TEST(SizeProfile, GoesOnBeyondItsMeasurements) {
   SizeProfile profile;
-  profile.Add(2, {Layer(3, 20)});
-  profile.Add(10, {Layer(7, 100)});
+  profile.Add(2, {SizedLayer(3, 20)});
+  profile.Add(10, {SizedLayer(7, 100)});
   EXPECT_DOUBLE_EQ(profile.At(1)[0].forward_seconds, 0.0025);
   EXPECT_DOUBLE_EQ(profile.At(20)[0].forward_seconds, 0.012);
   SizeProfile noisy;  // the larger one was measured as the cheaper one
-  noisy.Add(2, {Layer(4, 20)});
-  noisy.Add(10, {Layer(3, 100)});
+  noisy.Add(2, {SizedLayer(4, 20)});
+  noisy.Add(10, {SizedLayer(3, 100)});
   EXPECT_LE(noisy.At(1)[0].forward_seconds, 0.0042);
   EXPECT_GT(noisy.At(40)[0].forward_seconds, 0);
 }
 
 TEST(SizeProfile, OneMeasurementCountsForEverySize) {
-  const SizeProfile profile({Layer(3, 20)});
+  const SizeProfile profile({SizedLayer(3, 20)});
   EXPECT_DOUBLE_EQ(profile.At(100)[0].forward_seconds, 0.003);
 }
 

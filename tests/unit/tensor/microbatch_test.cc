@@ -48,7 +48,7 @@ TEST(MicrobatchRows, EqualsLibTorchsChunk) {
   }
 }
 
-std::string Message(const absl::Status& status) { return std::string(status.message()); }
+std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
 
 TEST(Scatter, MB_3_MakesPiecesOfEqualLengthButTheLast) {
   const at::Tensor input = at::arange(6);
@@ -90,7 +90,7 @@ TEST(Scatter, MB_4_U_6_OnlyTheNumberOfPiecesMustAgree) {
   EXPECT_EQ(agree->microbatches[2].TensorAt(1).size(0), 2);
   const auto differ = Scatter(NamedTensors{{"a", at::zeros({3, 1})}, {"b", at::zeros({4, 1})}}, 5, "inputs");
   EXPECT_EQ(ReasonOf(differ.status()), "TENSOR_SIGNATURE");
-  EXPECT_THAT(Message(differ.status()), HasSubstr("Found different number of chunks produced for inputs: 3 and 4"));
+  EXPECT_THAT(Sentence(differ.status()), HasSubstr("Found different number of chunks produced for inputs: 3 and 4"));
   EXPECT_EQ(ValuesOf(differ.status())["field"], "inputs[b].shape[0]");
 }
 
@@ -105,13 +105,13 @@ TEST(Scatter, MB_2_RefusesInputsWithoutATensor) {
   const absl::Status status = Scatter(none, 2, "inputs").status();
   EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(Message(status), HasSubstr("inputs do not have any tensors: (int, list, NoChunk)"));
+  EXPECT_THAT(Sentence(status), HasSubstr("inputs do not have any tensors: (int, list, NoChunk)"));
 }
 
 TEST(Scatter, MB_15_AnEmptyTupleHasNoTensorEither) {
   NamedValues empty;
   empty.tuple = true;
-  EXPECT_THAT(Message(Scatter(empty, 2, "inputs").status()), HasSubstr("inputs do not have any tensors: ()"));
+  EXPECT_THAT(Sentence(Scatter(empty, 2, "inputs").status()), HasSubstr("inputs do not have any tensors: ()"));
 }
 
 TEST(Scatter, MB_6_NoRowsMakeEmptyPiecesAndScalarsNone) {
@@ -119,7 +119,7 @@ TEST(Scatter, MB_6_NoRowsMakeEmptyPiecesAndScalarsNone) {
   ASSERT_TRUE(empty.ok());
   EXPECT_THAT(empty->rows, ElementsAreArray({0, 0, 0}));
   const absl::Status scalar = Scatter(NamedTensors{{"a", at::zeros({})}}, 1, "inputs").status();
-  EXPECT_THAT(Message(scalar), HasSubstr("chunk expects at least a 1-dimensional tensor"));
+  EXPECT_THAT(Sentence(scalar), HasSubstr("chunk expects at least a 1-dimensional tensor"));
   EXPECT_EQ(ValuesOf(scalar)["field"], "inputs[a].shape");
 }
 
@@ -127,7 +127,7 @@ TEST(Scatter, PIPE_1_RefusesNoMicrobatches) {
   for (int asked : {0, -1}) {
     const absl::Status none = Scatter(NamedTensors{{"a", at::zeros({2})}}, asked, "inputs").status();
     EXPECT_EQ(ReasonOf(none), "FIELD_INVALID");
-    EXPECT_THAT(Message(none), HasSubstr("number of chunks must be positive integer"));
+    EXPECT_THAT(Sentence(none), HasSubstr("number of chunks must be positive integer"));
     EXPECT_EQ(ValuesOf(none)["value"], std::to_string(asked));
   }
 }
@@ -185,17 +185,17 @@ TEST(Gather, MB_9_ATupleOfOneStaysOne) {
 
 TEST(Gather, MB_7_RefusesWhatDoesNotJoin) {
   const auto sizes = Gather({Batch(at::zeros({1, 3})), Batch(at::zeros({1, 4}))}, {"y"});
-  EXPECT_THAT(Message(sizes.status()),
+  EXPECT_THAT(Sentence(sizes.status()),
               HasSubstr("Sizes of tensors must match except in dimension 0. Expected size 3 but got size 4 for tensor "
                         "number 1 in the list"));
   EXPECT_EQ(ValuesOf(sizes.status())["field"], "outputs[y]");
   const auto types = Gather({Batch(at::zeros({1})), Batch(Value(1))}, {"y"});
   EXPECT_EQ(ReasonOf(types.status()), "WRONG_TYPE");
-  EXPECT_THAT(Message(types.status()), HasSubstr("Types for microbatch outputs do not match, found: Tensor and int"));
+  EXPECT_THAT(Sentence(types.status()), HasSubstr("Types for microbatch outputs do not match, found: Tensor and int"));
   const auto elements = Gather({Batch(at::zeros({1})), Batch(at::ones({1}, at::kLong))}, {"y"});
-  EXPECT_THAT(Message(elements.status()), HasSubstr("Types for microbatch outputs do not match"));
+  EXPECT_THAT(Sentence(elements.status()), HasSubstr("Types for microbatch outputs do not match"));
   const auto scalar = Gather({Batch(at::zeros({}))}, {"y"});
-  EXPECT_THAT(Message(scalar.status()), HasSubstr("zero-dimensional tensor (at position 0) cannot be concatenated"))
+  EXPECT_THAT(Sentence(scalar.status()), HasSubstr("zero-dimensional tensor (at position 0) cannot be concatenated"))
       << "even for one micro-batch";
   EXPECT_FALSE(Gather({}, {"y"}).ok());
   EXPECT_FALSE(Gather({Batch(at::zeros({1})), Batch()}, {"y"}).ok());
@@ -206,7 +206,7 @@ TEST(Values, MB_1_OnlyTensorsBecomeTensors) {
            {42, "int"}, {"str", "str"}, {2.5, "float"}, {Value::List({}), "list"}, {Value(), "NoneType"}}) {
     const absl::Status status = ToTensors(NamedValues{{"x", value}}).status();
     EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
-    EXPECT_THAT(Message(status), HasSubstr("expected Tensor, but got " + name));
+    EXPECT_THAT(Sentence(status), HasSubstr("expected Tensor, but got " + name));
   }
   EXPECT_TRUE(ToTensors(NamedValues{{"x", at::zeros({2})}}).ok());
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kKiB = 1024;
 
-std::string RandomBytes(size_t size) {
+std::string RandomPayload(size_t size) {
   std::mt19937_64 random(size);
   std::string bytes(size, '\0');
   for (char& byte : bytes) byte = static_cast<char>(random());
@@ -72,7 +72,7 @@ TEST(Range, EndsAtTheTensorAndNeverWraps) {
 }
 
 TEST(Chunker, CutsAtTheChunkSizeAndLeavesTheRestToTheLast) {
-  const std::string tensor = RandomBytes(200 * kKiB + 1);
+  const std::string tensor = RandomPayload(200 * kKiB + 1);
   Chunker chunker(tensor, 100 * kKiB, {0, static_cast<int64_t>(tensor.size())});
   std::vector<int64_t> offsets, sizes;
   std::string joined;
@@ -93,7 +93,7 @@ TEST(Chunker, GivesNoChunkOfAnEmptyRange) {
 }
 
 TEST(Chunker, GivesOffsetsFromTheStartOfTheTensorWhenItResumes) {
-  const std::string tensor = RandomBytes(300 * kKiB);
+  const std::string tensor = RandomPayload(300 * kKiB);
   Chunker chunker(tensor, 64 * kKiB, *CheckedRange(200 * kKiB, 70 * kKiB, 300 * kKiB));
   const Chunk first = *chunker.Next();
   EXPECT_EQ(first.offset, 200 * kKiB);
@@ -106,7 +106,7 @@ TEST(Chunker, GivesOffsetsFromTheStartOfTheTensorWhenItResumes) {
 
 TEST(ChunkAssembler, JoinsWhatTheChunkerCut) {
   for (int64_t size : {int64_t{0}, int64_t{1}, 64 * kKiB, 64 * kKiB + 1, 700 * kKiB + 13}) {
-    const std::string tensor = RandomBytes(size);
+    const std::string tensor = RandomPayload(size);
     AlignedBuffer buffer(size);
     ChunkAssembler assembler(buffer.data(), size);
     Chunker chunker(tensor, 64 * kKiB, {0, size});
@@ -121,7 +121,7 @@ TEST(ChunkAssembler, JoinsWhatTheChunkerCut) {
 }
 
 TEST(ChunkAssembler, TakesAChunkInPiecesCutAnywhere) {
-  const std::string tensor = RandomBytes(1000);
+  const std::string tensor = RandomPayload(1000);
   for (size_t first = 0; first <= tensor.size(); first += 97) {
     for (size_t second = first; second <= tensor.size(); second += 113) {
       const std::string_view view = tensor;
@@ -153,7 +153,7 @@ class BadChunk : public ::testing::Test {
     ASSERT_TRUE(assembler_.Add(0, std::string_view(tensor_).substr(0, 64 * kKiB), std::nullopt).ok());
   }
 
-  const std::string tensor_ = RandomBytes(kSize);
+  const std::string tensor_ = RandomPayload(kSize);
   const std::string filler_ = std::string(2048 * kKiB, 'x');
   AlignedBuffer buffer_{kSize};
   ChunkAssembler assembler_{buffer_.data(), kSize};
