@@ -9,7 +9,9 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/tensor/codec.h"
+#include "server/rpc/message_entries.h"
 #include "server/rpc/tensor_stream.h"
+#include "server/rpc/unary_call.h"
 
 namespace penstock {
 namespace {
@@ -26,6 +28,14 @@ constexpr uint32_t kRawAnswerField = inference::ModelInferResponse::kRawOutputCo
 
 absl::Status TooMany(const char* field, int64_t count) {
   return InvalidField(field, absl::StrCat("must have at most ", kMostEntries, " entries"), absl::StrCat(count));
+}
+
+absl::Status TooManyBytes(size_t size) {
+  return Error(absl::StatusCode::kResourceExhausted, "MESSAGE_TOO_LARGE",
+               absl::StrCat("inputs: must have at most ", kWorkMessageBytes,
+                            " bytes beside raw_input_contents; send large tensors raw, got ", size))
+      .With("field", "inputs")
+      .With("value", absl::StrCat(size));
 }
 
 absl::Status BadHeader(const std::string& field, const std::string& problem, const std::string& value) {
@@ -57,15 +67,17 @@ absl::Status RefuseSharedMemory(const ParameterMap& parameters, const std::strin
   return absl::OkStatus();
 }
 
-// Copies numbers of one kind into a tensor of another, and checks that each fits.
+// Copies numbers of one kind into a new tensor of another, and checks that each fits. There are as many as the shape says
+// before the tensor is made.
 template <typename To, typename From>
-absl::Status CopyNumbers(const google::protobuf::RepeatedField<From>& numbers, const std::string& field,
-                         const at::Tensor& tensor) {
-  if (numbers.size() != tensor.numel()) {
-    return BadHeader(field + ".contents",
-                     absl::StrCat("must have ", tensor.numel(), " elements of the datatype's kind"),
+absl::StatusOr<at::Tensor> CopyNumbers(const google::protobuf::RepeatedField<From>& numbers, const std::string& field,
+                                       const TensorHeader& header) {
+  const int64_t elements = header.byte_size / static_cast<int64_t>(sizeof(To));
+  if (numbers.size() != elements) {
+    return BadHeader(field + ".contents", absl::StrCat("must have ", elements, " elements of the datatype's kind"),
                      absl::StrCat(numbers.size()));
   }
+  PENSTOCK_ASSIGN_OR_RETURN(const at::Tensor tensor, AllocateTensor(header));
   To* to = reinterpret_cast<To*>(MutableBytesOf(tensor));
   for (const From number : numbers) {
     *to = static_cast<To>(number);
@@ -76,36 +88,36 @@ absl::Status CopyNumbers(const google::protobuf::RepeatedField<From>& numbers, c
     }
     ++to;
   }
-  return absl::OkStatus();
+  return tensor;
 }
 
-absl::Status CopyContents(const InferTensorContents& contents, DataType type, const std::string& field,
-                          const at::Tensor& tensor) {
-  switch (type) {
+absl::StatusOr<at::Tensor> CopyContents(const InferTensorContents& contents, const TensorHeader& header,
+                                        const std::string& field) {
+  switch (header.type) {
     case DataType::kBool:
-      return CopyNumbers<bool>(contents.bool_contents(), field, tensor);
+      return CopyNumbers<bool>(contents.bool_contents(), field, header);
     case DataType::kInt8:
-      return CopyNumbers<int8_t>(contents.int_contents(), field, tensor);
+      return CopyNumbers<int8_t>(contents.int_contents(), field, header);
     case DataType::kInt16:
-      return CopyNumbers<int16_t>(contents.int_contents(), field, tensor);
+      return CopyNumbers<int16_t>(contents.int_contents(), field, header);
     case DataType::kInt32:
-      return CopyNumbers<int32_t>(contents.int_contents(), field, tensor);
+      return CopyNumbers<int32_t>(contents.int_contents(), field, header);
     case DataType::kInt64:
-      return CopyNumbers<int64_t>(contents.int64_contents(), field, tensor);
+      return CopyNumbers<int64_t>(contents.int64_contents(), field, header);
     case DataType::kUint8:
-      return CopyNumbers<uint8_t>(contents.uint_contents(), field, tensor);
+      return CopyNumbers<uint8_t>(contents.uint_contents(), field, header);
     case DataType::kUint16:
-      return CopyNumbers<uint16_t>(contents.uint_contents(), field, tensor);
+      return CopyNumbers<uint16_t>(contents.uint_contents(), field, header);
     case DataType::kUint32:
-      return CopyNumbers<uint32_t>(contents.uint_contents(), field, tensor);
+      return CopyNumbers<uint32_t>(contents.uint_contents(), field, header);
     case DataType::kUint64:
-      return CopyNumbers<uint64_t>(contents.uint64_contents(), field, tensor);
+      return CopyNumbers<uint64_t>(contents.uint64_contents(), field, header);
     case DataType::kFp32:
-      return CopyNumbers<float>(contents.fp32_contents(), field, tensor);
+      return CopyNumbers<float>(contents.fp32_contents(), field, header);
     case DataType::kFp64:
-      return CopyNumbers<double>(contents.fp64_contents(), field, tensor);
+      return CopyNumbers<double>(contents.fp64_contents(), field, header);
     default:
-      return BadHeader(field + ".contents", "must travel raw", std::string(DataTypeName(type)));
+      return BadHeader(field + ".contents", "must travel raw", std::string(DataTypeName(header.type)));
   }
 }
 
@@ -134,6 +146,8 @@ absl::StatusOr<SplitInferRequest> SplitRequest(const Pieces& bytes) {
       return InvalidField("message", "must hold the fields of ModelInfer only", absl::StrCat("field ", field.number));
     }
     if (field.number != kRawField) {
+      const size_t size = rest.size() + PiecesSize(field.bytes);
+      if (size > kWorkMessageBytes) return TooManyBytes(size);
       AppendField(field, &rest);
     } else if (split.raw_contents.size() == kMostEntries) {
       return TooMany("raw_input_contents", kMostEntries + 1);
@@ -141,6 +155,7 @@ absl::StatusOr<SplitInferRequest> SplitRequest(const Pieces& bytes) {
       split.raw_contents.push_back(std::move(field.bytes));
     }
   }
+  PENSTOCK_RETURN_IF_ERROR(CheckMessageEntries({rest}, ModelInferRequest::descriptor()));
   if (!split.message.ParseFromString(rest)) {
     return InvalidField("message", "must be a ModelInferRequest", absl::StrCat(rest.size(), " bytes"));
   }
@@ -206,15 +221,7 @@ absl::StatusOr<std::vector<InputSource>> DecodeInputs(const SplitInferRequest& r
     if (raw) {
       PENSTOCK_ASSIGN_OR_RETURN(tensor, DecodeTensor(headers[i], request.raw_contents[i], field));
     } else {
-      // At most so many bytes as numbers have arrived: nothing is made for contents that are not there.
-      if (message.inputs(i).contents().ByteSizeLong() == 0 && headers[i].byte_size > 0) {
-        return BadHeader(field + ".contents", "must be given, here or raw", "nothing");
-      }
-      if (headers[i].byte_size > static_cast<int64_t>(16 * message.inputs(i).contents().ByteSizeLong())) {
-        return BadHeader(field + ".contents", absl::StrCat("must have as many elements as the shape"), "fewer");
-      }
-      PENSTOCK_ASSIGN_OR_RETURN(tensor, AllocateTensor(headers[i]));
-      PENSTOCK_RETURN_IF_ERROR(CopyContents(message.inputs(i).contents(), headers[i].type, field, tensor));
+      PENSTOCK_ASSIGN_OR_RETURN(tensor, CopyContents(message.inputs(i).contents(), headers[i], field));
     }
     inputs.push_back({headers[i].name, std::move(tensor)});
   }

@@ -27,7 +27,8 @@ struct SplitInferRequest {
 // Splits a received request.
 //
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID: no such message, more than 64 inputs, outputs, raw
-//            contents or parameters, a field that is not of the protocol.
+//            contents or parameters, a field that is not of the protocol, and as CheckMessageEntries();
+//            RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE: more than 4 MiB beside the raw contents.
 absl::StatusOr<SplitInferRequest> SplitRequest(const Pieces& bytes);
 
 // What a request asks beside its tensors.

@@ -2,15 +2,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "grpcpp/support/slice.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/call_tracing.h"
+#include "server/rpc/message_entries.h"
 #include "server/rpc/status_to_grpc.h"
+#include "server/rpc/wire_reader.h"
 
 namespace penstock {
 
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes, google::protobuf::MessageLite* message) {
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes, google::protobuf::Message* message) {
   const auto size = static_cast<int64_t>(bytes.Length());
   if (size > most_bytes) {
     return Error(absl::StatusCode::kResourceExhausted, "MESSAGE_TOO_LARGE",
@@ -19,6 +22,7 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes, goo
         .With("value", absl::StrCat(size));
   }
   if (size == 0) return absl::OkStatus();
+  PENSTOCK_RETURN_IF_ERROR(CheckMessageEntries(ReceivedMessage(bytes).pieces(), message->GetDescriptor()));
   grpc::ByteBuffer readable(bytes);
   grpc::ProtoBufferReader reader(&readable);
   if (!reader.status().ok() || !message->ParseFromZeroCopyStream(&reader)) {

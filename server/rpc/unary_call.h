@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/log_scope.h"
+#include "google/protobuf/message.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -26,11 +27,11 @@ inline constexpr int64_t kControlMessageBytes = int64_t{64} << 10;
 inline constexpr int64_t kSpecificationMessageBytes = int64_t{1} << 20;
 inline constexpr int64_t kWorkMessageBytes = int64_t{4} << 20;
 
-// Parses a message after checking its size: nothing is allocated for one that is too large.
+// Parses a message after checking its size and what it would grow to: nothing is allocated for one that is too large.
 //
 // Fails:     RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE; INVALID_ARGUMENT / FIELD_INVALID for bytes that
-//            are not such a message.
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes, google::protobuf::MessageLite* message);
+//            are not such a message, and as CheckMessageEntries().
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes, google::protobuf::Message* message);
 
 // The message as bytes to send.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);

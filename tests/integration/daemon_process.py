@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 import urllib.request
+from collections.abc import Callable
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -126,6 +127,15 @@ class Daemon:
         """Memory of the process."""
         pages = int(pathlib.Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def peak_growth(self, work: Callable[[], object]) -> int:
+        """Bytes by which the process's memory rises at most while `work` is done."""
+        before = self.resident_bytes()
+        pathlib.Path(f"/proc/{self.pid}/clear_refs").write_text("5")  # the peak starts anew
+        work()
+        status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
+        peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(peak.split()[1]) * 1024 - before
 
 
 class Metrics:

@@ -41,6 +41,40 @@ def test_messages_above_the_limits(raw: Raw, pipeline: penstock.Pipeline) -> Non
     )
 
 
+def test_messages_that_would_grow(daemon: Daemon, raw: Raw, pipeline: penstock.Pipeline) -> None:
+    """Two bytes on the wire are enough for an object of a hundred: what is refused for it must not have grown before."""
+
+    def field(number: int, payload: bytes) -> bytes:
+        return bytes([number << 3 | 2]) + _varint(len(payload)) + payload
+
+    def send(path: str, payload: bytes) -> None:
+        with pytest.raises(grpc.RpcError) as raised:
+            raw.bytes_call(path, payload)
+        assert raised.value.code() == (Code.RESOURCE_EXHAUSTED if len(payload) > 4 << 20 else INVALID), raised.value
+
+    open_inference = "/inference.GRPCInferenceService/ModelInfer"
+    name = pipeline.name.removeprefix("pipelines/").encode()
+    empty_strings = bytes([8 << 3 | 2, 0])  # bytes_contents
+    for size, most in ((63 << 20, 192 << 20), (4_000_000, 48 << 20)):
+        payload = field(1, name) + field(5, field(1, b"input") + field(5, empty_strings * (size // 2)))
+        growth = daemon.peak_growth(lambda payload=payload: send(open_inference, payload))
+        assert growth < most, f"{growth >> 20} MiB for {size >> 20}"
+    outputs = field(1, pipeline.name.encode()) + bytes([3 << 3 | 2, 0]) * 2_000_000
+    unknown = field(1, pipeline.name.encode()) + bytes([15 << 3 | 0, 0]) * 2_000_000
+    inputs = field(1, pipeline.name.encode()) + bytes([2 << 3 | 2, 0]) * 2_000_000
+    for payload in (outputs, unknown, inputs):
+        growth = daemon.peak_growth(lambda payload=payload: send("/penstock.v1.WorkService/Infer", payload))
+        assert growth < 48 << 20, f"{growth >> 20} MiB"
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
 def test_bytes_that_are_no_message(raw: Raw, pipeline: penstock.Pipeline) -> None:
     nested = b"\x0b" * 10_000  # groups in groups
     unknown = b"\xf8\x7f\x01" * 1_000_000  # a million unknown fields

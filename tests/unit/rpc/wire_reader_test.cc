@@ -9,7 +9,9 @@
 #include "engine/base/error.h"
 #include "inference/grpc_service.pb.h"
 #include "penstock/v1/handle.pb.h"
+#include "penstock/v1/pipeline.pb.h"
 #include "server/rpc/inference_request.h"
+#include "server/rpc/message_entries.h"
 #include "server/rpc/tensor_stream.h"
 
 namespace penstock {
@@ -132,6 +134,62 @@ TEST(SplitRequest, CountsBeforeItKeeps) {
     AppendField({.number = 9, .type = 0, .value = 1, .bytes = {}}, &unknown);
   }
   EXPECT_FALSE(SplitRequest({unknown}).ok());
+}
+
+TEST(SplitRequest, HoldsFourMebibytesBesideRawContents) {
+  inference::ModelInferRequest request;
+  request.ParseFromString(InferBytes());
+  request.set_raw_input_contents(0, std::string(8 << 20, 'r'));
+  EXPECT_TRUE(SplitRequest({request.SerializeAsString()}).ok());
+  auto* contents = request.mutable_inputs(0)->mutable_contents();
+  for (int i = 0; i < 1 << 20; ++i) contents->add_fp32_contents(1);
+  const absl::Status large = SplitRequest({request.SerializeAsString()}).status();
+  EXPECT_EQ(ReasonOf(large), "MESSAGE_TOO_LARGE");
+  EXPECT_EQ(ValuesOf(large)["field"], "inputs");
+  contents->mutable_fp32_contents()->Truncate((1 << 20) - 100);
+  EXPECT_TRUE(SplitRequest({request.SerializeAsString()}).ok());
+}
+
+TEST(MessageEntries, AreCountedOnTheWire) {
+  constexpr int kMost = 100;
+  const auto check = [&](const google::protobuf::Message& message) {
+    return CheckMessageEntries({message.SerializeAsString()}, message.GetDescriptor(), kMost);
+  };
+  inference::ModelInferRequest strings;  // each empty string is two bytes
+  for (int i = 0; i < kMost - 2; ++i) strings.add_inputs();
+  EXPECT_TRUE(check(strings).ok());
+  strings.mutable_inputs(0)->mutable_contents()->add_bytes_contents();
+  EXPECT_TRUE(check(strings).ok()) << "an input's contents, and one string of them";
+  strings.mutable_inputs(0)->mutable_contents()->add_bytes_contents();
+  const absl::Status many = check(strings);
+  EXPECT_EQ(ReasonOf(many), "FIELD_INVALID");
+  EXPECT_EQ(ValuesOf(many)["field"], "message");
+
+  inference::ModelInferRequest numbers;
+  auto* contents = numbers.add_inputs()->mutable_contents();
+  for (int i = 0; i < 10 * kMost; ++i) contents->add_int64_contents(i);
+  EXPECT_TRUE(check(numbers).ok()) << "packed";
+  std::string unpacked;
+  for (int i = 0; i < 10 * kMost; ++i) AppendField({.number = 3, .type = 0, .value = 1, .bytes = {}}, &unpacked);
+  const auto* schema = inference::InferTensorContents::descriptor();
+  EXPECT_TRUE(CheckMessageEntries({unpacked}, schema, kMost).ok());
+  std::string fixed;  // these are no int64s: nothing knows them
+  for (int i = 0; i <= kMost; ++i) AppendField({.number = 3, .type = 5, .value = 1, .bytes = {}}, &fixed);
+  EXPECT_FALSE(CheckMessageEntries({fixed}, schema, kMost).ok());
+  std::string unknown;
+  for (int i = 0; i <= kMost; ++i) AppendField({.number = 99, .type = 0, .value = 1, .bytes = {}}, &unknown);
+  EXPECT_FALSE(CheckMessageEntries({unknown}, schema, kMost).ok());
+}
+
+TEST(MessageEntries, MayNotBeNestedWithoutEnd) {
+  v1::LayerSpec layer;
+  for (int i = 0; i < 101; ++i) {
+    v1::LayerSpec outer;
+    *outer.add_layers() = std::move(layer);
+    layer = std::move(outer);
+  }
+  EXPECT_EQ(ReasonOf(CheckMessageEntries({layer.SerializeAsString()}, v1::LayerSpec::descriptor())), "FIELD_INVALID");
+  EXPECT_TRUE(CheckMessageEntries({layer.layers(0).layers(0).SerializeAsString()}, v1::LayerSpec::descriptor()).ok());
 }
 
 TEST(DecodeInputs, TellsEachLie) {
