@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/base/error.h"
+#include "engine/store/caller_share.h"
 
 namespace penstock {
 
@@ -27,11 +28,12 @@ struct RequestKey {
 // Answers by caller, method and request_id.
 //
 // Model:     A map, and the keys in order of their recording. An answer is kept for kept_nanos or until `entries` newer
-//            ones exist, but never less than least_nanos. It lives in memory: a restart forgets it.
+//            ones exist, but never less than least_nanos. A caller may have no more than its share (CallerShare) of
+//            most_entries. It lives in memory: a restart forgets it.
 // Threads:   Those of its owner, which holds its lock around every call.
 // Units:     Monotonic nanoseconds.
 // Fails:     INVALID_ARGUMENT / REQUEST_ID_REUSED for the same key with another payload; RESOURCE_EXHAUSTED /
-//            REQUEST_LOG_FULL when even the youngest answers are too many.
+//            REQUEST_LOG_FULL when even the youngest answers, of all or of the caller, are too many.
 template <typename Answer>
 class RequestLog {
  public:
@@ -57,12 +59,11 @@ class RequestLog {
                               .With("field", "request_id")
                               .With("value", key.request_id));
     }
-    if (static_cast<int64_t>(entries_.size()) >= options_.most_entries) {
-      return absl::Status(Error(absl::StatusCode::kResourceExhausted, "REQUEST_LOG_FULL",
-                                "too many calls with a request_id in the last minutes")
-                              .With("limit", std::to_string(options_.most_entries))
-                              .With("retry_after_ms", "60000"));
-    }
+    if (size() >= options_.most_entries) return Full("all callers", options_.most_entries);
+    const auto own = callers_.find(key.caller);
+    if (own == callers_.end()) return std::optional<Answer>();
+    const int64_t share = CallerShare(options_.most_entries, /*others=*/callers_.size() > 1);
+    if (own->second >= share) return Full("this caller", share);
     return std::optional<Answer>();
   }
 
@@ -72,13 +73,17 @@ class RequestLog {
   void Record(const RequestKey& key, std::string payload_digest, Answer answer, int64_t now_nanos) {
     if (key.request_id.empty()) return;
     const uint64_t serial = ++serial_;
-    entries_.insert_or_assign(key, Entry{std::move(payload_digest), std::move(answer), now_nanos, serial});
+    const bool added =
+        entries_.insert_or_assign(key, Entry{std::move(payload_digest), std::move(answer), now_nanos, serial}).second;
+    if (added) ++callers_[key.caller];
     order_.emplace_back(serial, key);
     Forget(now_nanos);
   }
 
   // The call had no effect and may be made again.
-  void Erase(const RequestKey& key) { entries_.erase(key); }
+  void Erase(const RequestKey& key) {
+    if (const auto found = entries_.find(key); found != entries_.end()) Remove(found);
+  }
 
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
 
@@ -90,6 +95,20 @@ class RequestLog {
     uint64_t serial = 0;
   };
 
+  static absl::Status Full(const std::string& whose, int64_t limit) {
+    return Error(absl::StatusCode::kResourceExhausted, "REQUEST_LOG_FULL",
+                 "too many calls of " + whose + " with a request_id in the last minutes: at most " +
+                     std::to_string(limit) + " are kept")
+        .With("limit", std::to_string(limit))
+        .With("retry_after_ms", "60000");
+  }
+
+  void Remove(typename std::map<RequestKey, Entry>::iterator entry) {
+    const auto own = callers_.find(entry->first.caller);
+    if (--own->second == 0) callers_.erase(own);
+    entries_.erase(entry);
+  }
+
   void Forget(int64_t now_nanos) {
     while (!order_.empty()) {
       const auto& [serial, key] = order_.front();
@@ -98,7 +117,7 @@ class RequestLog {
         const int64_t age = now_nanos - found->second.at_nanos;
         const bool many = static_cast<int64_t>(entries_.size()) > options_.entries;
         if (age < (many ? options_.least_nanos : options_.kept_nanos)) return;
-        entries_.erase(found);
+        Remove(found);
       }
       order_.pop_front();
     }
@@ -106,6 +125,7 @@ class RequestLog {
 
   const Options options_;
   std::map<RequestKey, Entry> entries_;
+  std::map<std::string, int64_t> callers_;             // how many entries each has that has any
   std::deque<std::pair<uint64_t, RequestKey>> order_;  // oldest first; may name erased entries
   uint64_t serial_ = 0;
 };

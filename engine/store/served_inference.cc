@@ -1,9 +1,12 @@
 // The thread that hands inference of a ServedPipeline to the stages, some at a time, beside training.
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/store/caller_share.h"
 #include "engine/store/served_pipeline.h"
 #include "engine/tensor/microbatch.h"
 
@@ -21,13 +24,28 @@ void ServedPipeline::InferLoop() {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(&can_start));
       if (stopping_) return;  // Stop() has emptied the queue
-      work = infer_ready_.front();
+      work = NextInference();
       RemoveQueued(work);
       work->phase = Work::Phase::kRunning;
       infer_running_.insert(work);
     }
     StartInference(work);
   }
+}
+
+// The first that is ready, but for one thing: of the runs, a caller's with a priority above 0 take at most a quarter while
+// another call can start, so that whoever takes the highest priority does not keep all others waiting.
+ServedPipeline::WorkPointer ServedPipeline::NextInference() const {
+  std::map<std::string, int64_t> urgent;  // runs with a priority, by caller
+  for (const WorkPointer& running : infer_running_) {
+    if (running->priority > 0) ++urgent[running->context.caller];
+  }
+  const int64_t most = CallerShare(options_.infer_in_flight, /*others=*/true);
+  const auto may_start = [&](const WorkPointer& work) {
+    return work->priority <= 0 || urgent[work->context.caller] < most;
+  };
+  const auto found = std::find_if(infer_ready_.begin(), infer_ready_.end(), may_start);
+  return found == infer_ready_.end() ? infer_ready_.front() : *found;
 }
 
 void ServedPipeline::StartInference(const WorkPointer& work) {
@@ -71,6 +89,7 @@ void ServedPipeline::OnInferred(const WorkPointer& work, absl::StatusOr<ForwardO
   CountRun(*work, outcome.status(), outcome.ok() ? &run : nullptr);
   TellEnded(*work, outcome.ok() ? outcome->step : 0, outcome.status());
   if (outcome.ok()) {
+    EndPlace(*work);
     FulfilValues(work->accepted.outputs->id, outcome->outputs);
   } else {
     SettleFailed(work, outcome.status());

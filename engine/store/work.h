@@ -84,7 +84,7 @@ struct Work {
   int64_t accepted_nanos = 0;
   int64_t started_nanos = 0;  // 0: it has not; set by the thread that runs it
 
-  // Guarded by the host's lock.
+  // Guarded by the host's lock, and so is context.place.
   Phase phase = Phase::kNew;
   bool inputs_ready = false;
   bool deadline_passed = false;

@@ -18,8 +18,9 @@ namespace penstock {
 // Lets work in, or says why not.
 //
 // Model:     A gate (starting, open, draining), and the number of calls in flight per caller. A call
-//            is in flight from Admit() until its ticket is dropped. What control calls do is no work
-//            and passes by.
+//            is in flight from Admit() until its ticket is dropped: by the call once it is answered,
+//            and by the work once it has ended, whichever comes later. What control calls do is no
+//            work and passes by.
 // Owns:      nothing; it outlives its tickets. The registry counts refusals of known pipelines.
 // Threads:   Any method from any thread.
 // Fails:     UNAVAILABLE / STARTING or DRAINING; RESOURCE_EXHAUSTED / CALLER_QUOTA naming caller and

@@ -144,8 +144,9 @@ absl::Status InferenceService::Infer(const std::shared_ptr<UnaryCallBase>& call,
   PENSTOCK_ASSIGN_OR_RETURN(const auto model, FindModel(message.model_name(), message.model_version(), "model_name"));
   PENSTOCK_ASSIGN_OR_RETURN(const InferenceParameters parameters, ReadParameters(message));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), model->name()));
-  call->Keep(std::move(ticket));
+  call->Keep(ticket);
   CallContext context;
+  context.place = std::move(ticket);
   context.caller = call->caller();
   context.work_timeout = parameters.timeout;
   context.observer = call->trace();

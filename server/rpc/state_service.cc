@@ -20,12 +20,14 @@ namespace {
 constexpr int kMostWrittenHandles = 4096;
 
 template <typename Call>
-CallContext ContextOf(const Call& call) {
+CallContext ContextOf(const Call& call, Admission::Ticket place) {
+  call->Keep(place);
   CallContext context;
   context.caller = call->caller();
   context.request_id = call->request().request_id();
   context.payload_digest = PayloadDigest(call->request());
   context.observer = call->trace();
+  context.place = std::move(place);
   return context;
 }
 
@@ -50,8 +52,7 @@ absl::Status StateCallService::Save(const UnaryCallPtr<v1::SaveCheckpointRequest
   }
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
-  call->Keep(std::move(ticket));
-  pipeline->SaveCheckpoint(ContextOf(call), request.checkpoint_id(), [call](const auto& answer) {
+  pipeline->SaveCheckpoint(ContextOf(call, std::move(ticket)), request.checkpoint_id(), [call](const auto& answer) {
     if (!answer.ok()) return call->Fail(answer.status());
     call->Reply(ToProto(answer->checkpoint));
   });
@@ -75,14 +76,14 @@ absl::Status StateCallService::Restore(
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName(request.name(), "name"));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, environment_.pipelines->Find(name.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
-  call->Keep(std::move(ticket));
-  pipeline->RestoreCheckpoint(ContextOf(call), name.checkpoint, request.force(), [call](const auto& answer) {
-    if (!answer.ok()) return call->Fail(answer.status());
-    v1::RestoreCheckpointResponse response;
-    response.set_step(answer->step);
-    response.set_state_token(answer->state_token);
-    call->Reply(response);
-  });
+  pipeline->RestoreCheckpoint(ContextOf(call, std::move(ticket)), name.checkpoint, request.force(),
+                              [call](const auto& answer) {
+                                if (!answer.ok()) return call->Fail(answer.status());
+                                v1::RestoreCheckpointResponse response;
+                                response.set_step(answer->step);
+                                response.set_state_token(answer->state_token);
+                                call->Reply(response);
+                              });
   return absl::OkStatus();
 }
 
@@ -143,8 +144,7 @@ absl::Status StateCallService::Write(
   }
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
-  call->Keep(std::move(ticket));
-  pipeline->WriteParameters(ContextOf(call), std::move(write), [call](const auto& answer) {
+  pipeline->WriteParameters(ContextOf(call, std::move(ticket)), std::move(write), [call](const auto& answer) {
     if (!answer.ok()) return call->Fail(answer.status());
     v1::WriteParametersResponse response;
     response.set_step(answer->step);

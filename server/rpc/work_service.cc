@@ -88,7 +88,8 @@ absl::StatusOr<WorkCallService::Work> WorkCallService::Begin(const Call& call) {
   PENSTOCK_ASSIGN_OR_RETURN(work.plan, ReplyPlan::FromProto(request.reply(), *environment_.handles));
   PENSTOCK_ASSIGN_OR_RETURN(work.pipeline, environment_.pipelines->Find(name));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), name));
-  call->Keep(std::move(ticket));
+  call->Keep(ticket);
+  work.context.place = std::move(ticket);
   work.context.caller = call->caller();
   work.context.request_id = request.request_id();
   work.context.observer = call->trace();

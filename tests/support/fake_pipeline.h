@@ -50,6 +50,15 @@ class FakePipelineControl {
     }
     for (const auto& run : runs) run();
   }
+  // The first of the kept runs goes on.
+  void ResumeOneInference() {
+    std::function<void()> run;
+    Set([&] {
+      run = std::move(kept_.front());
+      kept_.pop_front();
+    });
+    run();
+  }
   // The next training run fails with this.
   void FailNext(absl::Status status) {
     Set([&] { fail_next_ = std::move(status); });
