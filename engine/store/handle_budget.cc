@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace penstock {
 namespace {
@@ -23,7 +24,7 @@ absl::Status Refusal(std::string_view limit_name, int64_t limit, int64_t used, i
 
 }  // namespace
 
-absl::Status HandleBudget::Charge(const std::string& owner, int64_t handles, int64_t bytes) {
+absl::Status HandleBudget::Check(const std::string& owner, int64_t handles, int64_t bytes) const {
   PENSTOCK_CHECK(handles >= 0 && bytes >= 0);
   const Use owned = OfOwner(owner);
   if (handles > limits_.handles_per_owner - owned.handles) {
@@ -38,7 +39,14 @@ absl::Status HandleBudget::Charge(const std::string& owner, int64_t handles, int
   if (bytes > limits_.bytes - total_.bytes) {
     return Refusal("bytes", limits_.bytes, total_.bytes, bytes);
   }
-  owners_[owner] = {owned.handles + handles, owned.bytes + bytes};
+  return absl::OkStatus();
+}
+
+absl::Status HandleBudget::Charge(const std::string& owner, int64_t handles, int64_t bytes) {
+  PENSTOCK_RETURN_IF_ERROR(Check(owner, handles, bytes));
+  Use& owned = owners_[owner];
+  owned.handles += handles;
+  owned.bytes += bytes;
   total_.handles += handles;
   total_.bytes += bytes;
   return absl::OkStatus();

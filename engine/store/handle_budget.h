@@ -32,6 +32,8 @@ class HandleBudget {
 
   explicit HandleBudget(Limits limits) : limits_(limits) {}
 
+  // Whether there is room for so much now.
+  absl::Status Check(const std::string& owner, int64_t handles, int64_t bytes) const;
   // Adds handles and bytes, or refuses both.
   absl::Status Charge(const std::string& owner, int64_t handles, int64_t bytes);
   // Gives back what Charge() took.

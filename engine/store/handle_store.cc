@@ -72,6 +72,7 @@ absl::StatusOr<HandleName> HandleStore::Reserve(Reservation reservation) {
 
   absl::MutexLock lock(&mu_);
   if (closed_) return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing");
+  PENSTOCK_RETURN_IF_ERROR(budget_.Check(entry->owner, 1, entry->bytes + reservation.later_bytes));
   PENSTOCK_RETURN_IF_ERROR(budget_.Charge(entry->owner, 1, entry->bytes));
   entry->serial = ++serial_;
   std::shared_ptr<Counts>& counts = pipelines_[entry->name.pipeline];
@@ -86,6 +87,17 @@ absl::StatusOr<HandleName> HandleStore::Reserve(Reservation reservation) {
   owners_[entry->owner].emplace(entry->serial, entry);
   entries_.emplace(entry->name.id, entry);
   return entry->name;
+}
+
+absl::Status HandleStore::Hold(const HandleName& name, int64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  const auto found = entries_.find(name.id);
+  if (found == entries_.end()) {
+    return HandleError(absl::StatusCode::kNotFound, "HANDLE_RELEASED", "the handle was released", name);
+  }
+  HandleEntry& entry = *found->second;
+  if (entry.result.has_value()) return entry.result->status();
+  return Recharge(entry, bytes);
 }
 
 void HandleStore::Withdraw(const HandleId& id) {
@@ -225,7 +237,7 @@ HandleInfo HandleStore::Describe(const HandleEntry& entry) const {
   info.create_time = entry.create_time;
   info.serial = entry.serial;
   if (!entry.result.has_value()) return info;
-  info.expire_time = clock_->WallNow() + absl::Nanoseconds(entry.expire_nanos - clock_->NowNanos());
+  info.expire_time = ExpireTime(entry);
   if (entry.result->ok()) {
     info.tensors = entry.tensors;
     info.outcome = entry.outcome;
@@ -233,6 +245,11 @@ HandleInfo HandleStore::Describe(const HandleEntry& entry) const {
     info.error = entry.result->status();
   }
   return info;
+}
+
+std::optional<absl::Time> HandleStore::ExpireTime(const HandleEntry& entry) const {
+  if (!entry.result.has_value()) return std::nullopt;
+  return clock_->WallNow() + absl::Nanoseconds(entry.expire_nanos - clock_->NowNanos());
 }
 
 HandleStore::HandleAnswer HandleStore::Answer(const std::string& caller, const HandleName& name, Aftermath& aftermath) {
@@ -285,21 +302,34 @@ absl::StatusOr<HandleInfo> HandleStore::Renew(const std::string& caller, const H
   return Describe(*entry);
 }
 
-absl::StatusOr<std::vector<HandleInfo>> HandleStore::RenewAll(const std::string& caller, const std::string& pipeline,
-                                                              absl::Duration lease) {
+absl::StatusOr<std::vector<RenewedHandle>> HandleStore::RenewAll(const std::string& caller, const std::string& pipeline,
+                                                                 absl::Duration lease) {
   PENSTOCK_ASSIGN_OR_RETURN(lease, CheckedLease(lease));
+  std::vector<RenewedHandle> renewed;
+  uint64_t after = 0;
+  do {
+    after = RenewSome(caller, pipeline, absl::ToInt64Nanoseconds(lease), after, &renewed);
+  } while (after != 0);
+  return renewed;
+}
+
+uint64_t HandleStore::RenewSome(const std::string& caller, const std::string& pipeline, int64_t lease_nanos,
+                                uint64_t after, std::vector<RenewedHandle>* renewed) {
+  constexpr int kMostAtOnce = 1000;
   absl::MutexLock lock(&mu_);
-  std::vector<HandleInfo> renewed;
   auto owned = owners_.find(caller);
-  if (owned == owners_.end()) return renewed;
+  if (owned == owners_.end()) return 0;
   const int64_t now = clock_->NowNanos();
-  for (const auto& [serial, entry] : owned->second) {
+  int count = 0;
+  for (auto it = owned->second.upper_bound(after); it != owned->second.end(); ++it) {
+    const auto& [serial, entry] = *it;
+    if (++count > kMostAtOnce) return serial - 1;
     if (!pipeline.empty() && entry->name.pipeline != pipeline) continue;
     if (entry->result.has_value() && entry->expire_nanos <= now) continue;  // revives nothing
-    RenewEntry(entry, absl::ToInt64Nanoseconds(lease));
-    renewed.push_back(Describe(*entry));
+    RenewEntry(entry, lease_nanos);
+    renewed->push_back({entry->name, entry->state, ExpireTime(*entry)});
   }
-  return renewed;
+  return 0;
 }
 
 absl::StatusOr<HandleInfo> HandleStore::Release(const std::string& caller, const HandleName& name) {

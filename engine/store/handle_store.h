@@ -87,6 +87,13 @@ struct HandlePage {
   uint64_t next = 0;
 };
 
+// A handle whose lease was renewed.
+struct RenewedHandle {
+  HandleName name;
+  HandleState state = HandleState::kPending;
+  std::optional<absl::Time> expire_time;  // unset while PENDING
+};
+
 struct HandleEntry;
 class HandleStore;
 
@@ -163,6 +170,7 @@ class HandleStore {
     HandleKind kind = HandleKind::kValue;
     std::string method = {};  // "TrainStep", for people
     int64_t bytes = 0;        // expected; held from now on
+    int64_t later_bytes = 0;  // must fit beside them now, but are held only once Hold() says so
     absl::Duration lease = absl::ZeroDuration();
     std::shared_ptr<HandleProducer> producer = {};  // null: nobody can stop it
   };
@@ -194,6 +202,9 @@ class HandleStore {
   // --- The producer's side: names come from Reserve(), so nothing here asks who is calling. ---
 
   absl::StatusOr<HandleName> Reserve(Reservation reservation) ABSL_LOCKS_EXCLUDED(mu_);
+  // From now on a PENDING handle holds so many bytes. If they don't fit, it holds what it held, and HANDLE_BUDGET is
+  // returned; a handle that is no longer pending returns its error, or HANDLE_RELEASED.
+  absl::Status Hold(const HandleName& name, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   // Forgets a reservation that nobody has seen yet.
   void Withdraw(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes it READY. If the content is larger than reserved and the budget is full, it becomes FAILED
@@ -232,9 +243,9 @@ class HandleStore {
   // The expiry becomes max(old, now + lease). A PENDING handle stays as it is.
   absl::StatusOr<HandleInfo> Renew(const std::string& caller, const HandleName& name, absl::Duration lease)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The same for all own handles of a pipeline.
-  absl::StatusOr<std::vector<HandleInfo>> RenewAll(const std::string& caller, const std::string& pipeline,
-                                                   absl::Duration lease) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same for all own handles of a pipeline (all if empty), in order of creation. Others are served in between.
+  absl::StatusOr<std::vector<RenewedHandle>> RenewAll(const std::string& caller, const std::string& pipeline,
+                                                      absl::Duration lease) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Answers the state afterwards. Releasing twice, or what has expired, is OK.
   absl::StatusOr<HandleInfo> Release(const std::string& caller, const HandleName& name) ABSL_LOCKS_EXCLUDED(mu_);
@@ -288,6 +299,11 @@ class HandleStore {
   absl::StatusOr<EntryPointer> Find(const std::string& caller, const HandleName& name, Aftermath& aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   HandleInfo Describe(const HandleEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Unset while it is pending.
+  std::optional<absl::Time> ExpireTime(const HandleEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Renews some of a caller's handles, those after `after`; answers where to go on, 0 at the end.
+  uint64_t RenewSome(const std::string& caller, const std::string& pipeline, int64_t lease_nanos, uint64_t after,
+                     std::vector<RenewedHandle>* renewed) ABSL_LOCKS_EXCLUDED(mu_);
   HandleAnswer Answer(const std::string& caller, const HandleName& name, Aftermath& aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Settle(const HandleId& id, absl::StatusOr<HandleContent> result, HandleState state) ABSL_LOCKS_EXCLUDED(mu_);

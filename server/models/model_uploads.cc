@@ -39,12 +39,14 @@ absl::Status CheckChunk(int64_t offset, int64_t size, int64_t next, int64_t all)
 
 class ModelUploads::Upload {
  public:
-  Upload(Request request, std::string path) : request(std::move(request)), path(std::move(path)) {}
+  Upload(Request request, std::string path, int64_t end_nanos)
+      : request(std::move(request)), path(std::move(path)), end_nanos(end_nanos) {}
 
   Key key() const { return {request.caller, request.model, request.bytes, request.digest}; }
 
   const Request request;
   const std::string path;
+  const int64_t end_nanos;
   int64_t generation = 1;  // rises with each stream that takes it
   int64_t offset = 0;      // bytes that stand in the file
   bool over = false;       // it is a model, or nothing
@@ -109,15 +111,16 @@ absl::StatusOr<ModelUploads::Position> ModelUploads::Start(const Request& reques
   }
   const auto found = uploads_.find({request.caller, request.model, request.bytes, request.digest});
   if (found != uploads_.end()) {
-    *hold = {found->second, ++found->second->generation};
+    *hold = {found->second, ++found->second->generation, found->second->end_nanos};
     return Position{.offset = found->second->offset, .model = {}};
   }
   PENSTOCK_RETURN_IF_ERROR(CheckRoom(request));
   const std::string path = root_->PathOf(absl::StrCat(kPrefix, next_number_++, kSuffix));
-  auto upload = std::make_shared<Upload>(request, path);
+  const int64_t end_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(kMostAge);
+  auto upload = std::make_shared<Upload>(request, path, end_nanos);
   PENSTOCK_ASSIGN_OR_RETURN(upload->file, files()->Create(path));
   uploads_[upload->key()] = upload;
-  *hold = {std::move(upload), 1};
+  *hold = {std::move(upload), 1, end_nanos};
   return Position{};
 }
 
@@ -200,6 +203,7 @@ void ModelUploads::Forget(const std::shared_ptr<Upload>& upload) {
 
 void ModelUploads::Detach(const Hold& hold) {
   if (hold.upload == nullptr || hold.upload->over || hold.upload->generation != hold.generation) return;
+  if (clock_->NowNanos() >= hold.end_nanos) return Forget(hold.upload);
   const auto forget = [this, hold, alive = std::weak_ptr<bool>(alive_)] {
     if (alive.expired() || hold.upload->over || hold.upload->generation != hold.generation) return;
     Forget(hold.upload);

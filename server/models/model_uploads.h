@@ -33,6 +33,7 @@ namespace penstock {
 class ModelUploads {
  public:
   static constexpr absl::Duration kBrokenLife = absl::Minutes(10);
+  static constexpr absl::Duration kMostAge = absl::Hours(12);
   static constexpr int kMostUploads = 4;
   static constexpr int kMostModels = 1000;
 
@@ -51,6 +52,7 @@ class ModelUploads {
   struct Hold {
     std::shared_ptr<Upload> upload;
     int64_t generation = 0;
+    int64_t end_nanos = 0;  // by then the upload must be over, however many streams it takes
   };
   struct Position {
     int64_t offset = 0;

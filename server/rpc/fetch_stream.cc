@@ -75,9 +75,10 @@ absl::Status FetchStream::StartChunks(const HandleInfo& info) {
 }
 
 void FetchStream::OnSent() {
-  guard_->Progress();
+  guard_->Moved(sending_bytes_);
   std::optional<grpc::ByteBuffer> chunk = sender_->Next();
   if (chunk.has_value()) {
+    sending_bytes_ = static_cast<int64_t>(chunk->Length());
     Send(*std::move(chunk));
   } else {
     Close(absl::OkStatus());

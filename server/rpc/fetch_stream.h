@@ -41,6 +41,7 @@ class FetchStream final : public WriteStream<grpc::ByteBuffer> {
   HandlePin pin_;  // as long as this: a wait that ends late still finds it
   HandleStore::WaitId wait_ = 0;
   std::optional<TensorSender> sender_;
+  int64_t sending_bytes_ = 0;  // of the chunk that is on its way
 };
 
 // The parts of `tensors` that a request names.

@@ -18,6 +18,8 @@ namespace penstock {
 namespace {
 
 constexpr int kMostHandleNames = 1000;
+// Names and times of so many stay below the 4 MiB that a client takes.
+constexpr size_t kMostRenewAnswers = 10'000;
 // A thousand names are more than other control calls may hold.
 constexpr int64_t kNamesMessageBytes = int64_t{256} << 10;
 
@@ -142,9 +144,11 @@ absl::StatusOr<v1::RenewHandlesResponse> HandleCallService::Renew(const std::str
       return InvalidField("parent", "must be empty where names are given", Shortened(request.parent()));
     }
     PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, Parent(request.parent()));
-    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HandleInfo> renewed,
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<RenewedHandle> renewed,
                               environment_.handles->RenewAll(caller, pipeline, lease));
-    for (const HandleInfo& info : renewed) *response.add_handles() = ToProto(info.name, info);
+    for (size_t i = 0; i < renewed.size() && i < kMostRenewAnswers; ++i) {
+      *response.add_handles() = ToProto(renewed[i]);
+    }
     return response;
   }
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HandleName> names, Names(request.names()));

@@ -237,6 +237,16 @@ v1::HandleAnswer ToProto(const HandleName& name, const absl::StatusOr<HandleInfo
   return message;
 }
 
+v1::HandleAnswer ToProto(const RenewedHandle& renewed) {
+  v1::HandleAnswer message;
+  message.set_name(ToString(renewed.name));
+  v1::Handle* handle = message.mutable_handle();
+  handle->set_name(message.name());
+  handle->set_state(ToProto(renewed.state));
+  if (renewed.expire_time.has_value()) *handle->mutable_expire_time() = ToTimestamp(*renewed.expire_time);
+  return message;
+}
+
 v1::Checkpoint ToProto(const CheckpointInfo& info) {
   v1::Checkpoint message;
   message.set_name(absl::StrCat("pipelines/", info.pipeline, "/checkpoints/", info.id));

@@ -56,6 +56,7 @@ v1::Handle ToProto(const HandleInfo& info);
 v1::Checkpoint ToProto(const CheckpointInfo& info);
 v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch);
 v1::HandleAnswer ToProto(const HandleName& name, const absl::StatusOr<HandleInfo>& answer);
+v1::HandleAnswer ToProto(const RenewedHandle& renewed);  // name, state and expiry only
 google::protobuf::Timestamp ToTimestamp(absl::Time time);
 
 }  // namespace penstock

@@ -26,11 +26,11 @@ PutStream::PutStream(const ServiceEnvironment& environment, std::shared_ptr<PutT
 }
 
 void PutStream::OnReadDone(bool ok) {
-  guard().Progress();
   if (!ok) {
     EndEarly(/*started=*/hold_.has_value());
     return;
   }
+  guard().Moved(static_cast<int64_t>(read_.Length()));
   absl::StatusOr<bool> more = Take();
   read_.Clear();
   if (!more.ok()) {
@@ -87,6 +87,7 @@ absl::StatusOr<bool> PutStream::Begin(const Pieces& bytes) {
   PENSTOCK_RETURN_IF_ERROR(environment_.pipelines->Find(pipeline).status());
   PENSTOCK_ASSIGN_OR_RETURN(ticket_, environment_.admission->Admit(caller_, pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(hold_, puts_->Attach(std::move(request)));
+  guard().EndAt(hold_->end_nanos);
   PENSTOCK_ASSIGN_OR_RETURN(const PutTable::Position position, puts_->Where(*hold_));
   return Answer(position, true);
 }

@@ -1,19 +1,46 @@
 #include "server/rpc/put_table.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/store/caller_share.h"
 
 namespace penstock {
+namespace {
+
+int64_t TotalBytes(const std::vector<TensorHeader>& headers) {
+  int64_t bytes = 0;
+  for (const TensorHeader& header : headers) bytes += header.byte_size;
+  return bytes;
+}
+
+absl::Status TakenOver() {
+  return Error(absl::StatusCode::kInvalidArgument, "STREAM_PROTOCOL", "another stream goes on with this upload");
+}
+
+}  // namespace
 
 // One upload.
 class PutTable::Upload {
  public:
-  Upload(Key key, HandleName name, std::vector<TensorHeader> headers)
-      : key(std::move(key)), name(std::move(name)), receiver(std::move(headers)) {}
+  Upload(Key key, HandleName name, std::vector<TensorHeader> headers, int64_t end_nanos)
+      : key(std::move(key)),
+        name(std::move(name)),
+        bytes(TotalBytes(headers)),
+        end_nanos(end_nanos),
+        receiver(std::move(headers)) {}
+
+  // What its handle must hold while a stream with credit sends.
+  int64_t BytesToHold() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return std::min(bytes, receiver.received_bytes() + kPutCreditBytes);
+  }
 
   const Key key;
   const HandleName name;
+  const int64_t bytes;
+  const int64_t end_nanos;
 
   absl::Mutex mu;
   int64_t generation ABSL_GUARDED_BY(mu) = 0;  // rises with each stream that takes it
@@ -22,18 +49,10 @@ class PutTable::Upload {
   TensorReceiver receiver ABSL_GUARDED_BY(mu);
 };
 
-namespace {
-
-absl::Status TakenOver() {
-  return Error(absl::StatusCode::kInvalidArgument, "STREAM_PROTOCOL", "another stream goes on with this upload");
-}
-
-}  // namespace
-
 absl::StatusOr<PutTable::Hold> PutTable::Attach(Request request) {
   const Key key = {request.caller, request.pipeline + " " + request.request_id};
   if (!request.request_id.empty()) {
-    const bool room = HasRoom();
+    const absl::Status room = CheckRoom(request.caller);
     std::shared_ptr<Upload> found;
     {
       absl::MutexLock lock(&mu_);
@@ -48,25 +67,24 @@ absl::StatusOr<PutTable::Hold> PutTable::Attach(Request request) {
               .With("field", "request_id")
               .With("value", request.request_id);
         }
-        return Hold{found, ++found->generation};
+        if (!found->complete) PENSTOCK_RETURN_IF_ERROR(handles_->Hold(found->name, found->BytesToHold()));
+        return Hold{found, ++found->generation, found->end_nanos};
       }
     }
-    if (!room) {
-      return Error(absl::StatusCode::kResourceExhausted, "REQUEST_LOG_FULL",
-                   "too many uploads with a request_id were completed in the last minutes")
-          .With("limit_value", absl::StrCat(most_complete_));
-    }
+    PENSTOCK_RETURN_IF_ERROR(room);
   }
-  int64_t bytes = 0;
-  for (const TensorHeader& header : request.headers) bytes += header.byte_size;
+  const int64_t bytes = TotalBytes(request.headers);
+  const int64_t held = std::min(bytes, kPutCreditBytes);
   PENSTOCK_ASSIGN_OR_RETURN(const HandleName name, handles_->Reserve({.owner = request.caller,
                                                                       .pipeline = request.pipeline,
                                                                       .kind = HandleKind::kValue,
                                                                       .method = "PutTensors",
-                                                                      .bytes = bytes,
+                                                                      .bytes = held,
+                                                                      .later_bytes = bytes - held,
                                                                       .lease = request.lease}));
-  auto upload = std::make_shared<Upload>(key, name, std::move(request.headers));
-  Hold hold{upload, 1};
+  const int64_t end_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(kMostAge);
+  auto upload = std::make_shared<Upload>(key, name, std::move(request.headers), end_nanos);
+  Hold hold{upload, 1, end_nanos};
   bool complete;
   {
     absl::MutexLock lock(&upload->mu);
@@ -99,6 +117,7 @@ absl::StatusOr<PutTable::Position> PutTable::Add(const Hold& hold, const ChunkMe
     if (upload.generation != hold.generation || upload.forgotten) return TakenOver();
     PENSTOCK_RETURN_IF_ERROR(upload.receiver.Add(chunk.tensor, chunk.offset, chunk.data, chunk.checksum));
     if (!upload.receiver.complete()) {
+      PENSTOCK_RETURN_IF_ERROR(handles_->Hold(upload.name, upload.BytesToHold()));
       return Position{upload.receiver.next_tensor(), upload.receiver.next_offset(), false};
     }
     upload.complete = true;
@@ -117,12 +136,18 @@ void PutTable::Detach(const Hold& hold) {
     resumable = found != uploads_.end() && found->second == hold.upload;
   }
   bool complete;
+  bool kept = resumable;
   {
     absl::MutexLock lock(&upload.mu);
     if (upload.generation != hold.generation) return;
     complete = upload.complete;
+    if (!complete) {
+      // Nobody has credit now. A handle that was released meanwhile holds nothing, and what has come is of no use.
+      kept &= handles_->Hold(upload.name, upload.receiver.received_bytes()).ok();
+      kept &= clock_->NowNanos() < upload.end_nanos;
+    }
   }
-  if (!resumable) {
+  if (!kept) {
     Forget(hold.upload, hold.generation);
   } else if (complete) {
     KeepComplete(hold);
@@ -143,22 +168,33 @@ void PutTable::KeepComplete(const Hold& hold) {
   const int64_t until = clock_->NowNanos() + absl::ToInt64Nanoseconds(kCompleteLife);
   absl::MutexLock lock(&mu_);
   complete_.push_back({hold, until});
+  ++complete_of_[hold.upload->key.first];
 }
 
-bool PutTable::HasRoom() {
+absl::Status PutTable::CheckRoom(const std::string& caller) {
   const int64_t now = clock_->NowNanos();
   std::vector<Hold> over;
+  int64_t limit = static_cast<int64_t>(most_complete_);
   bool room;
   {
     absl::MutexLock lock(&mu_);
     while (!complete_.empty() && complete_.front().until_nanos <= now) {
       over.push_back(std::move(complete_.front().hold));
       complete_.pop_front();
+      const auto own = complete_of_.find(over.back().upload->key.first);
+      if (--own->second == 0) complete_of_.erase(own);
     }
     room = complete_.size() < most_complete_;
+    if (const auto own = complete_of_.find(caller); room && own != complete_of_.end()) {
+      limit = CallerShare(limit, /*others=*/complete_of_.size() > 1);
+      room = own->second < limit;
+    }
   }
   for (const Hold& one : over) Forget(one.upload, one.generation);
-  return room;
+  if (room) return absl::OkStatus();
+  return Error(absl::StatusCode::kResourceExhausted, "REQUEST_LOG_FULL",
+               "too many uploads with a request_id were completed in the last minutes")
+      .With("limit_value", absl::StrCat(limit));
 }
 
 void PutTable::Forget(const std::shared_ptr<Upload>& upload, int64_t generation) {
@@ -183,6 +219,7 @@ void PutTable::Close() {
     absl::MutexLock lock(&mu_);
     uploads.swap(uploads_);
     complete_.clear();
+    complete_of_.clear();
   }
   for (const auto& [key, upload] : uploads) {
     bool withdraw;

@@ -20,9 +20,11 @@ namespace penstock {
 
 // Finds the upload that a stream starts or goes on with.
 //
-// Model:     An upload is a reserved handle and a TensorReceiver. One with a request id is found by
+// Model:     An upload is a reserved handle and a TensorReceiver. The handle holds memory for what has come and for the credit
+//            of the stream that sends, not for what was announced; while no stream sends, for what has come. One with a request id is found by
 //            (caller, pipeline, request id): while it is under way, for 60 s after it broke off, and
-//            for 10 minutes after it was complete; there may be a million of these. The latest stream
+//            for 10 minutes after it was complete; there may be a million of these, and of one caller its share
+//            (CallerShare). An upload that is not complete after an hour is given up. The latest stream
 //            has it; what an earlier one still sends is refused.
 // Owns:      the uploads; HandleStore, TimerQueue and Clock outlive it.
 // Threads:   Any method from any thread; of one upload, receiving is serialized by its lock.
@@ -34,6 +36,7 @@ class PutTable : public std::enable_shared_from_this<PutTable> {
  public:
   static constexpr absl::Duration kBrokenLife = absl::Seconds(60);
   static constexpr absl::Duration kCompleteLife = absl::Minutes(10);
+  static constexpr absl::Duration kMostAge = absl::Hours(1);
   static constexpr size_t kMostComplete = 1'000'000;
 
   PutTable(HandleStore* handles, TimerQueue* timers, Clock* clock, size_t most_complete = kMostComplete)
@@ -51,6 +54,7 @@ class PutTable : public std::enable_shared_from_this<PutTable> {
   struct Hold {
     std::shared_ptr<Upload> upload;
     int64_t generation = 0;
+    int64_t end_nanos = 0;  // by then the upload must be complete, however many streams it takes
   };
   struct Position {
     int tensor = 0;
@@ -79,8 +83,8 @@ class PutTable : public std::enable_shared_from_this<PutTable> {
 
   void ForgetBroken(const Hold& hold);
   void KeepComplete(const Hold& hold) ABSL_LOCKS_EXCLUDED(mu_);
-  // Lets those go whose time is over; answers whether another one may be kept.
-  bool HasRoom() ABSL_LOCKS_EXCLUDED(mu_);
+  // Lets those go whose time is over; refuses where another one of the caller may not be kept.
+  absl::Status CheckRoom(const std::string& caller) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(const std::shared_ptr<Upload>& upload, int64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
 
   HandleStore* const handles_;
@@ -91,6 +95,7 @@ class PutTable : public std::enable_shared_from_this<PutTable> {
   absl::Mutex mu_;
   std::map<Key, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mu_);
   std::deque<Complete> complete_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, int64_t> complete_of_ ABSL_GUARDED_BY(mu_);  // how many of these each caller has that has any
 };
 
 }  // namespace penstock

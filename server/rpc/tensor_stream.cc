@@ -87,6 +87,7 @@ absl::Status TensorReceiver::Add(int tensor, int64_t offset, const Pieces& bytes
   PENSTOCK_CHECK(!complete() && assembler_.has_value());
   if (tensor != next_tensor()) return OutOfTurn(next_tensor(), tensor);
   PENSTOCK_RETURN_IF_ERROR(assembler_->AddPieces(offset, bytes, checksum));
+  received_bytes_ += static_cast<int64_t>(PiecesSize(bytes));
   return Advance();
 }
 

@@ -67,6 +67,7 @@ class TensorReceiver {
   bool complete() const { return next_ == headers_.size(); }
   int next_tensor() const { return static_cast<int>(next_); }
   int64_t next_offset() const { return assembler_.has_value() ? assembler_->next_offset() : 0; }
+  int64_t received_bytes() const { return received_bytes_; }
   const std::vector<TensorHeader>& headers() const { return headers_; }
   // All tensors; only when complete.
   NamedTensors Take();
@@ -78,6 +79,7 @@ class TensorReceiver {
   const std::vector<TensorHeader> headers_;
   NamedTensors tensors_;
   size_t next_ = 0;
+  int64_t received_bytes_ = 0;
   std::optional<ChunkAssembler> assembler_;
 };
 

@@ -39,6 +39,7 @@ void UploadStream::OnReadDone(bool ok) {
     EndEarly(started_);
     return;
   }
+  guard().Moved(static_cast<int64_t>(read_.Length()));
   guard().SetBusy(true);
   parts_.jobs->Post([this] { TakeOnJobThread(); });
 }
@@ -72,6 +73,7 @@ absl::StatusOr<bool> UploadStream::Begin(const v1::UploadModelStart& start) {
           {.caller = caller_, .model = start.model_id(), .bytes = start.byte_size(), .digest = start.digest()},
           &hold_));
   started_ = true;
+  if (hold_.upload != nullptr) guard().EndAt(hold_.end_nanos);
   return Answer(position, true);
 }
 

@@ -41,13 +41,17 @@ Table HandleTable() {
   return Table({{"HANDLE"}, {"KIND"}, {"STATE"}, {"SIZE", true}, {"EXPIRES"}, {"METHOD"}, {"HOLDS", false, true}});
 }
 
+std::string StateText(const v1::Handle& handle) { return Word(v1::HandleState_Name(handle.state()), "HANDLE_STATE_"); }
+
+std::string ExpiryText(const v1::Handle& handle) {
+  if (!handle.has_expire_time()) return "";
+  return absl::FormatTime("%H:%M:%SZ", FromMessage(handle.expire_time()), absl::UTCTimeZone());
+}
+
 void AddRow(const v1::Handle& handle, Table* table) {
-  table->Add(
-      {handle.name(), Word(v1::HandleKind_Name(handle.kind()), "HANDLE_KIND_"),
-       Word(v1::HandleState_Name(handle.state()), "HANDLE_STATE_"), BytesText(static_cast<double>(handle.byte_size())),
-       handle.has_expire_time() ? absl::FormatTime("%H:%M:%SZ", FromMessage(handle.expire_time()), absl::UTCTimeZone())
-                                : "",
-       handle.method(), TensorsText(handle)});
+  table->Add({handle.name(), Word(v1::HandleKind_Name(handle.kind()), "HANDLE_KIND_"), StateText(handle),
+              BytesText(static_cast<double>(handle.byte_size())), ExpiryText(handle), handle.method(),
+              TensorsText(handle)});
 }
 
 Document OneHandle(const v1::Handle& handle) {
@@ -193,7 +197,12 @@ absl::Status Renew(const RenewOptions& options, Session& session) {
   if (options.lease_seconds > 0) *request.mutable_lease() = ToMessage(absl::Seconds(options.lease_seconds));
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::RenewHandlesResponse response, client->RenewHandles(request));
-  PrintHandleAnswers(response.handles(), session);
+  PrintAnswers(
+      response.handles(), session,
+      [](const v1::HandleAnswer& answer, Table* table) {
+        table->Add({answer.name(), StateText(answer.handle()), ExpiryText(answer.handle())});
+      },
+      Table({{"HANDLE"}, {"STATE"}, {"EXPIRES"}}));
   return absl::OkStatus();
 }
 
