@@ -4,19 +4,36 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/wire/tensor_header.h"
+#include "server/rpc/stall_guard.h"
+#include "server/rpc/unary_call.h"
 
 namespace penstock {
+namespace {
+
+absl::Status Closing() { return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing"); }
+
+}  // namespace
 
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
 // One open watch.
-class HealthService::Watcher final : public WriteStream<HealthCheckResponse> {
+class HealthService::Watcher final : public WriteStream<grpc::ByteBuffer> {
  public:
-  Watcher(HealthService* health, std::string service) : health_(health), service_(std::move(service)) {}
+  Watcher(HealthService* health, grpc::CallbackServerContext* context)
+      : health_(health), context_(context), guard_(std::make_shared<StallGuard>(health->timers_, health->clock_)) {}
 
   const std::string& service() const { return service_; }
+
+  // Reads the request and tells the state. After Start().
+  void Begin(const grpc::ByteBuffer& request) {
+    guard_->SetBusy(true);
+    guard_->Watch(context_);
+    if (absl::Status accepted = Accept(request); !accepted.ok()) return Close(accepted);
+    Tell();
+  }
 
   // Tells the state if it is news, now or when the last message has left. The state is read here, not
   // given: of two changes at once the later is told last.
@@ -31,11 +48,22 @@ class HealthService::Watcher final : public WriteStream<HealthCheckResponse> {
       told_ = now;
       response.set_status(now);
     }
-    Send(std::move(response));
+    guard_->SetBusy(false);  // the peer must take it
+    Send(SerializeMessage(response));
   }
 
  private:
+  absl::Status Accept(const grpc::ByteBuffer& bytes) {
+    HealthCheckRequest request;
+    PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kMostMessageBytes, &request));
+    PENSTOCK_ASSIGN_OR_RETURN(slot_, health_->slots_.Take());
+    service_ = request.service();
+    return health_->Remember(std::static_pointer_cast<Watcher>(shared_from_this()));
+  }
+
   void OnSent() override {
+    guard_->Progress();
+    guard_->SetBusy(true);
     {
       absl::MutexLock lock(&mu_);
       busy_ = false;
@@ -43,10 +71,16 @@ class HealthService::Watcher final : public WriteStream<HealthCheckResponse> {
     Tell();
   }
 
-  void OnEnded() override { health_->Forget(this); }
+  void OnEnded() override {
+    guard_->Stop();
+    health_->Forget(this);
+  }
 
   HealthService* const health_;
-  const std::string service_;
+  grpc::CallbackServerContext* const context_;
+  const std::shared_ptr<StallGuard> guard_;
+  std::string service_;  // constant once it is remembered
+  StreamSlots::Slot slot_;
 
   absl::Mutex mu_;
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
@@ -79,42 +113,42 @@ void HealthService::Shutdown() {
     shut_down_ = true;
     for (const auto& [pointer, watcher] : watchers_) open.push_back(watcher);
   }
-  const absl::Status closing = Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing");
-  for (const auto& watcher : open) watcher->Close(closing);
+  for (const auto& watcher : open) watcher->Close(Closing());
 }
 
-grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context, const HealthCheckRequest* request,
-                                               HealthCheckResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const Status status = StatusNow(request->service());
+absl::StatusOr<HealthCheckResponse> HealthService::Answer(const std::string& service) const {
+  const Status status = StatusNow(service);
   if (status == HealthCheckResponse::SERVICE_UNKNOWN) {
-    reactor->Finish(ToGrpcStatus(Error(absl::StatusCode::kNotFound, "SERVICE_UNKNOWN",
-                                       "service: no such health service, got " + Shortened(request->service()))
-                                     .With("field", "service")
-                                     .With("value", Shortened(request->service()))));
-    return reactor;
+    return Error(absl::StatusCode::kNotFound, "SERVICE_UNKNOWN",
+                 "service: no such health service, got " + Shortened(service))
+        .With("field", "service")
+        .With("value", Shortened(service));
   }
-  response->set_status(status);
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  HealthCheckResponse response;
+  response.set_status(status);
+  return response;
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(grpc::CallbackServerContext*,
-                                                                    const HealthCheckRequest* request) {
-  auto watcher = std::make_shared<Watcher>(this, request->service());
+grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  return ServeUnary<HealthCheckRequest, HealthCheckResponse>(
+      context, request, response, kMostMessageBytes,
+      [this](const auto& call) { call->Answer(Answer(call->request().service())); });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(grpc::CallbackServerContext* context,
+                                                                 const grpc::ByteBuffer* request) {
+  auto watcher = std::make_shared<Watcher>(this, context);
   watcher->Start();
-  bool open;
-  {
-    absl::MutexLock lock(&mu_);
-    open = !shut_down_;
-    watchers_.emplace(watcher.get(), watcher);
-  }
-  if (open) {
-    watcher->Tell();
-  } else {
-    watcher->Close(Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing"));
-  }
+  watcher->Begin(*request);
   return watcher.get();
+}
+
+absl::Status HealthService::Remember(const std::shared_ptr<Watcher>& watcher) {
+  absl::MutexLock lock(&mu_);
+  if (shut_down_) return Closing();
+  watchers_.emplace(watcher.get(), watcher);
+  return absl::OkStatus();
 }
 
 void HealthService::Forget(Watcher* watcher) {

@@ -4,34 +4,47 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "server/rpc/stream_slots.h"
 #include "server/rpc/write_stream.h"
 
 namespace penstock {
 
+class Clock;
+class TimerQueue;
+
 // Answers whether a service is serving, once or at every change.
 //
 // Model:     A name is serving or not; a name that was never set is unknown. Watchers of a name hear
-//            its state at once and then each change; a slow one hears the latest only.
+//            its state at once and then each change; a slow one hears the latest only, and one that takes
+//            no message for StallGuard::kPatience is given up.
+// Owns:      nothing; TimerQueue and Clock outlive it.
 // Threads:   Any method from any thread.
 // Lifecycle: Shutdown() ends every watch, so that the server can close; later ones end at once.
 // Fails:     NOT_FOUND in Check for an unknown name; Watch says SERVICE_UNKNOWN and goes on.
-class HealthService final : public grpc::health::v1::Health::CallbackService {
+//            RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE above kMostMessageBytes, STREAM_LIMIT.
+class HealthService final
+    : public grpc::health::v1::Health::WithRawCallbackMethod_Check<
+          grpc::health::v1::Health::WithRawCallbackMethod_Watch<grpc::health::v1::Health::Service>> {
  public:
+  static constexpr int64_t kMostMessageBytes = 4 << 10;
+  static constexpr int kMostWatches = 1024;
+
+  HealthService(TimerQueue* timers, Clock* clock, int most_watches = kMostWatches)
+      : timers_(timers), clock_(clock), slots_("health_watches", most_watches) {}
+
   void SetServing(const std::string& service, bool serving) ABSL_LOCKS_EXCLUDED(mu_);
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
 
-  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
-                                  const grpc::health::v1::HealthCheckRequest* request,
-                                  grpc::health::v1::HealthCheckResponse* response) override;
-  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
-      grpc::CallbackServerContext* context, const grpc::health::v1::HealthCheckRequest* request) override;
+  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override;
 
   // How many watches are open.
   int watchers() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -41,7 +54,14 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
   Status StatusNow(const std::string& service) const ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<grpc::health::v1::HealthCheckResponse> Answer(const std::string& service) const;
+  // Whether the watch may begin: not once the service is shut down.
+  absl::Status Remember(const std::shared_ptr<Watcher>& watcher) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(Watcher* watcher) ABSL_LOCKS_EXCLUDED(mu_);
+
+  TimerQueue* const timers_;
+  Clock* const clock_;
+  StreamSlots slots_;
 
   mutable absl::Mutex mu_;
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;

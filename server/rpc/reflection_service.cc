@@ -5,6 +5,9 @@
 #include "engine/wire/tensor_header.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
+#include "server/rpc/stall_guard.h"
+#include "server/rpc/status_to_grpc.h"
+#include "server/rpc/unary_call.h"
 
 namespace penstock {
 namespace {
@@ -92,47 +95,73 @@ Response ReflectionService<Base, Request, Response>::Answer(const Request& reque
 
 // Reads a question, writes the answer, reads the next; ends when the caller does.
 template <typename Base, typename Request, typename Response>
-class ReflectionService<Base, Request, Response>::Stream final : public grpc::ServerBidiReactor<Request, Response> {
+class ReflectionService<Base, Request, Response>::Stream final
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  explicit Stream(const ReflectionService* service) : service_(service) { this->StartRead(&request_); }
+  Stream(ReflectionService* service, grpc::CallbackServerContext* context)
+      : service_(service),
+        guard_(std::make_shared<StallGuard>(service->timers_, service->clock_, kReflectionPatience)) {
+    absl::StatusOr<StreamSlots::Slot> slot = service->slots_.Take();
+    if (!slot.ok()) {
+      Finish(ToGrpcStatus(slot.status()));
+      return;
+    }
+    slot_ = *std::move(slot);
+    guard_->Watch(context);
+    StartRead(&read_);
+  }
 
  private:
   void OnReadDone(bool ok) override {
     if (!ok) {
-      this->Finish(grpc::Status::OK);
+      Finish(grpc::Status::OK);
       return;
     }
-    response_ = service_->Answer(request_);
-    this->StartWrite(&response_);
+    guard_->Progress();
+    Request request;
+    if (absl::Status parsed = ParseMessage(read_, kMostReflectionBytes, &request); !parsed.ok()) {
+      Finish(ToGrpcStatus(parsed));
+      return;
+    }
+    read_.Clear();
+    written_ = SerializeMessage(service_->Answer(request));
+    StartWrite(&written_);
   }
 
   void OnWriteDone(bool ok) override {
     if (!ok) {
-      this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the stream broke off"));
+      Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the stream broke off"));
       return;
     }
-    request_.Clear();
-    this->StartRead(&request_);
+    guard_->Progress();
+    StartRead(&read_);
   }
 
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    guard_->Stop();
+    delete this;
+  }
 
   const ReflectionService* const service_;
-  Request request_;
-  Response response_;
+  const std::shared_ptr<StallGuard> guard_;
+  StreamSlots::Slot slot_;
+  grpc::ByteBuffer read_;
+  grpc::ByteBuffer written_;
 };
 
 template <typename Base, typename Request, typename Response>
-grpc::ServerBidiReactor<Request, Response>* ReflectionService<Base, Request, Response>::ServerReflectionInfo(
-    grpc::CallbackServerContext*) {
-  return new Stream(this);
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
+ReflectionService<Base, Request, Response>::ServerReflectionInfo(grpc::CallbackServerContext* context) {
+  return new Stream(this, context);
 }
 
-template class ReflectionService<grpc::reflection::v1::ServerReflection::CallbackService,
+template class ReflectionService<grpc::reflection::v1::ServerReflection::WithRawCallbackMethod_ServerReflectionInfo<
+                                     grpc::reflection::v1::ServerReflection::Service>,
                                  grpc::reflection::v1::ServerReflectionRequest,
                                  grpc::reflection::v1::ServerReflectionResponse>;
-template class ReflectionService<grpc::reflection::v1alpha::ServerReflection::CallbackService,
-                                 grpc::reflection::v1alpha::ServerReflectionRequest,
-                                 grpc::reflection::v1alpha::ServerReflectionResponse>;
+template class ReflectionService<
+    grpc::reflection::v1alpha::ServerReflection::WithRawCallbackMethod_ServerReflectionInfo<
+        grpc::reflection::v1alpha::ServerReflection::Service>,
+    grpc::reflection::v1alpha::ServerReflectionRequest, grpc::reflection::v1alpha::ServerReflectionResponse>;
 
 }  // namespace penstock

@@ -1,13 +1,21 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "engine/base/thread.h"
+#include "engine/store/timer_queue.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/reflection_service.h"
+#include "tests/support/fake_clock.h"
 
 namespace penstock {
 namespace {
@@ -29,7 +37,9 @@ class HealthTest : public ::testing::Test {
     server_->Shutdown();
   }
 
-  HealthService health_;
+  testing::FakeClock clock_;
+  TimerQueue timers_{&clock_};
+  HealthService health_{&timers_, &clock_, /*most_watches=*/2};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Health::Stub> stub_;
 };
@@ -102,6 +112,102 @@ TEST_F(HealthTest, ShutdownEndsWatches) {
   EXPECT_EQ(stub_->Watch(&late, Ask(""))->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+// The reason of an answer.
+std::string Reason(const grpc::Status& status) {
+  google::rpc::Status details;
+  google::rpc::ErrorInfo info;
+  details.ParseFromString(status.error_details());
+  if (details.details_size() == 0 || !details.details(0).UnpackTo(&info)) return "";
+  return info.reason();
+}
+
+TEST_F(HealthTest, TakesNoLongNames) {
+  const std::string long_name(HealthService::kMostMessageBytes, 'x');
+  HealthCheckResponse response;
+  grpc::ClientContext check;
+  EXPECT_EQ(Reason(stub_->Check(&check, Ask(long_name), &response)), "MESSAGE_TOO_LARGE");
+  grpc::ClientContext watch;
+  EXPECT_EQ(Reason(stub_->Watch(&watch, Ask(long_name))->Finish()), "MESSAGE_TOO_LARGE");
+}
+
+TEST_F(HealthTest, WatchesAreLimited) {
+  HealthCheckResponse response;
+  grpc::ClientContext contexts[3];
+  auto first = stub_->Watch(&contexts[0], Ask(""));
+  auto second = stub_->Watch(&contexts[1], Ask(""));
+  ASSERT_TRUE(first->Read(&response) && second->Read(&response));
+  EXPECT_EQ(Reason(stub_->Watch(&contexts[2], Ask(""))->Finish()), "STREAM_LIMIT");
+  clock_.Advance(absl::Hours(1));
+  timers_.SettleForTest();
+  health_.SetServing("", true);
+  EXPECT_TRUE(first->Read(&response)) << "one that is quiet for an hour goes on";
+}
+
+// Streams that ask for the list of services.
+class ReflectionStreams : public ::testing::Test {
+ protected:
+  using Stub = grpc::reflection::v1::ServerReflection;
+  using Request = grpc::reflection::v1::ServerReflectionRequest;
+  using Response = grpc::reflection::v1::ServerReflectionResponse;
+
+  ReflectionStreams() {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    stub_ = Stub::NewStub(server_->InProcessChannel({}));
+    request_.set_list_services("");
+  }
+  ~ReflectionStreams() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  testing::FakeClock clock_;
+  TimerQueue timers_{&clock_};
+  ReflectionServiceV1 service_{{"penstock.v1.WorkService"}, &timers_, &clock_};
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Stub::Stub> stub_;
+  Request request_;
+  Response response_;
+};
+
+TEST_F(ReflectionStreams, TakeNoLongQuestions) {
+  grpc::ClientContext context;
+  auto stream = stub_->ServerReflectionInfo(&context);
+  request_.set_file_by_filename(std::string(kMostReflectionBytes, 'x'));
+  ASSERT_TRUE(stream->Write(request_));
+  EXPECT_FALSE(stream->Read(&response_));
+  EXPECT_EQ(Reason(stream->Finish()), "MESSAGE_TOO_LARGE");
+}
+
+TEST_F(ReflectionStreams, EndWhenNobodyAsks) {
+  grpc::ClientContext context;
+  auto stream = stub_->ServerReflectionInfo(&context);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(stream->Write(request_));
+    ASSERT_TRUE(stream->Read(&response_));
+    clock_.Advance(kReflectionPatience - absl::Seconds(1));
+    timers_.SettleForTest();
+  }
+  absl::Notification ended;
+  Thread time("time", [&] {
+    while (!ended.WaitForNotificationWithTimeout(absl::Milliseconds(1))) clock_.Advance(absl::Minutes(1));
+  });
+  EXPECT_FALSE(stream->Read(&response_));
+  ended.Notify();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(ReflectionStreams, AreLimited) {
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReaderWriter<Request, Response>>> streams;
+  const auto open = [&] {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    streams.push_back(stub_->ServerReflectionInfo(contexts.back().get()));
+    return streams.back()->Write(request_) && streams.back()->Read(&response_);
+  };
+  for (int i = 0; i < kMostReflectionStreams; ++i) ASSERT_TRUE(open()) << i;
+  EXPECT_FALSE(open());
+  EXPECT_EQ(Reason(streams.back()->Finish()), "STREAM_LIMIT");
+}
+
 template <typename Service, typename Request, typename Response>
 void ReflectionRebuildsEveryService(Service* service, const std::vector<std::string>& names) {
   google::protobuf::SimpleDescriptorDatabase database;
@@ -131,16 +237,20 @@ TEST(Reflection, DescribesItsServicesWithAllTheyImport) {
       "penstock.v1.WorkService",        "penstock.v1.PipelineService", "penstock.v1.HandleService",
       "penstock.v1.StateService",       "penstock.v1.InsightService",  "penstock.v1.AdminService",
       "inference.GRPCInferenceService", "grpc.health.v1.Health",       "grpc.reflection.v1.ServerReflection"};
-  ReflectionServiceV1 service(names);
+  testing::FakeClock clock;
+  TimerQueue timers(&clock);
+  ReflectionServiceV1 service(names, &timers, &clock);
   ReflectionRebuildsEveryService<ReflectionServiceV1, grpc::reflection::v1::ServerReflectionRequest,
                                  grpc::reflection::v1::ServerReflectionResponse>(&service, names);
-  ReflectionServiceV1Alpha alpha(names);
+  ReflectionServiceV1Alpha alpha(names, &timers, &clock);
   ReflectionRebuildsEveryService<ReflectionServiceV1Alpha, grpc::reflection::v1alpha::ServerReflectionRequest,
                                  grpc::reflection::v1alpha::ServerReflectionResponse>(&alpha, names);
 }
 
 TEST(Reflection, AnswersEachQuestionOfAStream) {
-  ReflectionServiceV1 service({"penstock.v1.WorkService", "grpc.health.v1.Health"});
+  testing::FakeClock clock;
+  TimerQueue timers(&clock);
+  ReflectionServiceV1 service({"penstock.v1.WorkService", "grpc.health.v1.Health"}, &timers, &clock);
   grpc::ServerBuilder builder;
   builder.RegisterService(&service);
   auto server = builder.BuildAndStart();

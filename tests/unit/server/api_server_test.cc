@@ -33,7 +33,7 @@ class ApiServerTest : public ::testing::Test {
     grpc::ClientContext context;
     context.set_compression_algorithm(compression);
     HealthCheckRequest request;
-    request.set_service(std::string(10'000, 'x'));  // large enough to be compressed
+    request.set_service(std::string(4'000, 'x'));  // large enough to be compressed
     HealthCheckResponse response;
     return stub->Check(&context, request, &response);
   }
@@ -41,7 +41,8 @@ class ApiServerTest : public ::testing::Test {
   TemporaryFolder folder_;
   FakeClock clock_;
   MetricsRegistry registry_{&clock_};
-  HealthService health_;
+  TimerQueue timers_{&clock_};
+  HealthService health_{&timers_, &clock_};
 };
 
 TEST_F(ApiServerTest, FindsAFreePortAndTellsIt) {
