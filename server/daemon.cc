@@ -64,8 +64,6 @@ const std::vector<std::string>& ServiceNames() {
   return *names;
 }
 
-// The health port takes names of services, nothing else.
-constexpr int64_t kHealthMessageBytes = 4 << 10;
 constexpr int64_t kHealthMemoryBytes = 16 << 20;
 
 HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, ServerMetrics* metrics) {
@@ -257,7 +255,7 @@ class Daemon::Parts {
     work_ = std::make_unique<WorkCallService>(environment);
     handles_service_ = std::make_unique<HandleCallService>(environment);
     state_ = std::make_unique<StateCallService>(environment);
-    insight_ = std::make_unique<InsightCallService>(environment);
+    insight_ = std::make_unique<InsightCallService>(environment, trace_jobs_.get());
     models_service_ = std::make_unique<ModelCallService>(
         environment,
         ModelParts{
@@ -266,23 +264,24 @@ class Daemon::Parts {
         environment, InferenceService::Options{.version = PENSTOCK_VERSION, .ready = [this] {
                                                  return lifecycle_.state() == LifecycleState::kReady;
                                                }});
-    reflection_ = std::make_unique<ReflectionServiceV1>(ServiceNames());
-    reflection_alpha_ = std::make_unique<ReflectionServiceV1Alpha>(ServiceNames());
+    health_ = std::make_unique<HealthService>(timers_.get(), clock_);
+    reflection_ = std::make_unique<ReflectionServiceV1>(ServiceNames(), timers_.get(), clock_);
+    reflection_alpha_ = std::make_unique<ReflectionServiceV1Alpha>(ServiceNames(), timers_.get(), clock_);
   }
 
   // Health, admission and the readiness metrics follow the state of the daemon.
   void FollowLifecycle() {
-    health_.SetServing("liveness", true);
+    health_->SetServing("liveness", true);
     liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), LivenessWatch::Options{}, [this](bool live) {
       live_ = live;
-      health_.SetServing("liveness", live);
+      health_->SetServing("liveness", live);
     });
     lifecycle_.Observe([this](LifecycleState state) {
       const bool ready = state == LifecycleState::kReady;
-      health_.SetServing("startup", state != LifecycleState::kStarting);
-      health_.SetServing("readiness", ready);
-      health_.SetServing("", ready);
-      for (const std::string& service : ServiceNames()) health_.SetServing(service, ready);
+      health_->SetServing("startup", state != LifecycleState::kStarting);
+      health_->SetServing("readiness", ready);
+      health_->SetServing("", ready);
+      for (const std::string& service : ServiceNames()) health_->SetServing(service, ready);
       admission_->SetGate(state == LifecycleState::kStarting              ? Admission::Gate::kStarting
                           : ready || state == LifecycleState::kAnnouncing ? Admission::Gate::kOpen
                                                                           : Admission::Gate::kDraining);
@@ -302,16 +301,16 @@ class Daemon::Parts {
                                  .memory_bytes = options_.grpc_memory_bytes,
                                  .tracer = &tracing_->tracer()},
                                 {admin_.get(), pipelines_service_.get(), work_.get(), handles_service_.get(),
-                                 state_.get(), insight_.get(), models_service_.get(), inference_.get(), &health_,
+                                 state_.get(), insight_.get(), models_service_.get(), inference_.get(), health_.get(),
                                  reflection_.get(), reflection_alpha_.get()},
                                 &registry_.server(), clock_));
     if (!options_.health_listen.empty()) {
       PENSTOCK_ASSIGN_OR_RETURN(health_port_, ApiServer::Create({.listen = options_.health_listen,
                                                                  .field = "--health-listen",
                                                                  .insecure = true,
-                                                                 .max_message_bytes = kHealthMessageBytes,
+                                                                 .max_message_bytes = HealthService::kMostMessageBytes,
                                                                  .memory_bytes = kHealthMemoryBytes},
-                                                                {&health_}, &registry_.server(), clock_));
+                                                                {health_.get()}, &registry_.server(), clock_));
     }
     if (!options_.metrics_listen.empty()) {
       PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen",
@@ -394,13 +393,14 @@ class Daemon::Parts {
   void Close(absl::Duration patience) {
     if (lifecycle_.state() == LifecycleState::kStopped) return;
     lifecycle_.Advance(LifecycleState::kClosing);
-    health_.Shutdown();
+    if (health_ != nullptr) health_->Shutdown();
     if (insight_ != nullptr) insight_->Shutdown();
     if (api_ != nullptr) api_->Shutdown(patience);
     admin_pages_.reset();
     if (health_port_ != nullptr) health_port_->Shutdown(absl::ZeroDuration());
     http_.reset();
     liveness_.reset();
+    trace_jobs_->Close();
     if (pipelines_ != nullptr) pipelines_->Close();
     if (model_reads_ != nullptr) model_reads_->Close();
     if (model_jobs_ != nullptr) model_jobs_->Close();
@@ -425,6 +425,7 @@ class Daemon::Parts {
   std::unique_ptr<PipelineTable> pipelines_;
   std::shared_ptr<JobThread> model_jobs_;
   std::unique_ptr<JobThread> model_reads_;
+  const std::unique_ptr<JobThread> trace_jobs_ = std::make_unique<JobThread>("ps-traces");
   std::unique_ptr<StateLock> models_lock_;
   std::unique_ptr<ModelUploads> uploads_;
   std::unique_ptr<Admission> admission_;
@@ -437,7 +438,7 @@ class Daemon::Parts {
   std::unique_ptr<InsightCallService> insight_;
   std::unique_ptr<ModelCallService> models_service_;
   std::unique_ptr<InferenceService> inference_;
-  HealthService health_;
+  std::unique_ptr<HealthService> health_;
   std::atomic<bool> live_ = true;
   std::unique_ptr<ReflectionServiceV1> reflection_;
   std::unique_ptr<ReflectionServiceV1Alpha> reflection_alpha_;

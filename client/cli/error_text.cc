@@ -37,6 +37,7 @@ constexpr auto kReasonHints = std::to_array<Hint>({
     {"HANDLE_BUDGET", "release results: penstock handle list, penstock handle release"},
     {"QUEUE_FULL", "try again later"},
     {"CALLER_QUOTA", "wait for calls of yours to end"},
+    {"STREAM_LIMIT", "try again when others have ended theirs"},
     {"STORAGE_FULL", "free space on the daemon's state folder"},
     {"DEVICE_MEMORY", "use smaller batches, more micro-batches, or --checkpoint always"},
     {"STARTING", "wait for it: penstock health --wait 60"},

@@ -27,6 +27,7 @@ struct CallContext {
   absl::Duration lease = absl::ZeroDuration();         // of the results; 0: the default
   absl::Duration work_timeout = absl::ZeroDuration();  // 0: the method's default
   std::shared_ptr<CallObserver> observer = {};         // null: nobody wants to hear how it went
+  std::shared_ptr<void> place = {};                    // the caller's in the admission; dropped when the work ends
 };
 
 // A tensor of a handle, finished or not. An empty tensor name means the only one.
@@ -98,10 +99,9 @@ struct StateAnswer {
   int64_t sequence = 0;
 };
 
-// Parameters of one step. Freed with the last reference.
+// Parameters of one step. Those who read the same step share its tensors.
 struct ParameterSnapshot {
   int64_t step = 0;
-  std::string state_token = {};
   NamedTensors tensors = {};
 };
 

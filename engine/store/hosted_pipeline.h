@@ -112,8 +112,8 @@ class HostedPipeline {
   virtual void WriteParameters(CallContext context, WriteCall call, StateCallback done) = 0;
   virtual std::vector<CheckpointInfo> ListCheckpoints() const = 0;
 
-  // A copy of the named tensors, all if empty, taken between two training calls.
-  // Fails:     NOT_FOUND / PARAMETER_NOT_FOUND naming it.
+  // The named tensors, all if empty, as they are between two training calls. Who reads the same step shares one copy.
+  // Fails:     NOT_FOUND / PARAMETER_NOT_FOUND naming it; RESOURCE_EXHAUSTED / QUEUE_FULL; as ParameterSnapshots.
   using SnapshotCallback = std::function<void(absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>)>;
   virtual void ReadParameters(std::vector<std::string> names, bool with_optimizer, SnapshotCallback done) = 0;
 

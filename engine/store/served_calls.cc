@@ -286,14 +286,24 @@ void ServedPipeline::AnswerState(const WorkPointer& work, absl::StatusOr<StateAn
 }
 
 void ServedPipeline::ReadParameters(std::vector<std::string> names, bool with_optimizer, SnapshotCallback done) {
+  absl::Status refused;
   {
     absl::MutexLock lock(&mu_);
-    if (!stopping_) {
+    if (stopping_) {
+      refused = Error(absl::StatusCode::kUnavailable, "DRAINING", "the pipeline is closing");
+    } else if (snapshots_.size() >= kMostSnapshotRequests) {
+      refused = Error(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+                      absl::StrCat("at most ", kMostSnapshotRequests, " reads of parameters may wait"))
+                    .With("queue", "parameters")
+                    .With("limit", "requests")
+                    .With("limit_value", absl::StrCat(kMostSnapshotRequests))
+                    .With("retry_after_ms", "100");
+    } else {
       snapshots_.push_back({std::move(names), with_optimizer, std::move(done)});
       return;
     }
   }
-  done(Error(absl::StatusCode::kUnavailable, "DRAINING", "the pipeline is closing").With("pipeline", options_.name));
+  done(Refused(std::move(refused)));
 }
 
 }  // namespace penstock

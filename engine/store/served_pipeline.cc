@@ -22,24 +22,11 @@
 namespace penstock {
 namespace {
 
-constexpr char kRetryAfterMs[] = "100";
-
-absl::Status QueueFull(std::string_view queue, std::string_view limit_name, int64_t limit) {
-  const absl::string_view name(queue.data(), queue.size());
-  return Error(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
-               absl::StrCat("the ", name, " queue is full: at most ", limit, " ",
-                            absl::string_view(limit_name.data(), limit_name.size())))
-      .With("queue", queue)
-      .With("limit", limit_name)
-      .With("limit_value", std::to_string(limit))
-      .With("retry_after_ms", kRetryAfterMs);
-}
-
 RejectReason RejectReasonOf(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   if (reason == "QUEUE_FULL") return RejectReason::kQueueFull;
   if (reason == "HANDLE_BUDGET") return RejectReason::kMemory;
-  if (reason == "GRAPH_LIMIT" || reason == "REQUEST_LOG_FULL") return RejectReason::kQuota;
+  if (reason == "GRAPH_LIMIT" || reason == "REQUEST_LOG_FULL" || reason == "CALLER_QUOTA") return RejectReason::kQuota;
   if (reason == "DRAINING") return RejectReason::kDraining;
   return RejectReason::kInvalid;
 }
@@ -108,9 +95,12 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_p
                                     RandomHandleId(options_.handles->epoch()).low)),
       pipeline_(std::move(pipeline)),
       checkpoints_(std::move(checkpoints)),
+      snapshots_made_(options_.metrics),
       log_(
           {.entries = options_.request_log_entries, .kept_nanos = absl::ToInt64Nanoseconds(options_.request_log_time)}),
-      step_(pipeline_->step()) {
+      step_(pipeline_->step()),
+      train_bounds_("training", {options_.train_queue_calls, options_.train_queue_bytes}),
+      infer_bounds_("inference", {options_.infer_queue_calls, options_.infer_queue_bytes}) {
   if (options_.metrics == nullptr) return;
   const double micro_batches = std::max(1, pipeline_->plan().schedule.micro_batches);
   auto& queues = options_.metrics->queues;
@@ -161,15 +151,8 @@ absl::Status ServedPipeline::Admit(const Work& work, bool handles_reserved) {
   if (state_ != State::kReady) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "the pipeline accepts no new work");
   }
-  const bool infer = !work.training.has_value();
-  const auto calls = static_cast<int64_t>((infer ? infer_queue_ : train_queue_).size());
-  const int64_t most_calls = infer ? options_.infer_queue_calls : options_.train_queue_calls;
-  const int64_t bytes = (infer ? infer_bytes_ : train_bytes_) + work.inputs.inline_bytes();
-  const int64_t most_bytes = infer ? options_.infer_queue_bytes : options_.train_queue_bytes;
-  const char* const queue = infer ? "inference" : "training";
-  if (calls >= most_calls) return QueueFull(queue, "requests", most_calls);
-  if (bytes > most_bytes) return QueueFull(queue, "bytes", most_bytes);
-  if (infer) return absl::OkStatus();
+  PENSTOCK_RETURN_IF_ERROR(BoundsOf(work).Check(work.context.caller, work.inputs.inline_bytes()));
+  if (!work.training.has_value()) return absl::OkStatus();
 
   PENSTOCK_RETURN_IF_ERROR(Foreseen().Check(*work.training, work.context.caller));
   if (!work.context.expected_state.empty() && train_queue_.empty() && train_running_ == nullptr &&
@@ -256,16 +239,15 @@ void ServedPipeline::Enqueue(const WorkPointer& work) {
   work->phase = Work::Phase::kQueued;
   work->accepted_nanos = options_.clock->NowNanos();
   work->accepted.step = step_;
+  BoundsOf(*work).Add(work->context.caller, work->inputs.inline_bytes());
   absl::Duration timeout = work->context.work_timeout;
   if (work->training.has_value()) {
     work->accepted.sequence = ++sequence_;
     train_queue_.push_back(work);
-    train_bytes_ += work->inputs.inline_bytes();
     if (timeout == absl::ZeroDuration() && work->method == WorkMethod::kForward) timeout = options_.forward_timeout;
   } else {
     infer_queue_.push_back(work);
     if (work->inputs_ready) AddReady(work);
-    infer_bytes_ += work->inputs.inline_bytes();
     if (timeout == absl::ZeroDuration()) timeout = options_.infer_timeout;
   }
   if (timeout > absl::ZeroDuration() && timeout < absl::InfiniteDuration()) {
@@ -296,13 +278,12 @@ void ServedPipeline::AddReady(const WorkPointer& work) {
 void ServedPipeline::RemoveQueued(const WorkPointer& work) {
   PENSTOCK_CHECK(work->phase == Work::Phase::kQueued);
   work->phase = Work::Phase::kDone;
+  BoundsOf(*work).Remove(work->context.caller, work->inputs.inline_bytes());
   if (work->training.has_value()) {
     std::erase(train_queue_, work);
-    train_bytes_ -= work->inputs.inline_bytes();
   } else {
     std::erase(infer_queue_, work);
     std::erase(infer_ready_, work);
-    infer_bytes_ -= work->inputs.inline_bytes();
   }
   UpdateQueueMetrics();
 }
@@ -363,7 +344,15 @@ void ServedPipeline::AbandonWork(const WorkPointer& work) {
   CancelWork(work);
 }
 
+void ServedPipeline::EndPlace(Work& work) {
+  std::shared_ptr<void> place;
+  absl::MutexLock lock(&mu_);
+  // A run that was told to stop is still there until it does.
+  if (work.phase == Work::Phase::kDone) place.swap(work.context.place);
+}
+
 void ServedPipeline::SettleFailed(const WorkPointer& work, const absl::Status& error) {
+  EndPlace(*work);
   absl::Status told = WithValue(error, "pipeline", options_.name);
   if (work->context.observer != nullptr) {
     for (const auto& [name, id] : work->context.observer->Ids()) told = WithValue(std::move(told), name, id);

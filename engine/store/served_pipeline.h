@@ -20,6 +20,8 @@
 #include "engine/base/thread.h"
 #include "engine/store/checkpoint_file.h"
 #include "engine/store/hosted_pipeline.h"
+#include "engine/store/parameter_snapshots.h"
+#include "engine/store/queue_bounds.h"
 #include "engine/store/request_log.h"
 #include "engine/store/training_state.h"
 #include "engine/store/work.h"
@@ -100,6 +102,9 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   absl::Status ReserveHandles(const WorkPointer& work, const Results& results);
   void Enqueue(const WorkPointer& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddReady(const WorkPointer& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  QueueBounds& BoundsOf(const Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return work.training.has_value() ? train_bounds_ : infer_bounds_;
+  }
   void AcceptState(WorkPointer work, StateCallback done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CheckTensors(Work& work) const;
   int64_t ExpectedOutputBytes(const Work& work) const;
@@ -120,6 +125,8 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   // What log lines of its run name.
   std::vector<std::pair<std::string, std::string>> LogFieldsOf(const Work& work, int64_t step) const;
   void LetGo(Work& work);
+  // The call is over, as far as its caller's place goes. Before its handles settle, so that the caller's next call finds it so.
+  void EndPlace(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
   void NotifyIfDrained() ABSL_LOCKS_EXCLUDED(mu_);
   void EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel, const LastSaveCallback& done)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -138,20 +145,24 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   void SettleExecuted(const WorkPointer& work, Executed executed, const std::string& token,
                       const std::vector<HandleId>& stale_graphs);
   std::shared_ptr<Graph> Watched(std::shared_ptr<Graph> graph);
-  void ServeSnapshot(const SnapshotRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> TakeSnapshot(const SnapshotRequest& request)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void UpdateIdleReason() ABSL_LOCKS_EXCLUDED(mu_);
   void CountRun(const Work& work, const absl::Status& status, const RunOutcome* run);
   void InferLoop() ABSL_LOCKS_EXCLUDED(mu_);
+  WorkPointer NextInference() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartInference(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
   void FulfilValues(const HandleId& id, const NamedValues& values);
   void OnInferred(const WorkPointer& work, absl::StatusOr<ForwardOutcome> outcome) ABSL_LOCKS_EXCLUDED(mu_);
 
   static constexpr size_t kEndedCalls = 512;
+  static constexpr size_t kMostSnapshotRequests = 64;
 
   const Options options_;
   const std::string token_prefix_;  // of this life of the pipeline
   std::unique_ptr<Pipeline> pipeline_;
   const std::unique_ptr<CheckpointFolder> checkpoints_;
+  ParameterSnapshots snapshots_made_;  // the training thread's
 
   // Graphs that exist, wherever they are held; shared with their deleters, which may outlive this.
   const std::shared_ptr<std::atomic<int64_t>> graphs_alive_ = std::make_shared<std::atomic<int64_t>>(0);
@@ -162,16 +173,16 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   TrainingState training_ ABSL_GUARDED_BY(mu_);
   int64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t version_ ABSL_GUARDED_BY(mu_) = 0;          // of the weights and gradients; in the state token
-  int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 0;  // rises with steps and written parameters
+  int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 0;  // rises with steps, restores and written parameters
   int64_t saved_version_ ABSL_GUARDED_BY(mu_) = 0;    // that of the last one; what was just made has nothing to save
   int64_t step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<WorkPointer> train_queue_ ABSL_GUARDED_BY(mu_);
-  int64_t train_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  QueueBounds train_bounds_ ABSL_GUARDED_BY(mu_);
   WorkPointer train_running_ ABSL_GUARDED_BY(mu_);
   std::deque<WorkPointer> infer_queue_ ABSL_GUARDED_BY(mu_);  // not started, in order of acceptance
   // Of these, those that can start: by priority, and equal ones as they became ready.
   std::deque<WorkPointer> infer_ready_ ABSL_GUARDED_BY(mu_);
-  int64_t infer_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  QueueBounds infer_bounds_ ABSL_GUARDED_BY(mu_);
   std::set<WorkPointer> infer_running_ ABSL_GUARDED_BY(mu_);
   std::deque<SnapshotRequest> snapshots_ ABSL_GUARDED_BY(mu_);
   int64_t snapshots_running_ ABSL_GUARDED_BY(mu_) = 0;

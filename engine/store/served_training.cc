@@ -45,8 +45,10 @@ void ServedPipeline::NoteVersions(const Work& work) {
     case WorkMethod::kWriteParameters:
       ++weights_version_;
       break;
-    case WorkMethod::kSaveCheckpoint:
     case WorkMethod::kRestoreCheckpoint:
+      saved_version_ = ++weights_version_;
+      break;
+    case WorkMethod::kSaveCheckpoint:
       saved_version_ = weights_version_;
       break;
     default:
@@ -72,13 +74,17 @@ void ServedPipeline::TrainLoop() {
       if (!train_queue_.empty() && train_queue_.front()->inputs_ready) {
         work = train_queue_.front();
         train_queue_.pop_front();
-        train_bytes_ -= work->inputs.inline_bytes();
+        train_bounds_.Remove(work->context.caller, work->inputs.inline_bytes());
         work->phase = Work::Phase::kRunning;
         train_running_ = work;
         UpdateQueueMetrics();
       }
     }
-    for (const SnapshotRequest& request : snapshots) ServeSnapshot(request);
+    for (const SnapshotRequest& request : snapshots) {
+      auto snapshot = TakeSnapshot(request);
+      if (!snapshot.ok()) snapshot = WithValue(snapshot.status(), "pipeline", options_.name);
+      request.done(std::move(snapshot));
+    }
     if (work != nullptr) RunTraining(work);
     UpdateIdleReason();
     {
@@ -310,6 +316,7 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteWrite(Work& work
 
 void ServedPipeline::SettleExecuted(const WorkPointer& work, Executed executed, const std::string& token,
                                     const std::vector<HandleId>& stale_graphs) {
+  EndPlace(*work);
   for (const HandleId& id : stale_graphs) {
     options_.handles->Invalidate(
         id, Error(absl::StatusCode::kFailedPrecondition, "GRAPH_STALE", "the weights have changed since this forward"));
@@ -361,38 +368,39 @@ void ServedPipeline::UpdateIdleReason() {
   pipeline_->SetIdleReason(waits_for_client ? Pipeline::IdleReason::kWaitClient : Pipeline::IdleReason::kNoWork);
 }
 
-void ServedPipeline::ServeSnapshot(const SnapshotRequest& request) {
-  auto snapshot = std::make_shared<ParameterSnapshot>();
-  snapshot->step = pipeline_->step();
+absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ServedPipeline::TakeSnapshot(const SnapshotRequest& request) {
+  int64_t version = 0;
   {
     absl::MutexLock lock(&mu_);
-    snapshot->state_token = StateToken();
+    version = weights_version_;
   }
-  NamedTensors state = pipeline_->ExportState(request.with_optimizer);
-  if (request.names.empty()) {
-    snapshot->tensors = std::move(state);
-  }
-  const auto find = [&state](const std::string& name) {
-    return std::find_if(state.begin(), state.end(), [&](const NamedTensor& tensor) { return tensor.name == name; });
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const std::shared_ptr<const ParameterSnapshot> all, snapshots_made_.Take(version, request.with_optimizer, [&] {
+        return ParameterSnapshot{.step = pipeline_->step(), .tensors = pipeline_->ExportState(request.with_optimizer)};
+      }));
+  if (request.names.empty()) return all;
+  // Keeps the whole copy, so that it is counted as long as a part of it is read.
+  std::shared_ptr<ParameterSnapshot> chosen(new ParameterSnapshot{.step = all->step},
+                                            [all](const ParameterSnapshot* part) { delete part; });
+  const auto find = [&](const std::string& name) {
+    return std::find_if(all->tensors.begin(), all->tensors.end(),
+                        [&](const NamedTensor& tensor) { return tensor.name == name; });
   };
   for (const std::string& name : request.names) {
     auto found = find(name);
-    if (found == state.end()) {
-      const absl::StatusOr<std::string> alias = FromPartitionName(pipeline_->plan(), name);
-      if (!alias.ok()) return request.done(WithValue(alias.status(), "pipeline", options_.name));
-      found = find(*alias);
+    if (found == all->tensors.end()) {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::string alias, FromPartitionName(pipeline_->plan(), name));
+      found = find(alias);
     }
-    if (found == state.end()) {
-      request.done(Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
-                         "the pipeline has no such parameter, got " + Shortened(name))
-                       .With("field", "names")
-                       .With("value", Shortened(name))
-                       .With("pipeline", options_.name));
-      return;
+    if (found == all->tensors.end()) {
+      return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
+                   "the pipeline has no such parameter, got " + Shortened(name))
+          .With("field", "names")
+          .With("value", Shortened(name));
     }
-    snapshot->tensors.push_back(*found);
+    chosen->tensors.push_back(*found);
   }
-  request.done(std::shared_ptr<const ParameterSnapshot>(std::move(snapshot)));
+  return std::shared_ptr<const ParameterSnapshot>(std::move(chosen));
 }
 
 void ServedPipeline::CountRun(const Work& work, const absl::Status& status, const RunOutcome* run) {

@@ -48,6 +48,7 @@ enum class Metric {
   kCheckpointFailures,
   kCheckpointLastSuccess,
   kCheckpointSize,
+  kParameterSnapshot,
   kGrpcStarted,
   kGrpcReceived,
   kGrpcSent,

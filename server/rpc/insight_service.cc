@@ -197,7 +197,7 @@ grpc::ServerUnaryReactor* InsightCallService::GetSchedule(grpc::CallbackServerCo
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightCallService::ExportTrace(grpc::CallbackServerContext* context,
                                                                             const grpc::ByteBuffer* request) {
-  auto stream = std::make_shared<TraceStream>(environment_, context,
+  auto stream = std::make_shared<TraceStream>(environment_, trace_jobs_, &trace_slots_, context,
                                               [this](const std::shared_ptr<TraceStream>& ended) { Forget(ended); });
   stream->Start();
   if (Remember(stream)) stream->Begin(*request);

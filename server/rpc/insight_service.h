@@ -7,8 +7,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/job_thread.h"
 #include "penstock/v1/insight_service.grpc.pb.h"
 #include "server/rpc/service_environment.h"
+#include "server/rpc/stream_slots.h"
 #include "server/rpc/unary_call.h"
 #include "server/rpc/write_stream.h"
 
@@ -16,14 +18,18 @@ namespace penstock {
 
 // Tells what a pipeline's lanes, queues and handles do, and did.
 //
-// Threads:   gRPC's callback threads and the timers'; no method blocks.
+// Threads:   gRPC's callback threads, the timers' and the job thread; no method blocks.
 // Lifecycle: Shutdown() ends every stream, so that the server can close.
 class InsightCallService final
     : public v1::InsightService::WithRawCallbackMethod_WatchStatistics<
           v1::InsightService::WithRawCallbackMethod_GetSchedule<
               v1::InsightService::WithRawCallbackMethod_ExportTrace<v1::InsightService::Service>>> {
  public:
-  explicit InsightCallService(const ServiceEnvironment& environment) : environment_(environment) {}
+  static constexpr int kMostTraceExports = 2;
+
+  // Traces are made on the job thread; it is closed after the server and before what the environment names.
+  InsightCallService(const ServiceEnvironment& environment, JobThread* trace_jobs)
+      : environment_(environment), trace_jobs_(trace_jobs) {}
 
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -42,6 +48,8 @@ class InsightCallService final
   void Forget(const std::shared_ptr<Stream>& stream) ABSL_LOCKS_EXCLUDED(mu_);
 
   const ServiceEnvironment environment_;
+  JobThread* const trace_jobs_;
+  StreamSlots trace_slots_{"trace_exports", kMostTraceExports};
 
   absl::Mutex mu_;
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;

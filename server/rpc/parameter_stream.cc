@@ -7,6 +7,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/tensor/codec.h"
 #include "engine/wire/chunker.h"
+#include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/proto_convert.h"
 #include "server/rpc/unary_call.h"
@@ -30,27 +31,29 @@ void ParameterStream::Begin(const grpc::ByteBuffer& request) {
 absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
   v1::ReadParametersRequest request;
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kSpecificationMessageBytes, &request));
-  PENSTOCK_RETURN_IF_ERROR(CallerOf(*context_).status());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context_));
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request.chunk_size()));
   if (request.names_size() > kMostParameterNames) {
     return InvalidField("names", absl::StrCat("must have at most ", kMostParameterNames, " entries"),
                         absl::StrCat(request.names_size()));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(place_, environment_.admission->Admit(caller, pipeline->name()));
   pipeline->ReadParameters({request.names().begin(), request.names().end()}, request.include_optimizer_state(),
                            [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
                              const absl::Status started =
-                                 snapshot.ok() ? stream->StartChunks(**snapshot) : snapshot.status();
+                                 snapshot.ok() ? stream->StartChunks(*std::move(snapshot)) : snapshot.status();
                              if (!started.ok()) stream->Close(started);
                            });
   return absl::OkStatus();
 }
 
-absl::Status ParameterStream::StartChunks(const ParameterSnapshot& snapshot) {
+absl::Status ParameterStream::StartChunks(std::shared_ptr<const ParameterSnapshot> snapshot) {
+  snapshot_ = std::move(snapshot);
   v1::ReadParametersResponse first;
-  first.mutable_start()->set_step(snapshot.step);
+  first.mutable_start()->set_step(snapshot_->step);
   std::vector<TensorSender::Part> parts;
-  for (const NamedTensor& parameter : snapshot.tensors) {
+  for (const NamedTensor& parameter : snapshot_->tensors) {
     PENSTOCK_ASSIGN_OR_RETURN(at::Tensor tensor, SendableTensor(parameter.tensor));
     *first.mutable_start()->add_tensors() = ToProto(HeaderOf(parameter.name, tensor));
     const auto size = static_cast<int64_t>(tensor.nbytes());
@@ -63,11 +66,16 @@ absl::Status ParameterStream::StartChunks(const ParameterSnapshot& snapshot) {
 }
 
 void ParameterStream::OnSent() {
-  guard_->Progress();
+  guard_->Moved(sending_bytes_);
   std::optional<grpc::ByteBuffer> chunk = sender_->Next();
   if (chunk.has_value()) {
+    sending_bytes_ = static_cast<int64_t>(chunk->Length());
     Send(*std::move(chunk));
   } else {
+    // Before the caller hears of the end, so that its next call finds it so.
+    sender_.reset();
+    snapshot_.reset();
+    place_.reset();
     Close(absl::OkStatus());
   }
 }

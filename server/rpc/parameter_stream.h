@@ -16,7 +16,8 @@ namespace penstock {
 
 // Answers one ReadParameters: all headers, then all chunks, of a snapshot taken between two steps.
 //
-// Owns:      the snapshot, through the sender; freed with the stream.
+// Owns:      a share of the snapshot, and the caller's place in the admission; both go with the stream.
+// Fails:     as HostedPipeline::ReadParameters(); CALLER_QUOTA.
 class ParameterStream final : public WriteStream<grpc::ByteBuffer> {
  public:
   ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
@@ -26,15 +27,18 @@ class ParameterStream final : public WriteStream<grpc::ByteBuffer> {
 
  private:
   absl::Status Accept(const grpc::ByteBuffer& request);
-  absl::Status StartChunks(const ParameterSnapshot& snapshot);
+  absl::Status StartChunks(std::shared_ptr<const ParameterSnapshot> snapshot);
   void OnSent() override;
   void OnEnded() override { guard_->Stop(); }
 
   const ServiceEnvironment environment_;
   grpc::CallbackServerContext* const context_;
   const std::shared_ptr<StallGuard> guard_;
+  std::shared_ptr<void> place_;
   int64_t chunk_bytes_ = 0;
+  std::shared_ptr<const ParameterSnapshot> snapshot_;
   std::optional<TensorSender> sender_;
+  int64_t sending_bytes_ = 0;  // of the chunk that is on its way
 };
 
 }  // namespace penstock

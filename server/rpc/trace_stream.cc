@@ -70,15 +70,30 @@ v1::TraceSummary DescribeCapture(const TraceCapture& capture) {
   return summary;
 }
 
-TraceStream::TraceStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context,
+TraceStream::TraceStream(const ServiceEnvironment& environment, JobThread* jobs, StreamSlots* slots,
+                         grpc::CallbackServerContext* context,
                          std::function<void(const std::shared_ptr<TraceStream>&)> forget)
     : environment_(environment),
       context_(context),
+      jobs_(jobs),
+      slots_(slots),
       guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)),
       forget_(std::move(forget)) {}
 
+void TraceStream::Post(absl::Status (TraceStream::*part)()) {
+  jobs_->Post([stream = std::static_pointer_cast<TraceStream>(shared_from_this()), part] {
+    if (absl::Status done = (stream.get()->*part)(); !done.ok()) stream->End(done);
+  });
+}
+
 void TraceStream::Begin(const grpc::ByteBuffer& request) {
-  if (absl::Status accepted = Accept(request); !accepted.ok()) Close(accepted);
+  if (absl::Status accepted = Accept(request); !accepted.ok()) End(accepted);
+}
+
+// The slot is free before the caller hears of the end, so that its next call finds it so.
+void TraceStream::End(const absl::Status& status) {
+  slot_.reset();
+  Close(status);
 }
 
 absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
@@ -86,21 +101,29 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
   PENSTOCK_RETURN_IF_ERROR(CallerOf(*context_).status());
   PENSTOCK_RETURN_IF_ERROR(CheckRequest(request_));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request_.pipeline(), "pipeline"));
-  const std::shared_ptr<const PipelineMetrics> metrics = pipeline->metrics();
-  if (metrics == nullptr || !metrics->KeepsTraces()) {
+  metrics_ = pipeline->metrics();
+  if (metrics_ == nullptr || !metrics_->KeepsTraces()) {
     return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
                  "this pipeline keeps no traces (--trace-ring-events)");
   }
-  if (request_.steps() > 0) {
-    {
-      absl::MutexLock lock(&mu_);
-      recorder_ = std::make_unique<TraceRecorder>(metrics, TraceRecorder::From::kNow,
-                                                  kMostRecordsOfAll / (2 * metrics->lane_count()));
-    }
-    Send(SerializeMessage(v1::ExportTraceResponse()));  // the caller knows that it has begun; then OnSent() goes on
+  PENSTOCK_ASSIGN_OR_RETURN(slot_, slots_->Take());
+  if (request_.steps() == 0) {
+    Post(&TraceStream::TakeKept);
     return absl::OkStatus();
   }
-  TraceCapture capture = TraceRecorder(metrics, TraceRecorder::From::kOldest).Finish();
+  step_end_nanos_ = environment_.clock->NowNanos();
+  {
+    absl::MutexLock lock(&mu_);
+    recorder_ = std::make_unique<TraceRecorder>(metrics_, TraceRecorder::From::kNow,
+                                                kMostRecordsOfAll / (2 * metrics_->lane_count()));
+  }
+  Send(SerializeMessage(v1::ExportTraceResponse()));  // the caller knows that it has begun; then OnSent() goes on
+  return absl::OkStatus();
+}
+
+// The steps that the rings still have.
+absl::Status TraceStream::TakeKept() {
+  TraceCapture capture = TraceRecorder(metrics_, TraceRecorder::From::kOldest).Finish();
   if (request_.first_step() > 0) {
     const int64_t last = std::max(request_.first_step(), request_.last_step());
     PENSTOCK_ASSIGN_OR_RETURN(capture, CutTraceToSteps(capture, request_.first_step(), last));
@@ -110,11 +133,7 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
 }
 
 // Takes what has come, and looks again later or ends the recording.
-void TraceStream::Record() {
-  if (absl::Status looked = TakeRecorded(); !looked.ok()) Close(looked);
-}
-
-absl::Status TraceStream::TakeRecorded() {
+absl::Status TraceStream::Record() {
   // Looked up each time: a stream must not outlive a deleted pipeline.
   PENSTOCK_RETURN_IF_ERROR(FindPipeline(environment_, request_.pipeline(), "pipeline").status());
   TraceCapture capture;
@@ -122,10 +141,17 @@ absl::Status TraceStream::TakeRecorded() {
     absl::MutexLock lock(&mu_);
     if (ended_) return absl::OkStatus();
     recorder_->Collect();
-    if (recorder_->steps_ended() < request_.steps()) {
+    const int64_t now = environment_.clock->NowNanos();
+    if (recorder_->steps_ended() > steps_ended_) step_end_nanos_ = now;
+    steps_ended_ = recorder_->steps_ended();
+    if (steps_ended_ < request_.steps()) {
+      if (now - step_end_nanos_ >= absl::ToInt64Nanoseconds(kStepPatience)) {
+        return Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE",
+                     absl::StrCat("no step has ended for ", absl::FormatDuration(kStepPatience)));
+      }
       timer_ = environment_.timers->Add(
-          environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(kLookInterval),
-          [stream = std::static_pointer_cast<TraceStream>(shared_from_this())] { stream->Record(); });
+          now + absl::ToInt64Nanoseconds(kLookInterval),
+          [stream = std::static_pointer_cast<TraceStream>(shared_from_this())] { stream->Post(&TraceStream::Record); });
       return absl::OkStatus();
     }
     capture = recorder_->Finish();
@@ -148,14 +174,25 @@ void TraceStream::StartFile(TraceCapture capture) {
   Send(SerializeMessage(first));
 }
 
-void TraceStream::OnSent() {
-  if (!file_.has_value()) return Record();
-  guard_->Progress();
+absl::Status TraceStream::SendNext() {
   std::optional<std::string> piece = file_->Next();
-  if (!piece.has_value()) return Close(absl::OkStatus());
+  guard_->SetBusy(false);
+  if (!piece.has_value()) {
+    End(absl::OkStatus());
+    return absl::OkStatus();
+  }
+  sending_bytes_ = static_cast<int64_t>(piece->size());
   v1::ExportTraceResponse response;
   response.set_data(*std::move(piece));
   Send(SerializeMessage(response));
+  return absl::OkStatus();
+}
+
+void TraceStream::OnSent() {
+  if (!file_.has_value()) return Post(&TraceStream::Record);
+  guard_->Moved(sending_bytes_);
+  guard_->SetBusy(true);
+  Post(&TraceStream::SendNext);
 }
 
 void TraceStream::OnEnded() {

@@ -27,6 +27,8 @@
 #include "server/rpc/insight_service.h"
 #include "server/rpc/page_token.h"
 #include "server/rpc/pipelines_service.h"
+#include "server/rpc/proto_convert.h"
+#include "server/rpc/put_table.h"
 #include "server/rpc/state_service.h"
 #include "server/rpc/work_service.h"
 #include "tests/unit/store/hosting_fixture.h"
@@ -52,6 +54,13 @@ std::string Reason(const grpc::Status& status) {
   return "no reason: " + status.error_message();
 }
 
+// Waits until something holds of whose change nobody tells.
+template <typename Ready>
+void Await(const Ready& ready) {
+  absl::Notification never;
+  while (!ready()) never.WaitForNotificationWithTimeout(absl::Milliseconds(1));
+}
+
 class ServicesTest : public HostingFixture {
  protected:
   ServicesTest() : admission_(3, &registry_), tokens_(&clock_) {
@@ -61,7 +70,7 @@ class ServicesTest : public HostingFixture {
     work_service_ = std::make_unique<WorkCallService>(environment);
     handles_service_ = std::make_unique<HandleCallService>(environment);
     state_service_ = std::make_unique<StateCallService>(environment);
-    insight_service_ = std::make_unique<InsightCallService>(environment);
+    insight_service_ = std::make_unique<InsightCallService>(environment, &trace_jobs_);
     inference_service_ = std::make_unique<InferenceService>(
         environment, InferenceService::Options{.version = "1", .ready = [] { return true; }});
     admission_.SetGate(Admission::Gate::kOpen);
@@ -90,6 +99,7 @@ class ServicesTest : public HostingFixture {
     control_->ResumeInference();
     insight_service_->Shutdown();
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    trace_jobs_.Close();
     handles_service_->Close();
   }
 
@@ -138,6 +148,7 @@ class ServicesTest : public HostingFixture {
 
   Admission admission_;
   PageTokens tokens_;
+  JobThread trace_jobs_{"ps-traces"};
   std::unique_ptr<PipelinesService> pipelines_service_;
   std::unique_ptr<WorkCallService> work_service_;
   std::unique_ptr<HandleCallService> handles_service_;
@@ -438,6 +449,25 @@ TEST_F(ServicesTest, OverloadIsRefusedWithATimeToComeBack) {
   EXPECT_EQ(registry_.Find("gpt")->rejected[RejectReason::kQuota].value(), 1);
 }
 
+TEST_F(ServicesTest, ACallThatIsAnsweredKeepsItsPlaceUntilItsWorkHasEnded) {
+  control_->HoldInference();
+  v1::InferResponse response;
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(Reason(Infer(AskX({1, 2}), &response)), "OK");
+  EXPECT_EQ(Reason(Infer(AskX({1, 2}), &response)), "CALLER_QUOTA");
+  EXPECT_EQ(Reason(Infer(AskX({1, 2}), &response, "bob")), "OK");
+  control_->AwaitInferences(4);
+  control_->ResumeInference();
+  EXPECT_EQ(Reason(Infer(AskX({1, 2}, 30), &response)), "OK");
+  EXPECT_EQ(admission_.in_flight(), 0);
+}
+
+TEST_F(ServicesTest, AMessageOfManySmallPartsIsRefusedBeforeItGrows) {
+  v1::InferRequest request = AskX({1, 2});
+  for (int i = 0; i < 70'000; ++i) request.add_outputs();
+  v1::InferResponse response;
+  EXPECT_EQ(Reason(Infer(request, &response)), "FIELD_INVALID");
+}
+
 TEST_F(ServicesTest, ADrainingServerTakesNoWorkAndKeepsResults) {
   v1::InferResponse response;
   ASSERT_TRUE(Infer(AskX({1, 2}, 30), &response).ok());
@@ -575,6 +605,75 @@ TEST_F(ServicesTest, PutsThatCantBeAreRefused) {
   stream->Write(chunk);
   stream->WritesDone();
   EXPECT_EQ(Reason(stream->Finish()), "STREAM_PROTOCOL");
+}
+
+TEST_F(ServicesTest, AnUploadThatOnlyTricklesIsEnded) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  constexpr int64_t kChunk = 64 << 10;
+  grpc::ClientContext context;
+  As(&context);
+  auto stream = results_->PutTensors(&context);
+  v1::PutTensorsRequest start;
+  start.mutable_start()->set_pipeline("pipelines/gpt");
+  auto* header = start.mutable_start()->add_tensors();
+  header->set_name("x");
+  header->set_type(v1::DATA_TYPE_FP32);
+  header->add_shape(kBytes / 4);
+  header->set_byte_size(kBytes);
+  stream->Write(start);
+  v1::PutTensorsResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  int sent = 0;
+  // Sends a chunk, which buys four seconds, and waits until it has come or the stream is over.
+  const auto send = [&] {
+    v1::PutTensorsRequest message;
+    message.mutable_chunk()->set_offset(sent * kChunk);
+    message.mutable_chunk()->set_data(std::string(kChunk, 'd'));
+    message.mutable_chunk()->set_crc32c(Crc32c(message.chunk().data()));
+    stream->Write(message);
+    ++sent;
+    Await([&] {
+      const HandleStore::Counts counts = handles_->TotalCounts();
+      return counts.live() == 0 || counts.bytes >= kPutCreditBytes + sent * kChunk;
+    });
+  };
+  for (int i = 0; i < 20; ++i) {
+    send();
+    Advance(absl::Seconds(4));
+  }
+  EXPECT_EQ(handles_->TotalCounts().live(), 1) << "this is the least rate";
+  for (int i = 0; i < 10; ++i) {
+    send();
+    Advance(absl::Seconds(20));
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  server_->Shutdown();  // waits for every stream
+  EXPECT_EQ(handles_->TotalCounts().live(), 0);
+}
+
+TEST_F(ServicesTest, RenewingAllTellsNamesAndTimesOnly) {
+  NamedTensors many;
+  for (int i = 0; i < 64; ++i) many.push_back({"t" + std::to_string(i), at::full({1}, 0.0f)});
+  const HandleName ready = *handles_->Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
+  handles_->Fulfil(ready.id, std::move(many));
+  const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+  ASSERT_TRUE(handles_->Reserve({.owner = "bob", .pipeline = "gpt"}).ok());
+  grpc::ClientContext context;
+  As(&context);
+  v1::RenewHandlesRequest request;
+  request.set_parent("pipelines/gpt");
+  request.mutable_lease()->set_seconds(600);
+  v1::RenewHandlesResponse response;
+  ASSERT_EQ(Reason(results_->RenewHandles(&context, request, &response)), "OK");
+  ASSERT_EQ(response.handles_size(), 2);
+  v1::HandleAnswer expected;
+  expected.set_name(ToString(ready));
+  expected.mutable_handle()->set_name(ToString(ready));
+  expected.mutable_handle()->set_state(v1::HANDLE_STATE_READY);
+  *expected.mutable_handle()->mutable_expire_time() = ToTimestamp(clock_.WallNow() + absl::Minutes(10));
+  EXPECT_EQ(response.handles(0).SerializeAsString(), expected.SerializeAsString()) << response.handles(0).DebugString();
+  EXPECT_EQ(response.handles(1).name(), ToString(pending));
+  EXPECT_FALSE(response.handles(1).handle().has_expire_time());
 }
 
 TEST_F(ServicesTest, ListsGoOnFromTheirTokens) {
@@ -751,6 +850,86 @@ TEST_F(ServicesTest, ATraceOfTheNextStepsComesWhenTheyHaveEnded) {
   EXPECT_NE(file.find("\"step 7\""), file.npos);
 }
 
+TEST_F(ServicesTest, TracesAreMadeOnTheirJobThreadAndTwoAtOnce) {
+  const auto metrics = registry_.Find("gpt");
+  v1::ExportTraceRequest request;
+  request.set_pipeline("pipelines/gpt");
+  request.set_steps(1);
+  v1::ExportTraceResponse response;
+  grpc::ClientContext contexts[4];
+  auto first = insight_->ExportTrace(&contexts[0], request);
+  auto second = insight_->ExportTrace(&contexts[1], request);
+  ASSERT_TRUE(first->Read(&response) && second->Read(&response)) << "they have begun";
+  absl::Notification go_on;
+  trace_jobs_.Post([&] { go_on.WaitForNotification(); });
+  const int64_t begin = clock_.NowNanos();
+  clock_.Advance(absl::Milliseconds(1));
+  for (int lane = 0; lane < metrics->lane_count(); ++lane) {
+    metrics->lane(lane).trace.actions.Record(EndOfStep(lane, begin, 7));
+  }
+  Advance(absl::Seconds(1));  // returns: no timer waits for the job thread
+  const grpc::Status refused = insight_->ExportTrace(&contexts[2], request)->Finish();
+  EXPECT_EQ(Reason(refused), "STREAM_LIMIT");
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  go_on.Notify();
+  for (const auto& reader : {first.get(), second.get()}) {
+    while (reader->Read(&response)) {
+    }
+    EXPECT_EQ(Reason(reader->Finish()), "OK");
+  }
+  request.set_steps(0);
+  auto next = insight_->ExportTrace(&contexts[3], request);
+  while (next->Read(&response)) {
+  }
+  EXPECT_EQ(Reason(next->Finish()), "OK") << "a slot is free when its caller hears of the end";
+}
+
+TEST_F(ServicesTest, ARecordingWithoutStepsEnds) {
+  grpc::ClientContext context;
+  v1::ExportTraceRequest request;
+  request.set_pipeline("pipelines/gpt");
+  request.set_steps(1);
+  auto reader = insight_->ExportTrace(&context, request);
+  v1::ExportTraceResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  absl::Notification ended;
+  Thread time("time", [&] {
+    while (!ended.WaitForNotificationWithTimeout(absl::Milliseconds(1))) Advance(absl::Minutes(1));
+  });
+  EXPECT_FALSE(reader->Read(&response));
+  ended.Notify();
+  EXPECT_EQ(Reason(reader->Finish()), "WORK_DEADLINE");
+}
+
+TEST_F(ServicesTest, ReadersOfParametersHaveAPlaceInTheAdmission) {
+  const auto read = [&](grpc::ClientContext* context) {
+    As(context);
+    v1::ReadParametersRequest request;
+    request.set_pipeline("pipelines/gpt");
+    return state_->ReadParameters(context, request);
+  };
+  control_->Hold();
+  ASSERT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
+  control_->AwaitHeld();  // the reads wait for its end
+  v1::ReadParametersResponse response;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::ReadParametersResponse>>> readers;
+  for (int i = 0; i < 3; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    readers.push_back(read(contexts.back().get()));
+  }
+  Await([&] { return admission_.in_flight() == 3; });
+  grpc::ClientContext fourth;
+  EXPECT_EQ(Reason(read(&fourth)->Finish()), "CALLER_QUOTA");
+  control_->Resume();
+  for (const auto& reader : readers) {
+    while (reader->Read(&response)) {
+    }
+    EXPECT_EQ(Reason(reader->Finish()), "OK");
+  }
+  EXPECT_EQ(admission_.in_flight(), 0) << "a place is free when its caller hears of the end";
+}
+
 TEST_F(ServicesTest, ARecordingEndsWithTheService) {
   grpc::ClientContext context;
   v1::ExportTraceRequest request;
@@ -814,6 +993,27 @@ TEST_F(ServicesTest, InfersByTheOpenProtocol) {
   ASSERT_EQ(response.raw_output_contents_size(), 1);
   EXPECT_EQ(response.raw_output_contents(0).size(), 8u);
   EXPECT_EQ(handles_->TotalCounts().live(), 0);  // nothing is left behind
+}
+
+TEST_F(ServicesTest, TypedContentsAreAsManyAsTheShapeSays) {
+  inference::ModelInferRequest request;
+  request.set_model_name("gpt");
+  auto* input = request.add_inputs();
+  input->set_name("x");
+  input->set_datatype("FP32");
+  input->add_shape(3);
+  for (const float value : {1.0f, 2.0f}) input->mutable_contents()->add_fp32_contents(value);
+  const auto infer = [&] {
+    grpc::ClientContext context;
+    inference::ModelInferResponse response;
+    const grpc::Status status = inference_->ModelInfer(&context, request, &response);
+    return Reason(status) + (status.ok() ? " " + std::to_string(response.raw_output_contents(0).size()) : "");
+  };
+  EXPECT_EQ(infer(), "TENSOR_HEADER");
+  input->mutable_contents()->add_fp32_contents(3);
+  EXPECT_EQ(infer(), "OK 12");
+  input->set_shape(0, int64_t{1} << 28);  // a gibibyte
+  EXPECT_EQ(infer(), "TENSOR_HEADER");
 }
 
 TEST_F(ServicesTest, TheOpenProtocolRefusesByName) {

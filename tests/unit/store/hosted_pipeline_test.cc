@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "engine/base/thread.h"
+#include "engine/store/parameter_snapshots.h"
 #include "tests/unit/store/hosting_fixture.h"
 
 namespace penstock::testing {
@@ -163,6 +164,86 @@ TEST_F(SmallQueuesTest, OfWaitingInferenceTheHighestPriorityGoesFirst) {
   control_->ResumeInference();
   for (const Accepted* accepted : {&runs, &last, &first}) EXPECT_EQ(ValueOf(*accepted->outputs), 1);
   EXPECT_THAT(control_->inference_priorities(), ElementsAre(0, 1, 0));
+}
+
+class SharedQueuesTest : public HostingFixture {
+ protected:
+  SharedQueuesTest() : HostingFixture({.train_queue_calls = 8, .infer_queue_calls = 64, .infer_in_flight = 4}) {}
+};
+
+TEST_F(SharedQueuesTest, ACallerHasAShareOfTheQueueAndLeavesRoomForOthers) {
+  control_->Hold();
+  ASSERT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
+  control_->AwaitHeld();  // it runs: the queue is empty
+  for (int i = 0; i < 6; ++i)
+    EXPECT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok()) << "alone, three quarters: " << i;
+  const absl::Status alone = gpt_->TrainStep(Caller(), Batch(), {}).status();
+  EXPECT_EQ(ReasonOf(alone), "CALLER_QUOTA");
+  EXPECT_EQ(ValuesOf(alone)["queue"], "training");
+  EXPECT_EQ(ValuesOf(alone)["limit_value"], "6");
+  EXPECT_TRUE(gpt_->TrainStep(Caller("bob"), Batch(), {}).ok());
+  EXPECT_TRUE(gpt_->TrainStep(Caller("bob"), Batch(), {}).ok());
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller("carl"), Batch(), {}).status()), "QUEUE_FULL");
+  EXPECT_EQ(Metrics()->rejected[RejectReason::kQuota].value(), 1);
+}
+
+TEST_F(SharedQueuesTest, TheHighestPriorityDoesNotKeepOthersWaiting) {
+  control_->HoldInference();
+  std::vector<Accepted> accepted;
+  const auto ask = [&](const std::string& caller, int32_t priority) {
+    InferCall call = Ask();
+    call.priority = priority;
+    accepted.push_back(*gpt_->Infer(Caller(caller), std::move(call)));
+  };
+  for (int i = 0; i < 10; ++i) ask("ann", 9);
+  control_->AwaitInferences(4);
+  ask("bob", 0);
+  control_->ResumeOneInference();
+  control_->AwaitInferences(4);
+  EXPECT_THAT(control_->inference_priorities(), ElementsAre(9, 9, 9, 9, 0));
+  control_->ResumeOneInference();
+  control_->AwaitInferences(4);
+  EXPECT_THAT(control_->inference_priorities(), ElementsAre(9, 9, 9, 9, 0, 9)) << "nobody else can start";
+}
+
+// A place in the admission, as the edge hands it over.
+TEST_F(HostedPipelineTest, ThePlaceOfACallerLivesAsLongAsItsWork) {
+  const auto place_of = [](CallContext& context) {
+    context.place = std::make_shared<int>(0);
+    return std::weak_ptr<void>(context.place);
+  };
+  control_->Hold();
+  CallContext runs = Caller();
+  CallContext cancelled = Caller();
+  CallContext saves = Caller();
+  const std::weak_ptr<void> running = place_of(runs);
+  const std::weak_ptr<void> queued = place_of(cancelled);
+  const std::weak_ptr<void> saving = place_of(saves);
+  const Accepted first = *gpt_->TrainStep(std::move(runs), Batch(), {});
+  const Accepted second = *gpt_->TrainStep(std::move(cancelled), Batch(), {});
+  absl::Notification saved;
+  gpt_->SaveCheckpoint(std::move(saves), "a", [&](const auto&) {
+    EXPECT_TRUE(saving.expired()) << "free before the caller hears of the end";
+    saved.Notify();
+  });
+  EXPECT_FALSE(running.expired() || queued.expired() || saving.expired());
+  EXPECT_EQ(*handles_->RequestCancel("ann", *second.outcome), CancelEffect::kCancelled);
+  EXPECT_TRUE(queued.expired());
+  EXPECT_FALSE(running.expired());
+  control_->Resume();
+  Settled(*first.outcome);
+  EXPECT_TRUE(running.expired());
+  saved.WaitForNotification();
+
+  control_->HoldInference();
+  CallContext stopped = Caller();
+  const std::weak_ptr<void> stopping = place_of(stopped);
+  const Accepted inference = *gpt_->Infer(std::move(stopped), Ask());
+  control_->AwaitInferences(1);
+  EXPECT_EQ(*handles_->RequestCancel("ann", *inference.outputs), CancelEffect::kCancelling);
+  EXPECT_FALSE(stopping.expired()) << "it was told to stop, and has not yet";
+  control_->ResumeInference();
+  EXPECT_TRUE(stopping.expired());
 }
 
 TEST_F(HostedPipelineTest, QueuedTrainingCanBeCancelledStartedTrainingCannot) {
@@ -343,6 +424,66 @@ TEST_F(HostedPipelineTest, ReadsParametersBetweenCallsOfOneStep) {
   const absl::Status unknown = read({"scale.wait"}, false).status();
   EXPECT_EQ(ReasonOf(unknown), "PARAMETER_NOT_FOUND");
   EXPECT_EQ(ValuesOf(unknown)["value"], "scale.wait");
+}
+
+TEST_F(HostedPipelineTest, ReadersOfOneStepShareOneCopyOfTheParameters) {
+  using Snapshot = absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>;
+  const auto read = [&](std::vector<std::string> names = {}) {
+    Snapshot answer;
+    absl::Notification done;
+    gpt_->ReadParameters(std::move(names), true, [&](auto snapshot) {
+      answer = std::move(snapshot);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  };
+  const auto bytes = [&] { return Metrics()->snapshot_bytes.value(); };
+  std::vector<Snapshot> held = {read(), read(), read({"scale.weight"})};
+  ASSERT_TRUE(held[0].ok() && held[1].ok() && held[2].ok());
+  for (const Snapshot& one : held) {
+    EXPECT_EQ((*one)->tensors[0].tensor.data_ptr(), (*held[0])->tensors[0].tensor.data_ptr());
+  }
+  EXPECT_EQ(bytes(), 8) << "two numbers, once";
+  const auto step = [&] { Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome); };
+  for (int i = 1; i < ParameterSnapshots::kMostSnapshots; ++i) {
+    step();
+    held.push_back(read());
+    EXPECT_EQ((*held.back())->step, i);
+  }
+  EXPECT_EQ(bytes(), 8 * ParameterSnapshots::kMostSnapshots);
+  step();
+  const absl::Status refused = read().status();
+  EXPECT_EQ(ReasonOf(refused), "STREAM_LIMIT");
+  EXPECT_EQ(ValuesOf(refused)["limit"], "parameter_snapshots");
+  held.erase(held.begin(), held.begin() + 2);
+  EXPECT_EQ(ReasonOf(read().status()), "STREAM_LIMIT") << "a part is still read, and keeps the whole";
+  held.erase(held.begin());
+  EXPECT_EQ((*read())->step, ParameterSnapshots::kMostSnapshots);
+  held.clear();
+  EXPECT_EQ(bytes(), 0);
+}
+
+TEST_F(HostedPipelineTest, ReadersThatWaitAreLimited) {
+  control_->Hold();
+  const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->AwaitHeld();
+  std::atomic<int> served = 0;
+  std::vector<std::string> refused;
+  for (int i = 0; i < 65; ++i) {
+    gpt_->ReadParameters({}, false, [&](const auto& snapshot) {
+      if (snapshot.ok()) {
+        ++served;
+      } else {
+        refused.push_back(ReasonOf(snapshot.status()) + " " + ValuesOf(snapshot.status())["queue"]);
+      }
+    });
+  }
+  EXPECT_THAT(refused, ElementsAre("QUEUE_FULL parameters"));
+  control_->Resume();
+  Settled(*runs.outcome);
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);  // the reads come before it
+  EXPECT_EQ(served, 64);
 }
 
 TEST_F(HostedPipelineTest, U_12_PIPE_24_ReadsParametersByPartition) {
