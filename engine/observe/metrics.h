@@ -178,7 +178,6 @@ class PipelineMetrics {
   CellsBy<CheckpointOperation, CounterCell, kCheckpointOperationNames.size()> checkpoint_failures;
   TimestampCell checkpoint_last_success;  // starts at creation
   GaugeCell checkpoint_bytes;             // of the last good save
-  GaugeCell snapshot_bytes;               // of copies of the parameters that somebody reads
 
  private:
   Clock* const clock_;

@@ -77,6 +77,7 @@ class HostedPipeline {
     std::string state_token;
     bool accumulating = false;
     int64_t open_graphs = 0;
+    int64_t snapshot_bytes = 0;     // of copies of the parameters that somebody reads
     int64_t train_queue_calls = 0;  // waiting; not the one that runs
     int64_t infer_queue_calls = 0;
     int64_t running = 0;  // calls, of both kinds

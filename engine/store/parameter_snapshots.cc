@@ -7,27 +7,23 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
-#include "engine/observe/metrics.h"
 
 namespace penstock {
 
 struct ParameterSnapshots::Alive {
   using Key = std::pair<int64_t, bool>;  // version, with the optimizer's state
 
-  explicit Alive(std::shared_ptr<PipelineMetrics> metrics) : metrics(std::move(metrics)) {}
-
-  void Count(int64_t bytes) const {
-    if (metrics != nullptr) metrics->snapshot_bytes.Add(static_cast<double>(bytes));
-  }
-
-  const std::shared_ptr<PipelineMetrics> metrics;
-
   absl::Mutex mu;
+  int64_t bytes ABSL_GUARDED_BY(mu) = 0;
   std::map<Key, std::weak_ptr<const ParameterSnapshot>> copies ABSL_GUARDED_BY(mu);
 };
 
-ParameterSnapshots::ParameterSnapshots(std::shared_ptr<PipelineMetrics> metrics)
-    : alive_(std::make_shared<Alive>(std::move(metrics))) {}
+ParameterSnapshots::ParameterSnapshots() : alive_(std::make_shared<Alive>()) {}
+
+int64_t ParameterSnapshots::bytes() const {
+  absl::MutexLock lock(&alive_->mu);
+  return alive_->bytes;
+}
 
 absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterSnapshots::Take(int64_t version, bool with_optimizer,
                                                                                   const Make& make) {
@@ -47,17 +43,16 @@ absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterSnapshots::Tak
   }
   auto made = std::make_unique<ParameterSnapshot>(make());
   const int64_t bytes = ByteSize(made->tensors);
-  alive_->Count(bytes);
-  std::shared_ptr<const ParameterSnapshot> copy(
-      made.release(), [alive = alive_, key, bytes](const ParameterSnapshot* last) {
-        delete last;
-        alive->Count(-bytes);
-        absl::MutexLock lock(&alive->mu);
-        const auto found = alive->copies.find(key);
-        const bool gone = found != alive->copies.end() && found->second.expired();
-        if (gone) alive->copies.erase(found);  // else there is a new one
-      });
+  const auto end = [alive = alive_, key, bytes](const ParameterSnapshot* last) {
+    delete last;
+    absl::MutexLock lock(&alive->mu);
+    alive->bytes -= bytes;
+    const auto found = alive->copies.find(key);
+    if (found != alive->copies.end() && found->second.expired()) alive->copies.erase(found);  // else there is a new one
+  };
+  const std::shared_ptr<const ParameterSnapshot> copy(made.release(), end);
   absl::MutexLock lock(&alive_->mu);
+  alive_->bytes += bytes;
   alive_->copies[key] = copy;
   return copy;
 }

@@ -11,25 +11,25 @@
 
 namespace penstock {
 
-class PipelineMetrics;
-
 // Makes one copy of the parameters per version of the weights, shared by all who read it.
 //
 // Model:     A copy lives until its last reader lets go of it. There are two kinds, with and without the optimizer's state;
 //            at most kMostSnapshots copies, of whatever kind and version, live at a time.
 // Owns:      nothing but the count of what lives; a copy may outlive it.
-// Threads:   Take() from one thread at a time; copies are let go of on any.
-// Units:     bytes, in the gauge `snapshot_bytes` of the metrics, where these are not null.
+// Threads:   Take() from one thread at a time, bytes() from any; copies are let go of on any.
 // Fails:     RESOURCE_EXHAUSTED / STREAM_LIMIT where another copy would be one too many.
 class ParameterSnapshots {
  public:
   static constexpr int kMostSnapshots = 4;
   using Make = std::function<ParameterSnapshot()>;
 
-  explicit ParameterSnapshots(std::shared_ptr<PipelineMetrics> metrics);
+  ParameterSnapshots();
 
   // The copy of this version and kind; `make` makes it if there is none.
   absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Take(int64_t version, bool with_optimizer, const Make& make);
+
+  // Of all copies that live.
+  int64_t bytes() const;
 
  private:
   struct Alive;

@@ -95,7 +95,6 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_p
                                     RandomHandleId(options_.handles->epoch()).low)),
       pipeline_(std::move(pipeline)),
       checkpoints_(std::move(checkpoints)),
-      snapshots_made_(options_.metrics),
       log_(
           {.entries = options_.request_log_entries, .kept_nanos = absl::ToInt64Nanoseconds(options_.request_log_time)}),
       step_(pipeline_->step()),
@@ -463,6 +462,7 @@ HostedPipeline::Statistics ServedPipeline::statistics() const {
   now.step = step_;
   now.state_token = StateToken();
   now.accumulating = training_.accumulating();
+  now.snapshot_bytes = snapshots_made_.bytes();
   now.open_graphs = options_.handles->CountsOf(options_.name).open_graphs;
   now.train_queue_calls = static_cast<int64_t>(train_queue_.size());
   now.infer_queue_calls = static_cast<int64_t>(infer_queue_.size());

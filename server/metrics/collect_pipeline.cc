@@ -90,7 +90,6 @@ void CollectCheckpoints(const PipelineMetrics& pipeline, const LabelValues& labe
           [&](size_t i) { return CountOf(pipeline.checkpoint_failures.at(i)); });
   families->Add(Metric::kCheckpointLastSuccess, labels, pipeline.checkpoint_last_success.seconds());
   families->Add(Metric::kCheckpointSize, labels, pipeline.checkpoint_bytes.value());
-  families->Add(Metric::kParameterSnapshot, labels, pipeline.snapshot_bytes.value());
 }
 
 }  // namespace

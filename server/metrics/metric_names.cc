@@ -212,12 +212,6 @@ std::vector<MetricInfo> MakeTable() {
        Pipeline(),
        {}},
       {kCheckpointSize, "penstock_checkpoint_size_bytes", "Size of the last good save.", kGauge, Pipeline(), {}},
-      {kParameterSnapshot,
-       "penstock_parameter_snapshot_bytes",
-       "Copies of the parameters that somebody reads.",
-       kGauge,
-       Pipeline(),
-       {}},
       // Calls.
       {kGrpcStarted, "grpc_server_started_total", "Calls that began.", kCounter, Method(), {}},
       {kGrpcReceived, "grpc_server_msg_received_total", "Messages that arrived.", kCounter, Method(), {}},

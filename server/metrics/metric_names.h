@@ -48,7 +48,6 @@ enum class Metric {
   kCheckpointFailures,
   kCheckpointLastSuccess,
   kCheckpointSize,
-  kParameterSnapshot,
   kGrpcStarted,
   kGrpcReceived,
   kGrpcSent,

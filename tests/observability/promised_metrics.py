@@ -54,7 +54,6 @@ penstock_checkpoint_duration_seconds              B3 pipeline operation=save|res
 penstock_checkpoint_failures_total                C  pipeline operation=save|restore
 penstock_checkpoint_last_success_timestamp_seconds G pipeline
 penstock_checkpoint_size_bytes                    G  pipeline
-penstock_parameter_snapshot_bytes                 G  pipeline
 penstock_journal_bytes                            G  pipeline
 penstock_journal_sync_duration_seconds            B1
 penstock_journal_replayed_calls_total             C  pipeline

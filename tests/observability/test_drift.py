@@ -33,7 +33,6 @@ DIAGNOSTIC = {
     "penstock_checkpoint_duration_seconds": "how long a save holds training up",
     "penstock_checkpoint_failures_total": "the runbook asks for it",
     "penstock_checkpoint_size_bytes": "disk planning",
-    "penstock_parameter_snapshot_bytes": "there only while parameters are read",
     "grpc_server_msg_received_total": "streams",
     "grpc_server_msg_sent_total": "streams",
     "penstock_ready_condition": "which condition does not hold",

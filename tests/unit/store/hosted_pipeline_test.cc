@@ -438,7 +438,7 @@ TEST_F(HostedPipelineTest, ReadersOfOneStepShareOneCopyOfTheParameters) {
     done.WaitForNotification();
     return answer;
   };
-  const auto bytes = [&] { return Metrics()->snapshot_bytes.value(); };
+  const auto bytes = [&] { return gpt_->statistics().snapshot_bytes; };
   std::vector<Snapshot> held = {read(), read(), read({"scale.weight"})};
   ASSERT_TRUE(held[0].ok() && held[1].ok() && held[2].ok());
   for (const Snapshot& one : held) {
