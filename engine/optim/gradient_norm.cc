@@ -5,6 +5,7 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace penstock {
 
@@ -13,7 +14,10 @@ std::vector<at::Tensor> GradientNorms(const NamedTensors& parameters) {
   std::vector<at::Tensor> norms;
   for (const NamedTensor& parameter : parameters) {
     const at::Tensor& gradient = parameter.tensor.grad();
-    if (gradient.defined()) norms.push_back(at::linalg_vector_norm(gradient));
+    if (!gradient.defined()) continue;
+    const bool narrow = gradient.scalar_type() == at::kHalf || gradient.scalar_type() == at::kBFloat16;
+    norms.push_back(at::linalg_vector_norm(gradient, /*ord=*/2, /*dim=*/{}, /*keepdim=*/false,
+                                           narrow ? std::optional(at::kFloat) : std::nullopt));
   }
   return norms;
 }

@@ -28,6 +28,22 @@ TEST(GradientNorms, AreOnePerGradientInOrder) {
   EXPECT_FLOAT_EQ(GlobalNorm(norms), std::sqrt(29.0));
 }
 
+// As clip_grad_norm_ would compute it in float32: bf16 has 8 bits to round to, and the norm of these fp16 gradients is
+// above their largest number, 65504.
+TEST(GradientNorms, OfGradientsOf16BitsAreFloat32) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor gradient = at::full({100, 100}, 999.0f).to(type);
+    const at::Tensor norm = GradientNorms({WithGradient("a", gradient)}).at(0);
+    EXPECT_EQ(norm.scalar_type(), at::kFloat);
+    EXPECT_EQ(norm.item<float>(), at::linalg_vector_norm(gradient.to(at::kFloat)).item<float>()) << type;
+    const at::Tensor wide = at::full({}, 3.0f);
+    EXPECT_EQ(GlobalNorm({norm, wide}), at::linalg_vector_norm(at::stack({norm, wide})).item<double>());
+  }
+  const NamedTensors mixed = {WithGradient("a", at::tensor({3.0}, at::kDouble)),
+                              WithGradient("b", at::tensor({4.0f}).to(at::kBFloat16))};
+  EXPECT_EQ(GlobalNorm(GradientNorms(mixed)), 5);
+}
+
 TEST(GlobalNorm, IsZeroForNothingAndTellsNonFiniteGradients) {
   EXPECT_EQ(GlobalNorm({}), 0);
   for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
