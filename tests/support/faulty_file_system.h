@@ -30,9 +30,12 @@ class FaultyFileSystem : public FileSystem {
     absl::MutexLock lock(&mu_);
     fail_sync_ = in;
   }
-  void FailRename(int64_t in) {
+  // The rename that fails: with nothing done, or done and not made durable, as when the sync of the folder fails.
+  enum class RenameFault { kNotDone, kNotDurable };
+  void FailRename(int64_t in, RenameFault fault = RenameFault::kNotDone) {
     absl::MutexLock lock(&mu_);
     fail_rename_ = in;
+    rename_fault_ = fault;
   }
   // The process dies before this change of the disk, counted from now: it and all later ones never happen.
   void DieBeforeChange(int64_t in) {
@@ -60,8 +63,11 @@ class FaultyFileSystem : public FileSystem {
   }
   absl::Status Rename(const std::string& from, const std::string& to) override {
     if (absl::Status status = Change(); !status.ok()) return status;
-    if (Fires(&fail_rename_)) return Fault("rename");
-    return files_->Rename(from, to);
+    if (!Fires(&fail_rename_)) return files_->Rename(from, to);
+    if (rename_fault() == RenameFault::kNotDurable) {
+      if (absl::Status renamed = files_->Rename(from, to); !renamed.ok()) return renamed;
+    }
+    return Fault("rename");
   }
   absl::Status RemoveAll(const std::string& path) override {
     if (absl::Status status = Change(); !status.ok()) return status;
@@ -110,6 +116,10 @@ class FaultyFileSystem : public FileSystem {
       return true;
     return false;
   }
+  RenameFault rename_fault() const {
+    absl::MutexLock lock(&mu_);
+    return rename_fault_;
+  }
   int64_t Take(int64_t bytes) {
     absl::MutexLock lock(&mu_);
     if (free_bytes_ < 0) return bytes;
@@ -123,6 +133,7 @@ class FaultyFileSystem : public FileSystem {
   int64_t free_bytes_ = -1;
   int64_t fail_sync_ = -1;
   int64_t fail_rename_ = -1;
+  RenameFault rename_fault_ = RenameFault::kNotDone;
   int64_t die_ = -1;
   int64_t changes_ = 0;
 };

@@ -95,9 +95,11 @@ TEST_F(ModelUploadsTest, LeavesNothingWhenTheDiskFails) {
   EXPECT_FALSE(Send(file_).ok());
   EXPECT_THAT(folder_.Names(), ElementsAre());
   folder_.files().FailSync(-1);
-  folder_.files().FailRename(0);
-  EXPECT_FALSE(Send(file_).ok());
-  EXPECT_THAT(folder_.Names(), ElementsAre());
+  for (const auto fault : {FaultyFileSystem::RenameFault::kNotDone, FaultyFileSystem::RenameFault::kNotDurable}) {
+    folder_.files().FailRename(0, fault);
+    EXPECT_FALSE(Send(file_).ok());
+    EXPECT_THAT(folder_.Names(), ElementsAre());
+  }
   folder_.files().FailRename(-1);
   EXPECT_TRUE(Send(file_).ok());
 }
