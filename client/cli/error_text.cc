@@ -18,6 +18,8 @@ constexpr auto kReasonHints = std::to_array<Hint>({
     {"PIPELINE_NOT_FOUND", "penstock pipeline list names the pipelines there are"},
     {"PIPELINE_EXISTS", "choose another name, or penstock pipeline delete the old one"},
     {"PIPELINE_NOT_READY", "wait, or look at its state with penstock pipeline get"},
+    {"PIPELINE_BROKEN", "restore a checkpoint, write all parameters and the optimizer's state, or delete the pipeline"},
+    {"STEP_ROLLED_BACK", "nothing has changed; take the step again, with a new --request-id"},
     {"PIPELINE_IN_USE", "wait for its work to end, or delete with --force"},
     {"NO_PLAN", "use more devices, wider limits of the search, fewer --mini-batch-rows, or leave more to the planner"},
     {"PLAN_DOES_NOT_FIT", "use more stages or devices, fewer micro-batch rows, or --checkpoint always"},

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
@@ -21,9 +22,9 @@
 //                                 0F1 ─────────────────────▶       1B0
 //                                 0B0 ◀────gradient─────────       1F1
 //                                 ...                              ...
-//                               3 norms ──▶ one decision ◀──       norms
+//                               3 norms ──▶ gather, decide ◀─      norms, and copies of what the step changes
 //                                 inference gives way, then both stages step
-//   4 gather   ◀──done───
+//   4 over, or undone on both stages
 //
 // A ForwardBackward ends before 3; an OptimizerStep is 3 alone; Forward and Backward, in pipeline_halves.cc, are the two
 // halves of 2; Infer, in pipeline_inference.cc, is the forward half without a graph, from any thread, in the gaps of all of
@@ -59,6 +60,7 @@ void PipelineImpl::Start(const std::shared_ptr<Run>& run) {
 
 absl::Status PipelineImpl::RunToEnd(const std::shared_ptr<Run>& run, RunOutcome& outcome) {
   run->before_action = options_.before_action;
+  run->fault_point = options_.fault_point;
   const int64_t rows = outcome.micro_batches == 0 ? 0 : (outcome.rows - 1) / outcome.micro_batches + 1;
   const int64_t begin = clock_->NowNanos();
   run->progress = filling_.BeginRun(run->schedule, rows, run->decision != nullptr, begin);
@@ -161,7 +163,7 @@ absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, con
 
 absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& request,
                                                     const std::shared_ptr<StepDecision>& decision) {
-  PENSTOCK_RETURN_IF_ERROR(broken_);
+  PENSTOCK_RETURN_IF_ERROR(health());
   PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(request.inputs, request.micro_batches));
   ScatteredLoss loss;
   PENSTOCK_RETURN_IF_ERROR(ScatterTarget(request, scattered, loss));
@@ -183,15 +185,22 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   run->keep_outputs = !wanted.empty();
   run->cancel = decision == nullptr ? request.cancel : nullptr;
   run->decision = decision;
-  if (decision != nullptr) run->decide = [this, raw = run.get()] { Decide(*raw); };
 
   RunOutcome outcome;
   outcome.micro_batches = m;
   outcome.rows = TotalRows(scattered.rows);
-  const absl::Status status = RunToEnd(run, outcome);
+  // Outputs that can't be joined fail the call before it has changed anything.
+  const auto gather = [&]() -> absl::Status {
+    if (wanted.empty()) return absl::OkStatus();
+    PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
+    return absl::OkStatus();
+  };
+  if (decision != nullptr) run->decide = [&] { Decide(*run, gather()); };
+  absl::Status status = RunToEnd(run, outcome);
   if (decision != nullptr) {
     PENSTOCK_RETURN_IF_ERROR(FinishStep(*run, status, outcome));
   } else {
+    if (status.ok()) status = gather();
     EndContribution(status.ok(), MicrobatchIndex(run->microbatch_base));
     PENSTOCK_RETURN_IF_ERROR(status);
     next_microbatch_ += m;
@@ -203,22 +212,23 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   // The call's own mean: what it added, without its share of the step.
   outcome.loss = loss.counted == 0 ? 0 : sum * (static_cast<double>(loss.total) / static_cast<double>(loss.counted));
   outcome.step = step_.load();
-  if (!wanted.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
-  }
   return outcome;
 }
 
-void PipelineImpl::Decide(Run& run) {
+void PipelineImpl::Decide(Run& run, absl::Status status) {
   StepDecision& decision = *run.decision;
-  const absl::Status status = RunTorch([&] {
-    at::NoGradGuard no_graph;
-    std::vector<at::Tensor> norms;
-    for (const auto& of_stage : decision.norms) norms.insert(norms.end(), of_stage.begin(), of_stage.end());
-    decision.norm = GlobalNorm(norms);
-  });
+  if (status.ok()) {
+    status = RunTorch([&] {
+      if (run.fault_point) run.fault_point(FaultPoint::kDecide, 0);
+      at::NoGradGuard no_graph;
+      std::vector<at::Tensor> norms;
+      for (const auto& of_stage : decision.norms) norms.insert(norms.end(), of_stage.begin(), of_stage.end());
+      decision.norm = GlobalNorm(norms);
+    });
+    if (!status.ok()) status = WithValue(std::move(status), kStepPart, ToString(FaultPoint::kDecide));
+  }
   if (!status.ok()) {
-    run.error.Record(status);
+    run.error.Record(std::move(status));
     WakeAll();
     return;
   }
@@ -237,26 +247,72 @@ void PipelineImpl::EndContribution(bool keep, MicrobatchIndex first) {
   for (auto& lane : lanes_) lane->CountGradients();
 }
 
+// The step is over on all stages or undone on all, or the pipeline is broken, before inference sees the weights again.
 absl::Status PipelineImpl::FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome) {
   StepDecision& decision = *run.decision;
-  EndContribution(status.ok(), MicrobatchIndex(run.microbatch_base));
-  if (!decision.granted.load()) return status;  // nothing was changed: the gradients are as before the run
   if (!status.ok()) {
-    broken_ = NotNow("PIPELINE_NOT_READY",
-                     absl::StrCat("an optimizer step failed half-way, restore a checkpoint: ", status.message()));
-    gate_.ReleaseExclusive();
-    return status;
+    absl::Status told = UndoStep(run, status);
+    if (decision.granted.load()) gate_.ReleaseExclusive();
+    return told;
   }
+  DiscardGradients();
   if (decision.applied) step_.fetch_add(1);
   gate_.ReleaseExclusive();
-  accumulating_ = false;
-  loss_finite_ = true;
-  next_microbatch_ = 0;
   outcome.gradient_norm = decision.norm;
   outcome.applied = decision.applied;
   outcome.learning_rate = decision.learning_rate;
   outcome.step = step_.load();
   return absl::OkStatus();
+}
+
+absl::Status PipelineImpl::UndoStep(Run& run, const absl::Status& cause) {
+  const bool changed = run.decision->granted.load() && run.decision->applied;
+  const absl::Status undone = !changed ? absl::OkStatus() : plan_.undo ? UndoStages() : cause;
+  if (!undone.ok()) {
+    Break("an optimizer step failed half-way", undone);
+    return health();
+  }
+  for (auto& stage : stages_) stage->RestoreTiedGradients(run.decision->tied);
+  // An OptimizerStep has noted nothing: what the open accumulation has noted stays.
+  EndContribution(/*keep=*/false, run.losses.empty() ? kNoMicrobatch : MicrobatchIndex(run.microbatch_base));
+  if (ValuesOf(cause).count(kStepPart) == 0) return cause;
+  Error rolled_back(absl::StatusCode::kAborted, "STEP_ROLLED_BACK",
+                    absl::StrCat("the step failed and was rolled back, nothing has changed: ", cause.message()));
+  for (const auto& [name, value] : ValuesOf(cause)) rolled_back.With(name, value);
+  return std::move(rolled_back).With("cause", ReasonOf(cause));
+}
+
+absl::Status PipelineImpl::UndoStages() {
+  for (const auto& lane : lanes_) {
+    PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+      lane->streams->RunOn(StreamKind::kCompute, [&] {
+        for (Stage* stage : lane->stages) {
+          if (options_.fault_point) options_.fault_point(FaultPoint::kUndo, stage->index());
+          stage->Undo();
+        }
+      });
+    }));
+  }
+  return absl::OkStatus();
+}
+
+void PipelineImpl::Break(std::string_view what, const absl::Status& cause) {
+  Error broken(absl::StatusCode::kFailedPrecondition, "PIPELINE_BROKEN",
+               absl::StrCat(absl::string_view(what.data(), what.size()),
+                            "; restore a checkpoint, write all parameters with the optimizer's state, or delete the "
+                            "pipeline: ",
+                            cause.message()));
+  for (const auto& [name, value] : ValuesOf(cause)) broken.With(name, value);
+  broken.With("cause", ReasonOf(cause));
+  LogError("a pipeline is broken", {{"reason", ReasonOf(cause)}, {"text", std::string(cause.message())}});
+  DiscardGradients();
+  absl::MutexLock lock(&health_mu_);
+  health_ = broken;
+}
+
+absl::Status PipelineImpl::health() const {
+  absl::MutexLock lock(&health_mu_);
+  return health_;
 }
 
 std::shared_ptr<StepDecision> PipelineImpl::NewDecision(const StepRequest& request) const {
@@ -278,13 +334,13 @@ absl::StatusOr<RunOutcome> PipelineImpl::TrainStep(ContributionRequest request, 
 }
 
 absl::StatusOr<RunOutcome> PipelineImpl::OptimizerStep(StepRequest request) {
-  PENSTOCK_RETURN_IF_ERROR(broken_);
+  PENSTOCK_RETURN_IF_ERROR(health());
   if (!accumulating_) return NotNow("ACCUMULATION_EMPTY", "no gradients were accumulated");
   PENSTOCK_RETURN_IF_ERROR(CheckStep(request));
   PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun lists, schedules_.Find(SchedulePurpose::kOptimizerOnly, 0));
   std::shared_ptr<Run> run = NewRun(SchedulePurpose::kOptimizerOnly, lists);
   run->decision = NewDecision(request);
-  run->decide = [this, raw = run.get()] { Decide(*raw); };
+  run->decide = [&] { Decide(*run, absl::OkStatus()); };
   RunOutcome outcome;
   const absl::Status status = RunToEnd(run, outcome);
   PENSTOCK_RETURN_IF_ERROR(FinishStep(*run, status, outcome));
@@ -293,8 +349,9 @@ absl::StatusOr<RunOutcome> PipelineImpl::OptimizerStep(StepRequest request) {
 
 void PipelineImpl::DiscardGradients() {
   for (auto& stage : stages_) {
+    stage->EndContribution(/*keep=*/true, kNoMicrobatch);
     stage->ClearGradients();
-    stage->EndStatistics(/*commit=*/false);
+    stage->DiscardStatistics(MicrobatchIndex(0));
   }
   for (auto& lane : lanes_) lane->CountGradients();
   accumulating_ = false;

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/exec/cancel_token.h"
+#include "engine/exec/fault_point.h"
 #include "engine/exec/held_activations.h"
 #include "engine/exec/pipeline_spec.h"
 #include "engine/model/model_spec.h"
@@ -91,7 +92,10 @@ struct ForwardOutcome {
 //            InferAsync and accessors from any thread; its callback runs on a stage's thread, must not block.
 // Lifecycle: the destructor waits for open runs.
 // Fails:     The first error wins and names stage, micro_batch and action as values of the Status; what the run had
-//            added to gradients is undone, and the pipeline is usable at once.
+//            added to gradients is undone, and the pipeline is usable at once. ABORTED / STEP_ROLLED_BACK, with the reason
+//            as `cause` and the `step_part`, if the optimizer's step itself failed: nothing has changed, the accumulation
+//            is kept. FAILED_PRECONDITION / PIPELINE_BROKEN if it failed half-way and could not be undone (Plan::undo), or
+//            an ImportState did: from then on everything is refused so, but ImportState.
 class Pipeline {
  public:
   struct Options {
@@ -104,10 +108,14 @@ class Pipeline {
     std::function<bool()> out_of_time = {};
     // Called before each action of a training run, on the stage's thread; may throw. Usually only tests set this.
     std::function<void(const Action&)> before_action;
+    // Called at each of these points, kDecide for stage 0, kImport for the position of the tensor; may throw. Only tests set
+    // this.
+    std::function<void(FaultPoint, int stage)> fault_point;
     // Mechanisms that a benchmark switches off, one at a time, to show what each is worth.
     struct Ablation {
       bool late_recompute = false;        // recomputation waits for the gradient
       bool skips_through_stages = false;  // skip values are handed on from stage to stage
+      bool no_undo = false;               // no copies to undo a step that fails half-way
     };
     Ablation ablation;
     // Called once the plan is known; answers where to count. Null: counts go nowhere.
@@ -133,7 +141,7 @@ class Pipeline {
   virtual absl::StatusOr<RunOutcome> ForwardBackward(ContributionRequest request) = 0;
   // Clips and applies the accumulated gradients, then clears them. A non-finite norm applies nothing: applied = false.
   virtual absl::StatusOr<RunOutcome> OptimizerStep(StepRequest request) = 0;
-  // Both in one schedule. Gradients are cleared whatever happens.
+  // Both in one schedule. It fails or is applied as a whole: gradients are gone either way.
   virtual absl::StatusOr<RunOutcome> TrainStep(ContributionRequest request, StepRequest step) = 0;
   // A forward that keeps what Backward needs; dropout is on.
   virtual absl::StatusOr<ForwardOutcome> Forward(ForwardRequest request) = 0;
@@ -154,11 +162,16 @@ class Pipeline {
   virtual absl::Status CheckGradients(const Graph& graph, const NamedTensors& gradients) const = 0;
 
   // A copy of parameters, buffers and, if asked, optimizer state, in model order, named `layer.parameter` and
-  // `optimizer/layer.parameter/slot`. Consistent: call it between training calls.
-  virtual NamedTensors ExportState(bool with_optimizer) const = 0;
-  // Replaces all of it, all or nothing. Fails: MODEL_MISMATCH naming the first tensor that is missing, unknown or differs.
+  // `optimizer/layer.parameter/slot`. Consistent: call it between training calls. Fails: PIPELINE_BROKEN; HOST_MEMORY.
+  virtual absl::StatusOr<NamedTensors> ExportState(bool with_optimizer) const = 0;
+  // Names, shapes and types of all of it, in the same order: tensors without elements (of the device `meta`).
+  virtual NamedTensors StateShapes() const = 0;
+  // Replaces all of it. Fails: MODEL_MISMATCH naming the first tensor that is missing, unknown or differs, HOST_MEMORY, with
+  // nothing changed; PIPELINE_BROKEN if a copy fails after others were made. Mends a broken pipeline.
   virtual absl::Status ImportState(const NamedTensors& state, int64_t step) = 0;
 
+  // OK, or why everything but ImportState is refused. From any thread.
+  virtual absl::Status health() const = 0;
   virtual int64_t step() const = 0;  // finished optimizer steps
   virtual bool accumulating() const = 0;
   virtual const Plan& plan() const = 0;

@@ -1,6 +1,7 @@
 // How a pipeline comes to be, and how its state goes out and in. pipeline.cc has the main path.
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <set>
@@ -76,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, MakeDraft(spec, options));
   PENSTOCK_RETURN_IF_ERROR(CheckRanks(draft.plan));
   if (options.ablation.skips_through_stages) draft.plan.skips = ThroughStages(draft.plan.skips);
+  draft.plan.undo = draft.plan.undo && !options.ablation.no_undo;
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
   PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, draft.plan));
   return AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
@@ -201,11 +203,14 @@ absl::Status PipelineImpl::CheckGradients(const Graph& graph, const NamedTensors
   std::vector<TensorSignature> wanted;
   for (size_t k = 0; k < graph.outputs.size(); ++k) {
     const at::Tensor* tensor = graph.outputs[k].value.tensor();
-    if (tensor == nullptr || tensor->dim() == 0) continue;
-    TensorSignature signature{graph.outputs[k].name, ToDataType(tensor->scalar_type()).value_or(DataType{}),
-                              tensor->sizes().vec()};
-    const std::vector<int64_t>& rows = graph.output_rows[k];
-    signature.shape[0] = TotalRows(rows);
+    if (tensor == nullptr) continue;
+    const std::string& name = graph.outputs[k].name;
+    const auto is_given = [&name](const NamedTensor& gradient) { return gradient.name == name; };
+    const bool scalar = tensor->dim() == 0;
+    if (scalar && std::none_of(gradients.begin(), gradients.end(), is_given)) continue;
+    TensorSignature signature{name, ToDataType(tensor->scalar_type()).value_or(DataType{}), tensor->sizes().vec()};
+    if (scalar) signature.shape.push_back(0);
+    signature.shape[0] = scalar ? static_cast<int64_t>(graph.microbatch_rows.size()) : TotalRows(graph.output_rows[k]);
     wanted.push_back(std::move(signature));
   }
   return MatchSignature(wanted, gradients, "gradients").status();
@@ -236,57 +241,87 @@ NamedTensors PipelineImpl::ReplicaViews() const {
   return views;
 }
 
-NamedTensors PipelineImpl::ExportState(bool with_optimizer) const {
-  at::NoGradGuard no_graph;
+absl::StatusOr<NamedTensors> PipelineImpl::ExportState(bool with_optimizer) const {
+  PENSTOCK_RETURN_IF_ERROR(health());
   for (const auto& lane : lanes_) lane->state.SetIdle(StageState::kCheckpoint);
-  NamedTensors state = StateViews(with_optimizer);
-  for (NamedTensor& entry : state) entry.tensor = entry.tensor.is_cpu() ? entry.tensor.clone() : ToHost(entry.tensor);
+  NamedTensors state;
+  const absl::Status status = RunTorch([&] {
+    const at::NoGradGuard no_graph;
+    state = StateViews(with_optimizer);
+    for (NamedTensor& entry : state) entry.tensor = entry.tensor.is_cpu() ? entry.tensor.clone() : ToHost(entry.tensor);
+  });
   for (const auto& lane : lanes_) lane->state.SetIdle(idle_.load());
+  if (!status.ok()) return status;
   return state;
 }
 
-absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) {
+NamedTensors PipelineImpl::StateShapes() const {
+  NamedTensors shapes = StateViews(/*with_optimizer=*/true);
+  for (NamedTensor& entry : shapes) {
+    entry.tensor = at::empty(entry.tensor.sizes(), entry.tensor.options().device(at::kMeta));
+  }
+  return shapes;
+}
+
+// What to copy into each of `views`, in a form whose copy takes no memory of the host. Fails: as ImportState, nothing changed.
+absl::StatusOr<std::vector<at::Tensor>> PipelineImpl::SourcesOf(const NamedTensors& views,
+                                                                const NamedTensors& state) const {
   const auto mismatch = [](const std::string& name, const std::string& problem, const std::string& value) {
     return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
                  absl::StrCat(name, ": ", problem, ", got ", value))
         .With("field", name)
         .With("value", value);
   };
-  NamedTensors views = StateViews(true);
   std::unordered_map<std::string, const at::Tensor*> given;
   for (const NamedTensor& entry : state) {
     const auto [place, is_new] = given.emplace(entry.name, &entry.tensor);
     if (!is_new) return mismatch(entry.name, "is there twice", "two tensors");
   }
+  std::vector<at::Tensor> sources;
+  std::set<std::string> unused;
+  for (const auto& [name, tensor] : given) unused.insert(name);
   for (const NamedTensor& view : views) {
     auto found = given.find(view.name);
     if (found == given.end()) return mismatch(view.name, "is missing", "nothing");
     const at::Tensor& tensor = *found->second;
+    if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_meta()) {
+      return mismatch(view.name, "must have elements", "none");
+    }
     if (tensor.sizes() != view.tensor.sizes() || tensor.scalar_type() != view.tensor.scalar_type()) {
       return mismatch(view.name, absl::StrCat("must have the shape ", ShapeText(view.tensor.sizes())),
                       absl::StrCat(ShapeText(tensor.sizes()), " of ", c10::toString(tensor.scalar_type())));
     }
-    given.erase(found);
+    unused.erase(view.name);
+    PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { sources.push_back(tensor.detach().contiguous()); }));
   }
-  if (!given.empty()) return mismatch(given.begin()->first, "is not part of this pipeline's state", "a tensor");
+  if (!unused.empty()) return mismatch(*unused.begin(), "is not part of this pipeline's state", "a tensor");
+  return sources;
+}
+
+absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) {
+  NamedTensors views = StateViews(true);
+  for (NamedTensor& view : ReplicaViews()) views.push_back(std::move(view));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<at::Tensor> sources, SourcesOf(views, state));
 
   absl::Notification granted;
   gate_.RequestExclusive([&granted] { granted.Notify(); });
   devices_->Wait(granted);
   for (const auto& lane : lanes_) lane->state.SetIdle(StageState::kCheckpoint);
-  given.clear();
-  for (const NamedTensor& entry : state) given.emplace(entry.name, &entry.tensor);
-  const absl::Status status = RunTorch([&] {
+  absl::Status status = RunTorch([&] {
     at::NoGradGuard no_graph;
-    for (NamedTensor& view : views) view.tensor.copy_(*given.at(view.name));
-    for (NamedTensor& view : ReplicaViews()) view.tensor.copy_(*given.at(view.name));
+    for (size_t i = 0; i < views.size(); ++i) {
+      if (options_.fault_point) options_.fault_point(FaultPoint::kImport, static_cast<int>(i));
+      views[i].tensor.copy_(sources[i]);
+    }
   });
   if (status.ok()) {
     DiscardGradients();
     step_ = step;
-    broken_ = absl::OkStatus();
+    absl::MutexLock lock(&health_mu_);
+    health_ = absl::OkStatus();
   } else {
-    broken_ = status;
+    Break("the import of a state failed half-way", status);
+    status = health();
   }
   for (const auto& lane : lanes_) lane->state.SetIdle(idle_.load());
   gate_.ReleaseExclusive();

@@ -151,7 +151,8 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
                                              .ties = std::move(ties[s]),
                                              .incoming = PortsOf(plan, s, /*incoming=*/true),
                                              .outgoing = PortsOf(plan, s, /*incoming=*/false),
-                                             .autocast = spec.model.autocast},
+                                             .autocast = spec.model.autocast,
+                                             .undo = plan.undo},
                                             spec.optimizer));
     placed.stages.push_back(std::move(made));
   }

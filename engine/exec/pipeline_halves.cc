@@ -5,7 +5,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "engine/base/status_macros.h"
@@ -59,7 +58,7 @@ absl::StatusOr<NamedValues> GatherInputGradients(const Run& run, const std::vect
 }  // namespace
 
 absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
-  PENSTOCK_RETURN_IF_ERROR(broken_);
+  PENSTOCK_RETURN_IF_ERROR(health());
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<int> wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
   PENSTOCK_ASSIGN_OR_RETURN(const NamedValues ordered, MatchSignature(signature_.inputs, request.inputs, "inputs"));
   PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(ordered, request.micro_batches));
@@ -87,13 +86,19 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   RunOutcome measured;
   measured.rows = TotalRows(scattered.rows);
   measured.micro_batches = m;
-  if (absl::Status status = RunToEnd(run, measured); !status.ok()) {
+  ForwardOutcome outcome;
+  const auto gather = [&]() -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
+    return absl::OkStatus();
+  };
+  absl::Status status = RunToEnd(run, measured);
+  if (status.ok()) status = gather();
+  if (!status.ok()) {
     EndContribution(/*keep=*/false, MicrobatchIndex(run->microbatch_base));
     return status;
   }
   next_microbatch_ += m;
 
-  ForwardOutcome outcome;
   outcome.step = step_.load();
   outcome.graph = std::make_shared<Graph>();
   outcome.graph->passes = std::move(run->passes);
@@ -103,7 +108,6 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   outcome.graph->outputs = WithNames(run->outputs.at(0), OutputNames());
   outcome.graph->inputs = std::move(inputs);
   outcome.graph->input_gradients = request.input_gradients;
-  PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
   outcome.graph->output_rows.resize(outcome.graph->outputs.size());
   for (size_t k = 0; k < outcome.graph->outputs.size(); ++k) {
     for (const Batch& outputs : run->outputs) {
@@ -116,7 +120,7 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
 
 absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& graph, NamedTensors gradients,
                                                   bool retain_graph) {
-  PENSTOCK_RETURN_IF_ERROR(broken_);
+  PENSTOCK_RETURN_IF_ERROR(health());
   if (graph->passes.empty()) return NotNow("GRAPH_CONSUMED", "an earlier Backward has used this graph up");
   if (graph->step != StepId(step_.load())) return NotNow("GRAPH_STALE", "the weights have changed since this Forward");
   PENSTOCK_RETURN_IF_ERROR(CheckGradients(*graph, gradients));
@@ -138,7 +142,10 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
       const auto given = std::find_if(gradients.begin(), gradients.end(),
                                       [&](const NamedTensor& gradient) { return gradient.name == name; });
       const bool missing = given == gradients.end();
-      const Tensors pieces = missing ? Tensors(m) : SplitRows(given->tensor, graph->output_rows[k]);
+      const bool scalar = !missing && graph->outputs[k].value.tensor()->dim() == 0;  // [m], one of each micro-batch
+      const Tensors pieces = missing  ? Tensors(m)
+                             : scalar ? given->tensor.unbind(0)
+                                      : SplitRows(given->tensor, graph->output_rows[k]);
       for (int i = 0; i < m; ++i) by_microbatch[i].push_back(pieces[i]);
     }
     for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::OfTensors(by_microbatch[i]);
@@ -148,17 +155,19 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   RunOutcome outcome;
   outcome.micro_batches = m;
   outcome.rows = TotalRows(graph->microbatch_rows);
-  const absl::Status status = RunToEnd(run, outcome);
+  const auto gather = [&]() -> absl::Status {
+    if (!run->input_gradients) return absl::OkStatus();
+    PENSTOCK_ASSIGN_OR_RETURN(outcome.input_gradients, GatherInputGradients(*run, graph->inputs));
+    return absl::OkStatus();
+  };
+  absl::Status status = RunToEnd(run, outcome);
   if (retain_graph) graph->passes = std::move(run->passes);
+  if (status.ok()) status = gather();
   // What the Forward has noted of the batch stays: only its gradients are undone.
-  constexpr MicrobatchIndex kNone(std::numeric_limits<int32_t>::max());
-  EndContribution(status.ok(), kNone);
+  EndContribution(status.ok(), kNoMicrobatch);
   PENSTOCK_RETURN_IF_ERROR(status);
   accumulating_ = true;
   outcome.step = step_.load();
-  if (run->input_gradients) {
-    PENSTOCK_ASSIGN_OR_RETURN(outcome.input_gradients, GatherInputGradients(*run, graph->inputs));
-  }
   return outcome;
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,9 @@
 #include "engine/transport/local_transport.h"
 
 namespace penstock {
+
+// Behind every micro-batch: nothing that was noted is forgotten.
+inline constexpr MicrobatchIndex kNoMicrobatch(std::numeric_limits<int32_t>::max());
 
 // A call that the state of the pipeline does not allow now.
 inline absl::Status NotNow(std::string_view reason, std::string_view message) {
@@ -68,9 +72,11 @@ class PipelineImpl : public Pipeline {
   absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss, int64_t rows) const override;
   absl::Status CheckOutputs(const std::vector<std::string>& outputs) const override;
   absl::Status CheckGradients(const Graph& graph, const NamedTensors& gradients) const override;
-  NamedTensors ExportState(bool with_optimizer) const override;
+  absl::StatusOr<NamedTensors> ExportState(bool with_optimizer) const override;
+  NamedTensors StateShapes() const override;
   absl::Status ImportState(const NamedTensors& state, int64_t step) override;
 
+  absl::Status health() const override ABSL_LOCKS_EXCLUDED(health_mu_);
   int64_t step() const override { return step_.load(); }
   bool accumulating() const override { return accumulating_.load(); }
   const Plan& plan() const override { return plan_; }
@@ -105,11 +111,18 @@ class PipelineImpl : public Pipeline {
   std::shared_ptr<StepDecision> NewDecision(const StepRequest& request) const;
   void EndContribution(bool keep, MicrobatchIndex first);
   void CountHeldBytes(Lane& lane) const;
-  void Decide(Run& run);  // on the thread of the lane that completes the norms
+  // On the thread of the lane that completes the norms. `status`: of what else must not fail once weights change.
+  void Decide(Run& run, absl::Status status);
   absl::Status FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome);
+  // After a run with a step that failed: everything is as before the run, or the pipeline is broken. What to tell.
+  absl::Status UndoStep(Run& run, const absl::Status& cause);
+  absl::Status UndoStages();
+  // From here on the weights are nobody's: only an ImportState mends that.
+  void Break(std::string_view what, const absl::Status& cause) ABSL_LOCKS_EXCLUDED(health_mu_);
   absl::Status CheckStep(const StepRequest& request) const;
   class InferenceCall;
   absl::StatusOr<ForwardOutcome> InferenceOutcome(const Run& run, const std::vector<int>& wanted, int64_t step) const;
+  absl::StatusOr<std::vector<at::Tensor>> SourcesOf(const NamedTensors& views, const NamedTensors& state) const;
   // Parameters, buffers and, if asked, optimizer state, in model order: views. And the copies of tied ones among them.
   NamedTensors StateViews(bool with_optimizer) const;
   NamedTensors ReplicaViews() const;
@@ -142,7 +155,9 @@ class PipelineImpl : public Pipeline {
   // Caller.
   int next_microbatch_ = 0;  // of the open step
   bool loss_finite_ = true;  // of the open accumulation
-  absl::Status broken_;      // not OK: a step failed half-way; only ImportState mends it
+
+  mutable absl::Mutex health_mu_;
+  absl::Status health_ ABSL_GUARDED_BY(health_mu_);
 
   absl::Mutex inference_mu_;
   int open_inferences_ ABSL_GUARDED_BY(inference_mu_) = 0;

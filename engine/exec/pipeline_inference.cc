@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// One call through all of its runs.
+// One call through all of its runs. It fails if a change of the weights has left them broken.
 //
 // Model:     at most one run at a time, from Start() until its last lane has left. Then it is run again if it gave way before
 //            it was done, or else answered.
@@ -35,6 +35,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
   }
 
   void Start() override {
+    if (absl::Status broken = pipeline_->health(); !broken.ok()) return Leave([&] { return broken; });
     std::shared_ptr<Run> run = pipeline_->NewRun(SchedulePurpose::kForwardOnly, parts_.lists);
     run->inference = true;
     run->keep_outputs = true;
@@ -81,10 +82,15 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
       return;
     }
     const int64_t step = pipeline.step_.load();  // can't change before Leave()
+    Leave([&] { return pipeline.InferenceOutcome(run, parts_.wanted, step); });
+  }
+
+  void Leave(const std::function<absl::StatusOr<ForwardOutcome>()>& outcome) {
+    PipelineImpl& pipeline = *pipeline_;
     pipeline.filling_.turns().Release(*ticket_, pipeline.clock_->NowNanos());
     pipeline.gate_.Leave(shared_from_this());
     if (ticket_->due) pipeline.WakeAll();  // another may be due now
-    parts_.done(pipeline.InferenceOutcome(run, parts_.wanted, step));
+    parts_.done(outcome());
     absl::MutexLock lock(&pipeline.inference_mu_);
     --pipeline.open_inferences_;
   }
@@ -99,6 +105,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
 };
 
 void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) {
+  if (absl::Status broken = health(); !broken.ok()) return done(broken);
   absl::StatusOr<std::vector<int>> wanted = MatchNames(signature_.outputs, request.outputs, "outputs");
   if (!wanted.ok()) return done(wanted.status());
   absl::StatusOr<ScatteredBatch> scattered = ScatterInputs(request.inputs, request.micro_batches);

@@ -13,6 +13,7 @@
 #include "engine/base/first_error.h"
 #include "engine/exec/bubble_filling.h"
 #include "engine/exec/cancel_token.h"
+#include "engine/exec/fault_point.h"
 #include "engine/exec/held_activations.h"
 #include "engine/exec/schedule_book.h"
 #include "engine/exec/stage.h"
@@ -22,11 +23,15 @@
 
 namespace penstock {
 
+// The value of an error that tells in which part of a step it came about.
+inline constexpr char kStepPart[] = "step_part";
+
 // What the stages of one optimizer step agree on: norms first, then one decision for all.
 //
 // Model:     with tied parameters, every stage first puts their gradients in, so that each can sum them. Every stage puts
-//            its norms in; the one that completes them decides (norm, factor, applied) and asks the gate for the weights;
-//            `granted` opens the last part of every stage's OPT.
+//            its norms in, and keeps what it needs to undo the step; the one that completes this decides (norm, factor,
+//            applied) and asks the gate for the weights; `granted` opens the last part of every stage's OPT. Before it
+//            nothing has changed that can be seen; after it an error calls for an undo on every stage.
 // Threads:   a stage writes its own entry before it counts down; the decision is written before `granted` is set.
 struct StepDecision {
   StepDecision(int stages, const TiedGradients& ties)
@@ -91,11 +96,12 @@ struct Run {
   std::shared_ptr<StepDecision> decision;  // with an optimizer step
   std::function<void()> decide;            // called once, when all norms are in
   std::function<void()> wake;              // makes every device look again
-  std::function<void(const Action&)> before_action;  // for tests that break one; may be empty
-  std::vector<int64_t> rows;                         // by micro-batch; may be empty
-  BubbleFilling* filling = nullptr;                  // the pipeline's
-  std::shared_ptr<RunProgress> progress;             // of a training run, if it is followed
-  std::shared_ptr<InferenceTicket> ticket;           // of an inference run
+  std::function<void(const Action&)> before_action;        // for tests that break one; may be empty
+  std::function<void(FaultPoint, int stage)> fault_point;  // the same
+  std::vector<int64_t> rows;                               // by micro-batch; may be empty
+  BubbleFilling* filling = nullptr;                        // the pipeline's
+  std::shared_ptr<RunProgress> progress;                   // of a training run, if it is followed
+  std::shared_ptr<InferenceTicket> ticket;                 // of an inference run
   // ---
   std::vector<std::vector<Pass>> passes;     // [stage][micro-batch]
   std::vector<Batch> outputs;                // by micro-batch

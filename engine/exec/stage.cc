@@ -1,6 +1,7 @@
 #include "engine/exec/stage.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -235,6 +236,7 @@ Stage::Roots Stage::RootsOf(Pass& pass, const Batch& gradients) const {
 InputGradients Stage::Backward(Pass& pass, const Batch& gradients, bool retain_graph) {
   const Roots roots = RootsOf(pass, gradients);
   if (!roots.tensors.empty()) torch::autograd::backward(roots.tensors, roots.gradients, retain_graph);
+  AddEarlierGradients();
   InputGradients result = TakeGradients(pass);
   if (!retain_graph) pass = Pass();
   return result;
@@ -260,39 +262,53 @@ InputGradients Stage::InputGradient(Pass& pass, const Batch& gradients) {
 void Stage::WeightGradient(Pass& pass) {
   PENSTOCK_CHECK(pass.split != nullptr);
   pass.split->WeightHalf();
+  AddEarlierGradients();
   pass = Pass();
 }
 
 void Stage::BeginContribution(bool accumulating) {
   if (contributing_) return;
   contributing_ = true;
-  rollback_.assign(parameters_.size(), at::Tensor());
+  earlier_.assign(parameters_.size(), at::Tensor());
+  added_.assign(parameters_.size(), false);
   if (!accumulating) return;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& gradient = parameters_[i].tensor.grad();
-    if (gradient.defined()) rollback_[i] = gradient.clone();
+    earlier_[i] = std::exchange(parameters_[i].tensor.mutable_grad(), at::Tensor());
+  }
+}
+
+// The same bits as if the backward had added to them: of two numbers the order does not matter.
+void Stage::AddEarlierGradients() {
+  const at::NoGradGuard no_graph;
+  for (size_t i = 0; i < earlier_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (added_[i] || !earlier_[i].defined() || !gradient.defined()) continue;
+    gradient.add_(earlier_[i]);
+    added_[i] = true;
   }
 }
 
 void Stage::EndContribution(bool keep, MicrobatchIndex first) {
-  if (contributing_ && !keep) {
-    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.mutable_grad() = rollback_[i];
+  for (size_t i = 0; i < earlier_.size(); ++i) {
+    const bool reached = added_[i] || !earlier_[i].defined();
+    if (!keep || !reached) parameters_[i].tensor.mutable_grad() = earlier_[i];
   }
-  if (!keep) {
-    for (const NamedLayer& layer : parts_.layers) layer.layer->DiscardStatistics(first);
-  }
+  if (!keep) DiscardStatistics(first);
   contributing_ = false;
-  rollback_.clear();
+  earlier_.clear();
 }
 
 void Stage::ClearGradients() {
   for (NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+  summed_ties_ = false;
 }
 
-void Stage::EndStatistics(bool commit) {
-  for (const NamedLayer& layer : parts_.layers) {
-    commit ? layer.layer->CommitStatistics() : layer.layer->DiscardStatistics(MicrobatchIndex(0));
-  }
+void Stage::CommitStatistics() {
+  for (const NamedLayer& layer : parts_.layers) layer.layer->CommitStatistics();
+}
+
+void Stage::DiscardStatistics(MicrobatchIndex first) {
+  for (const NamedLayer& layer : parts_.layers) layer.layer->DiscardStatistics(first);
 }
 
 void Stage::ShareTiedGradients(TiedGradients& board) const {
@@ -305,6 +321,7 @@ void Stage::ShareTiedGradients(TiedGradients& board) const {
 
 std::vector<at::Tensor> Stage::SumTiedGradients(const TiedGradients& board) {
   const at::NoGradGuard no_graph;
+  summed_ties_ = true;
   for (const StageTie& tie : parts_.ties) {
     at::Tensor sum;
     for (const at::Tensor& gradient : board.at(tie.group)) {
@@ -321,6 +338,48 @@ std::vector<at::Tensor> Stage::SumTiedGradients(const TiedGradients& board) {
     }
   }
   return GradientNorms(LearnedParameters());
+}
+
+void Stage::RestoreTiedGradients(const TiedGradients& board) {
+  if (!std::exchange(summed_ties_, false)) return;
+  for (const StageTie& tie : parts_.ties) {
+    for (const StageTie::Use& use : tie.uses) {
+      parameters_[use.parameter].tensor.mutable_grad() = board.at(tie.group).at(use.position);
+    }
+  }
+}
+
+void Stage::Keep(const at::Tensor& tensor, bool always) {
+  Copy& copy = copies_[tensor.unsafeGetTensorImpl()];
+  if (!copy.before.defined()) {
+    copy.before = at::empty_like(tensor, at::TensorOptions().requires_grad(false));
+    copy.tensor = tensor;
+  }
+  if (always || copy.version != static_cast<int64_t>(tensor._version())) copy.before.copy_(tensor);
+  copy.version = static_cast<int64_t>(tensor._version());
+  copy.kept = true;
+}
+
+void Stage::KeepForUndo() {
+  if (!parts_.undo) return;
+  const at::NoGradGuard no_graph;
+  for (auto& [key, copy] : copies_) copy.kept = false;
+  // Fused steps need not count as changes.
+  for (const at::Tensor& tensor : optimizer_->Changing()) Keep(tensor, /*always=*/true);
+  for (const NamedLayer& layer : parts_.layers) {
+    for (const NamedTensor& buffer : layer.layer->buffers()) Keep(buffer.tensor, /*always=*/false);
+  }
+}
+
+void Stage::Step(double learning_rate, double scale) {
+  parts_.undo ? optimizer_->StepKeepingGradients(learning_rate, scale) : optimizer_->Step(learning_rate, scale);
+}
+
+void Stage::Undo() {
+  const at::NoGradGuard no_graph;
+  for (auto& [key, copy] : copies_) {
+    if (copy.kept) copy.tensor.copy_(copy.before);
+  }
 }
 
 std::vector<bool> Stage::IsLearnedHere() const {
@@ -372,6 +431,12 @@ int64_t Stage::GradientBytes() const {
     const at::Tensor& gradient = parameter.tensor.grad();
     if (gradient.defined()) bytes += ByteSize(gradient);
   }
+  return bytes + ByteSize(earlier_);
+}
+
+int64_t Stage::UndoBytes() const {
+  int64_t bytes = 0;
+  for (const auto& [key, copy] : copies_) bytes += ByteSize(copy.before);
   return bytes;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,8 +82,8 @@ struct StageBytesHeld {
 
 // One partition of the model on its device: layers, parameters, optimizer, and what an action does with them.
 //
-// Model:     layers [first, first + count) of the model. Gradients stand in the parameters; `rollback_` holds those from
-//            before the current contribution.
+// Model:     layers [first, first + count) of the model. Gradients stand in the parameters; `earlier_` holds those from
+//            before the current contribution. With `undo`, a step first copies what it will change into `copies_`.
 // Threads:   the device's thread while a run is open; otherwise the pipeline's caller.
 // Fails:     Forward, Backward, Recompute and Step may throw: they run under RunTorch.
 class Stage {
@@ -97,6 +98,7 @@ class Stage {
     std::vector<SkipPort> incoming = {};  // ascending by peer
     std::vector<SkipPort> outgoing = {};
     std::string autocast = {};  // of ModelSpec
+    bool undo = false;          // steps can be undone
   };
   // Fails: as MakeOptimizer.
   static absl::StatusOr<std::unique_ptr<Stage>> Create(Parts parts, const OptimizerSpec& optimizer);
@@ -122,19 +124,25 @@ class Stage {
   InputGradients InputGradient(Pass& pass, const Batch& gradients);
   void WeightGradient(Pass& pass);
 
-  // Contributions: Begin remembers the gradients (if `accumulating`) before the first backward; End(false) brings them back
-  // and forgets the statistics of micro-batches from `first` on.
+  // Contributions: Begin lays the gradients (if `accumulating`) aside before the first backward, and the first backward
+  // that reaches a parameter adds them again, so that they are never copied; End(false) brings them back and forgets the
+  // statistics of micro-batches from `first` on.
   void BeginContribution(bool accumulating);
   void EndContribution(bool keep, MicrobatchIndex first);
   void ClearGradients();
-  // The step is applied, or not: statistics become part of the buffers, or are forgotten.
-  void EndStatistics(bool commit);
+  void CommitStatistics();
+  void DiscardStatistics(MicrobatchIndex first);
 
-  // The step, in three parts that all stages go through together: hand out the gradients of tied parameters; sum them and
-  // answer the norms; change the weights.
+  // The step, in parts that all stages go through together: hand out the gradients of tied parameters; sum them and return
+  // the norms; with undo, copy what the step will change; change the weights, then the statistics.
   void ShareTiedGradients(TiedGradients& board) const;
   std::vector<at::Tensor> SumTiedGradients(const TiedGradients& board);
-  void Step(double learning_rate, double scale) { optimizer_->Step(learning_rate, scale); }
+  void KeepForUndo();
+  void Step(double learning_rate, double scale);
+  // What a failed step leaves: the gradients of tied parameters as they were shared, and, after KeepForUndo, parameters,
+  // optimizer state and buffers as they were. Gradients and notes of statistics are there still. Undo may throw (RunTorch).
+  void RestoreTiedGradients(const TiedGradients& board);
+  void Undo();
 
   // Every parameter of every layer, named layer.parameter; tied ones under each of their names.
   const NamedTensors& parameters() const { return parameters_; }
@@ -147,6 +155,7 @@ class Stage {
   // Bytes: of what stays, a shared tensor once; of the gradients that are there now.
   StageBytesHeld BytesHeld() const;
   int64_t GradientBytes() const;
+  int64_t UndoBytes() const;
   // Copies of tied parameters that another stage saves: that name, and the view; and the slots of its optimizer.
   NamedTensors Replicas() const;
   NamedTensors OptimizerReplicas() const;
@@ -167,8 +176,22 @@ class Stage {
   NamedTensors parameters_;
   std::unique_ptr<Optimizer> optimizer_;
 
+  void AddEarlierGradients();
+  void Keep(const at::Tensor& tensor, bool always);
+
+  bool summed_ties_ = false;  // tied gradients are no longer those of their uses
   bool contributing_ = false;
-  Tensors rollback_;  // undefined entries: no gradient before
+  Tensors earlier_;          // by parameter; undefined: no gradient before
+  std::vector<bool> added_;  // by parameter: the gradient holds the earlier one
+
+  // A tensor that steps change, and what it was before the step.
+  struct Copy {
+    at::Tensor tensor;
+    at::Tensor before;
+    int64_t version = -1;  // of the tensor when it was copied
+    bool kept = false;     // for the step that is open
+  };
+  std::map<const c10::TensorImpl*, Copy> copies_;
 };
 
 // The parameters of layers, named `layer.parameter`.

@@ -90,6 +90,9 @@ void Lane::CountGradients() {
   int64_t bytes = 0;
   for (const Stage* stage : stages) bytes += stage->GradientBytes();
   (*metrics->memory)[MemoryKind::kGradients].Set(static_cast<double>(bytes));
+  int64_t undo = 0;
+  for (const Stage* stage : stages) undo += stage->UndoBytes();
+  (*metrics->memory)[MemoryKind::kUndo].Set(static_cast<double>(undo));
 }
 
 StageRun* StageExecutor::Find(int stage) {
@@ -122,8 +125,6 @@ StageExecutor::Readiness StageExecutor::Poll() {
       return Readiness::kReady;
     }
   }
-  // A granted step changes weights on every stage or on none: an error elsewhere doesn't stop it here.
-  if (step_ == Step::kApply && Next() != nullptr && Granted()) return Readiness::kReady;
   Leave();
   return Readiness::kDone;
 }
@@ -189,6 +190,7 @@ void StageExecutor::Execute() {
 
 absl::Status StageExecutor::Compute(const Action& action) {
   const int64_t had = ThreadTimeNanos();
+  at_ = action.kind == ActionKind::kOptimizer ? std::optional(FirstPointOf(step_)) : std::nullopt;
   absl::Status status = RunTorch([&] {
     if (run_->before_action) run_->before_action(action);
     at::RecordFunction label(at::RecordScope::USER_SCOPE);  // for LibTorch's profilers; nothing where none listens
@@ -262,6 +264,12 @@ void StageExecutor::HandOver(const Action& action) {
   }
 }
 
+FaultPoint StageExecutor::FirstPointOf(Step step) {
+  return step == Step::kShareTies ? FaultPoint::kShareTies
+         : step == Step::kNorms   ? FaultPoint::kSumTies
+                                  : FaultPoint::kUpdate;
+}
+
 bool StageExecutor::Granted() const { return run_->decision->granted.load(std::memory_order_acquire); }
 
 bool StageExecutor::StepMayGoOn() const {
@@ -271,18 +279,28 @@ bool StageExecutor::StepMayGoOn() const {
 
 void StageExecutor::ComputeStep(Stage& stage) {
   StepDecision& decision = *run_->decision;
+  const auto at = [&](FaultPoint point) {
+    at_ = point;
+    if (run_->fault_point) run_->fault_point(point, stage.index());
+  };
   switch (step_) {
     case Step::kShareTies:
+      at(FaultPoint::kShareTies);
       return stage.ShareTiedGradients(decision.tied);
     case Step::kNorms:
+      at(FaultPoint::kSumTies);
       for (const at::Tensor& norm : stage.SumTiedGradients(decision.tied)) {
         decision.norms[stage.index()].push_back(ToHost(norm));
       }
-      return;
+      at(FaultPoint::kKeepForUndo);
+      return stage.KeepForUndo();
     case Step::kApply:
-      if (decision.applied) stage.Step(decision.learning_rate, decision.scale);
-      stage.EndStatistics(decision.applied);
-      stage.ClearGradients();
+      at(FaultPoint::kUpdate);
+      if (!decision.applied) return;
+      stage.Step(decision.learning_rate, decision.scale);
+      at(FaultPoint::kStatistics);
+      stage.CommitStatistics();
+      at(FaultPoint::kUpdated);
   }
 }
 
@@ -325,9 +343,9 @@ void StageExecutor::Fail(absl::Status status, const Action& action) {
   status = WithValue(WithPrefix(status, place), "stage", absl::StrCat(action.stage));
   status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.microbatch));
   status = WithValue(std::move(status), "action", ToString(action));
+  if (at_.has_value()) status = WithValue(std::move(status), kStepPart, ToString(*at_));
   run_->error.Record(std::move(status));
   run_->wake();
-  if (step_ == Step::kApply) ++position_;  // its part of the step is over, done or not
 }
 
 void StageExecutor::Leave() {

@@ -28,7 +28,7 @@ struct Lane {
   std::vector<int> lane_of;                // by stage of the pipeline
   std::vector<double> stash_bytes_of_row;  // by chunk: what a forward keeps, as profiled
 
-  // Counts the gradients that its stages hold now. On the thread that may touch them.
+  // Counts the gradients, and the copies for an undo, that its stages hold now. On the thread that may touch them.
   void CountGradients();
 
   Lane(int index, std::vector<Stage*> stages, Transport* transport, LaneMetrics* metrics, DeviceStreams* streams,
@@ -94,7 +94,9 @@ class StageExecutor {
   size_t optimizer_position_ = 0;  // of the first OPT
   bool started_ = false;           // has run an action
   enum class Step { kShareTies, kNorms, kApply };
-  Step step_ = Step::kNorms;  // the part of OPT that comes next
+  static FaultPoint FirstPointOf(Step step);
+  Step step_ = Step::kNorms;      // the part of OPT that comes next
+  std::optional<FaultPoint> at_;  // of an OPT that runs
   bool left_ = false;
   const int64_t begin_nanos_;             // when the lane got its list
   std::optional<int> gradients_counted_;  // the last stage whose first gradients were

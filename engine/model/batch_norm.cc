@@ -40,15 +40,14 @@ at::Tensor BatchNorm::Apply(const at::Tensor& input, const LayerContext& context
 
 void BatchNorm::Commit() {
   const at::NoGradGuard no_graph;
-  const std::map<MicrobatchIndex, Note> notes = std::exchange(notes_, {});
-  if (notes.empty()) return;
+  if (notes_.empty()) return;
   if (!deferred_) {
-    for (const auto& [microbatch, note] : notes) Update(note);
+    for (const auto& [microbatch, note] : notes_) Update(note);
     return;
   }
-  auto next = notes.begin();
+  auto next = notes_.begin();
   Note all = next->second;
-  while (++next != notes.end()) all = Merged(all, next->second);
+  while (++next != notes_.end()) all = Merged(all, next->second);
   Update(all);
 }
 

@@ -30,9 +30,9 @@ struct BatchNormOptions {
 // Model:     training normalises with the statistics of the micro-batch, evaluation with the running ones. Plain: each
 //            micro-batch counts as one update of the running statistics. Deferred: all micro-batches of a mini-batch are
 //            merged into one update, as if it had come in one piece. The stored variance is the unbiased one.
-// Owns:      the notes of training forwards since the last Commit; the tensors are the layer's.
+// Owns:      the notes of training forwards since the last Discard; the tensors are the layer's.
 // Threads:   one at a time: the thread of the stage that holds the layer.
-// Lifecycle: any number of Apply; then Commit with the step, or Discard for a mini-batch that failed.
+// Lifecycle: any number of Apply; then Commit with the step, and Discard when it is over or its mini-batch failed.
 // Fails:     Apply throws (RunTorch) INVALID_ARGUMENT / TENSOR_SIGNATURE.
 class BatchNorm {
  public:
@@ -50,7 +50,7 @@ class BatchNorm {
   // A training forward notes what it saw, unless it is a recomputation.
   at::Tensor Apply(const at::Tensor& input, const LayerContext& context);
 
-  // Brings the notes into the running statistics, in ascending order of micro-batches, and forgets them.
+  // Brings the notes into the running statistics, in ascending order of micro-batches. They stay until Discard.
   void Commit();
   // Forgets the notes of micro-batches from `first` on.
   void Discard(MicrobatchIndex first);

@@ -259,10 +259,9 @@ void GraphLayer::Cast(at::ScalarType) {
 
 void GraphLayer::CommitStatistics() {
   for (const auto& batch_norm : batch_norms_) batch_norm->Commit();
-  const std::map<MicrobatchIndex, std::vector<c10::IValue>> notes = std::exchange(notes_, {});
   const at::NoGradGuard no_graph;
   const LayerContext context{.training = true};
-  for (const auto& [microbatch, note] : notes) {
+  for (const auto& [microbatch, note] : notes_) {
     OperatorPass pass{.layer = context, .train_literals = training_.train_literals};
     std::vector<c10::IValue> values(static_cast<size_t>(training_.places));
     for (const auto& [place, constant] : training_.constants) values[place] = constant;

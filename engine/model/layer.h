@@ -68,10 +68,10 @@ class Layer {
   // Turns parameters and floating buffers into elements of this floating type; signatures follow. May throw (RunTorch).
   virtual void Cast(at::ScalarType type);
 
-  // What training forwards have noted since the last commit becomes part of the buffers, in micro-batch order. By default
-  // both work on the layer's batch norms.
+  // What training forwards have noted becomes part of the buffers, in micro-batch order. The notes stay until they are
+  // discarded, so that a step can be undone and taken again. By default both work on the layer's batch norms.
   virtual void CommitStatistics();
-  // Forgets what micro-batches from `first` on have noted: their mini-batch failed.
+  // Forgets what micro-batches from `first` on have noted: their mini-batch failed, or its step is over.
   virtual void DiscardStatistics(MicrobatchIndex first);
 
   // The names that it stashes and pops, in the order of declaration, isolated as the specification says.

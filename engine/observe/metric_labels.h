@@ -14,10 +14,10 @@ enum class Phase { kForward, kBackward, kBackwardInput, kBackwardWeight, kRecomp
 inline constexpr std::array<std::string_view, 7> kPhaseNames = {
     "forward", "backward", "backward_input", "backward_weight", "recompute", "optimizer", "infer"};
 
-// What the memory of a lane is taken by. Stash: what forwards keep for their backwards.
-enum class MemoryKind { kWeights, kGradients, kOptimizer, kStash, kBuffers };
-inline constexpr std::array<std::string_view, 5> kMemoryKindNames = {"weights", "gradients", "optimizer", "stash",
-                                                                     "buffers"};
+// What the memory of a lane is taken by. Stash: what forwards keep for their backwards. Undo: copies of what a step changes.
+enum class MemoryKind { kWeights, kGradients, kOptimizer, kStash, kBuffers, kUndo };
+inline constexpr std::array<std::string_view, 6> kMemoryKindNames = {"weights", "gradients", "optimizer",
+                                                                     "stash",   "buffers",   "undo"};
 
 enum class LinkKind { kActivation, kGradient };
 inline constexpr std::array<std::string_view, 2> kLinkKindNames = {"activation", "gradient"};

@@ -1,9 +1,7 @@
 // Optimizer `adamw`: p *= 1 - rate * decay; m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; then, with t
 // the steps that the parameter took, p -= rate / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + epsilon).
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
-#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -19,48 +17,44 @@ namespace {
 class Adamw : public Optimizer {
  public:
   Adamw(const AdamwSettings& settings, NamedTensors parameters)
-      : settings_(settings), parameters_(std::move(parameters)) {
-    for (const NamedTensor& parameter : parameters_) {
+      : Optimizer(std::move(parameters)), settings_(settings) {
+    for (const NamedTensor& parameter : this->parameters()) {
       first_moments_.push_back(at::zeros_like(parameter.tensor.detach()));
       second_moments_.push_back(at::zeros_like(parameter.tensor.detach()));
       steps_.push_back(at::zeros({}, parameter.tensor.options().dtype(at::kFloat)));
     }
   }
 
-  void Step(double learning_rate, double scale) override {
-    const at::NoGradGuard no_grad;
-    Tensors parameters, gradients, first_moments, second_moments, steps;
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const at::Tensor& gradient = parameters_[i].tensor.grad();
-      if (!gradient.defined()) continue;
-      parameters.push_back(parameters_[i].tensor);
-      gradients.push_back(gradient);
+  NamedTensors State() const override {
+    NamedTensors state;
+    for (size_t i = 0; i < parameters().size(); ++i) {
+      state.push_back({parameters()[i].name + "/first_moment", first_moments_[i]});
+      state.push_back({parameters()[i].name + "/second_moment", second_moments_[i]});
+      state.push_back({parameters()[i].name + "/step", steps_[i]});
+    }
+    return state;
+  }
+
+ private:
+  void Update(const std::vector<size_t>& indices, const Tensors& gradients, double learning_rate) override {
+    Tensors parameters, first_moments, second_moments, steps;
+    for (size_t i : indices) {
+      parameters.push_back(this->parameters()[i].tensor);
       first_moments.push_back(first_moments_[i]);
       second_moments.push_back(second_moments_[i]);
       steps.push_back(steps_[i]);
     }
-    if (parameters.empty()) return;
-    if (scale != 1) at::_foreach_mul_(gradients, scale);
     at::_foreach_add_(steps, 1);
     at::_fused_adamw_(parameters, gradients, first_moments, second_moments, /*max_exp_avg_sqs=*/{}, steps,
                       learning_rate, settings_.beta1, settings_.beta2, settings_.weight_decay, settings_.epsilon,
                       /*amsgrad=*/false,
                       /*maximize=*/false);
   }
-
-  NamedTensors State() const override {
-    NamedTensors state;
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      state.push_back({parameters_[i].name + "/first_moment", first_moments_[i]});
-      state.push_back({parameters_[i].name + "/second_moment", second_moments_[i]});
-      state.push_back({parameters_[i].name + "/step", steps_[i]});
-    }
-    return state;
+  Tensors StateOf(size_t index) const override {
+    return {first_moments_[index], second_moments_[index], steps_[index]};
   }
 
- private:
   const AdamwSettings settings_;
-  const NamedTensors parameters_;
   Tensors first_moments_;
   Tensors second_moments_;
   Tensors steps_;  // float32 scalars, as the operator wants them: exact up to 16,777,216 steps

@@ -1,5 +1,8 @@
 #include "engine/optim/optimizer.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+
 #include <cmath>
 #include <utility>
 
@@ -18,6 +21,8 @@ namespace {
 
 constexpr char kSgd[] = "sgd";
 constexpr char kAdamw[] = "adamw";
+// Of scaled copies of gradients at one time.
+constexpr int64_t kScaledBytes = 16 << 20;
 
 absl::Status UnknownName(const OptimizerSpec& spec) {
   return OptimizerError("spec.optimizer.name",
@@ -38,6 +43,52 @@ double PeakRate(const OptimizerSpec& spec) {
 }
 
 }  // namespace
+
+std::vector<size_t> Optimizer::WithGradient() const {
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor.grad().defined()) indices.push_back(i);
+  }
+  return indices;
+}
+
+void Optimizer::Step(double learning_rate, double scale) {
+  const at::NoGradGuard no_grad;
+  const std::vector<size_t> indices = WithGradient();
+  if (indices.empty()) return;
+  Tensors gradients;
+  for (size_t i : indices) gradients.push_back(parameters_[i].tensor.grad());
+  if (scale != 1) at::_foreach_mul_(gradients, scale);
+  Update(indices, gradients, learning_rate);
+}
+
+void Optimizer::StepKeepingGradients(double learning_rate, double scale) {
+  if (scale == 1) return Step(learning_rate, scale);
+  const at::NoGradGuard no_grad;
+  const std::vector<size_t> indices = WithGradient();
+  for (size_t next = 0; next < indices.size();) {
+    std::vector<size_t> group;
+    Tensors gradients;
+    int64_t bytes = 0;
+    do {
+      group.push_back(indices[next]);
+      gradients.push_back(parameters_[indices[next]].tensor.grad());
+      bytes += static_cast<int64_t>(gradients.back().nbytes());
+      ++next;
+    } while (next < indices.size() &&
+             bytes + static_cast<int64_t>(parameters_[indices[next]].tensor.grad().nbytes()) <= kScaledBytes);
+    Update(group, at::_foreach_mul(gradients, scale), learning_rate);
+  }
+}
+
+Tensors Optimizer::Changing() const {
+  Tensors changing;
+  for (size_t i : WithGradient()) {
+    changing.push_back(parameters_[i].tensor);
+    for (at::Tensor& state : StateOf(i)) changing.push_back(std::move(state));
+  }
+  return changing;
+}
 
 absl::Status OptimizerError(const std::string& field, const std::string& problem, const std::string& value) {
   return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", absl::StrCat(field, ": ", problem, ", got ", value))

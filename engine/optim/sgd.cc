@@ -1,8 +1,6 @@
 // Optimizer `sgd`: with weight decay g += decay * p; with momentum v = momentum * v + g, and g becomes v, or g + momentum * v
 // with Nesterov's rule; then p -= rate * g.
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -16,37 +14,35 @@ namespace {
 
 class Sgd : public Optimizer {
  public:
-  Sgd(const SgdSettings& settings, NamedTensors parameters) : settings_(settings), parameters_(std::move(parameters)) {
+  Sgd(const SgdSettings& settings, NamedTensors parameters) : Optimizer(std::move(parameters)), settings_(settings) {
     if (settings_.momentum == 0) return;
-    for (const NamedTensor& parameter : parameters_) momentum_.push_back(at::zeros_like(parameter.tensor.detach()));
-  }
-
-  void Step(double learning_rate, double scale) override {
-    const at::NoGradGuard no_grad;
-    Tensors parameters, gradients, momentum;
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const at::Tensor& gradient = parameters_[i].tensor.grad();
-      if (!gradient.defined()) continue;
-      parameters.push_back(parameters_[i].tensor);
-      gradients.push_back(gradient);
-      if (!momentum_.empty()) momentum.push_back(momentum_[i]);
-    }
-    if (parameters.empty()) return;
-    if (scale != 1) at::_foreach_mul_(gradients, scale);
-    // The first step would only set v to g: as v starts at zero and nothing dampens g, every step does that.
-    at::_fused_sgd_(parameters, gradients, momentum, settings_.weight_decay, settings_.momentum, learning_rate,
-                    /*dampening=*/0, settings_.nesterov, /*maximize=*/false, /*is_first_step=*/false);
+    for (const NamedTensor& parameter : this->parameters())
+      momentum_.push_back(at::zeros_like(parameter.tensor.detach()));
   }
 
   NamedTensors State() const override {
     NamedTensors state;
-    for (size_t i = 0; i < momentum_.size(); ++i) state.push_back({parameters_[i].name + "/momentum", momentum_[i]});
+    for (size_t i = 0; i < momentum_.size(); ++i) state.push_back({parameters()[i].name + "/momentum", momentum_[i]});
     return state;
   }
 
  private:
+  void Update(const std::vector<size_t>& indices, const Tensors& gradients, double learning_rate) override {
+    Tensors parameters, momentum;
+    for (size_t i : indices) {
+      parameters.push_back(this->parameters()[i].tensor);
+      if (!momentum_.empty()) momentum.push_back(momentum_[i]);
+    }
+    // The first step would only set v to g: as v starts at zero and nothing dampens g, every step does that.
+    at::_fused_sgd_(parameters, gradients, momentum, settings_.weight_decay, settings_.momentum, learning_rate,
+                    /*dampening=*/0, settings_.nesterov, /*maximize=*/false, /*is_first_step=*/false);
+  }
+  Tensors StateOf(size_t index) const override {
+    if (momentum_.empty()) return {};
+    return {momentum_[index]};
+  }
+
   const SgdSettings settings_;
-  const NamedTensors parameters_;
   Tensors momentum_;  // empty without momentum
 };
 

@@ -96,6 +96,8 @@ std::string_view ToString(BufferClass buffer) {
       return "received inputs";
     case BufferClass::kReceivedGradients:
       return "received gradients";
+    case BufferClass::kUndo:
+      return "undo";
   }
   return "";
 }
@@ -117,7 +119,8 @@ std::vector<StageBytes> BytesOf(const Plan& plan) {
     stages.push_back({.parameters = stage.parameter_bytes,
                       .optimizer = stage.optimizer_bytes,
                       .stash = stage.stash_bytes,
-                      .input = stage.input_bytes});
+                      .input = stage.input_bytes,
+                      .undo = stage.undo_bytes});
   }
   for (const SkipRoute& route : plan.skips) stages[route.edge.to].input -= route.bytes;  // counted by itself
   return stages;
@@ -135,6 +138,7 @@ std::vector<BufferBytes> LaneMemory(const Schedule& lists, const Simulation& sim
     memory[lane][BufferClass::kWeights] += stages[s].parameters;
     memory[lane][BufferClass::kGradients] += stages[s].parameters;
     memory[lane][BufferClass::kOptimizerState] += stages[s].optimizer;
+    memory[lane][BufferClass::kUndo] += stages[s].undo;
     for (int mb = 0; s > 0 && mb < lists.microbatches; ++mb) {
       const Ends& before = lifetimes.Of(s - 1, mb);
       const Ends& here = lifetimes.Of(s, mb);

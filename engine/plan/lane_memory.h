@@ -13,8 +13,16 @@
 
 namespace penstock {
 
-enum class BufferClass { kWeights, kGradients, kOptimizerState, kActivations, kReceivedInputs, kReceivedGradients };
-inline constexpr int kBufferClasses = 6;
+enum class BufferClass {
+  kWeights,
+  kGradients,
+  kOptimizerState,
+  kActivations,
+  kReceivedInputs,
+  kReceivedGradients,
+  kUndo
+};
+inline constexpr int kBufferClasses = 7;
 std::string_view ToString(BufferClass buffer);  // "weights", "optimizer state"
 
 // Bytes by class, each at its own peak: so much an arena with a part for each class takes.
@@ -34,6 +42,7 @@ struct StageBytes {
   int64_t optimizer = 0;
   int64_t stash = 0;  // saved by a forward
   int64_t input = 0;  // from the stage before
+  int64_t undo = 0;   // copies of what a step changes
 };
 
 // Of the stages of a plan.

@@ -26,6 +26,30 @@ std::vector<int64_t> Prefix(const std::vector<LayerProfile>& profile, int64_t La
   return prefix;
 }
 
+absl::StatusOr<std::vector<DeviceNeed>> NeedsOf(const Plan& plan, const std::vector<Device>& devices) {
+  const BuildRequest request = BuildRequestOf(plan);
+  PENSTOCK_ASSIGN_OR_RETURN(const Schedule lists, BuildSchedule(request));
+  PENSTOCK_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(lists, request.costs));
+  std::vector<std::string> device_of(LaneCount(plan));
+  for (const StagePlan& stage : plan.stages) device_of[stage.lane] = stage.device;
+  return NeedOfDevices(device_of, LaneMemory(lists, simulation, BytesOf(plan), plan.skips), devices);
+}
+
+// The devices on the host share the machine's memory, whatever their limits.
+absl::Status CheckOnHost(const Plan& plan, const std::vector<Device>& devices) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<DeviceNeed> needs, NeedsOf(plan, devices));
+  DeviceNeed host{.device = "the host", .lanes = {}, .limit_bytes = MachineMemoryBytes(), .buffers = {}};
+  for (const DeviceNeed& need : needs) {
+    const auto on_host = [&need](const Device& device) {
+      return device.name == need.device && device.kind == DeviceKind::kCpu;
+    };
+    if (std::none_of(devices.begin(), devices.end(), on_host)) continue;
+    host.lanes.insert(host.lanes.end(), need.lanes.begin(), need.lanes.end());
+    host.buffers += need.buffers;
+  }
+  return CheckNeeds({host});
+}
+
 }  // namespace
 
 absl::Status CheckStateFits(const PlanRequest& request) {
@@ -92,12 +116,28 @@ absl::Status CheckMemory(const Plan& plan, const std::vector<Device>& devices) {
   if (std::all_of(devices.begin(), devices.end(), [](const Device& d) { return d.memory_limit_bytes == 0; })) {
     return absl::OkStatus();
   }
-  const BuildRequest request = BuildRequestOf(plan);
-  PENSTOCK_ASSIGN_OR_RETURN(const Schedule lists, BuildSchedule(request));
-  PENSTOCK_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(lists, request.costs));
-  std::vector<std::string> device_of(LaneCount(plan));
-  for (const StagePlan& stage : plan.stages) device_of[stage.lane] = stage.device;
-  return CheckNeeds(NeedOfDevices(device_of, LaneMemory(lists, simulation, BytesOf(plan), plan.skips), devices));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<DeviceNeed> needs, NeedsOf(plan, devices));
+  return CheckNeeds(needs);
+}
+
+void AddUndo(const std::vector<Device>& devices, Plan& plan) {
+  Plan with = plan;
+  with.undo = true;
+  int64_t bytes = 0;
+  for (StagePlan& stage : with.stages) {
+    stage.undo_bytes = stage.parameter_bytes + stage.optimizer_bytes;
+    bytes += stage.undo_bytes;
+  }
+  absl::Status fits = CheckOnHost(with, devices);
+  if (fits.ok()) fits = CheckMemory(with, devices);
+  if (fits.ok()) {
+    plan = std::move(with);
+    plan.why.push_back(absl::StrCat("Undo: stages copy the ", bytes,
+                                    " bytes that a step changes, so that a step that fails is undone."));
+  } else {
+    plan.why.push_back(absl::StrCat("No undo: a step that fails half-way needs a restore, for with copies of the ",
+                                    bytes, " bytes that it changes ", std::string(fits.message()), "."));
+  }
 }
 
 std::function<bool(int stage, int begin, int end)> FitsOnDevice(const PlanRequest& request,

@@ -42,6 +42,10 @@ absl::Status CheckNeeds(const std::vector<DeviceNeed>& needs);
 // Fails:     as CheckNeeds.
 absl::Status CheckMemory(const Plan& plan, const std::vector<Device>& devices);
 
+// Sets Plan::undo and the bytes of it on each stage if they fit beside everything else: each device within its limit, those on
+// the host together in the machine's memory. Says in Plan::why what came of it.
+void AddUndo(const std::vector<Device>& devices, Plan& plan);
+
 // Whether layers begin ... end-1 alone stay within the share of their stage of its device's limit, with as many micro-batches
 // in flight as the schedule holds there; stages on one device have equal shares. Empty if no device that would be used has a
 // limit. What it captures must outlive it.

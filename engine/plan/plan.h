@@ -63,6 +63,7 @@ struct StagePlan {
   double predicted_bubble = 0;  // of this stage
   int64_t parameter_bytes = 0;
   int64_t optimizer_bytes = 0;
+  int64_t undo_bytes = 0;             // of the copies that Plan::undo needs
   int64_t input_bytes = 0;            // of one micro-batch, from the stage before and skips; 0 on the first stage
   int64_t stash_bytes = 0;            // saved by the forward of one micro-batch
   int64_t peak_activation_bytes = 0;  // predicted from the schedule
@@ -89,6 +90,7 @@ struct Plan {
   std::vector<std::string> why;  // one sentence each: how the cut came to be, what crosses it
   ScheduleSpec schedule;
   int64_t micro_batch_rows = 0;  // that the costs are for; 0: unknown
+  bool undo = false;             // stages copy what a step will change, so that one that fails can be undone
   double hop_seconds = 0;        // until a micro-batch is at the next stage; 0: does not count
   double makespan_seconds = 0;   // of one training step
   double predicted_bubble = 0;

@@ -242,6 +242,7 @@ absl::StatusOr<Plan> AssemblePlan(const PlanRequest& request, const std::vector<
   }
   PENSTOCK_RETURN_IF_ERROR(PredictPlan(plan));
   PENSTOCK_RETURN_IF_ERROR(CheckMemory(plan, request.devices));
+  AddUndo(request.devices, plan);
   return plan;
 }
 

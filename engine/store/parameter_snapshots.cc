@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace penstock {
 
@@ -41,7 +42,8 @@ absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterSnapshots::Tak
           .With("retry_after_ms", "1000");
     }
   }
-  auto made = std::make_unique<ParameterSnapshot>(make());
+  PENSTOCK_ASSIGN_OR_RETURN(ParameterSnapshot fresh, make());
+  auto made = std::make_unique<ParameterSnapshot>(std::move(fresh));
   const int64_t bytes = ByteSize(made->tensors);
   const auto end = [alive = alive_, key, bytes](const ParameterSnapshot* last) {
     delete last;

@@ -17,11 +17,11 @@ namespace penstock {
 //            at most kMostSnapshots copies, of whatever kind and version, live at a time.
 // Owns:      nothing but the count of what lives; a copy may outlive it.
 // Threads:   Take() from one thread at a time, bytes() from any; copies are let go of on any.
-// Fails:     RESOURCE_EXHAUSTED / STREAM_LIMIT where another copy would be one too many.
+// Fails:     RESOURCE_EXHAUSTED / STREAM_LIMIT where another copy would be one too many; as `make`.
 class ParameterSnapshots {
  public:
   static constexpr int kMostSnapshots = 4;
-  using Make = std::function<ParameterSnapshot()>;
+  using Make = std::function<absl::StatusOr<ParameterSnapshot>()>;
 
   ParameterSnapshots();
 

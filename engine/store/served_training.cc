@@ -136,7 +136,7 @@ void ServedPipeline::RunTraining(const WorkPointer& work) {
       executed = absl::Status(
           Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran"));
     }
-    training_.Reconcile(pipeline_->accumulating());
+    training_.Reconcile(pipeline_->accumulating(), work->context.caller);
     token = StateToken();
   }
   CountRun(*work, executed.status(), executed.ok() ? &executed->run : nullptr);
@@ -224,9 +224,10 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
       if (work.last_save) work.checkpoint_id = checkpoints_->FreeId(executed.run.step);
       const std::string id = work.checkpoint_id.empty() ? absl::StrCat("step-", executed.run.step) : work.checkpoint_id;
       PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
-      PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint, checkpoints_->Save(id, executed.run.step, options_.spec_digest,
-                                                                        pipeline_->ExportState(true),
-                                                                        work.last_save ? work.cancel.get() : nullptr));
+      PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
+      PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint,
+                                checkpoints_->Save(id, executed.run.step, options_.spec_digest, state,
+                                                   work.last_save ? work.cancel.get() : nullptr));
       return executed;
     }
     case WorkMethod::kRestoreCheckpoint:
@@ -277,7 +278,7 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteRestore(Work& wo
 }
 
 absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteWrite(Work& work) {
-  NamedTensors state = pipeline_->ExportState(true);
+  NamedTensors state = pipeline_->StateShapes();
   std::unordered_map<std::string, NamedTensor*> places;
   for (NamedTensor& tensor : state) places.emplace(tensor.name, &tensor);
   for (int i = 0; i < work.written_handles; ++i) {
@@ -303,6 +304,12 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteWrite(Work& work
       }
       tensor = given.tensor;
       places.erase(place);
+    }
+  }
+  if (!places.empty()) {  // what was not given stays; of a broken pipeline all must be given
+    PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors kept, pipeline_->ExportState(true));
+    for (const NamedTensor& tensor : kept) {
+      if (const auto place = places.find(tensor.name); place != places.end()) place->second->tensor = tensor.tensor;
     }
   }
   PENSTOCK_RETURN_IF_ERROR(pipeline_->ImportState(state, work.written_step.value_or(pipeline_->step())));
@@ -374,9 +381,15 @@ absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ServedPipeline::TakeSna
     absl::MutexLock lock(&mu_);
     version = weights_version_;
   }
+  // A copy of an earlier step may still be read, but nothing is served of a pipeline between two steps.
+  if (absl::Status broken = pipeline_->health(); !broken.ok()) {
+    return WithValue(std::move(broken), "pipeline", options_.name);
+  }
   PENSTOCK_ASSIGN_OR_RETURN(
-      const std::shared_ptr<const ParameterSnapshot> all, snapshots_made_.Take(version, request.with_optimizer, [&] {
-        return ParameterSnapshot{.step = pipeline_->step(), .tensors = pipeline_->ExportState(request.with_optimizer)};
+      const std::shared_ptr<const ParameterSnapshot> all,
+      snapshots_made_.Take(version, request.with_optimizer, [&]() -> absl::StatusOr<ParameterSnapshot> {
+        PENSTOCK_ASSIGN_OR_RETURN(NamedTensors state, pipeline_->ExportState(request.with_optimizer));
+        return ParameterSnapshot{.step = pipeline_->step(), .tensors = std::move(state)};
       }));
   if (request.names.empty()) return all;
   // Keeps the whole copy, so that it is counted as long as a part of it is read.

@@ -58,9 +58,13 @@ void TrainingState::Apply(TrainingCall call, const std::string& caller) {
   }
 }
 
-void TrainingState::Reconcile(bool accumulating) {
+void TrainingState::Reconcile(bool accumulating, const std::string& caller) {
+  if (!accumulating) {
+    holder_.clear();
+  } else if (!accumulating_) {
+    holder_ = caller;
+  }
   accumulating_ = accumulating;
-  if (!accumulating) holder_.clear();
 }
 
 }  // namespace penstock

@@ -20,8 +20,9 @@ class TrainingState {
   absl::Status Check(TrainingCall call, const std::string& caller) const;
   // The call has been made, and has succeeded.
   void Apply(TrainingCall call, const std::string& caller);
-  // What the engine says after a call that may have failed: without gradients the state is CLEAN.
-  void Reconcile(bool accumulating);
+  // What the engine says after a call of `caller` that may have failed: without gradients the state is CLEAN; gradients that
+  // nobody held are this caller's.
+  void Reconcile(bool accumulating, const std::string& caller);
 
   bool accumulating() const { return accumulating_; }
   const std::string& holder() const { return holder_; }

@@ -1,6 +1,7 @@
 #include "engine/tensor/microbatch.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <numeric>
@@ -36,11 +37,6 @@ std::string NameAt(const std::vector<std::string>& names, size_t i) {
 
 // Checks that piece `index` of an output can be joined to the first one.
 absl::Status CheckPiece(const at::Tensor& first, const at::Tensor& piece, size_t index, const std::string& field) {
-  if (piece.dim() == 0) {
-    return SignatureError(field,
-                          absl::StrCat("zero-dimensional tensor (at position ", index, ") cannot be concatenated"),
-                          ShapeText(piece));
-  }
   if (piece.scalar_type() != first.scalar_type() || piece.dim() != first.dim()) {
     return SignatureError(
         field,
@@ -185,11 +181,12 @@ absl::StatusOr<Batch> Gather(const std::vector<Batch>& microbatches, const std::
     }
     if (pieces.empty()) {
       joined.push_back(Value::List(std::move(others)));
-    } else if (pieces.size() == 1) {
+    } else if (pieces.size() == 1 && pieces[0].dim() > 0) {
       joined.emplace_back(pieces[0]);
     } else {
       at::Tensor tensor;
-      PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { tensor = at::cat(pieces, 0); }));
+      PENSTOCK_RETURN_IF_ERROR(
+          RunTorch([&] { tensor = pieces[0].dim() == 0 ? at::stack(pieces) : at::cat(pieces, 0); }));
       joined.emplace_back(std::move(tensor));
     }
   }

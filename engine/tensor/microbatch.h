@@ -41,12 +41,12 @@ struct ScatteredBatch {
 //            FIELD_INVALID naming micro_batches if `asked` is below 1.
 absl::StatusOr<ScatteredBatch> Scatter(const NamedValues& values, int asked, std::string_view field);
 
-// Joins the micro-batches' values by position: tensors along dimension 0, anything else as a list in micro-batch order. The
-// result is atomic if they are. One micro-batch's tensors are handed on without a copy. `names` may be shorter than the
-// values; it names them in errors.
+// Joins the micro-batches' values by position: tensors along dimension 0, m zero-dimensional tensors as one of shape [m],
+// anything else as a list in micro-batch order. The result is atomic if they are. The tensors of a single micro-batch are
+// handed on without a copy. `names` may be shorter than the values; it names them in errors.
 //
-// Fails:     INVALID_ARGUMENT: WRONG_TYPE if the kinds of values differ, TENSOR_SIGNATURE for scalars and for types or sizes
-//            that don't match; HOST_MEMORY.
+// Fails:     INVALID_ARGUMENT: WRONG_TYPE if the kinds of values differ, TENSOR_SIGNATURE for types or sizes that don't
+//            match; HOST_MEMORY.
 absl::StatusOr<Batch> Gather(const std::vector<Batch>& microbatches, const std::vector<std::string>& names);
 
 // The values with names: those of `names`, then output0 (output if there is only one), output1, ... by position.

@@ -4,11 +4,13 @@
 //   pipeline_bench memory   [--workload ...] [--m 8]
 //   pipeline_bench ablation [--workload unet] [--rounds 7] [--m 8]
 //   pipeline_bench overhead
+//   pipeline_bench undo     [--workload gpt] [--rounds 7] [--m 8]
 //
 // speed: in each round every variant runs once, in an order that rotates: one core and two intra-op threads with the full
 // batch, then the pipeline at each m. Ratios are taken round by round. `predicted` is the simulator's makespan from costs
 // profiled at that micro-batch size with the other core busy; `ideal` is n m / (m + n - 1) times one core.
 // ablation: four stages on two cores, everything recomputed, and one mechanism at a time switched off.
+// undo: whole training steps on two cores, with the copies that undo a failed step and without.
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/mul.h>
@@ -47,7 +49,7 @@ struct Options {
 Options Parse(int argc, char** argv) {
   Options options;
   CLI::App app("The pipeline on two cores against the same model unpipelined");
-  app.add_option("mode", options.mode)->check(CLI::IsMember({"speed", "memory", "ablation", "overhead"}));
+  app.add_option("mode", options.mode)->check(CLI::IsMember({"speed", "memory", "ablation", "overhead", "undo"}));
   app.add_option("--workload", options.workload, "gpt, but of an ablation unet")->check(CLI::IsMember(WorkloadNames()));
   app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);
   app.add_option("--m", options.micro_batches, "Micro-batches")->delimiter(',')->check(CLI::PositiveNumber);
@@ -262,6 +264,38 @@ void Ablate(const Options& options) {
   }
 }
 
+// What the copies that undo a failed step cost.
+void Undo(const Options& options) {
+  DevicePool pool(OneCoreDevices(2), DevicePool::Mode::kThreads);
+  const int m = options.micro_batches.front() == 4 ? 8 : options.micro_batches.front();
+  for (const char* optimizer : {"sgd", "adamw"}) {
+    Workload workload = MakeWorkload(options.workload, 2, m, CheckpointMode::kExceptLast);
+    workload.spec.optimizer.name = optimizer;
+    workload.spec.optimizer.clip_norm = 1e-3;  // so that gradients are scaled
+    std::vector<std::unique_ptr<Pipeline>> pipelines;
+    std::vector<Variant> variants;
+    for (const bool undo : {false, true}) {
+      Pipeline::Options pipeline_options = On(pool, workload.rows / m);
+      pipeline_options.ablation.no_undo = !undo;
+      pipelines.push_back(Must(Pipeline::Create(workload.spec, pipeline_options)));
+      Pipeline* pipeline = pipelines.back().get();
+      variants.push_back({undo ? "with undo" : "without",
+                          [&, pipeline] { return Must(pipeline->TrainStep(Request(workload), {})).seconds; }});
+    }
+    RunRounds(variants, options.rounds);
+    int64_t bytes = 0;
+    for (const StagePlan& stage : pipelines.back()->plan().stages) bytes += stage.undo_bytes;
+    std::printf("%s, %s, m = %d, %.1f MiB of copies; %d rounds, rotating order\n", options.workload.c_str(), optimizer,
+                m, static_cast<double>(bytes) / (1 << 20), options.rounds);
+    for (const Variant& variant : variants) {
+      const Spread ms = Sorted(variant.seconds);
+      const Spread ratio = Ratio(variant.seconds, variants[0].seconds);
+      std::printf("%-12s %10.1f ms (%8.1f .. %8.1f) %9.3f (%8.3f .. %8.3f)\n", variant.name.c_str(), ms.median * 1e3,
+                  ms.least * 1e3, ms.most * 1e3, ratio.median, ratio.least, ratio.most);
+    }
+  }
+}
+
 // A model of next to no work: two linears, or the same with a tuple and a skip that cross the cut.
 std::vector<LayerSpec> IdleLayers(bool rich) {
   const LayerSpec linear{"linear", "", {{"in", int64_t{1}}, {"out", int64_t{1}}}};
@@ -373,6 +407,8 @@ int main(int argc, char** argv) {
     Speed(options);
   } else if (options.mode == "memory") {
     Memory(options);
+  } else if (options.mode == "undo") {
+    Undo(options);
   } else if (options.mode == "ablation") {
     Ablate(options);
   } else {

@@ -733,6 +733,27 @@ def test_a_model_with_a_loss_of_its_own(client: penstock.Client, raw: Raw) -> No
     refused(lambda: settled(raw, train_request(own, scores, x=x, labels=labels)), INVALID, "TENSOR_SIGNATURE", "output")
 
 
+def test_zero_dimensional_outputs_come_as_a_list_by_micro_batch(client: penstock.Client, raw: Raw) -> None:
+    """And asking for them changes nothing about the training."""
+    program = brought(raw, OWN_LOSS)
+    random = np.random.default_rng(1)
+    inputs = {"x": random.standard_normal((8, 4), np.float32), "labels": random.integers(0, 3, 8)}
+    asking, plain = create(client, program, "scalar_output"), create(client, program, "scalar_output")
+    assert asking.infer(inputs, outputs=["loss"], micro_batches=2)["loss"].shape == (2,)
+    for step in range(3):
+        outcome = asking.train_step(inputs, outputs=["loss", "scores"], micro_batches=2)
+        outputs = outcome.outputs.fetch()
+        assert outputs["loss"].shape == (2,) and outputs["scores"].shape == (8, 3)
+        assert np.isclose(outputs["loss"].mean(), outcome.loss, rtol=1e-6)
+        assert plain.train_step(inputs, micro_batches=2).loss == outcome.loss
+        assert asking.refresh().step == step + 1
+    contributed = asking.forward_backward(inputs, outputs=["loss"], micro_batches=2)
+    assert contributed.outputs.fetch()["loss"].shape == (2,)
+    plain.forward_backward(inputs, micro_batches=2)
+    assert asking.optimizer_step().gradient_norm == plain.optimizer_step().gradient_norm
+    assert differing(state_of(asking), state_of(plain)) == []
+
+
 # --- recovery ---------------------------------------------------------------------------------------------------------
 
 

@@ -214,7 +214,8 @@ class FakePipeline : public Pipeline {
   }
   absl::Status CheckOutputs(const std::vector<std::string>&) const override { return absl::OkStatus(); }
   absl::Status CheckGradients(const Graph&, const NamedTensors&) const override { return absl::OkStatus(); }
-  NamedTensors ExportState(bool with_optimizer) const override {
+  NamedTensors StateShapes() const override { return *ExportState(true); }
+  absl::StatusOr<NamedTensors> ExportState(bool with_optimizer) const override {
     NamedTensors state = {{"scale.weight", at::full({1}, weight_.load())}};
     if (with_optimizer) state.push_back({"optimizer/scale.weight/momentum", at::full({1}, 0.5)});
     return state;
@@ -227,6 +228,7 @@ class FakePipeline : public Pipeline {
     step_ = step;
     return absl::OkStatus();
   }
+  absl::Status health() const override { return absl::OkStatus(); }
   int64_t step() const override { return step_; }
   bool accumulating() const override { return accumulating_; }
   const Plan& plan() const override { return plan_; }

@@ -154,7 +154,8 @@ PlainReference::StepResult PlainReference::Step() {
     ++step_;
   }
   for (const NamedLayer& layer : layers_) {
-    result.applied ? layer.layer->CommitStatistics() : layer.layer->DiscardStatistics(MicrobatchIndex(0));
+    if (result.applied) layer.layer->CommitStatistics();
+    layer.layer->DiscardStatistics(MicrobatchIndex(0));
   }
   for (NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
   next_microbatch_ = 0;

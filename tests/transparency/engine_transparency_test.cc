@@ -43,7 +43,7 @@ TEST_P(EngineTransparency, TenStepsEqualThePlainLoop) {
       ASSERT_EQ(outcome->learning_rate, plain.steps[step].learning_rate) << "step " << step;
       ASSERT_EQ(outcome->applied, true);
     }
-    const NamedTensors parameters = (*pipeline)->ExportState(false);
+    const NamedTensors parameters = (*pipeline)->ExportState(false).value();
     ASSERT_EQ(parameters.size(), plain.parameters.size());
     for (size_t i = 0; i < parameters.size(); ++i) {
       ASSERT_EQ(parameters[i].name, plain.parameters[i].name);

@@ -111,7 +111,7 @@ std::string SideBySide::Applied(const RunOutcome& got) {
 std::string SideBySide::StateDifference() const {
   NamedTensors want = plain_->SavedTensors();
   for (const NamedTensor& slot : plain_->OptimizerState()) want.push_back({"optimizer/" + slot.name, slot.tensor});
-  return Difference(pipeline_->ExportState(/*with_optimizer=*/true), want);
+  return Difference(pipeline_->ExportState(/*with_optimizer=*/true).value(), want);
 }
 
 std::string SideBySide::Inference() {

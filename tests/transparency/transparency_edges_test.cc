@@ -120,7 +120,7 @@ TEST_P(TiedTransparency, TrainsAsOneSharedWeightDoesUpToRounding) {
   ASSERT_TRUE(pipeline.ok()) << pipeline.status();
 
   std::map<std::string, at::Tensor> leaves;
-  for (const NamedTensor& parameter : (*pipeline)->ExportState(false)) {
+  for (const NamedTensor& parameter : NamedTensors((*pipeline)->ExportState(false).value())) {
     leaves[parameter.name] = parameter.tensor.clone().requires_grad_(true);
   }
   ASSERT_EQ(leaves.size(), 3u);  // a.weight, a.bias, b.bias: what is tied stands there once
@@ -147,7 +147,7 @@ TEST_P(TiedTransparency, TrainsAsOneSharedWeightDoesUpToRounding) {
       leaf.mutable_grad().reset();
     }
   }
-  for (const NamedTensor& parameter : (*pipeline)->ExportState(false)) {
+  for (const NamedTensor& parameter : NamedTensors((*pipeline)->ExportState(false).value())) {
     const at::Tensor want = leaves.at(parameter.name).detach();
     const double largest = want.abs().max().item<double>();
     EXPECT_TRUE(at::allclose(parameter.tensor, want, /*rtol=*/1e-5, /*atol=*/1e-5 * largest)) << parameter.name;

@@ -193,7 +193,7 @@ TEST_F(SerialFilling, ACallThatIsCancelledWhileItGivesWayIsNotRunAgain) {
 
 TEST_F(SerialFilling, WeightsThatAreImportedMakeInferenceGiveWayToo) {
   auto pipeline = Make(Mlp(2, 2));
-  const NamedTensors start = pipeline->ExportState(true);
+  const NamedTensors start = pipeline->ExportState(true).value();
   const at::Tensor before = Output(*pipeline);
   ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
   Question question;
@@ -403,7 +403,7 @@ class ThreadedFilling : public ::testing::TestWithParam<const char*> {
       one.priority = number % 3;
       return one;
     };
-    const NamedTensors start = pipeline.ExportState(true);
+    const NamedTensors start = pipeline.ExportState(true).value();
     std::vector<at::Tensor> expected;
     for (int step = 0; step <= kSteps; ++step) {
       Question question;
@@ -415,7 +415,7 @@ class ThreadedFilling : public ::testing::TestWithParam<const char*> {
         ASSERT_TRUE(pipeline.TrainStep(batches[step], {}).ok());
       }
     }
-    const NamedTensors trained = pipeline.ExportState(true);
+    const NamedTensors trained = pipeline.ExportState(true).value();
     ASSERT_TRUE(pipeline.ImportState(start, 0).ok());
     std::atomic<bool> stop = false;
     std::vector<int> wrong(clients);
@@ -448,7 +448,7 @@ class ThreadedFilling : public ::testing::TestWithParam<const char*> {
       EXPECT_EQ(wrong[c], 0);
       EXPECT_GT(answered[c], 0);
     }
-    EXPECT_TRUE(testing::SameTensors(pipeline.ExportState(true), trained));
+    EXPECT_TRUE(testing::SameTensors(pipeline.ExportState(true).value(), trained));
   }
 };
 

@@ -200,7 +200,7 @@ bool SameTensors(const NamedTensors& a, const NamedTensors& b) {
 }
 
 bool SameState(const Pipeline& pipeline, const PlainReference& plain) {
-  return SameTensors(pipeline.ExportState(false), plain.SavedTensors());
+  return SameTensors(pipeline.ExportState(false).value(), plain.SavedTensors());
 }
 
 std::string StatusText(const absl::Status& status) { return status.ToString(); }

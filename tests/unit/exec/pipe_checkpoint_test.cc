@@ -271,7 +271,7 @@ TEST(PipeCheckpoint, CKPT_16_StatisticsCountOnceWhateverTheMode) {
                                    {1, 1}, 2, mode);
     auto pipeline = world.Make(spec);
     ASSERT_TRUE(pipeline->TrainStep(Contribution(Range({4, 2}), at::ones({4, 2})), {}).ok());
-    states.push_back(pipeline->ExportState(false));
+    states.push_back(pipeline->ExportState(false).value());
     PlainReference plain = PlainOf(spec);
     plain.TrainStep({Value(Range({4, 2}))}, at::ones({4, 2}), 2);
     EXPECT_TRUE(SameState(*pipeline, plain)) << ModeName(mode);
@@ -302,7 +302,7 @@ TEST(PipeCheckpoint, DBN_2_S8_deferred_batch_norm_in_pipe_InEveryModeStatisticsA
       plain.TrainStep({Value(x)}, target, chunks);
       EXPECT_TRUE(SameState(*pipeline, plain)) << ModeName(mode);
       // And those of a batch norm over all rows at once: momentum 0.1, the unbiased variance.
-      for (const NamedTensor& tensor : pipeline->ExportState(false)) {
+      for (const NamedTensor& tensor : NamedTensors(pipeline->ExportState(false).value())) {
         const at::Tensor columns = x.transpose(0, 1).flatten(1);
         if (tensor.name == "norm.running_mean") {
           EXPECT_TRUE(at::allclose(tensor.tensor, columns.mean(1).mul(0.1), 0, 1e-4));

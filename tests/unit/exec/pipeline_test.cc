@@ -94,7 +94,7 @@ TEST_F(SerialPipeline, ExemptsTheLastOfTheRealMicroBatches) {
 
 TEST_F(SerialPipeline, NamesThePlaceOfTheFirstErrorAndStartsNothingLater) {
   auto pipeline = Make(Mlp(4, 3, CheckpointMode::kNever, "gpipe"));
-  const NamedTensors before = pipeline->ExportState(true);
+  const NamedTensors before = pipeline->ExportState(true).value();
   break_at_ = "3F0";
   absl::Status status = pipeline->TrainStep(MiniBatch(3), {}).status();
   EXPECT_EQ(ValuesOf(status)["stage"], "3");
@@ -104,7 +104,7 @@ TEST_F(SerialPipeline, NamesThePlaceOfTheFirstErrorAndStartsNothingLater) {
   EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("stack")));
   EXPECT_EQ(log_.back(), "3F0");
   EXPECT_EQ(pipeline->step(), 0);
-  EXPECT_TRUE(SameState(before, pipeline->ExportState(true)));
+  EXPECT_TRUE(SameState(before, pipeline->ExportState(true).value()));
   break_at_.clear();
   EXPECT_TRUE(pipeline->TrainStep(MiniBatch(3), {}).ok());
   EXPECT_EQ(pipeline->step(), 1);
@@ -125,7 +125,7 @@ TEST_F(SerialPipeline, UndoesAFailedContributionAndKeepsTheOnesBefore) {
   ASSERT_TRUE(two->ForwardBackward(second).ok());
   ASSERT_TRUE(one->OptimizerStep({}).ok());
   ASSERT_TRUE(two->OptimizerStep({}).ok());
-  EXPECT_TRUE(SameState(one->ExportState(true), two->ExportState(true)));
+  EXPECT_TRUE(SameState(one->ExportState(true).value(), two->ExportState(true).value()));
 }
 
 TEST_F(SerialPipeline, ContributionsEqualOneStepWithTheSameMicroBatches) {
@@ -144,19 +144,19 @@ TEST_F(SerialPipeline, ContributionsEqualOneStepWithTheSameMicroBatches) {
   ASSERT_TRUE(stepped.ok());
   ASSERT_TRUE(trained.ok());
   EXPECT_EQ(stepped->gradient_norm, trained->gradient_norm);
-  EXPECT_TRUE(SameState(parts->ExportState(true), whole->ExportState(true)));
+  EXPECT_TRUE(SameState(parts->ExportState(true).value(), whole->ExportState(true).value()));
 }
 
 TEST_F(SerialPipeline, AppliesNothingWhenTheLossIsNotFinite) {
   auto pipeline = Make(Mlp(2, 2, CheckpointMode::kExceptLast));
-  const NamedTensors before = pipeline->ExportState(true);
+  const NamedTensors before = pipeline->ExportState(true).value();
   ContributionRequest bad = MiniBatch(4);
   bad.target = at::full({4, kWidth}, std::numeric_limits<float>::quiet_NaN());
   auto outcome = pipeline->TrainStep(bad, {});
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_EQ(outcome->applied, false);
   EXPECT_EQ(outcome->step, 0);
-  EXPECT_TRUE(SameState(before, pipeline->ExportState(true)));
+  EXPECT_TRUE(SameState(before, pipeline->ExportState(true).value()));
   auto good = pipeline->TrainStep(MiniBatch(4), {});
   ASSERT_TRUE(good.ok());
   EXPECT_EQ(good->applied, true);
@@ -174,8 +174,8 @@ TEST_F(SerialPipeline, ForwardThenBackwardAddsTheSameGradients) {
   EXPECT_EQ(ReasonOf(apart->Backward(forward->graph, {{"output", gradient}}, false).status()), "GRAPH_CONSUMED");
   ASSERT_TRUE(apart->OptimizerStep({}).ok());
   ASSERT_TRUE(whole->TrainStep(batch, {}).ok());
-  const NamedTensors a = apart->ExportState(false);
-  const NamedTensors b = whole->ExportState(false);
+  const NamedTensors a = apart->ExportState(false).value();
+  const NamedTensors b = whole->ExportState(false).value();
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::allclose(a[i].tensor, b[i].tensor, 1e-5, 1e-7)) << a[i].name;
 }
 
@@ -254,11 +254,11 @@ TEST_F(SerialPipeline, CancelStopsBeforeTheNextActionAndAddsNothing) {
 
 TEST_F(SerialPipeline, StateGoesOutAndInAndAMisfitIsNamed) {
   auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
-  NamedTensors state = pipeline->ExportState(true);
+  NamedTensors state = pipeline->ExportState(true).value();
   ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
-  EXPECT_FALSE(SameState(state, pipeline->ExportState(true)));
+  EXPECT_FALSE(SameState(state, pipeline->ExportState(true).value()));
   ASSERT_TRUE(pipeline->ImportState(state, 0).ok());
-  EXPECT_TRUE(SameState(state, pipeline->ExportState(true)));
+  EXPECT_TRUE(SameState(state, pipeline->ExportState(true).value()));
   EXPECT_EQ(pipeline->step(), 0);
 
   NamedTensors wrong = state;
@@ -272,7 +272,7 @@ TEST_F(SerialPipeline, StateGoesOutAndInAndAMisfitIsNamed) {
   wrong = state;
   wrong.pop_back();
   EXPECT_EQ(ReasonOf(pipeline->ImportState(wrong, 0)), "MODEL_MISMATCH");
-  EXPECT_TRUE(SameState(state, pipeline->ExportState(true)));
+  EXPECT_TRUE(SameState(state, pipeline->ExportState(true).value()));
 }
 
 TEST_F(SerialPipeline, LanesLeaveTheStepAndTheirTimeIsConserved) {
@@ -311,7 +311,7 @@ TEST(ThreadedPipeline, InfersWhileItTrainsOnWeightsOfOneStep) {
   // Outputs of every step's weights, one at a time.
   std::vector<ContributionRequest> batches;
   for (int i = 0; i < 30; ++i) batches.push_back(MiniBatch(8));
-  const NamedTensors start = pipeline.ExportState(true);
+  const NamedTensors start = pipeline.ExportState(true).value();
   std::vector<at::Tensor> expected;
   for (int step = 0; step <= 30; ++step) {
     absl::Notification done;

@@ -124,7 +124,7 @@ class RowsTest : public ::testing::Test {
   }
 
   static at::Tensor StateOf(const Pipeline& pipeline, const std::string& name) {
-    for (const NamedTensor& entry : pipeline.ExportState(false)) {
+    for (const NamedTensor& entry : NamedTensors(pipeline.ExportState(false).value())) {
       if (entry.name == name) return entry.tensor;
     }
     ADD_FAILURE() << "no " << name;

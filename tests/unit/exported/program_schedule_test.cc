@@ -55,7 +55,7 @@ void ExpectTrainsAs(const ProgramExample& example, const PipelineSpec& spec, con
     ASSERT_EQ(outcome->loss, expected.losses[step]) << "step " << step;
     ASSERT_EQ(outcome->gradient_norm, expected.norms[step]) << "step " << step;
   }
-  const NamedTensors state = (*pipeline)->ExportState(false);
+  const NamedTensors state = (*pipeline)->ExportState(false).value();
   ASSERT_EQ(state.size(), expected.saved.size());
   for (const NamedTensor& wanted : expected.saved) {
     const auto found =

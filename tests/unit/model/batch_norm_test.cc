@@ -53,6 +53,11 @@ LayerSpec Spec(OptionMap options = {}) {
   return {"batch_norm", "norm", std::move(options)};
 }
 
+void EndStep(Layer& layer) {
+  layer.CommitStatistics();
+  layer.DiscardStatistics(MicrobatchIndex(0));
+}
+
 NamedLayer Make(OptionMap options = {}, const BuildOptions& build = {}) {
   auto layers = BuildLayers({Spec(std::move(options))}, 0, build);
   EXPECT_TRUE(layers.ok()) << layers.status();
@@ -108,7 +113,7 @@ TEST(BatchNorm, DBN_1_Defaults) {
   EXPECT_TRUE(Deferred({{"affine", false}}).layer->parameters().empty());
   const at::Tensor input = Tilted();
   ExpectClose(Forward(layer, input, 0), Plain().Train(input), 1e-6);  // eps
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   Plain plain;
   plain.Train(input);
   ExpectClose(Tensor(layer, "running_mean"), plain.mean, 1e-6);  // momentum
@@ -125,7 +130,7 @@ TEST(BatchNorm, PlainFormChangesItsStatisticsAsLibTorchDoesButWithTheStep) {
       }
       Chunked(layer, input);
       EXPECT_EQ(Tracked(layer), step * kChunks) << "nothing before the commit";
-      layer.layer->CommitStatistics();
+      EndStep(*layer.layer);
       EXPECT_EQ(Tracked(layer), (step + 1) * kChunks);
       ExpectClose(Tensor(layer, "running_mean"), plain.mean, 1e-6);
       ExpectClose(Tensor(layer, "running_var"), plain.variance, 1e-6);
@@ -142,11 +147,11 @@ TEST(BatchNorm, DBN_2_TrainsOnTheMicrobatchesOwnStatisticsAndCommitsOnceAMinibat
     EXPECT_EQ(Tracked(layer), 0);
     EXPECT_TRUE(Tensor(layer, "running_mean").equal(at::zeros({3})));
   }
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   EXPECT_EQ(Tracked(layer), 1);
   EXPECT_FALSE(Tensor(layer, "running_mean").equal(at::zeros({3})));
   const at::Tensor mean = Tensor(layer, "running_mean").clone();
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   EXPECT_EQ(Tracked(layer), 1) << "a commit without notes is none";
   EXPECT_TRUE(Tensor(layer, "running_mean").equal(mean));
 }
@@ -159,7 +164,7 @@ TEST(BatchNorm, DBN_3_EvaluatesOnTheRunningStatisticsAndNotesNothing) {
   const at::Tensor want = (input - at::tensor({1.0f, 2.0f, 3.0f}).view({1, 3, 1, 1})) /
                           (at::tensor({4.0f, 5.0f, 6.0f}).view({1, 3, 1, 1}) + 1e-5).sqrt();
   ExpectClose(Evaluate(layer, input), want);
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   EXPECT_EQ(Tracked(layer), 0);
   EXPECT_EQ(Tensor(layer, "running_mean")[0].item<float>(), 1);
 }
@@ -170,7 +175,7 @@ TEST(BatchNorm, DBN_4_CountsAllValuesButOfTheSecondDimension) {
   const at::Tensor input = at::rand({4, 3, 2, 2}) * 7;
   Forward(layer, input.narrow(0, 0, 3), 0);
   Forward(layer, input.narrow(0, 3, 1), 1);
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   ExpectClose(Tensor(layer, "running_mean"), input.mean({0, 2, 3}), 1e-6);
   ExpectClose(Tensor(layer, "running_var"), input.var({0, 2, 3}, /*unbiased=*/true), 1e-5);
 }
@@ -183,7 +188,7 @@ TEST(BatchNorm, DBN_5_StoresTheUnbiasedVarianceWithTheMomentum) {
       const at::Tensor input = Tilted(step).narrow(0, 0, 8);
       plain.Train(input, cumulative ? std::nullopt : std::optional<double>(0.3));
       Chunked(layer, input);
-      layer.layer->CommitStatistics();
+      EndStep(*layer.layer);
       EXPECT_EQ(Tracked(layer), step + 1);
       ExpectClose(Tensor(layer, "running_mean"), plain.mean);
       ExpectClose(Tensor(layer, "running_var"), plain.variance);
@@ -199,7 +204,7 @@ TEST(BatchNorm, DBN_6_FollowsTheMicrobatchesThatAreReallyMade) {
     const at::Tensor input = Tilted(step).narrow(0, 0, 6);
     ASSERT_EQ(input.chunk(4).size(), 3u);
     Chunked(layer, input);
-    layer.layer->CommitStatistics();
+    EndStep(*layer.layer);
     plain.Train(input);
     EXPECT_EQ(Tracked(layer), step + 1);
     ExpectClose(Tensor(layer, "running_mean"), plain.mean);
@@ -220,13 +225,13 @@ TEST(BatchNorm, DBN_6_AFailedMinibatchLeavesNoTrace) {
   layer.layer->DiscardStatistics(MicrobatchIndex(2));
   for (const NamedLayer* each : {&layer, &clean}) {
     Forward(*each, chunks[3], 2);
-    each->layer->CommitStatistics();
+    EndStep(*each->layer);
   }
   EXPECT_TRUE(Tensor(layer, "running_mean").equal(Tensor(clean, "running_mean")));
   EXPECT_TRUE(Tensor(layer, "running_var").equal(Tensor(clean, "running_var")));
   Forward(layer, chunks[0], 0);
   layer.layer->DiscardStatistics(MicrobatchIndex(0));
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   EXPECT_EQ(Tracked(layer), 1);
 }
 
@@ -235,7 +240,7 @@ TEST(BatchNorm, DBN_6_DEF_13_LargeMeansCancelNothing) {
   // Around 1e5 a float still tells steps of 1/128. The squares are 1e10, of which it tells steps of 1024 only.
   const at::Tensor input = at::rand({32, 3}, at::kDouble).mul(4).add(1e5).to(at::kFloat);
   Chunked(layer, input, 8);
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   const at::Tensor want = input.to(at::kDouble).var(at::IntArrayRef{0}, /*unbiased=*/true);
   EXPECT_TRUE(at::allclose(Tensor(layer, "running_var").to(at::kDouble), want, 2e-2, 0))
       << Tensor(layer, "running_var");
@@ -243,7 +248,7 @@ TEST(BatchNorm, DBN_6_DEF_13_LargeMeansCancelNothing) {
 
   const NamedLayer same = Deferred({{"momentum", 1.0}});
   Chunked(same, at::full({8, 3}, 12345.678), 8);  // of single values: no variance, and none between them
-  same.layer->CommitStatistics();
+  EndStep(*same.layer);
   EXPECT_TRUE(Tensor(same, "running_var").equal(at::zeros({3})));
 }
 
@@ -254,8 +259,8 @@ TEST(BatchNorm, OrderOfForwardsDoesNotMatterToABit) {
     const NamedLayer down = Make({{"deferred", deferred}});
     for (int i = 0; i < kChunks; ++i) Forward(up, chunks[i], i);
     for (int i = kChunks - 1; i >= 0; --i) Forward(down, chunks[i], i);
-    up.layer->CommitStatistics();
-    down.layer->CommitStatistics();
+    EndStep(*up.layer);
+    EndStep(*down.layer);
     EXPECT_TRUE(Tensor(up, "running_mean").equal(Tensor(down, "running_mean")));
     EXPECT_TRUE(Tensor(up, "running_var").equal(Tensor(down, "running_var")));
   }
@@ -267,7 +272,7 @@ TEST(BatchNorm, DBN_7_TakesTwoToFiveDimensions) {
     const NamedLayer layer = Deferred();
     const at::Tensor input = at::rand(shape);
     EXPECT_TRUE(Forward(layer, input, 0).equal(Plain().Train(input)));
-    layer.layer->CommitStatistics();
+    EndStep(*layer.layer);
     EXPECT_EQ(Tracked(layer), 1);
   }
   const NamedLayer layer = Deferred();
@@ -277,7 +282,7 @@ TEST(BatchNorm, DBN_7_TakesTwoToFiveDimensions) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(Forward(layer, at::zeros({0, 3}), 0).sizes(), at::IntArrayRef({0, 3}));
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   EXPECT_EQ(Tracked(layer), 0) << "no values, no note";
 }
 
@@ -290,7 +295,7 @@ TEST(BatchNorm, DBN_8_TheModelsOptionConvertsEveryOneThatHasStatistics) {
   const at::Tensor input = Tilted();
   for (const NamedLayer& layer : layers) {
     Chunked(layer, input);
-    layer.layer->CommitStatistics();
+    EndStep(*layer.layer);
   }
   EXPECT_EQ(Tracked(layers[0]), 1);
   EXPECT_EQ(Tensor(layers[1], "inner.norm.num_batches_tracked").item<int64_t>(), 1) << "nested too";
@@ -329,7 +334,7 @@ TEST(BatchNorm, DBN_9_ConversionKeepsModeAndType) {
   EXPECT_TRUE(evaluated.equal(Evaluate(layer, input))) << "evaluation stays evaluation";
   EXPECT_EQ(Tracked(layer), 0);
   Chunked(layer, input);
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   EXPECT_EQ(Tensor(layer, "running_var").scalar_type(), at::kDouble);
   // In double all the way: 1e-12 would not hold if a note had passed through float.
   const at::Tensor mean = input.mean({0, 2, 3}) * 0.1;
@@ -339,7 +344,7 @@ TEST(BatchNorm, DBN_9_ConversionKeepsModeAndType) {
 TEST(BatchNorm, DBN_10_IsNotDeferredUnlessAsked) {
   const NamedLayer layer = Make();
   Chunked(layer, Tilted());
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   EXPECT_EQ(Tracked(layer), kChunks);
   EXPECT_FALSE(ModelSpec().deferred_batch_norm);
 }
@@ -354,9 +359,9 @@ TEST(BatchNorm, CKPT_16_ARecomputationNotesNothing) {
       const at::Tensor first = Forward(again, chunks[i], i);
       EXPECT_TRUE(Forward(again, chunks[i], i, /*recomputing=*/true).equal(first)) << "the same numbers";
     }
-    for (const NamedLayer* each : {&once, &again}) each->layer->CommitStatistics();
+    for (const NamedLayer* each : {&once, &again}) EndStep(*each->layer);
     Forward(again, chunks[0], 0, /*recomputing=*/true);  // after the commit, as a late one
-    again.layer->CommitStatistics();
+    EndStep(*again.layer);
     EXPECT_EQ(Tracked(again), deferred ? 1 : kChunks);
     EXPECT_TRUE(Tensor(again, "running_mean").equal(Tensor(once, "running_mean")));
     EXPECT_TRUE(Tensor(again, "running_var").equal(Tensor(once, "running_var")));
@@ -391,7 +396,7 @@ TEST(DeferredBatchNorm, S8_deferred_batch_norm_running_stats) {
     const at::Tensor input = Tilted();
     plain.Train(input, cumulative ? std::nullopt : std::optional<double>(0.1));
     Chunked(layer, input);
-    layer.layer->CommitStatistics();
+    EndStep(*layer.layer);
     ExpectClose(Tensor(layer, "running_mean"), plain.mean);
     ExpectClose(Tensor(layer, "running_var"), plain.variance);
   }
@@ -403,7 +408,7 @@ TEST(DeferredBatchNorm, S8_deferred_batch_norm_eval) {
   const at::Tensor input = Tilted();
   plain.Train(input);
   Chunked(layer, input);
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   ExpectClose(Evaluate(layer, input), plain.Evaluate(input));
 }
 
@@ -425,7 +430,7 @@ TEST(DeferredBatchNorm, S8_deferred_batch_norm_optimize) {
     for (const at::Tensor& one : {plain.weight, plain.bias, Tensor(layer, "weight"), Tensor(layer, "bias")}) {
       Descend(one, 1.0);
     }
-    layer.layer->CommitStatistics();
+    EndStep(*layer.layer);
     ExpectClose(Evaluate(layer, input), plain.Evaluate(input), 0.1 * std::pow(10, i));
   }
 }
@@ -447,7 +452,7 @@ TEST(DeferredBatchNorm, S8_deferred_batch_norm_conv_bn) {
     for (const at::Tensor& chunk : input.chunk(kChunks)) {
       outputs.push_back(Forward(layer, at::conv2d(chunk, right), outputs.size()));
     }
-    layer.layer->CommitStatistics();
+    EndStep(*layer.layer);
     const at::Tensor b = at::cat(outputs);
     EXPECT_FALSE(at::allclose(a, b)) << "by micro-batch, not by mini-batch";
     a.sum().backward();
@@ -471,7 +476,7 @@ TEST(DeferredBatchNorm, S8_deferred_batch_norm_input_requiring_grad) {
   const at::Tensor input = Tilted().requires_grad_(true);
   const at::Tensor output = Chunked(layer, input);
   EXPECT_TRUE(output.requires_grad());
-  layer.layer->CommitStatistics();
+  EndStep(*layer.layer);
   for (const NamedTensor& buffer : layer.layer->buffers()) {
     EXPECT_FALSE(buffer.tensor.requires_grad()) << buffer.name;
     EXPECT_EQ(buffer.tensor.grad_fn(), nullptr) << buffer.name;

@@ -58,6 +58,7 @@ TEST(BuildLayers, PIPE_26_CastsParametersBuffersAndSignatures) {
     output.square().sum().backward();
     EXPECT_EQ(layers[1].layer->parameters()[0].tensor.grad().scalar_type(), type);
     layers[1].layer->CommitStatistics();
+    layers[1].layer->DiscardStatistics(MicrobatchIndex(0));
     const auto shapes = *BuildLayerShapes(*ExpandModel(spec), BuildOptionsOf(spec));
     EXPECT_EQ(shapes[1].layer->parameters()[0].tensor.scalar_type(), type);
     if (type != at::kFloat) {

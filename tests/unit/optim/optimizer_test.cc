@@ -9,6 +9,8 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "engine/base/error.h"
 
@@ -47,6 +49,38 @@ OptimizerSpec Spec(const std::string& name, OptionMap options) {
   spec.name = name;
   spec.options = std::move(options);
   return spec;
+}
+
+// Scaled in place or by copies, all at once or in groups: the same bits, and copies leave the gradients alone.
+TEST(OptimizerTest, AStepThatKeepsGradientsDoesTheSame) {
+  const OptimizerSpec specs[] = {Spec("adamw", {}), Spec("sgd", {{"momentum", 0.9}}), Spec("sgd", {})};
+  for (const OptimizerSpec& spec : specs) {
+    std::vector<NamedTensors> runs;
+    for (const bool keeps : {false, true}) {
+      NamedTensors parameters;
+      for (int i = 0; i < 4; ++i) {  // three groups: two large ones, which fill one each, and the rest
+        const int64_t size = i < 2 ? (int64_t{5} << 20) : 19 + i;
+        parameters.push_back({"p", at::arange(size, at::kFloat).sin_().requires_grad_(true)});
+      }
+      parameters.push_back({"unused", at::ones({3}).requires_grad_(true)});
+      auto optimizer = MakeOptimizer(spec, parameters).value();
+      for (int step = 0; step < 2; ++step) {
+        for (int i = 0; i < 4; ++i) {
+          const at::Tensor& parameter = parameters[i].tensor;
+          at::Tensor(parameter).mutable_grad() = at::arange(parameter.numel(), at::kFloat).cos_();
+        }
+        keeps ? optimizer->StepKeepingGradients(kRate, 0.3) : optimizer->Step(kRate, 0.3);
+        const at::Tensor& gradient = parameters[0].tensor.grad();
+        EXPECT_EQ(at::equal(gradient, at::arange(gradient.numel(), at::kFloat).cos_()), keeps);
+      }
+      const size_t per_parameter = 1 + optimizer->State().size() / 5;
+      EXPECT_EQ(optimizer->Changing().size(), 4 * per_parameter);
+      for (NamedTensor& state : optimizer->State()) parameters.push_back(std::move(state));
+      runs.push_back(std::move(parameters));
+    }
+    ASSERT_EQ(runs[0].size(), runs[1].size());
+    for (size_t i = 0; i < runs[0].size(); ++i) EXPECT_TRUE(at::equal(runs[0][i].tensor, runs[1][i].tensor)) << i;
+  }
 }
 
 // Runs `steps` steps and expects element by element what `rule(p, g, step)` makes of each.

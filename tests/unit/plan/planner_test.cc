@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/device/device.h"
 #include "engine/plan/search_space.h"
 
 namespace penstock {
@@ -91,6 +93,32 @@ TEST(Planner, RefusesWhatDoesNotFitNamingDeviceAndLargestClass) {
   EXPECT_NE(std::string(status.message()).find("optimizer state"), std::string::npos);
   request.devices[1].memory_limit_bytes = 100 * kMiB;
   EXPECT_TRUE(PlanFromProfile(request, EqualLayers(4)).ok());
+}
+
+// Weights and the optimizer's state, twice: copies to undo a step have a place only where they fit beside everything else.
+TEST(Planner, KeepsRoomForAnUndoWhereThereIsSome) {
+  PlanRequest request = Request(4, 2);
+  request.cut.balance = {2, 2};
+  request.optimizer_state_ratio = 2;
+  auto plan = PlanFromProfile(request, EqualLayers(4));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->undo);
+  for (const StagePlan& stage : plan->stages) EXPECT_EQ(stage.undo_bytes, 60 * kMiB);
+  EXPECT_THAT(plan->why, Contains(HasSubstr(absl::StrCat("Undo: stages copy the ", 120 * kMiB, " bytes"))));
+  // 80 of state, 8 of activations, one received input and gradients of outputs: less than 100, and 60 more do not fit.
+  request.devices[1].memory_limit_bytes = 100 * kMiB;
+  plan = PlanFromProfile(request, EqualLayers(4));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(plan->undo);
+  for (const StagePlan& stage : plan->stages) EXPECT_EQ(stage.undo_bytes, 0);
+  EXPECT_THAT(plan->why, Contains(HasSubstr("No undo: a step that fails half-way needs a restore")));
+  request.devices[1].memory_limit_bytes = 160 * kMiB;
+  EXPECT_TRUE(PlanFromProfile(request, EqualLayers(4))->undo);
+  // The host is one, however many devices it is divided into.
+  request.devices[1].memory_limit_bytes = 0;
+  std::vector<LayerProfile> huge = EqualLayers(4);
+  for (LayerProfile& layer : huge) layer.parameter_bytes = MachineMemoryBytes() / 20;
+  EXPECT_FALSE(PlanFromProfile(request, huge)->undo);
 }
 
 TEST(Planner, DEF_11_CutsWithinTheMemoryOfTheDevices) {

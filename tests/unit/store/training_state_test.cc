@@ -42,11 +42,13 @@ TEST(TrainingStateTest, FollowsTheTable) {
 TEST(TrainingStateTest, TheEngineHasTheLastWord) {
   TrainingState state;
   state.Apply(TrainingCall::kContribution, "ann");
-  state.Reconcile(true);
+  state.Reconcile(true, "ann");
   EXPECT_EQ(state.holder(), "ann");
-  state.Reconcile(false);
+  state.Reconcile(false, "ann");
   EXPECT_FALSE(state.accumulating());
   EXPECT_TRUE(state.Check(TrainingCall::kContribution, "bob").ok());
+  state.Reconcile(true, "bob");
+  EXPECT_EQ(state.holder(), "bob") << "gradients that a failed call has left have a holder";
 }
 
 }  // namespace
