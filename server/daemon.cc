@@ -272,7 +272,9 @@ class Daemon::Parts {
   // Health, admission and the readiness metrics follow the state of the daemon.
   void FollowLifecycle() {
     health_->SetServing("liveness", true);
-    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), LivenessWatch::Options{}, [this](bool live) {
+    LivenessWatch::Options watch;
+    watch.lost_device = [this] { return devices_->LostDevice(); };
+    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), std::move(watch), [this](bool live) {
       live_ = live;
       health_->SetServing("liveness", live);
     });
@@ -362,9 +364,8 @@ class Daemon::Parts {
     pages.metrics_content_type = std::string(kMetricsContentType);
     pages.metrics = [this] { return MetricsPage(registry_); };
     pages.healthy = [this] {
-      const std::string stalled = liveness_->Stalled();
-      return std::vector<HealthCondition>{
-          {"progress", stalled.empty(), stalled.empty() ? "" : stalled + " stands still"}};
+      const std::string problem = liveness_->Problem();
+      return std::vector<HealthCondition>{{"progress", problem.empty(), problem}};
     };
     pages.ready = [this] {
       const LifecycleState state = lifecycle_.state();

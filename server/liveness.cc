@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 
 namespace penstock {
@@ -54,20 +55,31 @@ void LivenessWatch::Look() {
       return;
     }
   }
-  const std::string stalled = Stalled();
-  bool changed;
-  {
-    absl::MutexLock lock(&mu_);
-    changed = live_ != stalled.empty();
-    live_ = stalled.empty();
-  }
-  if (changed) {
-    if (!stalled.empty()) LogError("a pipeline stands still", {{"pipeline", stalled}});
-    told_(stalled.empty());
-  }
+  Guarded("the look for stalled pipelines", [this] { Compare(); }).IgnoreError();
   absl::MutexLock lock(&mu_);
   pending_ = false;
   if (!stopped_) Schedule();
+}
+
+std::string LivenessWatch::Problem() const {
+  const std::string device = options_.lost_device ? options_.lost_device() : "";
+  if (!device.empty()) return "device " + device + " is lost";
+  const std::string stalled = Stalled();
+  return stalled.empty() ? "" : stalled + " stands still";
+}
+
+void LivenessWatch::Compare() {
+  const std::string problem = Problem();
+  bool changed;
+  {
+    absl::MutexLock lock(&mu_);
+    changed = live_ != problem.empty();
+    live_ = problem.empty();
+  }
+  if (changed) {
+    if (!problem.empty()) LogError("the daemon is not live", {{"problem", problem}});
+    told_(problem.empty());
+  }
 }
 
 }  // namespace penstock

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tells a daemon that works from one that stands still.
+// Tells a daemon that works from one that stands still, or has lost a device.
 
 #include <functional>
 #include <string>
@@ -16,7 +16,8 @@ namespace penstock {
 // Looks now and then whether every pipeline with a run open gets on.
 //
 // Model:     A pipeline stands still if a run is open and none of its lanes has ended an action for
-//            `patience`. One such pipeline makes the daemon not live; progress makes it live again.
+//            `patience`. One such pipeline makes the daemon not live; progress makes it live again. A lost device makes it
+//            not live for good: only a new process can use it again.
 // Owns:      one timer. Registry, timers and clock outlive it.
 // Threads:   `told` runs on the timers' thread at each change.
 // Lifecycle: watches from construction to destruction.
@@ -25,16 +26,20 @@ class LivenessWatch {
   struct Options {
     absl::Duration patience = absl::Seconds(60);
     absl::Duration interval = absl::Seconds(5);
+    std::function<std::string()> lost_device = {};  // the name of one, or ""
   };
 
   LivenessWatch(const MetricsRegistry* registry, TimerQueue* timers, Options options, std::function<void(bool)> told);
   ~LivenessWatch();
 
-  // The first pipeline that stands still, or "".
-  std::string Stalled() const;
+  // Why the daemon is not live: "gpt stands still", "device cuda:0 is lost"; or "".
+  std::string Problem() const;
 
  private:
+  // The first pipeline that stands still, or "".
+  std::string Stalled() const;
   void Look() ABSL_LOCKS_EXCLUDED(mu_);
+  void Compare() ABSL_LOCKS_EXCLUDED(mu_);  // with how it was, and tells a change
   void Schedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const MetricsRegistry* const registry_;

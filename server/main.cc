@@ -15,9 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/thread.h"
 #include "engine/device/accelerators.h"
@@ -134,9 +136,7 @@ int ServeUntilSignal(penstock::Daemon* daemon, penstock::DrainSignal* drain, con
   return end == penstock::DrainEnd::kWhole ? 0 : kFailed;
 }
 
-}  // namespace
-
-int main(int count, char** values) {
+int Run(int count, char** values) {
   using namespace penstock;
   KeepLargeBlocks();
   // Debian's Abseil was built with its search for deadlocks, which takes one lock of the whole process at every lock. The
@@ -177,4 +177,10 @@ int main(int count, char** values) {
   }
   LogInfo("stopped", {{"exit", std::to_string(code)}});
   return code;
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  return penstock::Guarded("the daemon", [&] { return absl::StatusOr<int>(Run(count, values)); }).value_or(kFailed);
 }

@@ -5,6 +5,7 @@
 
 #include "engine/device/device.h"
 #include "engine/device/device_streams.h"
+#include "engine/device/torch_status.h"
 
 namespace penstock {
 namespace {
@@ -36,6 +37,10 @@ class CpuDeviceStreams : public DeviceStreams {
 DeviceStreams& CpuStreams() {
   static auto* streams = new CpuDeviceStreams;  // outlives every thread
   return *streams;
+}
+
+void DeviceStreams::CheckAlive() {
+  if (!RunTorch([this] { Synchronize(); }).ok()) lost_ = true;
 }
 
 void WaitStream(DeviceStreams& source, StreamKind source_stream, DeviceStreams& target, StreamKind target_stream) {

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -77,6 +78,15 @@ class DeviceStreams {
 
   virtual DeviceMemory Memory() = 0;
   virtual void ResetPeak() = 0;
+
+  // Asks the device, after work on it has failed, whether it does anything at all: a GPU whose context has ended answers
+  // every call with the same error until the process ends. Throws nothing.
+  void CheckAlive();
+  // Whether it was ever found to do nothing any more.
+  bool lost() const { return lost_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> lost_ = false;
 };
 
 // The streams of a device. All CPUs share one object. A device of kind kCuda must be one that OpenAccelerators() found.

@@ -7,6 +7,7 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/thread.h"
+#include "engine/device/device_streams.h"
 #include "engine/exec/device_worker.h"
 
 namespace penstock {
@@ -52,6 +53,12 @@ absl::StatusOr<DeviceWorker*> DevicePool::Find(const std::string& device) const 
                absl::StrCat("spec.devices: no such device (there are ", known, "), got ", device))
       .With("field", "spec.devices")
       .With("value", device);
+}
+
+std::string DevicePool::LostDevice() const {
+  const auto lost =
+      std::find_if(devices_.begin(), devices_.end(), [](const Device& device) { return StreamsOf(device).lost(); });
+  return lost == devices_.end() ? "" : lost->name;
 }
 
 void DevicePool::Wait(absl::Notification& done) {

@@ -31,6 +31,8 @@ class DevicePool {
   // Waits for `done`; in serial mode it runs the devices' work meanwhile.
   void Wait(absl::Notification& done);
   Mode mode() const { return mode_; }
+  // The first device that does nothing any more (device_streams.h), or "". From any thread.
+  std::string LostDevice() const;
 
  private:
   const std::vector<Device> devices_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
+#include "engine/base/guard.h"
 #include "engine/device/device.h"
 
 namespace penstock {
@@ -13,6 +14,8 @@ namespace {
 
 // How long a worker looks again before it sleeps.
 constexpr int64_t kSpinNanos = 20'000;
+// How long it waits after a look that failed.
+constexpr int64_t kPauseNanos = 10'000'000;
 
 int64_t ExpectedStart(const StageExecutor& training, int64_t now) {
   RunProgress* progress = training.run().progress.get();
@@ -107,8 +110,8 @@ size_t DeviceWorker::FindTraining(bool& ended) {
   return i;
 }
 
-StageExecutor* DeviceWorker::ChooseInference(bool training_ready, bool& ended) {
-  if (inference_.empty()) return nullptr;
+DeviceWorker::Choice DeviceWorker::ChooseInference(bool training_ready, bool& ended) {
+  if (inference_.empty()) return {};
   const int64_t now = inference_.front()->lane().clock->NowNanos();
   candidates_.clear();
   owners_.clear();
@@ -140,32 +143,38 @@ StageExecutor* DeviceWorker::ChooseInference(bool training_ready, bool& ended) {
       training_ready ? GapFiller::ChooseDue(candidates_) : filler_.Choose(candidates_, outlook);
   if (!chosen.has_value()) {
     for (size_t i = 0; i < candidates_.size(); ++i) NoteLookAgain(*owners_[i], now, look_again_at_);
-    return nullptr;
+    return {};
   }
   const InferenceCandidate& candidate = candidates_[*chosen];
-  if (candidate.due && candidate.duration != kNever && !GapFiller::Fits(candidate, outlook)) {
-    owners_[*chosen]->run().filling->turns().Charge(candidate.duration);
-  }
-  filler_.Served(candidate.pipeline);
-  return owners_[*chosen];
+  const bool charged = candidate.due && candidate.duration != kNever && !GapFiller::Fits(candidate, outlook);
+  return {.executor = owners_[*chosen], .charge = charged ? candidate.duration : 0};
 }
 
-StageExecutor* DeviceWorker::Choose(bool& ended) {
+DeviceWorker::Choice DeviceWorker::Choose(bool& ended) {
   TakeNew();
   look_again_at_ = kNever;
   const size_t training = FindTraining(ended);
   const bool training_ready = training < training_.size();
-  StageExecutor* inference = ChooseInference(training_ready, ended);
-  if (inference != nullptr || !training_ready) return inference;
+  const Choice inference = ChooseInference(training_ready, ended);
+  if (inference.executor != nullptr || !training_ready) return inference;
+  return {.executor = training_[training].get(), .training = training};
+}
+
+void DeviceWorker::TakeTurn(const Choice& choice) {
+  const Run& run = choice.executor->run();
+  if (run.inference) {
+    if (choice.charge > 0) run.filling->turns().Charge(choice.charge);
+    filler_.Served(run.filling);
+    return;
+  }
   // Served: to the end of the row.
-  std::rotate(training_.begin() + static_cast<std::ptrdiff_t>(training),
-              training_.begin() + static_cast<std::ptrdiff_t>(training) + 1, training_.end());
-  return training_.back().get();
+  const auto served = training_.begin() + static_cast<std::ptrdiff_t>(choice.training);
+  std::rotate(served, served + 1, training_.end());
 }
 
 bool DeviceWorker::Ready() {
   bool ended = false;
-  return Choose(ended) != nullptr || ended;
+  return Choose(ended).executor != nullptr || ended;
 }
 
 void DeviceWorker::TellOthers(StageExecutor& running, bool taken) {
@@ -178,8 +187,10 @@ void DeviceWorker::TellOthers(StageExecutor& running, bool taken) {
 
 bool DeviceWorker::PollOnce() {
   bool ended = false;
-  StageExecutor* executor = Choose(ended);
-  if (executor == nullptr) return ended;
+  const Choice choice = Choose(ended);
+  if (choice.executor == nullptr) return ended;
+  TakeTurn(choice);
+  StageExecutor* const executor = choice.executor;
   busy_.store(true, std::memory_order_relaxed);
   TellOthers(*executor, true);
   executor->Execute();
@@ -191,8 +202,9 @@ bool DeviceWorker::PollOnce() {
 void DeviceWorker::Loop() {
   Clock* clock = RealClock();
   while (true) {
-    if (PollOnce()) continue;
-    const int64_t look_again_at = look_again_at_;
+    const absl::StatusOr<bool> polled = Guarded("a device", [this] { return absl::StatusOr<bool>(PollOnce()); });
+    if (polled.ok() && *polled) continue;
+    const int64_t look_again_at = polled.ok() ? look_again_at_ : clock->NowNanos() + kPauseNanos;
     if (waits_ == Waits::kSpinsFirst && (!training_.empty() || !inference_.empty())) {
       const uint64_t seen = wakes_.load(std::memory_order_acquire);
       const int64_t until = clock->NowNanos() + kSpinNanos;

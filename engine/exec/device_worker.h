@@ -49,11 +49,19 @@ class DeviceWorker {
 
   void Loop();
   void TakeNew() ABSL_LOCKS_EXCLUDED(mu_);
-  // What runs next, or null. Drops executors that have ended.
-  StageExecutor* Choose(bool& ended);
+  // What goes next; choosing takes no turn.
+  struct Choice {
+    StageExecutor* executor = nullptr;  // null: nothing is ready
+    size_t training = 0;                // its place among the training executors, if it is one
+    int64_t charge = 0;  // nanoseconds that its pipeline's inference is charged for going before training
+  };
+  // Drops executors that have ended.
+  Choice Choose(bool& ended);
+  // Counts the turn of what was chosen.
+  void TakeTurn(const Choice& choice);
   // The place of the first training executor that is ready, or how many there are if none is.
   size_t FindTraining(bool& ended);
-  StageExecutor* ChooseInference(bool training_ready, bool& ended);
+  Choice ChooseInference(bool training_ready, bool& ended);
   void TellOthers(StageExecutor& running, bool taken);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !woken_ && !stop_; }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/device_streams.h"
@@ -67,8 +68,11 @@ absl::Status PipelineImpl::RunToEnd(const std::shared_ptr<Run>& run, RunOutcome&
   const std::vector<StateTimes> before = metrics_->LaneTimes(begin);
   absl::Notification finished;
   run->done = [&] {
-    for (auto& lane : lanes_) lane->state.CloseStep();
-    transport_.Close(run->id);
+    const absl::Status closed = Guarded("the end of a run", [&] {
+      transport_.Close(run->id);
+      for (auto& lane : lanes_) lane->state.CloseStep();
+    });
+    if (!closed.ok()) run->error.Record(closed);
     finished.Notify();
   };
   Start(run);

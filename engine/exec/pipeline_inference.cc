@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
@@ -35,7 +36,25 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
   }
 
   void Start() override {
-    if (absl::Status broken = pipeline_->health(); !broken.ok()) return Leave([&] { return broken; });
+    if (absl::Status broken = pipeline_->health(); !broken.ok()) return Answer(broken);
+    if (absl::Status started = Guarded("an inference", [this] { StartRun(); }); !started.ok()) Answer(started);
+  }
+
+  void GiveWay() override {
+    if (ticket_->due) return;
+    std::shared_ptr<Run> run;
+    {
+      absl::MutexLock lock(&mu_);
+      gives_way_ = true;
+      run = run_;
+    }
+    if (run == nullptr) return;
+    run->gave_way.store(true, std::memory_order_release);
+    run->wake();
+  }
+
+ private:
+  void StartRun() {
     std::shared_ptr<Run> run = pipeline_->NewRun(SchedulePurpose::kForwardOnly, parts_.lists);
     run->inference = true;
     run->keep_outputs = true;
@@ -53,20 +72,6 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     pipeline_->Start(run);
   }
 
-  void GiveWay() override {
-    if (ticket_->due) return;
-    std::shared_ptr<Run> run;
-    {
-      absl::MutexLock lock(&mu_);
-      gives_way_ = true;
-      run = run_;
-    }
-    if (run == nullptr) return;
-    run->gave_way.store(true, std::memory_order_release);
-    run->wake();
-  }
-
- private:
   void OnEnd(Run& run) {
     PipelineImpl& pipeline = *pipeline_;
     pipeline.transport_.Close(run.id);
@@ -82,15 +87,17 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
       return;
     }
     const int64_t step = pipeline.step_.load();  // can't change before Leave()
-    Leave([&] { return pipeline.InferenceOutcome(run, parts_.wanted, step); });
+    Answer(Guarded("an inference", [&] { return pipeline.InferenceOutcome(run, parts_.wanted, step); }));
   }
 
-  void Leave(const std::function<absl::StatusOr<ForwardOutcome>()>& outcome) {
+  void Answer(absl::StatusOr<ForwardOutcome> outcome) {
     PipelineImpl& pipeline = *pipeline_;
-    pipeline.filling_.turns().Release(*ticket_, pipeline.clock_->NowNanos());
+    Guarded("an inference", [&] {
+      pipeline.filling_.turns().Release(*ticket_, pipeline.clock_->NowNanos());
+    }).IgnoreError();
     pipeline.gate_.Leave(shared_from_this());
     if (ticket_->due) pipeline.WakeAll();  // another may be due now
-    parts_.done(outcome());
+    Guarded("an inference", [&] { parts_.done(std::move(outcome)); }).IgnoreError();
     absl::MutexLock lock(&pipeline.inference_mu_);
     --pipeline.open_inferences_;
   }

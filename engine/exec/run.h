@@ -112,7 +112,7 @@ struct Run {
   std::atomic<bool> gave_way = false;  // inference: stops, to be run again on other weights
   std::atomic<int> cut_short = 0;      // lanes that left before the end of their lists
   std::atomic<int> open_lanes = 0;
-  std::function<void()> done;  // called once, by the last lane
+  std::function<void()> done;  // called once, by the last lane; throws nothing
 
   bool Checkpoints(int stage, int microbatch) const { return (*checkpointed)[stage][microbatch]; }
 

@@ -1,5 +1,7 @@
 #include "engine/exec/schedule_book.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/base/status_macros.h"
@@ -22,18 +24,41 @@ Checkpointed CheckpointedBy(const Schedule& schedule) {
 }  // namespace
 
 absl::StatusOr<ListsOfRun> ScheduleBook::Find(SchedulePurpose purpose, int microbatches) {
+  const std::pair key(purpose, microbatches);
+  {
+    absl::MutexLock lock(&mu_);
+    if (const ListsOfRun* known = Use(key)) return *known;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun built, Build(purpose, microbatches));
+  std::list<Entry> dropped;  // destroyed outside of the lock
   absl::MutexLock lock(&mu_);
-  const auto known = lists_.find({purpose, microbatches});
-  if (known != lists_.end()) return known->second;
+  if (const ListsOfRun* known = Use(key)) return *known;  // another caller was first
+  entries_.push_front({key, built});
+  if (entries_.size() > kMaxLists) dropped.splice(dropped.begin(), entries_, std::prev(entries_.end()));
+  return built;
+}
+
+size_t ScheduleBook::size() const {
+  absl::MutexLock lock(&mu_);
+  return entries_.size();
+}
+
+const ListsOfRun* ScheduleBook::Use(const std::pair<SchedulePurpose, int>& key) {
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.key == key; });
+  if (found == entries_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, found);
+  return &entries_.front().lists;
+}
+
+absl::StatusOr<ListsOfRun> ScheduleBook::Build(SchedulePurpose purpose, int microbatches) const {
   BuildRequest request = request_;
   request.purpose = purpose;
   request.microbatches = microbatches;
   PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, BuildSchedule(request));
   if (late_recompute_) schedule = RecomputeLate(std::move(schedule));
   auto checkpointed = std::make_shared<const Checkpointed>(CheckpointedBy(schedule));
-  const ListsOfRun lists = {std::make_shared<const Schedule>(std::move(schedule)), std::move(checkpointed)};
-  lists_.emplace(std::pair(purpose, microbatches), lists);
-  return lists;
+  return ListsOfRun{std::make_shared<const Schedule>(std::move(schedule)), std::move(checkpointed)};
 }
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <map>
+#include <cstddef>
+#include <list>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -21,8 +22,10 @@ struct ListsOfRun {
   std::shared_ptr<const Checkpointed> checkpointed;
 };
 
-// The verified lists of one pipeline by purpose and real number of micro-batches, built when first asked for.
+// The verified lists of one pipeline by purpose and real number of micro-batches, built when asked for.
 //
+// Model:     keeps the kMaxLists that were used last. Lists are built outside of the lock: who waits for one list holds up
+//            nobody who wants another, and two who want the same one at once may both build it.
 // Threads:   any method from any thread.
 class ScheduleBook {
  public:
@@ -31,14 +34,27 @@ class ScheduleBook {
   ScheduleBook(BuildRequest request, bool late_recompute)
       : request_(std::move(request)), late_recompute_(late_recompute) {}
 
+  static constexpr size_t kMaxLists = 32;
+
   // Fails:     as BuildSchedule: an imported schedule may have fewer micro-batches than a call asks for.
   absl::StatusOr<ListsOfRun> Find(SchedulePurpose purpose, int microbatches) ABSL_LOCKS_EXCLUDED(mu_);
+  // How many lists it keeps.
+  size_t size() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  struct Entry {
+    std::pair<SchedulePurpose, int> key;
+    ListsOfRun lists;
+  };
+
+  absl::StatusOr<ListsOfRun> Build(SchedulePurpose purpose, int microbatches) const;
+  // The entry of a key, moved to the front; null if there is none.
+  const ListsOfRun* Use(const std::pair<SchedulePurpose, int>& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   const BuildRequest request_;
   const bool late_recompute_;
-  absl::Mutex mu_;
-  std::map<std::pair<SchedulePurpose, int>, ListsOfRun> lists_ ABSL_GUARDED_BY(mu_);
+  mutable absl::Mutex mu_;
+  std::list<Entry> entries_ ABSL_GUARDED_BY(mu_);  // used last first
 };
 
 }  // namespace penstock

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/thread_time.h"
 #include "engine/device/copy_tensors.h"
@@ -111,6 +112,15 @@ StageRun& StageExecutor::StageOf(const Action& action) {
 const Action* StageExecutor::Next() const { return position_ < actions_.size() ? &actions_[position_] : nullptr; }
 
 StageExecutor::Readiness StageExecutor::Poll() {
+  const absl::StatusOr<Readiness> readiness = Guarded("a lane", [this] { return absl::StatusOr<Readiness>(Look()); });
+  if (readiness.ok()) return *readiness;
+  run_->error.Record(readiness.status());
+  run_->wake();
+  Leave();
+  return Readiness::kDone;
+}
+
+StageExecutor::Readiness StageExecutor::Look() {
   if (left_) return Readiness::kDone;
   while (!run_->Stopped()) {
     const Action* action = Next();
@@ -160,6 +170,10 @@ void StageExecutor::Wait(StageState reason, std::optional<MessageKey> awaited) {
 
 void StageExecutor::Execute() {
   const Action action = *Next();
+  if (absl::Status failed = Guarded("an action", [&] { RunAction(action); }); !failed.ok()) Fail(failed, action);
+}
+
+void StageExecutor::RunAction(const Action& action) {
   waiting_.reset();
   const int64_t begin = lane_->state.BeginAction(WorkState(*run_, action.kind));
   const bool followed = run_->progress != nullptr && (action.kind != ActionKind::kOptimizer || step_ == Step::kApply);
@@ -340,6 +354,7 @@ void StageExecutor::Fail(absl::Status status, const Action& action) {
   const std::string place =
       absl::StrCat("stage ", action.stage, ", micro-batch ", action.microbatch, ", action ", ToString(action), ": ");
   if (ReasonOf(status) == "DEVICE_MEMORY") lane_->metrics->out_of_memory.Add();
+  if (status.code() == absl::StatusCode::kInternal) lane_->streams->CheckAlive();
   status = WithValue(WithPrefix(status, place), "stage", absl::StrCat(action.stage));
   status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.microbatch));
   status = WithValue(std::move(status), "action", ToString(action));
@@ -349,7 +364,14 @@ void StageExecutor::Fail(absl::Status status, const Action& action) {
 }
 
 void StageExecutor::Leave() {
-  left_ = true;
+  if (std::exchange(left_, true)) return;
+  if (absl::Status closed = Guarded("the end of a lane", [this] { CloseLane(); }); !closed.ok()) {
+    run_->error.Record(closed);
+  }
+  if (run_->open_lanes.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->done();
+}
+
+void StageExecutor::CloseLane() {
   if (Next() != nullptr) run_->cut_short.fetch_add(1, std::memory_order_relaxed);
   if (run_->progress != nullptr) run_->progress->Leave(rank());
   if (run_->Stopped()) run_->wake();  // whoever waits for this lane waits for nothing now
@@ -368,7 +390,6 @@ void StageExecutor::Leave() {
   stages_.clear();
   if (lane_->stages.front()->first()) run_->inputs.clear();
   run_->held[lane_->index] = held_.peak();
-  if (run_->open_lanes.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->done();
 }
 
 MessageKey StageExecutor::KeyOf(const Action& action) const {

@@ -52,7 +52,8 @@ struct Lane {
 // Threads:   the device's thread only; the run is shared with the other lanes.
 // Lifecycle: made when the run starts, which opens the step on the lane; once Poll() answers kDone the lane has left the
 //            run and the executor is dropped. The last lane of a run calls its `done`.
-// Fails:     the first error is recorded in the run, with stage, micro_batch and action; no action starts after it.
+// Fails:     the first error is recorded in the run, with stage, micro_batch and action; no action starts after it. Poll()
+//            and Execute() throw nothing: an exception ends the run as an error (guard.h).
 class StageExecutor {
  public:
   StageExecutor(std::shared_ptr<Run> run, Lane* lane);
@@ -67,6 +68,8 @@ class StageExecutor {
   const Action* Next() const;                // null behind the last
 
  private:
+  Readiness Look();
+  void RunAction(const Action& action);
   bool Receive(const Action& action);  // false: not there yet
   absl::Status Compute(const Action& action);
   void Perform(const Action& action);
@@ -80,6 +83,7 @@ class StageExecutor {
   void Send(const Action& action);
   void Fail(absl::Status status, const Action& action);
   void Leave();
+  void CloseLane();
   void Wait(StageState reason, std::optional<MessageKey> awaited = std::nullopt);
 
   StageRun* Find(int stage);  // null: another lane's

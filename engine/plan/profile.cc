@@ -146,7 +146,7 @@ Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t row
   Tensors inputs;
   for (const TensorSignature& input : signature) {
     std::vector<int64_t> shape = input.shape;
-    shape[0] = rows;
+    if (!shape.empty()) shape[0] = rows;
     for (size_t i = 1; i < shape.size(); ++i) {
       if (shape[i] < 0) shape[i] = open_dimension;
     }
@@ -175,7 +175,11 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerS
           },
           devices[d].cores));
     }
-  }  // joins
+    for (size_t d = 0; d < devices.size(); ++d) {
+      threads[d]->Join();
+      if (!threads[d]->status().ok()) measured[d] = threads[d]->status();
+    }
+  }
   std::vector<LayerProfile> mean(layers.size());
   for (const auto& profiles : measured) {
     if (!profiles.ok()) return profiles.status();

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/guard.h"
 #include "engine/store/handle_store.h"
 #include "engine/store/timer_queue.h"
 
@@ -57,8 +58,10 @@ struct HandleStore::Aftermath {
 
   void Keep(absl::StatusOr<HandleContent> content) { contents.push_back(std::move(content)); }
   void Run() {
-    for (const auto& [producer, id] : abandoned) producer->Abandon(id);
-    for (const auto& callback : callbacks) callback();
+    for (const auto& [producer, id] : abandoned) {
+      Guarded("the end of a producer", [&, &producer = producer, &id = id] { producer->Abandon(id); }).IgnoreError();
+    }
+    for (const auto& callback : callbacks) Guarded("a wait for handles", callback).IgnoreError();
     abandoned.clear();
     callbacks.clear();
     producers.clear();

@@ -12,6 +12,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/guard.h"
 #include "engine/base/job_thread.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
@@ -227,7 +228,8 @@ void PipelineTable::Implementation::Create(CallContext context, std::string name
 absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std::string& name, PipelineSpec spec,
                                                                        const std::string& spec_digest) {
   bool draining = IsDraining();
-  absl::StatusOr<std::shared_ptr<HostedPipeline>> made = draining ? Draining() : Make(name, &spec, spec_digest);
+  absl::StatusOr<std::shared_ptr<HostedPipeline>> made =
+      draining ? Draining() : Guarded("the creation of a pipeline", [&] { return Make(name, &spec, spec_digest); });
   absl::StatusOr<PipelineEntry> answer = PipelineEntry{};
   {
     absl::MutexLock lock(&mu_);
@@ -309,7 +311,7 @@ void PipelineTable::Implementation::LookForPlans(PipelineSpec spec, std::functio
       jobs_.Post([this, spec = std::move(spec), done = std::move(done), look = std::move(look)]() mutable {
         if (IsDraining()) return done(Draining());  // since it was asked
         if (absl::Status loaded = Load(&spec); !loaded.ok()) return done(loaded);
-        absl::StatusOr<Found> found = look(spec);
+        absl::StatusOr<Found> found = Guarded("a search for plans", [&] { return look(spec); });
         if (!found.ok() && IsDraining()) found = Draining();  // it was cut short
         done(std::move(found));
       });

@@ -3,7 +3,6 @@
 // The answers to calls with a request_id: a retry gets the first one.
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,7 +26,7 @@ struct RequestKey {
 
 // Answers by caller, method and request_id.
 //
-// Model:     A map, and the keys in order of their recording. An answer is kept for kept_nanos or until `entries` newer
+// Model:     A map, and its keys in order of their recording. An answer is kept for kept_nanos or until `entries` newer
 //            ones exist, but never less than least_nanos. A caller may have no more than its share (CallerShare) of
 //            most_entries. It lives in memory: a restart forgets it.
 // Threads:   Those of its owner, which holds its lock around every call.
@@ -72,11 +71,11 @@ class RequestLog {
   // Keeps an answer for a key that Find() did not know.
   void Record(const RequestKey& key, std::string payload_digest, Answer answer, int64_t now_nanos) {
     if (key.request_id.empty()) return;
+    Erase(key);
     const uint64_t serial = ++serial_;
-    const bool added =
-        entries_.insert_or_assign(key, Entry{std::move(payload_digest), std::move(answer), now_nanos, serial}).second;
-    if (added) ++callers_[key.caller];
-    order_.emplace_back(serial, key);
+    entries_.emplace(key, Entry{std::move(payload_digest), std::move(answer), now_nanos, serial});
+    ++callers_[key.caller];
+    order_.emplace(serial, key);
     Forget(now_nanos);
   }
 
@@ -85,7 +84,8 @@ class RequestLog {
     if (const auto found = entries_.find(key); found != entries_.end()) Remove(found);
   }
 
-  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
+  // Keys that are held.
+  int64_t size() const { return static_cast<int64_t>(order_.size()); }
 
  private:
   struct Entry {
@@ -106,27 +106,24 @@ class RequestLog {
   void Remove(typename std::map<RequestKey, Entry>::iterator entry) {
     const auto own = callers_.find(entry->first.caller);
     if (--own->second == 0) callers_.erase(own);
+    order_.erase(entry->second.serial);
     entries_.erase(entry);
   }
 
   void Forget(int64_t now_nanos) {
     while (!order_.empty()) {
-      const auto& [serial, key] = order_.front();
-      auto found = entries_.find(key);
-      if (found != entries_.end() && found->second.serial == serial) {
-        const int64_t age = now_nanos - found->second.at_nanos;
-        const bool many = static_cast<int64_t>(entries_.size()) > options_.entries;
-        if (age < (many ? options_.least_nanos : options_.kept_nanos)) return;
-        Remove(found);
-      }
-      order_.pop_front();
+      const auto oldest = entries_.find(order_.begin()->second);
+      const int64_t age = now_nanos - oldest->second.at_nanos;
+      const bool many = static_cast<int64_t>(entries_.size()) > options_.entries;
+      if (age < (many ? options_.least_nanos : options_.kept_nanos)) return;
+      Remove(oldest);
     }
   }
 
   const Options options_;
   std::map<RequestKey, Entry> entries_;
-  std::map<std::string, int64_t> callers_;             // how many entries each has that has any
-  std::deque<std::pair<uint64_t, RequestKey>> order_;  // oldest first; may name erased entries
+  std::map<std::string, int64_t> callers_;  // how many entries each has that has any
+  std::map<uint64_t, RequestKey> order_;    // of their recording: the keys of entries_ by serial
   uint64_t serial_ = 0;
 };
 

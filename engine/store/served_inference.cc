@@ -6,6 +6,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/store/caller_share.h"
 #include "engine/store/served_pipeline.h"
 #include "engine/tensor/microbatch.h"
@@ -29,7 +30,9 @@ void ServedPipeline::InferLoop() {
       work->phase = Work::Phase::kRunning;
       infer_running_.insert(work);
     }
-    StartInference(work);
+    if (absl::Status started = Guarded("an inference", [&] { StartInference(work); }); !started.ok()) {
+      OnInferred(work, started);
+    }
   }
 }
 
@@ -80,6 +83,19 @@ void ServedPipeline::FulfilValues(const HandleId& id, const NamedValues& values)
 }
 
 void ServedPipeline::OnInferred(const WorkPointer& work, absl::StatusOr<ForwardOutcome> outcome) {
+  const absl::Status settled = Guarded("an inference", [&] { SettleInferred(work, outcome); });
+  if (!settled.ok()) Guarded("an inference", [&] { FailRun(work, settled); }).IgnoreError();
+  // Last: from here on, Stop() may return on its thread.
+  std::vector<std::function<void()>> callbacks;
+  {
+    absl::MutexLock lock(&mu_);
+    infer_running_.erase(work);
+    if (state_ != State::kReady && Idle()) callbacks.swap(drained_);
+  }
+  for (const auto& callback : callbacks) Guarded("the end of a drain", callback).IgnoreError();
+}
+
+void ServedPipeline::SettleInferred(const WorkPointer& work, const absl::StatusOr<ForwardOutcome>& outcome) {
   {
     absl::MutexLock lock(&mu_);
     work->phase = Work::Phase::kDone;
@@ -95,14 +111,6 @@ void ServedPipeline::OnInferred(const WorkPointer& work, absl::StatusOr<ForwardO
     SettleFailed(work, outcome.status());
   }
   LetGo(*work);
-  // Last: from here on, Stop() may return on its thread.
-  std::vector<std::function<void()>> callbacks;
-  {
-    absl::MutexLock lock(&mu_);
-    infer_running_.erase(work);
-    if (state_ != State::kReady && Idle()) callbacks.swap(drained_);
-  }
-  for (const auto& callback : callbacks) callback();
 }
 
 }  // namespace penstock

@@ -375,6 +375,15 @@ void ServedPipeline::SettleFailed(const WorkPointer& work, const absl::Status& e
   LetGo(*work);
 }
 
+void ServedPipeline::FailRun(const WorkPointer& work, const absl::Status& error) {
+  {
+    absl::MutexLock lock(&mu_);
+    work->phase = Work::Phase::kDone;
+  }
+  SettleFailed(work, error);
+  LetGo(*work);
+}
+
 void ServedPipeline::TellEnded(const Work& work, int64_t step, const absl::Status& status) {
   CallSpan span{.method = work.method_name(),
                 .request_id = work.context.request_id,

@@ -154,6 +154,9 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   void StartInference(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
   void FulfilValues(const HandleId& id, const NamedValues& values);
   void OnInferred(const WorkPointer& work, absl::StatusOr<ForwardOutcome> outcome) ABSL_LOCKS_EXCLUDED(mu_);
+  void SettleInferred(const WorkPointer& work, const absl::StatusOr<ForwardOutcome>& outcome) ABSL_LOCKS_EXCLUDED(mu_);
+  // The end of a run that an exception has left: what it has not settled fails.
+  void FailRun(const WorkPointer& work, const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
 
   static constexpr size_t kEndedCalls = 512;
   static constexpr size_t kMostSnapshotRequests = 64;

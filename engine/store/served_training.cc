@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/log_scope.h"
 #include "engine/base/status_macros.h"
@@ -81,19 +82,22 @@ void ServedPipeline::TrainLoop() {
       }
     }
     for (const SnapshotRequest& request : snapshots) {
-      auto snapshot = TakeSnapshot(request);
+      auto snapshot = Guarded("a read of parameters", [&] { return TakeSnapshot(request); });
       if (!snapshot.ok()) snapshot = WithValue(snapshot.status(), "pipeline", options_.name);
-      request.done(std::move(snapshot));
+      Guarded("a read of parameters", [&] { request.done(std::move(snapshot)); }).IgnoreError();
     }
-    if (work != nullptr) RunTraining(work);
-    UpdateIdleReason();
+    if (work != nullptr) {
+      const absl::Status ran = Guarded("a training call", [&] { RunTraining(work); });
+      if (!ran.ok()) Guarded("a training call", [&] { FailRun(work, ran); }).IgnoreError();
+    }
+    Guarded("the idle reason", [this] { UpdateIdleReason(); }).IgnoreError();
     {
       absl::MutexLock lock(&mu_);
       train_running_ = nullptr;
       snapshots_running_ = 0;
     }
     work.reset();
-    NotifyIfDrained();
+    Guarded("the end of a drain", [this] { NotifyIfDrained(); }).IgnoreError();
   }
 }
 
@@ -107,7 +111,7 @@ void ServedPipeline::RunTraining(const WorkPointer& work) {
     options_.metrics->queues[WorkQueue::kTrain].wait.Observe(work->started_nanos - work->accepted_nanos);
   }
   if (options_.metrics != nullptr && work->batch_mode()) options_.metrics->BatchStarted(*work->batch_mode());
-  absl::StatusOr<Executed> executed = Execute(*work);
+  absl::StatusOr<Executed> executed = Guarded("a training call", [&] { return Execute(*work); });
 
   std::vector<HandleId> stale_graphs;
   std::string token;

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "engine/base/clock.h"
+#include "engine/base/guard.h"
 #include "engine/base/thread.h"
 
 namespace penstock {
@@ -82,7 +83,7 @@ void TimerQueue::Run() {
     timers_.erase(timers_.begin());
     running_ = true;
     mu_.Unlock();
-    run();
+    Guarded("a timer", run).IgnoreError();
     run = nullptr;
     mu_.Lock();
     running_ = false;

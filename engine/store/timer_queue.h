@@ -24,6 +24,7 @@ class Thread;
 //            the queue's thread, never under mu_; they must not block.
 // Lifecycle: The destructor drops what has not run and waits for what runs.
 // Units:     Monotonic nanoseconds of the Clock; a time that has passed means at once.
+// Fails:     A function that throws is logged (guard.h), and the next one runs.
 class TimerQueue {
  public:
   using TimerId = std::pair<int64_t, uint64_t>;  // when, and the order of adding

@@ -47,6 +47,8 @@ std::string_view StatusText(int status) {
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 500:
+      return "Internal Server Error";
     case 503:
       return "Service Unavailable";
     default:

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/thread.h"
@@ -149,7 +150,10 @@ int HttpServer::Library::OnRequest(mg_connection* connection) {
                             .origin = view(mg_get_header(connection, "Origin")),
                             .fetch_site = view(mg_get_header(connection, "Sec-Fetch-Site")),
                             .change = view(mg_get_header(connection, "X-Penstock-Change"))};
-  const HttpResponse response = library->handler_(request);
+  HttpResponse response;
+  if (absl::Status failed = Guarded("a page", [&] { response = library->handler_(request); }); !failed.ok()) {
+    response = PlainAnswer(500, std::string(failed.message()));
+  }
 
   std::string head =
       absl::StrCat("HTTP/1.1 ", response.status, " ", std::string(StatusText(response.status)),
@@ -165,7 +169,8 @@ int HttpServer::Library::OnRequest(mg_connection* connection) {
   if (response.next == nullptr) {
     mg_write(connection, response.body.data(), response.body.size());
   } else {
-    SendPieces(connection, response, chunked);
+    // Without its last chunk the client knows that the page is not whole.
+    Guarded("a page", [&] { SendPieces(connection, response, chunked); }).IgnoreError();
   }
   return response.status;
 }

@@ -40,7 +40,7 @@ FetchStream::FetchStream(const ServiceEnvironment& environment, grpc::CallbackSe
       guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)) {}
 
 void FetchStream::Begin(const grpc::ByteBuffer& request) {
-  if (absl::Status accepted = Accept(request); !accepted.ok()) Close(accepted);
+  Run([&] { return Accept(request); });
 }
 
 absl::Status FetchStream::Accept(const grpc::ByteBuffer& request) {
@@ -59,8 +59,7 @@ absl::Status FetchStream::Accept(const grpc::ByteBuffer& request) {
 }
 
 void FetchStream::OnSettled(const HandleStore::HandleAnswer& answer) {
-  const absl::Status started = answer.ok() ? StartChunks(*answer) : answer.status();
-  if (!started.ok()) Close(started);
+  Run([&] { return answer.ok() ? StartChunks(*answer) : answer.status(); });
 }
 
 absl::Status FetchStream::StartChunks(const HandleInfo& info) {

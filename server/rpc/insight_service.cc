@@ -83,8 +83,11 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
       : service_(service), environment_(service->environment_), context_(context) {}
 
   void Begin(const grpc::ByteBuffer& request) {
-    if (absl::Status accepted = Accept(request); !accepted.ok()) return Close(accepted);
-    Tick();
+    Run([&] {
+      PENSTOCK_RETURN_IF_ERROR(Accept(request));
+      Tick();
+      return absl::OkStatus();
+    });
   }
 
  private:
@@ -109,9 +112,13 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
     {
       absl::MutexLock lock(&mu_);
       if (ended_) return;
-      timer_ = environment_.timers->Add(
-          environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(interval_),
-          [stream = std::static_pointer_cast<StatisticsStream>(shared_from_this())] { stream->Tick(); });
+      timer_ = environment_.timers->Add(environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(interval_),
+                                        [stream = std::static_pointer_cast<StatisticsStream>(shared_from_this())] {
+                                          stream->Run([&] {
+                                            stream->Tick();
+                                            return absl::OkStatus();
+                                          });
+                                        });
       due_ = true;
     }
     SendIfDue();

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "engine/store/pipeline_table.h"
 #include "server/rpc/admission.h"
@@ -31,7 +32,7 @@ void PutStream::OnReadDone(bool ok) {
     return;
   }
   guard().Moved(static_cast<int64_t>(read_.Length()));
-  absl::StatusOr<bool> more = Take();
+  absl::StatusOr<bool> more = Guarded("the stream", [this] { return Take(); });
   read_.Clear();
   if (!more.ok()) {
     End(more.status());

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/unary_call.h"
@@ -82,12 +83,14 @@ TraceStream::TraceStream(const ServiceEnvironment& environment, JobThread* jobs,
 
 void TraceStream::Post(absl::Status (TraceStream::*part)()) {
   jobs_->Post([stream = std::static_pointer_cast<TraceStream>(shared_from_this()), part] {
-    if (absl::Status done = (stream.get()->*part)(); !done.ok()) stream->End(done);
+    const absl::Status done = Guarded("a trace", [&] { return (stream.get()->*part)(); });
+    if (!done.ok()) stream->End(done);
   });
 }
 
 void TraceStream::Begin(const grpc::ByteBuffer& request) {
-  if (absl::Status accepted = Accept(request); !accepted.ok()) End(accepted);
+  const absl::Status accepted = Guarded("a trace", [&] { return Accept(request); });
+  if (!accepted.ok()) End(accepted);
 }
 
 // The slot is free before the caller hears of the end, so that its next call finds it so.

@@ -117,6 +117,15 @@ void UnaryCallBase::OnCancel() {
   Fail(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the caller has cancelled the call"));
 }
 
+void UnaryCallBase::Abandon() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (cancelled_ || claimed_) return;  // a cancel answers by itself
+  }
+  const LogScope scope(LogFields());
+  Fail(Bug("the call", "nobody has answered"));
+}
+
 void UnaryCallBase::OnDone() { self_.reset(); }
 
 }  // namespace penstock

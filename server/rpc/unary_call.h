@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/guard.h"
 #include "engine/base/log_scope.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/message_lite.h"
@@ -38,7 +39,8 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
 
 // The part of a unary call that does not depend on its messages: answers exactly once.
 //
-// Owns:      itself, until gRPC has sent the answer; closures that answer later hold a share.
+// Owns:      itself, until gRPC has sent the answer; closures that answer later hold a share of what Handed() gave. The
+//            last of them answers with BUG if none has: a callback that threw or was dropped leaves no caller waiting.
 // Threads:   Any method from any thread. The first answer counts, later ones are dropped: so a
 //            result, a timer and a cancel may race.
 // Lifecycle: a cancel by the caller runs what OnCancelled() was given and ends the call.
@@ -70,6 +72,9 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   // alive from here on.
   bool Start();
 
+  // Nobody is left who could answer: the call fails with BUG if nobody has.
+  void Abandon() ABSL_LOCKS_EXCLUDED(mu_);
+
   void OnDone() override;
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -98,6 +103,10 @@ class UnaryCall final : public UnaryCallBase {
   using UnaryCallBase::UnaryCallBase;
 
   Request& request() { return request_; }
+  // What those share who answer the call.
+  std::shared_ptr<UnaryCall> Handed() {
+    return std::shared_ptr<UnaryCall>(this, [kept = shared_from_this()](UnaryCall* call) { call->Abandon(); });
+  }
   void Reply(const Response& response) { ReplyBytes(SerializeMessage(response)); }
   // Answers with the value or the error.
   void Answer(const absl::StatusOr<Response>& response) {
@@ -124,8 +133,8 @@ grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context, const
   const LogScope scope(call->LogFields());
   if (absl::Status parsed = ParseMessage(*request, most_bytes, &call->request()); !parsed.ok()) {
     call->Fail(parsed);
-  } else {
-    handler(call);
+  } else if (absl::Status failed = Guarded("the call", [&] { handler(call->Handed()); }); !failed.ok()) {
+    call->Fail(failed);
   }
   return call.get();
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
@@ -45,10 +46,13 @@ void UploadStream::OnReadDone(bool ok) {
 }
 
 void UploadStream::TakeOnJobThread() {
-  v1::UploadModelRequest message;
-  absl::Status parsed = ParseMessage(read_, kMostMessageBytes, &message);
-  read_.Clear();
-  const absl::StatusOr<bool> more = parsed.ok() ? Take(message) : parsed;
+  const absl::StatusOr<bool> more = Guarded("the stream", [this]() -> absl::StatusOr<bool> {
+    v1::UploadModelRequest message;
+    const absl::Status parsed = ParseMessage(read_, kMostMessageBytes, &message);
+    read_.Clear();
+    PENSTOCK_RETURN_IF_ERROR(parsed);
+    return Take(message);
+  });
   guard().SetBusy(false);
   if (!more.ok()) {
     End(more.status());

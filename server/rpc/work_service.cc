@@ -16,7 +16,8 @@
 namespace penstock {
 namespace {
 
-constexpr int kMostMicroBatchesOfACall = 65'536;
+// Each number of micro-batches has action lists of its own, which are built for the call.
+constexpr int kMostMicroBatchesOfACall = 4'096;
 
 // A count that a request may leave unset.
 template <typename Number>

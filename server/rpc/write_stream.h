@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/rpc/status_to_grpc.h"
 
@@ -59,6 +60,11 @@ class WriteStream : public grpc::ServerWriteReactor<Message>,
   }
 
  protected:
+  // Does a part of the stream's work, which ends the stream where it fails or throws.
+  template <typename Work>
+  void Run(Work&& work) {
+    if (absl::Status done = Guarded("the stream", std::forward<Work>(work)); !done.ok()) Close(done);
+  }
   // The message has left: time for the next.
   virtual void OnSent() = 0;
   // The caller has gone, or nobody will hear more; runs once, before the stream goes away.
@@ -81,7 +87,10 @@ class WriteStream : public grpc::ServerWriteReactor<Message>,
     if (ending) {
       this->Finish(ToGrpcStatus(end));
     } else {
-      OnSent();
+      Run([this] {
+        OnSent();
+        return absl::OkStatus();
+      });
     }
   }
 

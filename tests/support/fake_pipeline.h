@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,6 +65,11 @@ class FakePipelineControl {
     Set([&] { fail_next_ = std::move(status); });
   }
 
+  // The next call of that method throws.
+  void ThrowIn(const std::string& method) {
+    Set([&] { throw_in_ = method; });
+  }
+
   // Waits until a training run stands still.
   void AwaitHeld() {
     Await([this] { return standing_; });
@@ -100,8 +106,16 @@ class FakePipelineControl {
     return value;
   }
 
+  void MayThrow(const std::string& method) {
+    absl::MutexLock lock(&mu_);
+    if (throw_in_ != method) return;
+    throw_in_.clear();
+    throw std::runtime_error("thrown in " + method);
+  }
+
   // The start of a training run; fails if the test or the caller wants so.
   absl::Status Begin(const std::string& what, const CancelToken* cancel) {
+    MayThrow(what);
     absl::MutexLock lock(&mu_);
     runs_.push_back(what);
     standing_ = held_;
@@ -121,6 +135,7 @@ class FakePipelineControl {
   bool standing_ = false;
   bool inference_held_ = false;
   absl::Status fail_next_;
+  std::string throw_in_;
   NamedValues inputs_;
   std::vector<std::string> runs_;
   std::vector<int32_t> priorities_;
@@ -179,6 +194,7 @@ class FakePipeline : public Pipeline {
   }
 
   void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) override {
+    control_->MayThrow("InferAsync");
     const float weight = weight_;
     auto run = [request, weight, step = step_.load(), done = std::move(done)] {
       if (request.cancel->cancelled()) {
@@ -201,6 +217,7 @@ class FakePipeline : public Pipeline {
   }
 
   absl::Status CheckInputs(const NamedValues& inputs) const override {
+    control_->MayThrow("CheckInputs");
     control_->Set([&] { control_->inputs_ = inputs; });
     const at::Tensor* x = inputs.empty() ? nullptr : inputs[0].value.any_tensor();
     const bool one_tensor = std::count_if(inputs.begin(), inputs.end(),
@@ -216,6 +233,7 @@ class FakePipeline : public Pipeline {
   absl::Status CheckGradients(const Graph&, const NamedTensors&) const override { return absl::OkStatus(); }
   NamedTensors StateShapes() const override { return *ExportState(true); }
   absl::StatusOr<NamedTensors> ExportState(bool with_optimizer) const override {
+    control_->MayThrow("ExportState");
     NamedTensors state = {{"scale.weight", at::full({1}, weight_.load())}};
     if (with_optimizer) state.push_back({"optimizer/scale.weight/momentum", at::full({1}, 0.5)});
     return state;

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <stdexcept>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -37,6 +38,16 @@ TEST(TimerQueueTest, AnEarlierTimerWakesASleepingQueue) {
   absl::Notification ran;
   timers.Add(0, [&] { ran.Notify(); });
   ran.WaitForNotification();
+}
+
+TEST(TimerQueueTest, ATimerThatThrowsDoesNotKeepTheNextOneFromRunning) {
+  FakeClock clock;
+  TimerQueue timers(&clock);
+  bool ran = false;
+  timers.Add(clock.NowNanos(), [] { throw std::runtime_error("broken"); });
+  timers.Add(clock.NowNanos(), [&ran] { ran = true; });
+  timers.SettleForTest();
+  EXPECT_TRUE(ran);
 }
 
 TEST(TimerQueueTest, ARemovedTimerDoesNotRun) {

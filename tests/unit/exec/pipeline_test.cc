@@ -3,15 +3,19 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
+#include <atomic>
 #include <limits>
 #include <stdexcept>
 #include <string>
 
 #include "absl/synchronization/notification.h"
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/thread.h"
 #include "engine/exec/device_pool.h"
+#include "engine/exec/schedule_book.h"
 #include "engine/observe/metrics.h"
 
 namespace penstock {
@@ -290,6 +294,114 @@ TEST_F(SerialPipeline, LanesLeaveTheStepAndTheirTimeIsConserved) {
     EXPECT_EQ(metrics_->lane(stage).phases[Phase::kRecompute].Snapshot().count(), 3 * 4);
     EXPECT_EQ(metrics_->lane(stage).inflight_microbatches.value(), 0);
   }
+}
+
+// The machine's clock, which throws once on a device's thread, at a place that the test chooses.
+class BreakingClock : public Clock {
+ public:
+  int64_t NowNanos() override {
+    char name[16] = {};
+    pthread_getname_np(pthread_self(), name, sizeof(name));
+    if (std::string(name).starts_with("ps-cpu") && left_.fetch_sub(1) == 1) throw std::runtime_error("a broken clock");
+    return RealClock()->NowNanos();
+  }
+  absl::Time WallNow() override { return RealClock()->WallNow(); }
+  bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, int64_t deadline_nanos) override
+      ABSL_SHARED_LOCKS_REQUIRED(mutex) {
+    return RealClock()->AwaitUntil(mutex, condition, deadline_nanos);
+  }
+
+  void BreakAt(int call) { left_ = call; }
+  bool broke() const { return left_ <= 0; }
+
+ private:
+  std::atomic<int> left_ = std::numeric_limits<int>::max();
+};
+
+TEST(ThreadedPipeline, AnExceptionAnywhereInALaneEndsTheRunAndTheNextOneWorks) {
+  BreakingClock clock;
+  DevicePool pool(TwoDevices(), DevicePool::Mode::kThreads);
+  Pipeline::Options options;
+  options.devices = &pool;
+  options.clock = &clock;
+  options.profile = {.rows = 2, .repeats = 1};
+  auto made = Pipeline::Create(Mlp(2, 2, CheckpointMode::kExceptLast), options);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const NamedTensors before = (*made)->ExportState(true);
+  for (int call = 1;; ++call) {
+    clock.BreakAt(call);
+    const absl::Status status = (*made)->ForwardBackward(MiniBatch(4)).status();
+    const bool broke = clock.broke();
+    clock.BreakAt(std::numeric_limits<int>::max());
+    EXPECT_EQ(ReasonOf(status), broke ? "BUG" : "") << call << ": " << status;
+    if (broke) {
+      EXPECT_NE(ValuesOf(status)["incident"], "") << call;
+    }
+    ASSERT_TRUE((*made)->ForwardBackward(MiniBatch(4)).ok()) << call;
+    (*made)->DiscardGradients();
+    if (!broke) {
+      EXPECT_GT(call, 20) << "all places were tried";
+      break;
+    }
+  }
+}
+
+TEST(ThreadedPipeline, AnExceptionAnywhereInALaneEndsTheInferenceAndTheNextOneWorks) {
+  BreakingClock clock;
+  DevicePool pool(TwoDevices(), DevicePool::Mode::kThreads);
+  Pipeline::Options options;
+  options.devices = &pool;
+  options.clock = &clock;
+  options.profile = {.rows = 2, .repeats = 1};
+  auto made = Pipeline::Create(Mlp(2, 2, CheckpointMode::kExceptLast), options);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const auto infer = [&] {
+    absl::Notification done;
+    absl::StatusOr<ForwardOutcome> answer;
+    (*made)->InferAsync({.inputs = MiniBatch(4).inputs}, [&](absl::StatusOr<ForwardOutcome> outcome) {
+      answer = std::move(outcome);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer.status();
+  };
+  for (int call = 1; call <= 12; ++call) {
+    clock.BreakAt(call);
+    const absl::Status status = infer();
+    clock.BreakAt(std::numeric_limits<int>::max());
+    EXPECT_EQ(ReasonOf(status), status.ok() ? "" : "BUG") << call << ": " << status;
+    EXPECT_TRUE(infer().ok()) << call;
+  }
+}
+
+TEST(ScheduleBook, KeepsTheListsThatWereUsedLast) {
+  BuildRequest request;
+  request.kind = "1f1b";
+  request.ranks = 2;
+  ScheduleBook book(request, /*late_recompute=*/false);
+  const ListsOfRun first = *book.Find(SchedulePurpose::kForwardOnly, 1);
+  for (int m = 2; m <= 200; ++m) {
+    ASSERT_TRUE(book.Find(SchedulePurpose::kForwardOnly, m).ok());
+    EXPECT_EQ(book.Find(SchedulePurpose::kForwardOnly, 1)->schedule, first.schedule) << "in use all the time";
+  }
+  EXPECT_EQ(book.size(), ScheduleBook::kMaxLists);
+}
+
+TEST(ScheduleBook, CallersAtOnceGetTheSameList) {
+  BuildRequest request;
+  request.kind = "1f1b";
+  request.ranks = 2;
+  ScheduleBook book(request, /*late_recompute=*/false);
+  std::vector<ListsOfRun> found(4);
+  {
+    std::vector<std::unique_ptr<Thread>> callers;
+    for (ListsOfRun& one : found) {
+      callers.push_back(
+          std::make_unique<Thread>("caller", [&] { one = *book.Find(SchedulePurpose::kForwardOnly, 64); }));
+    }
+  }
+  for (const ListsOfRun& one : found) EXPECT_EQ(one.schedule, found[0].schedule);
+  EXPECT_EQ(book.size(), 1);
 }
 
 TEST(ThreadedPipeline, InfersWhileItTrainsOnWeightsOfOneStep) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,7 +85,10 @@ class HttpServerTest : public ::testing::Test {
   void SetUp() override {
     HttpPages pages;
     pages.metrics_content_type = "text/plain; version=0.0.4; charset=utf-8";
-    pages.metrics = [this] { return metrics_; };
+    pages.metrics = [this] {
+      if (throws_) throw std::runtime_error("secret");
+      return metrics_;
+    };
     pages.healthy = [] { return std::vector<HealthCondition>{{"stages", true, ""}}; };
     pages.ready = [this] { return std::vector<HealthCondition>{{"model", ready_.load(), "loading"}}; };
     auto server =
@@ -103,6 +107,7 @@ class HttpServerTest : public ::testing::Test {
 
   std::string metrics_ = "a 1\n";
   std::atomic<bool> ready_ = false;
+  std::atomic<bool> throws_ = false;
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -117,6 +122,16 @@ TEST_F(HttpServerTest, ServesMetricsWithTheFormatVersion) {
 TEST_F(HttpServerTest, SendsLargePagesWhole) {
   metrics_ = std::string(3 << 20, 'x');
   EXPECT_EQ(BodyOf(Get("/metrics")), metrics_);
+}
+
+TEST_F(HttpServerTest, APageThatThrowsIsAnIncidentAndTheNextOneIsServed) {
+  throws_ = true;
+  const std::string answer = Get("/metrics");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 500 Internal Server Error\r\n"));
+  EXPECT_THAT(BodyOf(answer), HasSubstr("incident"));
+  EXPECT_THAT(BodyOf(answer), Not(HasSubstr("secret")));
+  throws_ = false;
+  EXPECT_EQ(BodyOf(Get("/metrics")), "a 1\n");
 }
 
 TEST_F(HttpServerTest, ReadinessFollowsItsConditions) {

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "engine/base/job_thread.h"
 #include "engine/base/thread.h"
 #include "engine/observe/trace_ring.h"
 #include "engine/wire/checksum.h"
@@ -30,6 +32,7 @@
 #include "server/rpc/proto_convert.h"
 #include "server/rpc/put_table.h"
 #include "server/rpc/state_service.h"
+#include "server/rpc/unary_call.h"
 #include "server/rpc/work_service.h"
 #include "tests/unit/store/hosting_fixture.h"
 
@@ -343,6 +346,43 @@ TEST_F(ServicesTest, ACallThatNobodyWaitsForIsCancelled) {
   server_->Shutdown();  // waits for every call
   // The handle that nobody heard of has gone away by itself.
   EXPECT_EQ(handles_->TotalCounts().live(), 0);
+}
+
+TEST_F(ServicesTest, AMethodThatThrowsFailsItsCallByAnIncident) {
+  control_->ThrowIn("CheckInputs");
+  v1::InferResponse response;
+  const grpc::Status failed = Infer(AskX({1, 2}, 30), &response);
+  EXPECT_EQ(failed.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(Reason(failed), "BUG");
+  EXPECT_NE(failed.error_message().find("incident"), std::string::npos);
+  EXPECT_TRUE(Infer(AskX({1, 2}, 30), &response).ok());
+}
+
+// A call whose callback is dropped, or ends by an exception, on a thread that knows nothing of calls.
+TEST(UnaryCallTest, ACallThatNobodyCanAnswerAnyMoreFailsByAnIncident) {
+  class Service : public v1::WorkService::WithRawCallbackMethod_Infer<v1::WorkService::Service> {
+   public:
+    explicit Service(JobThread* jobs) : jobs_(jobs) {}
+    grpc::ServerUnaryReactor* Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override {
+      return ServeUnary<v1::InferRequest, v1::InferResponse>(
+          context, request, response, kWorkMessageBytes,
+          [this](const auto& call) { jobs_->Post([call] { throw std::runtime_error("x"); }); });
+    }
+
+   private:
+    JobThread* const jobs_;
+  };
+  JobThread jobs("ps-test");
+  Service service(&jobs);
+  const std::unique_ptr<grpc::Server> server = grpc::ServerBuilder().RegisterService(&service).BuildAndStart();
+  const auto stub = v1::WorkService::NewStub(server->InProcessChannel({}));
+  for (int i = 0; i < 2; ++i) {
+    grpc::ClientContext context;
+    context.AddMetadata("penstock-caller", "ann");
+    v1::InferResponse response;
+    EXPECT_EQ(Reason(stub->Infer(&context, v1::InferRequest(), &response)), "BUG");
+  }
 }
 
 TEST_F(ServicesTest, ChecksBeforeItWorks) {

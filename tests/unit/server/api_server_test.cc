@@ -115,10 +115,48 @@ TEST(Liveness, APipelineThatStandsStillIsToldAndSoIsItsProgress) {
   EXPECT_TRUE(told.empty());
   pass(absl::Seconds(5));
   EXPECT_EQ(told, std::vector<bool>{false});
-  EXPECT_EQ(watch.Stalled(), "gpt");
+  EXPECT_EQ(watch.Problem(), "gpt stands still");
   pipeline->lane(1).last_progress.Mark(&clock);
   pass(absl::Seconds(5));
   EXPECT_EQ(told, (std::vector<bool>{false, true}));
+}
+
+TEST(Liveness, ALostDeviceIsToldForGood) {
+  FakeClock clock;
+  MetricsRegistry registry(&clock);
+  TimerQueue timers(&clock);
+  std::string lost;
+  std::vector<bool> told;
+  LivenessWatch watch(&registry, &timers, {.lost_device = [&lost] { return lost; }},
+                      [&](bool live) { told.push_back(live); });
+  const auto look = [&] {
+    clock.Advance(absl::Seconds(5));
+    timers.SettleForTest();
+  };
+  look();
+  EXPECT_EQ(watch.Problem(), "");
+  lost = "cuda:0";
+  look();
+  look();
+  EXPECT_EQ(told, std::vector<bool>{false});
+  EXPECT_EQ(watch.Problem(), "device cuda:0 is lost");
+}
+
+TEST(Liveness, ALookThatThrowsDoesNotEndTheWatch) {
+  FakeClock clock;
+  MetricsRegistry registry(&clock);
+  TimerQueue timers(&clock);
+  int looks = 0;
+  LivenessWatch watch(&registry, &timers, {.lost_device = [&looks]() -> std::string {
+    if (++looks == 1) throw std::runtime_error("broken");
+    return "cuda:0";
+  }},
+                      [](bool) {});
+  for (int i = 0; i < 2; ++i) {
+    clock.Advance(absl::Seconds(5));
+    timers.SettleForTest();
+  }
+  EXPECT_EQ(looks, 2);
 }
 
 }  // namespace

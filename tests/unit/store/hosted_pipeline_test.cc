@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <limits>
+#include <stdexcept>
 
 #include "engine/base/thread.h"
 #include "engine/store/parameter_snapshots.h"
@@ -12,6 +14,7 @@ namespace penstock::testing {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Not;
 using HostedPipelineTest = HostingFixture;
 
 TEST_F(HostedPipelineTest, DDP_2_CallsRunInTheOrderOfAcceptanceAndSayTheirPlace) {
@@ -64,6 +67,63 @@ TEST_F(HostedPipelineTest, WhatWasForeseenAndDidNotHappenFailsInTheHandle) {
   EXPECT_EQ(ErrorOf(*step.outcome), "ACCUMULATION_EMPTY");
   const Accepted next = *gpt_->TrainStep(Caller("bob"), Batch(), {});
   EXPECT_EQ(Settled(*next.outcome, "bob").outcome->run.step, 1) << "usable afterwards";
+}
+
+TEST_F(HostedPipelineTest, AnExceptionInTrainingFailsItsCallByAnIncident) {
+  control_->ThrowIn("TrainStep");
+  const HandleInfo bad = Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  EXPECT_EQ(ReasonOf(bad.error), "BUG");
+  EXPECT_THAT(ValuesOf(bad.error)["incident"], Not(""));
+  EXPECT_EQ(Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome).outcome->run.step, 1) << "the thread goes on";
+}
+
+TEST_F(HostedPipelineTest, AnExceptionInInferenceFailsItsCallByAnIncident) {
+  control_->ThrowIn("InferAsync");
+  EXPECT_EQ(ErrorOf(*gpt_->Infer(Caller(), Ask())->outputs), "BUG");
+  EXPECT_EQ(ValueOf(*gpt_->Infer(Caller(), Ask(3))->outputs), 3);
+}
+
+TEST_F(HostedPipelineTest, AnExceptionInTheCheckOfALateInputFailsItsCallByAnIncident) {
+  const auto late = [this] {
+    const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+    InferCall call = Ask();
+    call.inputs[0].source = HandleTensor{pending, ""};
+    const Accepted accepted = *gpt_->Infer(Caller(), std::move(call));
+    handles_->Fulfil(pending.id, NamedTensors{{"x", at::full({2}, 3.0f)}});
+    return *accepted.outputs;
+  };
+  control_->ThrowIn("CheckInputs");
+  EXPECT_EQ(ErrorOf(late()), "BUG");
+  EXPECT_EQ(ValueOf(late()), 3);
+}
+
+TEST_F(HostedPipelineTest, AnExceptionInASaveOrAReadFailsItByAnIncident) {
+  control_->ThrowIn("ExportState");
+  EXPECT_EQ(ReasonOf(Save("one").status()), "BUG");
+  EXPECT_TRUE(Save("one").ok());
+  control_->ThrowIn("ExportState");
+  EXPECT_EQ(ReasonOf(Read({}, false).status()), "BUG");
+  EXPECT_TRUE(Read({}, false).ok());
+}
+
+TEST_F(HostedPipelineTest, AnExceptionInACreationFailsItAndFreesTheName) {
+  before_create_ = [] { throw std::runtime_error("broken"); };
+  EXPECT_EQ(ReasonOf(Create("other").status()), "BUG");
+  before_create_ = nullptr;
+  EXPECT_TRUE(Create("other").ok());
+}
+
+TEST_F(HostedPipelineTest, AnExceptionOfOneWaitDoesNotKeepTheOthersFromHearing) {
+  const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+  bool heard = false;
+  const auto wait = [&](HandleStore::SettledCallback callback) {
+    handles_->OnSettled("ann", {pending}, HandleStore::WaitMode::kAll, std::numeric_limits<int64_t>::max(),
+                        std::move(callback));
+  };
+  wait([](const auto&) { throw std::runtime_error("broken"); });
+  wait([&heard](const auto&) { heard = true; });
+  handles_->Fulfil(pending.id, NamedTensors{});
+  EXPECT_TRUE(heard);
 }
 
 TEST_F(HostedPipelineTest, AStaleTokenIsRefused) {
@@ -408,20 +468,10 @@ TEST_F(HostedPipelineTest, AFailedSaveHasNoEffectAndMayBeTriedAgain) {
 }
 
 TEST_F(HostedPipelineTest, ReadsParametersBetweenCallsOfOneStep) {
-  const auto read = [&](std::vector<std::string> names, bool optimizer) {
-    absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> answer;
-    absl::Notification done;
-    gpt_->ReadParameters(std::move(names), optimizer, [&](auto snapshot) {
-      answer = std::move(snapshot);
-      done.Notify();
-    });
-    done.WaitForNotification();
-    return answer;
-  };
-  EXPECT_EQ((*read({}, false))->tensors.size(), 1);
-  EXPECT_EQ((*read({}, true))->tensors.size(), 2);
-  EXPECT_EQ((*read({"scale.weight"}, false))->tensors[0].name, "scale.weight");
-  const absl::Status unknown = read({"scale.wait"}, false).status();
+  EXPECT_EQ((*Read({}, false))->tensors.size(), 1);
+  EXPECT_EQ((*Read({}, true))->tensors.size(), 2);
+  EXPECT_EQ((*Read({"scale.weight"}, false))->tensors[0].name, "scale.weight");
+  const absl::Status unknown = Read({"scale.wait"}, false).status();
   EXPECT_EQ(ReasonOf(unknown), "PARAMETER_NOT_FOUND");
   EXPECT_EQ(ValuesOf(unknown)["value"], "scale.wait");
 }

@@ -168,6 +168,16 @@ class HostingFixture : public ::testing::Test {
     done.WaitForNotification();
     return answer;
   }
+  absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Read(std::vector<std::string> names, bool optimizer) {
+    absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> answer;
+    absl::Notification done;
+    gpt_->ReadParameters(std::move(names), optimizer, [&](auto snapshot) {
+      answer = std::move(snapshot);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  }
   void Advance(absl::Duration time) {
     clock_.Advance(time);
     timers_.SettleForTest();

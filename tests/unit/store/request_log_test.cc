@@ -65,6 +65,7 @@ TEST(RequestLogTest, AnErasedKeyMayBeUsedAgain) {
   RequestLog<int> log({});
   log.Record(Key("0"), "a", 0, 0);
   log.Erase(Key("0"));
+  EXPECT_EQ(log.size(), 0) << "nothing of it is left";
   EXPECT_FALSE(log.Find(Key("0"), "a", 0)->has_value());
   log.Record(Key("0"), "a", 5, kMinute);
   EXPECT_EQ(**log.Find(Key("0"), "a", 24 * 60 * kMinute), 5) << "its age counts from the second recording";
