@@ -186,7 +186,7 @@ absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const std::opti
     wanted[0].name = "target";
     PENSTOCK_RETURN_IF_ERROR(MatchSignature(wanted, NamedTensors{{"target", target}}, "target").status());
   }
-  if (target.size(0) != rows) {
+  if (target.dim() == 0 || target.size(0) != rows) {
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
                  absl::StrCat("target.shape: must have ", rows, " rows as the inputs, got ", ShapeText(target.sizes())))
         .With("field", "target.shape")

@@ -26,7 +26,7 @@ at::Tensor JoinGradients(const Graph::Input& input, Tensors pieces) {
     for (auto piece = known + 1; piece != pieces.end(); ++piece) {
       if (piece->defined()) sum = sum.add(*piece);
     }
-    return sum;
+    return OwnElements(sum);
   }
   for (size_t m = 0; m < pieces.size(); ++m) {
     if (pieces[m].defined()) continue;
@@ -34,7 +34,7 @@ at::Tensor JoinGradients(const Graph::Input& input, Tensors pieces) {
     shape[0] = input.rows[m];
     pieces[m] = at::zeros(shape, known->options());
   }
-  return pieces.size() == 1 ? pieces[0] : at::cat(pieces, 0);
+  return pieces.size() == 1 ? OwnElements(pieces[0]) : at::cat(pieces, 0);
 }
 
 absl::StatusOr<NamedValues> GatherInputGradients(const Run& run, const std::vector<Graph::Input>& inputs) {

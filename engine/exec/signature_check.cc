@@ -44,7 +44,8 @@ absl::Status CheckTensor(const TensorSignature& want, const at::Tensor& tensor, 
       return Mismatch(field + ".shape", absl::StrCat("must match ", want_text), ShapeText(tensor.sizes()));
     }
   }
-  if (tensor.size(0) < 1) return Mismatch(field + ".shape", "must have at least one row", ShapeText(tensor.sizes()));
+  if (tensor.dim() > 0 && tensor.size(0) < 1)
+    return Mismatch(field + ".shape", "must have at least one row", ShapeText(tensor.sizes()));
   return absl::OkStatus();
 }
 
@@ -81,7 +82,8 @@ absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& s
           .With("value", values[i].value.TypeName());
     }
     PENSTOCK_RETURN_IF_ERROR(CheckTensor(*found, *tensor, place));
-    if (values[i].value.is_whole() || found->shape[0] >= 0) continue;  // whose rows are its own
+    if (found->shape.empty()) ordered[position].value = WholeTensor{*tensor};  // every micro-batch gets the number
+    if (ordered[position].value.is_whole() || found->shape[0] >= 0) continue;  // whose rows are its own
     if (!rows.has_value()) rows = tensor->size(0);
     if (tensor->size(0) != *rows) {
       return Mismatch(place + ".shape", absl::StrCat("must have ", *rows, " rows as the first"),

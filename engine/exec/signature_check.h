@@ -10,7 +10,7 @@ namespace penstock {
 
 // Puts values into the order of a signature and checks names, types, shapes and, where the signature leaves them open, equal
 // rows; where the signature takes any value, only the names. A signature of one nameless `any` takes any number of values in
-// their own order.
+// their own order. Where the signature has no dimensions the value becomes a whole tensor: every micro-batch gets the number.
 //
 // `field` names the list in errors: inputs[2].shape. Answers the values in signature order.
 // Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE naming field and value: unknown, missing or duplicate name; type; rank;

@@ -121,11 +121,26 @@ absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers
         .With("field", "spec.model.layers")
         .With("value", absl::StrCat(layers.size()));
   }
+  const auto has_rows = [](const TensorSignature& input) { return input.any || !input.shape.empty(); };
+  if (std::none_of(model.inputs.begin(), model.inputs.end(), has_rows)) {
+    return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+                 absl::StrCat("spec.model.layers: one of the inputs must have rows, got ", Text(model.inputs)))
+        .With("field", "spec.model.layers")
+        .With("value", Text(model.inputs));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const Flow outputs, FollowLayers(layers, model.inputs, "spec.model.layers"));
   if (outputs.has_value()) model.outputs = *outputs;
   if (loss == nullptr) return model;
   PENSTOCK_ASSIGN_OR_RETURN(const int output, LossOutput(loss_spec, model.outputs, "spec.loss"));
   if (!loss->needs_target()) return model;
+  if (outputs.has_value() && outputs->at(output).shape.empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+                 absl::StrCat(
+                     "spec.loss.output: must have rows; a number that is the loss itself is scalar_output's, got ",
+                     Text({outputs->at(output)})))
+        .With("field", "spec.loss.output")
+        .With("value", Text({outputs->at(output)}));
+  }
   model.targets = {outputs.has_value() ? loss->Target(outputs->at(output)) : Any("target")};
   return model;
 }

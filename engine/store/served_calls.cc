@@ -35,7 +35,7 @@ int64_t OpenDimension(const NamedValues& inputs, size_t index, int64_t rows) {
 // Of the first tensor that is split.
 int64_t RowsOf(const NamedValues& inputs) {
   for (const NamedValue& input : inputs) {
-    if (input.value.is_tensor()) return input.value.tensor()->dim() == 0 ? 0 : input.value.tensor()->size(0);
+    if (input.value.is_tensor() && input.value.tensor()->dim() > 0) return input.value.tensor()->size(0);
   }
   return 0;
 }

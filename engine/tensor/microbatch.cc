@@ -181,16 +181,22 @@ absl::StatusOr<Batch> Gather(const std::vector<Batch>& microbatches, const std::
     }
     if (pieces.empty()) {
       joined.push_back(Value::List(std::move(others)));
-    } else if (pieces.size() == 1 && pieces[0].dim() > 0) {
-      joined.emplace_back(pieces[0]);
     } else {
       at::Tensor tensor;
-      PENSTOCK_RETURN_IF_ERROR(
-          RunTorch([&] { tensor = pieces[0].dim() == 0 ? at::stack(pieces) : at::cat(pieces, 0); }));
+      PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+        tensor = pieces[0].dim() == 0 ? at::stack(pieces)
+                 : pieces.size() == 1 ? OwnElements(pieces[0])
+                                      : at::cat(pieces, 0);
+      }));
       joined.emplace_back(std::move(tensor));
     }
   }
   return first.atomic() ? Batch(std::move(joined[0])) : Batch::Tuple(std::move(joined));
+}
+
+at::Tensor OwnElements(const at::Tensor& tensor) {
+  const bool own = tensor.storage().use_count() == 1 && tensor.storage().nbytes() == tensor.nbytes();
+  return own ? tensor : tensor.clone();
 }
 
 NamedValues WithNames(const Batch& batch, const std::vector<std::string>& names) {

@@ -21,6 +21,11 @@ int64_t TotalRows(const std::vector<int64_t>& rows);
 // The pieces of a tensor along dimension 0, with the given rows each: views. Throws what LibTorch throws for too many.
 Tensors SplitRows(const at::Tensor& tensor, const std::vector<int64_t>& rows);
 
+// What a result may keep: the tensor itself if nothing else holds its elements and it holds nothing but them, else a copy. A
+// slice would hold more than it is charged for, a view of a parameter would change with the training. Throws what LibTorch
+// throws.
+at::Tensor OwnElements(const at::Tensor& tensor);
+
 // The rows that all tensors have in common; whole tensors and plain values have none. `field` names them in errors:
 // inputs[tokens].
 //
@@ -42,8 +47,8 @@ struct ScatteredBatch {
 absl::StatusOr<ScatteredBatch> Scatter(const NamedValues& values, int asked, std::string_view field);
 
 // Joins the micro-batches' values by position: tensors along dimension 0, m zero-dimensional tensors as one of shape [m],
-// anything else as a list in micro-batch order. The result is atomic if they are. The tensors of a single micro-batch are
-// handed on without a copy. `names` may be shorter than the values; it names them in errors.
+// anything else as a list in micro-batch order. The result is atomic if they are. Its tensors own their elements
+// (OwnElements). `names` may be shorter than the values; it names them in errors.
 //
 // Fails:     INVALID_ARGUMENT: WRONG_TYPE if the kinds of values differ, TENSOR_SIGNATURE for types or sizes that don't
 //            match; HOST_MEMORY.

@@ -135,6 +135,18 @@ class Counting(nn.Module):
         return self.second(x - self.mean)
 
 
+class Scaled(nn.Module):
+    """Takes a number beside its rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.second = nn.Linear(6, 3)
+
+    def forward(self, rows, scale):
+        return self.second(torch.tanh(self.first(rows))) * scale
+
+
 class OwnLoss(nn.Module):
     """Computes its loss itself, from labels among its inputs, as models of transformers do."""
 

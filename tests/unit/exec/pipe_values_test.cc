@@ -6,6 +6,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
@@ -14,6 +15,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "tests/unit/exec/function_layers.h"
 
@@ -357,6 +359,14 @@ TEST(PipeValues, S8_pt_valid_non_tensor_PIPE_35_InEveryMode) {
   }
 }
 
+TEST(PipeValues, ATargetThatIsANumberIsRefusedByName) {
+  PipeWorld world;
+  auto pipeline = world.Make(Pipe({Function(PassOn)}, {1}));
+  const absl::Status status = pipeline->ForwardBackward(Contribution(Range({2, 2}), at::zeros({}))).status();
+  EXPECT_EQ(ReasonOf(status), "TENSOR_SIGNATURE") << status;
+  EXPECT_EQ(ValuesOf(status)["field"], "target.shape");
+}
+
 TEST(PipeValues, S8_pt_no_tensor_output_IsRefused) {
   PipeWorld world;
   for (const std::vector<int>& balance : {std::vector<int>{1, 1}, std::vector<int>{2}}) {
@@ -506,6 +516,97 @@ TEST(PipeValues, STR_6_WhereOnlySomeMicrobatchesHaveAGradientTheOthersRowsAreZer
 }
 
 // --- The pipe's own tests ---
+
+// --- What a result holds ---
+
+bool OwnsElements(const at::Tensor& tensor) {
+  return tensor.storage().use_count() == 1 && tensor.storage().nbytes() == tensor.nbytes();
+}
+
+TEST(PipeResults, EachHoldsItsOwnElementsAndNothingElse) {
+  struct Case {
+    const char* name;
+    LayerFunction forward;
+  };
+  const Case cases[] = {
+      {"what the layer made", [](const Batch& inputs, auto&, auto&) { return inputs.TensorAt(0).mul(2); }},
+      {"the input itself", PassOn},
+      {"a slice", [](const Batch& inputs, auto&, auto&) { return inputs.TensorAt(0).mul(2).select(1, 3); }},
+      {"one row for all", [](const Batch& inputs, auto&,
+                             auto&) { return inputs.TensorAt(0).mul(2).slice(0, 0, 1).expand_as(inputs.TensorAt(0)); }},
+      {"a parameter", [](const Batch&, auto&, const Tensors& parameters) { return parameters[0]; }},
+      {"a view of a parameter",
+       [](const Batch&, auto&, const Tensors& parameters) { return parameters[0].slice(0, 0, 2); }},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
+    for (const int chunks : {1, 2}) {
+      PipeWorld world;
+      const at::Tensor x = Range({4, 4});
+      const NamedValues outputs =
+          InferAll(world, Pipe({Function({.forward = one.forward, .parameters = {{4, 4}}})}, {1}, chunks), Input(x));
+      ASSERT_EQ(outputs.size(), 1);
+      EXPECT_TRUE(OwnsElements(*outputs[0].value.tensor()));
+    }
+  }
+}
+
+TEST(PipeResults, WhatViewsAParameterStaysWhenTheParameterIsTrained) {
+  PipeWorld world;
+  const auto layer = [](const Batch& inputs, const LayerContext&, const Tensors& parameters) {
+    return Batch::Tuple({Value(inputs.TensorAt(0).mul(parameters[0])), Value(parameters[0].view({1, 2}))});
+  };
+  auto pipeline = world.Make(Pipe({Function({.forward = layer, .parameters = {{2}}})}, {1}));
+  const at::Tensor x = Range({3, 2});
+  const at::Tensor initial = at::tensor({0.5, 1.0}, at::kFloat).view({1, 2});
+  const auto inferred = world.Infer(*pipeline, Input(x));
+  ASSERT_TRUE(inferred.ok()) << inferred.status();
+  ContributionRequest request = Contribution(x, at::zeros({3, 2}));
+  request.outputs = {"output1"};
+  const auto stepped = pipeline->TrainStep(request, {});
+  ASSERT_TRUE(stepped.ok()) << stepped.status();
+  EXPECT_TRUE(at::equal(*inferred->outputs[1].value.tensor(), initial));
+  EXPECT_TRUE(at::equal(*stepped->outputs[0].value.tensor(), initial)) << "of the forward, before the step";
+  EXPECT_FALSE(at::equal(*world.Infer(*pipeline, Input(x))->outputs[1].value.tensor(), initial));
+}
+
+TEST(PipeResults, TheGradientOfAnInputHoldsItsOwnElements) {
+  PipeWorld world;
+  auto pipeline =
+      world.Make(Pipe({Function([](const Batch& inputs, auto&, auto&) { return inputs.TensorAt(0).mul(1); })}, {1}));
+  auto forward = pipeline->Forward(Ask(Input(Range({3, 2})), /*input_gradients=*/true));
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  const at::Tensor gradient = at::ones({3, 2});
+  const auto backward = pipeline->Backward(forward->graph, {{"output", gradient}}, /*retain_graph=*/false);
+  ASSERT_TRUE(backward.ok()) << backward.status();
+  EXPECT_TRUE(OwnsElements(*backward->input_gradients[0].value.tensor()));
+}
+
+// --- Turns ---
+
+TEST(Pipe, TwoPipelinesOfOneDeviceTakeTurnsInSerialModeToo) {
+  PipeWorld world;
+  std::string order;
+  const auto writes = [&order](char name) {
+    return Function([&order, name](const Batch& inputs, const LayerContext&, const Tensors&) {
+      order += name;
+      return inputs;
+    });
+  };
+  const auto a = world.Make(Pipe({writes('a')}, {1}, 3));
+  const auto b = world.Make(Pipe({writes('b')}, {1}, 3));
+  order.clear();
+  int left = 2;
+  absl::Notification done;
+  for (Pipeline* pipeline : {a.get(), b.get()}) {
+    pipeline->InferAsync(Ask(Input(Range({3, 2}))), [&](const absl::StatusOr<ForwardOutcome>& answer) {
+      EXPECT_TRUE(answer.ok()) << answer.status();
+      if (--left == 0) done.Notify();
+    });
+  }
+  world.pool().Wait(done);
+  EXPECT_EQ(order, "ababab");
+}
 
 TEST(Pipe, S8_pipe_indivisible_small_chunks_1_PEERS_30_rows_in_8_chunks_PEERS_4_rows_in_8_chunks) {
   struct Case {
