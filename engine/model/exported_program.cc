@@ -113,6 +113,7 @@ absl::Status ReadTensors(const ProgramArchive& archive, const std::string& folde
   // A record with its tensors, and how many bytes of it they reach.
   struct Storage {
     std::string_view bytes;
+    std::optional<bool> is_bool = {};  // whether every byte is 0 or 1, once a tensor asked
     int64_t reached = 0;
     int64_t held = 0;  // by all of them, once loaded
     std::vector<int> tensors = {};
@@ -142,10 +143,11 @@ absl::Status ReadTensors(const ProgramArchive& archive, const std::string& folde
       fields.Fail("must lie within its record", absl::StrCat(tensor.bytes.size(), " bytes"));
       return fields.status();
     }
-    const auto is_bool = [](char c) { return c == 0 || c == 1; };
-    if (tensor.type == at::kBool && !std::all_of(tensor.bytes.begin(), tensor.bytes.end(), is_bool)) {
-      fields.Fail("has a BOOL that is not 0 or 1", "another byte");
+    if (tensor.type == at::kBool && !storage.is_bool.has_value()) {
+      const auto is_bool = [](char c) { return c == 0 || c == 1; };
+      storage.is_bool = std::all_of(storage.bytes.begin(), storage.bytes.end(), is_bool);
     }
+    if (tensor.type == at::kBool && !*storage.is_bool) fields.Fail("has a BOOL that is not 0 or 1", "another byte");
     storage.reached = std::max(storage.reached, (tensor.offset + *extent) * width);
     for (const int other : storage.tensors) {
       const ProgramTensor& before = tensors[other];

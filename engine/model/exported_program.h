@@ -136,7 +136,8 @@ struct ExportedProgram {
 inline constexpr char kTrainingRecord[] = "extra/penstock_training.json";
 
 struct ProgramLimits {
-  int64_t graph_bytes = int64_t{64} << 20;   // of a JSON record
+  int64_t graph_bytes = int64_t{64} << 20;  // of a JSON record
+  int64_t graph_values = 4'000'000;         // of a JSON record: each takes about 100 bytes; a node has about 100 values
   int64_t tensor_bytes = int64_t{64} << 30;  // of all tensors
   int64_t nodes = 20'000;
   int64_t tensors = 20'000;

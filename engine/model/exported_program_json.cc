@@ -21,10 +21,15 @@ const json& Nothing() {
   return *nothing;
 }
 
-// How deep objects and arrays stand in one another.
-int DepthOf(std::string_view text) {
+// What a parsed text will take, without parsing it.
+struct Size {
+  int depth = 0;       // of objects and arrays in one another
+  int64_t values = 1;  // at most: objects, arrays and what stands in them
+};
+
+Size SizeOf(std::string_view text) {
+  Size size;
   int depth = 0;
-  int deepest = 0;
   bool quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -34,12 +39,15 @@ int DepthOf(std::string_view text) {
     } else if (c == '"') {
       quoted = true;
     } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
+      size.depth = std::max(size.depth, ++depth);
+      ++size.values;
     } else if (c == '}' || c == ']') {
       --depth;
+    } else if (c == ',') {
+      ++size.values;
     }
   }
-  return deepest;
+  return size;
 }
 
 }  // namespace
@@ -52,8 +60,13 @@ absl::StatusOr<json> ParseProgramJson(std::string_view text, const std::string& 
         .With("field", record)
         .With("value", absl::StrCat(text.size()));
   }
-  if (DepthOf(text) > limits.depth) {
+  const Size size = SizeOf(text);
+  if (size.depth > limits.depth) {
     return ProgramError(record, absl::StrCat("must be at most ", limits.depth, " deep"), "more");
+  }
+  if (size.values > limits.graph_values) {
+    return ProgramError(record, absl::StrCat("must have at most ", limits.graph_values, " values"),
+                        absl::StrCat(size.values));
   }
   std::vector<std::set<std::string>> keys;
   std::string repeated;

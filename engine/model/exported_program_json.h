@@ -15,7 +15,8 @@
 
 namespace penstock {
 
-// Parses a record. Depth and repeated keys are checked: the parser itself takes any depth, and the last of equal keys.
+// Parses a record. Depth, the number of values and repeated keys are checked: the parser itself takes any depth and number,
+// and the last of equal keys.
 //
 // Fails:     as ReadExportedProgram, naming the record.
 absl::StatusOr<nlohmann::json> ParseProgramJson(std::string_view text, const std::string& record,

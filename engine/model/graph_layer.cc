@@ -1,5 +1,6 @@
 #include "engine/model/graph_layer.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -245,8 +246,38 @@ Batch GraphLayer::Finish(const Mode& mode, std::vector<c10::IValue>& values, con
   for (const Place place : mode.leaves) {
     leaves.push_back(ToValue(place < 0 ? mode.fixed_leaves[fixed++] : values[place]));
   }
+  CheckOutputs(mode, leaves);
   if (leaves.size() == 1) return {leaves[0]};
   return Batch::Tuple(std::move(leaves));
+}
+
+// What the graph gives against what the file says of it: results go to clients, who trust the signature. Autocast narrows
+// floating numbers.
+void GraphLayer::CheckOutputs(const Mode& mode, const std::vector<Value>& leaves) {
+  const auto wrong = [](const std::string& field, const std::string& wanted, const std::string& found) {
+    ThrowStatus(ProgramError(field, absl::StrCat("must be ", wanted, ", as the file says"), found));
+  };
+  for (size_t i = 0; i < mode.outputs.size(); ++i) {
+    const ProgramOutput& output = mode.outputs[i];
+    if (!output.tensor) continue;
+    const Value& value = leaves[leaves.size() - mode.outputs.size() + i];
+    const at::Tensor* const tensor = value.any_tensor();
+    const std::string field = absl::StrCat("outputs[", output.name, "]");
+    if (tensor == nullptr) wrong(field, "a tensor", value.TypeName());
+    const bool narrowed = at::isFloatingType(output.type) && tensor->is_floating_point() &&
+                          at::autocast::is_autocast_enabled(tensor->device().type());
+    if (tensor->scalar_type() != output.type && !narrowed) {
+      wrong(field + ".dtype", c10::toString(output.type), c10::toString(tensor->scalar_type()));
+    }
+    bool fits = tensor->dim() == static_cast<int64_t>(output.shape.size());
+    for (size_t d = 0; fits && d < output.shape.size(); ++d) {
+      fits = output.shape[d] < 0 || output.shape[d] == tensor->size(static_cast<int64_t>(d));
+    }
+    if (!fits) {
+      wrong(field + ".shape", absl::StrCat("[", absl::StrJoin(output.shape, ", "), "]"),
+            absl::StrCat("[", absl::StrJoin(tensor->sizes(), ", "), "]"));
+    }
+  }
 }
 
 void GraphLayer::Cast(at::ScalarType) {

@@ -47,6 +47,7 @@ struct GraphLayerRequest {
 // Threads:   as Layer.
 // Fails:     Forward throws (RunTorch) INVALID_ARGUMENT / TENSOR_SIGNATURE, naming the node, where an operator refuses its
 //            arguments or an assertion of the graph does not hold, and naming the input whose shape breaks a constraint.
+//            SPEC_INVALID for an output that is not what the file says.
 class GraphLayer : public Layer {
  public:
   // Fails: SPEC_INVALID for statistics that are no buffers of the file, and a changed buffer that depends on random numbers.
@@ -76,7 +77,8 @@ class GraphLayer : public Layer {
     int places = 0;
     std::vector<Place> arrivals = {};
     std::vector<c10::IValue> fixed_leaves = {};
-    std::vector<Place> leaves = {};  // -1: the next of fixed_leaves
+    std::vector<Place> leaves = {};           // -1: the next of fixed_leaves
+    std::vector<ProgramOutput> outputs = {};  // of the whole program, which the last leaves are
     std::map<std::string, Place> pops = {};
     std::map<std::string, Place> stashes = {};
     std::vector<Place> copied = {};
@@ -103,6 +105,7 @@ class GraphLayer : public Layer {
   void CheckShapes(const Batch& inputs) const;
   std::vector<c10::IValue> PlaceValues(const Mode& mode, const Batch& inputs, const LayerContext& context);
   void RunStep(const Step& step, std::vector<c10::IValue>& values, const OperatorPass& pass) const;
+  static void CheckOutputs(const Mode& mode, const std::vector<Value>& leaves);
   Batch Finish(const Mode& mode, std::vector<c10::IValue>& values, const LayerContext& context) const;
   at::Tensor TensorOn(int tensor, c10::Device device);
 

@@ -38,6 +38,7 @@ absl::Status GraphLayer::BuildMode(const GraphLayerRequest& request, const Graph
   for (const ProgramValueIndex value : part.leaves) mode.leaves.push_back(place(value));
   for (const auto& [name, value] : part.stashes) mode.stashes[name] = place(value);
   if (request.last) {
+    mode.outputs = graph.graph->outputs;
     for (const ProgramOutput& output : graph.graph->outputs) {
       mode.leaves.push_back(output.item.is_value() ? place(graph.numbers[output.item.value]) : kNoValue);
       if (!output.item.is_value()) mode.fixed_leaves.push_back(output.item.literal);

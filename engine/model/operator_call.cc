@@ -1,6 +1,7 @@
 #include "engine/model/operator_call.h"
 
 #include <ATen/ScalarOps.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
@@ -121,6 +122,10 @@ void OperatorCall::Dispatch(std::vector<c10::IValue> stack, std::vector<c10::IVa
 
 void OperatorCall::Run(std::vector<c10::IValue>& values, const OperatorPass& pass, BatchNorm* batch_norm) const {
   std::vector<c10::IValue> stack = Stack(values, pass.device);
+  if (bounds_ != nullptr) {
+    const at::NoGradGuard no_graph;
+    bounds_({argument_names_, stack});
+  }
   switch (kind_) {
     case OperatorKind::kSymbol:
       return RunSymbol(stack, values);

@@ -15,6 +15,7 @@
 #include "engine/model/batch_norm.h"
 #include "engine/model/exported_program.h"
 #include "engine/model/layer.h"
+#include "engine/model/operator_bounds.h"
 #include "engine/model/operator_table.h"
 
 namespace penstock {
@@ -36,7 +37,7 @@ struct OperatorPass {
 // Model:     a stack of arguments in which the literals stand already; the others are numbers of values.
 // Threads:   Run from any thread, each with values of its own.
 // Fails:     Run throws (RunTorch) what LibTorch throws; INVALID_ARGUMENT / TENSOR_SIGNATURE for an assertion that does not
-//            hold; FAILED_PRECONDITION / SPEC_INVALID for random numbers in evaluation.
+//            hold and an index that lies outside (operator_bounds.h); FAILED_PRECONDITION / SPEC_INVALID for random numbers in evaluation.
 class OperatorCall {
  public:
   // Fails: SPEC_INVALID for an operator that LibTorch does not have, and arguments that do not fit its schema.
@@ -128,6 +129,7 @@ class OperatorCall {
   std::vector<ProgramValueIndex> viewed_;
   ProgramValueIndex changes_ = kNoValue;
   bool trains_ = false;
+  BoundsCheck bounds_ = nullptr;
   bool fills_ = false;  // with zeros what LibTorch leaves as it was: nobody may see what stood there
 };
 

@@ -91,6 +91,7 @@ absl::Status OperatorCall::ResolveSchema(const ProgramNode& node) {
     return NodeError(node, absl::StrCat("gives ", schema.returns().size(), " results"), absl::StrCat(results_.size()));
   }
   FindAliases();
+  bounds_ = BoundsOfOperator(schema.name());
   const std::string_view fresh[] = {"aten::empty", "aten::empty_like", "aten::empty_permuted", "aten::new_empty"};
   fills_ = std::count(std::begin(fresh), std::end(fresh), std::string_view(schema.name())) != 0;
   PENSTOCK_RETURN_IF_ERROR(CheckArguments(node));

@@ -22,6 +22,19 @@ int64_t ContentBytes(const HandleContent& content) {
   return tensors == nullptr ? 0 : ByteSize(*tensors);
 }
 
+namespace {
+
+absl::Status DescribeTensors(const HandleContent& content, std::vector<TensorHeader>& headers) {
+  const auto* tensors = std::get_if<NamedTensors>(&content);
+  if (tensors == nullptr) return absl::OkStatus();
+  for (const NamedTensor& tensor : *tensors) {
+    PENSTOCK_ASSIGN_OR_RETURN(headers.emplace_back(), HeaderOf(tensor.name, tensor.tensor));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 HandleStore::HandleStore(Options options, Clock* clock, TimerQueue* timers)
     : options_(std::move(options)), clock_(clock), timers_(timers), budget_(options_.budget) {
   if (options_.metrics != nullptr) {
@@ -148,21 +161,19 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
     return;
   }
   if (result.ok()) {
-    const int64_t bytes = ContentBytes(*result);
-    if (absl::Status fits = Recharge(*entry, bytes); !fits.ok()) {
+    absl::Status taken = DescribeTensors(*result, entry->tensors);
+    if (taken.ok()) taken = Recharge(*entry, ContentBytes(*result));
+    if (!taken.ok()) {
       aftermath.Keep(std::move(result));
-      result = WithValue(std::move(fits), "handle", ToString(entry->name));
+      entry->tensors.clear();
+      result = WithValue(std::move(taken), "handle", ToString(entry->name));
       state = HandleState::kFailed;
     }
   } else {
     result = WithValue(std::move(result).status(), "handle", ToString(entry->name));
   }
   if (result.ok()) {
-    if (const auto* tensors = std::get_if<NamedTensors>(&*result)) {
-      for (const NamedTensor& tensor : *tensors) entry->tensors.push_back(HeaderOf(tensor.name, tensor.tensor));
-    } else if (const auto* outcome = std::get_if<CallOutcome>(&*result)) {
-      entry->outcome = *outcome;
-    }
+    if (const auto* outcome = std::get_if<CallOutcome>(&*result)) entry->outcome = *outcome;
   } else {
     PENSTOCK_CHECK(Recharge(*entry, 0).ok());
   }

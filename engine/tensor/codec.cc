@@ -47,18 +47,28 @@ std::optional<DataType> ToDataType(at::ScalarType type) {
   return std::nullopt;
 }
 
-TensorHeader HeaderOf(std::string name, const at::Tensor& tensor) {
+absl::StatusOr<TensorHeader> HeaderOf(std::string name, const at::Tensor& tensor) {
   const std::optional<DataType> type = ToDataType(tensor.scalar_type());
-  PENSTOCK_CHECK(type.has_value());
-  return {.name = std::move(name),
-          .type = *type,
-          .shape = tensor.sizes().vec(),
-          .byte_size = static_cast<int64_t>(tensor.numel() * tensor.element_size())};
+  if (!type.has_value()) {
+    const char* const found = c10::toString(tensor.scalar_type());
+    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                 absl::StrCat(name, ".type: must be one that can be sent, got ", found))
+        .With("field", name + ".type")
+        .With("value", found);
+  }
+  return TensorHeader{.name = std::move(name),
+                      .type = *type,
+                      .shape = tensor.sizes().vec(),
+                      .byte_size = static_cast<int64_t>(tensor.numel() * tensor.element_size())};
 }
 
 absl::StatusOr<at::Tensor> AllocateTensor(const TensorHeader& header) {
   const std::optional<at::ScalarType> type = ToScalarType(header.type);
-  PENSTOCK_CHECK(type.has_value());
+  if (!type.has_value()) {
+    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_HEADER", header.name + ".type: must be set, got nothing")
+        .With("field", header.name + ".type")
+        .With("value", "");
+  }
   at::Tensor tensor;
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { tensor = at::empty(header.shape, *type); }));
   return tensor;

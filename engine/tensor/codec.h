@@ -20,13 +20,15 @@ namespace penstock {
 std::optional<at::ScalarType> ToScalarType(DataType type);
 std::optional<DataType> ToDataType(at::ScalarType type);
 
-// What the wire says of a tensor. Its type must be one of the wire's.
-TensorHeader HeaderOf(std::string name, const at::Tensor& tensor);
+// What the wire says of a tensor.
+//
+// Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE naming the tensor, whose type the wire does not have.
+absl::StatusOr<TensorHeader> HeaderOf(std::string name, const at::Tensor& tensor);
 
 // A tensor of the header's type and shape with elements not yet set: contiguous, 64-byte aligned.
 // The header must have been validated; this is where memory is first taken.
 //
-// Fails:     RESOURCE_EXHAUSTED / HOST_MEMORY.
+// Fails:     RESOURCE_EXHAUSTED / HOST_MEMORY; INVALID_ARGUMENT / TENSOR_HEADER for a header without a type.
 absl::StatusOr<at::Tensor> AllocateTensor(const TensorHeader& header);
 
 // The bytes of a contiguous tensor, to read or to fill. The tensor keeps them alive.

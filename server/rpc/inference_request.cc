@@ -236,7 +236,7 @@ absl::StatusOr<grpc::ByteBuffer> EncodeAnswer(const ModelInferRequest& request, 
   std::vector<at::Tensor> tensors;
   for (const NamedTensor& output : outputs) {
     PENSTOCK_ASSIGN_OR_RETURN(at::Tensor tensor, SendableTensor(output.tensor));
-    const TensorHeader header = HeaderOf(output.name, tensor);
+    PENSTOCK_ASSIGN_OR_RETURN(const TensorHeader header, HeaderOf(output.name, tensor));
     auto* described = answer.add_outputs();
     described->set_name(header.name);
     described->set_datatype(std::string(DataTypeName(header.type)));

@@ -25,7 +25,7 @@ ParameterStream::ParameterStream(const ServiceEnvironment& environment, grpc::Ca
       guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)) {}
 
 void ParameterStream::Begin(const grpc::ByteBuffer& request) {
-  if (absl::Status accepted = Accept(request); !accepted.ok()) Close(accepted);
+  Run([&] { return Accept(request); });
 }
 
 absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
@@ -39,12 +39,11 @@ absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
   }
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(place_, environment_.admission->Admit(caller, pipeline->name()));
-  pipeline->ReadParameters({request.names().begin(), request.names().end()}, request.include_optimizer_state(),
-                           [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
-                             const absl::Status started =
-                                 snapshot.ok() ? stream->StartChunks(*std::move(snapshot)) : snapshot.status();
-                             if (!started.ok()) stream->Close(started);
-                           });
+  pipeline->ReadParameters(
+      {request.names().begin(), request.names().end()}, request.include_optimizer_state(),
+      [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
+        stream->Run([&] { return snapshot.ok() ? stream->StartChunks(*std::move(snapshot)) : snapshot.status(); });
+      });
   return absl::OkStatus();
 }
 
@@ -55,7 +54,8 @@ absl::Status ParameterStream::StartChunks(std::shared_ptr<const ParameterSnapsho
   std::vector<TensorSender::Part> parts;
   for (const NamedTensor& parameter : snapshot_->tensors) {
     PENSTOCK_ASSIGN_OR_RETURN(at::Tensor tensor, SendableTensor(parameter.tensor));
-    *first.mutable_start()->add_tensors() = ToProto(HeaderOf(parameter.name, tensor));
+    PENSTOCK_ASSIGN_OR_RETURN(const TensorHeader header, HeaderOf(parameter.name, tensor));
+    *first.mutable_start()->add_tensors() = ToProto(header);
     const auto size = static_cast<int64_t>(tensor.nbytes());
     parts.push_back({static_cast<int>(parts.size()), std::move(tensor), {0, size}});
   }

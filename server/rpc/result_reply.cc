@@ -28,12 +28,13 @@ void AddInline(const ServiceEnvironment& environment, const std::string& caller,
   if (!tensors.ok()) return;
   for (const NamedTensor& tensor : *tensors) {
     const absl::StatusOr<at::Tensor> sendable = SendableTensor(tensor.tensor);
-    if (!sendable.ok()) {
+    const absl::StatusOr<TensorHeader> header = sendable.ok() ? HeaderOf(tensor.name, *sendable) : sendable.status();
+    if (!header.ok()) {
       result->clear_tensors();
       return;
     }
     v1::Tensor* added = result->add_tensors();
-    *added->mutable_header() = ToProto(HeaderOf(tensor.name, *sendable));
+    *added->mutable_header() = ToProto(*header);
     const std::string_view bytes = BytesOf(*sendable);
     added->set_data(bytes.data(), bytes.size());
   }

@@ -29,6 +29,7 @@ SMALL = "counting_both.pt2"
 IMAGES = "conv_net_both.pt2"
 WORDS = "language_dropout_both.pt2"
 OWN_LOSS = "own_loss.pt2"
+SCALED = "scaled.pt2"
 LIMIT = 1 << 20
 
 
@@ -633,6 +634,68 @@ def test_inputs_that_break_what_was_exported(client: penstock.Client, raw: Raw) 
     refused(lambda: pipeline.train_step(inputs, target.astype(np.float32)), INVALID, "TENSOR_SIGNATURE", "target")
     refused(lambda: pipeline.train_step(inputs, target + 11), INVALID, "TENSOR_SIGNATURE", "target")
     assert np.isfinite(pipeline.train_step(inputs, target).loss)
+
+
+def test_an_input_that_is_a_number(client: penstock.Client, raw: Raw) -> None:
+    """Every micro-batch gets it, and the call's rows are those of the other inputs."""
+    pipeline = create(client, brought(raw, SCALED), "mean_squared_error")
+    rows = np.random.default_rng(0).standard_normal((6, 4), np.float32)
+    once = pipeline.infer({"scale": np.float32(1), "rows": rows})["output"]
+    np.testing.assert_allclose(
+        pipeline.infer({"scale": np.float32(3), "rows": rows})["output"], 3 * once, rtol=1e-6, atol=1e-6
+    )
+    outcome = pipeline.train_step({"scale": np.float32(1), "rows": rows}, once)
+    assert outcome.loss < 1e-9
+    refused(lambda: pipeline.infer({"scale": rows[:, 0], "rows": rows}), INVALID, "TENSOR_SIGNATURE", "inputs[0].shape")
+    refused(
+        lambda: pipeline.train_step({"scale": np.float32(1), "rows": rows}, np.float32(1)), INVALID, "TENSOR_SIGNATURE"
+    )
+    assert pipeline.train_step({"scale": np.float32(1), "rows": rows}, once).step == 2
+
+
+def test_an_index_that_is_out_of_range(client: penstock.Client, raw: Raw) -> None:
+    """Checked before the operator runs: a GPU would end the work of all pipelines."""
+    pipeline = create(client, brought(raw, WORDS), "cross_entropy")
+    inputs, _ = word_batch(0)
+    bad = {**inputs, "ids": np.full_like(inputs["ids"], 11)}
+    error = refused(lambda: pipeline.infer(bad), INVALID, "TENSOR_SIGNATURE", "indices")
+    assert "indices: must lie in [0, 10], got 11" in error.message
+    assert np.isfinite(pipeline.infer(inputs)["logits"]).all()
+
+
+OUTPUT = '"mul": {"dtype": 7, "sizes": ['
+LIES: dict[str, tuple[dict[str, str], str]] = {
+    "another type": ({OUTPUT: '"mul": {"dtype": 8, "sizes": ['}, "outputs[output].dtype: must be Double"),
+    "more dimensions": ({OUTPUT: OUTPUT + '{"as_int": 1}, '}, "outputs[output].shape: must be [1, -1, 3]"),
+    "a type that can't be sent": (
+        {
+            "torch.ops.aten.mul.Tensor": "torch.ops.aten.complex.default",
+            '{"name": "self", "arg": {"as_tensor": {"name": "linear_1"}}': (
+                '{"name": "real", "arg": {"as_tensor": {"name": "linear_1"}}'
+            ),
+            '{"name": "other", "arg": {"as_tensor": {"name": "scale"}}': (
+                '{"name": "imag", "arg": {"as_tensor": {"name": "scale"}}'
+            ),
+        },
+        "outputs[output].dtype: must be Float, as the file says, got ComplexFloat",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_file_that_lies_about_its_outputs(lie: str, client: penstock.Client, raw: Raw) -> None:
+    changes, sentence = LIES[lie]
+    content = records(golden(SCALED))
+    text = content[MODEL].decode()
+    for before, after in changes.items():
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    content[MODEL] = text.encode()
+    name = f"lie-{list(LIES).index(lie)}.pt2"
+    upload(raw, name, packed(content))
+    error = refused(lambda: create(client, name), INVALID, "SPEC_INVALID")
+    assert sentence in error.message, error.message
+    assert client.server_info().version
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------

@@ -71,6 +71,32 @@ TEST(ProgramLimits, HoldForTensorsThatShareARecord) {
   ExpectInvalid(read(50), "must not be one of tensors that reach more than 16 times their record, got weight_9");
 }
 
+TEST(ProgramLimits, HoldForTheValuesOfAGraph) {
+  ExpectInvalid(ReadWithin({.graph_values = 100}), "must have at most 100 values, got ");
+  Repacked wide("counting_both.pt2");
+  wide[kModel] = "[0";
+  for (int i = 0; i < 4'000'000; ++i) wide[kModel] += ",0";
+  ExpectInvalid(wide.Read().status(), "must have at most 4000000 values, got 4000002");
+}
+
+// 4,000 masks that lie on one record of 16 MiB, which would be 64 GB to look through once for each.
+TEST(ProgramLimits, ARecordOfTruthValuesIsReadOnceForAllOfItsTensors) {
+  constexpr int kBytes = 16 << 20;
+  Repacked sharing("counting_both.pt2");
+  sharing["data/weights/weight_9"] = std::string(kBytes, '\1');
+  std::string entries;
+  for (int i = 0; i < 4'000; ++i) {
+    absl::StrAppend(&entries, R"("mask)", i, R"(": {"path_name": "weight_9", "is_param": false, "use_pickle": false, )",
+                    R"("tensor_meta": {"dtype": 12, "sizes": [{"as_int": 1}], "requires_grad": false, )",
+                    R"("device": {"type": "cpu", "index": null}, "strides": [{"as_int": 1}], )",
+                    R"("storage_offset": {"as_int": )", kBytes - 1 - i, R"(}, "layout": 7}}, )");
+  }
+  sharing.Replace("data/weights/model_weights_config.json", R"({"config": {)", R"({"config": {)" + entries);
+  EXPECT_TRUE(sharing.Read().ok());
+  sharing["data/weights/weight_9"][0] = 2;
+  ExpectInvalid(sharing.Read().status(), "has a BOOL that is not 0 or 1");
+}
+
 // Names of outputs come from a text inside the JSON: deep, or wide and equal.
 TEST(ProgramLimits, HoldForTheTreeOfOutputs) {
   Repacked deep("counting_both.pt2");

@@ -322,5 +322,34 @@ TEST(GraphLayer, BuildsShapesWithoutMemory) {
   }
 }
 
+// --- A file that says something else than its graph does ---
+
+absl::Status RunsWith(const std::vector<std::pair<std::string, std::string>>& replaced) {
+  Repacked lying("scaled.pt2");
+  for (const auto& [from, to] : replaced) lying.Replace("models/model.json", from, to);
+  ProgramRunner runner(lying.Read());
+  return RunTorch([&] { runner.Forward({at::ones({2, 4}), at::ones({})}, {}); });
+}
+
+void ExpectLie(const absl::Status& status, const std::string& sentence) {
+  EXPECT_EQ(ReasonOf(status), "SPEC_INVALID") << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(sentence));
+}
+
+TEST(GraphLayer, AnOutputThatIsNotWhatTheFileSaysIsRefusedByName) {
+  EXPECT_TRUE(RunsWith({}).ok());
+  const std::string meta = R"("mul": {"dtype": 7, "sizes": [)";
+  ExpectLie(RunsWith({{meta, R"("mul": {"dtype": 8, "sizes": [)"}}),
+            "outputs[output].dtype: must be Double, as the file says, got Float");
+  ExpectLie(RunsWith({{meta, meta + R"({"as_int": 1}, )"}}), "outputs[output].shape: must be [1, -1, 3]");
+  // A type that no client can be sent.
+  ExpectLie(RunsWith({{"torch.ops.aten.mul.Tensor", "torch.ops.aten.complex.default"},
+                      {R"({"name": "self", "arg": {"as_tensor": {"name": "linear_1"}})",
+                       R"({"name": "real", "arg": {"as_tensor": {"name": "linear_1"}})"},
+                      {R"({"name": "other", "arg": {"as_tensor": {"name": "scale"}})",
+                       R"({"name": "imag", "arg": {"as_tensor": {"name": "scale"}})"}}),
+            "outputs[output].dtype: must be Float, as the file says, got ComplexFloat");
+}
+
 }  // namespace
 }  // namespace penstock

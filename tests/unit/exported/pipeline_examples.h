@@ -31,12 +31,15 @@ struct ProgramExample {
 
   std::vector<Value> Values() const {
     std::vector<Value> values;
-    for (const NamedTensor& input : inputs) values.emplace_back(input.tensor);
+    for (const NamedTensor& input : inputs) {
+      values.push_back(input.tensor.dim() == 0 ? Value(WholeTensor{input.tensor}) : Value(input.tensor));
+    }
     return values;
   }
 };
 
-// Batch norm, dropout, attention's dropout, buffers that change, ties, several inputs and outputs, None.
+// Batch norm, dropout, attention's dropout, buffers that change, ties, several inputs and outputs, None, an input that is a
+// number.
 inline std::vector<ProgramExample> ProgramExamples(int64_t rows) {
   const at::Tensor labels = at::randint(0, 5, {rows}, at::kLong);
   const at::Tensor ids = at::randint(0, 11, {rows, 7}, at::kLong);
@@ -48,7 +51,11 @@ inline std::vector<ProgramExample> ProgramExamples(int64_t rows) {
           {"mixed_dropout_both.pt2",
            "mean_squared_error",
            {{"x", at::randn({rows, 3, 5})}, {"scale", at::rand({rows, 1})}},
-           at::randn({rows, 3, 3})}};
+           at::randn({rows, 3, 3})},
+          {"scaled.pt2",
+           "mean_squared_error",
+           {{"rows", at::randn({rows, 4})}, {"scale", at::rand({})}},
+           at::randn({rows, 3})}};
 }
 
 // Reads each file once.

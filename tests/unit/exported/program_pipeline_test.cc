@@ -3,11 +3,14 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "engine/base/error.h"
 #include "tests/unit/exported/pipeline_examples.h"
+#include "tests/unit/exported/program_archives.h"
 
 namespace penstock::testing {
 namespace {
@@ -87,6 +90,59 @@ TEST(ProgramPipeline, KeepsTheNamesOfStateDict) {
   EXPECT_EQ(std::count(names.begin(), names.end(), "embedding.weight"), 1);
   EXPECT_EQ(std::count(names.begin(), names.end(), "blocks.1.attention.qkv.bias"), 1);
   EXPECT_EQ(names.size(), 2 * 12 + 3) << "no copy of the tied weight";
+}
+
+// Of the program of ProgramExamples() that takes a number.
+PipelineSpec ScaledSpec(const std::string& from, const std::string& to) {
+  Repacked changed("scaled.pt2");
+  if (!from.empty()) changed.Replace("models/model.json", from, to);
+  absl::StatusOr<ExportedProgram> program = changed.Read();
+  PENSTOCK_CHECK(program.ok());
+  auto model = ProgramModel::Create(*std::move(program), ProgramCuts::kModules);
+  PENSTOCK_CHECK(model.ok());
+  PipelineSpec spec;
+  spec.model.program = "scaled.pt2";
+  spec.model.loaded_program = *std::move(model);
+  spec.cut.stages = 1;
+  spec.schedule = {"gpipe", 1, CheckpointMode::kNever};
+  spec.optimizer.name = "sgd";
+  spec.loss.name = "mean_squared_error";
+  return spec;
+}
+
+void ExpectSpecInvalid(const absl::Status& status, const std::string& sentence) {
+  EXPECT_EQ(ReasonOf(status), "SPEC_INVALID") << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(sentence));
+}
+
+TEST(ProgramPipeline, AModelNeedsAnInputWithRowsAndItsLossAnOutputWithRows) {
+  DevicePool pool({{"cpu:0", {0}, 0}}, DevicePool::Mode::kSerial);
+  EXPECT_TRUE(MakeProgramPipeline(ScaledSpec("", ""), pool).ok());
+  const std::string rows =
+      R"json("rows": {"dtype": 7, "sizes": [{"as_expr": {"expr_str": "Symbol('s10', positive=True, )json"
+      R"json(integer=True)", "hint": {"as_int": 4}}}, {"as_int": 4}])json";
+  ExpectSpecInvalid(MakeProgramPipeline(ScaledSpec(rows, R"json("rows": {"dtype": 7, "sizes": [])json"), pool).status(),
+                    "one of the inputs must have rows, got FP32 [] and FP32 []");
+  PipelineSpec spec = ScaledSpec("", "");
+  spec.model.program = "own_loss.pt2";
+  spec.model.loaded_program = LoadedProgram("own_loss.pt2", ProgramCuts::kModules);
+  spec.loss.output = "loss";
+  ExpectSpecInvalid(MakeProgramPipeline(spec, pool).status(), "spec.loss.output: must have rows");
+}
+
+TEST(ProgramPipeline, ANumberIsCheckedAsRowsAre) {
+  DevicePool pool({{"cpu:0", {0}, 0}}, DevicePool::Mode::kSerial);
+  const auto pipeline = MakeProgramPipeline(ScaledSpec("", ""), pool);
+  ASSERT_TRUE(pipeline.ok()) << pipeline.status();
+  const auto check = [&](const at::Tensor& scale) {
+    return (*pipeline)->CheckInputs(NamedTensors{{"rows", at::ones({2, 4})}, {"scale", scale}});
+  };
+  EXPECT_TRUE(check(at::ones({})).ok());
+  const absl::Status with_rows = check(at::ones({2}));
+  EXPECT_EQ(ReasonOf(with_rows), "TENSOR_SIGNATURE");
+  EXPECT_EQ(ValuesOf(with_rows)["field"], "inputs[1].shape");
+  EXPECT_EQ(ValuesOf(check(at::ones({}, at::kLong)))["field"], "inputs[1].type");
+  EXPECT_EQ(ReasonOf((*pipeline)->CheckTarget(at::ones({}), {}, 2)), "TENSOR_SIGNATURE");
 }
 
 }  // namespace

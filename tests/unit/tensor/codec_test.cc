@@ -21,7 +21,7 @@ TEST(Codec, EveryTypeComesBackBitForBit) {
     const auto tensor = DecodeTensor(header, {bytes}, "t");
     ASSERT_TRUE(tensor.ok()) << tensor.status();
     EXPECT_EQ(BytesOf(*tensor), bytes);
-    EXPECT_EQ(HeaderOf("t", *tensor), header);
+    EXPECT_EQ(*HeaderOf("t", *tensor), header);
   }
 }
 
