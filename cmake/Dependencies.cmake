@@ -2,7 +2,6 @@
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED CONFIG)
-find_package(spdlog REQUIRED CONFIG)
 if(PENSTOCK_ONLY_GPU_TESTS)
   find_package(GTest REQUIRED CONFIG)
   find_package(LibTorch 2.11 REQUIRED)

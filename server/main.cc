@@ -21,6 +21,7 @@
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
+#include "engine/base/log_sink.h"
 #include "engine/base/thread.h"
 #include "engine/device/accelerators.h"
 #include "server/daemon.h"
@@ -33,6 +34,13 @@ namespace {
 // Exit codes: 0 drained, 1 failed, cut short or state lost, 2 bad settings.
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
+// How long the end waits for who reads the log.
+constexpr absl::Duration kLogPatience = absl::Seconds(2);
+
+[[noreturn]] void EndByForce() {
+  penstock::FlushLog(kLogPatience);
+  std::_Exit(kFailed);
+}
 
 // Activations are megabytes and live for one micro-batch. By default the C library gives such blocks
 // back to the kernel at each free, and every step pays for mapping and clearing them again. Blocks up
@@ -118,7 +126,7 @@ int ServeUntilSignal(penstock::Daemon* daemon, penstock::DrainSignal* drain, con
       if (AwaitSignal(signals, absl::Milliseconds(50)) > 0) {
         if (drain->hurried()) {
           penstock::LogError("third signal: ending by force");
-          std::_Exit(kFailed);
+          EndByForce();
         }
         penstock::LogWarning("second signal: closing at once");
         drain->Hurry();
@@ -129,7 +137,7 @@ int ServeUntilSignal(penstock::Daemon* daemon, penstock::DrainSignal* drain, con
   if (end == penstock::DrainEnd::kHangs) {
     // Nobody can wait for a thread whose disk does not answer; what is on the disk is whole at any time.
     penstock::LogError("ending by force: a checkpoint is neither saved nor given up");
-    std::_Exit(kFailed);
+    EndByForce();
   }
   over = true;
   second.Join();
@@ -160,6 +168,7 @@ int Run(int count, char** values) {
     if (!good.ok()) std::fprintf(stderr, "penstockd: %s\n", std::string(good.message()).c_str());
     return good.ok() ? 0 : kUsage;
   }
+  StartLogWriter();
   // One more reference than the server's: without it, tearing down the library may stall for seconds.
   gpr_set_log_function(&LogForLibrary);
   grpc_init();
@@ -171,11 +180,13 @@ int Run(int count, char** values) {
       LogError("the daemon can't start", {{"reason", ReasonOf(daemon.status())},
                                           {"problem", std::string(daemon.status().message())},
                                           {"path", ValuesOf(daemon.status())["path"]}});
+      FlushLog(kLogPatience);
       return daemon.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
     }
     code = ServeUntilSignal(daemon->get(), &drain, signals, ServiceManager::FromEnvironment(Environment(), getpid()));
   }
   LogInfo("stopped", {{"exit", std::to_string(code)}});
+  FlushLog(kLogPatience);
   return code;
 }
 

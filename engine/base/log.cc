@@ -1,17 +1,24 @@
 #include "engine/base/log.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <memory>
+#include <cerrno>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "engine/base/log_level.h"
 #include "engine/base/log_scope.h"
-#include "spdlog/sinks/stdout_sinks.h"
-#include "spdlog/spdlog.h"
+#include "engine/base/log_sink.h"
+#include "engine/base/log_writer.h"
 
 namespace penstock {
 namespace {
@@ -20,29 +27,11 @@ std::atomic<LogFormat> log_format = LogFormat::kText;
 std::atomic<LogLevel> log_level = LogLevel::kInfo;
 std::array<std::atomic<int64_t>, 4> line_counts;
 
-spdlog::logger& Logger() {
-  static spdlog::logger* logger = [] {
-    auto* made = new spdlog::logger("penstock", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%L%$ %v");
-    made->flush_on(spdlog::level::info);
-    return made;
-  }();
-  return *logger;
-}
+// A client's value, or a library's text, must not fill the log.
+constexpr size_t kMostValueBytes = 8 << 10;
+constexpr absl::Duration kCrashPatience = absl::Seconds(1);
 
-spdlog::level::level_enum ToSpdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarning:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
-  }
-  return spdlog::level::info;
-}
+std::atomic<LogWriter*> writer = nullptr;  // null: who logs writes
 
 // The length of the valid UTF-8 sequence at the start of `text`, or 0.
 size_t Utf8Length(std::string_view text) {
@@ -77,13 +66,69 @@ std::vector<LogField> WithScopes(std::initializer_list<LogField> fields) {
   return all;
 }
 
+// A value as it may be logged: the beginning of what is too long, cut between characters.
+std::string Shown(std::string_view value) {
+  if (value.size() <= kMostValueBytes) return JsonEscape(value);
+  size_t kept = kMostValueBytes;
+  while (kept > 0 && (static_cast<unsigned char>(value[kept]) & 0xC0) == 0x80) --kept;
+  return absl::StrCat(JsonEscape(value.substr(0, kept)), "... (", value.size(), " bytes)");
+}
+
+// A whole line, with its end.
+std::string Line(LogLevel level, std::string_view message, const std::vector<LogField>& fields) {
+  const absl::Time now = absl::Now();
+  std::string line;
+  if (log_format == LogFormat::kJson) {
+    line = absl::StrFormat("{\"time\":%.6f,\"level\":\"%s\",\"message\":\"%s\"",
+                           absl::ToDoubleSeconds(now - absl::UnixEpoch()), std::string(NameOf(level)), Shown(message));
+    for (const auto& [name, value] : fields) {
+      absl::StrAppendFormat(&line, ",\"%s\":\"%s\"", std::string(name), Shown(value));
+    }
+    line += '}';
+  } else {
+    line = absl::StrCat(absl::FormatTime("%Y-%m-%dT%H:%M:%E3S%Ez", now, absl::LocalTimeZone()), " ",
+                        std::string(1, absl::ascii_toupper(static_cast<unsigned char>(NameOf(level)[0]))), " ",
+                        Shown(message));
+    for (const auto& [name, value] : fields) {
+      absl::StrAppendFormat(&line, " %s=\"%s\"", std::string(name), Shown(value));
+    }
+  }
+  return line + '\n';
+}
+
+void WriteNow(std::string_view line) {
+  while (!line.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+    if (written < 0 && errno != EINTR) return;
+    if (written > 0) line.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+// Signals that end the process, and what they did before: a core file, a sanitizer's report.
+constexpr std::array<int, 5> kCrashSignals = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+std::array<struct sigaction, kCrashSignals.size()> crash_actions;
+
+// Waits for the lines that were logged before, then lets the signal do what it did.
+void OnCrash(int signal, siginfo_t* info, void*) {
+  if (const LogWriter* const to = writer) to->FlushInSignalHandler(kCrashPatience);
+  for (size_t i = 0; i < kCrashSignals.size(); ++i) {
+    if (kCrashSignals[i] == signal) sigaction(signal, &crash_actions[i], nullptr);
+  }
+  if (info->si_code <= 0) raise(signal);  // it was sent; a fault happens again by itself
+}
+
+void FlushOnCrash() {
+  struct sigaction action = {};
+  action.sa_sigaction = &OnCrash;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  for (size_t i = 0; i < kCrashSignals.size(); ++i) sigaction(kCrashSignals[i], &action, &crash_actions[i]);
+}
+
 }  // namespace
 
 void ConfigureLog(LogLevel level, LogFormat format) {
-  Logger().set_level(ToSpdlog(level));
   log_level = level;
   log_format = format;
-  if (format == LogFormat::kJson) Logger().set_pattern("%v");
 }
 
 std::string JsonEscape(std::string_view text) {
@@ -92,12 +137,14 @@ std::string JsonEscape(std::string_view text) {
   while (!text.empty()) {
     const unsigned char c = static_cast<unsigned char>(text[0]);
     size_t length = Utf8Length(text);
+    const bool control =
+        c < 0x20 || c == 0x7F || (length == 2 && c == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0);
     if (c == '"' || c == '\\') {
       out += '\\';
       out += text[0];
-    } else if (c < 0x20 || c == 0x7F || length == 0) {
-      absl::StrAppendFormat(&out, "\\u%04x", c);
-      length = 1;
+    } else if (control || length == 0) {
+      absl::StrAppendFormat(&out, "\\u%04x", length == 2 ? static_cast<unsigned char>(text[1]) : c);
+      length = std::max<size_t>(1, length);
     } else {
       out.append(text.substr(0, length));
     }
@@ -108,24 +155,11 @@ std::string JsonEscape(std::string_view text) {
 
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> given) {
   line_counts[static_cast<size_t>(level)].fetch_add(1, std::memory_order_relaxed);
-  if (!Logger().should_log(ToSpdlog(level))) return;
-  const std::vector<LogField> fields = WithScopes(given);
-  std::string line;
-  if (log_format == LogFormat::kJson) {
-    const auto now = std::chrono::system_clock::now().time_since_epoch();
-    line = absl::StrFormat("{\"time\":%.6f,\"level\":\"%s\",\"message\":\"%s\"",
-                           std::chrono::duration<double>(now).count(), std::string(NameOf(level)), JsonEscape(message));
-    for (const auto& [name, value] : fields) {
-      absl::StrAppendFormat(&line, ",\"%s\":\"%s\"", std::string(name), JsonEscape(value));
-    }
-    line += '}';
-  } else {
-    line = JsonEscape(message);
-    for (const auto& [name, value] : fields) {
-      absl::StrAppendFormat(&line, " %s=\"%s\"", std::string(name), JsonEscape(value));
-    }
-  }
-  Logger().log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
+  if (level < log_level.load()) return;
+  LogWriter* const to = writer;
+  if (to != nullptr && !to->Admit(message)) return;
+  std::string line = Line(level, message, WithScopes(given));
+  to != nullptr ? to->Add(std::move(line)) : WriteNow(line);
 }
 
 std::string_view NameOf(LogLevel level) {
@@ -157,14 +191,36 @@ LogFormat CurrentLogFormat() { return log_format; }
 void SetLogLevel(LogLevel level) {
   static auto* mu = new absl::Mutex;  // one change at a time
   absl::MutexLock lock(mu);
-  const LogLevel before = log_level.exchange(level);
-  Logger().set_level(ToSpdlog(std::min(before, level)));
+  const LogLevel before = log_level.load();
+  log_level = std::min(before, level);
   // As a warning or an error where no lesser line would be written.
   Log(std::max(LogLevel::kInfo, std::min(before, level)), "log level changed",
       {{"from", std::string(NameOf(before))}, {"to", std::string(NameOf(level))}});
-  Logger().set_level(ToSpdlog(level));
+  log_level = level;
 }
 
 int64_t LoggedLines(LogLevel level) { return line_counts[static_cast<size_t>(level)].load(); }
+
+void StartLogWriter() {
+  LogWriter::Options options;
+  options.notice = [](LogDrop cause, std::string_view message, int64_t lines) {
+    std::vector<LogField> fields = {{"cause", std::string(kLogDropNames[static_cast<size_t>(cause)])},
+                                    {"lines", std::to_string(lines)}};
+    if (!message.empty()) fields.emplace_back("of", message);
+    return Line(LogLevel::kWarning, "log lines dropped", fields);
+  };
+  writer = new LogWriter(std::move(options));
+  FlushOnCrash();
+}
+
+bool FlushLog(absl::Duration patience) {
+  LogWriter* const to = writer;
+  return to == nullptr || to->Flush(patience);
+}
+
+int64_t DroppedLogLines(LogDrop cause) {
+  LogWriter* const from = writer;
+  return from == nullptr ? 0 : from->dropped(cause);
+}
 
 }  // namespace penstock

@@ -18,7 +18,7 @@ enum class LogFormat { kText, kJson };
 // Sets level and format; call it once, before threads start. The defaults are kInfo and kText.
 void ConfigureLog(LogLevel level, LogFormat format);
 
-// Writes one line. Control characters and invalid UTF-8 in values are escaped, so that a client can't forge lines.
+// Writes one line. In values control characters and invalid UTF-8 are escaped, and what exceeds 8 KiB is cut off.
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 
 inline void LogInfo(std::string_view m, std::initializer_list<LogField> f = {}) { Log(LogLevel::kInfo, m, f); }

@@ -1,6 +1,7 @@
 #include <string>
 
 #include "engine/base/log.h"
+#include "engine/base/log_sink.h"
 #include "engine/observe/process_statistics.h"
 #include "engine/observe/span_counters.h"
 #include "server/metrics/family_set.h"
@@ -58,6 +59,8 @@ void CollectServer(const ServerMetrics& server, FamilySet* families) {
   families->Add(Metric::kBuildInfo, {build.version, build.commit, build.cuda, build.torch}, 1);
   AddEach(families, Metric::kLogMessages, InfoOf(Metric::kLogMessages).labels[0].values,
           [](size_t i) { return static_cast<double>(LoggedLines(static_cast<LogLevel>(i))); });
+  AddEach(families, Metric::kLogDropped, kLogDropNames,
+          [](size_t i) { return static_cast<double>(DroppedLogLines(static_cast<LogDrop>(i))); });
 }
 
 void CollectProcess(FamilySet* families) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/log_writer.h"
 #include "engine/observe/metrics.h"
 #include "engine/observe/span_counters.h"
 
@@ -239,6 +240,13 @@ std::vector<MetricInfo> MakeTable() {
        {Free("version"), Free("commit"), Free("cuda"), Free("torch")},
        {}},
       {kLogMessages, "penstock_log_messages_total", "Log lines that were written.", kCounter, {level}, {}},
+      {kLogDropped,
+       "penstock_log_dropped_total",
+       "Log lines that were not written: too many of one message, no room because nobody reads, or an error of the "
+       "output.",
+       kCounter,
+       {Label("cause", kLogDropNames)},
+       {}},
       {kTraceDropped,
        "penstock_trace_dropped_events_total",
        "Trace records that newer ones have overwritten; a ring that is full does so all the time.",

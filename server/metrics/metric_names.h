@@ -57,6 +57,7 @@ enum class Metric {
   kReadyCondition,
   kBuildInfo,
   kLogMessages,
+  kLogDropped,
   kTraceDropped,
   kTraceSpans,
   kStateClamped,

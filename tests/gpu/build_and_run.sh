@@ -2,7 +2,7 @@
 # Builds gpu_tests and libpenstock_cuda.so alone and runs them, on a machine that has a GPU but perhaps little else.
 #
 # Needs there: an NVIDIA driver, a CUDA 13 toolkit (nvcc on the path), g++ 12, CMake 3.25, Python with torch 2.11, and
-# Abseil, spdlog, fmt and GoogleTest. A machine without those four gets them from one that has them:
+# Abseil and GoogleTest. A machine without those two gets them from one that has them:
 #
 #   tests/gpu/build_and_run.sh --pack FOLDER                  on Debian 12, after deploy/setup.sh; 15 MB
 #   tests/gpu/build_and_run.sh --packed FOLDER                on the other, with this source tree and FOLDER
@@ -17,9 +17,9 @@ usage() {
 pack() {
   local from=/usr/lib/x86_64-linux-gnu to="$1/lib/x86_64-linux-gnu"
   mkdir -p "$1/include" "$to/cmake"
-  cp -r /usr/include/{absl,spdlog,fmt,gtest,gmock} "$1/include/"
-  cp -r "$from"/cmake/{absl,spdlog,fmt,GTest} "$to/cmake/"
-  cp -d "$from"/libabsl_*.so* "$from"/libspdlog.so* "$from"/libfmt.so* "$from"/lib{gtest,gmock}*.a "$to/"
+  cp -r /usr/include/{absl,gtest,gmock} "$1/include/"
+  cp -r "$from"/cmake/{absl,GTest} "$to/cmake/"
+  cp -d "$from"/libabsl_*.so* "$from"/lib{gtest,gmock}*.a "$to/"
 }
 
 python="$(command -v python3 || true)"
@@ -30,7 +30,7 @@ while (($#)); do
     --pack) pack "${2:?$(usage)}"; exit 0 ;;
     --packed)
       packed="$(cd "${2:?$(usage)}" && pwd)/lib/x86_64-linux-gnu/cmake"
-      options+=("-Dabsl_DIR=$packed/absl" "-Dspdlog_DIR=$packed/spdlog" "-Dfmt_DIR=$packed/fmt" "-DGTest_DIR=$packed/GTest")
+      options+=("-Dabsl_DIR=$packed/absl" "-DGTest_DIR=$packed/GTest")
       shift 2 ;;
     --python) python="${2:?$(usage)}"; shift 2 ;;
     *) break ;;

@@ -67,6 +67,7 @@ penstock_ready_condition                          G  condition=config|model|peer
 penstock_certificate_expiry_timestamp_seconds     G  certificate
 penstock_build_info                               G  version commit cuda torch
 penstock_log_messages_total                       C  level
+penstock_log_dropped_total                        C  cause=rate|full|failed
 penstock_trace_dropped_events_total               C
 penstock_state_clamped_seconds_total              C
 penstock_metrics_collect_seconds                  G

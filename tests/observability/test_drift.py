@@ -37,6 +37,7 @@ DIAGNOSTIC = {
     "grpc_server_msg_sent_total": "streams",
     "penstock_ready_condition": "which condition does not hold",
     "penstock_log_messages_total": "a burst of warnings",
+    "penstock_log_dropped_total": "how much of a burst the log does not show",
     "penstock_trace_dropped_events_total": "a full ring drops all the time",
     "penstock_trace_spans_total": "whether collectors take what is sent, where tracing is on",
     "penstock_state_clamped_seconds_total": "how far clocks were put right",

@@ -1,9 +1,13 @@
 #include "engine/base/log.h"
 
+#include <signal.h>
+
+#include <cstdlib>
 #include <string>
 
 #include "engine/base/log_level.h"
 #include "engine/base/log_scope.h"
+#include "engine/base/log_sink.h"
 #include "engine/base/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -35,6 +39,12 @@ TEST(JsonEscapeTest, QuotesBackslashesAndControlCharactersAreEscaped) {
   EXPECT_EQ(JsonEscape(std::string("\n\r\t\0\x1b\x7f", 6)), "\\u000a\\u000d\\u0009\\u0000\\u001b\\u007f");
 }
 
+TEST(JsonEscapeTest, TheSecondRowOfControlCharactersIsEscapedToo) {
+  EXPECT_EQ(JsonEscape("\xc2\x80 \xc2\x9b \xc2\x9f"),
+            "\\u0080 \\u009b \\u009f");  // \u009b begins a command of a terminal
+  EXPECT_EQ(JsonEscape("\xc2\xa0"), "\xc2\xa0");
+}
+
 TEST(JsonEscapeTest, InvalidUtf8IsEscapedByteByByte) {
   EXPECT_EQ(JsonEscape("\xff"), "\\u00ff");                                   // never a lead byte
   EXPECT_EQ(JsonEscape("\x80"), "\\u0080");                                   // continuation without lead
@@ -57,6 +67,17 @@ TEST(LogTest, AValueCannotForgeALine) {
   const std::string line = Written([] { LogInfo("call", {{"caller", "x\"\n2026 error forged"}}); });
   EXPECT_THAT(line, EndsWith("caller=\"x\\\"\\u000a2026 error forged\"\n"));
   EXPECT_EQ(line.find('\n'), line.size() - 1);
+}
+
+TEST(LogTest, ALongValueIsCutBetweenCharactersAndSaysHowLongItWas) {
+  const std::string whole(8192, 'x');
+  EXPECT_THAT(Written([&] { LogInfo("m", {{"v", whole}}); }), EndsWith("v=\"" + whole + "\"\n"));
+  const std::string euros = std::string(8191, 'x') + "\xe2\x82\xac";
+  EXPECT_THAT(Written([&] {
+                LogInfo("m", {{"v", euros}});
+              }),
+              EndsWith("v=\"" + std::string(8191, 'x') + "... (8194 bytes)\"\n"));
+  EXPECT_LT(Written([] { LogInfo("m", {{"v", std::string(64 << 20, 'x')}}); }).size(), size_t{10'000});
 }
 
 TEST(LogTest, LinesAreCountedByLevelAlsoBelowTheLevelThatIsWritten) {
@@ -99,6 +120,30 @@ TEST(LogDeathTest, AJsonLineIsOneObjectWithEveryValueEscaped) {
       ::testing::ExitedWithCode(0),
       "^\\{\"time\":[0-9.]+,\"level\":\"warning\",\"message\":\"queue \\\\\"full\\\\\"\","
       "\"caller\":\"a\\\\u000ab\"\\}\n$");
+}
+
+// What waits for its thread is written before the process ends by a signal.
+TEST(LogDeathTest, LastLinesOutliveACrash) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto crash = [](int signal) {
+    StartLogWriter();
+    for (int i = 0; i < 100; ++i) LogWarning("on the way", {{"i", std::to_string(i)}});
+    LogError("last words");
+    raise(signal);
+  };
+  EXPECT_EXIT(crash(SIGABRT), ::testing::KilledBySignal(SIGABRT), "last words\n$");
+  EXPECT_EXIT(crash(SIGSEGV), ::testing::KilledBySignal(SIGSEGV), "last words\n$");
+}
+
+TEST(LogDeathTest, FlushedLinesAreWrittenAndDropsAreToldByMessage) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        StartLogWriter();
+        for (int i = 0; i < 1000; ++i) LogWarning("again", {{"i", std::to_string(i)}});
+        std::exit(FlushLog(absl::Seconds(60)) && DroppedLogLines(LogDrop::kRate) >= 700 ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "again i=\"199\"\n");
 }
 
 TEST(LogScopeTest, EveryLineInsideNamesItsValues) {
