@@ -20,6 +20,7 @@
 #include "engine/store/timer_queue.h"
 #include "proto/message_json.h"
 #include "server/api_server.h"
+#include "server/folder_checks.h"
 #include "server/http/http_server.h"
 #include "server/liveness.h"
 #include "server/metrics/metrics_page.h"
@@ -113,6 +114,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
     PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options.admin_listen, options.insecure));
   }
   PENSTOCK_RETURN_IF_ERROR(CheckTracing(options));
+  PENSTOCK_RETURN_IF_ERROR(CheckFolders(options));
   return ParseDevices(options.devices, options.device_memory, UsableCores()).status();
 }
 

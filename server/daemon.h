@@ -13,7 +13,7 @@
 
 namespace penstock {
 
-// Checks what can be checked without starting: addresses and devices.
+// Checks what can be checked without starting: addresses, folders and devices.
 absl::Status CheckOptions(const DaemonOptions& options);
 
 // A running daemon.

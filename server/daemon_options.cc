@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <sstream>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/error.h"
+#include "engine/base/read_to_end.h"
 #include "engine/base/status_macros.h"
 #include "engine/observe/trace_ring.h"
 
@@ -268,8 +268,12 @@ struct Given {
 using GivenMap = std::map<std::string, Given>;
 
 absl::Status ReadFile(const std::string& path, GivenMap* given) {
-  std::ifstream file(path);
-  if (!file) return InvalidField("--config", "must name a file that can be read", path);
+  const absl::StatusOr<std::string> text = ReadToEnd(path);
+  if (!text.ok()) {
+    return InvalidField("--config", "must name a file that can be read (" + std::string(text.status().message()) + ")",
+                        path);
+  }
+  std::istringstream file(*text);
   std::vector<CLI::ConfigItem> items;
   try {
     items = CLI::ConfigTOML().from_config(file);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +16,7 @@
 #include "client/cli/near_miss.h"
 #include "client/cli/setting_file.h"
 #include "engine/base/clock.h"
+#include "engine/base/read_to_end.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -88,10 +87,9 @@ std::string ValueText(const CLI::Option& option) {
 absl::Status ApplyFiles(CLI::App& app, const std::vector<std::string>& files, std::vector<Setting>* settings) {
   std::map<std::string, FileSetting> given;
   for (const std::string& path : files) {
-    std::ifstream file(path);
-    const std::string text(std::istreambuf_iterator<char>(file), {});
-    if (!file) return UsageError(path, "cannot be read");
-    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<FileSetting> found, ParseSettings(text, path));
+    const absl::StatusOr<std::string> text = ReadToEnd(path);
+    if (!text.ok()) return UsageError(path, "cannot be read (" + std::string(text.status().message()) + ")");
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<FileSetting> found, ParseSettings(*text, path));
     for (const FileSetting& setting : found) {
       if (std::find(kFileOptions.begin(), kFileOptions.end(), setting.name) == kFileOptions.end()) {
         const std::string near = NearMiss(setting.name, {kFileOptions.begin(), kFileOptions.end()});

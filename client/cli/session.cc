@@ -9,6 +9,7 @@
 #include "client/cli/exit_code.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/read_to_end.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -63,10 +64,8 @@ absl::Status Session::Confirm(bool yes, const std::string& question) {
 
 absl::StatusOr<std::string> Session::ReadFile(const std::string& path) {
   if (path == "-") return std::string(std::istreambuf_iterator<char>(in()), {});
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return UsageError(path, std::string("cannot be read: ") + std::strerror(errno));
-  std::string bytes(std::istreambuf_iterator<char>(file), {});
-  if (file.bad()) return UsageError(path, "cannot be read");
+  absl::StatusOr<std::string> bytes = ReadToEnd(path);
+  if (!bytes.ok()) return UsageError(path, "cannot be read (" + std::string(bytes.status().message()) + ")");
   return bytes;
 }
 

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/safetensors_file.h"
 #include "tests/unit/client/fake_daemon.h"
@@ -103,6 +105,22 @@ TEST_F(CommandLineTest, NearMissesAreSuggested) {
   EXPECT_THAT(err_, HasSubstr("a command is missing"));
   EXPECT_THAT(out_, IsEmpty());
 }
+
+class FolderForFileTest : public CommandLineTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(FolderForFileTest, IsRefusedInOneLineThatNamesIt) {
+  const std::string folder = ::testing::TempDir() + "/penstock_cli_folder";
+  std::filesystem::create_directory(folder);
+  EXPECT_EQ(Run(absl::StrCat(GetParam(), " ", folder)), 2);
+  EXPECT_THAT(err_, HasSubstr(absl::StrCat(" failed: ", folder, ": cannot be read (read: Is a directory)\n")));
+  EXPECT_THAT(out_, IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, FolderForFileTest,
+                         ::testing::Values("train gpt --text", "pipeline create x --spec",
+                                           "pipeline create x --model gpt --schedule-file", "infer gpt --input",
+                                           "handle put gpt", "schedule show --file", "schedule verify", "model add",
+                                           "bench gpt --input"));
 
 TEST_F(CommandLineTest, StatusInEveryFormat) {
   EXPECT_EQ(Run("status"), 0);

@@ -110,6 +110,7 @@ TEST(DaemonOptions, WhatCantBeReadIsNamed) {
   expect(Refused({"--lease", "2h"}), "--lease", "2h");  // beyond the longest
   expect(Refused({}, {{"PENSTOCK_MAX_PIPELINES", "x"}}), "PENSTOCK_MAX_PIPELINES", "x");
   expect(Refused({"--config", "/nowhere"}), "--config", "/nowhere");
+  expect(Refused({"--config", "/"}), "--config", "/");  // a folder
 }
 
 TEST(DaemonOptions, UnknownNamesAreErrors) {

@@ -1,0 +1,69 @@
+#include "server/folder_checks.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "engine/base/error.h"
+#include "tests/unit/store/temporary_folder.h"
+
+namespace penstock {
+namespace {
+
+class FolderChecksTest : public ::testing::Test {
+ protected:
+  FolderChecksTest() {
+    options_.state_dir = folder_.path() + "/state";
+    file_ = folder_.path() + "/file";
+    std::ofstream(file_) << "text";
+  }
+  void ExpectRefused(const std::string& field, const std::string& value) {
+    const absl::Status status = CheckFolders(options_);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ValuesOf(status)["field"], field);
+    EXPECT_EQ(ValuesOf(status)["value"], value);
+  }
+
+  testing::TemporaryFolder folder_;
+  std::string file_;
+  DaemonOptions options_;
+};
+
+TEST_F(FolderChecksTest, AStateFolderMayBeMissingAndStaysSo) {
+  EXPECT_TRUE(CheckFolders(options_).ok());
+  options_.state_dir += "/deep/down";
+  EXPECT_TRUE(CheckFolders(options_).ok());
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/state"));
+}
+
+TEST_F(FolderChecksTest, AStateFolderIsNoFileAndStandsInNone) {
+  options_.state_dir = file_;
+  ExpectRefused("--state-dir", file_);
+  options_.state_dir = file_ + "/state";
+  ExpectRefused("--state-dir", file_ + "/state");
+}
+
+TEST_F(FolderChecksTest, AModelRootIsAFolderUnlessUploadsMakeIt) {
+  options_.model_root = folder_.path();
+  EXPECT_TRUE(CheckFolders(options_).ok());
+  options_.model_root = file_;
+  ExpectRefused("--model-root", file_);
+  options_.model_root = folder_.path() + "/models";
+  ExpectRefused("--model-root", folder_.path() + "/models");
+  options_.allow_model_upload = true;
+  EXPECT_TRUE(CheckFolders(options_).ok());
+}
+
+TEST_F(FolderChecksTest, SpansGoToAFileInAFolder) {
+  options_.otlp_file = folder_.path() + "/spans";
+  EXPECT_TRUE(CheckFolders(options_).ok());
+  options_.otlp_file = folder_.path();
+  ExpectRefused("--otlp-file", folder_.path());
+  options_.otlp_file = folder_.path() + "/missing/spans";
+  ExpectRefused("--otlp-file", folder_.path() + "/missing/spans");
+}
+
+}  // namespace
+}  // namespace penstock
