@@ -2,11 +2,11 @@
 
 #include <sys/stat.h>
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "grpcpp/resource_quota.h"
@@ -19,6 +19,19 @@ namespace penstock {
 namespace {
 
 constexpr absl::string_view kUnix = "unix:";
+
+// While it lives, what this process makes is for its owner alone: a socket must have its mode from the moment on in which it
+// can be connected to. The mask is the whole process's, so no other thread may make files or folders meanwhile.
+class OwnerOnly {
+ public:
+  OwnerOnly() : before_(::umask(0177)) {}
+  ~OwnerOnly() { ::umask(before_); }
+  OwnerOnly(const OwnerOnly&) = delete;
+  OwnerOnly& operator=(const OwnerOnly&) = delete;
+
+ private:
+  const mode_t before_;
+};
 
 bool IsUnix(const std::string& listen) { return absl::StartsWith(listen, kUnix); }
 
@@ -75,23 +88,17 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& opti
   if (options.tracer != nullptr) interceptors.push_back(std::make_unique<CallTracingFactory>(options.tracer));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
 
+  std::optional<OwnerOnly> owner_only;
+  if (is_unix) owner_only.emplace();
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  owner_only.reset();
   if (server == nullptr || port == 0) {
     return Error(absl::StatusCode::kFailedPrecondition, "LISTEN_FAILED",
                  absl::StrCat(options.field, ": can't listen there, got ", options.listen))
         .With("field", options.field)
         .With("value", options.listen);
   }
-  if (is_unix) {
-    const std::string path(absl::StripPrefix(options.listen, kUnix));
-    if (::chmod(path.c_str(), 0600) != 0) {
-      server->Shutdown();
-      return Error(absl::StatusCode::kFailedPrecondition, "LISTEN_FAILED",
-                   options.field + ": can't restrict the socket to its owner");
-    }
-  } else {
-    address.port = port;
-  }
+  if (!is_unix) address.port = port;
   return std::unique_ptr<ApiServer>(new ApiServer(std::move(server), is_unix ? options.listen : address.ToString()));
 }
 

@@ -1,10 +1,14 @@
 #include "server/api_server.h"
 
+#include <dlfcn.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/observe/metrics_registry.h"
@@ -13,6 +17,29 @@
 #include "server/state_lock.h"
 #include "tests/support/fake_clock.h"
 #include "tests/unit/store/temporary_folder.h"
+
+namespace {
+
+// The modes that Unix sockets had when they were bound, before anything else could change them.
+std::vector<mode_t>& ModesAtBind() {
+  static auto* modes = new std::vector<mode_t>;
+  return *modes;
+}
+
+}  // namespace
+
+// Stands in front of the C library's: gRPC calls it too.
+extern "C" int bind(int descriptor, const sockaddr* address, socklen_t length) {
+  using Bind = int (*)(int, const sockaddr*, socklen_t);
+  static const Bind next = reinterpret_cast<Bind>(dlsym(RTLD_NEXT, "bind"));
+  const int result = next(descriptor, address, length);
+  struct stat status;
+  if (result == 0 && address->sa_family == AF_UNIX &&
+      ::stat(reinterpret_cast<const sockaddr_un*>(address)->sun_path, &status) == 0) {
+    ModesAtBind().push_back(status.st_mode & 0777);
+  }
+  return result;
+}
 
 namespace penstock::testing {
 namespace {
@@ -68,6 +95,14 @@ TEST_F(ApiServerTest, ASocketIsItsOwnersOnly) {
   ASSERT_EQ(::stat(path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
   EXPECT_EQ(Check("unix:" + path).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ApiServerTest, ASocketIsItsOwnersOnlyFromItsFirstMoment) {
+  ModesAtBind().clear();
+  const mode_t mask = ::umask(022);
+  EXPECT_TRUE(Listen("unix:" + folder_.path() + "/api").ok());
+  EXPECT_EQ(::umask(mask), 022u);  // the process's mask is as it was
+  EXPECT_EQ(ModesAtBind(), std::vector<mode_t>{0600});
 }
 
 TEST_F(ApiServerTest, PlaintextStaysOnThisHostUnlessToldOtherwise) {
