@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -14,6 +18,8 @@
 #include "engine/device/device.h"
 #include "engine/exec/device_pool.h"
 #include "engine/observe/metrics_registry.h"
+#include "engine/store/checkpoint_file.h"
+#include "engine/store/checkpoint_quota.h"
 #include "engine/store/epoch_file.h"
 #include "engine/store/handle_store.h"
 #include "engine/store/pipeline_table.h"
@@ -66,6 +72,14 @@ const std::vector<std::string>& ServiceNames() {
 }
 
 constexpr int64_t kHealthMemoryBytes = 16 << 20;
+
+// The size of the disk that holds a folder.
+int64_t DiskBytes(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(folder, error);
+  return error ? std::numeric_limits<int64_t>::max()
+               : static_cast<int64_t>(std::min<uintmax_t>(space.capacity, std::numeric_limits<int64_t>::max()));
+}
 
 HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, ServerMetrics* metrics) {
   HandleStore::Options store;
@@ -166,7 +180,9 @@ class Daemon::Parts {
     PENSTOCK_RETURN_IF_ERROR(RealFileSystem()->CreateDirectories(options_.state_dir));
     PENSTOCK_ASSIGN_OR_RETURN(state_lock_, StateLock::Take(options_.state_dir));
     PENSTOCK_ASSIGN_OR_RETURN(epoch_, RaiseEpoch(RealFileSystem(), options_.state_dir));
-    return absl::OkStatus();
+    const int64_t limit = options_.checkpoint_bytes;
+    checkpoint_quota_ = std::make_unique<CheckpointQuota>(limit > 0 ? limit : DiskBytes(options_.state_dir) / 2);
+    return CountCheckpoints(RealFileSystem(), options_.state_dir, checkpoint_quota_.get());
   }
 
   absl::Status OpenDevices() {
@@ -210,6 +226,7 @@ class Daemon::Parts {
     table.clock = clock_;
     table.metrics = &registry_;
     table.state_dir = options_.state_dir;
+    table.checkpoint_quota = checkpoint_quota_.get();
     table.max_pipelines = static_cast<int>(options_.max_pipelines);
     table.hosting = HostingOptions(options_);
     pipelines_ = std::make_unique<PipelineTable>(std::move(table));
@@ -419,6 +436,7 @@ class Daemon::Parts {
   const absl::Time start_time_ = absl::Now();
   std::unique_ptr<StateLock> state_lock_;
   Epoch epoch_;
+  std::unique_ptr<CheckpointQuota> checkpoint_quota_;
   MetricsRegistry registry_;
   std::unique_ptr<RequestTracing> tracing_;
   std::unique_ptr<DevicePool> devices_;

@@ -175,6 +175,11 @@ const std::vector<Flag>& FlagTable() {
       Text("state-dir", "",
            "Folder for checkpoints and the epoch; default: $XDG_STATE_HOME/penstock or ~/.local/state/penstock",
            &O::state_dir),
+      Bytes("checkpoint-bytes", "0", 0, kHuge,
+            "Bytes that all checkpoints may have together; 0: half of the disk of --state-dir; the save at the end is "
+            "never "
+            "refused",
+            &O::checkpoint_bytes),
       Text("model-root", "", "Folder of exported programs (.pt2), which pipelines may name; unset: none",
            &O::model_root),
       {"allow-model-upload", "switch", "false", "Let clients put models into --model-root and delete them", false,

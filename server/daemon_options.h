@@ -23,7 +23,8 @@ struct DaemonOptions {
   std::string metrics_listen;  // empty: off
   std::string admin_listen;    // empty: off
   std::string state_dir;
-  std::string model_root;  // empty: no models but the built-in ones
+  int64_t checkpoint_bytes = 0;  // 0: half of the disk
+  std::string model_root;        // empty: no models but the built-in ones
   bool allow_model_upload = false;
   int64_t max_model_bytes = 0;
   int64_t model_root_bytes = 0;

@@ -132,7 +132,8 @@ std::vector<CheckpointRow> DescribeCheckpoints(const PipelineTable& pipelines) {
                       .id = info.id,
                       .step = info.step,
                       .unix_seconds = static_cast<double>(absl::ToUnixNanos(info.create_time)) * 1e-9,
-                      .bytes = info.bytes});
+                      .bytes = info.bytes,
+                      .state = info.damaged ? "damaged" : "complete"});
     }
   }
   return rows;

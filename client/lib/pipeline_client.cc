@@ -292,6 +292,13 @@ absl::StatusOr<v1::RestoreCheckpointResponse> PipelineClient::RestoreCheckpoint(
               absl::Minutes(10));
 }
 
+absl::Status PipelineClient::DeleteCheckpoint(v1::DeleteCheckpointRequest request) {
+  FillRequestId(&request);
+  return Call(stubs_->state, &v1::StateService::Stub::DeleteCheckpoint, request, request.request_id(),
+              absl::Minutes(10))
+      .status();
+}
+
 absl::StatusOr<std::vector<v1::Checkpoint>> PipelineClient::ListCheckpoints(const std::string& pipeline) {
   v1::ListCheckpointsRequest request;
   request.set_parent(PipelineName(pipeline));

@@ -93,6 +93,7 @@ class PipelineClient {
   // State.
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint(v1::SaveCheckpointRequest request);
   absl::StatusOr<v1::RestoreCheckpointResponse> RestoreCheckpoint(v1::RestoreCheckpointRequest request);
+  absl::Status DeleteCheckpoint(v1::DeleteCheckpointRequest request);
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& pipeline);  // every page
   absl::StatusOr<ParameterDownload> ReadParameters(const v1::ReadParametersRequest& request);
 

@@ -13,6 +13,7 @@
 #include "engine/exec/cancel_token.h"
 #include "engine/model/safetensors.h"
 #include "engine/store/checkpoint_manifest.h"
+#include "engine/store/checkpoint_quota.h"
 #include "engine/store/handle_name.h"
 #include "engine/wire/checksum.h"
 
@@ -40,6 +41,12 @@ absl::Status NotFound(const std::string& id) {
 absl::Status Taken(const std::string& id) {
   return Error(absl::StatusCode::kAlreadyExists, "CHECKPOINT_EXISTS", absl::StrCat("checkpoint ", id, " exists"))
       .With("checkpoint", id);
+}
+
+// Bytes of the file that holds a checkpoint's tensors; 0 if it is missing.
+int64_t TensorBytes(FileSystem* files, const std::string& checkpoint) {
+  const absl::StatusOr<FileInfo> info = files->Info(checkpoint + kStateFile);
+  return info.ok() ? info->bytes : 0;
 }
 
 // Makes one folder whose existence survives a loss of power: a rename syncs the folder above.
@@ -78,19 +85,21 @@ CheckpointInfo InfoOf(const std::string& pipeline, const std::string& id, const 
 
 }  // namespace
 
-CheckpointFolder::CheckpointFolder(FileSystem* files, Clock* clock, std::string folder, std::string pipeline)
-    : files_(files), clock_(clock), folder_(std::move(folder)), pipeline_(std::move(pipeline)) {}
+CheckpointFolder::CheckpointFolder(FileSystem* files, Clock* clock, std::string folder, std::string pipeline,
+                                   CheckpointQuota* quota)
+    : files_(files), clock_(clock), folder_(std::move(folder)), pipeline_(std::move(pipeline)), quota_(quota) {}
 
 absl::StatusOr<std::unique_ptr<CheckpointFolder>> CheckpointFolder::Open(FileSystem* files, Clock* clock,
                                                                          const std::string& state_dir,
-                                                                         const std::string& pipeline) {
+                                                                         const std::string& pipeline,
+                                                                         CheckpointQuota* quota) {
   PENSTOCK_RETURN_IF_ERROR(files->CreateDirectories(state_dir));
   PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files, state_dir, "pipelines"));
   const std::string above = absl::StrCat(state_dir, "/pipelines");
   PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files, above, pipeline));
   PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files, absl::StrCat(above, "/", pipeline), "checkpoints"));
   std::unique_ptr<CheckpointFolder> folder(
-      new CheckpointFolder(files, clock, absl::StrCat(above, "/", pipeline, "/checkpoints"), pipeline));
+      new CheckpointFolder(files, clock, absl::StrCat(above, "/", pipeline, "/checkpoints"), pipeline, quota));
   PENSTOCK_RETURN_IF_ERROR(folder->Scan());
   return folder;
 }
@@ -99,6 +108,7 @@ absl::Status CheckpointFolder::Scan() {
   absl::MutexLock disk_lock(&disk_mu_);
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_->List(folder_));
   std::map<std::string, CheckpointInfo> found;
+  int64_t bytes = 0;
   for (const std::string& name : names) {
     const std::string path = absl::StrCat(folder_, "/", name);
     if (name.starts_with(kUnfinished)) {
@@ -108,19 +118,26 @@ absl::Status CheckpointFolder::Scan() {
       continue;
     }
     if (!IsResourceId(name)) continue;
-    const absl::StatusOr<std::string> text = files_->Read(path + kManifestFile);
-    const absl::StatusOr<CheckpointManifest> manifest =
-        text.ok() ? ParseManifest(*text) : absl::StatusOr<CheckpointManifest>(text.status());
-    if (!manifest.ok()) {
-      LogWarning("a checkpoint is damaged", {{"pipeline", pipeline_}, {"checkpoint", name}});
-      found[name] = {.pipeline = pipeline_, .id = name};
-      continue;
-    }
-    found[name] = InfoOf(pipeline_, name, *manifest);
+    found[name] = Describe(name);
+    bytes += TensorBytes(files_, path);
+    if (found[name].damaged) LogWarning("a checkpoint is damaged", {{"pipeline", pipeline_}, {"checkpoint", name}});
   }
+  if (quota_ != nullptr) quota_->Set(pipeline_, bytes);
   absl::MutexLock lock(&mu_);
   index_ = std::move(found);
   return absl::OkStatus();
+}
+
+// What can be known without reading the tensors.
+CheckpointInfo CheckpointFolder::Describe(const std::string& id) {
+  const std::string path = absl::StrCat(folder_, "/", id);
+  const absl::StatusOr<std::string> text = files_->Read(path + kManifestFile);
+  const absl::StatusOr<CheckpointManifest> manifest =
+      text.ok() ? ParseManifest(*text) : absl::StatusOr<CheckpointManifest>(text.status());
+  if (!manifest.ok()) return {.pipeline = pipeline_, .id = id, .damaged = true};
+  CheckpointInfo info = InfoOf(pipeline_, id, *manifest);
+  info.damaged = TensorBytes(files_, path) != manifest->bytes;
+  return info;
 }
 
 absl::Status CheckpointFolder::CheckFree(const std::string& id) const {
@@ -136,7 +153,7 @@ absl::Status CheckpointFolder::CheckFree(const std::string& id) const {
 
 absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int64_t step,
                                                       const std::string& spec_digest, const NamedTensors& state,
-                                                      const CancelToken* cancel) {
+                                                      const CancelToken* cancel, bool beyond_quota) {
   absl::MutexLock disk_lock(&disk_mu_);
   PENSTOCK_RETURN_IF_ERROR(CheckFree(id));
   CheckpointManifest manifest{
@@ -147,6 +164,11 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int
   }
   const std::string unfinished = absl::StrCat(folder_, "/", kUnfinished, id);
   const std::string finished = absl::StrCat(folder_, "/", id);
+  int64_t taken = 0;  // for the elements; the few bytes of the header are known when they are written
+  for (const NamedTensor& tensor : state) taken += static_cast<int64_t>(tensor.tensor.nbytes());
+  if (quota_ != nullptr) {
+    PENSTOCK_RETURN_IF_ERROR(WithValue(quota_->Take(pipeline_, taken, beyond_quota), "checkpoint", id));
+  }
   absl::Status written = Write(unfinished, manifest, state, cancel);
   if (written.ok()) {
     written = files_->Rename(unfinished, finished);
@@ -154,11 +176,13 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int
     if (!written.ok()) files_->RemoveAll(finished).IgnoreError();
   }
   if (!written.ok()) {
+    if (quota_ != nullptr) quota_->Return(pipeline_, taken);
     if (absl::Status removed = files_->RemoveAll(unfinished); !removed.ok()) {
       LogError("can't remove an unfinished checkpoint", {{"pipeline", pipeline_}, {"checkpoint", id}});
     }
     return WithValue(std::move(written), "checkpoint", id);
   }
+  if (quota_ != nullptr) quota_->Return(pipeline_, taken - manifest.bytes);
   CheckpointInfo info = InfoOf(pipeline_, id, manifest);
   absl::MutexLock lock(&mu_);
   index_[id] = info;
@@ -204,6 +228,17 @@ absl::Status CheckpointFolder::Write(const std::string& folder, CheckpointManife
 absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Load(const std::string& id) {
   absl::MutexLock disk_lock(&disk_mu_);
   PENSTOCK_RETURN_IF_ERROR(Find(id).status());
+  absl::StatusOr<LoadedCheckpoint> loaded = Read(id);
+  absl::MutexLock lock(&mu_);
+  if (loaded.ok()) {
+    index_[id] = loaded->info;
+  } else if (ReasonOf(loaded.status()) == "CHECKPOINT_CORRUPT") {
+    index_[id].damaged = true;
+  }
+  return loaded;
+}
+
+absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Read(const std::string& id) {
   const std::string folder = absl::StrCat(folder_, "/", id);
   // A file that is gone is damage too; other faults of the disk are told as they are.
   const auto read = [&](const char* file) -> absl::StatusOr<std::string> {
@@ -243,13 +278,49 @@ std::vector<CheckpointInfo> CheckpointFolder::List() const {
   return list;
 }
 
-absl::Status CheckpointFolder::Purge() {
+absl::Status CheckpointFolder::Remove(const std::string& id) {
   absl::MutexLock disk_lock(&disk_mu_);
+  return RemoveOne(id);
+}
+
+// It loses its name before its files go, as it got the name after they came.
+absl::Status CheckpointFolder::RemoveOne(const std::string& id) {
+  PENSTOCK_RETURN_IF_ERROR(Find(id).status());
+  const std::string finished = absl::StrCat(folder_, "/", id);
+  const std::string unfinished = absl::StrCat(folder_, "/", kUnfinished, id);
+  const int64_t bytes = TensorBytes(files_, finished);
+  PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(unfinished));
+  const absl::Status renamed = files_->Rename(finished, unfinished);
+  // A rename whose sync failed may have happened.
+  if (!renamed.ok() && files_->Exists(finished)) return WithValue(renamed, "checkpoint", id);
   {
     absl::MutexLock lock(&mu_);
-    index_.clear();
+    index_.erase(id);
   }
+  PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(unfinished));
+  if (quota_ != nullptr) quota_->Return(pipeline_, bytes);
+  return absl::IsNotFound(renamed) ? absl::OkStatus() : renamed;
+}
+
+absl::Status CheckpointFolder::Purge() {
+  absl::MutexLock disk_lock(&disk_mu_);
+  for (const CheckpointInfo& info : List()) PENSTOCK_RETURN_IF_ERROR(RemoveOne(info.id));
   return files_->RemoveAll(folder_);
+}
+
+absl::Status CountCheckpoints(FileSystem* files, const std::string& state_dir, CheckpointQuota* quota) {
+  const std::string above = absl::StrCat(state_dir, "/pipelines");
+  if (!files->Exists(above)) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> pipelines, files->List(above));
+  for (const std::string& pipeline : pipelines) {
+    const std::string folder = absl::StrCat(above, "/", pipeline, "/checkpoints");
+    if (!IsResourceId(pipeline) || !files->Exists(folder)) continue;
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, files->List(folder));
+    int64_t bytes = 0;
+    for (const std::string& name : names) bytes += TensorBytes(files, absl::StrCat(folder, "/", name));
+    quota->Set(pipeline, bytes);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace penstock

@@ -19,6 +19,7 @@
 namespace penstock {
 
 class CancelToken;
+class CheckpointQuota;
 class Clock;
 class FileSystem;
 struct CheckpointManifest;
@@ -32,6 +33,7 @@ struct CheckpointInfo {
   std::string digest = {};       // "crc32c:" and 8 hex digits of that file
   std::string spec_digest = {};  // of the pipeline that it was saved from, as the caller gave it
   absl::Time create_time = {};
+  bool damaged = false;  // its manifest or the size of its file is wrong, or its content was when it was last read
 };
 
 struct LoadedCheckpoint {
@@ -45,51 +47,62 @@ struct LoadedCheckpoint {
 //            `manifest.json` with step, bytes, CRC32C, digest of the specification and the names of
 //            the tensors. A checkpoint is written under a name that starts with a dot, synced, and
 //            renamed: what has its name is whole. An index of the manifests is kept in memory.
-// Owns:      The folder; nobody else writes there. FileSystem and Clock must outlive it.
-// Threads:   Any method from any thread. Save() and Load() touch the disk, one at a time; List()
+// Owns:      The folder; nobody else writes there. FileSystem, Clock and CheckpointQuota must outlive it.
+// Threads:   Any method from any thread. Save(), Load() and Remove() touch the disk, one at a time; List()
 //            and Find() never do.
-// Lifecycle: Open() removes what a crash has left.
+// Lifecycle: Open() removes what a crash has left of a save or a removal.
 // Fails:     ALREADY_EXISTS / CHECKPOINT_EXISTS; NOT_FOUND / CHECKPOINT_NOT_FOUND; DATA_LOSS /
 //            CHECKPOINT_CORRUPT for anything that is not exactly what was written; these name the
-//            checkpoint. CANCELLED / WORK_CANCELLED. RESOURCE_EXHAUSTED / STORAGE_FULL; INTERNAL for other faults of the disk. A
-//            failed Save() leaves nothing behind, and the other checkpoints as they were.
+//            checkpoint. CANCELLED / WORK_CANCELLED. RESOURCE_EXHAUSTED / STORAGE_FULL for a full disk, and for the quota
+//            before anything is written; INTERNAL for other faults of the disk. A failed Save() leaves nothing behind, and the
+//            other checkpoints as they were.
 class CheckpointFolder {
  public:
-  // `state_dir`/pipelines/`pipeline`/checkpoints, made if missing.
+  // `state_dir`/pipelines/`pipeline`/checkpoints, made if missing. Without a quota any number of bytes may be saved.
   static absl::StatusOr<std::unique_ptr<CheckpointFolder>> Open(FileSystem* files, Clock* clock,
                                                                 const std::string& state_dir,
-                                                                const std::string& pipeline);
+                                                                const std::string& pipeline,
+                                                                CheckpointQuota* quota = nullptr);
 
   // Fails at once if the name is taken: for a refusal before acceptance.
   absl::Status CheckFree(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
-  // `cancel` gives it up between two pieces of the file; null: nobody does.
+  // `cancel` gives it up between two pieces of the file; null: nobody does. `beyond_quota`: it is saved whatever the quota is.
   absl::StatusOr<CheckpointInfo> Save(const std::string& id, int64_t step, const std::string& spec_digest,
-                                      const NamedTensors& state, const CancelToken* cancel = nullptr)
-      ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
+                                      const NamedTensors& state, const CancelToken* cancel = nullptr,
+                                      bool beyond_quota = false) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
   // step-{n}, or step-{n}-end and step-{n}-end-{i} where that is taken.
   std::string FreeId(int64_t step) const ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<LoadedCheckpoint> Load(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
   absl::StatusOr<CheckpointInfo> Find(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
   // By identifier. A damaged one is in the list with what can be known of it; Load() refuses it.
   std::vector<CheckpointInfo> List() const ABSL_LOCKS_EXCLUDED(mu_);
+  // After a failure it is whole or gone, as List() tells.
+  absl::Status Remove(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
   // Removes all checkpoints, the folder included.
   absl::Status Purge() ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
 
  private:
-  CheckpointFolder(FileSystem* files, Clock* clock, std::string folder, std::string pipeline);
+  CheckpointFolder(FileSystem* files, Clock* clock, std::string folder, std::string pipeline, CheckpointQuota* quota);
   absl::Status Scan() ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
+  CheckpointInfo Describe(const std::string& id);
   // Fills in the manifest's bytes and checksum.
   absl::Status Write(const std::string& folder, CheckpointManifest& manifest, const NamedTensors& state,
                      const CancelToken* cancel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::StatusOr<LoadedCheckpoint> Read(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::Status RemoveOne(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
 
   FileSystem* const files_;
   Clock* const clock_;
   const std::string folder_;
   const std::string pipeline_;
+  CheckpointQuota* const quota_;  // null: none
 
   absl::Mutex disk_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // one writer or reader of files at a time
   mutable absl::Mutex mu_;
   std::map<std::string, CheckpointInfo> index_ ABSL_GUARDED_BY(mu_);
 };
+
+// Tells a quota what all pipelines of a state folder hold, those that nobody has opened included.
+absl::Status CountCheckpoints(FileSystem* files, const std::string& state_dir, CheckpointQuota* quota);
 
 }  // namespace penstock

@@ -111,6 +111,7 @@ class HostedPipeline {
     bool force = false;
   };
   virtual void WriteParameters(CallContext context, WriteCall call, StateCallback done) = 0;
+  virtual void DeleteCheckpoint(CallContext context, std::string id, StateCallback done) = 0;
   virtual std::vector<CheckpointInfo> ListCheckpoints() const = 0;
 
   // The named tensors, all if empty, as they are between two training calls. Who reads the same step shares one copy.

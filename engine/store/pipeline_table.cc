@@ -270,8 +270,9 @@ absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::M
                                                                                     PipelineSpec* spec,
                                                                                     const std::string& spec_digest) {
   PENSTOCK_RETURN_IF_ERROR(Load(spec));
-  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointFolder> checkpoints,
-                            CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      std::unique_ptr<CheckpointFolder> checkpoints,
+      CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name, options_.checkpoint_quota));
   std::shared_ptr<PipelineMetrics> metrics;
   Pipeline::Options engine = EngineOptions();
   if (options_.metrics != nullptr) {

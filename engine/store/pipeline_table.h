@@ -18,6 +18,7 @@
 namespace penstock {
 
 class CancelToken;
+class CheckpointQuota;
 class Clock;
 class DevicePool;
 class FileSystem;
@@ -71,6 +72,7 @@ class PipelineTable {
     Clock* clock = nullptr;
     MetricsRegistry* metrics = nullptr;  // null: counts go nowhere
     std::string state_dir;
+    CheckpointQuota* checkpoint_quota = nullptr;  // null: none
     int max_pipelines = 16;
     HostedPipeline::Options hosting;  // limits; the table fills in the rest
   };

@@ -217,6 +217,15 @@ void ServedPipeline::SaveCheckpoint(CallContext context, std::string id, StateCa
   AcceptState(work, std::move(done));
 }
 
+void ServedPipeline::DeleteCheckpoint(CallContext context, std::string id, StateCallback done) {
+  auto work = std::make_shared<Work>();
+  work->method = WorkMethod::kDeleteCheckpoint;
+  work->training = TrainingCall::kDeleteCheckpoint;
+  work->context = std::move(context);
+  work->checkpoint_id = std::move(id);
+  AcceptState(work, std::move(done));
+}
+
 void ServedPipeline::RestoreCheckpoint(CallContext context, std::string id, bool force, StateCallback done) {
   auto work = std::make_shared<Work>();
   work->method = WorkMethod::kRestoreCheckpoint;
@@ -243,7 +252,7 @@ void ServedPipeline::WriteParameters(CallContext context, WriteCall call, StateC
   AcceptState(work, std::move(done));
 }
 
-// A save, restore or write: no handles, so the callers wait in a StateJoin, which the request log knows from acceptance on.
+// A save, restore, write or delete: no handles, so the callers wait in a StateJoin, which the request log knows from acceptance on.
 void ServedPipeline::AcceptState(WorkPointer work, StateCallback done) {
   std::optional<absl::StatusOr<StateAnswer>> now;
   {

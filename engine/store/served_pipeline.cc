@@ -58,6 +58,7 @@ std::optional<BatchMode> Work::batch_mode() const {
     case WorkMethod::kSaveCheckpoint:
     case WorkMethod::kRestoreCheckpoint:
     case WorkMethod::kWriteParameters:
+    case WorkMethod::kDeleteCheckpoint:
       return std::nullopt;
   }
   return std::nullopt;

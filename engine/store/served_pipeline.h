@@ -49,6 +49,7 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   void SaveCheckpoint(CallContext context, std::string id, StateCallback done) override;
   void RestoreCheckpoint(CallContext context, std::string id, bool force, StateCallback done) override;
   void WriteParameters(CallContext context, WriteCall call, StateCallback done) override;
+  void DeleteCheckpoint(CallContext context, std::string id, StateCallback done) override;
   std::vector<CheckpointInfo> ListCheckpoints() const override;
   void ReadParameters(std::vector<std::string> names, bool with_optimizer, SnapshotCallback done) override;
 
@@ -137,7 +138,7 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   // --- Running (served_training.cc, served_inference.cc).
   void TrainLoop() ABSL_LOCKS_EXCLUDED(mu_);
   void RunTraining(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
-  void NoteVersions(const Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteVersions(const Work& work, const Executed& executed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Executed> Execute(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Executed> ExecuteRestore(Work& work);
   absl::StatusOr<Executed> ExecuteWrite(Work& work);
@@ -175,9 +176,10 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   RequestLog<RecordedAnswer> log_ ABSL_GUARDED_BY(mu_);
   TrainingState training_ ABSL_GUARDED_BY(mu_);
   int64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t version_ ABSL_GUARDED_BY(mu_) = 0;          // of the weights and gradients; in the state token
-  int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 0;  // rises with steps, restores and written parameters
-  int64_t saved_version_ ABSL_GUARDED_BY(mu_) = 0;    // that of the last one; what was just made has nothing to save
+  int64_t version_ ABSL_GUARDED_BY(mu_) = 0;           // of the weights and gradients; in the state token
+  int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 0;   // rises with steps, restores and written parameters
+  int64_t saved_version_ ABSL_GUARDED_BY(mu_) = 0;     // that of the last one; what was just made has nothing to save
+  std::string saved_checkpoint_ ABSL_GUARDED_BY(mu_);  // the one that holds saved_version_; empty: none
   int64_t step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<WorkPointer> train_queue_ ABSL_GUARDED_BY(mu_);
   QueueBounds train_bounds_ ABSL_GUARDED_BY(mu_);

@@ -37,8 +37,10 @@ std::string OptimizerSlotName(const std::string& name) {
 
 }  // namespace
 
-void ServedPipeline::NoteVersions(const Work& work) {
-  if (work.method != WorkMethod::kForward && work.method != WorkMethod::kSaveCheckpoint) ++version_;
+void ServedPipeline::NoteVersions(const Work& work, const Executed& executed) {
+  const bool reads = work.method == WorkMethod::kForward || work.method == WorkMethod::kSaveCheckpoint ||
+                     work.method == WorkMethod::kDeleteCheckpoint;
+  if (!reads) ++version_;
   if (work.training == TrainingCall::kDiscard) return;  // forgets gradients, leaves the weights
   switch (work.method) {
     case WorkMethod::kTrainStep:
@@ -48,9 +50,14 @@ void ServedPipeline::NoteVersions(const Work& work) {
       break;
     case WorkMethod::kRestoreCheckpoint:
       saved_version_ = ++weights_version_;
+      saved_checkpoint_ = executed.checkpoint->id;
       break;
     case WorkMethod::kSaveCheckpoint:
       saved_version_ = weights_version_;
+      saved_checkpoint_ = executed.checkpoint->id;
+      break;
+    case WorkMethod::kDeleteCheckpoint:
+      if (work.checkpoint_id == saved_checkpoint_) saved_version_ = -1;
       break;
     default:
       break;
@@ -126,7 +133,7 @@ void ServedPipeline::RunTraining(const WorkPointer& work) {
         graphs_to_inputs_.clear();
       }
       step_ = step;
-      NoteVersions(*work);
+      NoteVersions(*work, *executed);
       if (work->accepted.graph.has_value()) {
         graphs_.push_back(work->accepted.graph->id);
         if (work->input_gradients) graphs_to_inputs_.push_back(work->accepted.graph->id);
@@ -231,7 +238,13 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
       PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
       PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint,
                                 checkpoints_->Save(id, executed.run.step, options_.spec_digest, state,
-                                                   work.last_save ? work.cancel.get() : nullptr));
+                                                   work.last_save ? work.cancel.get() : nullptr,
+                                                   /*beyond_quota=*/work.last_save));
+      return executed;
+    }
+    case WorkMethod::kDeleteCheckpoint: {
+      PENSTOCK_RETURN_IF_ERROR(checkpoints_->Remove(work.checkpoint_id));
+      executed.checkpoint = CheckpointInfo{.pipeline = options_.name, .id = work.checkpoint_id};
       return executed;
     }
     case WorkMethod::kRestoreCheckpoint:
@@ -256,8 +269,8 @@ absl::Status ServedPipeline::CheckInputGradients(const Work& work) const {
 }
 
 absl::StatusOr<ServedPipeline::Executed> ServedPipeline::ExecuteRestore(Work& work) {
-  // Known without reading the tensors. One that is not there is Load's to refuse.
-  if (const absl::StatusOr<CheckpointInfo> info = checkpoints_->Find(work.checkpoint_id); info.ok()) {
+  // Known without reading the tensors. One that is not there or damaged is Load's to refuse.
+  if (const absl::StatusOr<CheckpointInfo> info = checkpoints_->Find(work.checkpoint_id); info.ok() && !info->damaged) {
     const std::string saved = ProgramDigest(info->spec_digest);
     const std::string here = ProgramDigest(options_.spec_digest);
     if (saved != here) {
@@ -434,6 +447,9 @@ void ServedPipeline::CountRun(const Work& work, const absl::Status& status, cons
       options_.metrics->CheckpointEnded(save ? CheckpointOperation::kSave : CheckpointOperation::kRestore, status.ok(),
                                         options_.clock->NowNanos() - work.accepted_nanos);
     }
+  }
+  if (work.method == WorkMethod::kDeleteCheckpoint && status.ok()) {
+    LogInfo("checkpoint deleted", {{"pipeline", options_.name}, {"checkpoint", work.checkpoint_id}});
   }
   if (options_.metrics == nullptr) return;
   PipelineMetrics& metrics = *options_.metrics;

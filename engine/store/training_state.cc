@@ -17,6 +17,7 @@ absl::Status TrainingState::Check(TrainingCall call, const std::string& caller) 
     case TrainingCall::kForward:
     case TrainingCall::kSave:
     case TrainingCall::kRestoreForced:
+    case TrainingCall::kDeleteCheckpoint:
       return absl::OkStatus();
     case TrainingCall::kContribution:
       break;
@@ -54,6 +55,7 @@ void TrainingState::Apply(TrainingCall call, const std::string& caller) {
       return;
     case TrainingCall::kForward:
     case TrainingCall::kSave:
+    case TrainingCall::kDeleteCheckpoint:
       return;
   }
 }

@@ -9,7 +9,17 @@
 namespace penstock {
 
 // The calls that the state machine tells apart.
-enum class TrainingCall { kContribution, kApply, kDiscard, kTrainStep, kForward, kSave, kRestore, kRestoreForced };
+enum class TrainingCall {
+  kContribution,
+  kApply,
+  kDiscard,
+  kTrainStep,
+  kForward,
+  kSave,
+  kRestore,
+  kRestoreForced,
+  kDeleteCheckpoint
+};
 
 // CLEAN, or ACCUMULATING gradients for one caller. (Stepping and restoring are calls that run; others queue.)
 //

@@ -31,13 +31,14 @@ enum class WorkMethod {
   kTrainStep,
   kSaveCheckpoint,
   kRestoreCheckpoint,
-  kWriteParameters
+  kWriteParameters,
+  kDeleteCheckpoint
 };
-inline constexpr std::array<const char*, 9> kWorkMethodNames = {
+inline constexpr std::array<const char*, 10> kWorkMethodNames = {
     "Infer",     "Forward",        "Backward",          "ForwardBackward", "OptimizerStep",
-    "TrainStep", "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters"};
+    "TrainStep", "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters", "DeleteCheckpoint"};
 
-// The callers who wait for one save, restore or write, and its answer once it is there. Guarded by the host's lock.
+// The callers who wait for one save, restore, write or delete, and its answer once it is there. Guarded by the host's lock.
 struct StateJoin {
   std::optional<StateAnswer> answer;
   std::vector<HostedPipeline::StateCallback> callbacks;

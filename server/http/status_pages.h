@@ -52,6 +52,7 @@ struct CheckpointRow {
   int64_t step = 0;
   double unix_seconds = 0;
   int64_t bytes = 0;
+  std::string state = {};  // "complete", "damaged"
 };
 
 // Facts of the daemon that no metric tells.

@@ -253,7 +253,7 @@ v1::Checkpoint ToProto(const CheckpointInfo& info) {
   message.set_step(info.step);
   message.set_byte_size(info.bytes);
   message.set_digest(info.digest);
-  message.set_state(v1::CHECKPOINT_STATE_COMPLETE);
+  message.set_state(info.damaged ? v1::CHECKPOINT_STATE_DAMAGED : v1::CHECKPOINT_STATE_COMPLETE);
   *message.mutable_create_time() = ToTimestamp(info.create_time);
   return message;
 }

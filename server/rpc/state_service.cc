@@ -31,6 +31,16 @@ CallContext ContextOf(const Call& call, Admission::Ticket place) {
   return context;
 }
 
+// The checkpoint that a request names; of the pipeline that it names too, if it does.
+template <typename Request>
+absl::StatusOr<CheckpointName> CheckpointOf(const Request& request) {
+  PENSTOCK_ASSIGN_OR_RETURN(CheckpointName name, ParseCheckpointName(request.name(), "name"));
+  if (request.pipeline().empty()) return name;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, ParsePipelineName(request.pipeline(), "pipeline"));
+  if (pipeline == name.pipeline) return name;
+  return InvalidField("name", absl::StrCat("must be a checkpoint of ", request.pipeline()), request.name());
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* StateCallService::SaveCheckpoint(grpc::CallbackServerContext* context,
@@ -73,7 +83,7 @@ absl::Status StateCallService::Restore(
   const v1::RestoreCheckpointRequest& request = call->request();
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
   call->set_request_id(request.request_id());
-  PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName(request.name(), "name"));
+  PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, CheckpointOf(request));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, environment_.pipelines->Find(name.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
   pipeline->RestoreCheckpoint(ContextOf(call, std::move(ticket)), name.checkpoint, request.force(),
@@ -84,6 +94,31 @@ absl::Status StateCallService::Restore(
                                 response.set_state_token(answer->state_token);
                                 call->Reply(response);
                               });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* StateCallService::DeleteCheckpoint(grpc::CallbackServerContext* context,
+                                                             const grpc::ByteBuffer* request,
+                                                             grpc::ByteBuffer* response) {
+  return ServeUnary<v1::DeleteCheckpointRequest, v1::DeleteCheckpointResponse>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Delete(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status StateCallService::Delete(
+    const UnaryCallPtr<v1::DeleteCheckpointRequest, v1::DeleteCheckpointResponse>& call) {
+  const v1::DeleteCheckpointRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, CheckpointOf(request));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, environment_.pipelines->Find(name.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
+  call->Keep(std::move(ticket));
+  pipeline->DeleteCheckpoint(ContextOf(call), name.checkpoint, [call](const auto& answer) {
+    if (!answer.ok()) return call->Fail(answer.status());
+    call->Reply(v1::DeleteCheckpointResponse());
+  });
   return absl::OkStatus();
 }
 

@@ -14,9 +14,10 @@ namespace penstock {
 class StateCallService final
     : public v1::StateService::WithRawCallbackMethod_SaveCheckpoint<
           v1::StateService::WithRawCallbackMethod_RestoreCheckpoint<
-              v1::StateService::WithRawCallbackMethod_ListCheckpoints<
-                  v1::StateService::WithRawCallbackMethod_ReadParameters<
-                      v1::StateService::WithRawCallbackMethod_WriteParameters<v1::StateService::Service>>>>> {
+              v1::StateService::WithRawCallbackMethod_DeleteCheckpoint<
+                  v1::StateService::WithRawCallbackMethod_ListCheckpoints<
+                      v1::StateService::WithRawCallbackMethod_ReadParameters<
+                          v1::StateService::WithRawCallbackMethod_WriteParameters<v1::StateService::Service>>>>>> {
  public:
   explicit StateCallService(const ServiceEnvironment& environment) : environment_(environment) {}
 
@@ -24,6 +25,8 @@ class StateCallService final
                                            grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* RestoreCheckpoint(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                               grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* DeleteCheckpoint(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* ReadParameters(grpc::CallbackServerContext* context,
@@ -34,6 +37,7 @@ class StateCallService final
  private:
   absl::Status Save(const UnaryCallPtr<v1::SaveCheckpointRequest, v1::Checkpoint>& call);
   absl::Status Restore(const UnaryCallPtr<v1::RestoreCheckpointRequest, v1::RestoreCheckpointResponse>& call);
+  absl::Status Delete(const UnaryCallPtr<v1::DeleteCheckpointRequest, v1::DeleteCheckpointResponse>& call);
   absl::Status Write(const UnaryCallPtr<v1::WriteParametersRequest, v1::WriteParametersResponse>& call);
   absl::StatusOr<v1::ListCheckpointsResponse> List(const std::string& caller,
                                                    const v1::ListCheckpointsRequest& request);

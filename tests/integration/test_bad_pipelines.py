@@ -157,14 +157,67 @@ def test_bad_checkpoints(raw: Raw, pipeline: penstock.Pipeline) -> None:
         request = state_pb2.RestoreCheckpointRequest(name=name, request_id=request_id())
         return raw.unary("StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse)
 
+    def delete(name: str) -> Any:
+        request = state_pb2.DeleteCheckpointRequest(name=name, request_id=request_id())
+        return raw.unary("StateService/DeleteCheckpoint", request, state_pb2.DeleteCheckpointResponse)
+
     for identifier in ("..", "../../x", "/x", "a\0", "A", "x" * 64):
         refused(lambda identifier=identifier: save(identifier), INVALID, "NAME_INVALID")
         name = f"{pipeline.name}/checkpoints/{identifier}"
         refused(lambda name=name: restore(name), INVALID, "NAME_INVALID")
+        refused(lambda name=name: delete(name), INVALID, "NAME_INVALID")
     missing = f"{pipeline.name}/checkpoints/missing"
+    refused(lambda: delete(missing), Code.NOT_FOUND, "CHECKPOINT_NOT_FOUND")
     refused(lambda: restore(missing), Code.NOT_FOUND, "CHECKPOINT_NOT_FOUND")
     save("mine")
     refused(lambda: save("mine"), Code.ALREADY_EXISTS, "CHECKPOINT_EXISTS")
     with pytest.raises(penstock.PenstockError) as raised:
         pipeline.read_parameters(["nothing"])
     assert (raised.value.code, raised.value.reason) == (Code.NOT_FOUND, "PARAMETER_NOT_FOUND")
+
+
+def test_a_checkpoint_of_another_pipeline(raw: Raw, client: penstock.Client, pipeline: penstock.Pipeline) -> None:
+    """A request that names both is refused by name; neither pipeline is touched."""
+    other = create_mlp(client, "other")
+    saved = other.save_checkpoint("theirs")
+    other.train_step(*mlp_batch(0))
+    steps = (other.refresh().step, pipeline.refresh().step)
+    restore = state_pb2.RestoreCheckpointRequest(name=saved.name, pipeline=pipeline.name, request_id=request_id())
+    delete = state_pb2.DeleteCheckpointRequest(name=saved.name, pipeline=pipeline.name, request_id=request_id())
+    refused(
+        lambda: raw.unary("StateService/RestoreCheckpoint", restore, state_pb2.RestoreCheckpointResponse),
+        INVALID,
+        "FIELD_INVALID",
+        "name",
+    )
+    refused(
+        lambda: raw.unary("StateService/DeleteCheckpoint", delete, state_pb2.DeleteCheckpointResponse),
+        INVALID,
+        "FIELD_INVALID",
+        "name",
+    )
+    assert (other.refresh().step, pipeline.refresh().step) == steps
+    assert [checkpoint.name for checkpoint in other.list_checkpoints()] == [saved.name]
+    other.delete_checkpoint("theirs")
+    assert other.list_checkpoints() == []
+    other.delete()
+
+
+def test_checkpoints_over_the_quota(start_daemon: Any) -> None:
+    """Refused by name, and told what holds how much; a deletion makes room; the daemon's last save is taken."""
+    daemon = start_daemon("--checkpoint-bytes=64KiB", "--drain-announce=0s")
+    with penstock.Client(daemon.address) as client:
+        pipeline = create_mlp(client)
+        pipeline.train_step(*mlp_batch(0))
+        pipeline.save_checkpoint("first")
+        with pytest.raises(penstock.PenstockError) as raised:
+            for number in range(64):
+                pipeline.save_checkpoint(f"more-{number}")
+        assert (raised.value.code, raised.value.reason) == (Code.RESOURCE_EXHAUSTED, "STORAGE_FULL")
+        assert raised.value.values["limit"] == "checkpoint-bytes"
+        pipeline.delete_checkpoint("first")
+        pipeline.save_checkpoint("fits-now")
+        pipeline.train_step(*mlp_batch(1))
+    daemon.stop()
+    (folder,) = daemon.state_dir.glob("**/checkpoints")
+    assert (folder / "step-2" / "manifest.json").exists()

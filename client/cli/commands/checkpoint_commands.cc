@@ -1,8 +1,9 @@
-// penstock checkpoint save, restore, list
+// penstock checkpoint save, restore, list, delete
 
 #include <memory>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/cli/command_table.h"
@@ -26,6 +27,14 @@ std::string CheckpointListText(const std::vector<v1::Checkpoint>& checkpoints, b
                checkpoint.digest()});
   }
   return table.Text(wide);
+}
+
+// The full name of a checkpoint of a pipeline, both given short or full.
+absl::StatusOr<std::string> CheckpointName(const std::string& pipeline, const std::string& checkpoint) {
+  const std::string folder = PipelineName(pipeline) + "/checkpoints/";
+  if (!absl::StrContains(checkpoint, '/')) return folder + checkpoint;
+  if (absl::StartsWith(checkpoint, folder)) return checkpoint;
+  return UsageError("CHECKPOINT", absl::StrCat("must be one of ", PipelineName(pipeline), ", got ", checkpoint));
 }
 
 absl::Status Save(const std::string& pipeline, const std::string& id, Session& session) {
@@ -60,6 +69,26 @@ absl::Status ListCheckpoints(const std::string& pipeline, Session& session) {
   return absl::OkStatus();
 }
 
+struct DeleteOptions {
+  std::string pipeline;
+  std::string checkpoint;
+  bool yes = false;
+};
+
+absl::Status Delete(const DeleteOptions& options, Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, CheckpointName(options.pipeline, options.checkpoint));
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_RETURN_IF_ERROR(session.Confirm(options.yes, "Delete " + name + "?"));
+  v1::DeleteCheckpointRequest request;
+  request.set_name(name);
+  request.set_pipeline(PipelineName(options.pipeline));
+  request.set_request_id(session.options().request_id);
+  PENSTOCK_RETURN_IF_ERROR(client->DeleteCheckpoint(request));
+  session.Print({Json{{"name", name}}, {}, {name}, "", ""});
+  session.Say(absl::StrCat("deleted ", name, "; next: penstock checkpoint list ", ShortName(options.pipeline)));
+  return absl::OkStatus();
+}
+
 struct RestoreOptions {
   std::string pipeline;
   std::string checkpoint;
@@ -69,7 +98,7 @@ struct RestoreOptions {
 };
 
 absl::Status Restore(const RestoreOptions& options, Session& session) {
-  const std::string name = PipelineName(options.pipeline) + "/checkpoints/" + ShortName(options.checkpoint);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, CheckpointName(options.pipeline, options.checkpoint));
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   if (options.dry_run) {
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, client->ListCheckpoints(options.pipeline));
@@ -84,6 +113,7 @@ absl::Status Restore(const RestoreOptions& options, Session& session) {
       session.Confirm(options.yes, "Replace the weights of " + PipelineName(options.pipeline) + " by " + name + "?"));
   v1::RestoreCheckpointRequest request;
   request.set_name(name);
+  request.set_pipeline(PipelineName(options.pipeline));
   request.set_force(options.force);
   request.set_request_id(session.options().request_id);
   PENSTOCK_ASSIGN_OR_RETURN(const v1::RestoreCheckpointResponse response, client->RestoreCheckpoint(request));
@@ -96,7 +126,7 @@ absl::Status Restore(const RestoreOptions& options, Session& session) {
 }  // namespace
 
 void AddCheckpointCommands(CommandTable& table) {
-  CLI::App* group = table.Add(table.root(), "checkpoint", "Save, restore and list the state of a pipeline",
+  CLI::App* group = table.Add(table.root(), "checkpoint", "Save, restore, list and delete the state of a pipeline",
                               "penstock checkpoint save gpt\npenstock checkpoint list gpt");
 
   CLI::App* save = table.Add(group, "save", "Save weights, optimizer state and step",
@@ -121,6 +151,14 @@ void AddCheckpointCommands(CommandTable& table) {
   auto pipeline = std::make_shared<std::string>();
   list->add_option("PIPELINE", *pipeline, "Name of the pipeline")->required();
   table.Run(list, [pipeline](Session& session) { return ListCheckpoints(*pipeline, session); });
+
+  CLI::App* remove = table.Add(group, "delete", "Delete a checkpoint; asks first, or takes --yes",
+                               "penstock checkpoint delete gpt step-200 --yes");
+  auto deleted = std::make_shared<DeleteOptions>();
+  remove->add_option("PIPELINE", deleted->pipeline, "Name of the pipeline")->required();
+  remove->add_option("CHECKPOINT", deleted->checkpoint, "Name of the checkpoint")->required();
+  remove->add_flag("--yes", deleted->yes, "Do not ask");
+  table.Run(remove, [deleted](Session& session) { return Delete(*deleted, session); });
 }
 
 }  // namespace penstock

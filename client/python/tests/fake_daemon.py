@@ -444,6 +444,9 @@ class FakeDaemon:
     def RestoreCheckpoint(self, request: Any, context: Any) -> Any:
         return state_pb2.RestoreCheckpointResponse(step=self.step)
 
+    def DeleteCheckpoint(self, request: Any, context: Any) -> Any:
+        return state_pb2.DeleteCheckpointResponse()
+
     def ListCheckpoints(self, request: Any, context: Any) -> Any:
         return state_pb2.ListCheckpointsResponse(checkpoints=[state_pb2.Checkpoint(name="c", step=1)])
 

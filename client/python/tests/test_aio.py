@@ -203,6 +203,8 @@ def test_insight_and_checkpoints(daemon: FakeDaemon, tmp_path: pathlib.Path) -> 
         await pipeline.train_step(ROWS, ROWS)
         assert (await pipeline.save_checkpoint()).name.endswith("step-1")
         assert (await pipeline.restore_checkpoint("step-1")).step == 1
+        await pipeline.delete_checkpoint("step-1")
+        assert daemon.requests["DeleteCheckpoint"][0].pipeline == pipeline.name
         with pytest.raises(ValueError, match="must be a checkpoint of"):
             await pipeline.restore_checkpoint("pipelines/other/checkpoints/step-1")
         assert len(await pipeline.list_checkpoints()) == 1

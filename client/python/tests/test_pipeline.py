@@ -408,13 +408,16 @@ def test_checkpoints(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     assert names == ["pipelines/demo/checkpoints/mine"] * 2
     assert daemon.requests["RestoreCheckpoint"][0].force
     assert [checkpoint.step for checkpoint in pipeline.list_checkpoints()] == [1]
+    pipeline.delete_checkpoint("mine")
+    assert daemon.requests["DeleteCheckpoint"][0].name == "pipelines/demo/checkpoints/mine"
 
 
 def test_a_checkpoint_of_another_pipeline_is_refused_here(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     foreign = "pipelines/other/checkpoints/mine"
-    with pytest.raises(ValueError, match=f"must be a checkpoint of pipelines/demo, got {foreign}"):
-        pipeline.restore_checkpoint(foreign)
-    assert not daemon.requests["RestoreCheckpoint"]
+    for call in (pipeline.restore_checkpoint, pipeline.delete_checkpoint):
+        with pytest.raises(ValueError, match=f"must be a checkpoint of pipelines/demo, got {foreign}"):
+            call(foreign)
+    assert not daemon.requests["RestoreCheckpoint"] and not daemon.requests["DeleteCheckpoint"]
 
 
 def test_parameters(pipeline: penstock.Pipeline) -> None:

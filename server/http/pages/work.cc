@@ -138,10 +138,10 @@ Document CheckpointPage(const StatusSources& sources) {
   Document page{.title = "Checkpoints", .state = StateLine(sources), .sections = {}};
   Section saved{.id = "checkpoints", .title = "What is saved"};
   saved.empty = "nothing is saved yet: penstock checkpoint save NAME";
-  saved.columns = {
-      {"pipeline", "pipeline"}, {"id", "checkpoint"}, {"step", "step"}, {"bytes", "size"}, {"age_seconds", "age"}};
+  saved.columns = {{"pipeline", "pipeline"}, {"id", "checkpoint"}, {"step", "step"},
+                   {"state", "state"},       {"bytes", "size"},    {"age_seconds", "age"}};
   for (const CheckpointRow& row : sources.checkpoints()) {
-    saved.rows.push_back({PipelineLink(row.pipeline), row.id, Count(static_cast<double>(row.step)),
+    saved.rows.push_back({PipelineLink(row.pipeline), row.id, Count(static_cast<double>(row.step)), row.state,
                           Bytes(static_cast<double>(row.bytes)), Seconds(AgeOf(*sources.registry, row.unix_seconds))});
   }
   saved.json = sources.commands.checkpoints;

@@ -494,6 +494,22 @@ TEST_F(CommandLineTest, Checkpoints) {
   EXPECT_THAT(daemon_.RequestIds("RestoreCheckpoint"), IsEmpty());
   EXPECT_EQ(Run("checkpoint restore gpt step-7 --yes"), 0);
   EXPECT_THAT(daemon_.RequestIds("RestoreCheckpoint"), SizeIs(1));
+  EXPECT_EQ(Run("checkpoint restore gpt pipelines/gpt/checkpoints/step-7 --yes"), 0);
+  EXPECT_THAT(daemon_.RequestIds("RestoreCheckpoint"), SizeIs(2));
+  EXPECT_EQ(Run("checkpoint delete gpt step-7"), 2);
+  EXPECT_THAT(daemon_.RequestIds("DeleteCheckpoint"), IsEmpty());
+  EXPECT_EQ(Run("checkpoint delete gpt step-7 --yes"), 0);
+  EXPECT_THAT(err_, HasSubstr("deleted pipelines/gpt/checkpoints/step-7"));
+  EXPECT_THAT(daemon_.RequestIds("DeleteCheckpoint"), SizeIs(1));
+}
+
+TEST_F(CommandLineTest, ACheckpointOfAnotherPipelineIsRefused) {
+  for (const std::string command : {"restore", "delete"}) {
+    EXPECT_EQ(Run("checkpoint " + command + " gpt pipelines/other/checkpoints/step-7 --yes"), 2);
+    EXPECT_THAT(err_, HasSubstr("must be one of pipelines/gpt, got pipelines/other/checkpoints/step-7"));
+  }
+  EXPECT_THAT(daemon_.RequestIds("RestoreCheckpoint"), IsEmpty());
+  EXPECT_THAT(daemon_.RequestIds("DeleteCheckpoint"), IsEmpty());
 }
 
 TEST_F(CommandLineTest, ParametersAreWrittenAsSafetensors) {

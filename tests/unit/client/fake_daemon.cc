@@ -532,6 +532,10 @@ struct FakeDaemon::Services {
       response->set_step(7);
       return grpc::Status::OK;
     }
+    grpc::Status DeleteCheckpoint(grpc::ServerContext* context, const v1::DeleteCheckpointRequest* request,
+                                  v1::DeleteCheckpointResponse*) override {
+      return daemon->Enter(context, "DeleteCheckpoint", request->request_id());
+    }
     grpc::Status ListCheckpoints(grpc::ServerContext* context, const v1::ListCheckpointsRequest*,
                                  v1::ListCheckpointsResponse* response) override {
       if (auto s = daemon->Enter(context, "ListCheckpoints"); !s.ok()) return s;

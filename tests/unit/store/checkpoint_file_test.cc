@@ -6,9 +6,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/store/checkpoint_manifest.h"
+#include "engine/store/checkpoint_quota.h"
 #include "engine/store/epoch_file.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_file_system.h"
@@ -166,6 +169,137 @@ TEST_F(CheckpointTest, DyingAtAnyChangeOfTheDiskLeavesAWholeCheckpointOrNone) {
     }
   }
   EXPECT_GT(deaths, 8);
+}
+
+TEST_F(CheckpointTest, ARenameThatHappensButIsNotSyncedLeavesNoDebris) {
+  const auto folder = Open();
+  for (int in = 0; in < 2; ++in) {
+    files_.FailRename(in, FaultyFileSystem::RenameFault::kNotDurable);
+    EXPECT_FALSE(folder->Save("a", 1, "d", State(1)).ok());
+    EXPECT_THAT(OnDisk(), IsEmpty());
+    EXPECT_THAT(folder->List(), IsEmpty());
+  }
+}
+
+TEST_F(CheckpointTest, ADamagedOneIsListedAsSuchOnceItIsKnown) {
+  auto folder = Open();
+  ASSERT_TRUE(folder->Save("mine", 1, "d", State(1)).ok());
+  const std::string path = Folder() + "/mine/state.safetensors";
+  const std::string whole = ReadFile(path);
+  std::string flipped = whole;
+  flipped.back() = static_cast<char>(flipped.back() ^ 1);
+  const auto damaged = [&] { return folder->List().at(0).damaged; };
+
+  WriteFile(path, flipped);
+  EXPECT_EQ(ReasonOf(folder->Load("mine").status()), "CHECKPOINT_CORRUPT");
+  EXPECT_TRUE(damaged()) << "what a load has found is remembered";
+  WriteFile(path, whole);
+  EXPECT_TRUE(folder->Load("mine").ok());
+  EXPECT_FALSE(damaged());
+
+  WriteFile(path, whole.substr(0, whole.size() - 1));
+  folder = Open();
+  EXPECT_TRUE(damaged()) << "its size";
+  EXPECT_EQ(folder->List()[0].step, 1) << "what can be known";
+  std::filesystem::remove(path);
+  folder = Open();
+  EXPECT_TRUE(damaged()) << "no file";
+  WriteFile(path, whole);
+  WriteFile(Folder() + "/mine/manifest.json", "{}");
+  folder = Open();
+  EXPECT_TRUE(damaged()) << "its manifest";
+}
+
+TEST_F(CheckpointTest, RemovesOneAndFreesItsName) {
+  const auto folder = Open();
+  ASSERT_TRUE(folder->Save("first", 1, "d", State(1)).ok());
+  ASSERT_TRUE(folder->Save("second", 2, "d", State(2)).ok());
+  EXPECT_TRUE(folder->Remove("first").ok());
+  EXPECT_THAT(OnDisk(), ElementsAre("second"));
+  EXPECT_EQ(folder->List().size(), 1);
+  EXPECT_EQ(ReasonOf(folder->Load("first").status()), "CHECKPOINT_NOT_FOUND");
+  EXPECT_EQ(ReasonOf(folder->Remove("first")), "CHECKPOINT_NOT_FOUND");
+  EXPECT_EQ(ReasonOf(folder->Remove("../second")), "CHECKPOINT_NOT_FOUND");
+  EXPECT_TRUE(folder->Save("first", 3, "d", State(3)).ok());
+}
+
+TEST_F(CheckpointTest, AFailedRemovalLeavesItWhole) {
+  const auto folder = Open();
+  ASSERT_TRUE(folder->Save("mine", 1, "d", State(1)).ok());
+  files_.FailRename(0);
+  EXPECT_FALSE(folder->Remove("mine").ok());
+  EXPECT_TRUE(folder->Load("mine").ok());
+  files_.FailRename(-1);
+  EXPECT_TRUE(folder->Remove("mine").ok());
+}
+
+TEST_F(CheckpointTest, ARemovalThatIsNotSyncedIsToldAndLeavesNothing) {
+  const auto folder = Open();
+  ASSERT_TRUE(folder->Save("mine", 1, "d", State(1)).ok());
+  files_.FailRename(0, FaultyFileSystem::RenameFault::kNotDurable);
+  EXPECT_FALSE(folder->Remove("mine").ok());
+  EXPECT_THAT(folder->List(), IsEmpty());
+  EXPECT_THAT(OnDisk(), IsEmpty());
+}
+
+TEST_F(CheckpointTest, DyingAtAnyChangeOfARemovalLeavesAWholeCheckpointOrNone) {
+  bool removed = false;
+  int whole = 0;
+  int gone = 0;
+  for (int64_t in = 0; !removed; ++in) {
+    auto folder = Open();
+    if (folder->List().empty()) {
+      ASSERT_TRUE(folder->Save("mine", 1, "d", State(1)).ok());
+    }
+    files_.DieBeforeChange(in);
+    removed = folder->Remove("mine").ok();
+    files_.DieBeforeChange(-1);
+    folder = Open();  // the restart
+    if (folder->List().empty()) {
+      EXPECT_THAT(OnDisk(), IsEmpty()) << "died before change " << in;
+      ++gone;
+    } else {
+      EXPECT_TRUE(folder->Load("mine").ok()) << "died before change " << in;
+      ++whole;
+    }
+  }
+  EXPECT_EQ(whole, 2);  // before the rename
+  EXPECT_EQ(gone, 2);   // before its files went, and done
+}
+
+TEST_F(CheckpointTest, TheQuotaIsForAllPipelinesAndRefusesBeforeAnythingIsWritten) {
+  const auto bytes = Open()->Save("first", 1, "d", State(1))->bytes;
+  CheckpointQuota quota(3 * bytes);
+  ASSERT_TRUE(CountCheckpoints(RealFileSystem(), temporary_.path(), &quota).ok());  // "gpt" is not open
+  const auto other = *CheckpointFolder::Open(&files_, &clock_, temporary_.path(), "other", &quota);
+  EXPECT_TRUE(other->Save("one", 1, "d", State(1)).ok());
+  EXPECT_TRUE(other->Save("two", 1, "d", State(1)).ok());
+  const int64_t changes = files_.changes();
+  const absl::Status refused = other->Save("three", 1, "d", State(1)).status();
+  EXPECT_EQ(ReasonOf(refused), "STORAGE_FULL");
+  EXPECT_EQ(ValuesOf(refused)["limit"], "checkpoint-bytes");
+  EXPECT_EQ(ValuesOf(refused)["limit_value"], std::to_string(3 * bytes));
+  EXPECT_NE(refused.message().find(absl::StrCat("(other ", 2 * bytes, ", gpt ", bytes, ")")), std::string::npos)
+      << refused;
+  EXPECT_EQ(files_.changes(), changes);
+  EXPECT_TRUE(other->Save("last", 1, "d", State(1), nullptr, /*beyond_quota=*/true).ok());
+  EXPECT_TRUE(other->Remove("one").ok());
+  EXPECT_EQ(ReasonOf(other->Save("three", 1, "d", State(1)).status()), "STORAGE_FULL");
+  EXPECT_TRUE(other->Remove("two").ok());
+  EXPECT_TRUE(other->Save("three", 1, "d", State(1)).ok());
+}
+
+TEST_F(CheckpointTest, AFailedSaveAndAPurgeGiveTheQuotaBack) {
+  const auto bytes = Open()->Save("first", 1, "d", State(1))->bytes;
+  CheckpointQuota quota(bytes);
+  const auto folder = *CheckpointFolder::Open(&files_, &clock_, temporary_.path(), "gpt", &quota);
+  ASSERT_TRUE(folder->Remove("first").ok());
+  files_.FailSync(0);
+  EXPECT_FALSE(folder->Save("a", 1, "d", State(1)).ok());
+  files_.FailSync(-1);
+  EXPECT_TRUE(folder->Save("a", 1, "d", State(1)).ok());
+  EXPECT_TRUE(folder->Purge().ok());
+  EXPECT_TRUE(quota.Take("other", bytes, /*beyond=*/false).ok());
 }
 
 TEST_F(CheckpointTest, PurgeRemovesEverything) {

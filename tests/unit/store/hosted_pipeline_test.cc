@@ -459,6 +459,19 @@ TEST_F(HostedPipelineTest, SavesAndRestoresInOrder) {
   EXPECT_EQ(gpt_->ListCheckpoints().size(), 1);
 }
 
+TEST_F(HostedPipelineTest, DeletesCheckpointsInOrderAndARetryGetsTheFirstAnswer) {
+  ASSERT_TRUE(Save("a").ok());
+  Settled(*gpt_->ForwardBackward(Caller("bob"), Batch())->outcome, "bob");  // an open accumulation is no obstacle
+  const std::string token = gpt_->statistics().state_token;
+  EXPECT_TRUE(Remove("a", "id").ok());
+  EXPECT_TRUE(gpt_->ListCheckpoints().empty());
+  EXPECT_TRUE(gpt_->statistics().accumulating);
+  EXPECT_EQ(gpt_->statistics().state_token, token);
+  EXPECT_TRUE(Remove("a", "id").ok()) << "a retry";
+  EXPECT_EQ(ReasonOf(Remove("a", "other")), "CHECKPOINT_NOT_FOUND");
+  EXPECT_EQ(ReasonOf(Restore("a", /*force=*/true).status()), "CHECKPOINT_NOT_FOUND");
+}
+
 TEST_F(HostedPipelineTest, AFailedSaveHasNoEffectAndMayBeTriedAgain) {
   files_.SetFreeBytes(10);
   EXPECT_EQ(ReasonOf(Save("a", "id").status()), "STORAGE_FULL");

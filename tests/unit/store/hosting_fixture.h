@@ -158,6 +158,9 @@ class HostingFixture : public ::testing::Test {
   absl::StatusOr<StateAnswer> Restore(const std::string& id, bool force = false) {
     return Wait([&](auto done) { gpt_->RestoreCheckpoint(Caller(), id, force, done); });
   }
+  absl::Status Remove(const std::string& id, const std::string& request_id = "") {
+    return Wait([&](auto done) { gpt_->DeleteCheckpoint(Caller("ann", request_id), id, done); }).status();
+  }
   static absl::StatusOr<StateAnswer> Wait(const std::function<void(HostedPipeline::StateCallback)>& call) {
     absl::StatusOr<StateAnswer> answer;
     absl::Notification done;

@@ -69,6 +69,16 @@ TEST_F(LastSaveTest, DoesNotRepeatACheckpoint) {
   EXPECT_EQ(*SaveLast(), std::nullopt);
 }
 
+TEST_F(LastSaveTest, RepeatsWhatWasSavedAndThenDeleted) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  ASSERT_TRUE(Save("mine").ok());
+  ASSERT_TRUE(Save("again").ok());
+  ASSERT_TRUE(Remove("again").ok());
+  const auto saved = SaveLast();
+  ASSERT_TRUE(saved.ok() && saved->has_value()) << saved.status();
+  EXPECT_EQ((*saved)->id, "step-1");
+}
+
 TEST_F(LastSaveTest, DoesNotRepeatWhatWasRestored) {
   Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
   ASSERT_TRUE(Save("mine").ok());

@@ -23,6 +23,7 @@ TEST(TrainingStateTest, FollowsTheTable) {
       {TrainingCall::kSave, "", "", "", true},
       {TrainingCall::kRestore, "", "ACCUMULATION_OPEN", "ACCUMULATION_OPEN", false},
       {TrainingCall::kRestoreForced, "", "", "", false},
+      {TrainingCall::kDeleteCheckpoint, "", "", "", true},
   };
   for (const Row& row : table) {
     SCOPED_TRACE(static_cast<int>(row.call));

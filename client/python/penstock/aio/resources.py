@@ -93,10 +93,31 @@ class PipelineResource(PipelineFacts):
         self, checkpoint_id: str, *, force: bool = False
     ) -> state_pb2.RestoreCheckpointResponse:
         """Takes weights, optimizer state and step from a checkpoint, all or nothing."""
-        name = checkpoint_name(self.name, checkpoint_id)
-        request = state_pb2.RestoreCheckpointRequest(name=name, force=force, request_id=new_request_id())
+        request = state_pb2.RestoreCheckpointRequest(
+            name=checkpoint_name(self.name, checkpoint_id),
+            pipeline=self.name,
+            force=force,
+            request_id=new_request_id(),
+        )
         return await self._connection.unary(
             "StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse, Deadline(), LONGEST_WAIT
+        )
+
+    async def delete_checkpoint(self, checkpoint_id: str) -> None:
+        """Deletes a checkpoint of this pipeline, in the order of training calls.
+
+        Args:
+            checkpoint_id: its name, short (``step-10``) or full.
+
+        Raises:
+            ValueError: it is a checkpoint of another pipeline.
+            PenstockError: also CHECKPOINT_NOT_FOUND.
+        """
+        request = state_pb2.DeleteCheckpointRequest(
+            name=checkpoint_name(self.name, checkpoint_id), pipeline=self.name, request_id=new_request_id()
+        )
+        await self._connection.unary(
+            "StateService/DeleteCheckpoint", request, state_pb2.DeleteCheckpointResponse, Deadline(), LONGEST_WAIT
         )
 
     async def list_checkpoints(self) -> list[state_pb2.Checkpoint]:

@@ -8,6 +8,7 @@ from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 CHECKPOINT_STATE_COMPLETE: CheckpointState
+CHECKPOINT_STATE_DAMAGED: CheckpointState
 CHECKPOINT_STATE_FAILED: CheckpointState
 CHECKPOINT_STATE_UNSPECIFIED: CheckpointState
 CHECKPOINT_STATE_WRITING: CheckpointState
@@ -28,6 +29,20 @@ class Checkpoint(_message.Message):
     state: CheckpointState
     step: int
     def __init__(self, name: _Optional[str] = ..., step: _Optional[int] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class DeleteCheckpointRequest(_message.Message):
+    __slots__ = ["name", "pipeline", "request_id"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    pipeline: str
+    request_id: str
+    def __init__(self, name: _Optional[str] = ..., pipeline: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class DeleteCheckpointResponse(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
     __slots__ = ["page_size", "page_token", "parent"]
@@ -75,14 +90,16 @@ class ReadParametersResponse(_message.Message):
     def __init__(self, start: _Optional[_Union[ReadParametersResponse.Start, _Mapping]] = ..., chunk: _Optional[_Union[_handle_pb2.TensorChunk, _Mapping]] = ...) -> None: ...
 
 class RestoreCheckpointRequest(_message.Message):
-    __slots__ = ["force", "name", "request_id"]
+    __slots__ = ["force", "name", "pipeline", "request_id"]
     FORCE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     force: bool
     name: str
+    pipeline: str
     request_id: str
-    def __init__(self, name: _Optional[str] = ..., force: bool = ..., request_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., force: bool = ..., request_id: _Optional[str] = ..., pipeline: _Optional[str] = ...) -> None: ...
 
 class RestoreCheckpointResponse(_message.Message):
     __slots__ = ["state_token", "step"]
