@@ -18,12 +18,14 @@
 namespace penstock::testing {
 namespace {
 
-// A writer into a pipe of one page, which is read only when a test says so.
+constexpr int kPipeBytes = 16 << 10;  // the kernel calls a pipe full when its last page is in use
+
+// A writer into a small pipe, which is read only when a test says so.
 class LogWriterTest : public ::testing::Test {
  protected:
   LogWriterTest() {
     PENSTOCK_CHECK(::pipe(pipe_) == 0);
-    PENSTOCK_CHECK(::fcntl(pipe_[1], F_SETPIPE_SZ, 4096) == 4096);
+    PENSTOCK_CHECK(::fcntl(pipe_[1], F_SETPIPE_SZ, kPipeBytes) == kPipeBytes);
   }
   ~LogWriterTest() override {
     writer_.reset();
