@@ -142,25 +142,35 @@ void PlainReference::SumTies() {
   }
 }
 
-PlainReference::StepResult PlainReference::Step() {
+PlainReference::StepResult PlainReference::Step(std::optional<double> learning_rate, std::optional<double> clip_norm) {
   StepResult result;
   result.loss = std::numeric_limits<double>::quiet_NaN();
   SumTies();
   result.gradient_norm = GlobalNorm(GradientNorms(parameters_));
-  result.learning_rate = LearningRate(optimizer_spec_, step_);
+  result.learning_rate = learning_rate.value_or(LearningRate(optimizer_spec_, step_));
   result.applied = loss_finite_ && std::isfinite(result.gradient_norm);
   if (result.applied) {
-    optimizer_->Step(result.learning_rate, ClipScale(result.gradient_norm, optimizer_spec_.clip_norm));
+    const double clip = clip_norm.value_or(optimizer_spec_.clip_norm);
+    optimizer_->Step(result.learning_rate, ClipScale(result.gradient_norm, clip));
     ++step_;
   }
+  EndStep(result.applied);
+  return result;
+}
+
+void PlainReference::Discard() {
+  SumTies();  // so that the parameters hold all gradients
+  EndStep(/*applied=*/false);
+}
+
+void PlainReference::EndStep(bool applied) {
   for (const NamedLayer& layer : layers_) {
-    if (result.applied) layer.layer->CommitStatistics();
+    if (applied) layer.layer->CommitStatistics();
     layer.layer->DiscardStatistics(MicrobatchIndex(0));
   }
   for (NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
   next_microbatch_ = 0;
   loss_finite_ = true;
-  return result;
 }
 
 PlainReference::StepResult PlainReference::TrainStep(const Inputs& inputs, const at::Tensor& target, int m) {

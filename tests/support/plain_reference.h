@@ -32,7 +32,7 @@ struct PlainSpec {
 //            a leaf per use, whose gradients are summed in model order before the step: that is what a tie means here.
 // Threads:   one at a time. Results are bit for bit those of a pipeline whose stages have as many intra-op threads as the
 //            calling thread: set one (at::set_num_threads(1)) to compare with stages on one core each.
-// Lifecycle: TrainStep, or any number of Contribute and then Step.
+// Lifecycle: TrainStep, or any number of Contribute and then Step or Discard.
 // Fails:     ends the program if the specification is invalid; otherwise throws what LibTorch throws.
 // Example:   PlainReference plain({.model = {.name = "mlp"}, .loss = {.name = "mean_squared_error"}, .optimizer = {}});
 //            for (int i = 0; i < 10; ++i) losses.push_back(plain.TrainStep({input}, target, 4).loss);
@@ -60,8 +60,11 @@ class PlainReference {
   // A training forward that keeps its graph, for a loss made elsewhere: call backward on what follows from the outputs, one
   // list per micro-batch, in order. The gradients join the open accumulation.
   std::vector<Batch> Forward(const Inputs& inputs, int m);
-  // Clips, applies unless the norm or a loss is not finite, and clears the gradients.
-  StepResult Step();
+  // Clips, applies unless the norm or a loss is not finite, and clears the gradients. What is set stands in for the
+  // specification's.
+  StepResult Step(std::optional<double> learning_rate = std::nullopt, std::optional<double> clip_norm = std::nullopt);
+  // Drops the open accumulation.
+  void Discard();
 
   // A forward without graph and dropout; the outputs of all micro-batches joined: tensors, and None for anything else.
   Tensors Infer(const Inputs& inputs, int m) const;
@@ -80,6 +83,7 @@ class PlainReference {
  private:
   Batch RunLayers(Batch values, bool training, int microbatch) const;
   void SumTies();
+  void EndStep(bool applied);
   at::Tensor Leaf(const TiedUse& use) const;
 
   const OptimizerSpec optimizer_spec_;

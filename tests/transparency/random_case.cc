@@ -5,6 +5,7 @@
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -97,8 +98,9 @@ std::vector<std::string> RandomDevices(Dice& dice, int64_t lanes) {
 }
 
 // Schedule, cut and devices of so many layers.
-void RandomPlan(Dice& dice, int64_t layers, PipelineSpec& spec) {
-  ScheduleSpec& schedule = spec.schedule;
+RandomLayout MakeRandomLayout(Dice& dice, int64_t layers) {
+  RandomLayout layout;
+  ScheduleSpec& schedule = layout.schedule;
   RandomKind(dice, layers, schedule);
   const int64_t lanes = dice.Between(1, std::min(kMostLanes, layers / schedule.chunks));
   if (schedule.kind == "lag") schedule.lag = static_cast<int>(dice.Below(2 * lanes + 1));
@@ -110,8 +112,9 @@ void RandomPlan(Dice& dice, int64_t layers, PipelineSpec& spec) {
   if (dice.OneIn(5)) ImportRandomLists(dice, static_cast<int>(lanes), schedule);
   schedule.checkpoint = dice.Of<CheckpointMode>(
       {CheckpointMode::kAlways, CheckpointMode::kExceptLast, CheckpointMode::kNever, CheckpointMode::kSkipAdjacent});
-  spec.cut.balance = RandomBalance(dice, layers, lanes, schedule.chunks);
-  spec.devices = RandomDevices(dice, lanes);
+  layout.balance = RandomBalance(dice, layers, lanes, schedule.chunks);
+  layout.devices = RandomDevices(dice, lanes);
+  return layout;
 }
 
 OptimizerSpec RandomOptimizer(Dice& dice) {
@@ -119,6 +122,7 @@ OptimizerSpec RandomOptimizer(Dice& dice) {
   if (dice.OneIn(2)) {
     optimizer.name = "sgd";
     optimizer.options = {{"learning_rate", 0.05}, {"momentum", dice.Of<double>({0.0, 0.9})}};
+    if (std::get<double>(optimizer.options["momentum"]) > 0) optimizer.options["nesterov"] = dice.OneIn(2);
   } else {
     optimizer.name = "adamw";
     optimizer.options = {{"learning_rate", 0.01}};
@@ -130,19 +134,72 @@ OptimizerSpec RandomOptimizer(Dice& dice) {
 }
 
 RandomContribution RandomMiniBatch(Dice& dice, int most = kMostMicroBatches) {
-  return {dice.Between(1, kMostRows), static_cast<int>(dice.Between(1, most))};
+  RandomContribution one;
+  one.rows = dice.Between(1, kMostRows);
+  one.micro_batches = static_cast<int>(dice.Between(1, most));
+  return one;
+}
+
+RandomContribution MakeRandomContribution(Dice& dice, int most, bool whole) {
+  RandomContribution one = RandomMiniBatch(dice, most);
+  one.halves = !whole && dice.OneIn(3);
+  one.twice = one.halves && dice.OneIn(4);
+  one.poisoned = dice.OneIn(16);
+  if (dice.OneIn(6)) one.attempt = !whole && dice.OneIn(2) ? Attempt::kCancel : Attempt::kFault;
+  one.broken_at = static_cast<double>(dice.Below(100)) / 100;
+  return one;
 }
 
 RandomStep MakeRandomStep(Dice& dice, int most) {
   RandomStep step;
   step.whole = !dice.OneIn(3);
   step.total_given = !step.whole && dice.OneIn(2);
+  step.backwards_last = !step.whole && dice.OneIn(2);
+  step.discarded = !step.whole && dice.OneIn(8);
+  if (dice.OneIn(6)) step.learning_rate = 0.03;
+  if (dice.OneIn(6)) step.clip_norm = dice.Of<double>({0.0, 0.2});
   const int64_t contributions = step.whole ? 1 : dice.Between(1, 3);
-  for (int64_t i = 0; i < contributions; ++i) step.contributions.push_back(RandomMiniBatch(dice, most));
+  for (int64_t i = 0; i < contributions; ++i) {
+    step.contributions.push_back(MakeRandomContribution(dice, most, step.whole));
+  }
   return step;
 }
 
-std::string Describe(const RandomContribution& one) { return absl::StrCat(one.rows, " rows in ", one.micro_batches); }
+// Lists have no more micro-batches than they have; of a kind there are as many as a call asks for.
+int MostMicroBatches(const RandomLayout& layout) {
+  return layout.schedule.imported ? layout.schedule.micro_batches : kMostMicroBatches;
+}
+
+std::string Describe(const RandomContribution& one) {
+  std::string text = absl::StrCat(one.rows, " rows in ", one.micro_batches);
+  if (one.halves) absl::StrAppend(&text, one.twice ? ", Forward and two Backwards" : ", Forward and Backward");
+  if (one.poisoned) absl::StrAppend(&text, ", not finite");
+  if (one.attempt == Attempt::kFault) absl::StrAppend(&text, ", after a fault at ", one.broken_at);
+  if (one.attempt == Attempt::kCancel) absl::StrAppend(&text, ", after a cancel at ", one.broken_at);
+  return text;
+}
+
+std::string Describe(const RandomStep& step) {
+  std::vector<std::string> parts;
+  for (const RandomContribution& part : step.contributions) parts.push_back(Describe(part));
+  std::string text = absl::StrCat(step.whole ? "TrainStep " : "contributions ", absl::StrJoin(parts, " + "));
+  if (step.total_given) absl::StrAppend(&text, ", total given");
+  if (step.backwards_last) absl::StrAppend(&text, ", Backwards last");
+  if (step.discarded) absl::StrAppend(&text, ", discarded");
+  if (step.learning_rate.has_value()) absl::StrAppend(&text, ", rate ", *step.learning_rate);
+  if (step.clip_norm.has_value()) absl::StrAppend(&text, ", clip ", *step.clip_norm);
+  return text;
+}
+
+std::string Describe(const RandomLayout& layout) {
+  const ScheduleSpec& schedule = layout.schedule;
+  std::string text =
+      absl::StrCat("balance ", absl::StrJoin(layout.balance, ", "), " on ", absl::StrJoin(layout.devices, ", "), ", ",
+                   schedule.kind, ", ", schedule.chunks, " chunks, lag ", schedule.lag.value_or(-1), ", live limit ",
+                   schedule.live_limit.value_or(-1), ", ", std::string(CheckpointModeName(schedule.checkpoint)));
+  if (schedule.imported) absl::StrAppend(&text, "\n", ToText(schedule.imported->actions));
+  return text;
+}
 
 }  // namespace
 
@@ -154,57 +211,68 @@ RandomCase MakeRandomCase(uint64_t seed) {
   one.seed = seed;
   RandomModel model = MakeRandomModel(dice);
   one.inputs = model.inputs;
-  one.input_width = model.input_width;
-  one.output_width = model.output_width;
+  one.input_shape = model.input_shape;
+  one.output_shape = model.output_shape;
   one.spec.model = std::move(model.spec);
-  RandomPlan(dice, static_cast<int64_t>(one.spec.model.layers.size()), one.spec);
+  const auto layers = static_cast<int64_t>(one.spec.model.layers.size());
+  one.layout = MakeRandomLayout(dice, layers);
   one.spec.optimizer = RandomOptimizer(dice);
   one.spec.loss.name = dice.OneIn(2) ? "mean_squared_error" : "cross_entropy";
   one.spec.seed = seed;
   one.mode = dice.OneIn(2) ? DevicePool::Mode::kSerial : DevicePool::Mode::kThreads;
   const int64_t steps = dice.Between(2, 3);
-  // Lists have no more micro-batches than they have; of a kind there are as many as a call asks for.
-  const ScheduleSpec& schedule = one.spec.schedule;
-  const int most = schedule.imported ? schedule.micro_batches : kMostMicroBatches;
-  for (int64_t i = 0; i < steps; ++i) one.steps.push_back(MakeRandomStep(dice, most));
+  if (dice.OneIn(4)) one.move = {static_cast<int>(dice.Between(1, steps - 1)), MakeRandomLayout(dice, layers)};
+  for (int64_t i = 0; i < steps; ++i) {
+    const bool moved = one.move.has_value() && i >= one.move->before_step;
+    one.steps.push_back(MakeRandomStep(dice, MostMicroBatches(moved ? one.move->layout : one.layout)));
+  }
   one.inference = RandomMiniBatch(dice);
   return one;
 }
 
+PipelineSpec SpecOf(const RandomCase& one, const RandomLayout& layout) {
+  PipelineSpec spec = one.spec;
+  spec.cut.balance = layout.balance;
+  spec.devices = layout.devices;
+  spec.schedule = layout.schedule;
+  return spec;
+}
+
 std::string Describe(const RandomCase& one) {
-  const ScheduleSpec& schedule = one.spec.schedule;
   const OptimizerSpec& optimizer = one.spec.optimizer;
-  std::string text = absl::StrCat(
-      "seed ", one.seed, "\n  layers: ", Describe(one.spec.model), "\n  inputs: ", one.inputs, " of width ",
-      one.input_width, "\n  balance ", absl::StrJoin(one.spec.cut.balance, ", "), " on ",
-      absl::StrJoin(one.spec.devices, ", "), one.mode == DevicePool::Mode::kSerial ? ", serial" : ", threads", "\n  ",
-      schedule.kind, ", ", schedule.chunks, " chunks, lag ", schedule.lag.value_or(-1), ", live limit ",
-      schedule.live_limit.value_or(-1), ", ", std::string(CheckpointModeName(schedule.checkpoint)), ", ",
-      one.spec.loss.name, ", ", optimizer.name);
+  std::string text =
+      absl::StrCat("seed ", one.seed, "\n  layers: ", Describe(one.spec.model), "\n  inputs: ", one.inputs, " of ",
+                   absl::StrJoin(one.input_shape, "x"), "\n  ", Describe(one.layout),
+                   one.mode == DevicePool::Mode::kSerial ? "\n  serial, " : "\n  threads, ", one.spec.loss.name, ", ",
+                   optimizer.name);
   for (const auto& [name, value] : optimizer.options) absl::StrAppend(&text, " ", name, "=", OptionText(value));
   absl::StrAppend(&text, " clip=", optimizer.clip_norm, " ", optimizer.learning_rate_schedule.name);
-  if (schedule.imported) absl::StrAppend(&text, "\n", ToText(schedule.imported->actions));
-  for (const RandomStep& step : one.steps) {
-    std::vector<std::string> parts;
-    for (const RandomContribution& part : step.contributions) parts.push_back(Describe(part));
-    absl::StrAppend(&text, "\n  ", step.whole ? "TrainStep " : "contributions ", absl::StrJoin(parts, " + "),
-                    step.total_given ? ", total given" : "");
+  for (size_t i = 0; i < one.steps.size(); ++i) {
+    if (one.move.has_value() && one.move->before_step == static_cast<int>(i)) {
+      absl::StrAppend(&text, "\n  moved to ", Describe(one.move->layout));
+    }
+    absl::StrAppend(&text, "\n  ", Describe(one.steps[i]));
   }
   absl::StrAppend(&text, "\n  inference ", Describe(one.inference));
   return text;
 }
 
-RandomBatch MakeRandomBatch(const RandomCase& one, int number, int64_t rows) {
+RandomBatch MakeRandomBatch(const RandomCase& one, int number, const RandomContribution& contribution) {
   at::Generator generator = InitialGenerator(one.seed ^ 0x7e57, LayerIndex(number));
   const at::ScalarType type = one.spec.model.dtype == "fp64" ? at::kDouble : at::kFloat;
+  const int64_t rows = contribution.rows;
+  const auto rows_of = [rows](std::vector<int64_t> shape) {
+    shape.insert(shape.begin(), rows);
+    return shape;
+  };
   RandomBatch batch;
   for (char letter : one.inputs) {
     if (letter == 't') {
-      batch.inputs.emplace_back(at::randn({rows, one.input_width}, generator, type));
+      batch.inputs.emplace_back(at::randn(rows_of(one.input_shape), generator, type));
     } else if (letter == 'i') {
       batch.inputs.emplace_back(at::randint(5, {rows}, generator, at::kLong));
     } else if (letter == 'w') {
-      batch.inputs.emplace_back(WholeTensor{at::randn({one.input_width}, generator, type)});
+      batch.inputs.emplace_back(WholeTensor{at::randn({one.input_shape.back()}, generator, type)});
     } else {
       batch.inputs.push_back(letter == 'k'   ? Value(3)
                              : letter == 'x' ? Value("text")
@@ -212,10 +280,18 @@ RandomBatch MakeRandomBatch(const RandomCase& one, int number, int64_t rows) {
                                              : Value());
     }
   }
+  if (contribution.poisoned) {
+    const double bad =
+        number % 2 == 0 ? std::numeric_limits<double>::quiet_NaN() : -std::numeric_limits<double>::infinity();
+    batch.inputs[0].tensor()->view(-1)[0].fill_(bad);
+  }
   if (one.spec.loss.name == "mean_squared_error") {
-    batch.target = at::randn({rows, one.output_width}, generator, type);
+    batch.target = at::randn(rows_of(one.output_shape), generator, type);
   } else {
-    batch.target = at::randint(one.output_width, {rows}, generator, at::kLong);
+    std::vector<int64_t> shape = rows_of(one.output_shape);
+    const int64_t classes = shape.back();
+    shape.pop_back();
+    batch.target = at::randint(classes, shape, generator, at::kLong);
     if (number % 3 == 1) batch.target.masked_fill_(batch.target.eq(0), kIgnoredLabel);
   }
   return batch;

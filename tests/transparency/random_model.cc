@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,13 +12,15 @@
 namespace penstock::testing {
 namespace {
 
-constexpr int64_t kLeastWidth = 4;
-constexpr int64_t kMostWidth = 8;
+constexpr int64_t kMostSide = 4;       // of an image that is made larger
+constexpr int64_t kMostChannels = 12;  // of an image, before a convolution reduces them
+
+using Shape = std::vector<int64_t>;  // of one row
 
 // One value on its way through the model.
 struct Item {
   char letter = 't';  // t, i, w or a plain one
-  int64_t width = 0;
+  Shape shape;        // of a tensor with rows
 };
 
 // A stash that still waits for its pop.
@@ -26,6 +29,20 @@ struct OpenSkip {
   Item item;
 };
 
+// Whether `input` can be made as large as `popped` in all but the first dimension.
+bool FitsBeside(const Shape& input, const Shape& popped) {
+  if (input.size() != popped.size()) return false;
+  for (size_t d = 1; d < input.size(); ++d) {
+    if (input[d] > popped[d]) return false;
+  }
+  return true;
+}
+
+// Whether they differ in the last dimension at most.
+bool SameButWidth(const Shape& a, const Shape& b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end() - 1, b.begin());
+}
+
 // Adds layers one by one and keeps track of what flows between them.
 class Builder {
  public:
@@ -33,25 +50,39 @@ class Builder {
 
   RandomModel Build() {
     RandomModel model;
-    model.input_width = NewWidth();
+    model.input_shape = NewShape();
     model.inputs = dice_.OneIn(3) ? RandomInputs() : "t";
-    for (char letter : model.inputs) flow_.push_back({letter, model.input_width});
+    for (char letter : model.inputs) flow_.push_back({letter, model.input_shape});
     tuple_ = flow_.size() > 1;
     First(model);
     const int64_t count = dice_.Between(2, 12);
     while (static_cast<int64_t>(layers_.size()) < count) Next();
     PopAll();
     if (flow_[0].letter != 't' || !dice_.OneIn(5)) One();
-    model.output_width = flow_[0].width;
-    model.spec.layers = Grouped();
+    model.output_shape = flow_[0].shape;
+    model.spec.layers = Grouped(model.input_shape.size() > 1);
     model.spec.tuple_as_one_argument = only_tensors_;
     model.spec.deferred_batch_norm = dice_.OneIn(2);
     model.spec.dtype = dice_.OneIn(8) ? "fp64" : "";
+    if (model.spec.dtype.empty() && dice_.OneIn(6)) model.spec.autocast = "bf16";
     return model;
   }
 
  private:
-  int64_t NewWidth() { return dice_.Between(kLeastWidth, kMostWidth); }
+  // Mostly small; now and then more than a vector register holds, or a single one.
+  int64_t NewWidth() { return dice_.OneIn(6) ? dice_.Of<int64_t>({1, 16, 19, 33}) : dice_.Between(2, 8); }
+
+  Shape NewShape() {
+    if (dice_.OneIn(2)) return {NewWidth()};
+    if (dice_.OneIn(2)) return {dice_.Between(1, 4), NewWidth()};
+    const int64_t side = dice_.Between(2, kMostSide);
+    return {dice_.Between(1, 3), side, side};
+  }
+
+  // Of the tensor that goes on: the first of a tuple.
+  Shape& Current() {
+    return std::find_if(flow_.begin(), flow_.end(), [](const Item& one) { return one.letter == 't'; })->shape;
+  }
 
   std::string RandomInputs() {
     std::string letters = "t";
@@ -69,13 +100,15 @@ class Builder {
 
   // The layers that say what a model takes.
   void First(const RandomModel& model) {
-    if (tuple_) {
-      dice_.OneIn(2) ? Add("values", {{"width", model.input_width}, {"as", model.inputs}}) : Join();
-    } else if (dice_.OneIn(3)) {
-      dice_.OneIn(2) ? Add("identity") : Fork();
-    } else {
-      Linear(NewWidth());
+    const Shape& shape = model.input_shape;
+    if (tuple_ && dice_.OneIn(2)) return Join();
+    if (!tuple_ && shape.size() == 1) {
+      if (!dice_.OneIn(3)) return Linear(NewWidth());
+      return dice_.OneIn(2) ? Add("identity") : Fork();
     }
+    if (!tuple_ && shape.size() == 3 && dice_.OneIn(2)) return Convolution();
+    const std::string before_width = absl::StrJoin(shape.begin(), shape.end() - 1, "x");
+    Add("values", {{"width", shape.back()}, {"before", before_width}, {"as", model.inputs}});
   }
 
   void Next() {
@@ -83,14 +116,14 @@ class Builder {
     if (dice_.OneIn(16)) return Add("identity");
     if (tuple_) {
       if (dice_.OneIn(2)) return Join();
-      Add("scale_each", {{"width", flow_[0].width}, {"turn", dice_.Below(2)}});
+      Add("scale_each", {{"width", Current().back()}, {"turn", dice_.Below(2)}});
       if (std::get<int64_t>(layers_.back().options.at("turn")) == 1) {
         std::rotate(flow_.begin(), flow_.begin() + 1, flow_.end());
       }
       return;
     }
-    const int64_t width = flow_[0].width;
-    switch (dice_.Below(13)) {
+    const int64_t width = Current().back();
+    switch (dice_.Below(15)) {
       case 0:
       case 1:
       case 2:
@@ -100,32 +133,86 @@ class Builder {
       case 4:
         return Add("gelu");
       case 5:
+        width_said_ = true;
         return Add("layer_norm", {{"width", width}});
       case 6:
         return Add("dropout", {{"p", dice_.Of<double>({0.1, 0.5})}});
       case 7:
+        width_said_ = true;
         return Add("mlp_block", {{"width", width}, {"dropout", dice_.Of<double>({0.0, 0.3})}});
       case 8:
       case 9:
-        return BatchNorm(width);
+        return BatchNorm();
       case 10:
         return dice_.OneIn(3) ? Add("detach") : Linear(width);
+      case 11:
+      case 12:
+      case 13:
+        if (Current().size() == 2) return GptBlock();
+        if (Current().size() == 3) return OnImages();
+        return Fork();
       default:
         return Fork();
     }
   }
 
   void Linear(int64_t out) {
-    Add("linear", {{"in", flow_[0].width}, {"out", out}, {"bias", !dice_.OneIn(3)}});
-    flow_[0].width = out;
+    width_said_ = true;
+    Add("linear", {{"in", Current().back()}, {"out", out}, {"bias", !dice_.OneIn(3)}});
+    Current().back() = out;
   }
 
-  void BatchNorm(int64_t width) {
-    OptionMap options = {{"features", width}};
+  void BatchNorm() {
+    OptionMap options = {{"features", Current().front()}};
     if (dice_.OneIn(4)) options["cumulative"] = true;
     if (dice_.OneIn(4)) options["affine"] = false;
     if (dice_.OneIn(6)) options["track"] = false;
     Add("batch_norm", std::move(options));
+  }
+
+  void GptBlock() {
+    const int64_t width = Current().back();
+    const int64_t heads = width % 2 == 0 ? dice_.Between(1, 2) : 1;
+    Add("gpt_block", {{"width", width}, {"heads", heads}, {"dropout", dice_.Of<double>({0.0, 0.2})}});
+  }
+
+  void Convolution() {
+    const int64_t kernel = dice_.Of<int64_t>({1, 3});
+    const int64_t out = dice_.Between(1, 4);
+    width_said_ = false;
+    Add("conv2d", {{"in", Current()[0]},
+                   {"out", out},
+                   {"kernel", kernel},
+                   {"padding", kernel / 2},
+                   {"bias", dice_.OneIn(2)},
+                   {"image", Current()[1]}});
+    Current()[0] = out;
+  }
+
+  void OnImages() {
+    Shape& shape = Current();
+    const int64_t smaller = std::min(shape[1], shape[2]);
+    switch (dice_.Below(8)) {
+      case 0:
+        return Add("dropout2d", {{"p", dice_.Of<double>({0.2, 0.5})}});
+      case 1:
+        return Add("leaky_relu", {{"slope", 0.1}});
+      case 2:
+        if (smaller > 1) return Add("instance_norm");
+        return Convolution();
+      case 3:
+        if (smaller < 2 || width_said_) return Convolution();
+        shape[1] /= 2;
+        shape[2] /= 2;
+        return Add("max_pool2d");
+      case 4:
+        if (std::max(shape[1], shape[2]) > kMostSide || width_said_) return Convolution();
+        shape[1] *= 2;
+        shape[2] *= 2;
+        return Add("upsample");
+      default:
+        return Convolution();
+    }
   }
 
   void Fork() {
@@ -135,19 +222,18 @@ class Builder {
     std::string as(1, dice_.Of(firsts));
     const int64_t more = dice_.Between(1, 2);
     for (int64_t i = 0; i < more; ++i) as += dice_.Of(only_tensors_ ? tensors : all);
-    const int64_t width = flow_[0].width;
+    const Shape shape = Current();
     flow_.clear();
     for (char letter : as) {
       const bool feature = letter == 's' || letter == 'v' || letter == 'd';
-      flow_.push_back({feature ? 't' : letter, width});
+      flow_.push_back({feature ? 't' : letter, shape});
     }
     tuple_ = true;
     Add("fork", {{"as", as}});
   }
 
   void Join() {
-    const int64_t width = flow_[0].width;
-    flow_ = {{'t', width}};
+    flow_ = {{'t', Current()}};
     tuple_ = false;
     Add("join");
   }
@@ -192,44 +278,59 @@ class Builder {
     const bool feature = open.item.letter == 't';
     if (feature && (!tuple_ || dice_.OneIn(2))) {
       One();
-      if (dice_.OneIn(3)) {
-        Add("pop_cat", options, open.name);
-        flow_[0].width += open.item.width;
-        return Linear(NewWidth());
+      if (dice_.OneIn(3) && FitsBeside(Current(), open.item.shape)) return PopCat(open);
+      if (SameButWidth(Current(), open.item.shape)) {
+        if (Current() != open.item.shape) Linear(open.item.shape.back());
+        return Add("pop_add", options, open.name);
       }
-      if (flow_[0].width != open.item.width) Linear(open.item.width);
-      return Add("pop_add", options, open.name);
     }
     if (open.item.letter == 'n' && dice_.OneIn(2)) {
       One();
       return Add(dice_.OneIn(2) ? "pop_add" : "pop_cat", options, open.name);
     }
-    // What stands in one tuple has one width.
-    if ((feature || open.item.letter == 'w') && flow_[0].width != open.item.width) {
+    if (open.item.letter == 'w' && Current().back() != open.item.shape.back()) {
       One();
-      Linear(open.item.width);
+      Linear(open.item.shape.back());
     }
     Add("pop_item", options, open.name);
-    flow_.push_back({open.item.letter, flow_[0].width});
+    flow_.push_back(open.item);
     tuple_ = true;
+  }
+
+  void PopCat(const OpenSkip& open) {
+    Add("pop_cat", {{"name", open.name.name}}, open.name);
+    const int64_t joined = Current()[0] + open.item.shape[0];
+    Current() = open.item.shape;
+    Current()[0] = joined;
+    if (Current().size() == 1) return Linear(NewWidth());
+    if (Current().size() == 3 && joined > kMostChannels) Convolution();
   }
 
   void PopAll() {
     while (!open_.empty()) Pop(static_cast<size_t>(dice_.Below(static_cast<int64_t>(open_.size()))));
   }
 
+  // Whether a layer fits into a group of a model whose tensors have more than two dimensions: a group says what it takes and
+  // gives as if its first and last layers that say so were alone.
+  static bool KeepsLeadingDimensions(const LayerSpec& layer) {
+    const std::set<std::string> kinds = {"linear",  "layer_norm", "mlp_block", "relu",   "gelu",
+                                         "dropout", "identity",   "stash",     "pop_add"};
+    return kinds.count(layer.kind) != 0;
+  }
+
   // Some neighbours become one layer that holds them; all get names.
-  std::vector<LayerSpec> Grouped() {
+  std::vector<LayerSpec> Grouped(bool more_dimensions) {
     std::vector<LayerSpec> grouped;
+    const auto fits = [&](size_t i) { return !more_dimensions || KeepsLeadingDimensions(layers_[i]); };
     for (size_t i = 0; i < layers_.size();) {
-      if (!dice_.OneIn(6)) {
+      if (!dice_.OneIn(6) || !fits(i)) {
         layers_[i].name = absl::StrCat("layer", grouped.size());
         grouped.push_back(std::move(layers_[i++]));
         continue;
       }
       LayerSpec group{.kind = "sequential", .name = absl::StrCat("group", grouped.size()), .options = {}};
       const size_t end = std::min(layers_.size(), i + static_cast<size_t>(dice_.Between(1, 4)));
-      for (; i < end; ++i) {
+      for (; i < end && fits(i); ++i) {
         layers_[i].name = absl::StrCat("inner", group.layers.size());
         group.layers.push_back(std::move(layers_[i]));
       }
@@ -246,6 +347,7 @@ class Builder {
   std::vector<OpenSkip> open_;
   std::map<SkipName, bool> used_;
   int stashes_ = 0;
+  bool width_said_ = false;  // a layer has fixed the last dimension, and the signature takes pooling to leave it so
 };
 
 // Ties some parameters of equal shapes: two or three of each.
@@ -298,6 +400,7 @@ std::string Describe(const ModelSpec& model) {
   if (model.deferred_batch_norm) absl::StrAppend(&text, "; deferred batch norm");
   if (model.tuple_as_one_argument) absl::StrAppend(&text, "; tuples as one argument");
   if (!model.dtype.empty()) absl::StrAppend(&text, "; ", model.dtype);
+  if (!model.autocast.empty()) absl::StrAppend(&text, "; autocast ", model.autocast);
   return text;
 }
 

@@ -30,12 +30,12 @@ class Dice {
 // A model and what it takes and gives.
 struct RandomModel {
   ModelSpec spec;
-  std::string inputs;  // letters of value_layers.h, one per input
-  int64_t input_width = 0;
-  int64_t output_width = 0;  // of the first output, a tensor [rows, width]
+  std::string inputs;                // letters of value_layers.h, one per input
+  std::vector<int64_t> input_shape;  // of one row of each tensor: [width], [length, width] or [channels, height, width]
+  std::vector<int64_t> output_shape;  // of one row of the first output, a tensor
 };
 
-// Layers of 4 to 8 features, of every kind of value_layers.h and the built-in ones that fit.
+// Layers of 1 to 33 features, of every kind of value_layers.h and the built-in ones that fit.
 RandomModel MakeRandomModel(Dice& dice);
 
 // "linear(in=4, out=6) | sequential[relu | stash(name=a)] | ...; ties: ..."

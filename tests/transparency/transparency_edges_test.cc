@@ -35,17 +35,18 @@ std::string FirstDifference(std::vector<LayerSpec> layers, std::vector<int> bala
   RandomCase one;
   one.spec.model.layers = std::move(layers);
   one.spec.model.dtype = dtype;
-  one.spec.cut.balance = std::move(balance);
-  one.spec.schedule = {"gpipe", 2, CheckpointMode::kNever};
+  one.layout.balance = std::move(balance);
+  one.layout.schedule = {"gpipe", 2, CheckpointMode::kNever};
   one.spec.optimizer.name = "sgd";
   one.spec.loss.name = "mean_squared_error";
   one.inputs = "t";
-  one.input_width = one.output_width = kFeatures;
-  one.steps = {{true, false, {{rows, 2}}}, {true, false, {{rows, 2}}}};
-  one.inference = {rows, 1};
+  one.input_shape = one.output_shape = {kFeatures};
+  one.steps.resize(2);
+  for (RandomStep& step : one.steps) step.contributions = {{.rows = rows, .micro_batches = 2}};
+  one.inference = {.rows = rows};
   for (one.seed = one.spec.seed = 1; one.seed <= 20; one.spec.seed = ++one.seed) {
-    std::string different = SideBySide(one, pool).Run();
-    if (!different.empty()) return different + "\n" + Describe(one);
+    const Difference difference = SideBySide(one, pool).Run();
+    if (difference.found()) return difference.text + "\n" + Describe(one);
   }
   return "";
 }
@@ -126,10 +127,10 @@ TEST_P(TiedTransparency, TrainsAsOneSharedWeightDoesUpToRounding) {
   ASSERT_EQ(leaves.size(), 3u);  // a.weight, a.bias, b.bias: what is tied stands there once
   RandomCase batches;
   batches.inputs = "t";
-  batches.input_width = batches.output_width = kFeatures;
+  batches.input_shape = batches.output_shape = {kFeatures};
   batches.spec.loss = spec.loss;
   for (int step = 0; step < 4; ++step) {
-    const RandomBatch batch = MakeRandomBatch(batches, step, 9);
+    const RandomBatch batch = MakeRandomBatch(batches, step, {.rows = 9});
     ContributionRequest request;
     request.inputs = NamedTensors{{"input", *batch.inputs[0].tensor()}};
     request.target = batch.target;

@@ -9,7 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "engine/base/check.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/layer_registry.h"
 #include "engine/model/layers/input_checks.h"
@@ -41,7 +44,7 @@ Value PlainValue(char letter) {
 
 class ValuesLayer : public ValueLayer {
  public:
-  ValuesLayer(int64_t width, std::string as) : width_(width), as_(std::move(as)) {}
+  ValuesLayer(std::vector<int64_t> shape, std::string as) : shape_(std::move(shape)), as_(std::move(as)) {}
 
   Batch Forward(const Batch& inputs, const LayerContext&) override { return inputs; }
   std::vector<TensorSignature> InputSignature() const override {
@@ -49,7 +52,7 @@ class ValuesLayer : public ValueLayer {
     for (char letter : as_) {
       const std::string name = absl::StrCat("value", signature.size());
       if (letter == 't') {
-        signature.push_back({name, float_type(), {-1, width_}});
+        signature.push_back({name, float_type(), shape_});
       } else if (letter == 'i') {
         signature.push_back({name, DataType::kInt64, {-1}});
       } else {
@@ -60,7 +63,7 @@ class ValuesLayer : public ValueLayer {
   }
 
  private:
-  const int64_t width_;
+  const std::vector<int64_t> shape_;  // rows are -1
   const std::string as_;
 };
 
@@ -81,7 +84,7 @@ class ForkLayer : public ValueLayer {
       } else if (letter == 'd') {
         made.emplace_back(input.detach().mul(0.5));
       } else if (letter == 'i') {
-        made.emplace_back(input.detach().argmax(1));
+        made.emplace_back(input.detach().flatten(1).argmax(1));
       } else {
         made.push_back(PlainValue(letter));
       }
@@ -105,7 +108,8 @@ class ScaleEachLayer : public ValueLayer {
   Batch Forward(const Batch& inputs, const LayerContext&) override {
     std::vector<Value> made;
     for (const Value& value : Arguments(inputs)) {
-      const bool scaled = value.is_tensor() && value.tensor()->is_floating_point();
+      const bool scaled =
+          value.is_tensor() && value.tensor()->is_floating_point() && value.tensor()->size(-1) == weight_.size(0);
       made.push_back(scaled ? Value(value.tensor()->mul(weight_)) : value);
     }
     std::rotate(made.begin(), made.begin() + turn_ % static_cast<int64_t>(made.size()), made.end());
@@ -123,12 +127,14 @@ class JoinLayer : public ValueLayer {
     const Batch values = Arguments(inputs);
     at::Tensor sum;
     for (const Value& value : values) {
-      if (!value.is_tensor() || !value.tensor()->is_floating_point() || value.tensor()->dim() != 2) continue;
-      sum = sum.defined() ? sum.add(*value.tensor()) : value.tensor()->mul(0.9);
+      if (!value.is_tensor() || !value.tensor()->is_floating_point() || value.tensor()->dim() < 2) continue;
+      const at::Tensor& one = *value.tensor();
+      sum = !sum.defined() ? one.mul(0.9)
+                           : sum.add(one.sizes() == sum.sizes() ? one : PerRow(one.flatten(1).mean(1), sum));
     }
     for (const Value& value : values) {
       if (value.is_tensor() && !value.tensor()->is_floating_point()) {
-        sum = sum.mul(value.tensor()->to(sum.scalar_type()).mul(0.1).add(1).unsqueeze(1));
+        sum = sum.mul(PerRow(value.tensor()->to(sum.scalar_type()).mul(0.1).add(1), sum));
       } else if (value.is_tensor() && value.tensor()->dim() == 1) {
         sum = sum.add(*value.tensor());
       } else if (value.integer() != nullptr) {
@@ -138,6 +144,14 @@ class JoinLayer : public ValueLayer {
       }
     }
     return {sum};
+  }
+
+ private:
+  // One number per row, for a tensor of more dimensions.
+  static at::Tensor PerRow(const at::Tensor& numbers, const at::Tensor& like) {
+    std::vector<int64_t> shape(static_cast<size_t>(like.dim()), 1);
+    shape[0] = numbers.size(0);
+    return numbers.reshape(shape);
   }
 };
 
@@ -194,8 +208,12 @@ absl::Status RegisterAll() {
       {"values",
        [](const LayerRequest& request) -> Made {
          return Read(request, [](OptionReader& reader) {
-           const int64_t width = reader.NeededInt("width", 1, kMost);
-           return std::make_unique<ValuesLayer>(width, reader.Text("as", "t"));
+           std::vector<int64_t> shape = {-1};
+           for (const absl::string_view size : absl::StrSplit(reader.Text("before", ""), 'x', absl::SkipEmpty())) {
+             PENSTOCK_CHECK(absl::SimpleAtoi(size, &shape.emplace_back()));
+           }
+           shape.push_back(reader.NeededInt("width", 1, kMost));
+           return std::make_unique<ValuesLayer>(std::move(shape), reader.Text("as", "t"));
          });
        }},
       {"fork",

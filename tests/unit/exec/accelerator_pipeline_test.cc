@@ -146,7 +146,7 @@ class AcceleratorPipeline : public ::testing::Test {
       EXPECT_EQ(*outcome->loss, want.loss);
       EXPECT_EQ(*outcome->gradient_norm, want.gradient_norm);
     }
-    ExpectEqual(pipeline->ExportState(false), plain.SavedTensors());
+    ExpectEqual(pipeline->ExportState(false).value(), plain.SavedTensors());
   }
 
   std::vector<std::unique_ptr<DevicePool>> pools_;
@@ -217,7 +217,7 @@ TEST_F(AcceleratorPipeline, ContributionsAddUpAndAStepFollows) {
   const auto outcome = pipeline->OptimizerStep({});
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_EQ(*outcome->gradient_norm, plain.Step().gradient_norm);
-  ExpectEqual(pipeline->ExportState(false), plain.SavedTensors());
+  ExpectEqual(pipeline->ExportState(false).value(), plain.SavedTensors());
 }
 
 TEST_F(AcceleratorPipeline, AForwardAndItsBackwardGiveHostTensors) {
@@ -271,11 +271,11 @@ TEST_F(AcceleratorPipeline, RestoresEveryCopyOfATiedWeight) {
   auto restored = Make(spec);
   ASSERT_TRUE(trained != nullptr && restored != nullptr);
   ASSERT_TRUE(trained->TrainStep(RequestOf(*trained, NewRows()), {}).ok());
-  const absl::Status imported = restored->ImportState(trained->ExportState(true), trained->step());
+  const absl::Status imported = restored->ImportState(trained->ExportState(true).value(), trained->step());
   ASSERT_TRUE(imported.ok()) << imported;
   const Rows rows = NewRows();
   for (Pipeline* one : {trained.get(), restored.get()}) ASSERT_TRUE(one->TrainStep(RequestOf(*one, rows), {}).ok());
-  ExpectEqual(restored->ExportState(true), trained->ExportState(true));
+  ExpectEqual(restored->ExportState(true).value(), trained->ExportState(true).value());
 }
 
 TEST_F(AcceleratorPipeline, ChoosesItsOwnCutByMeasuringOnTheDevices) {
