@@ -327,7 +327,7 @@ TEST(ThreadedPipeline, AnExceptionAnywhereInALaneEndsTheRunAndTheNextOneWorks) {
   options.profile = {.rows = 2, .repeats = 1};
   auto made = Pipeline::Create(Mlp(2, 2, CheckpointMode::kExceptLast), options);
   ASSERT_TRUE(made.ok()) << made.status();
-  const NamedTensors before = (*made)->ExportState(true);
+  const NamedTensors before = (*made)->ExportState(true).value();
   for (int call = 1;; ++call) {
     clock.BreakAt(call);
     const absl::Status status = (*made)->ForwardBackward(MiniBatch(4)).status();

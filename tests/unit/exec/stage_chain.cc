@@ -134,7 +134,7 @@ ChainGradients StageChain::Run(const std::vector<at::Tensor>& inputs, const std:
       const at::Tensor& gradient = parameter.tensor.grad();
       gradients.parameters.push_back({parameter.name, gradient.defined() ? gradient.clone() : gradient});
     }
-    stage->EndStatistics(/*commit=*/false);
+    stage->DiscardStatistics(MicrobatchIndex(0));
   }
   return gradients;
 }
