@@ -2,10 +2,12 @@
 
 Usage: generate.py --write [--results FOLDER ...]
        generate.py --check [--build FOLDER] [--results FOLDER ...]
+       generate.py --ran FOLDER ...
 
 --write also takes the reasons of rows that have a test now out of rows.txt. With --results, results come from the
 XML files that GoogleTest and pytest left in the folders; without, those in the document stay; a new test is "not run".
---check with --build asks the programs of that build whether they have the tests.
+--check with --build asks the programs of that build whether they have the tests, and ctest whether it runs the files of
+Python. --ran FOLDER says which tests of the document did not run, or failed, in the run that left its results there.
 """
 
 import argparse
@@ -39,11 +41,29 @@ tests at the start of its name: `MB_6_FollowsTheKnownTable` tests MB-6.
 
 This page is made by `tests/ancestors/generate.py --write` from `tests/ancestors/rows.txt` and the sources of the
 tests, and not edited. The test `ancestors_document` fails where it does not match them, where a test names an id that
-is no row, where a row has neither a test nor a reason, and where no built program has a test that stands here. The last
-column is what the tests did in the last full run, as its result files say (`tests/run.sh` leaves them); a test that
-failed can't be written here, and `not run` is a test that is newer. What counts today is the suite: every test of this
-page is one of it.
+is no row, where a row has neither a test nor a reason, and where no built program has a test that stands here;
+`tests/run.sh` fails where one of them did not run.
+
+`where` says on what a row is shown: **gRPC**, through a real daemon or its services; **engine**, in one process without
+them; **simulator**, on schedules as data, which nothing executes; **stand-in**, on devices that only tests have; **GPU**, on
+a real one. The last column is what the tests did in the last full run, as its result files say; a test that failed can't
+be written here, and `not run` is a test that is newer.
 """
+# By the first prefix of a test's path that fits.
+WHERE = (
+    ("tests/gpu/", "GPU"),
+    ("tests/integration/", "gRPC"),
+    ("tests/deploy/", "gRPC"),
+    ("tests/observability/", "gRPC"),
+    ("tests/transparency/daemon_", "gRPC"),
+    ("tests/unit/rpc/", "gRPC"),
+    ("client/", "gRPC"),
+    ("tests/unit/schedule/", "simulator"),
+    ("tests/property/schedule/", "simulator"),
+    ("tests/unit/device/", "stand-in"),
+    ("tests/unit/exec/accelerator_", "stand-in"),
+    ("", "engine"),
+)
 
 
 @dataclasses.dataclass
@@ -108,13 +128,19 @@ def is_open(row: Row, rows: dict[str, Row], named: dict[str, list[Test]], above:
     return row.kind == "open" or any(is_open(rows[other], rows, named, (*above, row.id)) for other in row.seen_as)
 
 
-def _cells(row: Row, open_row: bool, tests: list[Test], outcome: dict[Test, str]) -> tuple[str, str]:
+def where(tests: list[Test]) -> str:
+    """On what tests show a row, each place once, in the order of WHERE's places."""
+    shown = {next(place for prefix, place in WHERE if test.path.startswith(prefix)) for test in tests}
+    return ", ".join(place for place in dict.fromkeys(place for _, place in WHERE) if place in shown)
+
+
+def _cells(row: Row, open_row: bool, tests: list[Test], outcome: dict[Test, str]) -> tuple[str, str, str]:
     if not tests:
         words = KINDS[row.kind] + {"see": " "}.get(row.kind, ": ") * bool(row.why) + row.why
-        return f"*{words}*", "open" if open_row else ""
+        return f"*{words}*", "", "open" if open_row else ""
     links = [f"[{test.name}](../{test.path})" for test in tests]
     found = [outcome[test] for test in tests]
-    return "<br>".join(links), "<br>".join(found if len(set(found)) > 1 else found[:1])
+    return "<br>".join(links), where(tests), "<br>".join(found if len(set(found)) > 1 else found[:1])
 
 
 def document(rows: dict[str, Row], named: dict[str, list[Test]], outcome: dict[Test, str]) -> str:
@@ -131,16 +157,16 @@ def document(rows: dict[str, Row], named: dict[str, list[Test]], outcome: dict[T
     for row in rows.values():
         if row.group != group:
             group = row.group
-            lines += ["", f"## {group}", "", "| id | behaviour | tests | result |", "|---|---|---|---|"]
+            lines += ["", f"## {group}", "", "| id | behaviour | tests | where | result |", "|---|---|---|---|---|"]
         cells = _cells(row, row.id in open_rows, named[row.id], outcome)
-        lines.append(f"| {row.id} | {row.behaviour} | {cells[0]} | {cells[1]} |")
+        lines.append(f"| {row.id} | {row.behaviour} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def earlier_results(text: str, tests: set[Test]) -> dict[Test, str]:
     """What the document says of its tests."""
     known = {}
-    for links, result in re.findall(r"^\| \S+ \| .* \| (\[.*) \| (.*) \|$", text, re.MULTILINE):
+    for links, result in re.findall(r"^\| \S+ \| .* \| (\[.*?) \| (?:[^|]*) \| ([^|]*) \|$", text, re.MULTILINE):
         linked = re.findall(r"\[(\w+)\]\(\.\./([^)]+)\)", links)
         of_each = result.split("<br>") if "<br>" in result else [result] * len(linked)
         known |= {(path, name): one for (name, path), one in zip(linked, of_each)}
@@ -152,6 +178,7 @@ def parse_arguments() -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--write", action="store_true")
     what.add_argument("--check", action="store_true")
+    what.add_argument("--ran", type=pathlib.Path, nargs="+", default=[])
     parser.add_argument("--build", type=pathlib.Path)
     parser.add_argument("--results", type=pathlib.Path, nargs="+", default=[])
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
@@ -171,6 +198,10 @@ def main(arguments: argparse.Namespace) -> list[str]:
     if problems:
         return problems
     tests = {test for found in named.values() for test in found}
+    if arguments.ran:
+        outcome = results.read(arguments.ran, sorted(tests))
+        bad = (results.FAILED, results.NOT_RUN)
+        return [f"{test.path}: {test.name}: {outcome[test]}" for test in sorted(tests) if outcome[test] in bad]
     old = (root / DOCUMENT).read_text() if (root / DOCUMENT).exists() else ""
     outcome = results.read(arguments.results, sorted(tests)) if arguments.results else earlier_results(old, tests)
     problems += [f"{test.path}: {test.name} failed" for test in sorted(tests) if outcome[test] == results.FAILED]
@@ -189,5 +220,5 @@ def main(arguments: argparse.Namespace) -> list[str]:
 
 if __name__ == "__main__":
     found = main(parse_arguments())
-    print("\n".join(found) or "docs/ancestors.md: in order")
+    print("\n".join(found) or f"{DOCUMENT}: in order")
     sys.exit(1 if found else 0)

@@ -54,8 +54,11 @@ class DocumentTest(unittest.TestCase):
 
     def run_it(self, *, write: bool = False, read: bool = False) -> list[str]:
         folders = [self.root / "results"] if read else []
-        options = argparse.Namespace(root=self.root, write=write, check=not write, build=None, results=folders)
-        return generate.main(options)
+        return generate.main(self.options(write=write, check=not write, results=folders))
+
+    def options(self, **given: object) -> argparse.Namespace:
+        usual: dict[str, object] = {"write": False, "check": False, "ran": [], "build": None, "results": []}
+        return argparse.Namespace(root=self.root, **(usual | given))
 
     def assert_finds(self, *words: str) -> None:
         problems = "\n".join(self.run_it())
@@ -68,7 +71,7 @@ class DocumentTest(unittest.TestCase):
     def test_a_document_in_order_passes(self):
         self.assertEqual(self.run_it(write=True), [])
         self.assertEqual(self.run_it(), [])
-        line = "| BAL-D1 | four | [MB_1_BAL_D1_Splits](../tests/unit/batch_test.cc) | not run |"
+        line = "| BAL-D1 | four | [MB_1_BAL_D1_Splits](../tests/unit/batch_test.cc) | engine | not run |"
         self.assertIn(line, self.document())
         self.assertIn("6 rows. 3 have tests of their own, 2 in all.", self.document())
         self.assertIn("- 1: tested as", self.document())
@@ -113,13 +116,28 @@ class DocumentTest(unittest.TestCase):
     def test_results_are_read_and_kept(self):
         self.write("results/batch.xml", XML.format(""))
         self.assertEqual(self.run_it(write=True, read=True), [])
-        self.assertIn("batch_test.cc) | passed |", self.document())
-        self.assertIn("batch_test.cc) | skipped: no GPU |", self.document())
+        self.assertIn("batch_test.cc) | engine | passed |", self.document())
+        self.assertIn("batch_test.cc) | engine | skipped: no GPU |", self.document())
         self.assertEqual(self.run_it(), [])
         self.write("tests/unit/more_test.cc", "TEST(More, MB_1_Again) {\n")
         self.run_it(write=True)
         self.assertIn("| passed<br>not run |", self.document())
         self.assertEqual(self.run_it(), [])
+
+    def test_where_a_row_is_shown_follows_from_the_paths(self):
+        self.write("tests/integration/test_it.py", "def test_MB_1_over_the_wire(): pass\n")
+        self.write("tests/unit/schedule/lists_test.cc", "TEST(Lists, MB_1_AreInOrder) {\n")
+        self.assertEqual(self.run_it(write=True), [])
+        [line] = [line for line in self.document().splitlines() if line.startswith("| MB-1 |")]
+        self.assertEqual(line.split(" | ")[3], "gRPC, simulator, engine")
+
+    def test_a_test_that_did_not_run_is_found_in_its_results(self):
+        self.run_it(write=True)
+        self.write("results/batch.xml", XML.format(""))
+        ran = self.options(ran=[self.root / "results"])
+        self.assertEqual(generate.main(ran), [])
+        self.write("tests/unit/more_test.cc", "TEST(More, MB_1_Again) {\n")
+        self.assertEqual(generate.main(ran), ["tests/unit/more_test.cc: MB_1_Again: not run"])
 
     def test_a_failed_test_is_not_written(self):
         self.write("results/batch.xml", XML.format('<failure message="no"/>'))

@@ -42,11 +42,15 @@ def read(folders: list[pathlib.Path], tests: list[Test]) -> dict[Test, str]:
     return {test: _worst(seen.get(key, [])) for test, key in keys.items()}
 
 
-def _programs(build: pathlib.Path) -> dict[str, list[str]]:
-    """The programs of ctest by the source files that they are made of; headers count with the sources beside them."""
+def _commands(build: pathlib.Path) -> list[list[str]]:
+    """What ctest runs, each with its arguments."""
     shown = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1"], capture_output=True, check=True)
-    commands = [test["command"][0] for test in json.loads(shown.stdout)["tests"] if test.get("command")]
-    paths = {pathlib.Path(command).name: command for command in commands}
+    return [test["command"] for test in json.loads(shown.stdout)["tests"] if test.get("command")]
+
+
+def _programs(build: pathlib.Path, commands: list[list[str]]) -> dict[str, list[str]]:
+    """The programs of ctest by the source files that they are made of; headers count with the sources beside them."""
+    paths = {pathlib.Path(command[0]).name: command[0] for command in commands}
     programs: dict[str, list[str]] = {}
     for line in (build / "targets.txt").read_text().splitlines():
         target, _, folder, sources, _ = line.split("\t")
@@ -71,14 +75,18 @@ def _listed(program: str) -> set[tuple[str, str]]:
 
 
 def missing(root: pathlib.Path, build: pathlib.Path, tests: list[Test]) -> list[str]:
-    """A problem for every C++ test that no program of ctest has."""
-    programs = _programs(build)
+    """A problem for every C++ test that no program of ctest has, and every Python test whose file ctest does not run."""
+    commands = _commands(build)
+    programs = _programs(build, commands)
+    arguments = {argument for command in commands for argument in command[1:]}
     listed: dict[str, set[tuple[str, str]]] = {}
     problems = []
     for test in tests:
-        if not test.suite:
-            continue
         source = root / test.path
+        if not test.suite:
+            if not any(str(place) in arguments for place in (source, *source.parents)):
+                problems.append(f"{test.path}: ctest does not run this file")
+            continue
         candidates = programs.get(str(source if source.suffix == ".cc" else source.parent), [])
         for program in candidates:
             if program not in listed:

@@ -144,7 +144,7 @@ def test_a_parameter_scale_of_nothing_weighs_stashes_alone(client: penstock.Clie
 
 
 @pytest.mark.parametrize("devices", [("", "", ""), ("cpu:0", "cpu:0", "cpu:1")], ids=["one stage", "two stages"])
-def test_U_7_tied_weights_are_one_parameter(client: penstock.Client, devices: tuple[str, str, str]) -> None:
+def test_PIPE_5_U_7_tied_weights_are_one_parameter(client: penstock.Client, devices: tuple[str, str, str]) -> None:
     layers = placed(*devices)
     tied = create(client, layers, ties=[("l0.weight", "l2.weight")])
     assert sorted(tied.read_parameters()) == ["l0.bias", "l0.weight", "l1.bias", "l1.weight", "l2.bias"]

@@ -203,7 +203,7 @@ TEST(PipeFailure, RREF_6_AFailedBackwardAddsNothing) {
 
 // --- Threads ---
 
-TEST(PipeThreads, WRK_1_AThreadPerDeviceAndStagesOfOneDeviceShareIt) {
+TEST(PipeThreads, WRK_1_S8_worker_worker_per_device_AThreadPerDeviceAndStagesOfOneDeviceShareIt) {
   PipeWorld world(DevicePool::Mode::kThreads);
   std::vector<pthread_t> threads(4);
   std::vector<LayerSpec> layers;
@@ -243,6 +243,25 @@ TEST(PipeThreads, WRK_1_S8_worker_two_threads_TwoCpuDevicesOverlap) {
   };
   auto pipeline = world.Make(Pipe({Function(stage0), Function(stage1)}, {1, 1}, 2));
   EXPECT_TRUE(world.Infer(*pipeline, Input(Range({2, 2}))).ok());
+}
+
+TEST(PipeThreads, SCH_2_DEF_3_AStageRunsAheadOfASlowOne) {
+  PipeWorld world(DevicePool::Mode::kThreads);
+  constexpr int kMicrobatches = 4;
+  // The second stage stays in its first forward until the first one has begun its last: in lockstep that never comes.
+  absl::Notification last_begun;
+  bool came = false;
+  const auto fast = [&](const Batch& in, const LayerContext& context, const Tensors&) {
+    if (context.microbatch.value() == kMicrobatches - 1) last_begun.Notify();
+    return in;
+  };
+  const auto slow = [&](const Batch& in, const LayerContext& context, const Tensors&) {
+    if (context.microbatch.value() == 0) came = last_begun.WaitForNotificationWithTimeout(absl::Minutes(1));
+    return in;
+  };
+  auto pipeline = world.Make(Pipe({Function(fast), Function(slow)}, {1, 1}, kMicrobatches));
+  ASSERT_TRUE(world.Infer(*pipeline, Input(Range({kMicrobatches, 2}))).ok());
+  EXPECT_TRUE(came);
 }
 
 TEST(PipeThreads, WRK_5_DEF_4_S8_worker_grad_mode_TheCallersThreadStateIsNoneOfTheStages) {

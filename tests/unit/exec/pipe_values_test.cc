@@ -662,7 +662,7 @@ TEST(Pipe, PIPE_1_PIPE_2_PIPE_14_WhatAPipeIsMadeOfCanBeReadAndIsChecked) {
     bad.cut.balance = {1, 1};
     const absl::Status status = world.TryMake(bad).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("number of chunks must be positive integer"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("number of micro-batches must be a positive integer"));
   }
   spec.cut.balance = {1, 1};
   spec.model.layers[2] = Built("stash");
@@ -771,7 +771,47 @@ TEST(Pipe, PIPE_27_CKPT_17_PIPE_34_S8_pipe_no_grad_InferenceRunsOnceWithoutGraph
   EXPECT_FALSE(at::GradMode::is_enabled() == false);  // the caller's mode is its own
 }
 
-TEST(Pipe, PIPE_30_PIPE_31_S8_pipe_empty_module_GivesItsInputBack) {
+TEST(Pipe, PIPE_30_InputsAreCheckedSplitRunAndJoined) {
+  PipeWorld world;
+  std::vector<int64_t> rows;
+  const auto twice = [&](const Batch& in, const LayerContext&, const Tensors&) {
+    rows.push_back(in.TensorAt(0).size(0));
+    return Batch(in.TensorAt(0).mul(2));
+  };
+  auto pipeline = world.Make(Pipe({Function(twice), Built("relu")}, {1, 1}, 3));
+  const auto outcome = world.Infer(*pipeline, Input(Range({5, 2})));
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_THAT(rows, ElementsAre(2, 2, 1));
+  EXPECT_TRUE(at::equal(*outcome->outputs.at(0).value.tensor(), Range({5, 2}).mul(2)));
+  EXPECT_EQ(ReasonOf(world.Infer(*pipeline, Input(Value(5))).status()), "WRONG_TYPE");
+  EXPECT_EQ(rows.size(), 3) << "what is refused does not run";
+}
+
+TEST(Pipe, SCH_5_S8_dependency_fork_join_BackwardsRunOneAtATimeInAscendingOrderOnEachStage) {
+  for (CheckpointMode mode : kModes) {
+    PipeWorld world;
+    std::vector<std::vector<int>> backwards(2);
+    std::vector<LayerSpec> layers;
+    for (int stage : {0, 1}) {
+      const auto noted = [&backwards, stage](const Batch& in, const LayerContext& context, const Tensors& weights) {
+        const at::Tensor out = in.TensorAt(0).mul(weights[0]);
+        const int microbatch = context.microbatch.value();
+        if (out.requires_grad()) {
+          out.register_hook(
+              [&backwards, stage, microbatch](const at::Tensor&) { backwards[stage].push_back(microbatch); });
+        }
+        return Batch(out);
+      };
+      layers.push_back(Function({.forward = noted, .parameters = {{1}}}));
+    }
+    auto pipeline = world.Make(Pipe(layers, {1, 1}, 4, mode));
+    ASSERT_TRUE(pipeline->TrainStep(Contribution(Range({4, 2}), at::ones({4, 2})), {}).ok());
+    EXPECT_THAT(backwards[0], ElementsAre(0, 1, 2, 3)) << ModeName(mode);
+    EXPECT_THAT(backwards[1], ElementsAre(0, 1, 2, 3)) << ModeName(mode);
+  }
+}
+
+TEST(Pipe, PIPE_31_S8_pipe_empty_module_GivesItsInputBack) {
   PipeWorld world;
   PipelineSpec spec;
   spec.model.name = "identity";

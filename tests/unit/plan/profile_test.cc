@@ -115,7 +115,7 @@ TEST_F(ProfileTest, BAL_2_BAL_5_DEF_11_TheStashIsWhatAForwardKeepsOnTheCpuToo) {
   for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(profile[i].stash_bytes, (i + 2) * kBytes) << "layer " << i;
 }
 
-TEST_F(ProfileTest, S8_balance_by_size_param) {
+TEST_F(ProfileTest, BAL_2_S8_balance_by_size_param) {
   std::vector<LayerSpec> growing;
   std::vector<LayerSpec> shrinking;
   for (int64_t i = 1; i <= 6; ++i) growing.push_back(LinearLayer(i, i + 1));
@@ -201,16 +201,6 @@ TEST_F(ProfileTest, BAL_3_TheModelItselfStaysAsItIs) {
   EXPECT_FALSE(parameters[0].tensor.grad().defined());
   EXPECT_GT(Counts().built, 0);
   EXPECT_EQ(Counts().alive, 0);  // copies, each while it is measured
-}
-
-// What is measured is a copy, so gradients of the original do not matter.
-TEST_F(ProfileTest, S8_balance_already_has_grad) {
-  auto original = BuildLayers({LinearLayer(3, 5)}, 0);
-  ASSERT_TRUE(original.ok()) << original.status();
-  const at::Tensor& weight = (*original)[0].layer->parameters()[0].tensor;
-  weight.mutable_grad() = at::ones_like(weight);
-  Profile({LinearLayer(3, 5)});
-  EXPECT_TRUE(weight.grad().equal(at::ones_like(weight)));
 }
 
 TEST_F(ProfileTest, BAL_9_TuplesPassAndOutputsWithoutGradAreNotBackPropagated) {
