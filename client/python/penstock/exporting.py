@@ -34,7 +34,7 @@ class Exported:
         inputs, outputs: names.
         nodes: operator calls of each graph: evaluation, training.
         operators: how often each is called, over both graphs.
-        parameters: numbers that the model learns.
+        parameters: numbers that the model learns: those of frozen parameters are not counted.
     """
 
     path: pathlib.Path
@@ -120,7 +120,10 @@ def _torch() -> Any:
         import torch
         import torch.export
     except ImportError as missing:
-        raise ImportError("penstock.export needs PyTorch 2.11: pip install torch==2.11.0") from missing
+        raise ImportError(
+            "penstock.export needs PyTorch 2.11: pip install torch==2.11.0 (this brings gigabytes of CUDA; docs/models.md "
+            "tells how to leave them out)"
+        ) from missing
     return torch
 
 
@@ -265,9 +268,20 @@ def _write(programs: Mapping[str, Any], path: pathlib.Path) -> Exported:
         outputs=tuple(str(name) for name in names),
         nodes=nodes,
         operators=dict(operators.most_common()),
-        parameters=sum(parameter.numel() for parameter in main.parameters()),
+        parameters=sum(parameter.numel() for parameter in main.parameters() if parameter.requires_grad),
     )
 
+
+_FIXED_ROWS = (
+    "the model works for the example's batch only: somewhere it uses a fixed number of rows (a view or reshape with "
+    "a number, a buffer of that size, a loop over rows). Write x.shape[0] or -1 there, or export with "
+    "dynamic_batch=False and always give as many rows"
+)
+_FIXED_SIZE = (
+    "dynamic_shapes says that {names} may vary, and the model does not take every size: somewhere it uses a fixed one, "
+    "or needs a multiple of one. Write x.shape[i] there, or give torch.export.Dim.DYNAMIC for that dimension, and PyTorch "
+    "finds the sizes that the model takes"
+)
 
 # What PyTorch says, in whole or in part, and what it means.
 _REASONS = (
@@ -277,10 +291,8 @@ _REASONS = (
         "and a graph is fixed. Compute both ways and choose with torch.where, or take the decision out of forward",
     ),
     (
-        r"(?s)specialized|Constraints violated|not equal to|was inferred to be a constant",
-        "the model works for the example's batch only: somewhere it uses a fixed number of rows (a view or reshape with "
-        "a number, a buffer of that size, a loop over rows). Write x.shape[0] or -1 there, or export with "
-        "dynamic_batch=False and always give as many rows",
+        r"(?s)specialized|not equal to|was inferred to be a constant",
+        _FIXED_ROWS,
     ),
     (
         r"Dynamic control flow|torch\.cond|branch",
@@ -307,7 +319,20 @@ def _plain_words(said: str) -> str:
     first = next((line.strip() for line in said.splitlines() if line.strip()), "no reason given")
     where = re.search(r'File "([^"]+)", line (\d+), in (\w+)', said)
     place = f" (at {pathlib.Path(where[1]).name}:{where[2]}, in {where[3]})" if where else ""
+    if violated := re.search(r"Constraints violated \(([^)]+)\)", said):
+        return _violated(violated[1].split(", "), said, place)
     for pattern, words in _REASONS:
         if re.search(pattern, said):
             return f"{words}{place}. PyTorch says: {first}"
     return f"PyTorch can't export it{place}: {first}"
+
+
+def _violated(names: Sequence[str], said: str, place: str) -> str:
+    """The words for dimensions that were promised to vary and can't, with PyTorch's own line for each."""
+    told = []
+    for name in names:
+        line = next((line for line in said.splitlines() if re.match(rf"\s*- .*\b{re.escape(name)}\b", line)), "")
+        fix = re.search(rf"(?m)^  {re.escape(name)} = .*$", said)
+        told += [text.strip(" -") for text in (line, fix[0] if fix else "") if text]
+    words = _FIXED_ROWS if list(names) == ["batch"] else _FIXED_SIZE.format(names=" and ".join(names))
+    return f"{words}{place}. PyTorch says: {'; '.join(told)}"

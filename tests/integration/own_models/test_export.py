@@ -99,6 +99,19 @@ class FixedRows(nn.Module):
         return x.reshape(3, 4) + torch.ones(3, 4)
 
 
+class Blocks(nn.Module):
+    """Takes texts whose length is a multiple of 8."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, width = x.shape
+        return x.reshape(rows, length // 8, 8, width).sum(2)
+
+
+class FixedLength(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.ones(16, 4)
+
+
 class Caches(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         return x, object()
@@ -109,11 +122,28 @@ class Numpy(nn.Module):
         return torch.from_numpy(x.detach().numpy() * 2)
 
 
+VARYING = {"dynamic_shapes": {"x": {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("sequence", max=64)}}}
+
+
 @pytest.mark.parametrize(
     ("make", "inputs", "arguments", "says"),
     [
         (Decides, torch.ones(3, 4), {}, r"depends on the values of a tensor.*torch\.where"),
         (FixedRows, torch.ones(3, 4), {}, "works for the example's batch only.*dynamic_batch=False"),
+        (
+            Blocks,
+            torch.ones(2, 16, 4),
+            VARYING,
+            r"dynamic_shapes says that sequence may vary.*Dim\.DYNAMIC.*PyTorch says: Not all values of sequence .*; "
+            r"sequence = 8\*_sequence$",
+        ),
+        (
+            FixedLength,
+            torch.ones(2, 16, 4),
+            VARYING,
+            r"dynamic_shapes says that sequence may vary.*PyTorch says: You marked sequence as dynamic but your code "
+            r"specialized it to be a constant \(16\).*; sequence = 16$",
+        ),
         (Caches, torch.ones(3, 4), {}, "gives something that is no tensor.*outputs="),
         (Numpy, torch.ones(3, 4), {}, "can't trace: numpy"),
         (Net, torch.ones(3, 4), {}, "example_inputs don't fit the arguments of forward"),
@@ -140,6 +170,19 @@ def test_why_not_in_plain_words(
     with pytest.raises(penstock.ExportError, match=says):
         penstock.export(model, inputs, tmp_path / "x.pt2", **arguments)
     assert not list(tmp_path.iterdir()) and "forward" not in vars(model) and model.training
+
+
+def test_dynamic_lets_pytorch_find_the_sizes(tmp_path: pathlib.Path) -> None:
+    dynamic = torch.export.Dim.DYNAMIC
+    assert penstock.export(
+        Blocks(), torch.ones(2, 16, 4), tmp_path / "x.pt2", dynamic_shapes={"x": {0: dynamic, 1: dynamic}}
+    ).nodes
+
+
+def test_parameters_counts_what_is_learned(tmp_path: pathlib.Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    assert penstock.export(model, torch.ones(3, 3), tmp_path / "x.pt2").parameters == 4 * 2 + 2
 
 
 def test_a_fixed_batch_works_where_one_is_needed(tmp_path: pathlib.Path) -> None:
