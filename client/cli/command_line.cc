@@ -14,6 +14,7 @@
 #include "client/cli/help_text.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/near_miss.h"
+#include "client/cli/number_checks.h"
 #include "client/cli/setting_file.h"
 #include "engine/base/clock.h"
 #include "engine/base/read_to_end.h"
@@ -53,7 +54,7 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& options, std::string& dump) 
       ->envname("PENSTOCK_OUTPUT")
       ->type_name("FORMAT");
   app.add_option("--timeout", options.timeout_seconds, "Longest time of one call, in seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->envname("PENSTOCK_TIMEOUT")
       ->type_name("SECONDS")
       ->capture_default_str();

@@ -24,7 +24,9 @@ constexpr auto kReasonHints = std::to_array<Hint>({
     {"NO_PLAN", "use more devices, wider limits of the search, fewer --mini-batch-rows, or leave more to the planner"},
     {"PLAN_DOES_NOT_FIT", "use more stages or devices, fewer micro-batch rows, or --checkpoint always"},
     {"SPEC_INVALID", "mend the named field; penstock pipeline plan tries a specification without creating anything"},
-    {"MODEL_NOT_FOUND", "penstock status -o wide lists the models the daemon knows"},
+    {"MODEL_NOT_FOUND",
+     "penstock status -o wide lists the reference models, penstock model list the programs, which --model-program "
+     "names"},
     {"SKIP_INVALID", "a layer stashed or popped otherwise than it declares; mend the layer or its names"},
     {"CHECKPOINT_NOT_FOUND", "penstock checkpoint list names the checkpoints there are"},
     {"CHECKPOINT_EXISTS", "choose another name"},

@@ -119,13 +119,15 @@ void ReadStateFolder(const std::string& wanted, MachineFacts* facts) {
 std::string FindProgram(const std::string& name) {
   std::error_code none;
   if (name.find('/') != std::string::npos) return fs::exists(name, none) ? name : "";
-  std::vector<fs::path> folders = {fs::read_symlink("/proc/self/exe", none).parent_path()};
+  const fs::path own = fs::read_symlink("/proc/self/exe", none).parent_path();
+  std::vector<fs::path> folders = {own, own / "../../server"};  // installed, and in a build folder
   if (const char* path = std::getenv("PATH")) {
     for (const absl::string_view folder : absl::StrSplit(path, ':', absl::SkipEmpty()))
       folders.emplace_back(std::string(folder));
   }
   for (const fs::path& folder : folders) {
-    if (access((folder / name).c_str(), X_OK) == 0) return (folder / name).string();
+    const fs::path program = (folder / name).lexically_normal();
+    if (access(program.c_str(), X_OK) == 0) return program.string();
   }
   return "";
 }

@@ -82,7 +82,10 @@ std::string ClockText(double seconds) {
   return absl::StrFormat("%d:%02d", whole / 60, whole % 60);
 }
 
-std::string NumberText(double value, int digits) { return absl::StrFormat("%.*f", digits, value); }
+std::string NumberText(double value, int digits) {
+  if (std::isnan(value)) return "nan";  // printf would show the sign of what is no number
+  return absl::StrFormat("%.*f", digits, value);
+}
 
 std::string CountText(int64_t value) {
   std::string text = absl::StrCat(value);

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/strip.h"
 #include "client/cli/exit_code.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
@@ -32,7 +33,10 @@ absl::StatusOr<PipelineClient*> Session::Client(absl::Duration patience) {
   absl::MutexLock lock(&mu_);
   if (client_ == nullptr) {
     absl::StatusOr<std::unique_ptr<PipelineClient>> client = NewClient(patience);
-    if (!client.ok()) return UsageError("--server", std::string(client.status().message()));
+    if (!client.ok()) {
+      const std::string field = ValuesOf(client.status())["field"];
+      return UsageError("--" + field, absl::StripPrefix(std::string(client.status().message()), field + ": "));
+    }
     client_ = *std::move(client);
     if (cancelled_) client_->CancelCalls();
   }

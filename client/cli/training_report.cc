@@ -107,8 +107,8 @@ std::string ReportText(const TrainingReport& report) {
   absl::StrAppendFormat(&text, "wall time  %.2f\n\n", report.wall_seconds);
   absl::StrAppend(&text, "Bubble     ", PercentText(report.bubble_measured), " measured, ",
                   PercentText(report.bubble_predicted), " predicted, ", PercentText(report.bubble_ideal), " ideal\n");
-  absl::StrAppendFormat(&text, "Loss       %.4f at the first step, %.4f at the last\n", report.loss_first,
-                        report.loss_last);
+  absl::StrAppend(&text, "Loss       ", NumberText(report.loss_first, 4), " at the first step, ",
+                  NumberText(report.loss_last, 4), " at the last\n");
   absl::StrAppendFormat(&text, "Speed      %d steps of %d rows in %.1f s: %.1f samples/s\n", report.steps, report.rows,
                         report.seconds, report.SamplesPerSecond());
   if (report.not_applied > 0) {

@@ -69,8 +69,8 @@ if [[ -n $files ]]; then
 else
   make_base
   options+=(--build-arg BUILD_IMAGE=localhost/penstock-base)
-  # In the build's container, where it is root's.
-  if [[ -n $cache ]]; then options+=(--volume "$(cd "$cache" && pwd):/root/.cache/ccache"); fi
+  # Where the Dockerfile says that it is.
+  if [[ -n $cache ]]; then options+=(--volume "$(cd "$cache" && pwd):/var/cache/ccache"); fi
 fi
 echo "building $target"
 build --target "$target" --tag "localhost/penstock-$target" "${options[@]}" --file deploy/image/Dockerfile .

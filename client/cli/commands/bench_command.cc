@@ -16,6 +16,7 @@
 #include "client/cli/command_table.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/lane_bars.h"
+#include "client/cli/number_checks.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 
@@ -319,7 +320,7 @@ void AddBenchCommand(CommandTable& table) {
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--sequence", options->input.sequence, "Length of its rows, where the pipeline does not say")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->type_name("N");
   const auto seconds = [&](const char* name, double* value, const char* help) {
     command->add_option(name, *value, help)
@@ -346,7 +347,7 @@ void AddBenchCommand(CommandTable& table) {
   command
       ->add_option("--latency-threshold", options->threshold_ms,
                    "Stop at the first load above it; names the last below")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->type_name("MS");
   command->add_flag("--csv", options->csv, "Comma-separated values instead of a table");
   table.Run(command, [options](Session& session) { return Bench(*options, session); });

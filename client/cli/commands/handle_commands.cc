@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "client/cli/command_table.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
 #include "client/cli/safetensors_file.h"
 #include "client/lib/call_error.h"
@@ -233,7 +234,7 @@ void AddTransfers(CommandTable& table, CLI::App* group) {
   put->add_option("PIPELINE", put_options->pipeline, "Name of the pipeline")->required();
   put->add_option("FILE", put_options->file, "A safetensors file; - is stdin")->required();
   put->add_option("--lease", put_options->lease_seconds, "How long the handle lives without renewal")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->type_name("SECONDS");
   table.Run(put, [put_options](Session& session) { return Put(*put_options, session); });
 
@@ -245,7 +246,7 @@ void AddTransfers(CommandTable& table, CLI::App* group) {
   fetch->add_option("--to", fetch_options->to, "A safetensors file; - is stdout")->required()->type_name("FILE");
   fetch->add_option("--tensor", fetch_options->tensor, "Only this tensor")->type_name("NAME");
   fetch->add_option("--wait", fetch_options->wait_seconds, "Wait for a pending handle")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->type_name("SECONDS");
   table.Run(fetch, [fetch_options](Session& session) { return Fetch(*fetch_options, session); });
 }
@@ -296,7 +297,7 @@ void AddHandleCommands(CommandTable& table) {
   renew->add_option("HANDLE", renew_options->names, "Full names of handles");
   renew->add_option("--all-of", renew_options->all_of, "All own handles of this pipeline")->type_name("PIPELINE");
   renew->add_option("--lease", renew_options->lease_seconds, "From now on; unset: the daemon's default")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->type_name("SECONDS");
   table.Run(renew, [renew_options](Session& session) { return Renew(*renew_options, session); });
 

@@ -5,6 +5,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "client/cli/command_table.h"
+#include "client/cli/number_checks.h"
 #include "client/lib/call_error.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
@@ -65,7 +66,7 @@ void AddHealthCommand(CommandTable& table) {
   command->add_option("SERVICE", options->service, "startup, liveness, readiness, or a full service name")
       ->capture_default_str();
   command->add_option("--wait", options->wait_seconds, "Poll for so long before giving up")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->type_name("SECONDS")
       ->capture_default_str();
   table.Run(command, [options](Session& session) { return Check(*options, session); });

@@ -7,6 +7,7 @@
 #include "client/cli/byte_model.h"
 #include "client/cli/command_table.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/number_checks.h"
 #include "client/cli/safetensors_file.h"
 #include "client/cli/sampling.h"
 #include "client/cli/text_windows.h"
@@ -180,12 +181,12 @@ void AddInferCommand(CommandTable& table) {
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--temperature", options->temperature, "0: always the likeliest byte; 1: as the model believes")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->type_name("T")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the draws")->type_name("N")->capture_default_str();
   command->add_option("--sequence", options->sequence, "How many of the last bytes the model sees; unset: all it takes")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->type_name("N");
   command->add_option("--input", options->input, "Tensors named as the pipeline's inputs, safetensors; - is stdin")
       ->type_name("FILE")

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/schedule/action.h"
@@ -140,10 +141,7 @@ void AddPipelineScheduleOptions(CLI::App* show, PipelineScheduleOptions* options
   }
   CLI::Option* measured =
       show->add_flag("--measured", options->measured, "As its last step ran, beside the plan")->needs(pipeline);
-  show->add_option("--step", options->step, "As this step ran")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N")
-      ->needs(measured);
+  show->add_option("--step", options->step, "As this step ran")->check(Positive())->type_name("N")->needs(measured);
 }
 
 absl::Status ShowPipelineSchedule(const PipelineScheduleOptions& options, const std::string& form, int columns,

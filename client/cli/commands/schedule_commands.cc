@@ -10,6 +10,7 @@
 #include "client/cli/command_table.h"
 #include "client/cli/commands/pipeline_schedule.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/number_checks.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/schedule/credits.h"
@@ -253,7 +254,7 @@ void AddScheduleCommands(CommandTable& table) {
   verify->add_option("--micro-batches", checked->micro_batches, "Micro-batches that they must have")->type_name("M");
   verify->add_option("--limit", checked->limit, "Micro-batches that a device may hold")->type_name("L");
   verify->add_option("--credits", checked->credits, "Messages that may wait on an edge; 0: no bound")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->type_name("C")
       ->capture_default_str();
   table.Run(verify, [checked](Session& session) { return Check(*checked, session); });

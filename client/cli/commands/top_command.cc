@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/cli/command_table.h"
 #include "client/cli/lane_bars.h"
+#include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
 #include "engine/base/clock.h"
 #include "engine/base/status_macros.h"
@@ -137,7 +138,7 @@ void AddTopCommand(CommandTable& table) {
       ->type_name("SECONDS")
       ->capture_default_str();
   command->add_option("--looks", options->looks, "How many looks; 0: until Ctrl-C")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NonNegative())
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--columns", options->columns, "Width of a bar")

@@ -14,6 +14,7 @@
 #include "client/cli/command_table.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/gzip_stream.h"
+#include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
 #include "engine/base/status_macros.h"
 
@@ -136,11 +137,11 @@ void AddTraceCommand(CommandTable& table) {
           ->check(CLI::Range(1, 10'000))
           ->type_name("N");
   CLI::Option* first = command->add_option("--first-step", options->first_step, "Only from this step on")
-                           ->check(CLI::PositiveNumber)
+                           ->check(Positive())
                            ->type_name("N")
                            ->excludes(steps);
   command->add_option("--last-step", options->last_step, "To this one; unset: the first alone")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->type_name("N")
       ->needs(first);
   table.Run(command, [options](Session& session) { return Trace(*options, session); });

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/byte_model.h"
 #include "client/cli/command_table.h"
+#include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
 #include "client/cli/progress.h"
 #include "client/cli/text_windows.h"
@@ -73,11 +74,12 @@ class StepFollower {
     const double bubble = std::accumulate(recent_.begin(), recent_.end(), 0.0,
                                           [](double sum, const Recent& r) { return sum + r.bubble; }) /
                           static_cast<double>(recent_.size());
-    return absl::StrFormat(
-        "step %d/%d  loss %.4f  %.1f samples/s  left %s  bubble %s (ideal %s)%s", number, options_.steps,
-        outcome.loss(), seconds_per_step > 0 ? static_cast<double>(options_.batch) / seconds_per_step : 0.0,
-        ClockText(seconds_per_step * static_cast<double>(options_.steps - number)), PercentText(bubble),
-        PercentText(ideal_bubble_), outcome.has_applied() && !outcome.applied() ? "  NOT APPLIED" : "");
+    return absl::StrFormat("step %d/%d  loss %s  %.1f samples/s  left %s  bubble %s (ideal %s)%s", number,
+                           options_.steps, NumberText(outcome.loss(), 4),
+                           seconds_per_step > 0 ? static_cast<double>(options_.batch) / seconds_per_step : 0.0,
+                           ClockText(seconds_per_step * static_cast<double>(options_.steps - number)),
+                           PercentText(bubble), PercentText(ideal_bubble_),
+                           outcome.has_applied() && !outcome.applied() ? "  NOT APPLIED" : "");
   }
 
   const TrainOptions& options_;
@@ -142,15 +144,15 @@ void AddTrainCommand(CommandTable& table) {
       ->type_name("FILE")
       ->allow_extra_args(false);
   command->add_option("--steps", options->steps, "Optimizer steps")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--batch", options->batch, "Rows of each step")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->type_name("ROWS")
       ->capture_default_str();
   command->add_option("--sequence", options->sequence, "Bytes of each row; unset: what the pipeline takes")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->type_name("N");
   command->add_option("--seed", options->seed, "Of the choice of text")->type_name("N")->capture_default_str();
   command->add_option("--json", options->json, "Write the report as one document; - is stdout")->type_name("FILE");

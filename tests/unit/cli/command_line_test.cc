@@ -348,6 +348,18 @@ TEST_F(CommandLineTest, UsageErrorsNameTheOption) {
   EXPECT_EQ(Run("status -o yaml"), 2);
 }
 
+TEST_F(CommandLineTest, NumbersOutOfRangeAreRefusedInWords) {
+  EXPECT_EQ(Run("train gpt --text /dev/null --batch 0"), 2);
+  EXPECT_THAT(err_, HasSubstr("--batch: must be a number above 0, got 0"));
+  EXPECT_EQ(Run("infer gpt --prompt a --temperature -1"), 2);
+  EXPECT_THAT(err_, HasSubstr("--temperature: must be a number of at least 0, got -1"));
+}
+
+TEST_F(CommandLineTest, ACallerThatCantBeSentIsRefusedHere) {
+  EXPECT_EQ(Run("--caller Jürgen status"), 2);
+  EXPECT_THAT(err_, HasSubstr("--caller: must be 1 to 128 of a to z, A to Z, 0 to 9 and _ . @ : -, got Jürgen"));
+}
+
 TEST_F(CommandLineTest, ExitCodesFollowTheTable) {
   const auto fail = [&](grpc::StatusCode code, const std::string& reason) {
     daemon_.Fail("GetPipeline", RichStatus(code, reason, "no"));

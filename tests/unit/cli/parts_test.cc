@@ -39,6 +39,8 @@ TEST(OutputTest, NumbersForPeople) {
   EXPECT_EQ(CountText(6412544), "6,412,544");
   EXPECT_EQ(CountText(999), "999");
   EXPECT_EQ(CountText(-1000), "-1,000");
+  EXPECT_EQ(NumberText(2.34567, 4), "2.3457");
+  EXPECT_EQ(NumberText(-std::numeric_limits<double>::quiet_NaN(), 4), "nan");
 }
 
 TEST(OutputTest, TableAlignsAndHidesWideColumns) {
