@@ -93,8 +93,10 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& opti
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   owner_only.reset();
   if (server == nullptr || port == 0) {
+    const std::string why = is_unix ? "" : WhyNotFree(address);  // gRPC keeps the reason to itself
     return Error(absl::StatusCode::kFailedPrecondition, "LISTEN_FAILED",
-                 absl::StrCat(options.field, ": can't listen there, got ", options.listen))
+                 absl::StrCat(options.field, ": can't listen there", why.empty() ? "" : ": " + why, ", got ",
+                              options.listen))
         .With("field", options.field)
         .With("value", options.listen);
   }

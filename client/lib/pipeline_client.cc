@@ -16,6 +16,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/wire/caller_name.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "penstock/v1/admin_service.grpc.pb.h"
 #include "penstock/v1/handle_service.grpc.pb.h"
@@ -90,6 +91,8 @@ PipelineClient::PipelineClient(const ClientOptions& options) : options_(options)
 PipelineClient::~PipelineClient() = default;
 
 absl::StatusOr<std::unique_ptr<PipelineClient>> PipelineClient::Create(ClientOptions options) {
+  // gRPC itself would say INTERNAL of metadata that it can't send.
+  if (!options.caller.empty()) PENSTOCK_RETURN_IF_ERROR(CheckCallerName(options.caller, "caller"));
   std::unique_ptr<PipelineClient> client(new PipelineClient(options));
   if (options.channel != nullptr) {
     client->stubs_ = std::make_unique<Stubs>(options.channel, options.channel);

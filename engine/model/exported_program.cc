@@ -214,6 +214,10 @@ absl::StatusOr<ExportedProgram> ReadExportedProgram(std::shared_ptr<const std::s
         .With("value", absl::StrCat(program.file->size()));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const ProgramArchive archive, ProgramArchive::Open(*program.file));
+  if (archive.Has("data.pkl")) {  // of torch.save and torch.jit.save
+    return ProgramError("archive", "must be an exported program (penstock.export, torch.export.save), not a pickle",
+                        "data.pkl");
+  }
   PENSTOCK_RETURN_IF_ERROR(CheckRecordText(archive, "archive_format", "pt2"));
   PENSTOCK_RETURN_IF_ERROR(CheckRecordText(archive, "archive_version", "0"));
   PENSTOCK_RETURN_IF_ERROR(CheckRecordText(archive, "byteorder", "little"));

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -266,8 +267,10 @@ absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec) {
   const auto reference = ReferenceTable().find(spec.name);
   if (reference == ReferenceTable().end()) {
     return Error(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
-                 absl::StrCat("spec.model.name: is not known; known are ", absl::StrJoin(ReferenceModels(), ", "),
-                              ", got ", Shortened(spec.name)))
+                 absl::StrCat(
+                     "spec.model.name: is not known; known are ", absl::StrJoin(ReferenceModels(), ", "),
+                     absl::EndsWith(spec.name, ".pt2") ? "; an exported program is named by spec.model.program" : "",
+                     ", got ", Shortened(spec.name)))
         .With("field", "spec.model.name")
         .With("value", Shortened(spec.name));
   }

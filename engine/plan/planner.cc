@@ -90,7 +90,7 @@ std::vector<Device> DevicesToMeasureOn(const PlanRequest& request, const Cut& cu
 
 absl::Status CheckSchedule(const ScheduleSpec& schedule) {
   if (schedule.micro_batches < 1) {
-    return RefuseSpec("spec.schedule.micro_batches", "number of chunks must be positive integer",
+    return RefuseSpec("spec.schedule.micro_batches", "number of micro-batches must be a positive integer",
                       absl::StrCat(schedule.micro_batches));
   }
   if (schedule.micro_batches > kMaxMicroBatches) {

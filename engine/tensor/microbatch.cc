@@ -99,7 +99,8 @@ absl::StatusOr<int64_t> CommonRows(const NamedValues& values, std::string_view f
 }
 
 absl::StatusOr<ScatteredBatch> Scatter(const NamedValues& values, int asked, std::string_view field) {
-  if (asked < 1) return InvalidField("micro_batches", "number of chunks must be positive integer", absl::StrCat(asked));
+  if (asked < 1)
+    return InvalidField("micro_batches", "number of micro-batches must be a positive integer", absl::StrCat(asked));
   const std::string prefix(field);
   const NamedValue* first = nullptr;
   std::vector<std::vector<int64_t>> pieces(values.size());

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/base/utf8.h"
 
 namespace penstock {
 namespace {
@@ -98,10 +99,17 @@ int64_t ItemSize(DataType type) { return kTable[IsKnown(type) ? static_cast<size
 
 std::string Shortened(std::string_view text) {
   constexpr size_t kMostBytes = 64;
-  std::string shown = absl::CHexEscape(absl::string_view(text.data(), std::min(text.size(), kMostBytes)));
-  if (text.size() <= kMostBytes && shown.size() <= kMostBytes) return shown;
-  shown.resize(std::min(shown.size(), kMostBytes - 3));
-  return shown + "...";
+  std::string shown;
+  size_t whole = 0;  // of the pieces that leave room for the dots
+  while (!text.empty()) {
+    const size_t length = std::max<size_t>(PrintableLength(text), 1);
+    const absl::string_view piece(text.data(), length);
+    absl::StrAppend(&shown, length > 1 ? std::string(piece) : absl::CHexEscape(piece));
+    if (shown.size() > kMostBytes) return shown.substr(0, whole) + "...";
+    if (shown.size() <= kMostBytes - 3) whole = shown.size();
+    text.remove_prefix(length);
+  }
+  return shown;
 }
 
 absl::StatusOr<int64_t> ElementCount(const std::vector<int64_t>& shape, std::string_view field) {

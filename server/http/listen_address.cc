@@ -1,6 +1,11 @@
 #include "server/http/listen_address.h"
 
 #include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +18,32 @@ std::string ListenAddress::ToString() const {
 }
 
 bool ListenAddress::IsLoopback() const { return is_ipv6 ? host == "::1" : host.rfind("127.", 0) == 0; }
+
+std::string WhyNotFree(const ListenAddress& address) {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+  const auto port = htons(static_cast<uint16_t>(address.port));
+  if (address.is_ipv6) {
+    auto* one = reinterpret_cast<sockaddr_in6*>(&storage);
+    one->sin6_family = AF_INET6;
+    one->sin6_port = port;
+    ::inet_pton(AF_INET6, address.host.c_str(), &one->sin6_addr);
+    size = sizeof(*one);
+  } else {
+    auto* one = reinterpret_cast<sockaddr_in*>(&storage);
+    one->sin_family = AF_INET;
+    one->sin_port = port;
+    ::inet_pton(AF_INET, address.host.c_str(), &one->sin_addr);
+    size = sizeof(*one);
+  }
+  const int socket = ::socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int reuse = 1;  // as servers do, so that connections that have ended don't count
+  const bool free = socket >= 0 && ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse)) == 0 &&
+                    ::bind(socket, reinterpret_cast<const sockaddr*>(&storage), size) == 0 && ::listen(socket, 1) == 0;
+  const std::string why = free ? "" : std::strerror(errno);
+  if (socket >= 0) ::close(socket);
+  return why;
+}
 
 absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view text, std::string_view field) {
   const auto invalid = [&](std::string_view problem) { return InvalidField(field, problem, text); };

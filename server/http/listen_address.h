@@ -21,6 +21,9 @@ struct ListenAddress {
   bool IsLoopback() const;
 };
 
+// Why nobody can listen there now, as the system says it, for example "Address already in use"; empty if it is free by now.
+std::string WhyNotFree(const ListenAddress& address);
+
 // Reads "127.0.0.1:8473", "[::1]:8473", "localhost:8473"; the port may be 0.
 //
 // Fails: INVALID_ARGUMENT / FIELD_INVALID that names `field` and the text.

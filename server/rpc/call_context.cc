@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/wire/caller_name.h"
 #include "engine/wire/tensor_header.h"
 
 namespace penstock {
@@ -24,10 +25,6 @@ absl::Status InvalidName(std::string_view field, std::string_view problem, std::
       .With("value", shown);
 }
 
-bool IsCallerPart(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '@' || c == ':' || c == '-';
-}
-
 bool IsLowerHex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
 
 }  // namespace
@@ -38,10 +35,8 @@ absl::StatusOr<std::string> CallerOf(const grpc::ServerContextBase& context) {
   if (std::next(begin) != end) {
     return InvalidName("penstock-caller", "must stand once in the metadata", "more");
   }
-  const std::string caller(begin->second.data(), begin->second.size());
-  if (caller.empty() || caller.size() > 128 || !std::all_of(caller.begin(), caller.end(), IsCallerPart)) {
-    return InvalidName("penstock-caller", "must be 1 to 128 letters, digits and _ . @ : -", caller);
-  }
+  std::string caller(begin->second.data(), begin->second.size());
+  PENSTOCK_RETURN_IF_ERROR(CheckCallerName(caller, "penstock-caller"));
   return caller;
 }
 
@@ -66,6 +61,10 @@ absl::Status CheckRequestId(const std::string& request_id, bool required, std::s
   }
   if (canonical) return absl::OkStatus();
   return InvalidField(field, "must be a canonical lower-case UUID", Shortened(request_id));
+}
+
+absl::Duration AsDuration(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
 
 absl::StatusOr<absl::Duration> CheckedDuration(const google::protobuf::Duration& duration, absl::Duration most,

@@ -29,6 +29,9 @@ absl::Time DeadlineOf(const grpc::ServerContextBase& context);
 //            is anything else.
 absl::Status CheckRequestId(const std::string& request_id, bool required, std::string_view field = "request_id");
 
+// A duration field as it is, in or out of any range; a missing field is 0.
+absl::Duration AsDuration(const google::protobuf::Duration& duration);
+
 // A duration field within [0, most]; a missing field is 0.
 //
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID naming the field: negative, too long, not normalized.

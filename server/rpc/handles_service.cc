@@ -136,8 +136,8 @@ grpc::ServerUnaryReactor* HandleCallService::RenewHandles(grpc::CallbackServerCo
 
 absl::StatusOr<v1::RenewHandlesResponse> HandleCallService::Renew(const std::string& caller,
                                                                   const v1::RenewHandlesRequest& request) {
-  PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration asked, CheckedDuration(request.lease(), absl::Hours(24), "lease"));
-  PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration lease, environment_.handles->CheckedLease(asked));
+  PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration lease,
+                            environment_.handles->CheckedLease(AsDuration(request.lease())));
   v1::RenewHandlesResponse response;
   if (!request.parent().empty()) {
     if (!request.names().empty()) {

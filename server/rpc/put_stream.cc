@@ -83,8 +83,7 @@ absl::StatusOr<bool> PutStream::Begin(const Pieces& bytes) {
     request.headers.push_back(FromProto(header));
   }
   PENSTOCK_RETURN_IF_ERROR(ValidateTensorHeaders(request.headers));
-  PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration lease, CheckedDuration(start.lease(), absl::Hours(24), "lease"));
-  PENSTOCK_ASSIGN_OR_RETURN(request.lease, environment_.handles->CheckedLease(lease));
+  PENSTOCK_ASSIGN_OR_RETURN(request.lease, environment_.handles->CheckedLease(AsDuration(start.lease())));
   PENSTOCK_RETURN_IF_ERROR(environment_.pipelines->Find(pipeline).status());
   PENSTOCK_ASSIGN_OR_RETURN(ticket_, environment_.admission->Admit(caller_, pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(hold_, puts_->Attach(std::move(request)));

@@ -51,9 +51,7 @@ absl::StatusOr<ReplyPlan> ReplyPlan::FromProto(const v1::ReplyOptions& options, 
                         absl::StrCat(options.inline_bytes()));
   }
   plan.inline_bytes = options.inline_bytes();
-  PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration lease,
-                            CheckedDuration(options.lease(), absl::Hours(24), "reply.lease"));
-  PENSTOCK_ASSIGN_OR_RETURN(plan.lease, handles.CheckedLease(lease));
+  PENSTOCK_ASSIGN_OR_RETURN(plan.lease, handles.CheckedLease(AsDuration(options.lease())));
   PENSTOCK_ASSIGN_OR_RETURN(plan.work_timeout,
                             CheckedDuration(options.work_timeout(), absl::Hours(24), "reply.work_timeout"));
   return plan;

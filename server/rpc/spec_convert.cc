@@ -110,7 +110,7 @@ absl::StatusOr<ScheduleSpec> ReadSchedule(const v1::ScheduleSpec& schedule) {
   ScheduleSpec spec;
   if (schedule.has_micro_batches()) {
     if (schedule.micro_batches() < 1) {
-      return SpecInvalid("spec.schedule.micro_batches", "number of chunks must be positive integer",
+      return SpecInvalid("spec.schedule.micro_batches", "number of micro-batches must be a positive integer",
                          absl::StrCat(schedule.micro_batches()));
     }
     spec.micro_batches = schedule.micro_batches();

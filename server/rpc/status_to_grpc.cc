@@ -7,11 +7,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/utf8.h"
 #include "google/rpc/error_details.pb.h"
 
 namespace penstock {
@@ -19,27 +21,6 @@ namespace {
 
 constexpr size_t kMaxValueBytes = 256;
 constexpr size_t kMaxIncidents = 1024;  // remembered, so that a stored error is logged once
-
-// The length of the UTF-8 sequence at the start of `text`; 0 if it is not valid or not printable.
-size_t PrintableLength(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return lead >= 0x20 && lead != 0x7F ? 1 : 0;
-  const size_t length = lead >= 0xC2 && lead < 0xE0   ? 2
-                        : lead >= 0xE0 && lead < 0xF0 ? 3
-                        : lead >= 0xF0 && lead < 0xF5 ? 4
-                                                      : 0;
-  if (length == 0 || length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  if (lead == 0xC2 && byte(1) < 0xA0) return 0;  // control characters of Latin 1
-  if (lead == 0xE0 && byte(1) < 0xA0) return 0;  // overlong
-  if (lead == 0xED && byte(1) > 0x9F) return 0;  // surrogate
-  if (lead == 0xF0 && byte(1) < 0x90) return 0;  // overlong
-  if (lead == 0xF4 && byte(1) > 0x8F) return 0;  // above U+10FFFF
-  return length;
-}
 
 bool IsWordPart(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.' || c == '/' ||
@@ -171,7 +152,8 @@ std::string CleanText(std::string_view text, size_t most_bytes) {
     }
     const size_t length = PrintableLength(text);
     if (clean.size() + std::max<size_t>(length, 1) > most_bytes) break;
-    word_start = length <= 1 && !IsWordPart(text[0]);
+    // A slash behind a bracket goes on with a template or an element: pipelines/{pipeline}/handles, inputs[0]/rows.
+    word_start = length <= 1 && !IsWordPart(text[0]) && text[0] != '}' && text[0] != ']';
     if (length == 0) {
       clean += text[0] == '\n' || text[0] == '\t' ? ' ' : '?';
       text.remove_prefix(1);
@@ -188,10 +170,9 @@ std::optional<int> RetryPushbackMillis(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   // These never pass, however long one waits.
   if (reason == "MESSAGE_TOO_LARGE" || reason == "TENSOR_TOO_LARGE" || reason == "MODEL_TOO_LARGE") return -1;
-  if (reason == "STORAGE_FULL" || reason == "HANDLE_BUDGET" || reason == "REQUEST_LOG_FULL") {
-    return 1000;
-  }
-  return 100;
+  int millis = 0;
+  if (absl::SimpleAtoi(ValuesOf(status)["retry_after_ms"], &millis) && millis > 0) return millis;
+  return reason == "STORAGE_FULL" ? 1000 : 100;
 }
 
 google::rpc::Status ToRpcStatus(const absl::Status& status) {

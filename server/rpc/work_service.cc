@@ -41,7 +41,7 @@ absl::StatusOr<std::optional<double>> NotNegative(bool present, double value, co
 template <typename Request>
 absl::StatusOr<std::optional<int>> MicroBatches(const Request& request) {
   if (request.has_micro_batches() && request.micro_batches() < 1) {
-    return InvalidField("micro_batches", "number of chunks must be positive integer",
+    return InvalidField("micro_batches", "number of micro-batches must be a positive integer",
                         absl::StrCat(request.micro_batches()));
   }
   return Positive<int>(request.has_micro_batches(), request.micro_batches(), kMostMicroBatchesOfACall, "micro_batches");

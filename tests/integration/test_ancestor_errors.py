@@ -49,7 +49,7 @@ def refuse(
 
 @pytest.mark.parametrize("chunks", [0, -1])
 def test_PIPE_1_chunks_positive(raw: Raw, chunks: int) -> None:
-    refuse(raw, spec(micro_batches=chunks), "number of chunks must be positive integer", "micro_batches")
+    refuse(raw, spec(micro_batches=chunks), "number of micro-batches must be a positive integer", "micro_batches")
 
 
 def test_PIPE_1_checkpoint_mode(raw: Raw) -> None:
@@ -75,7 +75,7 @@ def test_PIPE_14_order_of_checks(raw: Raw) -> None:
     """Everything is wrong; mending one thing after the other shows the next one."""
     wrong = spec([Layer("teleport")], balance=[0, 2], micro_batches=0)
     wrong.schedule.checkpoint = 99  # type: ignore[assignment]
-    refuse(raw, wrong, "number of chunks", "micro_batches")
+    refuse(raw, wrong, "number of micro-batches", "micro_batches")
     wrong.schedule.micro_batches = 1
     refuse(raw, wrong, "checkpoint is not one of", "checkpoint")
     wrong.schedule.checkpoint = pipeline_pb2.CHECKPOINT_MODE_NEVER
@@ -259,4 +259,4 @@ def test_MB_14_outputs_that_are_no_tensors_are_named(raw: Raw, identity: penstoc
 def test_PIPE_1_chunks_of_a_call(raw: Raw, pipeline: penstock.Pipeline, chunks: int) -> None:
     request = infer(pipeline.name, micro_batches=chunks)
     error = refused(lambda: raw.call("Infer", request), INVALID, "FIELD_INVALID", "micro_batches", str(chunks))
-    assert "number of chunks must be positive integer" in error.message
+    assert "number of micro-batches must be a positive integer" in error.message

@@ -51,6 +51,13 @@ def test_a_bad_field_of_infer(raw: Raw, pipeline: penstock.Pipeline, case: str) 
     refused(lambda: raw.call("Infer", infer(pipeline.name, **changes)), INVALID, "FIELD_INVALID", field, value)
 
 
+@pytest.mark.parametrize("seconds", [-1, 1, 3601, 2**40])
+def test_every_lease_is_refused_with_the_same_range(raw: Raw, pipeline: penstock.Pipeline, seconds: int) -> None:
+    request = infer(pipeline.name, reply=_reply(lease=duration(seconds)))
+    error = refused(lambda: raw.call("Infer", request), INVALID, "FIELD_INVALID", "lease")
+    assert "must be between 5s and 1h" in error.message
+
+
 BAD_TRAIN_FIELDS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "no request id": ({"request_id": ""}, "REQUEST_ID_MISSING", "request_id", ""),
     "an unknown loss": ({"loss": pipeline_pb2.LossSpec(name="hinge")}, "LOSS_UNKNOWN", "loss", "hinge"),

@@ -35,7 +35,7 @@ class Client:
         models: exported programs that the daemon has: upload, list, delete.
 
     Args:
-        address: ``host:port`` or ``unix:PATH`` of the daemon's API.
+        address: ``host``, ``host:port`` or ``unix:PATH`` of the daemon's API; without a port, 8470.
         caller: who calls; it owns the handles it makes. ``None``: the daemon's ``local``.
         timeout: seconds that the daemon may take to answer a call that has no time of its own, waiting not included.
         retry_for: seconds for which a call that has no time of its own is repeated, with the same request id, while the

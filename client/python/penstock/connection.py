@@ -23,6 +23,7 @@ from penstock.watcher import Watcher
 
 Answer = TypeVar("Answer", bound=Message)
 
+_USUAL_PORT = 8470
 _MAX_MESSAGE_BYTES = 64 << 20
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -64,8 +65,23 @@ Traceparent = str | Callable[[], str | None] | None
 Metadata = tuple[tuple[str, str], ...]
 
 
+def target_of(address: str) -> str:
+    """What gRPC connects to; a host without a port means the daemon's usual one (gRPC's own is 443)."""
+    if address.startswith(("unix:", "dns:", "ipv4:", "ipv6:")) or re.fullmatch(r"(\[.+\]|[^:]+):\d+", address):
+        return address
+    if re.fullmatch(r"\[.+\]|[^:\[\]/]+", address):
+        return f"{address}:{_USUAL_PORT}"
+    raise ValueError(f"address: must be HOST, HOST:PORT or unix:PATH, got {address!r}")
+
+
 def metadata_of(caller: str | None, traceparent: Traceparent) -> Callable[[], Metadata]:
-    """What every call says of itself, made anew for each; see ``traceparent`` of :class:`Connection`."""
+    """What every call says of itself, made anew for each; see ``traceparent`` of :class:`Connection`.
+
+    Raises:
+        ValueError: no caller may have that name.
+    """
+    if caller is not None and not re.fullmatch(r"[a-zA-Z0-9_.@:-]{1,128}", caller):
+        raise ValueError(f"caller: must be 1 to 128 of a to z, A to Z, 0 to 9 and _ . @ : -, got {caller!r}")
     fixed = (("penstock-caller", caller),) if caller else ()
     if traceparent is None:
         inherited = os.environ.get("TRACEPARENT", "")
@@ -129,7 +145,7 @@ class Connection:
     """Calls one daemon on behalf of one caller. All methods may be called from any thread.
 
     Args:
-        address: ``host:port`` or ``unix:PATH``.
+        address: ``host``, ``host:port`` or ``unix:PATH``.
         caller: sent as ``penstock-caller``; it separates owners among honest clients. ``None``: the daemon's ``local``.
         traceparent: of the W3C, sent with each call, so that the daemon's spans belong to that trace; a function is asked
             before each. ``None``: the variable ``TRACEPARENT``, if it is set.
@@ -145,8 +161,8 @@ class Connection:
         self.timeout = timeout
         self.retry_for = retry_for
         self._metadata = metadata_of(caller, traceparent)
-        self._data = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._control = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._data = grpc.insecure_channel(target_of(address), options=CHANNEL_OPTIONS)
+        self._control = grpc.insecure_channel(target_of(address), options=CHANNEL_OPTIONS)
         self._closed = False
         self._lock = threading.Lock()
         self._calls: dict[tuple[str, str], Any] = {}

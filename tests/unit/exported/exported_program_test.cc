@@ -20,6 +20,7 @@ using testing::GoldenFile;
 using ::testing::HasSubstr;
 using testing::Repacked;
 using testing::Shared;
+using testing::ZipWriter;
 
 constexpr char kModel[] = "models/model.json";
 constexpr char kWeights[] = "data/weights/model_weights_config.json";
@@ -89,6 +90,16 @@ TEST(ExportedProgram, UnfoldsGraphsInsideGraphsAndKnowsThatTheyHaveNoGradients) 
     }
   }
   EXPECT_GT(without, 5);
+}
+
+TEST(ExportedProgram, APickleIsToldWhatToWriteInstead) {
+  ZipWriter zip;
+  zip.Add({"net/data.pkl", "pickled"});
+  zip.Add({"net/version", "3"});
+  const absl::Status refused = ReadExportedProgram(Shared(zip.Bytes()), {}).status();
+  EXPECT_EQ(ReasonOf(refused), "SPEC_INVALID");
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("must be an exported program (penstock.export, torch.export.save), not a pickle, got data.pkl"));
 }
 
 TEST(ExportedProgram, FindsTiedWeights) {

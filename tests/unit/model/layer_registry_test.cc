@@ -41,6 +41,8 @@ TEST(ExpandModel, ExpandsTheGpt) {
 TEST(ExpandModel, NamesWhatIsWrong) {
   EXPECT_EQ(ReasonOf(ExpandModel(Reference("lenet")).status()), "MODEL_NOT_FOUND");
   EXPECT_EQ(ExpandModel(Reference("lenet")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(ExpandModel(Reference("net.pt2")).status().message()),
+              HasSubstr("an exported program is named by spec.model.program, got net.pt2"));
   EXPECT_THAT(std::string(ExpandModel(Reference("lenet")).status().message()),
               HasSubstr("amoebanet, gpt, identity, mlp, resnet, unet"));
   ExpectSpecError(ExpandModel({}).status(), "spec.model", "none");

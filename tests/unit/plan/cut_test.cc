@@ -116,7 +116,7 @@ TEST(Cut, PIPE_1_TheNumberOfChunksMustBePositive) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(ValuesOf(status)["field"], "spec.schedule.micro_batches");
     EXPECT_EQ(ValuesOf(status)["value"], std::to_string(chunks));
-    EXPECT_THAT(std::string(status.message()), HasSubstr("number of chunks must be positive integer"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("number of micro-batches must be a positive integer"));
   }
   EXPECT_TRUE(CheckSchedule({"gpipe", 1, CheckpointMode::kExceptLast}).ok());
 }

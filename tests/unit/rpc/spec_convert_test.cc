@@ -141,7 +141,7 @@ TEST(SpecConvert, PIPE_1_ChunksAndCheckpointInTheAncestorsWords) {
   for (const int chunks : {0, -1}) {
     v1::PipelineSpec message;
     message.mutable_schedule()->set_micro_batches(chunks);
-    ExpectRefused(message, "spec.schedule.micro_batches", "number of chunks must be positive integer");
+    ExpectRefused(message, "spec.schedule.micro_batches", "number of micro-batches must be a positive integer");
   }
   v1::PipelineSpec message;
   message.mutable_schedule()->set_checkpoint(static_cast<v1::CheckpointMode>(99));

@@ -71,6 +71,12 @@ TEST(StatusToGrpc, OverloadSaysWhenToComeBack) {
   google::rpc::RetryInfo retry;
   EXPECT_EQ(CountDetails(ToRpcStatus(full), &retry), 1);
   EXPECT_EQ(RetryPushbackMillis(full), 100);
+  // The error's own value and the hint for generic clients are one time.
+  const absl::Status graphs =
+      Error(absl::StatusCode::kResourceExhausted, "GRAPH_LIMIT", "graphs").With("retry_after_ms", "1000");
+  ASSERT_EQ(CountDetails(ToRpcStatus(graphs), &retry), 1);
+  EXPECT_EQ(retry.retry_delay().seconds(), 1);
+  EXPECT_EQ(RetryPushbackMillis(graphs), 1000);
   const absl::Status large = Error(absl::StatusCode::kResourceExhausted, "MESSAGE_TOO_LARGE", "large");
   EXPECT_EQ(CountDetails(ToRpcStatus(large), &retry), 0);
   EXPECT_EQ(RetryPushbackMillis(large), -1);
@@ -105,6 +111,8 @@ TEST(CleanText, IsPrintableAndValid) {
   EXPECT_EQ(CleanText("grün ✓", 100), "grün ✓");
   EXPECT_EQ(CleanText("grün", 3), "gr");  // never half a character
   EXPECT_EQ(CleanText("pipelines/gpt/handles/1 and 3/4", 100), "pipelines/gpt/handles/1 and 3/4");
+  EXPECT_EQ(CleanText("pipelines/{pipeline}/handles/{handle}, got foo", 100),
+            "pipelines/{pipeline}/handles/{handle}, got foo");
   EXPECT_EQ(CleanText("(/etc/passwd)", 100), "((path))");
 }
 

@@ -117,6 +117,8 @@ TEST_F(ApiServerTest, ATakenPortIsNamed) {
   const auto second = Listen((*first)->address());
   EXPECT_EQ(ReasonOf(second.status()), "LISTEN_FAILED");
   EXPECT_EQ(ValuesOf(second.status())["value"], (*first)->address());
+  EXPECT_EQ(second.status().message(),
+            "--listen: can't listen there: Address already in use, got " + (*first)->address());
 }
 
 TEST(StateLock, KeepsASecondDaemonAway) {

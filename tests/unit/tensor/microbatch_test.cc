@@ -127,7 +127,7 @@ TEST(Scatter, PIPE_1_RefusesNoMicrobatches) {
   for (int asked : {0, -1}) {
     const absl::Status none = Scatter(NamedTensors{{"a", at::zeros({2})}}, asked, "inputs").status();
     EXPECT_EQ(ReasonOf(none), "FIELD_INVALID");
-    EXPECT_THAT(Sentence(none), HasSubstr("number of chunks must be positive integer"));
+    EXPECT_THAT(Sentence(none), HasSubstr("number of micro-batches must be a positive integer"));
     EXPECT_EQ(ValuesOf(none)["value"], std::to_string(asked));
   }
 }

@@ -166,6 +166,8 @@ TEST(Shortened, IsPrintableAndShort) {
   EXPECT_EQ(Shortened(std::string(65, 'a')), std::string(61, 'a') + "...");
   EXPECT_LE(Shortened(std::string(1000, '\xff')).size(), 64u);
   EXPECT_EQ(Shortened("\xff\n"), "\\xff\\n");
+  EXPECT_EQ(Shortened("Jürgen"), "Jürgen");
+  EXPECT_EQ(Shortened(std::string(60, 'a') + "üüü"), std::string(60, 'a') + "...") << "never half a character";
 }
 
 // Whatever a header says, validation answers, and never accepts more than the limits allow.

@@ -20,6 +20,7 @@ from penstock.connection import (
     moves_data,
     seconds_of,
     serialize,
+    target_of,
 )
 from penstock.deadline import Deadline
 from penstock.errors import PenstockError
@@ -43,8 +44,8 @@ class Connection:
         self.timeout = timeout
         self.retry_for = retry_for
         self._metadata = metadata_of(caller, traceparent)
-        self._data = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._control = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._data = grpc.aio.insecure_channel(target_of(address), options=CHANNEL_OPTIONS)
+        self._control = grpc.aio.insecure_channel(target_of(address), options=CHANNEL_OPTIONS)
         self._closed = False
         self._calls: dict[tuple[str, str], Any] = {}
         self._released: list[str] = []
