@@ -154,7 +154,8 @@ TEST_P(WrittenOut, StepsEqualTheReferenceWithinATolerance) {
     SCOPED_TRACE(cut.schedule);
     pipeline_ = Make(cut);
     ASSERT_NE(pipeline_, nullptr);
-    reference_ = std::make_unique<WrittenOutTraining>(GetParam().spec, GetParam().model, pipeline_->ExportState(false).value());
+    reference_ =
+        std::make_unique<WrittenOutTraining>(GetParam().spec, GetParam().model, pipeline_->ExportState(false).value());
     batch_ = 0;
     const std::vector<StepPlan> steps = StepPlans();
     for (size_t s = 0; s < steps.size() && !HasFailure(); ++s) {

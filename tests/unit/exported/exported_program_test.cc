@@ -98,8 +98,9 @@ TEST(ExportedProgram, APickleIsToldWhatToWriteInstead) {
   zip.Add({"net/version", "3"});
   const absl::Status refused = ReadExportedProgram(Shared(zip.Bytes()), {}).status();
   EXPECT_EQ(ReasonOf(refused), "SPEC_INVALID");
-  EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("must be an exported program (penstock.export, torch.export.save), not a pickle, got data.pkl"));
+  EXPECT_THAT(
+      std::string(refused.message()),
+      HasSubstr("must be an exported program (penstock.export, torch.export.save), not a pickle, got data.pkl"));
 }
 
 TEST(ExportedProgram, FindsTiedWeights) {
