@@ -241,18 +241,14 @@ def test_bad_uploads(raw: Raw, pipeline: penstock.Pipeline) -> None:
     assert raw.put([_start(name), _chunk(good)])[-1].handle.state == handle_pb2.HANDLE_STATE_READY
 
 
-def test_more_than_the_credit(raw: Raw, pipeline: penstock.Pipeline) -> None:
-    """Everything is sent before the first credit has come: sooner or later the stream ends for it, or it never
-    happens that the daemon is behind, and the upload succeeds."""
+def test_a_sender_that_does_not_wait_for_credit(raw: Raw, pipeline: penstock.Pipeline) -> None:
+    """Credit comes back as fast as chunks are taken in, and who is read one after the other can't be ahead of it."""
     chunk, count = 1 << 20, 96
     messages = [_start(pipeline.name, _header(chunk * count // 4))]
     data = bytes(chunk)
     messages += [_chunk(data, offset=i * chunk) for i in range(count)]
-    try:
-        answer = raw.put(messages)
-        assert answer[-1].handle.byte_size == chunk * count
-    except penstock.PenstockError as error:
-        assert error.reason == "CREDIT_EXCEEDED" and error.code == Code.RESOURCE_EXHAUSTED
+    answer = raw.put(messages)
+    assert answer[-1].handle.byte_size == chunk * count
 
 
 def test_a_client_that_vanishes_in_mid_stream(daemon: Daemon, pipeline: penstock.Pipeline) -> None:
@@ -287,4 +283,8 @@ def test_a_client_that_vanishes_in_mid_stream(daemon: Daemon, pipeline: penstock
         own.close()
         assert handle.fetch()["output"].shape == (20_000, WIDTH)
     vanishing.close()
-    assert pipeline.statistics().handle_bytes <= before + (4 << 20) * 3  # partial uploads are kept for a minute
+    # What has come of an upload is kept for a minute, and no more is held for it.
+    deadline = time.monotonic() + 30
+    while pipeline.statistics().handle_bytes > before + (256 << 10) * 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert pipeline.statistics().handle_bytes <= before + (256 << 10) * 4

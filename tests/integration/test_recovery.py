@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
 import pathlib
 import resource
+import signal
 
 import grpc
 import penstock
@@ -61,36 +64,51 @@ def test_training_goes_on_after_kill_as_if_nothing_had_happened(start_daemon: St
     daemon.stop()
 
 
+def stop_in_mid_save(daemon: Daemon, pipeline: penstock.Pipeline) -> list[str]:
+    """Saves until the daemon is stopped while it writes a checkpoint; the names of those that it had finished.
+
+    What is being written stands under a name that begins with a dot, and is renamed when it is whole.
+    """
+    finished: list[str] = []
+    for attempt in range(50):
+        name = f"attempt-{attempt}"
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            saving = pool.submit(pipeline.save_checkpoint, name)
+            while not saving.done():
+                if list(daemon.state_dir.glob("pipelines/*/checkpoints/.*")):
+                    os.kill(daemon.pid, signal.SIGSTOP)
+                    break
+            if list(daemon.state_dir.glob("pipelines/*/checkpoints/.*")):
+                daemon.kill()
+                with pytest.raises(penstock.PenstockError) as raised:
+                    saving.result()
+                assert raised.value.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED), raised.value
+                return finished
+            os.kill(daemon.pid, signal.SIGCONT)
+            saving.result()
+            finished.append(name)
+    raise AssertionError("no save was met while it wrote")
+
+
 def test_killed_in_the_middle_of_saving(start_daemon: StartDaemon) -> None:
-    """Whatever a kill leaves of a save, the checkpoints before it are whole."""
+    """Nothing is left of the save that a kill met, and all of the checkpoints before it."""
     daemon = start_daemon()
+    options = {"layers": 8, "width": 512}
     with penstock.Client(daemon.address, retry_for=0) as client:
-        pipeline = trained(client)
-        pipeline.restore_checkpoint("two")
-        wanted = state_of(pipeline)
-        # The save is under way, or not yet, or over: all are fine.
-        import threading
-
-        def save() -> None:
-            try:
-                pipeline.save_checkpoint("three")
-            except penstock.PenstockError as error:
-                assert error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED), error
-
-        saving = threading.Thread(target=save)
-        saving.start()
-        daemon.kill()
-        saving.join()
+        pipeline = client.create_pipeline(NAME, model="mlp", options=options, stages=2, loss="mean_squared_error")
+        pipeline.save_checkpoint("before")
+        wanted = weights_of(pipeline)
+        finished = stop_in_mid_save(daemon, pipeline)
     daemon.start()
     with penstock.Client(daemon.address) as client:
-        pipeline = create_mlp(client, NAME, dropout=0.1)
-        pipeline.restore_checkpoint("two")
-        assert not differing(state_of(pipeline), wanted)
-        names = {checkpoint.name.rsplit("/", 1)[1] for checkpoint in pipeline.list_checkpoints()}
-        assert {"one", "two"} <= names <= {"one", "two", "three"}
-        if "three" in names:
-            pipeline.restore_checkpoint("three")
-            assert not differing(state_of(pipeline), wanted)
+        pipeline = client.create_pipeline(NAME, model="mlp", options=options, stages=2, loss="mean_squared_error")
+        names = [checkpoint.name.rsplit("/", 1)[1] for checkpoint in pipeline.list_checkpoints()]
+        assert sorted(names) == sorted(["before", *finished])
+        assert not list(daemon.state_dir.glob("pipelines/*/checkpoints/.*"))
+        for name in names:
+            pipeline.restore_checkpoint(name)
+            assert not differing(weights_of(pipeline), wanted)
+    daemon.stop()
 
 
 @pytest.mark.parametrize("damage", ["torn", "one bit", "longer", "gone"])
