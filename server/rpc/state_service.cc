@@ -114,8 +114,7 @@ absl::Status StateCallService::Delete(
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, CheckpointOf(request));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, environment_.pipelines->Find(name.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
-  call->Keep(std::move(ticket));
-  pipeline->DeleteCheckpoint(ContextOf(call), name.checkpoint, [call](const auto& answer) {
+  pipeline->DeleteCheckpoint(ContextOf(call, std::move(ticket)), name.checkpoint, [call](const auto& answer) {
     if (!answer.ok()) return call->Fail(answer.status());
     call->Reply(v1::DeleteCheckpointResponse());
   });
