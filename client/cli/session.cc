@@ -35,7 +35,7 @@ absl::StatusOr<PipelineClient*> Session::Client(absl::Duration patience) {
     absl::StatusOr<std::unique_ptr<PipelineClient>> client = NewClient(patience);
     if (!client.ok()) {
       const std::string field = ValuesOf(client.status())["field"];
-      return UsageError("--" + field, absl::StripPrefix(std::string(client.status().message()), field + ": "));
+      return UsageError("--" + field, std::string(absl::StripPrefix(client.status().message(), field + ": ")));
     }
     client_ = *std::move(client);
     if (cancelled_) client_->CancelCalls();
