@@ -12,7 +12,7 @@
 namespace penstock::testing {
 namespace {
 
-constexpr int kMostTries = 2000;
+constexpr int kTriesInTests = 2000;
 
 bool Has(const RandomCase& one, const std::string& kind) {
   const std::vector<LayerSpec>& layers = one.spec.model.layers;
@@ -36,7 +36,7 @@ TEST(RandomShrink, LeavesWhatTheFaultNeedsAndNothingElse) {
            });
   };
   const RandomCase whole = FirstOf(fails);
-  const ShrunkCase shrunk = Shrink(whole, fails, kMostTries);
+  const ShrunkCase shrunk = Shrink(whole, fails, kTriesInTests);
   const RandomCase& one = shrunk.one;
   ASSERT_EQ(one.spec.model.layers.size(), 1u) << Describe(one);
   EXPECT_EQ(one.spec.model.layers[0].kind, "gelu");
@@ -71,7 +71,7 @@ TEST(RandomShrink, DropsAStashWithItsPop) {
 TEST(RandomShrink, TheEditsMakeTheSmallCaseAgain) {
   const auto fails = [](const RandomCase& one) { return Has(one, "batch_norm") && one.layout.balance.size() > 1; };
   const RandomCase whole = FirstOf(fails);
-  const ShrunkCase shrunk = Shrink(whole, fails, kMostTries);
+  const ShrunkCase shrunk = Shrink(whole, fails, kTriesInTests);
   RandomCase again = whole;
   ASSERT_TRUE(ApplyEdits(shrunk.edits, again));
   EXPECT_EQ(Describe(again), Describe(shrunk.one));
