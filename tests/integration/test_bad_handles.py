@@ -122,14 +122,14 @@ def test_a_bad_handle_name(raw: Raw, pipeline: penstock.Pipeline, identifier: st
 @pytest.mark.parametrize(
     ("changes", "code", "reason"),
     [
-        ({"offset": -1}, (INVALID, Code.OUT_OF_RANGE), ("FIELD_INVALID", "OFFSET_OUT_OF_RANGE")),
+        ({"offset": -1}, INVALID, "FIELD_INVALID"),
         ({"offset": 257}, Code.OUT_OF_RANGE, "OFFSET_OUT_OF_RANGE"),
         ({"offset": 2**63 - 1}, Code.OUT_OF_RANGE, "OFFSET_OUT_OF_RANGE"),
         ({"limit": -1}, INVALID, "FIELD_INVALID"),
         ({"chunk_size": 1}, INVALID, "CHUNK_SIZE"),
         ({"chunk_size": 2**20 + 1}, INVALID, "CHUNK_SIZE"),
         ({"chunk_size": -1}, INVALID, "CHUNK_SIZE"),
-        ({"tensor": "nothing"}, (INVALID, Code.NOT_FOUND), ("FIELD_INVALID", "TENSOR_SIGNATURE")),
+        ({"tensor": "nothing"}, INVALID, "FIELD_INVALID"),
         ({"wait_for": duration(61)}, INVALID, "FIELD_INVALID"),
     ],
 )
@@ -157,8 +157,8 @@ def test_too_many_names(raw: Raw, pipeline: penstock.Pipeline) -> None:
     ]:
         refused(
             lambda method=method, request=request: raw.call(method, request),
-            (INVALID, Code.RESOURCE_EXHAUSTED),
-            ("FIELD_INVALID", "MESSAGE_TOO_LARGE"),
+            INVALID,
+            "FIELD_INVALID",
         )
 
 
@@ -217,14 +217,14 @@ def test_bad_uploads(raw: Raw, pipeline: penstock.Pipeline) -> None:
     refused(put(), INVALID, "STREAM_PROTOCOL")
     refused(put(handle_pb2.PutTensorsRequest()), INVALID, "STREAM_PROTOCOL")
     refused(put(_start(name), _start(name)), INVALID, "STREAM_PROTOCOL")
-    refused(put(_start(name)), INVALID, ("CHUNK_SIZE", "STREAM_PROTOCOL"))  # an early end
+    refused(put(_start(name)), INVALID, "CHUNK_SIZE")  # an early end
     refused(put(_start(name), _chunk(good[:8])), INVALID, "CHUNK_SIZE")
     refused(put(_start(name), _chunk(good + b"\0")), INVALID, "CHUNK_SIZE")
-    refused(put(_start(name), _chunk(good, offset=8)), INVALID, ("CHUNK_SIZE", "STREAM_PROTOCOL"))
-    refused(put(_start(name), _chunk(good, offset=-1)), INVALID, ("CHUNK_SIZE", "STREAM_PROTOCOL", "FIELD_INVALID"))
-    refused(put(_start(name), _chunk(good, index=1)), INVALID, ("CHUNK_SIZE", "STREAM_PROTOCOL", "FIELD_INVALID"))
+    refused(put(_start(name), _chunk(good, offset=8)), INVALID, "CHUNK_SIZE")
+    refused(put(_start(name), _chunk(good, offset=-1)), INVALID, "CHUNK_SIZE")
+    refused(put(_start(name), _chunk(good, index=1)), INVALID, "CHUNK_SIZE")
     refused(put(_start(name), _chunk(good, checksum=1)), Code.DATA_LOSS, "CHUNK_CHECKSUM")
-    refused(put(big, _chunk(bytes(half)), _chunk(bytes(half), offset=0)), INVALID, ("CHUNK_SIZE", "STREAM_PROTOCOL"))
+    refused(put(big, _chunk(bytes(half)), _chunk(bytes(half), offset=0)), INVALID, "CHUNK_SIZE")
     # A hundred thousand chunks of one byte: the first one is too small already.
     refused(put(_start(name, _header(25_000)), *[_chunk(b"\0", offset=i) for i in range(100)]), INVALID, "CHUNK_SIZE")
     refused(put(_start("pipelines/nobody")), Code.NOT_FOUND, "PIPELINE_NOT_FOUND")
@@ -234,7 +234,7 @@ def test_bad_uploads(raw: Raw, pipeline: penstock.Pipeline) -> None:
     refused(put(_start(name, *[_header(4, f"x{i}") for i in range(65)])), INVALID, "TENSOR_HEADER", "tensors", "65")
     refused(put(_start(name, _header(1 << 40))), Code.RESOURCE_EXHAUSTED, "TENSOR_TOO_LARGE", "", "")
     four = [_header(1 << 28, f"x{i}") for i in range(5)]
-    refused(put(_start(name, *four)), Code.RESOURCE_EXHAUSTED, ("TENSOR_TOO_LARGE", "HANDLE_BUDGET"))
+    refused(put(_start(name, *four)), Code.RESOURCE_EXHAUSTED, "TENSOR_TOO_LARGE")
     lying = _header(4)
     lying.byte_size = 17
     refused(put(_start(name, lying)), INVALID, "TENSOR_HEADER", "tensors[0]", "17")

@@ -70,44 +70,45 @@ def test_inputs_and_target_of_different_rows(raw: Raw, pipeline: penstock.Pipeli
 
 
 @pytest.mark.parametrize(
-    ("inputs", "field", "value"),
+    ("inputs", "reason", "value"),
     [
-        ([given("other")], "inputs", "other"),
-        ([given(""), given("")], "inputs", ""),
-        ([given(), given()], "inputs", "input"),
-        ([given(), given("other")], "inputs", "other"),
-        ([tensor_pb2.Input(name="input")], "inputs", "input"),
-        ([given(f"x{i}", np.zeros((1, 1), np.float32)) for i in range(65)], "inputs", "65"),
+        ([given("other")], "TENSOR_SIGNATURE", "other"),
+        ([given(""), given("")], "FIELD_INVALID", ""),
+        ([given(), given()], "FIELD_INVALID", "input"),
+        ([given(), given("other")], "TENSOR_SIGNATURE", "other"),
+        ([tensor_pb2.Input(name="input")], "FIELD_INVALID", "input"),
+        ([given(f"x{i}", np.zeros((1, 1), np.float32)) for i in range(65)], "FIELD_INVALID", "65"),
     ],
     ids=["unknown", "nameless", "twice", "one too many", "without a source", "65 of them"],
 )
 def test_bad_inputs(
-    raw: Raw, pipeline: penstock.Pipeline, inputs: list[tensor_pb2.Input], field: str, value: str
+    raw: Raw, pipeline: penstock.Pipeline, inputs: list[tensor_pb2.Input], reason: str, value: str
 ) -> None:
-    reasons = ("TENSOR_SIGNATURE", "TENSOR_HEADER", "FIELD_INVALID")
-    refused(lambda: raw.call("Infer", infer(pipeline.name, *inputs)), INVALID, reasons, field, value)
+    refused(lambda: raw.call("Infer", infer(pipeline.name, *inputs)), INVALID, reason, "inputs", value)
 
 
 def test_no_inputs(raw: Raw, pipeline: penstock.Pipeline) -> None:
     request = work_pb2.InferRequest(pipeline=pipeline.name, reply=waiting())
-    refused(lambda: raw.call("Infer", request), INVALID, ("TENSOR_SIGNATURE", "FIELD_INVALID"), "inputs")
+    refused(lambda: raw.call("Infer", request), INVALID, "TENSOR_SIGNATURE", "inputs")
 
 
 @pytest.mark.parametrize(
-    "outputs", [["nothing"], ["output", "output"], ["o"] * 65, ["x" * 65536]], ids=["unknown", "twice", "65", "long"]
+    ("outputs", "reason"),
+    [
+        (["nothing"], "TENSOR_SIGNATURE"),
+        (["output", "output"], "FIELD_INVALID"),
+        (["o"] * 65, "FIELD_INVALID"),
+        (["x" * 65536], "TENSOR_SIGNATURE"),
+    ],
+    ids=["unknown", "twice", "65", "long"],
 )
-def test_bad_outputs(raw: Raw, pipeline: penstock.Pipeline, outputs: list[str]) -> None:
-    reasons = ("FIELD_INVALID", "TENSOR_SIGNATURE")
-    refused(lambda: raw.call("Infer", infer(pipeline.name, outputs=outputs)), INVALID, reasons, "outputs")
+def test_bad_outputs(raw: Raw, pipeline: penstock.Pipeline, outputs: list[str], reason: str) -> None:
+    refused(lambda: raw.call("Infer", infer(pipeline.name, outputs=outputs)), INVALID, reason, "outputs")
 
 
 def test_a_million_outputs(raw: Raw, pipeline: penstock.Pipeline) -> None:
     request = infer(pipeline.name, outputs=["output"] * 400_000)
-    refused(
-        lambda: raw.call("Infer", request),
-        (INVALID, Code.RESOURCE_EXHAUSTED),
-        ("FIELD_INVALID", "TENSOR_SIGNATURE", "MESSAGE_TOO_LARGE"),
-    )
+    refused(lambda: raw.call("Infer", request), INVALID, "FIELD_INVALID")
 
 
 def test_nan_and_infinity_are_data(pipeline: penstock.Pipeline) -> None:
