@@ -143,7 +143,7 @@ def test_exit_codes_in_pages_are_those_of_the_program(tmp_path: pathlib.Path) ->
         4: "not ready",
         5: "refused by a quota",
         6: "partial success",
-        7: "unstable measurement",  # tests/unit/cli provokes it
+        7: "unstable measurement",  # nobody can provoke one at will
     }
 
     def code(*arguments: str) -> int:
