@@ -132,9 +132,10 @@ absl::StatusOr<std::optional<RecordedAnswer>> ServedPipeline::Recorded(const Wor
 
 bool ServedPipeline::HasAccepted(const std::string& caller, const std::string& request_id) const {
   absl::MutexLock lock(&mu_);
-  return std::any_of(kWorkMethodNames.begin(), kWorkMethodNames.end(), [&](const char* method) {
-    return log_.Contains({.caller = caller, .method = method, .request_id = request_id});
-  });
+  for (const char* method : kWorkMethodNames) {
+    if (log_.Contains({.caller = caller, .method = method, .request_id = request_id})) return true;
+  }
+  return false;
 }
 
 TrainingState ServedPipeline::Foreseen() const {

@@ -118,9 +118,9 @@ TEST_P(FolderForFileTest, IsRefusedInOneLineThatNamesIt) {
 
 INSTANTIATE_TEST_SUITE_P(Options, FolderForFileTest,
                          ::testing::Values("train gpt --text", "pipeline create x --spec",
-                                           "pipeline create x --model gpt --schedule-file", "infer gpt --input",
-                                           "handle put gpt", "schedule show --file", "schedule verify", "model add",
-                                           "bench gpt --input"));
+                                           "pipeline create x --model gpt --schedule-file", "infer gpt --to x --input",
+                                           "handle put gpt", "schedule show --file", "schedule verify",
+                                           "model add --id x.pt2", "bench gpt --input"));
 
 TEST_F(CommandLineTest, StatusInEveryFormat) {
   EXPECT_EQ(Run("status"), 0);

@@ -153,7 +153,7 @@ TEST(SpecConvert, PIPE_14_ChunksComeBeforeCheckpointAndBothBeforeLayersAndCut) {
   message.mutable_cut()->set_stages(-1);
   message.mutable_schedule()->set_checkpoint(static_cast<v1::CheckpointMode>(99));
   message.mutable_schedule()->set_micro_batches(0);
-  ExpectRefused(message, "spec.schedule.micro_batches", "number of chunks");
+  ExpectRefused(message, "spec.schedule.micro_batches", "number of micro-batches");
   message.mutable_schedule()->clear_micro_batches();
   ExpectRefused(message, "spec.schedule.checkpoint", "checkpoint is not one of");
   message.mutable_schedule()->clear_checkpoint();
