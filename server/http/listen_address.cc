@@ -40,7 +40,7 @@ std::string WhyNotFree(const ListenAddress& address) {
   const int reuse = 1;  // as servers do, so that connections that have ended don't count
   const bool free = socket >= 0 && ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse)) == 0 &&
                     ::bind(socket, reinterpret_cast<const sockaddr*>(&storage), size) == 0 && ::listen(socket, 1) == 0;
-  const std::string why = free ? "" : std::strerror(errno);
+  std::string why = free ? "" : std::strerror(errno);
   if (socket >= 0) ::close(socket);
   return why;
 }
