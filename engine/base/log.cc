@@ -19,6 +19,7 @@
 #include "engine/base/log_scope.h"
 #include "engine/base/log_sink.h"
 #include "engine/base/log_writer.h"
+#include "engine/base/utf8.h"
 
 namespace penstock {
 namespace {
@@ -32,26 +33,6 @@ constexpr size_t kMostValueBytes = 8 << 10;
 constexpr absl::Duration kCrashPatience = absl::Seconds(1);
 
 std::atomic<LogWriter*> writer = nullptr;  // null: who logs writes
-
-// The length of the valid UTF-8 sequence at the start of `text`, or 0.
-size_t Utf8Length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  size_t length = lead < 0x80                   ? 1
-                  : lead >= 0xC2 && lead < 0xE0 ? 2
-                  : lead >= 0xE0 && lead < 0xF0 ? 3
-                  : lead >= 0xF0 && lead < 0xF5 ? 4
-                                                : 0;
-  if (length == 0 || length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  if (lead == 0xE0 && byte(1) < 0xA0) return 0;  // overlong
-  if (lead == 0xED && byte(1) > 0x9F) return 0;  // surrogate
-  if (lead == 0xF0 && byte(1) < 0x90) return 0;  // overlong
-  if (lead == 0xF4 && byte(1) > 0x8F) return 0;  // above U+10FFFF
-  return length;
-}
 
 // The fields of a line with those of the scopes around it.
 std::vector<LogField> WithScopes(std::initializer_list<LogField> fields) {
@@ -136,15 +117,16 @@ std::string JsonEscape(std::string_view text) {
   out.reserve(text.size());
   while (!text.empty()) {
     const unsigned char c = static_cast<unsigned char>(text[0]);
-    size_t length = Utf8Length(text);
-    const bool control =
-        c < 0x20 || c == 0x7F || (length == 2 && c == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0);
+    size_t length = PrintableLength(text);
     if (c == '"' || c == '\\') {
       out += '\\';
       out += text[0];
-    } else if (control || length == 0) {
-      absl::StrAppendFormat(&out, "\\u%04x", length == 2 ? static_cast<unsigned char>(text[1]) : c);
-      length = std::max<size_t>(1, length);
+    } else if (length == 0) {
+      // A control character of Latin 1 is one character of two bytes; of what is no UTF-8, each byte is told.
+      const unsigned char next = text.size() > 1 ? static_cast<unsigned char>(text[1]) : 0;
+      const bool latin = c == 0xC2 && next >= 0x80 && next < 0xA0;
+      absl::StrAppendFormat(&out, "\\u%04x", latin ? next : c);
+      length = latin ? 2 : 1;
     } else {
       out.append(text.substr(0, length));
     }
