@@ -146,29 +146,38 @@ class PipelineResource(PipelineFacts):
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    def save_checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
+    def save_checkpoint(self, checkpoint_id: str = "", *, timeout: float | None = None) -> state_pb2.Checkpoint:
         """Saves weights and optimizer state after the last finished step. Without a name it is called ``step-{n}``.
+
+        Args:
+            timeout: seconds for all of the call; ``None``: as long as it takes. A save that the daemon has accepted
+                goes on after it.
 
         Raises:
             PenstockError: also CHECKPOINT_EXISTS and STORAGE_FULL.
+            DeadlineError: it took more than ``timeout`` seconds.
         """
         request = state_pb2.SaveCheckpointRequest(
             pipeline=self.name, checkpoint_id=checkpoint_id, request_id=new_request_id()
         )
         return self._connection.unary(
-            "StateService/SaveCheckpoint", request, state_pb2.Checkpoint, Deadline(), LONGEST_WAIT
+            "StateService/SaveCheckpoint", request, state_pb2.Checkpoint, Deadline(timeout), LONGEST_WAIT
         )
 
-    def restore_checkpoint(self, checkpoint_id: str, *, force: bool = False) -> state_pb2.RestoreCheckpointResponse:
+    def restore_checkpoint(
+        self, checkpoint_id: str, *, force: bool = False, timeout: float | None = None
+    ) -> state_pb2.RestoreCheckpointResponse:
         """Takes weights, optimizer state and step from a checkpoint, all or nothing.
 
         Args:
             checkpoint_id: its name, short (``step-10``) or full.
             force: discards open contributions, which are an error otherwise.
+            timeout: seconds for all of the call; ``None``: as long as it takes.
 
         Raises:
             ValueError: it is a checkpoint of another pipeline.
             PenstockError: also CHECKPOINT_NOT_FOUND, CHECKPOINT_CORRUPT, MODEL_MISMATCH and ACCUMULATION_OPEN.
+            DeadlineError: it took more than ``timeout`` seconds.
         """
         request = state_pb2.RestoreCheckpointRequest(
             name=checkpoint_name(self.name, checkpoint_id),
@@ -177,24 +186,34 @@ class PipelineResource(PipelineFacts):
             request_id=new_request_id(),
         )
         return self._connection.unary(
-            "StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse, Deadline(), LONGEST_WAIT
+            "StateService/RestoreCheckpoint",
+            request,
+            state_pb2.RestoreCheckpointResponse,
+            Deadline(timeout),
+            LONGEST_WAIT,
         )
 
-    def delete_checkpoint(self, checkpoint_id: str) -> None:
+    def delete_checkpoint(self, checkpoint_id: str, *, timeout: float | None = None) -> None:
         """Deletes a checkpoint of this pipeline, in the order of training calls.
 
         Args:
             checkpoint_id: its name, short (``step-10``) or full.
+            timeout: seconds for all of the call; ``None``: as long as it takes.
 
         Raises:
             ValueError: it is a checkpoint of another pipeline.
             PenstockError: also CHECKPOINT_NOT_FOUND.
+            DeadlineError: it took more than ``timeout`` seconds.
         """
         request = state_pb2.DeleteCheckpointRequest(
             name=checkpoint_name(self.name, checkpoint_id), pipeline=self.name, request_id=new_request_id()
         )
         self._connection.unary(
-            "StateService/DeleteCheckpoint", request, state_pb2.DeleteCheckpointResponse, Deadline(), LONGEST_WAIT
+            "StateService/DeleteCheckpoint",
+            request,
+            state_pb2.DeleteCheckpointResponse,
+            Deadline(timeout),
+            LONGEST_WAIT,
         )
 
     def list_checkpoints(self) -> list[state_pb2.Checkpoint]:
@@ -210,16 +229,24 @@ class PipelineResource(PipelineFacts):
             if not request.page_token:
                 return found
 
-    def read_parameters(self, names: Sequence[str] = (), *, include_optimizer_state: bool = False) -> Parameters:
+    def read_parameters(
+        self, names: Sequence[str] = (), *, include_optimizer_state: bool = False, timeout: float | None = None
+    ) -> Parameters:
         """Parameters and buffers of one step, by name.
+
+        Args:
+            timeout: seconds for all of the call; ``None``: as long as it takes.
 
         Raises:
             ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
             PenstockError: also PARAMETER_NOT_FOUND.
+            DeadlineError: it took more than ``timeout`` seconds.
         """
-        return tensors.shown(self._read_parameters(names, include_optimizer_state))
+        return tensors.shown(self._read_parameters(names, include_optimizer_state, Deadline(timeout)))
 
-    def _read_parameters(self, names: Sequence[str] = (), include_optimizer_state: bool = False) -> Parameters:
+    def _read_parameters(
+        self, names: Sequence[str] = (), include_optimizer_state: bool = False, deadline: Deadline | None = None
+    ) -> Parameters:
         request = state_pb2.ReadParametersRequest(
             pipeline=self.name, names=names, include_optimizer_state=include_optimizer_state
         )
@@ -228,12 +255,12 @@ class PipelineResource(PipelineFacts):
         def attempt() -> state_pb2.ReadParametersResponse:
             result.clear()
             for answer in self._connection.stream(
-                "StateService/ReadParameters", request, state_pb2.ReadParametersResponse
+                "StateService/ReadParameters", request, state_pb2.ReadParametersResponse, deadline
             ):
                 result.accept(answer)
             return state_pb2.ReadParametersResponse()
 
-        self._connection.retry(attempt, "StateService/ReadParameters")
+        self._connection.retry(attempt, "StateService/ReadParameters", deadline)
         return result
 
     # --- insight ------------------------------------------------------------------------------------------------------
@@ -304,21 +331,28 @@ class PipelineResource(PipelineFacts):
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def delete(self, *, force: bool = False, purge: bool = False) -> None:
+    def delete(self, *, force: bool = False, purge: bool = False, timeout: float | None = None) -> None:
         """Finishes accepted work and frees the pipeline.
 
         Args:
             force: cancels work that has not started, and gives up open graphs and contributions.
             purge: removes the checkpoints too.
+            timeout: seconds for all of the call; ``None``: as long as it takes. A deletion that the daemon has accepted
+                goes on after it.
 
         Raises:
             PenstockError: PIPELINE_IN_USE, if graphs or contributions are open and ``force`` is not set.
+            DeadlineError: it took more than ``timeout`` seconds.
         """
         request = pipeline_pb2.DeletePipelineRequest(
             name=self.name, force=force, purge=purge, request_id=new_request_id()
         )
         self._connection.unary(
-            "PipelineService/DeletePipeline", request, pipeline_pb2.DeletePipelineResponse, Deadline(), LONGEST_WAIT
+            "PipelineService/DeletePipeline",
+            request,
+            pipeline_pb2.DeletePipelineResponse,
+            Deadline(timeout),
+            LONGEST_WAIT,
         )
 
 

@@ -29,38 +29,52 @@ class PipelineState(PipelineResource):
     """Weights in and out. Names are those of the module's own ``state_dict()``, if an exported program made the
     pipeline."""
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
+    def state_dict(self, *, timeout: float | None = None) -> dict[str, torch.Tensor]:
         """Parameters and buffers as PyTorch's tensors, for ``module.load_state_dict()`` of the module that was
         exported. A parameter that has several names there has them here. All are of one step.
 
+        Args:
+            timeout: seconds for all of the call; ``None``: as long as it takes.
+
         Raises:
             ImportError: PyTorch is not installed; :meth:`state_arrays` needs it not.
+            DeadlineError: it took more than ``timeout`` seconds.
         """
-        return {name: as_tensor(array) for name, array in self._state().items()}
+        return {name: as_tensor(array) for name, array in self._state(Deadline(timeout)).items()}
 
-    def state_arrays(self) -> Parameters:
+    def state_arrays(self, *, timeout: float | None = None) -> Parameters:
         """The same as arrays. ``step`` tells after which step.
 
         Raises:
             ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
         """
-        return tensors.shown(self._state())
+        return tensors.shown(self._state(Deadline(timeout)))
 
-    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True, step: int | None = None) -> None:
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+        *,
+        strict: bool = True,
+        step: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
         """Puts parameters and buffers into the pipeline: tensors of PyTorch, or arrays, by name. All or nothing; open
         contributions are an error. Optimizer state stays.
 
         Args:
             strict: every parameter and buffer of the pipeline must be given, and nothing else, as in PyTorch.
             step: finished optimizer steps from now on, which learning-rate schedules follow; ``None``: as it was.
+            timeout: seconds for all of the call; ``None``: as long as it takes.
 
         Raises:
             ValueError: names are missing or unknown, or two names of one parameter have different values.
             PenstockError: PARAMETER_NOT_FOUND, TENSOR_SIGNATURE for a wrong shape or type, ACCUMULATION_OPEN.
+            DeadlineError: it took more than ``timeout`` seconds; ``request_id`` is set if it may yet be done.
         """
-        self.write_parameters(
-            without_tied_names(state, self._tied_names(), list(self.read_names()) if strict else None), step=step
-        )
+        deadline = Deadline(timeout)
+        names = self.read_names(deadline) if strict else None
+        arrays = without_tied_names(state, self._tied_names(deadline), names)
+        self._write_parameters(arrays, step, False, deadline)
 
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """The optimizer's state by parameter and slot, as PyTorch calls them: ``exp_avg``, ``exp_avg_sq``, ``step``; or
@@ -133,51 +147,68 @@ class PipelineState(PipelineResource):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _state(self) -> Parameters:
-        return with_tied_names(self._read_parameters(), self._tied_names())
+    def _state(self, deadline: Deadline) -> Parameters:
+        return with_tied_names(self._read_parameters(deadline=deadline), self._tied_names(deadline))
 
-    def read_names(self) -> list[str]:
+    def read_names(self, deadline: Deadline | None = None) -> list[str]:
         """Names of parameters and buffers, in model order; moves none of their bytes."""
+        method = "StateService/ReadParameters"
         request = state_pb2.ReadParametersRequest(pipeline=self.name)
-        answers = self._connection.stream("StateService/ReadParameters", request, state_pb2.ReadParametersResponse)
-        try:
-            return [header.name for header in next(answers).start.tensors]
-        finally:
-            answers.close()  # type: ignore[attr-defined]
 
-    def write_parameters(self, arrays: Mapping[str, Any], *, step: int | None = None, force: bool = False) -> int:
+        def attempt() -> state_pb2.ReadParametersResponse:
+            answers = self._connection.stream(method, request, state_pb2.ReadParametersResponse, deadline)
+            try:
+                return next(answers)
+            finally:
+                answers.close()  # type: ignore[attr-defined]
+
+        return [header.name for header in self._connection.retry(attempt, method, deadline).start.tensors]
+
+    def write_parameters(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        step: int | None = None,
+        force: bool = False,
+        timeout: float | None = None,
+    ) -> int:
         """Replaces parameters, buffers and optimizer state by the names that :meth:`read_parameters` gives them; what
         is not named stays. All or nothing, in the order of training calls.
 
         Args:
             step: finished optimizer steps from now on; ``None``: as it was.
             force: discards open contributions, which are an error otherwise.
+            timeout: seconds for all of the call, uploads included; ``None``: as long as it takes.
 
         Returns:
             The step.
 
         Raises:
             PenstockError: PARAMETER_NOT_FOUND, TENSOR_SIGNATURE, ACCUMULATION_OPEN.
+            DeadlineError: it took more than ``timeout`` seconds; ``request_id`` is set if it may yet be done.
         """
+        return self._write_parameters(arrays, step, force, Deadline(timeout))
+
+    def _write_parameters(self, arrays: Mapping[str, Any], step: int | None, force: bool, deadline: Deadline) -> int:
         handles = []
         try:
             for part in parts_of({name: as_array(value) for name, value in arrays.items()}):
-                handles.append(uploads.put(self._connection, self.name, part))
+                handles.append(uploads.put(self._connection, self.name, part, deadline=deadline))
             request = write_request(self.name, [handle.name for handle in handles], step, force)
             answer = self._connection.unary(
-                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, Deadline(), LONGEST_WAIT
+                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, deadline, LONGEST_WAIT
             )
             return answer.step
         finally:
             self._connection.release_later(handle.name for handle in handles)
 
-    def _tied_names(self) -> Mapping[str, str]:
+    def _tied_names(self, deadline: Deadline | None = None) -> Mapping[str, str]:
         """Other names of parameters in the module's ``state_dict()``."""
         program = self.message.spec.model.program
         if not program:
             return {}
         request = model_pb2.GetModelRequest(name=f"models/{program}")
-        return self._connection.unary("ModelService/GetModel", request, model_pb2.Model).tied_names
+        return self._connection.unary("ModelService/GetModel", request, model_pb2.Model, deadline).tied_names
 
 
 def write_request(pipeline: str, handles: list[str], step: int | None, force: bool) -> state_pb2.WriteParametersRequest:

@@ -120,10 +120,27 @@ CALLS: dict[str, Callable[[Any, Any, float], Any]] = {
     "forward": lambda client, pipeline, t: pipeline.forward(ROWS, timeout=t),
     "optimizer_step": lambda client, pipeline, t: pipeline.optimizer_step(timeout=t),
     "put": lambda client, pipeline, t: pipeline.put({"a": ROWS}, timeout=t),
+    "save_checkpoint": lambda client, pipeline, t: pipeline.save_checkpoint(timeout=t),
+    "restore_checkpoint": lambda client, pipeline, t: pipeline.restore_checkpoint("step-1", timeout=t),
+    "delete_checkpoint": lambda client, pipeline, t: pipeline.delete_checkpoint("step-1", timeout=t),
+    "read_parameters": lambda client, pipeline, t: pipeline.read_parameters(timeout=t),
+    "write_parameters": lambda client, pipeline, t: pipeline.write_parameters({"0.weight": ROWS}, timeout=t),
+    "state_arrays": lambda client, pipeline, t: pipeline.state_arrays(timeout=t),
+    "load_state_dict": lambda client, pipeline, t: pipeline.load_state_dict({"0.weight": ROWS}, timeout=t),
+    "delete": lambda client, pipeline, t: pipeline.delete(timeout=t),
     "create": lambda client, pipeline, t: client.create_pipeline("demo", timeout=t),
     "plan": lambda client, pipeline, t: client.plan(penstock.pipeline_spec(), timeout=t),
 }
-WITHOUT_ID = ("infer large", "put", "plan")  # their first call has none of the caller's
+# Their first call has none of the caller's.
+WITHOUT_ID = (
+    "infer large",
+    "put",
+    "plan",
+    "read_parameters",
+    "write_parameters",
+    "state_arrays",
+    "load_state_dict",
+)
 
 
 @pytest.mark.parametrize("name", CALLS)

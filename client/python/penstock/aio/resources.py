@@ -80,19 +80,20 @@ class PipelineResource(PipelineFacts):
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    async def save_checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
-        """Saves weights and optimizer state after the last finished step."""
+    async def save_checkpoint(self, checkpoint_id: str = "", *, timeout: float | None = None) -> state_pb2.Checkpoint:
+        """Saves weights and optimizer state; see :meth:`penstock.Pipeline.save_checkpoint`."""
         request = state_pb2.SaveCheckpointRequest(
             pipeline=self.name, checkpoint_id=checkpoint_id, request_id=new_request_id()
         )
         return await self._connection.unary(
-            "StateService/SaveCheckpoint", request, state_pb2.Checkpoint, Deadline(), LONGEST_WAIT
+            "StateService/SaveCheckpoint", request, state_pb2.Checkpoint, Deadline(timeout), LONGEST_WAIT
         )
 
     async def restore_checkpoint(
-        self, checkpoint_id: str, *, force: bool = False
+        self, checkpoint_id: str, *, force: bool = False, timeout: float | None = None
     ) -> state_pb2.RestoreCheckpointResponse:
-        """Takes weights, optimizer state and step from a checkpoint, all or nothing."""
+        """Takes weights, optimizer state and step from a checkpoint, all or nothing; see
+        :meth:`penstock.Pipeline.restore_checkpoint`."""
         request = state_pb2.RestoreCheckpointRequest(
             name=checkpoint_name(self.name, checkpoint_id),
             pipeline=self.name,
@@ -100,24 +101,24 @@ class PipelineResource(PipelineFacts):
             request_id=new_request_id(),
         )
         return await self._connection.unary(
-            "StateService/RestoreCheckpoint", request, state_pb2.RestoreCheckpointResponse, Deadline(), LONGEST_WAIT
+            "StateService/RestoreCheckpoint",
+            request,
+            state_pb2.RestoreCheckpointResponse,
+            Deadline(timeout),
+            LONGEST_WAIT,
         )
 
-    async def delete_checkpoint(self, checkpoint_id: str) -> None:
-        """Deletes a checkpoint of this pipeline, in the order of training calls.
-
-        Args:
-            checkpoint_id: its name, short (``step-10``) or full.
-
-        Raises:
-            ValueError: it is a checkpoint of another pipeline.
-            PenstockError: also CHECKPOINT_NOT_FOUND.
-        """
+    async def delete_checkpoint(self, checkpoint_id: str, *, timeout: float | None = None) -> None:
+        """Deletes a checkpoint of this pipeline; see :meth:`penstock.Pipeline.delete_checkpoint`."""
         request = state_pb2.DeleteCheckpointRequest(
             name=checkpoint_name(self.name, checkpoint_id), pipeline=self.name, request_id=new_request_id()
         )
         await self._connection.unary(
-            "StateService/DeleteCheckpoint", request, state_pb2.DeleteCheckpointResponse, Deadline(), LONGEST_WAIT
+            "StateService/DeleteCheckpoint",
+            request,
+            state_pb2.DeleteCheckpointResponse,
+            Deadline(timeout),
+            LONGEST_WAIT,
         )
 
     async def list_checkpoints(self) -> list[state_pb2.Checkpoint]:
@@ -135,11 +136,15 @@ class PipelineResource(PipelineFacts):
 
     # --- weights ------------------------------------------------------------------------------------------------------
 
-    async def read_parameters(self, names: Sequence[str] = (), *, include_optimizer_state: bool = False) -> Parameters:
-        """Parameters and buffers of one step, by name."""
-        return tensors.shown(await self._read_parameters(names, include_optimizer_state))
+    async def read_parameters(
+        self, names: Sequence[str] = (), *, include_optimizer_state: bool = False, timeout: float | None = None
+    ) -> Parameters:
+        """Parameters and buffers of one step, by name; see :meth:`penstock.Pipeline.read_parameters`."""
+        return tensors.shown(await self._read_parameters(names, include_optimizer_state, Deadline(timeout)))
 
-    async def _read_parameters(self, names: Sequence[str] = (), include_optimizer_state: bool = False) -> Parameters:
+    async def _read_parameters(
+        self, names: Sequence[str] = (), include_optimizer_state: bool = False, deadline: Deadline | None = None
+    ) -> Parameters:
         request = state_pb2.ReadParametersRequest(
             pipeline=self.name, names=names, include_optimizer_state=include_optimizer_state
         )
@@ -148,42 +153,65 @@ class PipelineResource(PipelineFacts):
         async def attempt() -> None:
             result.clear()
             await collect(
-                self._connection.stream("StateService/ReadParameters", request, state_pb2.ReadParametersResponse),
+                self._connection.stream(
+                    "StateService/ReadParameters", request, state_pb2.ReadParametersResponse, deadline
+                ),
                 result.accept,
             )
 
-        await self._connection.retry(attempt, "StateService/ReadParameters")
+        await self._connection.retry(attempt, "StateService/ReadParameters", deadline)
         return result
 
-    async def write_parameters(self, arrays: Mapping[str, Any], *, step: int | None = None, force: bool = False) -> int:
+    async def write_parameters(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        step: int | None = None,
+        force: bool = False,
+        timeout: float | None = None,
+    ) -> int:
         """Replaces parameters, buffers and optimizer state; see :meth:`penstock.Pipeline.write_parameters`."""
+        return await self._write_parameters(arrays, step, force, Deadline(timeout))
+
+    async def _write_parameters(
+        self, arrays: Mapping[str, Any], step: int | None, force: bool, deadline: Deadline
+    ) -> int:
         handles: list[ValueHandle] = []
         try:
             for part in parts_of({name: as_array(value) for name, value in arrays.items()}):
-                handles.append(await uploads.put(self._connection, self.name, part))
+                handles.append(await uploads.put(self._connection, self.name, part, deadline=deadline))
             request = write_request(self.name, [handle.name for handle in handles], step, force)
             answer = await self._connection.unary(
-                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, Deadline(), LONGEST_WAIT
+                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, deadline, LONGEST_WAIT
             )
             return answer.step
         finally:
             self._connection.release_later(handle.name for handle in handles)
 
-    async def state_dict(self) -> dict[str, torch.Tensor]:
+    async def state_dict(self, *, timeout: float | None = None) -> dict[str, torch.Tensor]:
         """As PyTorch's tensors; see :meth:`penstock.Pipeline.state_dict`."""
-        return {name: as_tensor(array) for name, array in (await self._state()).items()}
+        return {name: as_tensor(array) for name, array in (await self._state(Deadline(timeout))).items()}
 
-    async def state_arrays(self) -> Parameters:
+    async def state_arrays(self, *, timeout: float | None = None) -> Parameters:
         """The same as arrays."""
-        return tensors.shown(await self._state())
+        return tensors.shown(await self._state(Deadline(timeout)))
 
-    async def _state(self) -> Parameters:
-        return with_tied_names(await self._read_parameters(), await self._tied_names())
+    async def _state(self, deadline: Deadline) -> Parameters:
+        return with_tied_names(await self._read_parameters(deadline=deadline), await self._tied_names(deadline))
 
-    async def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True, step: int | None = None) -> None:
+    async def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+        *,
+        strict: bool = True,
+        step: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
         """Puts parameters and buffers into the pipeline; see :meth:`penstock.Pipeline.load_state_dict`."""
-        names = list(await self._read_parameters()) if strict else None
-        await self.write_parameters(without_tied_names(state, await self._tied_names(), names), step=step)
+        deadline = Deadline(timeout)
+        names = list(await self._read_parameters(deadline=deadline)) if strict else None
+        arrays = without_tied_names(state, await self._tied_names(deadline), names)
+        await self._write_parameters(arrays, step, False, deadline)
 
     async def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """By parameter and slot, as PyTorch calls them; see :meth:`penstock.Pipeline.optimizer_state`."""
@@ -213,12 +241,12 @@ class PipelineResource(PipelineFacts):
         names = list(await self._read_parameters()) if strict else None
         await self.write_parameters(without_tied_names(weights, await self._tied_names(), names) | slots, step=step)
 
-    async def _tied_names(self) -> Mapping[str, str]:
+    async def _tied_names(self, deadline: Deadline | None = None) -> Mapping[str, str]:
         program = self.message.spec.model.program
         if not program:
             return {}
         request = model_pb2.GetModelRequest(name=f"models/{program}")
-        return (await self._connection.unary("ModelService/GetModel", request, model_pb2.Model)).tied_names
+        return (await self._connection.unary("ModelService/GetModel", request, model_pb2.Model, deadline)).tied_names
 
     # --- insight ------------------------------------------------------------------------------------------------------
 
@@ -274,11 +302,15 @@ class PipelineResource(PipelineFacts):
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    async def delete(self, *, force: bool = False, purge: bool = False) -> None:
+    async def delete(self, *, force: bool = False, purge: bool = False, timeout: float | None = None) -> None:
         """Finishes accepted work and frees the pipeline; see :meth:`penstock.Pipeline.delete`."""
         request = pipeline_pb2.DeletePipelineRequest(
             name=self.name, force=force, purge=purge, request_id=new_request_id()
         )
         await self._connection.unary(
-            "PipelineService/DeletePipeline", request, pipeline_pb2.DeletePipelineResponse, Deadline(), LONGEST_WAIT
+            "PipelineService/DeletePipeline",
+            request,
+            pipeline_pb2.DeletePipelineResponse,
+            Deadline(timeout),
+            LONGEST_WAIT,
         )
