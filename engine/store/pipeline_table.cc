@@ -331,6 +331,18 @@ void PipelineTable::Implementation::LookForPlans(PipelineSpec spec, std::functio
 
 // --- Looking up.
 
+namespace {
+
+// As it is now: a pipeline that was ready may have broken since.
+PipelineEntry Present(PipelineEntry entry) {
+  if (entry.state != PipelineEntry::State::kReady) return entry;
+  entry.error = entry.pipeline->pipeline().health();
+  if (!entry.error.ok()) entry.state = PipelineEntry::State::kFailed;
+  return entry;
+}
+
+}  // namespace
+
 absl::StatusOr<PipelineEntry> PipelineTable::Implementation::Get(const std::string& name) const {
   absl::MutexLock lock(&mu_);
   auto found = entries_.find(name);
@@ -338,7 +350,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::Get(const std::stri
     return TableError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
                       absl::StrCat("there is no pipeline ", Shortened(name)), name);
   }
-  return found->second;
+  return Present(found->second);
 }
 
 absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::Find(const std::string& name) const {
@@ -356,7 +368,7 @@ std::vector<PipelineEntry> PipelineTable::Implementation::List(const std::string
   absl::MutexLock lock(&mu_);
   std::vector<PipelineEntry> list;
   for (auto it = entries_.upper_bound(after); it != entries_.end() && static_cast<int>(list.size()) < limit; ++it) {
-    list.push_back(it->second);
+    list.push_back(Present(it->second));
   }
   return list;
 }

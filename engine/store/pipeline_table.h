@@ -40,10 +40,11 @@ struct PipelineEntry {
   enum class State { kCreating, kReady, kDraining, kDeleting, kFailed };
   std::string name;
   State state = State::kCreating;
+  absl::Status error = absl::OkStatus();  // FAILED only: PIPELINE_BROKEN, see Pipeline::health()
   PipelineSpec spec = {};
   absl::Time create_time = {};
   uint64_t version = 0;                           // rises with each change of state; for etags
-  std::shared_ptr<HostedPipeline> pipeline = {};  // READY and DRAINING only
+  std::shared_ptr<HostedPipeline> pipeline = {};  // READY, FAILED and DRAINING only
 };
 
 // Creates, finds and deletes pipelines.

@@ -266,6 +266,7 @@ v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch) {
   message.set_epoch(epoch.value());
   *message.mutable_create_time() = ToTimestamp(entry.create_time);
   message.set_etag(absl::StrCat(epoch.value(), "-", entry.version));
+  if (!entry.error.ok()) *message.mutable_error() = ToRpcStatus(entry.error);
   if (entry.pipeline == nullptr) return message;
   const HostedPipeline::Statistics statistics = entry.pipeline->statistics();
   message.set_step(statistics.step);

@@ -65,6 +65,12 @@ class FakePipelineControl {
     Set([&] { fail_next_ = std::move(status); });
   }
 
+  // What health() returns from now on.
+  void SetHealth(absl::Status health) {
+    Set([&] { health_ = std::move(health); });
+  }
+  absl::Status health() const { return Get(health_); }
+
   // The next call of that method throws.
   void ThrowIn(const std::string& method) {
     Set([&] { throw_in_ = method; });
@@ -134,6 +140,7 @@ class FakePipelineControl {
   bool held_ = false;
   bool standing_ = false;
   bool inference_held_ = false;
+  absl::Status health_;
   absl::Status fail_next_;
   std::string throw_in_;
   NamedValues inputs_;
@@ -246,7 +253,7 @@ class FakePipeline : public Pipeline {
     step_ = step;
     return absl::OkStatus();
   }
-  absl::Status health() const override { return absl::OkStatus(); }
+  absl::Status health() const override { return control_->health(); }
   int64_t step() const override { return step_; }
   bool accumulating() const override { return accumulating_; }
   const Plan& plan() const override { return plan_; }

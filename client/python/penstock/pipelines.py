@@ -193,7 +193,9 @@ class Pipeline(PipelineState):
                 both are under way.
 
         Raises:
-            PenstockError: also ACCUMULATION_OPEN, if contributions wait for :meth:`optimizer_step`.
+            PenstockError: also ACCUMULATION_OPEN, if contributions wait for :meth:`optimizer_step`; STEP_ROLLED_BACK: the
+                step failed, was undone on every stage, and may be taken again; PIPELINE_BROKEN: it could not be undone,
+                and only :meth:`restore_checkpoint`, :meth:`load_from` of everything and :meth:`delete` help.
         """
         call = requests.Call.of(wait, timeout, lease, request_id)
         handle = self._start_step(
@@ -462,7 +464,7 @@ class Pipeline(PipelineState):
             learning_rate, clip_norm: as in :meth:`train_step`.
 
         Raises:
-            PenstockError: also ACCUMULATION_EMPTY.
+            PenstockError: also ACCUMULATION_EMPTY; STEP_ROLLED_BACK and PIPELINE_BROKEN as :meth:`train_step`.
         """
         call = requests.Call.of(wait, timeout, lease, request_id)
         request = requests.optimizer_step(

@@ -88,7 +88,7 @@ class PipelineFacts:
 
     @property
     def state(self) -> str:
-        """``CREATING``, ``READY``, ``DRAINING``, ``DELETING`` or ``FAILED``, as last seen."""
+        """``CREATING``, ``READY``, ``DRAINING``, ``DELETING`` or ``FAILED`` (PIPELINE_BROKEN), as last seen."""
         return pipeline_pb2.PipelineState.Name(self.message.state).replace("PIPELINE_STATE_", "")
 
     @property

@@ -23,6 +23,18 @@ TEST_F(PipelineTableTest, CreatesFindsListsAndDeletes) {
   EXPECT_TRUE(Create("mlp").ok()) << "the name is free again";
 }
 
+TEST_F(PipelineTableTest, ABrokenPipelineIsToldAsFailedUntilItIsMended) {
+  control_->SetHealth(Error(absl::StatusCode::kFailedPrecondition, "PIPELINE_BROKEN", "a step failed half-way"));
+  const PipelineEntry broken = *table_->Get("gpt");
+  EXPECT_EQ(broken.state, PipelineEntry::State::kFailed);
+  EXPECT_EQ(ReasonOf(broken.error), "PIPELINE_BROKEN");
+  EXPECT_EQ(table_->List("", 10).at(0).state, PipelineEntry::State::kFailed);
+  EXPECT_TRUE(table_->Find("gpt").ok()) << "a restore must find it";
+  control_->SetHealth(absl::OkStatus());
+  EXPECT_EQ(table_->Get("gpt")->state, PipelineEntry::State::kReady);
+  EXPECT_TRUE(table_->Get("gpt")->error.ok());
+}
+
 TEST_F(PipelineTableTest, LanesAreCountedWithTheLayersOfAllTheirChunks) {
   plan_.emplace();
   int layer = 0;
