@@ -16,6 +16,7 @@ class CpuDeviceStreams : public DeviceStreams {
   c10::Device device() const override { return c10::Device(c10::kCPU); }
   void RunOn(StreamKind, const std::function<void()>& body) override { body(); }
   EventPtr Record(StreamKind) override { return nullptr; }
+  TimedEventPtr RecordTimed(StreamKind) override { return nullptr; }
   void Wait(StreamKind, const EventPtr& event) override {
     if (event != nullptr) event->Synchronize();
   }

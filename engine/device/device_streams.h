@@ -34,6 +34,16 @@ class DeviceEvent {
 // Null where there is nothing to wait for: a CPU has done its work before it can record it.
 using EventPtr = std::shared_ptr<const DeviceEvent>;
 
+// A place that also keeps the time at which the device passed it.
+//
+// Units:     nanoseconds of the device's clock, which has no zero in common with the host's.
+class TimedEvent : public DeviceEvent {
+ public:
+  // Between `earlier`, an event of the same device, and this one. Both must be Ready().
+  virtual int64_t NanosSince(const TimedEvent& earlier) const = 0;
+};
+using TimedEventPtr = std::shared_ptr<const TimedEvent>;
+
 // Units: bytes. -1: not counted (CPUs have no allocator of ours).
 struct DeviceMemory {
   int64_t total_bytes = 0;
@@ -62,6 +72,8 @@ class DeviceStreams {
 
   // Marks the present end of a stream.
   virtual EventPtr Record(StreamKind stream) = 0;
+  // The same with its time. Null on a CPU: the host's clock tells when it gets there.
+  virtual TimedEventPtr RecordTimed(StreamKind stream) = 0;
   // What is put on `stream` from now on begins after `event`, whichever device recorded it. A CPU waits itself.
   virtual void Wait(StreamKind stream, const EventPtr& event) = 0;
 

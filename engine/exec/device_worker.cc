@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kSpinNanos = 20'000;
 // How long it waits after a look that failed.
 constexpr int64_t kPauseNanos = 10'000'000;
+// How often it asks an accelerator how far it is, when nothing else is to do.
+constexpr int64_t kUnreadNanos = 100'000;
 
 int64_t ExpectedStart(const StageExecutor& training, int64_t now) {
   RunProgress* progress = training.run().progress.get();
@@ -156,8 +158,27 @@ DeviceWorker::Choice DeviceWorker::Choose(bool& ended) {
   const size_t training = FindTraining(ended);
   const bool training_ready = training < training_.size();
   const Choice inference = ChooseInference(training_ready, ended);
+  if (inference.executor == nullptr && !training_ready) NoteUnread();
   if (inference.executor != nullptr || !training_ready) return inference;
   return {.executor = training_[training].get(), .training = training};
+}
+
+void DeviceWorker::NoteUnread() {
+  for (const Executors* executors : {&training_, &inference_}) {
+    for (const auto& executor : *executors) {
+      const Lane& lane = executor->lane();
+      if (lane.timeline.unread()) look_again_at_ = std::min(look_again_at_, lane.clock->NowNanos() + kUnreadNanos);
+    }
+  }
+}
+
+bool DeviceWorker::AwaitAccelerator() {
+  for (const Executors* executors : {&training_, &inference_}) {
+    for (const auto& executor : *executors) {
+      if (executor->lane().timeline.Await()) return true;
+    }
+  }
+  return false;
 }
 
 void DeviceWorker::TakeTurn(const Choice& choice) {

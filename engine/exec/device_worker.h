@@ -42,6 +42,8 @@ class DeviceWorker {
   bool PollOnce();
   // Whether PollOnce() would find something to do now.
   bool Ready();
+  // For serial mode: waits until an accelerator has done some of what was launched on it; false if nothing is outstanding.
+  bool AwaitAccelerator();
   bool busy() const { return busy_.load(std::memory_order_relaxed); }
 
  private:
@@ -62,6 +64,8 @@ class DeviceWorker {
   // The place of the first training executor that is ready, or how many there are if none is.
   size_t FindTraining(bool& ended);
   Choice ChooseInference(bool training_ready, bool& ended);
+  // Devices tell nobody that they have passed an event.
+  void NoteUnread();
   void TellOthers(StageExecutor& running, bool taken);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !woken_ && !stop_; }
 

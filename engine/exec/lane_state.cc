@@ -1,8 +1,12 @@
 #include "engine/exec/lane_state.h"
 
+#include <algorithm>
+
+#include "engine/base/check.h"
+
 namespace penstock {
 
-void LaneState::RefreshLocked(int64_t now) {
+void LaneState::RefreshLocked(std::optional<int64_t> at) {
   StageState state = idle_;
   if (running_.has_value()) {
     state = *running_;
@@ -11,28 +15,58 @@ void LaneState::RefreshLocked(int64_t now) {
   } else if (inferences_ > 0 && idle_ != StageState::kSetup && idle_ != StageState::kCheckpoint) {
     state = StageState::kInferWait;
   }
-  clock_->Enter(state, now);
+  if (late_.empty() && at.has_value()) return clock_->Enter(state, *at);
+  late_.push_back({state, at});
 }
 
-int64_t LaneState::BeginAction(StageState state) {
-  absl::MutexLock lock(&mu_);
-  const int64_t now = time_->NowNanos();
+void LaneState::BeginLocked(StageState state, std::optional<int64_t> at) {
   running_ = state == StageState::kInfer && step_open_ ? StageState::kFilled : state;
-  RefreshLocked(now);
-  return now;
+  RefreshLocked(at);
 }
 
-int64_t LaneState::EndAction() {
-  absl::MutexLock lock(&mu_);
-  const int64_t now = time_->NowNanos();
+void LaneState::EndLocked(std::optional<int64_t> at) {
   // Inference in a gap leaves the reason of the gap as it was.
   if (*running_ != StageState::kFilled && *running_ != StageState::kInfer) {
     step_wait_ = StageState::kHost;
     awaited_.reset();
   }
   running_.reset();
-  RefreshLocked(now);
+  RefreshLocked(at);
+}
+
+int64_t LaneState::BeginAction(StageState state) {
+  absl::MutexLock lock(&mu_);
+  const int64_t now = time_->NowNanos();
+  BeginLocked(state, now);
   return now;
+}
+
+int64_t LaneState::EndAction() {
+  absl::MutexLock lock(&mu_);
+  const int64_t now = time_->NowNanos();
+  EndLocked(now);
+  return now;
+}
+
+void LaneState::LaunchAction(StageState state) {
+  absl::MutexLock lock(&mu_);
+  BeginLocked(state, std::nullopt);
+}
+
+void LaneState::LaunchEnd() {
+  absl::MutexLock lock(&mu_);
+  EndLocked(std::nullopt);
+}
+
+void LaneState::Passed(int64_t at) {
+  absl::MutexLock lock(&mu_);
+  PENSTOCK_CHECK(!late_.empty() && !late_.front().at.has_value());
+  late_.front().at = at;
+  int64_t entered = at;
+  for (; !late_.empty() && late_.front().at.has_value(); late_.pop_front()) {
+    entered = std::max(entered, *late_.front().at);
+    clock_->Enter(late_.front().state, entered);
+  }
 }
 
 void LaneState::OpenStep() {

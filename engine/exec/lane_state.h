@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
@@ -14,6 +16,9 @@ namespace penstock {
 //
 // Model:     several things are true at once: an action runs, a step is open, inference runs are open, a client is waited
 //            for. The first that holds wins, in the order of the fields below; the clock gets the winner.
+//            Where the device tells its times late, the host is ahead of it: states are kept in the order in which they
+//            came about, and the clock gets each once those before it have their times. A wait that the host saw begin
+//            while the device still worked begins when that work ends.
 // Owns:      nothing; the StateClock must outlive it.
 // Threads:   any method from any thread: the device's thread reports actions and waits, a sender reports arrivals, the
 //            pipeline opens and closes runs.
@@ -25,6 +30,11 @@ class LaneState {
   int64_t BeginAction(StageState state);
   // It has ended: `host` until the next wait is known. Answers the time.
   int64_t EndAction();
+
+  // The same on a device that tells late when it gets there; Passed() then has the time of the oldest of them.
+  void LaunchAction(StageState state);
+  void LaunchEnd();
+  void Passed(int64_t at);
 
   // A training run is open from when the lane has its list until the last lane has finished.
   void OpenStep();
@@ -42,7 +52,10 @@ class LaneState {
   void SetIdle(StageState state);
 
  private:
-  void RefreshLocked(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginLocked(StageState state, std::optional<int64_t> at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndLocked(std::optional<int64_t> at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Without a time: it is told later.
+  void RefreshLocked(std::optional<int64_t> at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   StateClock* const clock_;
   Clock* const time_;
@@ -54,6 +67,12 @@ class LaneState {
   std::optional<MessageKey> awaited_ ABSL_GUARDED_BY(mu_);
   int inferences_ ABSL_GUARDED_BY(mu_) = 0;
   StageState idle_ ABSL_GUARDED_BY(mu_) = StageState::kSetup;
+
+  struct Change {
+    StageState state;
+    std::optional<int64_t> at;
+  };
+  std::deque<Change> late_ ABSL_GUARDED_BY(mu_);  // the first has no time yet
 };
 
 }  // namespace penstock

@@ -63,6 +63,13 @@ absl::StatusOr<Batch> Await(ValuesInFlight message, DeviceStreams& streams) {
   return std::move(message.values);
 }
 
+// Whether values have left the sender's device. Where asking fails, waiting for them tells why.
+bool Arrived(const ValuesInFlight& message) {
+  bool ready = true;
+  (void)RunTorch([&] { ready = message.ready == nullptr || message.ready->Ready(); });
+  return ready;
+}
+
 // As torchgpipe's descendants call the work of a micro-batch on a stage.
 std::string ProfilerLabel(const Action& action) {
   return absl::StrCat("chunk", action.microbatch, "-part", action.stage);
@@ -122,6 +129,7 @@ StageExecutor::Readiness StageExecutor::Poll() {
 
 StageExecutor::Readiness StageExecutor::Look() {
   if (left_) return Readiness::kDone;
+  lane_->timeline.Read();
   while (!run_->Stopped()) {
     const Action* action = Next();
     if (action == nullptr) break;
@@ -135,6 +143,10 @@ StageExecutor::Readiness StageExecutor::Look() {
       return Readiness::kReady;
     }
   }
+  if (untold_ > 0) {  // the device still works
+    Wait(StageState::kDrain);
+    return Readiness::kWaiting;
+  }
   Leave();
   return Readiness::kDone;
 }
@@ -142,18 +154,22 @@ StageExecutor::Readiness StageExecutor::Look() {
 bool StageExecutor::Receive(const Action& action) {
   const MessageKey key = KeyOf(action);
   std::optional<ValuesInFlight> message = lane_->transport->TryReceive(key);
+  const bool gradient = action.kind == ActionKind::kReceiveBackward;
+  const StageState reason = gradient   ? StageState::kWaitGradient
+                            : started_ ? StageState::kWaitActivation
+                                       : StageState::kFill;
   if (!message.has_value()) {
-    const bool gradient = action.kind == ActionKind::kReceiveBackward;
-    Wait(gradient ? StageState::kWaitGradient : started_ ? StageState::kWaitActivation : StageState::kFill, key);
+    Wait(reason, key);
     // It may have come between the look and the note: the sender told nobody then.
     message = lane_->transport->TryReceive(key);
     if (!message.has_value()) return false;
   }
+  if (!run_->inference && !Arrived(*message))
+    lane_->state.WaitInStep(reason);  // the device waits, though the host goes on
   const int64_t begin = lane_->clock->NowNanos();
   absl::StatusOr<Batch> values = Await(*std::move(message), *lane_->streams);
   if (values.ok()) {
-    StageOf(action).Keep(action.kind == ActionKind::kReceiveBackward, action.peer, action.microbatch,
-                         *std::move(values));
+    StageOf(action).Keep(gradient, action.peer, action.microbatch, *std::move(values));
   } else {
     Fail(values.status(), action);
   }
@@ -175,17 +191,14 @@ void StageExecutor::Execute() {
 
 void StageExecutor::RunAction(const Action& action) {
   waiting_.reset();
-  const int64_t begin = lane_->state.BeginAction(WorkState(*run_, action.kind));
   const bool followed = run_->progress != nullptr && (action.kind != ActionKind::kOptimizer || step_ == Step::kApply);
-  if (followed) run_->progress->Begin(rank(), position_, begin);
+  const Launched launched{action, position_, static_cast<int>(step_), followed};
+  lane_->timeline.Begin(WorkState(*run_, action.kind), [this, launched](int64_t at) { Begun(launched, at); });
+  ++untold_;  // behind the call, which may have told it and may throw
   absl::Status status = Compute(action);
-  const int64_t end = lane_->state.EndAction();
-  if (followed) run_->progress->End(rank(), end);
-  if (run_->inference)
-    run_->filling->inference_costs().Observe(action.stage, run_->rows[action.microbatch], end - begin);
+  lane_->timeline.End([this, launched](int64_t at) { Ended(launched, at); });
+  ++untold_;
   started_ = true;
-  lane_->metrics->ObservePhase(PhaseOf(*run_, action.kind), end - begin);
-  TraceAction(*lane_->metrics, *run_, action, static_cast<int>(step_), begin, end);
   if (!status.ok()) {
     Fail(std::move(status), action);
     return;
@@ -200,6 +213,22 @@ void StageExecutor::RunAction(const Action& action) {
   }
   ++position_;
   while (Next() != nullptr && IsSend(Next()->kind)) Send(actions_[position_++]);
+}
+
+void StageExecutor::Begun(const Launched& launched, int64_t at) {
+  --untold_;
+  action_begin_ = at;
+  if (launched.followed) run_->progress->Begin(rank(), launched.position, at);
+}
+
+void StageExecutor::Ended(const Launched& launched, int64_t at) {
+  --untold_;
+  const Action& action = launched.action;
+  const int64_t took = at - action_begin_;
+  if (launched.followed) run_->progress->End(rank(), at);
+  if (run_->inference) run_->filling->inference_costs().Observe(action.stage, run_->rows[action.microbatch], took);
+  lane_->metrics->ObservePhase(PhaseOf(*run_, action.kind), took);
+  TraceAction(*lane_->metrics, *run_, action, launched.part, action_begin_, at);
 }
 
 absl::Status StageExecutor::Compute(const Action& action) {
@@ -365,6 +394,7 @@ void StageExecutor::Fail(absl::Status status, const Action& action) {
 
 void StageExecutor::Leave() {
   if (std::exchange(left_, true)) return;
+  if (untold_ > 0) lane_->timeline.GiveUp();  // only where a look has failed: what is told refers to this
   if (absl::Status closed = Guarded("the end of a lane", [this] { CloseLane(); }); !closed.ok()) {
     run_->error.Record(closed);
   }

@@ -8,6 +8,7 @@
 #include "engine/base/clock.h"
 #include "engine/exec/held_activations.h"
 #include "engine/exec/lane_state.h"
+#include "engine/exec/lane_timeline.h"
 #include "engine/exec/run.h"
 #include "engine/exec/stage.h"
 #include "engine/exec/stage_run.h"
@@ -24,6 +25,7 @@ struct Lane {
   LaneMetrics* metrics = nullptr;
   DeviceStreams* streams = nullptr;
   LaneState state;
+  LaneTimeline timeline;
   Clock* clock = nullptr;
   std::vector<int> lane_of;                // by stage of the pipeline
   std::vector<double> stash_bytes_of_row;  // by chunk: what a forward keeps, as profiled
@@ -39,6 +41,7 @@ struct Lane {
         metrics(metrics),
         streams(streams),
         state(&metrics->state, clock),
+        timeline(&state, streams, clock),
         clock(clock) {}
 };
 
@@ -47,7 +50,8 @@ struct Lane {
 // Model:     a position in the list. Poll() goes past receives whose message is there and says whether the next compute
 //            action can run; Execute() runs it, hands what it has made to the stages of the same lane, and runs the sends
 //            behind it. Nothing ever blocks. The OPT of a lane's stages end its list; each has parts that all stages of
-//            the pipeline go through together, so the lane goes over them once per part.
+//            the pipeline go through together, so the lane goes over them once per part. What an action took is counted
+//            when the lane's timeline knows it, and before that the lane does not leave.
 // Owns:      a share of the run. The lane outlives it.
 // Threads:   the device's thread only; the run is shared with the other lanes.
 // Lifecycle: made when the run starts, which opens the step on the lane; once Poll() answers kDone the lane has left the
@@ -70,6 +74,15 @@ class StageExecutor {
  private:
   Readiness Look();
   void RunAction(const Action& action);
+  // What is told of an action when its device begins and ends it.
+  struct Launched {
+    Action action;
+    size_t position = 0;
+    int part = 0;           // of an optimizer step
+    bool followed = false;  // by the run's progress
+  };
+  void Begun(const Launched& launched, int64_t at);
+  void Ended(const Launched& launched, int64_t at);
   bool Receive(const Action& action);  // false: not there yet
   absl::Status Compute(const Action& action);
   void Perform(const Action& action);
@@ -102,6 +115,8 @@ class StageExecutor {
   Step step_ = Step::kNorms;      // the part of OPT that comes next
   std::optional<FaultPoint> at_;  // of an OPT that runs
   bool left_ = false;
+  int untold_ = 0;                        // begins and ends of actions whose times are not known yet
+  int64_t action_begin_ = 0;              // of the action that was last told to have begun
   const int64_t begin_nanos_;             // when the lane got its list
   std::optional<int> gradients_counted_;  // the last stage whose first gradients were
   int inflight_ = 0;                      // forwards of this run whose B or W has not run

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/thread.h"
 #include "tests/gpu/gpu_fixture.h"
 
@@ -53,6 +54,24 @@ TEST_F(StreamsGpuTest, STR_2_ACpuWaitsOnTheHostAndNobodyForACpu) {
   EXPECT_FALSE(end->Ready());
   WaitStream(CpuStreams(), kComputeStream, Gpu(), kComputeStream);
   EXPECT_TRUE(end->Ready());
+}
+
+// The host is through long before the GPU; both clocks agree on what the GPU has done.
+TEST_F(StreamsGpuTest, TimedEventsTellWhatTheDeviceTook) {
+  Delay(Gpu(), kComputeStream);  // kernels are loaded
+  Gpu().Synchronize();
+  const int64_t host_begin = RealClock()->NowNanos();
+  const TimedEventPtr begin = Gpu().RecordTimed(kComputeStream);
+  Delay(Gpu(), kComputeStream);
+  const TimedEventPtr end = Gpu().RecordTimed(kComputeStream);
+  const int64_t launched = RealClock()->NowNanos() - host_begin;
+  EXPECT_FALSE(end->Ready());
+  end->Synchronize();
+  const auto took = static_cast<double>(RealClock()->NowNanos() - host_begin);
+  EXPECT_TRUE(begin->Ready());
+  const auto told = static_cast<double>(end->NanosSince(*begin));
+  EXPECT_GT(told, 2 * static_cast<double>(launched));
+  EXPECT_NEAR(told / took, 1, 0.1);
 }
 
 TEST_F(StreamsGpuTest, STR_2_OneGpuWaitsForAnother) {

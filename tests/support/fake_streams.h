@@ -2,12 +2,19 @@
 
 // An accelerator without hardware: it computes on the CPU, at once, and writes down in which order a real one would have
 // been told to do what. Its events are not ready before somebody waits for them on the host.
+//
+// With a time of its own (KeepTime) what a test gives it with Work() takes that long behind what it has been given before,
+// while no time passes on the host: timed events are ready once the host's clock has come so far. The host's clock moves on
+// only where the host waits for one.
 
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -57,18 +64,27 @@ class FakeStreams : public DeviceStreams {
 
   void RunOn(StreamKind stream, const std::function<void()>& body) override {
     log_->Add(Place(stream) + "{");
+    const Inside inside(this, stream);
     body();
     log_->Add(Place(stream) + "}");
   }
 
   EventPtr Record(StreamKind stream) override {
-    return std::make_shared<Event>(absl::StrCat(Place(stream), "@", ++recorded_), log_);
+    return std::make_shared<Event>(absl::StrCat(Place(stream), "@", ++recorded_), log_, End(stream));
+  }
+
+  // Null without a time of its own.
+  TimedEventPtr RecordTimed(StreamKind stream) override {
+    TORCH_CHECK(!broken_, "CUDA error: an illegal memory access was encountered");
+    if (!host_.now) return nullptr;
+    return std::make_shared<Timed>(host_, End(stream), &open_events_);
   }
 
   void Wait(StreamKind stream, const EventPtr& event) override {
     if (event == nullptr) return;
     const auto* known = dynamic_cast<const Event*>(event.get());
     log_->Add(absl::StrCat(Place(stream), " waits ", known == nullptr ? "a stranger" : known->name()));
+    if (known != nullptr) Await(stream, known->at());
   }
 
   void RecordStream(const at::Tensor& tensor, StreamKind stream) override {
@@ -89,6 +105,29 @@ class FakeStreams : public DeviceStreams {
   // From now on its memory is full.
   void Fill() { full_ = true; }
 
+  // The host's clock, and how the host waits.
+  struct HostTime {
+    std::function<int64_t()> now;
+    std::function<void(int64_t nanos)> pass;
+  };
+  // From now on it has a time, or with an empty one none any more. Between runs only.
+  void KeepTime(HostTime host) {
+    absl::MutexLock lock(&mu_);
+    host_ = std::move(host);
+    end_.clear();
+    broken_ = false;
+  }
+  // Gives its compute stream work.
+  void Work(int64_t nanos) {
+    const int64_t begin = End(StreamKind::kCompute);
+    absl::MutexLock lock(&mu_);
+    end_[StreamKind::kCompute] = begin + nanos;
+  }
+  // From now on it can't record timed events.
+  void Break() { broken_ = true; }
+  // Timed events that somebody holds.
+  int open_events() const { return open_events_; }
+
   static std::string AddressOf(const at::Tensor& tensor) {
     return absl::StrCat("0x", absl::Hex(reinterpret_cast<uintptr_t>(tensor.storage().data())));
   }
@@ -96,8 +135,9 @@ class FakeStreams : public DeviceStreams {
  private:
   class Event : public DeviceEvent {
    public:
-    Event(std::string name, StreamLog* log) : name_(std::move(name)), log_(log) {}
+    Event(std::string name, StreamLog* log, int64_t at) : name_(std::move(name)), log_(log), at_(at) {}
     const std::string& name() const { return name_; }
+    int64_t at() const { return at_; }
     bool Ready() const override { return ready_; }
     void Synchronize() const override {
       log_->Add("host waits " + name_);
@@ -107,8 +147,55 @@ class FakeStreams : public DeviceStreams {
    private:
     const std::string name_;
     StreamLog* const log_;
+    const int64_t at_;
     mutable std::atomic<bool> ready_ = false;
   };
+
+  class Timed : public TimedEvent {
+   public:
+    Timed(HostTime host, int64_t at, std::atomic<int>* open) : host_(std::move(host)), at_(at), open_(open) {
+      ++*open_;
+    }
+    ~Timed() override { --*open_; }
+    bool Ready() const override { return host_.now() >= at_; }
+    void Synchronize() const override { host_.pass(std::max<int64_t>(0, at_ - host_.now())); }
+    int64_t NanosSince(const TimedEvent& earlier) const override {
+      return at_ - dynamic_cast<const Timed&>(earlier).at_;
+    }
+
+   private:
+    const HostTime host_;
+    const int64_t at_;
+    std::atomic<int>* const open_;
+  };
+
+  // What runs on this stream. Inside of another device's it copies from there, and LibTorch makes the receiver wait.
+  class Inside {
+   public:
+    Inside(FakeStreams* streams, StreamKind stream) : outer_(end) {
+      streams->Await(stream, outer_);
+      end = streams->End(stream);
+    }
+    ~Inside() { end = outer_; }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    static inline thread_local int64_t end = 0;
+    const int64_t outer_;
+  };
+
+  void Await(StreamKind stream, int64_t at) {
+    absl::MutexLock lock(&mu_);
+    end_[stream] = std::max(end_[stream], at);
+  }
+
+  // When what a stream was given so far is done, on the host's clock.
+  int64_t End(StreamKind stream) {
+    if (!host_.now) return 0;
+    absl::MutexLock lock(&mu_);
+    return std::max(end_[stream], host_.now());
+  }
 
   std::string Place(StreamKind stream) const { return absl::StrCat(name_, ".", NameOf(stream)); }
 
@@ -116,6 +203,11 @@ class FakeStreams : public DeviceStreams {
   StreamLog* const log_;
   std::atomic<int> recorded_ = 0;
   std::atomic<bool> full_ = false;
+  std::atomic<bool> broken_ = false;
+  HostTime host_;  // changes between runs only
+  absl::Mutex mu_;
+  std::map<StreamKind, int64_t> end_ ABSL_GUARDED_BY(mu_);
+  std::atomic<int> open_events_ = 0;
 };
 
 }  // namespace penstock::testing

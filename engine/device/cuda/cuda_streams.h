@@ -20,6 +20,7 @@ class CudaStreams : public DeviceStreams {
   c10::Device device() const override { return c10::Device(c10::kCUDA, index_); }
   void RunOn(StreamKind stream, const std::function<void()>& body) override;
   EventPtr Record(StreamKind stream) override;
+  TimedEventPtr RecordTimed(StreamKind stream) override;
   void Wait(StreamKind stream, const EventPtr& event) override;
   void RecordStream(const at::Tensor& tensor, StreamKind stream) override;
   void Synchronize() override;

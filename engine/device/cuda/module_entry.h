@@ -11,7 +11,7 @@
 namespace penstock {
 
 // Raised with every change of this file or of device_streams.h.
-inline constexpr int kCudaModuleVersion = 1;
+inline constexpr int kCudaModuleVersion = 2;
 inline constexpr char kCudaModuleEntry[] = "PenstockCudaModule";
 
 // What the module found. It and the streams live as long as the process.
