@@ -1,5 +1,6 @@
 // penstockd: reads its settings, starts the daemon, and drains it when a signal says so.
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <malloc.h>
@@ -73,11 +74,18 @@ sigset_t BlockEndSignals() {
   return signals;
 }
 
-// The library's own lines become ours: one form, escaped, counted. Callers can cause them, so none is an error.
+// The libraries' own lines become ours: one form, escaped, counted, at a limited rate. Callers can cause them, so none is an
+// error.
 void LogForLibrary(gpr_log_func_args* line) {
   const auto level =
       line->severity == GPR_LOG_SEVERITY_ERROR ? penstock::LogLevel::kWarning : penstock::LogLevel::kDebug;
   penstock::Log(level, "grpc", {{"problem", line->message}});
+}
+
+void LogForProtobuf(google::protobuf::LogLevel severity, const char*, int, const std::string& line) {
+  const auto level =
+      severity >= google::protobuf::LOGLEVEL_ERROR ? penstock::LogLevel::kWarning : penstock::LogLevel::kDebug;
+  penstock::Log(level, "protobuf", {{"problem", line}});
 }
 
 // Waits for a signal, at most `time`; 0: none came.
@@ -169,6 +177,7 @@ int Run(int count, char** values) {
     return good.ok() ? 0 : kUsage;
   }
   StartLogWriter();
+  google::protobuf::SetLogHandler(&LogForProtobuf);
   // One more reference than the server's: without it, tearing down the library may stall for seconds.
   gpr_set_log_function(&LogForLibrary);
   grpc_init();

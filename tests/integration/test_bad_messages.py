@@ -37,6 +37,20 @@ def test_messages_above_the_limits(raw: Raw, pipeline: penstock.Pipeline) -> Non
     refused(lambda: raw.call("GetPipeline", control), Code.RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE")
 
 
+def test_text_that_is_no_utf8(daemon: Daemon) -> None:
+    """The library that reads messages complains of each: in our log, as one of its lines, at its rate."""
+    name = b"pipelines/\xff\xfe"
+    with grpc.insecure_channel(daemon.address) as channel:
+        call = channel.unary_unary("/penstock.v1.PipelineService/GetPipeline")
+        for _ in range(400):
+            with pytest.raises(grpc.RpcError) as raised:
+                call(bytes([1 << 3 | 2, len(name)]) + name, timeout=30)
+            assert raised.value.code() == INVALID
+    assert "[libprotobuf" not in daemon.log
+    assert 'protobuf problem="String field' in daemon.log
+    assert daemon.metrics().sum("penstock_log_dropped_total", cause="rate") > 0
+
+
 def test_messages_that_would_grow(daemon: Daemon, raw: Raw, pipeline: penstock.Pipeline) -> None:
     """Two bytes on the wire are enough for an object of a hundred: what is refused for it must not have grown before."""
 
