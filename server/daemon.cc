@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/job_thread.h"
@@ -22,6 +23,7 @@
 #include "engine/store/checkpoint_quota.h"
 #include "engine/store/epoch_file.h"
 #include "engine/store/handle_store.h"
+#include "engine/store/memory_claims.h"
 #include "engine/store/pipeline_table.h"
 #include "engine/store/timer_queue.h"
 #include "proto/message_json.h"
@@ -81,7 +83,8 @@ int64_t DiskBytes(const std::string& folder) {
                : static_cast<int64_t>(std::min<uintmax_t>(space.capacity, std::numeric_limits<int64_t>::max()));
 }
 
-HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, ServerMetrics* metrics) {
+HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, int64_t memory_limit,
+                                  ServerMetrics* metrics) {
   HandleStore::Options store;
   store.epoch = epoch;
   store.default_lease = options.default_lease;
@@ -89,7 +92,7 @@ HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, Ser
   store.most_lease = options.max_lease;
   store.budget.handles = options.max_handles;
   store.budget.handles_per_owner = options.max_handles_per_caller;
-  store.budget.bytes = options.handle_bytes > 0 ? options.handle_bytes : MachineMemoryBytes() / 10;
+  store.budget.bytes = options.handle_bytes > 0 ? options.handle_bytes : memory_limit / 10;
   store.budget.bytes_per_owner =
       options.handle_bytes_per_caller > 0 ? options.handle_bytes_per_caller : store.budget.bytes / 2;
   store.metrics = metrics;
@@ -143,6 +146,7 @@ class Daemon::Parts {
     PENSTOCK_RETURN_IF_ERROR(OpenState());
     PENSTOCK_ASSIGN_OR_RETURN(tracing_, RequestTracing::Create(options_, epoch_, clock_));
     PENSTOCK_RETURN_IF_ERROR(OpenDevices());
+    PENSTOCK_RETURN_IF_ERROR(OpenMemory());
     OpenPipelines();
     PENSTOCK_RETURN_IF_ERROR(OpenUploads());
     MakeServices();
@@ -192,6 +196,26 @@ class Daemon::Parts {
     return absl::OkStatus();
   }
 
+  // What is claimed for as long as the daemon lives is claimed here.
+  absl::Status OpenMemory() {
+    ServerMetrics& metrics = registry_.server();
+    memory_ = std::make_unique<MemoryClaims>(
+        options_.memory_limit > 0 ? options_.memory_limit : DefaultMemoryLimit(),
+        [&metrics](int64_t claimed) { metrics.host_memory_claimed.Set(static_cast<double>(claimed)); });
+    metrics.host_memory_limit.Set(static_cast<double>(memory_->limit_bytes()));
+    timers_ = std::make_unique<TimerQueue>(clock_);
+    handles_ = std::make_unique<HandleStore>(StoreOptions(options_, epoch_, memory_->limit_bytes(), &metrics), clock_,
+                                             timers_.get());
+    const int64_t results = handles_->options().budget.bytes;
+    auto claim = memory_->Take("results", results);
+    if (!claim.ok()) {
+      return InvalidField("--handle-bytes", absl::StrCat("must be at most --memory-limit, ", memory_->limit_bytes()),
+                          absl::StrCat(results));
+    }
+    results_claim_ = *std::move(claim);
+    return absl::OkStatus();
+  }
+
   void OpenPipelines() {
     registry_.server().SetBuild(
         {.version = PENSTOCK_VERSION, .commit = "", .cuda = "", .torch = PENSTOCK_TORCH_VERSION});
@@ -204,16 +228,13 @@ class Daemon::Parts {
     for (const std::string& service : ServiceNames()) {
       AddServiceMetrics(service, &registry_.server());
     }
-    timers_ = std::make_unique<TimerQueue>(clock_);
-    handles_ =
-        std::make_unique<HandleStore>(StoreOptions(options_, epoch_, &registry_.server()), clock_, timers_.get());
     models_ = std::make_unique<ModelRoot>(
         ModelRoot::Options{.files = RealFileSystem(),
                            .root = options_.model_root,
                            .most_model_bytes = options_.max_model_bytes,
                            .most_root_bytes = options_.model_root_bytes,
                            .users = [this](const std::string& model) { return UsersOf(model); },
-                           .free_memory = {}});
+                           .memory = memory_.get()});
     PipelineTable::Options table;
     table.factory = {.create = &Pipeline::Create,
                      .plan = &Pipeline::MakePlan,
@@ -227,6 +248,7 @@ class Daemon::Parts {
     table.metrics = &registry_;
     table.state_dir = options_.state_dir;
     table.checkpoint_quota = checkpoint_quota_.get();
+    table.memory = memory_.get();
     table.max_pipelines = static_cast<int>(options_.max_pipelines);
     table.hosting = HostingOptions(options_);
     pipelines_ = std::make_unique<PipelineTable>(std::move(table));
@@ -440,6 +462,8 @@ class Daemon::Parts {
   MetricsRegistry registry_;
   std::unique_ptr<RequestTracing> tracing_;
   std::unique_ptr<DevicePool> devices_;
+  std::unique_ptr<MemoryClaims> memory_;
+  std::unique_ptr<MemoryClaims::Claim> results_claim_;
   std::unique_ptr<TimerQueue> timers_;
   std::unique_ptr<HandleStore> handles_;
   std::unique_ptr<ModelRoot> models_;

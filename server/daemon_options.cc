@@ -196,6 +196,11 @@ const std::vector<Flag>& FlagTable() {
       List("device-memory",
            "What may be placed on a device (cpu:0=8GiB); repeat it; default: what is free on a GPU, a CPU unlimited",
            &O::device_memory),
+      Bytes(
+          "memory-limit", "0", 0, kHuge,
+          "Bytes of the host's memory that pipelines, results and models under way may claim together; 0: nine tenths "
+          "of the machine's, or of the control group's",
+          &O::memory_limit),
       Count("max-pipelines", 16, 1, 1024, "Pipelines that may exist at once", &O::max_pipelines),
       Bytes("max-message-bytes", "64MiB", 4 << 20, (int64_t{2} << 30) - 1,
             "Largest message that is received, an inference request for example", &O::max_message_bytes),
@@ -203,7 +208,7 @@ const std::vector<Flag>& FlagTable() {
             "Memory that received messages may take in all; the last fence", &O::grpc_memory_bytes),
       Count("max-calls-per-caller", 64, 1, kMany, "Work calls of one caller that are open, or whose work goes on",
             &O::calls_per_caller),
-      Bytes("handle-bytes", "0", 0, kHuge, "Bytes that results may hold; 0: a tenth of the machine's memory",
+      Bytes("handle-bytes", "0", 0, kHuge, "Bytes that results may hold; 0: a tenth of --memory-limit",
             &O::handle_bytes),
       Bytes("handle-bytes-per-caller", "0", 0, kHuge, "The same for one caller; 0: half of handle-bytes",
             &O::handle_bytes_per_caller),

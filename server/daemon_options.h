@@ -30,11 +30,12 @@ struct DaemonOptions {
   int64_t model_root_bytes = 0;
   std::vector<std::string> devices;
   std::vector<std::string> device_memory;
+  int64_t memory_limit = 0;  // 0: nine tenths of the machine's memory
   int64_t max_pipelines = 0;
   int64_t max_message_bytes = 0;
   int64_t grpc_memory_bytes = 0;
   int64_t calls_per_caller = 0;
-  int64_t handle_bytes = 0;             // 0: a tenth of the machine's memory
+  int64_t handle_bytes = 0;             // 0: a tenth of memory_limit
   int64_t handle_bytes_per_caller = 0;  // 0: half of handle_bytes
   int64_t max_handles = 0;
   int64_t max_handles_per_caller = 0;

@@ -19,6 +19,7 @@
 #include "engine/exec/signature_check.h"
 #include "engine/model/model_signature.h"
 #include "engine/model/ties.h"
+#include "engine/plan/memory.h"
 #include "engine/plan/planner.h"
 #include "engine/plan/skip_layout.h"
 #include "engine/tensor/codec.h"
@@ -78,8 +79,12 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   PENSTOCK_RETURN_IF_ERROR(CheckRanks(draft.plan));
   if (options.ablation.skips_through_stages) draft.plan.skips = ThroughStages(draft.plan.skips);
   draft.plan.undo = draft.plan.undo && !options.ablation.no_undo;
+  if (draft.plan.undo && !ClaimMemory(options, draft.plan).ok()) {
+    DropUndo("it does not fit beside what the host's memory is claimed for", draft.plan);
+  }
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
   PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, draft.plan));
+  PENSTOCK_RETURN_IF_ERROR(ClaimMemory(options, draft.plan));
   return AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
 }
 

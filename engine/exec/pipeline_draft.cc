@@ -13,6 +13,7 @@
 #include "engine/exec/device_worker.h"
 #include "engine/exec/plan_trials.h"
 #include "engine/model/skip_spec.h"
+#include "engine/plan/memory.h"
 #include "engine/plan/named_cut.h"
 #include "engine/plan/planner.h"
 #include "engine/plan/skip_layout.h"
@@ -114,8 +115,15 @@ absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Option
   return draft;
 }
 
+absl::Status ClaimMemory(const Pipeline::Options& options, const Plan& plan) {
+  if (!options.claim_memory) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(const int64_t bytes, HostBytes(plan, options.devices->devices()));
+  return options.claim_memory(bytes);
+}
+
 absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
                                          const Plan& plan) {
+  PENSTOCK_RETURN_IF_ERROR(ClaimMemory(options, plan));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(draft.layers, spec.seed, draft.build));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TieGroup> groups, AllTies(draft, plan, layers));
   // Before the ties: what shares memory goes on sharing it where it stands.

@@ -39,6 +39,9 @@ absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Option
 
 Clock* ClockOf(const Pipeline::Options& options);
 
+// Claims the memory of the host that the plan needs, if the options have a way to.
+absl::Status ClaimMemory(const Pipeline::Options& options, const Plan& plan);
+
 // Stages with their layers built, where the plan wants them.
 struct PlacedStages {
   std::vector<std::unique_ptr<Stage>> stages;
@@ -48,7 +51,7 @@ struct PlacedStages {
   int64_t open_dimension = 1;
 };
 
-// Fails:     what a layer throws as it is built; DEVICE_NOT_FOUND and the like of the plan's devices.
+// Fails:     as ClaimMemory, which it calls first; what a layer throws as it is built; DEVICE_NOT_FOUND and the like of the plan's devices.
 absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
                                          const Plan& plan);
 

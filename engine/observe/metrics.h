@@ -231,6 +231,8 @@ class ServerMetrics {
   CellsBy<HandleTier, GaugeCell, kHandleTierNames.size()> handle_bytes;
   CellsBy<HandleTier, GaugeCell, kHandleTierNames.size()> handle_limit_bytes;
   CellsBy<HandleEnd, CounterCell, kHandleEndNames.size()> handles_ended;
+  GaugeCell host_memory_claimed;  // bytes, of host_memory_limit
+  GaugeCell host_memory_limit;
   GaugeCell ready;  // 0 or 1
   CellsBy<ReadyCondition, GaugeCell, kReadyConditionNames.size()> ready_conditions;
 

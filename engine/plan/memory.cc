@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -35,8 +36,8 @@ absl::StatusOr<std::vector<DeviceNeed>> NeedsOf(const Plan& plan, const std::vec
   return NeedOfDevices(device_of, LaneMemory(lists, simulation, BytesOf(plan), plan.skips), devices);
 }
 
-// The devices on the host share the machine's memory, whatever their limits.
-absl::Status CheckOnHost(const Plan& plan, const std::vector<Device>& devices) {
+// Of the devices on the host together.
+absl::StatusOr<DeviceNeed> HostNeed(const Plan& plan, const std::vector<Device>& devices) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<DeviceNeed> needs, NeedsOf(plan, devices));
   DeviceNeed host{.device = "the host", .lanes = {}, .limit_bytes = MachineMemoryBytes(), .buffers = {}};
   for (const DeviceNeed& need : needs) {
@@ -47,8 +48,16 @@ absl::Status CheckOnHost(const Plan& plan, const std::vector<Device>& devices) {
     host.lanes.insert(host.lanes.end(), need.lanes.begin(), need.lanes.end());
     host.buffers += need.buffers;
   }
-  return CheckNeeds({host});
+  return host;
 }
+
+// The devices on the host share the machine's memory, whatever their limits.
+absl::Status CheckOnHost(const Plan& plan, const std::vector<Device>& devices) {
+  PENSTOCK_ASSIGN_OR_RETURN(DeviceNeed host, HostNeed(plan, devices));
+  return CheckNeeds({std::move(host)});
+}
+
+constexpr char kUndoIsKept[] = "Undo: ";
 
 }  // namespace
 
@@ -132,11 +141,26 @@ void AddUndo(const std::vector<Device>& devices, Plan& plan) {
   if (fits.ok()) fits = CheckMemory(with, devices);
   if (fits.ok()) {
     plan = std::move(with);
-    plan.why.push_back(absl::StrCat("Undo: stages copy the ", bytes,
+    plan.why.push_back(absl::StrCat(kUndoIsKept, "stages copy the ", bytes,
                                     " bytes that a step changes, so that a step that fails is undone."));
   } else {
     plan.why.push_back(absl::StrCat("No undo: a step that fails half-way needs a restore, for with copies of the ",
                                     bytes, " bytes that it changes ", std::string(fits.message()), "."));
+  }
+}
+
+absl::StatusOr<int64_t> HostBytes(const Plan& plan, const std::vector<Device>& devices) {
+  PENSTOCK_ASSIGN_OR_RETURN(const DeviceNeed host, HostNeed(plan, devices));
+  return host.buffers.total();
+}
+
+void DropUndo(const std::string& why, Plan& plan) {
+  plan.undo = false;
+  for (StagePlan& stage : plan.stages) stage.undo_bytes = 0;
+  for (std::string& sentence : plan.why) {
+    if (!absl::StartsWith(sentence, kUndoIsKept)) continue;
+    sentence = absl::StrCat("No undo: a step that fails half-way needs a restore, for with copies of what it changes ",
+                            why, ".");
   }
 }
 

@@ -46,6 +46,14 @@ absl::Status CheckMemory(const Plan& plan, const std::vector<Device>& devices);
 // the host together in the machine's memory. Says in Plan::why what came of it.
 void AddUndo(const std::vector<Device>& devices, Plan& plan);
 
+// What the devices on the host have to hold together. Sizes that were not measured yet count as 0.
+//
+// Fails:     as BuildSchedule and Simulate.
+absl::StatusOr<int64_t> HostBytes(const Plan& plan, const std::vector<Device>& devices);
+
+// Takes back what AddUndo has added. `why` is the end of a sentence.
+void DropUndo(const std::string& why, Plan& plan);
+
 // Whether layers begin ... end-1 alone stay within the share of their stage of its device's limit, with as many micro-batches
 // in flight as the schedule holds there; stages on one device have equal shares. Empty if no device that would be used has a
 // limit. What it captures must outlive it.

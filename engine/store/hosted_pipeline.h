@@ -57,6 +57,7 @@ class HostedPipeline {
     TimerQueue* timers = nullptr;
     Clock* clock = nullptr;
     std::shared_ptr<PipelineMetrics> metrics = {};  // null: counts go nowhere
+    std::shared_ptr<const void> claim = {};         // of the memory that it takes; goes with it
     int64_t train_queue_calls = 256;
     int64_t train_queue_bytes = int64_t{1} << 30;
     int64_t infer_queue_calls = 1024;

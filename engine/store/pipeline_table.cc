@@ -22,6 +22,7 @@
 #include "engine/store/checkpoint_file.h"
 #include "engine/store/handle_name.h"
 #include "engine/store/handle_store.h"
+#include "engine/store/memory_claims.h"
 #include "engine/store/pipeline_metrics.h"
 #include "engine/store/request_log.h"
 
@@ -275,6 +276,11 @@ absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::M
       CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name, options_.checkpoint_quota));
   std::shared_ptr<PipelineMetrics> metrics;
   Pipeline::Options engine = EngineOptions();
+  std::shared_ptr<MemoryClaims::Claim> claim;  // goes where the creation fails
+  if (options_.memory != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(claim, options_.memory->Take("pipeline " + name, 0));
+    engine.claim_memory = [&claim](int64_t bytes) { return claim->Resize(bytes); };
+  }
   if (options_.metrics != nullptr) {
     engine.metrics = [registry = options_.metrics, name, &metrics](const penstock::Plan& plan) {
       return metrics = AddPipelineMetrics(registry, name, plan);
@@ -295,6 +301,7 @@ absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::M
   hosting.timers = options_.timers;
   hosting.clock = options_.clock;
   hosting.metrics = metrics;
+  hosting.claim = std::move(claim);
   return HostedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting));
 }
 

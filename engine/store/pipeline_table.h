@@ -23,6 +23,7 @@ class Clock;
 class DevicePool;
 class FileSystem;
 class HandleStore;
+class MemoryClaims;
 class MetricsRegistry;
 class TimerQueue;
 
@@ -60,7 +61,7 @@ struct PipelineEntry {
 // Lifecycle: Drain(), then Close(), then destruction, before the handle store's.
 // Fails:     ALREADY_EXISTS / PIPELINE_EXISTS; NOT_FOUND / PIPELINE_NOT_FOUND; FAILED_PRECONDITION /
 //            PIPELINE_NOT_READY while it is made or deleted, PIPELINE_IN_USE; UNAVAILABLE / DRAINING;
-//            RESOURCE_EXHAUSTED / CALLER_QUOTA beyond max_pipelines; whatever making it fails with.
+//            RESOURCE_EXHAUSTED / CALLER_QUOTA beyond max_pipelines, HOST_MEMORY beyond what is left to claim; whatever making it fails with.
 //            All name the pipeline.
 class PipelineTable {
  public:
@@ -74,6 +75,7 @@ class PipelineTable {
     MetricsRegistry* metrics = nullptr;  // null: counts go nowhere
     std::string state_dir;
     CheckpointQuota* checkpoint_quota = nullptr;  // null: none
+    MemoryClaims* memory = nullptr;               // null: pipelines take what they need
     int max_pipelines = 16;
     HostedPipeline::Options hosting;  // limits; the table fills in the rest
   };

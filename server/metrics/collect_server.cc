@@ -42,6 +42,8 @@ void CollectServer(const ServerMetrics& server, FamilySet* families) {
   for (const DeviceDescription& device : server.devices()) {
     families->Add(Metric::kDeviceMemoryLimit, {device.name}, static_cast<double>(device.memory_limit_bytes));
   }
+  families->Add(Metric::kHostMemoryClaimed, {}, server.host_memory_claimed.value());
+  families->Add(Metric::kHostMemoryLimit, {}, server.host_memory_limit.value());
   for (const MethodMetrics* method : server.methods()) CollectMethod(*method, families);
 
   for (size_t target = 0; target < kSpanTargetNames.size(); ++target) {

@@ -25,6 +25,8 @@ enum class Metric {
   kOutOfMemory,
   kDeviceMemory,
   kDeviceMemoryLimit,
+  kHostMemoryClaimed,
+  kHostMemoryLimit,
   kBatchesStarted,
   kBatches,
   kSamples,

@@ -1,7 +1,5 @@
 #include "server/models/model_root.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <memory>
 
@@ -16,11 +14,13 @@
 namespace penstock {
 namespace {
 
-// What the kernel could hand out at once. Caches count as free, which this leaves out: a careful answer.
-int64_t FreePhysicalMemory() { return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGE_SIZE); }
-
-// Memory is freed again when it is needed: a file that was just written stands in a cache.
-int64_t MostMemory() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE) / 2; }
+// A file's bytes, claimed for as long as somebody has them.
+struct ClaimedBytes {
+  ClaimedBytes(std::unique_ptr<MemoryClaims::Claim> claim, std::string bytes)
+      : claim(std::move(claim)), bytes(std::move(bytes)) {}
+  const std::unique_ptr<MemoryClaims::Claim> claim;
+  const std::string bytes;
+};
 
 bool SameFile(const FileInfo& one, const FileInfo& other) {
   return one.bytes == other.bytes && one.changed_unix_ns == other.changed_unix_ns;
@@ -56,21 +56,20 @@ absl::StatusOr<FileInfo> ModelRoot::Find(const std::string& name) {
   return info;
 }
 
-absl::Status ModelRoot::CheckSize(const std::string& name, int64_t bytes) const {
-  const auto too_large = [&](const char* reason, const std::string& problem, int64_t limit) {
-    return Error(absl::StatusCode::kResourceExhausted, reason,
-                 absl::StrCat("model: ", problem, " ", limit, " bytes, got ", bytes))
+absl::StatusOr<std::unique_ptr<MemoryClaims::Claim>> ModelRoot::Claim(const std::string& name, int64_t bytes) const {
+  if (bytes > options_.most_model_bytes) {
+    return Error(absl::StatusCode::kResourceExhausted, "MODEL_TOO_LARGE",
+                 absl::StrCat("model: must have at most --max-model-bytes, ", options_.most_model_bytes, " bytes, got ",
+                              bytes))
         .With("field", "byte_size")
         .With("value", absl::StrCat(bytes))
         .With("model", Shortened(name))
-        .With("limit_value", absl::StrCat(limit));
-  };
-  if (bytes > options_.most_model_bytes) {
-    return too_large("MODEL_TOO_LARGE", "must have at most --max-model-bytes,", options_.most_model_bytes);
+        .With("limit_value", absl::StrCat(options_.most_model_bytes));
   }
-  const int64_t memory = options_.free_memory ? options_.free_memory() : std::max(FreePhysicalMemory(), MostMemory());
-  if (bytes > memory) return too_large("HOST_MEMORY", "does not fit into the memory that is free,", memory);
-  return absl::OkStatus();
+  if (options_.memory == nullptr) return nullptr;
+  absl::StatusOr<std::unique_ptr<MemoryClaims::Claim>> claim = options_.memory->Take("model " + Shortened(name), bytes);
+  if (claim.ok()) return claim;
+  return WithValue(WithValue(WithPrefix(claim.status(), "model: "), "field", "byte_size"), "model", Shortened(name));
 }
 
 absl::StatusOr<ModelDescription> ModelRoot::Inspect(std::string bytes) const {
@@ -96,7 +95,7 @@ absl::StatusOr<ModelDescription> ModelRoot::Known(const std::string& name) {
           .With("field", "model")
           .With("value", name);
     }
-    PENSTOCK_RETURN_IF_ERROR(CheckSize(name, info.bytes));
+    PENSTOCK_ASSIGN_OR_RETURN(const auto claim, Claim(name, info.bytes));
     PENSTOCK_ASSIGN_OR_RETURN(std::string bytes, options_.files->Read(PathOf(name)));
     return Inspect(std::move(bytes));
   }();
@@ -126,7 +125,7 @@ absl::StatusOr<ModelDescription> ModelRoot::Describe(const std::string& name) {
 
 int64_t ModelRoot::BytesToRead(const std::string& name) {
   const absl::StatusOr<FileInfo> info = Find(name);
-  if (!info.ok() || !info->plain || !CheckSize(name, info->bytes).ok()) return 0;
+  if (!info.ok() || !info->plain || !Claim(name, info->bytes).ok()) return 0;
   absl::MutexLock lock(&mu_);
   const auto found = known_.find(name);
   return found != known_.end() && SameFile(found->second.first, *info) ? 0 : info->bytes;
@@ -163,11 +162,12 @@ absl::Status ModelRoot::Load(ModelSpec* spec) {
   const absl::Status status = [&]() -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(const FileInfo info, Find(spec->program));
     if (!info.plain) return ModelNotFound(spec->program);
-    PENSTOCK_RETURN_IF_ERROR(CheckSize(spec->program, info.bytes));
+    PENSTOCK_ASSIGN_OR_RETURN(auto claim, Claim(spec->program, info.bytes));
     absl::StatusOr<std::string> bytes = options_.files->Read(PathOf(spec->program));
     if (absl::IsNotFound(bytes.status())) return ModelNotFound(spec->program);
     PENSTOCK_RETURN_IF_ERROR(bytes.status());
     const std::string digest = Sha256::Of(*bytes);
+    const auto claimed = std::make_shared<const ClaimedBytes>(std::move(claim), *std::move(bytes));
     if (!spec->program_digest.empty() && spec->program_digest != digest) {
       return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
                    absl::StrCat("spec.model.program_digest: the file in the model root is another one, ", digest,
@@ -178,7 +178,7 @@ absl::Status ModelRoot::Load(ModelSpec* spec) {
     }
     PENSTOCK_ASSIGN_OR_RETURN(
         ExportedProgram program,
-        ReadExportedProgram(std::make_shared<const std::string>(*std::move(bytes)), ProgramLimits()));
+        ReadExportedProgram(std::shared_ptr<const std::string>(claimed, &claimed->bytes), ProgramLimits()));
     PENSTOCK_ASSIGN_OR_RETURN(spec->loaded_program, ProgramModel::Create(std::move(program), spec->program_cuts));
     spec->program_digest = digest;
     return absl::OkStatus();

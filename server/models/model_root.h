@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/file.h"
+#include "engine/store/memory_claims.h"
 #include "server/models/model_description.h"
 
 namespace penstock {
@@ -38,8 +40,7 @@ class ModelRoot {
     int64_t most_list_bytes = int64_t{256} << 20;  // that one List() reads
     // Pipelines that were made from a model and live; also those that are being made.
     std::function<std::vector<std::string>(const std::string& model)> users;
-    // Bytes that the machine can still give; usually only tests set this.
-    std::function<int64_t()> free_memory;
+    MemoryClaims* memory = nullptr;  // what is read is claimed; null: nobody counts it
   };
   explicit ModelRoot(Options options);
 
@@ -65,8 +66,10 @@ class ModelRoot {
 
   // The bytes of all models, and how many they are. For uploads.
   absl::StatusOr<std::pair<int64_t, int>> Usage();
-  // Checks that a file of so many bytes may be read into memory.
-  absl::Status CheckSize(const std::string& name, int64_t bytes) const;
+  // For as long as a file of so many bytes is in memory; null where nobody counts.
+  //
+  // Fails:     MODEL_TOO_LARGE; HOST_MEMORY.
+  absl::StatusOr<std::unique_ptr<MemoryClaims::Claim>> Claim(const std::string& name, int64_t bytes) const;
   // Checks the content of a file that is not a model yet; `bytes` are all of it.
   absl::StatusOr<ModelDescription> Inspect(std::string bytes) const;
 

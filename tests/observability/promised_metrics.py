@@ -46,6 +46,8 @@ penstock_peer_clock_offset_seconds                G  peer
 penstock_peer_clock_uncertainty_seconds           G  peer
 penstock_group_epoch                              G
 penstock_group_ranks                              G
+penstock_host_memory_claimed_bytes                G
+penstock_host_memory_limit_bytes                  G
 penstock_handles                                  G  state=pending|ready|failed
 penstock_handle_bytes                             G  tier=device|host
 penstock_handle_limit_bytes                       G  tier=device|host

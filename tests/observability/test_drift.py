@@ -36,6 +36,8 @@ DIAGNOSTIC = {
     "grpc_server_msg_received_total": "streams",
     "grpc_server_msg_sent_total": "streams",
     "penstock_ready_condition": "which condition does not hold",
+    "penstock_host_memory_claimed_bytes": "why a pipeline was refused; a creation fails at once and says so",
+    "penstock_host_memory_limit_bytes": "of the former",
     "penstock_log_messages_total": "a burst of warnings",
     "penstock_log_dropped_total": "how much of a burst the log does not show",
     "penstock_trace_dropped_events_total": "a full ring drops all the time",

@@ -48,6 +48,45 @@ ContributionRequest MiniBatch(int64_t rows) {
 }
 
 // A pipeline in serial mode that notes its actions and fails where it is told to.
+// Bytes that creations of one pipeline claim of the host's memory; beyond `limit` they are refused.
+struct Claims {
+  absl::StatusOr<std::unique_ptr<Pipeline>> Create(DevicePool& pool) {
+    asked.clear();
+    return Pipeline::Create(
+        Mlp(2, 2, CheckpointMode::kNever),
+        {.devices = &pool, .profile = {.rows = 2, .repeats = 1}, .claim_memory = [this](int64_t bytes) {
+           asked.push_back(bytes);
+           if (bytes <= limit) return absl::OkStatus();
+           return absl::Status(absl::StatusCode::kResourceExhausted, "full");
+         }});
+  }
+  int64_t limit = 1 << 30;
+  std::vector<int64_t> asked;
+};
+
+TEST(PipelineMemory, IsClaimedBeforeAnythingIsPlacedAndAsMeasured) {
+  DevicePool pool(TwoDevices(), DevicePool::Mode::kSerial);
+  Claims claims;
+  auto whole = claims.Create(pool);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_TRUE((*whole)->plan().undo);
+  const int64_t weights = 4 * (*whole)->parameter_count();
+  EXPECT_GE(claims.asked.front(), 3 * weights) << "weights, gradients, copies of weights for an undo";
+  EXPECT_GT(claims.asked.back(), 3 * weights) << "activations were measured";
+
+  const int64_t most = claims.asked.back();
+  claims.limit = most - weights;
+  auto without = claims.Create(pool);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_FALSE((*without)->plan().undo);
+  EXPECT_EQ(claims.asked.back(), most - weights);
+  EXPECT_THAT((*without)->plan().why, ::testing::Contains(HasSubstr("No undo: ")));
+
+  claims.limit = weights;
+  const absl::Status refused = claims.Create(pool).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+}
+
 class SerialPipeline : public ::testing::Test {
  protected:
   std::unique_ptr<Pipeline> Make(const PipelineSpec& spec) {

@@ -33,7 +33,7 @@ class ModelFolder {
             .most_model_bytes = kMostModelBytes,
             .most_root_bytes = 4 * kMostModelBytes,
             .users = {},
-            .free_memory = {}};
+            .memory = nullptr};
   }
 
  private:

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "engine/base/error.h"
 #include "engine/model/exported_program_layers.h"
 #include "engine/wire/sha256.h"
@@ -89,16 +91,25 @@ TEST(ModelRoot, ReadsNothingThatDoesNotFit) {
   folder.Put("large.pt2", std::string(kMostModelBytes + 1, 'x'));
   folder.Put("language.pt2", GoldenFile("language.pt2"));
   ModelRoot::Options options = folder.Options();
-  int64_t memory = 1000;
-  options.free_memory = [&] { return memory; };
+  MemoryClaims memory(2 * kMostModelBytes);
+  options.memory = &memory;
+  std::unique_ptr<MemoryClaims::Claim> other = *memory.Take("pipeline gpt", 2 * kMostModelBytes - 1000);
   ModelRoot root(options);
   EXPECT_EQ(ReasonOf(root.Describe("large.pt2").status()), "MODEL_TOO_LARGE");
-  EXPECT_EQ(ReasonOf(root.Describe("language.pt2").status()), "HOST_MEMORY");
+  const absl::Status full = root.Describe("language.pt2").status();
+  EXPECT_EQ(ReasonOf(full), "HOST_MEMORY");
+  EXPECT_EQ(ValuesOf(full)["model"], "language.pt2");
+  EXPECT_THAT(std::string(full.message()), HasSubstr("(pipeline gpt "));
   ModelSpec spec;
   spec.program = "language.pt2";
   EXPECT_EQ(ReasonOf(root.Load(&spec)), "HOST_MEMORY");
-  memory = kMostModelBytes;
+  other.reset();
   EXPECT_TRUE(root.Describe("language.pt2").ok()) << "a want of memory passes";
+  EXPECT_EQ(memory.claimed_bytes(), 0) << "it was only read";
+  ASSERT_TRUE(root.Load(&spec).ok());
+  EXPECT_EQ(memory.claimed_bytes(), static_cast<int64_t>(GoldenFile("language.pt2").size()));
+  spec.loaded_program = nullptr;
+  EXPECT_EQ(memory.claimed_bytes(), 0);
 }
 
 TEST(ModelRoot, LoadsWhatASpecificationNames) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/observe/metrics_registry.h"
+#include "engine/store/memory_claims.h"
 #include "engine/store/pipeline_table.h"
 #include "engine/store/timer_queue.h"
 #include "tests/support/fake_clock.h"
@@ -28,6 +30,12 @@ class HostingFixture : public ::testing::Test {
     PipelineTable::Options options;
     options.factory.create = [this](const PipelineSpec& spec,
                                     Pipeline::Options engine) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
+      if (engine.claim_memory) {
+        const auto needs = needs_.find(spec.model.name);
+        if (absl::Status claimed = engine.claim_memory(needs == needs_.end() ? 0 : needs->second); !claimed.ok()) {
+          return claimed;
+        }
+      }
       if (spec.model.name == "broken") return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", "broken");
       if (before_create_ != nullptr) before_create_();
       auto pipeline = std::make_unique<FakePipeline>(control_);
@@ -71,6 +79,7 @@ class HostingFixture : public ::testing::Test {
     options.clock = &clock_;
     options.metrics = &registry_;
     options.state_dir = temporary_.path();
+    options.memory = &memory_;
     options.max_pipelines = max_pipelines;
     options.hosting = hosting;
     table_ = std::make_unique<PipelineTable>(options);
@@ -193,6 +202,8 @@ class HostingFixture : public ::testing::Test {
   MetricsRegistry registry_{&clock_};
   TimerQueue timers_{&clock_};
   std::function<void()> before_create_;
+  std::map<std::string, int64_t> needs_ = {{"broken", 50}, {"half", 50}, {"more", 51}};  // memory of the host, by model
+  MemoryClaims memory_{100};
   std::optional<Plan> plan_;  // that metrics are told
   PipelineSpec searched_;     // what a search was asked
   Pipeline::Options searched_with_;

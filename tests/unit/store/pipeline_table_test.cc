@@ -74,6 +74,24 @@ TEST_F(PipelineTableTest, APipelineThatCannotBeMadeLeavesNothing) {
   EXPECT_TRUE(Create("bad", "fake", "id").ok()) << "the failed attempt is not recorded";
 }
 
+TEST_F(PipelineTableTest, PipelinesTogetherStayWithinTheMemory) {
+  ASSERT_TRUE(Create("a", "half").ok());
+  const absl::Status refused = Create("b", "more", "id").status();
+  EXPECT_EQ(ReasonOf(refused), "HOST_MEMORY");
+  EXPECT_EQ(ValuesOf(refused)["pipeline"], "b");
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("50 are claimed (pipeline a 50) and 50 are left"));
+  EXPECT_EQ(ReasonOf(table_->Get("b").status()), "PIPELINE_NOT_FOUND");
+  EXPECT_EQ(memory_.claimed_bytes(), 50) << "what is refused claims nothing";
+  ASSERT_TRUE(Delete("a").ok());
+  EXPECT_EQ(memory_.claimed_bytes(), 0);
+  EXPECT_TRUE(Create("b", "more", "id").ok()) << "the same request again";
+}
+
+TEST_F(PipelineTableTest, AFailedCreationReturnsItsClaim) {
+  EXPECT_EQ(ReasonOf(Create("bad", "broken").status()), "SPEC_INVALID");
+  EXPECT_EQ(memory_.claimed_bytes(), 0);
+}
+
 TEST_F(PipelineTableTest, ARetryJoinsTheFirstAttempt) {
   absl::Notification making;
   absl::Notification go;

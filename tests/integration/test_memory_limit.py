@@ -1,0 +1,59 @@
+"""What pipelines, results and models take of the host's memory together stays below --memory-limit."""
+
+from __future__ import annotations
+
+import grpc
+import penstock
+import pytest
+
+from conftest import StartDaemon
+from small_models import create_mlp
+
+LIMIT = 64 << 20
+
+
+def test_pipelines_share_one_limit(start_daemon: StartDaemon) -> None:
+    """A pipeline that does not fit beside the others is refused, by the names of who has the memory; it fits when they go."""
+    daemon = start_daemon(f"--memory-limit={LIMIT}")
+
+    def claimed() -> float:
+        return daemon.metrics().sum("penstock_host_memory_claimed_bytes")
+
+    with penstock.Client(daemon.address, timeout=60) as client:
+
+        def create(name: str) -> penstock.Pipeline:
+            # Weights 8 MiB and gradients as much; activations are small.
+            return create_mlp(
+                client,
+                name,
+                options={"layers": 2, "width": 1024},
+                stages=2,
+                optimizer="sgd",
+                optimizer_options={"learning_rate": 0.1},
+            )
+
+        assert daemon.metrics().sum("penstock_host_memory_limit_bytes") == LIMIT
+        results = claimed()
+        assert results == LIMIT // 10
+        first, second = create("first"), create("second")
+        assert results + (32 << 20) <= claimed() <= LIMIT
+        before = claimed()
+        with pytest.raises(penstock.PenstockError) as raised:
+            create("third")
+        assert raised.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert raised.value.reason == "HOST_MEMORY"
+        assert raised.value.values["pipeline"] == "third"
+        assert raised.value.values["limit_value"] == str(LIMIT)
+        for holder in ("pipeline first", "pipeline second", "results"):
+            assert holder in raised.value.message
+        assert claimed() == before, "what was refused claims nothing"
+        first.delete()
+        third = create("third")
+        second.delete()
+        third.delete()
+        assert claimed() == results
+
+
+def test_results_must_fit(start_daemon: StartDaemon) -> None:
+    with pytest.raises(AssertionError, match="--handle-bytes: must be at most --memory-limit"):
+        start_daemon(f"--memory-limit={LIMIT}", f"--handle-bytes={LIMIT + 1}")
