@@ -49,6 +49,14 @@ absl::Status CheckRanks(const Plan& plan) {
   return absl::OkStatus();
 }
 
+// Copies for an undo have a place only beside what others have claimed.
+absl::Status ClaimOrDropUndo(const Pipeline::Options& options, Plan& plan) {
+  absl::Status claimed = ClaimMemory(options, plan);
+  if (claimed.ok() || !plan.undo) return claimed;
+  DropUndo("it does not fit beside what the host's memory is claimed for", plan);
+  return ClaimMemory(options, plan);
+}
+
 std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
   std::vector<LaneDescription> lanes(LaneCount(plan));
   for (const StagePlan& stage : plan.stages) {
@@ -79,12 +87,15 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   PENSTOCK_RETURN_IF_ERROR(CheckRanks(draft.plan));
   if (options.ablation.skips_through_stages) draft.plan.skips = ThroughStages(draft.plan.skips);
   draft.plan.undo = draft.plan.undo && !options.ablation.no_undo;
-  if (draft.plan.undo && !ClaimMemory(options, draft.plan).ok()) {
-    DropUndo("it does not fit beside what the host's memory is claimed for", draft.plan);
-  }
+  PENSTOCK_RETURN_IF_ERROR(ClaimOrDropUndo(options, draft.plan));
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
   PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, draft.plan));
-  PENSTOCK_RETURN_IF_ERROR(ClaimMemory(options, draft.plan));
+  const bool undo = draft.plan.undo;
+  PENSTOCK_RETURN_IF_ERROR(ClaimOrDropUndo(options, draft.plan));
+  if (undo && !draft.plan.undo) {  // what was measured leaves no place for it: stages that make no copies
+    placed = PlacedStages();
+    PENSTOCK_ASSIGN_OR_RETURN(placed, PlaceStages(spec, options, draft, draft.plan));
+  }
   return AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
 }
 
