@@ -151,6 +151,9 @@ absl::StatusOr<Schedule> ParseText(std::string_view text) {
   for (size_t i = 2; i < lines.size(); ++i) {
     PENSTOCK_RETURN_IF_ERROR(ParseRow(lines[i], static_cast<int>(i) - 2, &schedule));
   }
+  if (std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& list) { return list.empty(); })) {
+    return InvalidField("schedule", "must have at least one action", "none");
+  }
   PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));
   return schedule;
 }

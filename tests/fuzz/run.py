@@ -22,11 +22,11 @@ def targets() -> list[str]:
 
 
 def command_of(target: str, minutes: float) -> list[str]:
-    """The target's command as ctest knows it, with another time."""
+    """The target's command as ctest knows it, but for so long and with a seed of its own."""
     shown = subprocess.run(["ctest", "--test-dir", BUILD, "--show-only=json-v1"], capture_output=True, check=True)
     commands = {test["name"]: test["command"] for test in json.loads(shown.stdout)["tests"] if "command" in test}
-    seconds = f"-max_total_time={round(minutes * 60)}"
-    return [seconds if word.startswith("-max_total_time=") else word for word in commands[f"{target}_fuzz"]]
+    program, *options = [word for word in commands[f"{target}_fuzz"] if not word.startswith(("-seed=", "-runs="))]
+    return [program, f"-max_total_time={round(minutes * 60)}", *options]
 
 
 def fuzz(target: str, minutes: float) -> str:

@@ -81,6 +81,7 @@ TEST(ScheduleTextTest, RefusesDamage) {
        {std::string(), std::string("schedule gpipe: 2 stages, 1 micro-batch\n"), replaced("schedule ", "plan "),
         replaced("2 stages", "2 stage"), replaced("2 stages", "x stages"), replaced("1 micro-batch", "1"),
         replaced("rank 1", "rank 2"), replaced("pos", "position"), replaced("  1  0B0", "  2  0B0"),
+        std::string("schedule gpipe: 2 stages, 1 micro-batch\npos  rank 0  rank 1\n"),
         replaced("2 stages", "-2 stages"), replaced("1B0", ""), replaced("1B0", "1B0 1B0"), replaced("1B0", "1Q0")}) {
     const auto parsed = ParseText(text);
     ASSERT_FALSE(parsed.ok()) << text;
