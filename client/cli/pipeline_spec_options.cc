@@ -267,7 +267,7 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("MODE");
   command->add_option("--inference-share", o->inference_share, "Of training's time, for inference that found no gap")
       ->type_name("X");
-  command->add_option("--inference-max-wait", o->inference_max_wait, "Until it may; 0: four steps")
+  command->add_option("--inference-max-wait", o->inference_max_wait, "Until it may; 0: as long as it takes alone")
       ->type_name("SECONDS");
 }
 

@@ -127,4 +127,17 @@ int64_t InferenceCosts::LeastToEnd(int stage, int64_t rows, int behind) const {
   return sum;
 }
 
+int64_t InferenceCosts::Work(const std::vector<int64_t>& rows) const {
+  absl::MutexLock lock(&mu_);
+  int64_t sum = 0;
+  for (int s = 0; s < static_cast<int>(forward_.size()); ++s) {
+    for (const int64_t of_microbatch : rows) {
+      const int64_t mean = MeanLocked(s, of_microbatch, 0);
+      if (mean == kNever) return 0;
+      sum += mean;
+    }
+  }
+  return sum;
+}
+
 }  // namespace penstock

@@ -63,6 +63,8 @@ class InferenceCosts {
   // From the begin of an action of `stage` to the end of its run, at the least: this micro-batch through all later stages,
   // and `behind` more through the last one.
   int64_t LeastToEnd(int stage, int64_t rows, int behind) const ABSL_LOCKS_EXCLUDED(mu_);
+  // All actions of a run whose micro-batches have these rows, on all stages together. Both: 0 if nothing is known.
+  int64_t Work(const std::vector<int64_t>& rows) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Seen {

@@ -1,6 +1,5 @@
 #include "engine/exec/bubble_filling.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -8,13 +7,6 @@
 
 namespace penstock {
 namespace {
-
-constexpr int64_t kLeastMaxWait = 100'000'000;
-
-int64_t MaxWait(const BubbleFillingSpec& spec, const Plan& plan) {
-  if (spec.max_wait_seconds > 0) return static_cast<int64_t>(spec.max_wait_seconds * 1e9);
-  return std::max(kLeastMaxWait, static_cast<int64_t>(plan.makespan_seconds * 4e9));
-}
 
 std::vector<int64_t> Forwards(const Plan& plan) {
   std::vector<int64_t> nanos;
@@ -29,11 +21,14 @@ BubbleFilling::BubbleFilling(const BubbleFillingSpec& spec, const Plan& plan, Fo
       foresight_(foresight),
       training_costs_(CostsOf(plan)),
       inference_costs_(Forwards(plan), plan.micro_batch_rows),
-      turns_(spec.inference_share, MaxWait(spec, plan)) {}
+      turns_({.share = spec.inference_share,
+              .max_wait_nanos = static_cast<int64_t>(spec.max_wait_seconds * 1e9),
+              .between_steps = !spec.enabled}) {}
 
 std::shared_ptr<RunProgress> BubbleFilling::BeginRun(std::shared_ptr<const Schedule> schedule, int64_t rows,
                                                      bool barrier, int64_t now) {
   rhythm_.Began(now);
+  turns_.TrainingBegan(now);
   if (!foresight_.gaps) return nullptr;
   auto progress = std::make_shared<RunProgress>(
       schedule, now, [this, schedule, rows, barrier] { return training_costs_.Forecast(schedule, rows, barrier); });

@@ -148,7 +148,7 @@ DeviceWorker::Choice DeviceWorker::ChooseInference(bool training_ready, bool& en
     return {};
   }
   const InferenceCandidate& candidate = candidates_[*chosen];
-  const bool charged = candidate.due && candidate.duration != kNever && !GapFiller::Fits(candidate, outlook);
+  const bool charged = candidate.due && candidate.duration != kNever && !GapFiller::HasTime(candidate, outlook);
   return {.executor = owners_[*chosen], .charge = charged ? candidate.duration : 0};
 }
 
@@ -184,7 +184,7 @@ bool DeviceWorker::AwaitAccelerator() {
 void DeviceWorker::TakeTurn(const Choice& choice) {
   const Run& run = choice.executor->run();
   if (run.inference) {
-    if (choice.charge > 0) run.filling->turns().Charge(choice.charge);
+    if (choice.charge > 0) InferenceTurns::Charge(*run.ticket, choice.charge);
     filler_.Served(run.filling);
     return;
   }

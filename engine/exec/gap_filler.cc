@@ -12,9 +12,14 @@ constexpr size_t kMostRemembered = 64;  // pipelines of one device
 }  // namespace
 
 bool GapFiller::Fits(const InferenceCandidate& candidate, const Outlook& outlook) {
+  const bool beside_training = std::min(outlook.training_at, candidate.training_at) != kNever;
+  return (candidate.fills || !beside_training) && HasTime(candidate, outlook);
+}
+
+bool GapFiller::HasTime(const InferenceCandidate& candidate, const Outlook& outlook) {
   const int64_t needed_at = std::min(outlook.training_at, candidate.training_at);
   if (needed_at == kNever) return true;
-  if (!candidate.fills || candidate.duration == kNever) return false;
+  if (candidate.duration == kNever) return false;
   const int64_t gap = needed_at - outlook.now;
   if (candidate.duration - candidate.duration / kOvershoot > gap) return false;
   if (candidate.weights_change_at == kNever) return true;

@@ -50,6 +50,8 @@ class GapFiller {
   static std::optional<size_t> ChooseDue(const std::vector<InferenceCandidate>& candidates);
 
   static bool Fits(const InferenceCandidate& candidate, const Outlook& outlook);
+  // The same, whatever the pipeline's switch says: whether it would not hold training up.
+  static bool HasTime(const InferenceCandidate& candidate, const Outlook& outlook);
   // It was taken.
   void Served(const void* pipeline);
 

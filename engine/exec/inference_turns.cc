@@ -5,35 +5,61 @@
 #include "engine/exec/run_forecast.h"
 
 namespace penstock {
+namespace {
+
+constexpr double kBurstNanos = 2e9;       // of time, whose share the bucket holds
+constexpr int64_t kUnknown = 20'000'000;  // what a run of unknown length is taken to need
+constexpr int64_t kLeastWait = 500'000;   // of a short run: gaps come and go
+
+int64_t WorkOf(const InferenceTicket& ticket) { return ticket.work_nanos == 0 ? kUnknown : ticket.work_nanos; }
+
+}  // namespace
+
+InferenceTurns::InferenceTurns(Policy policy) : policy_(policy), balance_(policy.share * kBurstNanos) {}
+
+int64_t InferenceTurns::PatientUntil(const InferenceTicket& ticket) const {
+  if (policy_.max_wait_nanos > 0) return ticket.accepted_nanos + policy_.max_wait_nanos;
+  if (policy_.between_steps) {
+    const int64_t began = training_began_.load(std::memory_order_acquire);
+    return began > ticket.accepted_nanos ? began : kNever;
+  }
+  return ticket.accepted_nanos + (ticket.alone_nanos == 0 ? kUnknown : std::max(kLeastWait, ticket.alone_nanos));
+}
+
+void InferenceTurns::Refill(int64_t now) {
+  if (now <= refilled_at_) return;
+  const double gained = policy_.share * static_cast<double>(now - refilled_at_);
+  balance_ = std::min(policy_.share * kBurstNanos, balance_ + gained);
+  refilled_at_ = now;
+}
 
 bool InferenceTurns::Claim(InferenceTicket& ticket, int64_t now) {
   if (ticket.due.load(std::memory_order_acquire)) return true;
-  if (share_ <= 0 || now - ticket.accepted_nanos < max_wait_) return false;
+  if (policy_.share <= 0 || now < PatientUntil(ticket)) return false;
   absl::MutexLock lock(&mu_);
-  if (taken_ || now < free_at_) return false;
-  taken_ = true;
-  holder_ = ticket.sequence;
-  charged_ = 0;
+  if (ticket.due.load(std::memory_order_relaxed)) return true;  // another lane was faster
+  Refill(now);
+  if (balance_ < 0) return false;
+  balance_ -= static_cast<double>(WorkOf(ticket));
   ticket.due.store(true, std::memory_order_release);
   return true;
 }
 
-void InferenceTurns::Charge(int64_t nanos) {
-  absl::MutexLock lock(&mu_);
-  charged_ += nanos;
-}
-
 void InferenceTurns::Release(const InferenceTicket& ticket, int64_t now) {
+  if (!ticket.due.load(std::memory_order_acquire)) return;
   absl::MutexLock lock(&mu_);
-  if (!taken_ || holder_ != ticket.sequence) return;
-  taken_ = false;
-  free_at_ = now + static_cast<int64_t>(static_cast<double>(charged_) / std::min(share_, 1.0));
+  Refill(now);
+  balance_ += static_cast<double>(WorkOf(ticket) - ticket.charged_nanos.load());
+  balance_ = std::min(balance_, policy_.share * kBurstNanos);
 }
 
 int64_t InferenceTurns::ClaimableAt(const InferenceTicket& ticket) const {
-  if (share_ <= 0) return kNever;
+  if (policy_.share <= 0) return kNever;
+  const int64_t patient = PatientUntil(ticket);
   absl::MutexLock lock(&mu_);
-  return std::max(ticket.accepted_nanos + max_wait_, free_at_);
+  if (balance_ >= 0 || patient == kNever) return patient;
+  const auto refilled = refilled_at_ + static_cast<int64_t>(-balance_ / policy_.share) + 1;
+  return std::max(patient, refilled);
 }
 
 }  // namespace penstock

@@ -9,44 +9,64 @@
 namespace penstock {
 
 // One inference call of a pipeline, through all of its restarts.
+//
+// Units:     nanoseconds; 0 where nobody knows.
 struct InferenceTicket {
   int64_t sequence = 0;  // order of acceptance, unique in the pipeline
   int32_t priority = 0;  // higher first
   int64_t accepted_nanos = 0;
+  int64_t alone_nanos = 0;        // what its run is expected to take where nothing else runs
+  int64_t work_nanos = 0;         // what its actions are expected to take, on all lanes together
   std::atomic<bool> due = false;  // goes before training, and finishes before the weights change
+  std::atomic<int64_t> charged_nanos = 0;
   std::atomic<int> restarts = 0;
 };
 
-// Lets inference that found no gap go before training: one run at a time, for a bounded share of the time.
+// Lets inference that found no gap go before training, for a bounded share of the time.
 //
-// Model:     a run that waited longer than `max_wait_nanos` becomes due when no other is. What its actions take from
-//            training is charged; after it, the next may become due when that was `share` of the time since: so training
-//            loses at most that share in the long run, and a light load waits at most max_wait_nanos and its own run. A load
-//            that neither the gaps nor the share can carry waits longer, as any overload does.
+// Model:     a token bucket. It gains `share` of the time that passes and holds what it gains in two seconds; a run that has
+//            waited long enough becomes due while it isn't overdrawn. Becoming due takes the run's work out of it; what
+//            its actions have not taken from training comes back at the end of the run. So training loses at most `share` in the
+//            long run, and a load below that waits no longer than it must. A load that neither the gaps nor the share can
+//            carry waits longer, as any overload does.
+//            Long enough is `max_wait_nanos`; or, if that is 0, as long as the run would take alone, so that a small call takes
+//            about twice that. Between steps only: a run becomes due once a training run has begun after it was accepted, so
+//            that it runs before that training run's first actions.
 // Threads:   any method from any thread.
 // Units:     nanoseconds; a share of 0 lets nothing become due.
 class InferenceTurns {
  public:
-  InferenceTurns(double share, int64_t max_wait_nanos) : share_(share), max_wait_(max_wait_nanos) {}
+  struct Policy {
+    double share = 0;
+    int64_t max_wait_nanos = 0;
+    bool between_steps = false;
+  };
+  explicit InferenceTurns(Policy policy);
 
   // Whether the run is due: it was already, or becomes so now.
   bool Claim(InferenceTicket& ticket, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
-  // An action of the run that is due has held training up, for at most so long.
-  void Charge(int64_t nanos) ABSL_LOCKS_EXCLUDED(mu_);
+  // An action of a run that is due holds training up, for at most so long.
+  static void Charge(InferenceTicket& ticket, int64_t nanos) { ticket.charged_nanos.fetch_add(nanos); }
   // A run has ended for good.
   void Release(const InferenceTicket& ticket, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
-  // When the run may become due at the earliest, if nobody goes before it; kNever with a share of 0.
+  // When the run may become due at the earliest, if nobody goes before it; kNever with a share of 0, and where a training run
+  // must begin first.
   int64_t ClaimableAt(const InferenceTicket& ticket) const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // A training run begins.
+  void TrainingBegan(int64_t now) { training_began_.store(now, std::memory_order_release); }
+
  private:
-  const double share_;
-  const int64_t max_wait_;
+  // When it has waited long enough.
+  int64_t PatientUntil(const InferenceTicket& ticket) const;
+  void Refill(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Policy policy_;
+  std::atomic<int64_t> training_began_{0};
 
   mutable absl::Mutex mu_;
-  bool taken_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t holder_ ABSL_GUARDED_BY(mu_) = 0;  // its sequence
-  int64_t charged_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t free_at_ ABSL_GUARDED_BY(mu_) = 0;
+  double balance_ ABSL_GUARDED_BY(mu_);
+  int64_t refilled_at_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace penstock

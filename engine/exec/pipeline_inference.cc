@@ -33,6 +33,10 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     ticket_->sequence = sequence;
     ticket_->priority = priority;
     ticket_->accepted_nanos = pipeline->clock_->NowNanos();
+    const std::vector<int64_t>& rows = parts_.inputs.rows;
+    const InferenceCosts& costs = pipeline->filling_.inference_costs();
+    ticket_->alone_nanos = costs.LeastToEnd(0, rows.front(), static_cast<int>(rows.size()) - 1);
+    ticket_->work_nanos = costs.Work(rows);
   }
 
   void Start() override {

@@ -1,12 +1,13 @@
 // Bubble filling: a steady load of inference beside training.
 //
 //   fill_bench [--workload delay4|delay8|gpt] [--rounds 7] [--steps 6] [--m 16] [--kind 1f1b] [--in-flight 0]
-//              [--rows 2] [--inference-ms 2]
+//              [--rows 2] [--inference-ms 2] [--every-ms 0] [--filling on|off] [--share 0.02] [--max-wait 0]
 //
 // In each round, in an order that rotates: training alone; inference alone; training with the inference beside it. The load is
 // closed: `in-flight` calls of one micro-batch are always open (0: four per lane). `delayP` is P devices that sleep, 5 ms per
 // forward, 10 ms per backward and `inference-ms` per inference, so that P may be more than there are cores; `gpt` is that of
-// workloads.h on two cores, with `rows` rows per inference.
+// workloads.h on two cores, with `rows` rows per inference. With --every-ms the load is open and light: a call begins every so
+// many ms, half as many more or less by chance, however long the earlier ones take.
 //
 // Printed, as medians over the rounds with their least and most:
 //   slower      time of a step with inference beside it, less that of training alone in the same round, as a share of it
@@ -14,6 +15,8 @@
 //   useful      the part of it that answered calls needed: what was begun and had to give way is left out
 //   p50, p99    of the inference calls, from call to answer, beside training and alone
 //   both        the time of the two loads one after the other, over the time that they took together
+//   bound       with --every-ms: two p50 alone and, on each lane, the longest action of training, which a call may meet. The
+//               latencies of all rounds together stand beside it.
 
 #include <ATen/ops/randn.h>
 
@@ -23,6 +26,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -32,6 +36,7 @@
 #include "engine/exec/device_pool.h"
 #include "engine/observe/bubble.h"
 #include "engine/observe/metrics.h"
+#include "engine/plan/planner.h"
 #include "tests/bench/options.h"
 #include "tests/bench/rounds.h"
 #include "tests/bench/workloads.h"
@@ -48,6 +53,8 @@ struct Options {
   int rows = 2;
   int in_flight = 0;
   double inference_ms = 2;
+  double every_ms = 0;
+  BubbleFillingSpec filling;
 };
 
 Options Parse(int argc, char** argv) {
@@ -62,7 +69,15 @@ Options Parse(int argc, char** argv) {
   app.add_option("--in-flight", options.in_flight, "Open calls; 0: four per lane")->check(CLI::NonNegativeNumber);
   app.add_option("--inference-ms", options.inference_ms, "Of an inference on a device that sleeps")
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--every-ms", options.every_ms, "Between the begins of two calls; 0: a closed load")
+      ->check(CLI::NonNegativeNumber);
+  std::string filling = "on";
+  app.add_option("--filling", filling)->check(CLI::IsMember({"on", "off"}));
+  app.add_option("--share", options.filling.inference_share, "inference_share")->check(CLI::Range(0.0, 1.0));
+  app.add_option("--max-wait", options.filling.max_wait_seconds, "max_wait_seconds; 0: by itself")
+      ->check(CLI::NonNegativeNumber);
   ParseOptions(app, argc, argv);
+  options.filling.enabled = filling == "on";
   return options;
 }
 
@@ -117,8 +132,9 @@ Load WorkloadLoad(const Options& options) {
 // Threads:   Begin() and End() from one thread; answers come on the lanes' threads, new calls go from one of its own.
 class Asker {
  public:
-  Asker(Pipeline* pipeline, NamedValues question, int in_flight)
-      : pipeline_(pipeline), question_(std::move(question)), in_flight_(in_flight) {}
+  // `every_ms` as the option.
+  Asker(Pipeline* pipeline, NamedValues question, int in_flight, double every_ms)
+      : pipeline_(pipeline), question_(std::move(question)), in_flight_(in_flight), every_ms_(every_ms) {}
 
   void Begin() {
     {
@@ -151,11 +167,14 @@ class Asker {
 
  private:
   void Loop() {
-    const auto room = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_ || open_ < in_flight_; };
+    const auto room = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_ || every_ms_ > 0 || open_ < in_flight_; };
     const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return open_ == 0; };
     while (true) {
       {
         absl::MutexLock lock(&mu_, absl::Condition(&room));
+        if (every_ms_ > 0) {
+          mu_.AwaitWithTimeout(absl::Condition(&stop_), absl::Milliseconds(every_ms_ * jitter_(random_)));
+        }
         if (stop_) break;
         ++open_;
       }
@@ -177,6 +196,9 @@ class Asker {
   Pipeline* const pipeline_;
   const NamedValues question_;
   const int in_flight_;
+  const double every_ms_;
+  std::mt19937 random_{1};
+  std::uniform_real_distribution<double> jitter_{0.5, 1.5};
   mutable absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   int open_ ABSL_GUARDED_BY(mu_) = 0;
@@ -210,6 +232,7 @@ void Fill(const Options& options) {
   load.spec.schedule.kind = options.kind;
   load.spec.schedule.micro_batches = options.m;
   load.spec.schedule.checkpoint = CheckpointMode::kNever;
+  load.spec.bubble_filling = options.filling;
   DevicePool pool(load.devices, DevicePool::Mode::kThreads);
   std::shared_ptr<PipelineMetrics> metrics;
   Pipeline::Options pipeline_options;
@@ -223,7 +246,7 @@ void Fill(const Options& options) {
   };
   auto pipeline = Must(Pipeline::Create(load.spec, pipeline_options));
   const auto lanes = static_cast<int>(load.devices.size());
-  Asker asker(pipeline.get(), load.question, options.in_flight > 0 ? options.in_flight : 4 * lanes);
+  Asker asker(pipeline.get(), load.question, options.in_flight > 0 ? options.in_flight : 4 * lanes, options.every_ms);
 
   const auto actions = [&] {
     int64_t count = 0;
@@ -267,6 +290,7 @@ void Fill(const Options& options) {
   };
 
   std::vector<double> slower, filled, useful, p50, p99, p50_alone, p99_alone, both, per_step;
+  std::vector<double> all_beside, all_alone;
   int64_t calls = 8 * lanes;
   for (int round = -1; round < options.rounds; ++round) {  // round -1 warms up
     Measured training, beside, asked;
@@ -291,6 +315,8 @@ void Fill(const Options& options) {
     useful.push_back(filled.back() * std::min(1.0, needed / static_cast<double>(std::max<int64_t>(beside.actions, 1))));
     p50.push_back(At(beside.latencies, 0.5));
     p99.push_back(At(beside.latencies, 0.99));
+    all_beside.insert(all_beside.end(), beside.latencies.begin(), beside.latencies.end());
+    all_alone.insert(all_alone.end(), asked.latencies.begin(), asked.latencies.end());
     p50_alone.push_back(At(asked.latencies, 0.5));
     p99_alone.push_back(At(asked.latencies, 0.99));
     const double per_call = asked.seconds / static_cast<double>(std::max<size_t>(asked.latencies.size(), 1));
@@ -308,6 +334,16 @@ void Fill(const Options& options) {
   Print("inference p50 alone", p50_alone, 1e3, "ms");
   Print("inference p99 alone", p99_alone, 1e3, "ms");
   Print("one after the other / together", both, 1, "x");
+  if (options.every_ms <= 0) return;
+  int64_t longest = 0;  // of training, on each lane
+  for (const StageCosts& costs : CostsOf(pipeline->plan()).stages) {
+    longest += std::max({costs.forward, costs.backward.value_or(0), costs.optimizer});
+  }
+  const double bound = 2 * At(all_alone, 0.5) + static_cast<double>(longest) * 1e-9;
+  std::printf(
+      "  %zu calls beside training: p50 %.2f, p99 %.2f, longest %.2f ms; bound %.2f ms; alone p50 %.2f, p99 %.2f ms\n",
+      all_beside.size(), At(all_beside, 0.5) * 1e3, At(all_beside, 0.99) * 1e3, At(all_beside, 1) * 1e3, bound * 1e3,
+      At(all_alone, 0.5) * 1e3, At(all_alone, 0.99) * 1e3);
 }
 
 }  // namespace

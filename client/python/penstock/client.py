@@ -164,10 +164,10 @@ class Client:
                 gives it.
             loss_output: the output that it looks at, by name or position; empty: the first.
             seed: of weights and dropout.
-            bubble_filling: whether inference runs in the gaps of training steps; ``False``: it waits for their end.
+            bubble_filling: whether inference runs in the gaps of training steps; ``False``: between them.
             inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``:
-                0.01.
-            inference_max_wait: seconds that it waits before; ``None``: four predicted steps, at least 0.1.
+                0.02.
+            inference_max_wait: seconds that it waits before; ``None``: as long as it would take alone.
             timeout: seconds for all of it: making and waiting.
 
         Raises:

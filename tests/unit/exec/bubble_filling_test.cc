@@ -218,6 +218,21 @@ TEST_F(SerialFilling, SwitchedOffNothingOfItRunsInsideAStep) {
   EXPECT_EQ(question.answer->step, 1);
 }
 
+TEST_F(SerialFilling, SwitchedOffItGoesBeforeTheFirstActionsOfTheNextStep) {
+  PipelineSpec spec = Mlp(2, 4);
+  spec.bubble_filling = {.enabled = false, .inference_share = 0.5};
+  auto pipeline = Make(spec);
+  Question question;
+  at_["0F0"] = [&] { question.Ask(*pipeline, Request()); };
+  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  EXPECT_FALSE(question.done.HasBeenNotified());
+  bool before = false;
+  at_["1F0"] = [&] { before = question.done.HasBeenNotified(); };
+  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  EXPECT_TRUE(before);
+  EXPECT_EQ(question.answer->step, 1);
+}
+
 TEST_F(SerialFilling, WhoHasWaitedLongEnoughGoesBeforeTrainingThatLeavesNoGap) {
   PipelineSpec spec = Mlp(1, 4);
   spec.bubble_filling = {.enabled = true, .inference_share = 0.5, .max_wait_seconds = 1e-9};
@@ -290,6 +305,7 @@ class TimedFilling : public SerialFilling {
         testing::Pipe({testing::Function(layer), testing::Function(layer)}, {1, 1}, 4, CheckpointMode::kNever);
     spec.optimizer.options = {{"learning_rate", 0.01}};
     spec.schedule.kind = "1f1b";
+    spec.bubble_filling.inference_share = 0;  // nobody is due
     return Make(spec, &clock_);
   }
 

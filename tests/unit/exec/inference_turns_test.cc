@@ -2,51 +2,111 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <memory>
+
 #include "engine/exec/run_forecast.h"
 #include "engine/exec/step_rhythm.h"
 
 namespace penstock {
 namespace {
 
-class InferenceTurnsTest : public ::testing::Test {
- protected:
-  InferenceTurnsTest() {
-    one_.sequence = 1;
-    two_.sequence = 2;
-    one_.accepted_nanos = two_.accepted_nanos = 500;
+constexpr int64_t kMilli = 1'000'000;
+constexpr int64_t kSecond = 1000 * kMilli;
+
+// A run that takes `alone`, with actions of `work` in all.
+std::unique_ptr<InferenceTicket> Ticket(int64_t accepted, int64_t alone = 5 * kMilli, int64_t work = 8 * kMilli) {
+  auto ticket = std::make_unique<InferenceTicket>();
+  ticket->accepted_nanos = accepted;
+  ticket->alone_nanos = alone;
+  ticket->work_nanos = work;
+  return ticket;
+}
+
+TEST(InferenceTurns, ComeAfterAsLongAsTheRunWouldTakeAlone) {
+  InferenceTurns turns({.share = 0.02});
+  const auto run = Ticket(500);
+  EXPECT_EQ(turns.ClaimableAt(*run), 500 + 5 * kMilli);
+  EXPECT_FALSE(turns.Claim(*run, 499 + 5 * kMilli));
+  EXPECT_TRUE(turns.Claim(*run, 500 + 5 * kMilli));
+  EXPECT_TRUE(turns.Claim(*run, 500 + 5 * kMilli)) << "it is due for good";
+  EXPECT_EQ(turns.ClaimableAt(*Ticket(0, 0, 0)), 20 * kMilli) << "nobody knows how long it takes";
+  EXPECT_EQ(turns.ClaimableAt(*Ticket(0, 1)), kMilli / 2) << "gaps come and go";
+}
+
+TEST(InferenceTurns, ComeAfterTheWaitThatIsGiven) {
+  InferenceTurns turns({.share = 0.02, .max_wait_nanos = 1000});
+  EXPECT_EQ(turns.ClaimableAt(*Ticket(500)), 1500);
+  EXPECT_FALSE(turns.Claim(*Ticket(500), 1499));
+  EXPECT_TRUE(turns.Claim(*Ticket(500), 1500));
+}
+
+TEST(InferenceTurns, BetweenStepsComeWithTheNextTrainingRun) {
+  InferenceTurns turns({.share = 0.02, .between_steps = true});
+  turns.TrainingBegan(100);
+  const auto run = Ticket(500);
+  EXPECT_EQ(turns.ClaimableAt(*run), kNever);
+  EXPECT_FALSE(turns.Claim(*run, 60 * kSecond)) << "in mid-step nothing is due";
+  turns.TrainingBegan(600);
+  EXPECT_EQ(turns.ClaimableAt(*run), 600);
+  EXPECT_TRUE(turns.Claim(*run, 600));
+}
+
+TEST(InferenceTurns, TakeNoMoreThanTheirShareOfALongLoad) {
+  // Every 10 ms comes a run of 8 ms that finds no gap at all.
+  InferenceTurns turns({.share = 0.02, .max_wait_nanos = 1});
+  std::deque<std::unique_ptr<InferenceTicket>> waiting;
+  int64_t taken = 0;
+  constexpr int64_t kEnd = 100 * kSecond;
+  for (int64_t now = 1; now < kEnd; now += 10 * kMilli) {
+    waiting.push_back(Ticket(now - 1));
+    while (!waiting.empty() && turns.Claim(*waiting.front(), now)) {
+      InferenceTurns::Charge(*waiting.front(), 8 * kMilli);
+      taken += 8 * kMilli;
+      turns.Release(*waiting.front(), now);
+      waiting.pop_front();
+    }
   }
-  InferenceTicket one_;
-  InferenceTicket two_;
-};
-
-TEST_F(InferenceTurnsTest, AreForThoseWhoWaitedOneAtATime) {
-  InferenceTurns turns(0.1, 1000);
-  EXPECT_EQ(turns.ClaimableAt(one_), 1500);
-  EXPECT_FALSE(turns.Claim(one_, 1499));
-  EXPECT_TRUE(turns.Claim(one_, 1500));
-  EXPECT_TRUE(turns.Claim(one_, 1501));
-  EXPECT_FALSE(turns.Claim(two_, 1501));
-  turns.Release(two_, 1502);  // not the holder
-  EXPECT_FALSE(turns.Claim(two_, 1503));
-  turns.Release(one_, 1600);
-  EXPECT_TRUE(turns.Claim(two_, 1600));  // nothing was charged
+  // The share, what the bucket held at first, and one run beyond it.
+  EXPECT_LE(taken, kEnd / 50 + 2 * kSecond / 50 + 8 * kMilli);
+  EXPECT_GE(taken, kEnd / 50) << "nor less, while runs wait";
 }
 
-TEST_F(InferenceTurnsTest, TakeNoMoreThanTheirShare) {
-  InferenceTurns turns(0.1, 1000);
-  ASSERT_TRUE(turns.Claim(one_, 2000));
-  turns.Charge(30);
-  turns.Charge(20);
-  turns.Release(one_, 2100);
-  EXPECT_EQ(turns.ClaimableAt(two_), 2600);
-  EXPECT_FALSE(turns.Claim(two_, 2599));
-  EXPECT_TRUE(turns.Claim(two_, 2600));
+TEST(InferenceTurns, DelayNothingBelowTheirShare) {
+  // Five runs of 3 ms a second, of which half find gaps: 7.5 ms of a second.
+  InferenceTurns turns({.share = 0.02});
+  for (int64_t now = 0; now < 100 * kSecond; now += 200 * kMilli) {
+    const auto run = Ticket(now, 3 * kMilli, 3 * kMilli);
+    ASSERT_TRUE(turns.Claim(*run, now + 3 * kMilli)) << now;
+    InferenceTurns::Charge(*run, 3 * kMilli / 2);
+    turns.Release(*run, now + 6 * kMilli);
+  }
 }
 
-TEST_F(InferenceTurnsTest, AShareOfNothingNeverComes) {
-  InferenceTurns turns(0, 1000);
-  EXPECT_FALSE(turns.Claim(one_, 1'000'000));
-  EXPECT_EQ(turns.ClaimableAt(one_), kNever);
+TEST(InferenceTurns, GiveBackWhatFoundAGap) {
+  InferenceTurns turns({.share = 0.01});  // 20 ms
+  const auto first = Ticket(0, kMilli, 50 * kMilli);
+  ASSERT_TRUE(turns.Claim(*first, 5 * kMilli));
+  const auto second = Ticket(0, kMilli, kMilli);
+  EXPECT_FALSE(turns.Claim(*second, 5 * kMilli)) << "the first has taken all, and more";
+  EXPECT_EQ(turns.ClaimableAt(*second), 5 * kMilli + 3 * kSecond + 1) << "30 ms at a hundredth";
+  InferenceTurns::Charge(*first, 10 * kMilli);
+  turns.Release(*first, 6 * kMilli);
+  EXPECT_TRUE(turns.Claim(*second, 6 * kMilli));
+}
+
+TEST(InferenceTurns, WhoWasNotDueGivesNothingBack) {
+  InferenceTurns turns({.share = 0.01});
+  const auto large = Ticket(0, kMilli, 50 * kMilli);
+  ASSERT_TRUE(turns.Claim(*large, 5 * kMilli));
+  turns.Release(*Ticket(0, kMilli, kSecond), 5 * kMilli);
+  EXPECT_FALSE(turns.Claim(*Ticket(0), 5 * kMilli));
+}
+
+TEST(InferenceTurns, OfNoShareNeverCome) {
+  InferenceTurns turns({.share = 0});
+  EXPECT_FALSE(turns.Claim(*Ticket(0), 60 * kSecond));
+  EXPECT_EQ(turns.ClaimableAt(*Ticket(0)), kNever);
 }
 
 TEST(StepRhythm, ExpectsTheNextRunAfterTheUsualPauseAndGivesUpLater) {

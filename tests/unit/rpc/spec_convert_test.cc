@@ -116,7 +116,7 @@ TEST(SpecConvert, WhatIsUnsetIsTheDefault) {
   EXPECT_FALSE(spec->model.deferred_batch_norm);
   EXPECT_FALSE(spec->model.tuple_as_one_argument);
   EXPECT_TRUE(spec->bubble_filling.enabled);
-  EXPECT_EQ(spec->bubble_filling.inference_share, 0.01);
+  EXPECT_EQ(spec->bubble_filling.inference_share, 0.02);
 }
 
 TEST(SpecConvert, HowInferenceRunsBesideTrainingIsChecked) {
