@@ -5,8 +5,10 @@
 
 #include <chrono>
 #include <optional>
+#include <random>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 
@@ -15,6 +17,17 @@ namespace {
 
 absl::Status Cancelled() {
   return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the client cancelled the call");
+}
+
+// Which program this is: what holds an accumulation, beside the caller.
+const std::string& ProcessSession() {
+  static const std::string session = [] {
+    std::random_device random;
+    std::string text;
+    for (int i = 0; i < 4; ++i) absl::StrAppend(&text, absl::Hex(uint32_t{random()}, absl::kZeroPad8));
+    return text;
+  }();
+  return session;
 }
 
 }  // namespace
@@ -50,6 +63,7 @@ CallError CallRunner::RunOnce(int64_t deadline_nanos, const Attempt& attempt) {
   const int64_t left = deadline_nanos - clock_->NowNanos();
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(left));
   if (!caller_.empty()) context.AddMetadata("penstock-caller", caller_);
+  context.AddMetadata("penstock-session", ProcessSession());
   if (!traceparent_.empty()) context.AddMetadata("traceparent", traceparent_);
   {
     absl::MutexLock lock(&mu_);

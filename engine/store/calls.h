@@ -21,6 +21,7 @@ namespace penstock {
 // Who calls, how, and for how long.
 struct CallContext {
   std::string caller = {};
+  std::string session = {};                            // which of the caller's programs; empty: it does not say
   std::string request_id = {};                         // empty: none; the edge has checked the form
   std::string payload_digest = {};                     // of everything but the request_id and how to reply
   std::string expected_state = {};                     // empty: any
@@ -62,6 +63,7 @@ struct BackwardCall {
   std::vector<InputSource> gradients = {};
   bool retain_graph = false;
   bool input_gradients = false;  // answered as outputs; the Forward must have asked for them
+  absl::Duration accumulation_lease = absl::ZeroDuration();  // as ContributionCall's
 };
 
 struct ContributionCall {
@@ -72,10 +74,13 @@ struct ContributionCall {
   std::optional<int64_t> total_rows = {};      // ForwardBackward only
   std::optional<int64_t> total_elements = {};  // ForwardBackward only
   std::vector<std::string> outputs = {};       // to keep
+  // ForwardBackward only: what is accumulated is discarded unless another contribution or the step comes in so long; 0: never.
+  absl::Duration accumulation_lease = absl::ZeroDuration();
 };
 
 struct StepCall {
   bool discard = false;  // OptimizerStep only: forgets the gradients instead
+  bool force = false;    // of a discard: those of any caller
   StepRequest request = {};
 };
 

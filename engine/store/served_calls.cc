@@ -135,6 +135,7 @@ absl::StatusOr<Accepted> ServedPipeline::Backward(CallContext context, BackwardC
   work->training = TrainingCall::kContribution;
   work->context = std::move(context);
   work->retain_graph = call.retain_graph;
+  work->accumulation_lease = call.accumulation_lease;
   work->input_gradients = call.input_gradients;
   return Accept(work, [&](Work& w) -> absl::StatusOr<Results> {
     absl::StatusOr<HandlePin> graph = options_.handles->Pin(w.context.caller, call.graph);
@@ -177,6 +178,7 @@ absl::StatusOr<Accepted> ServedPipeline::Contribute(CallContext context, Contrib
   work->total_rows = call.total_rows;
   work->total_elements = call.total_elements;
   work->outputs = std::move(call.outputs);
+  work->accumulation_lease = call.accumulation_lease;
   work->contributes = true;
   work->has_target = call.target.has_value();
   return Accept(work, [&](Work& w) -> absl::StatusOr<Results> {
@@ -202,7 +204,8 @@ absl::StatusOr<Accepted> ServedPipeline::Contribute(CallContext context, Contrib
 absl::StatusOr<Accepted> ServedPipeline::OptimizerStep(CallContext context, StepCall call) {
   auto work = std::make_shared<Work>();
   work->method = WorkMethod::kOptimizerStep;
-  work->training = call.discard ? TrainingCall::kDiscard : TrainingCall::kApply;
+  const TrainingCall discard = call.force ? TrainingCall::kDiscardForced : TrainingCall::kDiscard;
+  work->training = call.discard ? discard : TrainingCall::kApply;
   work->context = std::move(context);
   work->step = std::move(call.request);
   return Accept(work, [](Work&) { return Results{.outcome = true}; });

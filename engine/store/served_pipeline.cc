@@ -140,8 +140,9 @@ bool ServedPipeline::HasAccepted(const std::string& caller, const std::string& r
 
 TrainingState ServedPipeline::Foreseen() const {
   TrainingState state = training_;
-  const auto apply = [&state](const Work& work) {
-    if (state.Check(*work.training, work.context.caller).ok()) state.Apply(*work.training, work.context.caller);
+  const int64_t now = options_.clock->NowNanos();
+  const auto apply = [&state, now](const Work& work) {
+    if (state.Check(*work.training, work.party(), now).ok()) state.Apply(*work.training, work.party(), now);
   };
   if (train_running_ != nullptr && train_running_->phase == Work::Phase::kRunning) apply(*train_running_);
   for (const WorkPointer& work : train_queue_) apply(*work);
@@ -155,7 +156,7 @@ absl::Status ServedPipeline::Admit(const Work& work, bool handles_reserved) {
   PENSTOCK_RETURN_IF_ERROR(BoundsOf(work).Check(work.context.caller, work.inputs.inline_bytes()));
   if (!work.training.has_value()) return absl::OkStatus();
 
-  PENSTOCK_RETURN_IF_ERROR(Foreseen().Check(*work.training, work.context.caller));
+  PENSTOCK_RETURN_IF_ERROR(Foreseen().Check(*work.training, work.party(), options_.clock->NowNanos()));
   if (!work.context.expected_state.empty() && train_queue_.empty() && train_running_ == nullptr &&
       work.context.expected_state != StateToken()) {
     return Error(absl::StatusCode::kFailedPrecondition, "STATE_MISMATCH",

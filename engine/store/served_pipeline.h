@@ -140,6 +140,8 @@ class ServedPipeline : public HostedPipeline, public std::enable_shared_from_thi
   void RunTraining(const WorkPointer& work) ABSL_LOCKS_EXCLUDED(mu_);
   void NoteVersions(const Work& work, const Executed& executed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Executed> Execute(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
+  void WatchAccumulation(const Work& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ExpireAccumulation() ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Executed> ExecuteRestore(Work& work);
   absl::StatusOr<Executed> ExecuteWrite(Work& work);
   absl::Status CheckInputGradients(const Work& work) const ABSL_LOCKS_EXCLUDED(mu_);

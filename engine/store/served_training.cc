@@ -41,7 +41,7 @@ void ServedPipeline::NoteVersions(const Work& work, const Executed& executed) {
   const bool reads = work.method == WorkMethod::kForward || work.method == WorkMethod::kSaveCheckpoint ||
                      work.method == WorkMethod::kDeleteCheckpoint;
   if (!reads) ++version_;
-  if (work.training == TrainingCall::kDiscard) return;  // forgets gradients, leaves the weights
+  if (Discards(*work.training)) return;  // forgets gradients, leaves the weights
   switch (work.method) {
     case WorkMethod::kTrainStep:
     case WorkMethod::kOptimizerStep:
@@ -126,7 +126,7 @@ void ServedPipeline::RunTraining(const WorkPointer& work) {
     absl::MutexLock lock(&mu_);
     work->phase = Work::Phase::kDone;
     if (executed.ok()) {
-      training_.Apply(*work->training, work->context.caller);
+      training_.Apply(*work->training, work->party(), options_.clock->NowNanos(), work->accumulation_lease);
       const int64_t step = executed->run.step;
       if (step != step_ || executed->replaced_state) {
         stale_graphs.swap(graphs_);
@@ -147,7 +147,8 @@ void ServedPipeline::RunTraining(const WorkPointer& work) {
       executed = absl::Status(
           Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran"));
     }
-    training_.Reconcile(pipeline_->accumulating(), work->context.caller);
+    training_.Reconcile(pipeline_->accumulating(), work->party(), options_.clock->NowNanos());
+    WatchAccumulation(*work);
     token = StateToken();
   }
   CountRun(*work, executed.status(), executed.ok() ? &executed->run : nullptr);
@@ -163,7 +164,7 @@ void ServedPipeline::RunTraining(const WorkPointer& work) {
 absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
   {
     absl::MutexLock lock(&mu_);
-    PENSTOCK_RETURN_IF_ERROR(training_.Check(*work.training, work.context.caller));
+    PENSTOCK_RETURN_IF_ERROR(training_.Check(*work.training, work.party(), options_.clock->NowNanos()));
     if (!work.context.expected_state.empty() && work.context.expected_state != StateToken()) {
       return Error(absl::StatusCode::kFailedPrecondition, "STATE_MISMATCH",
                    "the training state is not the expected one: another call came first")
@@ -224,7 +225,7 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
       return executed;
     }
     case WorkMethod::kOptimizerStep: {
-      if (work.training == TrainingCall::kDiscard) {
+      if (Discards(*work.training)) {
         pipeline_->DiscardGradients();
         return executed;
       }
@@ -255,6 +256,42 @@ absl::StatusOr<ServedPipeline::Executed> ServedPipeline::Execute(Work& work) {
       break;
   }
   return Error(absl::StatusCode::kInternal, "BUG", "inference stands in the training order");
+}
+
+// Sees to it that an accumulation with a lease ends, in the order of calls.
+void ServedPipeline::WatchAccumulation(const Work& ended) {
+  if (!training_.expires_at().has_value()) return;
+  const bool over = *training_.expires_at() <= options_.clock->NowNanos();  // and `ended` was in the way
+  if (ended.training != TrainingCall::kContribution && !over) return;
+  options_.timers->Add(*training_.expires_at(), [host = weak_from_this()] {
+    if (const auto self = host.lock()) self->ExpireAccumulation();
+  });
+}
+
+void ServedPipeline::ExpireAccumulation() {
+  TrainingParty holder;
+  {
+    absl::MutexLock lock(&mu_);
+    const int64_t now = options_.clock->NowNanos();
+    if (state_ != State::kReady || !training_.expires_at().has_value() || now < *training_.expires_at()) return;
+    // A call of the holder that came in time goes on with what there is, or ends it.
+    const auto of_holder = [&](const WorkPointer& work) {
+      return work->party() == *training_.holder() && work->training != TrainingCall::kForward;
+    };
+    if (std::any_of(train_queue_.begin(), train_queue_.end(), of_holder)) return;
+    const bool runs = train_running_ != nullptr && train_running_->phase == Work::Phase::kRunning;
+    if (runs && of_holder(train_running_)) return;
+    holder = *training_.holder();
+    auto work = std::make_shared<Work>();
+    work->method = WorkMethod::kOptimizerStep;
+    work->training = TrainingCall::kExpire;
+    work->context.caller = holder.caller;
+    work->context.session = holder.session;
+    work->inputs_ready = true;
+    Enqueue(work);
+  }
+  LogWarning("accumulated gradients are discarded: their lease is over",
+             {{"pipeline", options_.name}, {"caller", holder.caller}, {"session", holder.session}});
 }
 
 // Gradients that the forward did not prepare for are refused before anything is added.

@@ -2,9 +2,13 @@
 
 // What may follow what in the training of one pipeline, as a value without locks.
 
+#include <cstdint>
+#include <deque>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 namespace penstock {
 
@@ -13,6 +17,8 @@ enum class TrainingCall {
   kContribution,
   kApply,
   kDiscard,
+  kDiscardForced,
+  kExpire,  // the accumulation's lease is over
   kTrainStep,
   kForward,
   kSave,
@@ -21,25 +27,53 @@ enum class TrainingCall {
   kDeleteCheckpoint
 };
 
-// CLEAN, or ACCUMULATING gradients for one caller. (Stepping and restoring are calls that run; others queue.)
+// Whether the call only forgets gradients.
+bool Discards(TrainingCall call);
+
+// One program of a caller: what holds gradients. Two programs that call themselves the same differ by their sessions.
+struct TrainingParty {
+  std::string caller = {};
+  std::string session = {};
+  bool operator==(const TrainingParty&) const = default;
+};
+
+// CLEAN, or ACCUMULATING gradients for one party. (Stepping and restoring are calls that run; others queue.)
 //
-// Fails:     Check(): FAILED_PRECONDITION / ACCUMULATION_EMPTY, ACCUMULATION_OPEN, ACCUMULATION_HELD.
+// Model:     a party adds to its own accumulation only. It ends by a step or DISCARD of that party; by DISCARD of another session
+//            of the same caller, which a restarted program is; by force; and by the end of its lease. A party whose gradients
+//            others or the lease have ended is told so: until it discards, it can't go on as if they were there.
+// Fails:     Check(): FAILED_PRECONDITION / ACCUMULATION_EMPTY; ACCUMULATION_LOST; ACCUMULATION_OPEN and ACCUMULATION_HELD, which
+//            name the holder (`holder`, `session`) and the age (`age_seconds`).
+// Units:     nanoseconds of one monotonic clock.
 class TrainingState {
  public:
-  // May `caller` make this call now?
-  absl::Status Check(TrainingCall call, const std::string& caller) const;
-  // The call has been made, and has succeeded.
-  void Apply(TrainingCall call, const std::string& caller);
-  // What the engine says after a call of `caller` that may have failed: without gradients the state is CLEAN; gradients that
-  // nobody held are this caller's.
-  void Reconcile(bool accumulating, const std::string& caller);
+  // May `party` make this call now?
+  absl::Status Check(TrainingCall call, const TrainingParty& party, int64_t now) const;
+  // The call has been made, and has succeeded. A contribution's `lease` counts from now; 0: none.
+  void Apply(TrainingCall call, const TrainingParty& party, int64_t now, absl::Duration lease = absl::ZeroDuration());
+  // What the engine says after a call of `party` that may have failed: without gradients the state is CLEAN; gradients that
+  // nobody held are this party's.
+  void Reconcile(bool accumulating, const TrainingParty& party, int64_t now);
 
-  bool accumulating() const { return accumulating_; }
-  const std::string& holder() const { return holder_; }
+  bool accumulating() const { return holder_.has_value(); }
+  const std::optional<TrainingParty>& holder() const { return holder_; }  // absent when clean
+  // When the accumulation's lease ends; absent without one.
+  std::optional<int64_t> expires_at() const { return expires_at_; }
 
  private:
-  bool accumulating_ = false;
-  std::string holder_;  // empty when clean
+  struct Loss {
+    TrainingParty party;
+    std::string cause;
+  };
+  absl::Status Held(std::string_view reason, std::string_view what_to_do, int64_t now) const;
+  const Loss* LossOf(const TrainingParty& party) const;
+  void Lose(std::string cause);
+  void Clear();
+
+  std::optional<TrainingParty> holder_;
+  int64_t since_ = 0;
+  std::optional<int64_t> expires_at_;
+  std::deque<Loss> losses_;  // the newest last
 };
 
 }  // namespace penstock

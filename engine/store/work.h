@@ -65,7 +65,8 @@ struct Work {
   bool contributes = false;  // ForwardBackward and TrainStep
   bool has_target = false;   // the last input is the target
   bool retain_graph = false;
-  int32_t priority = 0;          // of an inference
+  int32_t priority = 0;  // of an inference
+  absl::Duration accumulation_lease = absl::ZeroDuration();
   bool input_gradients = false;  // Forward: keep what they need; Backward: answer them as outputs
   bool force = false;
   std::string checkpoint_id = {};
@@ -93,6 +94,7 @@ struct Work {
   TimerQueue::TimerId timer = TimerQueue::kNoTimer;
 
   const char* method_name() const { return kWorkMethodNames[static_cast<int>(method)]; }
+  TrainingParty party() const { return {context.caller, context.session}; }
   RequestKey key() const { return {context.caller, method_name(), context.request_id}; }
   // A run that may be stopped: it leaves nothing behind.
   bool stoppable() const { return method == WorkMethod::kInfer || method == WorkMethod::kForward; }

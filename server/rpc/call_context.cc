@@ -27,17 +27,24 @@ absl::Status InvalidName(std::string_view field, std::string_view problem, std::
 
 bool IsLowerHex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
 
+// Of the metadata; `absent` if it isn't there.
+absl::StatusOr<std::string> NameIn(const grpc::ServerContextBase& context, const char* key, const char* absent) {
+  const auto [begin, end] = context.client_metadata().equal_range(key);
+  if (begin == end) return std::string(absent);
+  if (std::next(begin) != end) return InvalidName(key, "must stand once in the metadata", "more");
+  std::string name(begin->second.data(), begin->second.size());
+  PENSTOCK_RETURN_IF_ERROR(CheckCallerName(name, key));
+  return name;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> CallerOf(const grpc::ServerContextBase& context) {
-  const auto [begin, end] = context.client_metadata().equal_range("penstock-caller");
-  if (begin == end) return std::string("local");
-  if (std::next(begin) != end) {
-    return InvalidName("penstock-caller", "must stand once in the metadata", "more");
-  }
-  std::string caller(begin->second.data(), begin->second.size());
-  PENSTOCK_RETURN_IF_ERROR(CheckCallerName(caller, "penstock-caller"));
-  return caller;
+  return NameIn(context, "penstock-caller", "local");
+}
+
+absl::StatusOr<std::string> SessionOf(const grpc::ServerContextBase& context) {
+  return NameIn(context, "penstock-session", "");
 }
 
 absl::Time DeadlineOf(const grpc::ServerContextBase& context) {

@@ -20,6 +20,11 @@ namespace penstock {
 // Fails:     INVALID_ARGUMENT / NAME_INVALID unless it is [A-Za-z0-9_.@:-]{1,128} and stands once.
 absl::StatusOr<std::string> CallerOf(const grpc::ServerContextBase& context);
 
+// Which of the caller's programs calls: the metadata `penstock-session`, or empty. It holds accumulations, and nothing else.
+//
+// Fails:     as CallerOf.
+absl::StatusOr<std::string> SessionOf(const grpc::ServerContextBase& context);
+
 // The deadline of the call, or the infinite future.
 absl::Time DeadlineOf(const grpc::ServerContextBase& context);
 

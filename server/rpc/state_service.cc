@@ -24,6 +24,7 @@ CallContext ContextOf(const Call& call, Admission::Ticket place) {
   call->Keep(place);
   CallContext context;
   context.caller = call->caller();
+  context.session = call->session();
   context.request_id = call->request().request_id();
   context.payload_digest = PayloadDigest(call->request());
   context.observer = call->trace();

@@ -45,6 +45,12 @@ bool UnaryCallBase::Start() {
     return false;
   }
   caller_ = *std::move(caller);
+  absl::StatusOr<std::string> session = SessionOf(*context_);
+  if (!session.ok()) {
+    Fail(session.status());
+    return false;
+  }
+  session_ = *std::move(session);
   if (trace_ != nullptr) trace_->Set("penstock.caller", caller_);
   return true;
 }

@@ -56,8 +56,9 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   // Runs `action` once if the caller cancels or its deadline passes before the answer. Several are run in their order.
   void OnCancelled(std::function<void()> action) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Who calls; set by Start().
+  // Who calls, and which of its programs; set by Start().
   const std::string& caller() const { return caller_; }
+  const std::string& session() const { return session_; }
   grpc::CallbackServerContext& context() { return *context_; }
   // Errors will name it.
   void set_request_id(std::string id);
@@ -85,6 +86,7 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const answer_;  // good until Finish()
   std::string caller_;
+  std::string session_;
   std::string request_id_;
   std::shared_ptr<RequestTrace> trace_;
   std::shared_ptr<UnaryCallBase> self_;

@@ -57,6 +57,8 @@ absl::StatusOr<StepRequest> Step(const Request& request) {
 }
 
 // Whether the message's method changes state.
+constexpr absl::Duration kMostAccumulationLease = absl::Hours(24);
+
 bool ChangesState(const google::protobuf::Message&) { return true; }
 bool ChangesState(const v1::InferRequest&) { return false; }
 bool ChangesState(const v1::ForwardRequest& request) { return request.mode() != v1::ForwardRequest::MODE_EVAL; }
@@ -77,6 +79,11 @@ absl::StatusOr<ContributionCall> Contribution(const Request& request) {
   return call;
 }
 
+template <typename Request>
+absl::StatusOr<absl::Duration> AccumulationLease(const Request& request) {
+  return CheckedDuration(request.accumulation_lease(), kMostAccumulationLease, "accumulation_lease");
+}
+
 }  // namespace
 
 template <typename Call>
@@ -92,6 +99,7 @@ absl::StatusOr<WorkCallService::Work> WorkCallService::Begin(const Call& call) {
   call->Keep(ticket);
   work.context.place = std::move(ticket);
   work.context.caller = call->caller();
+  work.context.session = call->session();
   work.context.request_id = request.request_id();
   work.context.observer = call->trace();
   if (call->trace() != nullptr) call->trace()->Set("penstock.pipeline", name);
@@ -220,6 +228,7 @@ grpc::ServerUnaryReactor* WorkCallService::Backward(grpc::CallbackServerContext*
         PENSTOCK_ASSIGN_OR_RETURN(backward.gradients, FromProto(call->request().gradients(), "gradients"));
         backward.retain_graph = call->request().retain_graph();
         backward.input_gradients = call->request().input_gradients();
+        PENSTOCK_ASSIGN_OR_RETURN(backward.accumulation_lease, AccumulationLease(call->request()));
         return work.pipeline->Backward(work.context, std::move(backward));
       });
 }
@@ -240,6 +249,7 @@ grpc::ServerUnaryReactor* WorkCallService::ForwardBackward(grpc::CallbackServerC
         PENSTOCK_ASSIGN_OR_RETURN(ContributionCall contribution, Contribution(message));
         contribution.total_rows = rows;
         contribution.total_elements = elements;
+        PENSTOCK_ASSIGN_OR_RETURN(contribution.accumulation_lease, AccumulationLease(message));
         return work.pipeline->ForwardBackward(work.context, std::move(contribution));
       });
 }
@@ -254,6 +264,8 @@ grpc::ServerUnaryReactor* WorkCallService::OptimizerStep(grpc::CallbackServerCon
         }
         StepCall step;
         step.discard = message.action() == v1::OptimizerStepRequest::ACTION_DISCARD;
+        step.force = message.force();
+        if (step.force && !step.discard) return InvalidField("force", "goes with DISCARD", "true");
         PENSTOCK_ASSIGN_OR_RETURN(step.request, Step(message));
         return work.pipeline->OptimizerStep(work.context, std::move(step));
       });

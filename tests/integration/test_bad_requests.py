@@ -118,6 +118,8 @@ def test_an_open_accumulation(daemon: Daemon, raw: Raw, pipeline: penstock.Pipel
         refused(lambda: stranger.call("ForwardBackward", contribution), Code.FAILED_PRECONDITION, "ACCUMULATION_HELD")
         step = work_pb2.OptimizerStepRequest(pipeline=pipeline.name, request_id=request_id())
         refused(lambda: stranger.call("OptimizerStep", step), Code.FAILED_PRECONDITION, "ACCUMULATION_HELD")
+        step.force = True
+        refused(lambda: stranger.call("OptimizerStep", step), INVALID, "FIELD_INVALID", "force", "true")
     finally:
         pipeline.optimizer_step(discard=True)
         stranger.close()

@@ -1,4 +1,4 @@
-// penstock pipeline create, plan, get, list, delete; penstock plan
+// penstock pipeline create, plan, get, list, delete, discard; penstock plan
 
 #include <memory>
 
@@ -164,6 +164,29 @@ absl::Status DeletePipeline(const DeletePipelineOptions& options, Session& sessi
   return absl::OkStatus();
 }
 
+constexpr int64_t kDiscardSeconds = 60;  // that training may need until it is the discard's turn
+
+struct DiscardOptions {
+  std::string name;
+  bool force = false;
+};
+
+absl::Status DiscardGradients(const DiscardOptions& options, Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  v1::OptimizerStepRequest request;
+  request.set_pipeline(PipelineName(options.name));
+  request.set_action(v1::OptimizerStepRequest::ACTION_DISCARD);
+  request.set_force(options.force);
+  request.set_request_id(session.options().request_id);
+  request.mutable_reply()->mutable_wait_for()->set_seconds(kDiscardSeconds);
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::OptimizerStepResponse response, client->OptimizerStep(request));
+  const v1::Result& outcome = response.outcome();
+  if (outcome.handle().has_error()) return StatusFromMessage(outcome.handle().error());
+  session.Print({{{"discarded", request.pipeline()}}, {}, {request.pipeline()}, "", ""});
+  session.Say("discarded the accumulated gradients of " + request.pipeline());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AddPipelineCommands(CommandTable& table) {
@@ -192,6 +215,13 @@ void AddPipelineCommands(CommandTable& table) {
   remove->add_flag("--yes", options->yes, "Do not ask");
   remove->add_flag("--dry-run", options->dry_run, "Say what would be deleted");
   table.Run(remove, [options](Session& session) { return DeletePipeline(*options, session); });
+
+  CLI::App* discard = table.Add(group, "discard", "Discard gradients that were accumulated and not stepped with",
+                                "penstock pipeline discard gpt\npenstock pipeline discard gpt --force");
+  auto discarded = std::make_shared<DiscardOptions>();
+  discard->add_option("NAME", discarded->name, "Name of the pipeline")->required();
+  discard->add_flag("--force", discarded->force, "Of any caller; who held them is told");
+  table.Run(discard, [discarded](Session& session) { return DiscardGradients(*discarded, session); });
 }
 
 }  // namespace penstock

@@ -18,6 +18,7 @@ from penstock import chunks
 from penstock.deadline import Deadline
 from penstock.errors import DeadlineError, PenstockError
 from penstock.releases import Releases
+from penstock.session import session
 from penstock.v1 import handle_pb2
 from penstock.watcher import Watcher
 
@@ -82,14 +83,15 @@ def metadata_of(caller: str | None, traceparent: Traceparent) -> Callable[[], Me
     """
     if caller is not None and not re.fullmatch(r"[a-zA-Z0-9_.@:-]{1,128}", caller):
         raise ValueError(f"caller: must be 1 to 128 of a to z, A to Z, 0 to 9 and _ . @ : -, got {caller!r}")
-    fixed = (("penstock-caller", caller),) if caller else ()
+    named = (("penstock-caller", caller),) if caller else ()
     if traceparent is None:
         inherited = os.environ.get("TRACEPARENT", "")
         traceparent = inherited if re.fullmatch("[0-9a-f-]+", inherited) else None
 
     def metadata() -> Metadata:
         now = traceparent() if callable(traceparent) else traceparent
-        return (*fixed, ("traceparent", now)) if now else fixed
+        said = (*named, ("penstock-session", session()))
+        return (*said, ("traceparent", now)) if now else said
 
     return metadata
 

@@ -228,6 +228,7 @@ class Pipeline(PipelineState):
         micro_batches: int | None = ...,
         outputs: Sequence[str] = ...,
         expected_state: str = ...,
+        accumulation_lease: float = ...,
         wait: Literal[True] = ...,
         timeout: float | None = ...,
         lease: float = ...,
@@ -248,6 +249,7 @@ class Pipeline(PipelineState):
         micro_batches: int | None = ...,
         outputs: Sequence[str] = ...,
         expected_state: str = ...,
+        accumulation_lease: float = ...,
         wait: Literal[False],
         timeout: float | None = ...,
         lease: float = ...,
@@ -267,6 +269,7 @@ class Pipeline(PipelineState):
         micro_batches: int | None = None,
         outputs: Sequence[str] = (),
         expected_state: str = "",
+        accumulation_lease: float = 0.0,
         wait: bool = True,
         timeout: float | None = None,
         lease: float = 0.0,
@@ -277,11 +280,15 @@ class Pipeline(PipelineState):
         Args:
             total_rows: rows of the whole step, over all its contributions; ``None``: this call's rows.
             total_elements: counted elements of the whole step, where labels are ignored.
+            accumulation_lease: seconds after which the daemon discards what is accumulated, if neither a further
+                contribution nor the step has come; 0: never. What has been lost is told by ACCUMULATION_LOST.
 
         The other arguments are those of :meth:`train_step`.
 
         Raises:
-            PenstockError: also ACCUMULATION_HELD, if another caller has contributions open.
+            PenstockError: also ACCUMULATION_HELD, if another caller, or another program of this one, has contributions
+                open; ACCUMULATION_LOST, if those of this program were discarded by others or by the end of their lease:
+                discard, then contribute all of the step anew.
         """
         call = requests.Call.of(wait, timeout, lease, request_id)
         with self._stage(inputs, call, target) as staged:
@@ -297,6 +304,7 @@ class Pipeline(PipelineState):
                 micro_batches=micro_batches,
                 outputs=outputs,
                 expected_state=expected_state,
+                accumulation_lease=accumulation_lease,
             )
             response = self._connection.unary(
                 "WorkService/ForwardBackward", request, work_pb2.ForwardBackwardResponse, call.deadline, LONGEST_WAIT
@@ -354,6 +362,7 @@ class Pipeline(PipelineState):
         retain_graph: bool = ...,
         input_gradients: bool = ...,
         expected_state: str = ...,
+        accumulation_lease: float = ...,
         wait: Literal[True] = ...,
         timeout: float | None = ...,
         lease: float = ...,
@@ -369,6 +378,7 @@ class Pipeline(PipelineState):
         retain_graph: bool = ...,
         input_gradients: bool = ...,
         expected_state: str = ...,
+        accumulation_lease: float = ...,
         wait: Literal[False],
         timeout: float | None = ...,
         lease: float = ...,
@@ -383,6 +393,7 @@ class Pipeline(PipelineState):
         retain_graph: bool = False,
         input_gradients: bool = False,
         expected_state: str = "",
+        accumulation_lease: float = 0.0,
         wait: bool = True,
         timeout: float | None = None,
         lease: float = 0.0,
@@ -395,6 +406,7 @@ class Pipeline(PipelineState):
             retain_graph: ``True`` lets the graph serve again; ``False`` uses it up.
             input_gradients: ``True`` answers d loss / d input too, as ``Outcome.input_gradients``; the forward must
                 have asked for them. An input that has none is left out.
+            accumulation_lease: as in :meth:`forward_backward`.
 
         Raises:
             PenstockError: also GRAPH_CONSUMED and GRAPH_STALE.
@@ -410,6 +422,7 @@ class Pipeline(PipelineState):
                 retain_graph=retain_graph,
                 input_gradients=input_gradients,
                 expected_state=expected_state,
+                accumulation_lease=accumulation_lease,
             )
             response = self._connection.unary(
                 "WorkService/Backward", request, work_pb2.BackwardResponse, call.deadline, LONGEST_WAIT
@@ -422,6 +435,7 @@ class Pipeline(PipelineState):
         self,
         *,
         discard: bool = ...,
+        force: bool = ...,
         learning_rate: float | None = ...,
         clip_norm: float | None = ...,
         expected_state: str = ...,
@@ -436,6 +450,7 @@ class Pipeline(PipelineState):
         self,
         *,
         discard: bool = ...,
+        force: bool = ...,
         learning_rate: float | None = ...,
         clip_norm: float | None = ...,
         expected_state: str = ...,
@@ -449,6 +464,7 @@ class Pipeline(PipelineState):
         self,
         *,
         discard: bool = False,
+        force: bool = False,
         learning_rate: float | None = None,
         clip_norm: float | None = None,
         expected_state: str = "",
@@ -460,7 +476,8 @@ class Pipeline(PipelineState):
         """Applies the contributions to the weights, or forgets them.
 
         Args:
-            discard: ``True`` forgets them.
+            discard: ``True`` forgets them: those of this program, or what another program of this caller has left.
+            force: forgets those of any caller, too.
             learning_rate, clip_norm: as in :meth:`train_step`.
 
         Raises:
@@ -471,6 +488,7 @@ class Pipeline(PipelineState):
             self.name,
             call,
             discard=discard,
+            force=force,
             learning_rate=learning_rate,
             clip_norm=clip_norm,
             expected_state=expected_state,

@@ -70,12 +70,14 @@ class TrainArguments(StepOptions, WaitArguments, total=False):
 class ContributionArguments(LossOptions, WaitArguments, total=False):
     total_rows: int | None
     total_elements: int | None
+    accumulation_lease: float
 
 
 class BackwardArguments(WaitArguments, total=False):
     retain_graph: bool
     input_gradients: bool
     expected_state: str
+    accumulation_lease: float
 
 
 def new_request_id() -> str:
@@ -196,9 +198,11 @@ def forward_backward(
     micro_batches: int | None = None,
     outputs: Sequence[str] = (),
     expected_state: str = "",
+    accumulation_lease: float = 0.0,
 ) -> work_pb2.ForwardBackwardRequest:
     return work_pb2.ForwardBackwardRequest(
         pipeline=pipeline,
+        accumulation_lease=seconds(accumulation_lease),
         inputs=inputs,
         target=target,
         loss=loss_spec(loss, loss_options, loss_output),
@@ -242,9 +246,11 @@ def backward(
     retain_graph: bool = False,
     input_gradients: bool = False,
     expected_state: str = "",
+    accumulation_lease: float = 0.0,
 ) -> work_pb2.BackwardRequest:
     return work_pb2.BackwardRequest(
         pipeline=pipeline,
+        accumulation_lease=seconds(accumulation_lease),
         graph=graph,
         gradients=gradients,
         retain_graph=retain_graph,
@@ -260,6 +266,7 @@ def optimizer_step(
     call: Call,
     *,
     discard: bool = False,
+    force: bool = False,
     learning_rate: float | None = None,
     clip_norm: float | None = None,
     expected_state: str = "",
@@ -268,6 +275,7 @@ def optimizer_step(
     return work_pb2.OptimizerStepRequest(
         pipeline=pipeline,
         action=action,
+        force=force,
         learning_rate=learning_rate,
         clip_norm=clip_norm,
         request_id=call.request_id,

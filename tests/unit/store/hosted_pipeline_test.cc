@@ -57,6 +57,68 @@ TEST_F(HostedPipelineTest, OutOfPlaceCallsAreRefusedAtOnceAsForeseen) {
   EXPECT_EQ(ValuesOf(gpt_->TrainStep(Caller(), Batch(), {}).status())["pipeline"], "gpt");
 }
 
+// A contribution of a program of ann, whose accumulation has this lease.
+ContributionCall Leased(ContributionCall batch, absl::Duration lease) {
+  batch.accumulation_lease = lease;
+  return batch;
+}
+
+TEST_F(HostedPipelineTest, AnAccumulationEndsWithItsLease) {
+  CallContext session = Caller();
+  session.session = "one";
+  Settled(*gpt_->ForwardBackward(session, Leased(Batch(), absl::Seconds(10)))->outcome);
+  Advance(absl::Seconds(10) - absl::Nanoseconds(1));
+  EXPECT_EQ(ReasonOf(gpt_->ForwardBackward(Caller("bob"), Batch()).status()), "ACCUMULATION_HELD");
+  EXPECT_TRUE(gpt_->statistics().accumulating);
+  Advance(absl::Nanoseconds(1));
+  EXPECT_EQ(ReasonOf(gpt_->OptimizerStep(session, {}).status()), "ACCUMULATION_LOST");
+  const Accepted bobs = *gpt_->ForwardBackward(Caller("bob"), Batch(3));
+  Settled(*bobs.outcome, "bob");
+  const Accepted step = *gpt_->OptimizerStep(Caller("bob"), {});
+  EXPECT_EQ(Settled(*step.outcome, "bob").outcome->run.step, 1);
+  EXPECT_EQ(ReasonOf(gpt_->ForwardBackward(session, Batch()).status()), "ACCUMULATION_LOST") << "it must know";
+  Settled(*gpt_->OptimizerStep(session, {.discard = true})->outcome);
+  EXPECT_TRUE(gpt_->ForwardBackward(session, Batch()).ok());
+}
+
+TEST_F(HostedPipelineTest, AFurtherContributionRenewsTheLeaseAndACallInTimeWins) {
+  Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
+  Advance(absl::Seconds(9));
+  Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
+  Advance(absl::Seconds(9));
+  control_->Hold();
+  const Accepted in_time = *gpt_->OptimizerStep(Caller(), {});
+  Advance(absl::Seconds(60));
+  control_->Resume();
+  EXPECT_EQ(Settled(*in_time.outcome).outcome->run.step, 1);
+  EXPECT_TRUE(gpt_->ForwardBackward(Caller(), Batch()).ok()) << "nothing was lost";
+}
+
+TEST_F(HostedPipelineTest, ALeaseThatEndsBehindAFailedStepEndsTheAccumulationThen) {
+  Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
+  control_->Hold();
+  control_->FailNext(Error(absl::StatusCode::kAborted, "STEP_ROLLED_BACK", "boom"));
+  const Accepted step = *gpt_->OptimizerStep(Caller(), {});
+  Advance(absl::Seconds(11));
+  control_->Resume();
+  EXPECT_EQ(ErrorOf(*step.outcome), "STEP_ROLLED_BACK");
+  Advance(absl::ZeroDuration());
+  ASSERT_TRUE(Save("s").ok());  // behind the end of the lease, in the order of calls
+  EXPECT_FALSE(gpt_->statistics().accumulating);
+}
+
+TEST_F(HostedPipelineTest, ARestartedProgramMayDiscardWhatItLeftAndAnyoneByForce) {
+  CallContext before = Caller(), after = Caller();
+  before.session = "before";
+  after.session = "after";
+  Settled(*gpt_->ForwardBackward(before, Batch())->outcome);
+  EXPECT_EQ(ReasonOf(gpt_->ForwardBackward(after, Batch()).status()), "ACCUMULATION_HELD");
+  Settled(*gpt_->OptimizerStep(after, {.discard = true})->outcome);
+  Settled(*gpt_->ForwardBackward(after, Batch())->outcome);
+  EXPECT_EQ(ReasonOf(gpt_->OptimizerStep(Caller("bob"), {.discard = true}).status()), "ACCUMULATION_HELD");
+  EXPECT_TRUE(gpt_->OptimizerStep(Caller("bob"), {.discard = true, .force = true}).ok());
+}
+
 TEST_F(HostedPipelineTest, WhatWasForeseenAndDidNotHappenFailsInTheHandle) {
   control_->Hold();
   control_->FailNext(Error(absl::StatusCode::kInternal, "BUG", "boom"));

@@ -200,20 +200,35 @@ class Pipeline(PipelineResource):
 
     @overload
     async def optimizer_step(
-        self, *, discard: bool = ..., wait: Literal[True] = ..., **arguments: Unpack[requests.StepArguments]
+        self,
+        *,
+        discard: bool = ...,
+        force: bool = ...,
+        wait: Literal[True] = ...,
+        **arguments: Unpack[requests.StepArguments],
     ) -> Outcome: ...
 
     @overload
     async def optimizer_step(
-        self, *, discard: bool = ..., wait: Literal[False], **arguments: Unpack[requests.StepArguments]
+        self,
+        *,
+        discard: bool = ...,
+        force: bool = ...,
+        wait: Literal[False],
+        **arguments: Unpack[requests.StepArguments],
     ) -> OutcomeHandle: ...
 
     async def optimizer_step(
-        self, *, discard: bool = False, wait: bool = True, **arguments: Unpack[requests.StepArguments]
+        self,
+        *,
+        discard: bool = False,
+        force: bool = False,
+        wait: bool = True,
+        **arguments: Unpack[requests.StepArguments],
     ) -> Outcome | OutcomeHandle:
         """Applies the contributions to the weights, or forgets them; see :meth:`penstock.Pipeline.optimizer_step`."""
         call, own = requests.split(wait, arguments)
-        request = requests.optimizer_step(self.name, call, discard=discard, **own)
+        request = requests.optimizer_step(self.name, call, discard=discard, force=force, **own)
         response = await self._connection.unary(
             "WorkService/OptimizerStep", request, work_pb2.OptimizerStepResponse, call.deadline, LONGEST_WAIT
         )

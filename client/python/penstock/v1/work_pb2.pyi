@@ -11,7 +11,8 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BackwardRequest(_message.Message):
-    __slots__ = ["after_request_id", "expected_state", "gradients", "graph", "input_gradients", "pipeline", "reply", "request_id", "retain_graph"]
+    __slots__ = ["accumulation_lease", "after_request_id", "expected_state", "gradients", "graph", "input_gradients", "pipeline", "reply", "request_id", "retain_graph"]
+    ACCUMULATION_LEASE_FIELD_NUMBER: _ClassVar[int]
     AFTER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +22,7 @@ class BackwardRequest(_message.Message):
     REPLY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     RETAIN_GRAPH_FIELD_NUMBER: _ClassVar[int]
+    accumulation_lease: _duration_pb2.Duration
     after_request_id: str
     expected_state: str
     gradients: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
@@ -30,7 +32,7 @@ class BackwardRequest(_message.Message):
     reply: ReplyOptions
     request_id: str
     retain_graph: bool
-    def __init__(self, pipeline: _Optional[str] = ..., graph: _Optional[str] = ..., gradients: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., retain_graph: bool = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., input_gradients: bool = ..., after_request_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., graph: _Optional[str] = ..., gradients: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., retain_graph: bool = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., input_gradients: bool = ..., after_request_id: _Optional[str] = ..., accumulation_lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class BackwardResponse(_message.Message):
     __slots__ = ["input_gradients", "outcome", "request_id"]
@@ -43,7 +45,8 @@ class BackwardResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., input_gradients: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class ForwardBackwardRequest(_message.Message):
-    __slots__ = ["after_request_id", "expected_state", "inputs", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "total_elements", "total_rows"]
+    __slots__ = ["accumulation_lease", "after_request_id", "expected_state", "inputs", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "total_elements", "total_rows"]
+    ACCUMULATION_LEASE_FIELD_NUMBER: _ClassVar[int]
     AFTER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +59,7 @@ class ForwardBackwardRequest(_message.Message):
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TOTAL_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_ROWS_FIELD_NUMBER: _ClassVar[int]
+    accumulation_lease: _duration_pb2.Duration
     after_request_id: str
     expected_state: str
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
@@ -68,7 +72,7 @@ class ForwardBackwardRequest(_message.Message):
     target: _tensor_pb2.Input
     total_elements: int
     total_rows: int
-    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., total_rows: _Optional[int] = ..., total_elements: _Optional[int] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., after_request_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., total_rows: _Optional[int] = ..., total_elements: _Optional[int] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., after_request_id: _Optional[str] = ..., accumulation_lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ForwardBackwardResponse(_message.Message):
     __slots__ = ["outcome", "outputs", "request_id"]
@@ -144,7 +148,7 @@ class InferResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class OptimizerStepRequest(_message.Message):
-    __slots__ = ["action", "after_request_id", "clip_norm", "expected_state", "learning_rate", "pipeline", "reply", "request_id"]
+    __slots__ = ["action", "after_request_id", "clip_norm", "expected_state", "force", "learning_rate", "pipeline", "reply", "request_id"]
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     ACTION_APPLY: OptimizerStepRequest.Action
@@ -154,6 +158,7 @@ class OptimizerStepRequest(_message.Message):
     AFTER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -162,11 +167,12 @@ class OptimizerStepRequest(_message.Message):
     after_request_id: str
     clip_norm: float
     expected_state: str
+    force: bool
     learning_rate: float
     pipeline: str
     reply: ReplyOptions
     request_id: str
-    def __init__(self, pipeline: _Optional[str] = ..., action: _Optional[_Union[OptimizerStepRequest.Action, str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., after_request_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., action: _Optional[_Union[OptimizerStepRequest.Action, str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., after_request_id: _Optional[str] = ..., force: bool = ...) -> None: ...
 
 class OptimizerStepResponse(_message.Message):
     __slots__ = ["outcome", "request_id"]
