@@ -184,7 +184,7 @@ bool DeviceWorker::AwaitAccelerator() {
 void DeviceWorker::TakeTurn(const Choice& choice) {
   const Run& run = choice.executor->run();
   if (run.inference) {
-    if (choice.charge > 0) InferenceTurns::Charge(*run.ticket, choice.charge);
+    if (choice.charge > 0) run.filling->turns().Charge(*run.ticket, choice.executor->rank(), choice.charge);
     filler_.Served(run.filling);
     return;
   }

@@ -11,7 +11,7 @@ constexpr double kBurstNanos = 2e9;       // of time, whose share the bucket hol
 constexpr int64_t kUnknown = 20'000'000;  // what a run of unknown length is taken to need
 constexpr int64_t kLeastWait = 500'000;   // of a short run: gaps come and go
 
-int64_t WorkOf(const InferenceTicket& ticket) { return ticket.work_nanos == 0 ? kUnknown : ticket.work_nanos; }
+int64_t Reserved(const InferenceTicket& ticket) { return ticket.lane_nanos == 0 ? kUnknown : ticket.lane_nanos; }
 
 }  // namespace
 
@@ -40,17 +40,24 @@ bool InferenceTurns::Claim(InferenceTicket& ticket, int64_t now) {
   if (ticket.due.load(std::memory_order_relaxed)) return true;  // another lane was faster
   Refill(now);
   if (balance_ < 0) return false;
-  balance_ -= static_cast<double>(WorkOf(ticket));
+  balance_ -= static_cast<double>(Reserved(ticket));
   ticket.due.store(true, std::memory_order_release);
   return true;
+}
+
+void InferenceTurns::Charge(const InferenceTicket& ticket, int lane, int64_t nanos) {
+  absl::MutexLock lock(&mu_);
+  charges_[ticket.sequence][lane] += nanos;
 }
 
 void InferenceTurns::Release(const InferenceTicket& ticket, int64_t now) {
   if (!ticket.due.load(std::memory_order_acquire)) return;
   absl::MutexLock lock(&mu_);
   Refill(now);
-  balance_ += static_cast<double>(WorkOf(ticket) - ticket.charged_nanos.load());
-  balance_ = std::min(balance_, policy_.share * kBurstNanos);
+  int64_t most = 0;
+  for (const auto& [lane, nanos] : charges_[ticket.sequence]) most = std::max(most, nanos);
+  charges_.erase(ticket.sequence);
+  balance_ = std::min(policy_.share * kBurstNanos, balance_ + static_cast<double>(Reserved(ticket) - most));
 }
 
 int64_t InferenceTurns::ClaimableAt(const InferenceTicket& ticket) const {

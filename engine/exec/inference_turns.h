@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -16,17 +17,17 @@ struct InferenceTicket {
   int32_t priority = 0;  // higher first
   int64_t accepted_nanos = 0;
   int64_t alone_nanos = 0;        // what its run is expected to take where nothing else runs
-  int64_t work_nanos = 0;         // what its actions are expected to take, on all lanes together
+  int64_t lane_nanos = 0;         // what its actions are expected to take on one lane
   std::atomic<bool> due = false;  // goes before training, and finishes before the weights change
-  std::atomic<int64_t> charged_nanos = 0;
   std::atomic<int> restarts = 0;
 };
 
 // Lets inference that found no gap go before training, for a bounded share of the time.
 //
 // Model:     a token bucket. It gains `share` of the time that passes and holds what it gains in two seconds; a run that has
-//            waited long enough becomes due while it isn't overdrawn. Becoming due takes the run's work out of it; what
-//            its actions have not taken from training comes back at the end of the run. So training loses at most `share` in the
+//            waited long enough becomes due while it isn't overdrawn. Becoming due takes out what the run is expected to take
+//            on a lane; at its end that is replaced by what it did take from training on the lane where it took most (what
+//            one lane has lost, those behind it wait for anyway, and use for theirs). So training loses at most `share` in the
 //            long run, and a load below that waits no longer than it must. A load that neither the gaps nor the share can
 //            carry waits longer, as any overload does.
 //            Long enough is `max_wait_nanos`; or, if that is 0, as long as the run would take alone, so that a small call takes
@@ -45,8 +46,8 @@ class InferenceTurns {
 
   // Whether the run is due: it was already, or becomes so now.
   bool Claim(InferenceTicket& ticket, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
-  // An action of a run that is due holds training up, for at most so long.
-  static void Charge(InferenceTicket& ticket, int64_t nanos) { ticket.charged_nanos.fetch_add(nanos); }
+  // An action of a run that is due holds training of a lane up, for at most so long.
+  void Charge(const InferenceTicket& ticket, int lane, int64_t nanos) ABSL_LOCKS_EXCLUDED(mu_);
   // A run has ended for good.
   void Release(const InferenceTicket& ticket, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
   // When the run may become due at the earliest, if nobody goes before it; kNever with a share of 0, and where a training run
@@ -66,6 +67,8 @@ class InferenceTurns {
 
   mutable absl::Mutex mu_;
   double balance_ ABSL_GUARDED_BY(mu_);
+  std::map<int64_t, std::map<int, int64_t>> charges_
+      ABSL_GUARDED_BY(mu_);  // of runs that are due, by sequence and lane
   int64_t refilled_at_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -36,7 +36,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     const std::vector<int64_t>& rows = parts_.inputs.rows;
     const InferenceCosts& costs = pipeline->filling_.inference_costs();
     ticket_->alone_nanos = costs.LeastToEnd(0, rows.front(), static_cast<int>(rows.size()) - 1);
-    ticket_->work_nanos = costs.Work(rows);
+    ticket_->lane_nanos = costs.Work(rows) / static_cast<int64_t>(pipeline->lanes_.size());
   }
 
   void Start() override {

@@ -14,12 +14,14 @@ namespace {
 constexpr int64_t kMilli = 1'000'000;
 constexpr int64_t kSecond = 1000 * kMilli;
 
-// A run that takes `alone`, with actions of `work` in all.
-std::unique_ptr<InferenceTicket> Ticket(int64_t accepted, int64_t alone = 5 * kMilli, int64_t work = 8 * kMilli) {
+// A run that takes `alone`, with actions of `lane` on each lane.
+std::unique_ptr<InferenceTicket> Ticket(int64_t accepted, int64_t alone = 5 * kMilli, int64_t lane = 8 * kMilli) {
+  static int64_t sequence = 0;
   auto ticket = std::make_unique<InferenceTicket>();
+  ticket->sequence = ++sequence;
   ticket->accepted_nanos = accepted;
   ticket->alone_nanos = alone;
-  ticket->work_nanos = work;
+  ticket->lane_nanos = lane;
   return ticket;
 }
 
@@ -61,7 +63,7 @@ TEST(InferenceTurns, TakeNoMoreThanTheirShareOfALongLoad) {
   for (int64_t now = 1; now < kEnd; now += 10 * kMilli) {
     waiting.push_back(Ticket(now - 1));
     while (!waiting.empty() && turns.Claim(*waiting.front(), now)) {
-      InferenceTurns::Charge(*waiting.front(), 8 * kMilli);
+      turns.Charge(*waiting.front(), 0, 8 * kMilli);
       taken += 8 * kMilli;
       turns.Release(*waiting.front(), now);
       waiting.pop_front();
@@ -78,7 +80,7 @@ TEST(InferenceTurns, DelayNothingBelowTheirShare) {
   for (int64_t now = 0; now < 100 * kSecond; now += 200 * kMilli) {
     const auto run = Ticket(now, 3 * kMilli, 3 * kMilli);
     ASSERT_TRUE(turns.Claim(*run, now + 3 * kMilli)) << now;
-    InferenceTurns::Charge(*run, 3 * kMilli / 2);
+    turns.Charge(*run, 0, 3 * kMilli / 2);
     turns.Release(*run, now + 6 * kMilli);
   }
 }
@@ -90,9 +92,20 @@ TEST(InferenceTurns, GiveBackWhatFoundAGap) {
   const auto second = Ticket(0, kMilli, kMilli);
   EXPECT_FALSE(turns.Claim(*second, 5 * kMilli)) << "the first has taken all, and more";
   EXPECT_EQ(turns.ClaimableAt(*second), 5 * kMilli + 3 * kSecond + 1) << "30 ms at a hundredth";
-  InferenceTurns::Charge(*first, 10 * kMilli);
+  turns.Charge(*first, 0, 10 * kMilli);
   turns.Release(*first, 6 * kMilli);
   EXPECT_TRUE(turns.Claim(*second, 6 * kMilli));
+}
+
+TEST(InferenceTurns, TakeFromTheLaneThatLosesMost) {
+  InferenceTurns turns({.share = 0.01});  // 20 ms
+  const auto run = Ticket(0, kMilli, kMilli);
+  ASSERT_TRUE(turns.Claim(*run, kMilli));
+  turns.Charge(*run, 0, 10 * kMilli);
+  turns.Charge(*run, 1, 20 * kMilli);
+  turns.Charge(*run, 1, 10 * kMilli);
+  turns.Release(*run, kMilli);
+  EXPECT_EQ(turns.ClaimableAt(*Ticket(0, kMilli)), kMilli + kSecond + 1) << "30 of 20 ms are taken";
 }
 
 TEST(InferenceTurns, WhoWasNotDueGivesNothingBack) {
