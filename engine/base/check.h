@@ -3,15 +3,17 @@
 // Invariants inside a room: a failure is a bug of ours and ends the process. Anything that a client, a file, the network
 // or a device can cause is an absl::Status instead.
 
-#include <cstdio>
-#include <cstdlib>
+namespace penstock {
 
-#define PENSTOCK_CHECK(condition)                                                            \
-  do {                                                                                       \
-    if (!(condition)) [[unlikely]] {                                                         \
-      std::fprintf(stderr, "%s:%d: broken invariant: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                          \
-    }                                                                                        \
+// Says so on stderr, for at most a second where nobody reads it, and ends the process. Takes no lock.
+[[noreturn]] void EndBroken(const char* file, int line, const char* condition);
+
+}  // namespace penstock
+
+#define PENSTOCK_CHECK(condition)                            \
+  do {                                                       \
+    if (!(condition)) [[unlikely]]                           \
+      ::penstock::EndBroken(__FILE__, __LINE__, #condition); \
   } while (false)
 
 #ifdef NDEBUG
