@@ -145,19 +145,20 @@ TEST(StepRhythm, ExpectsTheNextRunAfterTheUsualPauseAndGivesUpLater) {
   EXPECT_EQ(rhythm.ExpectedStart(ended + kPause * 3 / 2), kNever);
 }
 
-TEST(StepRhythm, WaitsForNoTrainerLongerThanItsMostPatience) {
+TEST(StepRhythm, WaitsForALateTrainerNoLongerThanItsMostPatience) {
+  constexpr int64_t kShort = 1'000'000;
+  constexpr int64_t kLong = 60'000'000'000;
+  constexpr int64_t kMostPatience = 20'000'000;
   StepRhythm rhythm;
-  int64_t now = 0;
-  for (int64_t pause : {int64_t{1'000'000}, int64_t{60'000'000'000}}) {
+  for (const int64_t now : {int64_t{0}, kShort, kShort + kLong}) {
     rhythm.Began(now);
     rhythm.Ended(now);
-    now += pause;
   }
-  rhythm.Began(now);
-  rhythm.Ended(now);
-  const int64_t expected = rhythm.ExpectedStart(now);
-  EXPECT_GT(expected, now);
-  EXPECT_LE(rhythm.GivenUpAt() - now, 60'000'000'000);
+  const int64_t mean = kShort + (kLong - kShort) / 4;
+  const int64_t given_up = kShort + kLong + mean + kMostPatience;  // half the mean alone is seconds
+  EXPECT_EQ(rhythm.GivenUpAt(), given_up);
+  EXPECT_EQ(rhythm.ExpectedStart(given_up - 1), given_up - 1);
+  EXPECT_EQ(rhythm.ExpectedStart(given_up), kNever);
 }
 
 }  // namespace
