@@ -46,10 +46,12 @@ constexpr absl::Duration kLogPatience = absl::Seconds(2);
 // Activations are megabytes and live for one micro-batch. By default the C library gives such blocks
 // back to the kernel at each free, and every step pays for mapping and clearing them again. Blocks up
 // to 32 MiB (the most that it accepts) stay in the heap, and the heap is not shrunk: of 16,000 page
-// faults in a training step of a GPT with 8 blocks 6,000 remain.
+// faults in a training step of a GPT with 8 blocks 6,000 remain. One heap for all threads: what one lane has freed serves the
+// others, and malloc_trim() can give all of it back when a pipeline goes; of further heaps it leaves the top.
 void KeepLargeBlocks() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_ARENA_MAX, 1);
 }
 
 std::map<std::string, std::string> Environment() {

@@ -116,6 +116,7 @@ void Run(const std::string& binary, const std::string& name, int rounds, int m) 
 int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);  // as the daemon does
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_ARENA_MAX, 1);
   std::string daemon;
   std::string workload = "gpt";
   int rounds = 9;

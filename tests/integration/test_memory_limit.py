@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grpc
+import numpy as np
 import penstock
 import pytest
 
@@ -57,3 +58,19 @@ def test_pipelines_share_one_limit(start_daemon: StartDaemon) -> None:
 def test_results_must_fit(start_daemon: StartDaemon) -> None:
     with pytest.raises(AssertionError, match="--handle-bytes: must be at most --memory-limit"):
         start_daemon(f"--memory-limit={LIMIT}", f"--handle-bytes={LIMIT + 1}")
+
+
+def test_the_heap_is_given_back_when_pipelines_go(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    batch = np.ones((256, 1024), np.float32)
+    with penstock.Client(daemon.address) as client:
+        start = daemon.resident_bytes()
+        for _ in range(2):
+            pipelines = [create_mlp(client, options={"layers": 8, "width": 1024}) for _ in range(2)]
+            for pipeline in pipelines:
+                pipeline.train_step(batch, batch)
+            grown = daemon.resident_bytes() - start
+            for pipeline in pipelines:
+                pipeline.delete()
+            left = daemon.resident_bytes() - start
+            assert grown > 256 << 20 and left < grown // 6, (start, grown, left)
