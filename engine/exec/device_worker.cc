@@ -188,6 +188,7 @@ void DeviceWorker::TakeTurn(const Choice& choice) {
     filler_.Served(run.filling);
     return;
   }
+  if (run.filling != nullptr) run.filling->turns().TrainingActs();
   // Served: to the end of the row.
   const auto served = training_.begin() + static_cast<std::ptrdiff_t>(choice.training);
   std::rotate(served, served + 1, training_.end());

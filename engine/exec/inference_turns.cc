@@ -18,12 +18,18 @@ int64_t Reserved(const InferenceTicket& ticket) { return ticket.lane_nanos == 0 
 InferenceTurns::InferenceTurns(Policy policy) : policy_(policy), balance_(policy.share * kBurstNanos) {}
 
 int64_t InferenceTurns::PatientUntil(const InferenceTicket& ticket) const {
-  if (policy_.max_wait_nanos > 0) return ticket.accepted_nanos + policy_.max_wait_nanos;
   if (policy_.between_steps) {
+    if (!between_steps_.load(std::memory_order_acquire)) return kNever;
     const int64_t began = training_began_.load(std::memory_order_acquire);
     return began > ticket.accepted_nanos ? began : kNever;
   }
+  if (policy_.max_wait_nanos > 0) return ticket.accepted_nanos + policy_.max_wait_nanos;
   return ticket.accepted_nanos + (ticket.alone_nanos == 0 ? kUnknown : std::max(kLeastWait, ticket.alone_nanos));
+}
+
+void InferenceTurns::TrainingBegan(int64_t now) {
+  training_began_.store(now, std::memory_order_release);
+  between_steps_.store(true, std::memory_order_release);
 }
 
 void InferenceTurns::Refill(int64_t now) {

@@ -31,8 +31,8 @@ struct InferenceTicket {
 //            long run, and a load below that waits no longer than it must. A load that neither the gaps nor the share can
 //            carry waits longer, as any overload does.
 //            Long enough is `max_wait_nanos`; or, if that is 0, as long as the run would take alone, so that a small call takes
-//            about twice that. Between steps only: a run becomes due once a training run has begun after it was accepted, so
-//            that it runs before that training run's first actions.
+//            about twice that. Between steps only: a run becomes due where a training run begins after it was accepted and
+//            has not acted yet, and so runs before that training run's first action; or else with the next one.
 // Threads:   any method from any thread.
 // Units:     nanoseconds; a share of 0 lets nothing become due.
 class InferenceTurns {
@@ -54,8 +54,11 @@ class InferenceTurns {
   // must begin first.
   int64_t ClaimableAt(const InferenceTicket& ticket) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A training run begins.
-  void TrainingBegan(int64_t now) { training_began_.store(now, std::memory_order_release); }
+  // A training run begins; a lane takes an action of it.
+  void TrainingBegan(int64_t now);
+  void TrainingActs() {
+    if (between_steps_.load(std::memory_order_relaxed)) between_steps_.store(false, std::memory_order_release);
+  }
 
  private:
   // When it has waited long enough.
@@ -64,6 +67,7 @@ class InferenceTurns {
 
   const Policy policy_;
   std::atomic<int64_t> training_began_{0};
+  std::atomic<bool> between_steps_{false};  // one has begun, and has not acted
 
   mutable absl::Mutex mu_;
   double balance_ ABSL_GUARDED_BY(mu_);

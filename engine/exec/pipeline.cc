@@ -64,6 +64,7 @@ absl::Status PipelineImpl::RunToEnd(const std::shared_ptr<Run>& run, RunOutcome&
   run->fault_point = options_.fault_point;
   const int64_t rows = outcome.micro_batches == 0 ? 0 : (outcome.rows - 1) / outcome.micro_batches + 1;
   const int64_t begin = clock_->NowNanos();
+  run->filling = &filling_;
   run->progress = filling_.BeginRun(run->schedule, rows, run->decision != nullptr, begin);
   const std::vector<StateTimes> before = metrics_->LaneTimes(begin);
   absl::Notification finished;

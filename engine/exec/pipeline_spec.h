@@ -15,8 +15,7 @@ namespace penstock {
 struct BubbleFillingSpec {
   bool enabled = true;  // false: inference waits for the end of a training run; what waited goes before the next one
   double inference_share = 0.02;  // of the time of training that inference which found no gap may take, 0 to 1; 0: none
-  double max_wait_seconds =
-      0;  // until it may; 0: as long as it takes alone, or, if not enabled, until the next training run
+  double max_wait_seconds = 0;    // until it may; 0: as long as it takes alone; without effect if not enabled
 };
 
 // Everything a pipeline is made from. Two pipelines with equal specifications start from equal weights.

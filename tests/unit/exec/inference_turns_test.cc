@@ -54,6 +54,21 @@ TEST(InferenceTurns, BetweenStepsComeWithTheNextTrainingRun) {
   EXPECT_TRUE(turns.Claim(*run, 600));
 }
 
+TEST(InferenceTurns, BetweenStepsWhoCannotBePaidForWaitsForTheNextStep) {
+  InferenceTurns turns({.share = 0.02, .max_wait_nanos = 1, .between_steps = true});  // 40 ms
+  const auto large = Ticket(0, kMilli, 60 * kMilli);
+  const auto small = Ticket(0, kMilli, kMilli);
+  turns.TrainingBegan(100);
+  ASSERT_TRUE(turns.Claim(*large, 100));
+  EXPECT_FALSE(turns.Claim(*small, 100));
+  turns.TrainingActs();
+  EXPECT_FALSE(turns.Claim(*small, 60 * kSecond)) << "in mid-step nothing is due, whatever has been gained";
+  EXPECT_EQ(turns.ClaimableAt(*small), kNever);
+  EXPECT_TRUE(turns.Claim(*large, 60 * kSecond)) << "it was due before";
+  turns.TrainingBegan(61 * kSecond);
+  EXPECT_TRUE(turns.Claim(*small, 61 * kSecond));
+}
+
 TEST(InferenceTurns, TakeNoMoreThanTheirShareOfALongLoad) {
   // Every 10 ms comes a run of 8 ms that finds no gap at all.
   InferenceTurns turns({.share = 0.02, .max_wait_nanos = 1});
