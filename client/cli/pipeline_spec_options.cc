@@ -161,6 +161,8 @@ void AddScheduleOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("MODE");
   command->add_option("--mini-batch-rows", o->mini_batch_rows, "Rows of the mini-batch that the planner plans for")
       ->type_name("N");
+  command->add_option("--planning-seconds", o->planning_seconds, "Time to measure and choose in; unset: 20")
+      ->type_name("SECONDS");
 }
 
 absl::Status PutSchedule(const PipelineSpecOptions& o, Session& session, v1::ScheduleSpec* schedule) {
@@ -310,6 +312,7 @@ absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o,
   }
   if (o.inference_share.has_value()) spec.mutable_bubble_filling()->set_inference_share(*o.inference_share);
   if (o.inference_max_wait.has_value()) spec.mutable_bubble_filling()->set_max_wait_seconds(*o.inference_max_wait);
+  if (o.planning_seconds.has_value()) spec.set_planning_seconds(*o.planning_seconds);
   return spec;
 }
 

@@ -58,6 +58,7 @@ struct PipelineSpecOptions {
   std::string bubble_filling;
   std::optional<double> inference_share;
   std::optional<double> inference_max_wait;
+  std::optional<double> planning_seconds;
 };
 
 void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* options);

@@ -132,13 +132,14 @@ absl::StatusOr<std::vector<Item>> PipelineClient::ListAll(Stub& stub, Method met
 
 absl::StatusOr<v1::Pipeline> PipelineClient::CreatePipeline(v1::CreatePipelineRequest request) {
   FillRequestId(&request);
-  // Weights are drawn and layers profiled before the answer.
+  // Others may be made before it; then it is planned, and its weights are drawn.
   return Call(stubs_->pipelines, &v1::PipelineService::Stub::CreatePipeline, request, request.request_id(),
-              absl::Minutes(10));
+              absl::Minutes(10) + absl::Seconds(request.spec().planning_seconds()));
 }
 
 absl::StatusOr<v1::PlanPipelineResponse> PipelineClient::PlanPipeline(const v1::PlanPipelineRequest& request) {
-  return Call(stubs_->pipelines, &v1::PipelineService::Stub::PlanPipeline, request, {}, absl::Minutes(10));
+  return Call(stubs_->pipelines, &v1::PipelineService::Stub::PlanPipeline, request, {},
+              absl::Minutes(10) + absl::Seconds(request.spec().planning_seconds()));
 }
 
 absl::StatusOr<v1::Pipeline> PipelineClient::GetPipeline(const std::string& name) {

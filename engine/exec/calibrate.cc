@@ -74,7 +74,8 @@ class StageMeasurement {
     for (int repeat = 0; repeat <= options.repeats; ++repeat) {
       Repeat(split);
       if (repeat == 0) times_ = StageTimes();  // warm-up; also the only one that does not add to gradients
-      if (repeat > 0 && clock_->NowNanos() - begin > options.budget_nanos) break;
+      const bool late = clock_->NowNanos() - begin > options.budget_nanos || options.planning->OutOfTime();
+      if (repeat > 0 && late) break;
     }
     return std::move(times_);
   }
@@ -179,6 +180,8 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
               });
             };
             for (size_t s : own) {
+              failed[s] = options.planning->CheckWanted();
+              if (!failed[s].ok()) break;
               failed[s] =
                   on_stage(s, [&](StageMeasurement& measurement) { times[s] = measurement.Run(options, split); });
             }

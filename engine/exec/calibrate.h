@@ -22,7 +22,7 @@ namespace penstock {
 // they take as long as the whole once more, which nobody should wait for without need.
 //
 // `devices` has one entry per stage. The stages' gradients are cleared afterwards; weights are not touched.
-// Fails:     what a stage throws; the plan is as before then.
+// Fails:     what a stage throws; WORK_CANCELLED as options.planning says; the plan is as before then.
 absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, const std::vector<Device>& devices,
                              const std::vector<TensorSignature>& inputs, const LossContext& loss,
                              const ProfileOptions& options, int64_t open_dimension, Clock* clock, Plan& plan);

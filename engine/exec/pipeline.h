@@ -101,14 +101,12 @@ class Pipeline {
   struct Options {
     DevicePool* devices = nullptr;  // required
     Clock* clock = nullptr;         // null: the real one
-    ProfileOptions profile;
+    ProfileOptions profile;         // with its `planning` until the call has its answer
     // Whether a search may run steps of the best plans. They take memory and time on the devices: not beside other pipelines.
     bool rehearse = true;
     // Called with the bytes that a plan will take of the host's memory, before any of it is placed, and once more with what was
     // measured; an error ends the creation. Null: nobody counts them.
     std::function<absl::Status(int64_t bytes)> claim_memory = {};
-    // Ends a search with what it has; empty: never.
-    std::function<bool()> out_of_time = {};
     // Called before each action of a training run, on the stage's thread; may throw. Usually only tests set this.
     std::function<void(const Action&)> before_action;
     // Called at each of these points, kDecide for stage 0, kImport for the position of the tensor; may throw. Only tests set

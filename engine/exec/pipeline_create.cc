@@ -75,10 +75,8 @@ absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options&
 
 absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const Options& options) {
   PENSTOCK_ASSIGN_OR_RETURN(const Draft draft, CheckSpecification(spec, options));
-  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile,
-                            ProfileSizes(draft.request, options.profile, ClockOf(options), options.out_of_time));
-  return PlanBySearch(draft.request, profile, {.out_of_time = options.out_of_time},
-                      TrialsOnDevices(spec, options, draft));
+  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(draft.request, options.profile, ClockOf(options)));
+  return PlanBySearch(draft.request, profile, options.profile.planning, TrialsOnDevices(spec, options, draft));
 }
 
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {
@@ -88,8 +86,13 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   if (options.ablation.skips_through_stages) draft.plan.skips = ThroughStages(draft.plan.skips);
   draft.plan.undo = draft.plan.undo && !options.ablation.no_undo;
   PENSTOCK_RETURN_IF_ERROR(ClaimOrDropUndo(options, draft.plan));
+  Planning& planning = *options.profile.planning;
+  planning.Enter(PlanPhase::kBuilding, 2);
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
-  PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, draft.plan));
+  planning.PartDone();
+  // Without time, the costs are the layers', by which it was cut.
+  if (!planning.OutOfTime()) PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, draft.plan));
+  PENSTOCK_RETURN_IF_ERROR(planning.CheckWanted());
   const bool undo = draft.plan.undo;
   PENSTOCK_RETURN_IF_ERROR(ClaimOrDropUndo(options, draft.plan));
   if (undo && !draft.plan.undo) {  // what was measured leaves no place for it: stages that make no copies
@@ -112,6 +115,7 @@ std::unique_ptr<Pipeline> AssemblePipeline(const PipelineSpec& spec, Pipeline::O
   parts.loss = std::move(draft.loss);
   parts.metrics = options.metrics ? options.metrics(parts.plan) : OwnMetrics(parts.plan, options.clock);
   parts.options = std::move(options);
+  parts.options.profile.planning = EndlessPlanning();
   return std::make_unique<PipelineImpl>(std::move(parts));
 }
 

@@ -111,7 +111,7 @@ Clock* ClockOf(const Pipeline::Options& options) { return options.clock == nullp
 absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
   PENSTOCK_ASSIGN_OR_RETURN(draft.plan, penstock::MakePlan(draft.request, options.profile, ClockOf(options),
-                                                           TrialsOnDevices(spec, options, draft), options.out_of_time));
+                                                           TrialsOnDevices(spec, options, draft)));
   return draft;
 }
 

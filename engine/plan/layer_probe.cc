@@ -176,7 +176,7 @@ LayerProfile MeasureLayer(const NamedLayer& layer, Arrival& arrival, DeviceStrea
     forward.push_back(timing.forward_nanos);
     backward.push_back(timing.backward_nanos);
     profile.stash_bytes = std::max<int64_t>(timing.stash_bytes, 0);
-    if (clock->NowNanos() - begin > options.budget_nanos) break;
+    if (clock->NowNanos() - begin > options.budget_nanos || options.planning->OutOfTime()) break;
   }
   profile.forward_seconds = Median(forward);
   profile.backward_seconds = Median(backward);

@@ -24,8 +24,9 @@ struct PlanLimits {
   std::vector<std::string> kinds = {};  // that may be chosen; empty: all that train
   int max_chunks = 4;                   // stages per lane
   std::vector<int> micro_batches = {};  // numbers that may be chosen; empty: powers of two
-  int64_t mini_batch_rows = 0;  // of a step; 0: kDefaultMiniBatchRows where the number of micro-batches is open,
-                                // else a micro-batch has the rows of the profile
+  int64_t mini_batch_rows = 0;   // of a step; 0: kDefaultMiniBatchRows where the number of micro-batches is open,
+                                 // else a micro-batch has the rows of the profile
+  double planning_seconds = 20;  // that measuring and choosing may take
 };
 
 inline constexpr int kMaxMicroBatches = 4096;

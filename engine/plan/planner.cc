@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -268,8 +269,7 @@ absl::StatusOr<Plan> PlanOf(const PlanRequest& request, const SizeProfile& profi
   return plan;
 }
 
-absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
-                                         const std::function<bool()>& out_of_time) {
+absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const ProfileOptions& options, Clock* clock) {
   // What needs no measurement is refused before anything is measured.
   PENSTOCK_RETURN_IF_ERROR(CheckSchedule(request.schedule));
   PENSTOCK_RETURN_IF_ERROR(CheckLimits(request.limits));
@@ -283,36 +283,51 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
     const auto layers = static_cast<int64_t>(request.layers.size());
     one.budget_nanos = std::min({one.budget_nanos, kBudgetNanosPerLayer, kMostNanosPerSize / layers});
   }
+  const std::vector<Device> devices = DevicesToMeasureOn(request, given);
+  options.planning->Enter(PlanPhase::kMeasuring, std::ssize(sizes) * std::ssize(devices) * std::ssize(request.layers));
   SizeProfile profile;
   int64_t last_rows = 0;
   int64_t took = 0;  // by the size before
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (i > 0 && out_of_time && out_of_time()) break;
+    if (i > 0 && options.planning->OutOfTime()) break;
     one.rows = sizes[i];
     const bool dear = i > 0 && took * sizes[i] / last_rows > kMostNanosPerSize;
     if (dear && i > 1) break;                                // the line through the others goes on
     if (dear) one.rows = std::min(one.rows, 2 * last_rows);  // a line needs two
     const int64_t begin = clock->NowNanos();
-    PENSTOCK_ASSIGN_OR_RETURN(
-        std::vector<LayerProfile> layers,
-        ProfileLayers(request.layers, DevicesToMeasureOn(request, given), request.settings, one, clock));
+    PENSTOCK_ASSIGN_OR_RETURN(std::vector<LayerProfile> layers,
+                              ProfileLayers(request.layers, devices, request.settings, one, clock));
     took = clock->NowNanos() - begin;
     last_rows = one.rows;
     profile.Add(one.rows, std::move(layers));
     if (dear) break;
   }
+  if (sizes.size() > 1 && profile.rows().size() == 1) profile.Extend(sizes.back());
   return profile;
 }
 
-absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile,
-                                        const SearchBudget& budget, const PlanTrials& trials) {
-  PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, SearchPlans(request, profile, budget));
+absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile, Planning* planning,
+                                        const PlanTrials& trials) {
+  const auto out_of_time = [planning] { return planning->OutOfTime(); };
+  // What a trial answers, and that it is over.
+  const auto counted = [planning](auto answer) {
+    planning->PartDone();
+    return answer;
+  };
+  planning->Enter(PlanPhase::kSearching, 1);
+  PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, SearchPlans(request, profile, {.out_of_time = out_of_time}));
   if (trials.measure && search.candidates.size() > 1) {
-    PENSTOCK_ASSIGN_OR_RETURN(std::vector<Plan> plans,
-                              ConfirmBest(request, profile, trials.measure, budget.out_of_time, search));
-    if (trials.run) RehearseBest(trials.run, budget.out_of_time, plans, search);
+    planning->Enter(PlanPhase::kConfirming, kMostMeasured);
+    const MeasureStages measure = [&](Plan plan) { return counted(trials.measure(std::move(plan))); };
+    PENSTOCK_ASSIGN_OR_RETURN(std::vector<Plan> plans, ConfirmBest(request, profile, measure, out_of_time, search));
+    if (trials.run) {
+      planning->Enter(PlanPhase::kRehearsing, int64_t{kRehearsals} * kMostRehearsed);
+      const RunSteps run = [&](const Plan& plan, const OutOfTime& over) { return counted(trials.run(plan, over)); };
+      RehearseBest(run, planning->SecondsLeft(), out_of_time, plans, search);
+    }
     if (!plans.empty()) search.plan = std::move(plans.front());
   }
+  PENSTOCK_RETURN_IF_ERROR(planning->CheckWanted());
   if (search.candidates.empty()) return search;
   if (!search.plan.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(search.plan, PlanOf(request, profile, search.candidates.front()));
@@ -322,10 +337,10 @@ absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizePr
 }
 
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
-                              const PlanTrials& trials, const std::function<bool()>& out_of_time) {
-  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(request, options, clock, out_of_time));
+                              const PlanTrials& trials) {
+  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(request, options, clock));
   if (request.limits.open.any()) {
-    PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, PlanBySearch(request, profile, {.out_of_time = out_of_time}, trials));
+    PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, PlanBySearch(request, profile, options.planning, trials));
     if (!search.plan.has_value()) return search.WhyNone();
     if (search.plan->micro_batch_rows == 0) search.plan->micro_batch_rows = options.rows;
     return *std::move(search.plan);

@@ -2,7 +2,6 @@
 
 // From a specification to a plan: cut, memory, predictions.
 
-#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "engine/plan/confirm.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_request.h"
+#include "engine/plan/planning.h"
 #include "engine/plan/profile.h"
 #include "engine/plan/rehearse.h"
 #include "engine/plan/search.h"
@@ -34,11 +34,12 @@ absl::Status CheckSchedule(const ScheduleSpec& schedule);
 
 // Profiles the layers, searches for what the schedule leaves open (search.h), cuts the layers (cut.h), checks memory,
 // predicts makespan and bubble by the simulator. Where nothing could be measured, open choices are as `schedule` says.
+// When the time of options.planning is over, it takes the best that it has found.
 //
 // Fails:     SPEC_INVALID naming cut, schedule, devices or layer; PLAN_DOES_NOT_FIT naming the device, its limit, and the
-//            largest class of bytes.
+//            largest class of bytes; WORK_CANCELLED once options.planning says that it is not wanted.
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
-                              const PlanTrials& trials = {}, const std::function<bool()>& out_of_time = {});
+                              const PlanTrials& trials = {});
 
 // The same from given costs: pure.
 absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile);
@@ -47,8 +48,7 @@ absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vect
 // size at least it measures.
 //
 // Fails:     as MakePlan.
-absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
-                                         const std::function<bool()>& out_of_time = {});
+absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const ProfileOptions& options, Clock* clock);
 
 // The whole plan of what a search of the same request and profile has found.
 //
@@ -59,7 +59,7 @@ absl::StatusOr<Plan> PlanOf(const PlanRequest& request, const SizeProfile& profi
 //
 // Fails:     as MakePlan; that nothing is possible is no failure.
 absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile,
-                                        const SearchBudget& budget, const PlanTrials& trials = {});
+                                        Planning* planning = EndlessPlanning(), const PlanTrials& trials = {});
 
 // Whether the plan's schedule splits any backward; also if only measured costs could tell.
 bool SplitsBackward(const Plan& plan);

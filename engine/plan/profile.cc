@@ -105,7 +105,8 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileOnThisThread(const std::vector<
   std::vector<LayerProfile> profiles;
   Measured measured;
   Arrival arrival;
-  for (size_t i = 0; i < layers.size(); ++i) {
+  for (size_t i = 0; i < layers.size(); ++i, options.planning->PartDone()) {
+    PENSTOCK_RETURN_IF_ERROR(options.planning->CheckWanted());
     const bool skips_around = !arrival.skips.empty();
     const std::string shapes = skips_around ? "" : ShapesOf(arrival);
     if (const Measured::Entry* known = measured.Find(layers[i], shapes)) {

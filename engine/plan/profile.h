@@ -12,6 +12,7 @@
 #include "engine/device/device.h"
 #include "engine/model/layer_registry.h"
 #include "engine/model/skip_spec.h"
+#include "engine/plan/planning.h"
 
 namespace penstock {
 
@@ -38,10 +39,11 @@ struct ModelSettings {
 };
 
 struct ProfileOptions {
-  int64_t rows = 4;                      // of the micro-batch
-  int repeats = 5;                       // after one warm-up; the median counts
-  int64_t budget_nanos = 1'000'000'000;  // per layer: fewer repeats, but at least one, if they take longer
-  bool halves = false;                   // measure the two halves of a backward by themselves too
+  int64_t rows = 4;                        // of the micro-batch
+  int repeats = 5;                         // after one warm-up; the median counts
+  int64_t budget_nanos = 1'000'000'000;    // per layer: fewer repeats, but at least one, if they take longer
+  bool halves = false;                     // measure the two halves of a backward by themselves too
+  Planning* planning = EndlessPlanning();  // at its end one repeat is enough; told of each layer that is measured
 };
 
 // Inputs to measure with: normally distributed numbers, or integer zeros, of a signature, with `rows` rows and
@@ -64,6 +66,7 @@ Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t row
 //
 // Fails:     what a layer's forward throws, naming the layer: a model whose layers do not fit together is found here.
 //            FAILED_PRECONDITION / SKIP_INVALID for a layer that does not stash or pop what it declares.
+//            WORK_CANCELLED, before the next layer, once the plan is not wanted.
 absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerSpec>& layers,
                                                         const std::vector<Device>& devices,
                                                         const ModelSettings& settings, const ProfileOptions& options,

@@ -19,14 +19,14 @@ struct Rehearsed {
   absl::Status status;
 };
 
-// How many of the first are worth it.
-size_t CountWorthwhile(const PlanSearch& search, size_t plans) {
+// How many of the first are worth so many rounds.
+size_t CountWorthwhile(const PlanSearch& search, size_t plans, int rounds, double most_seconds) {
   size_t count = 0;
   double seconds = 0;
   while (count < std::min<size_t>(plans, kMostRehearsed)) {
     const double step = search.candidates[count].makespan_seconds;
-    seconds += step * kRehearsals * (1 + kRehearsalSteps);
-    if (step > search.candidates.front().makespan_seconds * kWorthRehearsing || seconds > kMostRehearsalSeconds) break;
+    seconds += step * rounds * (1 + kRehearsalSteps);
+    if (step > search.candidates.front().makespan_seconds * kWorthRehearsing || seconds > most_seconds) break;
     ++count;
   }
   return count;
@@ -58,14 +58,17 @@ std::optional<double> Median(std::vector<double> seconds) {
 
 }  // namespace
 
-void RehearseBest(const RunSteps& run, const OutOfTime& out_of_time, std::vector<Plan>& plans, PlanSearch& search) {
-  const size_t count = CountWorthwhile(search, plans.size());
+void RehearseBest(const RunSteps& run, double most_seconds, const OutOfTime& out_of_time, std::vector<Plan>& plans,
+                  PlanSearch& search) {
+  int rounds = kRehearsals;
+  size_t count = CountWorthwhile(search, plans.size(), rounds, most_seconds);
+  if (count < 2) count = CountWorthwhile(search, plans.size(), rounds = 1, most_seconds);
   if (count < 2) return;
   std::vector<Rehearsed> those;
   for (size_t i = 0; i < count; ++i) {
     those.push_back({std::move(search.candidates[i]), std::move(plans[i]), {}, absl::OkStatus()});
   }
-  for (int round = 0; round < kRehearsals; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     if (RunRound(run, out_of_time, /*backwards=*/round % 2 == 1, those)) continue;
     search.complete = false;
     break;

@@ -128,7 +128,8 @@ class Search {
   void Improve(Found& found);
   void Rank();
   bool OutOfBudget(int64_t most_work) {
-    if (worked_ > most_work || (budget_.out_of_time && budget_.out_of_time())) result_.complete = false;
+    const bool late = !found_.empty() && budget_.out_of_time && budget_.out_of_time();
+    if (worked_ > most_work || late) result_.complete = false;
     return !result_.complete;
   }
   Ticks Cutoff() const;

@@ -62,7 +62,7 @@ inline constexpr double kEqualMakespan = 0.005;
 // Units:     `most_work` in simulated actions: the same answer on every machine.
 struct SearchBudget {
   int64_t most_work = 6'000'000;
-  std::function<bool()> out_of_time = {};  // ends the search with what it has; empty: never
+  std::function<bool()> out_of_time = {};  // ends the search once it has something; empty: never
 };
 
 // Tries every schedule that the request leaves open, in the order of their lower bounds: cuts exactly for it, simulates, and

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 namespace penstock {
 namespace {
@@ -43,6 +44,23 @@ LayerProfile Between(int64_t x0, const LayerProfile& a, int64_t x1, const LayerP
 }
 
 }  // namespace
+
+void SizeProfile::Extend(int64_t rows) {
+  const auto& [measured_rows, measured] = *measured_.begin();
+  const double factor = static_cast<double>(rows) / static_cast<double>(measured_rows);
+  const auto bytes = [factor](int64_t count) { return std::llround(static_cast<double>(count) * factor); };
+  std::vector<LayerProfile> layers = measured;
+  for (LayerProfile& layer : layers) {
+    layer.forward_seconds *= factor;
+    layer.backward_seconds *= factor;
+    layer.input_gradient_seconds *= factor;
+    layer.weight_gradient_seconds *= factor;
+    layer.output_bytes = bytes(layer.output_bytes);
+    layer.stash_bytes = bytes(layer.stash_bytes);
+    for (auto& [name, count] : layer.skip_bytes) count = bytes(count);
+  }
+  Add(rows, std::move(layers));
+}
 
 std::vector<LayerProfile> SizeProfile::At(int64_t rows) const {
   if (measured_.size() == 1) return measured_.begin()->second;

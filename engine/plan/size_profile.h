@@ -24,6 +24,8 @@ class SizeProfile {
   explicit SizeProfile(std::vector<LayerProfile> profile) { measured_[1] = std::move(profile); }
 
   void Add(int64_t rows, std::vector<LayerProfile> profile) { measured_[rows] = std::move(profile); }
+  // Takes the only measurement for so many rows too, times and bytes in proportion: there was no time to measure them.
+  void Extend(int64_t rows);
   // Of micro-batches of so many rows. There is at least one measurement.
   std::vector<LayerProfile> At(int64_t rows) const;
   std::vector<int64_t> rows() const;  // that were measured, ascending

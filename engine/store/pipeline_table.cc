@@ -3,7 +3,6 @@
 #include <malloc.h>
 
 #include <atomic>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -19,11 +18,13 @@
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/observe/metrics_registry.h"
+#include "engine/plan/planning.h"
 #include "engine/store/checkpoint_file.h"
 #include "engine/store/handle_name.h"
 #include "engine/store/handle_store.h"
 #include "engine/store/memory_claims.h"
 #include "engine/store/pipeline_metrics.h"
+#include "engine/store/plan_queue.h"
 #include "engine/store/request_log.h"
 
 namespace penstock {
@@ -75,8 +76,8 @@ class PipelineTable::Implementation {
   explicit Implementation(Options options) : options_(std::move(options)), log_({}) {}
 
   void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
-  void Plan(PipelineSpec spec, PlanCallback done);
-  void Search(PipelineSpec spec, int64_t end_nanos, SearchCallback done);
+  void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
+  void Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, SearchCallback done);
   absl::StatusOr<std::shared_ptr<HostedPipeline>> Find(const std::string& name) const;
   absl::StatusOr<PipelineEntry> Get(const std::string& name) const;
   std::vector<PipelineEntry> List(const std::string& after, int limit) const;
@@ -97,23 +98,24 @@ class PipelineTable::Implementation {
   void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Also reads what the specification names, and fills in its digest.
   absl::StatusOr<std::shared_ptr<HostedPipeline>> Make(const std::string& name, PipelineSpec* spec,
-                                                       const std::string& spec_digest);
+                                                       const std::string& spec_digest, Planning* planning);
   absl::Status Load(PipelineSpec* spec) const {
     return options_.factory.load ? options_.factory.load(&spec->model) : absl::OkStatus();
   }
-  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineSpec spec, const std::string& spec_digest)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineSpec spec, const std::string& spec_digest,
+                                          Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
   void DeleteNow(const std::string& name, std::shared_ptr<HostedPipeline> pipeline, bool purge)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Reads what the specification names, and looks, on the jobs' thread.
+  // Reads what the specification names, and looks, on the plans' thread.
   template <typename Found>
-  void LookForPlans(PipelineSpec spec, std::function<void(absl::StatusOr<Found>)> done,
-                    std::function<absl::StatusOr<Found>(const PipelineSpec&)> look) ABSL_LOCKS_EXCLUDED(mu_);
+  void LookForPlans(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+                    std::function<void(absl::StatusOr<Found>)> done,
+                    std::function<absl::StatusOr<Found>(const PipelineSpec&, const Pipeline::Options&)> look)
+      ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<HostedPipeline>> Live() const ABSL_LOCKS_EXCLUDED(mu_);
   bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
-  // How to make a pipeline, or to look for its plan until `end_nanos`, or until the server stops.
-  Pipeline::Options EngineOptions(int64_t end_nanos = std::numeric_limits<int64_t>::max()) const
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // How to make a pipeline, or to look for its plan.
+  Pipeline::Options EngineOptions(Planning* planning) const ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
 
@@ -123,7 +125,8 @@ class PipelineTable::Implementation {
   uint64_t versions_ ABSL_GUARDED_BY(mu_) = 0;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  JobThread jobs_{"ps-pipelines"};  // last: it uses all of the above
+  JobThread jobs_{"ps-pipelines"};  // last, with the next: they use all of the above
+  PlanQueue plans_;
 };
 
 // --- Retries.
@@ -183,12 +186,12 @@ bool PipelineTable::Implementation::IsDraining() const {
   return draining_;
 }
 
-Pipeline::Options PipelineTable::Implementation::EngineOptions(int64_t end_nanos) const {
+Pipeline::Options PipelineTable::Implementation::EngineOptions(Planning* planning) const {
   Pipeline::Options engine;
   engine.devices = options_.devices;
   engine.clock = options_.clock;
   engine.rehearse = Live().empty();
-  engine.out_of_time = [this, end_nanos] { return options_.clock->NowNanos() >= end_nanos || IsDraining(); };
+  engine.profile.planning = planning;
   return engine;
 }
 
@@ -200,6 +203,8 @@ void PipelineTable::Implementation::SetState(PipelineEntry& entry, PipelineEntry
 void PipelineTable::Implementation::Create(CallContext context, std::string name, PipelineSpec spec,
                                            std::string spec_digest, CreateCallback done) {
   const RequestKey key{context.caller, "CreatePipeline", context.request_id};
+  const auto planning =
+      std::make_shared<Planning>(options_.clock, spec.limits.planning_seconds, [this] { return IsDraining(); });
   const auto start = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (!IsResourceId(name)) {
       return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
@@ -222,27 +227,31 @@ void PipelineTable::Implementation::Create(CallContext context, std::string name
     entry.name = name;
     entry.spec = spec;
     entry.create_time = options_.clock->WallNow();
+    entry.planning = planning;
     SetState(entry, PipelineEntry::State::kCreating);
     return absl::OkStatus();
   };
   const JoinPointer join = Begin(key, context, std::move(done), start);
   if (join == nullptr) return;
-  jobs_.Post([this, key, join, name, spec = std::move(spec), spec_digest = std::move(spec_digest)] {
-    Answer(key, join, CreateNow(name, spec, spec_digest));
+  jobs_.Post([this, key, join, name, planning, spec = std::move(spec), spec_digest = std::move(spec_digest)] {
+    Answer(key, join, CreateNow(name, spec, spec_digest, planning.get()));
   });
 }
 
 absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std::string& name, PipelineSpec spec,
-                                                                       const std::string& spec_digest) {
+                                                                       const std::string& spec_digest,
+                                                                       Planning* planning) {
   bool draining = IsDraining();
   absl::StatusOr<std::shared_ptr<HostedPipeline>> made =
-      draining ? Draining() : Guarded("the creation of a pipeline", [&] { return Make(name, &spec, spec_digest); });
+      draining ? Draining()
+               : Guarded("the creation of a pipeline", [&] { return Make(name, &spec, spec_digest, planning); });
   absl::StatusOr<PipelineEntry> answer = PipelineEntry{};
   {
     absl::MutexLock lock(&mu_);
-    if (!made.ok() && draining_) made = Draining();  // its search was cut short
+    if (!made.ok() && draining_) made = Draining();  // its planning was cut short
     PipelineEntry& entry = entries_.at(name);
     if (made.ok()) {
+      entry.planning = nullptr;
       entry.pipeline = *made;
       entry.spec.model.program_digest = spec.model.program_digest;
       SetState(entry, PipelineEntry::State::kReady);
@@ -269,13 +278,15 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std
 
 absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::Make(const std::string& name,
                                                                                     PipelineSpec* spec,
-                                                                                    const std::string& spec_digest) {
+                                                                                    const std::string& spec_digest,
+                                                                                    Planning* planning) {
+  planning->Enter(PlanPhase::kLoading, 1);
   PENSTOCK_RETURN_IF_ERROR(Load(spec));
   PENSTOCK_ASSIGN_OR_RETURN(
       std::unique_ptr<CheckpointFolder> checkpoints,
       CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name, options_.checkpoint_quota));
   std::shared_ptr<PipelineMetrics> metrics;
-  Pipeline::Options engine = EngineOptions();
+  Pipeline::Options engine = EngineOptions(planning);
   std::shared_ptr<MemoryClaims::Claim> claim;  // goes where the creation fails
   if (options_.memory != nullptr) {
     PENSTOCK_ASSIGN_OR_RETURN(claim, options_.memory->Take("pipeline " + name, 0));
@@ -305,35 +316,38 @@ absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::M
   return HostedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting));
 }
 
-void PipelineTable::Implementation::Plan(PipelineSpec spec, PlanCallback done) {
-  LookForPlans<penstock::Plan>(std::move(spec), std::move(done), [this](const PipelineSpec& loaded) {
-    return options_.factory.plan(loaded, EngineOptions());
-  });
+void PipelineTable::Implementation::Plan(const std::string& caller, PipelineSpec spec,
+                                         std::shared_ptr<CancelToken> cancel, PlanCallback done) {
+  LookForPlans<penstock::Plan>(caller, std::move(spec), std::move(cancel), std::move(done), options_.factory.plan);
 }
 
-void PipelineTable::Implementation::Search(PipelineSpec spec, int64_t end_nanos, SearchCallback done) {
-  LookForPlans<PlanSearch>(std::move(spec), std::move(done), [this, end_nanos](const PipelineSpec& loaded) {
-    return options_.factory.search(loaded, EngineOptions(end_nanos));
-  });
+void PipelineTable::Implementation::Search(const std::string& caller, PipelineSpec spec,
+                                           std::shared_ptr<CancelToken> cancel, SearchCallback done) {
+  LookForPlans<PlanSearch>(caller, std::move(spec), std::move(cancel), std::move(done), options_.factory.search);
 }
 
 template <typename Found>
-void PipelineTable::Implementation::LookForPlans(PipelineSpec spec, std::function<void(absl::StatusOr<Found>)> done,
-                                                 std::function<absl::StatusOr<Found>(const PipelineSpec&)> look) {
+void PipelineTable::Implementation::LookForPlans(
+    const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+    std::function<void(absl::StatusOr<Found>)> done,
+    std::function<absl::StatusOr<Found>(const PipelineSpec&, const Pipeline::Options&)> look) {
+  auto search = [this, cancel, spec = std::move(spec), look = std::move(look)]() mutable -> absl::StatusOr<Found> {
+    Planning planning(options_.clock, spec.limits.planning_seconds,
+                      [this, cancel] { return cancel->cancelled() || IsDraining(); });
+    PENSTOCK_RETURN_IF_ERROR(planning.CheckWanted());  // it has waited
+    PENSTOCK_RETURN_IF_ERROR(Load(&spec));
+    return look(spec, EngineOptions(&planning));
+  };
+  absl::Status refused;
   {
     absl::MutexLock lock(&mu_);
-    if (!draining_) {
-      jobs_.Post([this, spec = std::move(spec), done = std::move(done), look = std::move(look)]() mutable {
-        if (IsDraining()) return done(Draining());  // since it was asked
-        if (absl::Status loaded = Load(&spec); !loaded.ok()) return done(loaded);
-        absl::StatusOr<Found> found = Guarded("a search for plans", [&] { return look(spec); });
-        if (!found.ok() && IsDraining()) found = Draining();  // it was cut short
-        done(std::move(found));
-      });
-      return;
-    }
+    refused = draining_ ? Draining() : plans_.Post(caller, cancel, [this, search, done]() mutable {
+      absl::StatusOr<Found> found = Guarded("a search for plans", search);
+      if (!found.ok() && IsDraining()) found = Draining();  // it was cut short
+      done(std::move(found));
+    });
   }
-  done(Draining());
+  if (!refused.ok()) done(refused);
 }
 
 // --- Looking up.
@@ -502,6 +516,7 @@ void PipelineTable::Implementation::Close() {
     closed_ = true;
   }
   jobs_.Close();
+  plans_.Close();
   for (const std::shared_ptr<HostedPipeline>& pipeline : Live()) {  // one that was being made meanwhile, too
     pipeline->Stop();
     options_.handles->ReleasePipeline(pipeline->name());
@@ -524,11 +539,13 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineSpec s
   implementation_->Create(std::move(context), std::move(name), std::move(spec), std::move(spec_digest),
                           std::move(done));
 }
-void PipelineTable::Plan(PipelineSpec spec, PlanCallback done) {
-  implementation_->Plan(std::move(spec), std::move(done));
+void PipelineTable::Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+                         PlanCallback done) {
+  implementation_->Plan(caller, std::move(spec), std::move(cancel), std::move(done));
 }
-void PipelineTable::Search(PipelineSpec spec, int64_t end_nanos, SearchCallback done) {
-  implementation_->Search(std::move(spec), end_nanos, std::move(done));
+void PipelineTable::Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+                           SearchCallback done) {
+  implementation_->Search(caller, std::move(spec), std::move(cancel), std::move(done));
 }
 absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Find(const std::string& name) const {
   return implementation_->Find(name);

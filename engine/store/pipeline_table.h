@@ -25,6 +25,7 @@ class FileSystem;
 class HandleStore;
 class MemoryClaims;
 class MetricsRegistry;
+class Planning;
 class TimerQueue;
 
 // How pipelines come into the world: Pipeline::Create, MakePlan and SearchPlans, or fakes.
@@ -45,6 +46,7 @@ struct PipelineEntry {
   PipelineSpec spec = {};
   absl::Time create_time = {};
   uint64_t version = 0;                           // rises with each change of state; for etags
+  std::shared_ptr<const Planning> planning = {};  // CREATING only: how far it is
   std::shared_ptr<HostedPipeline> pipeline = {};  // READY, FAILED and DRAINING only
 };
 
@@ -52,16 +54,18 @@ struct PipelineEntry {
 //
 // Model:     A map from name to a pipeline with its state. A pipeline that could not be made leaves
 //            no entry: its error is the answer of Create().
-// Owns:      The hosted pipelines, with whoever holds a reference meanwhile; one thread,
-//            `ps-pipelines`, that creates, plans and destroys. What Options points to must outlive
-//            the table.
+// Owns:      The hosted pipelines, with whoever holds a reference meanwhile; two threads:
+//            `ps-pipelines` creates and destroys, `ps-plans` (plan_queue.h) looks for plans that nothing is created from. What
+//            Options points to must outlive the table.
 // Threads:   Any method from any thread; none blocks but Close(). Creation and deletion run on the
 //            table's thread, outside its lock, so other calls are served meanwhile. Callbacks come on
-//            that thread and must not call Close().
+//            these threads and must not call Close().
 // Lifecycle: Drain(), then Close(), then destruction, before the handle store's.
 // Fails:     ALREADY_EXISTS / PIPELINE_EXISTS; NOT_FOUND / PIPELINE_NOT_FOUND; FAILED_PRECONDITION /
 //            PIPELINE_NOT_READY while it is made or deleted, PIPELINE_IN_USE; UNAVAILABLE / DRAINING;
-//            RESOURCE_EXHAUSTED / CALLER_QUOTA beyond max_pipelines, HOST_MEMORY beyond what is left to claim; whatever making it fails with.
+//            RESOURCE_EXHAUSTED / CALLER_QUOTA beyond max_pipelines, HOST_MEMORY beyond what is left to
+//            claim, QUEUE_FULL or CALLER_QUOTA of Plan() and Search() where too many wait; whatever making
+//            it fails with.
 //            All name the pipeline.
 class PipelineTable {
  public:
@@ -88,15 +92,16 @@ class PipelineTable {
   using SearchCallback = std::function<void(absl::StatusOr<PlanSearch>)>;
   using DeleteCallback = std::function<void(absl::Status)>;
 
-  // Answers when the pipeline is READY. A retry with the same request_id joins or gets its answer.
+  // Answers when the pipeline is READY. It goes on if nobody waits any more: a retry with the same request_id joins or gets
+  // its answer. Planning takes the specification's time, whatever the caller's.
   // Of the context, caller, request_id and payload_digest count. `spec_digest` goes into checkpoints, with
   // the digest of the exported program, on which alone they can be restored.
   void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
-  // What Create() would do, without doing it.
-  void Plan(PipelineSpec spec, PlanCallback done);
+  // What Create() would do, without doing it. CANCELLED / WORK_CANCELLED soon after `cancel`.
+  void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
 
-  // What it could do, best first; ends with what it has when the clock shows `end_nanos`.
-  void Search(PipelineSpec spec, int64_t end_nanos, SearchCallback done);
+  // What it could do, best first; in the same way.
+  void Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, SearchCallback done);
 
   // The live pipeline.
   absl::StatusOr<std::shared_ptr<HostedPipeline>> Find(const std::string& name) const;

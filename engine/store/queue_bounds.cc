@@ -6,11 +6,6 @@
 #include "engine/store/caller_share.h"
 
 namespace penstock {
-namespace {
-
-constexpr char kRetryAfterMs[] = "100";
-
-}  // namespace
 
 absl::Status QueueBounds::Full(const char* reason, const std::string& whose, const char* limit_name,
                                int64_t limit) const {
@@ -19,7 +14,7 @@ absl::Status QueueBounds::Full(const char* reason, const std::string& whose, con
       .With("queue", queue_)
       .With("limit", limit_name)
       .With("limit_value", absl::StrCat(limit))
-      .With("retry_after_ms", kRetryAfterMs);
+      .With("retry_after_ms", absl::StrCat(limits_.retry_after_ms));
 }
 
 absl::Status QueueBounds::Check(const std::string& caller, int64_t bytes) const {

@@ -23,6 +23,7 @@ class QueueBounds {
   struct Limits {
     int64_t calls = 0;
     int64_t bytes = 0;
+    int64_t retry_after_ms = 100;  // that an error names
   };
 
   // `queue` names it in errors: "training".

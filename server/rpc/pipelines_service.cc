@@ -1,13 +1,12 @@
 #include "server/rpc/pipelines_service.h"
 
-#include <limits>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/exec/cancel_token.h"
 #include "engine/store/pipeline_table.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
@@ -40,18 +39,19 @@ std::string SpecDigest(const v1::PipelineSpec& spec) {
   return PayloadDigest(lasting);
 }
 
-// When a search must end so that its answer arrives in time: a fifth of the caller's patience is for all the rest.
-int64_t EndOfSearch(const grpc::ServerContextBase& context, Clock* clock) {
-  const absl::Duration patience = DeadlineOf(context) - clock->WallNow();
-  if (patience > absl::Hours(24)) return std::numeric_limits<int64_t>::max();
-  return clock->NowNanos() + absl::ToInt64Nanoseconds(patience * 4 / 5);
+// Set when the caller gives up or its deadline has passed.
+std::shared_ptr<CancelToken> CancelOf(UnaryCallBase& call) {
+  auto cancel = std::make_shared<CancelToken>();
+  call.OnCancelled([cancel] { cancel->Cancel(); });
+  return cancel;
 }
 
 // NO_PLAN, with what the most promising refusal says.
-absl::Status NoPlan(const PlanSearch& search) {
+absl::Status NoPlan(const PlanSearch& search, double planning_seconds) {
   if (!search.complete && search.refused.empty()) {
-    return Error(absl::StatusCode::kFailedPrecondition, "NO_PLAN", "no plan was found in the time of the call")
-        .With("field", "spec");
+    return Error(absl::StatusCode::kFailedPrecondition, "NO_PLAN", "no plan was found in the time of planning")
+        .With("field", "spec.planning_seconds")
+        .With("value", absl::StrCat(planning_seconds));
   }
   const absl::Status why = search.WhyNone();
   absl::Status status =
@@ -80,7 +80,7 @@ absl::Status PipelinesService::Create(const UnaryCallPtr<v1::CreatePipelineReque
   PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(request.spec()));
   PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
   if (request.validate_only()) {
-    environment_.pipelines->Plan(spec, [call, spec](absl::StatusOr<Plan> plan) {
+    environment_.pipelines->Plan(call->caller(), spec, CancelOf(*call), [call, spec](absl::StatusOr<Plan> plan) {
       if (!plan.ok()) return call->Fail(plan.status());
       v1::Pipeline answer;
       answer.set_name("pipelines/" + call->request().pipeline_id());
@@ -113,10 +113,11 @@ grpc::ServerUnaryReactor* PipelinesService::PlanPipeline(grpc::CallbackServerCon
 absl::Status PipelinesService::Search(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(call->request()));
   PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
-  environment_.pipelines->Search(std::move(spec), EndOfSearch(call->context(), environment_.clock),
-                                 [call](absl::StatusOr<PlanSearch> search) {
+  const double seconds = spec.limits.planning_seconds;
+  environment_.pipelines->Search(call->caller(), std::move(spec), CancelOf(*call),
+                                 [call, seconds](absl::StatusOr<PlanSearch> search) {
                                    if (!search.ok()) return call->Fail(search.status());
-                                   if (search->candidates.empty()) return call->Fail(NoPlan(*search));
+                                   if (search->candidates.empty()) return call->Fail(NoPlan(*search, seconds));
                                    call->Reply(ToProto(*search));
                                  });
   return absl::OkStatus();

@@ -65,6 +65,15 @@ v1::PipelineState ToProto(PipelineEntry::State state) {
   return v1::PIPELINE_STATE_UNSPECIFIED;
 }
 
+v1::CreateProgress ToProto(const PlanProgress& progress) {
+  v1::CreateProgress message;
+  message.set_phase(std::string(PlanPhaseName(progress.phase)));
+  message.set_done(progress.done);
+  message.set_elapsed_seconds(progress.elapsed_seconds);
+  message.set_budget_seconds(progress.budget_seconds);
+  return message;
+}
+
 absl::StatusOr<Value> PlainFromProto(const v1::PlainValue& plain, const std::string& field) {
   switch (plain.value_case()) {
     case v1::PlainValue::kBoolValue:
@@ -267,6 +276,7 @@ v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch) {
   *message.mutable_create_time() = ToTimestamp(entry.create_time);
   message.set_etag(absl::StrCat(epoch.value(), "-", entry.version));
   if (!entry.error.ok()) *message.mutable_error() = ToRpcStatus(entry.error);
+  if (entry.planning != nullptr) *message.mutable_progress() = ToProto(entry.planning->progress());
   if (entry.pipeline == nullptr) return message;
   const HostedPipeline::Statistics statistics = entry.pipeline->statistics();
   message.set_step(statistics.step);

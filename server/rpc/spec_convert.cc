@@ -23,6 +23,7 @@ namespace {
 
 constexpr int kMostStages = 1024;
 constexpr int kMostLimits = 64;
+constexpr int kMostPlanningSeconds = 3600;
 constexpr size_t kMostActionBytes = size_t{128} << 10;  // so that a list of pipelines fits into an answer
 
 absl::StatusOr<CheckpointMode> ReadMode(v1::CheckpointMode mode) {
@@ -268,6 +269,11 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& message) {
   PENSTOCK_ASSIGN_OR_RETURN(spec.schedule, ReadSchedule(message.schedule()));
   spec.limits.open = ReadOpenChoices(message);
   spec.limits.mini_batch_rows = message.schedule().mini_batch_rows();
+  if (message.has_planning_seconds()) spec.limits.planning_seconds = message.planning_seconds();
+  if (!(spec.limits.planning_seconds > 0 && spec.limits.planning_seconds <= kMostPlanningSeconds)) {
+    return SpecInvalid("spec.planning_seconds", absl::StrCat("must be above 0 and at most ", kMostPlanningSeconds),
+                       absl::StrCat(message.planning_seconds()));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(spec.model, FromProto(message.model(), "spec.model"));
   PENSTOCK_ASSIGN_OR_RETURN(spec.cut, ReadCut(message.cut()));
   PENSTOCK_RETURN_IF_ERROR(CheckCount(message.devices_size(), kMostStages, "spec.devices", "entries"));
@@ -326,6 +332,7 @@ v1::PipelineSpec ToProto(const PipelineSpec& spec) {
   filling->set_mode(spec.bubble_filling.enabled ? v1::BUBBLE_FILLING_ON : v1::BUBBLE_FILLING_OFF);
   filling->set_inference_share(spec.bubble_filling.inference_share);
   filling->set_max_wait_seconds(spec.bubble_filling.max_wait_seconds);
+  message.set_planning_seconds(spec.limits.planning_seconds);
   return message;
 }
 

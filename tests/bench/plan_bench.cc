@@ -49,7 +49,7 @@ void Run(int64_t blocks, int64_t width, int devices, int64_t rows, int rounds) {
   PlanSearch search;
   for (int round = 0; round < rounds; ++round) {
     begin = RealClock()->NowNanos();
-    search = Must(PlanBySearch(request, profile, {}));
+    search = Must(PlanBySearch(request, profile));
     seconds.push_back(SecondsSince(begin));
   }
   std::sort(seconds.begin(), seconds.end());

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import grpc
 import numpy as np
 import penstock
@@ -9,6 +11,7 @@ import pytest
 from penstock.v1 import pipeline_pb2
 
 from conftest import QUICK_DRAIN, StartDaemon
+from daemon_process import Daemon
 from small_models import GPT, MLP, WIDTH, create_mlp, fresh_name
 
 
@@ -176,3 +179,79 @@ def test_a_limit_that_is_too_small_names_device_and_largest_class(start_daemon: 
             client.create_pipeline_from("small", spec)
         assert error.value.reason == "PLAN_DOES_NOT_FIT" and error.value.values["device"] == "cpu:0"
         assert client.list_pipelines() == []
+
+
+def _slow(layers: int, milliseconds: float, **changes: object) -> pipeline_pb2.PipelineSpec:
+    """Layers that take so long, each a little longer than the one before it, so that each is measured."""
+    halves = {"input_ms": 1.0, "weight_ms": 1.0}
+    model = [
+        penstock.Layer("delay", f"d{i}", {"forward_ms": milliseconds + 0.01 * i, "features": 4, **halves})
+        for i in range(layers)
+    ]
+    return penstock.pipeline_spec(model=model, loss="mean_squared_error", optimizer="sgd", **changes)
+
+
+PHASES = ["waiting", "loading", "measuring", "searching", "confirming", "rehearsing", "building"]
+
+
+def test_a_creation_shows_how_far_it_is(client: penstock.Client) -> None:
+    name = fresh_name("shown")
+    seen: list[pipeline_pb2.CreateProgress] = []
+    listed: list[pipeline_pb2.Pipeline] = []
+
+    def look(progress: pipeline_pb2.CreateProgress) -> None:
+        seen.append(progress)
+        listed.extend(one.message for one in client.list_pipelines() if one.name == f"pipelines/{name}")
+
+    pipeline = client.create_pipeline_from(name, _slow(8, 30.0, planning_seconds=5), progress=look)
+    assert pipeline.message.state == pipeline_pb2.PIPELINE_STATE_READY and not pipeline.message.HasField("progress")
+    assert pipeline.message.spec.planning_seconds == 5
+    shares = [one.done for one in seen]
+    assert shares and shares == sorted(shares) and 0 <= shares[0] and shares[-1] <= 1
+    phases = [PHASES.index(one.phase) for one in seen]
+    assert phases == sorted(phases) and PHASES.index("measuring") in phases
+    times = [one.elapsed_seconds for one in seen]
+    assert times == sorted(times) and {one.budget_seconds for one in seen} == {5.0}
+    creating = [one for one in listed if one.state == pipeline_pb2.PIPELINE_STATE_CREATING]
+    assert creating and all(one.HasField("progress") for one in creating)
+
+
+def test_a_callers_time_changes_no_plan(client: penstock.Client) -> None:
+    """There is time for one candidate only, also for who waits long."""
+    spec = _slow(4, 20.0, planning_seconds=0.05)
+    short, long = (client.plan(spec, timeout=seconds) for seconds in (60.0, 600.0))
+    assert (short.considered, short.complete) == (long.considered, long.complete) == (1, False)
+    for one, other in zip(short.candidates, long.candidates, strict=True):
+        assert one.schedule == other.schedule and list(one.balance) == list(other.balance)
+    plans = [client.plan_pipeline(fresh_name("planned"), spec, timeout=seconds) for seconds in (60.0, 600.0)]
+    assert plans[0].schedule == plans[1].schedule == short.plan.schedule
+    assert plans[0].micro_batches == plans[1].micro_batches == short.plan.micro_batches
+
+
+def test_a_plan_blocks_nobody_and_ends_when_it_is_given_up(daemon: Daemon, client: penstock.Client) -> None:
+    long = _slow(200, 100.0, planning_seconds=3600)  # it would take minutes
+    other = penstock.Client(daemon.address, retry_for=0.0)
+    errors: list[penstock.PenstockError] = []
+
+    def plan() -> None:
+        with pytest.raises(penstock.PenstockError) as error:
+            other.plan_pipeline("long", long, timeout=600.0)
+        errors.append(error.value)
+
+    asking = threading.Thread(target=plan)
+    asking.start()
+    create_mlp(client, stages=1).delete()
+    assert asking.is_alive(), errors
+    other.close()
+    asking.join()
+    assert errors
+    with pytest.raises(penstock.DeadlineError):
+        client.plan(long, timeout=1.0)
+    assert client.plan(_spec(micro_batches=4), kinds=["gpipe"], timeout=60.0).candidates
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 3601.0, float("nan")])
+def test_planning_takes_a_time_within_reason(client: penstock.Client, seconds: float) -> None:
+    with pytest.raises(penstock.PenstockError) as error:
+        client.create_pipeline(fresh_name("bad"), model="mlp", options=MLP, planning_seconds=seconds)
+    _refused("SPEC_INVALID", error, "spec.planning_seconds")

@@ -4,6 +4,7 @@
 
 #include "client/cli/byte_model.h"
 #include "client/cli/command_table.h"
+#include "client/cli/creation_watch.h"
 #include "client/cli/help_text.h"
 #include "client/cli/pipeline_spec_options.h"
 #include "client/cli/pipeline_text.h"
@@ -22,6 +23,13 @@ Document PipelineDocument(const v1::Pipeline& pipeline) {
   return {MessageToJson(pipeline), {}, {pipeline.name()}, PipelineText(pipeline, false), PipelineText(pipeline, true)};
 }
 
+absl::StatusOr<v1::Pipeline> CreateAndShow(const v1::CreatePipelineRequest& request, Session& session,
+                                           PipelineClient& client) {
+  if (request.validate_only()) return client.CreatePipeline(request);
+  const CreationWatch watch(session, client, request.pipeline_id());
+  return client.CreatePipeline(request);
+}
+
 absl::Status Create(const CreateOptions& options, Session& session) {
   v1::CreatePipelineRequest request;
   PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(), BuildPipelineSpec(options.spec, session));
@@ -29,7 +37,7 @@ absl::Status Create(const CreateOptions& options, Session& session) {
   request.set_validate_only(options.dry_run);
   request.set_request_id(session.options().request_id);
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
-  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->CreatePipeline(request));
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, CreateAndShow(request, session, *client));
   const std::string name = ShortName(options.name);
   if (options.dry_run) {
     session.Print({MessageToJson(pipeline),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import TracebackType
 
 import grpc
 
 from penstock.connection import Connection, Traceparent
+from penstock.creation import PATIENCE_SECONDS, PROGRESS_SECONDS, Progress, planning_timeout, shown
 from penstock.deadline import Deadline
 from penstock.errors import DeadlineError, PenstockError
 from penstock.models import Models
@@ -116,7 +118,9 @@ class Client:
         bubble_filling: bool = True,
         inference_share: float | None = None,
         inference_max_wait: float | None = None,
-        timeout: float = 120.0,
+        planning_seconds: float | None = None,
+        progress: bool | Progress = False,
+        timeout: float | None = None,
     ) -> Pipeline:
         """Makes a pipeline and waits until it is ready.
 
@@ -168,7 +172,12 @@ class Client:
             inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``:
                 0.02.
             inference_max_wait: seconds that it waits before; ``None``: as long as it would take alone.
-            timeout: seconds for all of it: making and waiting.
+            planning_seconds: what the planner may take to measure and to choose; then it takes the best that it has found.
+                ``None``: 20.
+            progress: ``True`` shows on stderr how far it is; a function is called with each
+                ``pipeline_pb2.CreateProgress`` that comes, on this thread.
+            timeout: seconds for all of it: making and waiting; the plan does not depend on it. ``None``: 100 beside the
+                planner's. When they are over, the daemon goes on: :meth:`pipeline` finds what it makes.
 
         Raises:
             PenstockError: PIPELINE_EXISTS, SPEC_INVALID, PLAN_DOES_NOT_FIT, or why it FAILED.
@@ -212,13 +221,27 @@ class Client:
             bubble_filling=bubble_filling,
             inference_share=inference_share,
             inference_max_wait=inference_max_wait,
+            planning_seconds=planning_seconds,
         )
-        return self.create_pipeline_from(name, spec, timeout=timeout)
+        return self.create_pipeline_from(name, spec, progress=progress, timeout=timeout)
 
-    def create_pipeline_from(self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0) -> Pipeline:
+    def create_pipeline_from(
+        self,
+        name: str,
+        spec: pipeline_pb2.PipelineSpec,
+        *,
+        progress: bool | Progress = False,
+        timeout: float | None = None,
+    ) -> Pipeline:
         """As :meth:`create_pipeline`, from a whole specification (see :func:`pipeline_spec`)."""
+        timeout = planning_timeout(spec) if timeout is None else timeout
         deadline = Deadline(timeout)
-        pipeline = Pipeline(self._connection, self._create(name, spec, False, deadline))
+        with shown(name, progress) as show:
+            if show is None:
+                message = self._create(name, spec, False, deadline)
+            else:
+                message = self._create_and_show(name, spec, deadline, show)
+        pipeline = Pipeline(self._connection, message)
         while pipeline.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
             if deadline.left() <= 0:
                 raise not_ready(pipeline.name, timeout)
@@ -228,9 +251,11 @@ class Client:
             raise PenstockError.from_status(pipeline.message.error)
         return pipeline
 
-    def plan_pipeline(self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0) -> pipeline_pb2.Plan:
-        """What the daemon would make of a specification; creates nothing."""
-        return self._create(name, spec, True, Deadline(timeout)).plan
+    def plan_pipeline(
+        self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float | None = None
+    ) -> pipeline_pb2.Plan:
+        """What the daemon would make of a specification; creates nothing. ``timeout`` as in :meth:`plan`."""
+        return self._create(name, spec, True, Deadline(planning_timeout(spec) if timeout is None else timeout)).plan
 
     def plan(
         self,
@@ -240,7 +265,7 @@ class Client:
         max_chunks: int = 0,
         micro_batches: Sequence[int] = (),
         mini_batch_rows: int = 0,
-        timeout: float = 120.0,
+        timeout: float | None = None,
     ) -> pipeline_pb2.PlanPipelineResponse:
         """What the planner can choose from: at most 20 ``candidates``, best first, each with its predicted step, bubble
         and memory, and what was ``refused`` with why. ``plan`` is all of the first one. Creates nothing.
@@ -257,11 +282,15 @@ class Client:
             max_chunks: the most stages on each device; 0: 4.
             micro_batches: numbers to choose from; empty: powers of two.
             mini_batch_rows: of the mini-batch that they cut; 0: as the specification says.
-            timeout: seconds; when they are nearly over, the best so far is the answer, and ``complete`` is false.
+            timeout: seconds; when they are over, the daemon gives the search up. ``None``: 100 beside the planner's own
+                (``planning_seconds``); when those are over, the best so far is the answer, and ``complete`` is false.
 
         Raises:
-            PenstockError: SPEC_INVALID; NO_PLAN if nothing is possible, with the reason of the most promising one.
+            PenstockError: SPEC_INVALID; NO_PLAN if nothing is possible, with the reason of the most promising one;
+                QUEUE_FULL or CALLER_QUOTA, with ``retry_delay``, where too many wait for plans.
+            DeadlineError: there is no answer in time.
         """
+        timeout = planning_timeout(spec) if timeout is None else timeout
         request = plan_request(spec, kinds, max_chunks, micro_batches, mini_batch_rows)
         return self._connection.unary(
             "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, Deadline(timeout), timeout
@@ -273,6 +302,30 @@ class Client:
         request = create_request(name, spec, validate_only)
         wait = deadline.left()  # an answer may take all of it
         return self._connection.unary("PipelineService/CreatePipeline", request, pipeline_pb2.Pipeline, deadline, wait)
+
+    def _create_and_show(
+        self, name: str, spec: pipeline_pb2.PipelineSpec, deadline: Deadline, show: Progress
+    ) -> pipeline_pb2.Pipeline:
+        request = pipeline_pb2.GetPipelineRequest(name=f"pipelines/{name}")
+        with ThreadPoolExecutor(1, "penstock-create") as executor:
+            under_way = executor.submit(self._create, name, spec, False, deadline)
+            try:
+                while not wait([under_way], PROGRESS_SECONDS).done:
+                    if (now := self._progress_of(request)) is not None:
+                        show(now)
+                return under_way.result()
+            except BaseException:
+                deadline.cancel()  # else the executor would wait for it
+                raise
+
+    def _progress_of(self, request: pipeline_pb2.GetPipelineRequest) -> pipeline_pb2.CreateProgress | None:
+        try:
+            now = self._connection.unary(
+                "PipelineService/GetPipeline", request, pipeline_pb2.Pipeline, Deadline(PATIENCE_SECONDS)
+            )
+        except PenstockError:
+            return None  # it is not there yet, or no more
+        return now.progress if now.HasField("progress") else None
 
     def pipeline(self, name: str) -> Pipeline:
         """A pipeline that exists, by its short or full name.

@@ -186,6 +186,7 @@ def pipeline_spec(
     bubble_filling: bool = True,
     inference_share: float | None = None,
     inference_max_wait: float | None = None,
+    planning_seconds: float | None = None,
 ) -> pipeline_pb2.PipelineSpec:
     """A specification; the arguments are those of :meth:`Client.create_pipeline`.
 
@@ -239,4 +240,5 @@ def pipeline_spec(
             inference_share=inference_share,
             max_wait_seconds=inference_max_wait,
         ),
+        planning_seconds=planning_seconds,
     )

@@ -74,6 +74,7 @@ class FakeDaemon:
         self.handles: dict[str, handle_pb2.Handle] = {}
         self.values: dict[str, dict[str, np.ndarray]] = {}
         self.step = 0
+        self.progress: list[pipeline_pb2.CreateProgress] = []  # what the next creation tells before it is answered
         self._made = 0
         self.settle_after = 0  # waits that find work handles PENDING
         self.result_error: status_pb2.Status | None = None  # how the next work ends
@@ -181,6 +182,8 @@ class FakeDaemon:
         return admin_pb2.ServerInfo(version="0.1.0", models=["mlp", "gpt"])
 
     def CreatePipeline(self, request: Any, context: Any) -> Any:
+        while self.progress and not self.stopping.wait(0.001):  # until all of it was seen
+            pass
         signature = pipeline_pb2.ModelSignature(
             inputs=[tensor_pb2.TensorSignature(name="input", type="DATA_TYPE_FP32", shape=[-1, 4])],
             outputs=[tensor_pb2.TensorSignature(name="output", type="DATA_TYPE_FP32", shape=[-1, 4])],
@@ -200,6 +203,9 @@ class FakeDaemon:
         return pipeline_pb2.PlanPipelineResponse(candidates=[candidate], considered=1, complete=True)
 
     def GetPipeline(self, request: Any, context: Any) -> Any:
+        if self.progress:
+            now = self.progress.pop(0)
+            return pipeline_pb2.Pipeline(name=request.name, state="PIPELINE_STATE_CREATING", progress=now)
         self.pipeline.state = pipeline_pb2.PIPELINE_STATE_READY
         self.pipeline.step = self.step
         return self.pipeline

@@ -14,6 +14,8 @@ import penstock
 import pytest
 from fake_daemon import FakeDaemon, status
 
+from penstock.v1 import pipeline_pb2
+
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 LARGE = np.arange(1 << 20, dtype=np.float32).reshape(-1, 4)  # 4 MiB: uploaded
@@ -46,6 +48,27 @@ def test_it_has_what_the_other_has(name: str) -> None:
         parameters = inspect.signature(getattr(ours, key)).parameters
         if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
             assert set(inspect.signature(method).parameters) == set(parameters), key
+
+
+def test_a_creation_tells_how_far_it_is(daemon: FakeDaemon) -> None:
+    async def body(client: penstock.aio.Client, _: penstock.aio.Pipeline) -> None:
+        news = [pipeline_pb2.CreateProgress(phase="measuring", done=share) for share in (0.1, 0.3)]
+        daemon.progress = list(news)
+        seen: list[pipeline_pb2.CreateProgress] = []
+        pipeline = await client.create_pipeline("second", planning_seconds=7.5, progress=seen.append)
+        assert pipeline.name == "pipelines/second" and seen == news
+        assert daemon.requests["CreatePipeline"][1].spec.planning_seconds == 7.5
+
+        daemon.progress = news * 1000
+
+        def fail(progress: pipeline_pb2.CreateProgress) -> None:
+            raise KeyError(progress.phase)
+
+        with pytest.raises(KeyError, match="measuring"):
+            await client.create_pipeline("third", progress=fail)
+        daemon.progress.clear()
+
+    run(daemon, body)
 
 
 def test_work(daemon: FakeDaemon) -> None:

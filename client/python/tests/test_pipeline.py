@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import pathlib
 import uuid
 
@@ -12,6 +13,7 @@ import penstock
 import pytest
 from fake_daemon import FakeDaemon, status
 
+from penstock import creation
 from penstock.v1 import insight_pb2, pipeline_pb2, work_pb2
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -86,6 +88,69 @@ def test_what_is_not_given_is_left_to_the_planner(client: penstock.Client, daemo
     assert schedule.checkpoint == pipeline_pb2.CHECKPOINT_MODE_SKIP_ADJACENT and schedule.mini_batch_rows == 64
     client.create_pipeline("own", actions="0F0,0B0\n")
     assert daemon.requests["CreatePipeline"][2].spec.schedule == pipeline_pb2.ScheduleSpec(actions="0F0,0B0\n")
+
+
+def _news(*shares: tuple[str, float]) -> list[pipeline_pb2.CreateProgress]:
+    return [pipeline_pb2.CreateProgress(phase=phase, done=done, elapsed_seconds=40 * done) for phase, done in shares]
+
+
+def test_a_creation_tells_how_far_it_is(client: penstock.Client, daemon: FakeDaemon) -> None:
+    news = _news(("measuring", 0.1), ("confirming", 0.5))
+    daemon.progress = list(news)
+    seen: list[pipeline_pb2.CreateProgress] = []
+    pipeline = client.create_pipeline("demo", model="mlp", planning_seconds=7.5, progress=seen.append)
+    assert pipeline.name == "pipelines/demo" and seen == news
+    assert daemon.requests["CreatePipeline"][0].spec.planning_seconds == 7.5
+
+
+def test_an_error_of_who_looks_ends_the_call(client: penstock.Client, daemon: FakeDaemon) -> None:
+    daemon.progress = _news(("measuring", 0.1)) + _news(("measuring", 0.2)) * 1000
+
+    def fail(progress: pipeline_pb2.CreateProgress) -> None:
+        raise KeyError(progress.phase)
+
+    with pytest.raises(KeyError, match="measuring"):
+        client.create_pipeline("demo", model="mlp", progress=fail)
+    daemon.progress.clear()
+
+
+def test_a_refused_creation_is_an_error_whoever_looks(client: penstock.Client, daemon: FakeDaemon) -> None:
+    daemon.fail("CreatePipeline", status(grpc.StatusCode.INVALID_ARGUMENT, "SPEC_INVALID", "no"))
+    with pytest.raises(penstock.PenstockError, match="SPEC_INVALID"):
+        client.create_pipeline("demo", model="mlp", progress=lambda _: None)
+
+
+def test_a_callers_time_follows_the_planners(client: penstock.Client, daemon: FakeDaemon) -> None:
+    client.create_pipeline("demo", model="mlp")
+    client.create_pipeline("demo", model="mlp", planning_seconds=500.0)
+    client.create_pipeline("demo", model="mlp", planning_seconds=500.0, timeout=50.0)
+    usual, longer, given = daemon.time_left["CreatePipeline"]
+    assert 60 < usual < 130 < 500 < longer and given < 60
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_is_drawn_as_a_bar(terminal: bool) -> None:
+    stream = _Terminal() if terminal else io.StringIO()
+    with creation.shown("demo", True, stream) as show:
+        assert show is not None
+        for one in _news(("measuring", 0.1), ("measuring", 0.2), ("confirming", 0.5)):
+            show(one)
+    lines = [
+        "creating demo: measuring  [==>                 ]  10%, 4 s",
+        "creating demo: measuring  [====>               ]  20%, 8 s",
+        "creating demo: confirming [==========>         ]  50%, 20 s",
+    ]
+    if terminal:
+        assert stream.getvalue() == "".join(f"\r{line}\x1b[K" for line in lines) + "\r\x1b[K"
+    else:
+        assert stream.getvalue() == f"{lines[0]}\n{lines[2]}\n", "a line for each phase"
+    with creation.shown("demo", False) as nobody:
+        assert nobody is None
 
 
 def test_plan_sends_its_limits(client: penstock.Client, daemon: FakeDaemon) -> None:

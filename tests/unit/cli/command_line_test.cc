@@ -150,7 +150,7 @@ TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
                 "--checkpoint always --optimizer adamw --learning-rate 1e-3 --weight-decay 0.1 --clip-norm 1.0 "
                 "--warmup-steps 10 "
                 "--total-steps 100 --loss cross_entropy --seed 7 --bubble-filling off --inference-share 0.05 "
-                "--inference-max-wait 1.5"),
+                "--inference-max-wait 1.5 --planning-seconds 7.5"),
             0)
       << err_;
   EXPECT_THAT(err_, HasSubstr("created pipelines/small; next: penstock train small"));
@@ -177,6 +177,37 @@ TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
   EXPECT_EQ(spec.bubble_filling().mode(), v1::BUBBLE_FILLING_OFF);
   EXPECT_EQ(spec.bubble_filling().inference_share(), 0.05);
   EXPECT_EQ(spec.bubble_filling().max_wait_seconds(), 1.5);
+  EXPECT_EQ(spec.planning_seconds(), 7.5);
+}
+
+v1::CreateProgress ProgressOf(const std::string& phase, double done) {
+  v1::CreateProgress progress;
+  progress.set_phase(phase);
+  progress.set_done(done);
+  progress.set_elapsed_seconds(done * 40);
+  return progress;
+}
+
+TEST_F(CommandLineTest, CreateShowsHowFarItIs) {
+  const auto create = [this](const std::string& more) {
+    daemon_.SetProgress({ProgressOf("measuring", 0.1), ProgressOf("measuring", 0.2), ProgressOf("confirming", 0.5)});
+    EXPECT_EQ(Run("pipeline create small --model gpt" + more), 0) << err_;
+  };
+  create("");
+  EXPECT_THAT(err_, StartsWith("creating small: measuring  [==>                 ]  10 %, 4 s\n"
+                               "creating small: confirming [==========>         ]  50 %, 20 s\n"
+                               "created pipelines/small"));
+  terminal_ = true;
+  create("");
+  EXPECT_THAT(err_, StartsWith("\rcreating small: measuring  [==>                 ]  10 %, 4 s\x1b[K"
+                               "\rcreating small: measuring  [====>               ]  20 %, 8 s\x1b[K"
+                               "\rcreating small: confirming [==========>         ]  50 %, 20 s\x1b[K"
+                               "\r\x1b[Kcreated pipelines/small"));
+}
+
+TEST_F(CommandLineTest, CreateAsJsonShowsNoProgress) {
+  EXPECT_EQ(Run("pipeline create small --model gpt -o json"), 0);
+  EXPECT_THAT(daemon_.RequestIds("GetPipeline"), IsEmpty());
 }
 
 TEST_F(CommandLineTest, PlanAndDryRunCreateNothing) {

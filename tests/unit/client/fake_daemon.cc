@@ -231,6 +231,8 @@ struct FakeDaemon::Services {
       if (auto s = daemon->Enter(context, "CreatePipeline", request->request_id()); !s.ok()) return s;
       absl::MutexLock lock(&daemon->mu_);
       daemon->last_create_ = *request;
+      daemon->mu_.Await(absl::Condition(
+          +[](std::deque<v1::CreateProgress>* left) { return left->empty(); }, &daemon->progress_));
       *response = daemon->PipelineLocked();
       response->set_name("pipelines/" + request->pipeline_id());
       *response->mutable_spec() = request->spec();
@@ -247,6 +249,16 @@ struct FakeDaemon::Services {
     grpc::Status GetPipeline(grpc::ServerContext* context, const v1::GetPipelineRequest* request,
                              v1::Pipeline* response) override {
       if (auto s = daemon->Enter(context, "GetPipeline"); !s.ok()) return s;
+      {
+        absl::MutexLock lock(&daemon->mu_);
+        if (!daemon->progress_.empty() && request->name() == "pipelines/" + daemon->last_create_.pipeline_id()) {
+          response->set_name(request->name());
+          response->set_state(v1::PIPELINE_STATE_CREATING);
+          *response->mutable_progress() = daemon->progress_.front();
+          daemon->progress_.pop_front();
+          return grpc::Status::OK;
+        }
+      }
       if (request->name() != kPipeline) {
         return RichStatus(grpc::StatusCode::NOT_FOUND, "PIPELINE_NOT_FOUND", "no such pipeline: " + request->name(),
                           {{"field", "name"}, {"value", request->name()}});
@@ -772,6 +784,11 @@ v1::TrainStepRequest FakeDaemon::LastTrainStep() const {
 v1::PlanPipelineRequest FakeDaemon::LastPlan() const {
   absl::MutexLock lock(&mu_);
   return last_plan_;
+}
+
+void FakeDaemon::SetProgress(std::deque<v1::CreateProgress> progress) {
+  absl::MutexLock lock(&mu_);
+  progress_ = std::move(progress);
 }
 
 v1::CreatePipelineRequest FakeDaemon::LastCreate() const {

@@ -55,6 +55,9 @@ class FakeDaemon {
   // From now on the pipeline has no loss of its own and takes rows of any length, up to its model's option.
   void SetFlexible() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The next creation is answered when GetPipeline has told all of this of it.
+  void SetProgress(std::deque<v1::CreateProgress> progress) ABSL_LOCKS_EXCLUDED(mu_);
+
   // What was seen, in order: request_ids per method ("" where a call has none), and callers.
   std::vector<std::string> RequestIds(const std::string& method) const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::string> Callers() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -95,6 +98,7 @@ class FakeDaemon {
   std::map<std::string, std::deque<grpc::Status>> failures_ ABSL_GUARDED_BY(mu_);
   std::string pushback_ ABSL_GUARDED_BY(mu_);
   StreamFaults faults_ ABSL_GUARDED_BY(mu_);
+  std::deque<v1::CreateProgress> progress_ ABSL_GUARDED_BY(mu_);
   bool ready_ ABSL_GUARDED_BY(mu_) = true;
   bool flexible_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, std::vector<std::string>> request_ids_ ABSL_GUARDED_BY(mu_);

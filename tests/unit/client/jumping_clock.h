@@ -13,7 +13,7 @@ namespace penstock::testing {
 
 // A Clock on which nobody waits.
 //
-// Threads:   NowNanos() from any; waits and waits() from the thread under test.
+// Threads:   any; waits() when nobody waits.
 class JumpingClock : public Clock {
  public:
   int64_t NowNanos() override { return now_nanos_; }
@@ -22,6 +22,7 @@ class JumpingClock : public Clock {
   bool AwaitUntil(absl::Mutex*, const absl::Condition& condition,
                   int64_t deadline_nanos) override ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (condition.Eval()) return true;
+    absl::MutexLock lock(&mu_);
     waits_.push_back(absl::Nanoseconds(deadline_nanos - now_nanos_));
     now_nanos_ = std::max<int64_t>(now_nanos_, deadline_nanos);
     return condition.Eval();
@@ -31,6 +32,7 @@ class JumpingClock : public Clock {
 
  private:
   std::atomic<int64_t> now_nanos_ = 1'000'000'000;
+  absl::Mutex mu_;
   std::vector<absl::Duration> waits_;
 };
 

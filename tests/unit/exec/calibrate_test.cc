@@ -4,7 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
+#include "engine/base/error.h"
 #include "engine/base/thread.h"
+#include "tests/support/fake_clock.h"
 #include "tests/unit/exec/stage_chain.h"
 
 namespace penstock {
@@ -12,21 +16,30 @@ namespace {
 
 using testing::StageChain;
 
-Plan Calibrated(const std::string& kind) {
-  ModelSpec model;
-  for (const char* name : {"a", "b"}) {
-    model.layers.push_back(
-        {"delay", name, {{"forward_ms", 1.0}, {"input_ms", 2.0}, {"weight_ms", 3.0}, {"features", int64_t{4}}}});
-  }
-  StageChain chain({.model = model, .first_layers = {0, 1}});
-  Plan plan;
+// Two stages of a layer each.
+absl::Status CalibrateTwo(const ProfileOptions& options, const std::string& kind, StageChain& chain, Plan& plan) {
   plan.schedule.kind = kind;
   plan.schedule.micro_batches = 4;
   plan.stages.resize(2);
   plan.stages[1].lane = 1;
   const Device device = {.name = "cpu:0", .cores = UsableCores()};
-  const absl::Status done = CalibrateStages(chain.stages(), {device, device}, {{"input", DataType::kFp32, {-1, 4}}},
-                                            LossContext(), {.rows = 2, .repeats = 2}, 1, RealClock(), plan);
+  return CalibrateStages(chain.stages(), {device, device}, {{"input", DataType::kFp32, {-1, 4}}}, LossContext(),
+                         options, 1, RealClock(), plan);
+}
+
+ModelSpec TwoDelays() {
+  ModelSpec model;
+  for (const char* name : {"a", "b"}) {
+    model.layers.push_back(
+        {"delay", name, {{"forward_ms", 1.0}, {"input_ms", 2.0}, {"weight_ms", 3.0}, {"features", int64_t{4}}}});
+  }
+  return model;
+}
+
+Plan Calibrated(const std::string& kind) {
+  StageChain chain({.model = TwoDelays(), .first_layers = {0, 1}});
+  Plan plan;
+  const absl::Status done = CalibrateTwo({.rows = 2, .repeats = 2}, kind, chain, plan);
   EXPECT_TRUE(done.ok()) << done;
   for (size_t s = 0; s < chain.size(); ++s) {
     for (const NamedTensor& parameter : chain.stage(s).parameters()) EXPECT_FALSE(parameter.tensor.grad().defined());
@@ -45,6 +58,34 @@ TEST(Calibrate, MeasuresTheHalvesOfSchedulesThatSplit) {
   EXPECT_GE(plan.stages[1].weight_gradient_seconds, 3e-3);
   EXPECT_GE(plan.stages[0].weight_gradient_seconds, 5e-3);  // all of it: the model's input asks for no gradient
   EXPECT_GT(plan.makespan_seconds, 0);
+}
+
+TEST(Calibrate, WhenTheTimeIsOverOneRepeatIsEnough) {
+  testing::FakeClock clock;
+  Planning planning(&clock, 1);
+  planning.Enter(PlanPhase::kBuilding, 1);
+  clock.Advance(absl::Seconds(2));
+  StageChain chain({.model = TwoDelays(), .first_layers = {0, 1}});
+  Plan plan;
+  // More repeats than anybody waits for.
+  const ProfileOptions options = {
+      .rows = 2, .repeats = 1 << 30, .budget_nanos = int64_t{1} << 60, .planning = &planning};
+  ASSERT_TRUE(CalibrateTwo(options, "1f1b", chain, plan).ok());
+  EXPECT_GE(plan.stages[0].forward_seconds, 1e-3);
+  EXPECT_GE(plan.stages[1].backward_seconds, 5e-3);
+}
+
+TEST(Calibrate, WhatNobodyWantsIsMeasuredNoFurther) {
+  testing::FakeClock clock;
+  std::atomic<int> asked = 0;
+  // Given up while the first stage is measured.
+  Planning planning(&clock, 1, [&] { return ++asked > 1; });
+  StageChain chain({.model = TwoDelays(), .first_layers = {0, 1}});
+  Plan plan;
+  const ProfileOptions options = {
+      .rows = 2, .repeats = 1 << 30, .budget_nanos = int64_t{1} << 60, .planning = &planning};
+  EXPECT_EQ(ReasonOf(CalibrateTwo(options, "1f1b", chain, plan)), "WORK_CANCELLED");
+  EXPECT_EQ(plan.stages[0].forward_seconds, 0) << "the plan is as before";
 }
 
 TEST(Calibrate, MeasuresNoHalvesOfOthers) {

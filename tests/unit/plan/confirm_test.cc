@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/plan/planner.h"
+#include "tests/support/fake_clock.h"
 
 namespace penstock {
 namespace {
@@ -47,7 +48,7 @@ Plan Slower(Plan plan, double factor) {
 }
 
 PlanSearch Search(const MeasureStages& measure) {
-  absl::StatusOr<PlanSearch> search = PlanBySearch(Request(), Profile(), {}, {.measure = measure});
+  absl::StatusOr<PlanSearch> search = PlanBySearch(Request(), Profile(), EndlessPlanning(), {.measure = measure});
   EXPECT_TRUE(search.ok()) << search.status();
   return search.ok() ? *std::move(search) : PlanSearch();
 }
@@ -118,6 +119,43 @@ TEST(Confirm, NothingIsMeasuredWhenTheTimeIsUp) {
                   .ok());
   EXPECT_EQ(search.candidates.size(), found->candidates.size());
   EXPECT_FALSE(search.plan.has_value());
+}
+
+// Measures for a second each, on a clock of its own.
+struct TimedMeasurements {
+  testing::FakeClock clock;
+  int count = 0;
+
+  MeasureStages Measure() {
+    return [this](Plan plan) {
+      ++count;
+      clock.Advance(absl::Seconds(1));
+      return Slower(std::move(plan), 1.0 + count * 0.01);
+    };
+  }
+};
+
+TEST(Confirm, WhenTheTimeIsOverTheBestOfThoseMeasuredIsThePlan) {
+  TimedMeasurements measurements;
+  Planning planning(&measurements.clock, 4);
+  const auto search = PlanBySearch(Request(), Profile(), &planning, {.measure = measurements.Measure()});
+  ASSERT_TRUE(search.ok()) << search.status();
+  EXPECT_EQ(measurements.count, 3) << "three quarters of the time";
+  EXPECT_FALSE(search->complete);
+  EXPECT_TRUE(search->candidates.front().confirmed);
+  EXPECT_FALSE(search->candidates.back().confirmed);
+  ASSERT_TRUE(search->plan.has_value());
+  EXPECT_EQ(search->plan->schedule.kind, search->candidates.front().schedule.kind);
+  EXPECT_EQ(planning.progress().phase, PlanPhase::kConfirming);
+  EXPECT_DOUBLE_EQ(planning.progress().done, 0.5 + 0.25 * 3 / kMostMeasured);
+}
+
+TEST(Confirm, APlanThatNobodyWantsIsMeasuredNoFurther) {
+  TimedMeasurements measurements;
+  Planning planning(&measurements.clock, 100, [&] { return measurements.count == 2; });
+  const auto search = PlanBySearch(Request(), Profile(), &planning, {.measure = measurements.Measure()});
+  EXPECT_EQ(ReasonOf(search.status()), "WORK_CANCELLED");
+  EXPECT_EQ(measurements.count, 2);
 }
 
 }  // namespace

@@ -185,6 +185,40 @@ TEST_F(ProfileTest, LargeMicroBatchesThatTakeTooLongAreReadOffTheLine) {
   EXPECT_THAT(measured_rows(500), ElementsAre(1, 2));  // six rows could take 6 s; two sizes at least, for a line
 }
 
+TEST_F(ProfileTest, WhenTheTimeIsOverOneRepeatOfOneSizeIsEnoughForAPlan) {
+  PlanRequest request;
+  request.devices = {kDevice};
+  request.schedule = {"gpipe", 1, CheckpointMode::kNever};
+  request.limits.open.micro_batches = true;
+  request.layers = {SleepLayer(100), LinearLayer(1, 1)};
+  request.layers[0].name = "sleeper";
+  request.layers[1].name = "last";
+  Planning planning(&ProfileClock(), 0.1);
+  ProfileOptions options;
+  options.planning = &planning;
+  auto profile = ProfileSizes(request, options, &ProfileClock());
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(Counts().trained, 2) << "one that warms up, and one";
+  EXPECT_THAT(profile->rows(), ElementsAre(1, 32)) << "read off the only one";
+  EXPECT_DOUBLE_EQ(profile->At(32)[0].forward_seconds, 3.2);
+  EXPECT_EQ(profile->At(32)[1].output_bytes, 32 * profile->At(1)[1].output_bytes);
+  EXPECT_EQ(profile->At(32)[1].parameter_bytes, profile->At(1)[1].parameter_bytes);
+  auto plan = MakePlan(request, options, &ProfileClock());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_GT(plan->makespan_seconds, 0);
+}
+
+TEST_F(ProfileTest, APlanThatNobodyWantsIsMeasuredNoFurther) {
+  Planning planning(&ProfileClock(), 100, [] { return Counts().trained > 0; });
+  ProfileOptions options;
+  options.planning = &planning;
+  const absl::Status status =
+      ProfileLayers({SleepLayer(1), LinearLayer(1, 1), SleepLayer(2)}, {kDevice}, {}, options, &ProfileClock())
+          .status();
+  EXPECT_EQ(ReasonOf(status), "WORK_CANCELLED");
+  EXPECT_EQ(Counts().trained, 2) << "one that warms up, and one";
+}
+
 TEST_F(ProfileTest, SkipsAroundALayerMakeItOneOfItsOwn) {
   Profile({SleepLayer(1), StashLayer(), SleepLayer(1), SleepLayer(1), PopLayer(), SleepLayer(1)},
           {.rows = 1, .repeats = 3});

@@ -16,6 +16,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+constexpr double kMinute = 60;
+
 // Candidates of one schedule each, named by their micro-batches 1, 2, ..., with these predictions in milliseconds.
 struct Searched {
   PlanSearch search;
@@ -63,7 +65,7 @@ struct Steps {
 TEST(Rehearse, TheFastestStepComesFirstAndTheRestStayBehind) {
   Searched found = Predicted({100, 101, 102, 150});
   Steps steps{{0.3, 0.1, 0.2, 0.01}, {}};
-  RehearseBest(steps.Run(), {}, found.plans, found.search);
+  RehearseBest(steps.Run(), kMinute, {}, found.plans, found.search);
   EXPECT_THAT(Order(found), ElementsAre(2, 3, 1, 4));
   EXPECT_EQ(found.search.candidates[0].rehearsed_seconds, 0.1);
   EXPECT_EQ(found.search.candidates[0].makespan_seconds, 0.101) << "the prediction stays what it was";
@@ -74,7 +76,7 @@ TEST(Rehearse, TheFastestStepComesFirstAndTheRestStayBehind) {
 TEST(Rehearse, EverySecondRoundRunsBackwards) {
   Searched found = Predicted({100, 101, 102});
   Steps steps{{1, 1, 1}, {}};
-  RehearseBest(steps.Run(), {}, found.plans, found.search);
+  RehearseBest(steps.Run(), kMinute, {}, found.plans, found.search);
   EXPECT_THAT(steps.ran, ElementsAre(1, 2, 3, 3, 2, 1));
   EXPECT_THAT(Order(found), ElementsAre(1, 2, 3)) << "equal ones stay in their order";
 }
@@ -82,19 +84,23 @@ TEST(Rehearse, EverySecondRoundRunsBackwards) {
 TEST(Rehearse, NoMoreAreRunThanTheMost) {
   Searched found = Predicted(std::vector<double>(20, 100));
   Steps steps{std::vector<double>(20, 1), {}};
-  RehearseBest(steps.Run(), {}, found.plans, found.search);
+  RehearseBest(steps.Run(), kMinute, {}, found.plans, found.search);
   EXPECT_EQ(steps.ran.size(), static_cast<size_t>(kMostRehearsed * kRehearsals));
 }
 
 TEST(Rehearse, SlowPlansAreNotRunForLongerThanAnybodyWaits) {
-  const double step_ms = kMostRehearsalSeconds * 1e3 / (kRehearsals * (1 + kRehearsalSteps));
+  const double step_ms = kMinute * 1e3 / (kRehearsals * (1 + kRehearsalSteps));
   Searched found = Predicted({step_ms * 0.49, step_ms * 0.49, step_ms * 0.49});
   Steps steps{{2, 1, 0.5}, {}};
-  RehearseBest(steps.Run(), {}, found.plans, found.search);
+  RehearseBest(steps.Run(), kMinute, {}, found.plans, found.search);
   EXPECT_THAT(Order(found), ElementsAre(2, 1, 3)) << "two fit the time";
-  Searched slow = Predicted({step_ms * 0.6, step_ms * 0.6});
+  Searched slower = Predicted({step_ms * 0.6, step_ms * 0.6, step_ms * 0.6, step_ms * 0.6});
   steps.ran.clear();
-  RehearseBest(steps.Run(), {}, slow.plans, slow.search);
+  RehearseBest(steps.Run(), kMinute, {}, slower.plans, slower.search);
+  EXPECT_THAT(steps.ran, ElementsAre(1, 2, 3)) << "one round";
+  Searched slow = Predicted({step_ms * 1.1, step_ms * 1.1});
+  steps.ran.clear();
+  RehearseBest(steps.Run(), kMinute, {}, slow.plans, slow.search);
   EXPECT_THAT(steps.ran, IsEmpty()) << "one alone need not be run";
 }
 
@@ -106,7 +112,7 @@ TEST(Rehearse, APlanThatCannotRunStaysBehindThoseThatRan) {
     }
     return std::vector<double>{0.1 * plan.schedule.micro_batches};
   };
-  RehearseBest(run, {}, found.plans, found.search);
+  RehearseBest(run, kMinute, {}, found.plans, found.search);
   EXPECT_THAT(Order(found), ElementsAre(2, 3, 1));
   EXPECT_FALSE(found.search.candidates[2].rehearsed_seconds.has_value());
   EXPECT_TRUE(found.search.complete);
@@ -116,7 +122,7 @@ TEST(Rehearse, AStartedRoundCountsNothingWhenTheTimeIsUp) {
   Searched found = Predicted({100, 101, 102});
   Steps steps{{3, 2, 1}, {}};
   RehearseBest(
-      steps.Run(), [&] { return steps.ran.size() == 2; }, found.plans, found.search);
+      steps.Run(), kMinute, [&] { return steps.ran.size() == 2; }, found.plans, found.search);
   EXPECT_THAT(Order(found), ElementsAre(1, 2, 3));
   EXPECT_FALSE(found.search.candidates[0].rehearsed_seconds.has_value());
   EXPECT_FALSE(found.search.complete);

@@ -299,8 +299,11 @@ TEST(Search, WhenTimeIsUpItHasTheBestSoFar) {
   const auto search = SearchPlans(SearchRequest(16, 4), BySize(16, 0.05, 0.1), budget);
   ASSERT_TRUE(search.ok()) << search.status();
   EXPECT_FALSE(search->complete);
-  EXPECT_EQ(search->considered, 5);
+  EXPECT_EQ(search->considered, 6) << "the first one in any case";
   EXPECT_FALSE(search->candidates.empty());
+  const auto late = SearchPlans(SearchRequest(16, 4), BySize(16, 0.05, 0.1), {.out_of_time = [] { return true; }});
+  ASSERT_TRUE(late.ok()) << late.status();
+  EXPECT_EQ(late->candidates.size(), 1) << "there was no time, but there must be a plan";
 }
 
 TEST(Search, TheMostWorkEndsItToo) {

@@ -169,7 +169,7 @@ TEST_F(HostedPipelineTest, AnExceptionInASaveOrAReadFailsItByAnIncident) {
 }
 
 TEST_F(HostedPipelineTest, AnExceptionInACreationFailsItAndFreesTheName) {
-  before_create_ = [] { throw std::runtime_error("broken"); };
+  before_create_ = [](const Pipeline::Options&) { throw std::runtime_error("broken"); };
   EXPECT_EQ(ReasonOf(Create("other").status()), "BUG");
   before_create_ = nullptr;
   EXPECT_TRUE(Create("other").ok());

@@ -11,7 +11,10 @@
 #include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/status_macros.h"
+#include "engine/exec/cancel_token.h"
 #include "engine/observe/metrics_registry.h"
+#include "engine/plan/planning.h"
 #include "engine/store/memory_claims.h"
 #include "engine/store/pipeline_table.h"
 #include "engine/store/timer_queue.h"
@@ -21,6 +24,18 @@
 #include "tests/unit/store/temporary_folder.h"
 
 namespace penstock::testing {
+
+// Of one plan that was asked for.
+struct PlanAnswer {
+  const std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>();
+  absl::Status status;  // once it is done
+  absl::Notification done;
+
+  std::string Reason() {
+    done.WaitForNotification();
+    return ReasonOf(status);
+  }
+};
 
 // A table with fake pipelines, and one called "gpt" that is ready.
 class HostingFixture : public ::testing::Test {
@@ -37,12 +52,14 @@ class HostingFixture : public ::testing::Test {
         }
       }
       if (spec.model.name == "broken") return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", "broken");
-      if (before_create_ != nullptr) before_create_();
+      if (before_create_ != nullptr) before_create_(engine);
       auto pipeline = std::make_unique<FakePipeline>(control_);
       if (engine.metrics) engine.metrics(plan_.has_value() ? *plan_ : pipeline->plan());
       return pipeline;
     };
-    options.factory.plan = [](const PipelineSpec&, const Pipeline::Options&) -> absl::StatusOr<Plan> {
+    options.factory.plan = [this](const PipelineSpec&, const Pipeline::Options& engine) -> absl::StatusOr<Plan> {
+      if (before_plan_) before_plan_(engine);
+      PENSTOCK_RETURN_IF_ERROR(engine.profile.planning->CheckWanted());
       Plan plan;
       plan.predicted_bubble = 0.25;
       return plan;
@@ -50,10 +67,10 @@ class HostingFixture : public ::testing::Test {
     options.factory.search = [this](const PipelineSpec& spec,
                                     const Pipeline::Options& engine) -> absl::StatusOr<PlanSearch> {
       searched_ = spec;
-      searched_with_ = engine;
+      if (before_plan_) before_plan_(engine);
       PlanSearch search;
       search.considered = 2;
-      search.complete = !engine.out_of_time();
+      search.complete = !engine.profile.planning->OutOfTime();
       search.refused.push_back({{.kind = "gpipe"},
                                 Error(absl::StatusCode::kFailedPrecondition, "PLAN_DOES_NOT_FIT", "too large")
                                     .With("device", "cpu:1")
@@ -109,6 +126,15 @@ class HostingFixture : public ::testing::Test {
                      done.Notify();
                    });
     done.WaitForNotification();
+    return answer;
+  }
+  // Asks for a plan; answers what it came to.
+  std::shared_ptr<PlanAnswer> AskForPlan(const std::string& caller = "ann") {
+    auto answer = std::make_shared<PlanAnswer>();
+    table_->Plan(caller, {}, answer->cancel, [answer](absl::StatusOr<Plan> plan) {
+      answer->status = plan.status();
+      answer->done.Notify();
+    });
     return answer;
   }
   absl::Status Delete(const std::string& name, bool force = false, bool purge = false) {
@@ -201,12 +227,12 @@ class HostingFixture : public ::testing::Test {
   FaultyFileSystem files_{RealFileSystem()};
   MetricsRegistry registry_{&clock_};
   TimerQueue timers_{&clock_};
-  std::function<void()> before_create_;
+  std::function<void(const Pipeline::Options&)> before_create_;
+  std::function<void(const Pipeline::Options&)> before_plan_;                            // or a search
   std::map<std::string, int64_t> needs_ = {{"broken", 50}, {"half", 50}, {"more", 51}};  // memory of the host, by model
   MemoryClaims memory_{100};
   std::optional<Plan> plan_;  // that metrics are told
   PipelineSpec searched_;     // what a search was asked
-  Pipeline::Options searched_with_;
   const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
   std::unique_ptr<HandleStore> handles_;
   std::unique_ptr<PipelineTable> table_;

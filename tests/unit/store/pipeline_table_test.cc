@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "engine/store/plan_queue.h"
 #include "tests/unit/store/hosting_fixture.h"
 
 namespace penstock::testing {
@@ -95,7 +96,7 @@ TEST_F(PipelineTableTest, AFailedCreationReturnsItsClaim) {
 TEST_F(PipelineTableTest, ARetryJoinsTheFirstAttempt) {
   absl::Notification making;
   absl::Notification go;
-  before_create_ = [&] {
+  before_create_ = [&](const Pipeline::Options&) {
     making.Notify();
     go.WaitForNotification();
   };
@@ -156,7 +157,7 @@ TEST_F(PipelineTableTest, CheckpointsOutliveTheirPipelineUnlessPurged) {
 
 TEST_F(PipelineTableTest, PlansWithoutCreating) {
   absl::Notification done;
-  table_->Plan({}, [&](absl::StatusOr<Plan> plan) {
+  table_->Plan("ann", {}, std::make_shared<CancelToken>(), [&](absl::StatusOr<Plan> plan) {
     EXPECT_EQ(plan->predicted_bubble, 0.25);
     done.Notify();
   });
@@ -164,24 +165,136 @@ TEST_F(PipelineTableTest, PlansWithoutCreating) {
   EXPECT_EQ(table_->List("", 10).size(), 1);
 }
 
-TEST_F(PipelineTableTest, SearchesRunStepsOnlyOnFreeDevicesAndEndWhenTheServerStops) {
+TEST_F(PipelineTableTest, SearchesHaveTheSpecificationsTimeAndRunStepsOnlyOnFreeDevices) {
   const auto search = [this] {
+    PipelineSpec spec;
+    spec.limits.planning_seconds = 10;
     absl::Notification done;
-    table_->Search({}, clock_.NowNanos() + 1'000'000'000, [&](const absl::StatusOr<PlanSearch>&) { done.Notify(); });
+    absl::Status answer;
+    table_->Search("ann", spec, std::make_shared<CancelToken>(), [&](const absl::StatusOr<PlanSearch>& found) {
+      answer = found.status();
+      done.Notify();
+    });
     done.WaitForNotification();
+    return answer;
   };
-  search();
-  EXPECT_FALSE(searched_with_.rehearse) << "gpt is there";
-  EXPECT_FALSE(searched_with_.out_of_time());
-  clock_.Advance(absl::Seconds(1));
-  EXPECT_TRUE(searched_with_.out_of_time()) << "at its end";
+  before_plan_ = [this](const Pipeline::Options& engine) {
+    EXPECT_FALSE(engine.rehearse) << "gpt is there";
+    engine.profile.planning->Enter(PlanPhase::kBuilding, 1);
+    clock_.Advance(absl::Seconds(9));
+    EXPECT_FALSE(engine.profile.planning->OutOfTime());
+    clock_.Advance(absl::Seconds(1));
+    EXPECT_TRUE(engine.profile.planning->OutOfTime());
+  };
+  EXPECT_TRUE(search().ok());
   gpt_.reset();
   ASSERT_TRUE(Delete("gpt").ok());
-  search();
-  EXPECT_TRUE(searched_with_.rehearse);
-  EXPECT_FALSE(searched_with_.out_of_time());
+  before_plan_ = [this](const Pipeline::Options& engine) {
+    EXPECT_TRUE(engine.rehearse);
+    EXPECT_TRUE(engine.profile.planning->CheckWanted().ok());
+    table_->Drain([] {});
+    EXPECT_EQ(ReasonOf(engine.profile.planning->CheckWanted()), "WORK_CANCELLED");
+  };
+  EXPECT_TRUE(search().ok());
+  EXPECT_EQ(ReasonOf(search()), "DRAINING");
+}
+
+TEST_F(PipelineTableTest, ACreationIsWatchedUntilItIsReady) {
+  absl::Notification half;
+  absl::Notification go;
+  before_create_ = [&](const Pipeline::Options& engine) {
+    engine.profile.planning->Enter(PlanPhase::kMeasuring, 2);
+    clock_.Advance(absl::Seconds(3));
+    engine.profile.planning->PartDone();
+    half.Notify();
+    go.WaitForNotification();
+  };
+  absl::Notification ready;
+  PipelineSpec spec;
+  spec.limits.planning_seconds = 50;
+  table_->Create({.caller = "ann"}, "mlp", spec, "", [&](const absl::StatusOr<PipelineEntry>&) { ready.Notify(); });
+  half.WaitForNotification();
+  const PipelineEntry entry = *table_->Get("mlp");
+  ASSERT_NE(entry.planning, nullptr);
+  const PlanProgress progress = entry.planning->progress();
+  EXPECT_EQ(progress.phase, PlanPhase::kMeasuring);
+  EXPECT_DOUBLE_EQ(progress.done, 0.2);
+  EXPECT_DOUBLE_EQ(progress.elapsed_seconds, 3);
+  EXPECT_DOUBLE_EQ(progress.budget_seconds, 50);
+  go.Notify();
+  ready.WaitForNotification();
+  EXPECT_EQ(table_->Get("mlp")->planning, nullptr);
+}
+
+// A plan that is being looked for until it is cancelled, or told to go on.
+class RunningPlan : public PipelineTableTest {
+ protected:
+  void StartPlan() {
+    before_plan_ = [this](const Pipeline::Options& engine) {
+      if (started_.HasBeenNotified()) return;  // the others come after it
+      started_.Notify();
+      while (engine.profile.planning->CheckWanted().ok() &&
+             !go_.WaitForNotificationWithTimeout(absl::Milliseconds(1))) {
+      }
+    };
+    plan_answer_ = AskForPlan();
+    started_.WaitForNotification();
+  }
+  ~RunningPlan() override {
+    if (!go_.HasBeenNotified()) go_.Notify();
+    table_->Close();
+  }
+
+  absl::Notification started_;
+  absl::Notification go_;
+  std::shared_ptr<PlanAnswer> plan_answer_;
+};
+
+TEST_F(RunningPlan, BlocksNoCreationAndNoDeletion) {
+  StartPlan();
+  ASSERT_TRUE(Create("mlp").ok());
+  EXPECT_TRUE(Delete("mlp").ok());
+  EXPECT_FALSE(plan_answer_->done.HasBeenNotified());
+}
+
+TEST_F(RunningPlan, EndsWhenItIsCancelled) {
+  StartPlan();
+  const std::shared_ptr<PlanAnswer> next = AskForPlan();
+  plan_answer_->cancel->Cancel();
+  EXPECT_EQ(plan_answer_->Reason(), "WORK_CANCELLED");
+  EXPECT_EQ(next->Reason(), "");
+}
+
+TEST_F(RunningPlan, EndsWhenTheServerStops) {
+  StartPlan();
   table_->Drain([] {});
-  EXPECT_TRUE(searched_with_.out_of_time());
+  EXPECT_EQ(plan_answer_->Reason(), "DRAINING");
+}
+
+TEST_F(RunningPlan, LetsOnlySoManyOthersWait) {
+  StartPlan();
+  std::vector<std::shared_ptr<PlanAnswer>> waiting;
+  for (int i = 0; i < PlanQueue::kMostWaiting; ++i) waiting.push_back(AskForPlan("caller" + std::to_string(i % 8)));
+  const std::shared_ptr<PlanAnswer> refused = AskForPlan("late");
+  EXPECT_EQ(refused->Reason(), "QUEUE_FULL");
+  EXPECT_EQ(refused->status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ValuesOf(refused->status)["queue"], "planning");
+  EXPECT_EQ(ValuesOf(refused->status)["retry_after_ms"], "1000");
+  waiting[3]->cancel->Cancel();
+  const std::shared_ptr<PlanAnswer> in_its_place = AskForPlan("late");
+  go_.Notify();
+  EXPECT_EQ(in_its_place->Reason(), "");
+  for (size_t i = 0; i < waiting.size(); ++i) EXPECT_EQ(waiting[i]->Reason(), i == 3 ? "WORK_CANCELLED" : "");
+}
+
+TEST_F(RunningPlan, KeepsRoomForOtherCallers) {
+  StartPlan();
+  std::shared_ptr<PlanAnswer> last;
+  for (int i = 0; i <= PlanQueue::kMostWaiting * 3 / 4; ++i) last = AskForPlan();
+  EXPECT_EQ(last->Reason(), "CALLER_QUOTA");
+  const std::shared_ptr<PlanAnswer> other = AskForPlan("bob");
+  go_.Notify();
+  EXPECT_EQ(other->Reason(), "");
 }
 
 TEST_F(PipelineTableTest, ADrainingTableDeletesNothing) {

@@ -12,6 +12,7 @@ from penstock.aio.models import Models
 from penstock.aio.pipelines import Pipeline
 from penstock.client import POLL_SECONDS, create_request, not_ready, plan_request
 from penstock.connection import Traceparent
+from penstock.creation import PATIENCE_SECONDS, PROGRESS_SECONDS, Progress, planning_timeout, shown
 from penstock.deadline import Deadline
 from penstock.errors import PenstockError
 from penstock.specifications import pipeline_spec
@@ -51,17 +52,30 @@ class Client:
             "AdminService/GetServerInfo", admin_pb2.GetServerInfoRequest(), admin_pb2.ServerInfo
         )
 
-    async def create_pipeline(self, name: str, *, timeout: float = 120.0, **arguments: Any) -> Pipeline:
+    async def create_pipeline(
+        self, name: str, *, progress: bool | Progress = False, timeout: float | None = None, **arguments: Any
+    ) -> Pipeline:
         """Makes a pipeline and waits until it is ready: the arguments are those of
-        :meth:`penstock.Client.create_pipeline`."""
-        return await self.create_pipeline_from(name, pipeline_spec(**arguments), timeout=timeout)
+        :meth:`penstock.Client.create_pipeline`; a function ``progress`` is called in the event loop."""
+        return await self.create_pipeline_from(name, pipeline_spec(**arguments), progress=progress, timeout=timeout)
 
     async def create_pipeline_from(
-        self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0
+        self,
+        name: str,
+        spec: pipeline_pb2.PipelineSpec,
+        *,
+        progress: bool | Progress = False,
+        timeout: float | None = None,
     ) -> Pipeline:
         """As :meth:`create_pipeline`, from a whole specification (see :func:`penstock.pipeline_spec`)."""
+        timeout = planning_timeout(spec) if timeout is None else timeout
         deadline = Deadline(timeout)
-        pipeline = Pipeline(self._connection, await self._create(name, spec, False, deadline))
+        with shown(name, progress) as show:
+            if show is None:
+                message = await self._create(name, spec, False, deadline)
+            else:
+                message = await self._create_and_show(name, spec, deadline, show)
+        pipeline = Pipeline(self._connection, message)
         while pipeline.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
             if deadline.left() <= 0:
                 raise not_ready(pipeline.name, timeout)
@@ -72,10 +86,11 @@ class Client:
         return pipeline
 
     async def plan_pipeline(
-        self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float = 120.0
+        self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float | None = None
     ) -> pipeline_pb2.Plan:
-        """What the daemon would make of a specification; creates nothing."""
-        return (await self._create(name, spec, True, Deadline(timeout))).plan
+        """What the daemon would make of a specification; creates nothing. ``timeout`` as in :meth:`plan`."""
+        deadline = Deadline(planning_timeout(spec) if timeout is None else timeout)
+        return (await self._create(name, spec, True, deadline)).plan
 
     async def plan(
         self,
@@ -85,9 +100,10 @@ class Client:
         max_chunks: int = 0,
         micro_batches: Sequence[int] = (),
         mini_batch_rows: int = 0,
-        timeout: float = 120.0,
+        timeout: float | None = None,
     ) -> pipeline_pb2.PlanPipelineResponse:
         """What the planner can choose from; see :meth:`penstock.Client.plan`."""
+        timeout = planning_timeout(spec) if timeout is None else timeout
         request = plan_request(spec, kinds, max_chunks, micro_batches, mini_batch_rows)
         return await self._connection.unary(
             "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, Deadline(timeout), timeout
@@ -101,6 +117,28 @@ class Client:
         return await self._connection.unary(
             "PipelineService/CreatePipeline", request, pipeline_pb2.Pipeline, deadline, wait
         )
+
+    async def _create_and_show(
+        self, name: str, spec: pipeline_pb2.PipelineSpec, deadline: Deadline, show: Progress
+    ) -> pipeline_pb2.Pipeline:
+        request = pipeline_pb2.GetPipelineRequest(name=f"pipelines/{name}")
+        under_way = asyncio.ensure_future(self._create(name, spec, False, deadline))
+        try:
+            while not (await asyncio.wait([under_way], timeout=PROGRESS_SECONDS))[0]:
+                if (now := await self._progress_of(request)) is not None:
+                    show(now)
+            return under_way.result()
+        finally:
+            under_way.cancel()
+
+    async def _progress_of(self, request: pipeline_pb2.GetPipelineRequest) -> pipeline_pb2.CreateProgress | None:
+        try:
+            now = await self._connection.unary(
+                "PipelineService/GetPipeline", request, pipeline_pb2.Pipeline, Deadline(PATIENCE_SECONDS)
+            )
+        except PenstockError:
+            return None  # it is not there yet, or no more
+        return now.progress if now.HasField("progress") else None
 
     async def pipeline(self, name: str) -> Pipeline:
         """A pipeline that exists, by its short or full name."""

@@ -54,6 +54,18 @@ class CreatePipelineRequest(_message.Message):
     validate_only: bool
     def __init__(self, pipeline_id: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., validate_only: bool = ..., request_id: _Optional[str] = ...) -> None: ...
 
+class CreateProgress(_message.Message):
+    __slots__ = ["budget_seconds", "done", "elapsed_seconds", "phase"]
+    BUDGET_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    budget_seconds: float
+    done: float
+    elapsed_seconds: float
+    phase: str
+    def __init__(self, phase: _Optional[str] = ..., done: _Optional[float] = ..., elapsed_seconds: _Optional[float] = ..., budget_seconds: _Optional[float] = ...) -> None: ...
+
 class Cut(_message.Message):
     __slots__ = ["balance", "cost", "method", "parameter_scale", "ranks", "stages", "starts"]
     BALANCE_FIELD_NUMBER: _ClassVar[int]
@@ -261,7 +273,7 @@ class Option(_message.Message):
     def __init__(self, bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ...) -> None: ...
 
 class Pipeline(_message.Message):
-    __slots__ = ["create_time", "epoch", "error", "etag", "name", "parameters", "plan", "signature", "spec", "state", "state_token", "step"]
+    __slots__ = ["create_time", "epoch", "error", "etag", "name", "parameters", "plan", "progress", "signature", "spec", "state", "state_token", "step"]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +281,7 @@ class Pipeline(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -281,21 +294,23 @@ class Pipeline(_message.Message):
     name: str
     parameters: int
     plan: Plan
+    progress: CreateProgress
     signature: ModelSignature
     spec: PipelineSpec
     state: PipelineState
     state_token: str
     step: int
-    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., state: _Optional[_Union[PipelineState, str]] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., signature: _Optional[_Union[ModelSignature, _Mapping]] = ..., state_token: _Optional[str] = ..., parameters: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., etag: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., state: _Optional[_Union[PipelineState, str]] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., signature: _Optional[_Union[ModelSignature, _Mapping]] = ..., state_token: _Optional[str] = ..., parameters: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., etag: _Optional[str] = ..., progress: _Optional[_Union[CreateProgress, _Mapping]] = ...) -> None: ...
 
 class PipelineSpec(_message.Message):
-    __slots__ = ["bubble_filling", "cut", "devices", "loss", "model", "optimizer", "schedule", "seed"]
+    __slots__ = ["bubble_filling", "cut", "devices", "loss", "model", "optimizer", "planning_seconds", "schedule", "seed"]
     BUBBLE_FILLING_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    PLANNING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     bubble_filling: BubbleFillingSpec
@@ -304,9 +319,10 @@ class PipelineSpec(_message.Message):
     loss: LossSpec
     model: ModelSpec
     optimizer: OptimizerSpec
+    planning_seconds: float
     schedule: ScheduleSpec
     seed: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., cut: _Optional[_Union[Cut, _Mapping]] = ..., devices: _Optional[_Iterable[str]] = ..., schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., loss: _Optional[_Union[LossSpec, _Mapping]] = ..., seed: _Optional[int] = ..., bubble_filling: _Optional[_Union[BubbleFillingSpec, _Mapping]] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., cut: _Optional[_Union[Cut, _Mapping]] = ..., devices: _Optional[_Iterable[str]] = ..., schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., loss: _Optional[_Union[LossSpec, _Mapping]] = ..., seed: _Optional[int] = ..., bubble_filling: _Optional[_Union[BubbleFillingSpec, _Mapping]] = ..., planning_seconds: _Optional[float] = ...) -> None: ...
 
 class Plan(_message.Message):
     __slots__ = ["checkpoint", "chunks", "ideal_bubble", "lag", "layers", "live_limit", "makespan_seconds", "micro_batches", "predicted_bubble", "schedule", "skips", "stages", "why"]

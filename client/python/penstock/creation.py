@@ -1,0 +1,67 @@
+"""How far the making of a pipeline is, for who waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from penstock.v1 import pipeline_pb2
+
+Progress = Callable[[pipeline_pb2.CreateProgress], object]
+
+PROGRESS_SECONDS = 0.2  # between two looks
+PATIENCE_SECONDS = 1.0  # of one look
+_PLANNING_SECONDS = 20.0  # the daemon's default
+_OTHER_SECONDS = 100.0  # for what is made before it, its file and its weights
+_BAR_CELLS = 20
+
+
+def planning_timeout(spec: pipeline_pb2.PipelineSpec) -> float:
+    """Seconds in which the daemon should have an answer, where the caller says nothing."""
+    return _OTHER_SECONDS + (spec.planning_seconds if spec.HasField("planning_seconds") else _PLANNING_SECONDS)
+
+
+@contextlib.contextmanager
+def shown(name: str, progress: bool | Progress, stream: TextIO | None = None) -> Iterator[Progress | None]:
+    """What is called with each look; ``None``: nobody wants to look.
+
+    Args:
+        stream: where a bar is drawn: in one line on a terminal, else in a line for each phase; ``None``: stderr.
+    """
+    if not isinstance(progress, bool):
+        yield progress
+    elif not progress:
+        yield None
+    else:
+        bar = _Bar(name, stream or sys.stderr)
+        try:
+            yield bar.show
+        finally:
+            bar.close()
+
+
+class _Bar:
+    def __init__(self, name: str, stream: TextIO) -> None:
+        self._name = name
+        self._stream = stream
+        self._rewrites = stream.isatty()
+        self._phase = ""
+
+    def show(self, progress: pipeline_pb2.CreateProgress) -> None:
+        if not self._rewrites and progress.phase == self._phase:
+            return
+        self._phase = progress.phase
+        cells = int(progress.done * _BAR_CELLS)
+        bar = ("=" * cells + ">")[:_BAR_CELLS].ljust(_BAR_CELLS)
+        line = (
+            f"creating {self._name}: {progress.phase:<10} [{bar}] {progress.done:4.0%}, {progress.elapsed_seconds:.0f} s"
+        )
+        self._stream.write(f"\r{line}\x1b[K" if self._rewrites else f"{line}\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        if self._rewrites and self._phase:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
