@@ -99,7 +99,8 @@ TEST(SpecConvert, TheSpecificationComesBackAsItWasSent) {
     optimizer { name: "sgd" clip_norm: 1 learning_rate_schedule { name: "constant" } }
     loss { name: "mean_squared_error" }
     seed: 7
-    bubble_filling { mode: BUBBLE_FILLING_OFF inference_share: 0.25 max_wait_seconds: 2 })");
+    bubble_filling { mode: BUBBLE_FILLING_OFF inference_share: 0.25 max_wait_seconds: 2 }
+    planning_seconds: 7.5)");
   const absl::StatusOr<PipelineSpec> spec = FromProto(sent);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(ToProto(*spec).DebugString(), sent.DebugString());
@@ -116,6 +117,7 @@ TEST(SpecConvert, WhatIsUnsetIsTheDefault) {
   EXPECT_FALSE(spec->model.deferred_batch_norm);
   EXPECT_FALSE(spec->model.tuple_as_one_argument);
   EXPECT_TRUE(spec->bubble_filling.enabled);
+  EXPECT_EQ(spec->limits.planning_seconds, 20);
   EXPECT_EQ(spec->bubble_filling.inference_share, 0.02);
 }
 
