@@ -274,14 +274,14 @@ void ServedPipeline::ExpireAccumulation() {
     absl::MutexLock lock(&mu_);
     const int64_t now = options_.clock->NowNanos();
     if (state_ != State::kReady || !training_.expires_at().has_value() || now < *training_.expires_at()) return;
+    holder = *training_.holder();
     // A call of the holder that came in time goes on with what there is, or ends it.
-    const auto of_holder = [&](const WorkPointer& work) {
-      return work->party() == *training_.holder() && work->training != TrainingCall::kForward;
+    const auto of_holder = [&holder](const WorkPointer& work) {
+      return work->party() == holder && work->training != TrainingCall::kForward;
     };
     if (std::any_of(train_queue_.begin(), train_queue_.end(), of_holder)) return;
     const bool runs = train_running_ != nullptr && train_running_->phase == Work::Phase::kRunning;
     if (runs && of_holder(train_running_)) return;
-    holder = *training_.holder();
     auto work = std::make_shared<Work>();
     work->method = WorkMethod::kOptimizerStep;
     work->training = TrainingCall::kExpire;
