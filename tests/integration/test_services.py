@@ -207,4 +207,4 @@ def test_delete_waits_for_accepted_work(client: penstock.Client) -> None:
     pipeline.delete()
     with pytest.raises(penstock.PenstockError) as raised:
         pipeline.infer(mlp_batch(0)[0])
-    assert raised.value.reason in ("PIPELINE_NOT_FOUND", "PIPELINE_NOT_READY")
+    assert raised.value.reason == "PIPELINE_NOT_FOUND"
