@@ -112,6 +112,11 @@ size_t DeviceWorker::FindTraining(bool& ended) {
   return i;
 }
 
+// Where nothing trains, everything fits, and nobody has to become due.
+bool DeviceWorker::BesideTraining(const BubbleFilling& filling, int64_t now) const {
+  return !training_.empty() || filling.NextRun(now) != kNever || filling.WeightsChange(now) != kNever;
+}
+
 DeviceWorker::Choice DeviceWorker::ChooseInference(bool training_ready, bool& ended) {
   if (inference_.empty()) return {};
   const int64_t now = inference_.front()->lane().clock->NowNanos();
@@ -121,7 +126,8 @@ DeviceWorker::Choice DeviceWorker::ChooseInference(bool training_ready, bool& en
     StageExecutor& executor = *inference_[i];
     const Run& run = executor.run();
     // Who stops leaves at once, for the weights may wait for it.
-    const bool due = run.filling->turns().Claim(*run.ticket, now);
+    const bool due =
+        BesideTraining(*run.filling, now) ? run.filling->turns().Claim(*run.ticket, now) : run.ticket->due.load();
     const bool looked_at = !training_ready || due || run.Stopped();
     const StageExecutor::Readiness readiness = looked_at ? executor.Poll() : StageExecutor::Readiness::kWaiting;
     if (readiness == StageExecutor::Readiness::kDone) {

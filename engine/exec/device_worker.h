@@ -64,6 +64,7 @@ class DeviceWorker {
   // The place of the first training executor that is ready, or how many there are if none is.
   size_t FindTraining(bool& ended);
   Choice ChooseInference(bool training_ready, bool& ended);
+  bool BesideTraining(const BubbleFilling& filling, int64_t now) const;
   // Devices tell nobody that they have passed an event.
   void NoteUnread();
   void TellOthers(StageExecutor& running, bool taken);

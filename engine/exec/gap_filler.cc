@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace penstock {
 namespace {
@@ -28,9 +29,12 @@ bool GapFiller::HasTime(const InferenceCandidate& candidate, const Outlook& outl
 
 std::optional<size_t> GapFiller::ChooseDue(const std::vector<InferenceCandidate>& candidates) {
   std::optional<size_t> best;
+  const auto order = [](const InferenceCandidate& one) {
+    return std::make_pair(-static_cast<int64_t>(one.priority), one.sequence);
+  };
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (!candidates[i].due) continue;
-    if (!best.has_value() || candidates[i].sequence < candidates[*best].sequence) best = i;
+    if (!best.has_value() || order(candidates[i]) < order(candidates[*best])) best = i;
   }
   return best;
 }

@@ -35,7 +35,8 @@ struct InferenceCandidate {
 //            most a fifth of one action, plus what was foreseen wrongly. An action whose run can't be done on all stages before the weights change is not begun: it would
 //            have to be done again. Without training in sight everything fits.
 //            Among those that fit, the pipeline that was served longest ago goes first; within it the highest priority, then
-//            the oldest run, so that runs finish rather than begin. Runs that are due go before all, the oldest first.
+//            the oldest run, so that runs finish rather than begin. Runs that are due go before all: the highest
+//            priority, then the oldest.
 // Threads:   one at a time: a device's.
 class GapFiller {
  public:

@@ -291,7 +291,7 @@ class TimedFilling : public SerialFilling {
  protected:
   static constexpr int64_t kForward = 1'000'000;
 
-  std::unique_ptr<Pipeline> MakeTimed() {
+  std::unique_ptr<Pipeline> MakeTimed(double share = 0) {
     const auto forward = [this](const Batch& inputs, const LayerContext& context, const Tensors& parameters) {
       if (breaks_ && !context.training) throw std::runtime_error("a layer broke");
       clock_.AdvanceNanos(context.training ? kForward : inference_nanos_);
@@ -305,7 +305,7 @@ class TimedFilling : public SerialFilling {
         testing::Pipe({testing::Function(layer), testing::Function(layer)}, {1, 1}, 4, CheckpointMode::kNever);
     spec.optimizer.options = {{"learning_rate", 0.01}};
     spec.schedule.kind = "1f1b";
-    spec.bubble_filling.inference_share = 0;  // nobody is due
+    spec.bubble_filling.inference_share = share;  // 0: nobody is due
     return Make(spec, &clock_);
   }
 
@@ -324,6 +324,23 @@ TEST_F(TimedFilling, TakesWhatTheForecastGapHolds) {
   EXPECT_GE(Filled(0), inference_nanos_);
   EXPECT_EQ(Filled(0) % inference_nanos_, 0);
   for (Question& question : questions) pool_.Wait(question.done);
+}
+
+TEST_F(TimedFilling, WithoutTrainingPrioritiesHoldHoweverLongOthersHaveWaited) {
+  auto pipeline = MakeTimed(0.5);
+  Output(*pipeline);
+  std::vector<int> order;
+  std::vector<absl::Notification> done(2);
+  for (const int i : {0, 1}) {
+    pipeline->InferAsync(Request(1, i), [&, i](const absl::StatusOr<ForwardOutcome>& outcome) {
+      EXPECT_TRUE(outcome.ok());
+      order.push_back(i);
+      done[i].Notify();
+    });
+    clock_.AdvanceNanos(1000 * kForward);
+  }
+  for (absl::Notification& one : done) pool_.Wait(one);
+  EXPECT_THAT(order, ElementsAre(1, 0));
 }
 
 TEST_F(TimedFilling, DoesNotTakeWhatNoGapHolds) {

@@ -75,6 +75,14 @@ TEST(GapFiller, LooksPastAnActionThatDoesNotFit) {
   EXPECT_EQ(GapFiller().Choose(actions, {.now = kNow, .training_at = kNow + 50}), std::nullopt);
 }
 
+TEST(GapFiller, OfThoseWhoAreDueTheHighestPriorityGoesFirst) {
+  std::vector<InferenceCandidate> actions = {Action(1, 3), Action(1, 7), Action(1, 1)};
+  actions[0].due = actions[1].due = true;
+  actions[1].priority = 1;
+  actions[2].priority = 9;
+  EXPECT_EQ(GapFiller::ChooseDue(actions), 1);
+}
+
 TEST(GapFiller, WhoIsDueGoesBeforeAllAndNeedsNoGap) {
   std::vector<InferenceCandidate> actions = {Action(1, 1), Action(1000, 7), Action(1000, 3)};
   EXPECT_EQ(GapFiller::ChooseDue(actions), std::nullopt);
