@@ -30,7 +30,7 @@ std::vector<int64_t> Prefix(const std::vector<LayerProfile>& profile, int64_t La
 absl::StatusOr<std::vector<DeviceNeed>> NeedsOf(const Plan& plan, const std::vector<Device>& devices) {
   const BuildRequest request = BuildRequestOf(plan);
   PENSTOCK_ASSIGN_OR_RETURN(const Schedule lists, BuildSchedule(request));
-  PENSTOCK_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(lists, request.costs));
+  PENSTOCK_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(lists, CostsOf(plan)));
   std::vector<std::string> device_of(LaneCount(plan));
   for (const StagePlan& stage : plan.stages) device_of[stage.lane] = stage.device;
   return NeedOfDevices(device_of, LaneMemory(lists, simulation, BytesOf(plan), plan.skips), devices);
