@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import TextIO
@@ -20,7 +21,9 @@ _BAR_CELLS = 20
 
 def planning_timeout(spec: pipeline_pb2.PipelineSpec) -> float:
     """Seconds in which the daemon should have an answer, where the caller says nothing."""
-    return _OTHER_SECONDS + (spec.planning_seconds if spec.HasField("planning_seconds") else _PLANNING_SECONDS)
+    planning = spec.planning_seconds if spec.HasField("planning_seconds") else _PLANNING_SECONDS
+    # The daemon refuses any other time at once.
+    return _OTHER_SECONDS + (planning if 0 < planning < math.inf else 0.0)
 
 
 @contextlib.contextmanager

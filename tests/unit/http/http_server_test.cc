@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
 #include "engine/base/thread.h"
 #include "gmock/gmock.h"
@@ -87,6 +89,7 @@ class HttpServerTest : public ::testing::Test {
     pages.metrics_content_type = "text/plain; version=0.0.4; charset=utf-8";
     pages.metrics = [this] {
       if (throws_) throw std::runtime_error("secret");
+      absl::MutexLock lock(&mu_);
       return metrics_;
     };
     pages.healthy = [] { return std::vector<HealthCondition>{{"stages", true, ""}}; };
@@ -105,7 +108,13 @@ class HttpServerTest : public ::testing::Test {
 
   void ExpectStillServes() { EXPECT_THAT(Get("/healthz"), StartsWith("HTTP/1.1 200 OK\r\n")); }
 
-  std::string metrics_ = "a 1\n";
+  void SetMetrics(std::string metrics) {
+    absl::MutexLock lock(&mu_);
+    metrics_ = std::move(metrics);
+  }
+
+  absl::Mutex mu_;
+  std::string metrics_ ABSL_GUARDED_BY(mu_) = "a 1\n";
   std::atomic<bool> ready_ = false;
   std::atomic<bool> throws_ = false;
   std::unique_ptr<HttpServer> server_;
@@ -120,8 +129,9 @@ TEST_F(HttpServerTest, ServesMetricsWithTheFormatVersion) {
 }
 
 TEST_F(HttpServerTest, SendsLargePagesWhole) {
-  metrics_ = std::string(3 << 20, 'x');
-  EXPECT_EQ(BodyOf(Get("/metrics")), metrics_);
+  const std::string large(3 << 20, 'x');
+  SetMetrics(large);
+  EXPECT_EQ(BodyOf(Get("/metrics")), large);
 }
 
 TEST_F(HttpServerTest, APageThatThrowsIsAnIncidentAndTheNextOneIsServed) {
@@ -228,7 +238,7 @@ TEST_F(HttpServerTest, SilentConnectionsDoNotStopOthers) {
 
 // More clients that ask for much and take nothing than workers: each loses its connection, and the others are served.
 TEST_F(HttpServerTest, SlowReadersDoNotStopOthers) {
-  metrics_ = std::string(64 << 20, 'x');  // more than the kernel takes in for a reader
+  SetMetrics(std::string(64 << 20, 'x'));  // more than the kernel takes in for a reader
   std::vector<std::unique_ptr<Connection>> slow;
   for (int i = 0; i < 5; ++i) {
     slow.push_back(std::make_unique<Connection>(server_->port()));
