@@ -125,7 +125,8 @@ class PipelineTable::Implementation {
   uint64_t versions_ ABSL_GUARDED_BY(mu_) = 0;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  JobThread jobs_{"ps-pipelines"};  // last, with the next: they use all of the above
+  JobThread creations_{"ps-creations"};  // last, with the next: they use all of the above
+  JobThread deletions_{"ps-deletions"};
   PlanQueue plans_;
 };
 
@@ -233,7 +234,7 @@ void PipelineTable::Implementation::Create(CallContext context, std::string name
   };
   const JoinPointer join = Begin(key, context, std::move(done), start);
   if (join == nullptr) return;
-  jobs_.Post([this, key, join, name, planning, spec = std::move(spec), spec_digest = std::move(spec_digest)] {
+  creations_.Post([this, key, join, name, planning, spec = std::move(spec), spec_digest = std::move(spec_digest)] {
     Answer(key, join, CreateNow(name, spec, spec_digest, planning.get()));
   });
 }
@@ -440,7 +441,7 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
   if (join == nullptr) return;
   const std::shared_ptr<HostedPipeline> kept = pipeline;  // Drain() may call back before it returns
   kept->Drain(force, [this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
-    jobs_.Post([this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
+    deletions_.Post([this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
       DeleteNow(name, std::move(pipeline), purge);
       Answer(key, join, PipelineEntry{.name = name, .state = PipelineEntry::State::kDeleting});
     });
@@ -509,13 +510,14 @@ void PipelineTable::Implementation::Close() {
     if (closed_) return;
     draining_ = true;
   }
-  // First what runs: a deletion under way waits for its pipeline, and then needs the thread once more.
+  // First what runs: a deletion under way waits for its pipeline, and then needs its thread once more.
   for (const std::shared_ptr<HostedPipeline>& pipeline : Live()) pipeline->Stop();
   {
     absl::MutexLock lock(&mu_);
     closed_ = true;
   }
-  jobs_.Close();
+  creations_.Close();
+  deletions_.Close();
   plans_.Close();
   for (const std::shared_ptr<HostedPipeline>& pipeline : Live()) {  // one that was being made meanwhile, too
     pipeline->Stop();

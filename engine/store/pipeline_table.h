@@ -54,12 +54,12 @@ struct PipelineEntry {
 //
 // Model:     A map from name to a pipeline with its state. A pipeline that could not be made leaves
 //            no entry: its error is the answer of Create().
-// Owns:      The hosted pipelines, with whoever holds a reference meanwhile; two threads:
-//            `ps-pipelines` creates and destroys, `ps-plans` (plan_queue.h) looks for plans that nothing is created from. What
-//            Options points to must outlive the table.
+// Owns:      The hosted pipelines, with whoever holds a reference meanwhile; three threads: `ps-creations` creates one pipeline
+//            after the other, `ps-deletions` destroys them, `ps-plans` (plan_queue.h) looks for plans that nothing is created
+//            from. What Options points to must outlive the table.
 // Threads:   Any method from any thread; none blocks but Close(). Creation and deletion run on the
-//            table's thread, outside its lock, so other calls are served meanwhile. Callbacks come on
-//            these threads and must not call Close().
+//            table's threads, outside its lock, so other calls are served meanwhile, and neither waits for the other.
+//            Callbacks come on these threads and must not call Close().
 // Lifecycle: Drain(), then Close(), then destruction, before the handle store's.
 // Fails:     ALREADY_EXISTS / PIPELINE_EXISTS; NOT_FOUND / PIPELINE_NOT_FOUND; FAILED_PRECONDITION /
 //            PIPELINE_NOT_READY while it is made or deleted, PIPELINE_IN_USE; UNAVAILABLE / DRAINING;

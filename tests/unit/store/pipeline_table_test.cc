@@ -226,6 +226,28 @@ TEST_F(PipelineTableTest, ACreationIsWatchedUntilItIsReady) {
   EXPECT_EQ(table_->Get("mlp")->planning, nullptr);
 }
 
+TEST_F(PipelineTableTest, ADeletionDoesNotWaitForTheCreationOfAnother) {
+  ASSERT_TRUE(Create("old").ok());
+  absl::Notification under_way;
+  absl::Notification go;
+  before_create_ = [&](const Pipeline::Options&) {
+    under_way.Notify();
+    go.WaitForNotification();
+  };
+  absl::Notification ready;
+  table_->Create({.caller = "ann"}, "new", PipelineSpec(), "",
+                 [&](const absl::StatusOr<PipelineEntry>&) { ready.Notify(); });
+  under_way.WaitForNotification();
+  absl::Notification deleted;
+  table_->Delete({.caller = "ann"}, "old", false, false, [&](absl::Status) { deleted.Notify(); });
+  EXPECT_TRUE(deleted.WaitForNotificationWithTimeout(absl::Seconds(60)));
+  EXPECT_EQ(ReasonOf(table_->Get("old").status()), "PIPELINE_NOT_FOUND");
+  EXPECT_EQ(table_->Get("new")->state, PipelineEntry::State::kCreating);
+  go.Notify();
+  ready.WaitForNotification();
+  deleted.WaitForNotification();
+}
+
 // A plan that is being looked for until it is cancelled, or told to go on.
 class RunningPlan : public PipelineTableTest {
  protected:
