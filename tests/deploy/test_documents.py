@@ -72,7 +72,7 @@ def test_one_version() -> None:
     labels = (ROOT / "deploy" / "kustomize" / "components" / "labels" / "kustomization.yaml").read_text()
     assert f'app.kubernetes.io/version: "{version}"' in labels
     assert f'newTag: "{version}"' in (ROOT / "deploy" / "kustomize" / "base" / "kustomization.yaml").read_text()
-    assert re.findall(r"^## (\S+)$", (ROOT / "docs" / "changelog.md").read_text(), re.M)[0] == version
+    assert re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)[0] == version
 
 
 def test_a_running_daemon_tells_its_version(tmp_path: pathlib.Path) -> None:
@@ -121,7 +121,7 @@ def problems_with(words: list[str], commands: dict[str, str]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/deployment.md"])
+@pytest.mark.parametrize("page", ["docs/cli.md", "docs/deployment.md"])
 def test_commands_in_pages_exist(page: str) -> None:
     calls = commands_in((ROOT / page).read_text())
     assert len(calls) > 4
@@ -131,8 +131,8 @@ def test_commands_in_pages_exist(page: str) -> None:
 
 
 def test_exit_codes_in_pages_are_those_of_the_program(tmp_path: pathlib.Path) -> None:
-    """README's line, each code provoked: 4 by a daemon that is at its end, 5 by a call that it refuses by quota."""
-    line = re.search(r"Exit codes: (.*)\.$", (ROOT / "README.md").read_text(), re.M)
+    """The page's line, each code provoked: 4 by a daemon that is at its end, 5 by a call that it refuses by quota."""
+    line = re.search(r"Exit codes: (.*)\.$", (ROOT / "docs" / "cli.md").read_text(), re.M)
     assert line
     told = {int(code): meaning for code, meaning in (part.split(" ", 1) for part in line[1].split(", "))}
     assert told == {
@@ -172,7 +172,7 @@ def test_exit_codes_in_pages_are_those_of_the_program(tmp_path: pathlib.Path) ->
 
 def test_daemon_flags_in_pages_exist(flags: dict[str, Document]) -> None:
     others = {"config", "check-config", "dump", "help", "version"}
-    for page in ("README.md", "docs/deployment.md"):
+    for page in ("docs/cli.md", "docs/deployment.md"):
         for line in re.findall(r"penstockd (--[^`\n]*)", (ROOT / page).read_text()):
             for name in re.findall(r"--([a-z-]+)", line):
                 assert name in flags.keys() | others, (page, name)

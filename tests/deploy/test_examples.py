@@ -28,7 +28,7 @@ LEFT_OUT = {
 }
 # Examples that wait for what another caller does.
 BESIDE_A_TRAINER = {("trace", "--steps")}
-PAGES = ("README.md", "docs/deployment.md", "docs/traces.md")
+PAGES = ("docs/cli.md", "docs/deployment.md", "docs/traces.md")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Your own model in ten lines: the lines of the READMEs run as they stand."""
+"""Your own model in ten lines: the lines of the pages run as they stand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from daemon_process import Daemon
 from own_fixtures import daemon, programs, reference_has_one_thread  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PAGES = [ROOT / "client" / "python" / "README.md", ROOT / "docs" / "models.md", ROOT / "README.md"]
+PAGES = [ROOT / "client" / "python" / "README.md", ROOT / "docs" / "models.md"]
 
 
 def snippets(page: pathlib.Path) -> list[str]:
