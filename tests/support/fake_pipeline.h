@@ -92,6 +92,8 @@ class FakePipelineControl {
   }
   int64_t graphs() const { return *graphs_; }
   NamedValues inputs() const { return Get(inputs_); }  // that were checked last
+  // What each optimizer step that ran was asked for.
+  std::vector<StepRequest> steps() const { return Get(steps_); }
 
  private:
   friend class FakePipeline;
@@ -145,6 +147,7 @@ class FakePipelineControl {
   std::string throw_in_;
   NamedValues inputs_;
   std::vector<std::string> runs_;
+  std::vector<StepRequest> steps_;
   std::vector<int32_t> priorities_;
   std::vector<Pipeline::IdleReason> idle_reasons_;
   std::deque<std::function<void()>> kept_;
@@ -163,14 +166,14 @@ class FakePipeline : public Pipeline {
   absl::StatusOr<RunOutcome> ForwardBackward(ContributionRequest request) override {
     return Contribute("ForwardBackward", request);
   }
-  absl::StatusOr<RunOutcome> OptimizerStep(StepRequest) override {
+  absl::StatusOr<RunOutcome> OptimizerStep(StepRequest request) override {
     if (absl::Status status = control_->Begin("OptimizerStep", nullptr); !status.ok()) return status;
-    return Step();
+    return Step(request);
   }
-  absl::StatusOr<RunOutcome> TrainStep(ContributionRequest request, StepRequest) override {
+  absl::StatusOr<RunOutcome> TrainStep(ContributionRequest request, StepRequest step) override {
     absl::StatusOr<RunOutcome> outcome = Contribute("TrainStep", request);
     if (!outcome.ok()) return outcome;
-    const RunOutcome stepped = Step();
+    const RunOutcome stepped = Step(step);
     outcome->step = stepped.step;
     outcome->applied = stepped.applied;
     return outcome;
@@ -277,7 +280,8 @@ class FakePipeline : public Pipeline {
     }
     return outcome;
   }
-  RunOutcome Step() {
+  RunOutcome Step(const StepRequest& request) {
+    control_->Set([&] { control_->steps_.push_back(request); });
     weight_ = weight_ - gradient_;
     DiscardGradients();
     RunOutcome outcome;

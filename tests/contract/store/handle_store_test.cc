@@ -159,6 +159,19 @@ TEST_F(HandleStoreTest, TombstonesLastTenMinutes) {
   EXPECT_EQ(ReasonOfGet(name), "HANDLE_NOT_FOUND");
 }
 
+TEST_F(HandleStoreTest, ATombstoneLastsAsLongAsALongerLeaseDid) {
+  const HandleName name = Ready();
+  ASSERT_TRUE(store_->Renew("ann", name, absl::Minutes(30)).ok());
+  Advance(absl::Minutes(30) - absl::Nanoseconds(1));
+  EXPECT_EQ(StateOf(name), HandleState::kReady);
+  Advance(absl::Nanoseconds(1));
+  EXPECT_EQ(ReasonOfGet(name), "HANDLE_EXPIRED");
+  Advance(absl::Minutes(30) - absl::Nanoseconds(1));
+  EXPECT_EQ(ReasonOfGet(name), "HANDLE_EXPIRED");
+  Advance(absl::Nanoseconds(1));
+  EXPECT_EQ(ReasonOfGet(name), "HANDLE_NOT_FOUND");
+}
+
 class FewTombstonesTest : public HandleFixture {
  protected:
   FewTombstonesTest() : HandleFixture({.most_tombstones = 3}) {}

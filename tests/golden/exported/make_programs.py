@@ -97,6 +97,8 @@ def main():
     labelled = (torch.randn(4, 4), torch.randint(0, 3, (4,)))
     make("own_loss", small_models.OwnLoss(), labelled, ({0: batch}, {0: batch}), ("evaluation",))
     make("scaled", small_models.Scaled(), (torch.randn(4, 4), torch.tensor(2.0)), ({0: batch}, None), ("evaluation",))
+    rows = (torch.randn(2, 1, 64, 8), torch.randn(2, 1, 64, 8), torch.randn(2, 1, 64, 64))
+    make("attending", small_models.Attending(), rows, ({0: batch},) * 3, ("both",))
     mixed = (torch.randn(4, 3, 5), torch.rand(4, 1))
     make("mixed", small_models.Mixed(), mixed, ({0: batch},) * 2, ("both",), "values")
     make("mixed_dropout", small_models.Mixed(0.25), mixed, ({0: batch},) * 2, ("both",))

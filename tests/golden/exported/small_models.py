@@ -159,6 +159,13 @@ class OwnLoss(nn.Module):
         return {"loss": F.cross_entropy(scores, labels), "scores": scores}
 
 
+class Attending(nn.Module):
+    """One attention that drops a quarter of its weights in training."""
+
+    def forward(self, query, key, value):
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=0.25 if self.training else 0.0)
+
+
 class MixedBlock(nn.Module):
     """Half of a language model's block, half of a convolutional one's, and it counts what it sees."""
 

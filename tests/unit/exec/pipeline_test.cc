@@ -1,6 +1,7 @@
 #include "engine/exec/pipeline.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -9,6 +10,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "engine/base/clock.h"
@@ -96,6 +98,7 @@ class SerialPipeline : public ::testing::Test {
     options.before_action = [this](const Action& action) {
       log_.push_back(ToString(action));
       if (ToString(action) == break_at_) throw std::runtime_error("a layer broke\nwith a stack");
+      if (ToString(action) == full_at_) throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory.");
     };
     options.metrics = [this](const Plan& plan) {
       std::vector<LaneDescription> lanes(plan.stages.size());
@@ -119,8 +122,25 @@ class SerialPipeline : public ::testing::Test {
   DevicePool pool_{TwoDevices(), DevicePool::Mode::kSerial};
   std::vector<std::string> log_;
   std::string break_at_;
+  std::string full_at_;
   std::shared_ptr<PipelineMetrics> metrics_;
 };
+
+TEST_F(SerialPipeline, CountsTheActionsThatADeviceHadNoMemoryFor) {
+  auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
+  const auto counts = [&] {
+    return std::vector{metrics_->lane(0).out_of_memory.value(), metrics_->lane(1).out_of_memory.value()};
+  };
+  full_at_ = "1F0";
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(ReasonOf(pipeline->TrainStep(MiniBatch(4), {}).status()), "DEVICE_MEMORY");
+  EXPECT_THAT(counts(), ElementsAre(0, 2));
+  full_at_ = "0B1";
+  EXPECT_EQ(ReasonOf(pipeline->TrainStep(MiniBatch(4), {}).status()), "DEVICE_MEMORY");
+  full_at_.clear();
+  break_at_ = "0F0";
+  EXPECT_NE(ReasonOf(pipeline->TrainStep(MiniBatch(4), {}).status()), "DEVICE_MEMORY");
+  EXPECT_THAT(counts(), ElementsAre(1, 2)) << "another failure is none";
+}
 
 TEST_F(SerialPipeline, RecomputesEachCheckpointedMicroBatchBeforeItsGradient) {
   auto pipeline = Make(Mlp(1, 2, CheckpointMode::kAlways, "gpipe"));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "engine/base/thread.h"
@@ -53,13 +54,11 @@ bool WorthRehearsing(const PlanSearch& search) {
 TEST(PlanTrials, TheBestOfASearchHaveRun) {
   const PlanSearch search = Search(OpenSpec(), DevicePool::Mode::kThreads);
   ASSERT_GE(search.candidates.size(), 2u);
-  ASSERT_EQ(search.candidates[0].rehearsed_seconds.has_value(), WorthRehearsing(search));
-  if (!WorthRehearsing(search)) return;
-  // Two devices, four micro-batches through four layers of 3 ms.
-  EXPECT_GE(*search.candidates[0].rehearsed_seconds, 24e-3);
-  if (search.candidates[1].rehearsed_seconds.has_value()) {
-    EXPECT_LE(*search.candidates[0].rehearsed_seconds, *search.candidates[1].rehearsed_seconds);
-  }
+  EXPECT_EQ(search.candidates[0].rehearsed_seconds.has_value(), WorthRehearsing(search));
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  const double first = search.candidates[0].rehearsed_seconds.value_or(kNever);
+  EXPECT_GE(first, 24e-3) << "two devices, four micro-batches through four layers of 3 ms";
+  EXPECT_LE(first, search.candidates[1].rehearsed_seconds.value_or(kNever));
   ASSERT_TRUE(search.plan.has_value());
   EXPECT_EQ(search.plan->schedule.kind, search.candidates[0].schedule.kind);
   EXPECT_EQ(search.plan->schedule.chunks, search.candidates[0].schedule.chunks);

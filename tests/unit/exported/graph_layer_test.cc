@@ -4,9 +4,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/randn_like.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -240,6 +243,31 @@ TEST(GraphLayer, AttentionDropsFromTheKeyedGenerator) {
   EXPECT_TRUE(at::equal(first, runner.Forward(inputs, {.training = true, .microbatch = 1}).TensorAt(0)));
   EXPECT_FALSE(at::equal(first, runner.Forward(inputs, {.training = true, .microbatch = 2}).TensorAt(0)));
   EXPECT_FALSE(at::equal(first, runner.Forward(inputs, {}).TensorAt(0)));
+}
+
+// With equal queries and keys all weights are 1/n before the dropout; the identity as values shows what became of each.
+TEST(GraphLayer, AttentionDropsItsShareAndScalesTheRest) {
+  constexpr int64_t kPlaces = 64;
+  constexpr double kDropped = 0.25;
+  constexpr double kKept = 1 / (kPlaces * (1 - kDropped));
+  ProgramRunner runner("attending_both.pt2");
+  const at::Tensor same = at::ones({2, 1, kPlaces, 8});
+  const at::Tensor identity = at::eye(kPlaces).expand({2, 1, kPlaces, kPlaces}).clone().requires_grad_(true);
+  EXPECT_TRUE(at::allclose(runner.Forward({same, same, identity}, {}).TensorAt(0),
+                           at::full({2, 1, kPlaces, kPlaces}, 1.0 / kPlaces)));
+  const at::Tensor weights = runner.Forward({same, same, identity}, {.training = true, .microbatch = 1}).TensorAt(0);
+  const at::Tensor kept = weights.ne(0);
+  EXPECT_TRUE(at::allclose(weights, kept * kKept));
+  EXPECT_NEAR(1 - kept.to(at::kDouble).mean().item<double>(), kDropped, 0.02) << "of 8192";
+  for (int64_t head = 0; head < 2; ++head) {
+    const double zeros = 1 - kept[head].to(at::kDouble).mean().item<double>();
+    EXPECT_NEAR(zeros, kDropped, 0.03) << "of row " << head;
+  }
+  EXPECT_FALSE(at::equal(kept[0], kept[1])) << "each row has a mask of its own";
+  // The backward goes through the same mask.
+  const at::Tensor upstream = at::randn_like(weights);
+  weights.backward(upstream);
+  EXPECT_TRUE(at::allclose(identity.grad(), weights.detach().transpose(2, 3).matmul(upstream), 1e-5, 1e-6));
 }
 
 TEST(GraphLayer, RefusesRandomNumbersInEvaluation) {

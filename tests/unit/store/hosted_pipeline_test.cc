@@ -45,6 +45,21 @@ TEST_F(HostedPipelineTest, ARetryGetsTheFirstAnswerAndTrainsOnce) {
   EXPECT_EQ(handles_->TotalCounts().created, 2);
 }
 
+TEST_F(HostedPipelineTest, TheRateAndTheClipOfACallReachItsStepAndNoOther) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {.request = {.learning_rate = 0.5, .clip_norm = 0}})->outcome);
+  Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
+  Settled(*gpt_->OptimizerStep(Caller(), {.request = {.clip_norm = 2}})->outcome);
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  const std::vector<StepRequest> steps = control_->steps();
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps[0].learning_rate, 0.5);
+  EXPECT_EQ(steps[0].clip_norm, 0);
+  EXPECT_EQ(steps[1].learning_rate, std::nullopt);
+  EXPECT_EQ(steps[1].clip_norm, 2);
+  EXPECT_EQ(steps[2].learning_rate, std::nullopt);
+  EXPECT_EQ(steps[2].clip_norm, std::nullopt);
+}
+
 TEST_F(HostedPipelineTest, OutOfPlaceCallsAreRefusedAtOnceAsForeseen) {
   EXPECT_EQ(ReasonOf(gpt_->OptimizerStep(Caller(), {}).status()), "ACCUMULATION_EMPTY");
   control_->Hold();
