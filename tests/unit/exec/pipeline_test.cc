@@ -98,7 +98,8 @@ class SerialPipeline : public ::testing::Test {
     options.before_action = [this](const Action& action) {
       log_.push_back(ToString(action));
       if (ToString(action) == break_at_) throw std::runtime_error("a layer broke\nwith a stack");
-      if (ToString(action) == full_at_) throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory.");
+      if (ToString(action) == full_at_)
+        throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory.");
     };
     options.metrics = [this](const Plan& plan) {
       std::vector<LaneDescription> lanes(plan.stages.size());

@@ -1,11 +1,11 @@
 // What callers get is what the engine gives to one who calls it alone.
 
+#include "tests/unit/store/served_engine.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
-
-#include "tests/unit/store/served_engine.h"
 
 namespace penstock::testing {
 namespace {
@@ -47,7 +47,8 @@ TEST_F(ServedEngineTest, AStepThatRunsCannotBeCancelledAndOneThatWaitsLeavesNoTr
   EXPECT_TRUE(served_.Settled(runs, &Accepted::outcome).ok());
   EXPECT_EQ(ReasonOf(served_.Settled(waits, &Accepted::outcome)), "WORK_CANCELLED");
   EXPECT_TRUE(served_.Settled(last, &Accepted::outcome).ok());
-  for (const double rate : {0.1, 0.3}) ASSERT_TRUE(alone->TrainStep(served_.AloneBatch(), {.learning_rate = rate}).ok());
+  for (const double rate : {0.1, 0.3})
+    ASSERT_TRUE(alone->TrainStep(served_.AloneBatch(), {.learning_rate = rate}).ok());
   EXPECT_TRUE(Same(served_.Read().value(), alone->ExportState(true).value()));
 }
 
@@ -70,7 +71,8 @@ TEST_F(ServedEngineTest, InferenceBesideTrainingSeesWholeSteps) {
   for (const Accepted& inference : inferences) {
     ASSERT_TRUE(served_.Settled(inference, &Accepted::outputs).ok());
     const at::Tensor output = served_.OutputOf(inference);
-    EXPECT_TRUE(std::any_of(by_step.begin(), by_step.end(), [&](const at::Tensor& one) { return at::equal(one, output); }))
+    EXPECT_TRUE(
+        std::any_of(by_step.begin(), by_step.end(), [&](const at::Tensor& one) { return at::equal(one, output); }))
         << "of no step, or of a part of one: " << output;
   }
   ASSERT_TRUE(served_.Infer().ok());
