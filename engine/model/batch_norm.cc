@@ -23,12 +23,14 @@ at::Tensor BatchNorm::Apply(const at::Tensor& input, const LayerContext& context
   if (!context.training && options_.track) {
     return normalise(tensors_.running_mean, tensors_.running_var, /*own=*/false, 0);
   }
-  if (context.recomputing || !options_.track) return normalise({}, {}, /*own=*/true, 0);
+  if (!options_.track) return normalise({}, {}, /*own=*/true, 0);
 
-  // With a momentum of 1, running statistics that start at zero become those of this micro-batch.
+  // With a momentum of 1, running statistics that start at zero become those of this micro-batch. A recomputation has them too:
+  // of bf16 inputs LibTorch computes in float only where a weight or running statistics are float.
   const at::Tensor mean = at::zeros_like(tensors_.running_mean);
   const at::Tensor variance = at::zeros_like(tensors_.running_var);
   const at::Tensor output = normalise(mean, variance, /*own=*/true, 1);
+  if (context.recomputing) return output;
   const int64_t count = input.numel() / options_.features;
   if (count == 0) return output;
   Note note{mean.to(at::kDouble), variance.to(at::kDouble), count};

@@ -368,6 +368,25 @@ TEST(BatchNorm, CKPT_16_ARecomputationNotesNothing) {
   }
 }
 
+// LibTorch computes in bf16 where neither a weight nor a running statistic is float, in float elsewhere.
+TEST(BatchNorm, ARecomputationOfBf16GivesTheSameOutputsAndGradients) {
+  for (const bool affine : {true, false}) {
+    const NamedLayer layer = Make({{"affine", affine}});
+    const at::Tensor values = Tilted().narrow(0, 0, 2).to(at::kBFloat16);
+    const at::Tensor upstream = at::linspace(-1, 1, values.numel()).view(values.sizes()).to(at::kBFloat16);
+    at::Tensor outputs[2];
+    at::Tensor gradients[2];
+    for (const int again : {0, 1}) {
+      const at::Tensor input = values.clone().requires_grad_(true);
+      outputs[again] = Forward(layer, input, 0, /*recomputing=*/again == 1);
+      outputs[again].backward(upstream);
+      gradients[again] = input.grad();
+    }
+    EXPECT_TRUE(outputs[1].equal(outputs[0])) << "affine: " << affine;
+    EXPECT_TRUE(gradients[1].equal(gradients[0])) << "affine: " << affine;
+  }
+}
+
 TEST(DeferredBatchNorm, S8_deferred_batch_norm_transparency) {
   for (const int chunks : {1, 4}) {
     for (const bool with_gradient : {true, false}) {
