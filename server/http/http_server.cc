@@ -72,6 +72,7 @@ class HttpServer::Library {
   void Stop();
 
   static int OnRequest(mg_connection* connection);
+  static int Serve(mg_connection* connection);  // the status
   static int OnMessage(const mg_connection* connection, const char* message);
   static void* OnThreadStart(const mg_context* context, int thread_type);
 
@@ -138,7 +139,14 @@ void HttpServer::Library::Stop() {
   stopped = true;
 }
 
+// The library's threads have stacks of 100 KiB, of which pages take more than half: each request gets a thread of the usual size.
 int HttpServer::Library::OnRequest(mg_connection* connection) {
+  int status = 500;
+  Guarded("a page", [&] { Thread("ps-http-page", [&] { status = Serve(connection); }); }).IgnoreError();
+  return status;
+}
+
+int HttpServer::Library::Serve(mg_connection* connection) {
   const mg_request_info* info = mg_get_request_info(connection);
   const auto* library = static_cast<const Library*>(info->user_data);
   const auto view = [](const char* text) { return std::string_view(text == nullptr ? "" : text); };
