@@ -96,7 +96,8 @@ void PlainBackward(const std::vector<Batch>& micro_batches, const Tensors& gradi
     for (const Value& output : outputs) {
       if (!output.is_tensor()) continue;
       const int64_t rows = output.tensor()->size(0);
-      const at::Tensor piece = gradients.at(next).narrow(0, done[next], rows);
+      // A copy, as the stages get one: a product's last bit depends on how the memory of its operands is aligned.
+      const at::Tensor piece = gradients.at(next).narrow(0, done[next], rows).clone();
       done[next++] += rows;
       if (!output.tensor()->requires_grad()) continue;
       roots.push_back(*output.tensor());
