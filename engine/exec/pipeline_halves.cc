@@ -146,7 +146,8 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
       const Tensors pieces = missing  ? Tensors(m)
                              : scalar ? given->tensor.unbind(0)
                                       : SplitRows(given->tensor, graph->output_rows[k]);
-      for (int i = 0; i < m; ++i) by_microbatch[i].push_back(pieces[i]);
+      // Copies: a gradient that crosses a cut becomes one, and the last bit of a product may depend on the alignment of memory.
+      for (int i = 0; i < m; ++i) by_microbatch[i].push_back(missing ? at::Tensor() : pieces[i].clone());
     }
     for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::OfTensors(by_microbatch[i]);
   }));
