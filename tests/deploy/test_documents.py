@@ -178,6 +178,14 @@ def test_daemon_flags_in_pages_exist(flags: dict[str, Document]) -> None:
                 assert name in flags.keys() | others, (page, name)
 
 
+def test_the_page_of_threads_names_those_of_the_daemon() -> None:
+    sources = [path for room in ("engine", "server") for path in (ROOT / room).rglob("*") if path.suffix in (".cc", ".h")]
+    started = {name for path in sources for name in re.findall(r'"(ps-[a-z-]+)"', path.read_text())}
+    table = (ROOT / "docs" / "thread_model.md").read_text().split("\n## ")[0]
+    named = {re.sub(r"-?[0-9]+$", "-", name) for name in re.findall(r"`(ps-[a-z0-9-]+)`", table)}
+    assert named - {"ps-cpu-", "ps-cuda-"} == started - {"ps-"}  # those of devices are made of their names
+
+
 def test_health_services_in_pages_are_the_probes() -> None:
     from manifests import OVERLAYS, rendered
 
