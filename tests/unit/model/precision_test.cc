@@ -105,5 +105,25 @@ TEST(Layers, TakeWhatAutocastHasChosen) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// The operator written out, on values narrowed by hand.
+TEST(Layers, AConvolutionUnderAutocastIsThatOfNarrowValues) {
+  const OptionMap options = {{"in", int64_t{2}}, {"out", int64_t{3}}, {"image", int64_t{6}}};
+  const auto layers = *BuildLayers({{"conv2d", "a", options}}, 0);
+  const NamedTensors parameters = layers[0].layer->parameters();
+  ASSERT_EQ(parameters.size(), 2u);
+  const at::Tensor images = at::rand({2, 2, 6, 6});
+  at::Tensor output;
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const absl::Status status = RunTorch([&] { output = RunAll(layers, Batch(images)).TensorAt(0); });
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::clear_cache();
+  ASSERT_TRUE(status.ok()) << status;
+  const at::Tensor narrow = at::conv2d(images.to(at::kBFloat16), parameters[0].tensor.to(at::kBFloat16),
+                                       parameters[1].tensor.to(at::kBFloat16));
+  EXPECT_EQ(output.scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(output.equal(narrow));
+}
+
 }  // namespace
 }  // namespace penstock
