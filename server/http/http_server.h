@@ -14,7 +14,7 @@ namespace penstock {
 
 // Serves what a handler answers over plain HTTP until it is destroyed.
 //
-// Owns:      the listening socket and a few worker threads (named ps-http).
+// Owns:      the listening socket and a few worker threads (ps-http), which give each request a thread of its own (ps-http-page).
 // Threads:   the handler runs on the workers, several at once.
 // Lifecycle: listens from Create() on; the destructor waits for requests in progress.
 // Units:     a client has `request_timeout_ms` to send its request; a request above 8 KiB is refused. Each connection
