@@ -20,11 +20,16 @@ class Deadline:
         seconds: from now on; ``None``: as long as it takes.
         given: by the caller; ``False``: what the connection allows a call whose caller gave no time.
         clock: monotonic seconds; usually only tests set this.
+
+    Raises:
+        ValueError: the seconds are no number.
     """
 
     def __init__(
         self, seconds: float | None = None, *, given: bool = True, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        if seconds is not None and math.isnan(seconds):
+            raise ValueError(f"timeout: must be a number of seconds, got {seconds}")
         self.seconds = seconds
         self.given = given and seconds is not None
         self._clock = clock

@@ -27,8 +27,17 @@ Self = TypeVar("Self", bound="Handle")
 _SETTLED = (handle_pb2.HANDLE_STATE_READY, handle_pb2.HANDLE_STATE_FAILED, handle_pb2.HANDLE_STATE_CANCELLED)
 
 
-def seconds(value: float) -> duration_pb2.Duration:
-    """A protobuf duration of so many seconds."""
+_MOST_SECONDS = 315_576_000_000.0  # of a protobuf duration
+
+
+def seconds(value: float, field: str = "lease") -> duration_pb2.Duration:
+    """A protobuf duration of so many seconds.
+
+    Raises:
+        ValueError: it is no number that a duration can have; names ``field``.
+    """
+    if not abs(value) <= _MOST_SECONDS:
+        raise ValueError(f"{field}: must be a finite number of seconds, got {value}")
     duration = duration_pb2.Duration()
     duration.FromNanoseconds(round(value * 1e9))
     return duration

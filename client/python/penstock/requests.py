@@ -202,7 +202,7 @@ def forward_backward(
 ) -> work_pb2.ForwardBackwardRequest:
     return work_pb2.ForwardBackwardRequest(
         pipeline=pipeline,
-        accumulation_lease=seconds(accumulation_lease),
+        accumulation_lease=seconds(accumulation_lease, "accumulation_lease"),
         inputs=inputs,
         target=target,
         loss=loss_spec(loss, loss_options, loss_output),
@@ -250,7 +250,7 @@ def backward(
 ) -> work_pb2.BackwardRequest:
     return work_pb2.BackwardRequest(
         pipeline=pipeline,
-        accumulation_lease=seconds(accumulation_lease),
+        accumulation_lease=seconds(accumulation_lease, "accumulation_lease"),
         graph=graph,
         gradients=gradients,
         retain_graph=retain_graph,

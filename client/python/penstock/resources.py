@@ -384,4 +384,4 @@ def schedule_request(pipeline: str, measured: bool, step: int, micro_batches: in
 
 
 def watch_request(pipeline: str, interval: float, max_updates: int) -> insight_pb2.WatchStatisticsRequest:
-    return insight_pb2.WatchStatisticsRequest(pipeline=pipeline, interval=seconds(interval), max_updates=max_updates)
+    return insight_pb2.WatchStatisticsRequest(pipeline=pipeline, interval=seconds(interval, "interval"), max_updates=max_updates)

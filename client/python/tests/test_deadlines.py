@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import uuid
 from collections.abc import Callable, Iterator
@@ -32,6 +33,22 @@ class Clock:
 
 
 # --- the rules, by a clock that stands still --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300])
+def test_times_that_no_message_can_carry_are_refused_by_name(pipeline: penstock.Pipeline, value: float) -> None:
+    with pytest.raises(ValueError, match="^lease: must be a finite number of seconds, got "):
+        pipeline.train_step(ROWS, ROWS, lease=value)
+    with pytest.raises(ValueError, match="^accumulation_lease: must be a finite number of seconds, got "):
+        pipeline.forward_backward(ROWS, ROWS, accumulation_lease=value)
+
+
+def test_a_timeout_that_is_no_number_is_refused_and_nothing_is_sent(
+    pipeline: penstock.Pipeline, daemon: FakeDaemon
+) -> None:
+    with pytest.raises(ValueError, match="^timeout: must be a number of seconds, got nan"):
+        pipeline.train_step(ROWS, ROWS, timeout=math.nan)
+    assert not daemon.requests["TrainStep"]
 
 
 def test_all_parts_take_from_the_same_seconds() -> None:
