@@ -217,8 +217,11 @@ def test_a_creation_shows_how_far_it_is(client: penstock.Client) -> None:
 
 
 def test_a_callers_time_changes_no_plan(client: penstock.Client) -> None:
-    """There is time for one candidate only, also for who waits long: a layer alone takes longer than all of planning may."""
-    spec = _slow(4, 20.0, planning_seconds=0.02)
+    """There is time for one candidate only, also for who waits long: a layer alone takes longer than all of planning may.
+
+    The micro-batches are given: layers measured for one size only predict the same for all, and a rounding would choose.
+    """
+    spec = _slow(4, 20.0, planning_seconds=0.02, micro_batches=4)
     short, long = (client.plan(spec, timeout=seconds) for seconds in (60.0, 600.0))
     assert (short.considered, short.complete) == (long.considered, long.complete) == (1, False)
     for one, other in zip(short.candidates, long.candidates, strict=True):
