@@ -39,14 +39,15 @@ class GivenTensors {
     }
   }
 
-  // Throws what a layer has failed with. LibTorch itself forbids changing what asks for a gradient.
+  // Throws what a layer has failed with, and its name where it did not expect to fail; its own errors say what they must.
+  // LibTorch itself forbids changing what asks for a gradient.
   [[noreturn]] void ThrowFailure(const std::string& layer, const absl::Status& status) const {
     const bool learns =
         std::any_of(given_.begin(), given_.end(), [](const auto& one) { return one.first.requires_grad(); });
     if (learns && ReasonOf(status) == "WRONG_TYPE" && absl::StrContains(status.message(), "in-place operation")) {
       ThrowChanged(layer, absl::StrCat(": ", std::string(status.message())));
     }
-    ThrowStatus(status);
+    ThrowStatus(absl::IsInternal(status) ? WithPrefix(status, absl::StrCat("layer ", layer, ": ")) : status);
   }
 
  private:
