@@ -15,6 +15,8 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
 set(CMAKE_CXX_FLAGS_SANITIZE "-O0 -g1")  # the build type of the sanitizer presets: half the time of -O1 to build
 set(CMAKE_CXX_FLAGS_FUZZ "-O1 -g1")  # where inputs per second count
 
-list(APPEND CMAKE_BUILD_RPATH "$ORIGIN")  # programs find modules beside themselves
+# Programs find the CUDA module where it is built; where they are installed, beside themselves.
+list(APPEND CMAKE_BUILD_RPATH "$ORIGIN" "${CMAKE_BINARY_DIR}/engine/device")
+set(CMAKE_INSTALL_RPATH "$ORIGIN")
 
 include(Sanitizers)

@@ -17,8 +17,10 @@ function(penstock_library room)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   add_library(penstock_${room} STATIC ${arg_SOURCES})
   add_library(penstock::${room} ALIAS penstock_${room})
-  target_include_directories(penstock_${room} PUBLIC "$<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>")
-  target_link_libraries(penstock_${room} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_PRIVATE_DEPENDS} penstock_warnings)
+  target_include_directories(penstock_${room} PUBLIC
+    "$<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${PENSTOCK_INSTALL_HEADERS}>")
+  target_link_libraries(penstock_${room} PUBLIC ${arg_DEPENDS}
+    PRIVATE ${arg_PRIVATE_DEPENDS} $<BUILD_INTERFACE:penstock_warnings>)
 endfunction()
 
 # penstock_test(name SOURCES a_test.cc ... DEPENDS ... [TOGETHER [APART b_test.cc ...]] [LABELS ...] [TIMEOUT seconds]

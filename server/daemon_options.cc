@@ -189,6 +189,9 @@ const std::vector<Flag>& FlagTable() {
       Bytes("max-model-bytes", "4GiB", 1 << 10, kHuge, "Largest model that is read or uploaded", &O::max_model_bytes),
       Bytes("model-root-bytes", "64GiB", 1 << 10, kHuge, "Bytes that all models may have where one is uploaded",
             &O::model_root_bytes),
+      List("layer-library",
+           "A shared object with layer kinds of your own, whose code then runs in the daemon; repeat it; default: none",
+           &O::layer_libraries),
       List("device",
            "A device, cuda:N, cpu:N or cpu:N=CORES (cpu:1=2,3 or cpu:1=2-3); repeat it; default: all GPUs, else one "
            "per core",

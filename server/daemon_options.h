@@ -28,6 +28,7 @@ struct DaemonOptions {
   bool allow_model_upload = false;
   int64_t max_model_bytes = 0;
   int64_t model_root_bytes = 0;
+  std::vector<std::string> layer_libraries;
   std::vector<std::string> devices;
   std::vector<std::string> device_memory;
   int64_t memory_limit = 0;  // 0: nine tenths of the machine's memory

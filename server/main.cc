@@ -25,6 +25,7 @@
 #include "engine/base/log_sink.h"
 #include "engine/base/thread.h"
 #include "engine/device/accelerators.h"
+#include "engine/own_layers/load_library.h"
 #include "server/daemon.h"
 #include "server/daemon_options.h"
 #include "server/metrics/metrics_page.h"
@@ -173,6 +174,10 @@ int Run(int count, char** values) {
   }
   ConfigureLog(line->options.log_level, line->options.log_format);
   OpenAccelerators(line->options.devices);  // before anything asks LibTorch about CUDA
+  if (const absl::Status loaded = LoadLayerLibraries(line->options.layer_libraries); !loaded.ok()) {
+    std::fprintf(stderr, "penstockd: %s\n", std::string(loaded.message()).c_str());
+    return kUsage;
+  }
   if (line->action == CommandLine::Action::kCheckConfig) {
     const absl::Status good = CheckOptions(line->options);
     if (!good.ok()) std::fprintf(stderr, "penstockd: %s\n", std::string(good.message()).c_str());

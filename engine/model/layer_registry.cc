@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
 #include "engine/model/exported_program_layers.h"
@@ -30,6 +32,12 @@ constexpr int kMaxDepth = 8;
 constexpr char kSequential[] = "sequential";
 constexpr char kLayersField[] = "spec.model.layers";
 
+// Who makes layers of a kind, and the library that brought it; empty for a built-in one.
+struct KindSource {
+  LayerFactory factory;
+  std::string library = {};
+};
+
 // The known kinds: the built-in ones and those that a program registered. Threads: any.
 class KindTable {
  public:
@@ -38,59 +46,59 @@ class KindTable {
     return *table;
   }
 
-  bool Add(const std::string& kind, LayerFactory factory) ABSL_LOCKS_EXCLUDED(mu_) {
+  bool Add(const std::string& kind, KindSource source) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    return factories_.emplace(kind, factory).second;
+    return sources_.emplace(kind, std::move(source)).second;
   }
 
-  LayerFactory Find(const std::string& kind) const ABSL_LOCKS_EXCLUDED(mu_) {
+  std::optional<KindSource> Find(const std::string& kind) const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    const auto found = factories_.find(kind);
-    return found == factories_.end() ? nullptr : found->second;
+    const auto found = sources_.find(kind);
+    return found == sources_.end() ? std::nullopt : std::optional(found->second);
   }
 
   std::vector<std::string> Kinds() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     std::vector<std::string> kinds;
-    for (const auto& [kind, factory] : factories_) kinds.push_back(kind);
+    for (const auto& [kind, source] : sources_) kinds.push_back(kind);
     return kinds;
   }
 
  private:
   mutable absl::Mutex mu_;
-  std::map<std::string, LayerFactory> factories_ ABSL_GUARDED_BY(mu_) = {
-      {"amoeba_cell", MakeAmoebaCell},
-      {"amoeba_classify", MakeAmoebaClassify},
-      {"amoeba_stem", MakeAmoebaStem},
-      {"avg_pool2d", MakeAvgPool2d},
-      {"batch_norm", MakeBatchNorm},
-      {"conv2d", MakeConv2d},
-      {"delay", MakeDelay},
-      {"dropout", MakeDropout},
-      {"dropout2d", MakeDropout2d},
-      {"exported_program", MakeExportedProgramLayer},
-      {"flatten", MakeFlatten},
-      {"gelu", MakeGelu},
-      {"global_avg_pool", MakeGlobalAvgPool},
-      {"gpt_block", MakeGptBlock},
-      {"gpt_embedding", MakeGptEmbedding},
-      {"gpt_head", MakeGptHead},
-      {"identity", MakeIdentity},
-      {"instance_norm", MakeInstanceNorm},
-      {"layer_norm", MakeLayerNorm},
-      {"leaky_relu", MakeLeakyRelu},
-      {"linear", MakeLinear},
-      {"max_pool2d", MakeMaxPool2d},
-      {"mlp_block", MakeMlpBlock},
-      {"pop_add", MakePopAdd},
-      {"pop_cat", MakePopCat},
-      {"relu", MakeRelu},
-      {"resnet_bottleneck", MakeResnetBottleneck},
-      {"resnet_head", MakeResnetHead},
-      {"resnet_stem", MakeResnetStem},
-      {"sequential", MakeSequential},
-      {"stash", MakeStash},
-      {"upsample", MakeUpsample},
+  std::map<std::string, KindSource> sources_ ABSL_GUARDED_BY(mu_) = {
+      {"amoeba_cell", {MakeAmoebaCell}},
+      {"amoeba_classify", {MakeAmoebaClassify}},
+      {"amoeba_stem", {MakeAmoebaStem}},
+      {"avg_pool2d", {MakeAvgPool2d}},
+      {"batch_norm", {MakeBatchNorm}},
+      {"conv2d", {MakeConv2d}},
+      {"delay", {MakeDelay}},
+      {"dropout", {MakeDropout}},
+      {"dropout2d", {MakeDropout2d}},
+      {"exported_program", {MakeExportedProgramLayer}},
+      {"flatten", {MakeFlatten}},
+      {"gelu", {MakeGelu}},
+      {"global_avg_pool", {MakeGlobalAvgPool}},
+      {"gpt_block", {MakeGptBlock}},
+      {"gpt_embedding", {MakeGptEmbedding}},
+      {"gpt_head", {MakeGptHead}},
+      {"identity", {MakeIdentity}},
+      {"instance_norm", {MakeInstanceNorm}},
+      {"layer_norm", {MakeLayerNorm}},
+      {"leaky_relu", {MakeLeakyRelu}},
+      {"linear", {MakeLinear}},
+      {"max_pool2d", {MakeMaxPool2d}},
+      {"mlp_block", {MakeMlpBlock}},
+      {"pop_add", {MakePopAdd}},
+      {"pop_cat", {MakePopCat}},
+      {"relu", {MakeRelu}},
+      {"resnet_bottleneck", {MakeResnetBottleneck}},
+      {"resnet_head", {MakeResnetHead}},
+      {"resnet_stem", {MakeResnetStem}},
+      {"sequential", {MakeSequential}},
+      {"stash", {MakeStash}},
+      {"upsample", {MakeUpsample}},
   };
 };
 
@@ -151,23 +159,28 @@ absl::StatusOr<std::vector<LayerSpec>> NamedList(std::vector<LayerSpec> layers, 
 
 // One layer. What differs from layer to layer of the request is set here: options, path, layers.
 absl::StatusOr<NamedLayer> BuildLayer(const LayerSpec& spec, const std::string& path, const LayerRequest& shared) {
-  const LayerFactory factory = KindTable::Get().Find(spec.kind);
-  if (factory == nullptr) {
+  const std::optional<KindSource> source = KindTable::Get().Find(spec.kind);
+  if (!source.has_value()) {
     return SpecError(path + ".kind", absl::StrCat("is not known; known are ", absl::StrJoin(LayerKinds(), ", ")),
                      Shortened(spec.kind));
   }
   absl::StatusOr<std::unique_ptr<Layer>> layer;
-  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-    layer = factory({.options = spec.options,
-                     .path = path + ".options",
-                     .generator = shared.generator,
-                     .shapes_only = shared.shapes_only,
-                     .deferred_batch_norm = shared.deferred_batch_norm,
-                     .layers = &spec.layers,
-                     .tuple_as_one_argument = shared.tuple_as_one_argument,
-                     .program = spec.program.get()});
-  }));
-  if (!layer.ok()) return std::move(layer).status();
+  absl::Status made = RunTorch([&] {
+    layer = source->factory({.options = spec.options,
+                             .path = path + ".options",
+                             .generator = shared.generator,
+                             .shapes_only = shared.shapes_only,
+                             .deferred_batch_norm = shared.deferred_batch_norm,
+                             .layers = &spec.layers,
+                             .tuple_as_one_argument = shared.tuple_as_one_argument,
+                             .program = spec.program.get()});
+  });
+  if (made.ok()) made = layer.status();
+  if (made.ok() && *layer == nullptr) made = Bug("a layer's factory", "it made no layer");
+  if (!made.ok() && !source->library.empty()) {
+    made = WithPrefix(made, absl::StrCat("kind ", spec.kind, " of ", source->library, ": "));
+  }
+  PENSTOCK_RETURN_IF_ERROR(made);
   for (const SkipIsolation& isolation : spec.isolate) (*layer)->Isolate(isolation);
   return NamedLayer{spec.name, *std::move(layer), shared.tuple_as_one_argument, spec.program != nullptr};
 }
@@ -303,8 +316,8 @@ absl::StatusOr<std::vector<NamedLayer>> BuildInnerLayers(const LayerRequest& req
   return layers;
 }
 
-absl::Status RegisterLayerKind(const std::string& kind, LayerFactory factory) {
-  if (KindTable::Get().Add(kind, factory)) return absl::OkStatus();
+absl::Status RegisterLayerKind(const std::string& kind, LayerFactory factory, const std::string& library) {
+  if (KindTable::Get().Add(kind, {factory, library})) return absl::OkStatus();
   return Error(absl::StatusCode::kAlreadyExists, "SPEC_INVALID",
                absl::StrCat("layer kind: is known already, got ", kind))
       .With("field", "kind")

@@ -55,8 +55,9 @@ absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<Layer
 absl::StatusOr<std::vector<NamedLayer>> BuildInnerLayers(const LayerRequest& request);
 std::string InnerLayersField(const LayerRequest& request);
 
-// Adds a kind to the built-in ones. Any thread. ALREADY_EXISTS / SPEC_INVALID for a kind that is there.
-absl::Status RegisterLayerKind(const std::string& kind, LayerFactory factory);
+// Adds a kind to the built-in ones. `library`, if any, is what a failure of its factory names. Any thread.
+// ALREADY_EXISTS / SPEC_INVALID for a kind that is there.
+absl::Status RegisterLayerKind(const std::string& kind, LayerFactory factory, const std::string& library = "");
 
 std::vector<std::string> LayerKinds();       // sorted
 std::vector<std::string> ReferenceModels();  // sorted

@@ -40,6 +40,7 @@ def test_every_flag_has_three_forms(form: str, flags: dict[str, Document], tmp_p
     """One name, three forms, all accepted with the default as the value; a wrong value is refused by that name."""
     values = {name: flag["default"] for name, flag in flags.items() if flag["default"]}
     values |= {"state-dir": str(tmp_path / "state"), "model-root": str(tmp_path), "device": "cpu:0", "device-memory": "cpu:0=1GiB",
+               "layer-library": os.environ["PENSTOCK_TEST_LAYERS"],
                "otlp-file": str(tmp_path / "spans"), "otlp-endpoint": "http://localhost:4318"}  # fmt: skip
     assert values.keys() == flags.keys(), "a flag without a default needs a value here"
     for name in values:

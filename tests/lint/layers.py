@@ -35,7 +35,7 @@ LIBRARY_OF_LINK = [
     (r".*libcivetweb", "civetweb"),
     (r"CLI11::", "cli11"),
     (r"nlohmann_json::", "json"),
-    (r".*libisal", "isal"),
+    (r"isal$", "isal"),
     (r"OpenSSL::", "openssl"),
     (r"(Threads::Threads|dl|rt|m)$", "system"),
 ]

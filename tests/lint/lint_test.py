@@ -70,7 +70,7 @@ class LayersTest(TreeTest):
         self.write("engine/wire/header.h", '#include <isa-l/crc.h>\n#include "absl/status/status.h"\n')
         self.write("engine/model/spec.cc", '#include "engine/wire/header.h"\n#include <ATen/ATen.h>\n')
         self.write("server/main.cc", '#include <grpcpp/grpcpp.h>\n#include "engine/wire/header.h"\n')
-        self.targets = [self.target("penstock_wire", "engine/wire", [], ["penstock::base", "/usr/lib/libisal.so"])]
+        self.targets = [self.target("penstock_wire", "engine/wire", [], ["penstock::base", "isal"])]
 
     def check(self):
         return layers.check(self.root, self.targets)

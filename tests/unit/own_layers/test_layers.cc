@@ -1,0 +1,71 @@
+// A library of layers that fails in as many ways as a test asks for, by the variable PENSTOCK_TEST_LAYERS_FAULT.
+
+#include <ATen/ops/max.h>
+#include <ATen/ops/mul.h>
+
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "engine/base/status_macros.h"
+#include "engine/model/layers/input_checks.h"
+#include "engine/own_layers/layer_library.h"
+
+namespace {
+
+using penstock::Batch;
+using penstock::Layer;
+using penstock::LayerContext;
+using penstock::LayerRequest;
+using penstock::TensorSignature;
+
+// Kind `test_twice`: twice its input. Kind `test_faulty`: option fault says how it fails: factory, null, or large, of inputs
+// that no plan is made with.
+class Twice : public Layer {
+ public:
+  explicit Twice(bool fails_when_large) : fails_when_large_(fails_when_large) {}
+
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
+    if (fails_when_large_ && at::max(inputs.TensorAt(0)).item().toFloat() > 1000) {
+      throw std::runtime_error("this layer fails on purpose");
+    }
+    return {at::mul(penstock::OnlyInput(inputs, "test_twice"), 2)};
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {}; }
+  bool KeepsLeadingDimensions() const override { return true; }
+
+ private:
+  const bool fails_when_large_;
+};
+
+absl::StatusOr<std::unique_ptr<Layer>> MakeTwice(const LayerRequest& request) {
+  penstock::OptionReader reader(request.options, request.path);
+  PENSTOCK_RETURN_IF_ERROR(reader.Finish());
+  return std::make_unique<Twice>(false);
+}
+
+absl::StatusOr<std::unique_ptr<Layer>> MakeFaulty(const LayerRequest& request) {
+  penstock::OptionReader reader(request.options, request.path);
+  const std::string fault = reader.Text("fault", "");
+  PENSTOCK_RETURN_IF_ERROR(reader.Finish());
+  if (fault == "factory") throw std::runtime_error("this factory fails on purpose");
+  if (fault == "null") return std::unique_ptr<Layer>();
+  return std::make_unique<Twice>(!request.shapes_only && fault == "large");
+}
+
+}  // namespace
+
+PENSTOCK_LAYER_LIBRARY(kinds) {
+  const char* const variable = std::getenv("PENSTOCK_TEST_LAYERS_FAULT");
+  const std::string fault = variable == nullptr ? "" : variable;
+  if (fault == "nothing") return;
+  if (fault == "throws") throw std::runtime_error("these kinds are not ready");
+  if (fault == "throws_nonsense") throw 42;
+  if (fault == "misnamed") return kinds.Add("Test-Kind", MakeTwice);
+  if (fault == "no_factory") return kinds.Add("test_no_factory", nullptr);
+  if (fault == "built_in") return kinds.Add("linear", MakeTwice);
+  kinds.Add("test_twice", MakeTwice);
+  kinds.Add("test_faulty", MakeFaulty);
+}
