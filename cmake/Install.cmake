@@ -28,7 +28,8 @@ endfunction()
 function(penstock_install_package)
   install(EXPORT PenstockTargets NAMESPACE penstock:: DESTINATION "${PENSTOCK_INSTALL_PACKAGE}")
   configure_package_config_file("${CMAKE_SOURCE_DIR}/cmake/PenstockConfig.cmake.in"
-    "${CMAKE_BINARY_DIR}/PenstockConfig.cmake" INSTALL_DESTINATION "${PENSTOCK_INSTALL_PACKAGE}")
+    "${CMAKE_BINARY_DIR}/PenstockConfig.cmake" INSTALL_DESTINATION "${PENSTOCK_INSTALL_PACKAGE}"
+    NO_CHECK_REQUIRED_COMPONENTS_MACRO)
   write_basic_package_version_file("${CMAKE_BINARY_DIR}/PenstockConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
   install(FILES "${CMAKE_BINARY_DIR}/PenstockConfig.cmake" "${CMAKE_BINARY_DIR}/PenstockConfigVersion.cmake"
     "${CMAKE_SOURCE_DIR}/cmake/FindLibTorch.cmake" DESTINATION "${PENSTOCK_INSTALL_PACKAGE}")

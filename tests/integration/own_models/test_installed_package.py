@@ -37,13 +37,28 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
 
 
-def projects(page: str, source: str, folder: pathlib.Path) -> pathlib.Path:
+def project(page: str, source: str, folder: pathlib.Path) -> pathlib.Path:
     """Writes the page's project into a folder."""
     folder.mkdir()
     (lists,) = blocks(page, "cmake")
     (code,) = blocks(page, "cpp")
     (folder / "CMakeLists.txt").write_text(lists)
     (folder / source).write_text(code)
+    return folder
+
+
+def header_project(prefix: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """A source that includes every installed header of ours, against both components."""
+    headers = prefix / "include" / "penstock"
+    found = [path.relative_to(headers) for room in ("client", "engine") for path in (headers / room).rglob("*.h")]
+    assert len(found) > 20
+    folder.mkdir()
+    (folder / "headers.cc").write_text("".join(f'#include "{path}"\n' for path in sorted(found)))
+    (folder / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(headers LANGUAGES CXX)\n"
+        "find_package(Penstock REQUIRED COMPONENTS client layers)\nadd_library(headers OBJECT headers.cc)\n"
+        "target_link_libraries(headers PRIVATE penstock::client penstock::layers)\n"
+    )
     return folder
 
 
@@ -56,12 +71,13 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def consumers(prefix: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Both projects, built at the same time."""
+    """All projects, built at the same time."""
     top: pathlib.Path = tmp_path_factory.mktemp("consumers")
     building = []
     for folder in (
-        projects("install.md", "train.cc", top / "client"),
-        projects("own_layers.md", "gated_block.cc", top / "layers"),
+        project("install.md", "train.cc", top / "client"),
+        project("own_layers.md", "gated_block.cc", top / "layers"),
+        header_project(prefix, top / "headers"),
     ):
         shell("cmake", "-S", ".", "-B", "build", "-D", f"CMAKE_PREFIX_PATH={prefix}", cwd=folder)
         command = ["cmake", "--build", "build"]
