@@ -1,32 +1,44 @@
 #include "engine/model/layer.h"
 
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/base/check.h"
 #include "engine/model/batch_norm.h"
 #include "engine/model/layers/initial_values.h"
 #include "engine/tensor/codec.h"
 
 namespace penstock {
+namespace {
+
+bool Holds(const NamedTensors& tensors, const std::string& name) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const NamedTensor& known) { return known.name == name; });
+}
+
+// Throws for a tensor that the layer can't have: a mistake in the layer, which may be of another library.
+void CheckNew(const std::string& name, const at::Tensor& initial, const NamedTensors& parameters,
+              const NamedTensors& buffers) {
+  TORCH_CHECK(!name.empty() && initial.defined(), "the layer has a tensor without name or value: '", name, "'");
+  TORCH_CHECK(!Holds(parameters, name) && !Holds(buffers, name), "the layer has two tensors called '", name, "'");
+}
+
+}  // namespace
 
 Layer::Layer() = default;
 Layer::~Layer() = default;
 
 at::Tensor Layer::AddParameter(std::string name, at::Tensor initial) {
-  PENSTOCK_CHECK(initial.defined() && !name.empty());
-  PENSTOCK_CHECK(std::none_of(parameters_.begin(), parameters_.end(),
-                              [&](const NamedTensor& known) { return known.name == name; }));
+  CheckNew(name, initial, parameters_, buffers_);
   at::Tensor parameter = initial.detach().requires_grad_(true);
   parameters_.push_back({std::move(name), parameter});
   return parameter;
 }
 
 at::Tensor Layer::AddBuffer(std::string name, at::Tensor initial) {
-  PENSTOCK_CHECK(initial.defined() && !name.empty());
+  CheckNew(name, initial, parameters_, buffers_);
   buffers_.push_back({std::move(name), initial});
   return initial;
 }

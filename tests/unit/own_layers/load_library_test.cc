@@ -110,6 +110,9 @@ TEST(LoadLayerLibraries, AddsKindsThatAreBuiltAndRunLikeOthers) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(std::string(status.message()),
             absl::StrCat("kind test_faulty of ", name, ": this factory fails on purpose"));
+  status = BuildLayers({{"test_faulty", "a", {{"fault", std::string("same_name")}}}}, 0).status();
+  EXPECT_EQ(std::string(status.message()),
+            absl::StrCat("kind test_faulty of ", name, ": the layer has two tensors called 'weight'"));
   status = BuildLayers({{"test_faulty", "a", {{"fault", std::string("null")}}}}, 0).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("kind test_faulty of ", name, ": ")));

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/base/status_macros.h"
+#include "engine/model/layers/initial_values.h"
 #include "engine/model/layers/input_checks.h"
 #include "engine/own_layers/layer_library.h"
 
@@ -20,11 +21,16 @@ using penstock::LayerContext;
 using penstock::LayerRequest;
 using penstock::TensorSignature;
 
-// Kind `test_twice`: twice its input. Kind `test_faulty`: option fault says how it fails: factory, null, or large, of inputs
-// that no plan is made with.
+// Kind `test_twice`: twice its input. Kind `test_faulty`: option fault says how it fails: factory, null, same_name, or large, of
+// inputs that no plan is made with.
 class Twice : public Layer {
  public:
   explicit Twice(bool fails_when_large) : fails_when_large_(fails_when_large) {}
+  Twice(const LayerRequest& request, const std::string& parameter, const std::string& buffer)
+      : fails_when_large_(false) {
+    AddParameter(parameter, penstock::InitialConstant(request, {1}, 0));
+    AddBuffer(buffer, penstock::InitialConstant(request, {1}, 0));
+  }
 
   Batch Forward(const Batch& inputs, const LayerContext&) override {
     if (fails_when_large_ && at::max(inputs.TensorAt(0)).item().toFloat() > 1000) {
@@ -52,6 +58,7 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeFaulty(const LayerRequest& request) {
   PENSTOCK_RETURN_IF_ERROR(reader.Finish());
   if (fault == "factory") throw std::runtime_error("this factory fails on purpose");
   if (fault == "null") return std::unique_ptr<Layer>();
+  if (fault == "same_name") return std::make_unique<Twice>(request, "weight", "weight");
   return std::make_unique<Twice>(!request.shapes_only && fault == "large");
 }
 
