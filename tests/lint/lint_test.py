@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "sanitize")
 import compiler
 import format as format_check
 import headers
+import imports
 import layers
 import links
 import ownership
@@ -165,6 +166,32 @@ class OwnershipTest(TreeTest):
         self.write("client/python/tests/test_client.py")
         commands = [["pytest", f"{self.root}/client/python/tests"], ["x", f"{self.root}/tests/shell/start_test.py"]]
         self.assertEqual(ownership.check(self.root, self.targets, commands), [])
+
+
+class ImportsTest(TreeTest):
+    def setUp(self):
+        super().setUp()
+        self.write("client/python/penstock/__init__.py", "from penstock.a import A\n")
+        self.write("client/python/penstock/a.py", "import os\nfrom penstock import b\n")
+        self.write("client/python/penstock/b.py", "import threading\n")
+
+    def test_arrows_one_way_pass(self):
+        self.assertEqual(imports.check(self.root), [])
+
+    def test_a_circle_is_found_once(self):
+        self.write("client/python/penstock/b.py", "from penstock.a import A\n")
+        self.assert_finds(imports.check(self.root), "penstock.a -> penstock.b -> penstock.a")
+        self.assertEqual(len(imports.check(self.root)), 1)
+
+    def test_an_import_for_types_and_one_in_a_function_close_a_circle_too(self):
+        self.write("client/python/penstock/b.py", "if TYPE_CHECKING:\n    import penstock.a\n")
+        self.assert_finds(imports.check(self.root), "penstock.a -> penstock.b")
+        self.write("client/python/penstock/b.py", "def f():\n    from penstock.a import A\n")
+        self.assert_finds(imports.check(self.root), "penstock.a -> penstock.b")
+
+    def test_a_name_taken_from_the_package_itself_closes_a_circle(self):
+        self.write("client/python/penstock/b.py", "from penstock import A\n")
+        self.assert_finds(imports.check(self.root), "penstock")
 
 
 class ClangTest(TreeTest):

@@ -20,7 +20,6 @@ from penstock.errors import DeadlineError, PenstockError
 from penstock.releases import Releases
 from penstock.session import session
 from penstock.v1 import handle_pb2
-from penstock.watcher import Watcher
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -168,12 +167,7 @@ class Connection:
         self._closed = False
         self._lock = threading.Lock()
         self._calls: dict[tuple[str, str], Any] = {}
-        self._watcher = Watcher(self)
         self._releases = Releases(self._send_releases)
-
-    def watcher(self) -> Watcher:
-        """Who waits for the futures of this connection's handles."""
-        return self._watcher
 
     def close(self) -> None:
         """Ends all calls that are under way. Work that the daemon has accepted goes on."""

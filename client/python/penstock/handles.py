@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from penstock.deadline import LONGEST_WAIT, Deadline
 from penstock.errors import DeadlineError, PenstockError
 from penstock.tensors import Array
 from penstock.v1 import handle_pb2
+from penstock.watcher import Watcher
 
 CHUNK_BYTES = 1 << 20  # the most that the daemon takes and gives
 Self = TypeVar("Self", bound="Handle")
@@ -168,7 +171,7 @@ class Handle(Remote):
         """The same result for code that wants a :class:`concurrent.futures.Future`: callbacks, ``as_completed``, an
         event loop's ``wrap_future``. One thread of this connection waits for all of them. Cancelling it cancels no
         work."""
-        return self._connection.watcher().watch(self)
+        return _watcher_of(self._connection).watch(self)
 
     def renew(self, lease: float = 0.0) -> None:
         """Keeps a settled result for at least ``lease`` more seconds; 0 is the daemon's default.
@@ -364,6 +367,22 @@ def wait_request(pending: Sequence[Remote], wait: float, any_of: bool = False) -
         mode=handle_pb2.WaitHandlesRequest.MODE_ANY if any_of else handle_pb2.WaitHandlesRequest.MODE_ALL,
         wait_for=seconds(wait),
     )
+
+
+def _ask_any(handles: Sequence[Handle], wait: float) -> handle_pb2.WaitHandlesResponse:
+    """Waits so many seconds until one of the handles, all of one connection, settles."""
+    request = wait_request(handles, wait, any_of=True)
+    return handles[0]._connection.unary("HandleService/WaitHandles", request, handle_pb2.WaitHandlesResponse, wait=wait)
+
+
+_watchers_lock = threading.Lock()
+_watchers: weakref.WeakKeyDictionary[Connection, Watcher[Handle]] = weakref.WeakKeyDictionary()
+
+
+def _watcher_of(connection: Connection) -> Watcher[Handle]:
+    """Who waits for the futures of a connection's handles: one, made with the first future."""
+    with _watchers_lock:
+        return _watchers.setdefault(connection, Watcher(_ask_any))
 
 
 def release_all(connection: Connection, names: Iterable[str]) -> None:
