@@ -8,6 +8,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "sanitize"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "client/python/tools"))
 
 import compiler
 import format as format_check
@@ -21,6 +22,7 @@ import text
 import thread_safety
 import tidy
 import tree
+import unasync
 
 LAYERS = """
 base   engine/base  :      : spdlog
@@ -192,6 +194,27 @@ class ImportsTest(TreeTest):
     def test_a_name_taken_from_the_package_itself_closes_a_circle(self):
         self.write("client/python/penstock/b.py", "from penstock import A\n")
         self.assert_finds(imports.check(self.root), "penstock")
+
+
+class UnasyncTest(unittest.TestCase):
+    def test_async_and_await_go_wherever_they_stand(self):
+        source = "async def f(x):\n    async with x:\n        return (await g(x)), [await y async for y in x]\n"
+        self.assertEqual(
+            unasync.synchronous(source), "def f(x):\n    with x:\n        return (g(x)), [y for y in x]\n"
+        )
+
+    def test_imports_lead_to_the_synchronous_package(self):
+        source = "from penstock.aio.connection import Connection\nfrom penstock.aiox import a\n"
+        expected = "from penstock.connection import Connection\nfrom penstock.aiox import a\n"
+        self.assertEqual(unasync.synchronous(source), expected)
+
+    def test_words_in_texts_stay(self):
+        source = '"""They await an async answer."""  # await\nawaited = 1\n'
+        self.assertEqual(unasync.synchronous(source), source)
+
+    def test_an_await_at_the_end_of_a_line_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "line 2"):
+            unasync.synchronous("async def f(x):\n    return (await\n        x)\n")
 
 
 class ClangTest(TreeTest):

@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from penstock import chunks
 from penstock.deadline import Deadline
 from penstock.errors import DeadlineError, PenstockError
+from penstock.flow import Flow, Upload, requests_of
 from penstock.releases import Releases
 from penstock.session import session
 from penstock.v1 import handle_pb2
@@ -222,6 +223,25 @@ class Connection:
         whole = deadline or Deadline()
         call = self._callable("stream_stream", method, answer)
         return _answers(call(requests, timeout=seconds_of(whole), metadata=self._metadata()), whole)
+
+    def upload(
+        self, method: str, answer: type[Answer], upload: Upload, deadline: Deadline | None = None
+    ) -> Answer:
+        """Many requests under the daemon's credit, and the last answer. Broken streams go on where they were."""
+
+        def attempt() -> Answer:
+            flow = Flow()
+            try:
+                for response in self.duplex(method, requests_of(upload, flow), answer, deadline):
+                    given = upload.credit(response)
+                    if given is None:
+                        return response
+                    flow.add(*given)
+            finally:
+                flow.end()
+            raise PenstockError(grpc.StatusCode.UNAVAILABLE, "", "the upload's stream ended without an answer")
+
+        return self.retry(attempt, method, deadline)
 
     def retry(
         self, attempt: Callable[[], Answer], what: str, deadline: Deadline | None = None, request_id: str = ""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-import grpc
 
 from penstock import tensors
 from penstock.chunks import request_of
 from penstock.connection import Connection
 from penstock.deadline import Deadline
-from penstock.errors import PenstockError
 from penstock.handles import CHUNK_BYTES, ValueHandle, seconds
 from penstock.v1 import handle_pb2
 
@@ -35,26 +31,8 @@ def put(
     """
     upload = TensorUpload(pipeline, values, lease, request_id)
 
-    def attempt() -> handle_pb2.Handle:
-        flow = Flow()
-        answers = connection.duplex(
-            "HandleService/PutTensors", _requests(upload, flow), handle_pb2.PutTensorsResponse, deadline
-        )
-        try:
-            for answer in answers:
-                if answer.HasField("handle"):
-                    return answer.handle
-                flow.add(answer.credit.bytes, (answer.credit.next_tensor, answer.credit.next_offset))
-        finally:
-            flow.end()
-        raise ended_early()
-
-    handle = connection.retry(attempt, "HandleService/PutTensors", deadline)
-    return ValueHandle(connection, handle_pb2.Result(handle=handle))
-
-
-def ended_early() -> PenstockError:
-    return PenstockError(grpc.StatusCode.UNAVAILABLE, "", "the upload's stream ended without an answer")
+    answer = connection.upload("HandleService/PutTensors", handle_pb2.PutTensorsResponse, upload, deadline)
+    return ValueHandle(connection, handle_pb2.Result(handle=answer.handle))
 
 
 class TensorUpload:
@@ -84,56 +62,8 @@ class TensorUpload:
                 offset += len(piece)
             offset = 0
 
-
-def _requests(upload: TensorUpload, flow: Flow) -> Iterator[handle_pb2.PutTensorsRequest | bytes]:
-    """What to send on one stream. Runs on a thread of gRPC."""
-    yield upload.start()
-    position = flow.position()
-    if position is None:
-        return
-    for size, request in upload.chunks(*position):
-        if not flow.take(size):
-            return
-        yield request
-
-
-class Flow:
-    """What the daemon lets the sender send on one stream. Threads: the sender takes, the receiver adds and ends."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._credit = 0
-        self._position: tuple[int, int] = (0, 0)
-        self._started = False
-        self._ended = False
-
-    def add(self, credit: int, position: tuple[int, int]) -> None:
-        """Takes over a credit message; the first one tells where to go on: tensor and byte offset."""
-        with self._changed:
-            if not self._started:
-                self._position = position
-                self._started = True
-            self._credit += credit
-            self._changed.notify_all()
-
-    def end(self) -> None:
-        """Lets the sender go: nothing more is wanted."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def position(self) -> tuple[int, int] | None:
-        """Waits for the first credit; the tensor and the byte offset to start at, or ``None`` at the end of the
-        stream."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._started or self._ended)
-            return self._position if self._started else None
-
-    def take(self, size: int) -> bool:
-        """Waits for credit of ``size`` bytes and uses it up; ``False`` at the end of the stream."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._credit >= size or self._ended)
-            if self._ended:
-                return False
-            self._credit -= size
-            return True
+    def credit(self, answer: handle_pb2.PutTensorsResponse) -> tuple[int, tuple[int, int]] | None:
+        """Bytes that may be sent, and where to go on; ``None``: the answer is the last one."""
+        if answer.HasField("handle"):
+            return None
+        return answer.credit.bytes, (answer.credit.next_tensor, answer.credit.next_offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -24,6 +24,7 @@ from penstock.connection import (
 )
 from penstock.deadline import Deadline
 from penstock.errors import PenstockError
+from penstock.flow import Upload
 from penstock.releases import LAST_SECONDS, NAMES_OF_A_CALL
 from penstock.v1 import handle_pb2
 
@@ -149,18 +150,6 @@ class Connection:
                 response_deserializer=deserializer_of(method, answer),
             )
         return self._calls[kind, method]
-
-
-class Upload(Protocol):
-    """What can be sent in chunks: tensors or a file."""
-
-    def start(self) -> Message: ...
-
-    def chunks(self, first: int, offset: int) -> Iterator[tuple[int, Any]]:
-        """What is left to send: bytes of credit, and the request, a message or its bytes."""
-
-    def credit(self, answer: Any) -> tuple[int, tuple[int, int]] | None:
-        """Bytes that may be sent, and where to go on; ``None``: the answer is the last one."""
 
 
 async def _send(call: Any, upload: Upload) -> Any:

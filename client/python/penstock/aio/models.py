@@ -1,19 +1,22 @@
-"""Exported programs that the daemon has, for asyncio; see :mod:`penstock.models`."""
+"""Exported programs that the daemon has: upload, list, delete."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pathlib
-from collections.abc import Iterator
 
 from penstock.aio.connection import Connection
-from penstock.models import ModelUpload, Progress, full_name
+from penstock.aio.off_loop import off_loop
+from penstock.model_files import ModelUpload, Progress, full_name
 from penstock.v1 import model_pb2
 
 
 class Models:
-    """The model root of a daemon; see :class:`penstock.models.Models`."""
+    """The model root of a daemon: see :attr:`Client.models`. The synchronous client's may be called from any thread.
+
+    Every call raises :class:`PenstockError` FEATURE_DISABLED where the daemon has no ``--model-root``, and
+    :meth:`upload` and :meth:`delete` where it was started without ``--allow-model-upload``.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -21,16 +24,29 @@ class Models:
     async def upload(
         self, path: str | os.PathLike[str], model_id: str | None = None, *, progress: Progress | None = None
     ) -> model_pb2.Model:
-        """Brings a file; see :meth:`penstock.models.Models.upload`. Its digest is computed on a thread."""
+        """Brings a file that :func:`penstock.export`, or ``torch.export.save``, has written. The answer can be the
+        ``model`` of a pipeline. A file that is there already is not sent again; a connection that breaks goes on where
+        it was.
+
+        Args:
+            model_id: its name there; ``None``: the file's.
+            progress: called with the bytes that have been sent, and all of them.
+
+        Raises:
+            PenstockError: MODEL_EXISTS if another file has the name; NAME_INVALID; MODEL_TOO_LARGE; STORAGE_FULL;
+                SPEC_INVALID naming what is wrong with the file, unsupported operators all at once.
+        """
         source = pathlib.Path(path)
-        upload = await asyncio.to_thread(ModelUpload, source, model_id or source.name, progress)
-        answer = await self._connection.upload(
-            "ModelService/UploadModel", model_pb2.UploadModelResponse, _FileUpload(upload)
-        )
+        upload = await off_loop(ModelUpload, source, model_id or source.name, progress)  # it computes a digest
+        answer = await self._connection.upload("ModelService/UploadModel", model_pb2.UploadModelResponse, upload)
         return answer.model
 
     async def get(self, model_id: str) -> model_pb2.Model:
-        """What is known of a model."""
+        """What is known of a model: inputs and outputs, operators, layers, and which pipelines were made from it.
+
+        Raises:
+            PenstockError: MODEL_NOT_FOUND.
+        """
         return await self._connection.unary(
             "ModelService/GetModel", model_pb2.GetModelRequest(name=full_name(model_id)), model_pb2.Model
         )
@@ -47,20 +63,10 @@ class Models:
                 return found
 
     async def delete(self, model_id: str) -> None:
-        """Removes a file; see :meth:`penstock.models.Models.delete`."""
+        """Removes a file.
+
+        Raises:
+            PenstockError: MODEL_NOT_FOUND; MODEL_IN_USE while a pipeline lives that was made from it.
+        """
         request = model_pb2.DeleteModelRequest(name=full_name(model_id))
         await self._connection.unary("ModelService/DeleteModel", request, model_pb2.DeleteModelResponse)
-
-
-class _FileUpload:
-    def __init__(self, upload: ModelUpload) -> None:
-        self._upload = upload
-
-    def start(self) -> model_pb2.UploadModelRequest:
-        return self._upload.start()
-
-    def chunks(self, first: int, offset: int) -> Iterator[tuple[int, model_pb2.UploadModelRequest]]:
-        return self._upload.chunks(offset)
-
-    def credit(self, answer: model_pb2.UploadModelResponse) -> tuple[int, tuple[int, int]] | None:
-        return None if answer.HasField("model") else (answer.credit.bytes, (0, answer.credit.next_offset))

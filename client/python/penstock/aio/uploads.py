@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ async def put(
     request_id: str = "",
 ) -> ValueHandle:
     """Uploads named arrays and answers one handle for all of them."""
-    upload = _Tensors(TensorUpload(pipeline, values, lease, request_id))
+    upload = TensorUpload(pipeline, values, lease, request_id)
     answer = await connection.upload("HandleService/PutTensors", handle_pb2.PutTensorsResponse, upload, deadline)
     return ValueHandle(connection, handle_pb2.Result(handle=answer.handle))
 
@@ -50,19 +50,3 @@ async def staged(
             connection.release_later([name])
         raise
     connection.release_later([name])
-
-
-class _Tensors:
-    def __init__(self, upload: TensorUpload) -> None:
-        self._upload = upload
-
-    def start(self) -> handle_pb2.PutTensorsRequest:
-        return self._upload.start()
-
-    def chunks(self, first: int, offset: int) -> Iterator[tuple[int, bytes]]:
-        return self._upload.chunks(first, offset)
-
-    def credit(self, answer: handle_pb2.PutTensorsResponse) -> tuple[int, tuple[int, int]] | None:
-        if answer.HasField("handle"):
-            return None
-        return answer.credit.bytes, (answer.credit.next_tensor, answer.credit.next_offset)

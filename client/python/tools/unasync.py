@@ -1,0 +1,53 @@
+"""Writes modules of the synchronous client from those of the asyncio client.
+
+Usage: unasync.py [--check]
+
+Takes `async` and `await` out of the code and turns `penstock.aio` into `penstock`. What can't be the same in both lies
+in pairs of modules with one interface, such as `connection` and `off_loop`. With --check it writes nothing and fails if
+a file differs from what would be written.
+"""
+
+import io
+import pathlib
+import re
+import sys
+import tokenize
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "penstock"
+MODULES = ("models.py",)
+HEADER = "# Written by client/python/tools/unasync.py from penstock/aio/{name}; change that file instead.\n"
+
+
+def synchronous(source: str) -> str:
+    """The source of a module without `async` and `await`, for the synchronous client."""
+    lines = source.splitlines(keepends=True)
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    # From the end, so that the columns of earlier tokens stay.
+    for token, following in reversed(list(zip(tokens, tokens[1:]))):
+        if token.type == tokenize.NAME and token.string in ("async", "await"):
+            row, column = token.start
+            if following.type == tokenize.NL:
+                raise ValueError(f"line {row}: '{token.string}' ends its line")
+            lines[row - 1] = lines[row - 1][:column] + lines[row - 1][following.start[1] :]
+    return re.sub(r"\bpenstock\.aio\b", "penstock", "".join(lines))
+
+
+def main() -> int:
+    check = sys.argv[1:] == ["--check"]
+    if sys.argv[1:] and not check:
+        print(__doc__)
+        return 2
+    stale = 0
+    for name in MODULES:
+        path = PACKAGE / name
+        text = HEADER.format(name=name) + synchronous((PACKAGE / "aio" / name).read_text())
+        if not check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            print(f"penstock/{name} differs from what penstock/aio/{name} gives: run client/python/tools/unasync.py")
+            stale += 1
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
