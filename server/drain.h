@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "absl/time/time.h"
-#include "engine/exec/cancel_token.h"
-#include "engine/store/pipeline_table.h"
+#include "engine/base/cancel_token.h"
+#include "engine/serve/pipeline_table.h"
 #include "server/lifecycle.h"
 
 namespace penstock {

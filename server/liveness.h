@@ -8,8 +8,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "engine/base/timer_queue.h"
 #include "engine/observe/metrics_registry.h"
-#include "engine/store/timer_queue.h"
 
 namespace penstock {
 

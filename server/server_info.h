@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "engine/base/ids.h"
 #include "engine/device/device.h"
-#include "engine/store/handle_store.h"
+#include "engine/handles/handle_store.h"
 #include "penstock/v1/admin.pb.h"
 #include "server/daemon_options.h"
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/store/checkpoint_file.h"
+#include "engine/checkpoint/checkpoint_file.h"
 #include "proto/message_json.h"
 #include "server/http/listen_address.h"
 #include "server/rpc/insight_service.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/store/handle_store.h"
-#include "engine/store/pipeline_table.h"
+#include "engine/handles/handle_store.h"
+#include "engine/serve/pipeline_table.h"
 #include "server/daemon_options.h"
 #include "server/http/status_pages.h"
 #include "server/rpc/service_environment.h"

@@ -8,11 +8,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/exec/action_costs.h"
-#include "engine/exec/inference_turns.h"
 #include "engine/exec/pipeline_spec.h"
-#include "engine/exec/run_forecast.h"
-#include "engine/exec/step_rhythm.h"
+#include "engine/filling/action_costs.h"
+#include "engine/filling/inference_turns.h"
+#include "engine/filling/run_forecast.h"
+#include "engine/filling/step_rhythm.h"
 
 namespace penstock {
 

@@ -10,8 +10,8 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/thread.h"
 #include "engine/device/device.h"
-#include "engine/exec/gap_filler.h"
 #include "engine/exec/stage_executor.h"
+#include "engine/filling/gap_filler.h"
 
 namespace penstock {
 

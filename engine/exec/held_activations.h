@@ -4,19 +4,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/exec/outcome.h"
 #include "engine/exec/stage.h"
 
 namespace penstock {
 
-// How many activations a lane held at most in a run: whole ones, and inputs alone that wait for a recomputation.
-struct HeldPeak {
-  int64_t full = 0;     // activations of one stage and micro-batch
-  int64_t stashed = 0;  // inputs of one stage and micro-batch
-
-  bool operator==(const HeldPeak&) const = default;
-};
-
-// Counts them, action by action, by what the passes really hold; what the lists promise is ComputePeaks' (peak.h).
+// Counts activations that a lane holds, action by action, by what the passes really hold; what the lists promise is ComputePeaks' (peak.h).
 //
 // Threads:   the device's thread.
 class HeldActivations {

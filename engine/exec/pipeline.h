@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/exec/cancel_token.h"
+#include "engine/base/cancel_token.h"
 #include "engine/exec/fault_point.h"
-#include "engine/exec/held_activations.h"
+#include "engine/exec/outcome.h"
 #include "engine/exec/pipeline_spec.h"
 #include "engine/model/model_spec.h"
 #include "engine/plan/plan.h"
@@ -52,32 +52,6 @@ struct ForwardRequest {
   std::shared_ptr<CancelToken> cancel;
   bool input_gradients = false;  // the Backward answers the gradients of the inputs
   int32_t priority = 0;          // of an inference: among those that wait, higher goes first
-};
-
-// What a run did.
-struct RunOutcome {
-  std::optional<double> loss;
-  std::optional<double> gradient_norm;
-  std::optional<bool> applied;
-  std::optional<double> learning_rate;
-  int64_t step = 0;  // finished optimizer steps after the run
-  int64_t rows = 0;
-  int micro_batches = 0;
-  double seconds = 0;
-  double measured_bubble = 0;
-  std::vector<HeldPeak> held;  // by lane
-  NamedValues outputs;
-  NamedValues input_gradients;  // of Backward, if the Forward asked; None where an input has no gradient
-};
-
-// The activations that a Forward keeps for its Backward. Opaque; freed with the last reference.
-class Graph;
-// Outputs that only a run can name are called output (one by itself), or output0, output1, ...; values that are no tensors
-// come as a list, one item per micro-batch.
-struct ForwardOutcome {
-  NamedValues outputs;
-  std::shared_ptr<Graph> graph;
-  int64_t step = 0;
 };
 
 // A model cut into stages on devices.

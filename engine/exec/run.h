@@ -9,10 +9,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/cancel_token.h"
 #include "engine/base/error.h"
 #include "engine/base/first_error.h"
 #include "engine/exec/bubble_filling.h"
-#include "engine/exec/cancel_token.h"
 #include "engine/exec/fault_point.h"
 #include "engine/exec/held_activations.h"
 #include "engine/exec/schedule_book.h"

@@ -133,7 +133,7 @@ struct LayerRequest {
   bool deferred_batch_norm = false;                // running statistics follow mini-batches instead of micro-batches
   const std::vector<LayerSpec>* layers = nullptr;  // of the specification: what `sequential` runs
   bool tuple_as_one_argument = false;              // for the layers of `sequential`
-  const ProgramModel* program = nullptr;           // of the specification: what `exported_program` is a layer of
+  const LayerSource* program = nullptr;            // of the specification: what `exported_program` is a layer of
 };
 
 using LayerFactory = absl::StatusOr<std::unique_ptr<Layer>> (*)(const LayerRequest&);

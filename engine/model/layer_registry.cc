@@ -17,7 +17,7 @@
 #include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
-#include "engine/model/exported_program_layers.h"
+#include "engine/model/layer_source.h"
 #include "engine/model/layers/built_in_layers.h"
 #include "engine/model/precision.h"
 #include "engine/model/reference/reference_models.h"

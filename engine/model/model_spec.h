@@ -18,7 +18,7 @@ struct SkipIsolation {
   std::vector<std::string> only = {};  // these names; empty: all of the layer. A later isolation wins
 };
 
-class ProgramModel;  // exported_program_layers.h
+class LayerSource;  // layer_source.h
 
 // Where an exported program may be cut.
 enum class ProgramCuts {
@@ -34,8 +34,8 @@ struct LayerSpec {
   std::string device = {};  // where it must stand: cpu, cpu:1, cuda:0; empty: with the layer before it
   std::vector<SkipIsolation> isolate = {};
   std::vector<LayerSpec> layers = {};  // of kind `sequential` only: what it runs, in order
-  std::shared_ptr<const ProgramModel> program =
-      {};  // of kind `exported_program` only: what its option `layer` counts in
+  // Of kind `exported_program` only: what its option `layer` counts in.
+  std::shared_ptr<const LayerSource> program = {};
 };
 
 // Parameters of equal shape that are one parameter of several layers: `embedding.weight`, `head.weight`. The first one in
@@ -57,7 +57,7 @@ struct ModelSpec {
   std::string program = {};            // a file in the server's model root: resnet.pt2
   ProgramCuts program_cuts = ProgramCuts::kModules;
   std::string program_digest = {};  // sha256: and 64 hex digits: that the file must have; once loaded, that it has
-  std::shared_ptr<const ProgramModel> loaded_program = {};  // its content, from LoadProgram
+  std::shared_ptr<const LayerSource> loaded_program = {};  // its content, from LoadProgram
 };
 
 struct LossSpec {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/model/exported_program_layers.h"
+#include "engine/model/layer_source.h"
 #include "engine/plan/spec_error.h"
 
 namespace penstock {

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "engine/base/status_macros.h"
-#include "engine/model/exported_program_layers.h"
-#include "engine/model/exported_program_parts.h"
 #include "engine/model/model_signature.h"
+#include "engine/program/program_model.h"
+#include "engine/program/program_parts.h"
 
 namespace penstock {
 namespace {

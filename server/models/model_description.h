@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "engine/model/exported_program.h"
 #include "engine/model/model_spec.h"
+#include "engine/program/exported_program.h"
 
 namespace penstock {
 

@@ -7,8 +7,8 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/model/exported_program_file.h"
-#include "engine/model/exported_program_layers.h"
+#include "engine/program/program_file.h"
+#include "engine/program/program_model.h"
 #include "engine/wire/sha256.h"
 
 namespace penstock {

@@ -16,14 +16,14 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/file.h"
-#include "engine/store/memory_claims.h"
+#include "engine/device/memory_claims.h"
 #include "server/models/model_description.h"
 
 namespace penstock {
 
 // The models of one folder.
 //
-// Model:     A model is a file whose name is a program name (exported_program_file.h); nothing else in the folder is looked
+// Model:     A model is a file whose name is a program name (program_file.h); nothing else in the folder is looked
 //            at, and links are refused. What a file holds is read once for each size and time of change, and kept.
 // Owns:      nothing on disk: an operator may put files there and take them away. FileSystem outlives it.
 // Threads:   Any method from any thread; all but root() and limits() touch the disk and may take long. Load() of one model

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "engine/base/clock.h"
 #include "engine/base/job_thread.h"
-#include "engine/store/timer_queue.h"
+#include "engine/base/timer_queue.h"
 #include "server/models/model_root.h"
 
 namespace penstock {

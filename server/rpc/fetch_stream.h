@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/store/handle_store.h"
+#include "engine/handles/handle_store.h"
 #include "penstock/v1/handle.pb.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/stall_guard.h"

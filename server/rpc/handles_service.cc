@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/store/handle_store.h"
+#include "engine/handles/handle_store.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/fetch_stream.h"
 #include "server/rpc/page_token.h"

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/model/model_spec.h"
-#include "engine/store/calls.h"
+#include "engine/serve/calls.h"
 #include "engine/tensor/named_tensors.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "inference/grpc_service.pb.h"

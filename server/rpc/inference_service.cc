@@ -5,8 +5,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/store/handle_store.h"
-#include "engine/store/pipeline_table.h"
+#include "engine/handles/handle_store.h"
+#include "engine/serve/pipeline_table.h"
 #include "engine/wire/tensor_header.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"

@@ -4,10 +4,10 @@
 
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/base/timer_queue.h"
+#include "engine/handles/handle_store.h"
 #include "engine/observe/bubble.h"
 #include "engine/observe/metrics_registry.h"
-#include "engine/store/handle_store.h"
-#include "engine/store/timer_queue.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/proto_convert.h"
 #include "server/rpc/schedule_reply.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "engine/store/hosted_pipeline.h"
+#include "engine/serve/hosted_pipeline.h"
 #include "penstock/v1/state.pb.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/stall_guard.h"

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/cancel_token.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/exec/cancel_token.h"
-#include "engine/store/pipeline_table.h"
+#include "engine/serve/pipeline_table.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/page_token.h"

@@ -6,7 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
-#include "engine/store/pipeline_table.h"
+#include "engine/serve/pipeline_table.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/proto_convert.h"

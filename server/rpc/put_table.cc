@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/caller_share.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/store/caller_share.h"
 
 namespace penstock {
 namespace {

@@ -12,8 +12,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/store/handle_store.h"
-#include "engine/store/timer_queue.h"
+#include "engine/base/timer_queue.h"
+#include "engine/handles/handle_store.h"
 #include "server/rpc/tensor_stream.h"
 
 namespace penstock {

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/store/handle_store.h"
+#include "engine/handles/handle_store.h"
 #include "engine/tensor/codec.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/proto_convert.h"

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "engine/store/calls.h"
+#include "engine/serve/calls.h"
 #include "penstock/v1/handle.pb.h"
 #include "penstock/v1/work.pb.h"
 #include "server/rpc/service_environment.h"

@@ -1,7 +1,7 @@
 #include "server/rpc/service_environment.h"
 
 #include "engine/base/status_macros.h"
-#include "engine/store/pipeline_table.h"
+#include "engine/serve/pipeline_table.h"
 #include "server/rpc/call_context.h"
 
 namespace penstock {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/store/hosted_pipeline.h"
+#include "engine/serve/hosted_pipeline.h"
 
 namespace penstock {
 

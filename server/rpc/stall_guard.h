@@ -9,7 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "engine/base/clock.h"
-#include "engine/store/timer_queue.h"
+#include "engine/base/timer_queue.h"
 #include "grpcpp/server_context.h"
 
 namespace penstock {

@@ -3,9 +3,9 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
-#include "engine/model/exported_program_file.h"
 #include "engine/model/model_signature.h"
 #include "engine/plan/profile.h"
+#include "engine/program/program_file.h"
 #include "tests/bench/rounds.h"
 
 namespace penstock::bench {

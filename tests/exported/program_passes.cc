@@ -10,9 +10,9 @@
 #include <sstream>
 #include <utility>
 
-#include "engine/model/exported_program_layers.h"
 #include "engine/model/run_layer.h"
 #include "engine/model/safetensors.h"
+#include "engine/program/program_model.h"
 
 namespace penstock {
 namespace {

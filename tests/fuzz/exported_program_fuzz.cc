@@ -8,9 +8,9 @@
 #include <string>
 
 #include "engine/device/torch_status.h"
-#include "engine/model/exported_program_layers.h"
+#include "engine/program/program_model.h"
 #include "tests/fuzz/fuzz_checks.h"
-#include "tests/unit/exported/program_archives.h"
+#include "tests/unit/program/program_archives.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/model/exported_program_json.h"
+#include "engine/program/program_json.h"
 #include "tests/fuzz/fuzz_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

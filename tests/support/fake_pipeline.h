@@ -20,7 +20,7 @@
 #include "engine/base/error.h"
 #include "engine/base/thread.h"
 #include "engine/exec/pipeline.h"
-#include "engine/store/pipeline_table.h"
+#include "engine/serve/pipeline_table.h"
 
 namespace penstock::testing {
 

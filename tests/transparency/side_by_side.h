@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/exec/cancel_token.h"
+#include "engine/base/cancel_token.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline.h"
 #include "engine/model/loss.h"

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/model/exported_program_layers.h"
+#include "engine/model/layer_source.h"
 #include "engine/model/layers/built_in_layers.h"
 
 namespace penstock {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 
 #include "engine/base/error.h"
@@ -105,6 +106,18 @@ TEST(Layers, TakeWhatAutocastHasChosen) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// What the layers give for `input` under autocast to bf16.
+at::Tensor RunUnderAutocast(const std::vector<NamedLayer>& layers, const at::Tensor& input) {
+  at::Tensor output;
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const absl::Status status = RunTorch([&] { output = RunAll(layers, Batch(input)).TensorAt(0); });
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::clear_cache();
+  EXPECT_TRUE(status.ok()) << status;
+  return output;
+}
+
 // The operator written out, on values narrowed by hand.
 TEST(Layers, AConvolutionUnderAutocastIsThatOfNarrowValues) {
   const OptionMap options = {{"in", int64_t{2}}, {"out", int64_t{3}}, {"image", int64_t{6}}};
@@ -112,17 +125,41 @@ TEST(Layers, AConvolutionUnderAutocastIsThatOfNarrowValues) {
   const NamedTensors parameters = layers[0].layer->parameters();
   ASSERT_EQ(parameters.size(), 2u);
   const at::Tensor images = at::rand({2, 2, 6, 6});
-  at::Tensor output;
-  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-  at::autocast::set_autocast_enabled(at::kCPU, true);
-  const absl::Status status = RunTorch([&] { output = RunAll(layers, Batch(images)).TensorAt(0); });
-  at::autocast::set_autocast_enabled(at::kCPU, false);
-  at::autocast::clear_cache();
-  ASSERT_TRUE(status.ok()) << status;
+  const at::Tensor output = RunUnderAutocast(layers, images);
   const at::Tensor narrow = at::conv2d(images.to(at::kBFloat16), parameters[0].tensor.to(at::kBFloat16),
                                        parameters[1].tensor.to(at::kBFloat16));
   EXPECT_EQ(output.scalar_type(), at::kBFloat16);
   EXPECT_TRUE(output.equal(narrow));
+}
+
+// Products in bf16, norms and sums in float, as LibTorch's autocast has them.
+TEST(Layers, ADecoderBlockUnderAutocastMultipliesNarrowValues) {
+  constexpr int64_t kWidth = 16;
+  const auto layers = *BuildLayers({{"gpt_block", "a", {{"width", kWidth}, {"heads", int64_t{2}}}}}, 0);
+  std::map<std::string, at::Tensor> weights;
+  for (const NamedTensor& parameter : layers[0].layer->parameters())
+    weights[parameter.name] = parameter.tensor.detach();
+  const auto narrow = [](const at::Tensor& tensor) { return tensor.to(at::kBFloat16); };
+  const auto linear = [&](const at::Tensor& input, const std::string& name) {
+    return at::linear(narrow(input), narrow(weights.at(name + ".weight")), narrow(weights.at(name + ".bias")));
+  };
+  const auto norm = [&](const at::Tensor& input, const std::string& name) {
+    return at::layer_norm(input, {kWidth}, weights.at(name + ".weight"), weights.at(name + ".bias"));
+  };
+  const at::Tensor input = at::rand({2, 5, kWidth});
+  const auto parts = linear(norm(input, "attention.norm"), "attention.query_key_value")
+                         .view({2, 5, 3, 2, kWidth / 2})
+                         .permute({2, 0, 3, 1, 4})
+                         .unbind(0);
+  const at::Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
+  const at::Tensor middle = input.add(linear(mixed.transpose(1, 2).reshape({2, 5, kWidth}), "attention.projection"));
+  const at::Tensor expanded = at::gelu(linear(norm(middle, "feed_forward.norm"), "feed_forward.expand"));
+  const at::Tensor want = middle.add(linear(expanded, "feed_forward.contract"));
+
+  const at::Tensor output = RunUnderAutocast(layers, input);
+  EXPECT_EQ(output.scalar_type(), at::kFloat);
+  EXPECT_TRUE(output.equal(want));
+  EXPECT_FALSE(RunAll(layers, Batch(input)).TensorAt(0).equal(want)) << "without autocast";
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 #include "server/models/model_root.h"
 #include "tests/support/faulty_file_system.h"
-#include "tests/unit/exported/program_archives.h"
-#include "tests/unit/store/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/program/program_archives.h"
 
 namespace penstock::testing {
 

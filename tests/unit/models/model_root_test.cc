@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "engine/base/error.h"
-#include "engine/model/exported_program_layers.h"
+#include "engine/program/program_model.h"
 #include "engine/wire/sha256.h"
 #include "tests/unit/models/model_folder.h"
 

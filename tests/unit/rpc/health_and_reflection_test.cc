@@ -8,7 +8,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "engine/base/thread.h"
-#include "engine/store/timer_queue.h"
+#include "engine/base/timer_queue.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "google/rpc/error_details.pb.h"

@@ -34,7 +34,7 @@
 #include "server/rpc/state_service.h"
 #include "server/rpc/unary_call.h"
 #include "server/rpc/work_service.h"
-#include "tests/unit/store/hosting_fixture.h"
+#include "tests/unit/serve/hosting_fixture.h"
 
 namespace penstock::testing {
 namespace {

@@ -16,7 +16,7 @@
 #include "server/rpc/health_service.h"
 #include "server/state_lock.h"
 #include "tests/support/fake_clock.h"
-#include "tests/unit/store/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "tests/unit/store/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace penstock {
 namespace {

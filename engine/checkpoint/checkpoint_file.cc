@@ -1,0 +1,326 @@
+#include "engine/checkpoint/checkpoint_file.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/base/cancel_token.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/log.h"
+#include "engine/base/resource_id.h"
+#include "engine/base/status_macros.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_quota.h"
+#include "engine/model/safetensors.h"
+#include "engine/wire/checksum.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kStateFile[] = "/state.safetensors";
+constexpr char kManifestFile[] = "/manifest.json";
+// A folder under a name that no checkpoint can have is not a checkpoint yet.
+constexpr char kUnfinished[] = ".unfinished-";
+// How much goes to the disk between two looks at a cancel token.
+constexpr size_t kPieceBytes = 16 << 20;
+
+absl::Status Corrupt(const std::string& id, std::string_view problem) {
+  return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_CORRUPT",
+               absl::StrCat("checkpoint ", id, " is damaged: ", absl::string_view(problem.data(), problem.size())))
+      .With("checkpoint", id);
+}
+
+absl::Status NotFound(const std::string& id) {
+  return Error(absl::StatusCode::kNotFound, "CHECKPOINT_NOT_FOUND", absl::StrCat("there is no checkpoint ", id))
+      .With("checkpoint", id);
+}
+
+absl::Status Taken(const std::string& id) {
+  return Error(absl::StatusCode::kAlreadyExists, "CHECKPOINT_EXISTS", absl::StrCat("checkpoint ", id, " exists"))
+      .With("checkpoint", id);
+}
+
+// Bytes of the file that holds a checkpoint's tensors; 0 if it is missing.
+int64_t TensorBytes(FileSystem* files, const std::string& checkpoint) {
+  const absl::StatusOr<FileInfo> info = files->Info(checkpoint + kStateFile);
+  return info.ok() ? info->bytes : 0;
+}
+
+// Makes one folder whose existence survives a loss of power: a rename syncs the folder above.
+absl::Status MakeDurableFolder(FileSystem* files, const std::string& above, const std::string& name) {
+  const std::string folder = absl::StrCat(above, "/", name);
+  if (files->Exists(folder)) return absl::OkStatus();
+  const std::string made = absl::StrCat(above, "/.new-", name);
+  PENSTOCK_RETURN_IF_ERROR(files->CreateDirectories(made));
+  return files->Rename(made, folder);
+}
+
+// Writes one file and makes its bytes durable.
+absl::Status WriteWhole(FileSystem* files, const std::string& path, std::string_view bytes) {
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files->Create(path));
+  PENSTOCK_RETURN_IF_ERROR(file->Append(bytes));
+  PENSTOCK_RETURN_IF_ERROR(file->Sync());
+  return file->Close();
+}
+
+// What the tensors' file repeats of its manifest, so that each vouches for the other.
+std::map<std::string, std::string> MetadataOf(const CheckpointManifest& manifest) {
+  return {{"penstock.step", std::to_string(manifest.step)},
+          {"penstock.spec_digest", manifest.spec_digest},
+          {"penstock.created_unix_ms", std::to_string(manifest.created_unix_ms)}};
+}
+
+CheckpointInfo InfoOf(const std::string& pipeline, const std::string& id, const CheckpointManifest& manifest) {
+  return {.pipeline = pipeline,
+          .id = id,
+          .step = manifest.step,
+          .bytes = manifest.bytes,
+          .digest = absl::StrFormat("crc32c:%08x", manifest.crc32c),
+          .spec_digest = manifest.spec_digest,
+          .create_time = absl::FromUnixMillis(manifest.created_unix_ms)};
+}
+
+}  // namespace
+
+CheckpointFolder::CheckpointFolder(FileSystem* files, Clock* clock, std::string folder, std::string pipeline,
+                                   CheckpointQuota* quota)
+    : files_(files), clock_(clock), folder_(std::move(folder)), pipeline_(std::move(pipeline)), quota_(quota) {}
+
+absl::StatusOr<std::unique_ptr<CheckpointFolder>> CheckpointFolder::Open(FileSystem* files, Clock* clock,
+                                                                         const std::string& state_dir,
+                                                                         const std::string& pipeline,
+                                                                         CheckpointQuota* quota) {
+  PENSTOCK_RETURN_IF_ERROR(files->CreateDirectories(state_dir));
+  PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files, state_dir, "pipelines"));
+  const std::string above = absl::StrCat(state_dir, "/pipelines");
+  PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files, above, pipeline));
+  PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files, absl::StrCat(above, "/", pipeline), "checkpoints"));
+  std::unique_ptr<CheckpointFolder> folder(
+      new CheckpointFolder(files, clock, absl::StrCat(above, "/", pipeline, "/checkpoints"), pipeline, quota));
+  PENSTOCK_RETURN_IF_ERROR(folder->Scan());
+  return folder;
+}
+
+absl::Status CheckpointFolder::Scan() {
+  absl::MutexLock disk_lock(&disk_mu_);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_->List(folder_));
+  std::map<std::string, CheckpointInfo> found;
+  int64_t bytes = 0;
+  for (const std::string& name : names) {
+    const std::string path = absl::StrCat(folder_, "/", name);
+    if (name.starts_with(kUnfinished)) {
+      LogWarning("removing a checkpoint that a crash left unfinished",
+                 {{"pipeline", pipeline_}, {"checkpoint", name.substr(sizeof(kUnfinished) - 1)}});
+      PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(path));
+      continue;
+    }
+    if (!IsResourceId(name)) continue;
+    found[name] = Describe(name);
+    bytes += TensorBytes(files_, path);
+    if (found[name].damaged) LogWarning("a checkpoint is damaged", {{"pipeline", pipeline_}, {"checkpoint", name}});
+  }
+  if (quota_ != nullptr) quota_->Set(pipeline_, bytes);
+  absl::MutexLock lock(&mu_);
+  index_ = std::move(found);
+  return absl::OkStatus();
+}
+
+// What can be known without reading the tensors.
+CheckpointInfo CheckpointFolder::Describe(const std::string& id) {
+  const std::string path = absl::StrCat(folder_, "/", id);
+  const absl::StatusOr<std::string> text = files_->Read(path + kManifestFile);
+  const absl::StatusOr<CheckpointManifest> manifest =
+      text.ok() ? ParseManifest(*text) : absl::StatusOr<CheckpointManifest>(text.status());
+  if (!manifest.ok()) return {.pipeline = pipeline_, .id = id, .damaged = true};
+  CheckpointInfo info = InfoOf(pipeline_, id, *manifest);
+  info.damaged = TensorBytes(files_, path) != manifest->bytes;
+  return info;
+}
+
+absl::Status CheckpointFolder::CheckFree(const std::string& id) const {
+  if (!IsResourceId(id)) {
+    return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
+                 "a checkpoint's identifier has 1 to 63 of a-z, 0-9 and -, and begins with a letter")
+        .With("field", "checkpoint_id")
+        .With("value", id.substr(0, 64));
+  }
+  absl::MutexLock lock(&mu_);
+  return index_.count(id) == 0 ? absl::OkStatus() : Taken(id);
+}
+
+absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int64_t step,
+                                                      const std::string& spec_digest, const NamedTensors& state,
+                                                      const CancelToken* cancel, bool beyond_quota) {
+  absl::MutexLock disk_lock(&disk_mu_);
+  PENSTOCK_RETURN_IF_ERROR(CheckFree(id));
+  CheckpointManifest manifest{
+      .step = step, .spec_digest = spec_digest, .created_unix_ms = absl::ToUnixMillis(clock_->WallNow())};
+  for (const NamedTensor& tensor : state) {
+    if (!IsManifestText(tensor.name)) return InvalidField("state", "has a tensor with an unusable name", tensor.name);
+    manifest.names.push_back(tensor.name);
+  }
+  const std::string unfinished = absl::StrCat(folder_, "/", kUnfinished, id);
+  const std::string finished = absl::StrCat(folder_, "/", id);
+  int64_t taken = 0;  // for the elements; the few bytes of the header are known when they are written
+  for (const NamedTensor& tensor : state) taken += static_cast<int64_t>(tensor.tensor.nbytes());
+  if (quota_ != nullptr) {
+    PENSTOCK_RETURN_IF_ERROR(WithValue(quota_->Take(pipeline_, taken, beyond_quota), "checkpoint", id));
+  }
+  absl::Status written = Write(unfinished, manifest, state, cancel);
+  if (written.ok()) {
+    written = files_->Rename(unfinished, finished);
+    // A rename whose sync failed may have happened: what nobody was told of must not come back.
+    if (!written.ok()) files_->RemoveAll(finished).IgnoreError();
+  }
+  if (!written.ok()) {
+    if (quota_ != nullptr) quota_->Return(pipeline_, taken);
+    if (absl::Status removed = files_->RemoveAll(unfinished); !removed.ok()) {
+      LogError("can't remove an unfinished checkpoint", {{"pipeline", pipeline_}, {"checkpoint", id}});
+    }
+    return WithValue(std::move(written), "checkpoint", id);
+  }
+  if (quota_ != nullptr) quota_->Return(pipeline_, taken - manifest.bytes);
+  CheckpointInfo info = InfoOf(pipeline_, id, manifest);
+  absl::MutexLock lock(&mu_);
+  index_[id] = info;
+  return info;
+}
+
+std::string CheckpointFolder::FreeId(int64_t step) const {
+  absl::MutexLock lock(&mu_);
+  const std::string plain = absl::StrCat("step-", step);
+  std::string id = plain;
+  for (int i = 1; index_.count(id) != 0; ++i) id = absl::StrCat(plain, "-end", i == 1 ? "" : absl::StrCat("-", i));
+  return id;
+}
+
+absl::Status CheckpointFolder::Write(const std::string& folder, CheckpointManifest& manifest, const NamedTensors& state,
+                                     const CancelToken* cancel) {
+  const auto cancelled = [cancel] {
+    if (cancel == nullptr || !cancel->cancelled()) return absl::OkStatus();
+    return absl::Status(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the save was given up"));
+  };
+
+  PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(folder));
+  PENSTOCK_RETURN_IF_ERROR(files_->CreateDirectories(folder));
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(folder + kStateFile));
+  PENSTOCK_RETURN_IF_ERROR(WriteSafetensors(state, MetadataOf(manifest), [&](std::string_view bytes) {
+    manifest.bytes += static_cast<int64_t>(bytes.size());
+    manifest.crc32c = ExtendCrc32c(manifest.crc32c, bytes);
+    for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kPieceBytes))) {
+      PENSTOCK_RETURN_IF_ERROR(cancelled());
+      PENSTOCK_RETURN_IF_ERROR(file->Append(bytes.substr(0, kPieceBytes)));
+    }
+    return absl::OkStatus();
+  }));
+  PENSTOCK_RETURN_IF_ERROR(cancelled());
+  PENSTOCK_RETURN_IF_ERROR(file->Sync());
+  PENSTOCK_RETURN_IF_ERROR(file->Close());
+  // The manifest comes last and by a rename, which syncs the folder with both of its files.
+  const std::string manifest_path = folder + kManifestFile;
+  PENSTOCK_RETURN_IF_ERROR(WriteWhole(files_, manifest_path + ".new", FormatManifest(manifest)));
+  return files_->Rename(manifest_path + ".new", manifest_path);
+}
+
+absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Load(const std::string& id) {
+  absl::MutexLock disk_lock(&disk_mu_);
+  PENSTOCK_RETURN_IF_ERROR(Find(id).status());
+  absl::StatusOr<LoadedCheckpoint> loaded = Read(id);
+  absl::MutexLock lock(&mu_);
+  if (loaded.ok()) {
+    index_[id] = loaded->info;
+  } else if (ReasonOf(loaded.status()) == "CHECKPOINT_CORRUPT") {
+    index_[id].damaged = true;
+  }
+  return loaded;
+}
+
+absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Read(const std::string& id) {
+  const std::string folder = absl::StrCat(folder_, "/", id);
+  // A file that is gone is damage too; other faults of the disk are told as they are.
+  const auto read = [&](const char* file) -> absl::StatusOr<std::string> {
+    absl::StatusOr<std::string> bytes = files_->Read(folder + file);
+    if (absl::IsNotFound(bytes.status())) return Corrupt(id, "a file is missing");
+    return bytes;
+  };
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, read(kManifestFile));
+  const absl::StatusOr<CheckpointManifest> manifest = ParseManifest(text);
+  if (!manifest.ok()) return Corrupt(id, "its manifest is not what was written");
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string bytes, read(kStateFile));
+  if (static_cast<int64_t>(bytes.size()) != manifest->bytes) {
+    return Corrupt(id, absl::StrCat("it must have ", manifest->bytes, " bytes, got ", bytes.size()));
+  }
+  if (Crc32c(bytes) != manifest->crc32c) return Corrupt(id, "its checksum does not match");
+  absl::StatusOr<Safetensors> file = ReadSafetensors(bytes);
+  if (absl::IsResourceExhausted(file.status())) return file.status();
+  if (!file.ok()) return Corrupt(id, std::string(file.status().message()));
+  if (file->metadata != MetadataOf(*manifest)) return Corrupt(id, "its manifest belongs to another file");
+  std::vector<std::string> names;
+  for (const NamedTensor& tensor : file->tensors) names.push_back(tensor.name);
+  if (names != manifest->names) return Corrupt(id, "its manifest names other tensors");
+  return LoadedCheckpoint{InfoOf(pipeline_, id, *manifest), std::move(file->tensors)};
+}
+
+absl::StatusOr<CheckpointInfo> CheckpointFolder::Find(const std::string& id) const {
+  absl::MutexLock lock(&mu_);
+  auto found = index_.find(id);
+  if (found == index_.end()) return NotFound(id);
+  return found->second;
+}
+
+std::vector<CheckpointInfo> CheckpointFolder::List() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<CheckpointInfo> list;
+  for (const auto& [id, info] : index_) list.push_back(info);
+  return list;
+}
+
+absl::Status CheckpointFolder::Remove(const std::string& id) {
+  absl::MutexLock disk_lock(&disk_mu_);
+  return RemoveOne(id);
+}
+
+// It loses its name before its files go, as it got the name after they came.
+absl::Status CheckpointFolder::RemoveOne(const std::string& id) {
+  PENSTOCK_RETURN_IF_ERROR(Find(id).status());
+  const std::string finished = absl::StrCat(folder_, "/", id);
+  const std::string unfinished = absl::StrCat(folder_, "/", kUnfinished, id);
+  const int64_t bytes = TensorBytes(files_, finished);
+  PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(unfinished));
+  const absl::Status renamed = files_->Rename(finished, unfinished);
+  // A rename whose sync failed may have happened.
+  if (!renamed.ok() && files_->Exists(finished)) return WithValue(renamed, "checkpoint", id);
+  {
+    absl::MutexLock lock(&mu_);
+    index_.erase(id);
+  }
+  PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(unfinished));
+  if (quota_ != nullptr) quota_->Return(pipeline_, bytes);
+  return absl::IsNotFound(renamed) ? absl::OkStatus() : renamed;
+}
+
+absl::Status CheckpointFolder::Purge() {
+  absl::MutexLock disk_lock(&disk_mu_);
+  for (const CheckpointInfo& info : List()) PENSTOCK_RETURN_IF_ERROR(RemoveOne(info.id));
+  return files_->RemoveAll(folder_);
+}
+
+absl::Status CountCheckpoints(FileSystem* files, const std::string& state_dir, CheckpointQuota* quota) {
+  const std::string above = absl::StrCat(state_dir, "/pipelines");
+  if (!files->Exists(above)) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> pipelines, files->List(above));
+  for (const std::string& pipeline : pipelines) {
+    const std::string folder = absl::StrCat(above, "/", pipeline, "/checkpoints");
+    if (!IsResourceId(pipeline) || !files->Exists(folder)) continue;
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, files->List(folder));
+    int64_t bytes = 0;
+    for (const std::string& name : names) bytes += TensorBytes(files, absl::StrCat(folder, "/", name));
+    quota->Set(pipeline, bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

@@ -1,0 +1,76 @@
+#include "engine/checkpoint/checkpoint_manifest.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "engine/base/error.h"
+
+namespace penstock {
+namespace {
+
+// The value of `  "key": value` with an optional comma at the end of the line that holds the key.
+std::optional<std::string_view> ValueOf(std::string_view text, std::string_view key) {
+  const std::string start = "\n  \"" + std::string(key) + "\": ";
+  const size_t found = text.find(start);
+  if (found == std::string_view::npos) return std::nullopt;
+  std::string_view value = text.substr(found + start.size());
+  value = value.substr(0, value.find('\n'));
+  if (value.ends_with(',')) value.remove_suffix(1);
+  return value;
+}
+
+std::string Unquoted(std::string_view text) {
+  if (text.starts_with('"')) text.remove_prefix(1);
+  if (text.ends_with('"')) text.remove_suffix(1);
+  return std::string(text);
+}
+
+bool ReadNumber(std::string_view text, std::string_view key, int64_t* number) {
+  const auto value = ValueOf(text, key);
+  return value && absl::SimpleAtoi(absl::string_view(value->data(), value->size()), number);
+}
+
+}  // namespace
+
+bool IsManifestText(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
+}
+
+std::string FormatManifest(const CheckpointManifest& manifest) {
+  const std::string names =
+      manifest.names.empty() ? "" : absl::StrCat("\"", absl::StrJoin(manifest.names, "\", \""), "\"");
+  return absl::StrFormat(
+      "{\n  \"format\": 1,\n  \"step\": %d,\n  \"bytes\": %d,\n  \"crc32c\": \"%08x\",\n  \"spec_digest\": \"%s\",\n"
+      "  \"created_unix_ms\": %d,\n  \"names\": [%s]\n}\n",
+      manifest.step, manifest.bytes, manifest.crc32c, manifest.spec_digest, manifest.created_unix_ms, names);
+}
+
+absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
+  CheckpointManifest manifest;
+  const auto checksum = ValueOf(text, "crc32c");
+  const auto digest = ValueOf(text, "spec_digest");
+  const auto names = ValueOf(text, "names");
+  bool good = ReadNumber(text, "step", &manifest.step) && ReadNumber(text, "bytes", &manifest.bytes) &&
+              ReadNumber(text, "created_unix_ms", &manifest.created_unix_ms) && checksum && digest && names &&
+              absl::SimpleHexAtoi(Unquoted(*checksum), &manifest.crc32c);
+  if (good) {
+    manifest.spec_digest = Unquoted(*digest);
+    std::string_view list = *names;
+    if (list.starts_with('[')) list.remove_prefix(1);
+    if (list.ends_with(']')) list.remove_suffix(1);
+    if (!list.empty()) {
+      manifest.names = absl::StrSplit(Unquoted(list), "\", \"");
+    }
+    // What was read above with a loose hand must be the only way to write it.
+    good = FormatManifest(manifest) == text;
+  }
+  if (!good) return InvalidField("manifest", "is not what was written", std::to_string(text.size()) + " bytes");
+  return manifest;
+}
+
+}  // namespace penstock

@@ -1,0 +1,67 @@
+#include "engine/filling/gap_filler.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kOvershoot = 5;       // one part in so many of an action may lie beyond its gap
+constexpr size_t kMostRemembered = 64;  // pipelines of one device
+
+}  // namespace
+
+bool GapFiller::Fits(const InferenceCandidate& candidate, const Outlook& outlook) {
+  const bool beside_training = std::min(outlook.training_at, candidate.training_at) != kNever;
+  return (candidate.fills || !beside_training) && HasTime(candidate, outlook);
+}
+
+bool GapFiller::HasTime(const InferenceCandidate& candidate, const Outlook& outlook) {
+  const int64_t needed_at = std::min(outlook.training_at, candidate.training_at);
+  if (needed_at == kNever) return true;
+  if (candidate.duration == kNever) return false;
+  const int64_t gap = needed_at - outlook.now;
+  if (candidate.duration - candidate.duration / kOvershoot > gap) return false;
+  if (candidate.weights_change_at == kNever) return true;
+  return candidate.to_end - candidate.to_end / kOvershoot <= candidate.weights_change_at - outlook.now;
+}
+
+std::optional<size_t> GapFiller::ChooseDue(const std::vector<InferenceCandidate>& candidates) {
+  std::optional<size_t> best;
+  const auto order = [](const InferenceCandidate& one) {
+    return std::make_pair(-static_cast<int64_t>(one.priority), one.sequence);
+  };
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (!candidates[i].due) continue;
+    if (!best.has_value() || order(candidates[i]) < order(candidates[*best])) best = i;
+  }
+  return best;
+}
+
+std::optional<size_t> GapFiller::Choose(const std::vector<InferenceCandidate>& candidates,
+                                        const Outlook& outlook) const {
+  if (const std::optional<size_t> due = ChooseDue(candidates)) return due;
+  std::optional<size_t> best;
+  const auto order = [this](const InferenceCandidate& one) {
+    return std::make_tuple(TurnOf(one.pipeline), -static_cast<int64_t>(one.priority), one.sequence);
+  };
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (!Fits(candidates[i], outlook)) continue;
+    if (!best.has_value() || order(candidates[i]) < order(candidates[*best])) best = i;
+  }
+  return best;
+}
+
+void GapFiller::Served(const void* pipeline) {
+  std::erase(served_, pipeline);
+  if (served_.size() >= kMostRemembered) served_.erase(served_.begin());
+  served_.push_back(pipeline);
+}
+
+size_t GapFiller::TurnOf(const void* pipeline) const {
+  const auto found = std::find(served_.begin(), served_.end(), pipeline);
+  return found == served_.end() ? 0 : static_cast<size_t>(found - served_.begin()) + 1;
+}
+
+}  // namespace penstock

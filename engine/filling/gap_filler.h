@@ -1,0 +1,66 @@
+#pragma once
+
+// Decides which inference action a device takes when no training action is ready.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/filling/run_forecast.h"
+
+namespace penstock {
+
+// An inference action that could begin now, and what is known about it.
+//
+// Units:     nanoseconds; times are of the clock, kNever if they don't come.
+struct InferenceCandidate {
+  const void* pipeline = nullptr;  // whose it is; only compared
+  int64_t sequence = 0;            // of its run, in the pipeline
+  int32_t priority = 0;
+  bool due = false;                    // has waited so long that it goes before training
+  bool fills = true;                   // its pipeline's switch: false keeps it out of steps
+  int64_t duration = kNever;           // expected; kNever: nobody knows
+  int64_t to_end = 0;                  // until its run can be done on all stages, at the least
+  int64_t training_at = kNever;        // when its own pipeline is expected to train on the device
+  int64_t weights_change_at = kNever;  // in the open step of its pipeline
+  bool operator==(const InferenceCandidate&) const = default;
+};
+
+// The choice of one device.
+//
+// Model:     training first: this is only asked when no training action is ready, but for runs that are due. An action fits if
+//            the time until training needs the device, by all that is known, is at least four fifths of what the action is
+//            expected to take: gaps are often just as long as an action, and both vary. So training pays for a gap with at
+//            most a fifth of one action, plus what was foreseen wrongly. An action whose run can't be done on all stages before the weights change is not begun: it would
+//            have to be done again. Without training in sight everything fits.
+//            Among those that fit, the pipeline that was served longest ago goes first; within it the highest priority, then
+//            the oldest run, so that runs finish rather than begin. Runs that are due go before all: the highest
+//            priority, then the oldest.
+// Threads:   one at a time: a device's.
+class GapFiller {
+ public:
+  // The time until which the device may be needed: the earliest that any training run open on it expects; kNever: none is.
+  struct Outlook {
+    int64_t now = 0;
+    int64_t training_at = kNever;
+  };
+  // The place of the one to take, or nothing.
+  std::optional<size_t> Choose(const std::vector<InferenceCandidate>& candidates, const Outlook& outlook) const;
+  // The same for runs that are due only: what may go although training is ready.
+  static std::optional<size_t> ChooseDue(const std::vector<InferenceCandidate>& candidates);
+
+  static bool Fits(const InferenceCandidate& candidate, const Outlook& outlook);
+  // The same, whatever the pipeline's switch says: whether it would not hold training up.
+  static bool HasTime(const InferenceCandidate& candidate, const Outlook& outlook);
+  // It was taken.
+  void Served(const void* pipeline);
+
+ private:
+  // Where it stands in the row; those never served stand before all.
+  size_t TurnOf(const void* pipeline) const;
+
+  std::vector<const void*> served_;  // least recently first
+};
+
+}  // namespace penstock

@@ -1,0 +1,450 @@
+#include "engine/handles/handle_store.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/check.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/base/timer_queue.h"
+#include "engine/handles/handle_entry.h"
+#include "engine/observe/metrics.h"
+#include "engine/tensor/codec.h"
+
+namespace penstock {
+
+int64_t ContentBytes(const HandleContent& content) {
+  // Graphs are bounded by their number, and outcomes are a few words.
+  const auto* tensors = std::get_if<NamedTensors>(&content);
+  return tensors == nullptr ? 0 : ByteSize(*tensors);
+}
+
+namespace {
+
+absl::Status DescribeTensors(const HandleContent& content, std::vector<TensorHeader>& headers) {
+  const auto* tensors = std::get_if<NamedTensors>(&content);
+  if (tensors == nullptr) return absl::OkStatus();
+  for (const NamedTensor& tensor : *tensors) {
+    PENSTOCK_ASSIGN_OR_RETURN(headers.emplace_back(), HeaderOf(tensor.name, tensor.tensor));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+HandleStore::HandleStore(Options options, Clock* clock, TimerQueue* timers)
+    : options_(std::move(options)), clock_(clock), timers_(timers), budget_(options_.budget) {
+  if (options_.metrics != nullptr) {
+    options_.metrics->handle_limit_bytes[HandleTier::kHost].Set(static_cast<double>(options_.budget.bytes));
+  }
+}
+
+HandleStore::~HandleStore() {
+  Close();
+  std::vector<TimerQueue::TimerId> timers;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [id, entry] : entries_) timers.push_back(entry->timer);
+  }
+  for (TimerQueue::TimerId timer : timers) timers_->Remove(timer);
+  timers_->Quiesce();
+}
+
+absl::StatusOr<absl::Duration> HandleStore::CheckedLease(absl::Duration requested) const {
+  if (requested == absl::ZeroDuration()) return options_.default_lease;
+  if (requested < options_.least_lease || requested > options_.most_lease) {
+    return InvalidField("lease",
+                        absl::StrCat("must be between ", absl::FormatDuration(options_.least_lease), " and ",
+                                     absl::FormatDuration(options_.most_lease)),
+                        absl::FormatDuration(requested));
+  }
+  return requested;
+}
+
+absl::Status HandleStore::HandleError(absl::StatusCode code, std::string_view reason, std::string_view message,
+                                      const HandleName& name) {
+  return Error(code, reason, message).With("handle", ToString(name));
+}
+
+// --- The producer's side.
+
+absl::StatusOr<HandleName> HandleStore::Reserve(Reservation reservation) {
+  PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration lease, CheckedLease(reservation.lease));
+  auto entry = std::make_shared<HandleEntry>();
+  entry->name = {std::move(reservation.pipeline), RandomHandleId(options_.epoch)};
+  entry->owner = std::move(reservation.owner);
+  entry->kind = reservation.kind;
+  entry->method = std::move(reservation.method);
+  entry->create_time = clock_->WallNow();
+  entry->lease_nanos = absl::ToInt64Nanoseconds(lease);
+  entry->bytes = reservation.bytes;
+  entry->producer = std::move(reservation.producer);
+
+  absl::MutexLock lock(&mu_);
+  if (closed_) return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing");
+  PENSTOCK_RETURN_IF_ERROR(budget_.Check(entry->owner, 1, entry->bytes + reservation.later_bytes));
+  PENSTOCK_RETURN_IF_ERROR(budget_.Charge(entry->owner, 1, entry->bytes));
+  entry->serial = ++serial_;
+  std::shared_ptr<Counts>& counts = pipelines_[entry->name.pipeline];
+  if (counts == nullptr) counts = std::make_shared<Counts>();
+  entry->counts = counts;
+  Count(*entry, [&](Counts& c) {
+    ++c.by_state[static_cast<int>(HandleState::kPending)];
+    ++c.created;
+    c.bytes += entry->bytes;
+    if (entry->kind == HandleKind::kGraph) ++c.open_graphs;
+  });
+  owners_[entry->owner].emplace(entry->serial, entry);
+  entries_.emplace(entry->name.id, entry);
+  return entry->name;
+}
+
+absl::Status HandleStore::Hold(const HandleName& name, int64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  const auto found = entries_.find(name.id);
+  if (found == entries_.end()) {
+    return HandleError(absl::StatusCode::kNotFound, "HANDLE_RELEASED", "the handle was released", name);
+  }
+  HandleEntry& entry = *found->second;
+  if (entry.result.has_value()) return entry.result->status();
+  return Recharge(entry, bytes);
+}
+
+void HandleStore::Withdraw(const HandleId& id) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  auto found = entries_.find(id);
+  if (found == entries_.end()) return;
+  EntryPointer entry = found->second;
+  Unlink(*entry);
+  SetState(*entry, HandleState::kReleased);
+  Count(*entry, [](Counts& c) { --c.created; });
+  aftermath.producers.push_back(std::move(entry->producer));
+  FreeContent(entry, aftermath);
+}
+
+void HandleStore::Fulfil(const HandleId& id, HandleContent content) {
+  Settle(id, std::move(content), HandleState::kReady);
+}
+
+void HandleStore::Fail(const HandleId& id, absl::Status error) {
+  PENSTOCK_CHECK(!error.ok());
+  Settle(id, std::move(error), HandleState::kFailed);
+}
+
+void HandleStore::Cancel(const HandleId& id) {
+  Settle(id, Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the call was cancelled"), HandleState::kCancelled);
+}
+
+void HandleStore::Settle(const HandleId& id, absl::StatusOr<HandleContent> result, HandleState state) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  auto found = entries_.find(id);
+  if (found == entries_.end()) {
+    found = detached_.find(id);
+    if (found == detached_.end()) {
+      aftermath.Keep(std::move(result));
+      return;
+    }
+  }
+  EntryPointer entry = found->second;
+  SettleEntry(entry, std::move(result), state, aftermath);
+}
+
+void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleContent> result, HandleState state,
+                              Aftermath& aftermath) {
+  if (entry->result.has_value()) {  // cancelled, or failed by closing, before its producer came to an end
+    aftermath.Keep(std::move(result));
+    return;
+  }
+  if (result.ok()) {
+    absl::Status taken = DescribeTensors(*result, entry->tensors);
+    if (taken.ok()) taken = Recharge(*entry, ContentBytes(*result));
+    if (!taken.ok()) {
+      aftermath.Keep(std::move(result));
+      entry->tensors.clear();
+      result = WithValue(std::move(taken), "handle", ToString(entry->name));
+      state = HandleState::kFailed;
+    }
+  } else {
+    result = WithValue(std::move(result).status(), "handle", ToString(entry->name));
+  }
+  if (result.ok()) {
+    if (const auto* outcome = std::get_if<CallOutcome>(&*result)) entry->outcome = *outcome;
+  } else {
+    PENSTOCK_CHECK(Recharge(*entry, 0).ok());
+  }
+  entry->result = std::move(result);
+  aftermath.producers.push_back(std::move(entry->producer));
+  if (entry->live) {
+    SetState(*entry, state);
+    if (state == HandleState::kCancelled) {
+      Count(*entry, [](Counts& c) { ++c.cancelled; });
+      if (options_.metrics != nullptr) options_.metrics->handles_ended[HandleEnd::kCancelled].Add();
+    }
+    StartLease(entry, clock_->NowNanos() + entry->lease_nanos);
+    WakeWaits(*entry, aftermath);
+  } else {
+    detached_.erase(entry->name.id);
+  }
+  for (const std::shared_ptr<ContentWait>& wait : entry->content_waits) {
+    if (--wait->remaining == 0) aftermath.callbacks.push_back(std::move(wait->callback));
+  }
+  entry->content_waits.clear();
+}
+
+void HandleStore::Invalidate(const HandleId& id, absl::Status error) {
+  PENSTOCK_CHECK(!error.ok());
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  auto found = entries_.find(id);
+  if (found == entries_.end() || found->second->state != HandleState::kReady) return;
+  EntryPointer entry = found->second;
+  aftermath.Keep(*std::move(entry->result));
+  entry->result = WithValue(std::move(error), "handle", ToString(entry->name));
+  entry->tensors.clear();
+  entry->outcome.reset();
+  PENSTOCK_CHECK(Recharge(*entry, 0).ok());
+  SetState(*entry, HandleState::kFailed);
+}
+
+// --- The consumer's side.
+
+absl::StatusOr<HandleStore::EntryPointer> HandleStore::Find(const std::string& caller, const HandleName& name,
+                                                            Aftermath& aftermath) {
+  if (name.id.epoch != options_.epoch) {
+    return HandleError(absl::StatusCode::kFailedPrecondition, "EPOCH_MISMATCH",
+                       "the handle is from before a restart of the server", name);
+  }
+  const int64_t now = clock_->NowNanos();
+  if (auto found = entries_.find(name.id); found != entries_.end()) {
+    EntryPointer entry = found->second;
+    if (entry->owner == caller && entry->name.pipeline == name.pipeline) {
+      if (!entry->result.has_value() || now < entry->expire_nanos) return entry;
+      End(entry, HandleState::kExpired, aftermath);  // its timer is late
+    }
+  }
+  auto buried = tombstones_.find(name.id);
+  if (buried == tombstones_.end() || buried->second.owner != caller || buried->second.pipeline != name.pipeline ||
+      buried->second.until_nanos <= now) {
+    return HandleError(absl::StatusCode::kNotFound, "HANDLE_NOT_FOUND", "there is no such handle", name);
+  }
+  if (buried->second.state == HandleState::kReleased) {
+    return HandleError(absl::StatusCode::kNotFound, "HANDLE_RELEASED", "the handle was released", name);
+  }
+  return HandleError(absl::StatusCode::kNotFound, "HANDLE_EXPIRED", "the handle's lease has ended", name);
+}
+
+HandleInfo HandleStore::Describe(const HandleEntry& entry) const {
+  HandleInfo info;
+  info.name = entry.name;
+  info.kind = entry.kind;
+  info.state = entry.state;
+  info.method = entry.method;
+  info.bytes = entry.bytes;
+  info.create_time = entry.create_time;
+  info.serial = entry.serial;
+  if (!entry.result.has_value()) return info;
+  info.expire_time = ExpireTime(entry);
+  if (entry.result->ok()) {
+    info.tensors = entry.tensors;
+    info.outcome = entry.outcome;
+  } else {
+    info.error = entry.result->status();
+  }
+  return info;
+}
+
+std::optional<absl::Time> HandleStore::ExpireTime(const HandleEntry& entry) const {
+  if (!entry.result.has_value()) return std::nullopt;
+  return clock_->WallNow() + absl::Nanoseconds(entry.expire_nanos - clock_->NowNanos());
+}
+
+HandleStore::HandleAnswer HandleStore::Answer(const std::string& caller, const HandleName& name, Aftermath& aftermath) {
+  PENSTOCK_ASSIGN_OR_RETURN(const EntryPointer entry, Find(caller, name, aftermath));
+  return Describe(*entry);
+}
+
+absl::StatusOr<HandleInfo> HandleStore::Get(const std::string& caller, const HandleName& name) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  return Answer(caller, name, aftermath);
+}
+
+absl::StatusOr<HandlePin> HandleStore::Pin(const std::string& caller, const HandleName& name) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  PENSTOCK_ASSIGN_OR_RETURN(EntryPointer entry, Find(caller, name, aftermath));
+  ++entry->pins;
+  ++pins_;
+  return HandlePin(this, std::move(entry));
+}
+
+HandlePage HandleStore::List(const std::string& caller, const std::string& pipeline, uint64_t after, int limit) {
+  limit = std::max(limit, 1);
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  HandlePage page;
+  auto owned = owners_.find(caller);
+  if (owned == owners_.end()) return page;
+  const int64_t now = clock_->NowNanos();
+  for (auto it = owned->second.upper_bound(after); it != owned->second.end(); ++it) {
+    const HandleEntry& entry = *it->second;
+    if (!pipeline.empty() && entry.name.pipeline != pipeline) continue;
+    if (entry.result.has_value() && entry.expire_nanos <= now) continue;  // its timer is late
+    if (static_cast<int>(page.handles.size()) == limit) {
+      page.next = page.handles.back().serial;
+      break;
+    }
+    page.handles.push_back(Describe(entry));
+  }
+  return page;
+}
+
+absl::StatusOr<HandleInfo> HandleStore::Renew(const std::string& caller, const HandleName& name, absl::Duration lease) {
+  PENSTOCK_ASSIGN_OR_RETURN(lease, CheckedLease(lease));
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  PENSTOCK_ASSIGN_OR_RETURN(const EntryPointer entry, Find(caller, name, aftermath));
+  RenewEntry(entry, absl::ToInt64Nanoseconds(lease));
+  return Describe(*entry);
+}
+
+absl::StatusOr<std::vector<RenewedHandle>> HandleStore::RenewAll(const std::string& caller, const std::string& pipeline,
+                                                                 absl::Duration lease) {
+  PENSTOCK_ASSIGN_OR_RETURN(lease, CheckedLease(lease));
+  std::vector<RenewedHandle> renewed;
+  uint64_t after = 0;
+  do {
+    after = RenewSome(caller, pipeline, absl::ToInt64Nanoseconds(lease), after, &renewed);
+  } while (after != 0);
+  return renewed;
+}
+
+uint64_t HandleStore::RenewSome(const std::string& caller, const std::string& pipeline, int64_t lease_nanos,
+                                uint64_t after, std::vector<RenewedHandle>* renewed) {
+  constexpr int kMostAtOnce = 1000;
+  absl::MutexLock lock(&mu_);
+  auto owned = owners_.find(caller);
+  if (owned == owners_.end()) return 0;
+  const int64_t now = clock_->NowNanos();
+  int count = 0;
+  for (auto it = owned->second.upper_bound(after); it != owned->second.end(); ++it) {
+    const auto& [serial, entry] = *it;
+    if (++count > kMostAtOnce) return serial - 1;
+    if (!pipeline.empty() && entry->name.pipeline != pipeline) continue;
+    if (entry->result.has_value() && entry->expire_nanos <= now) continue;  // revives nothing
+    RenewEntry(entry, lease_nanos);
+    renewed->push_back({entry->name, entry->state, ExpireTime(*entry)});
+  }
+  return 0;
+}
+
+absl::StatusOr<HandleInfo> HandleStore::Release(const std::string& caller, const HandleName& name) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  absl::StatusOr<EntryPointer> entry = Find(caller, name, aftermath);
+  HandleInfo info;
+  if (entry.ok()) {
+    End(*entry, HandleState::kReleased, aftermath);
+    info.kind = (*entry)->kind;
+    info.state = HandleState::kReleased;
+    info.create_time = (*entry)->create_time;
+    info.method = (*entry)->method;
+  } else if (auto buried = tombstones_.find(name.id);
+             buried != tombstones_.end() && ReasonOf(entry.status()) != "HANDLE_NOT_FOUND") {
+    info.kind = buried->second.kind;
+    info.state = buried->second.state;
+  } else {
+    return entry.status();
+  }
+  info.name = name;
+  return info;
+}
+
+absl::StatusOr<CancelEffect> HandleStore::RequestCancel(const std::string& caller, const HandleName& name) {
+  std::shared_ptr<HandleProducer> producer;
+  {
+    Aftermath aftermath;
+    absl::MutexLock lock(&mu_);
+    PENSTOCK_ASSIGN_OR_RETURN(const EntryPointer entry, Find(caller, name, aftermath));
+    if (entry->state == HandleState::kCancelled) return CancelEffect::kCancelled;
+    if (entry->state != HandleState::kPending) return CancelEffect::kNotCancellable;
+    producer = entry->producer;
+  }
+  const CancelEffect effect = producer == nullptr ? CancelEffect::kCancelled : producer->RequestCancel();
+  if (effect != CancelEffect::kNotCancellable) Cancel(name.id);
+  return effect;
+}
+
+// --- Everybody's.
+
+void HandleStore::ReleasePipeline(const std::string& pipeline) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  std::vector<EntryPointer> ending;
+  for (const auto& [id, entry] : entries_) {
+    if (entry->name.pipeline == pipeline) ending.push_back(entry);
+  }
+  for (const EntryPointer& entry : ending) End(entry, HandleState::kReleased, aftermath);
+  pipelines_.erase(pipeline);
+}
+
+void HandleStore::Count(const HandleEntry& entry, const std::function<void(Counts&)>& change) {
+  change(total_);
+  change(*entry.counts);
+  if (options_.metrics == nullptr) return;
+  ServerMetrics& metrics = *options_.metrics;
+  const auto& states = total_.by_state;
+  metrics.handles[HandleGauge::kPending].Set(static_cast<double>(states[int(HandleState::kPending)]));
+  metrics.handles[HandleGauge::kReady].Set(static_cast<double>(states[int(HandleState::kReady)]));
+  metrics.handles[HandleGauge::kFailed].Set(
+      static_cast<double>(states[int(HandleState::kFailed)] + states[int(HandleState::kCancelled)]));
+  metrics.handle_bytes[HandleTier::kHost].Set(static_cast<double>(total_.bytes));
+}
+
+HandleStore::Counts HandleStore::TotalCounts() const {
+  absl::MutexLock lock(&mu_);
+  return total_;
+}
+
+HandleStore::Counts HandleStore::CountsOf(const std::string& pipeline) const {
+  absl::MutexLock lock(&mu_);
+  auto found = pipelines_.find(pipeline);
+  return found == pipelines_.end() ? Counts{} : *found->second;
+}
+
+std::map<std::string, HandleBudget::Use> HandleStore::UseByOwner() const {
+  absl::MutexLock lock(&mu_);
+  return budget_.owners();
+}
+
+void HandleStore::Close() {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  closed_ = true;
+  std::vector<EntryPointer> pending;
+  for (const auto* map : {&entries_, &detached_}) {
+    for (const auto& [id, entry] : *map) {
+      if (!entry->result.has_value()) pending.push_back(entry);
+    }
+  }
+  for (const EntryPointer& entry : pending) {
+    SettleEntry(entry, absl::Status(Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing")),
+                HandleState::kFailed, aftermath);
+  }
+  while (!waits_.empty()) FinishWait(waits_.begin()->first, aftermath);
+  mu_.Unlock();
+  aftermath.Run();  // before the pins are awaited: these callbacks may be what lets go of them
+  mu_.Lock();
+  auto unpinned = [this] {
+    mu_.AssertReaderHeld();
+    return pins_ == 0;
+  };
+  mu_.Await(absl::Condition(&unpinned));
+}
+
+}  // namespace penstock

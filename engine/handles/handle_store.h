@@ -1,0 +1,350 @@
+#pragma once
+
+// Results of calls, by name: what clients hold instead of tensors.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "engine/base/ids.h"
+#include "engine/base/timer_queue.h"
+#include "engine/exec/outcome.h"
+#include "engine/handles/handle_budget.h"
+#include "engine/handles/handle_name.h"
+#include "engine/tensor/named_tensors.h"
+#include "engine/wire/tensor_header.h"
+
+namespace penstock {
+
+class Clock;
+class ServerMetrics;
+
+enum class HandleState { kPending, kReady, kFailed, kCancelled, kReleased, kExpired };
+inline constexpr int kHandleStateCount = 6;
+inline constexpr std::array<const char*, kHandleStateCount> kHandleStateNames = {"PENDING",   "READY",    "FAILED",
+                                                                                 "CANCELLED", "RELEASED", "EXPIRED"};
+enum class HandleKind { kValue, kGraph, kOutcome };
+
+// What a state-changing call did, and where it stands in its pipeline's order.
+struct CallOutcome {
+  RunOutcome run;  // without its outputs: they have a handle of their own
+  int64_t sequence = 0;
+  std::string state_token;  // after the call
+};
+
+// What a handle holds once it is ready: by kind, tensors, a graph or an outcome.
+using HandleContent = std::variant<NamedTensors, std::shared_ptr<Graph>, CallOutcome>;
+
+// What a request to stop the call behind a handle achieved.
+enum class CancelEffect { kCancelled, kCancelling, kNotCancellable };
+
+// The call that will settle some handles, as their store sees it.
+//
+// Threads:   Any; never called under the store's lock.
+class HandleProducer {
+ public:
+  virtual ~HandleProducer() = default;
+  // Someone wants the call to stop. Unless kNotCancellable, the store then makes the handle
+  // CANCELLED by itself; the producer does so for the call's other handles.
+  virtual CancelEffect RequestCancel() = 0;
+  // The owner let go of a PENDING handle which nobody else waits for. Called once per handle.
+  virtual void Abandon(const HandleId& id) = 0;
+};
+
+// A handle, as its owner may see it. Never holds the bytes.
+struct HandleInfo {
+  HandleName name;
+  HandleKind kind = HandleKind::kValue;
+  HandleState state = HandleState::kPending;
+  std::string method;
+  std::vector<TensorHeader> tensors;   // READY values only
+  std::optional<CallOutcome> outcome;  // READY outcomes only
+  absl::Status error;                  // FAILED and CANCELLED only
+  int64_t bytes = 0;
+  absl::Time create_time;
+  std::optional<absl::Time> expire_time;  // unset while PENDING
+  uint64_t serial = 0;                    // rises with creation; List() goes by it
+};
+
+// One page of a list; `next` is the argument for the page after, 0 at the end.
+struct HandlePage {
+  std::vector<HandleInfo> handles;
+  uint64_t next = 0;
+};
+
+// A handle whose lease was renewed.
+struct RenewedHandle {
+  HandleName name;
+  HandleState state = HandleState::kPending;
+  std::optional<absl::Time> expire_time;  // unset while PENDING
+};
+
+struct HandleEntry;
+class HandleStore;
+
+// Keeps the bytes of one handle while it is in use. Moves; releases at destruction.
+//
+// Threads:   One at a time. The store must outlive it.
+class HandlePin {
+ public:
+  HandlePin() = default;
+  HandlePin(HandlePin&& other) noexcept = default;
+  HandlePin& operator=(HandlePin&& other) noexcept;
+  ~HandlePin();
+
+  const HandleName& name() const;
+  HandleKind kind() const;
+  explicit operator bool() const { return entry_ != nullptr; }
+  // True if the content is there, or its error.
+  bool settled() const;
+
+  // The content; or DEADLINE_EXCEEDED / HANDLE_PENDING; or the stored error, each time.
+  // INVALID_ARGUMENT / HANDLE_KIND where the handle holds something else.
+  absl::StatusOr<NamedTensors> tensors() const;
+  absl::StatusOr<std::shared_ptr<Graph>> graph() const;
+  absl::StatusOr<CallOutcome> outcome() const;
+
+ private:
+  friend class HandleStore;
+  HandlePin(HandleStore* store, std::shared_ptr<HandleEntry> entry);
+  absl::StatusOr<HandleContent> Content(HandleKind kind) const;
+
+  HandleStore* store_ = nullptr;
+  std::shared_ptr<HandleEntry> entry_;
+};
+
+// Keeps the results of calls until their owner releases them, or their lease ends.
+//
+// Model:     A map from HandleId to an entry: state, owner, lease, size, and content or an error.
+//            A removed entry leaves a tombstone, so a late fetch fails at once and never hangs. The
+//            state changes in one direction: PENDING; READY, FAILED or CANCELLED; RELEASED or EXPIRED.
+// Owns:      The tensors of ready entries. A pin keeps one entry's content while in use: release
+//            and expiry change the state at once, the bytes go with the last pin. Clock, TimerQueue
+//            and ServerMetrics must outlive the store.
+// Threads:   Any method from any thread. Callbacks, producers and destructors of contents run on
+//            the thread that caused them (a caller's, a stage's, the timers'), never under mu_, and
+//            must not block.
+// Lifecycle: Reserve(); then one of Fulfil(), Fail(), Cancel(); then Get(), Pin() and Renew() at
+//            will; then Release() or expiry. Close() fails pending entries and waits for the last
+//            pin; call it before destruction.
+// Units:     Bytes. A zero lease means Options::default_lease; one outside the limits is refused.
+//            A lease starts when the handle settles.
+// Fails:     NOT_FOUND for another caller's handle, and, each with its own reason, for released and
+//            expired ones; FAILED_PRECONDITION / EPOCH_MISMATCH for one from before a restart.
+//            RESOURCE_EXHAUSTED / HANDLE_BUDGET when the budget is full: nothing is evicted. A
+//            failed entry returns its own error at each use. Every error names the handle.
+// Example:   absl::StatusOr<HandleName> name = store->Reserve({.owner = caller, .pipeline = "gpt"});
+//            store->Fulfil(name->id, NamedTensors{{"logits", logits}});
+class HandleStore {
+ public:
+  struct Options {
+    Epoch epoch{1};
+    absl::Duration default_lease = absl::Seconds(60);
+    absl::Duration least_lease = absl::Seconds(5);
+    absl::Duration most_lease = absl::Hours(1);
+    absl::Duration tombstone_time = absl::Minutes(10);  // or the handle's lease, if longer
+    int64_t most_tombstones = 100'000;                  // the oldest go first
+    HandleBudget::Limits budget = {};
+    ServerMetrics* metrics = nullptr;  // null: counts go nowhere
+  };
+
+  // What a call promises to produce.
+  struct Reservation {
+    std::string owner = {};
+    std::string pipeline = {};
+    HandleKind kind = HandleKind::kValue;
+    std::string method = {};  // "TrainStep", for people
+    int64_t bytes = 0;        // expected; held from now on
+    int64_t later_bytes = 0;  // must fit beside them now, but are held only once Hold() says so
+    absl::Duration lease = absl::ZeroDuration();
+    std::shared_ptr<HandleProducer> producer = {};  // null: nobody can stop it
+  };
+
+  struct Counts {
+    std::array<int64_t, kHandleStateCount> by_state = {};  // live: the first four
+    int64_t bytes = 0;
+    int64_t created = 0;
+    int64_t released = 0;
+    int64_t expired = 0;
+    int64_t cancelled = 0;
+    int64_t open_graphs = 0;  // PENDING and READY
+    int64_t live() const { return by_state[0] + by_state[1] + by_state[2] + by_state[3]; }
+  };
+
+  enum class WaitMode { kAny, kAll };
+  using HandleAnswer = absl::StatusOr<HandleInfo>;
+  using SettledCallback = std::function<void(std::vector<HandleAnswer>)>;  // in order of the names
+  using WaitId = uint64_t;                                                 // 0: none
+
+  HandleStore(Options options, Clock* clock, TimerQueue* timers);
+  ~HandleStore();
+
+  Epoch epoch() const { return options_.epoch; }
+  const Options& options() const { return options_; }
+  // The lease that a caller asked for: 0 is the default.
+  absl::StatusOr<absl::Duration> CheckedLease(absl::Duration requested) const;
+
+  // --- The producer's side: names come from Reserve(), so nothing here asks who is calling. ---
+
+  absl::StatusOr<HandleName> Reserve(Reservation reservation) ABSL_LOCKS_EXCLUDED(mu_);
+  // From now on a PENDING handle holds so many bytes. If they don't fit, it holds what it held, and HANDLE_BUDGET is
+  // returned; a handle that is no longer pending returns its error, or HANDLE_RELEASED.
+  absl::Status Hold(const HandleName& name, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets a reservation that nobody has seen yet.
+  void Withdraw(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes it READY. If the content is larger than reserved and the budget is full, it becomes FAILED
+  // with HANDLE_BUDGET. On a handle that is no longer pending the content is dropped, unless a pin
+  // waits for it.
+  void Fulfil(const HandleId& id, HandleContent content) ABSL_LOCKS_EXCLUDED(mu_);
+  void Fail(const HandleId& id, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
+  void Cancel(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  // A READY content is of no use any more (a graph that was consumed or became stale): frees it and
+  // makes the handle FAILED with `error`.
+  void Invalidate(const HandleId& id, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // --- The consumer's side: `caller` must be the owner, else NOT_FOUND. ---
+
+  absl::StatusOr<HandleInfo> Get(const std::string& caller, const HandleName& name) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Keeps the content for a fetch or as the input of accepted work. PENDING handles may be pinned.
+  absl::StatusOr<HandlePin> Pin(const std::string& caller, const HandleName& name) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Calls back once: when any or all of the handles are no longer PENDING (an unknown one counts as
+  // settled), or at the deadline, with the states at that time; possibly before it returns.
+  WaitId OnSettled(const std::string& caller, std::vector<HandleName> names, WaitMode mode, int64_t deadline_nanos,
+                   SettledCallback callback) ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets a wait; answers whether its callback will now never run.
+  bool CancelWait(WaitId wait) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Calls back once when the pinned contents are all there or failed, whatever their owner did
+  // meanwhile; possibly before it returns. Without a deadline: the producers have theirs.
+  void OnContents(const std::vector<HandlePin>& pins, std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Own handles of a pipeline (all if empty) in order of creation, those after `after`; at most
+  // `limit`, at least 1.
+  HandlePage List(const std::string& caller, const std::string& pipeline, uint64_t after, int limit)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The expiry becomes max(old, now + lease). A PENDING handle stays as it is.
+  absl::StatusOr<HandleInfo> Renew(const std::string& caller, const HandleName& name, absl::Duration lease)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // The same for all own handles of a pipeline (all if empty), in order of creation. Others are served in between.
+  absl::StatusOr<std::vector<RenewedHandle>> RenewAll(const std::string& caller, const std::string& pipeline,
+                                                      absl::Duration lease) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Answers the state afterwards. Releasing twice, or what has expired, is OK.
+  absl::StatusOr<HandleInfo> Release(const std::string& caller, const HandleName& name) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Stops the call behind a PENDING handle. A settled one answers kNotCancellable, a cancelled one
+  // kCancelled.
+  absl::StatusOr<CancelEffect> RequestCancel(const std::string& caller, const HandleName& name)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // --- Everybody's. ---
+
+  // Releases all handles of a pipeline that is deleted.
+  void ReleasePipeline(const std::string& pipeline) ABSL_LOCKS_EXCLUDED(mu_);
+
+  Counts TotalCounts() const ABSL_LOCKS_EXCLUDED(mu_);
+  Counts CountsOf(const std::string& pipeline) const ABSL_LOCKS_EXCLUDED(mu_);
+  // What each owner is charged for, by name.
+  std::map<std::string, HandleBudget::Use> UseByOwner() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Fails pending handles with UNAVAILABLE / DRAINING, answers every wait, refuses reservations,
+  // and waits for the last pin.
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  friend class HandlePin;
+  struct Aftermath;
+  using EntryPointer = std::shared_ptr<HandleEntry>;
+
+  // What stays of a handle that is gone.
+  struct Tombstone {
+    std::string owner;
+    std::string pipeline;
+    HandleKind kind = HandleKind::kValue;
+    HandleState state = HandleState::kReleased;
+    int64_t until_nanos = 0;
+  };
+
+  // A callback that waits for some of `names`. In waits_ until it is called or cancelled.
+  struct Wait {
+    std::string caller;
+    std::vector<HandleName> names;
+    WaitMode mode = WaitMode::kAll;
+    std::set<EntryPointer> pending;
+    TimerQueue::TimerId timer = TimerQueue::kNoTimer;
+    SettledCallback callback;
+  };
+
+  static absl::Status HandleError(absl::StatusCode code, std::string_view reason, std::string_view message,
+                                  const HandleName& name);
+  // The live entry, or why there is none.
+  absl::StatusOr<EntryPointer> Find(const std::string& caller, const HandleName& name, Aftermath& aftermath)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  HandleInfo Describe(const HandleEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Unset while it is pending.
+  std::optional<absl::Time> ExpireTime(const HandleEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Renews some of a caller's handles, those after `after`; answers where to go on, 0 at the end.
+  uint64_t RenewSome(const std::string& caller, const std::string& pipeline, int64_t lease_nanos, uint64_t after,
+                     std::vector<RenewedHandle>* renewed) ABSL_LOCKS_EXCLUDED(mu_);
+  HandleAnswer Answer(const std::string& caller, const HandleName& name, Aftermath& aftermath)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Settle(const HandleId& id, absl::StatusOr<HandleContent> result, HandleState state) ABSL_LOCKS_EXCLUDED(mu_);
+  void SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleContent> result, HandleState state,
+                   Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes a live entry out of the maps; End() leaves a tombstone, too.
+  void Unlink(HandleEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void End(const EntryPointer& entry, HandleState state, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Bury(const HandleEntry& entry, HandleState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FreeContent(const EntryPointer& entry, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Changes what an entry is charged for.
+  absl::Status Recharge(HandleEntry& entry, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetState(HandleEntry& entry, HandleState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StartLease(const EntryPointer& entry, int64_t expire_nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RenewEntry(const EntryPointer& entry, int64_t lease_nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WakeWaits(HandleEntry& entry, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinishWait(WaitId wait, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Changes the counts of the server and of the entry's pipeline alike, and publishes them.
+  void Count(const HandleEntry& entry, const std::function<void(Counts&)>& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnLeaseTimer(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnDeadline(WaitId wait) ABSL_LOCKS_EXCLUDED(mu_);
+  void Unpin(const EntryPointer& entry) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Options options_;
+  Clock* const clock_;
+  TimerQueue* const timers_;
+
+  mutable absl::Mutex mu_;
+  std::map<HandleId, EntryPointer> entries_ ABSL_GUARDED_BY(mu_);   // what a name can reach
+  std::map<HandleId, EntryPointer> detached_ ABSL_GUARDED_BY(mu_);  // released while pending, yet pinned
+  std::map<std::string, std::map<uint64_t, EntryPointer>> owners_ ABSL_GUARDED_BY(mu_);  // entries_ again, by serial
+  std::map<HandleId, Tombstone> tombstones_ ABSL_GUARDED_BY(mu_);
+  std::deque<HandleId> tombstone_order_ ABSL_GUARDED_BY(mu_);  // oldest first
+  std::map<WaitId, Wait> waits_ ABSL_GUARDED_BY(mu_);
+  HandleBudget budget_ ABSL_GUARDED_BY(mu_);
+  Counts total_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::shared_ptr<Counts>> pipelines_ ABSL_GUARDED_BY(mu_);
+  uint64_t serial_ ABSL_GUARDED_BY(mu_) = 0;
+  WaitId last_wait_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t pins_ ABSL_GUARDED_BY(mu_) = 0;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace penstock

@@ -1,0 +1,314 @@
+#include "engine/program/graph_layer.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/torch_status.h"
+#include "engine/program/program_archive.h"
+#include "engine/tensor/codec.h"
+
+namespace penstock {
+namespace {
+
+[[noreturn]] void ThrowInput(const std::string& field, const std::string& problem, const std::string& value) {
+  ThrowStatus(
+      Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", absl::StrCat(field, ": ", problem, ", got ", value))
+          .With("field", field)
+          .With("value", value));
+}
+
+c10::IValue ToIValue(const Value& value) {
+  if (const at::Tensor* tensor = value.any_tensor()) return *tensor;
+  if (const int64_t* integer = value.integer()) return *integer;
+  if (const bool* boolean = value.boolean()) return *boolean;
+  if (const double* number = value.number()) return *number;
+  return {};
+}
+
+Value ToValue(const c10::IValue& value) {
+  if (value.isTensor() && value.toTensor().defined()) return value.toTensor();
+  if (value.isInt()) return value.toInt();
+  if (value.isBool()) return value.toBool();
+  if (value.isDouble()) return value.toDouble();
+  return {};
+}
+
+// What LibTorch said, with the node that said it. A fault of the machine stays what it is.
+absl::Status AtNode(const absl::Status& status, const std::string& node) {
+  const std::string_view message(status.message().data(), status.message().size());
+  const bool of_machine = message.find("CUDA") != std::string_view::npos;
+  if (message.substr(0, 16) == "exported program") return status;
+  if (ReasonOf(status) == "BUG" && !of_machine) {
+    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                 absl::StrCat("exported program node ", node, ": ", status.message()))
+        .With("field", node);
+  }
+  return WithPrefix(status, absl::StrCat("exported program node ", node, ": "));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GraphLayer>> GraphLayer::Create(const GraphLayerRequest& request) {
+  std::unique_ptr<GraphLayer> layer(new GraphLayer);
+  PENSTOCK_RETURN_IF_ERROR(layer->Build(request));
+  return layer;
+}
+
+absl::Status GraphLayer::Build(const GraphLayerRequest& request) {
+  first_ = request.first;
+  AddTensors(request);
+  PENSTOCK_RETURN_IF_ERROR(BuildMode(request, request.evaluation, /*training=*/false, evaluation_));
+  PENSTOCK_RETURN_IF_ERROR(BuildMode(request, request.training, /*training=*/true, training_));
+  for (const Mode* mode : {&evaluation_, &training_}) {
+    for (const auto& [name, place] : mode->pops) pop_names_.insert(name);
+    for (const auto& [name, place] : mode->stashes) stash_names_.insert(name);
+  }
+  for (const std::string& name : stash_names_) DeclareStash(name);
+  for (const std::string& name : pop_names_) DeclarePop(name);
+  Describe(request);
+  return absl::OkStatus();
+}
+
+void GraphLayer::AddTensors(const GraphLayerRequest& request) {
+  const auto keep = [&](int tensor, at::Tensor made, bool moves) {
+    positions_[tensor] = static_cast<int>(tensors_.size());
+    tensors_.push_back(std::move(made));
+    moves_.push_back(moves);
+  };
+  const std::vector<ProgramTensor>& all = request.program->tensors;
+  for (size_t i = 0; i < request.parameters.size(); ++i) {
+    const int t = request.parameters[i];
+    keep(t, AddParameter(request.parameter_names[i], LoadTensor(all[t], request.shapes_only)), false);
+  }
+  for (const int t : request.buffers) {
+    keep(t, AddBuffer(all[t].name, LoadTensor(all[t], request.shapes_only)), false);
+  }
+  for (const GraphLayerMode* mode : {&request.evaluation, &request.training}) {
+    for (const int t : mode->part->tensors) {
+      const bool constant = all[t].kind == ProgramTensor::Kind::kConstant;
+      if (constant && positions_.count(t) == 0) keep(t, LoadTensor(all[t], request.shapes_only), true);
+    }
+  }
+}
+
+void GraphLayer::Describe(const GraphLayerRequest& request) {
+  const ProgramGraph& graph = *request.evaluation.graph->graph;
+  inputs_ = outputs_ = {{.name = "value", .type = DataType::kUnspecified, .shape = {}, .any = true}};
+  if (request.first) {
+    inputs_.clear();
+    program_inputs_ = graph.inputs;
+    symbols_ = graph.symbols;
+    for (const ProgramInput& input : graph.inputs) {
+      TensorSignature signature{.name = input.name, .type = *ToDataType(input.type), .shape = {}};
+      for (size_t d = 0; d < input.shape.size(); ++d) {
+        const ProgramDimension& dimension = input.shape[d];
+        const bool open = d == 0 || !dimension.symbol.empty();
+        signature.shape.push_back(open ? -1 : dimension.addend);
+        if (open && d > 0) largest_open_dimension_ = std::max(largest_open_dimension_, dimension.example);
+      }
+      inputs_.push_back(std::move(signature));
+    }
+  }
+  const auto is_tensor = [](const ProgramOutput& output) { return output.tensor; };
+  if (request.last && std::all_of(graph.outputs.begin(), graph.outputs.end(), is_tensor) && !graph.outputs.empty()) {
+    outputs_.clear();
+    for (const ProgramOutput& output : graph.outputs) {
+      outputs_.push_back({.name = output.name, .type = *ToDataType(output.type), .shape = output.shape});
+    }
+  }
+}
+
+void GraphLayer::CheckShapes(const Batch& inputs) const {
+  std::map<std::string, std::pair<int64_t, std::string>> known;  // symbols, and which dimension said so
+  for (size_t i = 0; i < program_inputs_.size(); ++i) {
+    const ProgramInput& wanted = program_inputs_[i];
+    const at::Tensor* const tensor = inputs[i].any_tensor();
+    const std::string field = absl::StrCat("inputs[", i, "]");
+    if (tensor == nullptr) ThrowInput(field, "must be a tensor", inputs[i].TypeName());
+    if (tensor->scalar_type() != wanted.type) {
+      ThrowInput(field, absl::StrCat("must be of the exported type ", c10::toString(wanted.type)),
+                 c10::toString(tensor->scalar_type()));
+    }
+    if (tensor->dim() != static_cast<int64_t>(wanted.shape.size())) {
+      ThrowInput(field + ".shape", absl::StrCat("must have ", wanted.shape.size(), " dimensions"),
+                 absl::StrCat(tensor->dim()));
+    }
+    for (size_t d = 0; d < wanted.shape.size(); ++d) {
+      const ProgramDimension& dimension = wanted.shape[d];
+      const int64_t size = tensor->size(static_cast<int64_t>(d));
+      const std::string where = absl::StrCat(field, ".shape[", d, "]");
+      if (dimension.symbol.empty()) {
+        if (size != dimension.addend)
+          ThrowInput(where, absl::StrCat("was exported as ", dimension.addend), absl::StrCat(size));
+        continue;
+      }
+      const int64_t rest = size - dimension.addend;
+      if (dimension.factor == 0 || rest % dimension.factor != 0) {
+        ThrowInput(where, absl::StrCat("must be ", dimension.factor, " times a number plus ", dimension.addend),
+                   absl::StrCat(size));
+      }
+      const int64_t value = rest / dimension.factor;
+      const ProgramRange& range = symbols_.at(dimension.symbol);
+      if (value < range.least || value > range.most) {
+        ThrowInput(where, absl::StrCat("must be from ", range.least, " to ", range.most, " in what was exported"),
+                   absl::StrCat(value));
+      }
+      const auto [before, is_new] = known.emplace(dimension.symbol, std::pair(value, where));
+      if (!is_new && before->second.first != value) {
+        ThrowInput(where, absl::StrCat("must fit ", before->second.second, ", ", before->second.first),
+                   absl::StrCat(value));
+      }
+    }
+  }
+}
+
+at::Tensor GraphLayer::TensorOn(int tensor, c10::Device device) {
+  at::Tensor& kept = tensors_[tensor];
+  if (moves_[tensor] && kept.device() != device) kept = kept.to(device);
+  return kept;
+}
+
+std::vector<c10::IValue> GraphLayer::PlaceValues(const Mode& mode, const Batch& inputs, const LayerContext& context) {
+  if (inputs.size() != mode.arrivals.size()) {
+    ThrowInput("inputs", absl::StrCat("must be ", mode.arrivals.size(), " values"), absl::StrCat(inputs.size()));
+  }
+  if (first_) CheckShapes(inputs);
+  std::vector<c10::IValue> values(static_cast<size_t>(mode.places));
+  for (size_t i = 0; i < mode.arrivals.size(); ++i) values[mode.arrivals[i]] = ToIValue(inputs[i]);
+  for (const std::string& name : pop_names_) {
+    PENSTOCK_CHECK(context.skips != nullptr);
+    const Value value = context.skips->Pop(name);
+    const auto place = mode.pops.find(name);
+    if (place != mode.pops.end()) values[place->second] = ToIValue(value);
+  }
+  for (const Place place : mode.copied) {
+    if (values[place].isTensor()) values[place] = values[place].toTensor().clone();
+  }
+  for (const auto& [place, constant] : mode.constants) values[place] = constant;
+  return values;
+}
+
+void GraphLayer::RunStep(const Step& step, std::vector<c10::IValue>& values, const OperatorPass& pass) const {
+  std::optional<at::NoGradGuard> without_gradients;
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> without_autocast;
+  if (!step.gradients) without_gradients.emplace();
+  if (!step.autocast) without_autocast.emplace(c10::autocast_dispatch_keyset);
+  step.call.Run(values, pass, step.batch_norm);
+}
+
+Batch GraphLayer::Forward(const Batch& inputs, const LayerContext& context) {
+  const Mode& mode = context.training ? training_ : evaluation_;
+  std::vector<c10::IValue> values = PlaceValues(mode, inputs, context);
+  OperatorPass pass{.layer = context, .train_literals = mode.train_literals};
+  if (!tensors_.empty()) pass.device = tensors_[0].device();
+  for (const Value& input : inputs) {
+    if (input.any_tensor() == nullptr) continue;
+    pass.device = input.any_tensor()->device();
+    break;
+  }
+  for (const auto& [place, tensor] : mode.tensors) values[place] = TensorOn(tensor, pass.device);
+  for (const auto& [place, tensor] : mode.states) values[place] = TensorOn(tensor, pass.device).detach().clone();
+  const Step* running = nullptr;
+  const absl::Status status = RunTorch([&] {
+    for (const Step& step : mode.steps) {
+      running = &step;
+      RunStep(step, values, pass);
+      for (const Place place : step.ends) values[place] = c10::IValue();
+    }
+  });
+  if (!status.ok()) ThrowStatus(running == nullptr ? status : AtNode(status, running->node));
+  if (context.training && !context.recomputing && !mode.states.empty()) {
+    std::vector<c10::IValue>& note = notes_[context.microbatch];
+    note.clear();
+    for (const Place place : mode.noted) {
+      note.push_back(values[place].isTensor() ? values[place].toTensor().detach() : values[place]);
+    }
+  }
+  return Finish(mode, values, context);
+}
+
+Batch GraphLayer::Finish(const Mode& mode, std::vector<c10::IValue>& values, const LayerContext& context) const {
+  for (const std::string& name : stash_names_) {
+    const auto place = mode.stashes.find(name);
+    context.skips->Stash(name, place == mode.stashes.end() ? Value() : ToValue(values[place->second]));
+  }
+  std::vector<Value> leaves;
+  size_t fixed = 0;
+  for (const Place place : mode.leaves) {
+    leaves.push_back(ToValue(place < 0 ? mode.fixed_leaves[fixed++] : values[place]));
+  }
+  CheckOutputs(mode, leaves);
+  if (leaves.size() == 1) return {leaves[0]};
+  return Batch::Tuple(std::move(leaves));
+}
+
+// What the graph gives against what the file says of it: results go to clients, who trust the signature. Autocast narrows
+// floating numbers.
+void GraphLayer::CheckOutputs(const Mode& mode, const std::vector<Value>& leaves) {
+  const auto wrong = [](const std::string& field, const std::string& wanted, const std::string& found) {
+    ThrowStatus(ProgramError(field, absl::StrCat("must be ", wanted, ", as the file says"), found));
+  };
+  for (size_t i = 0; i < mode.outputs.size(); ++i) {
+    const ProgramOutput& output = mode.outputs[i];
+    if (!output.tensor) continue;
+    const Value& value = leaves[leaves.size() - mode.outputs.size() + i];
+    const at::Tensor* const tensor = value.any_tensor();
+    const std::string field = absl::StrCat("outputs[", output.name, "]");
+    if (tensor == nullptr) wrong(field, "a tensor", value.TypeName());
+    const bool narrowed = at::isFloatingType(output.type) && tensor->is_floating_point() &&
+                          at::autocast::is_autocast_enabled(tensor->device().type());
+    if (tensor->scalar_type() != output.type && !narrowed) {
+      wrong(field + ".dtype", c10::toString(output.type), c10::toString(tensor->scalar_type()));
+    }
+    bool fits = tensor->dim() == static_cast<int64_t>(output.shape.size());
+    for (size_t d = 0; fits && d < output.shape.size(); ++d) {
+      fits = output.shape[d] < 0 || output.shape[d] == tensor->size(static_cast<int64_t>(d));
+    }
+    if (!fits) {
+      wrong(field + ".shape", absl::StrCat("[", absl::StrJoin(output.shape, ", "), "]"),
+            absl::StrCat("[", absl::StrJoin(tensor->sizes(), ", "), "]"));
+    }
+  }
+}
+
+void GraphLayer::Cast(at::ScalarType) {
+  ThrowStatus(
+      Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+            "spec.model.dtype: an exported program names element types itself: export it in the wanted one, got "
+            "another")
+          .With("field", "spec.model.dtype"));
+}
+
+void GraphLayer::CommitStatistics() {
+  for (const auto& batch_norm : batch_norms_) batch_norm->Commit();
+  const at::NoGradGuard no_graph;
+  const LayerContext context{.training = true};
+  for (const auto& [microbatch, note] : notes_) {
+    OperatorPass pass{.layer = context, .train_literals = training_.train_literals};
+    std::vector<c10::IValue> values(static_cast<size_t>(training_.places));
+    for (const auto& [place, constant] : training_.constants) values[place] = constant;
+    for (const auto& [place, tensor] : training_.tensors) values[place] = tensors_[tensor];
+    for (const auto& [place, tensor] : training_.states) {
+      values[place] = tensors_[tensor];
+      pass.device = tensors_[tensor].device();
+    }
+    for (size_t i = 0; i < note.size(); ++i) values[training_.noted[i]] = note[i];
+    for (const int step : training_.state_steps) RunStep(training_.steps[step], values, pass);
+  }
+}
+
+void GraphLayer::DiscardStatistics(MicrobatchIndex first) {
+  for (const auto& batch_norm : batch_norms_) batch_norm->Discard(first);
+  notes_.erase(notes_.lower_bound(first), notes_.end());
+}
+
+}  // namespace penstock

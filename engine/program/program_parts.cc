@@ -1,0 +1,286 @@
+#include "engine/program/program_parts.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/program/program_archive.h"
+
+namespace penstock {
+namespace {
+
+// Where a number is made and used: calls, -1 before all of them, and behind all of them for what the graph gives.
+struct Lifetime {
+  int made = -1;
+  std::vector<int> uses = {};
+};
+
+std::vector<Lifetime> Lifetimes(const ResolvedGraph& graph) {
+  std::vector<Lifetime> lifetimes(graph.graph->values.size());
+  const auto calls = static_cast<int>(graph.calls.size());
+  for (int c = 0; c < calls; ++c) {
+    if (graph.CountsBatches(c)) continue;
+    for (const ProgramValueIndex value : graph.calls[c].inputs()) lifetimes[value].uses.push_back(c);
+    for (const ProgramValueIndex value : graph.calls[c].outputs()) {
+      if (value != graph.calls[c].changes()) lifetimes[value].made = c;
+    }
+  }
+  for (const ProgramOutput& output : graph.graph->outputs) {
+    if (output.item.is_value()) lifetimes[graph.numbers[output.item.value]].uses.push_back(calls);
+  }
+  return lifetimes;
+}
+
+bool IsState(const ResolvedGraph& graph, ProgramValueIndex of_class) {
+  for (const auto& [value, tensor] : graph.graph->tensors) {
+    if (graph.classes[value] == of_class && graph.program->tensors[tensor].kind != ProgramTensor::Kind::kParameter) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+int CounterBeside(const ExportedProgram& program, int running_mean) {
+  const std::string& name = program.tensors[running_mean].name;
+  if (!absl::EndsWith(name, "running_mean")) return -1;
+  const std::string counter = absl::StrCat(absl::StripSuffix(name, "running_mean"), "num_batches_tracked");
+  for (size_t t = 0; t < program.tensors.size(); ++t) {
+    if (program.tensors[t].name == counter) return static_cast<int>(t);
+  }
+  return -1;
+}
+
+int ResolvedGraph::TensorOf(ProgramValueIndex number) const {
+  const auto found = graph->tensors.find(number);
+  return found == graph->tensors.end() ? -1 : found->second;
+}
+
+bool ResolvedGraph::CountsBatches(int call) const {
+  const ProgramValueIndex changed = calls[call].changes();
+  if (changed == kNoValue) return false;
+  return counters.count(TensorOf(changed)) != 0 && graph->nodes[call].target == "torch.ops.aten.add_.Tensor";
+}
+
+absl::StatusOr<ResolvedGraph> ResolveGraph(const ExportedProgram& program, const ProgramGraph& graph) {
+  if (const std::vector<std::string> unknown = UnknownOperators(graph); !unknown.empty()) {
+    const std::string names = absl::StrJoin(unknown, ", ");
+    return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+                 absl::StrCat("exported program operators: are not supported, got ", names))
+        .With("field", "operators")
+        .With("value", names);
+  }
+  ResolvedGraph resolved;
+  resolved.program = &program;
+  resolved.graph = &graph;
+  resolved.numbers.resize(graph.values.size());
+  std::iota(resolved.numbers.begin(), resolved.numbers.end(), 0);
+  resolved.classes = resolved.numbers;
+  std::vector<ProgramValueIndex>& classes = resolved.classes;
+  const auto root = [&](ProgramValueIndex value) {
+    while (classes[value] != value) value = classes[value] = classes[classes[value]];
+    return value;
+  };
+  const auto join = [&](ProgramValueIndex left, ProgramValueIndex right) {
+    const auto [small, large] = std::minmax({root(left), root(right)});
+    classes[large] = small;
+  };
+  for (const ProgramNode& node : graph.nodes) {
+    PENSTOCK_ASSIGN_OR_RETURN(OperatorCall call, OperatorCall::Resolve(node));
+    resolved.trains = resolved.trains || call.trains();
+    call.Renumber(resolved.numbers);
+    if (call.changes() != kNoValue) {
+      for (const ProgramValueIndex output : call.outputs()) {
+        resolved.numbers[output] = call.changes();
+        join(output, call.changes());
+      }
+      call.Renumber(resolved.numbers);
+    }
+    for (const ProgramValueIndex output : call.outputs()) {
+      for (const ProgramValueIndex viewed : call.viewed()) join(output, viewed);
+    }
+    resolved.calls.push_back(std::move(call));
+  }
+  for (const OperatorCall& call : resolved.calls) {
+    if (call.kind() != OperatorKind::kBatchNorm) continue;
+    const ProgramValueIndex mean = call.batch_norm_arguments().running_mean;
+    if (mean == kNoValue || resolved.TensorOf(mean) < 0) continue;
+    if (const int counter = CounterBeside(program, resolved.TensorOf(mean)); counter >= 0) {
+      resolved.counters.insert(counter);
+    }
+  }
+  for (size_t v = 0; v < classes.size(); ++v) classes[v] = root(static_cast<ProgramValueIndex>(v));
+  for (size_t c = 0; c < resolved.calls.size(); ++c) {
+    const ProgramValueIndex changed = resolved.calls[c].changes();
+    if (changed != kNoValue) resolved.changes[classes[changed]].push_back(static_cast<int>(c));
+  }
+  for (const auto& [value, tensor] : graph.tensors) {
+    const auto changed = resolved.changes.find(classes[value]);
+    if (changed == resolved.changes.end()) continue;
+    if (program.tensors[tensor].kind == ProgramTensor::Kind::kParameter) {
+      return ProgramError(absl::StrCat("node ", graph.nodes[changed->second[0]].name),
+                          "must not change a parameter in place", program.tensors[tensor].name);
+    }
+  }
+  return resolved;
+}
+
+std::vector<bool> ForbiddenCuts(const ResolvedGraph& graph) {
+  const auto calls = static_cast<int>(graph.calls.size());
+  std::vector<bool> forbidden(static_cast<size_t>(calls) + 1, false);
+  const std::vector<Lifetime> lifetimes = Lifetimes(graph);
+  const auto forbid = [&](int first, int last) {
+    for (int c = first + 1; c <= last; ++c) forbidden[c] = true;
+  };
+  std::map<ProgramValueIndex, std::vector<ProgramValueIndex>> members;
+  for (size_t v = 0; v < lifetimes.size(); ++v) {
+    const auto value = static_cast<ProgramValueIndex>(v);
+    if (graph.numbers[v] == value && graph.changes.count(graph.classes[v]) != 0) {
+      members[graph.classes[v]].push_back(value);
+    }
+  }
+  for (const auto& [of_class, values] : members) {
+    const int last_change = graph.changes.at(of_class).back();
+    if (IsState(graph, of_class)) {
+      int first = last_change;
+      for (const ProgramValueIndex value : values) {
+        for (const int use : lifetimes[value].uses) first = std::min(first, use);
+      }
+      forbid(first, last_change);
+      continue;
+    }
+    for (int cut = 1; cut <= last_change; ++cut) {
+      int live = 0;
+      for (const ProgramValueIndex value : values) {
+        const Lifetime& life = lifetimes[value];
+        if (life.made < cut && !life.uses.empty() && life.uses.back() >= cut && graph.TensorOf(value) < 0) ++live;
+      }
+      if (live > 1) forbidden[cut] = true;
+    }
+  }
+  // A batch norm that is called twice has one set of statistics.
+  std::map<ProgramValueIndex, std::pair<int, int>> statistics;
+  for (int c = 0; c < calls; ++c) {
+    if (graph.calls[c].kind() != OperatorKind::kBatchNorm) continue;
+    const OperatorCall::BatchNormArguments arguments = graph.calls[c].batch_norm_arguments();
+    for (const ProgramValueIndex value : {arguments.running_mean, arguments.running_var}) {
+      if (value == kNoValue || lifetimes[value].uses.empty()) continue;
+      forbid(lifetimes[value].uses.front(), std::min(lifetimes[value].uses.back(), calls - 1));
+    }
+  }
+  return forbidden;
+}
+
+std::vector<int> TensorsUsed(const ResolvedGraph& graph, int first, int end) {
+  std::set<int> tensors;
+  const auto use = [&](ProgramValueIndex value) {
+    if (graph.TensorOf(value) >= 0) tensors.insert(graph.TensorOf(value));
+  };
+  for (int c = first; c < end; ++c) {
+    if (graph.CountsBatches(c)) continue;
+    for (const ProgramValueIndex value : graph.calls[c].inputs()) use(value);
+    if (graph.calls[c].kind() != OperatorKind::kBatchNorm) continue;
+    const ProgramValueIndex mean = graph.calls[c].batch_norm_arguments().running_mean;
+    const int counter =
+        mean == kNoValue || graph.TensorOf(mean) < 0 ? -1 : CounterBeside(*graph.program, graph.TensorOf(mean));
+    if (counter >= 0) tensors.insert(counter);
+  }
+  if (end == static_cast<int>(graph.calls.size())) {
+    for (const ProgramOutput& output : graph.graph->outputs) {
+      if (output.item.is_value()) use(graph.numbers[output.item.value]);
+    }
+  }
+  return {tensors.begin(), tensors.end()};
+}
+
+std::vector<GraphPart> CutGraph(const ResolvedGraph& graph, const std::vector<int>& cuts,
+                                const std::map<int, int>& owners) {
+  const auto calls = static_cast<int>(graph.calls.size());
+  std::vector<GraphPart> parts(cuts.size() + 1);
+  std::vector<int> part_of(static_cast<size_t>(calls) + 1);
+  for (size_t p = 0; p < parts.size(); ++p) {
+    parts[p].first = p == 0 ? 0 : cuts[p - 1];
+    parts[p].end = p == cuts.size() ? calls : cuts[p];
+    PENSTOCK_CHECK(parts[p].first <= parts[p].end);
+    for (int c = parts[p].first; c < parts[p].end; ++c) part_of[c] = static_cast<int>(p);
+    parts[p].tensors = TensorsUsed(graph, parts[p].first, parts[p].end);
+  }
+  const auto last = static_cast<int>(parts.size()) - 1;
+  part_of[calls] = last;
+
+  // The way of each value: the parts that make or use it. Each hands it to the next one.
+  std::map<ProgramValueIndex, std::set<int>> ways;
+  const std::vector<Lifetime> lifetimes = Lifetimes(graph);
+  for (const ProgramInput& input : graph.graph->inputs) ways[input.value] = {0};
+  for (size_t v = 0; v < lifetimes.size(); ++v) {
+    const auto value = static_cast<ProgramValueIndex>(v);
+    const int tensor = graph.TensorOf(value);
+    if (lifetimes[v].uses.empty() || graph.graph->constants.count(value) != 0) continue;
+    std::set<int> way;
+    if (tensor >= 0) {
+      const auto owner = owners.find(tensor);
+      if (owner == owners.end()) continue;  // each part has its own
+      way.insert(owner->second);
+    } else {
+      way.insert(lifetimes[v].made < 0 ? 0 : part_of[lifetimes[v].made]);
+    }
+    for (const int use : lifetimes[v].uses) way.insert(part_of[use]);
+    if (way.size() > 1) ways[value] = std::move(way);
+  }
+  // Something must go from each part to the next. Where nothing does, the value that was made last and is needed later takes
+  // the way through both.
+  std::vector<bool> bridged(parts.size(), false);
+  for (const auto& [value, way] : ways) {
+    for (const int part : way) bridged[part] = bridged[part] || way.count(part + 1) != 0;
+  }
+  for (int p = 0; p < last; ++p) {
+    if (bridged[p]) continue;
+    ProgramValueIndex bridge = graph.graph->inputs.empty() ? kNoValue : graph.graph->inputs[0].value;
+    for (const auto& [value, way] : ways) {
+      if (*way.begin() <= p && *way.rbegin() > p) bridge = value;
+    }
+    if (bridge == kNoValue) continue;
+    std::set<int>& way = ways[bridge];
+    way.insert({p, p + 1});
+    bridged[p + 1] = bridged[p + 1] || way.count(p + 2) != 0;
+  }
+  for (const auto& [value, way] : ways) {
+    for (auto from = way.begin(); std::next(from) != way.end(); ++from) {
+      const int to = *std::next(from);
+      if (to == *from + 1) {
+        parts[*from].leaves.push_back(value);
+        parts[to].arrivals.push_back(value);
+      } else {
+        const std::string name = absl::StrCat(graph.graph->values[value], "@", *from, "-", to);
+        parts[*from].stashes.emplace_back(name, value);
+        parts[to].pops.emplace_back(name, value);
+      }
+    }
+  }
+  parts[0].arrivals.clear();
+  for (const ProgramInput& input : graph.graph->inputs) parts[0].arrivals.push_back(input.value);
+  for (GraphPart& part : parts) {
+    std::set<ProgramValueIndex> changed;
+    for (int c = part.first; c < part.end; ++c) {
+      const ProgramValueIndex value = graph.calls[c].changes();
+      if (value != kNoValue) changed.insert(graph.classes[value]);
+    }
+    const auto copy = [&](ProgramValueIndex value) {
+      if (changed.count(graph.classes[value]) != 0) part.copied.push_back(value);
+    };
+    for (const ProgramValueIndex value : part.arrivals) copy(value);
+    for (const auto& [name, value] : part.pops) copy(value);
+  }
+  return parts;
+}
+
+}  // namespace penstock

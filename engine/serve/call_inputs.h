@@ -1,0 +1,62 @@
+#pragma once
+
+// The values of a call, some of which may not exist yet.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/handles/handle_store.h"
+#include "engine/serve/calls.h"
+#include "engine/tensor/value.h"
+
+namespace penstock {
+
+// Named values: given with the call, or tensors behind handles that are pinned until the call has them.
+//
+// Owns:      The pins. The HandleStore must outlive it.
+// Threads:   One at a time.
+// Lifecycle: Make(); then OnReady(), at most once; then Take() when it has called back. Destruction lets go of the pins.
+// Fails:     Make(): the reasons of handles, HANDLE_KIND for one without tensors, all naming the handle and the field.
+//            Take(): an input's own error; INVALID_ARGUMENT / TENSOR_SIGNATURE for a tensor that its handle lacks.
+class CallInputs {
+ public:
+  CallInputs() = default;
+  // `field` names the list in errors: "inputs".
+  static absl::StatusOr<CallInputs> Make(HandleStore* store, const std::string& caller,
+                                         std::vector<InputSource> sources, const std::string& field);
+
+  // Adds the inputs of another list.
+  void Append(CallInputs more);
+  // Waits for another handle too, and keeps it; answers its index.
+  int AddPin(HandlePin pin);
+  const HandlePin& pin(int index) const { return pins_[index]; }
+
+  // True if every tensor is here, or its error is.
+  bool ready() const;
+  // Calls back when ready() has become true; possibly before it returns.
+  void OnReady(HandleStore* store, std::function<void()> callback) const;
+  // The values in the order of the sources, under the names of the sources. Keeps the pins.
+  absl::StatusOr<NamedValues> Take() const;
+  // Bytes that came with the call; those behind handles are charged to their owners.
+  int64_t inline_bytes() const { return inline_bytes_; }
+
+ private:
+  struct Input {
+    std::string name;
+    std::string field;
+    bool whole = false;
+    Value value = {};              // given with the call; else
+    int pin = -1;                  // index into pins_,
+    std::string tensor_name = {};  // and the tensor's name there
+  };
+
+  std::vector<Input> inputs_;
+  std::vector<HandlePin> pins_;
+  int64_t inline_bytes_ = 0;
+};
+
+}  // namespace penstock

@@ -1,0 +1,568 @@
+#include "engine/serve/pipeline_table.h"
+
+#include <malloc.h>
+
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/base/check.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/guard.h"
+#include "engine/base/job_thread.h"
+#include "engine/base/log.h"
+#include "engine/base/resource_id.h"
+#include "engine/base/status_macros.h"
+#include "engine/checkpoint/checkpoint_file.h"
+#include "engine/device/memory_claims.h"
+#include "engine/handles/handle_store.h"
+#include "engine/observe/metrics_registry.h"
+#include "engine/plan/planning.h"
+#include "engine/serve/pipeline_metrics.h"
+#include "engine/serve/plan_queue.h"
+#include "engine/serve/request_log.h"
+
+namespace penstock {
+namespace {
+
+absl::Status TableError(absl::StatusCode code, std::string_view reason, std::string_view message,
+                        const std::string& name) {
+  return Error(code, reason, message).With("pipeline", Shortened(name)).With("value", Shortened(name));
+}
+
+absl::Status Draining() {
+  return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
+}
+
+// The C library keeps what was freed for the next allocation: what a pipeline held goes back to the machine. It looks at the
+// whole heap, which takes milliseconds: only where a pipeline has gone.
+void ReturnFreedMemory() { malloc_trim(0); }
+
+// The callers who wait for one creation or deletion, and its answer. Guarded by the table's lock.
+struct TableJoin {
+  std::optional<PipelineEntry> answer;  // without the pipeline, which it must not keep alive
+  std::vector<std::function<void(absl::StatusOr<PipelineEntry>)>> callbacks;
+};
+using JoinPointer = std::shared_ptr<TableJoin>;
+
+// One after the other, for each save copies a state.
+struct LastSaveRun {
+  std::vector<std::shared_ptr<HostedPipeline>> left;
+  std::shared_ptr<CancelToken> cancel;
+  std::function<void(PipelineTable::LastSaves)> done;
+  std::vector<std::string> failed = {};
+};
+
+void SaveNext(const std::shared_ptr<LastSaveRun>& run) {
+  if (run->left.empty()) return run->done({std::move(run->failed)});
+  const std::shared_ptr<HostedPipeline> pipeline = std::move(run->left.back());
+  run->left.pop_back();
+  const std::string& name = pipeline->name();
+  pipeline->SaveLast(run->cancel, [run, name](const absl::StatusOr<std::optional<CheckpointInfo>>& saved) {
+    if (!saved.ok()) run->failed.push_back(name);
+    SaveNext(run);
+  });
+}
+
+}  // namespace
+
+class PipelineTable::Implementation {
+ public:
+  explicit Implementation(Options options) : options_(std::move(options)), log_({}) {}
+
+  void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
+  void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
+  void Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, SearchCallback done);
+  absl::StatusOr<std::shared_ptr<HostedPipeline>> Find(const std::string& name) const;
+  absl::StatusOr<PipelineEntry> Get(const std::string& name) const;
+  std::vector<PipelineEntry> List(const std::string& after, int limit) const;
+  void Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done);
+  void Drain(std::function<void()> done);
+  void SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done);
+  void Close();
+
+ private:
+  using EntryCallback = std::function<void(absl::StatusOr<PipelineEntry>)>;
+
+  // The join of a new call, recorded; or nothing, when `done` was answered or has joined an earlier attempt, or was
+  // refused by `refuse`.
+  JoinPointer Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
+                    const std::function<absl::Status()>& start) ABSL_LOCKS_EXCLUDED(mu_);
+  void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Also reads what the specification names, and fills in its digest.
+  absl::StatusOr<std::shared_ptr<HostedPipeline>> Make(const std::string& name, PipelineSpec* spec,
+                                                       const std::string& spec_digest, Planning* planning);
+  absl::Status Load(PipelineSpec* spec) const {
+    return options_.factory.load ? options_.factory.load(&spec->model) : absl::OkStatus();
+  }
+  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineSpec spec, const std::string& spec_digest,
+                                          Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
+  void DeleteNow(const std::string& name, std::shared_ptr<HostedPipeline> pipeline, bool purge)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Reads what the specification names, and looks, on the plans' thread.
+  template <typename Found>
+  void LookForPlans(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+                    std::function<void(absl::StatusOr<Found>)> done,
+                    std::function<absl::StatusOr<Found>(const PipelineSpec&, const Pipeline::Options&)> look)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::shared_ptr<HostedPipeline>> Live() const ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
+  // How to make a pipeline, or to look for its plan.
+  Pipeline::Options EngineOptions(Planning* planning) const ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Options options_;
+
+  mutable absl::Mutex mu_;
+  std::map<std::string, PipelineEntry> entries_ ABSL_GUARDED_BY(mu_);
+  RequestLog<JoinPointer> log_ ABSL_GUARDED_BY(mu_);
+  uint64_t versions_ ABSL_GUARDED_BY(mu_) = 0;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  JobThread creations_{"ps-creations"};  // last, with the next: they use all of the above
+  JobThread deletions_{"ps-deletions"};
+  PlanQueue plans_;
+};
+
+// --- Retries.
+
+JoinPointer PipelineTable::Implementation::Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
+                                                 const std::function<absl::Status()>& start) {
+  absl::StatusOr<PipelineEntry> now = absl::UnknownError("");
+  {
+    absl::MutexLock lock(&mu_);
+    const int64_t now_nanos = options_.clock->NowNanos();
+    absl::StatusOr<std::optional<JoinPointer>> recorded = log_.Find(key, context.payload_digest, now_nanos);
+    if (!recorded.ok()) {
+      now = recorded.status();
+    } else if (recorded->has_value()) {
+      const JoinPointer join = **recorded;
+      if (!join->answer.has_value()) {
+        join->callbacks.push_back(std::move(done));
+        return nullptr;
+      }
+      now = *join->answer;
+      // The pipeline itself, if it is still the one that was made then.
+      const auto found = entries_.find(now->name);
+      if (found != entries_.end() && found->second.create_time == now->create_time) now = found->second;
+    } else if (absl::Status status = start(); !status.ok()) {
+      now = std::move(status);
+    } else {
+      auto join = std::make_shared<TableJoin>();
+      join->callbacks.push_back(std::move(done));
+      log_.Record(key, context.payload_digest, join, now_nanos);
+      return join;
+    }
+  }
+  done(std::move(now));
+  return nullptr;
+}
+
+void PipelineTable::Implementation::Answer(const RequestKey& key, const JoinPointer& join,
+                                           absl::StatusOr<PipelineEntry> answer) {
+  std::vector<EntryCallback> callbacks;
+  {
+    absl::MutexLock lock(&mu_);
+    callbacks.swap(join->callbacks);
+    if (answer.ok()) {
+      join->answer = *answer;
+      join->answer->pipeline = nullptr;
+    } else {
+      log_.Erase(key);  // it had no effect: a retry is a first attempt
+    }
+  }
+  for (const EntryCallback& callback : callbacks) callback(answer);
+}
+
+// --- Creation.
+
+bool PipelineTable::Implementation::IsDraining() const {
+  absl::MutexLock lock(&mu_);
+  return draining_;
+}
+
+Pipeline::Options PipelineTable::Implementation::EngineOptions(Planning* planning) const {
+  Pipeline::Options engine;
+  engine.devices = options_.devices;
+  engine.clock = options_.clock;
+  engine.rehearse = Live().empty();
+  engine.profile.planning = planning;
+  return engine;
+}
+
+void PipelineTable::Implementation::SetState(PipelineEntry& entry, PipelineEntry::State state) {
+  entry.state = state;
+  entry.version = ++versions_;
+}
+
+void PipelineTable::Implementation::Create(CallContext context, std::string name, PipelineSpec spec,
+                                           std::string spec_digest, CreateCallback done) {
+  const RequestKey key{context.caller, "CreatePipeline", context.request_id};
+  const auto planning =
+      std::make_shared<Planning>(options_.clock, spec.limits.planning_seconds, [this] { return IsDraining(); });
+  const auto start = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    if (!IsResourceId(name)) {
+      return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
+                   "a pipeline's identifier has 1 to 63 of a-z, 0-9 and -, and begins with a letter")
+          .With("field", "pipeline_id")
+          .With("value", Shortened(name));
+    }
+    if (draining_) return Draining();
+    if (entries_.count(name) != 0) {
+      return TableError(absl::StatusCode::kAlreadyExists, "PIPELINE_EXISTS", absl::StrCat("pipeline ", name, " exists"),
+                        name);
+    }
+    if (static_cast<int>(entries_.size()) >= options_.max_pipelines) {
+      return WithValue(
+          TableError(absl::StatusCode::kResourceExhausted, "CALLER_QUOTA",
+                     absl::StrCat("at most ", options_.max_pipelines, " pipelines may exist; delete one"), name),
+          "limit_value", std::to_string(options_.max_pipelines));
+    }
+    PipelineEntry& entry = entries_[name];
+    entry.name = name;
+    entry.spec = spec;
+    entry.create_time = options_.clock->WallNow();
+    entry.planning = planning;
+    SetState(entry, PipelineEntry::State::kCreating);
+    return absl::OkStatus();
+  };
+  const JoinPointer join = Begin(key, context, std::move(done), start);
+  if (join == nullptr) return;
+  creations_.Post([this, key, join, name, planning, spec = std::move(spec), spec_digest = std::move(spec_digest)] {
+    Answer(key, join, CreateNow(name, spec, spec_digest, planning.get()));
+  });
+}
+
+absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std::string& name, PipelineSpec spec,
+                                                                       const std::string& spec_digest,
+                                                                       Planning* planning) {
+  bool draining = IsDraining();
+  absl::StatusOr<std::shared_ptr<HostedPipeline>> made =
+      draining ? Draining()
+               : Guarded("the creation of a pipeline", [&] { return Make(name, &spec, spec_digest, planning); });
+  absl::StatusOr<PipelineEntry> answer = PipelineEntry{};
+  {
+    absl::MutexLock lock(&mu_);
+    if (!made.ok() && draining_) made = Draining();  // its planning was cut short
+    PipelineEntry& entry = entries_.at(name);
+    if (made.ok()) {
+      entry.planning = nullptr;
+      entry.pipeline = *made;
+      entry.spec.model.program_digest = spec.model.program_digest;
+      SetState(entry, PipelineEntry::State::kReady);
+      answer = entry;
+      draining = draining_;
+    } else {
+      entries_.erase(name);
+      answer = WithValue(made.status(), "pipeline", name);
+    }
+  }
+  if (!made.ok()) {
+    LogWarning(
+        "pipeline not created",
+        {{"pipeline", name}, {"reason", ReasonOf(made.status())}, {"error", std::string(made.status().message())}});
+    return answer;
+  }
+  if (draining) (*made)->StopAccepting();  // it was made while the server began to stop
+  const Pipeline& engine = (*made)->pipeline();
+  LogInfo("pipeline created", {{"pipeline", name},
+                               {"stages", std::to_string(engine.plan().stages.size())},
+                               {"parameters", std::to_string(engine.parameter_count())}});
+  return answer;
+}
+
+absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::Make(const std::string& name,
+                                                                                    PipelineSpec* spec,
+                                                                                    const std::string& spec_digest,
+                                                                                    Planning* planning) {
+  planning->Enter(PlanPhase::kLoading, 1);
+  PENSTOCK_RETURN_IF_ERROR(Load(spec));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      std::unique_ptr<CheckpointFolder> checkpoints,
+      CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name, options_.checkpoint_quota));
+  std::shared_ptr<PipelineMetrics> metrics;
+  Pipeline::Options engine = EngineOptions(planning);
+  std::shared_ptr<MemoryClaims::Claim> claim;  // goes where the creation fails
+  if (options_.memory != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(claim, options_.memory->Take("pipeline " + name, 0));
+    engine.claim_memory = [&claim](int64_t bytes) { return claim->Resize(bytes); };
+  }
+  if (options_.metrics != nullptr) {
+    engine.metrics = [registry = options_.metrics, name, &metrics](const penstock::Plan& plan) {
+      return metrics = AddPipelineMetrics(registry, name, plan);
+    };
+  }
+  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(*spec, std::move(engine));
+  spec->model.loaded_program = nullptr;  // the layers have its tensors
+  if (!pipeline.ok()) {
+    if (metrics != nullptr) options_.metrics->RemovePipeline(*metrics);
+    ReturnFreedMemory();  // a part of it may have stood
+    return pipeline.status();
+  }
+  HostedPipeline::Options hosting = options_.hosting;
+  hosting.name = name;
+  hosting.spec_digest = spec_digest;
+  if (!spec->model.program_digest.empty()) absl::StrAppend(&hosting.spec_digest, " ", spec->model.program_digest);
+  hosting.handles = options_.handles;
+  hosting.timers = options_.timers;
+  hosting.clock = options_.clock;
+  hosting.metrics = metrics;
+  hosting.claim = std::move(claim);
+  return HostedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting));
+}
+
+void PipelineTable::Implementation::Plan(const std::string& caller, PipelineSpec spec,
+                                         std::shared_ptr<CancelToken> cancel, PlanCallback done) {
+  LookForPlans<penstock::Plan>(caller, std::move(spec), std::move(cancel), std::move(done), options_.factory.plan);
+}
+
+void PipelineTable::Implementation::Search(const std::string& caller, PipelineSpec spec,
+                                           std::shared_ptr<CancelToken> cancel, SearchCallback done) {
+  LookForPlans<PlanSearch>(caller, std::move(spec), std::move(cancel), std::move(done), options_.factory.search);
+}
+
+template <typename Found>
+void PipelineTable::Implementation::LookForPlans(
+    const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+    std::function<void(absl::StatusOr<Found>)> done,
+    std::function<absl::StatusOr<Found>(const PipelineSpec&, const Pipeline::Options&)> look) {
+  auto search = [this, cancel, spec = std::move(spec), look = std::move(look)]() mutable -> absl::StatusOr<Found> {
+    Planning planning(options_.clock, spec.limits.planning_seconds,
+                      [this, cancel] { return cancel->cancelled() || IsDraining(); });
+    PENSTOCK_RETURN_IF_ERROR(planning.CheckWanted());  // it has waited
+    PENSTOCK_RETURN_IF_ERROR(Load(&spec));
+    return look(spec, EngineOptions(&planning));
+  };
+  absl::Status refused;
+  {
+    absl::MutexLock lock(&mu_);
+    refused = draining_ ? Draining() : plans_.Post(caller, cancel, [this, search, done]() mutable {
+      absl::StatusOr<Found> found = Guarded("a search for plans", search);
+      if (!found.ok() && IsDraining()) found = Draining();  // it was cut short
+      done(std::move(found));
+    });
+  }
+  if (!refused.ok()) done(refused);
+}
+
+// --- Looking up.
+
+namespace {
+
+// As it is now: a pipeline that was ready may have broken since.
+PipelineEntry Present(PipelineEntry entry) {
+  if (entry.state != PipelineEntry::State::kReady) return entry;
+  entry.error = entry.pipeline->pipeline().health();
+  if (!entry.error.ok()) entry.state = PipelineEntry::State::kFailed;
+  return entry;
+}
+
+}  // namespace
+
+absl::StatusOr<PipelineEntry> PipelineTable::Implementation::Get(const std::string& name) const {
+  absl::MutexLock lock(&mu_);
+  auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    return TableError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
+                      absl::StrCat("there is no pipeline ", Shortened(name)), name);
+  }
+  return Present(found->second);
+}
+
+absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::Find(const std::string& name) const {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry entry, Get(name));
+  if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
+    return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                      entry.pipeline == nullptr ? absl::StrCat("pipeline ", name, " is being created")
+                                                : absl::StrCat("pipeline ", name, " is being deleted"),
+                      name);
+  }
+  return std::move(entry.pipeline);
+}
+
+std::vector<PipelineEntry> PipelineTable::Implementation::List(const std::string& after, int limit) const {
+  absl::MutexLock lock(&mu_);
+  std::vector<PipelineEntry> list;
+  for (auto it = entries_.upper_bound(after); it != entries_.end() && static_cast<int>(list.size()) < limit; ++it) {
+    list.push_back(Present(it->second));
+  }
+  return list;
+}
+
+std::vector<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::Live() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<std::shared_ptr<HostedPipeline>> live;
+  for (const auto& [name, entry] : entries_) {
+    if (entry.pipeline != nullptr) live.push_back(entry.pipeline);
+  }
+  return live;
+}
+
+// --- Deletion.
+
+void PipelineTable::Implementation::Delete(CallContext context, std::string name, bool force, bool purge,
+                                           DeleteCallback done) {
+  const RequestKey key{context.caller, "DeletePipeline", context.request_id};
+  std::shared_ptr<HostedPipeline> pipeline;
+  const auto start = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    if (draining_) return Draining();  // what there is will be saved
+    auto found = entries_.find(name);
+    if (found == entries_.end()) {
+      return TableError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
+                        absl::StrCat("there is no pipeline ", Shortened(name)), name);
+    }
+    PipelineEntry& entry = found->second;
+    if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
+      return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                        absl::StrCat("pipeline ", name, " is being created or deleted"), name);
+    }
+    const HostedPipeline::Statistics now = entry.pipeline->statistics();
+    if (!force && (now.accumulating || now.open_graphs > 0)) {
+      return TableError(
+          absl::StatusCode::kFailedPrecondition, "PIPELINE_IN_USE",
+          absl::StrCat("pipeline ", name, " holds ", now.accumulating ? "accumulated gradients" : "",
+                       now.accumulating && now.open_graphs > 0 ? " and " : "", now.open_graphs > 0 ? "open graphs" : "",
+                       ", which deletion with force would lose"),
+          name);
+    }
+    pipeline = entry.pipeline;
+    SetState(entry, PipelineEntry::State::kDeleting);
+    return absl::OkStatus();
+  };
+  const JoinPointer join = Begin(
+      key, context, [done = std::move(done)](const absl::StatusOr<PipelineEntry>& entry) { done(entry.status()); },
+      start);
+  if (join == nullptr) return;
+  const std::shared_ptr<HostedPipeline> kept = pipeline;  // Drain() may call back before it returns
+  kept->Drain(force, [this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
+    deletions_.Post([this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
+      DeleteNow(name, std::move(pipeline), purge);
+      Answer(key, join, PipelineEntry{.name = name, .state = PipelineEntry::State::kDeleting});
+    });
+  });
+}
+
+void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shared_ptr<HostedPipeline> pipeline,
+                                              bool purge) {
+  pipeline->Stop();
+  options_.handles->ReleasePipeline(name);
+  if (purge) {
+    if (absl::Status purged = pipeline->PurgeCheckpoints(); !purged.ok()) {
+      LogError("can't remove the checkpoints of a deleted pipeline",
+               {{"pipeline", name}, {"error", std::string(purged.message())}});
+    }
+  }
+  if (options_.metrics != nullptr && pipeline->metrics() != nullptr) {
+    options_.metrics->RemovePipeline(*pipeline->metrics());
+  }
+  PipelineEntry gone;
+  {
+    absl::MutexLock lock(&mu_);
+    gone = std::move(entries_.at(name));
+    entries_.erase(name);
+  }
+  gone.pipeline = nullptr;
+  pipeline = nullptr;
+  ReturnFreedMemory();
+  LogInfo("pipeline deleted", {{"pipeline", name}, {"purged", purge ? "true" : "false"}});
+}
+
+// --- The end.
+
+void PipelineTable::Implementation::Drain(std::function<void()> done) {
+  {
+    absl::MutexLock lock(&mu_);
+    draining_ = true;
+    for (auto& [name, entry] : entries_) {
+      if (entry.state == PipelineEntry::State::kReady) SetState(entry, PipelineEntry::State::kDraining);
+    }
+  }
+  const std::vector<std::shared_ptr<HostedPipeline>> live = Live();
+  const auto left = std::make_shared<std::atomic<size_t>>(live.size() + 1);
+  const auto one = [left, done = std::move(done)] {
+    if (left->fetch_sub(1) == 1) done();
+  };
+  for (const std::shared_ptr<HostedPipeline>& pipeline : live) pipeline->Drain(/*force=*/false, one);
+  one();
+}
+
+void PipelineTable::Implementation::SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done) {
+  const auto run = std::make_shared<LastSaveRun>(LastSaveRun{{}, std::move(cancel), std::move(done)});
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [name, entry] : entries_) {  // nobody wants the state of what is being deleted
+      if (entry.pipeline != nullptr && entry.state != PipelineEntry::State::kDeleting)
+        run->left.push_back(entry.pipeline);
+    }
+  }
+  SaveNext(run);
+}
+
+void PipelineTable::Implementation::Close() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return;
+    draining_ = true;
+  }
+  // First what runs: a deletion under way waits for its pipeline, and then needs its thread once more.
+  for (const std::shared_ptr<HostedPipeline>& pipeline : Live()) pipeline->Stop();
+  {
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+  }
+  creations_.Close();
+  deletions_.Close();
+  plans_.Close();
+  for (const std::shared_ptr<HostedPipeline>& pipeline : Live()) {  // one that was being made meanwhile, too
+    pipeline->Stop();
+    options_.handles->ReleasePipeline(pipeline->name());
+    if (options_.metrics != nullptr && pipeline->metrics() != nullptr) {
+      options_.metrics->RemovePipeline(*pipeline->metrics());
+    }
+  }
+  std::map<std::string, PipelineEntry> gone;  // destroyed outside of the lock
+  absl::MutexLock lock(&mu_);
+  gone.swap(entries_);
+}
+
+// --- The table.
+
+PipelineTable::PipelineTable(Options options) : implementation_(std::make_unique<Implementation>(std::move(options))) {}
+PipelineTable::~PipelineTable() { Close(); }
+
+void PipelineTable::Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest,
+                           CreateCallback done) {
+  implementation_->Create(std::move(context), std::move(name), std::move(spec), std::move(spec_digest),
+                          std::move(done));
+}
+void PipelineTable::Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+                         PlanCallback done) {
+  implementation_->Plan(caller, std::move(spec), std::move(cancel), std::move(done));
+}
+void PipelineTable::Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+                           SearchCallback done) {
+  implementation_->Search(caller, std::move(spec), std::move(cancel), std::move(done));
+}
+absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Find(const std::string& name) const {
+  return implementation_->Find(name);
+}
+absl::StatusOr<PipelineEntry> PipelineTable::Get(const std::string& name) const { return implementation_->Get(name); }
+std::vector<PipelineEntry> PipelineTable::List(const std::string& after, int limit) const {
+  return implementation_->List(after, limit);
+}
+void PipelineTable::Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done) {
+  implementation_->Delete(std::move(context), std::move(name), force, purge, std::move(done));
+}
+void PipelineTable::Drain(std::function<void()> done) { implementation_->Drain(std::move(done)); }
+void PipelineTable::SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done) {
+  implementation_->SaveLast(std::move(cancel), std::move(done));
+}
+void PipelineTable::Close() { implementation_->Close(); }
+
+}  // namespace penstock

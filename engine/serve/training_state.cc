@@ -1,0 +1,137 @@
+#include "engine/serve/training_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kMostLosses = 64;
+constexpr size_t kShownSession = 8;  // characters of a session in a message
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+bool Discards(TrainingCall call) {
+  return call == TrainingCall::kDiscard || call == TrainingCall::kDiscardForced || call == TrainingCall::kExpire;
+}
+
+absl::Status TrainingState::Check(TrainingCall call, const TrainingParty& party, int64_t now) const {
+  const bool own = holder_ == party;
+  switch (call) {
+    case TrainingCall::kForward:
+    case TrainingCall::kSave:
+    case TrainingCall::kRestoreForced:
+    case TrainingCall::kDeleteCheckpoint:
+      return absl::OkStatus();
+    case TrainingCall::kRestore:
+      if (!accumulating()) return absl::OkStatus();
+      return Held("ACCUMULATION_OPEN",
+                  own ? "apply or discard them with OptimizerStep first, or use force"
+                      : "wait for its step, or use force, which discards them",
+                  now);
+    case TrainingCall::kTrainStep:
+      if (!accumulating()) return absl::OkStatus();
+      if (own) return Held("ACCUMULATION_OPEN", "apply or discard them with OptimizerStep first", now);
+      break;
+    case TrainingCall::kContribution:
+    case TrainingCall::kApply:
+    case TrainingCall::kDiscard:
+    case TrainingCall::kDiscardForced:
+    case TrainingCall::kExpire:
+      if (own) return absl::OkStatus();
+      break;
+  }
+  if (!accumulating()) {
+    const Loss* loss = LossOf(party);
+    if (loss != nullptr && call == TrainingCall::kDiscard) return absl::OkStatus();  // it takes note
+    if (loss != nullptr && (call == TrainingCall::kContribution || call == TrainingCall::kApply)) {
+      return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_LOST",
+                   absl::StrCat("the gradients that were accumulated are gone: ", loss->cause,
+                                "; discard, then contribute all of the step anew"))
+          .With("cause", loss->cause);
+    }
+    if (call == TrainingCall::kContribution) return absl::OkStatus();
+    return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_EMPTY",
+                 "no gradients are accumulated: nothing to step with");
+  }
+  if (call == TrainingCall::kDiscardForced) return absl::OkStatus();
+  if (party.caller != holder_->caller) {
+    return Held("ACCUMULATION_HELD", "wait for its step; DISCARD with force ends what a program has left behind", now);
+  }
+  if (call == TrainingCall::kDiscard) return absl::OkStatus();
+  return Held("ACCUMULATION_HELD",
+              "another program of this caller; wait for its step, or DISCARD what it has left behind", now);
+}
+
+absl::Status TrainingState::Held(std::string_view reason, std::string_view what_to_do, int64_t now) const {
+  const std::string session = holder_->session.substr(0, kShownSession);
+  const std::string age = absl::StrCat((now - since_) / 1'000'000'000);
+  return Error(absl::StatusCode::kFailedPrecondition, reason,
+               absl::StrCat("caller ", holder_->caller, session.empty() ? "" : ", session ", session,
+                            ", has accumulated gradients for ", age, " s: ", View(what_to_do)))
+      .With("holder", holder_->caller)
+      .With("session", session)
+      .With("age_seconds", age);
+}
+
+const TrainingState::Loss* TrainingState::LossOf(const TrainingParty& party) const {
+  const auto found =
+      std::find_if(losses_.begin(), losses_.end(), [&](const Loss& loss) { return loss.party == party; });
+  return found == losses_.end() ? nullptr : &*found;
+}
+
+void TrainingState::Lose(std::string cause) {
+  if (losses_.size() >= kMostLosses) losses_.pop_front();
+  losses_.push_back({*holder_, std::move(cause)});
+}
+
+void TrainingState::Clear() {
+  holder_.reset();
+  expires_at_.reset();
+}
+
+void TrainingState::Apply(TrainingCall call, const TrainingParty& party, int64_t now, absl::Duration lease) {
+  switch (call) {
+    case TrainingCall::kContribution:
+      if (!accumulating()) since_ = now;
+      holder_ = party;
+      expires_at_.reset();
+      if (lease > absl::ZeroDuration()) expires_at_ = now + absl::ToInt64Nanoseconds(lease);
+      return;
+    case TrainingCall::kDiscard:
+    case TrainingCall::kDiscardForced:
+    case TrainingCall::kRestoreForced:
+      if (accumulating() && holder_ != party) {
+        Lose(absl::StrCat(
+            call == TrainingCall::kRestoreForced ? "a restore or write of caller " : "a DISCARD of caller ",
+            party.caller));
+      }
+      if (call == TrainingCall::kDiscard) std::erase_if(losses_, [&](const Loss& loss) { return loss.party == party; });
+      return Clear();
+    case TrainingCall::kExpire:
+      if (accumulating()) Lose("their lease is over");
+      return Clear();
+    case TrainingCall::kApply:
+    case TrainingCall::kTrainStep:
+    case TrainingCall::kRestore:
+      return Clear();
+    case TrainingCall::kForward:
+    case TrainingCall::kSave:
+    case TrainingCall::kDeleteCheckpoint:
+      return;
+  }
+}
+
+void TrainingState::Reconcile(bool accumulating, const TrainingParty& party, int64_t now) {
+  if (!accumulating) return Clear();
+  if (this->accumulating()) return;
+  holder_ = party;
+  since_ = now;
+}
+
+}  // namespace penstock

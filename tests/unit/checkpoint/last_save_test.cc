@@ -1,0 +1,169 @@
+// The save that a pipeline makes at its end, and the table's of all pipelines.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "engine/base/cancel_token.h"
+#include "engine/base/log.h"
+#include "engine/checkpoint/checkpoint_file.h"
+#include "tests/unit/serve/hosting_fixture.h"
+
+namespace penstock::testing {
+namespace {
+
+// What the last save of "gpt" came to.
+class LastSaveTest : public HostingFixture {
+ protected:
+  absl::StatusOr<std::optional<CheckpointInfo>> SaveLast(std::shared_ptr<CancelToken> cancel = NewToken()) {
+    absl::StatusOr<std::optional<CheckpointInfo>> answer;
+    absl::Notification done;
+    gpt_->SaveLast(std::move(cancel), [&](auto saved) {
+      answer = std::move(saved);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  }
+  static std::shared_ptr<CancelToken> NewToken() { return std::make_shared<CancelToken>(); }
+};
+
+TEST_F(LastSaveTest, SavesTheStateAfterTheLastFinishedCall) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  control_->Hold();
+  const Accepted running = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->AwaitHeld();
+  const Accepted waiting = *gpt_->TrainStep(Caller(), Batch(), {});
+  absl::Notification done;
+  std::optional<CheckpointInfo> saved;
+  gpt_->SaveLast(NewToken(), [&](auto answer) {
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    saved = *answer;
+    done.Notify();
+  });
+  EXPECT_EQ(Settled(*waiting.outcome).state, HandleState::kCancelled) << "no work after the save";
+  control_->Resume();
+  done.WaitForNotification();
+  EXPECT_EQ(Settled(*running.outcome).state, HandleState::kReady);
+  ASSERT_TRUE(saved.has_value());
+  EXPECT_EQ(saved->id, "step-2");
+  EXPECT_EQ(saved->step, 2);
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller(), Batch(), {}).status()), "DRAINING");
+}
+
+TEST_F(LastSaveTest, SavesOnlyWhatHasChanged) {
+  EXPECT_EQ(*SaveLast(), std::nullopt) << "what was just made";
+  EXPECT_TRUE(gpt_->ListCheckpoints().empty());
+}
+
+TEST_F(LastSaveTest, DoesNotRepeatACheckpoint) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  ASSERT_TRUE(Save("mine").ok());
+  Settled(*gpt_->Infer(Caller(), Ask(1))->outputs);
+  EXPECT_EQ(*SaveLast(), std::nullopt);
+}
+
+TEST_F(LastSaveTest, RepeatsWhatWasSavedAndThenDeleted) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  ASSERT_TRUE(Save("mine").ok());
+  ASSERT_TRUE(Save("again").ok());
+  ASSERT_TRUE(Remove("again").ok());
+  const auto saved = SaveLast();
+  ASSERT_TRUE(saved.ok() && saved->has_value()) << saved.status();
+  EXPECT_EQ((*saved)->id, "step-1");
+}
+
+TEST_F(LastSaveTest, DoesNotRepeatWhatWasRestored) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  ASSERT_TRUE(Save("mine").ok());
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  ASSERT_TRUE(Restore("mine").ok());
+  EXPECT_EQ(*SaveLast(), std::nullopt);
+}
+
+TEST_F(LastSaveTest, GradientsAreInNoCheckpointAndMakeNone) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  ASSERT_TRUE(Save("mine").ok());
+  Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
+  const int64_t warnings = LoggedLines(LogLevel::kWarning);
+  EXPECT_EQ(*SaveLast(), std::nullopt);
+  EXPECT_EQ(LoggedLines(LogLevel::kWarning), warnings + 1) << "that they are lost";
+}
+
+TEST_F(LastSaveTest, DiscardedGradientsMakeNone) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  ASSERT_TRUE(Save("mine").ok());
+  Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
+  Settled(*gpt_->OptimizerStep(Caller(), {.discard = true})->outcome);
+  EXPECT_EQ(*SaveLast(), std::nullopt);
+}
+
+TEST_F(LastSaveTest, FindsAFreeName) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  ASSERT_TRUE(Save("step-2").ok());
+  ASSERT_TRUE(Save("step-2-end").ok());
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  const auto saved = SaveLast();
+  ASSERT_TRUE(saved.ok() && saved->has_value()) << saved.status();
+  EXPECT_EQ((*saved)->id, "step-2-end-2");
+}
+
+TEST_F(LastSaveTest, AFullDiskIsAnErrorAndCounted) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  files_.SetFreeBytes(10);
+  EXPECT_EQ(ReasonOf(SaveLast().status()), "STORAGE_FULL");
+  EXPECT_EQ(Metrics()->checkpoint_failures[CheckpointOperation::kSave].value(), 1);
+  EXPECT_TRUE(gpt_->ListCheckpoints().empty());
+}
+
+TEST_F(LastSaveTest, CanBeGivenUpAndLeavesNothing) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  const auto cancel = NewToken();
+  cancel->Cancel();
+  EXPECT_EQ(ReasonOf(SaveLast(cancel).status()), "WORK_CANCELLED");
+  EXPECT_TRUE(gpt_->ListCheckpoints().empty());
+  EXPECT_EQ(Metrics()->checkpoint_failures[CheckpointOperation::kSave].value(), 1);
+}
+
+TEST_F(LastSaveTest, IsAnsweredByAPipelineThatHasStopped) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  gpt_->Stop();
+  EXPECT_EQ(ReasonOf(SaveLast().status()), "WORK_CANCELLED");
+}
+
+TEST_F(LastSaveTest, TheTableSavesAllAndNamesThoseThatFail) {
+  ASSERT_TRUE(Create("mlp").ok());
+  ASSERT_TRUE(Create("new").ok());
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  Settled(*(*table_->Find("mlp"))->TrainStep(Caller(), Batch(), {})->outcome);
+  const auto save_all = [this] {
+    PipelineTable::LastSaves all;
+    absl::Notification done;
+    table_->SaveLast(NewToken(), [&](PipelineTable::LastSaves saves) {
+      all = std::move(saves);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    std::sort(all.failed.begin(), all.failed.end());
+    return all;
+  };
+  files_.SetFreeBytes(10);
+  EXPECT_EQ(save_all().failed, (std::vector<std::string>{"gpt", "mlp"}));
+  files_.SetFreeBytes(-1);
+  const auto saved = [this] {
+    return gpt_->ListCheckpoints().size() + (*table_->Find("mlp"))->ListCheckpoints().size();
+  };
+  EXPECT_TRUE(save_all().failed.empty());
+  EXPECT_EQ(saved(), 2);
+  EXPECT_TRUE(save_all().failed.empty());
+  EXPECT_EQ(saved(), 2) << "nothing has changed since";
+}
+
+}  // namespace
+}  // namespace penstock::testing

@@ -1,0 +1,95 @@
+#include "engine/filling/gap_filler.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kNow = 1'000'000;
+
+// Addresses that stand for pipelines.
+const int kPipelines[3] = {};
+
+InferenceCandidate Action(int64_t duration, int64_t sequence = 1, const void* pipeline = &kPipelines[0]) {
+  return {.pipeline = pipeline, .sequence = sequence, .duration = duration};
+}
+
+bool Fits(const InferenceCandidate& candidate, int64_t gap) {
+  return GapFiller::Fits(candidate, {.now = kNow, .training_at = kNow + gap});
+}
+
+TEST(GapFiller, TakesWhatTheGapHoldsAndNothingLonger) {
+  EXPECT_TRUE(Fits(Action(500), 600));
+  EXPECT_TRUE(Fits(Action(500), 500));
+  EXPECT_TRUE(Fits(Action(500), 400));  // at most a fifth of the action lies beyond
+  EXPECT_FALSE(Fits(Action(500), 399));
+  EXPECT_FALSE(Fits(Action(500), 0));
+}
+
+TEST(GapFiller, DoesNotTakeWhatNobodyKnowsTheLengthOf) {
+  EXPECT_FALSE(Fits(Action(kNever), 1'000'000'000));
+  EXPECT_TRUE(GapFiller::Fits(Action(kNever), {.now = kNow}));  // without training in sight it may
+}
+
+TEST(GapFiller, TheEarliestNeedOfTheDeviceEndsTheGap) {
+  InferenceCandidate action = Action(500);
+  action.training_at = kNow + 100;  // its own pipeline's next step
+  EXPECT_FALSE(Fits(action, 1000));
+  action.training_at = kNow + 1000;
+  EXPECT_FALSE(Fits(action, 100));
+  EXPECT_TRUE(Fits(action, 1000));
+}
+
+TEST(GapFiller, SwitchedOffItStaysOutOfSteps) {
+  InferenceCandidate action = Action(1);
+  action.fills = false;
+  EXPECT_FALSE(Fits(action, 1'000'000));
+  EXPECT_TRUE(GapFiller::Fits(action, {.now = kNow}));
+}
+
+TEST(GapFiller, DoesNotBeginWhatCannotEndBeforeTheWeightsChange) {
+  InferenceCandidate action = Action(100);
+  action.to_end = 1000;
+  action.weights_change_at = kNow + 1000;
+  EXPECT_TRUE(Fits(action, 500));
+  action.weights_change_at = kNow + 799;
+  EXPECT_FALSE(Fits(action, 500));
+  action.weights_change_at = kNever;
+  EXPECT_TRUE(Fits(action, 500));
+}
+
+TEST(GapFiller, ServesPipelinesInTurnThenPrioritiesThenTheOldestRun) {
+  GapFiller filler;
+  std::vector<InferenceCandidate> actions = {Action(1, 5), Action(1, 4), Action(1, 9, &kPipelines[1])};
+  EXPECT_EQ(filler.Choose(actions, {.now = kNow}), 1);
+  filler.Served(&kPipelines[0]);
+  EXPECT_EQ(filler.Choose(actions, {.now = kNow}), 2);
+  filler.Served(&kPipelines[1]);
+  actions[0].priority = 1;
+  EXPECT_EQ(filler.Choose(actions, {.now = kNow}), 0);
+}
+
+TEST(GapFiller, LooksPastAnActionThatDoesNotFit) {
+  const std::vector<InferenceCandidate> actions = {Action(1000, 1), Action(100, 2)};
+  EXPECT_EQ(GapFiller().Choose(actions, {.now = kNow, .training_at = kNow + 200}), 1);
+  EXPECT_EQ(GapFiller().Choose(actions, {.now = kNow, .training_at = kNow + 50}), std::nullopt);
+}
+
+TEST(GapFiller, OfThoseWhoAreDueTheHighestPriorityGoesFirst) {
+  std::vector<InferenceCandidate> actions = {Action(1, 3), Action(1, 7), Action(1, 1)};
+  actions[0].due = actions[1].due = true;
+  actions[1].priority = 1;
+  actions[2].priority = 9;
+  EXPECT_EQ(GapFiller::ChooseDue(actions), 1);
+}
+
+TEST(GapFiller, WhoIsDueGoesBeforeAllAndNeedsNoGap) {
+  std::vector<InferenceCandidate> actions = {Action(1, 1), Action(1000, 7), Action(1000, 3)};
+  EXPECT_EQ(GapFiller::ChooseDue(actions), std::nullopt);
+  actions[1].due = actions[2].due = true;
+  EXPECT_EQ(GapFiller::ChooseDue(actions), 2);
+  EXPECT_EQ(GapFiller().Choose(actions, {.now = kNow, .training_at = kNow}), 2);
+}
+
+}  // namespace
+}  // namespace penstock

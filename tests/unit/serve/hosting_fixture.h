@@ -1,0 +1,242 @@
+#pragma once
+
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/synchronization/notification.h"
+#include "engine/base/cancel_token.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/status_macros.h"
+#include "engine/base/timer_queue.h"
+#include "engine/device/memory_claims.h"
+#include "engine/observe/metrics_registry.h"
+#include "engine/plan/planning.h"
+#include "engine/serve/pipeline_table.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/fake_pipeline.h"
+#include "tests/support/faulty_file_system.h"
+#include "tests/support/temporary_folder.h"
+
+namespace penstock::testing {
+
+// Of one plan that was asked for.
+struct PlanAnswer {
+  const std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>();
+  absl::Status status;  // once it is done
+  absl::Notification done;
+
+  std::string Reason() {
+    done.WaitForNotification();
+    return ReasonOf(status);
+  }
+};
+
+// A table with fake pipelines, and one called "gpt" that is ready.
+class HostingFixture : public ::testing::Test {
+ protected:
+  explicit HostingFixture(HostedPipeline::Options hosting = {}, int max_pipelines = 3) {
+    handles_ = std::make_unique<HandleStore>(HandleStore::Options{}, &clock_, &timers_);
+    PipelineTable::Options options;
+    options.factory.create = [this](const PipelineSpec& spec,
+                                    Pipeline::Options engine) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
+      if (engine.claim_memory) {
+        const auto needs = needs_.find(spec.model.name);
+        if (absl::Status claimed = engine.claim_memory(needs == needs_.end() ? 0 : needs->second); !claimed.ok()) {
+          return claimed;
+        }
+      }
+      if (spec.model.name == "broken") return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", "broken");
+      if (before_create_ != nullptr) before_create_(engine);
+      auto pipeline = std::make_unique<FakePipeline>(control_);
+      if (engine.metrics) engine.metrics(plan_.has_value() ? *plan_ : pipeline->plan());
+      return pipeline;
+    };
+    options.factory.plan = [this](const PipelineSpec&, const Pipeline::Options& engine) -> absl::StatusOr<Plan> {
+      if (before_plan_) before_plan_(engine);
+      PENSTOCK_RETURN_IF_ERROR(engine.profile.planning->CheckWanted());
+      Plan plan;
+      plan.predicted_bubble = 0.25;
+      return plan;
+    };
+    options.factory.search = [this](const PipelineSpec& spec,
+                                    const Pipeline::Options& engine) -> absl::StatusOr<PlanSearch> {
+      searched_ = spec;
+      if (before_plan_) before_plan_(engine);
+      PlanSearch search;
+      search.considered = 2;
+      search.complete = !engine.profile.planning->OutOfTime();
+      search.refused.push_back({{.kind = "gpipe"},
+                                Error(absl::StatusCode::kFailedPrecondition, "PLAN_DOES_NOT_FIT", "too large")
+                                    .With("device", "cpu:1")
+                                    .With("value", "99")});
+      if (spec.model.name == "huge") return search;
+      PlanCandidate candidate;
+      candidate.schedule = {"zb-h1", 8, CheckpointMode::kNever};
+      candidate.cut.balance = {2, 1};
+      candidate.makespan_seconds = 0.5;
+      candidate.bubble = 0.125;
+      DeviceNeed need{.device = "cpu:0", .lanes = {0, 1}, .limit_bytes = 100, .buffers = {}};
+      need.buffers[BufferClass::kActivations] = 70;
+      need.buffers[BufferClass::kWeights] = 10;
+      candidate.memory = {need};
+      search.candidates.push_back(candidate);
+      search.plan = Plan();
+      search.plan->predicted_bubble = 0.125;
+      return search;
+    };
+    options.handles = handles_.get();
+    options.timers = &timers_;
+    options.files = &files_;
+    options.clock = &clock_;
+    options.metrics = &registry_;
+    options.state_dir = temporary_.path();
+    options.memory = &memory_;
+    options.max_pipelines = max_pipelines;
+    options.hosting = hosting;
+    table_ = std::make_unique<PipelineTable>(options);
+  }
+  ~HostingFixture() override {
+    control_->Resume();
+    control_->ResumeInference();
+    gpt_.reset();
+    table_.reset();
+    handles_.reset();
+  }
+
+  void SetUp() override {
+    ASSERT_TRUE(Create("gpt").ok());
+    gpt_ = *table_->Find("gpt");
+  }
+
+  absl::StatusOr<PipelineEntry> Create(const std::string& name, const std::string& model = "fake",
+                                       const std::string& request_id = "") {
+    PipelineSpec spec;
+    spec.model.name = model;
+    absl::StatusOr<PipelineEntry> answer;
+    absl::Notification done;
+    table_->Create({.caller = "ann", .request_id = request_id, .payload_digest = name}, name, spec, "digest",
+                   [&](absl::StatusOr<PipelineEntry> entry) {
+                     answer = std::move(entry);
+                     done.Notify();
+                   });
+    done.WaitForNotification();
+    return answer;
+  }
+  // Asks for a plan; answers what it came to.
+  std::shared_ptr<PlanAnswer> AskForPlan(const std::string& caller = "ann") {
+    auto answer = std::make_shared<PlanAnswer>();
+    table_->Plan(caller, {}, answer->cancel, [answer](absl::StatusOr<Plan> plan) {
+      answer->status = plan.status();
+      answer->done.Notify();
+    });
+    return answer;
+  }
+  absl::Status Delete(const std::string& name, bool force = false, bool purge = false) {
+    absl::Status answer;
+    absl::Notification done;
+    table_->Delete({.caller = "ann"}, name, force, purge, [&](absl::Status status) {
+      answer = std::move(status);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  }
+
+  static CallContext Caller(const std::string& caller = "ann", const std::string& request_id = "",
+                            const std::string& digest = "d") {
+    CallContext context;
+    context.caller = caller;
+    context.request_id = request_id;
+    context.payload_digest = digest;
+    return context;
+  }
+  static InputSource X(float value, int64_t rows = 2) { return {"x", at::full({rows}, value)}; }
+  static ContributionCall Batch(float value = 1) {
+    ContributionCall call;
+    call.inputs.push_back(X(value));
+    call.target = {"target", at::full({2}, 0.0f)};
+    return call;
+  }
+  static InferCall Ask(float value = 1) {
+    InferCall call;
+    call.inputs.push_back(X(value));
+    return call;
+  }
+
+  // Waits until a handle has settled, and tells how.
+  HandleInfo Settled(const HandleName& name, const std::string& caller = "ann") {
+    HandleInfo info;
+    absl::Notification done;
+    handles_->OnSettled(caller, {name}, HandleStore::WaitMode::kAll, std::numeric_limits<int64_t>::max(),
+                        [&](std::vector<HandleStore::HandleAnswer> answers) {
+                          EXPECT_TRUE(answers[0].ok()) << answers[0].status();
+                          if (answers[0].ok()) info = *answers[0];
+                          done.Notify();
+                        });
+    done.WaitForNotification();
+    return info;
+  }
+  std::string ErrorOf(const HandleName& name) { return ReasonOf(Settled(name).error); }
+  float ValueOf(const HandleName& name) {
+    EXPECT_EQ(Settled(name).state, HandleState::kReady);
+    return (*handles_->Pin("ann", name)->tensors())[0].tensor[0].item<float>();
+  }
+  absl::StatusOr<StateAnswer> Save(const std::string& id, const std::string& request_id = "") {
+    return Wait([&](auto done) { gpt_->SaveCheckpoint(Caller("ann", request_id), id, done); });
+  }
+  absl::StatusOr<StateAnswer> Restore(const std::string& id, bool force = false) {
+    return Wait([&](auto done) { gpt_->RestoreCheckpoint(Caller(), id, force, done); });
+  }
+  absl::Status Remove(const std::string& id, const std::string& request_id = "") {
+    return Wait([&](auto done) { gpt_->DeleteCheckpoint(Caller("ann", request_id), id, done); }).status();
+  }
+  static absl::StatusOr<StateAnswer> Wait(const std::function<void(HostedPipeline::StateCallback)>& call) {
+    absl::StatusOr<StateAnswer> answer;
+    absl::Notification done;
+    call([&](absl::StatusOr<StateAnswer> a) {
+      answer = std::move(a);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  }
+  absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Read(std::vector<std::string> names, bool optimizer) {
+    absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> answer;
+    absl::Notification done;
+    gpt_->ReadParameters(std::move(names), optimizer, [&](auto snapshot) {
+      answer = std::move(snapshot);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  }
+  void Advance(absl::Duration time) {
+    clock_.Advance(time);
+    timers_.SettleForTest();
+  }
+  std::shared_ptr<PipelineMetrics> Metrics() { return registry_.Find("gpt"); }
+
+  TemporaryFolder temporary_;
+  FakeClock clock_;
+  FaultyFileSystem files_{RealFileSystem()};
+  MetricsRegistry registry_{&clock_};
+  TimerQueue timers_{&clock_};
+  std::function<void(const Pipeline::Options&)> before_create_;
+  std::function<void(const Pipeline::Options&)> before_plan_;                            // or a search
+  std::map<std::string, int64_t> needs_ = {{"broken", 50}, {"half", 50}, {"more", 51}};  // memory of the host, by model
+  MemoryClaims memory_{100};
+  std::optional<Plan> plan_;  // that metrics are told
+  PipelineSpec searched_;     // what a search was asked
+  const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
+  std::unique_ptr<HandleStore> handles_;
+  std::unique_ptr<PipelineTable> table_;
+  std::shared_ptr<HostedPipeline> gpt_;
+};
+
+}  // namespace penstock::testing

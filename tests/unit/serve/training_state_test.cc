@@ -1,0 +1,135 @@
+#include "engine/serve/training_state.h"
+
+#include <gmock/gmock.h>
+
+#include "engine/base/error.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+const TrainingParty kAnn = {"ann", "session-of-ann"};
+const TrainingParty kAnnAgain = {"ann", "after-a-restart"};
+const TrainingParty kBob = {"bob", "session-of-bob"};
+
+std::string Check(const TrainingState& state, TrainingCall call, const TrainingParty& party) {
+  return ReasonOf(state.Check(call, party, 0));
+}
+
+// What each call returns when CLEAN, ACCUMULATING for oneself, for another program of the same caller, for another caller.
+TEST(TrainingStateTest, FollowsTheTable) {
+  struct Row {
+    TrainingCall call;
+    std::string clean, holder, restarted, other;
+    bool accumulates_after;  // of one's own accumulation
+  };
+  const std::vector<Row> table = {
+      {TrainingCall::kContribution, "", "", "ACCUMULATION_HELD", "ACCUMULATION_HELD", true},
+      {TrainingCall::kApply, "ACCUMULATION_EMPTY", "", "ACCUMULATION_HELD", "ACCUMULATION_HELD", false},
+      {TrainingCall::kDiscard, "ACCUMULATION_EMPTY", "", "", "ACCUMULATION_HELD", false},
+      {TrainingCall::kDiscardForced, "ACCUMULATION_EMPTY", "", "", "", false},
+      {TrainingCall::kTrainStep, "", "ACCUMULATION_OPEN", "ACCUMULATION_HELD", "ACCUMULATION_HELD", false},
+      {TrainingCall::kForward, "", "", "", "", true},
+      {TrainingCall::kSave, "", "", "", "", true},
+      {TrainingCall::kRestore, "", "ACCUMULATION_OPEN", "ACCUMULATION_OPEN", "ACCUMULATION_OPEN", false},
+      {TrainingCall::kRestoreForced, "", "", "", "", false},
+      {TrainingCall::kDeleteCheckpoint, "", "", "", "", true},
+  };
+  for (const Row& row : table) {
+    SCOPED_TRACE(static_cast<int>(row.call));
+    TrainingState state;
+    EXPECT_EQ(Check(state, row.call, kAnn), row.clean);
+    state.Apply(TrainingCall::kContribution, kAnn, 0);
+    EXPECT_EQ(Check(state, row.call, kAnn), row.holder);
+    EXPECT_EQ(Check(state, row.call, kAnnAgain), row.restarted);
+    EXPECT_EQ(Check(state, row.call, kBob), row.other);
+    if (row.holder.empty()) {
+      state.Apply(row.call, kAnn, 0);
+      EXPECT_EQ(state.accumulating(), row.accumulates_after);
+      EXPECT_EQ(state.holder().has_value(), row.accumulates_after);
+    }
+  }
+}
+
+TEST(TrainingStateTest, ARefusalNamesTheHolderAndItsAge) {
+  TrainingState state;
+  state.Apply(TrainingCall::kContribution, kAnn, 5 * kSecond);
+  state.Apply(TrainingCall::kContribution, kAnn, 7 * kSecond);
+  const absl::Status held = state.Check(TrainingCall::kContribution, kBob, 65 * kSecond);
+  EXPECT_EQ(
+      held.message(),
+      "caller ann, session session-, has accumulated gradients for 60 s: wait for its step; DISCARD with force ends "
+      "what a program has left behind");
+  EXPECT_EQ(ValuesOf(held)["holder"], "ann");
+  EXPECT_EQ(ValuesOf(held)["session"], "session-");
+  EXPECT_EQ(ValuesOf(held)["age_seconds"], "60");
+}
+
+TEST(TrainingStateTest, WhoseGradientsOthersEndedIsToldUntilItDiscards) {
+  for (const auto& [call, by] : {std::pair(TrainingCall::kDiscard, kAnnAgain),
+                                 {TrainingCall::kDiscardForced, kBob},
+                                 {TrainingCall::kRestoreForced, kBob},
+                                 {TrainingCall::kExpire, kAnn}}) {
+    SCOPED_TRACE(static_cast<int>(call));
+    TrainingState state;
+    state.Apply(TrainingCall::kContribution, kAnn, 0);
+    state.Apply(call, by, 0);
+    EXPECT_FALSE(state.accumulating());
+    EXPECT_EQ(Check(state, TrainingCall::kContribution, kAnn), "ACCUMULATION_LOST");
+    EXPECT_EQ(Check(state, TrainingCall::kApply, kAnn), "ACCUMULATION_LOST");
+    EXPECT_EQ(Check(state, TrainingCall::kTrainStep, kAnn), "") << "it is whole by itself";
+    EXPECT_EQ(Check(state, TrainingCall::kContribution, kBob), "");
+    ASSERT_EQ(Check(state, TrainingCall::kDiscard, kAnn), "");
+    state.Apply(TrainingCall::kDiscard, kAnn, 0);
+    EXPECT_EQ(Check(state, TrainingCall::kContribution, kAnn), "");
+  }
+}
+
+TEST(TrainingStateTest, OnesOwnEndLosesNothing) {
+  for (const TrainingCall call : {TrainingCall::kDiscard, TrainingCall::kApply, TrainingCall::kRestoreForced}) {
+    TrainingState state;
+    state.Apply(TrainingCall::kContribution, kAnn, 0);
+    state.Apply(call, kAnn, 0);
+    EXPECT_EQ(Check(state, TrainingCall::kContribution, kAnn), "");
+  }
+}
+
+TEST(TrainingStateTest, TheLeaseIsThatOfTheLastContribution) {
+  TrainingState state;
+  state.Apply(TrainingCall::kContribution, kAnn, kSecond, absl::Seconds(10));
+  EXPECT_EQ(state.expires_at(), 11 * kSecond);
+  state.Apply(TrainingCall::kContribution, kAnn, 2 * kSecond, absl::Seconds(30));
+  EXPECT_EQ(state.expires_at(), 32 * kSecond);
+  state.Apply(TrainingCall::kContribution, kAnn, 3 * kSecond);
+  EXPECT_EQ(state.expires_at(), std::nullopt);
+  state.Apply(TrainingCall::kContribution, kAnn, 3 * kSecond, absl::Seconds(30));
+  state.Apply(TrainingCall::kApply, kAnn, 4 * kSecond);
+  EXPECT_EQ(state.expires_at(), std::nullopt);
+}
+
+TEST(TrainingStateTest, OnlyTheNewestLossesAreRemembered) {
+  TrainingState state;
+  for (int i = 0; i < 100; ++i) {
+    const TrainingParty party = {"ann", std::to_string(i)};
+    state.Apply(TrainingCall::kContribution, party, 0);
+    state.Apply(TrainingCall::kDiscardForced, kBob, 0);
+  }
+  EXPECT_EQ(Check(state, TrainingCall::kContribution, {"ann", "99"}), "ACCUMULATION_LOST");
+  EXPECT_EQ(Check(state, TrainingCall::kContribution, {"ann", "36"}), "ACCUMULATION_LOST");
+  EXPECT_EQ(Check(state, TrainingCall::kContribution, {"ann", "35"}), "");
+}
+
+TEST(TrainingStateTest, TheEngineHasTheLastWord) {
+  TrainingState state;
+  state.Apply(TrainingCall::kContribution, kAnn, 0);
+  state.Reconcile(true, kAnn, 0);
+  EXPECT_EQ(state.holder(), kAnn);
+  state.Reconcile(false, kAnn, 0);
+  EXPECT_FALSE(state.accumulating());
+  EXPECT_TRUE(state.Check(TrainingCall::kContribution, kBob, 0).ok());
+  state.Reconcile(true, kBob, 0);
+  EXPECT_EQ(state.holder(), kBob) << "gradients that a failed call has left have a holder";
+}
+
+}  // namespace
+}  // namespace penstock
