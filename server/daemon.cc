@@ -35,19 +35,19 @@
 #include "server/models/model_root.h"
 #include "server/models/model_uploads.h"
 #include "server/request_tracing.h"
-#include "server/rpc/admin_service.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_metrics.h"
-#include "server/rpc/handles_service.h"
-#include "server/rpc/health_service.h"
-#include "server/rpc/inference_service.h"
-#include "server/rpc/insight_service.h"
-#include "server/rpc/models_service.h"
-#include "server/rpc/page_token.h"
-#include "server/rpc/pipelines_service.h"
-#include "server/rpc/reflection_service.h"
-#include "server/rpc/state_service.h"
-#include "server/rpc/work_service.h"
+#include "server/rpc/convert/page_token.h"
+#include "server/rpc/services/admin_service.h"
+#include "server/rpc/services/handle_service.h"
+#include "server/rpc/services/health_service.h"
+#include "server/rpc/services/inference_service.h"
+#include "server/rpc/services/insight_service.h"
+#include "server/rpc/services/model_service.h"
+#include "server/rpc/services/pipeline_service.h"
+#include "server/rpc/services/reflection_service.h"
+#include "server/rpc/services/state_service.h"
+#include "server/rpc/services/work_service.h"
 #include "server/server_info.h"
 #include "server/state_lock.h"
 #include "server/status_sources.h"
@@ -88,8 +88,8 @@ HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, int
   HandleStore::Options store;
   store.epoch = epoch;
   store.default_lease = options.default_lease;
-  store.least_lease = options.min_lease;
-  store.most_lease = options.max_lease;
+  store.min_lease = options.min_lease;
+  store.max_lease = options.max_lease;
   store.budget.handles = options.max_handles;
   store.budget.handles_per_owner = options.max_handles_per_caller;
   store.budget.bytes = options.handle_bytes > 0 ? options.handle_bytes : memory_limit / 10;
@@ -105,8 +105,8 @@ int64_t CallsStarted(const ServerMetrics& server) {
   return started;
 }
 
-HostedPipeline::Options HostingOptions(const DaemonOptions& options) {
-  HostedPipeline::Options hosting;
+ServedPipeline::Options HostingOptions(const DaemonOptions& options) {
+  ServedPipeline::Options hosting;
   hosting.train_queue_calls = options.train_queue_calls;
   hosting.train_queue_bytes = options.train_queue_bytes;
   hosting.infer_queue_calls = options.infer_queue_calls;
@@ -231,8 +231,8 @@ class Daemon::Parts {
     models_ = std::make_unique<ModelRoot>(
         ModelRoot::Options{.files = RealFileSystem(),
                            .root = options_.model_root,
-                           .most_model_bytes = options_.max_model_bytes,
-                           .most_root_bytes = options_.model_root_bytes,
+                           .max_model_bytes = options_.max_model_bytes,
+                           .max_root_bytes = options_.model_root_bytes,
                            .users = [this](const std::string& model) { return UsersOf(model); },
                            .memory = memory_.get()});
     PipelineTable::Options table;
@@ -291,21 +291,21 @@ class Daemon::Parts {
 
   void MakeServices() {
     const ServiceEnvironment environment = Environment();
-    admin_ = std::make_unique<AdminInfoService>([this] { return Info(); });
-    pipelines_service_ = std::make_unique<PipelinesService>(environment);
-    work_ = std::make_unique<WorkCallService>(environment);
-    handles_service_ = std::make_unique<HandleCallService>(environment);
-    state_ = std::make_unique<StateCallService>(environment);
-    insight_ = std::make_unique<InsightCallService>(environment, trace_jobs_.get());
-    models_service_ = std::make_unique<ModelCallService>(
+    admin_ = std::make_unique<AdminServiceImpl>([this] { return Info(); });
+    pipelines_service_ = std::make_unique<PipelineServiceImpl>(environment);
+    work_ = std::make_unique<WorkServiceImpl>(environment);
+    handles_service_ = std::make_unique<HandleServiceImpl>(environment);
+    state_ = std::make_unique<StateServiceImpl>(environment);
+    insight_ = std::make_unique<InsightServiceImpl>(environment, trace_jobs_.get());
+    models_service_ = std::make_unique<ModelServiceImpl>(
         environment,
         ModelParts{
             .root = models_.get(), .jobs = model_jobs_.get(), .reads = model_reads_.get(), .uploads = uploads_.get()});
-    inference_ = std::make_unique<InferenceService>(
-        environment, InferenceService::Options{.version = PENSTOCK_VERSION, .ready = [this] {
-                                                 return lifecycle_.state() == LifecycleState::kReady;
-                                               }});
-    health_ = std::make_unique<HealthService>(timers_.get(), clock_);
+    inference_ = std::make_unique<InferenceServiceImpl>(
+        environment, InferenceServiceImpl::Options{.version = PENSTOCK_VERSION, .ready = [this] {
+                                                     return lifecycle_.state() == LifecycleState::kReady;
+                                                   }});
+    health_ = std::make_unique<HealthServiceImpl>(timers_.get(), clock_);
     reflection_ = std::make_unique<ReflectionServiceV1>(ServiceNames(), timers_.get(), clock_);
     reflection_alpha_ = std::make_unique<ReflectionServiceV1Alpha>(ServiceNames(), timers_.get(), clock_);
   }
@@ -348,12 +348,13 @@ class Daemon::Parts {
                                  reflection_.get(), reflection_alpha_.get()},
                                 &registry_.server(), clock_));
     if (!options_.health_listen.empty()) {
-      PENSTOCK_ASSIGN_OR_RETURN(health_port_, ApiServer::Create({.listen = options_.health_listen,
-                                                                 .field = "--health-listen",
-                                                                 .insecure = true,
-                                                                 .max_message_bytes = HealthService::kMostMessageBytes,
-                                                                 .memory_bytes = kHealthMemoryBytes},
-                                                                {health_.get()}, &registry_.server(), clock_));
+      PENSTOCK_ASSIGN_OR_RETURN(health_port_,
+                                ApiServer::Create({.listen = options_.health_listen,
+                                                   .field = "--health-listen",
+                                                   .insecure = true,
+                                                   .max_message_bytes = HealthServiceImpl::kMaxMessageBytes,
+                                                   .memory_bytes = kHealthMemoryBytes},
+                                                  {health_.get()}, &registry_.server(), clock_));
     }
     if (!options_.metrics_listen.empty()) {
       PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen",
@@ -475,15 +476,15 @@ class Daemon::Parts {
   std::unique_ptr<ModelUploads> uploads_;
   std::unique_ptr<Admission> admission_;
   PageTokens page_tokens_;
-  std::unique_ptr<AdminInfoService> admin_;
-  std::unique_ptr<PipelinesService> pipelines_service_;
-  std::unique_ptr<WorkCallService> work_;
-  std::unique_ptr<HandleCallService> handles_service_;
-  std::unique_ptr<StateCallService> state_;
-  std::unique_ptr<InsightCallService> insight_;
-  std::unique_ptr<ModelCallService> models_service_;
-  std::unique_ptr<InferenceService> inference_;
-  std::unique_ptr<HealthService> health_;
+  std::unique_ptr<AdminServiceImpl> admin_;
+  std::unique_ptr<PipelineServiceImpl> pipelines_service_;
+  std::unique_ptr<WorkServiceImpl> work_;
+  std::unique_ptr<HandleServiceImpl> handles_service_;
+  std::unique_ptr<StateServiceImpl> state_;
+  std::unique_ptr<InsightServiceImpl> insight_;
+  std::unique_ptr<ModelServiceImpl> models_service_;
+  std::unique_ptr<InferenceServiceImpl> inference_;
+  std::unique_ptr<HealthServiceImpl> health_;
   std::atomic<bool> live_ = true;
   std::unique_ptr<ReflectionServiceV1> reflection_;
   std::unique_ptr<ReflectionServiceV1Alpha> reflection_alpha_;

@@ -7,7 +7,7 @@
 #include "engine/model/loss.h"
 #include "engine/optim/optimizer.h"
 #include "engine/schedule/generators.h"
-#include "server/rpc/proto_convert.h"
+#include "server/rpc/convert/proto_convert.h"
 
 namespace penstock {
 namespace {

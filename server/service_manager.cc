@@ -20,7 +20,7 @@ std::string ValueOf(const std::map<std::string, std::string>& environment, const
   return found == environment.end() ? "" : found->second;
 }
 
-// Sends one datagram; answers what went wrong, or "".
+// Sends one datagram; returns what went wrong, or "".
 std::string Send(const std::string& address, std::string_view words) {
   sockaddr_un to = {};
   to.sun_family = AF_UNIX;

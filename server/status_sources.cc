@@ -10,13 +10,13 @@
 #include "engine/checkpoint/checkpoint_file.h"
 #include "proto/message_json.h"
 #include "server/http/listen_address.h"
-#include "server/rpc/insight_service.h"
-#include "server/rpc/proto_convert.h"
+#include "server/rpc/convert/proto_convert.h"
+#include "server/rpc/services/insight_service.h"
 
 namespace penstock {
 namespace {
 
-constexpr int kMostPipelines = 1024;  // that --max-pipelines allows
+constexpr int kMaxPipelines = 1024;  // that --max-pipelines allows
 
 // Of `state`: "ready".
 std::string StateWord(PipelineEntry::State state) {
@@ -45,7 +45,7 @@ std::string StatisticsText(const PipelineEntry& entry, const ServiceEnvironment&
 
 std::vector<PipelineRow> DescribePipelines(const PipelineTable& pipelines) {
   std::vector<PipelineRow> rows;
-  for (const PipelineEntry& entry : pipelines.List("", kMostPipelines)) {
+  for (const PipelineEntry& entry : pipelines.List("", kMaxPipelines)) {
     rows.push_back({.name = entry.name, .state = StateWord(entry.state)});
   }
   return rows;
@@ -68,7 +68,7 @@ CommandOutputs DescribeForPrograms(const ServiceEnvironment& environment) {
   CommandOutputs outputs;
   outputs.pipelines = [environment] {
     std::vector<std::string> list;
-    for (const PipelineEntry& entry : environment.pipelines->List("", kMostPipelines)) {
+    for (const PipelineEntry& entry : environment.pipelines->List("", kMaxPipelines)) {
       list.push_back(absl::StrCat("{\"pipeline\":", MessageToJsonText(ToProto(entry, environment.handles->epoch())),
                                   ",\"statistics\":", StatisticsText(entry, environment), "}"));
     }
@@ -84,7 +84,7 @@ CommandOutputs DescribeForPrograms(const ServiceEnvironment& environment) {
   };
   outputs.checkpoints = [environment] {
     std::vector<std::string> list;
-    for (const PipelineEntry& entry : environment.pipelines->List("", kMostPipelines)) {
+    for (const PipelineEntry& entry : environment.pipelines->List("", kMaxPipelines)) {
       if (entry.pipeline == nullptr) continue;
       for (const CheckpointInfo& info : entry.pipeline->ListCheckpoints())
         list.push_back(MessageToJsonText(ToProto(info)));
@@ -110,7 +110,7 @@ std::vector<SettingRow> DescribeSettings(const DaemonOptions& options) {
 
 std::vector<HandleRow> DescribeHandles(const PipelineTable& pipelines, const HandleStore& handles) {
   std::vector<HandleRow> rows;
-  for (const PipelineEntry& entry : pipelines.List("", kMostPipelines)) {
+  for (const PipelineEntry& entry : pipelines.List("", kMaxPipelines)) {
     const HandleStore::Counts counts = handles.CountsOf(entry.name);
     const auto in = [&](HandleState state) { return counts.by_state[static_cast<size_t>(state)]; };
     rows.push_back({.pipeline = entry.name,
@@ -125,7 +125,7 @@ std::vector<HandleRow> DescribeHandles(const PipelineTable& pipelines, const Han
 
 std::vector<CheckpointRow> DescribeCheckpoints(const PipelineTable& pipelines) {
   std::vector<CheckpointRow> rows;
-  for (const PipelineEntry& entry : pipelines.List("", kMostPipelines)) {
+  for (const PipelineEntry& entry : pipelines.List("", kMaxPipelines)) {
     if (entry.pipeline == nullptr) continue;
     for (const CheckpointInfo& info : entry.pipeline->ListCheckpoints()) {
       rows.push_back({.pipeline = entry.name,

@@ -136,7 +136,7 @@ LoadResult RunLoad(const LoadOptions& options, const LoadWork& work, Clock* cloc
   LoadResult result;
   std::vector<LoadWindow> windows;
   Callers callers(options, work, clock);
-  // Waits for a window in pieces; answers what ended in it.
+  // Waits for a window in pieces; returns what ended in it.
   const auto await = [&](double seconds) {
     LoadWindow window;
     const int64_t begin = clock->NowNanos();
@@ -151,7 +151,7 @@ LoadResult RunLoad(const LoadOptions& options, const LoadWork& work, Clock* cloc
     return window;
   };
   await(options.warm_up_seconds);
-  while (static_cast<int>(windows.size()) < options.most_windows && !stopped() && !result.stable) {
+  while (static_cast<int>(windows.size()) < options.max_windows && !stopped() && !result.stable) {
     windows.push_back(await(options.window_seconds));
     result.stable = IsStable(windows, options);
   }

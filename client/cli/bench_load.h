@@ -21,7 +21,7 @@ struct LoadOptions {
   uint64_t seed = 1;     // of the gaps
   double warm_up_seconds = 1;
   double window_seconds = 2;
-  int most_windows = 10;
+  int max_windows = 10;
   double percentile = 95;  // what must be stable, beside throughput
   double stability = 0.1;  // by how much of their mean the last three windows may differ from it
 };

@@ -122,7 +122,7 @@ absl::Status ApplyFiles(CLI::App& app, const std::vector<std::string>& files, st
   return absl::OkStatus();
 }
 
-// Parses; answers an exit code if there is nothing to run. The only place that meets CLI11's exceptions.
+// Parses; returns an exit code if there is nothing to run. The only place that meets CLI11's exceptions.
 std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& arguments, const CommandWorld& world) {
   try {
     // CLI11 takes a vector from its end.

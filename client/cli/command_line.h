@@ -13,7 +13,7 @@ struct CommandLineOptions {
   bool handle_interrupts = false;  // true in the program: Ctrl-C cancels the command's calls
 };
 
-// Parses `arguments` (without the program's name) and runs the command. Answers the exit code.
+// Parses `arguments` (without the program's name) and runs the command. Returns the exit code.
 int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld& world,
                    const CommandLineOptions& options = {});
 

@@ -12,11 +12,11 @@ namespace {
 
 using Level = Finding::Level;
 
-constexpr int kLeastDriver = 580;  // the first that runs CUDA 13
-constexpr int64_t kLeastSharedMemory = int64_t{64} << 20;
-constexpr int64_t kLeastOpenFiles = 4096;
-constexpr int64_t kLeastMemory = int64_t{2} << 30;
-constexpr int64_t kLeastDisk = int64_t{1} << 30;
+constexpr int kMinDriver = 580;  // the first that runs CUDA 13
+constexpr int64_t kMinSharedMemory = int64_t{64} << 20;
+constexpr int64_t kMinOpenFiles = 4096;
+constexpr int64_t kMinMemory = int64_t{2} << 30;
+constexpr int64_t kMinDisk = int64_t{1} << 30;
 constexpr int64_t kRoomyDisk = int64_t{10} << 30;
 constexpr double kSlowSync = 0.05;
 
@@ -25,8 +25,8 @@ Finding Gpus(const MachineFacts& facts) {
   int major = 0;
   const bool known = absl::SimpleAtoi(facts.driver_version.substr(0, facts.driver_version.find('.')), &major);
   const std::string detail = absl::StrCat(facts.gpus, " GPUs, driver ", facts.driver_version);
-  if (known && major < kLeastDriver) {
-    return {"gpus", Level::kFail, detail, absl::StrCat("CUDA 13 needs driver ", kLeastDriver, " or newer")};
+  if (known && major < kMinDriver) {
+    return {"gpus", Level::kFail, detail, absl::StrCat("CUDA 13 needs driver ", kMinDriver, " or newer")};
   }
   if (facts.gpus == 0) return {"gpus", Level::kWarn, detail, "the driver sees no GPU: look at its log with dmesg"};
   if (facts.open_gpus == 0) {
@@ -38,7 +38,7 @@ Finding Gpus(const MachineFacts& facts) {
 
 Finding SharedMemory(const MachineFacts& facts) {
   if (facts.shared_memory_bytes < 0) return {"shared memory", Level::kWarn, "no /dev/shm", "mount a tmpfs at /dev/shm"};
-  if (facts.shared_memory_bytes < kLeastSharedMemory) {
+  if (facts.shared_memory_bytes < kMinSharedMemory) {
     return {"shared memory", Level::kWarn, "/dev/shm has " + BytesText(facts.shared_memory_bytes),
             "containers: --shm-size=256m, or an emptyDir of medium Memory"};
   }
@@ -57,15 +57,15 @@ Finding LockedMemory(const MachineFacts& facts) {
 
 Finding OpenFiles(const MachineFacts& facts) {
   const std::string detail = absl::StrCat("at most ", facts.open_files);
-  if (facts.open_files >= kLeastOpenFiles) return {"open files", Level::kOk, detail, ""};
+  if (facts.open_files >= kMinOpenFiles) return {"open files", Level::kOk, detail, ""};
   return {"open files", Level::kWarn, detail,
-          absl::StrCat("each client needs two: ulimit -n ", kLeastOpenFiles, ", LimitNOFILE=", kLeastOpenFiles)};
+          absl::StrCat("each client needs two: ulimit -n ", kMinOpenFiles, ", LimitNOFILE=", kMinOpenFiles)};
 }
 
 Finding Memory(const MachineFacts& facts) {
-  if (facts.memory_bytes >= kLeastMemory) return {"memory", Level::kOk, BytesText(facts.memory_bytes), ""};
+  if (facts.memory_bytes >= kMinMemory) return {"memory", Level::kOk, BytesText(facts.memory_bytes), ""};
   return {"memory", Level::kWarn, BytesText(facts.memory_bytes),
-          "a daemon with a small model wants " + BytesText(kLeastMemory)};
+          "a daemon with a small model wants " + BytesText(kMinMemory)};
 }
 
 Finding ClockFinding(const MachineFacts& facts) {
@@ -77,7 +77,7 @@ Finding ClockFinding(const MachineFacts& facts) {
 
 Finding Disk(const MachineFacts& facts) {
   const std::string detail = BytesText(facts.state_free_bytes) + " free at " + facts.state_dir;
-  if (facts.state_free_bytes < kLeastDisk) {
+  if (facts.state_free_bytes < kMinDisk) {
     return {"disk space", Level::kFail, detail,
             "a checkpoint is as large as the model: free space, or --state-dir elsewhere"};
   }

@@ -28,7 +28,7 @@ namespace penstock {
 // Fails:     what the last attempt answered, with the value `request_id` if the call has one.
 class CallRunner {
  public:
-  // One attempt. It makes its RPC with the context and answers its decoded end.
+  // One attempt. It makes its RPC with the context and returns its decoded end.
   using Attempt = std::function<CallError(grpc::ClientContext& context)>;
 
   explicit CallRunner(const ClientOptions& options);
@@ -45,7 +45,7 @@ class CallRunner {
  private:
   CallError RunOnce(int64_t deadline_nanos, const Attempt& attempt) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Waits; answers false if the client was cancelled meanwhile.
+  // Waits; returns false if the client was cancelled meanwhile.
   bool Sleep(absl::Duration delay) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string caller_;

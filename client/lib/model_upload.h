@@ -21,7 +21,7 @@ struct ModelUploadOptions {
   absl::Duration deadline = absl::Hours(4);
 };
 
-// Puts a file into the model root and answers what the server found in it. Sends only what the server gave credit for; after
+// Puts a file into the model root and returns what the server found in it. Sends only what the server gave credit for; after
 // a break or a damaged chunk it goes on at the offset that the server names.
 //
 // Fails: INVALID_ARGUMENT / CHUNK_SIZE for a bad chunk size; INTERNAL / BUG if the server breaks the protocol; else what

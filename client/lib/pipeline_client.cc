@@ -38,7 +38,7 @@ void FillRequestId(Request* request) {
   if (request->request_id().empty()) request->set_request_id(NewRequestId());
 }
 
-// What a stub's method answers.
+// What a stub's method returns.
 template <typename Method>
 struct ResponseOf;
 template <typename Stub, typename Request, typename Response>

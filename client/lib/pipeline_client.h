@@ -34,9 +34,9 @@ std::string ModelName(std::string_view name);
 // Answers of `grpc.health.v1`.
 enum class Health { kServing, kNotServing, kServiceUnknown };
 
-// Calls a daemon: every RPC as a blocking function that answers a message or a Status.
+// Calls a daemon: every RPC as a blocking function that returns a message or a Status.
 //
-// Model:     Requests and answers are the messages of the wire. Where a call has a request_id, an empty one is filled in;
+// Model:     Requests and responses are the messages of the wire. Where a call has a request_id, an empty one is filled in;
 //            all attempts of the call carry the same. Work whose tensors do not fit into a unary request is sent by
 //            PutTensors first, and the handle released afterwards.
 // Owns:      two connections: control calls never wait behind tensors.
@@ -83,7 +83,7 @@ class PipelineClient {
   absl::StatusOr<v1::ReleaseHandlesResponse> ReleaseHandles(std::span<const std::string> names);
   absl::StatusOr<v1::CancelHandlesResponse> CancelHandles(std::span<const std::string> names);
 
-  // Waits until one handle has settled, with as many calls as it takes; answers it, or its own error if it failed or was
+  // Waits until one handle has settled, with as many calls as it takes; returns it, or its own error if it failed or was
   // cancelled.
   absl::StatusOr<v1::Handle> AwaitHandle(const std::string& name, absl::Duration timeout);
 
@@ -106,13 +106,13 @@ class PipelineClient {
 
   // Insight.
   absl::StatusOr<v1::PipelineStatistics> Statistics(const std::string& pipeline);
-  // Calls `on_update` for each update until it answers false or the stream ends.
+  // Calls `on_update` for each update until it returns false or the stream ends.
   absl::Status WatchStatistics(const v1::WatchStatisticsRequest& request,
                                const std::function<bool(const v1::PipelineStatistics&)>& on_update);
 
   // All pages as one: the answer has no token.
   absl::StatusOr<v1::GetScheduleResponse> GetSchedule(v1::GetScheduleRequest request);
-  // Calls `on_data` with each piece of the file, in order; if it fails, the call ends with that. Answers the summary. As long
+  // Calls `on_data` with each piece of the file, in order; if it fails, the call ends with that. Returns the summary. As long
   // as it records, it waits: until the steps have ended or the calls are cancelled.
   absl::StatusOr<v1::TraceSummary> ExportTrace(const v1::ExportTraceRequest& request,
                                                const std::function<absl::Status(std::string_view)>& on_data);

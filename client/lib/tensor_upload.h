@@ -21,7 +21,7 @@ struct UploadOptions {
   absl::Duration deadline = absl::Hours(1);
 };
 
-// Uploads tensors and answers the value handle that holds them. Sends only what the server gave credit for; after a break
+// Uploads tensors and returns the value handle that holds them. Sends only what the server gave credit for; after a break
 // or a damaged chunk it goes on at the offset that the server names.
 //
 // Fails: INVALID_ARGUMENT / CHUNK_SIZE for a bad chunk size; INTERNAL / BUG if the server breaks the protocol; else what

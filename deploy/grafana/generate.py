@@ -264,7 +264,7 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "Micro-batches in flight",
                 "Forwards whose backward has not run. Bad: more than the schedule holds.",
                 "none",
-                [(f"sum by (pipeline, stage) (penstock_inflight_microbatches{{{S}}})", "{{pipeline}} {{stage}}")],
+                [(f"sum by (pipeline, stage) (penstock_inflight_micro_batches{{{S}}})", "{{pipeline}} {{stage}}")],
             ),
         ],
     ),

@@ -47,7 +47,7 @@ at::Generator FromKey(std::initializer_list<uint64_t> key) {
 }  // namespace
 
 at::Generator KeyedRandom::Next() {
-  return FromKey({kDrawKey, seed_, static_cast<uint64_t>(step_.value()), static_cast<uint64_t>(microbatch_.value()),
+  return FromKey({kDrawKey, seed_, static_cast<uint64_t>(step_.value()), static_cast<uint64_t>(micro_batch_.value()),
                   static_cast<uint64_t>(layer_.value()), draw_++});
 }
 

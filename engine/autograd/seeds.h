@@ -16,8 +16,8 @@ namespace penstock {
 // Threads:   one at a time.
 class KeyedRandom {
  public:
-  KeyedRandom(uint64_t seed, StepId step, MicrobatchIndex microbatch, LayerIndex layer)
-      : seed_(seed), step_(step), microbatch_(microbatch), layer_(layer) {}
+  KeyedRandom(uint64_t seed, StepId step, MicroBatchIndex micro_batch, LayerIndex layer)
+      : seed_(seed), step_(step), micro_batch_(micro_batch), layer_(layer) {}
 
   // The generator of the next draw: the first call of a pass is draw 0, and so on.
   at::Generator Next();
@@ -25,7 +25,7 @@ class KeyedRandom {
  private:
   const uint64_t seed_;
   const StepId step_;
-  const MicrobatchIndex microbatch_;
+  const MicroBatchIndex micro_batch_;
   const LayerIndex layer_;
   uint64_t draw_ = 0;
 };

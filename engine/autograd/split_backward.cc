@@ -129,7 +129,7 @@ class Intermediate {
   }
 
   // After the input half: takes away what leads into the closure, and the hooks that have seen these gradients already.
-  // Answers the accumulators of inputs that it has led to: a saved leaf may want its own back.
+  // Returns the accumulators of inputs that it has led to: a saved leaf may want its own back.
   void Cut(const Closure& closure, std::vector<std::shared_ptr<Node>>& pinned) {
     for (Edge& edge : node_->next_edges()) {
       if (edge.function == nullptr || !closure.Contains(edge.function.get())) continue;

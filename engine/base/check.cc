@@ -14,7 +14,7 @@ namespace penstock {
 namespace {
 
 constexpr int kPollMillis = 50;
-constexpr int kMostPolls = 20;
+constexpr int kMaxPolls = 20;
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void EndBroken(const char* file, int line, const char* condition) {
   const size_t size = std::min(static_cast<size_t>(std::max(wanted, 0)), text.size() - 1);
   static_assert(sizeof(text) <= PIPE_BUF);  // a pipe that is ready takes it without blocking
   pollfd ready = {STDERR_FILENO, POLLOUT, 0};
-  for (int i = 0; i < kMostPolls; ++i) {
+  for (int i = 0; i < kMaxPolls; ++i) {
     if (poll(&ready, 1, kPollMillis) <= 0) continue;
     (void)!::write(STDERR_FILENO, text.data(), size);
     break;

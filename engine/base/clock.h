@@ -25,7 +25,7 @@ class Clock {
   virtual absl::Time WallNow() = 0;
 
   // Waits on a mutex held by the caller until the condition holds or the monotonic deadline passes; releases the mutex
-  // meanwhile. Answers whether the condition holds. INT64_MAX waits without a deadline.
+  // meanwhile. Returns whether the condition holds. INT64_MAX waits without a deadline.
   virtual bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, int64_t deadline_nanos)
       ABSL_SHARED_LOCKS_REQUIRED(mutex) = 0;
 };

@@ -16,7 +16,7 @@ namespace penstock {
 // Threads:   any method from any thread. Failed() costs one relaxed load.
 class FirstError {
  public:
-  // Keeps `status` if it is the first error; answers whether it was.
+  // Keeps `status` if it is the first error; returns whether it was.
   bool Record(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_) {
     if (status.ok()) return false;
     absl::MutexLock lock(&mu_);

@@ -31,7 +31,7 @@ class StrongId {
 };
 
 using StageIndex = StrongId<struct StageTag>;            // 0 is the stage that holds the first layer
-using MicrobatchIndex = StrongId<struct MicrobatchTag>;  // runs on through all contributions of a step
+using MicroBatchIndex = StrongId<struct MicroBatchTag>;  // runs on through all contributions of a step
 using LayerIndex = StrongId<struct LayerTag>;            // position in the whole model
 using StepId = StrongId<struct StepTag, int64_t>;        // the number of finished optimizer steps before it
 using Epoch = StrongId<struct EpochTag, uint32_t>;       // raised at each start of the daemon

@@ -29,7 +29,7 @@ std::atomic<LogLevel> log_level = LogLevel::kInfo;
 std::array<std::atomic<int64_t>, 4> line_counts;
 
 // A client's value, or a library's text, must not fill the log.
-constexpr size_t kMostValueBytes = 8 << 10;
+constexpr size_t kMaxValueBytes = 8 << 10;
 constexpr absl::Duration kCrashPatience = absl::Seconds(1);
 
 std::atomic<LogWriter*> writer = nullptr;  // null: who logs writes
@@ -49,8 +49,8 @@ std::vector<LogField> WithScopes(std::initializer_list<LogField> fields) {
 
 // A value as it may be logged: the beginning of what is too long, cut between characters.
 std::string Shown(std::string_view value) {
-  if (value.size() <= kMostValueBytes) return JsonEscape(value);
-  size_t kept = kMostValueBytes;
+  if (value.size() <= kMaxValueBytes) return JsonEscape(value);
+  size_t kept = kMaxValueBytes;
   while (kept > 0 && (static_cast<unsigned char>(value[kept]) & 0xC0) == 0x80) --kept;
   return absl::StrCat(JsonEscape(value.substr(0, kept)), "... (", value.size(), " bytes)");
 }

@@ -17,7 +17,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 constexpr int kPollMillis = 50;
 constexpr int kSignalPollMillis = 10;
 // Messages are sentences of the code: so many at most have a rate of their own.
-constexpr size_t kMostMessages = 1024;
+constexpr size_t kMaxMessages = 1024;
 
 }  // namespace
 
@@ -37,7 +37,7 @@ bool LogWriter::Admit(std::string_view message) {
   const int64_t now = options_.clock->NowNanos();
   auto found = rates_.find(message);
   if (found == rates_.end()) {
-    if (rates_.size() == kMostMessages) return true;
+    if (rates_.size() == kMaxMessages) return true;
     found = rates_.try_emplace(std::string(message), Rate{static_cast<double>(options_.burst), now, 0}).first;
   }
   Rate& rate = found->second;
@@ -76,9 +76,9 @@ bool LogWriter::Flush(absl::Duration patience) {
 
 void LogWriter::FlushInSignalHandler(absl::Duration patience) const {
   const int64_t wanted = added_;
-  const int64_t most_polls = absl::ToInt64Milliseconds(patience) / kSignalPollMillis;
+  const int64_t max_polls = absl::ToInt64Milliseconds(patience) / kSignalPollMillis;
   // A handler may wait for no lock.
-  for (int64_t i = 0; done_ < wanted && i < most_polls; ++i) poll(nullptr, 0, kSignalPollMillis);
+  for (int64_t i = 0; done_ < wanted && i < max_polls; ++i) poll(nullptr, 0, kSignalPollMillis);
 }
 
 bool LogWriter::Runnable() const { return closing_ || !queue_.empty() || full_dropped_ > 0; }

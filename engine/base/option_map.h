@@ -22,7 +22,7 @@ std::string OptionText(const OptionValue& value);
 
 // Reads options one by one, keeps the first fault, and refuses names that nobody read.
 //
-// Fails:     Finish() answers the first fault: SPEC_INVALID with field `path[name]` and the value.
+// Fails:     Finish() returns the first fault: SPEC_INVALID with field `path[name]` and the value.
 // Example:   OptionReader reader(options, "spec.model.options");
 //            const int64_t width = reader.Int("width", 256, 1, 65536);
 //            PENSTOCK_RETURN_IF_ERROR(reader.Finish());

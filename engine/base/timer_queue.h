@@ -35,7 +35,7 @@ class TimerQueue {
 
   TimerId Add(int64_t at_nanos, std::function<void()> run) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Removes a timer that has not begun to run; answers whether there was one. kNoTimer is fine.
+  // Removes a timer that has not begun to run; returns whether there was one. kNoTimer is fine.
   bool Remove(TimerId id) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns when the function that runs now, if any, has returned. From no timer.

@@ -151,6 +151,10 @@ absl::Status CheckpointFolder::CheckFree(const std::string& id) const {
   return index_.count(id) == 0 ? absl::OkStatus() : Taken(id);
 }
 
+absl::Status CheckpointFolder::CheckRoom(const std::string& id, int64_t bytes) const {
+  return quota_ == nullptr ? absl::OkStatus() : WithValue(quota_->CheckRoom(bytes), "checkpoint", id);
+}
+
 absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int64_t step,
                                                       const std::string& spec_digest, const NamedTensors& state,
                                                       const CancelToken* cancel, bool beyond_quota) {

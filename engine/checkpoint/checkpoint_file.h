@@ -66,6 +66,8 @@ class CheckpointFolder {
 
   // Fails at once if the name is taken: for a refusal before acceptance.
   absl::Status CheckFree(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether the quota has room for that many bytes. Fails: STORAGE_FULL.
+  absl::Status CheckRoom(const std::string& id, int64_t bytes) const;
   // `cancel` gives it up between two pieces of the file; null: nobody does. `beyond_quota`: it is saved whatever the quota is.
   absl::StatusOr<CheckpointInfo> Save(const std::string& id, int64_t step, const std::string& spec_digest,
                                       const NamedTensors& state, const CancelToken* cancel = nullptr,

@@ -19,14 +19,22 @@ void CheckpointQuota::Set(const std::string& pipeline, int64_t bytes) {
   held_[pipeline] = bytes;
 }
 
+absl::Status CheckpointQuota::CheckRoom(int64_t bytes) const {
+  absl::MutexLock lock(&mu_);
+  return Room(bytes);
+}
+
 absl::Status CheckpointQuota::Take(const std::string& pipeline, int64_t bytes, bool beyond) {
   absl::MutexLock lock(&mu_);
+  if (absl::Status room = Room(bytes); !room.ok() && !beyond) return room;
+  held_[pipeline] += bytes;
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointQuota::Room(int64_t bytes) const {
   int64_t total = 0;
   for (const auto& [name, held] : held_) total += held;
-  if (beyond || (total <= limit_bytes_ && bytes <= limit_bytes_ - total)) {
-    held_[pipeline] += bytes;
-    return absl::OkStatus();
-  }
+  if (total <= limit_bytes_ && bytes <= limit_bytes_ - total) return absl::OkStatus();
   std::vector<std::pair<int64_t, std::string>> most;
   for (const auto& [name, held] : held_) {
     if (held > 0) most.emplace_back(-held, name);

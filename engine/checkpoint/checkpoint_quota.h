@@ -26,6 +26,8 @@ class CheckpointQuota {
 
   // Sets what a pipeline holds, as its folder was read.
   void Set(const std::string& pipeline, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether Take() would find room now.
+  absl::Status CheckRoom(int64_t bytes) const ABSL_LOCKS_EXCLUDED(mu_);
   // Takes bytes for a checkpoint; `beyond` takes them where they don't fit, too.
   //
   // Fails:     RESOURCE_EXHAUSTED / STORAGE_FULL with "limit" and "limit_value", naming the pipelines that hold most.
@@ -33,6 +35,8 @@ class CheckpointQuota {
   void Return(const std::string& pipeline, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  absl::Status Room(int64_t bytes) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+
   const int64_t limit_bytes_;
 
   mutable absl::Mutex mu_;

@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-// Raises the counter in `state_dir`/epoch and answers the new value, at least 1. One counter serves
+// Raises the counter in `state_dir`/epoch and returns the new value, at least 1. One counter serves
 // all pipelines of a daemon: each of them gets a new epoch at each start, which is all that it must.
 //
 // Fails:     STORAGE_FULL; DATA_LOSS / CHECKPOINT_CORRUPT when the file holds no number, since

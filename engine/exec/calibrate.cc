@@ -196,7 +196,7 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
   }  // joins
   for (size_t s = 0; s < stages.size(); ++s) {
     stages[s]->ClearGradients();
-    stages[s]->DiscardStatistics(MicrobatchIndex(0));
+    stages[s]->DiscardStatistics(MicroBatchIndex(0));
     PENSTOCK_RETURN_IF_ERROR(failed[s]);
   }
   for (size_t s = 0; s < stages.size(); ++s) {

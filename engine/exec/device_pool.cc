@@ -33,9 +33,9 @@ bool SharesCores(const Device& device, const std::vector<Device>& devices) {
 
 DevicePool::DevicePool(std::vector<Device> devices, Mode mode) : devices_(std::move(devices)), mode_(mode) {
   for (const Device& device : devices_) {
-    const auto waits = mode == Mode::kSerial           ? DeviceWorker::Waits::kForCalls
-                       : SharesCores(device, devices_) ? DeviceWorker::Waits::kAsleep
-                                                       : DeviceWorker::Waits::kSpinsFirst;
+    const auto waits = mode == Mode::kSerial           ? DeviceWorker::IdlePolicy::kForCalls
+                       : SharesCores(device, devices_) ? DeviceWorker::IdlePolicy::kAsleep
+                                                       : DeviceWorker::IdlePolicy::kSpinsFirst;
     workers_.push_back(std::make_unique<DeviceWorker>(device, waits));
   }
 }

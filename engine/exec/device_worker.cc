@@ -22,14 +22,14 @@ constexpr int64_t kUnreadNanos = 100'000;
 int64_t ExpectedStart(const StageExecutor& training, int64_t now) {
   RunProgress* progress = training.run().progress.get();
   // Not forecast: late enough for anything, but still a step.
-  return progress == nullptr ? kNever - 1 : progress->ExpectedStart(training.rank(), now);
+  return progress == nullptr ? kNever - 1 : progress->ExpectedStart(training.lane_index(), now);
 }
 
 InferenceCandidate CandidateOf(const StageExecutor& executor, int64_t now) {
   const Run& run = executor.run();
   const Action& action = *executor.Next();
-  const int64_t rows = run.rows[action.microbatch];
-  const int behind = static_cast<int>(run.rows.size()) - 1 - action.microbatch;
+  const int64_t rows = run.rows[action.micro_batch];
+  const int behind = static_cast<int>(run.rows.size()) - 1 - action.micro_batch;
   return {.pipeline = run.filling,
           .sequence = run.ticket->sequence,
           .priority = run.ticket->priority,
@@ -51,8 +51,8 @@ void NoteLookAgain(const StageExecutor& executor, int64_t now, int64_t& at) {
 
 }  // namespace
 
-DeviceWorker::DeviceWorker(const Device& device, Waits waits) : device_(device), waits_(waits) {
-  if (waits_ == Waits::kForCalls) return;
+DeviceWorker::DeviceWorker(const Device& device, IdlePolicy waits) : device_(device), waits_(waits) {
+  if (waits_ == IdlePolicy::kForCalls) return;
   std::string name = absl::StrCat("ps-", device_.name);
   std::replace(name.begin(), name.end(), ':', '-');
   thread_ = std::make_unique<Thread>(
@@ -190,7 +190,7 @@ bool DeviceWorker::AwaitAccelerator() {
 void DeviceWorker::TakeTurn(const Choice& choice) {
   const Run& run = choice.executor->run();
   if (run.inference) {
-    if (choice.charge > 0) run.filling->turns().Charge(*run.ticket, choice.executor->rank(), choice.charge);
+    if (choice.charge > 0) run.filling->turns().Charge(*run.ticket, choice.executor->lane_index(), choice.charge);
     filler_.Served(run.filling);
     return;
   }
@@ -233,7 +233,7 @@ void DeviceWorker::Loop() {
     const absl::StatusOr<bool> polled = Guarded("a device", [this] { return absl::StatusOr<bool>(PollOnce()); });
     if (polled.ok() && *polled) continue;
     const int64_t look_again_at = polled.ok() ? look_again_at_ : clock->NowNanos() + kPauseNanos;
-    if (waits_ == Waits::kSpinsFirst && (!training_.empty() || !inference_.empty())) {
+    if (waits_ == IdlePolicy::kSpinsFirst && (!training_.empty() || !inference_.empty())) {
       const uint64_t seen = wakes_.load(std::memory_order_acquire);
       const int64_t until = clock->NowNanos() + kSpinNanos;
       while (wakes_.load(std::memory_order_acquire) == seen && clock->NowNanos() < until) {

@@ -26,19 +26,19 @@ namespace penstock {
 class DeviceWorker {
  public:
   // What it does while nothing is to do.
-  enum class Waits {
+  enum class IdlePolicy {
     kForCalls,   // it has no thread: nothing runs but inside PollOnce() and Ready()
     kAsleep,     // for devices that share a core: who spins there keeps the others from working
     kSpinsFirst  // a few us; waking a sleeper costs more than most waits between two stages last
   };
-  DeviceWorker(const Device& device, Waits waits);
+  DeviceWorker(const Device& device, IdlePolicy waits);
   ~DeviceWorker();
 
   const Device& device() const { return device_; }
   void Add(std::unique_ptr<StageExecutor> executor) ABSL_LOCKS_EXCLUDED(mu_);
   // Something may have become ready: a message, a grant, an error.
   void Wake() ABSL_LOCKS_EXCLUDED(mu_);
-  // Runs at most one action; answers whether it did or whether an executor ended.
+  // Runs at most one action; returns whether it did or whether an executor ended.
   bool PollOnce();
   // Whether PollOnce() would find something to do now.
   bool Ready();
@@ -71,7 +71,7 @@ class DeviceWorker {
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !woken_ && !stop_; }
 
   const Device device_;
-  const Waits waits_;
+  const IdlePolicy waits_;
   std::atomic<bool> busy_ = false;
   std::atomic<uint64_t> wakes_ = 0;  // so that a spinning worker needs no lock
 

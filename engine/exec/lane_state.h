@@ -26,9 +26,9 @@ class LaneState {
  public:
   LaneState(StateClock* clock, Clock* time) : clock_(clock), time_(time) {}
 
-  // An action begins. Inference counts as filling when a step is open. Answers the time.
+  // An action begins. Inference counts as filling when a step is open. Returns the time.
   int64_t BeginAction(StageState state);
-  // It has ended: `host` until the next wait is known. Answers the time.
+  // It has ended: `host` until the next wait is known. Returns the time.
   int64_t EndAction();
 
   // The same on a device that tells late when it gets there; Passed() then has the time of the oldest of them.

@@ -48,10 +48,10 @@ std::optional<ActionKind> KindOf(TraceKind kind) {
   }
 }
 
-absl::StatusOr<ScheduleReport> Simulated(const Plan& plan, SchedulePurpose purpose, int microbatches) {
+absl::StatusOr<ScheduleReport> Simulated(const Plan& plan, SchedulePurpose purpose, int micro_batches) {
   BuildRequest request = BuildRequestOf(plan);
   request.purpose = purpose;
-  if (microbatches > 0) request.microbatches = microbatches;
+  if (micro_batches > 0) request.micro_batches = micro_batches;
   PENSTOCK_ASSIGN_OR_RETURN(const Schedule lists, BuildSchedule(request));
   ScheduleCosts costs = request.costs;
   costs.optimizer_barrier = true;  // the norms of all stages come first
@@ -59,12 +59,12 @@ absl::StatusOr<ScheduleReport> Simulated(const Plan& plan, SchedulePurpose purpo
   ScheduleReport report;
   report.kind = plan.schedule.kind;
   report.stages = lists.stages;
-  report.lanes = static_cast<int>(lists.ranks.size());
-  report.microbatches = lists.microbatches;
+  report.lanes = static_cast<int>(lists.lanes.size());
+  report.micro_batches = lists.micro_batches;
   int64_t busy = 0;
   for (int lane = 0; lane < report.lanes; ++lane) {
     busy += simulation.times[lane].busy;
-    for (const TimedAction& timed : simulation.ranks[lane]) {
+    for (const TimedAction& timed : simulation.lanes[lane]) {
       if (IsCommunication(timed.action.kind)) continue;
       report.actions.push_back(
           {.action = timed.action, .lane = lane, .planned_start = timed.start, .planned_end = timed.end});
@@ -126,7 +126,7 @@ bool AddMeasured(const TraceCapture& capture, const RunSpan& run, ScheduleReport
       const std::optional<ActionKind> kind = KindOf(record.kind);
       if (record.run != run.run || !kind.has_value()) continue;
       const bool optimizer = kind == ActionKind::kOptimizer;
-      const auto place = planned.find({*kind, record.stage, optimizer ? 0 : record.microbatch});
+      const auto place = planned.find({*kind, record.stage, optimizer ? 0 : record.micro_batch});
       if (place == planned.end()) return false;
       (optimizer ? steps : seen) += 1;
       ScheduledAction one = place->second;
@@ -172,14 +172,14 @@ void AddDeviations(ScheduleReport* report) {
   std::stable_sort(all.begin(), all.end(), [](const ScheduleDeviation& a, const ScheduleDeviation& b) {
     return std::fabs(a.share) > std::fabs(b.share);
   });
-  if (all.size() > kMostDeviations) all.resize(kMostDeviations);
+  if (all.size() > kMaxDeviations) all.resize(kMaxDeviations);
   report->deviations = std::move(all);
 }
 
 }  // namespace
 
-absl::StatusOr<ScheduleReport> PlannedSchedule(const Plan& plan, int microbatches) {
-  return Simulated(plan, SchedulePurpose::kTrainingStep, microbatches);
+absl::StatusOr<ScheduleReport> PlannedSchedule(const Plan& plan, int micro_batches) {
+  return Simulated(plan, SchedulePurpose::kTrainingStep, micro_batches);
 }
 
 absl::StatusOr<ScheduleReport> MeasuredSchedule(const Plan& plan, const PipelineMetrics& metrics, int64_t step,
@@ -193,7 +193,7 @@ absl::StatusOr<ScheduleReport> MeasuredSchedule(const Plan& plan, const Pipeline
       span = FindRun(capture, step, run);
     }
     if (!span.has_value()) continue;
-    PENSTOCK_ASSIGN_OR_RETURN(ScheduleReport report, Simulated(plan, PurposeOf(span->purpose), span->microbatches));
+    PENSTOCK_ASSIGN_OR_RETURN(ScheduleReport report, Simulated(plan, PurposeOf(span->purpose), span->micro_batches));
     if (report.lanes != static_cast<int>(capture.lanes.size()) || !AddMeasured(capture, *span, &report)) continue;
     AddDeviations(&report);
     return report;

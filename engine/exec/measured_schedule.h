@@ -50,21 +50,21 @@ struct ScheduleReport {
   std::string kind;
   int stages = 0;
   int lanes = 0;
-  int microbatches = 0;
+  int micro_batches = 0;
   int64_t step = 0;  // 0: planned only
   int64_t run = 0;
   std::vector<ScheduledAction> actions;  // lane 0 first, each lane in the order of its list
   ScheduleTotals planned;
   std::optional<ScheduleTotals> measured;
-  std::vector<ScheduleDeviation> deviations;  // largest first, at most kMostDeviations
+  std::vector<ScheduleDeviation> deviations;  // largest first, at most kMaxDeviations
 };
-inline constexpr size_t kMostDeviations = 20;
+inline constexpr size_t kMaxDeviations = 20;
 
-// The training step of a plan, simulated with its costs. `microbatches` 0: as the plan says. An optimizer step is planned
+// The training step of a plan, simulated with its costs. `micro_batches` 0: as the plan says. An optimizer step is planned
 // to take no time: nobody has measured it yet.
 //
 // Fails:     as BuildSchedule for that many micro-batches.
-absl::StatusOr<ScheduleReport> PlannedSchedule(const Plan& plan, int microbatches);
+absl::StatusOr<ScheduleReport> PlannedSchedule(const Plan& plan, int micro_batches);
 
 // The last run that computed gradients for optimizer step `step`, as Outcome.step counts (0: the last step that ended), as
 // its lanes' trace rings have it, beside its plan. `run` above 0 asks for that run instead.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
@@ -14,7 +15,7 @@
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
 #include "engine/optim/gradient_norm.h"
-#include "engine/tensor/microbatch.h"
+#include "engine/tensor/micro_batch.h"
 
 // The main path of a training step:
 //
@@ -46,10 +47,10 @@ std::shared_ptr<Run> PipelineImpl::NewRun(SchedulePurpose purpose, const ListsOf
   run->open_lanes = static_cast<int>(lanes_.size());
   run->held.resize(lanes_.size());
   run->passes.resize(stages_.size());
-  for (auto& passes : run->passes) passes.resize(run->schedule->microbatches);
-  run->outputs.resize(run->schedule->microbatches);
-  run->input_gradient_values.resize(run->schedule->microbatches);
-  run->loss_values.resize(run->schedule->microbatches);
+  for (auto& passes : run->passes) passes.resize(run->schedule->micro_batches);
+  run->outputs.resize(run->schedule->micro_batches);
+  run->input_gradient_values.resize(run->schedule->micro_batches);
+  run->loss_values.resize(run->schedule->micro_batches);
   run->wake = [this] { WakeAll(); };
   return run;
 }
@@ -183,9 +184,9 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   std::shared_ptr<Run> run = NewRun(purpose, lists);
   run->training = true;
   run->accumulating = accumulating_.load();
-  run->microbatch_base = next_microbatch_;
+  run->micro_batch_base = next_micro_batch_;
   run->rows = scattered.rows;
-  run->inputs = std::move(scattered.microbatches);
+  run->inputs = std::move(scattered.micro_batches);
   run->losses = std::move(loss.losses);
   run->keep_outputs = !wanted.empty();
   run->cancel = decision == nullptr ? request.cancel : nullptr;
@@ -206,9 +207,9 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
     PENSTOCK_RETURN_IF_ERROR(FinishStep(*run, status, outcome));
   } else {
     if (status.ok()) status = gather();
-    EndContribution(status.ok(), MicrobatchIndex(run->microbatch_base));
+    EndContribution(status.ok(), MicroBatchIndex(run->micro_batch_base));
     PENSTOCK_RETURN_IF_ERROR(status);
-    next_microbatch_ += m;
+    next_micro_batch_ += m;
     accumulating_ = true;
   }
   double sum = 0;
@@ -241,13 +242,15 @@ void PipelineImpl::Decide(Run& run, absl::Status status) {
   for (double value : run.loss_values) finite = finite && std::isfinite(value);
   decision.applied = finite;
   decision.scale = ClipScale(decision.norm, decision.clip_norm);
+  decision.asked.store(true);
   gate_.RequestExclusive([this, shared = run.decision] {
     shared->granted.store(true, std::memory_order_release);
+    shared->gate.Notify();
     WakeAll();
   });
 }
 
-void PipelineImpl::EndContribution(bool keep, MicrobatchIndex first) {
+void PipelineImpl::EndContribution(bool keep, MicroBatchIndex first) {
   for (auto& stage : stages_) stage->EndContribution(keep, first);
   for (auto& lane : lanes_) lane->CountGradients();
 }
@@ -255,14 +258,15 @@ void PipelineImpl::EndContribution(bool keep, MicrobatchIndex first) {
 // The step is over on all stages or undone on all, or the pipeline is broken, before inference sees the weights again.
 absl::Status PipelineImpl::FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome) {
   StepDecision& decision = *run.decision;
-  if (!status.ok()) {
-    absl::Status told = UndoStep(run, status);
-    if (decision.granted.load()) gate_.ReleaseExclusive();
-    return told;
-  }
+  // All lanes have left: where the gate is granted only now, no stage has seen it.
+  const bool changed = decision.granted.load() && decision.applied;
+  if (decision.asked.load()) devices_->Wait(decision.gate);
+  const absl::Cleanup release = [this, asked = decision.asked.load()] {
+    if (asked) gate_.ReleaseExclusive();
+  };
+  if (!status.ok()) return UndoStep(run, changed, status);
   DiscardGradients();
   if (decision.applied) step_.fetch_add(1);
-  gate_.ReleaseExclusive();
   outcome.gradient_norm = decision.norm;
   outcome.applied = decision.applied;
   outcome.learning_rate = decision.learning_rate;
@@ -270,8 +274,7 @@ absl::Status PipelineImpl::FinishStep(Run& run, const absl::Status& status, RunO
   return absl::OkStatus();
 }
 
-absl::Status PipelineImpl::UndoStep(Run& run, const absl::Status& cause) {
-  const bool changed = run.decision->granted.load() && run.decision->applied;
+absl::Status PipelineImpl::UndoStep(Run& run, bool changed, const absl::Status& cause) {
   const absl::Status undone = !changed ? absl::OkStatus() : plan_.undo ? UndoStages() : cause;
   if (!undone.ok()) {
     Break("an optimizer step failed half-way", undone);
@@ -279,7 +282,7 @@ absl::Status PipelineImpl::UndoStep(Run& run, const absl::Status& cause) {
   }
   for (auto& stage : stages_) stage->RestoreTiedGradients(run.decision->tied);
   // An OptimizerStep has noted nothing: what the open accumulation has noted stays.
-  EndContribution(/*keep=*/false, run.losses.empty() ? kNoMicrobatch : MicrobatchIndex(run.microbatch_base));
+  EndContribution(/*keep=*/false, run.losses.empty() ? kNoMicroBatch : MicroBatchIndex(run.micro_batch_base));
   if (ValuesOf(cause).count(kStepPart) == 0) return cause;
   Error rolled_back(absl::StatusCode::kAborted, "STEP_ROLLED_BACK",
                     absl::StrCat("the step failed and was rolled back, nothing has changed: ", cause.message()));
@@ -302,6 +305,10 @@ absl::Status PipelineImpl::UndoStages() {
 }
 
 void PipelineImpl::Break(std::string_view what, const absl::Status& cause) {
+  {
+    absl::MutexLock lock(&health_mu_);
+    health_ = broken_;  // before anything that may fail for want of memory
+  }
   Error broken(absl::StatusCode::kFailedPrecondition, "PIPELINE_BROKEN",
                absl::StrCat(absl::string_view(what.data(), what.size()),
                             "; restore a checkpoint, write all parameters with the optimizer's state, or delete the "
@@ -311,8 +318,9 @@ void PipelineImpl::Break(std::string_view what, const absl::Status& cause) {
   broken.With("cause", ReasonOf(cause));
   LogError("a pipeline is broken", {{"reason", ReasonOf(cause)}, {"text", std::string(cause.message())}});
   DiscardGradients();
+  absl::Status told = broken;
   absl::MutexLock lock(&health_mu_);
-  health_ = broken;
+  health_ = std::move(told);
 }
 
 absl::Status PipelineImpl::health() const {
@@ -354,14 +362,14 @@ absl::StatusOr<RunOutcome> PipelineImpl::OptimizerStep(StepRequest request) {
 
 void PipelineImpl::DiscardGradients() {
   for (auto& stage : stages_) {
-    stage->EndContribution(/*keep=*/true, kNoMicrobatch);
+    stage->EndContribution(/*keep=*/true, kNoMicroBatch);
     stage->ClearGradients();
-    stage->DiscardStatistics(MicrobatchIndex(0));
+    stage->DiscardStatistics(MicroBatchIndex(0));
   }
   for (auto& lane : lanes_) lane->CountGradients();
   accumulating_ = false;
   loss_finite_ = true;
-  next_microbatch_ = 0;
+  next_micro_batch_ = 0;
 }
 
 // --- Gather ---
@@ -372,7 +380,7 @@ absl::StatusOr<NamedValues> PipelineImpl::GatherOutputs(const Run& run, const st
     PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(run.outputs, names));
     return WithNames(joined, names);
   }
-  std::vector<Batch> microbatches;
+  std::vector<Batch> micro_batches;
   std::vector<std::string> picked_names;
   for (int position : wanted) picked_names.push_back(names[position]);
   for (const Batch& outputs : run.outputs) {
@@ -381,9 +389,9 @@ absl::StatusOr<NamedValues> PipelineImpl::GatherOutputs(const Run& run, const st
       const auto index = static_cast<size_t>(position);
       picked.push_back(index < outputs.size() ? outputs[index] : Value());
     }
-    microbatches.push_back(Batch::Tuple(std::move(picked)));
+    micro_batches.push_back(Batch::Tuple(std::move(picked)));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(microbatches, picked_names));
+  PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(micro_batches, picked_names));
   return WithNames(joined, picked_names);
 }
 

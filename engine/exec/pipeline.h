@@ -93,7 +93,7 @@ class Pipeline {
       bool no_undo = false;               // no copies to undo a step that fails half-way
     };
     Ablation ablation;
-    // Called once the plan is known; answers where to count. Null: counts go nowhere.
+    // Called once the plan is known; returns where to count. Null: counts go nowhere.
     std::function<std::shared_ptr<PipelineMetrics>(const Plan&)> metrics;
   };
 

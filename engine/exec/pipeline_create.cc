@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -23,7 +24,7 @@
 #include "engine/plan/planner.h"
 #include "engine/plan/skip_layout.h"
 #include "engine/tensor/codec.h"
-#include "engine/tensor/microbatch.h"
+#include "engine/tensor/micro_batch.h"
 
 namespace penstock {
 namespace {
@@ -116,6 +117,7 @@ std::unique_ptr<Pipeline> AssemblePipeline(const PipelineSpec& spec, Pipeline::O
   parts.metrics = options.metrics ? options.metrics(parts.plan) : OwnMetrics(parts.plan, options.clock);
   parts.options = std::move(options);
   parts.options.profile.planning = EndlessPlanning();
+  parts.options.claim_memory = nullptr;  // it is the caller's, for as long as the call lasts
   return std::make_unique<PipelineImpl>(std::move(parts));
 }
 
@@ -230,7 +232,7 @@ absl::Status PipelineImpl::CheckGradients(const Graph& graph, const NamedTensors
     if (scalar && std::none_of(gradients.begin(), gradients.end(), is_given)) continue;
     TensorSignature signature{name, ToDataType(tensor->scalar_type()).value_or(DataType{}), tensor->sizes().vec()};
     if (scalar) signature.shape.push_back(0);
-    signature.shape[0] = scalar ? static_cast<int64_t>(graph.microbatch_rows.size()) : TotalRows(graph.output_rows[k]);
+    signature.shape[0] = scalar ? static_cast<int64_t>(graph.micro_batch_rows.size()) : TotalRows(graph.output_rows[k]);
     wanted.push_back(std::move(signature));
   }
   return MatchSignature(wanted, gradients, "gradients").status();
@@ -326,6 +328,10 @@ absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) 
   absl::Notification granted;
   gate_.RequestExclusive([&granted] { granted.Notify(); });
   devices_->Wait(granted);
+  const absl::Cleanup release = [this] {
+    for (const auto& lane : lanes_) lane->state.SetIdle(idle_.load());
+    gate_.ReleaseExclusive();
+  };
   for (const auto& lane : lanes_) lane->state.SetIdle(StageState::kCheckpoint);
   absl::Status status = RunTorch([&] {
     at::NoGradGuard no_graph;
@@ -343,8 +349,6 @@ absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) 
     Break("the import of a state failed half-way", status);
     status = health();
   }
-  for (const auto& lane : lanes_) lane->state.SetIdle(idle_.load());
-  gate_.ReleaseExclusive();
   return status;
 }
 

@@ -11,7 +11,7 @@
 #include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
-#include "engine/tensor/microbatch.h"
+#include "engine/tensor/micro_batch.h"
 
 namespace penstock {
 namespace {
@@ -66,8 +66,8 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   for (size_t i = 0; i < ordered.size(); ++i) {
     inputs.push_back({.name = ordered[i].name, .whole = ordered[i].value.is_whole(), .rows = {}});
     if (!ordered[i].value.is_tensor()) continue;
-    for (const Batch& microbatch : scattered.microbatches) {
-      inputs.back().rows.push_back(microbatch[i].tensor()->size(0));
+    for (const Batch& micro_batch : scattered.micro_batches) {
+      inputs.back().rows.push_back(micro_batch[i].tensor()->size(0));
     }
   }
   const int m = static_cast<int>(scattered.rows.size());
@@ -78,9 +78,9 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   run->training = true;
   run->keep_graph = true;
   run->keep_outputs = true;
-  run->microbatch_base = next_microbatch_;
+  run->micro_batch_base = next_micro_batch_;
   run->rows = scattered.rows;
-  run->inputs = std::move(scattered.microbatches);
+  run->inputs = std::move(scattered.micro_batches);
   run->input_gradients = request.input_gradients;
   run->cancel = request.cancel;
   RunOutcome measured;
@@ -94,17 +94,17 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   absl::Status status = RunToEnd(run, measured);
   if (status.ok()) status = gather();
   if (!status.ok()) {
-    EndContribution(/*keep=*/false, MicrobatchIndex(run->microbatch_base));
+    EndContribution(/*keep=*/false, MicroBatchIndex(run->micro_batch_base));
     return status;
   }
-  next_microbatch_ += m;
+  next_micro_batch_ += m;
 
   outcome.step = step_.load();
   outcome.graph = std::make_shared<Graph>();
   outcome.graph->passes = std::move(run->passes);
   outcome.graph->step = run->step;
-  outcome.graph->microbatch_base = run->microbatch_base;
-  outcome.graph->microbatch_rows = std::move(scattered.rows);
+  outcome.graph->micro_batch_base = run->micro_batch_base;
+  outcome.graph->micro_batch_rows = std::move(scattered.rows);
   outcome.graph->outputs = WithNames(run->outputs.at(0), OutputNames());
   outcome.graph->inputs = std::move(inputs);
   outcome.graph->input_gradients = request.input_gradients;
@@ -124,19 +124,19 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   if (graph->passes.empty()) return NotNow("GRAPH_CONSUMED", "an earlier Backward has used this graph up");
   if (graph->step != StepId(step_.load())) return NotNow("GRAPH_STALE", "the weights have changed since this Forward");
   PENSTOCK_RETURN_IF_ERROR(CheckGradients(*graph, gradients));
-  const int m = static_cast<int>(graph->microbatch_rows.size());
+  const int m = static_cast<int>(graph->micro_batch_rows.size());
   PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun lists, schedules_.Find(SchedulePurpose::kBackwardOnly, m));
   std::shared_ptr<Run> run = NewRun(SchedulePurpose::kBackwardOnly, lists);
   run->training = true;
   run->retain_graph = retain_graph;
   run->keep_graph = retain_graph;
   run->accumulating = accumulating_.load();
-  run->microbatch_base = graph->microbatch_base;
-  run->rows = graph->microbatch_rows;
+  run->micro_batch_base = graph->micro_batch_base;
+  run->rows = graph->micro_batch_rows;
   run->output_gradients.resize(m);
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
     at::NoGradGuard no_graph;
-    std::vector<Tensors> by_microbatch(m);
+    std::vector<Tensors> by_micro_batch(m);
     for (size_t k = 0; k < graph->outputs.size(); ++k) {
       const std::string& name = graph->outputs[k].name;
       const auto given = std::find_if(gradients.begin(), gradients.end(),
@@ -147,15 +147,15 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
                              : scalar ? given->tensor.unbind(0)
                                       : SplitRows(given->tensor, graph->output_rows[k]);
       // Copies: a gradient that crosses a cut becomes one, and the last bit of a product may depend on the alignment of memory.
-      for (int i = 0; i < m; ++i) by_microbatch[i].push_back(missing ? at::Tensor() : pieces[i].clone());
+      for (int i = 0; i < m; ++i) by_micro_batch[i].push_back(missing ? at::Tensor() : pieces[i].clone());
     }
-    for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::OfTensors(by_microbatch[i]);
+    for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::OfTensors(by_micro_batch[i]);
   }));
   run->input_gradients = graph->input_gradients;
   run->passes = std::exchange(graph->passes, {});
   RunOutcome outcome;
   outcome.micro_batches = m;
-  outcome.rows = TotalRows(graph->microbatch_rows);
+  outcome.rows = TotalRows(graph->micro_batch_rows);
   const auto gather = [&]() -> absl::Status {
     if (!run->input_gradients) return absl::OkStatus();
     PENSTOCK_ASSIGN_OR_RETURN(outcome.input_gradients, GatherInputGradients(*run, graph->inputs));
@@ -165,7 +165,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   if (retain_graph) graph->passes = std::move(run->passes);
   if (status.ok()) status = gather();
   // What the Forward has noted of the batch stays: only its gradients are undone.
-  EndContribution(status.ok(), kNoMicrobatch);
+  EndContribution(status.ok(), kNoMicroBatch);
   PENSTOCK_RETURN_IF_ERROR(status);
   accumulating_ = true;
   outcome.step = step_.load();

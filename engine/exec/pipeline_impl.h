@@ -31,7 +31,7 @@
 namespace penstock {
 
 // Behind every micro-batch: nothing that was noted is forgotten.
-inline constexpr MicrobatchIndex kNoMicrobatch(std::numeric_limits<int32_t>::max());
+inline constexpr MicroBatchIndex kNoMicroBatch(std::numeric_limits<int32_t>::max());
 
 // A call that the state of the pipeline does not allow now.
 inline absl::Status NotNow(std::string_view reason, std::string_view message) {
@@ -109,13 +109,13 @@ class PipelineImpl : public Pipeline {
   absl::StatusOr<RunOutcome> Contribute(const ContributionRequest& request,
                                         const std::shared_ptr<StepDecision>& decision);
   std::shared_ptr<StepDecision> NewDecision(const StepRequest& request) const;
-  void EndContribution(bool keep, MicrobatchIndex first);
+  void EndContribution(bool keep, MicroBatchIndex first);
   void CountHeldBytes(Lane& lane) const;
   // On the thread of the lane that completes the norms. `status`: of what else must not fail once weights change.
   void Decide(Run& run, absl::Status status);
   absl::Status FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome);
   // After a run with a step that failed: everything is as before the run, or the pipeline is broken. What to tell.
-  absl::Status UndoStep(Run& run, const absl::Status& cause);
+  absl::Status UndoStep(Run& run, bool changed, const absl::Status& cause);
   absl::Status UndoStages();
   // From here on the weights are nobody's: only an ImportState mends that.
   void Break(std::string_view what, const absl::Status& cause) ABSL_LOCKS_EXCLUDED(health_mu_);
@@ -153,9 +153,14 @@ class PipelineImpl : public Pipeline {
   std::atomic<StageState> idle_ = StageState::kNoWork;
 
   // Caller.
-  int next_microbatch_ = 0;  // of the open step
-  bool loss_finite_ = true;  // of the open accumulation
+  int next_micro_batch_ = 0;  // of the open step
+  bool loss_finite_ = true;   // of the open accumulation
 
+  // What is told while there are no details.
+  const absl::Status broken_ =
+      Error(absl::StatusCode::kFailedPrecondition, "PIPELINE_BROKEN",
+            "the pipeline has failed half-way; restore a checkpoint, write all parameters with "
+            "the optimizer's state, or delete the pipeline");
   mutable absl::Mutex health_mu_;
   absl::Status health_ ABSL_GUARDED_BY(health_mu_);
 

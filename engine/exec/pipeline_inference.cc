@@ -62,7 +62,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     std::shared_ptr<Run> run = pipeline_->NewRun(SchedulePurpose::kForwardOnly, parts_.lists);
     run->inference = true;
     run->keep_outputs = true;
-    run->inputs = parts_.inputs.microbatches;
+    run->inputs = parts_.inputs.micro_batches;
     run->rows = parts_.inputs.rows;
     run->cancel = parts_.cancel;
     run->filling = &pipeline_->filling_;

@@ -9,12 +9,13 @@
 #include "engine/device/torch_status.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline_impl.h"
+#include "engine/plan/memory.h"
 
 namespace penstock {
 namespace {
 
-constexpr double kLeastSecondsOfSteps = 0.1;  // of short steps, more,
-constexpr int kMostSteps = 100;               // but no more than these
+constexpr double kMinSecondsOfSteps = 0.1;  // of short steps, more,
+constexpr int kMaxSteps = 100;              // but no more than these
 
 bool CanRun(const Draft& draft) {
   if (draft.loss == nullptr) return false;
@@ -47,6 +48,12 @@ int64_t RowsOfAStep(const PipelineSpec& spec, const Pipeline::Options& options, 
   return plan.schedule.micro_batches * (plan.micro_batch_rows > 0 ? plan.micro_batch_rows : options.profile.rows);
 }
 
+// What a trial places: no optimizer steps, so that there is nothing to undo and no memory to keep for it.
+Plan ToTry(Plan plan) {
+  if (plan.undo) DropUndo("a trial does not need them", plan);
+  return plan;
+}
+
 // The seconds of steps of a pipeline made for them.
 absl::StatusOr<std::vector<double>> StepsOf(const PipelineSpec& spec, Pipeline::Options options, const Plan& plan,
                                             const OutOfTime& out_of_time) {
@@ -54,15 +61,15 @@ absl::StatusOr<std::vector<double>> StepsOf(const PipelineSpec& spec, Pipeline::
   options.metrics = nullptr;
   options.before_action = nullptr;
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
-  draft.plan = plan;
-  PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, plan));
+  draft.plan = ToTry(plan);
+  PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
   PENSTOCK_ASSIGN_OR_RETURN(const ContributionRequest request,
                             ExampleBatch(draft.signature, draft.loss->needs_target(), RowsOfAStep(spec, options, plan),
                                          placed.open_dimension));
   const auto pipeline = AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
   std::vector<double> seconds;
   double all = 0;
-  for (int step = 0; step <= kRehearsalSteps || (all < kLeastSecondsOfSteps && step < kMostSteps); ++step) {
+  for (int step = 0; step <= kRehearsalSteps || (all < kMinSecondsOfSteps && step < kMaxSteps); ++step) {
     if (out_of_time && out_of_time()) break;
     pipeline->DiscardGradients();
     PENSTOCK_ASSIGN_OR_RETURN(const RunOutcome outcome, pipeline->ForwardBackward(request));
@@ -79,7 +86,7 @@ PlanTrials TrialsOnDevices(const PipelineSpec& spec, const Pipeline::Options& op
   PlanTrials trials;
   if (options.devices->mode() != DevicePool::Mode::kThreads) return trials;
   trials.measure = [&](Plan plan) -> absl::StatusOr<Plan> {
-    PENSTOCK_ASSIGN_OR_RETURN(const PlacedStages placed, PlaceStages(spec, options, draft, plan));
+    PENSTOCK_ASSIGN_OR_RETURN(const PlacedStages placed, PlaceStages(spec, options, draft, ToTry(plan)));
     PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, plan));
     return plan;
   };

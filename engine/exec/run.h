@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "engine/base/cancel_token.h"
 #include "engine/base/error.h"
 #include "engine/base/first_error.h"
@@ -19,7 +20,7 @@
 #include "engine/exec/stage.h"
 #include "engine/schedule/schedule.h"
 #include "engine/schedule/verify.h"
-#include "engine/tensor/microbatch.h"
+#include "engine/tensor/micro_batch.h"
 
 namespace penstock {
 
@@ -49,6 +50,8 @@ struct StepDecision {
   double scale = 1;
   bool applied = false;
   std::atomic<bool> granted = false;
+  std::atomic<bool> asked = false;  // the gate, for the weights; from then on `gate` comes
+  absl::Notification gate;          // granted; set after `granted`
 };
 
 // The activations that a Forward keeps: one Pass per stage and micro-batch, and the keys of its randomness.
@@ -56,9 +59,9 @@ class Graph {
  public:
   std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
   StepId step;
-  int microbatch_base = 0;
+  int micro_batch_base = 0;
   int64_t rows = 0;
-  std::vector<int64_t> microbatch_rows;
+  std::vector<int64_t> micro_batch_rows;
   NamedValues outputs;                            // of the first micro-batch, named: what gradients must look like
   std::vector<std::vector<int64_t>> output_rows;  // by output, then by micro-batch; empty where nothing has rows
   struct Input {
@@ -85,7 +88,7 @@ struct Run {
   bool accumulating = false;  // gradients of earlier contributions are there
   uint64_t seed = 0;
   StepId step;
-  int microbatch_base = 0;  // of the first micro-batch, within the step
+  int micro_batch_base = 0;  // of the first micro-batch, within the step
   std::shared_ptr<const Checkpointed> checkpointed;
   std::vector<Batch> inputs;            // by micro-batch, for the first stage
   std::vector<LossContext> losses;      // by micro-batch, for the last stage; empty without a loss
@@ -114,7 +117,7 @@ struct Run {
   std::atomic<int> open_lanes = 0;
   std::function<void()> done;  // called once, by the last lane; throws nothing
 
-  bool Checkpoints(int stage, int microbatch) const { return (*checkpointed)[stage][microbatch]; }
+  bool Checkpoints(int stage, int micro_batch) const { return (*checkpointed)[stage][micro_batch]; }
 
   bool Stopped() const {
     return error.Failed() || (cancel != nullptr && cancel->cancelled()) || gave_way.load(std::memory_order_acquire);

@@ -12,10 +12,10 @@ namespace penstock {
 namespace {
 
 Checkpointed CheckpointedBy(const Schedule& schedule) {
-  Checkpointed checkpointed(schedule.stages, std::vector<bool>(schedule.microbatches));
-  for (const auto& list : schedule.ranks) {
+  Checkpointed checkpointed(schedule.stages, std::vector<bool>(schedule.micro_batches));
+  for (const auto& list : schedule.lanes) {
     for (const Action& action : list) {
-      if (action.kind == ActionKind::kRecompute) checkpointed[action.stage][action.microbatch] = true;
+      if (action.kind == ActionKind::kRecompute) checkpointed[action.stage][action.micro_batch] = true;
     }
   }
   return checkpointed;
@@ -23,13 +23,13 @@ Checkpointed CheckpointedBy(const Schedule& schedule) {
 
 }  // namespace
 
-absl::StatusOr<ListsOfRun> ScheduleBook::Find(SchedulePurpose purpose, int microbatches) {
-  const std::pair key(purpose, microbatches);
+absl::StatusOr<ListsOfRun> ScheduleBook::Find(SchedulePurpose purpose, int micro_batches) {
+  const std::pair key(purpose, micro_batches);
   {
     absl::MutexLock lock(&mu_);
     if (const ListsOfRun* known = Use(key)) return *known;
   }
-  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun built, Build(purpose, microbatches));
+  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun built, Build(purpose, micro_batches));
   std::list<Entry> dropped;  // destroyed outside of the lock
   absl::MutexLock lock(&mu_);
   if (const ListsOfRun* known = Use(key)) return *known;  // another caller was first
@@ -51,10 +51,10 @@ const ListsOfRun* ScheduleBook::Use(const std::pair<SchedulePurpose, int>& key) 
   return &entries_.front().lists;
 }
 
-absl::StatusOr<ListsOfRun> ScheduleBook::Build(SchedulePurpose purpose, int microbatches) const {
+absl::StatusOr<ListsOfRun> ScheduleBook::Build(SchedulePurpose purpose, int micro_batches) const {
   BuildRequest request = request_;
   request.purpose = purpose;
-  request.microbatches = microbatches;
+  request.micro_batches = micro_batches;
   PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, BuildSchedule(request));
   if (late_recompute_) schedule = RecomputeLate(std::move(schedule));
   auto checkpointed = std::make_shared<const Checkpointed>(CheckpointedBy(schedule));

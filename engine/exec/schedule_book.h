@@ -37,7 +37,7 @@ class ScheduleBook {
   static constexpr size_t kMaxLists = 32;
 
   // Fails:     as BuildSchedule: an imported schedule may have fewer micro-batches than a call asks for.
-  absl::StatusOr<ListsOfRun> Find(SchedulePurpose purpose, int microbatches) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<ListsOfRun> Find(SchedulePurpose purpose, int micro_batches) ABSL_LOCKS_EXCLUDED(mu_);
   // How many lists it keeps.
   size_t size() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -47,7 +47,7 @@ class ScheduleBook {
     ListsOfRun lists;
   };
 
-  absl::StatusOr<ListsOfRun> Build(SchedulePurpose purpose, int microbatches) const;
+  absl::StatusOr<ListsOfRun> Build(SchedulePurpose purpose, int micro_batches) const;
   // The entry of a key, moved to the front; null if there is none.
   const ListsOfRun* Use(const std::pair<SchedulePurpose, int>& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -12,7 +12,7 @@ namespace penstock {
 // rows; where the signature takes any value, only the names. A signature of one nameless `any` takes any number of values in
 // their own order. Where the signature has no dimensions the value becomes a whole tensor: every micro-batch gets the number.
 //
-// `field` names the list in errors: inputs[2].shape. Answers the values in signature order.
+// `field` names the list in errors: inputs[2].shape. Returns the values in signature order.
 // Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE naming field and value: unknown, missing or duplicate name; type; rank;
 //            dimension; unequal or zero rows. WRONG_TYPE for a value where a tensor belongs.
 absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& signature, const NamedValues& values,

@@ -161,12 +161,12 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
   const AutocastGuard precision(TorchDevice(parts_.device).type(), AutocastType(parts_.autocast));
   Batch values = inputs;
   for (size_t i = 0; i < parts_.layers.size(); ++i) {
-    KeyedRandom random(context.seed, context.step, context.microbatch,
+    KeyedRandom random(context.seed, context.step, context.micro_batch,
                        LayerIndex(parts_.first_layer.value() + static_cast<int>(i)));
     const LayerContext of_layer = {.training = context.training,
                                    .recomputing = context.recomputing,
                                    .random = &random,
-                                   .microbatch = context.microbatch};
+                                   .micro_batch = context.micro_batch};
     const absl::Status ran = RunTorch([&] { values = RunLayer(parts_.layers[i], values, of_layer, tracker); });
     if (!ran.ok()) given.ThrowFailure(parts_.layers[i].name, ran);
     given.CheckUnchanged(parts_.layers[i].name);
@@ -289,7 +289,7 @@ void Stage::AddEarlierGradients() {
   }
 }
 
-void Stage::EndContribution(bool keep, MicrobatchIndex first) {
+void Stage::EndContribution(bool keep, MicroBatchIndex first) {
   for (size_t i = 0; i < earlier_.size(); ++i) {
     const bool reached = added_[i] || !earlier_[i].defined();
     if (!keep || !reached) parameters_[i].tensor.mutable_grad() = earlier_[i];
@@ -308,7 +308,7 @@ void Stage::CommitStatistics() {
   for (const NamedLayer& layer : parts_.layers) layer.layer->CommitStatistics();
 }
 
-void Stage::DiscardStatistics(MicrobatchIndex first) {
+void Stage::DiscardStatistics(MicroBatchIndex first) {
   for (const NamedLayer& layer : parts_.layers) layer.layer->DiscardStatistics(first);
 }
 

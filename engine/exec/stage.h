@@ -29,7 +29,7 @@ struct PassContext {
   bool input_gradients = false;  // the first stage's inputs get gradients too
   uint64_t seed = 0;
   StepId step;
-  MicrobatchIndex microbatch;  // counted over all contributions of the step
+  MicroBatchIndex micro_batch;  // counted over all contributions of the step
 };
 
 // What the last stage does after its layers when the server computes the loss.
@@ -115,10 +115,10 @@ class Stage {
   void Forward(Batch inputs, const PassContext& context, const LossContext& loss, Pass& pass);
   // Builds the graph of a pass from its stash. Afterwards it can go backward. With a graph already: nothing.
   void Recompute(const PassContext& context, const LossContext& loss, Pass& pass);
-  // Adds to the parameters' gradients; answers those of the stage's inputs. `gradients` belong to the outputs, those of skip
+  // Adds to the parameters' gradients; returns those of the stage's inputs. `gradients` belong to the outputs, those of skip
   // values stand in `pass.sent`; with a loss, `gradients` are not looked at.
   InputGradients Backward(Pass& pass, const Batch& gradients, bool retain_graph);
-  // The same in two halves, each once, with the same bits: the first answers the gradients of the inputs, those of skip
+  // The same in two halves, each once, with the same bits: the first returns the gradients of the inputs, those of skip
   // values among them, and leaves in the pass what the second needs to add to the parameters'. Where no input asks for a
   // gradient (the first stage), the first half does nothing. Other passes may come between the halves.
   InputGradients InputGradient(Pass& pass, const Batch& gradients);
@@ -128,10 +128,10 @@ class Stage {
   // that reaches a parameter adds them again, so that they are never copied; End(false) brings them back and forgets the
   // statistics of micro-batches from `first` on.
   void BeginContribution(bool accumulating);
-  void EndContribution(bool keep, MicrobatchIndex first);
+  void EndContribution(bool keep, MicroBatchIndex first);
   void ClearGradients();
   void CommitStatistics();
-  void DiscardStatistics(MicrobatchIndex first);
+  void DiscardStatistics(MicroBatchIndex first);
 
   // The step, in parts that all stages go through together: hand out the gradients of tied parameters; sum them and return
   // the norms; with undo, copy what the step will change; change the weights, then the statistics.

@@ -72,7 +72,7 @@ bool Arrived(const ValuesInFlight& message) {
 
 // As torchgpipe's descendants call the work of a micro-batch on a stage.
 std::string ProfilerLabel(const Action& action) {
-  return absl::StrCat("chunk", action.microbatch, "-part", action.stage);
+  return absl::StrCat("chunk", action.micro_batch, "-part", action.stage);
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ std::string ProfilerLabel(const Action& action) {
 StageExecutor::StageExecutor(std::shared_ptr<Run> run, Lane* lane)
     : run_(std::move(run)),
       lane_(lane),
-      actions_(run_->schedule->ranks.at(lane->index)),
+      actions_(run_->schedule->lanes.at(lane->index)),
       begin_nanos_(lane->clock->NowNanos()) {
   for (Stage* stage : lane_->stages) {
     stages_.emplace_back(run_.get(), stage, lane_->metrics);
@@ -169,7 +169,7 @@ bool StageExecutor::Receive(const Action& action) {
   const int64_t begin = lane_->clock->NowNanos();
   absl::StatusOr<Batch> values = Await(*std::move(message), *lane_->streams);
   if (values.ok()) {
-    StageOf(action).Keep(gradient, action.peer, action.microbatch, *std::move(values));
+    StageOf(action).Keep(gradient, action.peer, action.micro_batch, *std::move(values));
   } else {
     Fail(values.status(), action);
   }
@@ -218,15 +218,15 @@ void StageExecutor::RunAction(const Action& action) {
 void StageExecutor::Begun(const Launched& launched, int64_t at) {
   --untold_;
   action_begin_ = at;
-  if (launched.followed) run_->progress->Begin(rank(), launched.position, at);
+  if (launched.followed) run_->progress->Begin(lane_index(), launched.position, at);
 }
 
 void StageExecutor::Ended(const Launched& launched, int64_t at) {
   --untold_;
   const Action& action = launched.action;
   const int64_t took = at - action_begin_;
-  if (launched.followed) run_->progress->End(rank(), at);
-  if (run_->inference) run_->filling->inference_costs().Observe(action.stage, run_->rows[action.microbatch], took);
+  if (launched.followed) run_->progress->End(lane_index(), at);
+  if (run_->inference) run_->filling->inference_costs().Observe(action.stage, run_->rows[action.micro_batch], took);
   lane_->metrics->ObservePhase(PhaseOf(*run_, action.kind), took);
   TraceAction(*lane_->metrics, *run_, action, launched.part, action_begin_, at);
 }
@@ -246,7 +246,7 @@ absl::Status StageExecutor::Compute(const Action& action) {
 
 void StageExecutor::Perform(const Action& action) {
   StageRun& stage = StageOf(action);
-  const int m = action.microbatch;
+  const int m = action.micro_batch;
   if (action.kind == ActionKind::kOptimizer) return ComputeStep(stage.stage());
   held_.Begin(stage.pass(m), action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute);
   switch (action.kind) {
@@ -267,18 +267,18 @@ void StageExecutor::Perform(const Action& action) {
 
 // What the lane holds after an action.
 void StageExecutor::Count(const Action& action) {
-  held_.End(StageOf(action).pass(action.microbatch));
+  held_.End(StageOf(action).pass(action.micro_batch));
   int change = 0;
   if (action.kind == ActionKind::kForward && !run_->inference) change = 1;
   if (AccumulatesGradient(action.kind) && inflight_ > 0) change = -1;  // 0: the forward was another run's
   inflight_ += change;
   if (!run_->inference) CountStash(action);
-  if (change != 0) lane_->metrics->inflight_microbatches.Add(change);
+  if (change != 0) lane_->metrics->inflight_micro_batches.Add(change);
 }
 
 // What a pass keeps: its inputs alone exactly, all that a graph saves as it was profiled. It gives the share back itself.
 void StageExecutor::CountStash(const Action& action) {
-  Pass& pass = StageOf(action).pass(action.microbatch);
+  Pass& pass = StageOf(action).pass(action.micro_batch);
   if (AccumulatesGradient(action.kind) && gradients_counted_ != action.stage) {
     gradients_counted_ = action.stage;
     lane_->CountGradients();
@@ -287,7 +287,7 @@ void StageExecutor::CountStash(const Action& action) {
   if (pass.graph || pass.split != nullptr) {
     size_t chunk = 0;
     while (lane_->stages[chunk]->index() != action.stage) ++chunk;
-    const double rows = run_->rows.empty() ? 1 : static_cast<double>(run_->rows[action.microbatch]);
+    const double rows = run_->rows.empty() ? 1 : static_cast<double>(run_->rows[action.micro_batch]);
     bytes = std::max(bytes, static_cast<int64_t>(lane_->stash_bytes_of_row[chunk] * rows));
   }
   if (bytes != pass.counted.bytes()) pass.counted = MemoryShare(lane_->metrics->memory, MemoryKind::kStash, bytes);
@@ -297,7 +297,7 @@ void StageExecutor::CountStash(const Action& action) {
 void StageExecutor::HandOver(const Action& action) {
   const bool gradient = ConsumesGradient(action.kind);
   if (stages_.size() == 1 || (!gradient && action.kind != ActionKind::kForward)) return;
-  const int m = action.microbatch;
+  const int m = action.micro_batch;
   StageRun& from = StageOf(action);
   StageRun* neighbour = Find(action.stage + (gradient ? -1 : 1));
   if (neighbour != nullptr) neighbour->Keep(gradient, -1, m, from.Take(gradient, -1, m));
@@ -363,7 +363,7 @@ void StageExecutor::EndStepPart() {
 
 void StageExecutor::Send(const Action& action) {
   const bool gradient = action.kind == ActionKind::kSendBackward;
-  Batch message = StageOf(action).Take(gradient, action.peer, action.microbatch);
+  Batch message = StageOf(action).Take(gradient, action.peer, action.micro_batch);
   const MessageKey key = KeyOf(action);
   const int64_t bytes = ByteSize(message);
   const int64_t begin = lane_->clock->NowNanos();
@@ -381,11 +381,11 @@ void StageExecutor::Send(const Action& action) {
 
 void StageExecutor::Fail(absl::Status status, const Action& action) {
   const std::string place =
-      absl::StrCat("stage ", action.stage, ", micro-batch ", action.microbatch, ", action ", ToString(action), ": ");
+      absl::StrCat("stage ", action.stage, ", micro-batch ", action.micro_batch, ", action ", ToString(action), ": ");
   if (ReasonOf(status) == "DEVICE_MEMORY") lane_->metrics->out_of_memory.Add();
   if (status.code() == absl::StatusCode::kInternal) lane_->streams->CheckAlive();
   status = WithValue(WithPrefix(status, place), "stage", absl::StrCat(action.stage));
-  status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.microbatch));
+  status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.micro_batch));
   status = WithValue(std::move(status), "action", ToString(action));
   if (at_.has_value()) status = WithValue(std::move(status), kStepPart, ToString(*at_));
   run_->error.Record(std::move(status));
@@ -394,16 +394,18 @@ void StageExecutor::Fail(absl::Status status, const Action& action) {
 
 void StageExecutor::Leave() {
   if (std::exchange(left_, true)) return;
-  if (untold_ > 0) lane_->timeline.GiveUp();  // only where a look has failed: what is told refers to this
-  if (absl::Status closed = Guarded("the end of a lane", [this] { CloseLane(); }); !closed.ok()) {
-    run_->error.Record(closed);
-  }
+  const auto guarded = [this](const std::function<void()>& part) {
+    if (absl::Status done = Guarded("the end of a lane", part); !done.ok()) run_->error.Record(std::move(done));
+  };
+  if (untold_ > 0)
+    guarded([this] { lane_->timeline.GiveUp(); });  // only where a look has failed: what is told refers to this
+  guarded([this] { CloseLane(); });
   if (run_->open_lanes.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->done();
 }
 
 void StageExecutor::CloseLane() {
   if (Next() != nullptr) run_->cut_short.fetch_add(1, std::memory_order_relaxed);
-  if (run_->progress != nullptr) run_->progress->Leave(rank());
+  if (run_->progress != nullptr) run_->progress->Leave(lane_index());
   if (run_->Stopped()) run_->wake();  // whoever waits for this lane waits for nothing now
   if (run_->inference) {
     lane_->state.CloseInference();
@@ -413,7 +415,7 @@ void StageExecutor::CloseLane() {
       if (run_->keep_graph) break;
       for (Pass& pass : run_->passes[stage->index()]) pass = Pass();
     }
-    lane_->metrics->inflight_microbatches.Add(-inflight_);
+    lane_->metrics->inflight_micro_batches.Add(-inflight_);
   }
   // Nothing of the run outlives its end, though this object may do so by a moment.
   TraceLaneRun(*lane_->metrics, *run_, begin_nanos_, lane_->clock->NowNanos());
@@ -424,7 +426,7 @@ void StageExecutor::CloseLane() {
 
 MessageKey StageExecutor::KeyOf(const Action& action) const {
   const bool gradient = action.kind == ActionKind::kSendBackward || action.kind == ActionKind::kReceiveBackward;
-  MessageKey key{.run = run_->id, .gradient = gradient, .stage = action.stage, .microbatch = action.microbatch};
+  MessageKey key{.run = run_->id, .gradient = gradient, .stage = action.stage, .micro_batch = action.micro_batch};
   if (action.peer >= 0) {
     key.stage = IsSend(action.kind) ? action.peer : action.stage;
     key.peer = IsSend(action.kind) ? action.stage : action.peer;

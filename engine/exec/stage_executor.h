@@ -19,7 +19,7 @@ namespace penstock {
 
 // A worker on one device: its stages, and what it needs to run lists and to be seen.
 struct Lane {
-  int index = 0;               // in the pipeline: its list is schedule.ranks[index]
+  int index = 0;               // in the pipeline: its list is schedule.lanes[index]
   std::vector<Stage*> stages;  // its chunks, in model order
   Transport* transport = nullptr;
   LaneMetrics* metrics = nullptr;
@@ -54,7 +54,7 @@ struct Lane {
 //            when the lane's timeline knows it, and before that the lane does not leave.
 // Owns:      a share of the run. The lane outlives it.
 // Threads:   the device's thread only; the run is shared with the other lanes.
-// Lifecycle: made when the run starts, which opens the step on the lane; once Poll() answers kDone the lane has left the
+// Lifecycle: made when the run starts, which opens the step on the lane; once Poll() returns kDone the lane has left the
 //            run and the executor is dropped. The last lane of a run calls its `done`.
 // Fails:     the first error is recorded in the run, with stage, micro_batch and action; no action starts after it. Poll()
 //            and Execute() throw nothing: an exception ends the run as an error (guard.h).
@@ -68,8 +68,8 @@ class StageExecutor {
 
   Lane& lane() { return *lane_; }
   const Run& run() const { return *run_; }
-  int rank() const { return lane_->index; }  // of its list
-  const Action* Next() const;                // null behind the last
+  int lane_index() const { return lane_->index; }  // of its list
+  const Action* Next() const;                      // null behind the last
 
  private:
   Readiness Look();

@@ -21,9 +21,9 @@ StageRun::StageRun(Run* run, Stage* stage, LaneMetrics* metrics)
     : run_(run),
       stage_(stage),
       metrics_(metrics),
-      received_(run->schedule->microbatches),
-      outgoing_(run->schedule->microbatches),
-      outgoing_skips_(run->schedule->microbatches) {}
+      received_(run->schedule->micro_batches),
+      outgoing_(run->schedule->micro_batches),
+      outgoing_skips_(run->schedule->micro_batches) {}
 
 void StageRun::Forward(int m) {
   Batch inputs = stage_->first() ? run_->inputs[m] : std::exchange(received_[m], {});
@@ -105,18 +105,18 @@ Batch StageRun::Take(bool gradient, int peer, int m) {
   return std::exchange(outgoing_skips_[m].at(PortOf(ports, peer)), {});
 }
 
-PassContext StageRun::ContextOf(int microbatch, bool graph, bool recomputing) const {
+PassContext StageRun::ContextOf(int micro_batch, bool graph, bool recomputing) const {
   return {.training = run_->training,
           .graph = graph,
           .recomputing = recomputing,
           .input_gradients = run_->input_gradients,
           .seed = run_->seed,
           .step = run_->step,
-          .microbatch = MicrobatchIndex(run_->microbatch_base + microbatch)};
+          .micro_batch = MicroBatchIndex(run_->micro_batch_base + micro_batch)};
 }
 
-LossContext StageRun::LossOf(int microbatch) const {
-  return run_->losses.empty() ? LossContext() : run_->losses[microbatch];
+LossContext StageRun::LossOf(int micro_batch) const {
+  return run_->losses.empty() ? LossContext() : run_->losses[micro_batch];
 }
 
 }  // namespace penstock

@@ -21,23 +21,23 @@ class StageRun {
   StageRun(Run* run, Stage* stage, LaneMetrics* metrics);
 
   Stage& stage() const { return *stage_; }
-  Pass& pass(int microbatch) const { return run_->passes[stage_->index()][microbatch]; }
+  Pass& pass(int micro_batch) const { return run_->passes[stage_->index()][micro_batch]; }
 
-  void Forward(int microbatch);
-  void Recompute(int microbatch);
-  void Backward(int microbatch);
-  void InputGradient(int microbatch);
-  void WeightGradient(int microbatch);
+  void Forward(int micro_batch);
+  void Recompute(int micro_batch);
+  void Backward(int micro_batch);
+  void InputGradient(int micro_batch);
+  void WeightGradient(int micro_batch);
 
-  void Keep(bool gradient, int peer, int microbatch, Batch values);
-  Batch Take(bool gradient, int peer, int microbatch);
+  void Keep(bool gradient, int peer, int micro_batch, Batch values);
+  Batch Take(bool gradient, int peer, int micro_batch);
 
  private:
   bool last() const { return stage_->index() + 1 == run_->schedule->stages; }
-  PassContext ContextOf(int microbatch, bool graph, bool recomputing) const;
-  LossContext LossOf(int microbatch) const;
-  Batch OutputGradients(int microbatch);
-  void GiveBack(int microbatch, InputGradients gradients);
+  PassContext ContextOf(int micro_batch, bool graph, bool recomputing) const;
+  LossContext LossOf(int micro_batch) const;
+  Batch OutputGradients(int micro_batch);
+  void GiveBack(int micro_batch, InputGradients gradients);
 
   Run* const run_;
   Stage* const stage_;

@@ -30,7 +30,7 @@ struct StageTie {
 using TiedGradients = std::vector<std::vector<at::Tensor>>;
 
 // Makes the uses of each tie one parameter: initial values of the first use, and one memory per stage. The layers stand on
-// the devices of their stages. `first_layers` are the first layers of the stages. Answers the ties by stage. May throw
+// the devices of their stages. `first_layers` are the first layers of the stages. Returns the ties by stage. May throw
 // (RunTorch).
 std::vector<std::vector<StageTie>> TieParameters(const std::vector<TieGroup>& groups, std::vector<NamedLayer>& layers,
                                                  const std::vector<int>& first_layers);

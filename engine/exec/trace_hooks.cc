@@ -62,7 +62,7 @@ void TraceAction(LaneMetrics& lane, const Run& run, const Action& action, int pa
   TraceRecord record = RecordOf(lane, run, begin, end);
   record.kind = KindOf(action.kind);
   record.stage = action.stage;
-  record.microbatch = action.microbatch;
+  record.micro_batch = action.micro_batch;
   if (action.kind == ActionKind::kOptimizer) record.detail = static_cast<uint8_t>(part);
   lane.trace.actions.Record(record);
 }
@@ -72,9 +72,9 @@ void TraceMessage(LaneMetrics& lane, const Run& run, const Action& action, const
   TraceRecord record = RecordOf(lane, run, begin, end);
   record.kind = KindOf(action.kind);
   record.stage = action.stage;
-  record.microbatch = action.microbatch;
+  record.micro_batch = action.micro_batch;
   record.peer = static_cast<int16_t>(action.peer);
-  record.correlation = MessageCorrelation(key.run, key.gradient, key.stage, key.microbatch, key.peer);
+  record.correlation = MessageCorrelation(key.run, key.gradient, key.stage, key.micro_batch, key.peer);
   lane.trace.actions.Record(record);
 }
 
@@ -83,7 +83,7 @@ void TraceLaneRun(LaneMetrics& lane, const Run& run, int64_t begin, int64_t end)
   record.kind = TraceKind::kRun;
   record.detail = static_cast<uint8_t>(PurposeOf(run));
   record.failed = run.Stopped();
-  record.microbatch = run.schedule->microbatches;
+  record.micro_batch = run.schedule->micro_batches;
   lane.trace.actions.Record(record);
 }
 

@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kMostKept = 64;  // sizes of micro-batches, and lists: whoever sends ever new ones starts anew
+constexpr size_t kMaxKept = 64;  // sizes of micro-batches, and lists: whoever sends ever new ones starts anew
 
 Ticks* CostOf(StageCosts& costs, ActionKind kind) {
   switch (kind) {
@@ -45,7 +45,7 @@ bool FarApart(const ScheduleCosts& a, const ScheduleCosts& b) {
 
 void TrainingCosts::Learn(int64_t rows, const std::map<std::pair<int, ActionKind>, RunProgress::Total>& totals) {
   absl::MutexLock lock(&mu_);
-  if (by_rows_.size() >= kMostKept && by_rows_.count(rows) == 0) by_rows_.clear();
+  if (by_rows_.size() >= kMaxKept && by_rows_.count(rows) == 0) by_rows_.clear();
   const bool first = by_rows_.count(rows) == 0;
   ScheduleCosts& costs = by_rows_.try_emplace(rows, calibrated_).first->second;
   const auto move = [first](Ticks& cost, Ticks mean) { cost = first ? mean : cost + (mean - cost) / 4; };
@@ -80,14 +80,14 @@ std::shared_ptr<const RunForecast> TrainingCosts::Forecast(const std::shared_ptr
   absl::StatusOr<RunForecast> made = MakeForecast(*schedule, costs);
   auto forecast = made.ok() ? std::make_shared<const RunForecast>(*std::move(made)) : nullptr;
   absl::MutexLock lock(&mu_);
-  if (forecasts_.size() >= kMostKept) forecasts_.clear();
+  if (forecasts_.size() >= kMaxKept) forecasts_.clear();
   forecasts_[{schedule.get(), rows}] = {schedule, std::move(costs), forecast};
   return forecast;
 }
 
 void InferenceCosts::Observe(int stage, int64_t rows, int64_t nanos) {
   absl::MutexLock lock(&mu_);
-  if (seen_.size() >= kMostKept * forward_.size()) seen_.clear();
+  if (seen_.size() >= kMaxKept * forward_.size()) seen_.clear();
   const auto [entry, is_new] = seen_.try_emplace({stage, rows});
   const auto took = static_cast<double>(nanos);
   Seen& seen = entry->second;
@@ -131,8 +131,8 @@ int64_t InferenceCosts::Work(const std::vector<int64_t>& rows) const {
   absl::MutexLock lock(&mu_);
   int64_t sum = 0;
   for (int s = 0; s < static_cast<int>(forward_.size()); ++s) {
-    for (const int64_t of_microbatch : rows) {
-      const int64_t mean = MeanLocked(s, of_microbatch, 0);
+    for (const int64_t of_micro_batch : rows) {
+      const int64_t mean = MeanLocked(s, of_micro_batch, 0);
       if (mean == kNever) return 0;
       sum += mean;
     }

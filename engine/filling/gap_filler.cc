@@ -7,8 +7,8 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kOvershoot = 5;       // one part in so many of an action may lie beyond its gap
-constexpr size_t kMostRemembered = 64;  // pipelines of one device
+constexpr int64_t kOvershoot = 5;      // one part in so many of an action may lie beyond its gap
+constexpr size_t kMaxRemembered = 64;  // pipelines of one device
 
 }  // namespace
 
@@ -55,7 +55,7 @@ std::optional<size_t> GapFiller::Choose(const std::vector<InferenceCandidate>& c
 
 void GapFiller::Served(const void* pipeline) {
   std::erase(served_, pipeline);
-  if (served_.size() >= kMostRemembered) served_.erase(served_.begin());
+  if (served_.size() >= kMaxRemembered) served_.erase(served_.begin());
   served_.push_back(pipeline);
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kBurstNanos = 2e9;       // of time, whose share the bucket holds
 constexpr int64_t kUnknown = 20'000'000;  // what a run of unknown length is taken to need
-constexpr int64_t kLeastWait = 500'000;   // of a short run: gaps come and go
+constexpr int64_t kMinWait = 500'000;     // of a short run: gaps come and go
 
 int64_t Reserved(const InferenceTicket& ticket) { return ticket.lane_nanos == 0 ? kUnknown : ticket.lane_nanos; }
 
@@ -24,7 +24,7 @@ int64_t InferenceTurns::PatientUntil(const InferenceTicket& ticket) const {
     return began > ticket.accepted_nanos ? began : kNever;
   }
   if (policy_.max_wait_nanos > 0) return ticket.accepted_nanos + policy_.max_wait_nanos;
-  return ticket.accepted_nanos + (ticket.alone_nanos == 0 ? kUnknown : std::max(kLeastWait, ticket.alone_nanos));
+  return ticket.accepted_nanos + (ticket.alone_nanos == 0 ? kUnknown : std::max(kMinWait, ticket.alone_nanos));
 }
 
 void InferenceTurns::TrainingBegan(int64_t now) {

@@ -8,7 +8,7 @@ namespace penstock {
 absl::StatusOr<RunForecast> MakeForecast(const Schedule& schedule, const ScheduleCosts& costs) {
   PENSTOCK_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(schedule, costs));
   RunForecast forecast;
-  for (const std::vector<TimedAction>& list : simulation.ranks) {
+  for (const std::vector<TimedAction>& list : simulation.lanes) {
     std::vector<RunForecast::Span> spans(list.size() + 1);
     for (size_t i = list.size(); i-- > 0;) {
       const TimedAction& timed = list[i];
@@ -17,7 +17,7 @@ absl::StatusOr<RunForecast> MakeForecast(const Schedule& schedule, const Schedul
         forecast.weights_change = std::min(forecast.weights_change, timed.start);
       }
     }
-    forecast.ranks.push_back(std::move(spans));
+    forecast.lanes.push_back(std::move(spans));
   }
   return forecast;
 }
@@ -26,27 +26,27 @@ RunProgress::RunProgress(std::shared_ptr<const Schedule> schedule, int64_t begin
     : schedule_(std::move(schedule)),
       begin_(begin_nanos),
       forecaster_(std::move(forecaster)),
-      lanes_(schedule_->ranks.size()) {}
+      lanes_(schedule_->lanes.size()) {}
 
-void RunProgress::Begin(int rank, size_t position, int64_t now) {
+void RunProgress::Begin(int lane, size_t position, int64_t now) {
   absl::MutexLock lock(&mu_);
-  lanes_[rank] = {LaneAt::Doing::kWorks, position, now};
+  lanes_[lane] = {LaneAt::Doing::kWorks, position, now};
 }
 
-void RunProgress::End(int rank, int64_t now) {
+void RunProgress::End(int lane, int64_t now) {
   absl::MutexLock lock(&mu_);
-  LaneAt& lane = lanes_[rank];
-  const Action& action = schedule_->ranks[rank][lane.position];
+  LaneAt& state = lanes_[lane];
+  const Action& action = schedule_->lanes[lane][state.position];
   Total& total = totals_[{action.stage, action.kind}];
-  total.nanos += now - lane.began;
+  total.nanos += now - state.began;
   ++total.count;
-  lane.doing = LaneAt::Doing::kWaits;
-  ++lane.position;
+  state.doing = LaneAt::Doing::kWaits;
+  ++state.position;
 }
 
-void RunProgress::Leave(int rank) {
+void RunProgress::Leave(int lane) {
   absl::MutexLock lock(&mu_);
-  lanes_[rank].doing = LaneAt::Doing::kLeft;
+  lanes_[lane].doing = LaneAt::Doing::kLeft;
 }
 
 const RunForecast* RunProgress::Forecast() {
@@ -65,12 +65,12 @@ int64_t RunProgress::Lateness(const RunForecast& forecast, int64_t now) const {
   const int64_t elapsed = now - begin_;
   int64_t least = kNever;
   int64_t next = kNever;
-  for (size_t rank = 0; rank < lanes_.size(); ++rank) {
-    const LaneAt& lane = lanes_[rank];
-    const RunForecast::Span& span = forecast.ranks[rank][lane.position];
-    if (lane.doing == LaneAt::Doing::kWorks) {
-      least = std::min(least, std::max(lane.began - begin_ - span.start, elapsed - span.end));
-    } else if (lane.doing == LaneAt::Doing::kWaits) {
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const LaneAt& state = lanes_[lane];
+    const RunForecast::Span& span = forecast.lanes[lane][state.position];
+    if (state.doing == LaneAt::Doing::kWorks) {
+      least = std::min(least, std::max(state.began - begin_ - span.start, elapsed - span.end));
+    } else if (state.doing == LaneAt::Doing::kWaits) {
       next = std::min(next, span.start);
     }
   }
@@ -78,13 +78,13 @@ int64_t RunProgress::Lateness(const RunForecast& forecast, int64_t now) const {
   return next == kNever ? 0 : elapsed - next;
 }
 
-int64_t RunProgress::ExpectedStart(int rank, int64_t now) {
+int64_t RunProgress::ExpectedStart(int lane, int64_t now) {
   const RunForecast* forecast = Forecast();
   if (forecast == nullptr) return now;
   absl::MutexLock lock(&mu_);
-  const LaneAt& lane = lanes_[rank];
-  const int64_t start = forecast->ranks[rank][lane.position].start;
-  if (lane.doing == LaneAt::Doing::kLeft || start == kNever) return kNever;
+  const LaneAt& state = lanes_[lane];
+  const int64_t start = forecast->lanes[lane][state.position].start;
+  if (state.doing == LaneAt::Doing::kLeft || start == kNever) return kNever;
   return std::max(now, begin_ + start + Lateness(*forecast, now));
 }
 

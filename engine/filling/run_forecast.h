@@ -31,7 +31,7 @@ struct RunForecast {
     int64_t start = kNever;
     int64_t end = kNever;
   };
-  std::vector<std::vector<Span>> ranks;  // by position: of the compute action there, or else the next behind it
+  std::vector<std::vector<Span>> lanes;  // by position: of the compute action there, or else the next behind it
   int64_t weights_change = kNever;       // start of the first OPT
 };
 
@@ -55,12 +55,12 @@ class RunProgress {
   RunProgress(std::shared_ptr<const Schedule> schedule, int64_t begin_nanos, Forecaster forecaster);
 
   // A lane begins the compute action at `position` of its list; has ended it; has left the run.
-  void Begin(int rank, size_t position, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
-  void End(int rank, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
-  void Leave(int rank) ABSL_LOCKS_EXCLUDED(mu_);
+  void Begin(int lane, size_t position, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
+  void End(int lane, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
+  void Leave(int lane) ABSL_LOCKS_EXCLUDED(mu_);
 
   // When the next compute action of a waiting lane will begin, not before `now`; kNever if its list is done.
-  int64_t ExpectedStart(int rank, int64_t now) ABSL_LOCKS_EXCLUDED(mu_, forecast_mu_);
+  int64_t ExpectedStart(int lane, int64_t now) ABSL_LOCKS_EXCLUDED(mu_, forecast_mu_);
   // When the weights will change, not before `now`; kNever if they won't.
   int64_t ExpectedWeightsChange(int64_t now) ABSL_LOCKS_EXCLUDED(mu_, forecast_mu_);
 

@@ -8,8 +8,8 @@
 namespace penstock {
 namespace {
 
-constexpr double kLeastPatience = 2e5;
-constexpr double kMostPatience = 2e7;
+constexpr double kMinPatience = 2e5;
+constexpr double kMaxPatience = 2e7;
 
 }  // namespace
 
@@ -36,7 +36,7 @@ void StepRhythm::Ended(int64_t now) {
 
 int64_t StepRhythm::GivenUpLocked() const {
   if (running_ || !known_) return kNever;
-  const double patience = std::clamp(mean_ / 2 + 4 * deviation_, kLeastPatience, kMostPatience);
+  const double patience = std::clamp(mean_ / 2 + 4 * deviation_, kMinPatience, kMaxPatience);
   return ended_ + static_cast<int64_t>(mean_ + patience);
 }
 

@@ -80,7 +80,7 @@ void HandleStore::End(const EntryPointer& entry, HandleState state, Aftermath& a
   if (options_.metrics != nullptr) {
     options_.metrics->handles_ended[released ? HandleEnd::kReleased : HandleEnd::kExpired].Add();
   }
-  Bury(*entry, state);
+  AddTombstone(*entry, state);
   WakeWaits(*entry, aftermath);
   if (entry->pins == 0) {
     FreeContent(entry, aftermath);
@@ -89,7 +89,7 @@ void HandleStore::End(const EntryPointer& entry, HandleState state, Aftermath& a
   }
 }
 
-void HandleStore::Bury(const HandleEntry& entry, HandleState state) {
+void HandleStore::AddTombstone(const HandleEntry& entry, HandleState state) {
   const int64_t now = clock_->NowNanos();
   const int64_t kept = std::max(entry.lease_nanos, absl::ToInt64Nanoseconds(options_.tombstone_time));
   tombstones_[entry.name.id] = {entry.owner, entry.name.pipeline, entry.kind, state, now + kept};
@@ -97,7 +97,7 @@ void HandleStore::Bury(const HandleEntry& entry, HandleState state) {
   while (!tombstone_order_.empty()) {
     auto oldest = tombstones_.find(tombstone_order_.front());
     const bool gone = oldest == tombstones_.end();  // withdrawn
-    const bool many = static_cast<int64_t>(tombstone_order_.size()) > options_.most_tombstones;
+    const bool many = static_cast<int64_t>(tombstone_order_.size()) > options_.max_tombstones;
     if (!gone && !many && oldest->second.until_nanos > now) break;
     if (!gone) tombstones_.erase(oldest);
     tombstone_order_.pop_front();

@@ -55,10 +55,10 @@ HandleStore::~HandleStore() {
 
 absl::StatusOr<absl::Duration> HandleStore::CheckedLease(absl::Duration requested) const {
   if (requested == absl::ZeroDuration()) return options_.default_lease;
-  if (requested < options_.least_lease || requested > options_.most_lease) {
+  if (requested < options_.min_lease || requested > options_.max_lease) {
     return InvalidField("lease",
-                        absl::StrCat("must be between ", absl::FormatDuration(options_.least_lease), " and ",
-                                     absl::FormatDuration(options_.most_lease)),
+                        absl::StrCat("must be between ", absl::FormatDuration(options_.min_lease), " and ",
+                                     absl::FormatDuration(options_.max_lease)),
                         absl::FormatDuration(requested));
   }
   return requested;
@@ -326,7 +326,7 @@ absl::StatusOr<std::vector<RenewedHandle>> HandleStore::RenewAll(const std::stri
 
 uint64_t HandleStore::RenewSome(const std::string& caller, const std::string& pipeline, int64_t lease_nanos,
                                 uint64_t after, std::vector<RenewedHandle>* renewed) {
-  constexpr int kMostAtOnce = 1000;
+  constexpr int kMaxAtOnce = 1000;
   absl::MutexLock lock(&mu_);
   auto owned = owners_.find(caller);
   if (owned == owners_.end()) return 0;
@@ -334,7 +334,7 @@ uint64_t HandleStore::RenewSome(const std::string& caller, const std::string& pi
   int count = 0;
   for (auto it = owned->second.upper_bound(after); it != owned->second.end(); ++it) {
     const auto& [serial, entry] = *it;
-    if (++count > kMostAtOnce) return serial - 1;
+    if (++count > kMaxAtOnce) return serial - 1;
     if (!pipeline.empty() && entry->name.pipeline != pipeline) continue;
     if (entry->result.has_value() && entry->expire_nanos <= now) continue;  // revives nothing
     RenewEntry(entry, lease_nanos);

@@ -155,10 +155,10 @@ class HandleStore {
   struct Options {
     Epoch epoch{1};
     absl::Duration default_lease = absl::Seconds(60);
-    absl::Duration least_lease = absl::Seconds(5);
-    absl::Duration most_lease = absl::Hours(1);
+    absl::Duration min_lease = absl::Seconds(5);
+    absl::Duration max_lease = absl::Hours(1);
     absl::Duration tombstone_time = absl::Minutes(10);  // or the handle's lease, if longer
-    int64_t most_tombstones = 100'000;                  // the oldest go first
+    int64_t max_tombstones = 100'000;                   // the oldest go first
     HandleBudget::Limits budget = {};
     ServerMetrics* metrics = nullptr;  // null: counts go nowhere
   };
@@ -228,7 +228,7 @@ class HandleStore {
   // settled), or at the deadline, with the states at that time; possibly before it returns.
   WaitId OnSettled(const std::string& caller, std::vector<HandleName> names, WaitMode mode, int64_t deadline_nanos,
                    SettledCallback callback) ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets a wait; answers whether its callback will now never run.
+  // Forgets a wait; returns whether its callback will now never run.
   bool CancelWait(WaitId wait) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Calls back once when the pinned contents are all there or failed, whatever their owner did
@@ -247,10 +247,10 @@ class HandleStore {
   absl::StatusOr<std::vector<RenewedHandle>> RenewAll(const std::string& caller, const std::string& pipeline,
                                                       absl::Duration lease) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Answers the state afterwards. Releasing twice, or what has expired, is OK.
+  // Returns the state afterwards. Releasing twice, or what has expired, is OK.
   absl::StatusOr<HandleInfo> Release(const std::string& caller, const HandleName& name) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Stops the call behind a PENDING handle. A settled one answers kNotCancellable, a cancelled one
+  // Stops the call behind a PENDING handle. A settled one returns kNotCancellable, a cancelled one
   // kCancelled.
   absl::StatusOr<CancelEffect> RequestCancel(const std::string& caller, const HandleName& name)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -301,7 +301,7 @@ class HandleStore {
   HandleInfo Describe(const HandleEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Unset while it is pending.
   std::optional<absl::Time> ExpireTime(const HandleEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Renews some of a caller's handles, those after `after`; answers where to go on, 0 at the end.
+  // Renews some of a caller's handles, those after `after`; returns where to go on, 0 at the end.
   uint64_t RenewSome(const std::string& caller, const std::string& pipeline, int64_t lease_nanos, uint64_t after,
                      std::vector<RenewedHandle>* renewed) ABSL_LOCKS_EXCLUDED(mu_);
   HandleAnswer Answer(const std::string& caller, const HandleName& name, Aftermath& aftermath)
@@ -312,7 +312,7 @@ class HandleStore {
   // Takes a live entry out of the maps; End() leaves a tombstone, too.
   void Unlink(HandleEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const EntryPointer& entry, HandleState state, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Bury(const HandleEntry& entry, HandleState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddTombstone(const HandleEntry& entry, HandleState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FreeContent(const EntryPointer& entry, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Changes what an entry is charged for.
   absl::Status Recharge(HandleEntry& entry, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -36,7 +36,7 @@ at::Tensor BatchNorm::Apply(const at::Tensor& input, const LayerContext& context
   Note note{mean.to(at::kDouble), variance.to(at::kDouble), count};
   // Of a single value there is none: 0 divided by 0. Not in place: in double precision the graph holds this very tensor.
   if (count == 1) note.variance = at::zeros_like(note.variance);
-  notes_.insert_or_assign(context.microbatch, std::move(note));
+  notes_.insert_or_assign(context.micro_batch, std::move(note));
   return output;
 }
 
@@ -44,7 +44,7 @@ void BatchNorm::Commit() {
   const at::NoGradGuard no_graph;
   if (notes_.empty()) return;
   if (!deferred_) {
-    for (const auto& [microbatch, note] : notes_) Update(note);
+    for (const auto& [micro_batch, note] : notes_) Update(note);
     return;
   }
   auto next = notes_.begin();
@@ -53,7 +53,7 @@ void BatchNorm::Commit() {
   Update(all);
 }
 
-void BatchNorm::Discard(MicrobatchIndex first) { notes_.erase(notes_.lower_bound(first), notes_.end()); }
+void BatchNorm::Discard(MicroBatchIndex first) { notes_.erase(notes_.lower_bound(first), notes_.end()); }
 
 // Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979. Sums of
 // squared deviations add up, and no difference of large numbers is taken, so that nothing cancels and nothing gets negative.

@@ -53,7 +53,7 @@ class BatchNorm {
   // Brings the notes into the running statistics, in ascending order of micro-batches. They stay until Discard.
   void Commit();
   // Forgets the notes of micro-batches from `first` on.
-  void Discard(MicrobatchIndex first);
+  void Discard(MicroBatchIndex first);
 
   bool deferred() const { return deferred_; }
 
@@ -71,7 +71,7 @@ class BatchNorm {
   const BatchNormOptions options_;
   const bool deferred_;
   const Tensors tensors_;
-  std::map<MicrobatchIndex, Note> notes_;
+  std::map<MicroBatchIndex, Note> notes_;
 };
 
 }  // namespace penstock

@@ -86,7 +86,7 @@ void Layer::CommitStatistics() {
   for (const auto& batch_norm : batch_norms_) batch_norm->Commit();
 }
 
-void Layer::DiscardStatistics(MicrobatchIndex first) {
+void Layer::DiscardStatistics(MicroBatchIndex first) {
   for (const auto& batch_norm : batch_norms_) batch_norm->Discard(first);
 }
 

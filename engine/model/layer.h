@@ -35,8 +35,8 @@ struct LayerContext {
   bool training = false;
   bool recomputing = false;  // a second forward of the same pass: no side effects
   KeyedRandom* random = nullptr;
-  MicrobatchIndex microbatch = {};  // counted over all contributions of the step
-  LayerSkips* skips = nullptr;      // set by RunLayer for layers that declare skips
+  MicroBatchIndex micro_batch = {};  // counted over all contributions of the step
+  LayerSkips* skips = nullptr;       // set by RunLayer for layers that declare skips
 };
 
 class BatchNorm;
@@ -72,7 +72,7 @@ class Layer {
   // discarded, so that a step can be undone and taken again. By default both work on the layer's batch norms.
   virtual void CommitStatistics();
   // Forgets what micro-batches from `first` on have noted: their mini-batch failed, or its step is over.
-  virtual void DiscardStatistics(MicrobatchIndex first);
+  virtual void DiscardStatistics(MicroBatchIndex first);
 
   // The names that it stashes and pops, in the order of declaration, isolated as the specification says.
   SkipDeclaration skips() const;
@@ -92,7 +92,7 @@ class Layer {
   virtual bool KeepsLeadingDimensions() const { return false; }
 
  protected:
-  // Registers a parameter and answers it, requiring grad.
+  // Registers a parameter and returns it, requiring grad.
   at::Tensor AddParameter(std::string name, at::Tensor initial);
   at::Tensor AddBuffer(std::string name, at::Tensor initial);
   // Registers the tensors of a layer inside this one as NAME.PARAMETER; they stay one and the same.

@@ -203,8 +203,8 @@ absl::StatusOr<int> LossOutput(const LossSpec& spec, const std::vector<TensorSig
     names.push_back(outputs[i].name);
   }
   int position = 0;
-  constexpr int kMostOutputs = 1024;
-  const int known = outputs.empty() ? kMostOutputs : static_cast<int>(outputs.size());
+  constexpr int kMaxOutputs = 1024;
+  const int known = outputs.empty() ? kMaxOutputs : static_cast<int>(outputs.size());
   if (absl::SimpleAtoi(spec.output, &position) && position >= 0 && position < known) return position;
   const std::string problem = names.empty() ? "must be a position, for only a run can tell the outputs"
                                             : absl::StrCat("must be one of ", absl::StrJoin(names, ", "));

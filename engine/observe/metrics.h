@@ -91,11 +91,11 @@ struct LaneMetrics {
   LaneTrace trace;
   StateClock state;
   CellsBy<Phase, PhaseHistogram, kPhaseNames.size()> phases;
-  TimestampCell last_progress;      // starts at creation
-  GaugeCell inflight_microbatches;  // forwards whose backward has not run
-  CounterCell recomputed_bytes;     // activations computed a second time
-  CounterCell out_of_memory;        // actions that failed for want of the device's memory
-  CounterCell compute_nanos;        // in which a CPU ran actions, as the kernel accounts for its thread
+  TimestampCell last_progress;       // starts at creation
+  GaugeCell inflight_micro_batches;  // forwards whose backward has not run
+  CounterCell recomputed_bytes;      // activations computed a second time
+  CounterCell out_of_memory;         // actions that failed for want of the device's memory
+  CounterCell compute_nanos;         // in which a CPU ran actions, as the kernel accounts for its thread
   const std::shared_ptr<MemoryCells> memory = std::make_shared<MemoryCells>();
   std::vector<std::unique_ptr<LinkMetrics>> links;  // constant after construction
   GaugeCell ideal_bubble;
@@ -120,7 +120,7 @@ struct ScheduleDescription {
   std::string kind = {};  // "1f1b"
   int stages = 0;         // lanes, as in their labels
   int chunks = 1;         // per lane
-  int microbatches = 0;
+  int micro_batches = 0;
   std::string checkpoint_mode = {};  // "except_last"
 
   bool operator==(const ScheduleDescription&) const = default;
@@ -236,7 +236,7 @@ class ServerMetrics {
   GaugeCell ready;  // 0 or 1
   CellsBy<ReadyCondition, GaugeCell, kReadyConditionNames.size()> ready_conditions;
 
-  // Adds a method, or answers the one that is there. The reference stays good as long as this lives. Register every
+  // Adds a method, or returns the one that is there. The reference stays good as long as this lives. Register every
   // method at start, so that its numbers exist before its first call.
   MethodMetrics& AddMethod(std::string_view type, std::string_view service, std::string_view method)
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -30,8 +30,8 @@ absl::Status NotRetained(int64_t step, std::string_view problem) {
 
 }  // namespace
 
-TraceRecorder::TraceRecorder(std::shared_ptr<const PipelineMetrics> metrics, From from, int64_t most_records)
-    : metrics_(std::move(metrics)), from_(from), most_records_(most_records), lanes_(metrics_->lane_count()) {
+TraceRecorder::TraceRecorder(std::shared_ptr<const PipelineMetrics> metrics, From from, int64_t max_records)
+    : metrics_(std::move(metrics)), from_(from), max_records_(max_records), lanes_(metrics_->lane_count()) {
   begin_nanos_ = metrics_->clock()->NowNanos();
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const LaneMetrics& lane = metrics_->lane(static_cast<int>(i));
@@ -50,7 +50,7 @@ void TraceRecorder::Take(const TraceRing& ring, uint64_t until, uint64_t* next, 
                          Lane* lane) {
   const size_t had = to->size();
   uint64_t gone = ring.Read(*next, until, to);
-  const int64_t excess = static_cast<int64_t>(to->size()) - most_records_;
+  const int64_t excess = static_cast<int64_t>(to->size()) - max_records_;
   if (gone == 0 && excess <= 0) {
     *next = until;
     return;
@@ -148,7 +148,7 @@ TraceCapture TraceRecorder::Finish() {
   return cut;
 }
 
-TraceCapture CaptureActions(const PipelineMetrics& metrics, uint64_t most_records) {
+TraceCapture CaptureActions(const PipelineMetrics& metrics, uint64_t max_records) {
   TraceCapture capture;
   capture.pipeline = metrics.name();
   for (int i = 0; i < metrics.lane_count(); ++i) {
@@ -156,7 +156,7 @@ TraceCapture CaptureActions(const PipelineMetrics& metrics, uint64_t most_record
     LaneCapture out;
     out.description = lane.description;
     const uint64_t written = lane.trace.actions.written();
-    const uint64_t from = written > most_records ? written - most_records : 0;
+    const uint64_t from = written > max_records ? written - max_records : 0;
     const uint64_t lost = lane.trace.actions.Read(from, written, &out.actions);
     capture.lost += from + lost;
     capture.lanes.push_back(std::move(out));
@@ -230,7 +230,7 @@ std::vector<RunSpan> RunsOf(const TraceCapture& capture) {
         span = {.run = record.run,
                 .step = record.step,
                 .purpose = static_cast<TraceRun>(record.detail),
-                .microbatches = record.microbatch,
+                .micro_batches = record.micro_batch,
                 .begin_nanos = record.begin_nanos,
                 .end_nanos = record.end_nanos};
       }

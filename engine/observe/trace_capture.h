@@ -58,19 +58,19 @@ struct TraceCapture {
 // Records from its construction on, past what the rings hold if Collect() is called often enough.
 //
 // Model:     counters and ring positions of every lane at the begin; each Collect() copies what has come since. What the
-//            rings lost in between, or what is beyond `most_records` of one ring, makes the capture begin later, and incomplete.
+//            rings lost in between, or what is beyond `max_records` of one ring, makes the capture begin later, and incomplete.
 // Owns:      a share of the metrics.
 // Threads:   one thread at a time; the lanes go on meanwhile.
 class TraceRecorder {
  public:
   // From now on, or from the oldest record that every ring still has.
   enum class From { kNow, kOldest };
-  TraceRecorder(std::shared_ptr<const PipelineMetrics> metrics, From from, int64_t most_records = 1 << 22);
+  TraceRecorder(std::shared_ptr<const PipelineMetrics> metrics, From from, int64_t max_records = 1 << 22);
 
   void Collect();
   // Optimizer steps that have ended on every lane since the begin, as far as collected.
   int64_t steps_ended() const;
-  // Collects, and answers everything until now.
+  // Collects, and returns everything until now.
   TraceCapture Finish();
 
  private:
@@ -89,16 +89,16 @@ class TraceRecorder {
 
   const std::shared_ptr<const PipelineMetrics> metrics_;
   const From from_;
-  const int64_t most_records_;
+  const int64_t max_records_;
   int64_t begin_nanos_ = 0;
   uint64_t lost_ = 0;
   std::vector<Lane> lanes_;
   std::vector<QueueSample> queues_;
 };
 
-// The last `most_records` actions of each lane, without states and counters: cheap, for who looks for one run. Incomplete
+// The last `max_records` actions of each lane, without states and counters: cheap, for who looks for one run. Incomplete
 // if there were more.
-TraceCapture CaptureActions(const PipelineMetrics& metrics, uint64_t most_records);
+TraceCapture CaptureActions(const PipelineMetrics& metrics, uint64_t max_records);
 
 // The part of a capture from `begin_nanos` to `end_nanos`: states are cut at both, actions must lie between. Counters at
 // the new ends follow from the spans that were cut off.
@@ -117,7 +117,7 @@ struct RunSpan {
   int64_t run = 0;
   int64_t step = 0;
   TraceRun purpose = TraceRun::kTrainStep;
-  int microbatches = 0;
+  int micro_batches = 0;
   int64_t begin_nanos = 0;
   int64_t end_nanos = 0;
   int lanes = 0;  // that have left it; below the capture's number: it is not whole

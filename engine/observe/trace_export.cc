@@ -64,7 +64,7 @@ std::string TraceName(const TraceRecord& record) {
   if (record.kind == TraceKind::kOptimizer) {
     return record.detail < kOptimizerParts.size() ? name.append(kOptimizerParts[record.detail]) : name;
   }
-  absl::StrAppend(&name, record.microbatch);
+  absl::StrAppend(&name, record.micro_batch);
   if (record.peer >= 0) absl::StrAppend(&name, "@", record.peer);
   return name;
 }
@@ -107,7 +107,7 @@ void TraceExport::AddRuns() {
                      .end_nanos = run.end_nanos,
                      .name = RunName(run),
                      .category = "run",
-                     .arguments = {{"step", run.step}, {"micro_batches", run.microbatches}, {"run", run.run}}};
+                     .arguments = {{"step", run.step}, {"micro_batches", run.micro_batches}, {"run", run.run}}};
     if (run.failed) slice.arguments.emplace_back("failed", 1);
     if (Trains(run.purpose)) {
       steps.slices.push_back(std::move(slice));
@@ -186,7 +186,7 @@ TraceSlice TraceExport::SliceOf(const TraceRecord& record) const {
     return slice;
   }
   slice.arguments = {{"stage", record.stage}, {"step", record.step}, {"run", record.run}};
-  if (record.kind != TraceKind::kOptimizer) slice.arguments.emplace_back("micro_batch", record.microbatch);
+  if (record.kind != TraceKind::kOptimizer) slice.arguments.emplace_back("micro_batch", record.micro_batch);
   if (record.peer >= 0) slice.arguments.emplace_back("peer", record.peer);
   slice.flows = flows_.PointsOf(record);
   return slice;

@@ -14,7 +14,7 @@ bool MakesGradient(TraceKind kind) { return kind == TraceKind::kBackward || kind
 // The action that makes or uses a message of its stage: F of activations, B or I of gradients.
 uint64_t ActionKey(const TraceRecord& record, bool gradient) {
   constexpr int kNoMessage = -2;
-  return MessageCorrelation(record.run, gradient, record.stage, record.microbatch, kNoMessage);
+  return MessageCorrelation(record.run, gradient, record.stage, record.micro_batch, kNoMessage);
 }
 
 }  // namespace

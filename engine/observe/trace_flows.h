@@ -33,7 +33,7 @@ class TraceFlows {
   using Points = std::unordered_map<uint64_t, std::vector<FlowPoint>>;
   Points sends_;     // by correlation
   Points receives_;  // by correlation
-  Points actions_;   // by what ActionKey() answers
+  Points actions_;   // by what ActionKey() returns
 };
 
 }  // namespace penstock

@@ -33,7 +33,7 @@ bool TraceRing::ReadOne(uint64_t number, TraceRecord* record) const {
   record->peer = static_cast<int16_t>(bits >> 48);
   const uint64_t place = get(4);
   record->stage = static_cast<int32_t>(place >> 32);
-  record->microbatch = static_cast<int32_t>(place);
+  record->micro_batch = static_cast<int32_t>(place);
   record->step = static_cast<int64_t>(get(5));
   record->run = static_cast<int64_t>(get(6));
   record->correlation = get(7);
@@ -60,9 +60,9 @@ uint64_t TraceRing::Read(uint64_t from, uint64_t to, std::vector<TraceRecord>* o
   return lost;
 }
 
-uint64_t MessageCorrelation(int64_t run, bool gradient, int stage, int microbatch, int peer) {
+uint64_t MessageCorrelation(int64_t run, bool gradient, int stage, int micro_batch, int peer) {
   uint64_t hash = 0x9e3779b97f4a7c15;
-  for (const int64_t part : {run, int64_t{gradient}, int64_t{stage}, int64_t{microbatch}, int64_t{peer}}) {
+  for (const int64_t part : {run, int64_t{gradient}, int64_t{stage}, int64_t{micro_batch}, int64_t{peer}}) {
     hash = (hash ^ static_cast<uint64_t>(part)) * 0xff51afd7ed558ccd;
     hash ^= hash >> 32;
   }

@@ -40,7 +40,7 @@ struct TraceRecord {
   int16_t lane = 0;
   int16_t peer = -1;         // of skip values on their way: the stage at the other end
   int32_t stage = -1;        // the chunk, by its number in model order
-  int32_t microbatch = -1;   // of a run: how many it has
+  int32_t micro_batch = -1;  // of a run: how many it has
   int64_t step = 0;          // the optimizer step that the run belongs to, from 1; of inference, that of its weights
   int64_t run = 0;           // unique in the pipeline; the same in all records of one run
   uint64_t correlation = 0;  // of a message: the same where it was sent and where it was received; else 0
@@ -75,7 +75,7 @@ class TraceRing {
     put(3, static_cast<uint64_t>(record.kind) | uint64_t{record.detail} << 8 | uint64_t{record.inference} << 16 |
                uint64_t{record.failed} << 17 | uint64_t{static_cast<uint16_t>(record.lane)} << 32 |
                uint64_t{static_cast<uint16_t>(record.peer)} << 48);
-    put(4, uint64_t{static_cast<uint32_t>(record.stage)} << 32 | static_cast<uint32_t>(record.microbatch));
+    put(4, uint64_t{static_cast<uint32_t>(record.stage)} << 32 | static_cast<uint32_t>(record.micro_batch));
     put(5, static_cast<uint64_t>(record.step));
     put(6, static_cast<uint64_t>(record.run));
     put(7, record.correlation);
@@ -89,7 +89,7 @@ class TraceRing {
   // How many of them have been overwritten.
   uint64_t dropped() const;
 
-  // Appends the records with numbers in [from, to) that are still there: without a gap, up to the last. Answers how many
+  // Appends the records with numbers in [from, to) that are still there: without a gap, up to the last. Returns how many
   // at the beginning were gone.
   uint64_t Read(uint64_t from, uint64_t to, std::vector<TraceRecord>* out) const;
 
@@ -116,6 +116,6 @@ struct LaneTrace {
 };
 
 // A number that both ends of a message share. `stage` is the receiver, `peer` the sender of skip values or -1.
-uint64_t MessageCorrelation(int64_t run, bool gradient, int stage, int microbatch, int peer);
+uint64_t MessageCorrelation(int64_t run, bool gradient, int stage, int micro_batch, int peer);
 
 }  // namespace penstock

@@ -70,10 +70,10 @@ class Blocks {
 };
 
 // Nothing if the moves never come to an end, or leave the row.
-std::vector<int> MoveUntilEven(Blocks blocks, int64_t most_moves) {
+std::vector<int> MoveUntilEven(Blocks blocks, int64_t max_moves) {
   int p = blocks.Largest();
   double largest = blocks.size(p);
-  for (int64_t moves = 0; moves <= most_moves; ++moves) {
+  for (int64_t moves = 0; moves <= max_moves; ++moves) {
     const int q = blocks.Smallest();
     if (largest <= blocks.size(q) + 1) return blocks.Lengths();
     const int neighbour = p < q ? q - 1 : q + 1;  // gives its element next to q

@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<Plan>> ConfirmBest(const PlanRequest& request, const 
     PENSTOCK_ASSIGN_OR_RETURN(Plan plan, PlanOf(request, profile, candidate));
     const StageSet stages = StagesOf(plan);
     auto known = measured.find(stages);
-    if (known == measured.end() && measured.size() == kMostMeasured) {
+    if (known == measured.end() && measured.size() == kMaxMeasured) {
       others.push_back(std::move(candidate));
       continue;
     }

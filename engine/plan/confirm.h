@@ -20,7 +20,7 @@ using MeasureStages = std::function<absl::StatusOr<Plan>(Plan)>;
 // Costs of layers, measured one by one, tell good plans from bad ones. They do not tell the best from the next: a layer by
 // itself keeps its weights in the caches, and many small errors add up along a stage.
 //
-// Model:     measures the candidates that are predicted within kWorthConfirming of the first, but at most kMostMeasured sets of
+// Model:     measures the candidates that are predicted within kWorthConfirming of the first, but at most kMaxMeasured sets of
 //            stages: candidates with the same cut and rows share one. Those are listed first, by their new makespan, the
 //            others after them as they were. One that can't be measured is refused.
 // Answers:   the plans of those that were confirmed, in their order, with what was measured.
@@ -30,6 +30,6 @@ absl::StatusOr<std::vector<Plan>> ConfirmBest(const PlanRequest& request, const 
                                               PlanSearch& search);
 
 inline constexpr double kWorthConfirming = 1.12;
-inline constexpr int kMostMeasured = 6;
+inline constexpr int kMaxMeasured = 6;
 
 }  // namespace penstock

@@ -18,27 +18,27 @@ struct Ends {
 class Lifetimes {
  public:
   Lifetimes(const Schedule& lists, const Simulation& simulation)
-      : microbatches_(lists.microbatches), ends_(static_cast<size_t>(lists.stages) * lists.microbatches) {
-    for (const auto& rank : simulation.ranks) {
-      for (const TimedAction& timed : rank) Note(timed);
+      : micro_batches_(lists.micro_batches), ends_(static_cast<size_t>(lists.stages) * lists.micro_batches) {
+    for (const auto& lane : simulation.lanes) {
+      for (const TimedAction& timed : lane) Note(timed);
     }
   }
 
-  const Ends& Of(int stage, int microbatch) const {
-    return ends_[static_cast<size_t>(stage) * microbatches_ + microbatch];
+  const Ends& Of(int stage, int micro_batch) const {
+    return ends_[static_cast<size_t>(stage) * micro_batches_ + micro_batch];
   }
 
  private:
   void Note(const TimedAction& timed) {
     if (IsCommunication(timed.action.kind) || timed.action.kind == ActionKind::kOptimizer) return;
-    Ends& ends = ends_[static_cast<size_t>(timed.action.stage) * microbatches_ + timed.action.microbatch];
+    Ends& ends = ends_[static_cast<size_t>(timed.action.stage) * micro_batches_ + timed.action.micro_batch];
     if (timed.action.kind == ActionKind::kForward) ends.forward = timed.end;
     if (timed.action.kind == ActionKind::kRecompute) ends.recomputed = true;
     if (ConsumesGradient(timed.action.kind)) ends.input_gradient = timed.end;
     if (AccumulatesGradient(timed.action.kind)) ends.last = timed.end;
   }
 
-  const int microbatches_;
+  const int micro_batches_;
   std::vector<Ends> ends_;
 };
 
@@ -73,7 +73,7 @@ int64_t PeakActivationBytes(const std::vector<Action>& list, const Lifetimes& li
   for (const Action& action : list) {
     const bool acquires =
         action.kind == ActionKind::kRecompute ||
-        (action.kind == ActionKind::kForward && !lifetimes.Of(action.stage, action.microbatch).recomputed);
+        (action.kind == ActionKind::kForward && !lifetimes.Of(action.stage, action.micro_batch).recomputed);
     if (acquires) peak = std::max(peak, held += stages[action.stage].stash);
     if (AccumulatesGradient(action.kind)) held -= stages[action.stage].stash;
   }
@@ -129,17 +129,17 @@ std::vector<StageBytes> BytesOf(const Plan& plan) {
 std::vector<BufferBytes> LaneMemory(const Schedule& lists, const Simulation& simulation,
                                     const std::vector<StageBytes>& stages, const std::vector<SkipRoute>& skips) {
   const Lifetimes lifetimes(lists, simulation);
-  const std::vector<int> lane_of = RankOfEachStage(lists);
-  std::vector<BufferBytes> memory(lists.ranks.size());
-  std::vector<Held> inputs(lists.ranks.size());
-  std::vector<Held> gradients(lists.ranks.size());
+  const std::vector<int> lane_of = LaneOfEachStage(lists);
+  std::vector<BufferBytes> memory(lists.lanes.size());
+  std::vector<Held> inputs(lists.lanes.size());
+  std::vector<Held> gradients(lists.lanes.size());
   for (int s = 0; s < lists.stages; ++s) {
     const int lane = lane_of[s];
     memory[lane][BufferClass::kWeights] += stages[s].parameters;
     memory[lane][BufferClass::kGradients] += stages[s].parameters;
     memory[lane][BufferClass::kOptimizerState] += stages[s].optimizer;
     memory[lane][BufferClass::kUndo] += stages[s].undo;
-    for (int mb = 0; s > 0 && mb < lists.microbatches; ++mb) {
+    for (int mb = 0; s > 0 && mb < lists.micro_batches; ++mb) {
       const Ends& before = lifetimes.Of(s - 1, mb);
       const Ends& here = lifetimes.Of(s, mb);
       inputs[lane].Add(before.forward, here.last, stages[s].input);
@@ -147,7 +147,7 @@ std::vector<BufferBytes> LaneMemory(const Schedule& lists, const Simulation& sim
     }
   }
   for (const SkipRoute& route : skips) {
-    for (int mb = 0; mb < lists.microbatches; ++mb) {
+    for (int mb = 0; mb < lists.micro_batches; ++mb) {
       const Ends& from = lifetimes.Of(route.edge.from, mb);
       const Ends& to = lifetimes.Of(route.edge.to, mb);
       inputs[lane_of[route.edge.to]].Add(from.forward, to.last, route.bytes);
@@ -155,18 +155,18 @@ std::vector<BufferBytes> LaneMemory(const Schedule& lists, const Simulation& sim
     }
   }
   for (size_t lane = 0; lane < memory.size(); ++lane) {
-    memory[lane][BufferClass::kActivations] = PeakActivationBytes(lists.ranks[lane], lifetimes, stages);
+    memory[lane][BufferClass::kActivations] = PeakActivationBytes(lists.lanes[lane], lifetimes, stages);
     memory[lane][BufferClass::kReceivedInputs] = inputs[lane].Peak();
     memory[lane][BufferClass::kReceivedGradients] = gradients[lane].Peak();
   }
   return memory;
 }
 
-int64_t MessageCount(const std::vector<int>& lane_of, const std::vector<SkipRoute>& skips, int microbatches) {
+int64_t MessageCount(const std::vector<int>& lane_of, const std::vector<SkipRoute>& skips, int micro_batches) {
   int64_t edges = 0;
   for (size_t s = 1; s < lane_of.size(); ++s) edges += lane_of[s] != lane_of[s - 1] ? 1 : 0;
   for (const SkipRoute& route : skips) edges += lane_of[route.edge.from] != lane_of[route.edge.to] ? 1 : 0;
-  return 2 * edges * microbatches;
+  return 2 * edges * micro_batches;
 }
 
 }  // namespace penstock

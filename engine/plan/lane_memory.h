@@ -60,6 +60,6 @@ std::vector<BufferBytes> LaneMemory(const Schedule& lists, const Simulation& sim
                                     const std::vector<StageBytes>& stages, const std::vector<SkipRoute>& skips);
 
 // Sends of one step from lane to lane, activations, gradients and skips.
-int64_t MessageCount(const std::vector<int>& lane_of, const std::vector<SkipRoute>& skips, int microbatches);
+int64_t MessageCount(const std::vector<int>& lane_of, const std::vector<SkipRoute>& skips, int micro_batches);
 
 }  // namespace penstock

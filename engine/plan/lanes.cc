@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<int>> LanesOfStages(const ScheduleSpec& schedule, int
                       absl::StrCat(schedule.imported->actions.stages, " stages"));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, KindOf(request));
-  return RanksOfStages(kind.placement, stages / schedule.chunks, schedule.chunks);
+  return LanesOfStages(kind.placement, stages / schedule.chunks, schedule.chunks);
 }
 
 absl::StatusOr<int> StagesByCost(const PlanRequest& request) {
@@ -72,10 +72,10 @@ absl::Status PlaceOnLanes(const PlanRequest& request, std::vector<DeviceStage>& 
 }
 
 Schedule ListsByStage(const Schedule& lists) {
-  Schedule split{.kind = lists.kind, .stages = lists.stages, .microbatches = lists.microbatches};
-  split.ranks.resize(lists.stages);
-  for (const auto& list : lists.ranks) {
-    for (const Action& action : list) split.ranks[action.stage].push_back(action);
+  Schedule split{.kind = lists.kind, .stages = lists.stages, .micro_batches = lists.micro_batches};
+  split.lanes.resize(lists.stages);
+  for (const auto& list : lists.lanes) {
+    for (const Action& action : list) split.lanes[action.stage].push_back(action);
   }
   return split;
 }

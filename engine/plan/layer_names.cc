@@ -12,10 +12,10 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kMostShown = 128;  // characters of what a client wrote
+constexpr size_t kMaxShown = 128;  // characters of what a client wrote
 
 absl::Status OutOfRange(const std::string& field, const std::string& problem, const std::string& value) {
-  const std::string shown = value.substr(0, kMostShown);
+  const std::string shown = value.substr(0, kMaxShown);
   return Error(absl::StatusCode::kOutOfRange, "FIELD_INVALID", absl::StrCat(field, ": ", problem, ", got ", shown))
       .With("field", field)
       .With("value", shown);

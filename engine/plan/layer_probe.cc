@@ -128,7 +128,7 @@ Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, bool halves, Dev
     popped.push_back(MapTensor(node.mapped(), fresh));
     tracker.Put(name, popped.back());
   }
-  KeyedRandom random(0, StepId(0), MicrobatchIndex(0), LayerIndex(0));
+  KeyedRandom random(0, StepId(0), MicroBatchIndex(0), LayerIndex(0));
   auto memory = std::make_shared<LiveBytes>();
   Timing timing;
   Answer answer;

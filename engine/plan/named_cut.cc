@@ -48,10 +48,10 @@ absl::StatusOr<CutSpec> WithBalance(CutSpec cut, const std::vector<LayerSpec>& l
     const std::string field = absl::StrCat("spec.cut.starts[", i, "]");
     const size_t start = FindStart(cut.starts[i], layers);
     if (start == layers.size()) {
-      constexpr size_t kMostNames = 12;
+      constexpr size_t kMaxNames = 12;
       std::vector<std::string> known;
-      for (size_t l = 1; l < layers.size() && known.size() < kMostNames; ++l) known.push_back(layers[l].name);
-      if (layers.size() > kMostNames + 1) known.emplace_back("...");
+      for (size_t l = 1; l < layers.size() && known.size() < kMaxNames; ++l) known.push_back(layers[l].name);
+      if (layers.size() > kMaxNames + 1) known.emplace_back("...");
       return RefuseSpec(field, absl::StrCat("begins no layer; known are ", absl::StrJoin(known, ", ")),
                         Shortened(cut.starts[i]));
     }

@@ -29,8 +29,8 @@ struct PlanLimits {
   double planning_seconds = 20;  // that measuring and choosing may take
 };
 
-inline constexpr int kMaxMicroBatches = 4096;
+inline constexpr int kMaxPlannedMicroBatches = 4096;
 inline constexpr int64_t kDefaultMiniBatchRows = 32;
-inline constexpr int kMostCandidates = 20;  // that a search lists
+inline constexpr int kMaxCandidates = 20;  // that a search lists
 
 }  // namespace penstock

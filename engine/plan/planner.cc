@@ -23,7 +23,7 @@ namespace {
 // Several sizes of micro-batch together take about as long as one alone may.
 constexpr int kRepeatsPerSize = 3;
 constexpr int64_t kBudgetNanosPerLayer = 100'000'000;
-constexpr int64_t kMostNanosPerSize =
+constexpr int64_t kMaxNanosPerSize =
     2'000'000'000;  // of all layers; larger sizes that would take longer are not measured
 
 Ticks Nanoseconds(double seconds) { return static_cast<Ticks>(std::llround(seconds * 1e9)); }
@@ -94,8 +94,8 @@ absl::Status CheckSchedule(const ScheduleSpec& schedule) {
     return RefuseSpec("spec.schedule.micro_batches", "number of micro-batches must be a positive integer",
                       absl::StrCat(schedule.micro_batches));
   }
-  if (schedule.micro_batches > kMaxMicroBatches) {
-    return RefuseSpec("spec.schedule.micro_batches", absl::StrCat("must lie in [1, ", kMaxMicroBatches, "]"),
+  if (schedule.micro_batches > kMaxPlannedMicroBatches) {
+    return RefuseSpec("spec.schedule.micro_batches", absl::StrCat("must lie in [1, ", kMaxPlannedMicroBatches, "]"),
                       absl::StrCat(schedule.micro_batches));
   }
   if (schedule.imported != nullptr) return absl::OkStatus();
@@ -149,13 +149,13 @@ ScheduleCosts CostsOf(const Plan& plan) {
 BuildRequest BuildRequestOf(const ScheduleSpec& schedule, int stages) {
   return {.kind = schedule.kind,
           .purpose = SchedulePurpose::kContribution,
-          .ranks = stages / schedule.chunks,
+          .lanes = stages / schedule.chunks,
           .chunks = schedule.chunks,
           .lag = schedule.lag,
           .live_limit = schedule.live_limit,
           .imported = schedule.imported,
-          .microbatches = schedule.micro_batches,
-          .planned_microbatches = schedule.micro_batches,
+          .micro_batches = schedule.micro_batches,
+          .planned_micro_batches = schedule.micro_batches,
           .recompute = ToRecomputeMode(schedule.checkpoint)};
 }
 
@@ -172,8 +172,8 @@ bool SplitsBackward(const Plan& plan) {
   if (plan.schedule.kind == "auto") return true;
   const absl::StatusOr<Schedule> lists = BuildSchedule(BuildRequestOf(plan));
   if (!lists.ok()) return false;  // PredictPlan says why
-  for (const std::vector<Action>& rank : lists->ranks) {
-    for (const Action& action : rank) {
+  for (const std::vector<Action>& lane : lists->lanes) {
+    for (const Action& action : lane) {
       if (action.kind == ActionKind::kInputGradient) return true;
     }
   }
@@ -189,7 +189,7 @@ absl::Status PredictPlan(Plan& plan) {
   PENSTOCK_ASSIGN_OR_RETURN(Simulation simulation, Simulate(*lists, CostsOf(plan)));
   plan.makespan_seconds = static_cast<double>(simulation.makespan) * 1e-9;
   Ticks busy = 0;
-  for (const RankTimes& times : simulation.times) busy += times.busy;
+  for (const LaneTimes& times : simulation.times) busy += times.busy;
   plan.predicted_bubble =
       simulation.makespan == 0 ? 0 : 1 - static_cast<double>(busy) / (static_cast<double>(simulation.makespan) * lanes);
   plan.ideal_bubble = static_cast<double>(lanes - 1) / (plan.schedule.chunks * plan.schedule.micro_batches + lanes - 1);
@@ -281,7 +281,7 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
   if (sizes.size() > 1) {
     one.repeats = std::min(one.repeats, kRepeatsPerSize);
     const auto layers = static_cast<int64_t>(request.layers.size());
-    one.budget_nanos = std::min({one.budget_nanos, kBudgetNanosPerLayer, kMostNanosPerSize / layers});
+    one.budget_nanos = std::min({one.budget_nanos, kBudgetNanosPerLayer, kMaxNanosPerSize / layers});
   }
   const std::vector<Device> devices = DevicesToMeasureOn(request, given);
   options.planning->Enter(PlanPhase::kMeasuring, std::ssize(sizes) * std::ssize(devices) * std::ssize(request.layers));
@@ -291,7 +291,7 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (i > 0 && options.planning->OutOfTime()) break;
     one.rows = sizes[i];
-    const bool dear = i > 0 && took * sizes[i] / last_rows > kMostNanosPerSize;
+    const bool dear = i > 0 && took * sizes[i] / last_rows > kMaxNanosPerSize;
     if (dear && i > 1) break;                                // the line through the others goes on
     if (dear) one.rows = std::min(one.rows, 2 * last_rows);  // a line needs two
     const int64_t begin = clock->NowNanos();
@@ -317,11 +317,11 @@ absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizePr
   planning->Enter(PlanPhase::kSearching, 1);
   PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, SearchPlans(request, profile, {.out_of_time = out_of_time}));
   if (trials.measure && search.candidates.size() > 1) {
-    planning->Enter(PlanPhase::kConfirming, kMostMeasured);
+    planning->Enter(PlanPhase::kConfirming, kMaxMeasured);
     const MeasureStages measure = [&](Plan plan) { return counted(trials.measure(std::move(plan))); };
     PENSTOCK_ASSIGN_OR_RETURN(std::vector<Plan> plans, ConfirmBest(request, profile, measure, out_of_time, search));
     if (trials.run) {
-      planning->Enter(PlanPhase::kRehearsing, int64_t{kRehearsals} * kMostRehearsed);
+      planning->Enter(PlanPhase::kRehearsing, int64_t{kRehearsals} * kMaxRehearsed);
       const RunSteps run = [&](const Plan& plan, const OutOfTime& over) { return counted(trials.run(plan, over)); };
       RehearseBest(run, planning->SecondsLeft(), out_of_time, plans, search);
     }

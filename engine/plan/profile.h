@@ -51,7 +51,7 @@ struct ProfileOptions {
 Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension);
 
 // Runs forward and backward of every layer on every device at the same time, so that the figures are those of a machine
-// whose other cores work too, and answers the mean over the devices of the medians over the repeats. Each device holds
+// whose other cores work too, and returns the mean over the devices of the medians over the repeats. Each device holds
 // one layer at a time, built anew and in training: the model that runs later is another, whose weights, buffers and
 // gradients stay as they are. ("some parameter already has gradient", as an ancestor says, cannot happen.)
 //

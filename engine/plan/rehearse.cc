@@ -20,19 +20,19 @@ struct Rehearsed {
 };
 
 // How many of the first are worth so many rounds.
-size_t CountWorthwhile(const PlanSearch& search, size_t plans, int rounds, double most_seconds) {
+size_t CountWorthwhile(const PlanSearch& search, size_t plans, int rounds, double max_seconds) {
   size_t count = 0;
   double seconds = 0;
-  while (count < std::min<size_t>(plans, kMostRehearsed)) {
+  while (count < std::min<size_t>(plans, kMaxRehearsed)) {
     const double step = search.candidates[count].makespan_seconds;
     seconds += step * rounds * (1 + kRehearsalSteps);
-    if (step > search.candidates.front().makespan_seconds * kWorthRehearsing || seconds > most_seconds) break;
+    if (step > search.candidates.front().makespan_seconds * kWorthRehearsing || seconds > max_seconds) break;
     ++count;
   }
   return count;
 }
 
-// Answers whether there was time for all of them.
+// Returns whether there was time for all of them.
 bool RunRound(const RunSteps& run, const OutOfTime& out_of_time, bool backwards, std::vector<Rehearsed>& those) {
   std::vector<std::vector<double>> seconds(those.size());
   for (size_t k = 0; k < those.size(); ++k) {
@@ -58,11 +58,11 @@ std::optional<double> Median(std::vector<double> seconds) {
 
 }  // namespace
 
-void RehearseBest(const RunSteps& run, double most_seconds, const OutOfTime& out_of_time, std::vector<Plan>& plans,
+void RehearseBest(const RunSteps& run, double max_seconds, const OutOfTime& out_of_time, std::vector<Plan>& plans,
                   PlanSearch& search) {
   int rounds = kRehearsals;
-  size_t count = CountWorthwhile(search, plans.size(), rounds, most_seconds);
-  if (count < 2) count = CountWorthwhile(search, plans.size(), rounds = 1, most_seconds);
+  size_t count = CountWorthwhile(search, plans.size(), rounds, max_seconds);
+  if (count < 2) count = CountWorthwhile(search, plans.size(), rounds = 1, max_seconds);
   if (count < 2) return;
   std::vector<Rehearsed> those;
   for (size_t i = 0; i < count; ++i) {

@@ -127,9 +127,9 @@ class Search {
   void Consider(const Choice& choice);
   void Improve(Found& found);
   void Rank();
-  bool OutOfBudget(int64_t most_work) {
+  bool OutOfBudget(int64_t max_work) {
     const bool late = !found_.empty() && budget_.out_of_time && budget_.out_of_time();
-    if (worked_ > most_work || late) result_.complete = false;
+    if (worked_ > max_work || late) result_.complete = false;
     return !result_.complete;
   }
   Ticks Cutoff() const;
@@ -142,7 +142,7 @@ class Search {
   std::map<int64_t, Costs> costs_;
   std::map<std::tuple<int64_t, int, bool>, CostBalance> cuts_;  // by rows, stages, recomputation
   std::vector<Found> found_;
-  std::vector<Ticks> best_;  // makespans, ascending, at most kMostCandidates
+  std::vector<Ticks> best_;  // makespans, ascending, at most kMaxCandidates
   int64_t worked_ = 0;
   PlanSearch result_;
 };
@@ -153,7 +153,7 @@ const Costs& Search::CostsAt(int64_t rows) {
   return found->second;
 }
 
-Ticks Search::Cutoff() const { return best_.size() < kMostCandidates ? kNever : best_.back(); }
+Ticks Search::Cutoff() const { return best_.size() < kMaxCandidates ? kNever : best_.back(); }
 
 absl::StatusOr<CostBalance> Search::CutFor(const ScheduleSpec& schedule, const Costs& costs, bool within_limits) {
   work_.schedule = schedule;
@@ -190,19 +190,19 @@ absl::StatusOr<std::optional<Search::Found>> Search::Evaluate(const ScheduleSpec
   const std::vector<SkipRoute> skips = RoutesOf(request_, costs.layers(), first);
   ScheduleCosts times;
   std::vector<StageBytes> bytes;
-  int64_t most_bytes = 0;
+  int64_t max_bytes = 0;
   for (int s = 0; s < stages; ++s) {
     times.stages.push_back(costs.Of(first[s], first[s] + cut.balance[s]));
     bytes.push_back(costs.BytesOf(first[s], first[s] + cut.balance[s], request_.optimizer_state_ratio));
-    most_bytes = std::max(most_bytes, bytes.back().input);
+    max_bytes = std::max(max_bytes, bytes.back().input);
   }
   if (request_.bytes_per_second > 0) {
-    times.hop = std::llround(static_cast<double>(most_bytes) / request_.bytes_per_second * 1e9);
+    times.hop = std::llround(static_cast<double>(max_bytes) / request_.bytes_per_second * 1e9);
   }
   const BuildRequest build = BuildRequestOf(schedule, stages);
   const ScheduleRequest generated = {.kind = build.kind,
-                                     .ranks = build.ranks,
-                                     .microbatches = build.microbatches,
+                                     .lanes = build.lanes,
+                                     .micro_batches = build.micro_batches,
                                      .chunks = build.chunks,
                                      .lag = build.lag,
                                      .live_limit = build.live_limit,
@@ -229,7 +229,7 @@ absl::StatusOr<std::optional<Search::Found>> Search::Evaluate(const ScheduleSpec
   candidate.cut = cut;
   candidate.makespan_seconds = static_cast<double>(simulation.makespan) * 1e-9;
   Ticks busy = 0;
-  for (const RankTimes& lane : simulation.times) busy += lane.busy;
+  for (const LaneTimes& lane : simulation.times) busy += lane.busy;
   if (simulation.makespan > 0) {
     candidate.bubble = 1 - static_cast<double>(busy) / (static_cast<double>(simulation.makespan) *
                                                         static_cast<double>(simulation.times.size()));
@@ -280,7 +280,7 @@ bool Search::Try(const Choice& choice) {
   (*found)->order = choice.order;
   (*found)->by_cost = given_.empty();
   best_.insert(std::upper_bound(best_.begin(), best_.end(), (*found)->makespan), (*found)->makespan);
-  if (best_.size() > kMostCandidates) best_.pop_back();
+  if (best_.size() > kMaxCandidates) best_.pop_back();
   found_.push_back(**std::move(found));
   return true;
 }
@@ -313,12 +313,12 @@ void Search::Consider(const Choice& choice) {
 
 // Moves one boundary by one layer as long as that makes the step shorter.
 void Search::Improve(Found& found) {
-  const int64_t most_work = worked_ + budget_.most_work / 8;
+  const int64_t max_work = worked_ + budget_.max_work / 8;
   for (int round = 0; round < kRounds; ++round) {
     std::optional<Found> better;
     for (size_t s = 0; s + 1 < found.candidate.cut.balance.size(); ++s) {
       for (const int step : {-1, 1}) {
-        if (worked_ > most_work || OutOfBudget(std::numeric_limits<int64_t>::max())) break;
+        if (worked_ > max_work || OutOfBudget(std::numeric_limits<int64_t>::max())) break;
         CostBalance cut = found.candidate.cut;
         cut.balance[s] += step;
         cut.balance[s + 1] -= step;
@@ -373,11 +373,11 @@ absl::StatusOr<PlanSearch> Search::Run() {
   }
   std::stable_sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) { return a.bound < b.bound; });
   for (const Choice& choice : choices) {
-    if (OutOfBudget(budget_.most_work)) break;
+    if (OutOfBudget(budget_.max_work)) break;
     Consider(choice);
   }
   Rank();
-  if (found_.size() > kMostCandidates) found_.resize(kMostCandidates);
+  if (found_.size() > kMaxCandidates) found_.resize(kMaxCandidates);
   if (request_.cut.method == CutSpec::Method::kExact && request_.cut.cost == CutSpec::Cost::kTime) {
     for (size_t i = 0; i < std::min<size_t>(kImproved, found_.size()); ++i) {
       if (found_[i].by_cost) Improve(found_[i]);
@@ -398,13 +398,13 @@ int64_t PlanCandidate::peak_bytes() const {
 
 absl::Status PlanSearch::WhyNone() const {
   const RefusedPlan* least = nullptr;
-  int64_t least_bytes = 0;
+  int64_t min_bytes = 0;
   for (const RefusedPlan& one : refused) {
     if (ReasonOf(one.why) != "PLAN_DOES_NOT_FIT") continue;
     const int64_t bytes = std::stoll(ValuesOf(one.why)["value"]);
-    if (least != nullptr && bytes >= least_bytes) continue;
+    if (least != nullptr && bytes >= min_bytes) continue;
     least = &one;
-    least_bytes = bytes;
+    min_bytes = bytes;
   }
   if (least == nullptr && !refused.empty()) least = &refused.front();
   if (least != nullptr) return least->why;

@@ -41,13 +41,13 @@ struct RefusedPlan {
 //
 // Model:     candidates best first: those that were run, by their steps (rehearse.h); then by makespan, where what lies within
 //            kEqualMakespan of the best counts as equal, for no measurement is more exact; then by peak memory, then messages,
-//            then the order of the search space. At most kMostCandidates; `refused` as many of those that would have been good
+//            then the order of the search space. At most kMaxCandidates; `refused` as many of those that would have been good
 //            enough, in the order they were met.
 struct PlanSearch {
   std::vector<PlanCandidate> candidates;
   std::vector<RefusedPlan> refused;
   int considered = 0;        // schedules
-  int skipped = 0;           // of these, those whose lower bound was above the worst of kMostCandidates
+  int skipped = 0;           // of these, those whose lower bound was above the worst of kMaxCandidates
   bool complete = true;      // false: the time was up, or the most work was done
   std::optional<Plan> plan;  // all of the best, where it was asked for (planner.h)
 
@@ -59,9 +59,9 @@ struct PlanSearch {
 
 inline constexpr double kEqualMakespan = 0.005;
 
-// Units:     `most_work` in simulated actions: the same answer on every machine.
+// Units:     `max_work` in simulated actions: the same answer on every machine.
 struct SearchBudget {
-  int64_t most_work = 6'000'000;
+  int64_t max_work = 6'000'000;
   std::function<bool()> out_of_time = {};  // ends the search once it has something; empty: never
 };
 

@@ -12,10 +12,10 @@
 namespace penstock {
 namespace {
 
-constexpr int kMostMicroBatches = 64;  // that are tried unasked
-constexpr int kMostNumbers = 64;       // in a list of limits
-constexpr int kMostChunks = 64;
-constexpr int64_t kMostRows = int64_t{1} << 30;
+constexpr int kMaxTriedMicroBatches = 64;  // that are tried unasked
+constexpr int kMaxNumbers = 64;            // in a list of limits
+constexpr int kMaxChunks = 64;
+constexpr int64_t kMaxRows = int64_t{1} << 30;
 constexpr char kOneLaneKind[] = "1f1b";  // on one lane all kinds do the same
 
 int64_t RowsOfMiniBatch(const PlanLimits& limits) {
@@ -42,7 +42,7 @@ std::vector<ScheduleKind> KindChoices(const PlanRequest& request, int lanes) {
     const bool listed = std::find(limits.kinds.begin(), limits.kinds.end(), kind.name) != limits.kinds.end();
     // With one chunk the kinds of several do what a simpler one does.
     const int chunks = request.schedule.chunks;
-    if (!limits.open.chunks && (chunks < std::max(kind.least_chunks, kind.usual_chunks) || chunks > kind.most_chunks)) {
+    if (!limits.open.chunks && (chunks < std::max(kind.min_chunks, kind.usual_chunks) || chunks > kind.max_chunks)) {
       continue;
     }
     // A lag by itself is no choice but a family: zb-h1 and zb-h2 are its ends.
@@ -55,8 +55,8 @@ std::vector<ScheduleKind> KindChoices(const PlanRequest& request, int lanes) {
 std::vector<int> ChunkChoices(const PlanRequest& request, const ScheduleKind& kind) {
   if (!request.limits.open.chunks) return {request.schedule.chunks};
   std::vector<int> chunks;
-  const int least = std::max(kind.least_chunks, kind.usual_chunks);  // with one chunk, a simpler kind does the same
-  for (int v = least; v <= std::min(kind.most_chunks, std::max(least, request.limits.max_chunks)); ++v)
+  const int least = std::max(kind.min_chunks, kind.usual_chunks);  // with one chunk, a simpler kind does the same
+  for (int v = least; v <= std::min(kind.max_chunks, std::max(least, request.limits.max_chunks)); ++v)
     chunks.push_back(v);
   if (least > 1 && request.limits.max_chunks < least) chunks.clear();
   return chunks;
@@ -90,21 +90,22 @@ absl::Status CheckLimits(const PlanLimits& limits) {
     if (kind.ok() && kind->trains) continue;
     return RefuseSpec(absl::StrCat("limits.kinds[", i, "]"), "must be a kind of schedule that trains", limits.kinds[i]);
   }
-  if (limits.max_chunks < 1 || limits.max_chunks > kMostChunks) {
-    return RefuseSpec("limits.max_chunks", absl::StrCat("must lie in [1, ", kMostChunks, "]"),
+  if (limits.max_chunks < 1 || limits.max_chunks > kMaxChunks) {
+    return RefuseSpec("limits.max_chunks", absl::StrCat("must lie in [1, ", kMaxChunks, "]"),
                       absl::StrCat(limits.max_chunks));
   }
-  if (limits.micro_batches.size() > kMostNumbers) {
-    return RefuseSpec("limits.micro_batches", absl::StrCat("must have at most ", kMostNumbers, " entries"),
+  if (limits.micro_batches.size() > kMaxNumbers) {
+    return RefuseSpec("limits.micro_batches", absl::StrCat("must have at most ", kMaxNumbers, " entries"),
                       absl::StrCat(limits.micro_batches.size()));
   }
   for (size_t i = 0; i < limits.micro_batches.size(); ++i) {
-    if (limits.micro_batches[i] >= 1 && limits.micro_batches[i] <= kMaxMicroBatches) continue;
+    if (limits.micro_batches[i] >= 1 && limits.micro_batches[i] <= kMaxPlannedMicroBatches) continue;
     return RefuseSpec(absl::StrCat("limits.micro_batches[", i, "]"),
-                      absl::StrCat("must lie in [1, ", kMaxMicroBatches, "]"), absl::StrCat(limits.micro_batches[i]));
+                      absl::StrCat("must lie in [1, ", kMaxPlannedMicroBatches, "]"),
+                      absl::StrCat(limits.micro_batches[i]));
   }
-  if (limits.mini_batch_rows < 0 || limits.mini_batch_rows > kMostRows) {
-    return RefuseSpec("limits.mini_batch_rows", absl::StrCat("must lie in [1, ", kMostRows, "]"),
+  if (limits.mini_batch_rows < 0 || limits.mini_batch_rows > kMaxRows) {
+    return RefuseSpec("limits.mini_batch_rows", absl::StrCat("must lie in [1, ", kMaxRows, "]"),
                       absl::StrCat(limits.mini_batch_rows));
   }
   return absl::OkStatus();
@@ -120,7 +121,7 @@ std::vector<int> MicroBatchChoices(const PlanRequest& request) {
   const int64_t rows = RowsOfMiniBatch(request.limits);
   std::vector<int> choices = request.limits.micro_batches;
   if (choices.empty()) {
-    for (int m = 1; m <= std::min<int64_t>(rows, kMostMicroBatches); m *= 2) {
+    for (int m = 1; m <= std::min<int64_t>(rows, kMaxTriedMicroBatches); m *= 2) {
       if (RealMicroBatches(rows, m) == m) choices.push_back(m);
     }
   }

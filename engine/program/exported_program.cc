@@ -20,8 +20,8 @@ namespace {
 using nlohmann::json;
 
 constexpr char kModelRecord[] = "models/model.json";
-constexpr int kStrided = 7;           // of the serializer's layouts
-constexpr int64_t kMostSharing = 16;  // times a record may be loaded, for different views of it
+constexpr int kStrided = 7;          // of the serializer's layouts
+constexpr int64_t kMaxSharing = 16;  // times a record may be loaded, for different views of it
 
 absl::Status CheckRecordText(const ProgramArchive& archive, const std::string& record, std::string_view wanted) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string_view content, archive.Read(record));
@@ -161,8 +161,8 @@ absl::Status ReadTensors(const ProgramArchive& archive, const std::string& folde
       }
     }
     if (tensor.same_as < 0) storage.held += *extent * width;
-    if (storage.held > kMostSharing * static_cast<int64_t>(storage.bytes.size())) {
-      fields.Fail(absl::StrCat("must not be one of tensors that reach more than ", kMostSharing, " times their record"),
+    if (storage.held > kMaxSharing * static_cast<int64_t>(storage.bytes.size())) {
+      fields.Fail(absl::StrCat("must not be one of tensors that reach more than ", kMaxSharing, " times their record"),
                   path);
     }
     storage.tensors.push_back(static_cast<int>(tensors.size()));

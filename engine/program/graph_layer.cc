@@ -227,7 +227,7 @@ Batch GraphLayer::Forward(const Batch& inputs, const LayerContext& context) {
   });
   if (!status.ok()) ThrowStatus(running == nullptr ? status : AtNode(status, running->node));
   if (context.training && !context.recomputing && !mode.states.empty()) {
-    std::vector<c10::IValue>& note = notes_[context.microbatch];
+    std::vector<c10::IValue>& note = notes_[context.micro_batch];
     note.clear();
     for (const Place place : mode.noted) {
       note.push_back(values[place].isTensor() ? values[place].toTensor().detach() : values[place]);
@@ -292,7 +292,7 @@ void GraphLayer::CommitStatistics() {
   for (const auto& batch_norm : batch_norms_) batch_norm->Commit();
   const at::NoGradGuard no_graph;
   const LayerContext context{.training = true};
-  for (const auto& [microbatch, note] : notes_) {
+  for (const auto& [micro_batch, note] : notes_) {
     OperatorPass pass{.layer = context, .train_literals = training_.train_literals};
     std::vector<c10::IValue> values(static_cast<size_t>(training_.places));
     for (const auto& [place, constant] : training_.constants) values[place] = constant;
@@ -306,7 +306,7 @@ void GraphLayer::CommitStatistics() {
   }
 }
 
-void GraphLayer::DiscardStatistics(MicrobatchIndex first) {
+void GraphLayer::DiscardStatistics(MicroBatchIndex first) {
   for (const auto& batch_norm : batch_norms_) batch_norm->Discard(first);
   notes_.erase(notes_.lower_bound(first), notes_.end());
 }

@@ -57,7 +57,7 @@ class GraphLayer : public Layer {
   // The graph names element types itself. Throws SPEC_INVALID.
   void Cast(at::ScalarType type) override;
   void CommitStatistics() override;
-  void DiscardStatistics(MicrobatchIndex first) override;
+  void DiscardStatistics(MicroBatchIndex first) override;
   std::vector<TensorSignature> InputSignature() const override { return inputs_; }
   std::vector<TensorSignature> OutputSignature() const override { return outputs_; }
   int64_t LargestOpenDimension() const override { return largest_open_dimension_; }
@@ -117,7 +117,7 @@ class GraphLayer : public Layer {
   std::set<std::string> pop_names_;    // of both modes
   std::set<std::string> stash_names_;  // the same
   std::vector<std::unique_ptr<BatchNorm>> batch_norms_;
-  std::map<MicrobatchIndex, std::vector<c10::IValue>> notes_;
+  std::map<MicroBatchIndex, std::vector<c10::IValue>> notes_;
   bool first_ = false;
   std::vector<ProgramInput> program_inputs_;
   std::map<std::string, ProgramRange> symbols_;

@@ -146,10 +146,10 @@ bool ReadExtra64(std::string_view extra, const std::vector<uint64_t*>& wanted) {
   return wanted.empty();
 }
 
-absl::Status CheckName(std::string_view name, int most_bytes) {
+absl::Status CheckName(std::string_view name, int max_bytes) {
   const auto plain = [](unsigned char c) { return c >= 0x20 && c != 0x7f && c != '\\' && c != ':'; };
-  if (name.empty() || name.size() > static_cast<size_t>(most_bytes) || !std::all_of(name.begin(), name.end(), plain)) {
-    return ArchiveError(absl::StrCat("a record's name must be 1 to ", most_bytes, " plain characters"), name);
+  if (name.empty() || name.size() > static_cast<size_t>(max_bytes) || !std::all_of(name.begin(), name.end(), plain)) {
+    return ArchiveError(absl::StrCat("a record's name must be 1 to ", max_bytes, " plain characters"), name);
   }
   for (size_t begin = 0; begin <= name.size();) {
     const size_t end = std::min(name.find('/', begin), name.size());
@@ -161,7 +161,7 @@ absl::Status CheckName(std::string_view name, int most_bytes) {
 }
 
 // Reads the entry at `at` and moves on behind it.
-absl::StatusOr<Entry> ReadEntry(std::string_view directory, size_t& at, int most_name_bytes) {
+absl::StatusOr<Entry> ReadEntry(std::string_view directory, size_t& at, int max_name_bytes) {
   if (directory.size() - at < kEntryBytes || Number32(directory, at) != kEntrySignature) {
     return ArchiveError("directory has no entry", absl::StrCat("byte ", at));
   }
@@ -175,7 +175,7 @@ absl::StatusOr<Entry> ReadEntry(std::string_view directory, size_t& at, int most
   }
   Entry entry;
   entry.name = std::string(directory.substr(at + kEntryBytes, name_size));
-  PENSTOCK_RETURN_IF_ERROR(CheckName(entry.name, most_name_bytes));
+  PENSTOCK_RETURN_IF_ERROR(CheckName(entry.name, max_name_bytes));
   if ((flags & ~kAllowedFlags) != 0 || method != 0) {
     return ArchiveError("records must be stored, neither compressed nor encrypted", entry.name);
   }

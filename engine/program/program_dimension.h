@@ -11,7 +11,7 @@
 namespace penstock {
 
 // Longer expressions must not be parsed: parsing one calls itself.
-inline constexpr size_t kMostDimensionBytes = 1000;
+inline constexpr size_t kMaxDimensionBytes = 1000;
 
 // Reads what sympy's srepr writes, Mul(Integer(2), Symbol('s1', positive=True)); its example is 1. Nothing for what is no
 // number and no sum or product of one symbol and numbers, or overflows.

@@ -146,7 +146,7 @@ class GraphReader {
     }
     fields_.Object(*content, {"expr_str"}, {"hint"});
     const std::string expression = fields_.Text(fields_.At(*content, "expr_str"));
-    if (expression.size() > kMostDimensionBytes) fields_.Fail("has too long a dimension", expression);
+    if (expression.size() > kMaxDimensionBytes) fields_.Fail("has too long a dimension", expression);
     if (!fields_.ok()) return {};
     std::optional<ProgramDimension> read = ParseProgramDimension(expression);
     if (!read.has_value()) {

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostNameBytes = 100;
+constexpr size_t kMaxNameBytes = 100;
 
 // A JSON text inside the JSON; null if it is none.
 json ParseText(const json& text, const ProgramLimits& limits) {
@@ -57,7 +57,7 @@ std::vector<std::string> ProgramOutputNames(const json& module, size_t count, co
     for (char& c : name) {
       if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '.' && c != '-') c = '_';
     }
-    if (name.size() > kMostNameBytes) name.resize(kMostNameBytes);
+    if (name.size() > kMaxNameBytes) name.resize(kMaxNameBytes);
     while (!seen.insert(name).second) absl::StrAppend(&name, "_", i);
   }
   return names;

@@ -47,7 +47,7 @@ std::string_view KindText(ActionKind kind) { return kKindTexts[static_cast<size_
 std::string ToString(const Action& action) {
   const std::string_view kind = KindText(action.kind);
   std::string text = absl::StrCat(action.stage, absl::string_view(kind.data(), kind.size()));
-  if (action.kind != ActionKind::kOptimizer) absl::StrAppend(&text, action.microbatch);
+  if (action.kind != ActionKind::kOptimizer) absl::StrAppend(&text, action.micro_batch);
   if (action.peer >= 0) absl::StrAppend(&text, "@", action.peer);
   return text;
 }
@@ -69,9 +69,9 @@ absl::StatusOr<Action> ParseAction(std::string_view text) {
 
   Action action{.kind = static_cast<ActionKind>(kind), .stage = *stage};
   if (action.kind != ActionKind::kOptimizer) {
-    const std::optional<int> microbatch = TakeNumber(&rest);
-    if (!microbatch) return NotAnAction(text);
-    action.microbatch = *microbatch;
+    const std::optional<int> micro_batch = TakeNumber(&rest);
+    if (!micro_batch) return NotAnAction(text);
+    action.micro_batch = *micro_batch;
   }
   if (!rest.empty() && rest.front() == '@') {
     rest.remove_prefix(1);

@@ -36,14 +36,14 @@ enum class ActionKind {
 struct Action {
   ActionKind kind = ActionKind::kForward;
   int stage = 0;
-  int microbatch = 0;
+  int micro_batch = 0;
   int peer = -1;
 
   auto operator<=>(const Action&) const = default;
 
   template <typename H>
   friend H AbslHashValue(H state, const Action& action) {
-    return H::combine(std::move(state), action.kind, action.stage, action.microbatch, action.peer);
+    return H::combine(std::move(state), action.kind, action.stage, action.micro_batch, action.peer);
   }
 };
 

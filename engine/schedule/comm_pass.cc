@@ -7,22 +7,22 @@
 namespace penstock {
 
 Schedule InsertCommunication(const Schedule& schedule, const std::vector<SkipEdge>& skips) {
-  const std::vector<int> rank_of = RankOfEachStage(schedule);
-  const CrossingSkips crossing(skips, rank_of);
+  const std::vector<int> lane_of = LaneOfEachStage(schedule);
+  const CrossingSkips crossing(skips, lane_of);
   const auto crosses = [&](int stage, int neighbour) {
-    return neighbour >= 0 && neighbour < schedule.stages && rank_of[neighbour] >= 0 &&
-           rank_of[stage] != rank_of[neighbour];
+    return neighbour >= 0 && neighbour < schedule.stages && lane_of[neighbour] >= 0 &&
+           lane_of[stage] != lane_of[neighbour];
   };
 
   Schedule result = schedule;
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+  for (size_t lane = 0; lane < schedule.lanes.size(); ++lane) {
     std::vector<Action> list;
-    list.reserve(3 * schedule.ranks[rank].size());
-    for (const Action& action : schedule.ranks[rank]) {
+    list.reserve(3 * schedule.lanes[lane].size());
+    for (const Action& action : schedule.lanes[lane]) {
       const int stage = action.stage;
       const auto move = [&](ActionKind kind, int neighbour, const std::vector<int>& peers) {
-        if (crosses(stage, neighbour)) list.push_back({kind, stage, action.microbatch});
-        for (const int peer : peers) list.push_back({kind, stage, action.microbatch, peer});
+        if (crosses(stage, neighbour)) list.push_back({kind, stage, action.micro_batch});
+        for (const int peer : peers) list.push_back({kind, stage, action.micro_batch, peer});
       };
       const bool forward = action.kind == ActionKind::kForward;
       const bool backward = ConsumesGradient(action.kind);
@@ -32,7 +32,7 @@ Schedule InsertCommunication(const Schedule& schedule, const std::vector<SkipEdg
       if (forward) move(ActionKind::kSendForward, stage + 1, crossing.DestinationsOf(stage));
       if (backward) move(ActionKind::kSendBackward, stage - 1, crossing.SourcesOf(stage));
     }
-    result.ranks[rank] = std::move(list);
+    result.lanes[lane] = std::move(list);
   }
   return result;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Adds what moves tensors between ranks.
+// Adds what moves tensors between lanes.
 
 #include <vector>
 
@@ -8,11 +8,11 @@
 
 namespace penstock {
 
-// Adds matched sends and receives where neighbouring stages live on different ranks: RECV_F directly before the F that
+// Adds matched sends and receives where neighbouring stages live on different lanes: RECV_F directly before the F that
 // consumes it, SEND_F directly after the F that produces it; RECV_B and SEND_B likewise around B or I. Nothing is added
-// between stages of one rank. Runs after the recomputation pass, so that R stands before the wait for the gradient.
+// between stages of one lane. Runs after the recomputation pass, so that R stands before the wait for the gradient.
 //
-// Each of `skips` (valid by CheckSkips of skips.h) that crosses ranks gets messages of its own at the same places, with
+// Each of `skips` (valid by CheckSkips of skips.h) that crosses lanes gets messages of its own at the same places, with
 // the other end named as peer, after the neighbour's and in ascending order of peers. So does one between neighbours:
 // a message carries either what one stage hands to the next, or skip values, never both.
 Schedule InsertCommunication(const Schedule& schedule, const std::vector<SkipEdge>& skips = {});

@@ -48,16 +48,16 @@ class Contest {
 
 }  // namespace
 
-absl::StatusOr<Schedule> CostAware(int ranks, int microbatches, int live_limit, const ScheduleCosts& costs) {
+absl::StatusOr<Schedule> CostAware(int lanes, int micro_batches, int live_limit, const ScheduleCosts& costs) {
   Contest contest(live_limit, costs);
-  PENSTOCK_RETURN_IF_ERROR(contest.Show(OneForwardOneBackward(ranks, microbatches)));
-  for (int lag = ranks - 1; lag < live_limit; ++lag) {
-    PENSTOCK_RETURN_IF_ERROR(contest.Show(LaggingWeightGradients(ranks, microbatches, lag)));
+  PENSTOCK_RETURN_IF_ERROR(contest.Show(OneForwardOneBackward(lanes, micro_batches)));
+  for (int lag = lanes - 1; lag < live_limit; ++lag) {
+    PENSTOCK_RETURN_IF_ERROR(contest.Show(LaggingWeightGradients(lanes, micro_batches, lag)));
   }
   for (const bool input_first : {true, false}) {
-    for (const int least_gap : {2, 1, 0}) {
+    for (const int min_gap : {2, 1, 0}) {
       PENSTOCK_RETURN_IF_ERROR(
-          contest.Show(PlayGreedily(ranks, microbatches, live_limit, costs, {input_first, least_gap})));
+          contest.Show(PlayGreedily(lanes, micro_batches, live_limit, costs, {input_first, min_gap})));
     }
   }
   return std::move(contest).Best();  // a greedy run always fits

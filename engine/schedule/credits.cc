@@ -14,9 +14,9 @@ bool Runs(const Schedule& schedule, int credits) {
 
 }  // namespace
 
-int LeastCredits(const Schedule& schedule) {
+int MinCredits(const Schedule& schedule) {
   if (!CheckShape(schedule).ok() || !HasCommunication(schedule) || !Runs(schedule, 0)) return 0;
-  int fewest = 1, enough = std::max(1, schedule.microbatches);  // an edge never holds more than every micro-batch
+  int fewest = 1, enough = std::max(1, schedule.micro_batches);  // an edge never holds more than every micro-batch
   while (fewest < enough) {
     const int middle = fewest + (enough - fewest) / 2;
     if (Runs(schedule, middle)) {

@@ -17,21 +17,21 @@ int Role(ActionKind kind) {
 Action SendOf(const Action& receive) {
   const bool forward = receive.kind == ActionKind::kReceiveForward;
   const ActionKind kind = forward ? ActionKind::kSendForward : ActionKind::kSendBackward;
-  if (receive.peer >= 0) return {kind, receive.peer, receive.microbatch, receive.stage};
-  return {kind, receive.stage + (forward ? -1 : 1), receive.microbatch};
+  if (receive.peer >= 0) return {kind, receive.peer, receive.micro_batch, receive.stage};
+  return {kind, receive.stage + (forward ? -1 : 1), receive.micro_batch};
 }
 
 }  // namespace
 
 ActionIndex::ActionIndex(const Schedule& schedule)
     : stages_(schedule.stages),
-      microbatches_(schedule.microbatches),
-      places_(int64_t{stages_} * (int64_t{microbatches_} * kRoles + 1), Place{.rank = -1}) {
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    for (size_t position = 0; position < schedule.ranks[rank].size(); ++position) {
-      const Action& action = schedule.ranks[rank][position];
+      micro_batches_(schedule.micro_batches),
+      places_(int64_t{stages_} * (int64_t{micro_batches_} * kRoles + 1), Place{.lane = -1}) {
+  for (size_t lane = 0; lane < schedule.lanes.size(); ++lane) {
+    for (size_t position = 0; position < schedule.lanes[lane].size(); ++position) {
+      const Action& action = schedule.lanes[lane][position];
       Place& place = action.peer < 0 ? places_[Slot(action)] : peer_places_[action];
-      place = {static_cast<int>(rank), static_cast<int>(position)};
+      place = {static_cast<int>(lane), static_cast<int>(position)};
     }
   }
 }
@@ -42,22 +42,22 @@ std::optional<Place> ActionIndex::Find(const Action& action) const {
     return found == peer_places_.end() ? std::nullopt : std::optional<Place>(found->second);
   }
   const Place place = places_[Slot(action)];
-  if (place.rank < 0) return std::nullopt;
+  if (place.lane < 0) return std::nullopt;
   return place;
 }
 
 int64_t ActionIndex::Slot(const Action& action) const {
-  if (action.kind == ActionKind::kOptimizer) return int64_t{stages_} * microbatches_ * kRoles + action.stage;
-  return (int64_t{action.stage} * microbatches_ + action.microbatch) * kRoles + Role(action.kind);
+  if (action.kind == ActionKind::kOptimizer) return int64_t{stages_} * micro_batches_ * kRoles + action.stage;
+  return (int64_t{action.stage} * micro_batches_ + action.micro_batch) * kRoles + Role(action.kind);
 }
 
 Dependencies::Dependencies(const Schedule& schedule, bool with_communication, int credits)
     : stages_(schedule.stages),
       with_communication_(with_communication),
-      rank_of_(RankOfEachStage(schedule)),
+      lane_of_(LaneOfEachStage(schedule)),
       index_(schedule),
-      skips_(SkipsInLists(schedule), rank_of_) {
-  for (const auto& list : schedule.ranks) {
+      skips_(SkipsInLists(schedule), lane_of_) {
+  for (const auto& list : schedule.lanes) {
     has_forwards_ = has_forwards_ || std::any_of(list.begin(), list.end(), [](const Action& action) {
                       return action.kind == ActionKind::kForward;
                     });
@@ -72,10 +72,10 @@ void Dependencies::AddCredits(const Schedule& schedule, int credits) {
   };
   absl::flat_hash_map<Action, Edge> edges;
   const auto edge_of = [&](Action send) -> Edge& {
-    send.microbatch = 0;
+    send.micro_batch = 0;
     return edges[send];
   };
-  for (const auto& list : schedule.ranks) {
+  for (const auto& list : schedule.lanes) {
     for (const Action& action : list) {
       if (IsSend(action.kind)) edge_of(action).sends.push_back(action);
       if (IsReceive(action.kind)) edge_of(SendOf(action)).receives.push_back(action);
@@ -91,12 +91,12 @@ void Dependencies::AddCredits(const Schedule& schedule, int credits) {
 void Dependencies::Of(const Action& action, std::vector<Action>* needed) const {
   const int stage = action.stage;
   needed->clear();
-  const auto need = [&](ActionKind kind, int of_stage) { needed->push_back({kind, of_stage, action.microbatch}); };
+  const auto need = [&](ActionKind kind, int of_stage) { needed->push_back({kind, of_stage, action.micro_batch}); };
   const auto need_from = [&](ActionKind receive, const std::vector<int>& peers) {
     if (!with_communication_) return;
-    for (const int peer : peers) needed->push_back({receive, stage, action.microbatch, peer});
+    for (const int peer : peers) needed->push_back({receive, stage, action.micro_batch, peer});
   };
-  const auto crosses = [&](int a, int b) { return with_communication_ && rank_of_[a] != rank_of_[b]; };
+  const auto crosses = [&](int a, int b) { return with_communication_ && lane_of_[a] != lane_of_[b]; };
   switch (action.kind) {
     case ActionKind::kForward:
       if (stage > 0 && crosses(stage, stage - 1)) need(ActionKind::kReceiveForward, stage);
@@ -136,35 +136,35 @@ void Dependencies::Of(const Action& action, std::vector<Action>* needed) const {
 
 ListWalk WalkLists(const Schedule& schedule, const Dependencies& dependencies) {
   ListWalk walk;
-  walk.next.resize(schedule.ranks.size(), 0);
+  walk.next.resize(schedule.lanes.size(), 0);
   std::vector<Action> needed;
   const auto done = [&](const Action& action) {
     const std::optional<Place> place = dependencies.Find(action);
-    return place.has_value() && place->position < walk.next[place->rank];
+    return place.has_value() && place->position < walk.next[place->lane];
   };
   bool progress = true;
   while (progress) {
     progress = false;
-    for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-      const auto& list = schedule.ranks[rank];
-      int& next = walk.next[rank];
+    for (size_t lane = 0; lane < schedule.lanes.size(); ++lane) {
+      const auto& list = schedule.lanes[lane];
+      int& next = walk.next[lane];
       for (; next < static_cast<int>(list.size()); ++next) {
         dependencies.Of(list[next], &needed);
         if (!std::all_of(needed.begin(), needed.end(), done)) break;
-        walk.order.push_back({static_cast<int>(rank), next});
+        walk.order.push_back({static_cast<int>(lane), next});
         progress = true;
       }
     }
   }
   walk.finished = true;
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    walk.finished = walk.finished && walk.next[rank] == static_cast<int>(schedule.ranks[rank].size());
+  for (size_t lane = 0; lane < schedule.lanes.size(); ++lane) {
+    walk.finished = walk.finished && walk.next[lane] == static_cast<int>(schedule.lanes[lane].size());
   }
   return walk;
 }
 
 bool HasCommunication(const Schedule& schedule) {
-  for (const auto& list : schedule.ranks) {
+  for (const auto& list : schedule.lanes) {
     for (const Action& action : list) {
       if (IsCommunication(action.kind)) return true;
     }

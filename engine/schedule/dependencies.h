@@ -14,7 +14,7 @@ namespace penstock {
 
 // A cell of the lists.
 struct Place {
-  int rank = 0;
+  int lane = 0;
   int position = 0;
 
   bool operator==(const Place&) const = default;
@@ -37,15 +37,15 @@ class ActionIndex {
   int64_t Slot(const Action& action) const;  // of an action without a peer
 
   const int stages_;
-  const int microbatches_;
-  std::vector<Place> places_;  // rank -1: absent
+  const int micro_batches_;
+  std::vector<Place> places_;  // lane -1: absent
   absl::flat_hash_map<Action, Place> peer_places_;
 };
 
 // What each action needs before it may start.
 //
 // Model:     F needs the F of the stage before; B and I their own F and the B or I of the stage after; W its own I;
-//            R its own F; a send its producer; a receive its send. Between stages of different ranks the need goes
+//            R its own F; a send its producer; a receive its send. Between stages of different lanes the need goes
 //            through the receive if the lists hold communication, else directly. F also needs the receive of each skip
 //            that ends at its stage, B and I that of each skip that begins there; the skips are those that the lists
 //            name. Without communication the chain of stages implies them. With credits, send number k of an edge also
@@ -57,7 +57,7 @@ class Dependencies {
   // `credits` 0: no bound.
   Dependencies(const Schedule& schedule, bool with_communication, int credits = 0);
 
-  // Replaces `needed` with what the action needs. Actions that no rank performs may be among them.
+  // Replaces `needed` with what the action needs. Actions that no lane performs may be among them.
   void Of(const Action& action, std::vector<Action>* needed) const;
 
   std::optional<Place> Find(const Action& action) const { return index_.Find(action); }
@@ -67,17 +67,17 @@ class Dependencies {
 
   const int stages_;
   const bool with_communication_;
-  const std::vector<int> rank_of_;
+  const std::vector<int> lane_of_;
   const ActionIndex index_;
   const CrossingSkips skips_;
   bool has_forwards_ = false;
   absl::flat_hash_map<Action, Action> credit_of_;  // send to the receive that frees its place
 };
 
-// How far the lists run if every rank performs its actions in order, each as soon as its needs are met.
+// How far the lists run if every lane performs its actions in order, each as soon as its needs are met.
 struct ListWalk {
   std::vector<Place> order;  // everything that ran, needs before needers
-  std::vector<int> next;     // per rank, the position that did not run; the list's size if all of it ran
+  std::vector<int> next;     // per lane, the position that did not run; the list's size if all of it ran
   bool finished = false;
 };
 

@@ -5,18 +5,18 @@
 // deepseek-ai/DualPipe (dualpipev.py). The numbers are its steps.
 
 #include "engine/schedule/generators.h"
-#include "engine/schedule/rank_writer.h"
+#include "engine/schedule/lane_writer.h"
 
 namespace penstock {
 
-Schedule DualPipeV(int ranks, int microbatches) {
+Schedule DualPipeV(int lanes, int micro_batches) {
   constexpr int kDown = 0, kUp = 1;  // the chunk on the way to the turn, and that on the way back
-  Schedule schedule = EmptySchedule("dualpipe-v", ranks, 2, microbatches);
-  for (int rank = 0; rank < ranks; ++rank) {
-    RankWriter list(&schedule, Placement::kV, rank);
-    const int after = ranks - 1 - rank;
+  Schedule schedule = EmptySchedule("dualpipe-v", lanes, 2, micro_batches);
+  for (int lane = 0; lane < lanes; ++lane) {
+    LaneWriter list(&schedule, Placement::kV, lane);
+    const int after = lanes - 1 - lane;
     for (int i = 0; i < 2 * after; ++i) list.Forward(kDown);  // 1
-    for (int i = 0; i <= rank; ++i) {                         // 2
+    for (int i = 0; i <= lane; ++i) {                         // 2
       list.Forward(kDown);
       list.Forward(kUp);
     }
@@ -25,7 +25,7 @@ Schedule DualPipeV(int ranks, int microbatches) {
       list.OldestWeightGradient();
       list.Forward(kUp);
     }
-    for (int i = 0; i < microbatches - 2 * ranks + rank + 1; ++i) {  // 4
+    for (int i = 0; i < micro_batches - 2 * lanes + lane + 1; ++i) {  // 4
       list.Forward(kDown);
       list.Backward(kUp);
       list.Forward(kUp);
@@ -36,8 +36,8 @@ Schedule DualPipeV(int ranks, int microbatches) {
       list.Forward(kUp);
       list.Backward(kDown);
     }
-    const int whole = rank + 1;  // 6: so many of the backwards below are whole, the others leave their weights
-    for (int i = 0; i < 2 * (rank + 1); ++i) {
+    const int whole = lane + 1;  // 6: so many of the backwards below are whole, the others leave their weights
+    for (int i = 0; i < 2 * (lane + 1); ++i) {
       const int chunk = i % 2 == 0 ? kUp : kDown;
       if (i < whole) {
         list.Backward(chunk);
@@ -49,7 +49,7 @@ Schedule DualPipeV(int ranks, int microbatches) {
       list.OldestWeightGradient();
       list.InputGradient(kDown);
     }
-    for (int i = 0; i <= rank; ++i) list.OldestWeightGradient();  // 8
+    for (int i = 0; i <= lane; ++i) list.OldestWeightGradient();  // 8
   }
   return schedule;
 }

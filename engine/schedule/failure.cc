@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-// One link of a chain of waits: what a stuck rank is to do next, and what that waits for.
+// One link of a chain of waits: what a stuck lane is to do next, and what that waits for.
 struct Wait {
   Place at;
   Action action;
@@ -27,10 +27,10 @@ std::string DescribeWait(const Schedule& schedule, const Dependencies& dependenc
   std::string text =
       absl::StrCat(ToString(wait.action), credit ? " waits for the credit of " : " waits for ", ToString(wait.needed));
   const Place needed_at = *dependencies.Find(wait.needed);
-  const int stuck_at = walk.next[needed_at.rank];
+  const int stuck_at = walk.next[needed_at.lane];
   if (needed_at.position > stuck_at) {
-    absl::StrAppend(&text, "; ", ToString(wait.needed), " follows ", ToString(schedule.ranks[needed_at.rank][stuck_at]),
-                    " on rank ", needed_at.rank);
+    absl::StrAppend(&text, "; ", ToString(wait.needed), " follows ", ToString(schedule.lanes[needed_at.lane][stuck_at]),
+                    " on lane ", needed_at.lane);
   }
   return text;
 }
@@ -59,71 +59,71 @@ absl::Status ScheduleFailure(const Schedule& schedule, std::string_view invarian
                              std::string_view cause, GridMarks marks) {
   const absl::string_view kind(invariant.data(), invariant.size());
   const std::string where =
-      place.rank < 0 ? std::string() : absl::StrCat(" at rank ", place.rank, ", position ", place.position);
-  if (marks.culprits.empty() && place.rank >= 0) marks.culprits.push_back(place);
+      place.lane < 0 ? std::string() : absl::StrCat(" at lane ", place.lane, ", position ", place.position);
+  if (marks.culprits.empty() && place.lane >= 0) marks.culprits.push_back(place);
   std::string message =
       absl::StrCat("schedule: ", kind, where, " (", ToString(action), ")\n  ",
                    absl::string_view(cause.data(), cause.size()), "\n", RenderGridAround(schedule, marks));
   message.pop_back();  // the last line break
   return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", message)
       .With("invariant", invariant)
-      .With("rank", absl::StrCat(place.rank))
+      .With("lane", absl::StrCat(place.lane))
       .With("position", absl::StrCat(place.position))
       .With("action", ToString(action));
 }
 
 absl::Status CheckShape(const Schedule& schedule) {
   // Only a schedule of optimizer steps may have no micro-batch; then any other action is out of range below.
-  PENSTOCK_RETURN_IF_ERROR(CheckSizes(static_cast<int>(schedule.ranks.size()), schedule.stages,
-                                      schedule.microbatches == 0 ? 1 : schedule.microbatches));
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    for (size_t position = 0; position < schedule.ranks[rank].size(); ++position) {
-      const Action& action = schedule.ranks[rank][position];
-      const Place at{static_cast<int>(rank), static_cast<int>(position)};
-      const int microbatches = action.kind == ActionKind::kOptimizer ? 1 : schedule.microbatches;
-      if (action.stage >= 0 && action.stage < schedule.stages && action.microbatch >= 0 &&
-          action.microbatch < microbatches) {
+  PENSTOCK_RETURN_IF_ERROR(CheckSizes(static_cast<int>(schedule.lanes.size()), schedule.stages,
+                                      schedule.micro_batches == 0 ? 1 : schedule.micro_batches));
+  for (size_t lane = 0; lane < schedule.lanes.size(); ++lane) {
+    for (size_t position = 0; position < schedule.lanes[lane].size(); ++position) {
+      const Action& action = schedule.lanes[lane][position];
+      const Place at{static_cast<int>(lane), static_cast<int>(position)};
+      const int micro_batches = action.kind == ActionKind::kOptimizer ? 1 : schedule.micro_batches;
+      if (action.stage >= 0 && action.stage < schedule.stages && action.micro_batch >= 0 &&
+          action.micro_batch < micro_batches) {
         PENSTOCK_RETURN_IF_ERROR(CheckPeer(schedule, at, action));
         continue;
       }
       return ScheduleFailure(schedule, "size", at, action,
                              absl::StrCat("out of range: the schedule has ", schedule.stages, " stages and ",
-                                          schedule.microbatches, " micro-batches"));
+                                          schedule.micro_batches, " micro-batches"));
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status ExplainStuck(const Schedule& schedule, const Dependencies& dependencies, const ListWalk& walk) {
-  // What every stuck rank waits for. One that waits for an action nobody performs explains it all.
-  std::vector<std::optional<Wait>> waits(schedule.ranks.size());
+  // What every stuck lane waits for. One that waits for an action nobody performs explains it all.
+  std::vector<std::optional<Wait>> waits(schedule.lanes.size());
   std::vector<Action> needed;
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    const int position = walk.next[rank];
-    if (position == static_cast<int>(schedule.ranks[rank].size())) continue;
-    const Place at{static_cast<int>(rank), position};
-    const Action action = schedule.ranks[rank][position];
+  for (size_t lane = 0; lane < schedule.lanes.size(); ++lane) {
+    const int position = walk.next[lane];
+    if (position == static_cast<int>(schedule.lanes[lane].size())) continue;
+    const Place at{static_cast<int>(lane), position};
+    const Action action = schedule.lanes[lane][position];
     dependencies.Of(action, &needed);
     for (const Action& need : needed) {
       const std::optional<Place> found = dependencies.Find(need);
       if (!found) {
         return ScheduleFailure(schedule, "dependencies", at, action,
-                               absl::StrCat(ToString(action), " needs ", ToString(need), ", which no rank performs"));
+                               absl::StrCat(ToString(action), " needs ", ToString(need), ", which no lane performs"));
       }
-      if (!waits[rank] && found->position >= walk.next[found->rank]) waits[rank] = Wait{at, action, need};
+      if (!waits[lane] && found->position >= walk.next[found->lane]) waits[lane] = Wait{at, action, need};
     }
   }
 
-  // Following the waits from any stuck rank ends in a cycle, as each waits for another that is stuck.
-  int rank = 0;
-  while (!waits[rank]) ++rank;
+  // Following the waits from any stuck lane ends in a cycle, as each waits for another that is stuck.
+  int lane = 0;
+  while (!waits[lane]) ++lane;
   std::vector<int> path;
-  while (std::find(path.begin(), path.end(), rank) == path.end()) {
-    path.push_back(rank);
-    PENSTOCK_CHECK(waits[rank].has_value());
-    rank = dependencies.Find(waits[rank]->needed)->rank;
+  while (std::find(path.begin(), path.end(), lane) == path.end()) {
+    path.push_back(lane);
+    PENSTOCK_CHECK(waits[lane].has_value());
+    lane = dependencies.Find(waits[lane]->needed)->lane;
   }
-  std::vector<int> cycle(std::find(path.begin(), path.end(), rank), path.end());
+  std::vector<int> cycle(std::find(path.begin(), path.end(), lane), path.end());
   std::rotate(cycle.begin(), std::min_element(cycle.begin(), cycle.end()), cycle.end());
 
   GridMarks marks;
@@ -134,7 +134,7 @@ absl::Status ExplainStuck(const Schedule& schedule, const Dependencies& dependen
     if (links.size() < kToldLinks) {
       links.push_back(DescribeWait(schedule, dependencies, *waits[in_cycle], walk));
     } else if (links.size() == kToldLinks) {
-      links.push_back(absl::StrCat("... (", cycle.size(), " ranks in all)"));
+      links.push_back(absl::StrCat("... (", cycle.size(), " lanes in all)"));
     }
   }
   for (size_t stuck = 0; stuck < waits.size(); ++stuck) {

@@ -12,8 +12,8 @@
 
 namespace penstock {
 
-// INVALID_ARGUMENT / SPEC_INVALID with values `invariant`, `rank`, `position`, `action`. A place past the end of its
-// list is where a missing action should have stood; a negative rank means no place. `marks` default to the place.
+// INVALID_ARGUMENT / SPEC_INVALID with values `invariant`, `lane`, `position`, `action`. A place past the end of its
+// list is where a missing action should have stood; a negative lane means no place. `marks` default to the place.
 absl::Status ScheduleFailure(const Schedule& schedule, std::string_view invariant, Place place, const Action& action,
                              std::string_view cause, GridMarks marks = {});
 
@@ -21,7 +21,7 @@ absl::Status ScheduleFailure(const Schedule& schedule, std::string_view invarian
 // be: what ActionIndex and Dependencies rely on.
 absl::Status CheckShape(const Schedule& schedule);
 
-// The failure of a walk that did not finish: the cycle of waits, from its lowest rank, or the action that is nowhere.
+// The failure of a walk that did not finish: the cycle of waits, from its lowest lane, or the action that is nowhere.
 absl::Status ExplainStuck(const Schedule& schedule, const Dependencies& dependencies, const ListWalk& walk);
 
 }  // namespace penstock

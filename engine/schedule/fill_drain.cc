@@ -5,25 +5,25 @@
 // order in every kind. Makespan and peaks are the same.
 
 #include "engine/schedule/generators.h"
-#include "engine/schedule/rank_writer.h"
+#include "engine/schedule/lane_writer.h"
 
 namespace penstock {
 
-Schedule FillDrain(int ranks, int microbatches) {
-  Schedule schedule = LoopedBreadthFirst(ranks, microbatches, 1);
+Schedule FillDrain(int lanes, int micro_batches) {
+  Schedule schedule = LoopedBreadthFirst(lanes, micro_batches, 1);
   schedule.kind = "gpipe";
   return schedule;
 }
 
-Schedule LoopedBreadthFirst(int ranks, int microbatches, int chunks) {
-  Schedule schedule = EmptySchedule("looped-bfs", ranks, chunks, microbatches);
-  for (int rank = 0; rank < ranks; ++rank) {
-    RankWriter list(&schedule, Placement::kLooped, rank);
+Schedule LoopedBreadthFirst(int lanes, int micro_batches, int chunks) {
+  Schedule schedule = EmptySchedule("looped-bfs", lanes, chunks, micro_batches);
+  for (int lane = 0; lane < lanes; ++lane) {
+    LaneWriter list(&schedule, Placement::kLooped, lane);
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      for (int i = 0; i < microbatches; ++i) list.Forward(chunk);
+      for (int i = 0; i < micro_batches; ++i) list.Forward(chunk);
     }
     for (int chunk = chunks - 1; chunk >= 0; --chunk) {
-      for (int i = 0; i < microbatches; ++i) list.Backward(chunk);
+      for (int i = 0; i < micro_batches; ++i) list.Backward(chunk);
     }
   }
   return schedule;

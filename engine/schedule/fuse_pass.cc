@@ -10,13 +10,13 @@
 namespace penstock {
 
 Schedule FuseBackward(Schedule schedule, FuseMode mode) {
-  const std::vector<int> rank_of = RankOfEachStage(schedule);
-  const auto awaited = [&](int stage) { return stage > 0 && rank_of[stage - 1] != rank_of[stage]; };
-  for (auto& list : schedule.ranks) {
+  const std::vector<int> lane_of = LaneOfEachStage(schedule);
+  const auto awaited = [&](int stage) { return stage > 0 && lane_of[stage - 1] != lane_of[stage]; };
+  for (auto& list : schedule.lanes) {
     std::vector<Action> shorter;
     shorter.reserve(list.size());
     for (const Action& action : list) {
-      const Action own_input{ActionKind::kInputGradient, action.stage, action.microbatch};
+      const Action own_input{ActionKind::kInputGradient, action.stage, action.micro_batch};
       if (action.kind == ActionKind::kWeightGradient && !shorter.empty() && shorter.back() == own_input &&
           (mode == FuseMode::kAll || !awaited(action.stage))) {
         shorter.back().kind = ActionKind::kBackward;

@@ -10,8 +10,8 @@ namespace penstock {
 
 // Which I become a B with the W of their own stage and micro-batch that follows directly.
 enum class FuseMode {
-  kFree,  // those whose gradient no other rank waits for: of stage 0, and where the stage before shares the rank
-  kAll,   // all: gradients for other ranks are ready only when the W would have ended, which zbv can't afford
+  kFree,  // those whose gradient no other lane waits for: of stage 0, and where the stage before shares the lane
+  kAll,   // all: gradients for other lanes are ready only when the W would have ended, which zbv can't afford
 };
 
 // Works on compute actions, before any other pass.

@@ -58,39 +58,39 @@ class Picture {
         scale_(width / std::max(1.0, static_cast<double>(simulation.makespan))) {}
 
   std::string Draw() {
-    const int ranks = static_cast<int>(simulation_.ranks.size());
+    const int lanes = static_cast<int>(simulation_.lanes.size());
     std::string rows;
-    for (int rank = 0; rank < ranks; ++rank) DrawRank(rank, &rows);
-    const int bottom = kTop + ranks * kRowHeight;
+    for (int lane = 0; lane < lanes; ++lane) DrawLane(lane, &rows);
+    const int bottom = kTop + lanes * kRowHeight;
     DrawIdeal(bottom, &rows);
     const int legend_rows = DrawLegend(bottom + 22, &rows);
     const int full_width = kLeft + width_ + 8;
     const int full_height = bottom + 22 + legend_rows * 20;
     return absl::StrFormat(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"gantt\" role=\"img\" width=\"%d\" height=\"%d\" "
-        "viewBox=\"0 0 %d %d\" font-family=\"monospace\" font-size=\"11\">\n<title>%d ranks, makespan %s, ideal "
+        "viewBox=\"0 0 %d %d\" font-family=\"monospace\" font-size=\"11\">\n<title>%d lanes, makespan %s, ideal "
         "%s, bubble %.1f %%</title>\n%s</svg>\n",
-        full_width, full_height, full_width, full_height, ranks, UnitsText(simulation_.makespan),
+        full_width, full_height, full_width, full_height, lanes, UnitsText(simulation_.makespan),
         UnitsText(simulation_.ideal), 100 * simulation_.Bubble(), rows);
   }
 
  private:
   double X(Ticks time) const { return kLeft + static_cast<double>(time) * scale_; }
 
-  void DrawRank(int rank, std::string* out) {
-    const int y = kTop + rank * kRowHeight;
-    absl::StrAppendFormat(out, "<g class=\"rank\">\n<text x=\"4\" y=\"%d\">rank %d</text>\n", y + 15, rank);
-    for (const IdleSpan& span : simulation_.idle[rank]) {
+  void DrawLane(int lane, std::string* out) {
+    const int y = kTop + lane * kRowHeight;
+    absl::StrAppendFormat(out, "<g class=\"lane\">\n<text x=\"4\" y=\"%d\">lane %d</text>\n", y + 15, lane);
+    for (const IdleSpan& span : simulation_.idle[lane]) {
       const Look& look = kIdle[static_cast<size_t>(span.cause)];
       DrawBar(look, look.name, "", 1, span.start, span.end, y, out);
     }
-    // Every other stage of a rank is paler, so that its chunks are told apart where no letter fits.
+    // Every other stage of a lane is paler, so that its chunks are told apart where no letter fits.
     std::set<int> stages;
-    for (const TimedAction& timed : simulation_.ranks[rank]) stages.insert(timed.action.stage);
+    for (const TimedAction& timed : simulation_.lanes[lane]) stages.insert(timed.action.stage);
     const auto opacity = [&](int stage) {
       return std::distance(stages.begin(), stages.find(stage)) % 2 == 0 ? 1 : 0.7;
     };
-    for (const TimedAction& timed : simulation_.ranks[rank]) {
+    for (const TimedAction& timed : simulation_.lanes[lane]) {
       if (timed.start == timed.end) continue;
       const std::string text = ToString(timed.action);
       DrawBar(LookOf(timed.action.kind), text, text, opacity(timed.action.stage), timed.start, timed.end, y, out);
@@ -124,7 +124,7 @@ class Picture {
                           UnitsText(simulation_.makespan));
   }
 
-  // Answers how many rows it took.
+  // Returns how many rows it took.
   int DrawLegend(int top, std::string* out) {
     std::vector<const Look*> looks;
     for (const Look& look : kWork) looks.push_back(&look);

@@ -29,7 +29,7 @@ bool SeveralStages(const std::vector<TimedAction>& list) {
                      [&](const TimedAction& timed) { return timed.action.stage != list.front().action.stage; });
 }
 
-// "F0", or "2F0" where the rank alone does not tell the stage.
+// "F0", or "2F0" where the lane alone does not tell the stage.
 std::string Label(const Action& action, bool with_stage) {
   const std::string text = ToString(action);
   return with_stage ? text : text.substr(absl::StrCat(action.stage).size());
@@ -39,11 +39,11 @@ std::string Label(const Action& action, bool with_stage) {
 // the longest label of the shortest action needs.
 class Axis {
  public:
-  Axis(const Simulation& simulation, int most_columns)
-      : makespan_(std::max<Ticks>(1, simulation.makespan)), columns_(most_columns) {
+  Axis(const Simulation& simulation, int max_columns)
+      : makespan_(std::max<Ticks>(1, simulation.makespan)), columns_(max_columns) {
     Ticks grain = makespan_;
     size_t label = 1;
-    for (const auto& list : simulation.ranks) {
+    for (const auto& list : simulation.lanes) {
       const bool with_stage = SeveralStages(list);
       for (const TimedAction& timed : list) {
         grain = std::gcd(grain, timed.start);
@@ -52,9 +52,9 @@ class Axis {
       }
     }
     const Ticks grains = makespan_ / grain;
-    if (grains > most_columns) return;
+    if (grains > max_columns) return;
     const Ticks wanted = static_cast<Ticks>(label) + 2;  // the brackets
-    columns_ = static_cast<int>(grains * std::min(wanted, most_columns / grains));
+    columns_ = static_cast<int>(grains * std::min(wanted, max_columns / grains));
   }
 
   int columns() const { return columns_; }
@@ -89,11 +89,11 @@ std::string UnitsText(Ticks ticks) {
 
 std::string RenderGantt(const Simulation& simulation, const GanttOptions& options) {
   const Axis axis(simulation, std::clamp(options.columns, 16, 4096));
-  const size_t name_width = absl::StrCat("rank ", simulation.ranks.size() - 1).size();
+  const size_t name_width = absl::StrCat("lane ", simulation.lanes.size() - 1).size();
   std::set<ActionKind> drawn;
   std::string text;
-  for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
-    const auto& list = simulation.ranks[rank];
+  for (size_t lane = 0; lane < simulation.lanes.size(); ++lane) {
+    const auto& list = simulation.lanes[lane];
     const bool with_stage = SeveralStages(list);
     std::string row(axis.columns(), '.');
     for (const TimedAction& timed : list) {
@@ -102,10 +102,10 @@ std::string RenderGantt(const Simulation& simulation, const GanttOptions& option
       DrawAction(Label(timed.action, with_stage), axis.ColumnOf(timed.start), axis.ColumnOf(timed.end), &row);
     }
     const double busy = simulation.makespan == 0 ? 0
-                                                 : 100.0 * static_cast<double>(simulation.times[rank].busy) /
+                                                 : 100.0 * static_cast<double>(simulation.times[lane].busy) /
                                                        static_cast<double>(simulation.makespan);
     absl::StrAppend(&text, absl::StrFormat("%-*s |%s| %5.1f %% busy\n", static_cast<int>(name_width),
-                                           absl::StrCat("rank ", rank), row, busy));
+                                           absl::StrCat("lane ", lane), row, busy));
   }
   if (options.totals) {
     absl::StrAppendFormat(&text, "makespan %s, ideal %s, bubble %.1f %%\n", UnitsText(simulation.makespan),

@@ -13,34 +13,34 @@ namespace {
 using Request = ScheduleRequest;
 using Result = absl::StatusOr<Schedule>;
 
-// What "auto" may cost: micro-batches that are simulated, over all ranks and candidates. Some seconds.
+// What "auto" may cost: micro-batches that are simulated, over all lanes and candidates. Some seconds.
 constexpr int64_t kMaxAutoWork = 1 << 23;
 
 ScheduleCosts CostsOf(const Request& request) {
   ScheduleCosts costs = request.costs;
-  if (costs.stages.empty()) costs.stages.resize(request.ranks);
+  if (costs.stages.empty()) costs.stages.resize(request.lanes);
   return costs;
 }
 
 // More than every micro-batch cannot be held; the lag of zb-h1 is tried in any case.
 int LiveLimitOf(const Request& request) {
-  return std::min(request.live_limit.value_or(request.ranks), std::max(request.ranks, request.microbatches));
+  return std::min(request.live_limit.value_or(request.lanes), std::max(request.lanes, request.micro_batches));
 }
 
 absl::Status CheckChunks(const ScheduleKind& kind, const Request& request) {
   const auto refuse = [&](std::string_view problem) {
     return InvalidField("chunks", problem, absl::StrCat(request.chunks));
   };
-  if (request.chunks < kind.least_chunks || request.chunks > kind.most_chunks) {
-    const std::string range = kind.least_chunks == kind.most_chunks ? absl::StrCat(kind.least_chunks)
-                                                                    : absl::StrCat("at least ", kind.least_chunks);
-    if (kind.most_chunks == kAnyChunks && request.chunks > kAnyChunks) {
+  if (request.chunks < kind.min_chunks || request.chunks > kind.max_chunks) {
+    const std::string range =
+        kind.min_chunks == kind.max_chunks ? absl::StrCat(kind.min_chunks) : absl::StrCat("at least ", kind.min_chunks);
+    if (kind.max_chunks == kAnyChunks && request.chunks > kAnyChunks) {
       return refuse(absl::StrCat("must be at most ", kAnyChunks));
     }
     return refuse(absl::StrCat("must be ", range, " for kind ", std::string(kind.name)));
   }
-  if (int64_t{request.ranks} * request.chunks <= kMaxStages) return absl::OkStatus();
-  return refuse(absl::StrCat("must be at most ", kMaxStages / request.ranks, " with ", request.ranks, " ranks"));
+  if (int64_t{request.lanes} * request.chunks <= kMaxStages) return absl::OkStatus();
+  return refuse(absl::StrCat("must be at most ", kMaxStages / request.lanes, " with ", request.lanes, " lanes"));
 }
 
 absl::Status CheckLag(const Request& request) {
@@ -49,22 +49,22 @@ absl::Status CheckLag(const Request& request) {
     return InvalidField("lag", "must be unset unless kind is lag", absl::StrCat(*request.lag));
   }
   if (!request.lag) return InvalidField("lag", "must be set for kind lag", "unset");
-  if (*request.lag >= 0 && *request.lag <= kMaxMicrobatches) return absl::OkStatus();
-  return InvalidField("lag", absl::StrCat("must be 0 to ", kMaxMicrobatches), absl::StrCat(*request.lag));
+  if (*request.lag >= 0 && *request.lag <= kMaxMicroBatches) return absl::OkStatus();
+  return InvalidField("lag", absl::StrCat("must be 0 to ", kMaxMicroBatches), absl::StrCat(*request.lag));
 }
 
-// Lists of one's own are for so many ranks and micro-batches.
+// Lists of one's own are for so many lanes and micro-batches.
 absl::Status CheckImported(const Request& request) {
   if (request.imported == nullptr) return absl::OkStatus();
   const Schedule& actions = request.imported->actions;
-  if (request.ranks != static_cast<int>(actions.ranks.size())) {
-    return InvalidField("ranks", absl::StrCat("must be ", actions.ranks.size(), ", as in the imported schedule"),
-                        absl::StrCat(request.ranks));
+  if (request.lanes != static_cast<int>(actions.lanes.size())) {
+    return InvalidField("lanes", absl::StrCat("must be ", actions.lanes.size(), ", as in the imported schedule"),
+                        absl::StrCat(request.lanes));
   }
-  if (request.microbatches <= actions.microbatches) return absl::OkStatus();
+  if (request.micro_batches <= actions.micro_batches) return absl::OkStatus();
   return InvalidField("micro_batches",
-                      absl::StrCat("must be at most ", actions.microbatches, ", which the imported schedule has"),
-                      absl::StrCat(request.microbatches));
+                      absl::StrCat("must be at most ", actions.micro_batches, ", which the imported schedule has"),
+                      absl::StrCat(request.micro_batches));
 }
 
 absl::Status CheckAuto(const Request& request) {
@@ -75,90 +75,92 @@ absl::Status CheckAuto(const Request& request) {
   if (request.live_limit && *request.live_limit < 1) {
     return InvalidField("live_limit", "must be at least 1", absl::StrCat(*request.live_limit));
   }
-  const int64_t lags = std::max(0, LiveLimitOf(request) - request.ranks + 1);
-  // A greedy run looks at every rank before each action.
-  const int64_t per_microbatch = request.ranks * (lags + 7 + int64_t{request.ranks} / 4);
-  if (per_microbatch * request.microbatches > kMaxAutoWork) {
+  const int64_t lags = std::max(0, LiveLimitOf(request) - request.lanes + 1);
+  // A greedy run looks at every lane before each action.
+  const int64_t per_micro_batch = request.lanes * (lags + 7 + int64_t{request.lanes} / 4);
+  if (per_micro_batch * request.micro_batches > kMaxAutoWork) {
     return InvalidField("micro_batches",
-                        absl::StrCat("must be at most ", kMaxAutoWork / per_microbatch, " for kind auto with ",
-                                     request.ranks, " ranks and that live_limit"),
-                        absl::StrCat(request.microbatches));
+                        absl::StrCat("must be at most ", kMaxAutoWork / per_micro_batch, " for kind auto with ",
+                                     request.lanes, " lanes and that live_limit"),
+                        absl::StrCat(request.micro_batches));
   }
-  return CheckCosts(CostsOf(request), request.ranks);
+  return CheckCosts(CostsOf(request), request.lanes);
 }
 
 std::vector<ScheduleKind> MakeKinds() {
   return {
       {.name = "gpipe",
        .summary = "fill-drain: every forward, then every backward",
-       .generate = [](const Request& r) -> Result { return FillDrain(r.ranks, r.microbatches); }},
+       .generate = [](const Request& r) -> Result { return FillDrain(r.lanes, r.micro_batches); }},
       {.name = "1f1b",
        .summary = "one forward, one backward: as fast, with fewer live activations",
-       .generate = [](const Request& r) -> Result { return OneForwardOneBackward(r.ranks, r.microbatches); }},
+       .generate = [](const Request& r) -> Result { return OneForwardOneBackward(r.lanes, r.micro_batches); }},
       {.name = "interleaved-1f1b",
        .summary = "1f1b over several chunks: less bubble for more messages",
-       .most_chunks = kAnyChunks,
+       .max_chunks = kAnyChunks,
        .usual_chunks = 2,
        .generate = [](const Request& r) -> Result {
-         return InterleavedOneForwardOneBackward(r.ranks, r.microbatches, r.chunks);
+         return InterleavedOneForwardOneBackward(r.lanes, r.micro_batches, r.chunks);
        }},
       {.name = "looped-bfs",
        .summary = "gpipe over several chunks: less bubble, every activation is held",
-       .most_chunks = kAnyChunks,
+       .max_chunks = kAnyChunks,
        .usual_chunks = 2,
-       .generate = [](const Request& r) -> Result { return LoopedBreadthFirst(r.ranks, r.microbatches, r.chunks); }},
+       .generate = [](const Request& r) -> Result { return LoopedBreadthFirst(r.lanes, r.micro_batches, r.chunks); }},
       {.name = "zb-h1",
        .summary = "split backward: weight gradients fill the drain, memory as 1f1b",
        .splits = true,
-       .generate = [](const Request& r) -> Result { return ZeroBubbleH1(r.ranks, r.microbatches); }},
+       .generate = [](const Request& r) -> Result { return ZeroBubbleH1(r.lanes, r.micro_batches); }},
       {.name = "zb-h2",
        .summary = "split backward: twice that memory, for unequal stages and slow links",
        .splits = true,
-       .generate = [](const Request& r) -> Result { return ZeroBubbleH2(r.ranks, r.microbatches); }},
+       .generate = [](const Request& r) -> Result { return ZeroBubbleH2(r.lanes, r.micro_batches); }},
       {.name = "lag",
        .summary = "split backward: weight gradients stay behind by a given lag, zb-h1 to zb-h2 and beyond",
        .splits = true,
-       .generate = [](const Request& r) -> Result { return LaggingWeightGradients(r.ranks, r.microbatches, *r.lag); }},
+       .generate = [](const Request& r) -> Result { return LaggingWeightGradients(r.lanes, r.micro_batches, *r.lag); }},
       {.name = "interleaved-zb",
        .summary = "zb-h1 over several chunks: least bubble at the memory of 1f1b",
        .splits = true,
-       .most_chunks = kAnyChunks,
+       .max_chunks = kAnyChunks,
        .usual_chunks = 2,
-       .generate = [](const Request& r) -> Result { return InterleavedZeroBubble(r.ranks, r.microbatches, r.chunks); }},
+       .generate = [](const Request& r) -> Result {
+         return InterleavedZeroBubble(r.lanes, r.micro_batches, r.chunks);
+       }},
       {.name = "zbv",
-       .summary = "split backward, two chunks in a V: first and last stage share a rank, flat memory",
+       .summary = "split backward, two chunks in a V: first and last stage share a lane, flat memory",
        .splits = true,
        .placement = Placement::kV,
-       .least_chunks = 2,
-       .most_chunks = 2,
+       .min_chunks = 2,
+       .max_chunks = 2,
        .usual_chunks = 2,
-       .generate = [](const Request& r) -> Result { return ZeroBubbleV(r.ranks, r.microbatches); }},
+       .generate = [](const Request& r) -> Result { return ZeroBubbleV(r.lanes, r.micro_batches); }},
       {.name = "dualpipe-v",
        .summary = "two chunks in a V: the forward of one beside the backward of the other",
        .splits = true,
        .placement = Placement::kV,
-       .least_chunks = 2,
-       .most_chunks = 2,
+       .min_chunks = 2,
+       .max_chunks = 2,
        .usual_chunks = 2,
-       .least_microbatches_per_rank = 2,
-       .generate = [](const Request& r) -> Result { return DualPipeV(r.ranks, r.microbatches); }},
+       .min_micro_batches_per_lane = 2,
+       .generate = [](const Request& r) -> Result { return DualPipeV(r.lanes, r.micro_batches); }},
       {.name = "auto",
        .summary = "the best found for given costs within a given memory",
        .splits = true,
        .generate = [](const Request& r) -> Result {
-         return CostAware(r.ranks, r.microbatches, LiveLimitOf(r), CostsOf(r));
+         return CostAware(r.lanes, r.micro_batches, LiveLimitOf(r), CostsOf(r));
        }},
       {.name = "forward-only",
        .summary = "inference",
        .trains = false,
-       .most_chunks = kAnyChunks,
-       .generate = [](const Request& r) -> Result { return ForwardOnly(r.ranks, r.microbatches, r.chunks); }},
+       .max_chunks = kAnyChunks,
+       .generate = [](const Request& r) -> Result { return ForwardOnly(r.lanes, r.micro_batches, r.chunks); }},
   };
 }
 
 ScheduleKind MakeImportedKind(const ImportedSchedule& imported) {
   bool splits = false;
-  for (const auto& list : imported.actions.ranks) {
+  for (const auto& list : imported.actions.lanes) {
     splits = splits || std::any_of(list.begin(), list.end(),
                                    [](const Action& action) { return action.kind == ActionKind::kInputGradient; });
   }
@@ -167,10 +169,10 @@ ScheduleKind MakeImportedKind(const ImportedSchedule& imported) {
       .summary = "lists from elsewhere",
       .splits = splits,
       .placement = imported.placement,
-      .least_chunks = imported.chunks,
-      .most_chunks = imported.chunks,
+      .min_chunks = imported.chunks,
+      .max_chunks = imported.chunks,
       .usual_chunks = imported.chunks,
-      .generate = [](const Request& r) -> Result { return FirstMicrobatches(r.imported->actions, r.microbatches); }};
+      .generate = [](const Request& r) -> Result { return FirstMicroBatches(r.imported->actions, r.micro_batches); }};
 }
 
 }  // namespace
@@ -194,28 +196,28 @@ absl::StatusOr<ScheduleKind> KindOf(const ScheduleRequest& request) {
   return FindScheduleKind(request.kind);
 }
 
-int LeastMicrobatches(const ScheduleKind& kind, int ranks) {
-  return std::max(1, kind.least_microbatches_per_rank * ranks);
+int MinMicroBatches(const ScheduleKind& kind, int lanes) {
+  return std::max(1, kind.min_micro_batches_per_lane * lanes);
 }
 
 absl::Status CheckPlacement(const ScheduleRequest& request) {
   PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, KindOf(request));
-  PENSTOCK_RETURN_IF_ERROR(CheckSizes(request.ranks, 1, 1));
+  PENSTOCK_RETURN_IF_ERROR(CheckSizes(request.lanes, 1, 1));
   return CheckChunks(kind, request);
 }
 
 absl::Status CheckRequest(const ScheduleRequest& request) {
   PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, KindOf(request));
   PENSTOCK_RETURN_IF_ERROR(CheckPlacement(request));
-  PENSTOCK_RETURN_IF_ERROR(CheckSizes(request.ranks, request.ranks * request.chunks, request.microbatches));
+  PENSTOCK_RETURN_IF_ERROR(CheckSizes(request.lanes, request.lanes * request.chunks, request.micro_batches));
   PENSTOCK_RETURN_IF_ERROR(CheckLag(request));
   PENSTOCK_RETURN_IF_ERROR(CheckAuto(request));
   PENSTOCK_RETURN_IF_ERROR(CheckImported(request));
-  if (const int least = LeastMicrobatches(kind, request.ranks); request.microbatches < least) {
+  if (const int least = MinMicroBatches(kind, request.lanes); request.micro_batches < least) {
     return InvalidField(
         "micro_batches",
-        absl::StrCat("must be at least ", least, " for kind ", request.kind, " with ", request.ranks, " ranks"),
-        absl::StrCat(request.microbatches));
+        absl::StrCat("must be at least ", least, " for kind ", request.kind, " with ", request.lanes, " lanes"),
+        absl::StrCat(request.micro_batches));
   }
   return absl::OkStatus();
 }

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "engine/schedule/rank_writer.h"
+#include "engine/schedule/lane_writer.h"
 
 namespace penstock {
 namespace {
@@ -12,9 +12,9 @@ namespace {
 constexpr Ticks kNever = std::numeric_limits<Ticks>::max();
 
 struct Player {
-  explicit Player(RankWriter writer) : list(writer) {}
+  explicit Player(LaneWriter writer) : list(writer) {}
 
-  RankWriter list;
+  LaneWriter list;
   Ticks clock = 0;
   int forwards = 0, inputs = 0, weights = 0;  // done, or under way
   std::vector<Ticks> activations,
@@ -32,22 +32,22 @@ struct Choice {
 
 class Game {
  public:
-  Game(int ranks, int microbatches, int live_limit, const ScheduleCosts& costs, GreedyRule rule)
-      : live_limit_(live_limit), costs_(costs), rule_(rule), schedule_(EmptySchedule("auto", ranks, 1, microbatches)) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      players_.emplace_back(RankWriter(&schedule_, Placement::kLooped, rank));
+  Game(int lanes, int micro_batches, int live_limit, const ScheduleCosts& costs, GreedyRule rule)
+      : live_limit_(live_limit), costs_(costs), rule_(rule), schedule_(EmptySchedule("auto", lanes, 1, micro_batches)) {
+    for (int lane = 0; lane < lanes; ++lane) {
+      players_.emplace_back(LaneWriter(&schedule_, Placement::kLooped, lane));
     }
-    players_.front().activations.assign(microbatches, 0);
+    players_.front().activations.assign(micro_batches, 0);
   }
 
   Schedule Play() {
     for (;;) {
       int soonest = 0;
       Choice choice;
-      for (int rank = 0; rank < static_cast<int>(players_.size()); ++rank) {
-        const Choice own = ChoiceOf(players_[rank]);
+      for (int lane = 0; lane < static_cast<int>(players_.size()); ++lane) {
+        const Choice own = ChoiceOf(players_[lane]);
         if (own.earliest() >= choice.earliest()) continue;
-        soonest = rank;
+        soonest = lane;
         choice = own;
       }
       if (choice.earliest() == kNever) return std::move(schedule_);
@@ -69,42 +69,42 @@ class Game {
     return choice;
   }
 
-  void Take(int rank, const Choice& choice) {
+  void Take(int lane, const Choice& choice) {
     const Ticks now = choice.earliest();
     const Ticks next = std::min(choice.forward, choice.input);
     if (next > now) {  // only a weight gradient can start now
-      const Ticks wanted = (rule_.least_gap * costs_.stages[rank].weight_gradient + 1) / 2;
-      if (next - now >= wanted) return WeightGradient(rank);
+      const Ticks wanted = (rule_.min_gap * costs_.stages[lane].weight_gradient + 1) / 2;
+      if (next - now >= wanted) return WeightGradient(lane);
     }
     const bool input = rule_.input_first ? choice.input == next : choice.forward != next;
-    return input ? InputGradient(rank, next) : Forward(rank, next);
+    return input ? InputGradient(lane, next) : Forward(lane, next);
   }
 
-  void Forward(int rank, Ticks start) {
-    Player& player = players_[rank];
+  void Forward(int lane, Ticks start) {
+    Player& player = players_[lane];
     ++player.forwards;
     player.list.Forward();
-    player.clock = start + costs_.stages[rank].forward;
-    if (rank + 1 < static_cast<int>(players_.size())) {
-      players_[rank + 1].activations.push_back(player.clock + costs_.hop);
+    player.clock = start + costs_.stages[lane].forward;
+    if (lane + 1 < static_cast<int>(players_.size())) {
+      players_[lane + 1].activations.push_back(player.clock + costs_.hop);
     } else {
       player.gradients.push_back(player.clock);
     }
   }
 
-  void InputGradient(int rank, Ticks start) {
-    Player& player = players_[rank];
+  void InputGradient(int lane, Ticks start) {
+    Player& player = players_[lane];
     ++player.inputs;
     player.list.InputGradient();
-    player.clock = start + costs_.stages[rank].input_gradient;
-    if (rank > 0) players_[rank - 1].gradients.push_back(player.clock + costs_.hop);
+    player.clock = start + costs_.stages[lane].input_gradient;
+    if (lane > 0) players_[lane - 1].gradients.push_back(player.clock + costs_.hop);
   }
 
-  void WeightGradient(int rank) {
-    Player& player = players_[rank];
+  void WeightGradient(int lane) {
+    Player& player = players_[lane];
     ++player.weights;
     player.list.WeightGradient();
-    player.clock += costs_.stages[rank].weight_gradient;
+    player.clock += costs_.stages[lane].weight_gradient;
   }
 
   const int live_limit_;
@@ -116,8 +116,8 @@ class Game {
 
 }  // namespace
 
-Schedule PlayGreedily(int ranks, int microbatches, int live_limit, const ScheduleCosts& costs, GreedyRule rule) {
-  return Game(ranks, microbatches, live_limit, costs, rule).Play();
+Schedule PlayGreedily(int lanes, int micro_batches, int live_limit, const ScheduleCosts& costs, GreedyRule rule) {
+  return Game(lanes, micro_batches, live_limit, costs, rule).Play();
 }
 
 }  // namespace penstock

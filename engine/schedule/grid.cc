@@ -11,34 +11,34 @@
 namespace penstock {
 namespace {
 
-// A grid of at most this size is shown whole; a larger one is cut to this many rows and ranks around each mark.
+// A grid of at most this size is shown whole; a larger one is cut to this many rows and lanes around each mark.
 constexpr int kWholeRows = 40;
-constexpr int kWholeRanks = 16;
+constexpr int kWholeLanes = 16;
 constexpr int kRowsAround = 4;
-constexpr int kRanksAround = 1;
+constexpr int kLanesAround = 1;
 
 enum class Mark { kCulprit, kOther };
-using MarkTable = std::map<std::pair<int, int>, Mark>;  // (position, rank)
+using MarkTable = std::map<std::pair<int, int>, Mark>;  // (position, lane)
 
-std::string CellText(const Schedule& schedule, int rank, int position, const MarkTable& marks) {
-  const auto& list = schedule.ranks[rank];
+std::string CellText(const Schedule& schedule, int lane, int position, const MarkTable& marks) {
+  const auto& list = schedule.lanes[lane];
   std::string text = position < static_cast<int>(list.size()) ? ToString(list[position]) : ".";
-  const auto mark = marks.find({position, rank});
+  const auto mark = marks.find({position, lane});
   if (mark == marks.end()) return text;
   return mark->second == Mark::kCulprit ? absl::StrCat(">", text, "<") : absl::StrCat("(", text, ")");
 }
 
 void TrimRight(std::string* line) { line->erase(line->find_last_not_of(' ') + 1); }
 
-// Draws the given rows and ranks, both ascending.
-std::string Draw(const Schedule& schedule, const std::vector<int>& rows, const std::vector<int>& ranks,
+// Draws the given rows and lanes, both ascending.
+std::string Draw(const Schedule& schedule, const std::vector<int>& rows, const std::vector<int>& lanes,
                  const MarkTable& marks) {
   std::vector<std::vector<std::string>> columns;
   std::vector<size_t> widths;
-  for (const int rank : ranks) {
+  for (const int lane : lanes) {
     auto& column = columns.emplace_back();
-    column.push_back(absl::StrCat("rank ", rank));
-    for (const int row : rows) column.push_back(CellText(schedule, rank, row, marks));
+    column.push_back(absl::StrCat("lane ", lane));
+    for (const int row : rows) column.push_back(CellText(schedule, lane, row, marks));
     size_t width = 0;
     for (const std::string& cell : column) width = std::max(width, cell.size());
     widths.push_back(width);
@@ -70,7 +70,7 @@ std::vector<int> Range(int size) {
 
 int LongestList(const Schedule& schedule) {
   size_t longest = 0;
-  for (const auto& list : schedule.ranks) longest = std::max(longest, list.size());
+  for (const auto& list : schedule.lanes) longest = std::max(longest, list.size());
   return static_cast<int>(longest);
 }
 
@@ -81,27 +81,27 @@ void AddAround(int center, int around, int size, std::set<int>* kept) {
 }  // namespace
 
 std::string RenderGrid(const Schedule& schedule) {
-  return Draw(schedule, Range(LongestList(schedule)), Range(static_cast<int>(schedule.ranks.size())), {});
+  return Draw(schedule, Range(LongestList(schedule)), Range(static_cast<int>(schedule.lanes.size())), {});
 }
 
 std::string RenderGridAround(const Schedule& schedule, const GridMarks& marks) {
   MarkTable table;
-  for (const Place& place : marks.others) table[{place.position, place.rank}] = Mark::kOther;
-  for (const Place& place : marks.culprits) table[{place.position, place.rank}] = Mark::kCulprit;
+  for (const Place& place : marks.others) table[{place.position, place.lane}] = Mark::kOther;
+  for (const Place& place : marks.culprits) table[{place.position, place.lane}] = Mark::kCulprit;
   int row_count = LongestList(schedule);
   for (const auto& [cell, mark] : table) row_count = std::max(row_count, cell.first + 1);
-  const int rank_count = static_cast<int>(schedule.ranks.size());
+  const int lane_count = static_cast<int>(schedule.lanes.size());
 
   // Of a large grid, only the surroundings of the first few marks are worth reading.
-  std::set<int> rows, ranks;
+  std::set<int> rows, lanes;
   for (const auto& places : {marks.culprits, marks.others}) {
     for (const Place& place : places) {
       if (rows.size() < kWholeRows) AddAround(place.position, kRowsAround, row_count, &rows);
-      if (ranks.size() < kWholeRanks) AddAround(place.rank, kRanksAround, rank_count, &ranks);
+      if (lanes.size() < kWholeLanes) AddAround(place.lane, kLanesAround, lane_count, &lanes);
     }
   }
   return Draw(schedule, row_count <= kWholeRows ? Range(row_count) : std::vector<int>(rows.begin(), rows.end()),
-              rank_count <= kWholeRanks ? Range(rank_count) : std::vector<int>(ranks.begin(), ranks.end()), table);
+              lane_count <= kWholeLanes ? Range(lane_count) : std::vector<int>(lanes.begin(), lanes.end()), table);
 }
 
 }  // namespace penstock

@@ -20,7 +20,7 @@ struct GridMarks {
 // The whole grid: a heading, then one row per position, "." where a list has ended. Every line ends with a newline.
 std::string RenderGrid(const Schedule& schedule);
 
-// The part of the grid around the marks: all of it if it is small, else some rows and ranks on each side of each mark,
+// The part of the grid around the marks: all of it if it is small, else some rows and lanes on each side of each mark,
 // with "..." where rows are left out.
 std::string RenderGridAround(const Schedule& schedule, const GridMarks& marks);
 

@@ -20,11 +20,11 @@ absl::Status RefuseImport(const std::string& problem, const std::string& value) 
 }
 
 absl::Status CheckForTraining(const Schedule& lists) {
-  for (size_t rank = 0; rank < lists.ranks.size(); ++rank) {
-    for (const Action& action : lists.ranks[rank]) {
+  for (size_t lane = 0; lane < lists.lanes.size(); ++lane) {
+    for (const Action& action : lists.lanes[lane]) {
       if (action.kind != ActionKind::kRecompute) continue;
       return RefuseImport("must hold no recomputation, which the checkpoint mode places",
-                          absl::StrCat(ToString(action), " on rank ", rank));
+                          absl::StrCat(ToString(action), " on lane ", lane));
     }
   }
   const SchedulePurpose purpose = ImpliedOptions(lists).purpose;
@@ -35,14 +35,14 @@ absl::Status CheckForTraining(const Schedule& lists) {
 // Backwards ascend, as Verify says. Running statistics of batch norm are updated by forwards, in their order.
 absl::Status CheckForwardsAscend(const Schedule& lists) {
   std::vector<int> last(lists.stages, -1);
-  for (size_t rank = 0; rank < lists.ranks.size(); ++rank) {
-    for (const Action& action : lists.ranks[rank]) {
+  for (size_t lane = 0; lane < lists.lanes.size(); ++lane) {
+    for (const Action& action : lists.lanes[lane]) {
       if (action.kind != ActionKind::kForward) continue;
-      if (action.microbatch < last[action.stage]) {
+      if (action.micro_batch < last[action.stage]) {
         return RefuseImport("must hold the forwards of a stage in ascending micro-batch order",
                             absl::StrCat(ToString(action), " after ", action.stage, "F", last[action.stage]));
       }
-      last[action.stage] = action.microbatch;
+      last[action.stage] = action.micro_batch;
     }
   }
   return absl::OkStatus();
@@ -55,28 +55,28 @@ bool IsAddedByPasses(const Action& action) {
 
 Schedule OwnActions(Schedule lists) {
   lists.kind = std::string(kImportedKind);
-  for (auto& list : lists.ranks) std::erase_if(list, IsAddedByPasses);
+  for (auto& list : lists.lanes) std::erase_if(list, IsAddedByPasses);
   return lists;
 }
 
 absl::StatusOr<ImportedSchedule> PlaceImported(Schedule actions) {
-  const int ranks = static_cast<int>(actions.ranks.size());
-  if (actions.stages % ranks != 0) {
-    return RefuseImport(absl::StrCat("must give each of its ", ranks, " ranks equally many stages"),
+  const int lanes = static_cast<int>(actions.lanes.size());
+  if (actions.stages % lanes != 0) {
+    return RefuseImport(absl::StrCat("must give each of its ", lanes, " lanes equally many stages"),
                         absl::StrCat(actions.stages, " stages"));
   }
-  const int chunks = actions.stages / ranks;
-  const std::vector<int> found = RankOfEachStage(actions);
+  const int chunks = actions.stages / lanes;
+  const std::vector<int> found = LaneOfEachStage(actions);
   for (const Placement placement : {Placement::kLooped, Placement::kV}) {
-    if (RanksOfStages(placement, ranks, chunks) != found) continue;
+    if (LanesOfStages(placement, lanes, chunks) != found) continue;
     return ImportedSchedule{.actions = std::move(actions), .placement = placement, .chunks = chunks};
   }
-  const std::vector<int> looped = RanksOfStages(Placement::kLooped, ranks, chunks);
+  const std::vector<int> looped = LanesOfStages(Placement::kLooped, lanes, chunks);
   int stage = 0;
   while (found[stage] == looped[stage]) ++stage;
   return RefuseImport(
-      "must deal the stages to the ranks in rounds, each from the first rank to the last or every other one back",
-      absl::StrCat("stage ", stage, " on rank ", found[stage]));
+      "must deal the stages to the lanes in rounds, each from the first lane to the last or every other one back",
+      absl::StrCat("stage ", stage, " on lane ", found[stage]));
 }
 
 }  // namespace
@@ -89,11 +89,11 @@ absl::StatusOr<ImportedSchedule> ImportSchedule(std::string_view text) {
   return PlaceImported(OwnActions(std::move(read.schedule)));
 }
 
-Schedule FirstMicrobatches(const Schedule& actions, int microbatches) {
+Schedule FirstMicroBatches(const Schedule& actions, int micro_batches) {
   Schedule first = actions;
-  first.microbatches = microbatches;
-  for (auto& list : first.ranks) {
-    std::erase_if(list, [&](const Action& action) { return action.microbatch >= microbatches; });
+  first.micro_batches = micro_batches;
+  for (auto& list : first.lanes) {
+    std::erase_if(list, [&](const Action& action) { return action.micro_batch >= micro_batches; });
   }
   return first;
 }

@@ -17,21 +17,21 @@ inline constexpr std::string_view kImportedKind = "imported";
 struct ImportedSchedule {
   Schedule actions;  // F, B, I and W of a contribution, verified; of kind kImportedKind
   Placement placement = Placement::kLooped;
-  int chunks = 1;  // stages per rank
+  int chunks = 1;  // stages per lane
 };
 
 // Reads what ReadSchedule (torch_csv.h) reads. It must verify as it is. Sends, receives and optimizer steps are taken out:
 // the passes put in their own, which are those of the model's skips too.
 //
-// Fails:     FIELD_INVALID as ReadSchedule; SPEC_INVALID as Verify, and, with the action or the rank as value,
+// Fails:     FIELD_INVALID as ReadSchedule; SPEC_INVALID as Verify, and, with the action or the lane as value,
 //            - where a forward or a backward is missing altogether, as in inference;
 //            - for R: the checkpoint mode says what is recomputed;
 //            - where forwards of a stage don't ascend: running statistics of batch norm would follow their order;
-//            - where ranks have unequal numbers of stages, or stages stand as no Placement puts them.
+//            - where lanes have unequal numbers of stages, or stages stand as no Placement puts them.
 absl::StatusOr<ImportedSchedule> ImportSchedule(std::string_view text);
 
-// The same lists without the micro-batches from number `microbatches` on: for a mini-batch that has rows for no more.
+// The same lists without the micro-batches from number `micro_batches` on: for a mini-batch that has rows for no more.
 // What is valid stays so, for what remains of a stage's list is in the same order.
-Schedule FirstMicrobatches(const Schedule& actions, int microbatches);
+Schedule FirstMicroBatches(const Schedule& actions, int micro_batches);
 
 }  // namespace penstock

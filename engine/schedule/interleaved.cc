@@ -10,16 +10,16 @@
 #include <vector>
 
 #include "engine/schedule/generators.h"
-#include "engine/schedule/rank_writer.h"
+#include "engine/schedule/lane_writer.h"
 
 namespace penstock {
 namespace {
 
-// Sizes of the runs of micro-batches, larger first: as many as fill the ranks, differing by at most one.
-std::vector<int> GroupSizes(int ranks, int microbatches) {
-  const int groups = std::max(1, microbatches / ranks);
-  std::vector<int> sizes(groups, microbatches / groups);
-  for (int group = 0; group < microbatches % groups; ++group) ++sizes[group];
+// Sizes of the runs of micro-batches, larger first: as many as fill the lanes, differing by at most one.
+std::vector<int> GroupSizes(int lanes, int micro_batches) {
+  const int groups = std::max(1, micro_batches / lanes);
+  std::vector<int> sizes(groups, micro_batches / groups);
+  for (int group = 0; group < micro_batches % groups; ++group) ++sizes[group];
   return sizes;
 }
 
@@ -32,18 +32,18 @@ std::vector<int> ChunkOfEachTurn(const std::vector<int>& groups, int chunks, boo
   return order;
 }
 
-Schedule Interleave(std::string_view kind, int ranks, int microbatches, int chunks, bool zero_bubble) {
-  const std::vector<int> groups = GroupSizes(ranks, microbatches);
+Schedule Interleave(std::string_view kind, int lanes, int micro_batches, int chunks, bool zero_bubble) {
+  const std::vector<int> groups = GroupSizes(lanes, micro_batches);
   const std::vector<int> forward_turns = ChunkOfEachTurn(groups, chunks, true);
   const std::vector<int> backward_turns = ChunkOfEachTurn(groups, chunks, false);
   const int turns = static_cast<int>(forward_turns.size());
-  Schedule schedule = EmptySchedule(kind, ranks, chunks, microbatches);
-  for (int rank = 0; rank < ranks; ++rank) {
-    RankWriter list(&schedule, Placement::kLooped, rank);
-    // The gradient of the first turn comes back after one more forward per later rank, and as many backwards; split
+  Schedule schedule = EmptySchedule(kind, lanes, chunks, micro_batches);
+  for (int lane = 0; lane < lanes; ++lane) {
+    LaneWriter list(&schedule, Placement::kLooped, lane);
+    // The gradient of the first turn comes back after one more forward per later lane, and as many backwards; split
     // backwards are short enough to need half of that.
-    const int per_rank = zero_bubble ? 1 : 2;
-    const int lead = std::min((chunks - 1) * groups.front() + per_rank * (ranks - 1 - rank), turns);
+    const int per_lane = zero_bubble ? 1 : 2;
+    const int lead = std::min((chunks - 1) * groups.front() + per_lane * (lanes - 1 - lane), turns);
     int forward = 0, weight = 0;
     while (forward < lead) list.Forward(forward_turns[forward++]);
     for (int turn = 0; turn < turns; ++turn) {
@@ -53,7 +53,7 @@ Schedule Interleave(std::string_view kind, int ranks, int microbatches, int chun
         continue;
       }
       list.InputGradient(backward_turns[turn]);
-      if (turn >= rank) list.WeightGradient(backward_turns[weight++]);
+      if (turn >= lane) list.WeightGradient(backward_turns[weight++]);
     }
     while (zero_bubble && weight < turns) list.WeightGradient(backward_turns[weight++]);
   }
@@ -62,12 +62,12 @@ Schedule Interleave(std::string_view kind, int ranks, int microbatches, int chun
 
 }  // namespace
 
-Schedule InterleavedOneForwardOneBackward(int ranks, int microbatches, int chunks) {
-  return Interleave("interleaved-1f1b", ranks, microbatches, chunks, false);
+Schedule InterleavedOneForwardOneBackward(int lanes, int micro_batches, int chunks) {
+  return Interleave("interleaved-1f1b", lanes, micro_batches, chunks, false);
 }
 
-Schedule InterleavedZeroBubble(int ranks, int microbatches, int chunks) {
-  return Interleave("interleaved-zb", ranks, microbatches, chunks, true);
+Schedule InterleavedZeroBubble(int lanes, int micro_batches, int chunks) {
+  return Interleave("interleaved-zb", lanes, micro_batches, chunks, true);
 }
 
 }  // namespace penstock

@@ -24,9 +24,9 @@ StageTimes TimesOf(const StageCosts& costs, const ScheduleKind& kind) {
 }
 
 // How many micro-batches are recomputed for certain.
-int Recomputed(const ScheduleKind& kind, int microbatches, RecomputeMode mode) {
+int Recomputed(const ScheduleKind& kind, int micro_batches, RecomputeMode mode) {
   if (!kind.trains || mode == RecomputeMode::kNever || mode == RecomputeMode::kSkipAdjacent) return 0;
-  return mode == RecomputeMode::kAlways ? microbatches : microbatches - 1;
+  return mode == RecomputeMode::kAlways ? micro_batches : micro_batches - 1;
 }
 
 }  // namespace
@@ -34,8 +34,8 @@ int Recomputed(const ScheduleKind& kind, int microbatches, RecomputeMode mode) {
 Ticks LowerBound(const ScheduleRequest& request, const ScheduleCosts& costs, RecomputeMode recompute) {
   const auto kind = KindOf(request);
   PENSTOCK_CHECK(kind.ok());
-  const std::vector<int> rank_of = RanksOfStages(kind->placement, request.ranks, request.chunks);
-  const int stages = static_cast<int>(rank_of.size());
+  const std::vector<int> lane_of = LanesOfStages(kind->placement, request.lanes, request.chunks);
+  const int stages = static_cast<int>(lane_of.size());
   PENSTOCK_CHECK(static_cast<int>(costs.stages.size()) == stages);
   std::vector<StageTimes> times;
   for (const StageCosts& stage : costs.stages) times.push_back(TimesOf(stage, *kind));
@@ -43,7 +43,7 @@ Ticks LowerBound(const ScheduleRequest& request, const ScheduleCosts& costs, Rec
   // Times from the first stage to each, from each back to the first, and of all after it.
   std::vector<Ticks> before(stages, 0), back(stages, 0), after(stages, 0);
   for (int stage = 1; stage < stages; ++stage) {
-    const Ticks hop = rank_of[stage - 1] == rank_of[stage] ? 0 : costs.hop;
+    const Ticks hop = lane_of[stage - 1] == lane_of[stage] ? 0 : costs.hop;
     before[stage] = before[stage - 1] + times[stage - 1].forward + hop;
     back[stage] = back[stage - 1] + times[stage - 1].backward + hop;
   }
@@ -55,21 +55,21 @@ Ticks LowerBound(const ScheduleRequest& request, const ScheduleCosts& costs, Rec
   Ticks bound = before[last] + times[last].forward;  // the way of one micro-batch
   if (kind->trains) bound += back[last] + times[last].backward - times[0].backward + times[0].gradients;
 
-  const Ticks again = Recomputed(*kind, request.microbatches, recompute);
-  std::vector<Ticks> work(request.ranks, 0);
-  std::vector<int> first(request.ranks, stages), end(request.ranks, 0);
+  const Ticks again = Recomputed(*kind, request.micro_batches, recompute);
+  std::vector<Ticks> work(request.lanes, 0);
+  std::vector<int> first(request.lanes, stages), end(request.lanes, 0);
   for (int stage = 0; stage < stages; ++stage) {
-    const int rank = rank_of[stage];
-    work[rank] +=
-        request.microbatches * (times[stage].forward + times[stage].gradients) + again * costs.stages[stage].recompute;
-    first[rank] = std::min(first[rank], stage);
-    end[rank] = std::max(end[rank], stage);
+    const int lane = lane_of[stage];
+    work[lane] +=
+        request.micro_batches * (times[stage].forward + times[stage].gradients) + again * costs.stages[stage].recompute;
+    first[lane] = std::min(first[lane], stage);
+    end[lane] = std::max(end[lane], stage);
   }
-  for (int rank = 0; rank < request.ranks; ++rank) {
+  for (int lane = 0; lane < request.lanes; ++lane) {
     Ticks tail = 0;
-    if (!kind->trains) tail = after[end[rank]];
-    if (kind->trains && !kind->splits) tail = back[first[rank]];
-    bound = std::max(bound, before[first[rank]] + work[rank] + tail);
+    if (!kind->trains) tail = after[end[lane]];
+    if (kind->trains && !kind->splits) tail = back[first[lane]];
+    bound = std::max(bound, before[first[lane]] + work[lane] + tail);
   }
   return bound;
 }

@@ -9,11 +9,11 @@
 namespace penstock {
 
 // A makespan that no list of that kind, placement and size beats, with a barrier at the end of the step. The largest of
-// - for each rank: the forwards and hops before its first stage, all its own work, and, unless the kind splits
+// - for each lane: the forwards and hops before its first stage, all its own work, and, unless the kind splits
 //   backwards, the backwards and hops of the stages before its first one (of a list without backwards: the forwards
 //   after its last stage);
 // - the way of one micro-batch through all stages and back.
-// Fused backwards count at their own cost, optimizer steps not at all. With equal costs and one micro-batch per rank or more it is what 1f1b,
+// Fused backwards count at their own cost, optimizer steps not at all. With equal costs and one micro-batch per lane or more it is what 1f1b,
 // interleaved-1f1b, zb-h1, interleaved-zb and zbv take.
 //
 // Units:     ticks. `costs` one per stage, valid by CheckCosts; the request valid by CheckRequest.

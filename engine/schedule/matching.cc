@@ -20,8 +20,8 @@ class MessageChecker {
       : schedule_(schedule),
         index_(index),
         directions_(directions),
-        rank_of_(RankOfEachStage(schedule)),
-        crossing_(skips, rank_of_) {}
+        lane_of_(LaneOfEachStage(schedule)),
+        crossing_(skips, lane_of_) {}
 
   absl::Status CheckNeighbours() const;
   absl::Status CheckSkipEdges() const;
@@ -33,15 +33,15 @@ class MessageChecker {
   const Schedule& schedule_;
   const ActionIndex& index_;
   const MessageDirections directions_;
-  const std::vector<int> rank_of_;
+  const std::vector<int> lane_of_;
   const CrossingSkips crossing_;
 };
 
 absl::Status MessageChecker::CheckNeighbours() const {
   for (int stage = 0; stage < schedule_.stages; ++stage) {
     const int after = stage + 1;
-    const bool edge = after < schedule_.stages && rank_of_[stage] != rank_of_[after];
-    for (int i = 0; i < schedule_.microbatches; ++i) {
+    const bool edge = after < schedule_.stages && lane_of_[stage] != lane_of_[after];
+    for (int i = 0; i < schedule_.micro_batches; ++i) {
       PENSTOCK_RETURN_IF_ERROR(CheckBothEnds({ActionKind::kSendForward, stage, i},
                                              {ActionKind::kReceiveForward, after, i}, edge && directions_.forward));
       PENSTOCK_RETURN_IF_ERROR(CheckBothEnds({ActionKind::kSendBackward, after, i},
@@ -49,7 +49,7 @@ absl::Status MessageChecker::CheckNeighbours() const {
     }
   }
   // Nothing is before the first stage.
-  for (int i = 0; i < schedule_.microbatches; ++i) {
+  for (int i = 0; i < schedule_.micro_batches; ++i) {
     for (const Action& action : {Action{ActionKind::kReceiveForward, 0, i}, Action{ActionKind::kSendBackward, 0, i}}) {
       if (const std::optional<Place> place = index_.Find(action)) {
         return ScheduleFailure(schedule_, "matching", *place, action, "there is no stage before stage 0");
@@ -61,7 +61,7 @@ absl::Status MessageChecker::CheckNeighbours() const {
 
 absl::Status MessageChecker::CheckSkipEdges() const {
   for (const auto& [from, to] : crossing_.edges()) {
-    for (int i = 0; i < schedule_.microbatches; ++i) {
+    for (int i = 0; i < schedule_.micro_batches; ++i) {
       PENSTOCK_RETURN_IF_ERROR(CheckBothEnds({ActionKind::kSendForward, from, i, to},
                                              {ActionKind::kReceiveForward, to, i, from}, directions_.forward));
       PENSTOCK_RETURN_IF_ERROR(CheckBothEnds({ActionKind::kSendBackward, to, i, from},
@@ -72,16 +72,16 @@ absl::Status MessageChecker::CheckSkipEdges() const {
 }
 
 absl::Status MessageChecker::CheckForeign() const {
-  for (size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
-    for (size_t position = 0; position < schedule_.ranks[rank].size(); ++position) {
-      const Action& action = schedule_.ranks[rank][position];
+  for (size_t lane = 0; lane < schedule_.lanes.size(); ++lane) {
+    for (size_t position = 0; position < schedule_.lanes[lane].size(); ++position) {
+      const Action& action = schedule_.lanes[lane][position];
       if (action.peer < 0) continue;
       const SkipEdge edge = EdgeOf(action);
       if (std::binary_search(crossing_.edges().begin(), crossing_.edges().end(), edge)) continue;
-      const std::string reason = rank_of_[edge.from] == rank_of_[edge.to]
-                                     ? absl::StrCat("stage ", action.peer, " is on the same rank")
+      const std::string reason = lane_of_[edge.from] == lane_of_[edge.to]
+                                     ? absl::StrCat("stage ", action.peer, " is on the same lane")
                                      : absl::StrCat("no skip leads from stage ", edge.from, " to stage ", edge.to);
-      return ScheduleFailure(schedule_, "matching", {static_cast<int>(rank), static_cast<int>(position)}, action,
+      return ScheduleFailure(schedule_, "matching", {static_cast<int>(lane), static_cast<int>(position)}, action,
                              absl::StrCat(ToString(action), " has no edge: ", reason));
     }
   }
@@ -98,9 +98,9 @@ absl::Status MessageChecker::CheckBothEnds(const Action& send, const Action& rec
   for (const auto& [action, place, partner, partner_at] :
        {std::tuple(send, send_at, receive, receive_at), std::tuple(receive, receive_at, send, send_at)}) {
     if (expected && !place) {
-      // It should stand on the list of its stage's rank: shown just past the end.
-      const int rank = rank_of_[action.stage];
-      const Place end{rank, static_cast<int>(schedule_.ranks[rank].size())};
+      // It should stand on the list of its stage's lane: shown just past the end.
+      const int lane = lane_of_[action.stage];
+      const Place end{lane, static_cast<int>(schedule_.lanes[lane].size())};
       return ScheduleFailure(
           schedule_, "matching", end, action,
           absl::StrCat(ToString(action), " is missing: ", ToString(partner),
@@ -111,7 +111,7 @@ absl::Status MessageChecker::CheckBothEnds(const Action& send, const Action& rec
       const bool exists = partner.stage < schedule_.stages;
       return ScheduleFailure(schedule_, "matching", *place, action,
                              absl::StrCat(ToString(action), " has no edge: stage ", partner.stage,
-                                          exists ? " is on the same rank" : " does not exist"));
+                                          exists ? " is on the same lane" : " does not exist"));
     }
   }
   return absl::OkStatus();

@@ -6,18 +6,18 @@
 #include <algorithm>
 
 #include "engine/schedule/generators.h"
-#include "engine/schedule/rank_writer.h"
+#include "engine/schedule/lane_writer.h"
 
 namespace penstock {
 
-Schedule OneForwardOneBackward(int ranks, int microbatches) {
-  Schedule schedule = EmptySchedule("1f1b", ranks, 1, microbatches);
-  for (int rank = 0; rank < ranks; ++rank) {
-    RankWriter list(&schedule, Placement::kLooped, rank);
-    // The first gradient needs ranks-1-rank hops and forwards to come back: as many forwards fill that time.
-    const int lead = std::min(microbatches, ranks - 1 - rank);
+Schedule OneForwardOneBackward(int lanes, int micro_batches) {
+  Schedule schedule = EmptySchedule("1f1b", lanes, 1, micro_batches);
+  for (int lane = 0; lane < lanes; ++lane) {
+    LaneWriter list(&schedule, Placement::kLooped, lane);
+    // The first gradient needs lanes-1-lane hops and forwards to come back: as many forwards fill that time.
+    const int lead = std::min(micro_batches, lanes - 1 - lane);
     for (int i = 0; i < lead; ++i) list.Forward();
-    for (int i = 0; i < microbatches; ++i) {
+    for (int i = 0; i < micro_batches; ++i) {
       if (list.MoreForwards()) list.Forward();
       list.Backward();
     }

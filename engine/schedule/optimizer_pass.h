@@ -8,8 +8,8 @@
 
 namespace penstock {
 
-// Appends `sOPT` for every stage to the list of its rank, in ascending stage order; `rank_of` names the rank of each
-// stage, as RanksOfStages of placement.h answers it.
-Schedule AppendOptimizer(Schedule schedule, const std::vector<int>& rank_of);
+// Appends `sOPT` for every stage to the list of its lane, in ascending stage order; `lane_of` names the lane of each
+// stage, as LanesOfStages of placement.h returns it.
+Schedule AppendOptimizer(Schedule schedule, const std::vector<int>& lane_of);
 
 }  // namespace penstock

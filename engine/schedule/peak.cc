@@ -5,14 +5,14 @@
 namespace penstock {
 namespace {
 
-// What one rank holds while its list is walked.
+// What one lane holds while its list is walked.
 struct Held {
   int64_t full = 0;
   int64_t stashed = 0;
 };
 
 bool HasKind(const Schedule& schedule, bool (*matches)(ActionKind)) {
-  for (const auto& list : schedule.ranks) {
+  for (const auto& list : schedule.lanes) {
     if (std::any_of(list.begin(), list.end(), [&](const Action& action) { return matches(action.kind); })) {
       return true;
     }
@@ -35,12 +35,12 @@ PeakActivations ComputePeaks(const Schedule& schedule) {
   const bool has_forwards = HasKind(schedule, [](ActionKind kind) { return kind == ActionKind::kForward; });
   const bool has_backwards = HasKind(schedule, ConsumesGradient);
   const auto recomputed = [&](const Action& action) {
-    return index.Find({ActionKind::kRecompute, action.stage, action.microbatch}).has_value();
+    return index.Find({ActionKind::kRecompute, action.stage, action.micro_batch}).has_value();
   };
 
   PeakActivations peaks{.stages = std::max(1, schedule.stages)};
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    const auto& list = schedule.ranks[rank];
+  for (size_t lane = 0; lane < schedule.lanes.size(); ++lane) {
+    const auto& list = schedule.lanes[lane];
     Held held;
     if (!has_forwards) {
       for (const Action& action : list) {
@@ -48,7 +48,7 @@ PeakActivations ComputePeaks(const Schedule& schedule) {
       }
     }
     Held peak = held;
-    Place peak_at{static_cast<int>(rank), 0};
+    Place peak_at{static_cast<int>(lane), 0};
     for (size_t position = 0; position < list.size(); ++position) {
       const Action& action = list[position];
       const bool acquires = action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute;

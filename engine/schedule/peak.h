@@ -1,6 +1,6 @@
 #pragma once
 
-// How many activations a rank holds at most.
+// How many activations a lane holds at most.
 
 #include <cstdint>
 #include <optional>
@@ -11,23 +11,23 @@
 
 namespace penstock {
 
-// Peaks per rank, a property of the lists alone: actions of one rank do not overlap.
+// Peaks per lane, a property of the lists alone: actions of one lane do not overlap.
 //
 // Model:     F acquires at its start; B or W releases at its end. Where an R follows, F leaves only its stashed input,
 //            and R turns that into a full activation again. In lists without any backward, F releases at its own end:
 //            inference keeps nothing. In lists without forwards, everything is held from the start.
-// Units:     counted in stage activations. One u is the activation of one micro-batch on a whole rank, so a stage's is
-//            ranks/stages u.
+// Units:     counted in stage activations. One u is the activation of one micro-batch on a whole lane, so a stage's is
+//            lanes/stages u.
 struct PeakActivations {
-  std::vector<int64_t> full = {};     // per rank, in stage activations
-  std::vector<int64_t> stashed = {};  // per rank, in stashed inputs of stages
-  std::vector<Place> full_at = {};    // per rank, where `full` is first reached
+  std::vector<int64_t> full = {};     // per lane, in stage activations
+  std::vector<int64_t> stashed = {};  // per lane, in stashed inputs of stages
+  std::vector<Place> full_at = {};    // per lane, where `full` is first reached
   int stages = 1;
 
-  double FullUnits(int rank) const { return Units(full[rank]); }
-  double StashedUnits(int rank) const { return Units(stashed[rank]); }
+  double FullUnits(int lane) const { return Units(full[lane]); }
+  double StashedUnits(int lane) const { return Units(stashed[lane]); }
 
-  // The largest of all ranks, in u.
+  // The largest of all lanes, in u.
   double MaxFullUnits() const;
   double MaxStashedUnits() const;
 

@@ -2,12 +2,12 @@
 
 namespace penstock {
 
-std::vector<int> RanksOfStages(Placement placement, int ranks, int chunks) {
-  std::vector<int> rank_of(ranks * chunks);
-  for (int stage = 0; stage < ranks * chunks; ++stage) {
-    rank_of[stage] = RankOfStage(placement, ranks, stage);
+std::vector<int> LanesOfStages(Placement placement, int lanes, int chunks) {
+  std::vector<int> lane_of(lanes * chunks);
+  for (int stage = 0; stage < lanes * chunks; ++stage) {
+    lane_of[stage] = LaneOfStage(placement, lanes, stage);
   }
-  return rank_of;
+  return lane_of;
 }
 
 }  // namespace penstock

@@ -18,11 +18,11 @@ bool NeedsRecompute(const Schedule& schedule, RecomputeMode mode, const std::vec
     case RecomputeMode::kNever:
       return false;
     case RecomputeMode::kExceptLast:
-      return list[position].microbatch != schedule.microbatches - 1;
+      return list[position].micro_batch != schedule.micro_batches - 1;
     case RecomputeMode::kAlways:
       return true;
     case RecomputeMode::kSkipAdjacent: {
-      const Action own_forward{ActionKind::kForward, list[position].stage, list[position].microbatch};
+      const Action own_forward{ActionKind::kForward, list[position].stage, list[position].micro_batch};
       return position == 0 || list[position - 1] != own_forward;
     }
   }
@@ -46,13 +46,13 @@ absl::StatusOr<RecomputeMode> ParseRecomputeMode(std::string_view text) {
 
 Schedule InsertRecompute(Schedule schedule, RecomputeMode mode) {
   if (mode == RecomputeMode::kNever) return schedule;
-  for (auto& list : schedule.ranks) {
+  for (auto& list : schedule.lanes) {
     std::vector<Action> longer;
     longer.reserve(list.size() * 3 / 2);
     for (size_t position = 0; position < list.size(); ++position) {
       const Action& action = list[position];
       if (ConsumesGradient(action.kind) && NeedsRecompute(schedule, mode, list, position)) {
-        longer.push_back({ActionKind::kRecompute, action.stage, action.microbatch});
+        longer.push_back({ActionKind::kRecompute, action.stage, action.micro_batch});
       }
       longer.push_back(action);
     }
@@ -62,7 +62,7 @@ Schedule InsertRecompute(Schedule schedule, RecomputeMode mode) {
 }
 
 Schedule RecomputeLate(Schedule schedule) {
-  for (auto& list : schedule.ranks) {
+  for (auto& list : schedule.lanes) {
     for (size_t i = 0; i + 1 < list.size(); ++i) {
       if (list[i].kind == ActionKind::kRecompute && IsReceive(list[i + 1].kind)) std::swap(list[i], list[i + 1]);
     }

@@ -1,7 +1,7 @@
 #pragma once
 
 // Places recomputation: R directly before the B or I that needs its activations. R depends on the forward only, so a
-// rank that would wait for the gradient recomputes meanwhile.
+// lane that would wait for the gradient recomputes meanwhile.
 // Sources: Chen et al., "Training deep nets with sublinear memory cost", 2016; per micro-batch: Huang et al., 2019.
 
 #include <string_view>
@@ -15,7 +15,7 @@ enum class RecomputeMode {
   kNever,
   kExceptLast,  // the last micro-batch of the run keeps its activations
   kAlways,
-  kSkipAdjacent,  // always, except where F is directly followed by its own backward on the same rank
+  kSkipAdjacent,  // always, except where F is directly followed by its own backward on the same lane
 };
 
 // "never", "except_last", "always", "skip_adjacent".
@@ -29,7 +29,7 @@ absl::StatusOr<RecomputeMode> ParseRecomputeMode(std::string_view text);
 Schedule InsertRecompute(Schedule schedule, RecomputeMode mode);
 
 // Moves each R behind the receives that stand between it and its backward, so that it waits for the gradient. For
-// comparison only: it costs the recomputation of P-1 ranks. Runs after the communication pass.
+// comparison only: it costs the recomputation of P-1 lanes. Runs after the communication pass.
 Schedule RecomputeLate(Schedule schedule);
 
 }  // namespace penstock

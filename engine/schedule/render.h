@@ -17,9 +17,9 @@ struct GanttOptions {
   bool totals = true;  // the line with makespan, ideal and bubble
 };
 
-// One row per rank, time from left to right. An action is [F0], or F0 where the brackets do not fit, or its letter
-// where the number does not; a rank that holds several stages names them: [2F0]. Idle time is a dot. Each row ends with
-// the busy share of the rank; the last lines hold makespan, ideal, bubble, and what the letters mean. Actions that take
+// One row per lane, time from left to right. An action is [F0], or F0 where the brackets do not fit, or its letter
+// where the number does not; a lane that holds several stages names them: [2F0]. Idle time is a dot. Each row ends with
+// the busy share of the lane; the last lines hold makespan, ideal, bubble, and what the letters mean. Actions that take
 // no time are not drawn.
 std::string RenderGantt(const Simulation& simulation, const GanttOptions& options = {});
 
@@ -27,7 +27,7 @@ struct SvgOptions {
   int width = 960;  // pixels of the time axis, 100 to 16384
 };
 
-// One row per rank, one rectangle per action, idle time coloured by cause, the ideal finish as a dashed line. It holds
+// One row per lane, one rectangle per action, idle time coloured by cause, the ideal finish as a dashed line. It holds
 // classes and presentation attributes only: no script, no style, so that the strictest content policy allows it. Every
 // rectangle has a title; letters repeat what colours say.
 std::string RenderSvg(const Simulation& simulation, const SvgOptions& options = {});

@@ -35,7 +35,7 @@ Ticks CostOf(const Action& action, const StageCosts& costs) {
   return 0;
 }
 
-// What a rank waits for before an action that is not its first.
+// What a lane waits for before an action that is not its first.
 IdleCause CauseOfWait(ActionKind kind) {
   switch (kind) {
     case ActionKind::kBackward:
@@ -50,7 +50,7 @@ IdleCause CauseOfWait(ActionKind kind) {
   }
 }
 
-Ticks& TimeOf(IdleCause cause, RankTimes* times) {
+Ticks& TimeOf(IdleCause cause, LaneTimes* times) {
   switch (cause) {
     case IdleCause::kFill:
       return times->fill;
@@ -71,68 +71,68 @@ class Timeline {
  public:
   Timeline(const Schedule& schedule, const ScheduleCosts& costs, const Dependencies& dependencies)
       : schedule_(schedule), costs_(costs), dependencies_(dependencies) {
-    for (const auto& list : schedule.ranks) result_.ranks.emplace_back(list.size());
-    result_.times.resize(schedule.ranks.size());
-    result_.idle.resize(schedule.ranks.size());
-    clocks_.resize(schedule.ranks.size(), 0);
+    for (const auto& list : schedule.lanes) result_.lanes.emplace_back(list.size());
+    result_.times.resize(schedule.lanes.size());
+    result_.idle.resize(schedule.lanes.size());
+    clocks_.resize(schedule.lanes.size(), 0);
   }
 
   // Runs one action, not before `earliest`.
   void Run(Place place, Ticks earliest) {
-    const Action& action = schedule_.ranks[place.rank][place.position];
-    Ticks start = std::max(clocks_[place.rank], earliest);
+    const Action& action = schedule_.lanes[place.lane][place.position];
+    Ticks start = std::max(clocks_[place.lane], earliest);
     dependencies_.Of(action, &needed_);
     for (const Action& need : needed_) {
       const Place at = *dependencies_.Find(need);
-      start = std::max(start, result_.ranks[at.rank][at.position].end + (at.rank == place.rank ? 0 : costs_.hop));
+      start = std::max(start, result_.lanes[at.lane][at.position].end + (at.lane == place.lane ? 0 : costs_.hop));
     }
     const Ticks cost = CostOf(action, costs_.stages[action.stage]);
-    AddIdle(place.rank, place.position == 0 ? IdleCause::kFill : CauseOfWait(action.kind), start);
-    result_.times[place.rank].busy += cost;
-    clocks_[place.rank] = start + cost;
-    result_.ranks[place.rank][place.position] = {action, start, start + cost};
+    AddIdle(place.lane, place.position == 0 ? IdleCause::kFill : CauseOfWait(action.kind), start);
+    result_.times[place.lane].busy += cost;
+    clocks_[place.lane] = start + cost;
+    result_.lanes[place.lane][place.position] = {action, start, start + cost};
     if (AccumulatesGradient(action.kind)) gradients_done_ = std::max(gradients_done_, start + cost);
   }
 
-  // When the last gradient of any rank was ready.
+  // When the last gradient of any lane was ready.
   Ticks gradients_done() const { return gradients_done_; }
 
   Simulation Finish() {
     for (const Ticks clock : clocks_) result_.makespan = std::max(result_.makespan, clock);
-    for (size_t rank = 0; rank < clocks_.size(); ++rank) {
-      result_.ideal = std::max(result_.ideal, result_.times[rank].busy);
-      if (!result_.ranks[rank].empty()) {
-        result_.window = std::max(result_.window, clocks_[rank] - result_.ranks[rank].front().start);
+    for (size_t lane = 0; lane < clocks_.size(); ++lane) {
+      result_.ideal = std::max(result_.ideal, result_.times[lane].busy);
+      if (!result_.lanes[lane].empty()) {
+        result_.window = std::max(result_.window, clocks_[lane] - result_.lanes[lane].front().start);
       }
-      AddIdle(rank, IdleCause::kDrain, result_.makespan);
+      AddIdle(lane, IdleCause::kDrain, result_.makespan);
     }
     return std::move(result_);
   }
 
  private:
-  // Charges the time from the rank's clock until `end`.
-  void AddIdle(size_t rank, IdleCause cause, Ticks end) {
-    if (end == clocks_[rank]) return;
-    result_.idle[rank].push_back({cause, clocks_[rank], end});
-    TimeOf(cause, &result_.times[rank]) += end - clocks_[rank];
+  // Charges the time from the lane's clock until `end`.
+  void AddIdle(size_t lane, IdleCause cause, Ticks end) {
+    if (end == clocks_[lane]) return;
+    result_.idle[lane].push_back({cause, clocks_[lane], end});
+    TimeOf(cause, &result_.times[lane]) += end - clocks_[lane];
   }
 
   const Schedule& schedule_;
   const ScheduleCosts& costs_;
   const Dependencies& dependencies_;
   Simulation result_;
-  std::vector<Ticks> clocks_;  // per rank, the end of its last action
+  std::vector<Ticks> clocks_;  // per lane, the end of its last action
   Ticks gradients_done_ = 0;
   std::vector<Action> needed_;
 };
 
-// Finds an action that stands behind an OPT on its rank.
+// Finds an action that stands behind an OPT on its lane.
 std::optional<Place> FindBehindOptimizer(const Schedule& schedule) {
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    const auto& list = schedule.ranks[rank];
+  for (size_t lane = 0; lane < schedule.lanes.size(); ++lane) {
+    const auto& list = schedule.lanes[lane];
     for (size_t position = 1; position < list.size(); ++position) {
       if (list[position - 1].kind == ActionKind::kOptimizer && list[position].kind != ActionKind::kOptimizer) {
-        return Place{static_cast<int>(rank), static_cast<int>(position)};
+        return Place{static_cast<int>(lane), static_cast<int>(position)};
       }
     }
   }
@@ -172,17 +172,17 @@ absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const ScheduleCost
   PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));
   PENSTOCK_RETURN_IF_ERROR(CheckCosts(costs, schedule.stages));
   if (const std::optional<Place> behind = FindBehindOptimizer(schedule)) {
-    return ScheduleFailure(schedule, "order", *behind, schedule.ranks[behind->rank][behind->position],
-                           "optimizer steps must end the list of their rank");
+    return ScheduleFailure(schedule, "order", *behind, schedule.lanes[behind->lane][behind->position],
+                           "optimizer steps must end the list of their lane");
   }
   const Dependencies dependencies(schedule, HasCommunication(schedule));
   const ListWalk walk = WalkLists(schedule, dependencies);
   if (!walk.finished) return ExplainStuck(schedule, dependencies, walk);
 
   Timeline timeline(schedule, costs, dependencies);
-  std::vector<Place> optimizer_steps;  // they come last on their ranks and may wait for all others
+  std::vector<Place> optimizer_steps;  // they come last on their lanes and may wait for all others
   for (const Place& place : walk.order) {
-    if (schedule.ranks[place.rank][place.position].kind == ActionKind::kOptimizer) {
+    if (schedule.lanes[place.lane][place.position].kind == ActionKind::kOptimizer) {
       optimizer_steps.push_back(place);
     } else {
       timeline.Run(place, 0);

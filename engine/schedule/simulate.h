@@ -30,9 +30,9 @@ struct StageCosts {
 
 struct ScheduleCosts {
   std::vector<StageCosts> stages;  // one per stage
-  Ticks hop = 0;                   // from the end of an action until its result is on the neighbouring rank
+  Ticks hop = 0;                   // from the end of an action until its result is on the neighbouring lane
 
-  // true: no OPT starts before the last B or W of all ranks has ended, as gradient clipping needs it.
+  // true: no OPT starts before the last B or W of all lanes has ended, as gradient clipping needs it.
   bool optimizer_barrier = false;
 };
 
@@ -46,12 +46,12 @@ struct TimedAction {
   Ticks end = 0;
 };
 
-// Why a rank did nothing; the names of the stage states that the daemon measures.
+// Why a lane did nothing; the names of the stage states that the daemon measures.
 enum class IdleCause {
   kFill,            // before its first action
   kWaitActivation,  // for an activation, after its first action
   kWaitGradient,
-  kWaitBarrier,  // before OPT, for other ranks
+  kWaitBarrier,  // before OPT, for other lanes
   kDrain,        // after its last action
 };
 
@@ -61,8 +61,8 @@ struct IdleSpan {
   Ticks end = 0;
 };
 
-// Where the time of a rank goes; everything sums to the makespan.
-struct RankTimes {
+// Where the time of a lane goes; everything sums to the makespan.
+struct LaneTimes {
   Ticks busy = 0;
   Ticks fill = 0;
   Ticks wait_activation = 0;
@@ -72,20 +72,20 @@ struct RankTimes {
 };
 
 struct Simulation {
-  std::vector<std::vector<TimedAction>> ranks;  // in list order; sends and receives take no time of the rank
-  std::vector<std::vector<IdleSpan>> idle;      // per rank, ascending, none empty
-  std::vector<RankTimes> times;                 // per rank
+  std::vector<std::vector<TimedAction>> lanes;  // in list order; sends and receives take no time of the lane
+  std::vector<std::vector<IdleSpan>> idle;      // per lane, ascending, none empty
+  std::vector<LaneTimes> times;                 // per lane
   PeakActivations peaks;
-  Ticks makespan = 0;  // last end of all ranks, all starting at 0: a step with a barrier
-  Ticks ideal = 0;     // busy time of the busiest rank
-  Ticks window = 0;    // largest (last end - first start) of any rank: a step without a barrier
+  Ticks makespan = 0;  // last end of all lanes, all starting at 0: a step with a barrier
+  Ticks ideal = 0;     // busy time of the busiest lane
+  Ticks window = 0;    // largest (last end - first start) of any lane: a step without a barrier
 
   double Overhead() const;  // (makespan - ideal) / ideal; 0 if nothing takes time
   double Bubble() const;    // 1 - ideal / makespan: a share of time; 0 if nothing takes time
 };
 
-// Runs the lists in virtual time. An action starts at the later of: the end of the previous one on its rank; the end of
-// each one it depends on, plus the hop if that ran on another rank. A hop occupies neither rank. Works with and without
+// Runs the lists in virtual time. An action starts at the later of: the end of the previous one on its lane; the end of
+// each one it depends on, plus the hop if that ran on another lane. A hop occupies neither lane. Works with and without
 // sends and receives, with the same times.
 //
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID for `costs` that are negative, above kMaxCost, or not one per stage;

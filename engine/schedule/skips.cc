@@ -15,10 +15,10 @@ std::string EdgeText(const SkipEdge& edge) { return absl::StrCat(edge.from, "->"
 
 }  // namespace
 
-absl::Status CheckSkips(const std::vector<SkipEdge>& skips, int stages, int microbatches) {
-  const int64_t most = kMaxCells / std::max(1, microbatches);
+absl::Status CheckSkips(const std::vector<SkipEdge>& skips, int stages, int micro_batches) {
+  const int64_t most = kMaxCells / std::max(1, micro_batches);
   if (static_cast<int64_t>(skips.size()) > most) {
-    return InvalidField("skips", absl::StrCat("must be at most ", most, " with ", microbatches, " micro-batches"),
+    return InvalidField("skips", absl::StrCat("must be at most ", most, " with ", micro_batches, " micro-batches"),
                         absl::StrCat(skips.size()));
   }
   for (const SkipEdge& edge : skips) {
@@ -43,7 +43,7 @@ SkipEdge EdgeOf(const Action& communication) {
 
 std::vector<SkipEdge> SkipsInLists(const Schedule& schedule) {
   absl::flat_hash_set<std::pair<int, int>> found;
-  for (const auto& list : schedule.ranks) {
+  for (const auto& list : schedule.lanes) {
     for (const Action& action : list) {
       if (action.peer < 0) continue;
       const SkipEdge edge = EdgeOf(action);
@@ -56,10 +56,10 @@ std::vector<SkipEdge> SkipsInLists(const Schedule& schedule) {
   return edges;
 }
 
-CrossingSkips::CrossingSkips(std::vector<SkipEdge> skips, const std::vector<int>& rank_of)
-    : edges_(std::move(skips)), sources_(rank_of.size()), destinations_(rank_of.size()) {
+CrossingSkips::CrossingSkips(std::vector<SkipEdge> skips, const std::vector<int>& lane_of)
+    : edges_(std::move(skips)), sources_(lane_of.size()), destinations_(lane_of.size()) {
   std::erase_if(edges_, [&](const SkipEdge& edge) {
-    return rank_of[edge.from] < 0 || rank_of[edge.to] < 0 || rank_of[edge.from] == rank_of[edge.to];
+    return lane_of[edge.from] < 0 || lane_of[edge.to] < 0 || lane_of[edge.from] == lane_of[edge.to];
   });
   std::sort(edges_.begin(), edges_.end());
   for (const SkipEdge& edge : edges_) {

@@ -12,7 +12,7 @@ namespace penstock {
 
 // INVALID_ARGUMENT / FIELD_INVALID of `skips` unless each edge has 0 <= from < to < stages, none occurs twice, and
 // their messages are within the limits of schedule.h (edges times micro-batches at most kMaxCells).
-absl::Status CheckSkips(const std::vector<SkipEdge>& skips, int stages, int microbatches);
+absl::Status CheckSkips(const std::vector<SkipEdge>& skips, int stages, int micro_batches);
 
 // The edge that a communication with a peer belongs to: gradients travel it backwards.
 SkipEdge EdgeOf(const Action& communication);
@@ -20,13 +20,13 @@ SkipEdge EdgeOf(const Action& communication);
 // Every edge that the messages of the lists name, ascending, each once.
 std::vector<SkipEdge> SkipsInLists(const Schedule& schedule);
 
-// The skips whose two stages live on different ranks: only these need messages.
+// The skips whose two stages live on different lanes: only these need messages.
 //
-// Model:     per stage, the other ends of its skips. An edge with a stage that no rank has is left out too.
+// Model:     per stage, the other ends of its skips. An edge with a stage that no lane has is left out too.
 class CrossingSkips {
  public:
-  // `rank_of` as RankOfEachStage answers it; `skips` within its stages.
-  CrossingSkips(std::vector<SkipEdge> skips, const std::vector<int>& rank_of);
+  // `lane_of` as LaneOfEachStage returns it; `skips` within its stages.
+  CrossingSkips(std::vector<SkipEdge> skips, const std::vector<int>& lane_of);
 
   const std::vector<SkipEdge>& edges() const { return edges_; }                   // ascending
   const std::vector<int>& SourcesOf(int stage) const { return sources_[stage]; }  // whose values it pops, ascending

@@ -15,7 +15,7 @@ IdleCause CauseBefore(const TimedAction& next, bool first) {
   return IdleCause::kWaitActivation;
 }
 
-Ticks& TimeOf(IdleCause cause, RankTimes& times) {
+Ticks& TimeOf(IdleCause cause, LaneTimes& times) {
   switch (cause) {
     case IdleCause::kFill:
       return times.fill;
@@ -33,13 +33,13 @@ Ticks& TimeOf(IdleCause cause, RankTimes& times) {
 
 }  // namespace
 
-Simulation SimulationOf(std::vector<std::vector<TimedAction>> ranks) {
+Simulation SimulationOf(std::vector<std::vector<TimedAction>> lanes) {
   Simulation result;
-  for (const auto& list : ranks) {
+  for (const auto& list : lanes) {
     for (const TimedAction& timed : list) result.makespan = std::max(result.makespan, timed.end);
   }
-  for (const auto& list : ranks) {
-    RankTimes times;
+  for (const auto& list : lanes) {
+    LaneTimes times;
     std::vector<IdleSpan> idle;
     Ticks at = 0;
     const auto wait = [&](IdleCause cause, Ticks until) {
@@ -58,7 +58,7 @@ Simulation SimulationOf(std::vector<std::vector<TimedAction>> ranks) {
     result.idle.push_back(std::move(idle));
     result.times.push_back(times);
   }
-  result.ranks = std::move(ranks);
+  result.lanes = std::move(lanes);
   return result;
 }
 

@@ -71,7 +71,7 @@ absl::StatusOr<TorchImport> ReadSchedule(std::string_view text) {
 }
 
 absl::StatusOr<std::string> ExportTorchCsv(const Schedule& schedule) {
-  for (const auto& list : schedule.ranks) {
+  for (const auto& list : schedule.lanes) {
     for (const Action& action : list) {
       if (action.kind == ActionKind::kRecompute || action.kind == ActionKind::kOptimizer) {
         return InvalidField("schedule", "must hold no recomputation and no optimizer step for PyTorch",

@@ -23,7 +23,7 @@ struct TorchImport {
 absl::StatusOr<TorchImport> ImportTorchCsv(std::string_view text, std::string_view kind = "imported");
 
 // Reads a schedule from a file of either form: what ToText writes, which begins with "schedule ", or CSV. Fails as
-// ParseText and ImportTorchCsv; what it answers is not verified.
+// ParseText and ImportTorchCsv; what it returns is not verified.
 absl::StatusOr<TorchImport> ReadSchedule(std::string_view text);
 
 // Writes it. INVALID_ARGUMENT / FIELD_INVALID, with the action, for R, OPT and messages with a peer (skip values),

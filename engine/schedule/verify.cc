@@ -34,7 +34,7 @@ bool HasOptimizer(SchedulePurpose purpose) {
   return purpose == SchedulePurpose::kTrainingStep || purpose == SchedulePurpose::kOptimizerOnly;
 }
 
-// The invariants over one schedule, one method each. Each answers the first failure.
+// The invariants over one schedule, one method each. Each returns the first failure.
 class Verifier {
  public:
   Verifier(const Schedule& schedule, const VerifyOptions& options, const std::vector<SkipEdge>& skips)
@@ -42,8 +42,8 @@ class Verifier {
         options_(options),
         skips_(skips),
         index_(schedule),
-        rank_of_(RankOfEachStage(schedule)),
-        crossing_(skips, rank_of_) {}
+        lane_of_(LaneOfEachStage(schedule)),
+        crossing_(skips, lane_of_) {}
 
   absl::Status CheckContent() const;
   absl::Status CheckPlacement() const;
@@ -59,36 +59,36 @@ class Verifier {
   absl::Status ForEachCell(const Check& check) const;
 
   absl::Status CheckCell(const Place& place, const Action& action) const;
-  absl::Status CheckBackwardComplete(int stage, int microbatch) const;
+  absl::Status CheckBackwardComplete(int stage, int micro_batch) const;
   absl::Status CheckOwnOrder(const Place& place, const Action& action) const;
 
-  ActionKind KindAt(const Place& place) const { return schedule_.ranks[place.rank][place.position].kind; }
+  ActionKind KindAt(const Place& place) const { return schedule_.lanes[place.lane][place.position].kind; }
   absl::Status Fail(std::string_view invariant, const Place& place, const Action& action, std::string_view cause,
                     std::vector<Place> related = {}) const {
     return ScheduleFailure(schedule_, invariant, place, action, cause,
                            {.culprits = {place}, .others = std::move(related)});
   }
-  // An action that should stand on the list of its stage's rank: shown just past the end.
+  // An action that should stand on the list of its stage's lane: shown just past the end.
   absl::Status Missing(std::string_view invariant, const Action& action, std::string_view cause,
                        std::vector<Place> related = {}) const {
-    const int rank = rank_of_[action.stage];
-    return Fail(invariant, {rank, static_cast<int>(schedule_.ranks[rank].size())}, action, cause, std::move(related));
+    const int lane = lane_of_[action.stage];
+    return Fail(invariant, {lane, static_cast<int>(schedule_.lanes[lane].size())}, action, cause, std::move(related));
   }
 
   const Schedule& schedule_;
   const VerifyOptions& options_;
   const std::vector<SkipEdge>& skips_;
   const ActionIndex index_;
-  const std::vector<int> rank_of_;
+  const std::vector<int> lane_of_;
   const CrossingSkips crossing_;
 };
 
 template <typename Check>
 absl::Status Verifier::ForEachCell(const Check& check) const {
-  for (size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
-    for (size_t position = 0; position < schedule_.ranks[rank].size(); ++position) {
+  for (size_t lane = 0; lane < schedule_.lanes.size(); ++lane) {
+    for (size_t position = 0; position < schedule_.lanes[lane].size(); ++position) {
       PENSTOCK_RETURN_IF_ERROR(
-          check(Place{static_cast<int>(rank), static_cast<int>(position)}, schedule_.ranks[rank][position]));
+          check(Place{static_cast<int>(lane), static_cast<int>(position)}, schedule_.lanes[lane][position]));
     }
   }
   return absl::OkStatus();
@@ -131,21 +131,21 @@ absl::Status Verifier::CheckCell(const Place& place, const Action& action) const
 }
 
 absl::Status Verifier::CheckPlacement() const {
-  std::vector<Place> first(schedule_.stages, Place{.rank = -1});
+  std::vector<Place> first(schedule_.stages, Place{.lane = -1});
   PENSTOCK_RETURN_IF_ERROR(ForEachCell([&](const Place& place, const Action& action) {
     Place& seen = first[action.stage];
-    if (seen.rank < 0) seen = place;
-    if (seen.rank == place.rank) return absl::OkStatus();
-    return Fail("placement", place, action, absl::StrCat("stage ", action.stage, " is already on rank ", seen.rank),
+    if (seen.lane < 0) seen = place;
+    if (seen.lane == place.lane) return absl::OkStatus();
+    return Fail("placement", place, action, absl::StrCat("stage ", action.stage, " is already on lane ", seen.lane),
                 {seen});
   }));
   for (int stage = 0; stage < schedule_.stages; ++stage) {
-    if (first[stage].rank >= 0) continue;
+    if (first[stage].lane >= 0) continue;
     const ActionKind kind = HasForward(options_.purpose)    ? ActionKind::kForward
                             : HasBackward(options_.purpose) ? ActionKind::kBackward
                                                             : ActionKind::kOptimizer;
-    return ScheduleFailure(schedule_, "placement", {.rank = -1, .position = -1}, {kind, stage, 0},
-                           absl::StrCat("stage ", stage, " is on no rank"));
+    return ScheduleFailure(schedule_, "placement", {.lane = -1, .position = -1}, {kind, stage, 0},
+                           absl::StrCat("stage ", stage, " is on no lane"));
   }
   return absl::OkStatus();
 }
@@ -154,14 +154,14 @@ absl::Status Verifier::CheckCompleteness() const {
   PENSTOCK_RETURN_IF_ERROR(ForEachCell([&](const Place& place, const Action& action) {
     const Place last = *index_.Find(action);
     if (last == place) return absl::OkStatus();
-    const Action& again = schedule_.ranks[last.rank][last.position];
+    const Action& again = schedule_.lanes[last.lane][last.position];
     return Fail("completeness", last, again,
                 absl::StrCat(ToString(again), again == action ? " occurs twice" : " repeats the work of ",
                              again == action ? "" : ToString(action)),
                 {place});
   }));
   for (int stage = 0; stage < schedule_.stages; ++stage) {
-    for (int i = 0; i < schedule_.microbatches; ++i) {
+    for (int i = 0; i < schedule_.micro_batches; ++i) {
       const Action forward{ActionKind::kForward, stage, i};
       if (HasForward(options_.purpose) && !index_.Find(forward)) {
         return Missing("completeness", forward, absl::StrCat(ToString(forward), " is missing"));
@@ -176,28 +176,28 @@ absl::Status Verifier::CheckCompleteness() const {
   return absl::OkStatus();
 }
 
-absl::Status Verifier::CheckBackwardComplete(int stage, int microbatch) const {
-  const Action weight{ActionKind::kWeightGradient, stage, microbatch};
+absl::Status Verifier::CheckBackwardComplete(int stage, int micro_batch) const {
+  const Action weight{ActionKind::kWeightGradient, stage, micro_batch};
   const std::optional<Place> weight_at = index_.Find(weight);
-  const std::optional<Place> gradient_at = index_.Find({ActionKind::kBackward, stage, microbatch});  // B or I
+  const std::optional<Place> gradient_at = index_.Find({ActionKind::kBackward, stage, micro_batch});  // B or I
   if (!gradient_at) {
-    const Action missing{weight_at ? ActionKind::kInputGradient : ActionKind::kBackward, stage, microbatch};
+    const Action missing{weight_at ? ActionKind::kInputGradient : ActionKind::kBackward, stage, micro_batch};
     return Missing(
         "completeness", missing,
-        absl::StrCat(ToString(missing), " is missing: stage ", stage, " has no gradient of micro-batch ", microbatch));
+        absl::StrCat(ToString(missing), " is missing: stage ", stage, " has no gradient of micro-batch ", micro_batch));
   }
   const bool split = KindAt(*gradient_at) == ActionKind::kInputGradient;
   if (split && !weight_at) {
     return Missing("completeness", weight,
                    absl::StrCat(ToString(weight),
-                                " is missing: ", ToString(schedule_.ranks[gradient_at->rank][gradient_at->position]),
+                                " is missing: ", ToString(schedule_.lanes[gradient_at->lane][gradient_at->position]),
                                 " leaves it to do"),
                    {*gradient_at});
   }
   if (!split && weight_at) {
     return Fail("completeness", *weight_at, weight,
                 absl::StrCat(ToString(weight), " repeats the work of ",
-                             ToString(schedule_.ranks[gradient_at->rank][gradient_at->position])),
+                             ToString(schedule_.lanes[gradient_at->lane][gradient_at->position])),
                 {*gradient_at});
   }
   return absl::OkStatus();
@@ -215,8 +215,8 @@ absl::Status Verifier::CheckOrder() const {
     if (!AccumulatesGradient(action.kind)) return absl::OkStatus();
     std::optional<Place>& last = accumulated[action.stage];
     if (last) {
-      const Action& before = schedule_.ranks[last->rank][last->position];
-      if (before.microbatch > action.microbatch) {
+      const Action& before = schedule_.lanes[last->lane][last->position];
+      if (before.micro_batch > action.micro_batch) {
         return Fail("order", place, action,
                     absl::StrCat("gradients must accumulate in ascending micro-batch order: ", ToString(action),
                                  " follows ", ToString(before)),
@@ -233,7 +233,7 @@ absl::Status Verifier::CheckOrder() const {
 absl::Status Verifier::CheckOwnOrder(const Place& place, const Action& action) const {
   std::vector<Action> before;
   const auto add = [&](ActionKind kind, int peer = -1) {
-    before.push_back({kind, action.stage, action.microbatch, peer});
+    before.push_back({kind, action.stage, action.micro_batch, peer});
   };
   switch (action.kind) {
     case ActionKind::kForward:
@@ -263,7 +263,7 @@ absl::Status Verifier::CheckOwnOrder(const Place& place, const Action& action) c
     if (!needed || needed->position < place.position) continue;
     return Fail(
         "order", place, action,
-        absl::StrCat(ToString(action), " stands before ", ToString(schedule_.ranks[needed->rank][needed->position])),
+        absl::StrCat(ToString(action), " stands before ", ToString(schedule_.lanes[needed->lane][needed->position])),
         {*needed});
   }
   return absl::OkStatus();
@@ -282,11 +282,11 @@ absl::Status Verifier::CheckDeadlock() const {
 
 absl::Status Verifier::CheckPeak(const PeakActivations& peaks) const {
   if (!options_.max_live_activations) return absl::OkStatus();
-  for (int rank = 0; rank < static_cast<int>(schedule_.ranks.size()); ++rank) {
-    if (peaks.FullUnits(rank) <= *options_.max_live_activations) continue;
-    const Place at = peaks.full_at[rank];
-    return Fail("peak", at, schedule_.ranks[at.rank][at.position],
-                absl::StrCat("rank ", rank, " holds ", peaks.FullUnits(rank),
+  for (int lane = 0; lane < static_cast<int>(schedule_.lanes.size()); ++lane) {
+    if (peaks.FullUnits(lane) <= *options_.max_live_activations) continue;
+    const Place at = peaks.full_at[lane];
+    return Fail("peak", at, schedule_.lanes[at.lane][at.position],
+                absl::StrCat("lane ", lane, " holds ", peaks.FullUnits(lane),
                              " activations at once, above the limit of ", *options_.max_live_activations));
   }
   return absl::OkStatus();
@@ -298,7 +298,7 @@ std::string_view ToString(SchedulePurpose purpose) { return kPurposeTexts[static
 
 VerifyOptions ImpliedOptions(const Schedule& schedule) {
   bool forward = false, backward = false, optimizer = false;
-  for (const auto& list : schedule.ranks) {
+  for (const auto& list : schedule.lanes) {
     for (const Action& action : list) {
       forward = forward || action.kind == ActionKind::kForward;
       backward = backward || ConsumesGradient(action.kind) || action.kind == ActionKind::kWeightGradient;
@@ -320,10 +320,10 @@ VerifyOptions ImpliedOptions(const Schedule& schedule) {
 absl::StatusOr<PeakActivations> Verify(const Schedule& schedule, const VerifyOptions& options,
                                        const std::vector<SkipEdge>& skips) {
   PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));
-  if (options.purpose != SchedulePurpose::kOptimizerOnly && schedule.microbatches == 0) {
-    return CheckSizes(static_cast<int>(schedule.ranks.size()), schedule.stages, 0);
+  if (options.purpose != SchedulePurpose::kOptimizerOnly && schedule.micro_batches == 0) {
+    return CheckSizes(static_cast<int>(schedule.lanes.size()), schedule.stages, 0);
   }
-  PENSTOCK_RETURN_IF_ERROR(CheckSkips(skips, schedule.stages, schedule.microbatches));
+  PENSTOCK_RETURN_IF_ERROR(CheckSkips(skips, schedule.stages, schedule.micro_batches));
   const Verifier verifier(schedule, options, skips);
   PENSTOCK_RETURN_IF_ERROR(verifier.CheckContent());
   PENSTOCK_RETURN_IF_ERROR(verifier.CheckPlacement());

@@ -32,7 +32,7 @@ struct VerifyOptions {
   // Messages that may wait unread on one directed edge before its sender is held. 0: no bound.
   int credits = 0;
 
-  // The most full activations of any rank at one time, in u (micro-batches of a whole rank). Unset: no limit.
+  // The most full activations of any lane at one time, in u (micro-batches of a whole lane). Unset: no limit.
   std::optional<double> max_live_activations = std::nullopt;
 };
 
@@ -40,22 +40,22 @@ struct VerifyOptions {
 // bound on credits or activations.
 VerifyOptions ImpliedOptions(const Schedule& schedule);
 
-// Checks, in this order: sizes; which kinds of action may occur; placement (each stage on one rank); completeness
+// Checks, in this order: sizes; which kinds of action may occur; placement (each stage on one lane); completeness
 // (nothing missing, nothing twice); order within a stage (F, R, B or I, W; receives before use, sends after; B and W
-// ascending; OPT last); matching (each edge between ranks, neighbours' or skip, has its messages once at both ends,
+// ascending; OPT last); matching (each edge between lanes, neighbours' or skip, has its messages once at both ends,
 // and there are no others); freedom from deadlock, also with the given credits; the peak of live activations. Buffer lifetimes follow: with these, every read comes after its one
 // write and before its one release.
 //
 // `skips` are the model's, in any order; lists without communication imply them by the chain of stages.
 //
-// Answers the peaks.
+// Returns the peaks.
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID of `skips` (CheckSkips of skips.h).
-//            INVALID_ARGUMENT / SPEC_INVALID with values `invariant`, `rank`, `position`, `action`. The message says
+//            INVALID_ARGUMENT / SPEC_INVALID with values `invariant`, `lane`, `position`, `action`. The message says
 //            the invariant, the place, the cause, then shows the grid with the cells concerned marked:
-//              schedule: deadlock at rank 1, position 1 (1B0)
-//                1B0 waits for 2B0; 2B0 follows 2F1 on rank 2; ...
-//              pos  rank 0  rank 1   rank 2
-//            Only the first failure is told. Large grids are cut to the rows and ranks around the marks.
+//              schedule: deadlock at lane 1, position 1 (1B0)
+//                1B0 waits for 2B0; 2B0 follows 2F1 on lane 2; ...
+//              pos  lane 0  lane 1   lane 2
+//            Only the first failure is told. Large grids are cut to the rows and lanes around the marks.
 absl::StatusOr<PeakActivations> Verify(const Schedule& schedule, const VerifyOptions& options,
                                        const std::vector<SkipEdge>& skips = {});
 

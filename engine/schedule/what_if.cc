@@ -74,7 +74,7 @@ absl::StatusOr<WhatIfResult> Answer(Schedule schedule, const ScheduleCosts& cost
   result.bubble = simulation.Bubble();
   result.peak_activations = simulation.peaks.MaxFullUnits();
   result.peak_stashed = simulation.peaks.MaxStashedUnits();
-  for (size_t device = 0; device < schedule.ranks.size(); ++device) {
+  for (size_t device = 0; device < schedule.lanes.size(); ++device) {
     result.peaks_per_device.push_back(simulation.peaks.FullUnits(static_cast<int>(device)));
   }
   result.schedule = std::move(schedule);
@@ -84,7 +84,7 @@ absl::StatusOr<WhatIfResult> Answer(Schedule schedule, const ScheduleCosts& cost
 
 // A failure of a field that the question calls by another name.
 absl::Status InOurNames(absl::Status status) {
-  for (const auto& [theirs, ours] : {std::pair("ranks", "devices"), std::pair("live_limit", "limit")}) {
+  for (const auto& [theirs, ours] : {std::pair("lanes", "devices"), std::pair("live_limit", "limit")}) {
     const auto values = ValuesOf(status);
     const auto field = values.find("field");
     if (field == values.end() || field->second != theirs) continue;
@@ -101,14 +101,14 @@ absl::StatusOr<WhatIfResult> WhatIf(const WhatIfOptions& options) {
   PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, FindScheduleKind(options.kind));
   PENSTOCK_ASSIGN_OR_RETURN(const RecomputeMode recompute, ParseRecomputeMode(options.recompute));
   ScheduleRequest request{.kind = options.kind,
-                          .ranks = options.devices,
-                          .microbatches = options.micro_batches,
+                          .lanes = options.devices,
+                          .micro_batches = options.micro_batches,
                           .chunks = options.chunks.value_or(kind.usual_chunks),
                           .lag = options.lag,
                           .live_limit = options.limit};
   if (const absl::Status fits = CheckRequest(request); !fits.ok()) return InOurNames(fits);
   PENSTOCK_ASSIGN_OR_RETURN(
-      request.costs, CostsOf(options, request.ranks, RanksOfStages(kind.placement, request.ranks, request.chunks)));
+      request.costs, CostsOf(options, request.lanes, LanesOfStages(kind.placement, request.lanes, request.chunks)));
   PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, Generate(request));
   return Answer(InsertRecompute(std::move(schedule), recompute), request.costs);
 }
@@ -116,7 +116,7 @@ absl::StatusOr<WhatIfResult> WhatIf(const WhatIfOptions& options) {
 absl::StatusOr<WhatIfResult> WhatIf(Schedule schedule, const WhatIfOptions& costs) {
   PENSTOCK_RETURN_IF_ERROR(CheckShape(schedule));
   PENSTOCK_ASSIGN_OR_RETURN(const ScheduleCosts own,
-                            CostsOf(costs, static_cast<int>(schedule.ranks.size()), RankOfEachStage(schedule)));
+                            CostsOf(costs, static_cast<int>(schedule.lanes.size()), LaneOfEachStage(schedule)));
   return Answer(std::move(schedule), own);
 }
 

@@ -31,7 +31,7 @@ class CallInputs {
 
   // Adds the inputs of another list.
   void Append(CallInputs more);
-  // Waits for another handle too, and keeps it; answers its index.
+  // Waits for another handle too, and keeps it; returns its index.
   int AddPin(HandlePin pin);
   const HandlePin& pin(int index) const { return pins_[index]; }
 

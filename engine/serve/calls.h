@@ -1,6 +1,6 @@
 #pragma once
 
-// What callers ask of a hosted pipeline, and what they get at once. Plain values.
+// What callers ask of a served pipeline, and what they get at once. Plain values.
 
 #include <cstdint>
 #include <memory>
@@ -44,45 +44,79 @@ struct InputSource {
   bool whole = false;  // of a tensor: it is not split, every micro-batch gets all of it
 };
 
+// Each holds the engine's own request: all of it but the tensors and the cancel token, which the call has once it runs.
 struct InferCall {
   std::vector<InputSource> inputs = {};
-  std::vector<std::string> outputs = {};  // wanted; empty: all
-  std::optional<int> micro_batches = {};
-  int32_t priority = 0;  // higher first among those that wait
+  ForwardRequest request = {};  // its priority: higher first among those that wait
 };
 
 struct ForwardCall {
   std::vector<InputSource> inputs = {};
-  std::vector<std::string> outputs = {};
-  std::optional<int> micro_batches = {};
-  bool input_gradients = false;  // the Backward may answer those of the inputs
+  ForwardRequest request = {};
 };
 
 struct BackwardCall {
   HandleName graph = {};
   std::vector<InputSource> gradients = {};
   bool retain_graph = false;
-  bool input_gradients = false;  // answered as outputs; the Forward must have asked for them
+  bool input_gradients = false;  // returned as outputs; the Forward must have asked for them
   absl::Duration accumulation_lease = absl::ZeroDuration();  // as ContributionCall's
 };
 
+// ForwardBackward; with a StepRequest, TrainStep.
 struct ContributionCall {
   std::vector<InputSource> inputs = {};
   std::optional<InputSource> target = {};  // its name does not matter; unset where the loss needs none
-  std::optional<LossSpec> loss = {};
-  std::optional<int> micro_batches = {};
-  std::optional<int64_t> total_rows = {};      // ForwardBackward only
-  std::optional<int64_t> total_elements = {};  // ForwardBackward only
-  std::vector<std::string> outputs = {};       // to keep
+  ContributionRequest request = {};
   // ForwardBackward only: what is accumulated is discarded unless another contribution or the step comes in so long; 0: never.
   absl::Duration accumulation_lease = absl::ZeroDuration();
 };
 
+struct TrainStepCall {
+  ContributionCall contribution = {};
+  StepRequest step = {};
+};
+
+// OptimizerStep.
 struct StepCall {
-  bool discard = false;  // OptimizerStep only: forgets the gradients instead
+  bool discard = false;  // forgets the gradients instead
   bool force = false;    // of a discard: those of any caller
   StepRequest request = {};
 };
+
+// The accumulation's lease is over. Nobody asks for it.
+struct ExpireCall {};
+
+struct SaveCall {
+  std::string id = {};  // empty: step-{n}
+  bool last = false;    // of the pipeline's life: it finds its identifier itself, and can be cancelled
+};
+
+struct RestoreCall {
+  std::string id = {};
+  bool force = false;  // discards what is accumulated
+};
+
+// Replaces what the tensors of ready handles name, and the step if it is given.
+struct WriteCall {
+  std::vector<HandleName> handles = {};
+  std::optional<int64_t> step = {};
+  bool force = false;  // discards what is accumulated
+};
+
+struct DeleteCall {
+  std::string id = {};
+};
+
+// What a call asks for.
+using Request = std::variant<InferCall, ForwardCall, BackwardCall, ContributionCall, TrainStepCall, StepCall,
+                             ExpireCall, SaveCall, RestoreCall, WriteCall, DeleteCall>;
+
+// The contribution in it, or null.
+inline const ContributionCall* ContributionOf(const Request& request) {
+  if (const auto* step = std::get_if<TrainStepCall>(&request)) return &step->contribution;
+  return std::get_if<ContributionCall>(&request);
+}
 
 // The answer to every work call: it has its place, and here is where its results will be.
 struct Accepted {
@@ -93,10 +127,16 @@ struct Accepted {
   std::optional<HandleName> outputs = {};
   std::optional<HandleName> graph = {};
 
-  std::vector<HandleName> handles() const;
+  std::vector<HandleName> handles() const {
+    std::vector<HandleName> names;
+    for (const auto* name : {&outcome, &outputs, &graph}) {
+      if (name->has_value()) names.push_back(**name);
+    }
+    return names;
+  }
 };
 
-// The answer to a save or restore.
+// The answer to a save, restore, write or delete.
 struct StateAnswer {
   CheckpointInfo checkpoint = {};
   int64_t step = 0;
@@ -108,6 +148,7 @@ struct StateAnswer {
 struct ParameterSnapshot {
   int64_t step = 0;
   NamedTensors tensors = {};
+  std::shared_ptr<const void> claim = {};  // of their memory; goes with them
 };
 
 }  // namespace penstock

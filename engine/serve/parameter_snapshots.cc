@@ -34,11 +34,11 @@ absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterSnapshots::Tak
     if (const auto found = alive_->copies.find(key); found != alive_->copies.end()) {
       if (auto copy = found->second.lock(); copy != nullptr) return copy;
     }
-    if (alive_->copies.size() >= kMostSnapshots) {
+    if (alive_->copies.size() >= kMaxSnapshots) {
       return Error(absl::StatusCode::kResourceExhausted, "STREAM_LIMIT",
-                   absl::StrCat("at most ", kMostSnapshots, " copies of the parameters may be read at once"))
+                   absl::StrCat("at most ", kMaxSnapshots, " copies of the parameters may be read at once"))
           .With("limit", "parameter_snapshots")
-          .With("limit_value", absl::StrCat(kMostSnapshots))
+          .With("limit_value", absl::StrCat(kMaxSnapshots))
           .With("retry_after_ms", "1000");
     }
   }

@@ -14,13 +14,13 @@ namespace penstock {
 // Makes one copy of the parameters per version of the weights, shared by all who read it.
 //
 // Model:     A copy lives until its last reader lets go of it. There are two kinds, with and without the optimizer's state;
-//            at most kMostSnapshots copies, of whatever kind and version, live at a time.
+//            at most kMaxSnapshots copies, of whatever kind and version, live at a time.
 // Owns:      nothing but the count of what lives; a copy may outlive it.
 // Threads:   Take() from one thread at a time, bytes() from any; copies are let go of on any.
 // Fails:     RESOURCE_EXHAUSTED / STREAM_LIMIT where another copy would be one too many; as `make`.
 class ParameterSnapshots {
  public:
-  static constexpr int kMostSnapshots = 4;
+  static constexpr int kMaxSnapshots = 4;
   using Make = std::function<absl::StatusOr<ParameterSnapshot>()>;
 
   ParameterSnapshots();

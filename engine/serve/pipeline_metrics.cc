@@ -38,7 +38,7 @@ std::shared_ptr<PipelineMetrics> AddPipelineMetrics(MetricsRegistry* registry, c
                                {.kind = plan.schedule.kind,
                                 .stages = count,
                                 .chunks = plan.schedule.chunks,
-                                .microbatches = plan.schedule.micro_batches,
+                                .micro_batches = plan.schedule.micro_batches,
                                 .checkpoint_mode = std::string(CheckpointModeName(plan.schedule.checkpoint))});
 }
 

@@ -52,7 +52,7 @@ using JoinPointer = std::shared_ptr<TableJoin>;
 
 // One after the other, for each save copies a state.
 struct LastSaveRun {
-  std::vector<std::shared_ptr<HostedPipeline>> left;
+  std::vector<std::shared_ptr<ServedPipeline>> left;
   std::shared_ptr<CancelToken> cancel;
   std::function<void(PipelineTable::LastSaves)> done;
   std::vector<std::string> failed = {};
@@ -60,7 +60,7 @@ struct LastSaveRun {
 
 void SaveNext(const std::shared_ptr<LastSaveRun>& run) {
   if (run->left.empty()) return run->done({std::move(run->failed)});
-  const std::shared_ptr<HostedPipeline> pipeline = std::move(run->left.back());
+  const std::shared_ptr<ServedPipeline> pipeline = std::move(run->left.back());
   run->left.pop_back();
   const std::string& name = pipeline->name();
   pipeline->SaveLast(run->cancel, [run, name](const absl::StatusOr<std::optional<CheckpointInfo>>& saved) {
@@ -78,7 +78,7 @@ class PipelineTable::Implementation {
   void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
   void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
   void Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, SearchCallback done);
-  absl::StatusOr<std::shared_ptr<HostedPipeline>> Find(const std::string& name) const;
+  absl::StatusOr<std::shared_ptr<ServedPipeline>> Find(const std::string& name) const;
   absl::StatusOr<PipelineEntry> Get(const std::string& name) const;
   std::vector<PipelineEntry> List(const std::string& after, int limit) const;
   void Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done);
@@ -97,14 +97,14 @@ class PipelineTable::Implementation {
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Also reads what the specification names, and fills in its digest.
-  absl::StatusOr<std::shared_ptr<HostedPipeline>> Make(const std::string& name, PipelineSpec* spec,
+  absl::StatusOr<std::shared_ptr<ServedPipeline>> Make(const std::string& name, PipelineSpec* spec,
                                                        const std::string& spec_digest, Planning* planning);
   absl::Status Load(PipelineSpec* spec) const {
     return options_.factory.load ? options_.factory.load(&spec->model) : absl::OkStatus();
   }
   absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineSpec spec, const std::string& spec_digest,
                                           Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
-  void DeleteNow(const std::string& name, std::shared_ptr<HostedPipeline> pipeline, bool purge)
+  void DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Reads what the specification names, and looks, on the plans' thread.
   template <typename Found>
@@ -112,10 +112,12 @@ class PipelineTable::Implementation {
                     std::function<void(absl::StatusOr<Found>)> done,
                     std::function<absl::StatusOr<Found>(const PipelineSpec&, const Pipeline::Options&)> look)
       ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<std::shared_ptr<HostedPipeline>> Live() const ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::shared_ptr<ServedPipeline>> Live() const ABSL_LOCKS_EXCLUDED(mu_);
   bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
   // How to make a pipeline, or to look for its plan.
   Pipeline::Options EngineOptions(Planning* planning) const ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status ClaimMemory(std::string holder, std::shared_ptr<MemoryClaims::Claim>* claim,
+                           Pipeline::Options* engine) const;
 
   const Options options_;
 
@@ -196,6 +198,15 @@ Pipeline::Options PipelineTable::Implementation::EngineOptions(Planning* plannin
   return engine;
 }
 
+// Lets the engine claim what it places for as long as the claim lives.
+absl::Status PipelineTable::Implementation::ClaimMemory(std::string holder, std::shared_ptr<MemoryClaims::Claim>* claim,
+                                                        Pipeline::Options* engine) const {
+  if (options_.memory == nullptr) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(*claim, options_.memory->Take(std::move(holder), 0));
+  engine->claim_memory = [claim = claim->get()](int64_t bytes) { return claim->Resize(bytes); };
+  return absl::OkStatus();
+}
+
 void PipelineTable::Implementation::SetState(PipelineEntry& entry, PipelineEntry::State state) {
   entry.state = state;
   entry.version = ++versions_;
@@ -243,7 +254,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std
                                                                        const std::string& spec_digest,
                                                                        Planning* planning) {
   bool draining = IsDraining();
-  absl::StatusOr<std::shared_ptr<HostedPipeline>> made =
+  absl::StatusOr<std::shared_ptr<ServedPipeline>> made =
       draining ? Draining()
                : Guarded("the creation of a pipeline", [&] { return Make(name, &spec, spec_digest, planning); });
   absl::StatusOr<PipelineEntry> answer = PipelineEntry{};
@@ -277,7 +288,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std
   return answer;
 }
 
-absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::Make(const std::string& name,
+absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Implementation::Make(const std::string& name,
                                                                                     PipelineSpec* spec,
                                                                                     const std::string& spec_digest,
                                                                                     Planning* planning) {
@@ -289,10 +300,7 @@ absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::M
   std::shared_ptr<PipelineMetrics> metrics;
   Pipeline::Options engine = EngineOptions(planning);
   std::shared_ptr<MemoryClaims::Claim> claim;  // goes where the creation fails
-  if (options_.memory != nullptr) {
-    PENSTOCK_ASSIGN_OR_RETURN(claim, options_.memory->Take("pipeline " + name, 0));
-    engine.claim_memory = [&claim](int64_t bytes) { return claim->Resize(bytes); };
-  }
+  PENSTOCK_RETURN_IF_ERROR(ClaimMemory("pipeline " + name, &claim, &engine));
   if (options_.metrics != nullptr) {
     engine.metrics = [registry = options_.metrics, name, &metrics](const penstock::Plan& plan) {
       return metrics = AddPipelineMetrics(registry, name, plan);
@@ -305,7 +313,7 @@ absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::M
     ReturnFreedMemory();  // a part of it may have stood
     return pipeline.status();
   }
-  HostedPipeline::Options hosting = options_.hosting;
+  ServedPipeline::Options hosting = options_.hosting;
   hosting.name = name;
   hosting.spec_digest = spec_digest;
   if (!spec->model.program_digest.empty()) absl::StrAppend(&hosting.spec_digest, " ", spec->model.program_digest);
@@ -314,7 +322,8 @@ absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::M
   hosting.clock = options_.clock;
   hosting.metrics = metrics;
   hosting.claim = std::move(claim);
-  return HostedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting));
+  hosting.memory = options_.memory;
+  return ServedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting));
 }
 
 void PipelineTable::Implementation::Plan(const std::string& caller, PipelineSpec spec,
@@ -332,22 +341,23 @@ void PipelineTable::Implementation::LookForPlans(
     const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
     std::function<void(absl::StatusOr<Found>)> done,
     std::function<absl::StatusOr<Found>(const PipelineSpec&, const Pipeline::Options&)> look) {
-  auto search = [this, cancel, spec = std::move(spec), look = std::move(look)]() mutable -> absl::StatusOr<Found> {
+  auto search = [this, caller, cancel, spec = std::move(spec),
+                 look = std::move(look)]() mutable -> absl::StatusOr<Found> {
     Planning planning(options_.clock, spec.limits.planning_seconds,
                       [this, cancel] { return cancel->cancelled() || IsDraining(); });
     PENSTOCK_RETURN_IF_ERROR(planning.CheckWanted());  // it has waited
     PENSTOCK_RETURN_IF_ERROR(Load(&spec));
-    return look(spec, EngineOptions(&planning));
+    Pipeline::Options engine = EngineOptions(&planning);
+    std::shared_ptr<MemoryClaims::Claim> claim;  // of what trials of plans place
+    PENSTOCK_RETURN_IF_ERROR(ClaimMemory("a plan of caller " + caller, &claim, &engine));
+    return look(spec, engine);
   };
-  absl::Status refused;
-  {
-    absl::MutexLock lock(&mu_);
-    refused = draining_ ? Draining() : plans_.Post(caller, cancel, [this, search, done]() mutable {
-      absl::StatusOr<Found> found = Guarded("a search for plans", search);
-      if (!found.ok() && IsDraining()) found = Draining();  // it was cut short
-      done(std::move(found));
-    });
-  }
+  // Under no lock: searches that were given up end here.
+  const absl::Status refused = IsDraining() ? Draining() : plans_.Post(caller, cancel, [this, search, done]() mutable {
+    absl::StatusOr<Found> found = Guarded("a search for plans", search);
+    if (!found.ok() && IsDraining()) found = Draining();  // it was cut short
+    done(std::move(found));
+  });
   if (!refused.ok()) done(refused);
 }
 
@@ -375,7 +385,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::Get(const std::stri
   return Present(found->second);
 }
 
-absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::Find(const std::string& name) const {
+absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Implementation::Find(const std::string& name) const {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry entry, Get(name));
   if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
     return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
@@ -395,9 +405,9 @@ std::vector<PipelineEntry> PipelineTable::Implementation::List(const std::string
   return list;
 }
 
-std::vector<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::Live() const {
+std::vector<std::shared_ptr<ServedPipeline>> PipelineTable::Implementation::Live() const {
   absl::MutexLock lock(&mu_);
-  std::vector<std::shared_ptr<HostedPipeline>> live;
+  std::vector<std::shared_ptr<ServedPipeline>> live;
   for (const auto& [name, entry] : entries_) {
     if (entry.pipeline != nullptr) live.push_back(entry.pipeline);
   }
@@ -409,7 +419,7 @@ std::vector<std::shared_ptr<HostedPipeline>> PipelineTable::Implementation::Live
 void PipelineTable::Implementation::Delete(CallContext context, std::string name, bool force, bool purge,
                                            DeleteCallback done) {
   const RequestKey key{context.caller, "DeletePipeline", context.request_id};
-  std::shared_ptr<HostedPipeline> pipeline;
+  std::shared_ptr<ServedPipeline> pipeline;
   const auto start = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (draining_) return Draining();  // what there is will be saved
     auto found = entries_.find(name);
@@ -422,7 +432,7 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
       return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
                         absl::StrCat("pipeline ", name, " is being created or deleted"), name);
     }
-    const HostedPipeline::Statistics now = entry.pipeline->statistics();
+    const ServedPipeline::Statistics now = entry.pipeline->statistics();
     if (!force && (now.accumulating || now.open_graphs > 0)) {
       return TableError(
           absl::StatusCode::kFailedPrecondition, "PIPELINE_IN_USE",
@@ -439,7 +449,7 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
       key, context, [done = std::move(done)](const absl::StatusOr<PipelineEntry>& entry) { done(entry.status()); },
       start);
   if (join == nullptr) return;
-  const std::shared_ptr<HostedPipeline> kept = pipeline;  // Drain() may call back before it returns
+  const std::shared_ptr<ServedPipeline> kept = pipeline;  // Drain() may call back before it returns
   kept->Drain(force, [this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
     deletions_.Post([this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
       DeleteNow(name, std::move(pipeline), purge);
@@ -448,7 +458,7 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
   });
 }
 
-void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shared_ptr<HostedPipeline> pipeline,
+void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline,
                                               bool purge) {
   pipeline->Stop();
   options_.handles->ReleasePipeline(name);
@@ -461,15 +471,19 @@ void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shar
   if (options_.metrics != nullptr && pipeline->metrics() != nullptr) {
     options_.metrics->RemovePipeline(*pipeline->metrics());
   }
-  PipelineEntry gone;
+  // Its memory first: who takes the name next finds room.
+  std::shared_ptr<ServedPipeline> listed;
   {
     absl::MutexLock lock(&mu_);
-    gone = std::move(entries_.at(name));
-    entries_.erase(name);
+    listed = std::move(entries_.at(name).pipeline);
   }
-  gone.pipeline = nullptr;
+  listed = nullptr;
   pipeline = nullptr;
   ReturnFreedMemory();
+  {
+    absl::MutexLock lock(&mu_);
+    entries_.erase(name);
+  }
   LogInfo("pipeline deleted", {{"pipeline", name}, {"purged", purge ? "true" : "false"}});
 }
 
@@ -483,12 +497,12 @@ void PipelineTable::Implementation::Drain(std::function<void()> done) {
       if (entry.state == PipelineEntry::State::kReady) SetState(entry, PipelineEntry::State::kDraining);
     }
   }
-  const std::vector<std::shared_ptr<HostedPipeline>> live = Live();
+  const std::vector<std::shared_ptr<ServedPipeline>> live = Live();
   const auto left = std::make_shared<std::atomic<size_t>>(live.size() + 1);
   const auto one = [left, done = std::move(done)] {
     if (left->fetch_sub(1) == 1) done();
   };
-  for (const std::shared_ptr<HostedPipeline>& pipeline : live) pipeline->Drain(/*force=*/false, one);
+  for (const std::shared_ptr<ServedPipeline>& pipeline : live) pipeline->Drain(/*force=*/false, one);
   one();
 }
 
@@ -511,7 +525,7 @@ void PipelineTable::Implementation::Close() {
     draining_ = true;
   }
   // First what runs: a deletion under way waits for its pipeline, and then needs its thread once more.
-  for (const std::shared_ptr<HostedPipeline>& pipeline : Live()) pipeline->Stop();
+  for (const std::shared_ptr<ServedPipeline>& pipeline : Live()) pipeline->Stop();
   {
     absl::MutexLock lock(&mu_);
     closed_ = true;
@@ -519,7 +533,7 @@ void PipelineTable::Implementation::Close() {
   creations_.Close();
   deletions_.Close();
   plans_.Close();
-  for (const std::shared_ptr<HostedPipeline>& pipeline : Live()) {  // one that was being made meanwhile, too
+  for (const std::shared_ptr<ServedPipeline>& pipeline : Live()) {  // one that was being made meanwhile, too
     pipeline->Stop();
     options_.handles->ReleasePipeline(pipeline->name());
     if (options_.metrics != nullptr && pipeline->metrics() != nullptr) {
@@ -549,7 +563,7 @@ void PipelineTable::Search(const std::string& caller, PipelineSpec spec, std::sh
                            SearchCallback done) {
   implementation_->Search(caller, std::move(spec), std::move(cancel), std::move(done));
 }
-absl::StatusOr<std::shared_ptr<HostedPipeline>> PipelineTable::Find(const std::string& name) const {
+absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Find(const std::string& name) const {
   return implementation_->Find(name);
 }
 absl::StatusOr<PipelineEntry> PipelineTable::Get(const std::string& name) const { return implementation_->Get(name); }

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "engine/exec/pipeline.h"
 #include "engine/serve/calls.h"
-#include "engine/serve/hosted_pipeline.h"
+#include "engine/serve/served_pipeline.h"
 
 namespace penstock {
 
@@ -47,14 +47,14 @@ struct PipelineEntry {
   absl::Time create_time = {};
   uint64_t version = 0;                           // rises with each change of state; for etags
   std::shared_ptr<const Planning> planning = {};  // CREATING only: how far it is
-  std::shared_ptr<HostedPipeline> pipeline = {};  // READY, FAILED and DRAINING only
+  std::shared_ptr<ServedPipeline> pipeline = {};  // READY, FAILED and DRAINING; DELETING while it still stands
 };
 
 // Creates, finds and deletes pipelines.
 //
 // Model:     A map from name to a pipeline with its state. A pipeline that could not be made leaves
 //            no entry: its error is the answer of Create().
-// Owns:      The hosted pipelines, with whoever holds a reference meanwhile; three threads: `ps-creations` creates one pipeline
+// Owns:      The served pipelines, with whoever holds a reference meanwhile; three threads: `ps-creations` creates one pipeline
 //            after the other, `ps-deletions` destroys them, `ps-plans` (plan_queue.h) looks for plans that nothing is created
 //            from. What Options points to must outlive the table.
 // Threads:   Any method from any thread; none blocks but Close(). Creation and deletion run on the
@@ -81,7 +81,7 @@ class PipelineTable {
     CheckpointQuota* checkpoint_quota = nullptr;  // null: none
     MemoryClaims* memory = nullptr;               // null: pipelines take what they need
     int max_pipelines = 16;
-    HostedPipeline::Options hosting;  // limits; the table fills in the rest
+    ServedPipeline::Options hosting;  // limits; the table fills in the rest
   };
 
   explicit PipelineTable(Options options);
@@ -104,7 +104,7 @@ class PipelineTable {
   void Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, SearchCallback done);
 
   // The live pipeline.
-  absl::StatusOr<std::shared_ptr<HostedPipeline>> Find(const std::string& name) const;
+  absl::StatusOr<std::shared_ptr<ServedPipeline>> Find(const std::string& name) const;
   // Its entry, in whatever state.
   absl::StatusOr<PipelineEntry> Get(const std::string& name) const;
   // By name, those after `after`, at most `limit`.
@@ -123,7 +123,7 @@ class PipelineTable {
   struct LastSaves {
     std::vector<std::string> failed;  // names of pipelines
   };
-  // After Drain(): saves what has changed, one pipeline after the other, as HostedPipeline::SaveLast() does. Calls back on
+  // After Drain(): saves what has changed, one pipeline after the other, as ServedPipeline::SaveLast() does. Calls back on
   // whatever thread comes last, possibly before it returns.
   void SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done);
 

@@ -19,19 +19,20 @@ namespace penstock {
 
 // Runs searches on a thread of its own, `ps-plans`.
 //
-// Model:     One runs, the others wait in the order in which they came, at most kMostWaiting of them and of one caller its
+// Model:     One runs, the others wait in the order in which they came, at most kMaxWaiting of them and of one caller its
 //            share. One that is cancelled while it waits gives its place to the next that comes.
 // Threads:   Post() from any thread; Close() from one other thread at a time.
-// Lifecycle: Close() runs what waits, then ends the thread; what comes later is dropped.
-// Fails:     RESOURCE_EXHAUSTED / QUEUE_FULL or CALLER_QUOTA of the queue "planning", with the time after which to ask again.
+// Lifecycle: Close() runs what waits, then ends the thread.
+// Fails:     UNAVAILABLE / DRAINING after Close(). RESOURCE_EXHAUSTED / QUEUE_FULL or CALLER_QUOTA of the queue "planning", with the time after which to ask again.
 class PlanQueue {
  public:
-  static constexpr int kMostWaiting = 16;
+  static constexpr int kMaxWaiting = 16;
 
-  // `search` is called once, on the thread, whether it was cancelled or not: it looks at `cancel` by itself.
+  // `search` is called once, on the queue's thread, or, if it was cancelled while it waited, by a later Post(): it looks at
+  // `cancel` by itself, and returns at once then.
   absl::Status Post(const std::string& caller, std::shared_ptr<CancelToken> cancel, std::function<void()> search)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void Close() { thread_.Close(); }
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Waiting {
@@ -44,8 +45,10 @@ class PlanQueue {
 
   absl::Mutex mu_;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
+  size_t turns_ ABSL_GUARDED_BY(mu_) = 0;  // of RunNext() that the thread still has to take: as many as wait, or more
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
   QueueBounds bounds_ ABSL_GUARDED_BY(mu_){
-      "planning", {.calls = kMostWaiting, .bytes = std::numeric_limits<int64_t>::max(), .retry_after_ms = 1000}};
+      "planning", {.calls = kMaxWaiting, .bytes = std::numeric_limits<int64_t>::max(), .retry_after_ms = 1000}};
   JobThread thread_{"ps-plans"};  // last: it uses all of the above
 };
 

@@ -27,8 +27,8 @@ struct RequestKey {
 // Answers by caller, method and request_id.
 //
 // Model:     A map, and its keys in order of their recording. An answer is kept for kept_nanos or until `entries` newer
-//            ones exist, but never less than least_nanos. A caller may have no more than its share (CallerShare) of
-//            most_entries. It lives in memory: a restart forgets it.
+//            ones exist, but never less than min_nanos. A caller may have no more than its share (CallerShare) of
+//            max_entries. It lives in memory: a restart forgets it.
 // Threads:   Those of its owner, which holds its lock around every call.
 // Units:     Monotonic nanoseconds.
 // Fails:     INVALID_ARGUMENT / REQUEST_ID_REUSED for the same key with another payload; RESOURCE_EXHAUSTED /
@@ -38,9 +38,9 @@ class RequestLog {
  public:
   struct Options {
     int64_t entries = 100'000;
-    int64_t most_entries = 1'000'000;
+    int64_t max_entries = 1'000'000;
     int64_t kept_nanos = int64_t{24} * 3600 * 1'000'000'000;
-    int64_t least_nanos = int64_t{600} * 1'000'000'000;
+    int64_t min_nanos = int64_t{600} * 1'000'000'000;
   };
 
   explicit RequestLog(Options options) : options_(options) {}
@@ -58,10 +58,10 @@ class RequestLog {
                               .With("field", "request_id")
                               .With("value", key.request_id));
     }
-    if (size() >= options_.most_entries) return Full("all callers", options_.most_entries);
+    if (size() >= options_.max_entries) return Full("all callers", options_.max_entries);
     const auto own = callers_.find(key.caller);
     if (own == callers_.end()) return std::optional<Answer>();
-    const int64_t share = CallerShare(options_.most_entries, /*others=*/callers_.size() > 1);
+    const int64_t share = CallerShare(options_.max_entries, /*others=*/callers_.size() > 1);
     if (own->second >= share) return Full("this caller", share);
     return std::optional<Answer>();
   }
@@ -115,7 +115,7 @@ class RequestLog {
       const auto oldest = entries_.find(order_.begin()->second);
       const int64_t age = now_nanos - oldest->second.at_nanos;
       const bool many = static_cast<int64_t>(entries_.size()) > options_.entries;
-      if (age < (many ? options_.least_nanos : options_.kept_nanos)) return;
+      if (age < (many ? options_.min_nanos : options_.kept_nanos)) return;
       Remove(oldest);
     }
   }

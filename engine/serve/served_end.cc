@@ -4,10 +4,25 @@
 
 #include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/serve/served_pipeline.h"
 
 namespace penstock {
+
+bool ServedPipeline::Idle() const {
+  return training_.idle() && inference_.idle() && reads_.empty() && reads_running_ == 0;
+}
+
+void ServedPipeline::NotifyIfDrained() {
+  std::vector<std::function<void()>> callbacks;
+  {
+    absl::MutexLock lock(&mu_);
+    if (state_ == State::kReady || !Idle()) return;
+    callbacks.swap(drained_);
+  }
+  for (const auto& callback : callbacks) Guarded("the end of a drain", callback).IgnoreError();
+}
 
 void ServedPipeline::StopAccepting() {
   absl::MutexLock lock(&mu_);
@@ -16,13 +31,13 @@ void ServedPipeline::StopAccepting() {
 
 void ServedPipeline::Drain(bool force, std::function<void()> done) {
   StopAccepting();
-  std::vector<WorkPointer> cancelled;
+  std::vector<CallPointer> cancelled;
   {
     absl::MutexLock lock(&mu_);
     drained_.push_back(std::move(done));
     if (force) cancelled = RemoveAllQueued();
   }
-  for (const WorkPointer& work : cancelled) SettleFailed(work, CancelledCall());
+  for (const CallPointer& call : cancelled) SettleFailed(call, CancelledCall());
   NotifyIfDrained();
 }
 
@@ -36,22 +51,19 @@ void ServedPipeline::EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel,
   bool enqueued = false;
   {
     absl::MutexLock lock(&mu_);
-    lost = training_.accumulating();
+    lost = training_.state().accumulating();
     if (stopping_) {
       now = CancelledCall();
-    } else if (weights_version_ != saved_version_) {
-      auto work = std::make_shared<Work>();
-      work->method = WorkMethod::kSaveCheckpoint;
-      work->training = TrainingCall::kSave;
-      work->last_save = true;
-      work->cancel = cancel;
-      work->inputs_ready = true;
-      work->join = std::make_shared<StateJoin>();
-      work->join->callbacks.push_back([done](const absl::StatusOr<StateAnswer>& answer) {
+    } else if (!training_.saved()) {
+      const auto call = std::make_shared<Call>(CallContext(), SaveCall{.last = true});
+      call->cancel = cancel;
+      call->inputs_ready = true;
+      call->join = std::make_shared<StateJoin>();
+      call->join->callbacks.push_back([done](const absl::StatusOr<StateAnswer>& answer) {
         if (!answer.ok()) return done(answer.status());
         done(answer->checkpoint);
       });
-      Enqueue(work);
+      Enqueue(call);
       enqueued = true;
     }
   }
@@ -65,14 +77,14 @@ void ServedPipeline::Stop() {
   absl::Notification drained;
   Drain(/*force=*/true, [&drained] { drained.Notify(); });
   drained.WaitForNotification();
-  std::vector<WorkPointer> late;  // a last save that came in between
+  std::vector<CallPointer> late;  // a last save that came in between
   {
     absl::MutexLock lock(&mu_);
     state_ = State::kStopped;
     stopping_ = true;
     late = RemoveAllQueued();
   }
-  for (const WorkPointer& work : late) SettleFailed(work, CancelledCall());
+  for (const CallPointer& call : late) SettleFailed(call, CancelledCall());
   train_thread_.reset();
   infer_thread_.reset();
 }

@@ -1,106 +1,53 @@
-// Acceptance of calls, and their end: see served_pipeline.h.
+// How the calls of a ServedPipeline run and end: see served_pipeline.h.
 //
-//   a call ──▶ Recorded? ──▶ Admit ──▶ prepare: pin, check ──▶ reserve handles ──▶ Recorded? Admit ──▶ queue ──▶ answer
-//              (a retry)     (bounds,  (no lock held)                              (again: others       │
-//                             order)                                                came meanwhile)     ▼
-//                          settled by exactly one of: its run, its deadline, a cancel, a forced drain ◀── runs
+//   queue ──▶ runs ──▶ done ──▶ settled, by exactly one of: its run, its deadline, a cancel, a forced drain
 
 #include "engine/serve/served_pipeline.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/notification.h"
-#include "engine/base/check.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
+#include "engine/base/log_scope.h"
 #include "engine/base/status_macros.h"
+#include "engine/observe/metrics.h"
 
 namespace penstock {
 namespace {
 
-RejectReason RejectReasonOf(const absl::Status& status) {
-  const std::string reason = ReasonOf(status);
-  if (reason == "QUEUE_FULL") return RejectReason::kQueueFull;
-  if (reason == "HANDLE_BUDGET") return RejectReason::kMemory;
-  if (reason == "GRAPH_LIMIT" || reason == "REQUEST_LOG_FULL" || reason == "CALLER_QUOTA") return RejectReason::kQuota;
-  if (reason == "DRAINING") return RejectReason::kDraining;
-  return RejectReason::kInvalid;
+std::string TokenPrefix(const HandleStore& handles) {
+  return absl::StrFormat("%08x%016x", handles.epoch().value(), RandomHandleId(handles.epoch()).low);
 }
 
 }  // namespace
 
-absl::Status CancelledCall() { return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the call was cancelled"); }
-
-std::vector<HandleName> Accepted::handles() const {
-  std::vector<HandleName> names;
-  for (const auto* name : {&outcome, &outputs, &graph}) {
-    if (name->has_value()) names.push_back(**name);
-  }
-  return names;
-}
-
-std::optional<BatchMode> Work::batch_mode() const {
-  switch (method) {
-    case WorkMethod::kInfer:
-      return BatchMode::kInfer;
-    case WorkMethod::kForward:
-      return BatchMode::kForward;
-    case WorkMethod::kBackward:
-      return BatchMode::kBackward;
-    case WorkMethod::kForwardBackward:
-    case WorkMethod::kTrainStep:
-      return BatchMode::kTrain;
-    case WorkMethod::kOptimizerStep:
-    case WorkMethod::kSaveCheckpoint:
-    case WorkMethod::kRestoreCheckpoint:
-    case WorkMethod::kWriteParameters:
-    case WorkMethod::kDeleteCheckpoint:
-      return std::nullopt;
-  }
-  return std::nullopt;
-}
-
-// What the handles of a call know of it.
-class ServedPipeline::Producer : public HandleProducer {
- public:
-  Producer(std::weak_ptr<ServedPipeline> host, WorkPointer work) : host_(std::move(host)), work_(std::move(work)) {}
-
-  CancelEffect RequestCancel() override {
-    const auto host = host_.lock();
-    return host == nullptr ? CancelEffect::kNotCancellable : host->CancelWork(work_);
-  }
-  void Abandon(const HandleId&) override {
-    if (const auto host = host_.lock()) host->AbandonWork(work_);
-  }
-
- private:
-  const std::weak_ptr<ServedPipeline> host_;
-  const WorkPointer work_;
-};
-
-std::shared_ptr<HostedPipeline> HostedPipeline::Start(std::unique_ptr<Pipeline> pipeline,
+std::shared_ptr<ServedPipeline> ServedPipeline::Start(std::unique_ptr<Pipeline> pipeline,
                                                       std::unique_ptr<CheckpointFolder> checkpoints, Options options) {
-  auto served = std::make_shared<ServedPipeline>(std::move(pipeline), std::move(checkpoints), std::move(options));
-  served->StartThreads();
+  std::shared_ptr<ServedPipeline> served(
+      new ServedPipeline(std::move(pipeline), std::move(checkpoints), std::move(options)));
+  ServedPipeline* const self = served.get();
+  served->train_thread_ = std::make_unique<Thread>("ps-train", [self] { self->TrainLoop(); });
+  served->infer_thread_ = std::make_unique<Thread>("ps-infer", [self] { self->InferLoop(); });
   return served;
 }
 
 ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_ptr<CheckpointFolder> checkpoints,
                                Options options)
     : options_(std::move(options)),
-      token_prefix_(absl::StrFormat("%08x%016x", options_.handles->epoch().value(),
-                                    RandomHandleId(options_.handles->epoch()).low)),
       pipeline_(std::move(pipeline)),
       checkpoints_(std::move(checkpoints)),
+      runner_(options_.name, options_.spec_digest, pipeline_.get(), checkpoints_.get()),
+      reader_(options_.name, pipeline_.get(), options_.memory),
+      settlement_(options_.name, options_.handles, options_.clock, options_.metrics),
       log_(
           {.entries = options_.request_log_entries, .kept_nanos = absl::ToInt64Nanoseconds(options_.request_log_time)}),
-      step_(pipeline_->step()),
-      train_bounds_("training", {options_.train_queue_calls, options_.train_queue_bytes}),
-      infer_bounds_("inference", {options_.infer_queue_calls, options_.infer_queue_bytes}) {
+      training_({options_.train_queue_calls, options_.train_queue_bytes}, TokenPrefix(*options_.handles),
+                pipeline_->step()),
+      inference_({options_.infer_queue_calls, options_.infer_queue_bytes}, options_.infer_in_flight) {
   if (options_.metrics == nullptr) return;
   const double micro_batches = std::max(1, pipeline_->plan().schedule.micro_batches);
   auto& queues = options_.metrics->queues;
@@ -114,376 +61,376 @@ ServedPipeline::~ServedPipeline() {
   pipeline_.reset();  // waits for its callbacks to return: they still use mu_
 }
 
-void ServedPipeline::StartThreads() {
-  train_thread_ = std::make_unique<Thread>("ps-train", [this] { TrainLoop(); });
-  infer_thread_ = std::make_unique<Thread>("ps-infer", [this] { InferLoop(); });
-}
+// --- Training: one call after another, reads of parameters between them.
 
-// --- Acceptance.
-
-absl::Status ServedPipeline::Refused(absl::Status status) const {
-  if (options_.metrics != nullptr) options_.metrics->rejected[RejectReasonOf(status)].Add();
-  return WithValue(std::move(status), "pipeline", options_.name);
-}
-
-absl::StatusOr<std::optional<RecordedAnswer>> ServedPipeline::Recorded(const Work& work) {
-  return log_.Find(work.key(), work.context.payload_digest, options_.clock->NowNanos());
-}
-
-bool ServedPipeline::HasAccepted(const std::string& caller, const std::string& request_id) const {
-  absl::MutexLock lock(&mu_);
-  for (const char* method : kWorkMethodNames) {
-    if (log_.Contains({.caller = caller, .method = method, .request_id = request_id})) return true;
-  }
-  return false;
-}
-
-TrainingState ServedPipeline::Foreseen() const {
-  TrainingState state = training_;
-  const int64_t now = options_.clock->NowNanos();
-  const auto apply = [&state, now](const Work& work) {
-    if (state.Check(*work.training, work.party(), now).ok()) state.Apply(*work.training, work.party(), now);
+void ServedPipeline::TrainLoop() {
+  const auto something = [this] {
+    mu_.AssertReaderHeld();
+    return stopping_ || training_.runnable() || !reads_.empty() || idle_reason_stale_;
   };
-  if (train_running_ != nullptr && train_running_->phase == Work::Phase::kRunning) apply(*train_running_);
-  for (const WorkPointer& work : train_queue_) apply(*work);
-  return state;
-}
-
-absl::Status ServedPipeline::Admit(const Work& work, bool handles_reserved) {
-  if (state_ != State::kReady) {
-    return Error(absl::StatusCode::kUnavailable, "DRAINING", "the pipeline accepts no new work");
-  }
-  PENSTOCK_RETURN_IF_ERROR(BoundsOf(work).Check(work.context.caller, work.inputs.inline_bytes()));
-  if (!work.training.has_value()) return absl::OkStatus();
-
-  PENSTOCK_RETURN_IF_ERROR(Foreseen().Check(*work.training, work.party(), options_.clock->NowNanos()));
-  if (!work.context.expected_state.empty() && train_queue_.empty() && train_running_ == nullptr &&
-      work.context.expected_state != StateToken()) {
-    return Error(absl::StatusCode::kFailedPrecondition, "STATE_MISMATCH",
-                 "the training state is not the expected one: another call came first")
-        .With("field", "expected_state")
-        .With("value", Shortened(work.context.expected_state));
-  }
-  if (work.method == WorkMethod::kForward) {
-    const int64_t others = options_.handles->CountsOf(options_.name).open_graphs - (handles_reserved ? 1 : 0);
-    if (others >= options_.open_graphs) {
-      return Error(absl::StatusCode::kResourceExhausted, "GRAPH_LIMIT",
-                   absl::StrCat("at most ", options_.open_graphs, " graphs may be open; run or release some"))
-          .With("limit_value", std::to_string(options_.open_graphs))
-          .With("retry_after_ms", "1000");
+  while (true) {
+    CallPointer call;
+    std::deque<ReadRequest> reads;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&something));
+      if (stopping_ && reads_.empty()) return;  // Stop() has emptied the queue
+      reads.swap(reads_);
+      reads_running_ = static_cast<int64_t>(reads.size());
+      if (training_.runnable()) call = training_.Start();
+      UpdateQueueMetrics();
     }
+    for (const ReadRequest& request : reads) Read(request);
+    if (call != nullptr) {
+      const absl::Status ran = Guarded("a training call", [&] { RunTraining(call); });
+      if (!ran.ok()) Guarded("a training call", [&] { FailRun(call, ran); }).IgnoreError();
+    }
+    Guarded("the idle reason", [this] { UpdateIdleReason(); }).IgnoreError();
+    {
+      absl::MutexLock lock(&mu_);
+      training_.EndRun();
+      reads_running_ = 0;
+    }
+    call.reset();
+    Guarded("the end of a drain", [this] { NotifyIfDrained(); }).IgnoreError();
   }
-  return absl::OkStatus();
 }
 
-absl::Status ServedPipeline::ReserveHandles(const WorkPointer& work, const Results& results) {
-  const auto producer = std::make_shared<Producer>(weak_from_this(), work);
-  const auto reserve = [&](HandleKind kind, int64_t bytes, std::optional<HandleName>& name) -> absl::Status {
-    PENSTOCK_ASSIGN_OR_RETURN(name, options_.handles->Reserve({.owner = work->context.caller,
-                                                               .pipeline = options_.name,
-                                                               .kind = kind,
-                                                               .method = work->method_name(),
-                                                               .bytes = bytes,
-                                                               .lease = work->context.lease,
-                                                               .producer = producer}));
-    return absl::OkStatus();
-  };
-  if (results.outcome) PENSTOCK_RETURN_IF_ERROR(reserve(HandleKind::kOutcome, 0, work->accepted.outcome));
-  if (results.outputs) {
-    PENSTOCK_RETURN_IF_ERROR(reserve(HandleKind::kValue, results.output_bytes, work->accepted.outputs));
-  }
-  if (results.graph) PENSTOCK_RETURN_IF_ERROR(reserve(HandleKind::kGraph, 0, work->accepted.graph));
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Accepted> ServedPipeline::Accept(WorkPointer work,
-                                                const std::function<absl::StatusOr<Results>(Work&)>& prepare) {
-  work->accepted.request_id = work->context.request_id;
+void ServedPipeline::Read(const ReadRequest& request) {
+  int64_t version = 0;
   {
     absl::MutexLock lock(&mu_);
-    absl::StatusOr<std::optional<RecordedAnswer>> recorded = Recorded(*work);
-    if (!recorded.ok()) return Refused(recorded.status());
-    if (recorded->has_value()) return std::get<Accepted>(**recorded);
-    if (absl::Status admitted = Admit(*work, /*handles_reserved=*/false); !admitted.ok()) return Refused(admitted);
+    version = training_.weights_version();
   }
-  absl::StatusOr<Results> results = prepare(*work);
-  if (!results.ok()) return Refused(results.status());
-  absl::Status status = ReserveHandles(work, *results);
-  // Weak references: a call that was cancelled must not live until its inputs are there.
-  work->inputs.OnReady(options_.handles, [host = weak_from_this(), waiting = std::weak_ptr<Work>(work)] {
-    const auto alive = host.lock();
-    const auto ready = waiting.lock();
-    if (alive != nullptr && ready != nullptr) alive->OnInputsReady(ready);
-  });
+  auto snapshot = Guarded("a read of parameters", [&] { return reader_.Take(request, version); });
+  if (!snapshot.ok()) snapshot = WithValue(snapshot.status(), "pipeline", options_.name);
+  Guarded("a read of parameters", [&] { request.done(std::move(snapshot)); }).IgnoreError();
+}
 
-  std::optional<RecordedAnswer> first;  // of an equal call that was accepted meanwhile
-  if (status.ok()) {
+void ServedPipeline::RunTraining(const CallPointer& call) {
+  call->started_nanos = options_.clock->NowNanos();
+  // Trace records belong to the step that they will end. Saves and the like have none.
+  const bool traced = call->mode.has_value() || call->training == TrainingCall::kApply;
+  const int64_t step = traced ? pipeline_->step() + 1 : 0;
+  const LogScope scope(settlement_.LogFieldsOf(*call, step));
+  settlement_.CountStart(*call);
+  absl::StatusOr<Executed> executed = Guarded("a training call", [&] { return Execute(*call); });
+
+  std::vector<HandleId> stale_graphs;
+  std::string token;
+  {
     absl::MutexLock lock(&mu_);
-    absl::StatusOr<std::optional<RecordedAnswer>> recorded = Recorded(*work);
-    status = recorded.status();
-    if (status.ok() && recorded->has_value()) {
-      first = *std::move(recorded);
-    } else if (status.ok()) {
-      status = Admit(*work, /*handles_reserved=*/true);
+    call->Enter(Call::Phase::kDone);
+    const int64_t now = options_.clock->NowNanos();
+    if (executed.ok()) {
+      stale_graphs = training_.Note(*call, *executed, now);
+      if (call->mode == BatchMode::kTrain) {
+        statistics_.samples_trained += executed->run.rows;
+        if (executed->run.loss.has_value()) statistics_.last_loss = executed->run.loss;
+        statistics_.last_measured_bubble = executed->run.measured_bubble;
+      }
+    } else if (call->deadline_passed) {
+      executed = absl::Status(
+          Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran"));
     }
-    if (status.ok() && !first.has_value()) {
-      Enqueue(work);
-      log_.Record(work->key(), work->context.payload_digest, work->accepted, work->accepted_nanos);
-      return work->accepted;
-    }
+    training_.Reconcile(*call, pipeline_->accumulating(), now);
+    WatchAccumulation(*call);
+    token = training_.token();
   }
-  for (const HandleName& name : work->accepted.handles()) options_.handles->Withdraw(name.id);
-  if (!status.ok()) return Refused(std::move(status));
-  return std::get<Accepted>(*std::move(first));
-}
-
-void ServedPipeline::Enqueue(const WorkPointer& work) {
-  work->phase = Work::Phase::kQueued;
-  work->accepted_nanos = options_.clock->NowNanos();
-  work->accepted.step = step_;
-  BoundsOf(*work).Add(work->context.caller, work->inputs.inline_bytes());
-  absl::Duration timeout = work->context.work_timeout;
-  if (work->training.has_value()) {
-    work->accepted.sequence = ++sequence_;
-    train_queue_.push_back(work);
-    if (timeout == absl::ZeroDuration() && work->method == WorkMethod::kForward) timeout = options_.forward_timeout;
+  settlement_.CountEnd(*call, executed.status(), executed.ok() ? &*executed : nullptr);
+  settlement_.ReportEnd(*call, step, executed.status());
+  if (executed.ok()) {
+    EndPlace(*call);
+    StateAnswer answer{executed->checkpoint.value_or(CheckpointInfo()), executed->run.step, token,
+                       call->accepted.sequence};
+    settlement_.Fulfil(*call, *std::move(executed), token, stale_graphs);
+    if (call->join != nullptr) AnswerState(*call, std::move(answer));
   } else {
-    infer_queue_.push_back(work);
-    if (work->inputs_ready) AddReady(work);
-    if (timeout == absl::ZeroDuration()) timeout = options_.infer_timeout;
+    SettleFailed(call, executed.status());
   }
-  if (timeout > absl::ZeroDuration() && timeout < absl::InfiniteDuration()) {
-    work->timer = options_.timers->Add(work->accepted_nanos + absl::ToInt64Nanoseconds(timeout),
-                                       [host = weak_from_this(), late = std::weak_ptr<Work>(work)] {
-                                         const auto alive = host.lock();
-                                         const auto running = late.lock();
-                                         if (alive != nullptr && running != nullptr) alive->OnWorkDeadline(running);
-                                       });
-  }
-  UpdateQueueMetrics();
+  ReleaseInputs(*call);
 }
 
-void ServedPipeline::OnInputsReady(const WorkPointer& work) {
-  absl::MutexLock lock(&mu_);
-  work->inputs_ready = true;  // training waits for its turn all the same
-  if (work->phase == Work::Phase::kQueued && !work->training.has_value()) AddReady(work);
+absl::StatusOr<Executed> ServedPipeline::Execute(Call& call) {
+  {
+    absl::MutexLock lock(&mu_);
+    PENSTOCK_RETURN_IF_ERROR(training_.CheckTurn(call, options_.clock->NowNanos()));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(Executed executed, runner_.Run(call));
+  if (executed.graph != nullptr) executed.graph = Watched(std::move(executed.graph));
+  return executed;
 }
 
-void ServedPipeline::AddReady(const WorkPointer& work) {
-  const auto later = std::find_if(infer_ready_.begin(), infer_ready_.end(),
-                                  [&](const WorkPointer& other) { return other->priority < work->priority; });
-  infer_ready_.insert(later, work);
+// Sees to it that an accumulation with a lease ends, in the order of calls.
+void ServedPipeline::WatchAccumulation(const Call& ended) {
+  const std::optional<int64_t> expires_at = training_.state().expires_at();
+  if (!expires_at.has_value()) return;
+  const bool over = *expires_at <= options_.clock->NowNanos();  // and `ended` was in the way
+  if (ended.training != TrainingCall::kContribution && !over) return;
+  options_.timers->Add(*expires_at, [pipeline = weak_from_this()] {
+    if (const auto self = pipeline.lock()) self->ExpireAccumulation();
+  });
+}
+
+void ServedPipeline::ExpireAccumulation() {
+  std::optional<TrainingParty> holder;
+  {
+    absl::MutexLock lock(&mu_);
+    if (state_ != State::kReady) return;
+    holder = training_.Expired(options_.clock->NowNanos());
+    if (!holder.has_value()) return;
+    const auto call =
+        std::make_shared<Call>(CallContext{.caller = holder->caller, .session = holder->session}, ExpireCall{});
+    call->inputs_ready = true;
+    Enqueue(call);
+  }
+  LogWarning("accumulated gradients are discarded: their lease is over",
+             {{"pipeline", options_.name}, {"caller", holder->caller}, {"session", holder->session}});
+}
+
+// Lets the stages know when the last graph is gone, by whatever way: consumed, released, expired.
+std::shared_ptr<Graph> ServedPipeline::Watched(std::shared_ptr<Graph> graph) {
+  graphs_alive_->fetch_add(1);
+  Graph* const pointer = graph.get();
+  return std::shared_ptr<Graph>(pointer, [graph = std::move(graph), alive = graphs_alive_, pipeline = weak_from_this(),
+                                          timers = options_.timers, clock = options_.clock](Graph*) mutable {
+    graph.reset();
+    if (alive->fetch_sub(1) != 1) return;
+    // On the timers' thread: the last reference may be dropped under any lock.
+    timers->Add(clock->NowNanos(), [pipeline] {
+      if (const auto self = pipeline.lock()) {
+        absl::MutexLock lock(&self->mu_);
+        self->idle_reason_stale_ = true;
+      }
+    });
+  });
+}
+
+void ServedPipeline::UpdateIdleReason() {
+  bool waits_for_client = graphs_alive_->load() > 0;
+  {
+    absl::MutexLock lock(&mu_);
+    idle_reason_stale_ = false;
+    waits_for_client |= training_.state().accumulating();
+  }
+  pipeline_->SetIdleReason(waits_for_client ? Pipeline::IdleReason::kWaitClient : Pipeline::IdleReason::kNoWork);
+}
+
+// --- Inference: handed to the stages, some at a time, beside training.
+
+void ServedPipeline::InferLoop() {
+  const auto can_start = [this] {
+    mu_.AssertReaderHeld();
+    return stopping_ || inference_.runnable();
+  };
+  while (true) {
+    CallPointer call;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&can_start));
+      if (stopping_) return;  // Stop() has emptied the queue
+      call = inference_.Start();
+      UpdateQueueMetrics();
+    }
+    if (absl::Status started = Guarded("an inference", [&] { StartInference(call); }); !started.ok()) {
+      OnInferred(call, started);
+    }
+  }
+}
+
+void ServedPipeline::StartInference(const CallPointer& call) {
+  call->started_nanos = options_.clock->NowNanos();
+  settlement_.CountStart(*call);
+  absl::StatusOr<ForwardRequest> request = runner_.InferenceRequest(*call);
+  if (!request.ok()) return OnInferred(call, request.status());
+  // This outlives the run: Stop() waits until nothing is in flight.
+  pipeline_->InferAsync(*std::move(request),
+                        [this, call](absl::StatusOr<ForwardOutcome> outcome) { OnInferred(call, std::move(outcome)); });
+}
+
+void ServedPipeline::OnInferred(const CallPointer& call, absl::StatusOr<ForwardOutcome> outcome) {
+  const absl::Status settled = Guarded("an inference", [&] { SettleInferred(call, outcome); });
+  if (!settled.ok()) Guarded("an inference", [&] { FailRun(call, settled); }).IgnoreError();
+  // Last: from here on, Stop() may return on its thread.
+  std::vector<std::function<void()>> callbacks;
+  {
+    absl::MutexLock lock(&mu_);
+    inference_.EndRun(call);
+    if (state_ != State::kReady && Idle()) callbacks.swap(drained_);
+  }
+  for (const auto& callback : callbacks) Guarded("the end of a drain", callback).IgnoreError();
+}
+
+void ServedPipeline::SettleInferred(const CallPointer& call, const absl::StatusOr<ForwardOutcome>& outcome) {
+  {
+    absl::MutexLock lock(&mu_);
+    call->Finish();
+  }
+  Executed executed;
+  executed.run.rows = call->rows;
+  settlement_.CountEnd(*call, outcome.status(), outcome.ok() ? &executed : nullptr);
+  settlement_.ReportEnd(*call, outcome.ok() ? outcome->step : 0, outcome.status());
+  if (outcome.ok()) {
+    EndPlace(*call);
+    settlement_.Fulfil(*call, *outcome);
+  } else {
+    SettleFailed(call, outcome.status());
+  }
+  ReleaseInputs(*call);
 }
 
 // --- The end of a call.
 
-void ServedPipeline::RemoveQueued(const WorkPointer& work) {
-  PENSTOCK_CHECK(work->phase == Work::Phase::kQueued);
-  work->phase = Work::Phase::kDone;
-  BoundsOf(*work).Remove(work->context.caller, work->inputs.inline_bytes());
-  if (work->training.has_value()) {
-    std::erase(train_queue_, work);
+void ServedPipeline::OnInputsReady(const CallPointer& call) {
+  absl::MutexLock lock(&mu_);
+  call->inputs_ready = true;  // training waits for its turn all the same
+  if (call->phase == Call::Phase::kQueued && !call->training.has_value()) inference_.SetReady(call);
+}
+
+void ServedPipeline::RemoveQueued(const CallPointer& call) {
+  call->Enter(Call::Phase::kDone);
+  if (call->training.has_value()) {
+    training_.Remove(call);
+    WatchAccumulation(*call);  // it may have kept one from its end
   } else {
-    std::erase(infer_queue_, work);
-    std::erase(infer_ready_, work);
+    inference_.Remove(call);
   }
   UpdateQueueMetrics();
 }
 
-std::vector<ServedPipeline::WorkPointer> ServedPipeline::RemoveAllQueued() {
-  std::vector<WorkPointer> removed(train_queue_.begin(), train_queue_.end());
-  removed.insert(removed.end(), infer_queue_.begin(), infer_queue_.end());
-  for (const WorkPointer& work : removed) RemoveQueued(work);
+std::vector<CallPointer> ServedPipeline::RemoveAllQueued() {
+  std::vector<CallPointer> removed(training_.waiting().begin(), training_.waiting().end());
+  removed.insert(removed.end(), inference_.waiting().begin(), inference_.waiting().end());
+  for (const CallPointer& call : removed) RemoveQueued(call);
   return removed;
 }
 
-void ServedPipeline::OnWorkDeadline(const WorkPointer& work) {
+void ServedPipeline::OnDeadline(const CallPointer& call) {
   absl::Status error;
   {
     absl::MutexLock lock(&mu_);
-    if (work->phase == Work::Phase::kDone) return;
-    work->deadline_passed = true;
-    if (work->phase == Work::Phase::kQueued) {
-      RemoveQueued(work);
+    if (call->phase == Call::Phase::kDone) return;
+    call->deadline_passed = true;
+    if (call->phase == Call::Phase::kQueued) {
+      RemoveQueued(call);
       if (options_.metrics != nullptr) options_.metrics->rejected[RejectReason::kDeadline].Add();
       error = Error(absl::StatusCode::kDeadlineExceeded, "QUEUE_DEADLINE", "the call's time passed before it started");
     } else {
-      work->cancel->Cancel();
+      call->cancel->Cancel();
       // What changes weights tells its outcome when it is known; the rest of the world need not wait for a forward.
-      if (!work->stoppable()) return;
+      if (!call->stoppable()) return;
       error = Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran");
     }
   }
-  SettleFailed(work, error);
+  SettleFailed(call, error);
   NotifyIfDrained();
 }
 
-CancelEffect ServedPipeline::CancelWork(const WorkPointer& work) {
+CancelEffect ServedPipeline::Cancel(const CallPointer& call) {
   CancelEffect effect = CancelEffect::kCancelled;
   {
     absl::MutexLock lock(&mu_);
-    if (work->phase == Work::Phase::kNew || work->phase == Work::Phase::kDone) return CancelEffect::kNotCancellable;
-    if (work->phase == Work::Phase::kRunning) {
-      if (!work->stoppable()) return CancelEffect::kNotCancellable;
-      work->cancel->Cancel();
+    if (call->phase == Call::Phase::kNew || call->phase == Call::Phase::kDone) return CancelEffect::kNotCancellable;
+    if (call->phase == Call::Phase::kRunning) {
+      if (!call->stoppable()) return CancelEffect::kNotCancellable;
+      call->cancel->Cancel();
       effect = CancelEffect::kCancelling;
     } else {
-      RemoveQueued(work);
+      RemoveQueued(call);
     }
   }
-  SettleFailed(work, CancelledCall());
+  SettleFailed(call, CancelledCall());
   NotifyIfDrained();
   return effect;
 }
 
-void ServedPipeline::AbandonWork(const WorkPointer& work) {
+void ServedPipeline::Abandon(const CallPointer& call) {
   {
     absl::MutexLock lock(&mu_);
-    ++work->abandoned_handles;
-    if (work->phase == Work::Phase::kNew) return;  // its handles are still being named, by Accept()
-    if (work->abandoned_handles < work->accepted.handles().size() || !work->stoppable()) return;
+    ++call->abandoned_handles;
+    if (call->phase == Call::Phase::kNew) return;  // its handles are still being named, by Accept()
+    if (call->abandoned_handles < call->accepted.handles().size() || !call->stoppable()) return;
   }
-  CancelWork(work);
+  Cancel(call);
 }
 
-void ServedPipeline::EndPlace(Work& work) {
+void ServedPipeline::EndPlace(Call& call) {
   std::shared_ptr<void> place;
   absl::MutexLock lock(&mu_);
   // A run that was told to stop is still there until it does.
-  if (work.phase == Work::Phase::kDone) place.swap(work.context.place);
+  if (call.phase == Call::Phase::kDone) place.swap(call.context.place);
 }
 
-void ServedPipeline::SettleFailed(const WorkPointer& work, const absl::Status& error) {
-  EndPlace(*work);
-  absl::Status told = WithValue(error, "pipeline", options_.name);
-  if (work->context.observer != nullptr) {
-    for (const auto& [name, id] : work->context.observer->Ids()) told = WithValue(std::move(told), name, id);
-  }
-  if (work->join != nullptr) AnswerState(work, told);
-  for (const HandleName& name : work->accepted.handles()) {
-    if (ReasonOf(told) == "WORK_CANCELLED") {
-      options_.handles->Cancel(name.id);
-    } else {
-      options_.handles->Fail(name.id, told);
-    }
-  }
+void ServedPipeline::SettleFailed(const CallPointer& call, const absl::Status& error) {
+  EndPlace(*call);
+  const absl::Status told = settlement_.Fail(*call, error);
+  if (call->join != nullptr) AnswerState(*call, told);
   // A run that goes on still reads its inputs.
   bool done = false;
   {
     absl::MutexLock lock(&mu_);
-    done = work->phase == Work::Phase::kDone;
+    done = call->phase == Call::Phase::kDone;
   }
-  if (!done || work->started_nanos != 0) return;  // of one that ran, who ran it tells and lets go
-  TellEnded(*work, 0, error);
-  LetGo(*work);
+  if (!done || call->started_nanos != 0) return;  // of one that ran, who ran it tells and lets go
+  settlement_.ReportEnd(*call, 0, error);
+  ReleaseInputs(*call);
 }
 
-void ServedPipeline::FailRun(const WorkPointer& work, const absl::Status& error) {
+void ServedPipeline::FailRun(const CallPointer& call, const absl::Status& error) {
   {
     absl::MutexLock lock(&mu_);
-    work->phase = Work::Phase::kDone;
+    call->Finish();
   }
-  SettleFailed(work, error);
-  LetGo(*work);
+  SettleFailed(call, error);
+  ReleaseInputs(*call);
 }
 
-void ServedPipeline::TellEnded(const Work& work, int64_t step, const absl::Status& status) {
-  CallSpan span{.method = work.method_name(),
-                .request_id = work.context.request_id,
-                .accepted_nanos = work.accepted_nanos,
-                .started_nanos = work.started_nanos,
-                .ended_nanos = options_.clock->NowNanos(),
-                .step = step,
-                .failed = !status.ok()};
-  const int64_t ended_nanos = span.ended_nanos;
-  if (work.context.observer != nullptr) {
-    for (const auto& [name, id] : work.context.observer->Ids()) {
-      if (name == "trace_id") span.trace_id = id;
+void ServedPipeline::AnswerState(const Call& call, const absl::StatusOr<StateAnswer>& answer) {
+  std::vector<StateCallback> callbacks;
+  {
+    absl::MutexLock lock(&mu_);
+    callbacks.swap(call.join->callbacks);
+    if (answer.ok()) {
+      call.join->answer = *answer;
+    } else {
+      log_.Erase(call.key());  // it had no effect: a retry is a first attempt
     }
   }
-  {
-    absl::MutexLock lock(&mu_);
-    if (ended_.size() == kEndedCalls) ended_.pop_front();
-    ended_.push_back(std::move(span));
-  }
-  if (work.context.observer == nullptr) return;
-  const std::optional<BatchMode> mode = work.batch_mode();
-  work.context.observer->OnEnded(
-      {.pipeline = options_.name,
-       .method = work.method_name(),
-       .mode = mode.has_value() ? kBatchModeNames[static_cast<size_t>(*mode)] : std::string_view(),
-       .accepted_nanos = work.accepted_nanos,
-       .started_nanos = work.started_nanos,
-       .ended_nanos = ended_nanos,
-       .step = step,
-       .status = status});
+  for (const StateCallback& callback : callbacks) callback(answer);
 }
 
-std::vector<CallSpan> ServedPipeline::EndedCalls() const {
-  absl::MutexLock lock(&mu_);
-  return {ended_.begin(), ended_.end()};
+void ServedPipeline::ReleaseInputs(Call& call) {
+  options_.timers->Remove(call.timer);
+  call.inputs = CallInputs();
 }
 
-std::vector<std::pair<std::string, std::string>> ServedPipeline::LogFieldsOf(const Work& work, int64_t step) const {
-  std::vector<std::pair<std::string, std::string>> fields = {{"pipeline", options_.name}};
-  if (step > 0) fields.emplace_back("step", std::to_string(step));
-  if (!work.context.request_id.empty()) fields.emplace_back("request_id", work.context.request_id);
-  if (work.context.observer == nullptr) return fields;
-  for (auto& id : work.context.observer->Ids()) fields.push_back(std::move(id));
-  return fields;
-}
-
-void ServedPipeline::LetGo(Work& work) {
-  options_.timers->Remove(work.timer);
-  work.inputs = CallInputs();
-}
-
-bool ServedPipeline::Idle() const {
-  return train_queue_.empty() && train_running_ == nullptr && infer_queue_.empty() && infer_running_.empty() &&
-         snapshots_.empty() && snapshots_running_ == 0;
-}
-
-void ServedPipeline::NotifyIfDrained() {
-  std::vector<std::function<void()>> callbacks;
-  {
-    absl::MutexLock lock(&mu_);
-    if (state_ == State::kReady || !Idle()) return;
-    callbacks.swap(drained_);
-  }
-  for (const auto& callback : callbacks) callback();
-}
+// --- What can be seen from outside.
 
 void ServedPipeline::UpdateQueueMetrics() {
   if (options_.metrics == nullptr) return;
-  const auto update = [](QueueMetrics& metrics, const std::deque<WorkPointer>& queue) {
+  const auto update = [](QueueMetrics& metrics, const std::deque<CallPointer>& waiting) {
     int64_t depth = 0;
-    for (const WorkPointer& work : queue) depth += work->queue_weight;
+    for (const CallPointer& call : waiting) depth += call->queue_weight;
     metrics.depth.Set(static_cast<double>(depth));
-    metrics.oldest_nanos = queue.empty() ? QueueMetrics::kEmpty : queue.front()->accepted_nanos;
+    metrics.oldest_nanos = waiting.empty() ? QueueMetrics::kEmpty : waiting.front()->accepted_nanos;
   };
-  update(options_.metrics->queues[WorkQueue::kTrain], train_queue_);
-  update(options_.metrics->queues[WorkQueue::kInfer], infer_queue_);
+  update(options_.metrics->queues[WorkQueue::kTrain], training_.waiting());
+  update(options_.metrics->queues[WorkQueue::kInfer], inference_.waiting());
 }
 
-std::string ServedPipeline::StateToken() const { return absl::StrCat(token_prefix_, "-", version_); }
-
-HostedPipeline::Statistics ServedPipeline::statistics() const {
+ServedPipeline::Statistics ServedPipeline::statistics() const {
   absl::MutexLock lock(&mu_);
   Statistics now = statistics_;
   now.state = state_;
-  now.step = step_;
-  now.state_token = StateToken();
-  now.accumulating = training_.accumulating();
-  now.snapshot_bytes = snapshots_made_.bytes();
+  now.step = training_.step();
+  now.state_token = training_.token();
+  now.accumulating = training_.state().accumulating();
+  now.snapshot_bytes = reader_.bytes();
   now.open_graphs = options_.handles->CountsOf(options_.name).open_graphs;
-  now.train_queue_calls = static_cast<int64_t>(train_queue_.size());
-  now.infer_queue_calls = static_cast<int64_t>(infer_queue_.size());
-  now.running = static_cast<int64_t>(infer_running_.size()) + (train_running_ != nullptr ? 1 : 0);
+  now.train_queue_calls = static_cast<int64_t>(training_.waiting().size());
+  now.infer_queue_calls = static_cast<int64_t>(inference_.waiting().size());
+  now.running = inference_.running() + (training_.running() ? 1 : 0);
   return now;
 }
-
-absl::Status ServedPipeline::PurgeCheckpoints() { return checkpoints_->Purge(); }
-
-std::vector<CheckpointInfo> ServedPipeline::ListCheckpoints() const { return checkpoints_->List(); }
 
 }  // namespace penstock

@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kMostLosses = 64;
+constexpr size_t kMaxLosses = 64;
 constexpr size_t kShownSession = 8;  // characters of a session in a message
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
@@ -48,7 +48,8 @@ absl::Status TrainingState::Check(TrainingCall call, const TrainingParty& party,
   }
   if (!accumulating()) {
     const Loss* loss = LossOf(party);
-    if (loss != nullptr && call == TrainingCall::kDiscard) return absl::OkStatus();  // it takes note
+    const bool discards = call == TrainingCall::kDiscard || call == TrainingCall::kDiscardForced;
+    if (loss != nullptr && discards) return absl::OkStatus();  // it takes note
     if (loss != nullptr && (call == TrainingCall::kContribution || call == TrainingCall::kApply)) {
       return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_LOST",
                    absl::StrCat("the gradients that were accumulated are gone: ", loss->cause,
@@ -86,7 +87,7 @@ const TrainingState::Loss* TrainingState::LossOf(const TrainingParty& party) con
 }
 
 void TrainingState::Lose(std::string cause) {
-  if (losses_.size() >= kMostLosses) losses_.pop_front();
+  if (losses_.size() >= kMaxLosses) losses_.pop_front();
   losses_.push_back({*holder_, std::move(cause)});
 }
 
@@ -111,7 +112,8 @@ void TrainingState::Apply(TrainingCall call, const TrainingParty& party, int64_t
             call == TrainingCall::kRestoreForced ? "a restore or write of caller " : "a DISCARD of caller ",
             party.caller));
       }
-      if (call == TrainingCall::kDiscard) std::erase_if(losses_, [&](const Loss& loss) { return loss.party == party; });
+      if (call != TrainingCall::kRestoreForced)
+        std::erase_if(losses_, [&](const Loss& loss) { return loss.party == party; });
       return Clear();
     case TrainingCall::kExpire:
       if (accumulating()) Lose("their lease is over");

@@ -15,7 +15,7 @@ namespace penstock {
 
 // One value by itself ("atomic"), or a tuple. A tuple of one is not the value by itself.
 //
-// Model:     the successor of torchgpipe's microbatch.Batch. A tuple's items are a layer's arguments.
+// Model:     the successor of torchgpipe's micro_batch.Batch. A tuple's items are a layer's arguments.
 // Threads:   as a vector.
 class Batch {
  public:

@@ -48,7 +48,7 @@ absl::Status LocalTransport::Send(const MessageKey& key, Batch values) {
     if (!mailbox.messages.try_emplace(key, std::move(message)).second) {
       return Error(absl::StatusCode::kInternal, "BUG",
                    absl::StrCat(key.gradient ? "gradient" : "activation", " sent twice to stage ", key.stage,
-                                ", micro-batch ", key.microbatch));
+                                ", micro-batch ", key.micro_batch));
     }
   }
   if (on_arrival_) on_arrival_(key);

@@ -17,13 +17,13 @@ struct MessageKey {
   int64_t run = 0;        // unique in the pipeline
   bool gradient = false;  // false: an activation for `stage`; true: a gradient for it
   int stage = 0;          // the receiver
-  int microbatch = 0;     // of the run
+  int micro_batch = 0;    // of the run
   int peer = -1;          // the sender, where skip values or their gradients travel; -1: the neighbour's own values
 
   bool operator==(const MessageKey&) const = default;
   template <typename H>
   friend H AbslHashValue(H state, const MessageKey& key) {
-    return H::combine(std::move(state), key.run, key.gradient, key.stage, key.microbatch, key.peer);
+    return H::combine(std::move(state), key.run, key.gradient, key.stage, key.micro_batch, key.peer);
   }
 };
 

@@ -18,10 +18,10 @@ uint32_t ExtendRaw(uint32_t raw, const char* bytes, size_t size) {
 }  // namespace
 
 uint32_t ExtendCrc32c(uint32_t first, std::string_view second) {
-  constexpr size_t kMostAtOnce = size_t{1} << 30;  // ISA-L takes an int
+  constexpr size_t kMaxAtOnce = size_t{1} << 30;  // ISA-L takes an int
   uint32_t raw = ~first;
   while (!second.empty()) {
-    const size_t size = std::min(second.size(), kMostAtOnce);
+    const size_t size = std::min(second.size(), kMaxAtOnce);
     raw = ExtendRaw(raw, second.data(), size);
     second.remove_prefix(size);
   }

@@ -98,15 +98,15 @@ std::optional<DataType> DataTypeFromName(std::string_view name) {
 int64_t ItemSize(DataType type) { return kTable[IsKnown(type) ? static_cast<size_t>(type) : 0].item_size; }
 
 std::string Shortened(std::string_view text) {
-  constexpr size_t kMostBytes = 64;
+  constexpr size_t kMaxBytes = 64;
   std::string shown;
   size_t whole = 0;  // of the pieces that leave room for the dots
   while (!text.empty()) {
     const size_t length = std::max<size_t>(PrintableLength(text), 1);
     const absl::string_view piece(text.data(), length);
     absl::StrAppend(&shown, length > 1 ? std::string(piece) : absl::CHexEscape(piece));
-    if (shown.size() > kMostBytes) return shown.substr(0, whole) + "...";
-    if (shown.size() <= kMostBytes - 3) whole = shown.size();
+    if (shown.size() > kMaxBytes) return shown.substr(0, whole) + "...";
+    if (shown.size() <= kMaxBytes - 3) whole = shown.size();
     text.remove_prefix(length);
   }
   return shown;

@@ -15,12 +15,12 @@ constexpr double kLeft = 92;  // for the names of lanes
 constexpr double kWidth = 1000;
 constexpr double kRow = 46;
 constexpr double kTop = 22;
-constexpr double kBar = 26;           // height of an action
-constexpr double kWait = 12;          // height of a wait
-constexpr double kLeastWidth = 0.12;  // narrower ones can't be seen
-constexpr double kLabelWidth = 7;     // of one character
-constexpr double kLeastShare = 5e-4;  // less reads as 0.0 %
-constexpr double kSmallWidth = 5.2;   // of one character of a wait's name
+constexpr double kBar = 26;          // height of an action
+constexpr double kWait = 12;         // height of a wait
+constexpr double kMinWidth = 0.12;   // narrower ones can't be seen
+constexpr double kLabelWidth = 7;    // of one character
+constexpr double kMinShare = 5e-4;   // less reads as 0.0 %
+constexpr double kSmallWidth = 5.2;  // of one character of a wait's name
 
 std::string Number(double value) {
   char text[32];
@@ -72,9 +72,9 @@ std::string LabelOf(const StepSpan& span, double width) {
     return width >= kSmallWidth * static_cast<double>(name.size()) + 4 ? name : "";
   }
   const size_t digit = span.label.find_last_not_of("0123456789");
-  const std::string microbatch = digit == std::string::npos ? "" : span.label.substr(digit + 1);
+  const std::string micro_batch = digit == std::string::npos ? "" : span.label.substr(digit + 1);
   const std::string letter(1, Letter(span.state));
-  for (const std::string& label : {letter + microbatch, letter}) {
+  for (const std::string& label : {letter + micro_batch, letter}) {
     if (width >= kLabelWidth * static_cast<double>(label.size()) + 2) return label;
   }
   return "";
@@ -82,12 +82,12 @@ std::string LabelOf(const StepSpan& span, double width) {
 
 void AddSpan(const StepSpan& span, const Scale& scale, double y, double height, std::string* out) {
   const double width = scale.Width(span.end - span.begin);
-  if (width < kLeastWidth) return;
+  if (width < kMinWidth) return;
   const std::string_view state = NameOf(span.state);
   const std::string what = span.label.empty() ? std::string(state) : absl::StrCat(span.label, " ", std::string(state));
   absl::StrAppend(out, "<rect class=\"s-", std::string(state), "\" x=\"", Number(scale.X(span.begin)), "\" y=\"",
                   Number(y));
-  absl::StrAppend(out, "\" width=\"", Number(std::max(width - 0.3, kLeastWidth)), "\" height=\"", Number(height),
+  absl::StrAppend(out, "\" width=\"", Number(std::max(width - 0.3, kMinWidth)), "\" height=\"", Number(height),
                   "\"><title>", HtmlEscape(what), ", ", TimeText(span.end - span.begin), "</title></rect>\n");
   const std::string label = LabelOf(span, width);
   if (label.empty()) return;
@@ -150,7 +150,7 @@ std::string Svg(const StepPicture& picture) {
   const auto times = TimeByState(picture);
   for (const StageStateInfo& info : StageStates()) {
     const int64_t nanos = times[static_cast<size_t>(info.state)];
-    if (ShareOf(nanos, picture) < kLeastShare) continue;
+    if (ShareOf(nanos, picture) < kMinShare) continue;
     const char letter = Letter(info.state);
     absl::StrAppend(&out, "<li><span class=\"swatch s-", std::string(info.name), "\">",
                     letter == '.' ? std::string() : std::string(1, letter), "</span>", std::string(info.name), " <b>",
@@ -180,7 +180,7 @@ std::string Characters(const StepPicture& picture) {
   const auto times = TimeByState(picture);
   for (const StageStateInfo& info : StageStates()) {
     const int64_t nanos = times[static_cast<size_t>(info.state)];
-    if (ShareOf(nanos, picture) >= kLeastShare)
+    if (ShareOf(nanos, picture) >= kMinShare)
       absl::StrAppend(&out, "  ", std::string(info.name), " ", Share(ShareOf(nanos, picture)).text, "\n");
   }
   return out;
@@ -197,7 +197,7 @@ std::string SpansJson(const std::vector<StepSpan>& spans) {
 }
 
 std::string Json(const StepPicture& picture) {
-  std::string out = absl::StrCat("{\"step\": ", picture.step, ", \"micro_batches\": ", picture.microbatches,
+  std::string out = absl::StrCat("{\"step\": ", picture.step, ", \"micro_batches\": ", picture.micro_batches,
                                  ", \"makespan_nanos\": ", picture.makespan);
   absl::StrAppend(&out, ", \"ideal_finish_nanos\": ", picture.ideal_finish, ", \"bubble\": ", picture.bubble,
                   ", \"lanes\": [");
@@ -221,7 +221,7 @@ Section DrawStep(const std::optional<StepPicture>& picture) {
                                        .json = "null"};
     return section;
   }
-  section.note = absl::StrCat("Step ", picture->step, ", ", picture->microbatches,
+  section.note = absl::StrCat("Step ", picture->step, ", ", picture->micro_batches,
                               " micro-batches: ", TimeText(picture->makespan), ", bubble ", Share(picture->bubble).text,
                               ". Above the line what ran, below it what the stage waited for.");
   section.picture = Section::Picture{

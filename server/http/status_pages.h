@@ -65,7 +65,7 @@ struct DaemonFacts {
   std::string admin_address;
 };
 
-// What commands print with -o json about the same things. Each answers a JSON value.
+// What commands print with -o json about the same things. Each returns a JSON value.
 struct CommandOutputs {
   std::function<std::string()> server;                             // of status: the daemon
   std::function<std::string()> pipelines;                          // of status: a list of {pipeline, statistics}

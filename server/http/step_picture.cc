@@ -9,7 +9,7 @@ namespace penstock {
 namespace {
 
 // Enough for a step of 16 chunks and 128 micro-batches a lane, and small enough to be read each second.
-constexpr uint64_t kMostRecords = 16'384;
+constexpr uint64_t kMaxRecords = 16'384;
 
 std::optional<StageState> StateOf(const TraceRecord& record) {
   switch (record.kind) {
@@ -49,11 +49,13 @@ std::optional<RunSpan> LastWholeStep(const TraceCapture& capture) {
 }  // namespace
 
 std::optional<StepPicture> LastStep(const PipelineMetrics& pipeline) {
-  const TraceCapture capture = CaptureActions(pipeline, kMostRecords);
+  const TraceCapture capture = CaptureActions(pipeline, kMaxRecords);
   const std::optional<RunSpan> run = LastWholeStep(capture);
   if (!run.has_value() || run->end_nanos <= run->begin_nanos) return std::nullopt;
-  StepPicture picture{
-      .step = run->step, .microbatches = run->microbatches, .makespan = run->end_nanos - run->begin_nanos, .lanes = {}};
+  StepPicture picture{.step = run->step,
+                      .micro_batches = run->micro_batches,
+                      .makespan = run->end_nanos - run->begin_nanos,
+                      .lanes = {}};
   int64_t work = 0;
   for (int i = 0; i < pipeline.lane_count(); ++i) {
     const LaneMetrics& metrics = pipeline.lane(i);
@@ -71,7 +73,7 @@ std::optional<StepPicture> LastStep(const PipelineMetrics& pipeline) {
     }
     std::vector<TraceRecord> states;
     const uint64_t written = metrics.trace.states.written();
-    metrics.trace.states.Read(written > kMostRecords ? written - kMostRecords : 0, written, &states);
+    metrics.trace.states.Read(written > kMaxRecords ? written - kMaxRecords : 0, written, &states);
     for (const TraceRecord& record : states) {
       const auto state = static_cast<StageState>(record.detail);
       const int64_t begin = std::max(record.begin_nanos, run->begin_nanos) - run->begin_nanos;

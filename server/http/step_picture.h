@@ -29,7 +29,7 @@ struct StepLane {
 
 struct StepPicture {
   int64_t step = 0;
-  int microbatches = 0;
+  int micro_batches = 0;
   int64_t makespan = 0;
   int64_t ideal_finish = 0;  // of the same work on equal stages
   double bubble = 0;         // measured: the share of all lanes' time without work

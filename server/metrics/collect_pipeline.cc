@@ -38,7 +38,7 @@ void CollectLane(const std::string& pipeline, const LaneMetrics& lane, int64_t n
   families->Add(Metric::kStageLastProgress, labels, lane.last_progress.seconds());
   families->Add(Metric::kIdealBubble, labels, lane.ideal_bubble.value());
   families->Add(Metric::kPredictedBubble, labels, lane.predicted_bubble.value());
-  families->Add(Metric::kInflightMicrobatches, labels, lane.inflight_microbatches.value());
+  families->Add(Metric::kInflightMicroBatches, labels, lane.inflight_micro_batches.value());
   families->Add(Metric::kRecomputedActivationBytes, labels, static_cast<double>(lane.recomputed_bytes.value()));
   families->Add(Metric::kOutOfMemory, labels, static_cast<double>(lane.out_of_memory.value()));
   AddEach(families, Metric::kDeviceMemory, labels, kMemoryKindNames,
@@ -101,7 +101,7 @@ void CollectPipeline(const PipelineMetrics& pipeline, int64_t now_nanos, FamilyS
   const ScheduleDescription schedule = pipeline.schedule();
   families->Add(Metric::kScheduleInfo,
                 {pipeline.name(), schedule.kind, std::to_string(schedule.stages), std::to_string(schedule.chunks),
-                 std::to_string(schedule.microbatches), schedule.checkpoint_mode},
+                 std::to_string(schedule.micro_batches), schedule.checkpoint_mode},
                 1);
   const LabelValues labels = {pipeline.name()};
   CollectBatches(pipeline, labels, families);

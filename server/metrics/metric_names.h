@@ -20,7 +20,7 @@ enum class Metric {
   kScheduleInfo,
   kIdealBubble,
   kPredictedBubble,
-  kInflightMicrobatches,
+  kInflightMicroBatches,
   kRecomputedActivationBytes,
   kOutOfMemory,
   kDeviceMemory,

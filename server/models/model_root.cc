@@ -57,14 +57,14 @@ absl::StatusOr<FileInfo> ModelRoot::Find(const std::string& name) {
 }
 
 absl::StatusOr<std::unique_ptr<MemoryClaims::Claim>> ModelRoot::Claim(const std::string& name, int64_t bytes) const {
-  if (bytes > options_.most_model_bytes) {
+  if (bytes > options_.max_model_bytes) {
     return Error(absl::StatusCode::kResourceExhausted, "MODEL_TOO_LARGE",
-                 absl::StrCat("model: must have at most --max-model-bytes, ", options_.most_model_bytes, " bytes, got ",
+                 absl::StrCat("model: must have at most --max-model-bytes, ", options_.max_model_bytes, " bytes, got ",
                               bytes))
         .With("field", "byte_size")
         .With("value", absl::StrCat(bytes))
         .With("model", Shortened(name))
-        .With("limit_value", absl::StrCat(options_.most_model_bytes));
+        .With("limit_value", absl::StrCat(options_.max_model_bytes));
   }
   if (options_.memory == nullptr) return nullptr;
   absl::StatusOr<std::unique_ptr<MemoryClaims::Claim>> claim = options_.memory->Take("model " + Shortened(name), bytes);
@@ -145,7 +145,7 @@ absl::StatusOr<ModelRoot::Page> ModelRoot::List(const std::string& after, int li
     if (!IsProgramName(file) || file <= after) continue;
     read += BytesToRead(file);
     page.more =
-        static_cast<int>(page.models.size()) == limit || (read > options_.most_list_bytes && !page.models.empty());
+        static_cast<int>(page.models.size()) == limit || (read > options_.max_list_bytes && !page.models.empty());
     if (page.more) break;
     absl::StatusOr<ModelDescription> model = Known(file);
     if (model.ok()) page.models.push_back(*std::move(model));

@@ -35,9 +35,9 @@ class ModelRoot {
   struct Options {
     FileSystem* files = nullptr;
     std::string root;  // empty: there are no models
-    int64_t most_model_bytes = 0;
-    int64_t most_root_bytes = 0;                   // of all models together; for uploads
-    int64_t most_list_bytes = int64_t{256} << 20;  // that one List() reads
+    int64_t max_model_bytes = 0;
+    int64_t max_root_bytes = 0;                   // of all models together; for uploads
+    int64_t max_list_bytes = int64_t{256} << 20;  // that one List() reads
     // Pipelines that were made from a model and live; also those that are being made.
     std::function<std::vector<std::string>(const std::string& model)> users;
     MemoryClaims* memory = nullptr;  // what is read is claimed; null: nobody counts it
@@ -53,7 +53,7 @@ class ModelRoot {
     bool more = false;  // there are models after these
   };
   // By name, those after `after`, at most `limit`; those that can't be used have an error. The page is shorter where more than
-  // most_list_bytes of files that are not known yet would be read for it; it has at least one model if there is one.
+  // max_list_bytes of files that are not known yet would be read for it; it has at least one model if there is one.
   absl::StatusOr<Page> List(const std::string& after, int limit) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Reads the program that a specification names, if any, and fills in its digest.

@@ -75,16 +75,16 @@ absl::Status ModelUploads::CheckRoom(const Request& request) {
         .With("value", request.model)
         .With("limit_value", absl::StrCat(limit));
   };
-  if (uploads_.size() >= kMostUploads) {
-    return full("CALLER_QUOTA", absl::StrCat("at most ", kMostUploads, " uploads may be open at once"), kMostUploads);
+  if (uploads_.size() >= kMaxUploads) {
+    return full("CALLER_QUOTA", absl::StrCat("at most ", kMaxUploads, " uploads may be open at once"), kMaxUploads);
   }
   PENSTOCK_ASSIGN_OR_RETURN(auto usage, root_->Usage());
-  if (usage.second >= kMostModels) {
-    return full("STORAGE_FULL", absl::StrCat("at most ", kMostModels, " models may be in the root; delete one"),
-                kMostModels);
+  if (usage.second >= kMaxModels) {
+    return full("STORAGE_FULL", absl::StrCat("at most ", kMaxModels, " models may be in the root; delete one"),
+                kMaxModels);
   }
   for (const auto& [key, upload] : uploads_) usage.first += upload->request.bytes;
-  const int64_t most = root_->options().most_root_bytes;
+  const int64_t most = root_->options().max_root_bytes;
   if (request.bytes > most - usage.first) {
     return full("STORAGE_FULL",
                 absl::StrCat("all models together may have ", most, " bytes (--model-root-bytes), ", usage.first,
@@ -116,7 +116,7 @@ absl::StatusOr<ModelUploads::Position> ModelUploads::Start(const Request& reques
   }
   PENSTOCK_RETURN_IF_ERROR(CheckRoom(request));
   const std::string path = root_->PathOf(absl::StrCat(kPrefix, next_number_++, kSuffix));
-  const int64_t end_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(kMostAge);
+  const int64_t end_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(kMaxAge);
   auto upload = std::make_shared<Upload>(request, path, end_nanos);
   PENSTOCK_ASSIGN_OR_RETURN(upload->file, files()->Create(path));
   uploads_[upload->key()] = upload;

@@ -33,9 +33,9 @@ namespace penstock {
 class ModelUploads {
  public:
   static constexpr absl::Duration kBrokenLife = absl::Minutes(10);
-  static constexpr absl::Duration kMostAge = absl::Hours(12);
-  static constexpr int kMostUploads = 4;
-  static constexpr int kMostModels = 1000;
+  static constexpr absl::Duration kMaxAge = absl::Hours(12);
+  static constexpr int kMaxUploads = 4;
+  static constexpr int kMaxModels = 1000;
 
   static absl::StatusOr<std::unique_ptr<ModelUploads>> Create(ModelRoot* root, std::shared_ptr<JobThread> jobs,
                                                               TimerQueue* timers, Clock* clock);

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/rpc/status_to_grpc.h"
+#include "server/rpc/convert/status_to_grpc.h"
 
 namespace penstock {
 namespace {

@@ -7,17 +7,17 @@
 #include "grpcpp/support/slice.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/call_tracing.h"
-#include "server/rpc/message_entries.h"
-#include "server/rpc/status_to_grpc.h"
-#include "server/rpc/wire_reader.h"
+#include "server/rpc/convert/message_entries.h"
+#include "server/rpc/convert/status_to_grpc.h"
+#include "server/rpc/convert/wire_reader.h"
 
 namespace penstock {
 
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes, google::protobuf::Message* message) {
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t max_bytes, google::protobuf::Message* message) {
   const auto size = static_cast<int64_t>(bytes.Length());
-  if (size > most_bytes) {
+  if (size > max_bytes) {
     return Error(absl::StatusCode::kResourceExhausted, "MESSAGE_TOO_LARGE",
-                 absl::StrCat("message: must have at most ", most_bytes, " bytes, got ", size))
+                 absl::StrCat("message: must have at most ", max_bytes, " bytes, got ", size))
         .With("field", "message")
         .With("value", absl::StrCat(size));
   }

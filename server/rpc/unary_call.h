@@ -32,7 +32,7 @@ inline constexpr int64_t kWorkMessageBytes = int64_t{4} << 20;
 //
 // Fails:     RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE; INVALID_ARGUMENT / FIELD_INVALID for bytes that
 //            are not such a message, and as CheckMessageEntries().
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t most_bytes, google::protobuf::Message* message);
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t max_bytes, google::protobuf::Message* message);
 
 // The message as bytes to send.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
@@ -129,11 +129,11 @@ using UnaryCallPtr = std::shared_ptr<UnaryCall<Request, Response>>;
 // Runs a unary method: size, parse, caller, then `handler(call)`, which answers now or later.
 template <typename Request, typename Response, typename Handler>
 grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                     grpc::ByteBuffer* response, int64_t most_bytes, Handler&& handler) {
+                                     grpc::ByteBuffer* response, int64_t max_bytes, Handler&& handler) {
   auto call = std::make_shared<UnaryCall<Request, Response>>(context, response);
   if (!call->Start()) return call.get();
   const LogScope scope(call->LogFields());
-  if (absl::Status parsed = ParseMessage(*request, most_bytes, &call->request()); !parsed.ok()) {
+  if (absl::Status parsed = ParseMessage(*request, max_bytes, &call->request()); !parsed.ok()) {
     call->Fail(parsed);
   } else if (absl::Status failed = Guarded("the call", [&] { handler(call->Handed()); }); !failed.ok()) {
     call->Fail(failed);

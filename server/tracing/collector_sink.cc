@@ -22,7 +22,7 @@ constexpr int kDefaultPort = 4318;
 constexpr int64_t kNanosPerMilli = 1'000'000;
 // A wait is cut into such pieces: a deadline that comes nearer is seen at the end of one.
 constexpr int64_t kPieceMillis = 50;
-constexpr size_t kMostStatusBytes = 4096;
+constexpr size_t kMaxStatusBytes = 4096;
 
 absl::Status Failed(std::string_view what, const std::string& why) {
   return absl::UnavailableError(absl::StrCat(absl::string_view(what.data(), what.size()), ": ", why));
@@ -120,7 +120,7 @@ class CollectorSink final : public SpanSink {
 
   static absl::Status ReadStatus(int descriptor, const Wait& wait) {
     std::string line;
-    while (line.find('\n') == std::string::npos && line.size() < kMostStatusBytes) {
+    while (line.find('\n') == std::string::npos && line.size() < kMaxStatusBytes) {
       char bytes[512];
       const ssize_t got = ::recv(descriptor, bytes, sizeof(bytes), 0);
       if (got > 0) {

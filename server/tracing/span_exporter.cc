@@ -53,7 +53,7 @@ std::vector<Span> SpanExporter::NextBatch() {
   std::vector<Span> batch;
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(&any));
-  const int64_t until = clock_->NowNanos() + absl::ToInt64Nanoseconds(options_.most_delay);
+  const int64_t until = clock_->NowNanos() + absl::ToInt64Nanoseconds(options_.max_delay);
   clock_->AwaitUntil(&mu_, absl::Condition(&whole), until);
   const auto end = queue_.begin() + static_cast<std::ptrdiff_t>(std::min(queue_.size(), options_.batch_spans));
   batch.assign(std::make_move_iterator(queue_.begin()), std::make_move_iterator(end));

@@ -23,7 +23,7 @@ namespace penstock {
 // Queues ended spans, and sends them in batches on a thread of its own.
 //
 // Model:     a queue with an end: a span that finds it full is dropped and counted, so that a call never waits for a
-//            collector. A batch goes when it is whole, or its first span has waited for `most_delay`. One that the sink
+//            collector. A batch goes when it is whole, or its first span has waited for `max_delay`. One that the sink
 //            does not take is counted as failed and not sent again.
 // Owns:      the sink and the thread. Counters and clock outlive it.
 // Threads:   Add() from any; Close() from one.
@@ -38,7 +38,7 @@ class SpanExporter {
     std::string version;
     size_t queue_spans = 4096;
     size_t batch_spans = 512;
-    absl::Duration most_delay = absl::Seconds(1);
+    absl::Duration max_delay = absl::Seconds(1);
     absl::Duration flush = absl::Seconds(2);
   };
 

@@ -8,8 +8,8 @@ namespace penstock {
 namespace {
 
 constexpr size_t kTraceparentBytes = 55;
-constexpr size_t kMostStateBytes = 512;
-constexpr size_t kMostStateMembers = 32;
+constexpr size_t kMaxStateBytes = 512;
+constexpr size_t kMaxStateMembers = 32;
 
 // The value of one lower-case digit, or -1.
 int DigitOf(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
@@ -112,7 +112,7 @@ std::string JoinTracestate(const std::vector<std::string_view>& values) {
       joined += member;
     }
   }
-  return keys.size() > kMostStateMembers || joined.size() > kMostStateBytes ? "" : joined;
+  return keys.size() > kMaxStateMembers || joined.size() > kMaxStateBytes ? "" : joined;
 }
 
 std::optional<TraceContext> ReadTraceContext(const std::vector<std::string_view>& traceparent,

@@ -129,7 +129,7 @@ Load WorkloadLoad(const Options& options) {
 
 // Keeps calls open.
 //
-// Threads:   Begin() and End() from one thread; answers come on the lanes' threads, new calls go from one of its own.
+// Threads:   Begin() and End() from one thread; results come on the lanes' threads, new calls go from one of its own.
 class Asker {
  public:
   // `every_ms` as the option.
@@ -144,7 +144,7 @@ class Asker {
     }
     thread_ = std::make_unique<Thread>("asker", [this] { Loop(); });
   }
-  // Answers the latencies of the calls that were answered until now; those still open are waited for.
+  // Returns the latencies of the calls that were answered until now; those still open are waited for.
   std::vector<double> End() {
     std::vector<double> seconds;
     {

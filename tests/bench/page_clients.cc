@@ -38,7 +38,7 @@ int Connect(int port, bool blocking, int window_bytes = 0) {
 
 void SendAll(int socket, const std::string& text) { (void)!::send(socket, text.data(), text.size(), MSG_NOSIGNAL); }
 
-// Closes a connection that the other side has ended; answers whether it is still open.
+// Closes a connection that the other side has ended; returns whether it is still open.
 bool StillOpen(int* socket, std::span<char> buffer) {
   const ssize_t got = ::recv(*socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
   if (got > 0 || (got < 0 && errno == EAGAIN)) return true;

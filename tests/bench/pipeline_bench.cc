@@ -163,7 +163,7 @@ int64_t TransientBytes(const Options& options, int m) {
     const int64_t growth = Live()->GrowthSinceReset();
     const int64_t kept = running->kind == ActionKind::kForward ? Live()->live() - before : 0;
     // The first micro-batch makes the gradients that the others are added to.
-    if (running->microbatch > 0) most.at(running->stage) = std::max(most.at(running->stage), growth - kept);
+    if (running->micro_batch > 0) most.at(running->stage) = std::max(most.at(running->stage), growth - kept);
   };
   pipeline_options.before_action = [&](const Action& action) {
     ReportLive(action);

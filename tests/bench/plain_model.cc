@@ -48,7 +48,7 @@ double PlainModel::Step(const Workload& workload, int micro_batches, const std::
           Batch values = inputs.size() == 1 ? Batch(inputs[0]) : Batch::OfTensors(inputs);
           SkipTracker skips;
           for (size_t i = 0; i < layers_.size(); ++i) {
-            KeyedRandom random(0, StepId(0), MicrobatchIndex(m), LayerIndex(static_cast<int>(i)));
+            KeyedRandom random(0, StepId(0), MicroBatchIndex(m), LayerIndex(static_cast<int>(i)));
             values = RunLayer(layers_[i], values, {.training = true, .recomputing = false, .random = &random}, skips);
           }
           const at::Tensor loss =

@@ -16,7 +16,7 @@ class PlainModel {
  public:
   explicit PlainModel(const Workload& workload);
 
-  // Clears gradients, runs the batch in `micro_batches` pieces forward and backward. Answers the seconds.
+  // Clears gradients, runs the batch in `micro_batches` pieces forward and backward. Returns the seconds.
   double Step(const Workload& workload, int micro_batches, const std::vector<int>& cores);
 
  private:

@@ -38,7 +38,7 @@ Spread Sorted(std::vector<double> values);
 // Of a[i] / b[i], round by round.
 Spread Ratio(const std::vector<double>& a, const std::vector<double>& b);
 
-// One thing that is compared. `step` answers its seconds.
+// One thing that is compared. `step` returns its seconds.
 struct Variant {
   std::string name;
   std::function<double()> step;

@@ -1,10 +1,10 @@
 // Schedules as measured against schedules as simulated.
 //
-//   schedule_bench delay    [--ranks 2,4,8] [--m 8,16,32] [--ms 5] [--rounds 7] [--kinds all]
+//   schedule_bench delay    [--lanes 2,4,8] [--m 8,16,32] [--ms 5] [--rounds 7] [--kinds all]
 //   schedule_bench real     [--workload gpt|mlp|resnet|unet|amoebanet] [--m 8,16] [--rounds 7] [--kinds all]
 //   schedule_bench real     --program FILE.pt2 [--rows 16] [--m 8,16] ...
 //   schedule_bench plans    [--workload gpt|...|delay] [--rounds 5]
-//   schedule_bench overhead [--ranks 8] [--m 32] [--rounds 51] [--kinds all]
+//   schedule_bench overhead [--lanes 8] [--m 32] [--rounds 51] [--kinds all]
 //
 // delay: every stage is a layer that sleeps --ms for a forward, an input and a weight gradient each;
 // `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss. Beside it `bare`:
@@ -47,7 +47,7 @@ struct Options {
   std::string workload = "gpt";
   std::string program;  // instead of a workload: a file
   int rows = 16;        // of a mini-batch of the program
-  std::vector<int> ranks = {2, 4, 8};
+  std::vector<int> lanes = {2, 4, 8};
   std::vector<int> micro_batches = {8, 16, 32};
   std::vector<std::string> kinds;  // empty: all
   double ms = 5;
@@ -61,17 +61,17 @@ Options Parse(int argc, char** argv) {
   app.add_option("--workload", options.workload, "Of real and plans");
   app.add_option("--program", options.program, "Of real: an exported program instead of a workload");
   app.add_option("--rows", options.rows, "Of a mini-batch of the program")->check(CLI::PositiveNumber);
-  CLI::Option* ranks = app.add_option("--ranks", options.ranks, "Devices; overhead: 8")->delimiter(',');
+  CLI::Option* lanes = app.add_option("--lanes", options.lanes, "Devices; overhead: 8")->delimiter(',');
   CLI::Option* m =
       app.add_option("--m", options.micro_batches, "Micro-batches; real: 8,16; overhead: 32")->delimiter(',');
   app.add_option("--kinds", options.kinds, "Of schedule; unset: all")->delimiter(',');
   CLI::Option* ms = app.add_option("--ms", options.ms, "Of a forward and each gradient; overhead: 0");
   CLI::Option* rounds = app.add_option("--rounds", options.rounds, "overhead: 51")->check(CLI::PositiveNumber);
-  for (CLI::Option* numbers : {ranks, m}) numbers->check(CLI::PositiveNumber);
+  for (CLI::Option* numbers : {lanes, m}) numbers->check(CLI::PositiveNumber);
   ParseOptions(app, argc, argv);
   const bool overhead = options.mode == "overhead";
   if (options.mode == "real" && m->empty()) options.micro_batches = {8, 16};
-  if (overhead && ranks->empty()) options.ranks = {8};
+  if (overhead && lanes->empty()) options.lanes = {8};
   if (overhead && m->empty()) options.micro_batches = {32};
   if (overhead && ms->empty()) options.ms = 0;
   if (overhead && rounds->empty()) options.rounds = 51;
@@ -91,7 +91,7 @@ struct Choice {
   }
 };
 
-std::vector<Choice> Choices(const Options& options, int ranks, int m) {
+std::vector<Choice> Choices(const Options& options, int lanes, int m) {
   std::vector<Choice> all = {{"gpipe"},
                              {"1f1b"},
                              {"interleaved-1f1b", 2},
@@ -100,7 +100,7 @@ std::vector<Choice> Choices(const Options& options, int ranks, int m) {
                              {"looped-bfs", 4},
                              {"zb-h1"},
                              {"zb-h2"},
-                             {"lag", 1, (3 * ranks) / 2},
+                             {"lag", 1, (3 * lanes) / 2},
                              {"interleaved-zb", 2},
                              {"interleaved-zb", 4},
                              {"zbv", 2},
@@ -110,7 +110,7 @@ std::vector<Choice> Choices(const Options& options, int ranks, int m) {
                              {"forward-only", 2, {}, false}};
   std::vector<Choice> wanted;
   for (const Choice& choice : all) {
-    if (choice.kind == "dualpipe-v" && m < 2 * ranks) continue;
+    if (choice.kind == "dualpipe-v" && m < 2 * lanes) continue;
     const auto& kinds = options.kinds;
     if (!kinds.empty() && std::find(kinds.begin(), kinds.end(), choice.kind) == kinds.end()) continue;
     wanted.push_back(choice);
@@ -166,10 +166,10 @@ double RunFresh(const PipelineSpec& spec, DevicePool& pool, const Workload& work
 
 // --- Devices that sleep ---
 
-Workload Delays(const Options& options, const Choice& choice, int ranks, int m) {
+Workload Delays(const Options& options, const Choice& choice, int lanes, int m) {
   Workload workload;
   PipelineSpec& spec = workload.spec;
-  const int stages = ranks * choice.chunks;
+  const int stages = lanes * choice.chunks;
   for (int s = 0; s < stages; ++s) {
     LayerSpec layer{"delay", absl::StrCat("delay", s), {}};
     layer.options = {
@@ -191,10 +191,10 @@ struct Prediction {
   Simulation simulation;
 };
 
-Prediction Predict(const Choice& choice, int ranks, int m, double seconds) {
+Prediction Predict(const Choice& choice, int lanes, int m, double seconds) {
   const auto ticks = static_cast<Ticks>(seconds * 1e9);
   ScheduleCosts costs;
-  costs.stages.assign(static_cast<size_t>(ranks) * choice.chunks, {ticks, ticks, ticks, ticks});
+  costs.stages.assign(static_cast<size_t>(lanes) * choice.chunks, {ticks, ticks, ticks, ticks});
   // Nobody asks for the gradient of the first stage's inputs: all of its backward is the weight half.
   costs.stages.front().input_gradient = 0;
   costs.stages.front().weight_gradient = 2 * ticks;
@@ -202,34 +202,34 @@ Prediction Predict(const Choice& choice, int ranks, int m, double seconds) {
   Schedule lists =
       Must(BuildSchedule({.kind = spec.kind,
                           .purpose = choice.trains ? SchedulePurpose::kContribution : SchedulePurpose::kForwardOnly,
-                          .ranks = ranks,
+                          .lanes = lanes,
                           .chunks = choice.chunks,
                           .lag = choice.lag,
                           .costs = costs,
-                          .microbatches = m}));
+                          .micro_batches = m}));
   Simulation simulation = Must(Simulate(lists, costs));
   return {std::move(lists), std::move(simulation)};
 }
 
-// The lists as threads perform them that only sleep: one per rank, on the rank's core. Answers the seconds it took.
+// The lists as threads perform them that only sleep: one per lane, on the lane's core. Returns the seconds it took.
 double RunBare(const Prediction& predicted, const std::vector<Device>& devices) {
   const Dependencies dependencies(predicted.lists, /*with_communication=*/false);
-  const auto& ranks = predicted.simulation.ranks;
+  const auto& lanes = predicted.simulation.lanes;
   std::vector<std::vector<std::atomic<bool>>> done;
-  for (const auto& rank : ranks) done.emplace_back(rank.size());
+  for (const auto& lane : lanes) done.emplace_back(lane.size());
   absl::flat_hash_map<Action, std::atomic<bool>*> done_of;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    for (size_t i = 0; i < ranks[rank].size(); ++i) done_of[ranks[rank][i].action] = &done[rank][i];
+  for (size_t lane = 0; lane < lanes.size(); ++lane) {
+    for (size_t i = 0; i < lanes[lane].size(); ++i) done_of[lanes[lane][i].action] = &done[lane][i];
   }
   const int64_t begin = RealClock()->NowNanos();
   {
     std::vector<std::unique_ptr<Thread>> threads;
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (size_t lane = 0; lane < lanes.size(); ++lane) {
       threads.push_back(std::make_unique<Thread>(
-          absl::StrCat("ps-bare-", rank),
-          [&, rank] {
+          absl::StrCat("ps-bare-", lane),
+          [&, lane] {
             std::vector<Action> needed;
-            for (const TimedAction& timed : ranks[rank]) {
+            for (const TimedAction& timed : lanes[lane]) {
               dependencies.Of(timed.action, &needed);
               for (const Action& action : needed) {
                 if (const auto found = done_of.find(action); found != done_of.end()) found->second->wait(false);
@@ -240,7 +240,7 @@ double RunBare(const Prediction& predicted, const std::vector<Device>& devices) 
               mine.notify_all();
             }
           },
-          devices[rank].cores));
+          devices[lane].cores));
     }
   }  // joins
   return static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;
@@ -264,9 +264,9 @@ void PrintSleep(double ms) {
 }
 
 // Seconds that actions took, on all lanes.
-double WorkSeconds(PipelineMetrics& metrics, int ranks) {
+double WorkSeconds(PipelineMetrics& metrics, int lanes) {
   double seconds = 0;
-  for (int lane = 0; lane < ranks; ++lane) {
+  for (int lane = 0; lane < lanes; ++lane) {
     for (Phase phase :
          {Phase::kForward, Phase::kBackward, Phase::kBackwardInput, Phase::kBackwardWeight, Phase::kInfer}) {
       seconds += static_cast<double>(metrics.lane(lane).phases[phase].Snapshot().sum_nanos) * 1e-9;
@@ -277,11 +277,11 @@ double WorkSeconds(PipelineMetrics& metrics, int ranks) {
 
 // So that a benchmark sees the lanes' counts.
 std::function<std::shared_ptr<PipelineMetrics>(const Plan&)> CountIn(std::shared_ptr<PipelineMetrics>& metrics,
-                                                                     int ranks) {
-  return [&metrics, ranks](const Plan&) {
-    std::vector<LaneDescription> lanes(ranks);
-    for (int lane = 0; lane < ranks; ++lane) lanes[lane].stage = lane;
-    return metrics = std::make_shared<PipelineMetrics>(RealClock(), "bench", lanes, ScheduleDescription());
+                                                                     int lanes) {
+  return [&metrics, lanes](const Plan&) {
+    std::vector<LaneDescription> descriptions(lanes);
+    for (int lane = 0; lane < lanes; ++lane) descriptions[lane].stage = lane;
+    return metrics = std::make_shared<PipelineMetrics>(RealClock(), "bench", descriptions, ScheduleDescription());
   };
 }
 
@@ -296,10 +296,10 @@ void Delay(const Options& options) {
       ".. most) | bubble | an action takes longer by, us |\n");
   std::printf("|---|---|---|---|---|---|---|---|---|\n");
   double worst = 1;
-  for (int ranks : options.ranks) {
-    DevicePool pool(OneCoreDevices(ranks), DevicePool::Mode::kThreads);
+  for (int lanes : options.lanes) {
+    DevicePool pool(OneCoreDevices(lanes), DevicePool::Mode::kThreads);
     for (int m : options.micro_batches) {
-      const std::vector<Choice> choices = Choices(options, ranks, m);
+      const std::vector<Choice> choices = Choices(options, lanes, m);
       std::vector<Workload> workloads;
       std::vector<std::unique_ptr<Pipeline>> pipelines;
       std::vector<Variant> variants;
@@ -307,21 +307,21 @@ void Delay(const Options& options) {
       std::vector<double> works;  // seconds of all actions of a run
       std::vector<int64_t> actions;
       std::vector<std::shared_ptr<PipelineMetrics>> metrics(choices.size());
-      for (const Choice& choice : choices) workloads.push_back(Delays(options, choice, ranks, m));
+      for (const Choice& choice : choices) workloads.push_back(Delays(options, choice, lanes, m));
       std::vector<Prediction> predictions;
-      for (const Choice& choice : choices) predictions.push_back(Predict(choice, ranks, m, options.ms * 1e-3));
+      for (const Choice& choice : choices) predictions.push_back(Predict(choice, lanes, m, options.ms * 1e-3));
       for (size_t i = 0; i < choices.size(); ++i) {
         const Simulation& predicted = predictions[i].simulation;
         Pipeline::Options pipeline_options = On(pool, 1);
         pipeline_options.profile.repeats = 1;
-        pipeline_options.metrics = CountIn(metrics[i], ranks);
+        pipeline_options.metrics = CountIn(metrics[i], lanes);
         pipelines.push_back(Must(Pipeline::Create(workloads[i].spec, pipeline_options)));
         bubbles.push_back(predicted.Bubble());
         actions.push_back(0);
         works.push_back(0);
-        for (size_t lane = 0; lane < predicted.ranks.size(); ++lane) {
+        for (size_t lane = 0; lane < predicted.lanes.size(); ++lane) {
           works.back() += static_cast<double>(predicted.times[lane].busy) * 1e-9;
-          for (const TimedAction& timed : predicted.ranks[lane])
+          for (const TimedAction& timed : predicted.lanes[lane])
             actions.back() += IsCommunication(timed.action.kind) ? 0 : 1;
         }
         variants.push_back({choices[i].Name(), [&, i] { return Run(*pipelines[i], workloads[i], choices[i]); },
@@ -335,10 +335,10 @@ void Delay(const Options& options) {
         const Spread bare = Ratio(variants[2 * i + 1].seconds, variant.seconds);
         const double share = variant.predicted / ms.median;
         worst = std::min(worst, share);
-        const double longer = WorkSeconds(*metrics[i], ranks) / (options.rounds + 1) - works[i];
+        const double longer = WorkSeconds(*metrics[i], lanes) / (options.rounds + 1) - works[i];
         std::printf(
             "| %d | %d | %s | %.1f | %.1f (%.1f .. %.1f) | %.1f %% | %.1f %% (%.1f .. %.1f) | %.1f %% | %.0f |\n",
-            ranks, m, variant.name.c_str(), variant.predicted * 1e3, ms.median * 1e3, ms.least * 1e3, ms.most * 1e3,
+            lanes, m, variant.name.c_str(), variant.predicted * 1e3, ms.median * 1e3, ms.least * 1e3, ms.most * 1e3,
             100 * share, 100 * bare.median, 100 * bare.least, 100 * bare.most, 100 * bubbles[i],
             longer * 1e6 / static_cast<double>(actions[i]));
       }
@@ -502,15 +502,15 @@ void Overhead(const Options& options) {
       "actions and autograd too, on one thread per device: processor time\n",
       options.rounds);
   std::printf("| P | m | schedule | engine | all |\n|---|---|---|---|---|\n");
-  for (int ranks : options.ranks) {
-    DevicePool serial(OneCoreDevices(ranks), DevicePool::Mode::kSerial);
-    DevicePool threads(OneCoreDevices(ranks), DevicePool::Mode::kThreads);
+  for (int lanes : options.lanes) {
+    DevicePool serial(OneCoreDevices(lanes), DevicePool::Mode::kSerial);
+    DevicePool threads(OneCoreDevices(lanes), DevicePool::Mode::kThreads);
     for (int m : options.micro_batches) {
-      for (const Choice& choice : Choices(options, ranks, m)) {
+      for (const Choice& choice : Choices(options, lanes, m)) {
         if (!choice.trains) continue;
-        const Workload workload = Delays(options, choice, ranks, m);
+        const Workload workload = Delays(options, choice, lanes, m);
         int64_t actions = 0;
-        for (const auto& list : Predict(choice, ranks, m, 1).simulation.ranks) {
+        for (const auto& list : Predict(choice, lanes, m, 1).simulation.lanes) {
           for (const TimedAction& timed : list) actions += IsCommunication(timed.action.kind) ? 0 : 1;
         }
         const auto per_action = [actions](double seconds) { return seconds * 1e6 / static_cast<double>(actions); };
@@ -519,20 +519,20 @@ void Overhead(const Options& options) {
         for (DevicePool* pool : {&serial, &threads}) {
           std::shared_ptr<PipelineMetrics> metrics;
           Pipeline::Options pipeline_options = On(*pool, 1);
-          pipeline_options.metrics = CountIn(metrics, ranks);
+          pipeline_options.metrics = CountIn(metrics, lanes);
           auto pipeline = Must(Pipeline::Create(workload.spec, pipeline_options));
           for (int round = -5; round < options.rounds; ++round) {
-            const double work = WorkSeconds(*metrics, ranks);
+            const double work = WorkSeconds(*metrics, lanes);
             const double processor = ProcessSeconds();
             const double seconds = Run(*pipeline, workload, choice);
             if (round < 0) continue;
-            if (pool == &serial) engine.push_back(per_action(seconds - (WorkSeconds(*metrics, ranks) - work)));
+            if (pool == &serial) engine.push_back(per_action(seconds - (WorkSeconds(*metrics, lanes) - work)));
             if (pool == &threads) all.push_back(per_action(ProcessSeconds() - processor));
           }
         }
         const Spread of_engine = Sorted(engine);
         const Spread of_all = Sorted(all);
-        std::printf("| %d | %d | %s | %.2f (%.2f .. %.2f) | %.1f (%.1f .. %.1f) |\n", ranks, m, choice.Name().c_str(),
+        std::printf("| %d | %d | %s | %.2f (%.2f .. %.2f) | %.1f (%.1f .. %.1f) |\n", lanes, m, choice.Name().c_str(),
                     of_engine.median, of_engine.least, of_engine.most, of_all.median, of_all.least, of_all.most);
       }
     }

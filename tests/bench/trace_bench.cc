@@ -35,7 +35,7 @@ TraceRecord RecordOf(int64_t i) {
           .end_nanos = i + 1,
           .kind = TraceKind::kForward,
           .stage = 1,
-          .microbatch = static_cast<int32_t>(i & 7),
+          .micro_batch = static_cast<int32_t>(i & 7),
           .step = i >> 3,
           .run = i >> 3};
 }

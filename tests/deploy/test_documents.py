@@ -187,6 +187,17 @@ def test_the_page_of_threads_names_those_of_the_daemon() -> None:
     assert named - {"ps-cpu-", "ps-cuda-"} == started - {"ps-"}  # those of devices are made of their names
 
 
+WALK = re.compile(r"^\| `([\w/]+\.cc)` \| `([\w:]+)` \| (?:`ps-[\w-]+`, \.\.\.|`ps-\w+`|[\w' ]+) \| [^|]+ \|$", re.M)
+
+
+@pytest.mark.parametrize("page, steps", [("life_of_a_step.md", 21), ("life_of_a_request.md", 21)])
+def test_the_walks_name_functions_of_their_files(page: str, steps: int) -> None:
+    rows = WALK.findall((ROOT / "docs" / page).read_text())
+    assert len(rows) == steps, "a row is not of the form that this test reads, or is new"
+    for file, function in rows:
+        assert re.search(rf"^[\w:<>*&, ]+[ *&]{function}\(", (ROOT / file).read_text(), re.M), (file, function)
+
+
 def test_health_services_in_pages_are_the_probes() -> None:
     from manifests import OVERLAYS, rendered
 

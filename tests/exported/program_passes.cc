@@ -49,7 +49,7 @@ Batch ProgramPasses::Forward(bool training) const {
   Batch values = inputs_;
   SkipTracker skips;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    KeyedRandom random(1, StepId(0), MicrobatchIndex(0), LayerIndex(static_cast<int32_t>(i)));
+    KeyedRandom random(1, StepId(0), MicroBatchIndex(0), LayerIndex(static_cast<int32_t>(i)));
     values = RunLayer(layers_[i], values, {.training = training, .random = &random}, skips);
   }
   return values;

@@ -27,12 +27,12 @@ void CheckSchedule(std::string_view text) {
   const auto again = penstock::ParseText(penstock::ToText(schedule));
   Demand(again.ok() && *again == schedule, "a schedule's text does not give it back");
   const auto csv = penstock::ParseCsv(penstock::ToCsv(schedule), schedule.kind);
-  Demand(csv.ok() && csv->ranks == schedule.ranks, "a schedule's CSV does not give it back");
+  Demand(csv.ok() && csv->lanes == schedule.lanes, "a schedule's CSV does not give it back");
   const auto exported = penstock::ExportTorchCsv(schedule);
   DemandReason(exported.status());
   if (!exported.ok()) return;
   const auto imported = penstock::ImportTorchCsv(*exported, schedule.kind);
-  Demand(imported.ok() && imported->schedule.ranks == schedule.ranks, "PyTorch's CSV does not give a schedule back");
+  Demand(imported.ok() && imported->schedule.lanes == schedule.lanes, "PyTorch's CSV does not give a schedule back");
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "engine/device/torch_status.h"
-#include "server/rpc/inference_request.h"
+#include "server/rpc/convert/inference_request.h"
 #include "tests/fuzz/fuzz_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "server/rpc/tensor_stream.h"
-#include "server/rpc/wire_reader.h"
+#include "server/rpc/convert/wire_reader.h"
+#include "server/rpc/streams/tensor_stream.h"
 #include "tests/fuzz/fuzz_checks.h"
 
 namespace {

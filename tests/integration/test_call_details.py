@@ -225,7 +225,7 @@ def test_gauges_of_what_runs_fall_after_a_failure(daemon: Daemon, client: pensto
     pipeline.train_step(inputs, labels)
     name = pipeline.name.split("/")[1]
     metrics = daemon.metrics()
-    assert metrics.sum("penstock_inflight_microbatches", pipeline=name) == 0
+    assert metrics.sum("penstock_inflight_micro_batches", pipeline=name) == 0
     assert metrics.sum("penstock_runs_active", pipeline=name) == 0
     assert metrics.sum("penstock_queue_depth", pipeline=name) == 0
     assert metrics.sum("penstock_queue_oldest_age_seconds", pipeline=name) == 0

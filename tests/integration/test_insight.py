@@ -97,8 +97,8 @@ def test_DEF_17_a_dump_holds_every_step(client: penstock.Client, tmp_path: pathl
     ]
     for lane, slices in enumerate(trace.tracks("compute")):
         names = [name for _, _, name in slices]
-        for microbatch in range(4):
-            assert names.count(f"{lane}F{microbatch}") == 3 and names.count(f"{lane}B{microbatch}") == 3
+        for micro_batch in range(4):
+            assert names.count(f"{lane}F{micro_batch}") == 3 and names.count(f"{lane}B{micro_batch}") == 3
         assert names.count(f"infer {lane}F0") == 1 and names.count(f"{lane}OPT apply") == 3
     for slices in trace.slices.values():
         assert all(before[1] <= after[0] for before, after in zip(slices, slices[1:])), "slices of a track nest"

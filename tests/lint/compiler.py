@@ -50,12 +50,12 @@ class Commands:
         return "" if done.returncode == 0 else done.stderr.strip() or f"{CLANG} ended with {done.returncode}"
 
     def check_all(self, paths: list[str], extra: list[str]) -> list[str]:
-        """Checks files; answers one problem for each that is refused."""
+        """Checks files; returns one problem for each that is refused."""
         return one_per_core(paths, lambda path: self.check(path, extra))
 
 
 def one_per_core(paths: list[str], check) -> list[str]:
-    """Calls `check` on every path, as many at a time as there are cores; answers the complaints, each with its path."""
+    """Calls `check` on every path, as many at a time as there are cores; returns the complaints, each with its path."""
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         complaints = pool.map(check, paths)
         return [f"{path}:\n{complaint}" for path, complaint in zip(paths, complaints) if complaint]

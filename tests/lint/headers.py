@@ -14,7 +14,7 @@ import tree
 
 
 def sort_headers(root: pathlib.Path) -> tuple[list[str], list[str]]:
-    """Answers the headers that clang must see, and what is wrong already."""
+    """Returns the headers that clang must see, and what is wrong already."""
     alone, problems = [], []
     for path in tree.files(root, (".h",)):
         first_line = next(iter((root / path).read_text().splitlines()), "")

@@ -53,7 +53,7 @@ class Room:
 
 
 def read_layers(text: str) -> tuple[list[Room], list[str]]:
-    """Reads layers.txt; answers the rooms in their order, and what is wrong with the file itself."""
+    """Reads layers.txt; returns the rooms in their order, and what is wrong with the file itself."""
     rooms, problems = [], []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.split("#")[0].strip()

@@ -57,7 +57,7 @@ def targets(root: pathlib.Path, listing: str) -> list[Target]:
 
 
 def report(problems: list[str], what: str) -> int:
-    """Prints the problems or that there is none; answers the exit code."""
+    """Prints the problems or that there is none; returns the exit code."""
     for problem in problems:
         print(problem)
     print(f"{what}: {len(problems)} problem(s)" if problems else f"{what}: in order")

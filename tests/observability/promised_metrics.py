@@ -13,10 +13,10 @@ penstock_stage_info                               G  L device_uuid rank layers
 penstock_stage_last_progress_timestamp_seconds    G  L
 penstock_stage_flops_total                        C  L
 penstock_stage_peak_flops                         G  L
-penstock_schedule_info                            G  pipeline schedule stages chunks microbatches checkpoint_mode
+penstock_schedule_info                            G  pipeline schedule stages chunks micro_batches checkpoint_mode
 penstock_schedule_ideal_bubble_ratio              G  L
 penstock_schedule_predicted_bubble_ratio          G  L
-penstock_inflight_microbatches                    G  L
+penstock_inflight_micro_batches                    G  L
 penstock_recomputed_activation_bytes_total        C  L
 penstock_out_of_memory_total                      C  L
 penstock_device_memory_bytes                      G  L kind=weights|gradients|optimizer|stash|buffers|undo|handles|other

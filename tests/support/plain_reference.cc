@@ -87,14 +87,14 @@ at::Tensor PlainReference::Leaf(const TiedUse& use) const {
   return layers_[use.layer].layer->parameters()[use.parameter].tensor;
 }
 
-Batch PlainReference::RunLayers(Batch values, bool training, int microbatch) const {
+Batch PlainReference::RunLayers(Batch values, bool training, int micro_batch) const {
   SkipTracker skips;
   const AutocastGuard precision(at::kCPU, TypeOf(autocast_));
   for (size_t i = 0; i < layers_.size(); ++i) {
-    KeyedRandom random(seed_, StepId(step_), MicrobatchIndex(microbatch), LayerIndex(static_cast<int32_t>(i)));
+    KeyedRandom random(seed_, StepId(step_), MicroBatchIndex(micro_batch), LayerIndex(static_cast<int32_t>(i)));
     values = RunLayer(
         layers_[i], values,
-        {.training = training, .recomputing = false, .random = &random, .microbatch = MicrobatchIndex(microbatch)},
+        {.training = training, .recomputing = false, .random = &random, .micro_batch = MicroBatchIndex(micro_batch)},
         skips);
   }
   return values;
@@ -107,7 +107,7 @@ double PlainReference::Contribute(const Inputs& inputs, const at::Tensor& target
   const int64_t total = total_counted.value_or(loss_->Counted(target));
   double sum = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
-    const Batch outputs = RunLayers(chunks.at(i), /*training=*/true, next_microbatch_++);
+    const Batch outputs = RunLayers(chunks.at(i), /*training=*/true, next_micro_batch_++);
     const double share = total == 0 ? 0 : static_cast<double>(loss_->Counted(targets[i])) / static_cast<double>(total);
     at::Tensor loss;
     {
@@ -124,7 +124,7 @@ double PlainReference::Contribute(const Inputs& inputs, const at::Tensor& target
 std::vector<Batch> PlainReference::Forward(const Inputs& inputs, int m) {
   std::vector<Batch> outputs;
   for (const Batch& chunk : Chunks(inputs, m)) {
-    outputs.push_back(RunLayers(chunk, /*training=*/true, next_microbatch_++));
+    outputs.push_back(RunLayers(chunk, /*training=*/true, next_micro_batch_++));
   }
   return outputs;
 }
@@ -166,10 +166,10 @@ void PlainReference::Discard() {
 void PlainReference::EndStep(bool applied) {
   for (const NamedLayer& layer : layers_) {
     if (applied) layer.layer->CommitStatistics();
-    layer.layer->DiscardStatistics(MicrobatchIndex(0));
+    layer.layer->DiscardStatistics(MicroBatchIndex(0));
   }
   for (NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
-  next_microbatch_ = 0;
+  next_micro_batch_ = 0;
   loss_finite_ = true;
 }
 
@@ -183,9 +183,9 @@ PlainReference::StepResult PlainReference::TrainStep(const Inputs& inputs, const
 Tensors PlainReference::Infer(const Inputs& inputs, int m) const {
   const at::NoGradGuard no_graph;
   std::vector<std::vector<at::Tensor>> pieces;  // by output, then by micro-batch
-  int microbatch = 0;
+  int micro_batch = 0;
   for (const Batch& chunk : Chunks(inputs, m)) {
-    const Tensors outputs = RunLayers(chunk, /*training=*/false, microbatch++).TensorsByPosition();
+    const Tensors outputs = RunLayers(chunk, /*training=*/false, micro_batch++).TensorsByPosition();
     pieces.resize(outputs.size());
     for (size_t k = 0; k < outputs.size(); ++k) pieces[k].push_back(outputs[k]);
   }

@@ -13,7 +13,7 @@
 #include "engine/model/ties.h"
 #include "engine/optim/optimizer.h"
 #include "engine/optim/optimizer_spec.h"
-#include "engine/tensor/microbatch.h"
+#include "engine/tensor/micro_batch.h"
 
 namespace penstock::testing {
 
@@ -81,7 +81,7 @@ class PlainReference {
   int64_t step() const { return step_; }
 
  private:
-  Batch RunLayers(Batch values, bool training, int microbatch) const;
+  Batch RunLayers(Batch values, bool training, int micro_batch) const;
   void SumTies();
   void EndStep(bool applied);
   at::Tensor Leaf(const TiedUse& use) const;
@@ -96,7 +96,7 @@ class PlainReference {
   NamedTensors saved_;       // and the buffers, in model order
   std::unique_ptr<Optimizer> optimizer_;
   int64_t step_ = 0;
-  int next_microbatch_ = 0;
+  int next_micro_batch_ = 0;
   bool loss_finite_ = true;
 };
 

@@ -20,40 +20,41 @@
 namespace penstock::testing {
 namespace {
 
-constexpr int64_t kMostLanes = 5;
-constexpr int64_t kMostChunks = 4;
-constexpr int64_t kMostRows = 12;
-constexpr int64_t kMostMicroBatches = 8;
+constexpr int64_t kMaxLanesOfACase = 5;
+constexpr int64_t kMaxChunks = 4;
+constexpr int64_t kMaxRows = 12;
+constexpr int64_t kMaxMicroBatchesOfACase = 8;
 constexpr int64_t kIgnoredLabel = -100;
 
 // The kind last, so that every kind gets on with few layers: one with more chunks than there are layers has no case.
 void RandomKind(Dice& dice, int64_t layers, ScheduleSpec& schedule) {
   std::vector<ScheduleKind> kinds;
   for (const ScheduleKind& kind : ScheduleKinds()) {
-    if (kind.trains && kind.least_chunks <= layers) kinds.push_back(kind);
+    if (kind.trains && kind.min_chunks <= layers) kinds.push_back(kind);
   }
   const ScheduleKind kind = dice.Of(kinds);
   schedule.kind = std::string(kind.name);
-  const int64_t most = std::min<int64_t>({kind.most_chunks, kMostChunks, layers});
-  schedule.chunks = static_cast<int>(dice.Between(kind.least_chunks, most));
+  const int64_t most = std::min<int64_t>({kind.max_chunks, kMaxChunks, layers});
+  schedule.chunks = static_cast<int>(dice.Between(kind.min_chunks, most));
 }
 
 // Lists that nobody would write: any rank may do next what can be done by now. Weight gradients ascend, as they must.
-Schedule RandomLists(Dice& dice, Placement placement, int ranks, int chunks, int microbatches) {
+Schedule RandomLists(Dice& dice, Placement placement, int ranks, int chunks, int micro_batches) {
   const int stages = ranks * chunks;
-  Schedule lists{.kind = "random", .stages = stages, .microbatches = microbatches, .ranks = {}};
-  lists.ranks.resize(ranks);
-  std::vector<std::vector<int>> split(stages), input(stages, std::vector<int>(microbatches));
+  Schedule lists{.kind = "random", .stages = stages, .micro_batches = micro_batches, .lanes = {}};
+  lists.lanes.resize(ranks);
+  std::vector<std::vector<int>> split(stages), input(stages, std::vector<int>(micro_batches));
   for (auto& one : split) {
-    for (int m = 0; m < microbatches; ++m) one.push_back(dice.OneIn(2));
+    for (int m = 0; m < micro_batches; ++m) one.push_back(dice.OneIn(2));
   }
   std::vector<int> forward(stages), weight(stages);  // how many are done
   const auto has_gradient = [&](int s, int m) { return s + 1 == stages ? forward[s] > m : input[s + 1][m] == 1; };
   for (;;) {
     std::vector<Action> ready;
     for (int s = 0; s < stages; ++s) {
-      if (forward[s] < (s == 0 ? microbatches : forward[s - 1])) ready.push_back({ActionKind::kForward, s, forward[s]});
-      for (int m = 0; m < microbatches; ++m) {
+      if (forward[s] < (s == 0 ? micro_batches : forward[s - 1]))
+        ready.push_back({ActionKind::kForward, s, forward[s]});
+      for (int m = 0; m < micro_batches; ++m) {
         const bool next = weight[s] == m;
         if (split[s][m] == 1 && input[s][m] == 1 && next) ready.push_back({ActionKind::kWeightGradient, s, m});
         if (input[s][m] == 1 || !has_gradient(s, m)) continue;
@@ -63,10 +64,10 @@ Schedule RandomLists(Dice& dice, Placement placement, int ranks, int chunks, int
     }
     if (ready.empty()) return lists;
     const Action action = dice.Of(ready);
-    lists.ranks[RankOfStage(placement, ranks, action.stage)].push_back(action);
+    lists.lanes[LaneOfStage(placement, ranks, action.stage)].push_back(action);
     if (action.kind == ActionKind::kForward) ++forward[action.stage];
     if (AccumulatesGradient(action.kind)) ++weight[action.stage];
-    if (ConsumesGradient(action.kind)) input[action.stage][action.microbatch] = 1;
+    if (ConsumesGradient(action.kind)) input[action.stage][action.micro_batch] = 1;
   }
 }
 
@@ -102,13 +103,13 @@ RandomLayout MakeRandomLayout(Dice& dice, int64_t layers) {
   RandomLayout layout;
   ScheduleSpec& schedule = layout.schedule;
   RandomKind(dice, layers, schedule);
-  const int64_t lanes = dice.Between(1, std::min(kMostLanes, layers / schedule.chunks));
+  const int64_t lanes = dice.Between(1, std::min(kMaxLanesOfACase, layers / schedule.chunks));
   if (schedule.kind == "lag") schedule.lag = static_cast<int>(dice.Below(2 * lanes + 1));
   if (schedule.kind == "auto" && dice.OneIn(2)) {
     schedule.live_limit = static_cast<int>(lanes + dice.Below(lanes + 1));
   }
-  const int least = LeastMicrobatches(*FindScheduleKind(schedule.kind), static_cast<int>(lanes));
-  schedule.micro_batches = least - 1 + static_cast<int>(dice.Between(1, kMostMicroBatches));
+  const int least = MinMicroBatches(*FindScheduleKind(schedule.kind), static_cast<int>(lanes));
+  schedule.micro_batches = least - 1 + static_cast<int>(dice.Between(1, kMaxMicroBatchesOfACase));
   if (dice.OneIn(5)) ImportRandomLists(dice, static_cast<int>(lanes), schedule);
   schedule.checkpoint = dice.Of<CheckpointMode>(
       {CheckpointMode::kAlways, CheckpointMode::kExceptLast, CheckpointMode::kNever, CheckpointMode::kSkipAdjacent});
@@ -133,9 +134,9 @@ OptimizerSpec RandomOptimizer(Dice& dice) {
   return optimizer;
 }
 
-RandomContribution RandomMiniBatch(Dice& dice, int most = kMostMicroBatches) {
+RandomContribution RandomMiniBatch(Dice& dice, int most = kMaxMicroBatchesOfACase) {
   RandomContribution one;
-  one.rows = dice.Between(1, kMostRows);
+  one.rows = dice.Between(1, kMaxRows);
   one.micro_batches = static_cast<int>(dice.Between(1, most));
   return one;
 }
@@ -166,8 +167,8 @@ RandomStep MakeRandomStep(Dice& dice, int most) {
 }
 
 // Lists have no more micro-batches than they have; of a kind there are as many as a call asks for.
-int MostMicroBatches(const RandomLayout& layout) {
-  return layout.schedule.imported ? layout.schedule.micro_batches : kMostMicroBatches;
+int MaxMicroBatches(const RandomLayout& layout) {
+  return layout.schedule.imported ? layout.schedule.micro_batches : kMaxMicroBatchesOfACase;
 }
 
 std::string Describe(const RandomContribution& one) {
@@ -224,7 +225,7 @@ RandomCase MakeRandomCase(uint64_t seed) {
   if (dice.OneIn(4)) one.move = {static_cast<int>(dice.Between(1, steps - 1)), MakeRandomLayout(dice, layers)};
   for (int64_t i = 0; i < steps; ++i) {
     const bool moved = one.move.has_value() && i >= one.move->before_step;
-    one.steps.push_back(MakeRandomStep(dice, MostMicroBatches(moved ? one.move->layout : one.layout)));
+    one.steps.push_back(MakeRandomStep(dice, MaxMicroBatches(moved ? one.move->layout : one.layout)));
   }
   one.inference = RandomMiniBatch(dice);
   return one;

@@ -12,8 +12,8 @@
 namespace penstock::testing {
 namespace {
 
-constexpr int64_t kMostSide = 4;       // of an image that is made larger
-constexpr int64_t kMostChannels = 12;  // of an image, before a convolution reduces them
+constexpr int64_t kMaxSide = 4;       // of an image that is made larger
+constexpr int64_t kMaxChannels = 12;  // of an image, before a convolution reduces them
 
 using Shape = std::vector<int64_t>;  // of one row
 
@@ -75,7 +75,7 @@ class Builder {
   Shape NewShape() {
     if (dice_.OneIn(2)) return {NewWidth()};
     if (dice_.OneIn(2)) return {dice_.Between(1, 4), NewWidth()};
-    const int64_t side = dice_.Between(2, kMostSide);
+    const int64_t side = dice_.Between(2, kMaxSide);
     return {dice_.Between(1, 3), side, side};
   }
 
@@ -206,7 +206,7 @@ class Builder {
         shape[2] /= 2;
         return Add("max_pool2d");
       case 4:
-        if (std::max(shape[1], shape[2]) > kMostSide || width_said_) return Convolution();
+        if (std::max(shape[1], shape[2]) > kMaxSide || width_said_) return Convolution();
         shape[1] *= 2;
         shape[2] *= 2;
         return Add("upsample");
@@ -303,7 +303,7 @@ class Builder {
     Current() = open.item.shape;
     Current()[0] = joined;
     if (Current().size() == 1) return Linear(NewWidth());
-    if (Current().size() == 3 && joined > kMostChannels) Convolution();
+    if (Current().size() == 3 && joined > kMaxChannels) Convolution();
   }
 
   void PopAll() {

@@ -274,7 +274,7 @@ bool ApplyEdits(std::string_view edits, RandomCase& one) {
   return true;
 }
 
-ShrunkCase Shrink(const RandomCase& whole, const std::function<bool(const RandomCase&)>& fails, int most_tries) {
+ShrunkCase Shrink(const RandomCase& whole, const std::function<bool(const RandomCase&)>& fails, int max_tries) {
   ShrunkCase shrunk{whole, ""};
   int tries = 0;
   for (bool smaller = true; smaller;) {
@@ -287,7 +287,7 @@ ShrunkCase Shrink(const RandomCase& whole, const std::function<bool(const Random
         ++i;
         continue;
       }
-      if (++tries > most_tries) return shrunk;
+      if (++tries > max_tries) return shrunk;
       if (!fails(next)) {
         ++i;
         continue;

@@ -26,7 +26,7 @@ namespace penstock::testing {
 //   dtype              float, without autocast
 //   untied             without tied parameters
 //
-// Answers false, and leaves the case half-way, for an edit that does not apply to it.
+// Returns false, and leaves the case half-way, for an edit that does not apply to it.
 bool ApplyEdits(std::string_view edits, RandomCase& one);
 
 // What is left of a case, and the edits that make it from the whole one.
@@ -36,6 +36,6 @@ struct ShrunkCase {
 };
 
 // Applies edits one by one, each that leaves a case that `fails`, until none is left or so many cases were tried.
-ShrunkCase Shrink(const RandomCase& whole, const std::function<bool(const RandomCase&)>& fails, int most_tries);
+ShrunkCase Shrink(const RandomCase& whole, const std::function<bool(const RandomCase&)>& fails, int max_tries);
 
 }  // namespace penstock::testing

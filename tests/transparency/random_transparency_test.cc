@@ -36,8 +36,8 @@ namespace {
 
 constexpr ActionKind kComputed[] = {ActionKind::kForward,        ActionKind::kBackward,  ActionKind::kInputGradient,
                                     ActionKind::kWeightGradient, ActionKind::kRecompute, ActionKind::kOptimizer};
-constexpr int kMostFailures = 3;  // then the run ends: one fault often shows in many cases
-constexpr int kMostTries = 500;   // to make one smaller
+constexpr int kMaxFailures = 3;  // then the run ends: one fault often shows in many cases
+constexpr int kMaxTries = 500;   // to make one smaller
 
 uint64_t FromEnvironment(const char* name, uint64_t fallback) {
   const char* text = std::getenv(name);
@@ -67,7 +67,7 @@ class RandomTransparency : public ::testing::Test {
   // The smallest case that fails in the same way, what it fails with, and how to run it again.
   std::string Told(const RandomCase& one, const std::string& kind, const std::string& edits) {
     const auto fails = [&](const RandomCase& smaller) { return Run(smaller).kind == kind; };
-    ShrunkCase shrunk = Shrink(one, fails, kMostTries);
+    ShrunkCase shrunk = Shrink(one, fails, kMaxTries);
     return absl::StrCat(Run(shrunk.one).text, "\n", Describe(shrunk.one), "\nPENSTOCK_TRANSPARENCY_SEED=", one.seed,
                         " PENSTOCK_TRANSPARENCY_CASES=1 PENSTOCK_TRANSPARENCY_EDITS=\"", edits,
                         edits.empty() || shrunk.edits.empty() ? "" : " ", shrunk.edits,
@@ -102,7 +102,7 @@ TEST_F(RandomTransparency, PIPE_35_PIPE_36_RandomModelsTrainAndInferAsPlainAutog
     const Difference difference = Run(one);
     if (!difference.found()) continue;
     ADD_FAILURE() << Told(one, difference.kind, edits);
-    if (++failures == kMostFailures) break;
+    if (++failures == kMaxFailures) break;
   }
   // Whether halves of a backward stay apart is for measured costs to say: most do.
   for (const ActionKind kind : kComputed) {

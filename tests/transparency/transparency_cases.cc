@@ -31,7 +31,7 @@ std::vector<TransparencyCase> AllTransparencyCases() {
       const int stages = 2 * kind.usual_chunks;
       const std::string name(kind.name);
       cases.push_back({model, stages, name, CheckpointMode::kSkipAdjacent, 8, kind.usual_chunks});
-      if (LeastMicrobatches(kind, 2) > 3) continue;
+      if (MinMicroBatches(kind, 2) > 3) continue;
       cases.push_back({model, stages, name, CheckpointMode::kExceptLast, 3, kind.usual_chunks});
     }
   }

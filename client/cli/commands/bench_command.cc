@@ -330,7 +330,7 @@ void AddBenchCommand(CommandTable& table) {
   };
   seconds("--warm-up", &load.warm_up_seconds, "Calls before the first window are not counted");
   seconds("--window", &load.window_seconds, "Length of a window");
-  command->add_option("--max-windows", load.most_windows, "Give up, as unstable, after so many")
+  command->add_option("--max-windows", load.max_windows, "Give up, as unstable, after so many")
       ->check(CLI::Range(3, 1000))
       ->type_name("N")
       ->capture_default_str();

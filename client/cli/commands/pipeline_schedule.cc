@@ -25,15 +25,15 @@ std::string Millis(double seconds) { return absl::StrFormat("%.3f ms", seconds *
 std::string MillisOf(int64_t nanos) { return absl::StrFormat("%.3f", static_cast<double>(nanos) * 1e-6); }
 
 absl::StatusOr<Simulation> PictureOf(const v1::GetScheduleResponse& schedule, bool measured) {
-  std::vector<std::vector<TimedAction>> ranks(schedule.devices_size());
+  std::vector<std::vector<TimedAction>> lanes(schedule.devices_size());
   for (const v1::ScheduledAction& one : schedule.actions()) {
     PENSTOCK_ASSIGN_OR_RETURN(const Action action, ParseAction(one.action()));
     if (one.lane() < 0 || one.lane() >= schedule.devices_size()) continue;
     const int64_t start = measured ? one.measured_start_nanos() : one.planned_start_nanos();
     const int64_t end = measured ? one.measured_end_nanos() : one.planned_end_nanos();
-    ranks[one.lane()].push_back({action, MillisecondTicks(start), MillisecondTicks(end)});
+    lanes[one.lane()].push_back({action, MillisecondTicks(start), MillisecondTicks(end)});
   }
-  return SimulationOf(std::move(ranks));
+  return SimulationOf(std::move(lanes));
 }
 
 std::string TotalsText(const v1::ScheduleTotals& totals) {

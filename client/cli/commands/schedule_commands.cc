@@ -185,20 +185,20 @@ absl::Status Check(const VerifyCommandOptions& options, Session& session) {
   what.credits = options.credits;
   what.max_live_activations = options.limit;
   PENSTOCK_ASSIGN_OR_RETURN(const PeakActivations peaks, Verify(lists, what, SkipsInLists(lists)));
-  PENSTOCK_RETURN_IF_ERROR(CheckExpected("devices", options.devices, static_cast<int>(lists.ranks.size())));
-  PENSTOCK_RETURN_IF_ERROR(CheckExpected("micro_batches", options.micro_batches, lists.microbatches));
+  PENSTOCK_RETURN_IF_ERROR(CheckExpected("devices", options.devices, static_cast<int>(lists.lanes.size())));
+  PENSTOCK_RETURN_IF_ERROR(CheckExpected("micro_batches", options.micro_batches, lists.micro_batches));
   const std::string purpose(ToString(what.purpose));
   Document document;
-  document.json = {{"devices", lists.ranks.size()},
+  document.json = {{"devices", lists.lanes.size()},
                    {"stages", lists.stages},
-                   {"micro_batches", lists.microbatches},
+                   {"micro_batches", lists.micro_batches},
                    {"purpose", purpose},
                    {"communication", what.with_communication},
-                   {"least_credits", LeastCredits(lists)},
+                   {"min_credits", MinCredits(lists)},
                    {"peak_activations", peaks.MaxFullUnits()},
                    {"peak_stashed", peaks.MaxStashedUnits()}};
   document.text = absl::StrCat("valid: ", purpose, what.with_communication ? "" : ", compute actions only", ", ",
-                               lists.stages, " stages on ", lists.ranks.size(), " devices, ", lists.microbatches,
+                               lists.stages, " stages on ", lists.lanes.size(), " devices, ", lists.micro_batches,
                                " micro-batches, peak activations ", peaks.MaxFullUnits(), "\n");
   document.names = {options.file};
   session.Print(document);
@@ -210,7 +210,7 @@ absl::Status ListScheduleKinds(Session& session) {
   document.json["kinds"] = Json::array();
   Table table({{"KIND"}, {"TRAINS"}, {"CHUNKS"}, {"WHAT IT DOES"}});
   for (const ScheduleKind& kind : ScheduleKinds()) {
-    const std::string chunks = kind.most_chunks == kAnyChunks ? "any" : absl::StrCat(kind.most_chunks);
+    const std::string chunks = kind.max_chunks == kAnyChunks ? "any" : absl::StrCat(kind.max_chunks);
     document.lines.push_back({{"kind", kind.name},
                               {"trains", kind.trains},
                               {"splits", kind.splits},

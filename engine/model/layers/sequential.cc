@@ -47,7 +47,7 @@ class SequentialLayer : public Layer {
   void CommitStatistics() override {
     for (const NamedLayer& inner : layers_) inner.layer->CommitStatistics();
   }
-  void DiscardStatistics(MicrobatchIndex first) override {
+  void DiscardStatistics(MicroBatchIndex first) override {
     for (const NamedLayer& inner : layers_) inner.layer->DiscardStatistics(first);
   }
 

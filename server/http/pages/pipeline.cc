@@ -28,7 +28,7 @@ Section StageGraph(const PipelineMetrics& pipeline, int64_t now) {
     const std::string state(NameOf(times.state));
     const Cell busy = Share(classes.InStep() == 0 ? 0 : 1 - classes.MeasuredBubble());
     section.rows.push_back({Count(i), lane.description.device, lane.description.layers, StateCell(state), busy,
-                            Count(lane.inflight_microbatches.value()),
+                            Count(lane.inflight_micro_batches.value()),
                             Bytes((*lane.memory)[MemoryKind::kStash].value()),
                             Seconds(std::max(0.0, wall - lane.last_progress.seconds()))});
     absl::StrAppend(&html, "<li class=\"edge-", state, "\"><b>stage ", i, "</b> <span class=\"where\">",
@@ -83,7 +83,7 @@ Document PipelinePage(const StatusSources& sources, const PipelineMetrics& one) 
   const ClassTimes times = TimesOf(one, now);
   Section facts{.id = "figures", .title = "Figures"};
   facts.Fact("schedule", "schedule", schedule.kind);
-  facts.Fact("micro_batches", "micro-batches", Count(schedule.microbatches));
+  facts.Fact("micro_batches", "micro-batches", Count(schedule.micro_batches));
   facts.Fact("chunks", "chunks per stage", Count(schedule.chunks));
   facts.Fact("checkpoint_mode", "recomputation", schedule.checkpoint_mode);
   facts.Fact("step", "finished steps", Count(one.step_number.value()));

@@ -20,7 +20,7 @@ std::vector<Cell> RunRow(const std::string& pipeline, const RunSpan& run, int64_
   const auto seconds = [](int64_t nanos) { return Seconds(static_cast<double>(nanos) * 1e-9); };
   return {PipelineLink(pipeline),
           RunName(run),
-          Count(run.microbatches),
+          Count(run.micro_batches),
           seconds(Took(run)),
           seconds(std::max<int64_t>(0, now - run.end_nanos)),
           std::move(ended)};
@@ -150,9 +150,9 @@ Document CheckpointPage(const StatusSources& sources) {
 }
 
 Document TracePage(const StatusSources& sources) {
-  constexpr uint64_t kMostRecords = 16'384;
-  constexpr size_t kMostRuns = 25;
-  constexpr size_t kMostSlow = 5;
+  constexpr uint64_t kMaxRecords = 16'384;
+  constexpr size_t kMaxRuns = 25;
+  constexpr size_t kMaxSlow = 5;
   Document page{.title = "Traces", .state = StateLine(sources), .sections = {}, .refresh = true};
   const int64_t now = sources.registry->clock()->NowNanos();
   Section runs{.id = "runs", .title = "The last runs"};
@@ -165,17 +165,17 @@ Document TracePage(const StatusSources& sources) {
                   {"seconds", "took"},      {"age_seconds", "ago"}, {"ended", "ended"}};
   slow.columns = runs.columns;
   for (const auto& pipeline : sources.registry->Snapshot()) {
-    std::vector<RunSpan> spans = RunsOf(CaptureActions(*pipeline, kMostRecords));
+    std::vector<RunSpan> spans = RunsOf(CaptureActions(*pipeline, kMaxRecords));
     // The latest first.
     std::reverse(spans.begin(), spans.end());
-    for (size_t i = 0; i < std::min(spans.size(), kMostRuns); ++i) {
+    for (size_t i = 0; i < std::min(spans.size(), kMaxRuns); ++i) {
       runs.rows.push_back(RunRow(pipeline->name(), spans[i], now));
     }
     std::stable_sort(spans.begin(), spans.end(), [](const RunSpan& a, const RunSpan& b) { return Took(a) > Took(b); });
     for (const bool trains : {true, false}) {
       size_t taken = 0;
       for (const RunSpan& span : spans) {
-        if (Trains(span.purpose) != trains || taken == kMostSlow) continue;
+        if (Trains(span.purpose) != trains || taken == kMaxSlow) continue;
         slow.rows.push_back(RunRow(pipeline->name(), span, now));
         ++taken;
       }

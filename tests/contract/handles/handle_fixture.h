@@ -19,7 +19,7 @@ namespace penstock::testing {
 
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// A producer that answers as told and remembers what it was told.
+// A producer that does as told and remembers what it was told.
 class PuppetProducer : public HandleProducer {
  public:
   explicit PuppetProducer(CancelEffect effect) : effect_(effect) {}

@@ -174,7 +174,7 @@ TEST_F(HandleStoreTest, ATombstoneLastsAsLongAsALongerLeaseDid) {
 
 class FewTombstonesTest : public HandleFixture {
  protected:
-  FewTombstonesTest() : HandleFixture({.most_tombstones = 3}) {}
+  FewTombstonesTest() : HandleFixture({.max_tombstones = 3}) {}
 };
 
 TEST_F(FewTombstonesTest, TheOldestGoFirst) {

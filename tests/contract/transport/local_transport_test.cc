@@ -18,7 +18,7 @@ TEST(LocalTransport, TellsArrivalsAndCountsWhatWaits) {
   std::vector<MessageKey> arrived;
   LocalTransport transport({&CpuStreams(), &CpuStreams()}, [&](const MessageKey& key) { arrived.push_back(key); });
   transport.Open(7);
-  const MessageKey key{.run = 7, .gradient = false, .stage = 1, .microbatch = 3};
+  const MessageKey key{.run = 7, .gradient = false, .stage = 1, .micro_batch = 3};
   ASSERT_TRUE(transport.Send(key, Batch(at::full({1}, 1.0))).ok());
   ASSERT_EQ(arrived.size(), 1);
   EXPECT_EQ(arrived[0], key);

@@ -22,8 +22,8 @@ template <typename Factory>
 class TransportContract : public ::testing::Test {
  protected:
   static Batch Value(double value) { return Batch(at::full({2}, value)); }
-  static MessageKey Key(int stage, int microbatch, bool gradient = false, int64_t run = 1) {
-    return {.run = run, .gradient = gradient, .stage = stage, .microbatch = microbatch};
+  static MessageKey Key(int stage, int micro_batch, bool gradient = false, int64_t run = 1) {
+    return {.run = run, .gradient = gradient, .stage = stage, .micro_batch = micro_batch};
   }
   Factory factory_;
 };

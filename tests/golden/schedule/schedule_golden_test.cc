@@ -40,38 +40,39 @@ Schedule Built(const BuildRequest& request) {
 TEST(GoldenSchedulesTest, TrainingSteps) {
   for (const char* kind : {"gpipe", "1f1b"}) {
     for (const RecomputeMode mode : {RecomputeMode::kNever, RecomputeMode::kExceptLast, RecomputeMode::kAlways}) {
-      const Schedule schedule = Built({.kind = kind, .ranks = 3, .microbatches = 4, .recompute = mode});
+      const Schedule schedule = Built({.kind = kind, .lanes = 3, .micro_batches = 4, .recompute = mode});
       ExpectGolden(std::string(kind) + "_p3_m4_" + std::string(ToString(mode)) + ".txt", ToText(schedule));
     }
   }
 }
 
-TEST(GoldenSchedulesTest, ISS_15_FewerMicrobatchesThanStages) {
-  ExpectGolden("1f1b_p4_m2_never.txt", ToText(Built({.kind = "1f1b", .ranks = 4, .microbatches = 2})));
+TEST(GoldenSchedulesTest, ISS_15_FewerMicroBatchesThanStages) {
+  ExpectGolden("1f1b_p4_m2_never.txt", ToText(Built({.kind = "1f1b", .lanes = 4, .micro_batches = 2})));
 }
 
 TEST(GoldenSchedulesTest, OneStageSendsNothing) {
   ExpectGolden("1f1b_p1_m3_always.txt",
-               ToText(Built({.kind = "1f1b", .ranks = 1, .microbatches = 3, .recompute = RecomputeMode::kAlways})));
+               ToText(Built({.kind = "1f1b", .lanes = 1, .micro_batches = 3, .recompute = RecomputeMode::kAlways})));
 }
 
 TEST(GoldenSchedulesTest, ASkipPastTheMiddleStage) {
   ExpectGolden(
       "1f1b_p3_m2_always_skip.txt",
       ToText(Built(
-          {.kind = "1f1b", .ranks = 3, .microbatches = 2, .recompute = RecomputeMode::kAlways, .skips = {{0, 2}}})));
+          {.kind = "1f1b", .lanes = 3, .micro_batches = 2, .recompute = RecomputeMode::kAlways, .skips = {{0, 2}}})));
 }
 
 TEST(GoldenSchedulesTest, PartsOfAStep) {
-  ExpectGolden("forward_only_p3_m4.csv",
-               ToCsv(Built({.kind = "1f1b", .purpose = SchedulePurpose::kForwardOnly, .ranks = 3, .microbatches = 4})));
+  ExpectGolden(
+      "forward_only_p3_m4.csv",
+      ToCsv(Built({.kind = "1f1b", .purpose = SchedulePurpose::kForwardOnly, .lanes = 3, .micro_batches = 4})));
   ExpectGolden("backward_only_p3_m4_always.csv", ToCsv(Built({.kind = "1f1b",
                                                               .purpose = SchedulePurpose::kBackwardOnly,
-                                                              .ranks = 3,
-                                                              .microbatches = 4,
+                                                              .lanes = 3,
+                                                              .micro_batches = 4,
                                                               .recompute = RecomputeMode::kAlways})));
   ExpectGolden("optimizer_only_p3.csv",
-               ToCsv(Built({.kind = "1f1b", .purpose = SchedulePurpose::kOptimizerOnly, .ranks = 3})));
+               ToCsv(Built({.kind = "1f1b", .purpose = SchedulePurpose::kOptimizerOnly, .lanes = 3})));
 }
 
 // Two chunks or a split backward, as they run: fused where it is free, with messages and optimizer steps.
@@ -79,12 +80,12 @@ TEST(GoldenSchedulesTest, ChunksAndSplitBackwards) {
   for (const char* kind : {"interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2", "interleaved-zb", "zbv", "dualpipe-v"}) {
     const int chunks = FindScheduleKind(kind)->usual_chunks;
     ExpectGolden(std::string(kind) + "_p2_m4.txt",
-                 ToText(Built({.kind = kind, .ranks = 2, .chunks = chunks, .microbatches = 4})));
+                 ToText(Built({.kind = kind, .lanes = 2, .chunks = chunks, .micro_batches = 4})));
   }
   ExpectGolden("zbv_p2_m3_always_skip.txt", ToText(Built({.kind = "zbv",
-                                                          .ranks = 2,
+                                                          .lanes = 2,
                                                           .chunks = 2,
-                                                          .microbatches = 3,
+                                                          .micro_batches = 3,
                                                           .recompute = RecomputeMode::kAlways,
                                                           .skips = {{0, 2}, {0, 3}}})));
 }
@@ -95,7 +96,7 @@ TEST(GoldenSchedulesTest, PartsOfAStepOfAV) {
     std::string name(ToString(purpose));
     name.replace(name.find(' '), 1, "_");
     ExpectGolden(name + "_v_p2_m3.csv",
-                 ToCsv(Built({.kind = "zbv", .purpose = purpose, .ranks = 2, .chunks = 2, .microbatches = 3})));
+                 ToCsv(Built({.kind = "zbv", .purpose = purpose, .lanes = 2, .chunks = 2, .micro_batches = 3})));
   }
 }
 
@@ -108,7 +109,7 @@ std::string Golden(const std::string& name) {
 }
 
 Schedule ComputeActionsOf(Schedule schedule) {
-  for (auto& list : schedule.ranks) {
+  for (auto& list : schedule.lanes) {
     std::erase_if(list, [](const Action& action) { return IsCommunication(action.kind); });
   }
   return schedule;
@@ -123,7 +124,7 @@ TEST(GoldenSchedulesTest, ListsOfPyTorchAreOurs) {
     const auto compute = ImportTorchCsv(Golden(prefix + "compute_only.csv"), kind);
     ASSERT_TRUE(compute.ok()) << compute.status();
     EXPECT_TRUE(compute->notices.empty());
-    const Schedule own = *Generate({.kind = kind, .ranks = 2, .microbatches = 4, .chunks = 2});
+    const Schedule own = *Generate({.kind = kind, .lanes = 2, .micro_batches = 4, .chunks = 2});
     EXPECT_EQ(compute->schedule, own);
 
     const auto complete = ImportTorchCsv(Golden(prefix + "compute_comms.csv"), kind);

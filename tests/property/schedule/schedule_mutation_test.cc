@@ -33,39 +33,39 @@ std::vector<Victim> Victims() {
     for (const RecomputeMode mode : {RecomputeMode::kNever, RecomputeMode::kExceptLast}) {
       for (const std::vector<SkipEdge>& skips : {std::vector<SkipEdge>{}, {{0, 2}}, {{1, 2}, {0, 2}, {0, 1}}}) {
         const auto lists =
-            BuildSchedule({.kind = kind, .ranks = 3, .microbatches = 3, .recompute = mode, .skips = skips});
+            BuildSchedule({.kind = kind, .lanes = 3, .micro_batches = 3, .recompute = mode, .skips = skips});
         victims.push_back({*lists, skips});
       }
     }
   }
-  // Split backwards, several stages per rank, both placements.
+  // Split backwards, several stages per lane, both placements.
   const auto add = [&](BuildRequest request) {
     const auto lists = BuildSchedule(request);
     EXPECT_TRUE(lists.ok()) << lists.status();
     victims.push_back({*lists, request.skips});
   };
-  add({.kind = "zb-h1", .ranks = 3, .microbatches = 3, .recompute = RecomputeMode::kAlways, .skips = {{0, 2}}});
-  add({.kind = "lag", .ranks = 2, .lag = 3, .microbatches = 4});
+  add({.kind = "zb-h1", .lanes = 3, .micro_batches = 3, .recompute = RecomputeMode::kAlways, .skips = {{0, 2}}});
+  add({.kind = "lag", .lanes = 2, .lag = 3, .micro_batches = 4});
   add({.kind = "interleaved-1f1b",
-       .ranks = 2,
+       .lanes = 2,
        .chunks = 2,
-       .microbatches = 3,
+       .micro_batches = 3,
        .recompute = RecomputeMode::kExceptLast});
-  add({.kind = "looped-bfs", .ranks = 2, .chunks = 2, .microbatches = 2, .skips = {{0, 2}, {0, 3}, {1, 2}}});
-  add({.kind = "interleaved-zb", .ranks = 2, .chunks = 2, .microbatches = 3});
-  add({.kind = "zbv", .ranks = 2, .chunks = 2, .microbatches = 3, .recompute = RecomputeMode::kAlways});
-  add({.kind = "zbv", .ranks = 2, .chunks = 2, .microbatches = 2, .skips = {{0, 2}, {0, 3}, {1, 3}}});
-  add({.kind = "dualpipe-v", .ranks = 2, .chunks = 2, .microbatches = 4});
+  add({.kind = "looped-bfs", .lanes = 2, .chunks = 2, .micro_batches = 2, .skips = {{0, 2}, {0, 3}, {1, 2}}});
+  add({.kind = "interleaved-zb", .lanes = 2, .chunks = 2, .micro_batches = 3});
+  add({.kind = "zbv", .lanes = 2, .chunks = 2, .micro_batches = 3, .recompute = RecomputeMode::kAlways});
+  add({.kind = "zbv", .lanes = 2, .chunks = 2, .micro_batches = 2, .skips = {{0, 2}, {0, 3}, {1, 3}}});
+  add({.kind = "dualpipe-v", .lanes = 2, .chunks = 2, .micro_batches = 4});
   return victims;
 }
 
-// Calls damage(victim, rank, position) for every cell of every victim.
+// Calls damage(victim, lane, position) for every cell of every victim.
 template <typename Damage>
 void ForEachCell(const Damage& damage) {
   for (const Victim& victim : Victims()) {
-    const auto& ranks = victim.lists.ranks;
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      for (size_t position = 0; position < ranks[rank].size(); ++position) damage(victim, rank, position);
+    const auto& lanes = victim.lists.lanes;
+    for (size_t lane = 0; lane < lanes.size(); ++lane) {
+      for (size_t position = 0; position < lanes[lane].size(); ++position) damage(victim, lane, position);
     }
   }
 }
@@ -78,15 +78,15 @@ void ExpectFailure(const Schedule& damaged, const std::vector<SkipEdge>& skips, 
   const std::string message(peaks.status().message());
   EXPECT_EQ(ValuesOf(peaks.status())["invariant"], invariant) << message;
   EXPECT_EQ(ValuesOf(peaks.status())["action"], ToString(action)) << message;
-  EXPECT_THAT(message, StartsWith("schedule: " + invariant + " at rank "));
+  EXPECT_THAT(message, StartsWith("schedule: " + invariant + " at lane "));
   EXPECT_THAT(message, HasSubstr(">"));
 }
 
 TEST(MutationTest, ADroppedActionIsMissed) {
-  ForEachCell([](const Victim& victim, size_t rank, size_t position) {
+  ForEachCell([](const Victim& victim, size_t lane, size_t position) {
     Schedule damaged = victim.lists;
-    const Action dropped = victim.lists.ranks[rank][position];
-    damaged.ranks[rank].erase(damaged.ranks[rank].begin() + position);
+    const Action dropped = victim.lists.lanes[lane][position];
+    damaged.lanes[lane].erase(damaged.lanes[lane].begin() + position);
     if (dropped.kind == ActionKind::kRecompute) {
       EXPECT_TRUE(Verify(damaged, {}, victim.skips).ok());  // it only saves memory
     } else {
@@ -96,21 +96,21 @@ TEST(MutationTest, ADroppedActionIsMissed) {
 }
 
 TEST(MutationTest, ADuplicateIsNoticed) {
-  ForEachCell([](const Victim& victim, size_t rank, size_t position) {
-    const Action twice = victim.lists.ranks[rank][position];
-    for (const size_t at : {size_t{0}, position, victim.lists.ranks[rank].size()}) {
+  ForEachCell([](const Victim& victim, size_t lane, size_t position) {
+    const Action twice = victim.lists.lanes[lane][position];
+    for (const size_t at : {size_t{0}, position, victim.lists.lanes[lane].size()}) {
       Schedule damaged = victim.lists;
-      damaged.ranks[rank].insert(damaged.ranks[rank].begin() + at, twice);
+      damaged.lanes[lane].insert(damaged.lanes[lane].begin() + at, twice);
       ExpectFailure(damaged, victim.skips, "completeness", twice);
     }
   });
 }
 
-TEST(MutationTest, AnActionOnAnotherRankIsNoticed) {
-  ForEachCell([](const Victim& victim, size_t rank, size_t position) {
+TEST(MutationTest, AnActionOnAnotherLaneIsNoticed) {
+  ForEachCell([](const Victim& victim, size_t lane, size_t position) {
     Schedule damaged = victim.lists;
-    damaged.ranks[(rank + 1) % damaged.ranks.size()].push_back(victim.lists.ranks[rank][position]);
-    damaged.ranks[rank].erase(damaged.ranks[rank].begin() + position);
+    damaged.lanes[(lane + 1) % damaged.lanes.size()].push_back(victim.lists.lanes[lane][position]);
+    damaged.lanes[lane].erase(damaged.lanes[lane].begin() + position);
     const auto peaks = Verify(damaged, {}, victim.skips);
     ASSERT_FALSE(peaks.ok());
     EXPECT_EQ(ValuesOf(peaks.status())["invariant"], "placement");
@@ -118,11 +118,11 @@ TEST(MutationTest, AnActionOnAnotherRankIsNoticed) {
 }
 
 TEST(MutationTest, ASplitHalfAloneIsNoticed) {
-  ForEachCell([](const Victim& victim, size_t rank, size_t position) {
-    Action action = victim.lists.ranks[rank][position];
+  ForEachCell([](const Victim& victim, size_t lane, size_t position) {
+    Action action = victim.lists.lanes[lane][position];
     if (action.kind != ActionKind::kBackward) return;
     Schedule damaged = victim.lists;
-    damaged.ranks[rank][position].kind = ActionKind::kInputGradient;
+    damaged.lanes[lane][position].kind = ActionKind::kInputGradient;
     action.kind = ActionKind::kWeightGradient;
     ExpectFailure(damaged, victim.skips, "completeness", action);
   });
@@ -131,16 +131,16 @@ TEST(MutationTest, ASplitHalfAloneIsNoticed) {
 // The other way round: what a B does once, an I and a W must not do again.
 TEST(MutationTest, AWholeBackwardBesideAHalfIsNoticed) {
   int seen = 0;
-  ForEachCell([&](const Victim& victim, size_t rank, size_t position) {
-    const Action action = victim.lists.ranks[rank][position];
+  ForEachCell([&](const Victim& victim, size_t lane, size_t position) {
+    const Action action = victim.lists.lanes[lane][position];
     if (action.kind != ActionKind::kInputGradient) return;
     Schedule damaged = victim.lists;
-    damaged.ranks[rank][position].kind = ActionKind::kBackward;
+    damaged.lanes[lane][position].kind = ActionKind::kBackward;
     ExpectFailure(damaged, victim.skips, "completeness",
-                  {ActionKind::kWeightGradient, action.stage, action.microbatch});
+                  {ActionKind::kWeightGradient, action.stage, action.micro_batch});
     damaged = victim.lists;
-    damaged.ranks[rank].push_back({ActionKind::kBackward, action.stage, action.microbatch});
-    ExpectFailure(damaged, victim.skips, "completeness", damaged.ranks[rank].back());
+    damaged.lanes[lane].push_back({ActionKind::kBackward, action.stage, action.micro_batch});
+    ExpectFailure(damaged, victim.skips, "completeness", damaged.lanes[lane].back());
     ++seen;
   });
   EXPECT_GT(seen, 20);
@@ -148,8 +148,8 @@ TEST(MutationTest, AWholeBackwardBesideAHalfIsNoticed) {
 
 // A message of an edge that the model does not have is named, whether it replaces a right one or comes on top.
 TEST(MutationTest, AForeignSkipMessageIsNoticed) {
-  ForEachCell([](const Victim& victim, size_t rank, size_t position) {
-    const Action right = victim.lists.ranks[rank][position];
+  ForEachCell([](const Victim& victim, size_t lane, size_t position) {
+    const Action right = victim.lists.lanes[lane][position];
     if (!IsCommunication(right.kind) || victim.skips.size() != 1) return;
     for (int peer = 0; peer < victim.lists.stages; ++peer) {
       Action foreign = right;
@@ -158,10 +158,10 @@ TEST(MutationTest, AForeignSkipMessageIsNoticed) {
       if (edge == victim.skips[0]) continue;
       const char* invariant = edge.from < edge.to ? "matching" : "content";
       Schedule damaged = victim.lists;
-      damaged.ranks[rank].insert(damaged.ranks[rank].begin() + position, foreign);
+      damaged.lanes[lane].insert(damaged.lanes[lane].begin() + position, foreign);
       ExpectFailure(damaged, victim.skips, invariant, foreign);
       damaged = victim.lists;
-      damaged.ranks[rank][position] = foreign;
+      damaged.lanes[lane][position] = foreign;
       ExpectFailure(damaged, victim.skips, invariant, edge.from < edge.to ? right : foreign);
     }
   });
@@ -174,8 +174,8 @@ TEST(MutationTest, ASkipThatTheVerifierIsNotToldOfIsNoticed) {
       std::vector<SkipEdge> fewer = victim.skips;
       const SkipEdge edge = fewer[missing];
       fewer.erase(fewer.begin() + missing);
-      std::optional<Action> first;  // of its messages, rank by rank
-      for (const auto& list : victim.lists.ranks) {
+      std::optional<Action> first;  // of its messages, lane by lane
+      for (const auto& list : victim.lists.lanes) {
         for (const Action& action : list) {
           if (!first && action.peer >= 0 && EdgeOf(action) == edge) first = action;
         }
@@ -183,7 +183,7 @@ TEST(MutationTest, ASkipThatTheVerifierIsNotToldOfIsNoticed) {
       if (first) {
         ExpectFailure(victim.lists, fewer, "matching", *first);
         ++noticed;
-      } else {  // both ends are on one rank: nothing travels, and order follows from the stages between
+      } else {  // both ends are on one lane: nothing travels, and order follows from the stages between
         EXPECT_TRUE(Verify(victim.lists, {}, fewer).ok());
       }
     }
@@ -196,20 +196,20 @@ TEST(MutationTest, ASkipThatTheVerifierIsNotToldOfIsNoticed) {
 class Referee {
  public:
   explicit Referee(const Schedule& schedule) : schedule_(schedule) {
-    for (const auto& list : schedule.ranks) {
+    for (const auto& list : schedule.lanes) {
       for (const Action& action : list) all_.insert(ToString(action));
     }
   }
 
   bool Accepts() {
-    std::vector<size_t> next(schedule_.ranks.size(), 0);
+    std::vector<size_t> next(schedule_.lanes.size(), 0);
     bool progress = true;
     while (progress) {
       progress = false;
-      for (size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
-        const auto& list = schedule_.ranks[rank];
-        if (next[rank] == list.size() || !Ready(list[next[rank]])) continue;
-        done_.insert(ToString(list[next[rank]++]));
+      for (size_t lane = 0; lane < schedule_.lanes.size(); ++lane) {
+        const auto& list = schedule_.lanes[lane];
+        if (next[lane] == list.size() || !Ready(list[next[lane]])) continue;
+        done_.insert(ToString(list[next[lane]++]));
         progress = true;
       }
     }
@@ -231,22 +231,22 @@ class Referee {
   bool Present(const std::string& text) const { return all_.count(text) > 0; }
 
   // Whatever makes the gradient for the stage before is done: B, or I.
-  bool GradientDone(const std::string& stage, const std::string& microbatch) const {
-    return Done(stage + "B" + microbatch) && Done(stage + "I" + microbatch);
+  bool GradientDone(const std::string& stage, const std::string& micro_batch) const {
+    return Done(stage + "B" + micro_batch) && Done(stage + "I" + micro_batch);
   }
 
   // The micro-batch before has added its gradients: in ascending order.
-  bool TurnToAdd(const std::string& stage, int microbatch) const {
-    const std::string before = std::to_string(microbatch - 1);
-    return microbatch == 0 || (Done(stage + "B" + before) && Done(stage + "W" + before));
+  bool TurnToAdd(const std::string& stage, int micro_batch) const {
+    const std::string before = std::to_string(micro_batch - 1);
+    return micro_batch == 0 || (Done(stage + "B" + before) && Done(stage + "W" + before));
   }
 
   bool Ready(const Action& action) const {
-    const std::string s = std::to_string(action.stage), m = std::to_string(action.microbatch);
+    const std::string s = std::to_string(action.stage), m = std::to_string(action.micro_batch);
     const std::string before = std::to_string(action.stage - 1), after = std::to_string(action.stage + 1);
     const std::string partner = std::to_string(action.peer), back = m + "@" + s;
     switch (action.kind) {
-      case ActionKind::kForward:  // a neighbour on the same rank sends no message
+      case ActionKind::kForward:  // a neighbour on the same lane sends no message
         return AllDone(s + "RECV_F" + m) && (Present(s + "RECV_F" + m) || Done(before + "F" + m));
       case ActionKind::kRecompute:
       case ActionKind::kSendForward:
@@ -261,9 +261,9 @@ class Referee {
       case ActionKind::kInputGradient:
         return Done(s + "F" + m) && Done(s + "R" + m) && AllDone(s + "RECV_B" + m) &&
                (Present(s + "RECV_B" + m) || GradientDone(after, m)) &&
-               (action.kind == ActionKind::kInputGradient || TurnToAdd(s, action.microbatch));
+               (action.kind == ActionKind::kInputGradient || TurnToAdd(s, action.micro_batch));
       case ActionKind::kWeightGradient:
-        return Done(s + "I" + m) && TurnToAdd(s, action.microbatch);
+        return Done(s + "I" + m) && TurnToAdd(s, action.micro_batch);
       case ActionKind::kOptimizer: {
         // Behind everything that its stage does.
         for (const std::string& text : all_) {
@@ -282,10 +282,10 @@ class Referee {
 
 TEST(MutationTest, ASwapIsRefusedExactlyWhereItMatters) {
   int accepted = 0, refused = 0;
-  ForEachCell([&](const Victim& victim, size_t rank, size_t position) {
-    for (size_t other = position + 1; other < victim.lists.ranks[rank].size(); ++other) {
+  ForEachCell([&](const Victim& victim, size_t lane, size_t position) {
+    for (size_t other = position + 1; other < victim.lists.lanes[lane].size(); ++other) {
       Schedule damaged = victim.lists;
-      std::swap(damaged.ranks[rank][position], damaged.ranks[rank][other]);
+      std::swap(damaged.lanes[lane][position], damaged.lanes[lane][other]);
       const auto peaks = Verify(damaged, {}, victim.skips);
       EXPECT_EQ(peaks.ok(), Referee(damaged).Accepts()) << ToText(damaged) << peaks.status();
       if (peaks.ok()) {
@@ -309,13 +309,13 @@ TEST(MutationTest, NonsenseIsRefusedOrRuns) {
   const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
   int accepted = 0;
   for (int round = 0; round < 20'000; ++round) {
-    Schedule schedule{.kind = "nonsense", .stages = 1 + below(2), .microbatches = 1 + below(2)};
-    schedule.ranks.resize(1 + below(2));
+    Schedule schedule{.kind = "nonsense", .stages = 1 + below(2), .micro_batches = 1 + below(2)};
+    schedule.lanes.resize(1 + below(2));
     const int kinds = round % 2 == 0 ? 2 : 10;  // half of them only of F and B, so that some are right
-    for (auto& list : schedule.ranks) {
+    for (auto& list : schedule.lanes) {
       for (int cells = below(6); cells > 0; --cells) {
-        list.push_back({static_cast<ActionKind>(below(kinds)), below(schedule.stages), below(schedule.microbatches)});
-        if (list.back().kind == ActionKind::kOptimizer) list.back().microbatch = 0;
+        list.push_back({static_cast<ActionKind>(below(kinds)), below(schedule.stages), below(schedule.micro_batches)});
+        if (list.back().kind == ActionKind::kOptimizer) list.back().micro_batch = 0;
         if (round % 4 == 3 && below(3) == 0) list.back().peer = below(schedule.stages);
       }
     }

@@ -1,4 +1,4 @@
-// Promises over every kind and size up to 8 ranks, 40 micro-batches and 4 chunks, with random costs and a fixed seed.
+// Promises over every kind and size up to 8 lanes, 40 micro-batches and 4 chunks, with random costs and a fixed seed.
 
 #include <gtest/gtest.h>
 
@@ -19,9 +19,9 @@
 namespace penstock {
 namespace {
 
-constexpr int kMostRanks = 8;
-constexpr int kMostMicrobatches = 40;
-constexpr int kMostChunks = 4;
+constexpr int kMaxTestedLanes = 8;
+constexpr int kMaxTestedMicroBatches = 40;
+constexpr int kMaxChunks = 4;
 constexpr RecomputeMode kModes[] = {RecomputeMode::kNever, RecomputeMode::kExceptLast, RecomputeMode::kAlways,
                                     RecomputeMode::kSkipAdjacent};
 
@@ -32,14 +32,14 @@ void ForEachCase(const Visit& visit) {
   std::mt19937 random(42);
   int visited = 0;
   for (const ScheduleKind& kind : ScheduleKinds()) {
-    for (int ranks = 1; ranks <= kMostRanks; ++ranks) {
-      for (int microbatches = LeastMicrobatches(kind, ranks); microbatches <= kMostMicrobatches; ++microbatches) {
-        for (int chunks = kind.least_chunks; chunks <= std::min(kMostChunks, kind.most_chunks); ++chunks) {
+    for (int lanes = 1; lanes <= kMaxTestedLanes; ++lanes) {
+      for (int micro_batches = MinMicroBatches(kind, lanes); micro_batches <= kMaxTestedMicroBatches; ++micro_batches) {
+        for (int chunks = kind.min_chunks; chunks <= std::min(kMaxChunks, kind.max_chunks); ++chunks) {
           ScheduleRequest request{
-              .kind = std::string(kind.name), .ranks = ranks, .microbatches = microbatches, .chunks = chunks};
-          if (kind.name == "lag") request.lag = static_cast<int>(random() % (2 * ranks + 1));
-          if (kind.name == "auto") request.live_limit = 1 + static_cast<int>(random() % (2 * ranks));
-          SCOPED_TRACE(request.kind + " P" + std::to_string(ranks) + " m" + std::to_string(microbatches) + " v" +
+              .kind = std::string(kind.name), .lanes = lanes, .micro_batches = micro_batches, .chunks = chunks};
+          if (kind.name == "lag") request.lag = static_cast<int>(random() % (2 * lanes + 1));
+          if (kind.name == "auto") request.live_limit = 1 + static_cast<int>(random() % (2 * lanes));
+          SCOPED_TRACE(request.kind + " P" + std::to_string(lanes) + " m" + std::to_string(micro_batches) + " v" +
                        std::to_string(chunks) + " lag " + std::to_string(request.lag.value_or(-1)) + " limit " +
                        std::to_string(request.live_limit.value_or(-1)));
           ++visited;
@@ -102,25 +102,25 @@ SchedulePurpose WholeStep(const ScheduleKind& kind) {
 BuildRequest ToBuild(const ScheduleRequest& request, SchedulePurpose purpose) {
   return {.kind = request.kind,
           .purpose = purpose,
-          .ranks = request.ranks,
+          .lanes = request.lanes,
           .chunks = request.chunks,
           .lag = request.lag,
           .live_limit = request.live_limit,
           .costs = request.costs,
-          .microbatches = request.microbatches};
+          .micro_batches = request.micro_batches};
 }
 
-// Every rank works its list off in order, nothing overlaps, and all time is accounted for.
+// Every lane works its list off in order, nothing overlaps, and all time is accounted for.
 void ExpectSoundTimes(const Schedule& schedule, const ScheduleCosts& costs, const Simulation& simulation) {
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    const RankTimes& times = simulation.times[rank];
+  for (size_t lane = 0; lane < schedule.lanes.size(); ++lane) {
+    const LaneTimes& times = simulation.times[lane];
     EXPECT_EQ(times.busy + times.fill + times.wait_activation + times.wait_gradient + times.wait_barrier + times.drain,
               simulation.makespan);
     Ticks busy = 0, clock = 0;
-    ASSERT_EQ(simulation.ranks[rank].size(), schedule.ranks[rank].size());
-    for (size_t position = 0; position < schedule.ranks[rank].size(); ++position) {
-      const TimedAction& timed = simulation.ranks[rank][position];
-      ASSERT_EQ(timed.action, schedule.ranks[rank][position]);
+    ASSERT_EQ(simulation.lanes[lane].size(), schedule.lanes[lane].size());
+    for (size_t position = 0; position < schedule.lanes[lane].size(); ++position) {
+      const TimedAction& timed = simulation.lanes[lane][position];
+      ASSERT_EQ(timed.action, schedule.lanes[lane][position]);
       ASSERT_GE(timed.start, clock);
       ASSERT_EQ(timed.end - timed.start, TotalCost(costs.stages[timed.action.stage], timed.action.kind));
       clock = timed.end;
@@ -128,7 +128,7 @@ void ExpectSoundTimes(const Schedule& schedule, const ScheduleCosts& costs, cons
     }
     EXPECT_EQ(times.busy, busy);
     Ticks idle = 0, idle_clock = 0;
-    for (const IdleSpan& span : simulation.idle[rank]) {
+    for (const IdleSpan& span : simulation.idle[lane]) {
       ASSERT_GE(span.start, idle_clock);
       ASSERT_GT(span.end, span.start);
       idle_clock = span.end;
@@ -145,7 +145,7 @@ TEST(SchedulePropertyTest, WholeStepsVerifyEndAndRespectTheLowerBound) {
   std::mt19937 random(20'240'229);
   int met = 0;
   ForEachCase([&](const ScheduleKind& kind, ScheduleRequest request) {
-    request.costs = RandomCosts(request.ranks * request.chunks, &random);
+    request.costs = RandomCosts(request.lanes * request.chunks, &random);
     BuildRequest build = ToBuild(request, WholeStep(kind));
     build.recompute = kModes[random() % std::size(kModes)];
     const auto schedule = BuildSchedule(build);
@@ -160,32 +160,32 @@ TEST(SchedulePropertyTest, WholeStepsVerifyEndAndRespectTheLowerBound) {
   EXPECT_GT(met, 300);  // so the bound says something
 }
 
-// At equal costs the bound is what these kinds take, from one micro-batch per rank on.
+// At equal costs the bound is what these kinds take, from one micro-batch per lane on.
 TEST(SchedulePropertyTest, TheLowerBoundIsMetAtEqualCosts) {
   ForEachCase([](const ScheduleKind& kind, const ScheduleRequest& request) {
     const bool tight = kind.name == "gpipe" || kind.name == "1f1b" || kind.name == "zb-h1" ||
                        kind.name == "forward-only" || kind.name == "looped-bfs";
-    if (!tight || request.microbatches < request.ranks) return;
-    const ScheduleCosts costs{.stages = std::vector<StageCosts>(request.ranks * request.chunks)};
+    if (!tight || request.micro_batches < request.lanes) return;
+    const ScheduleCosts costs{.stages = std::vector<StageCosts>(request.lanes * request.chunks)};
     const auto simulation = Simulate(*Generate(request), costs);
     EXPECT_EQ(simulation->makespan, LowerBound(request, costs));
   });
 }
 
-// Credits per edge: one is enough for the kinds in which no rank works far ahead; the others need as many as LeastCredits
+// Credits per edge: one is enough for the kinds in which no lane works far ahead; the others need as many as MinCredits
 // says, and not fewer.
 TEST(SchedulePropertyTest, ListsRunWithTheLeastCreditsAndNotWithFewer) {
   ForEachCase([](const ScheduleKind& kind, const ScheduleRequest& request) {
-    if (request.ranks == 1 || request.microbatches % 3 != 0) return;
+    if (request.lanes == 1 || request.micro_batches % 3 != 0) return;
     const auto schedule = BuildSchedule(ToBuild(request, WholeStep(kind)));
     ASSERT_TRUE(schedule.ok()) << schedule.status();
-    const int least = LeastCredits(*schedule);
+    const int least = MinCredits(*schedule);
     const bool tidy = kind.name == "zbv" || kind.name == "dualpipe-v" ||
                       (request.chunks == 1 && kind.name != "lag" && kind.name != "auto");
     if (tidy) {
       EXPECT_EQ(least, 1);
     }
-    EXPECT_LE(least, request.microbatches);
+    EXPECT_LE(least, request.micro_batches);
     EXPECT_TRUE(Verify(*schedule, {.purpose = WholeStep(kind), .credits = least}).ok());
     if (least > 1) {
       const auto fewer = Verify(*schedule, {.purpose = WholeStep(kind), .credits = least - 1});
@@ -198,7 +198,7 @@ TEST(SchedulePropertyTest, ListsRunWithTheLeastCreditsAndNotWithFewer) {
 TEST(SchedulePropertyTest, EqualCostsMatchTheClosedForm) {
   std::mt19937 random(7);
   ForEachCase([&](const ScheduleKind& kind, const ScheduleRequest& request) {
-    const Ticks p = request.ranks, m = request.microbatches, v = request.chunks;
+    const Ticks p = request.lanes, m = request.micro_batches, v = request.chunks;
     StageCosts stage = RandomCosts(&random);
     const Ticks work = v * (stage.forward + (kind.trains ? stage.input_gradient + stage.weight_gradient : 0));
     const auto simulation = Simulate(*Generate(request), {.stages = std::vector<StageCosts>(p * v, stage)});
@@ -214,7 +214,7 @@ TEST(SchedulePropertyTest, EqualCostsMatchTheClosedForm) {
 // The rows of the table of overheads where F = I = W: what stays idle is (P-1) of so many thirds of a chunk.
 TEST(SchedulePropertyTest, OverheadsOfTheTable) {
   ForEachCase([](const ScheduleKind& kind, const ScheduleRequest& request) {
-    const Ticks p = request.ranks, m = request.microbatches, v = request.chunks;
+    const Ticks p = request.lanes, m = request.micro_batches, v = request.chunks;
     if (m < 2 * p - 1) return;
     const StageCosts third{.forward = 60, .input_gradient = 60, .weight_gradient = 60};
     const auto simulation = Simulate(*Generate(request), {.stages = std::vector<StageCosts>(p * v, third)});
@@ -236,17 +236,17 @@ TEST(SchedulePropertyTest, OverheadsOfTheTable) {
 }
 
 // Largest group of micro-batches that visits every chunk before the next.
-int FirstGroup(int ranks, int microbatches) {
-  const int groups = std::max(1, microbatches / ranks);
-  return (microbatches + groups - 1) / groups;
+int FirstGroup(int lanes, int micro_batches) {
+  const int groups = std::max(1, micro_batches / lanes);
+  return (micro_batches + groups - 1) / groups;
 }
 
-// Stage activations that a rank holds at most; nothing: auto, and zbv with few micro-batches, have only a limit.
-std::optional<int64_t> PeakFormula(const ScheduleRequest& request, int rank) {
-  const int p = request.ranks, m = request.microbatches, v = request.chunks, g = FirstGroup(p, m);
+// Stage activations that a lane holds at most; nothing: auto, and zbv with few micro-batches, have only a limit.
+std::optional<int64_t> PeakFormula(const ScheduleRequest& request, int lane) {
+  const int p = request.lanes, m = request.micro_batches, v = request.chunks, g = FirstGroup(p, m);
   if (request.kind == "gpipe" || request.kind == "looped-bfs") return m * v;
-  if (request.kind == "1f1b") return std::min(m, p - rank);
-  if (request.kind == "interleaved-1f1b") return std::min(v * m, (v - 1) * g + 2 * (p - 1 - rank) + 1);
+  if (request.kind == "1f1b") return std::min(m, p - lane);
+  if (request.kind == "interleaved-1f1b") return std::min(v * m, (v - 1) * g + 2 * (p - 1 - lane) + 1);
   if (request.kind == "interleaved-zb") return std::min(v * m, (v - 1) * g + p);
   if (request.kind == "zb-h1") return std::min(m, p);
   if (request.kind == "zb-h2") return std::min(m, 2 * p - 1);
@@ -260,15 +260,15 @@ std::optional<int64_t> PeakFormula(const ScheduleRequest& request, int rank) {
 TEST(SchedulePropertyTest, ASY_32_DEF_3_PeaksMatchTheFormula) {
   ForEachCase([&](const ScheduleKind&, const ScheduleRequest& request) {
     const PeakActivations peaks = ComputePeaks(*Generate(request));
-    for (int rank = 0; rank < request.ranks; ++rank) {
-      if (const std::optional<int64_t> expected = PeakFormula(request, rank)) {
-        EXPECT_EQ(peaks.full[rank], *expected) << "rank " << rank;
+    for (int lane = 0; lane < request.lanes; ++lane) {
+      if (const std::optional<int64_t> expected = PeakFormula(request, lane)) {
+        EXPECT_EQ(peaks.full[lane], *expected) << "lane " << lane;
       } else {
         const int limit =
-            request.kind == "auto" ? *request.live_limit : 2 * std::min(request.microbatches, request.ranks);
-        EXPECT_LE(peaks.full[rank], limit) << "rank " << rank;
+            request.kind == "auto" ? *request.live_limit : 2 * std::min(request.micro_batches, request.lanes);
+        EXPECT_LE(peaks.full[lane], limit) << "lane " << lane;
       }
-      EXPECT_EQ(peaks.stashed[rank], 0);
+      EXPECT_EQ(peaks.stashed[lane], 0);
     }
   });
 }
@@ -276,7 +276,7 @@ TEST(SchedulePropertyTest, ASY_32_DEF_3_PeaksMatchTheFormula) {
 TEST(SchedulePropertyTest, CommunicationChangesNoTime) {
   std::mt19937 random(99);
   ForEachCase([&](const ScheduleKind&, ScheduleRequest request) {
-    const ScheduleCosts costs = RandomCosts(request.ranks * request.chunks, &random);
+    const ScheduleCosts costs = RandomCosts(request.lanes * request.chunks, &random);
     const Schedule schedule = InsertRecompute(*Generate(request), kModes[random() % std::size(kModes)]);
     const auto compute = Simulate(schedule, costs);
     const auto complete = Simulate(InsertCommunication(schedule), costs);
@@ -287,12 +287,12 @@ TEST(SchedulePropertyTest, CommunicationChangesNoTime) {
   });
 }
 
-// Where no other rank waits for the gradient, a split gains nothing; where costs are known, fusing never loses time.
+// Where no other lane waits for the gradient, a split gains nothing; where costs are known, fusing never loses time.
 TEST(SchedulePropertyTest, FusingLosesNoTime) {
   std::mt19937 random(1234);
   int64_t fused_free = 0, fused_for_costs = 0;
   ForEachCase([&](const ScheduleKind&, const ScheduleRequest& request) {
-    ScheduleCosts costs = RandomCosts(request.ranks * request.chunks, &random);
+    ScheduleCosts costs = RandomCosts(request.lanes * request.chunks, &random);
     const Schedule split = *Generate(request);
     const Schedule paying = *FuseWhereItPays(split, costs);
     const Schedule free = FuseBackward(split, FuseMode::kFree);
@@ -312,7 +312,7 @@ TEST(SchedulePropertyTest, FusingLosesNoTime) {
 
 TEST(SchedulePropertyTest, ListsReadBack) {
   ForEachCase([&](const ScheduleKind& kind, const ScheduleRequest& request) {
-    if (request.microbatches % 4 != 0) return;
+    if (request.micro_batches % 4 != 0) return;
     const Schedule compute = *Generate(request);
     const Schedule complete = *BuildSchedule(ToBuild(request, WholeStep(kind)));
     for (const Schedule& schedule : {compute, complete}) {
@@ -327,13 +327,13 @@ TEST(SchedulePropertyTest, ListsReadBack) {
 
 // A pipeline also runs batches with fewer micro-batches than it was made for.
 TEST(SchedulePropertyTest, ShortBatchesVerify) {
-  for (int ranks = 1; ranks <= kMostRanks; ++ranks) {
-    for (int microbatches = 1; microbatches < 2 * ranks; ++microbatches) {
-      BuildRequest build{.kind = "dualpipe-v", .ranks = ranks, .chunks = 2, .microbatches = microbatches};
+  for (int lanes = 1; lanes <= kMaxTestedLanes; ++lanes) {
+    for (int micro_batches = 1; micro_batches < 2 * lanes; ++micro_batches) {
+      BuildRequest build{.kind = "dualpipe-v", .lanes = lanes, .chunks = 2, .micro_batches = micro_batches};
       EXPECT_FALSE(BuildSchedule(build).ok());
-      build.planned_microbatches = 2 * ranks;
+      build.planned_micro_batches = 2 * lanes;
       const auto schedule = BuildSchedule(build);
-      EXPECT_TRUE(schedule.ok()) << ranks << " " << microbatches << schedule.status();
+      EXPECT_TRUE(schedule.ok()) << lanes << " " << micro_batches << schedule.status();
     }
   }
 }
@@ -343,15 +343,15 @@ TEST(SchedulePropertyTest, PartsOfAStepVerify) {
   for (const SchedulePurpose purpose : {SchedulePurpose::kForwardOnly, SchedulePurpose::kBackwardOnly,
                                         SchedulePurpose::kOptimizerOnly, SchedulePurpose::kContribution}) {
     ForEachCase([&](const ScheduleKind& kind, const ScheduleRequest& request) {
-      if (request.microbatches % 8 != 0) return;
+      if (request.micro_batches % 8 != 0) return;
       const bool possible =
           kind.trains || purpose == SchedulePurpose::kForwardOnly || purpose == SchedulePurpose::kOptimizerOnly;
       BuildRequest build = ToBuild(request, purpose);
-      build.recompute = kModes[request.microbatches / 8 % std::size(kModes)];
+      build.recompute = kModes[request.micro_batches / 8 % std::size(kModes)];
       const auto schedule = BuildSchedule(build);
       ASSERT_EQ(schedule.ok(), possible) << schedule.status();
       if (!possible) return;
-      EXPECT_EQ(RankOfEachStage(*schedule), RanksOfStages(kind.placement, request.ranks, request.chunks));
+      EXPECT_EQ(LaneOfEachStage(*schedule), LanesOfStages(kind.placement, request.lanes, request.chunks));
       EXPECT_TRUE(Simulate(*schedule, {.stages = std::vector<StageCosts>(schedule->stages)}).ok());
     });
   }

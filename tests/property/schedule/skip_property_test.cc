@@ -42,17 +42,17 @@ void ForEachRequest(const Visit& visit) {
        {SchedulePurpose::kTrainingStep, SchedulePurpose::kForwardOnly, SchedulePurpose::kBackwardOnly}) {
     for (const char* kind : kKinds) {
       const int chunks = FindScheduleKind(kind)->usual_chunks;
-      for (int ranks = 1; ranks * chunks <= kMost; ++ranks) {
-        for (int microbatches = 1; microbatches <= kMost; ++microbatches) {
-          SCOPED_TRACE(std::string(ToString(purpose)) + " " + kind + " P" + std::to_string(ranks) + " m" +
-                       std::to_string(microbatches));
+      for (int lanes = 1; lanes * chunks <= kMost; ++lanes) {
+        for (int micro_batches = 1; micro_batches <= kMost; ++micro_batches) {
+          SCOPED_TRACE(std::string(ToString(purpose)) + " " + kind + " P" + std::to_string(lanes) + " m" +
+                       std::to_string(micro_batches));
           visit(BuildRequest{.kind = kind,
                              .purpose = purpose,
-                             .ranks = ranks,
+                             .lanes = lanes,
                              .chunks = chunks,
-                             .microbatches = microbatches,
+                             .micro_batches = micro_batches,
                              .recompute = kModes[random() % std::size(kModes)],
-                             .skips = RandomSkips(ranks * chunks, &random)});
+                             .skips = RandomSkips(lanes * chunks, &random)});
           if (::testing::Test::HasFailure()) return;
         }
       }
@@ -60,8 +60,8 @@ void ForEachRequest(const Visit& visit) {
   }
 }
 
-std::vector<int> RanksOf(const BuildRequest& request) {
-  return RanksOfStages(FindScheduleKind(request.kind)->placement, request.ranks, request.chunks);
+std::vector<int> LanesOf(const BuildRequest& request) {
+  return LanesOfStages(FindScheduleKind(request.kind)->placement, request.lanes, request.chunks);
 }
 
 ScheduleCosts SomeCosts(int stages) {
@@ -85,42 +85,42 @@ TEST(SkipPropertyTest, SKIP_18_DEF_8_SchedulesWithSkipsVerifyAndReadBack) {
     const auto lists = BuildSchedule(request);
     ASSERT_TRUE(lists.ok()) << lists.status();
     // With one chunk, as many credits as the longest skip has hops are enough.
-    const int credits = request.chunks == 1 ? LongestSkip(request.skips) : LeastCredits(*lists);
+    const int credits = request.chunks == 1 ? LongestSkip(request.skips) : MinCredits(*lists);
     const auto bounded = Verify(*lists, {.purpose = request.purpose, .credits = credits}, request.skips);
     EXPECT_TRUE(bounded.ok()) << bounded.status();
     EXPECT_EQ(*ParseText(ToText(*lists)), *lists);
-    EXPECT_EQ(ParseCsv(ToCsv(*lists))->ranks, lists->ranks);
+    EXPECT_EQ(ParseCsv(ToCsv(*lists))->lanes, lists->lanes);
 
     size_t messages = 0;
-    for (const auto& list : lists->ranks) {
+    for (const auto& list : lists->lanes) {
       messages += std::count_if(list.begin(), list.end(), [](const Action& action) { return action.peer >= 0; });
     }
-    const std::vector<int> rank_of = RanksOf(request);
+    const std::vector<int> lane_of = LanesOf(request);
     const size_t crossing = std::count_if(request.skips.begin(), request.skips.end(),
-                                          [&](const SkipEdge& edge) { return rank_of[edge.from] != rank_of[edge.to]; });
+                                          [&](const SkipEdge& edge) { return lane_of[edge.from] != lane_of[edge.to]; });
     const size_t directions = request.purpose == SchedulePurpose::kTrainingStep ? 2 : 1;
-    EXPECT_EQ(messages, 2 * directions * request.microbatches * crossing);
+    EXPECT_EQ(messages, 2 * directions * request.micro_batches * crossing);
   });
 }
 
 // Around each F and B or I stand its receives and sends, the neighbour's first, then those of skips by ascending peer;
-// none for what stays on the rank.
+// none for what stays on the lane.
 TEST(SkipPropertyTest, MessagesStandAroundTheirActionInOrder) {
   ForEachRequest([](const BuildRequest& request) {
     const auto lists = BuildSchedule(request);
     ASSERT_TRUE(lists.ok()) << lists.status();
-    const std::vector<int> rank_of = RanksOf(request);
-    const int stages = request.ranks * request.chunks;
-    for (int rank = 0; rank < request.ranks; ++rank) {
+    const std::vector<int> lane_of = LanesOf(request);
+    const int stages = request.lanes * request.chunks;
+    for (int lane = 0; lane < request.lanes; ++lane) {
       std::vector<Action> expected;
-      for (const Action& action : lists->ranks[rank]) {
+      for (const Action& action : lists->lanes[lane]) {
         if (IsCommunication(action.kind)) continue;
         const int stage = action.stage;
         std::vector<int> sources, destinations;
-        if (stage > 0 && rank_of[stage - 1] != rank) sources.push_back(-1);
-        if (stage + 1 < stages && rank_of[stage + 1] != rank) destinations.push_back(-1);
+        if (stage > 0 && lane_of[stage - 1] != lane) sources.push_back(-1);
+        if (stage + 1 < stages && lane_of[stage + 1] != lane) destinations.push_back(-1);
         for (int other = 0; other < stages; ++other) {
-          if (rank_of[other] == rank) continue;
+          if (lane_of[other] == lane) continue;
           if (std::count(request.skips.begin(), request.skips.end(), SkipEdge{other, stage}) > 0) {
             sources.push_back(other);
           }
@@ -129,7 +129,7 @@ TEST(SkipPropertyTest, MessagesStandAroundTheirActionInOrder) {
           }
         }
         const auto add = [&](ActionKind kind, const std::vector<int>& peers) {
-          for (const int peer : peers) expected.push_back({kind, stage, action.microbatch, peer});
+          for (const int peer : peers) expected.push_back({kind, stage, action.micro_batch, peer});
         };
         const bool forward = action.kind == ActionKind::kForward, backward = ConsumesGradient(action.kind);
         if (forward) add(ActionKind::kReceiveForward, sources);
@@ -138,7 +138,7 @@ TEST(SkipPropertyTest, MessagesStandAroundTheirActionInOrder) {
         if (forward) add(ActionKind::kSendForward, destinations);
         if (backward) add(ActionKind::kSendBackward, sources);
       }
-      EXPECT_EQ(lists->ranks[rank], expected);
+      EXPECT_EQ(lists->lanes[lane], expected);
     }
   });
 }
@@ -148,17 +148,17 @@ TEST(SkipPropertyTest, SkipsChangeNoTime) {
   ForEachRequest([](const BuildRequest& request) {
     BuildRequest plain = request;
     plain.skips.clear();
-    const ScheduleCosts costs = SomeCosts(request.ranks * request.chunks);
+    const ScheduleCosts costs = SomeCosts(request.lanes * request.chunks);
     const auto with = Simulate(*BuildSchedule(request), costs);
     const auto without = Simulate(*BuildSchedule(plain), costs);
     ASSERT_TRUE(with.ok()) << with.status();
     EXPECT_EQ(with->makespan, without->makespan);
     EXPECT_EQ(with->window, without->window);
     EXPECT_EQ(with->peaks.full, without->peaks.full);
-    for (int rank = 0; rank < request.ranks; ++rank) {
-      EXPECT_EQ(with->times[rank].busy, without->times[rank].busy);
-      EXPECT_EQ(with->times[rank].wait_activation, without->times[rank].wait_activation);
-      EXPECT_EQ(with->times[rank].wait_gradient, without->times[rank].wait_gradient);
+    for (int lane = 0; lane < request.lanes; ++lane) {
+      EXPECT_EQ(with->times[lane].busy, without->times[lane].busy);
+      EXPECT_EQ(with->times[lane].wait_activation, without->times[lane].wait_activation);
+      EXPECT_EQ(with->times[lane].wait_gradient, without->times[lane].wait_gradient);
     }
   });
 }

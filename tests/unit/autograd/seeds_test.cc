@@ -17,8 +17,8 @@ at::Tensor Normal(at::Generator generator, int64_t count) {
   return at::empty({count}, at::kDouble).normal_(0, 1, generator);
 }
 
-KeyedRandom Key(uint64_t seed, int64_t step, int microbatch, int layer) {
-  return KeyedRandom(seed, StepId(step), MicrobatchIndex(microbatch), LayerIndex(layer));
+KeyedRandom Key(uint64_t seed, int64_t step, int micro_batch, int layer) {
+  return KeyedRandom(seed, StepId(step), MicroBatchIndex(micro_batch), LayerIndex(layer));
 }
 
 TEST(KeyedRandom, RepeatsExactly) {
@@ -42,9 +42,9 @@ TEST(KeyedRandom, DiffersInEveryWordOfTheKey) {
   int keys = 0;
   for (uint64_t seed : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 32, uint64_t{1} << 63}) {
     for (int64_t step : {int64_t{0}, int64_t{1}, int64_t{1} << 40}) {
-      for (int microbatch = 0; microbatch < 4; ++microbatch) {
+      for (int micro_batch = 0; micro_batch < 4; ++micro_batch) {
         for (int layer = 0; layer < 4; ++layer) {
-          KeyedRandom random = Key(seed, step, microbatch, layer);
+          KeyedRandom random = Key(seed, step, micro_batch, layer);
           for (int draw = 0; draw < 2; ++draw, ++keys) {
             seen.insert(std::bit_cast<uint64_t>(Normal(random.Next(), 1).item<double>()));
           }
@@ -59,9 +59,9 @@ TEST(KeyedRandom, DiffersInEveryWordOfTheKey) {
 TEST(KeyedRandom, IsIndependentBetweenNeighbours) {
   constexpr int64_t kCount = 20000;
   std::vector<at::Tensor> samples;
-  for (const auto& [step, microbatch, layer] :
+  for (const auto& [step, micro_batch, layer] :
        std::vector<std::array<int, 3>>{{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {1, 1, 0}, {2, 0, 0}}) {
-    KeyedRandom random = Key(0, step, microbatch, layer);
+    KeyedRandom random = Key(0, step, micro_batch, layer);
     samples.push_back(Normal(random.Next(), kCount));
     samples.push_back(Normal(random.Next(), kCount));
   }

@@ -37,7 +37,7 @@ TEST(IdsTest, OneKindIsNoOtherAndNoInteger) {
 
 TEST(IdsTest, PrintAsTheirNumber) {
   std::ostringstream out;
-  out << MicrobatchIndex(7) << ' ' << StepId(int64_t{1} << 40);
+  out << MicroBatchIndex(7) << ' ' << StepId(int64_t{1} << 40);
   EXPECT_EQ(out.str(), "7 1099511627776");
   EXPECT_EQ(ToString(Epoch(4294967295u)), "4294967295");
 }

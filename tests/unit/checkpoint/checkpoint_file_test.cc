@@ -281,6 +281,8 @@ TEST_F(CheckpointTest, TheQuotaIsForAllPipelinesAndRefusesBeforeAnythingIsWritte
   EXPECT_EQ(ValuesOf(refused)["limit_value"], std::to_string(3 * bytes));
   EXPECT_NE(refused.message().find(absl::StrCat("(other ", 2 * bytes, ", gpt ", bytes, ")")), std::string::npos)
       << refused;
+  EXPECT_EQ(ReasonOf(other->CheckRoom("three", bytes)), "STORAGE_FULL") << "known without the tensors";
+  EXPECT_TRUE(other->CheckRoom("three", 0).ok());
   EXPECT_EQ(files_.changes(), changes);
   EXPECT_TRUE(other->Save("last", 1, "d", State(1), nullptr, /*beyond_quota=*/true).ok());
   EXPECT_TRUE(other->Remove("one").ok());

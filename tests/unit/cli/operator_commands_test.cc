@@ -238,7 +238,7 @@ TEST(BenchLoadTest, EveryAnswerIsCountedAndGivenBack) {
   options.callers = 3;
   options.warm_up_seconds = 0;
   options.window_seconds = 0.5;
-  options.most_windows = 3;
+  options.max_windows = 3;
   std::atomic<int> calls = 0, after = 0;
   const LoadWork work = {[&]() -> absl::StatusOr<std::string> {
                            if (++calls % 5 == 0) return absl::UnavailableError("no");
@@ -261,7 +261,7 @@ TEST(BenchLoadTest, AnOpenLoopChargesTheServerForWhatItDelays) {
   options.rate = 200;
   options.warm_up_seconds = 0;
   options.window_seconds = 1;
-  options.most_windows = 1;
+  options.max_windows = 1;
   const LoadWork work = {[&]() -> absl::StatusOr<std::string> {
                            SleepUntilNanos(RealClock()->NowNanos() + 20'000'000);
                            return std::string();

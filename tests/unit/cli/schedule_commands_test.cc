@@ -180,7 +180,7 @@ TEST_F(ScheduleCommandsTest, FilesOfPyTorchAreReadWithNotices) {
   constexpr char kLists[] =
       "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\r\n1RECV_F0,(1F0;1B0)OVERLAP_F_B,1SEND_B0\r\n";
   EXPECT_EQ(Run("schedule verify - -o json", kLists), 0) << err_;
-  EXPECT_EQ(Json::parse(out_, nullptr, false)["least_credits"].get<int>(), 1);
+  EXPECT_EQ(Json::parse(out_, nullptr, false)["min_credits"].get<int>(), 1);
   EXPECT_THAT(err_, HasSubstr("dropped 1 UNSHARD"));
 }
 

@@ -636,8 +636,8 @@ struct FakeDaemon::Services {
     FakeDaemon* daemon;
   };
 
-  struct HealthService : grpc::health::v1::Health::Service {
-    explicit HealthService(FakeDaemon* d) : daemon(d) {}
+  struct HealthServiceImpl : grpc::health::v1::Health::Service {
+    explicit HealthServiceImpl(FakeDaemon* d) : daemon(d) {}
     grpc::Status Check(grpc::ServerContext* context, const grpc::health::v1::HealthCheckRequest* request,
                        grpc::health::v1::HealthCheckResponse* response) override {
       if (auto s = daemon->Enter(context, "Check"); !s.ok()) return s;
@@ -657,7 +657,7 @@ struct FakeDaemon::Services {
   State state;
   Insight insight;
   Admin admin;
-  HealthService health;
+  HealthServiceImpl health;
 };
 
 FakeDaemon::FakeDaemon() : services_(std::make_unique<Services>(this)) {

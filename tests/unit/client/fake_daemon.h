@@ -84,7 +84,7 @@ class FakeDaemon {
     std::vector<v1::Tensor> tensors;
   };
 
-  // Notes a call; answers the failure that a test ordered for it, or OK.
+  // Notes a call; returns the failure that a test ordered for it, or OK.
   grpc::Status Enter(grpc::ServerContext* context, const std::string& method, const std::string& request_id = "")
       ABSL_LOCKS_EXCLUDED(mu_);
   std::string StoreLocked(v1::Handle handle, std::vector<v1::Tensor> tensors) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

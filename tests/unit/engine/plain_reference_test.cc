@@ -121,7 +121,7 @@ TEST(PlainReference, TakesALossMadeElsewhere) {
   ExpectEqual(two.Gradients(), one.Gradients());
 }
 
-TEST(PlainReference, DrawsDropoutByStepAndMicrobatch) {
+TEST(PlainReference, DrawsDropoutByStepAndMicroBatch) {
   const PlainSpec spec = MlpSpec();
   PlainReference one(spec), two(spec);
   const at::Tensor input = Normal({1, 6}, 1).repeat({2, 1});

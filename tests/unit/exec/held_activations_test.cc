@@ -29,7 +29,7 @@ ContributionRequest MiniBatch(int micro_batches) {
 std::vector<HeldPeak> Promised(const Pipeline& pipeline, SchedulePurpose purpose, int micro_batches) {
   BuildRequest request = BuildRequestOf(pipeline.plan());
   request.purpose = purpose;
-  request.microbatches = micro_batches;
+  request.micro_batches = micro_batches;
   const auto lists = BuildSchedule(request);
   EXPECT_TRUE(lists.ok()) << lists.status();
   if (!lists.ok()) return {};
@@ -44,9 +44,9 @@ TEST(HeldActivations, EveryKindAndModeHoldsAtMostWhatItsListsSay) {
   int checked = 0;
   for (const ScheduleCase& one : ScheduleCases(4, 3)) {
     for (const CheckpointMode mode : kAllModes) {
-      auto pipeline = world.Make(SpecOf(one, one.least_micro_batches, mode));
+      auto pipeline = world.Make(SpecOf(one, one.min_micro_batches, mode));
       for (const int more : {0, 2, 5}) {
-        const int m = one.least_micro_batches + more;
+        const int m = one.min_micro_batches + more;
         SCOPED_TRACE(absl::StrCat(Describe(one), ", ", std::string(CheckpointModeName(mode)), ", m = ", m));
         const auto outcome = pipeline->TrainStep(MiniBatch(m), {});
         ASSERT_TRUE(outcome.ok()) << outcome.status();

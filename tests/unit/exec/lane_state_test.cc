@@ -23,7 +23,7 @@ class LaneStateTest : public ::testing::Test {
   LaneState lane_{&states_, &clock_};
 };
 
-const MessageKey kKey{.run = 1, .gradient = false, .stage = 1, .microbatch = 0};
+const MessageKey kKey{.run = 1, .gradient = false, .stage = 1, .micro_batch = 0};
 
 TEST_F(LaneStateTest, SplitsAWaitWhereTheInputArrives) {
   lane_.SetIdle(StageState::kNoWork);
@@ -49,7 +49,7 @@ TEST_F(LaneStateTest, IgnoresAMessageItDoesNotWaitFor) {
   lane_.OpenStep();
   lane_.WaitInStep(StageState::kWaitGradient, kKey);
   MessageKey other = kKey;
-  other.microbatch = 1;
+  other.micro_batch = 1;
   lane_.Arrived(other, false);
   EXPECT_EQ(Now(), StageState::kWaitGradient);
 }

@@ -49,7 +49,7 @@ ContributionRequest Rows(int64_t rows) { return Contribution(Range({rows, 2}), a
 
 // --- The first error ---
 
-TEST(PipeFailure, PIPE_37_S8_pipe_early_stop_asap_TheStageBeforeTheBrokenOneRanTwoMicrobatches) {
+TEST(PipeFailure, PIPE_37_S8_pipe_early_stop_asap_TheStageBeforeTheBrokenOneRanTwoMicroBatches) {
   // One device per stage, as the ancestors have.
   DevicePool pool({{"cpu:0", {}, 0}, {"cpu:1", {}, 0}, {"cpu:2", {}, 0}, {"cpu:3", {}, 0}}, DevicePool::Mode::kSerial);
   int counter = 0;
@@ -86,7 +86,7 @@ TEST(PipeFailure, PIPE_37_WithThreadsNothingStartsAfterTheErrorIsRecorded) {
       broken.Notify();
       throw std::runtime_error("broken");
     }
-    if (action.microbatch == 1) recorded.WaitForNotification();  // it has begun before the error
+    if (action.micro_batch == 1) recorded.WaitForNotification();  // it has begun before the error
   };
   auto pipeline = world.Make(Pipe({Weighted(), Weighted()}, {1, 1}, 4));
   world.before_action = nullptr;
@@ -228,14 +228,14 @@ TEST(PipeThreads, WRK_1_S8_worker_two_threads_TwoCpuDevicesOverlap) {
   // Each waits within its forward until the other is in its own: only together they end.
   absl::Notification first, second;
   const auto stage0 = [&](const Batch& in, const LayerContext& context, const Tensors&) {
-    if (context.microbatch.value() == 1) {
+    if (context.micro_batch.value() == 1) {
       first.Notify();
       second.WaitForNotification();
     }
     return in;
   };
   const auto stage1 = [&](const Batch& in, const LayerContext& context, const Tensors&) {
-    if (context.microbatch.value() == 0) {
+    if (context.micro_batch.value() == 0) {
       second.Notify();
       first.WaitForNotification();
     }
@@ -247,20 +247,20 @@ TEST(PipeThreads, WRK_1_S8_worker_two_threads_TwoCpuDevicesOverlap) {
 
 TEST(PipeThreads, SCH_2_DEF_3_AStageRunsAheadOfASlowOne) {
   PipeWorld world(DevicePool::Mode::kThreads);
-  constexpr int kMicrobatches = 4;
+  constexpr int kMicroBatches = 4;
   // The second stage stays in its first forward until the first one has begun its last: in lockstep that never comes.
   absl::Notification last_begun;
   bool came = false;
   const auto fast = [&](const Batch& in, const LayerContext& context, const Tensors&) {
-    if (context.microbatch.value() == kMicrobatches - 1) last_begun.Notify();
+    if (context.micro_batch.value() == kMicroBatches - 1) last_begun.Notify();
     return in;
   };
   const auto slow = [&](const Batch& in, const LayerContext& context, const Tensors&) {
-    if (context.microbatch.value() == 0) came = last_begun.WaitForNotificationWithTimeout(absl::Minutes(1));
+    if (context.micro_batch.value() == 0) came = last_begun.WaitForNotificationWithTimeout(absl::Minutes(1));
     return in;
   };
-  auto pipeline = world.Make(Pipe({Function(fast), Function(slow)}, {1, 1}, kMicrobatches));
-  ASSERT_TRUE(world.Infer(*pipeline, Input(Range({kMicrobatches, 2}))).ok());
+  auto pipeline = world.Make(Pipe({Function(fast), Function(slow)}, {1, 1}, kMicroBatches));
+  ASSERT_TRUE(world.Infer(*pipeline, Input(Range({kMicroBatches, 2}))).ok());
   EXPECT_TRUE(came);
 }
 

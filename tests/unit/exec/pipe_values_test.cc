@@ -1,9 +1,12 @@
 // Values in, between and out of stages: what the ancestors' tests show of a whole pipe without failures.
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/tensor.h>
@@ -11,6 +14,7 @@
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <set>
 
@@ -45,11 +49,11 @@ absl::Status InferFails(PipeWorld& world, const PipelineSpec& spec, const NamedV
 
 // --- Gather ---
 
-TEST(PipeGather, MB_7_ConcatenatesTensorsAndListsTheRestInMicrobatchOrder) {
+TEST(PipeGather, MB_7_ConcatenatesTensorsAndListsTheRestInMicroBatchOrder) {
   PipeWorld world;
   const auto layer = [](const Batch& inputs, const LayerContext& context, const Tensors&) {
     return Batch::Tuple(
-        {inputs[0], Value(context.microbatch.value() * 10), Value("text"), Value(inputs.TensorAt(0).mul(2))});
+        {inputs[0], Value(context.micro_batch.value() * 10), Value("text"), Value(inputs.TensorAt(0).mul(2))});
   };
   const at::Tensor x = Range({5, 2});
   const NamedValues outputs = InferAll(world, Pipe({Function(layer)}, {1}, 3), Input(x));
@@ -72,11 +76,11 @@ TEST(PipeGather, MB_7_DEF_16_RefusesWhatDoesNotJoinWithTheAncestorsSentences) {
   };
   const Case cases[] = {
       {[](const Batch& in, const LayerContext& context, const Tensors&) {
-         return Batch::Tuple({in[0], context.microbatch.value() == 0 ? in[0] : Value(1)});
+         return Batch::Tuple({in[0], context.micro_batch.value() == 0 ? in[0] : Value(1)});
        },
        2, "Types for microbatch outputs do not match, found: "},
       {[](const Batch& in, const LayerContext& context, const Tensors&) {
-         return Batch(in.TensorAt(0).narrow(1, 0, 3 + context.microbatch.value()));
+         return Batch(in.TensorAt(0).narrow(1, 0, 3 + context.micro_batch.value()));
        },
        2,
        "Sizes of tensors must match except in dimension 0. Expected size 3 but got size 4 for tensor number 1 in the "
@@ -122,7 +126,7 @@ TEST(PipeGather, ZeroDimensionalOutputsComeAsAListByMicroBatch) {
 TEST(PipeGather, OutputsThatDoNotJoinFailTheCallBeforeItHasAnyEffect) {
   const auto uneven = [](const Batch& in, const LayerContext& context, const Tensors& own) {
     const at::Tensor y = in.TensorAt(0).mul(own.at(0));
-    return Batch::Tuple({y, y.narrow(1, 0, context.microbatch.value() % 2 + 1)});
+    return Batch::Tuple({y, y.narrow(1, 0, context.micro_batch.value() % 2 + 1)});
   };
   PipeWorld world;
   const LayerSpec norm = Built("batch_norm", {{"features", int64_t{2}}});
@@ -141,7 +145,7 @@ TEST(PipeGather, OutputsThatDoNotJoinFailTheCallBeforeItHasAnyEffect) {
   EXPECT_TRUE(SameTensors(failing->ExportState(true).value(), sound->ExportState(true).value()));
 }
 
-TEST(PipeGather, DEF_16_TheServersLossIsAScalarWeightedByTheSizesOfTheMicrobatches) {
+TEST(PipeGather, DEF_16_TheServersLossIsAScalarWeightedByTheSizesOfTheMicroBatches) {
   PipeWorld world;
   const PipelineSpec spec = Pipe({Function({.forward = Multiply, .parameters = {{3}}}), Function(PassOn)}, {1, 1}, 4);
   auto pipeline = world.Make(spec);
@@ -153,7 +157,7 @@ TEST(PipeGather, DEF_16_TheServersLossIsAScalarWeightedByTheSizesOfTheMicrobatch
   EXPECT_NEAR(*outcome->loss, mean, 1e-6);
 }
 
-TEST(PipeGather, MB_8_AWholeInputComesBackOncePerMicrobatch) {
+TEST(PipeGather, MB_8_AWholeInputComesBackOncePerMicroBatch) {
   PipeWorld world;
   const at::Tensor whole = Range({2, 2});
   const auto spec = Pipe({Function(PassOn), Function(PassOn)}, {1, 1}, 3);
@@ -382,7 +386,7 @@ TEST(PipeValues, S8_pt_uneven_batch_size_MB_4_OnlyTheNumberOfPiecesMustAgree) {
               HasSubstr("Found different number of chunks produced for inputs: 3 and 4"));
 }
 
-TEST(PipeValues, S8_pt_no_chunk_InEveryModeEveryMicrobatchGetsAll) {
+TEST(PipeValues, S8_pt_no_chunk_InEveryModeEveryMicroBatchGetsAll) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     int64_t rows = 0;
@@ -479,11 +483,11 @@ TEST(PipeValues, STR_6_ISS_3_AMissingGradientStaysMissing) {
   }
 }
 
-TEST(PipeValues, STR_6_WhereOnlySomeMicrobatchesHaveAGradientTheOthersRowsAreZero) {
+TEST(PipeValues, STR_6_WhereOnlySomeMicroBatchesHaveAGradientTheOthersRowsAreZero) {
   PipeWorld world;
   const auto sometimes = [](const Batch& in, const LayerContext& context, const Tensors&) {
     const at::Tensor& x = in.TensorAt(0);
-    return Batch(in.TensorAt(1).add(context.microbatch.value() == 1 ? x.mul(3) : x.detach()));
+    return Batch(in.TensorAt(1).add(context.micro_batch.value() == 1 ? x.mul(3) : x.detach()));
   };
   const at::Tensor x = Range({5, 2});  // 2, 2 and 1 rows
   const PipelineSpec spec = Pipe({Function(sometimes)}, {1}, 3);
@@ -776,10 +780,10 @@ TEST(Pipe, SCH_5_S8_dependency_fork_join_BackwardsRunOneAtATimeInAscendingOrderO
     for (int stage : {0, 1}) {
       const auto noted = [&backwards, stage](const Batch& in, const LayerContext& context, const Tensors& weights) {
         const at::Tensor out = in.TensorAt(0).mul(weights[0]);
-        const int microbatch = context.microbatch.value();
+        const int micro_batch = context.micro_batch.value();
         if (out.requires_grad()) {
           out.register_hook(
-              [&backwards, stage, microbatch](const at::Tensor&) { backwards[stage].push_back(microbatch); });
+              [&backwards, stage, micro_batch](const at::Tensor&) { backwards[stage].push_back(micro_batch); });
         }
         return Batch(out);
       };
@@ -813,7 +817,7 @@ TEST(Pipe, PIPE_32_TheResultIsOnTheLastStageWhereTheTargetIsCompared) {
   EXPECT_THAT(pipeline->signature().targets.at(0).shape, ElementsAre(-1, 4));
 }
 
-TEST(Pipe, PIPE_33_DEF_1_CKPT_18_OnlyMicrobatchesBelowTheStopAreCheckpointed) {
+TEST(Pipe, PIPE_33_DEF_1_CKPT_18_OnlyMicroBatchesBelowTheStopAreCheckpointed) {
   struct Case {
     int rows, chunks;
     CheckpointMode mode;
@@ -829,7 +833,7 @@ TEST(Pipe, PIPE_33_DEF_1_CKPT_18_OnlyMicrobatchesBelowTheStopAreCheckpointed) {
     std::vector<LayerSpec> layers;
     for (int stage : {0, 1}) {
       const auto note = [&recomputed, stage](const Batch& in, const LayerContext& context, const Tensors& weights) {
-        if (context.recomputing) recomputed[stage].push_back(context.microbatch.value());
+        if (context.recomputing) recomputed[stage].push_back(context.micro_batch.value());
         return Batch(in.TensorAt(0).mul(weights[0]));
       };
       layers.push_back(Function({.forward = note, .parameters = {{1}}}));
@@ -865,7 +869,7 @@ TEST(Pipe, PIPE_35_S8_transparency_simple_linears_GradientsEqualThoseOfTheBareMo
   }
 }
 
-TEST(Pipe, PIPE_36_DEF_13_BatchNormNormalisesEachMicrobatchAndDropoutIsKeyed) {
+TEST(Pipe, PIPE_36_DEF_13_BatchNormNormalisesEachMicroBatchAndDropoutIsKeyed) {
   PipeWorld world;
   for (const bool deferred : {false, true}) {
     for (CheckpointMode mode : kModes) {

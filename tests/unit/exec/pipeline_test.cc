@@ -352,7 +352,7 @@ TEST_F(SerialPipeline, LanesLeaveTheStepAndTheirTimeIsConserved) {
     EXPECT_GT(times[StageState::kOptimizer], 0);
     EXPECT_EQ(metrics_->lane(stage).phases[Phase::kForward].Snapshot().count(), 3 * 4);
     EXPECT_EQ(metrics_->lane(stage).phases[Phase::kRecompute].Snapshot().count(), 3 * 4);
-    EXPECT_EQ(metrics_->lane(stage).inflight_microbatches.value(), 0);
+    EXPECT_EQ(metrics_->lane(stage).inflight_micro_batches.value(), 0);
   }
 }
 
@@ -437,7 +437,7 @@ TEST(ThreadedPipeline, AnExceptionAnywhereInALaneEndsTheInferenceAndTheNextOneWo
 TEST(ScheduleBook, KeepsTheListsThatWereUsedLast) {
   BuildRequest request;
   request.kind = "1f1b";
-  request.ranks = 2;
+  request.lanes = 2;
   ScheduleBook book(request, /*late_recompute=*/false);
   const ListsOfRun first = *book.Find(SchedulePurpose::kForwardOnly, 1);
   for (int m = 2; m <= 200; ++m) {
@@ -450,7 +450,7 @@ TEST(ScheduleBook, KeepsTheListsThatWereUsedLast) {
 TEST(ScheduleBook, CallersAtOnceGetTheSameList) {
   BuildRequest request;
   request.kind = "1f1b";
-  request.ranks = 2;
+  request.lanes = 2;
   ScheduleBook book(request, /*late_recompute=*/false);
   std::vector<ListsOfRun> found(4);
   {

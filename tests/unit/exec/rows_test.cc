@@ -157,7 +157,7 @@ TEST_F(RowsTest, PIPE_38_ProfilersSeeALabelForEachActionOfAMicroBatch) {
   std::vector<std::string> expected;
   for (const Action& action : actions_) {
     if (action.kind == ActionKind::kOptimizer) continue;
-    expected.push_back(absl::StrCat("chunk", action.microbatch, "-part", action.stage));
+    expected.push_back(absl::StrCat("chunk", action.micro_batch, "-part", action.stage));
   }
   EXPECT_EQ(seen, expected);
   // Micro-batch 0 is recomputed, 1 is not.

@@ -33,14 +33,14 @@ LayerSpec Second(int stage) {
 
 }  // namespace
 
-std::vector<ScheduleCase> ScheduleCases(int most_lanes, int most_chunks) {
+std::vector<ScheduleCase> ScheduleCases(int max_lanes, int max_chunks) {
   std::vector<ScheduleCase> cases;
   for (const ScheduleKind& kind : ScheduleKinds()) {
     if (!kind.trains) continue;
-    for (int lanes = 1; lanes <= most_lanes; ++lanes) {
-      for (int chunks = kind.least_chunks; chunks <= std::min(kind.most_chunks, most_chunks); ++chunks) {
+    for (int lanes = 1; lanes <= max_lanes; ++lanes) {
+      for (int chunks = kind.min_chunks; chunks <= std::min(kind.max_chunks, max_chunks); ++chunks) {
         ScheduleCase one = {std::string(kind.name), lanes, chunks};
-        one.least_micro_batches = LeastMicrobatches(kind, lanes);
+        one.min_micro_batches = MinMicroBatches(kind, lanes);
         if (kind.name == "lag") one.lag = lanes;
         cases.push_back(std::move(one));
       }

@@ -16,13 +16,13 @@ struct ScheduleCase {
   int lanes = 1;
   int chunks = 1;
   std::optional<int> lag = {};
-  int least_micro_batches = 1;
+  int min_micro_batches = 1;
 
   int stages() const { return lanes * chunks; }
 };
 
 // Every kind that trains, with every number of lanes and chunks that it takes up to these.
-std::vector<ScheduleCase> ScheduleCases(int most_lanes, int most_chunks);
+std::vector<ScheduleCase> ScheduleCases(int max_lanes, int max_chunks);
 
 std::string Describe(const ScheduleCase& one);
 

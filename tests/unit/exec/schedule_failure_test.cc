@@ -95,7 +95,7 @@ TEST(ScheduleFailure, AnErrorInAnyActionNamesItAndChangesNothing) {
         const absl::Status status = pipeline->TrainStep(MiniBatch(), {}).status();
         EXPECT_THAT(std::string(status.message()), HasSubstr("sabotage"));
         EXPECT_EQ(ValuesOf(status)["stage"], absl::StrCat(action.stage));
-        EXPECT_EQ(ValuesOf(status)["micro_batch"], absl::StrCat(action.microbatch));
+        EXPECT_EQ(ValuesOf(status)["micro_batch"], absl::StrCat(action.micro_batch));
         EXPECT_EQ(ValuesOf(status)["action"], text);
         EXPECT_TRUE(SameState(*pipeline, plain));
         broken.insert(action.kind);

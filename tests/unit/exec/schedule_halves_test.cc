@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/plan/planner.h"
-#include "engine/tensor/microbatch.h"
+#include "engine/tensor/micro_batch.h"
 #include "tests/unit/exec/function_layers.h"
 #include "tests/unit/exec/schedule_cases.h"
 
@@ -30,7 +30,7 @@ TEST(ScheduleHalves, EveryKindGivesThePlainLoopsGradientsInTwoCalls) {
     for (const ScheduleCase& one : ScheduleCases(most, most)) {
       for (const CheckpointMode mode : kAllModes) {
         SCOPED_TRACE(absl::StrCat(Describe(one), ", ", std::string(CheckpointModeName(mode))));
-        const PipelineSpec spec = SpecOf(one, one.least_micro_batches, mode);
+        const PipelineSpec spec = SpecOf(one, one.min_micro_batches, mode);
         auto pipeline = world.Make(spec);
         PlainReference plain = PlainOf(spec);
         for (int step = 0; step < 2; ++step) {

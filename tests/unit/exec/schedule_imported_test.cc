@@ -18,14 +18,14 @@ namespace {
 PipelineSpec Imported(const ScheduleCase& one, const std::string& lists) {
   auto imported = ImportSchedule(lists);
   EXPECT_TRUE(imported.ok()) << imported.status();
-  PipelineSpec spec = SpecOf(one, imported->actions.microbatches, CheckpointMode::kExceptLast);
+  PipelineSpec spec = SpecOf(one, imported->actions.micro_batches, CheckpointMode::kExceptLast);
   spec.schedule.kind = std::string(kImportedKind);
   spec.schedule.imported = std::make_shared<const ImportedSchedule>(*std::move(imported));
   return spec;
 }
 
 TEST(ScheduleImported, ImportedListsRunInTheirOrderAndTrainAsThePlainLoop) {
-  // The first rank takes all its forwards, the second splits every other backward and leaves its weights for the end.
+  // The first lane takes all its forwards, the second splits every other backward and leaves its weights for the end.
   const std::string lists = "0F0,0F1,0F2,0B0,0I1,0I2,0W1,0W2\n1F0,1I0,1F1,1I1,1F2,1W0,1W1,1B2\n";
   PipeWorld world;
   std::map<int, std::string> ran;

@@ -54,7 +54,7 @@ TEST_F(ScheduleLanes, ALaneCountsTheActionsOfAllItsStages) {
     EXPECT_EQ(Count(lane, Phase::kBackwardWeight), seen_[lane][ActionKind::kWeightGradient]);
     EXPECT_EQ(Count(lane, Phase::kBackward) + Count(lane, Phase::kBackwardWeight), 2 * kLanesMicroBatches);
     EXPECT_EQ(Count(lane, Phase::kOptimizer), 2 * 3);  // ties, norms, weights, of two stages
-    EXPECT_EQ(metrics_->lane(lane).inflight_microbatches.value(), 0);
+    EXPECT_EQ(metrics_->lane(lane).inflight_micro_batches.value(), 0);
   }
   // On lane 0 no I waits for its W: they are one action.
   EXPECT_GT(Count(1, Phase::kBackwardWeight), 0);

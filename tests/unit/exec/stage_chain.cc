@@ -64,7 +64,7 @@ PassContext StageChain::ContextOf(size_t m, bool recomputing) const {
           .input_gradients = input_gradients_,
           .seed = 7,
           .step = StepId(1),
-          .microbatch = MicrobatchIndex(static_cast<int>(m))};
+          .micro_batch = MicroBatchIndex(static_cast<int>(m))};
 }
 
 LossContext StageChain::LossOf(size_t s, size_t m) const {
@@ -134,7 +134,7 @@ ChainGradients StageChain::Run(const std::vector<at::Tensor>& inputs, const std:
       const at::Tensor& gradient = parameter.tensor.grad();
       gradients.parameters.push_back({parameter.name, gradient.defined() ? gradient.clone() : gradient});
     }
-    stage->DiscardStatistics(MicrobatchIndex(0));
+    stage->DiscardStatistics(MicroBatchIndex(0));
   }
   return gradients;
 }

@@ -93,7 +93,7 @@ TEST_F(TracedRunTest, EveryActionOfAStepIsThereInTheOrderOfTheList) {
   ASSERT_EQ(runs.size(), 2);
   EXPECT_EQ(runs[1].step, 2);
   EXPECT_EQ(runs[1].purpose, TraceRun::kTrainStep);
-  EXPECT_EQ(runs[1].microbatches, 4);
+  EXPECT_EQ(runs[1].micro_batches, 4);
   EXPECT_EQ(runs[1].lanes, 2);
   EXPECT_THAT(
       ActionsOf(capture.lanes[1], runs[1].run),
@@ -222,7 +222,7 @@ TEST_P(MeasuredScheduleTest, EveryActionHasItsPlannedAndItsMeasuredTime) {
   EXPECT_EQ(measured->step, 2);
   EXPECT_EQ(measured->lanes, 2);
   EXPECT_EQ(measured->stages, 2 * chunks);
-  EXPECT_EQ(measured->microbatches, 4);
+  EXPECT_EQ(measured->micro_batches, 4);
   std::set<std::string> seen;
   std::map<int, int64_t> lane_end;
   for (const ScheduledAction& one : measured->actions) {
@@ -275,7 +275,7 @@ TEST_F(TracedRunTest, AContributionIsComparedWithItsOwnLists) {
   ASSERT_TRUE(pipeline->OptimizerStep({}).ok());
   const auto report = MeasuredSchedule(pipeline->plan(), *metrics_, 1);
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(report->microbatches, 2) << "the last of the step";
+  EXPECT_EQ(report->micro_batches, 2) << "the last of the step";
   EXPECT_EQ(report->actions.size(), 2 * 2 * 2) << "no optimizer";
 }
 

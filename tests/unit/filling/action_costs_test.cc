@@ -32,14 +32,14 @@ TEST(TrainingCosts, StartsFromThePlanTakesTheFirstRunAsItIsAndThenMovesSlowly) {
 
 TEST(TrainingCosts, ForecastsAnewWhenCostsHaveMoved) {
   TrainingCosts costs(CostsOf(TwoStages()));
-  auto lists = std::make_shared<const Schedule>(*BuildSchedule({.kind = "1f1b", .ranks = 2, .microbatches = 2}));
+  auto lists = std::make_shared<const Schedule>(*BuildSchedule({.kind = "1f1b", .lanes = 2, .micro_batches = 2}));
   const auto first = costs.Forecast(lists, 4, true);
   ASSERT_NE(first, nullptr);
-  EXPECT_EQ(first->ranks[1][0].start, 1000);
+  EXPECT_EQ(first->lanes[1][0].start, 1000);
   costs.Learn(4, {{{0, ActionKind::kForward}, {.nanos = 1001, .count = 1}}});
   EXPECT_EQ(costs.Forecast(lists, 4, true), first);
   costs.Learn(4, {{{0, ActionKind::kForward}, {.nanos = 2001, .count = 1}}});
-  EXPECT_EQ(costs.Forecast(lists, 4, true)->ranks[1][0].start, 1251);
+  EXPECT_EQ(costs.Forecast(lists, 4, true)->lanes[1][0].start, 1251);
 }
 
 TEST(InferenceCosts, ScalesTheForwardUntilItHasSeenTheRows) {

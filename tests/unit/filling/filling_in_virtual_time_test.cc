@@ -22,7 +22,7 @@ constexpr int64_t kMilli = 1'000'000;
 struct World {
   std::string kind = "1f1b";
   int lanes = 4;
-  int microbatches = 8;
+  int micro_batches = 8;
   int64_t forward = 5 * kMilli;
   int64_t backward = 10 * kMilli;
   int64_t inference = 5 * kMilli;  // per stage
@@ -47,7 +47,7 @@ class Machine {
         inference_costs_(std::vector<int64_t>(world.lanes, world.inference), 1),
         training_costs_(Calibrated(world)) {
     absl::StatusOr<Schedule> lists =
-        BuildSchedule({.kind = world.kind, .ranks = world.lanes, .microbatches = world.microbatches});
+        BuildSchedule({.kind = world.kind, .lanes = world.lanes, .micro_batches = world.micro_batches});
     EXPECT_TRUE(lists.ok()) << lists.status();
     schedule_ = std::make_shared<const Schedule>(*std::move(lists));
     for (int i = 0; i < world.in_flight; ++i) runs_.push_back({.sequence = next_run_++});
@@ -91,22 +91,22 @@ class Machine {
     return nanos + static_cast<int64_t>(by * static_cast<double>(nanos));
   }
   int64_t Takes(int lane, size_t position) const {
-    const ActionKind kind = schedule_->ranks[lane][position].kind;
+    const ActionKind kind = schedule_->lanes[lane][position].kind;
     const int64_t usual = kind == ActionKind::kForward    ? world_.forward
                           : kind == ActionKind::kBackward ? world_.backward
                                                           : world_.backward / 2;
     return Noisy(usual, (step_ * 64 + lane) * 4096 + position);
   }
 
-  // Goes past the receives whose message is there; answers whether a compute action is next.
+  // Goes past the receives whose message is there; returns whether a compute action is next.
   bool AtCompute(int lane) {
-    const std::vector<Action>& list = schedule_->ranks[lane];
+    const std::vector<Action>& list = schedule_->lanes[lane];
     size_t& position = lanes_[lane].position;
     while (position < list.size() && IsReceive(list[position].kind)) {
       const Action& action = list[position];
       const bool gradient = action.kind == ActionKind::kReceiveBackward;
       const int from = gradient ? action.stage + 1 : action.stage - 1;
-      if (sent_.count({from, action.stage, gradient, action.microbatch}) == 0) return false;
+      if (sent_.count({from, action.stage, gradient, action.micro_batch}) == 0) return false;
       ++position;
     }
     return position < list.size() && list[position].kind != ActionKind::kOptimizer;
@@ -115,7 +115,7 @@ class Machine {
   bool AllAtStep() {
     for (int lane = 0; lane < world_.lanes; ++lane) {
       const bool busy = lanes_[lane].training || lanes_[lane].run.has_value();
-      const bool step = schedule_->ranks[lane][lanes_[lane].position].kind == ActionKind::kOptimizer;
+      const bool step = schedule_->lanes[lane][lanes_[lane].position].kind == ActionKind::kOptimizer;
       if (busy || !step) return false;
     }
     return true;
@@ -123,7 +123,7 @@ class Machine {
   bool TrainingDone() {
     for (int lane = 0; lane < world_.lanes; ++lane) {
       if (lanes_[lane].training) return false;
-      if (schedule_->ranks[lane][lanes_[lane].position].kind != ActionKind::kOptimizer) return false;
+      if (schedule_->lanes[lane][lanes_[lane].position].kind != ActionKind::kOptimizer) return false;
     }
     return true;
   }
@@ -135,11 +135,11 @@ class Machine {
       if (at.training) {
         at.training = false;
         progress_->End(lane, now_);
-        const std::vector<Action>& list = schedule_->ranks[lane];
+        const std::vector<Action>& list = schedule_->lanes[lane];
         for (++at.position; at.position < list.size() && IsSend(list[at.position].kind); ++at.position) {
           const Action& send = list[at.position];
           const bool gradient = send.kind == ActionKind::kSendBackward;
-          sent_.insert({send.stage, gradient ? send.stage - 1 : send.stage + 1, gradient, send.microbatch});
+          sent_.insert({send.stage, gradient ? send.stage - 1 : send.stage + 1, gradient, send.micro_batch});
         }
       } else if (at.run.has_value()) {
         InferenceRun& run = runs_[*at.run];
@@ -267,7 +267,7 @@ TEST_P(FillingInVirtualTime, FillsMostOfTheBubbleAndSlowsTrainingByLessThanAHund
   const auto& [kind, lanes, noise] = GetParam();
   const Effect effect = Compare({.kind = kind,
                                  .lanes = lanes,
-                                 .microbatches = 2 * lanes,
+                                 .micro_batches = 2 * lanes,
                                  .inference = 2 * kMilli,
                                  .in_flight = 6 * lanes,
                                  .noise = noise});

@@ -163,14 +163,14 @@ TEST(StepRhythm, ExpectsTheNextRunAfterTheUsualPauseAndGivesUpLater) {
 TEST(StepRhythm, WaitsForALateTrainerNoLongerThanItsMostPatience) {
   constexpr int64_t kShort = 1'000'000;
   constexpr int64_t kLong = 60'000'000'000;
-  constexpr int64_t kMostPatience = 20'000'000;
+  constexpr int64_t kMaxPatience = 20'000'000;
   StepRhythm rhythm;
   for (const int64_t now : {int64_t{0}, kShort, kShort + kLong}) {
     rhythm.Began(now);
     rhythm.Ended(now);
   }
   const int64_t mean = kShort + (kLong - kShort) / 4;
-  const int64_t given_up = kShort + kLong + mean + kMostPatience;  // half the mean alone is seconds
+  const int64_t given_up = kShort + kLong + mean + kMaxPatience;  // half the mean alone is seconds
   EXPECT_EQ(rhythm.GivenUpAt(), given_up);
   EXPECT_EQ(rhythm.ExpectedStart(given_up - 1), given_up - 1);
   EXPECT_EQ(rhythm.ExpectedStart(given_up), kNever);

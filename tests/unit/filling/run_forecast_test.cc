@@ -8,14 +8,14 @@ namespace penstock {
 namespace {
 
 // 1F1B, two stages, three micro-batches, forward 10, backward 20:
-//   rank 0   0F0 0-10   0F1 10-20   0B0 40-60   0F2 60-70   0B1 70-90   0B2 120-140, OPT
-//   rank 1   1F0 10-20  1B0 20-40   1F1 40-50   1B1 50-70   1F2 70-80   1B2 80-100, OPT
+//   lane 0   0F0 0-10   0F1 10-20   0B0 40-60   0F2 60-70   0B1 70-90   0B2 120-140, OPT
+//   lane 1   1F0 10-20  1B0 20-40   1F1 40-50   1B1 50-70   1F2 70-80   1B2 80-100, OPT
 class RunForecastTest : public ::testing::Test {
  protected:
   static constexpr int64_t kBegin = 5000;
 
   RunForecastTest() {
-    absl::StatusOr<Schedule> lists = BuildSchedule({.kind = "1f1b", .ranks = 2, .microbatches = 3});
+    absl::StatusOr<Schedule> lists = BuildSchedule({.kind = "1f1b", .lanes = 2, .micro_batches = 3});
     EXPECT_TRUE(lists.ok()) << lists.status();
     schedule_ = std::make_shared<const Schedule>(*std::move(lists));
     costs_.stages.assign(2, {.forward = 10, .input_gradient = 10, .weight_gradient = 10, .optimizer = 1});
@@ -29,18 +29,18 @@ class RunForecastTest : public ::testing::Test {
     });
   }
 
-  size_t PlaceOf(int rank, const std::string& action) {
-    for (size_t i = 0; i < schedule_->ranks[rank].size(); ++i) {
-      if (ToString(schedule_->ranks[rank][i]) == action) return i;
+  size_t PlaceOf(int lane, const std::string& action) {
+    for (size_t i = 0; i < schedule_->lanes[lane].size(); ++i) {
+      if (ToString(schedule_->lanes[lane][i]) == action) return i;
     }
     ADD_FAILURE() << action;
     return 0;
   }
-  void Begin(int rank, const std::string& action, int64_t at) {
-    progress_->Begin(rank, PlaceOf(rank, action), kBegin + at);
+  void Begin(int lane, const std::string& action, int64_t at) {
+    progress_->Begin(lane, PlaceOf(lane, action), kBegin + at);
   }
-  void End(int rank, int64_t at) { progress_->End(rank, kBegin + at); }
-  int64_t Expected(int rank, int64_t now) { return progress_->ExpectedStart(rank, kBegin + now) - kBegin; }
+  void End(int lane, int64_t at) { progress_->End(lane, kBegin + at); }
+  int64_t Expected(int lane, int64_t now) { return progress_->ExpectedStart(lane, kBegin + now) - kBegin; }
 
   std::shared_ptr<const Schedule> schedule_;
   ScheduleCosts costs_;

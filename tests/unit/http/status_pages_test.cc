@@ -60,7 +60,7 @@ class StatusPagesTest : public ::testing::Test {
     return registry_.AddPipeline(name,
                                  {{.stage = 0, .device = "cpu:0", .layers = "0-1", .ideal_bubble = 0.25},
                                   {.stage = 1, .device = "cpu:1", .layers = "2-3", .ideal_bubble = 0.25}},
-                                 {.kind = "1f1b", .stages = 2, .microbatches = 2, .checkpoint_mode = "never"});
+                                 {.kind = "1f1b", .stages = 2, .micro_batches = 2, .checkpoint_mode = "never"});
   }
 
   // A step of two micro-batches: forward 10 ms, backward 20 ms each; stage 1 begins 10 ms later and waits.
@@ -79,7 +79,7 @@ class StatusPagesTest : public ::testing::Test {
                                         .kind = kind,
                                         .lane = static_cast<int16_t>(lane),
                                         .stage = lane,
-                                        .microbatch = m,
+                                        .micro_batch = m,
                                         .step = 7,
                                         .run = 5});
           at += time;
@@ -92,7 +92,7 @@ class StatusPagesTest : public ::testing::Test {
                                     .kind = TraceKind::kRun,
                                     .detail = static_cast<uint8_t>(TraceRun::kTrainStep),
                                     .lane = static_cast<int16_t>(lane),
-                                    .microbatch = 2,
+                                    .micro_batch = 2,
                                     .step = 7,
                                     .run = 5});
     }
@@ -314,7 +314,7 @@ TEST_F(StatusPagesTest, TheSlowestRunsComeFirst) {
                                                  .kind = TraceKind::kRun,
                                                  .detail = static_cast<uint8_t>(TraceRun::kTrainStep),
                                                  .lane = static_cast<int16_t>(lane),
-                                                 .microbatch = 2,
+                                                 .micro_batch = 2,
                                                  .step = run,
                                                  .run = run});
     }
@@ -376,7 +376,7 @@ TEST_F(StatusPagesTest, AStepThatFailedOrIsNotWholeIsNotShown) {
                                                .kind = TraceKind::kRun,
                                                .failed = failed,
                                                .lane = static_cast<int16_t>(lane),
-                                               .microbatch = 2,
+                                               .micro_batch = 2,
                                                .step = 1,
                                                .run = run});
   };

@@ -139,7 +139,7 @@ TEST(MetricsPageTest, CellsAppearUnderTheirLabels) {
                        "grpc_method=\"TrainStep\",grpc_code=\"ResourceExhausted\"}"),
             1);
   EXPECT_EQ(samples.at("penstock_schedule_info{pipeline=\"gpt\",schedule=\"1f1b\",stages=\"2\",chunks=\"1\","
-                       "microbatches=\"4\",checkpoint_mode=\"except_last\"}"),
+                       "micro_batches=\"4\",checkpoint_mode=\"except_last\"}"),
             1);
 }
 

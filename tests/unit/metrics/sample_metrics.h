@@ -17,20 +17,21 @@ namespace penstock {
 // A registry on a fake clock, with a pipeline "gpt" of two lanes that has run nothing, and one method.
 struct SampleMetrics {
   SampleMetrics() {
-    pipeline = registry.AddPipeline("gpt",
-                                    {{.stage = 0,
-                                      .device = "cpu:0",
-                                      .layers = "0-3",
-                                      .ideal_bubble = 0.2,
-                                      .predicted_bubble = 0.25,
-                                      .links = {{.to = 1, .kind = LinkKind::kActivation}}},
-                                     {.stage = 1,
-                                      .device = "cpu:1",
-                                      .layers = "4-7",
-                                      .ideal_bubble = 0.2,
-                                      .predicted_bubble = 0.25,
-                                      .links = {{.to = 0, .kind = LinkKind::kGradient}}}},
-                                    {.kind = "1f1b", .stages = 2, .microbatches = 4, .checkpoint_mode = "except_last"});
+    pipeline =
+        registry.AddPipeline("gpt",
+                             {{.stage = 0,
+                               .device = "cpu:0",
+                               .layers = "0-3",
+                               .ideal_bubble = 0.2,
+                               .predicted_bubble = 0.25,
+                               .links = {{.to = 1, .kind = LinkKind::kActivation}}},
+                              {.stage = 1,
+                               .device = "cpu:1",
+                               .layers = "4-7",
+                               .ideal_bubble = 0.2,
+                               .predicted_bubble = 0.25,
+                               .links = {{.to = 0, .kind = LinkKind::kGradient}}}},
+                             {.kind = "1f1b", .stages = 2, .micro_batches = 4, .checkpoint_mode = "except_last"});
     registry.server().AddMethod("unary", "penstock.v1.WorkService", "TrainStep");
     registry.server().SetDevices({{.name = "cpu:0", .memory_limit_bytes = 1 << 20}});
     registry.server().SetBuild({.version = "0.1.0", .commit = "abc", .cuda = "", .torch = "2.11.0"});

@@ -55,7 +55,7 @@ LayerSpec Spec(OptionMap options = {}) {
 
 void EndStep(Layer& layer) {
   layer.CommitStatistics();
-  layer.DiscardStatistics(MicrobatchIndex(0));
+  layer.DiscardStatistics(MicroBatchIndex(0));
 }
 
 NamedLayer Make(OptionMap options = {}, const BuildOptions& build = {}) {
@@ -76,10 +76,10 @@ at::Tensor Tensor(const NamedLayer& layer, const std::string& name) {
 }
 int64_t Tracked(const NamedLayer& layer) { return Tensor(layer, "num_batches_tracked").item<int64_t>(); }
 
-at::Tensor Forward(const NamedLayer& layer, const at::Tensor& input, int microbatch, bool recomputing = false) {
+at::Tensor Forward(const NamedLayer& layer, const at::Tensor& input, int micro_batch, bool recomputing = false) {
   SkipTracker tracker;
   const LayerContext context = {
-      .training = true, .recomputing = recomputing, .microbatch = MicrobatchIndex(microbatch)};
+      .training = true, .recomputing = recomputing, .micro_batch = MicroBatchIndex(micro_batch)};
   return RunLayer(layer, Batch(input), context, tracker).TensorAt(0);
 }
 
@@ -138,7 +138,7 @@ TEST(BatchNorm, PlainFormChangesItsStatisticsAsLibTorchDoesButWithTheStep) {
   }
 }
 
-TEST(BatchNorm, DBN_2_TrainsOnTheMicrobatchesOwnStatisticsAndCommitsOnceAMinibatch) {
+TEST(BatchNorm, DBN_2_TrainsOnTheMicroBatchesOwnStatisticsAndCommitsOnceAMinibatch) {
   const NamedLayer layer = Deferred();
   const at::Tensor input = Tilted();
   const std::vector<at::Tensor> chunks = input.chunk(kChunks);
@@ -196,7 +196,7 @@ TEST(BatchNorm, DBN_5_StoresTheUnbiasedVarianceWithTheMomentum) {
   }
 }
 
-TEST(BatchNorm, DBN_6_FollowsTheMicrobatchesThatAreReallyMade) {
+TEST(BatchNorm, DBN_6_FollowsTheMicroBatchesThatAreReallyMade) {
   // 6 rows asked in 4 pieces make 3: one commit all the same, and the next mini-batch starts anew.
   const NamedLayer layer = Deferred();
   Plain plain;
@@ -222,7 +222,7 @@ TEST(BatchNorm, DBN_6_AFailedMinibatchLeavesNoTrace) {
   }
   Forward(layer, chunks[2] * 1000, 2);  // the second contribution of the step fails
   Forward(layer, chunks[3] * 1000, 3);
-  layer.layer->DiscardStatistics(MicrobatchIndex(2));
+  layer.layer->DiscardStatistics(MicroBatchIndex(2));
   for (const NamedLayer* each : {&layer, &clean}) {
     Forward(*each, chunks[3], 2);
     EndStep(*each->layer);
@@ -230,7 +230,7 @@ TEST(BatchNorm, DBN_6_AFailedMinibatchLeavesNoTrace) {
   EXPECT_TRUE(Tensor(layer, "running_mean").equal(Tensor(clean, "running_mean")));
   EXPECT_TRUE(Tensor(layer, "running_var").equal(Tensor(clean, "running_var")));
   Forward(layer, chunks[0], 0);
-  layer.layer->DiscardStatistics(MicrobatchIndex(0));
+  layer.layer->DiscardStatistics(MicroBatchIndex(0));
   EndStep(*layer.layer);
   EXPECT_EQ(Tracked(layer), 1);
 }

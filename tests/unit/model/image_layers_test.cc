@@ -23,7 +23,7 @@ std::unique_ptr<Layer> MakeImageLayer(const std::string& kind, OptionMap options
 }
 
 at::Tensor ApplyToImage(Layer& layer, const at::Tensor& input, bool training = false, int step = 0) {
-  KeyedRandom random(1, StepId(step), MicrobatchIndex(0), LayerIndex(0));
+  KeyedRandom random(1, StepId(step), MicroBatchIndex(0), LayerIndex(0));
   return layer.Forward(Batch(input), {.training = training, .random = &random}).TensorAt(0);
 }
 

@@ -25,7 +25,7 @@ std::unique_ptr<Layer> Make(const std::string& kind, OptionMap options, uint64_t
   return std::move(layers->front().layer);
 }
 
-// Fills all parameters, so that ones and zeros hide nothing, and answers one by name.
+// Fills all parameters, so that ones and zeros hide nothing, and returns one by name.
 void Randomize(const Layer& layer) {
   at::NoGradGuard no_graph;
   at::Generator generator = InitialGenerator(99, LayerIndex(0));
@@ -43,7 +43,7 @@ at::Tensor Parameter(const Layer& layer, const std::string& name) {
 at::Tensor Input(at::IntArrayRef shape) { return at::empty(shape).normal_(0, 1, InitialGenerator(3, LayerIndex(7))); }
 
 at::Tensor Apply(Layer& layer, const at::Tensor& input, bool training = false) {
-  KeyedRandom random(1, StepId(2), MicrobatchIndex(3), LayerIndex(4));
+  KeyedRandom random(1, StepId(2), MicroBatchIndex(3), LayerIndex(4));
   return layer.Forward(Batch(input), {.training = training, .recomputing = false, .random = &random}).TensorAt(0);
 }
 
@@ -109,15 +109,15 @@ TEST(MlpBlockLayer, IsLinearThenReluThenDropout) {
   const at::Tensor plain =
       (at::matmul(input.to(at::kDouble), Parameter(*layer, "weight").t()) + Parameter(*layer, "bias")).clamp_min(0);
   ExpectClose(Apply(*layer, input), plain);
-  KeyedRandom random(1, StepId(2), MicrobatchIndex(3), LayerIndex(4));
+  KeyedRandom random(1, StepId(2), MicroBatchIndex(3), LayerIndex(4));
   const at::Tensor mask = Dropout(at::ones({5, 8}), 0.25, {.training = true, .recomputing = false, .random = &random});
   ExpectClose(Apply(*layer, input, /*training=*/true), plain * mask);
 }
 
 TEST(DropoutFunction, KeepsTheMeanAndRepeatsWithTheKey) {
   const at::Tensor ones = at::ones({200, 200});
-  const auto draw = [&](int microbatch) {
-    KeyedRandom random(1, StepId(0), MicrobatchIndex(microbatch), LayerIndex(0));
+  const auto draw = [&](int micro_batch) {
+    KeyedRandom random(1, StepId(0), MicroBatchIndex(micro_batch), LayerIndex(0));
     return Dropout(ones, 0.3, {.training = true, .recomputing = false, .random = &random});
   };
   const at::Tensor first = draw(0);
@@ -130,7 +130,7 @@ TEST(DropoutFunction, KeepsTheMeanAndRepeatsWithTheKey) {
 TEST(DropoutFunction, DoesNothingWithoutTrainingOrProbability) {
   const at::Tensor input = Input({4});
   EXPECT_TRUE(Dropout(input, 0.5, {}).equal(input));
-  KeyedRandom random(1, StepId(0), MicrobatchIndex(0), LayerIndex(0));
+  KeyedRandom random(1, StepId(0), MicroBatchIndex(0), LayerIndex(0));
   const LayerContext training = {.training = true, .recomputing = false, .random = &random};
   EXPECT_TRUE(Dropout(input, 0, training).equal(input));
   EXPECT_TRUE(Dropout(input, 1, training).equal(at::zeros({4}))) << "no division by zero";

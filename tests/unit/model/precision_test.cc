@@ -18,7 +18,7 @@ namespace {
 
 Batch RunAll(const std::vector<NamedLayer>& layers, Batch values) {
   SkipTracker tracker;
-  KeyedRandom random(0, StepId(0), MicrobatchIndex(0), LayerIndex(0));
+  KeyedRandom random(0, StepId(0), MicroBatchIndex(0), LayerIndex(0));
   for (const NamedLayer& layer : layers)
     values = RunLayer(layer, values, {.training = true, .random = &random}, tracker);
   return values;
@@ -59,7 +59,7 @@ TEST(BuildLayers, PIPE_26_CastsParametersBuffersAndSignatures) {
     output.square().sum().backward();
     EXPECT_EQ(layers[1].layer->parameters()[0].tensor.grad().scalar_type(), type);
     layers[1].layer->CommitStatistics();
-    layers[1].layer->DiscardStatistics(MicrobatchIndex(0));
+    layers[1].layer->DiscardStatistics(MicroBatchIndex(0));
     const auto shapes = *BuildLayerShapes(*ExpandModel(spec), BuildOptionsOf(spec));
     EXPECT_EQ(shapes[1].layer->parameters()[0].tensor.scalar_type(), type);
     if (type != at::kFloat) {

@@ -116,7 +116,7 @@ at::Tensor Forward(const std::vector<NamedLayer>& layers, const at::Tensor& imag
   SkipTracker tracker;
   Batch values = images;
   for (size_t i = 0; i < layers.size(); ++i) {
-    KeyedRandom random(1, StepId(step), MicrobatchIndex(0), LayerIndex(static_cast<int32_t>(i)));
+    KeyedRandom random(1, StepId(step), MicroBatchIndex(0), LayerIndex(static_cast<int32_t>(i)));
     values = RunLayer(layers[i], values, {.training = training, .random = &random}, tracker);
   }
   EXPECT_TRUE(tracker.empty());
@@ -187,16 +187,16 @@ TEST(TinyModels, BatchNormsFollowTheModelsOption) {
       ModelSpec spec = name == std::string("resnet") ? TinyModels()[0].model : TinyModels()[2].model;
       spec.deferred_batch_norm = deferred;
       const auto layers = BuildTiny(spec);
-      for (int microbatch = 0; microbatch < 3; ++microbatch) {
+      for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
         SkipTracker tracker;
         Batch values = Images();
-        const LayerContext context = {.training = true, .microbatch = MicrobatchIndex(microbatch)};
+        const LayerContext context = {.training = true, .micro_batch = MicroBatchIndex(micro_batch)};
         for (const NamedLayer& layer : layers) values = RunLayer(layer, values, context, tracker);
       }
       int norms = 0;
       for (const NamedLayer& layer : layers) {
         layer.layer->CommitStatistics();
-        layer.layer->DiscardStatistics(MicrobatchIndex(0));
+        layer.layer->DiscardStatistics(MicroBatchIndex(0));
         for (const NamedTensor& buffer : layer.layer->buffers()) {
           if (buffer.tensor.dim() > 0) continue;
           ++norms;

@@ -13,7 +13,7 @@
 
 namespace penstock::testing {
 
-inline constexpr int64_t kMostModelBytes = int64_t{1} << 20;
+inline constexpr int64_t kMaxModelBytes = int64_t{1} << 20;
 
 class ModelFolder {
  public:
@@ -30,8 +30,8 @@ class ModelFolder {
   ModelRoot::Options Options() {
     return {.files = &files_,
             .root = path(),
-            .most_model_bytes = kMostModelBytes,
-            .most_root_bytes = 4 * kMostModelBytes,
+            .max_model_bytes = kMaxModelBytes,
+            .max_root_bytes = 4 * kMaxModelBytes,
             .users = {},
             .memory = nullptr};
   }

@@ -68,7 +68,7 @@ TEST(ModelRoot, OneListReadsABoundedAmountAndKnowsItAfterwards) {
   const std::string bytes = GoldenFile("conv_net.pt2");
   for (const char* name : {"a.pt2", "b.pt2", "c.pt2"}) folder.Put(name, bytes);
   ModelRoot::Options options = folder.Options();
-  options.most_list_bytes = 2 * static_cast<int64_t>(bytes.size());
+  options.max_list_bytes = 2 * static_cast<int64_t>(bytes.size());
   ModelRoot root(options);
   const auto names = [&](const std::string& after, int limit) {
     std::vector<std::string> found;
@@ -81,19 +81,19 @@ TEST(ModelRoot, OneListReadsABoundedAmountAndKnowsItAfterwards) {
   EXPECT_THAT(names("b.pt2", 10), ElementsAre("c.pt2"));
   EXPECT_THAT(names("", 10), ElementsAre("a.pt2", "b.pt2", "c.pt2")) << "nothing is read again";
   EXPECT_THAT(names("", 2), ElementsAre("a.pt2", "b.pt2", "..."));
-  options.most_list_bytes = 1;
+  options.max_list_bytes = 1;
   ModelRoot careful(options);
   EXPECT_EQ(careful.List("", 10)->models.size(), 1u) << "one at least";
 }
 
 TEST(ModelRoot, ReadsNothingThatDoesNotFit) {
   ModelFolder folder;
-  folder.Put("large.pt2", std::string(kMostModelBytes + 1, 'x'));
+  folder.Put("large.pt2", std::string(kMaxModelBytes + 1, 'x'));
   folder.Put("language.pt2", GoldenFile("language.pt2"));
   ModelRoot::Options options = folder.Options();
-  MemoryClaims memory(2 * kMostModelBytes);
+  MemoryClaims memory(2 * kMaxModelBytes);
   options.memory = &memory;
-  std::unique_ptr<MemoryClaims::Claim> other = *memory.Take("pipeline gpt", 2 * kMostModelBytes - 1000);
+  std::unique_ptr<MemoryClaims::Claim> other = *memory.Take("pipeline gpt", 2 * kMaxModelBytes - 1000);
   ModelRoot root(options);
   EXPECT_EQ(ReasonOf(root.Describe("large.pt2").status()), "MODEL_TOO_LARGE");
   const absl::Status full = root.Describe("language.pt2").status();

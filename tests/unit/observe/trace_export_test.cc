@@ -220,7 +220,7 @@ TEST_P(TraceExportTest, InferencesThatOverlapGetRowsOfTheirOwn) {
                                                          .detail = static_cast<uint8_t>(TraceRun::kInference),
                                                          .inference = true,
                                                          .lane = lane,
-                                                         .microbatch = 1,
+                                                         .micro_batch = 1,
                                                          .run = run});
     }
   };
@@ -342,12 +342,12 @@ TEST(TraceFileTest, PerfettoIsMuchSmaller) {
 }
 
 TEST(TraceNameTest, NamesAreThoseOfSchedules) {
-  EXPECT_EQ(TraceName({.kind = TraceKind::kForward, .stage = 2, .microbatch = 5}), "2F5");
-  EXPECT_EQ(TraceName({.kind = TraceKind::kForward, .inference = true, .stage = 2, .microbatch = 5}), "infer 2F5");
-  EXPECT_EQ(TraceName({.kind = TraceKind::kSendActivation, .peer = 5, .stage = 2, .microbatch = 0}), "2SEND_F0@5");
-  EXPECT_EQ(TraceName({.kind = TraceKind::kBackwardInput, .stage = 0, .microbatch = 1}), "0I1");
-  EXPECT_EQ(TraceName({.kind = TraceKind::kBackwardWeight, .stage = 0, .microbatch = 1}), "0W1");
-  EXPECT_EQ(TraceName({.kind = TraceKind::kOptimizer, .detail = 1, .stage = 1, .microbatch = 0}), "1OPT norms");
+  EXPECT_EQ(TraceName({.kind = TraceKind::kForward, .stage = 2, .micro_batch = 5}), "2F5");
+  EXPECT_EQ(TraceName({.kind = TraceKind::kForward, .inference = true, .stage = 2, .micro_batch = 5}), "infer 2F5");
+  EXPECT_EQ(TraceName({.kind = TraceKind::kSendActivation, .peer = 5, .stage = 2, .micro_batch = 0}), "2SEND_F0@5");
+  EXPECT_EQ(TraceName({.kind = TraceKind::kBackwardInput, .stage = 0, .micro_batch = 1}), "0I1");
+  EXPECT_EQ(TraceName({.kind = TraceKind::kBackwardWeight, .stage = 0, .micro_batch = 1}), "0W1");
+  EXPECT_EQ(TraceName({.kind = TraceKind::kOptimizer, .detail = 1, .stage = 1, .micro_batch = 0}), "1OPT norms");
   EXPECT_EQ(TraceName({.kind = TraceKind::kState, .detail = static_cast<uint8_t>(StageState::kWaitGradient)}),
             "wait_gradient");
 }

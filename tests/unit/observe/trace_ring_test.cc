@@ -22,7 +22,7 @@ TraceRecord Numbered(int64_t n) {
           .lane = static_cast<int16_t>(n % 1000),
           .peer = static_cast<int16_t>(n % 4000 - 1),
           .stage = static_cast<int32_t>(n % 4096),
-          .microbatch = static_cast<int32_t>(n % 65536),
+          .micro_batch = static_cast<int32_t>(n % 65536),
           .step = n * 7,
           .run = -n,
           .correlation = static_cast<uint64_t>(n) * 0x123456789abcdef};
@@ -39,7 +39,7 @@ TEST(TraceRingTest, GivesBackEveryField) {
   TraceRecord minus;
   minus.peer = -1;
   minus.stage = -1;
-  minus.microbatch = -1;
+  minus.micro_batch = -1;
   minus.begin_nanos = -5;
   ring.Record(Numbered(123'457));
   ring.Record(minus);
@@ -127,9 +127,9 @@ TEST(TraceRingTest, MessagesHaveNumbersOfTheirOwn) {
   std::set<uint64_t> seen;
   for (int64_t run = 0; run < 20; ++run) {
     for (int stage = 0; stage < 8; ++stage) {
-      for (int microbatch = 0; microbatch < 16; ++microbatch) {
+      for (int micro_batch = 0; micro_batch < 16; ++micro_batch) {
         for (const bool gradient : {false, true}) {
-          for (const int peer : {-1, 0, 3}) seen.insert(MessageCorrelation(run, gradient, stage, microbatch, peer));
+          for (const int peer : {-1, 0, 3}) seen.insert(MessageCorrelation(run, gradient, stage, micro_batch, peer));
         }
       }
     }

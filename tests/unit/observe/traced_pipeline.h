@@ -45,7 +45,7 @@ class TracedPipeline {
                                                 .detail = static_cast<uint8_t>(TraceRun::kTrainStep),
                                                 .failed = failed,
                                                 .lane = static_cast<int16_t>(lane),
-                                                .microbatch = 1,
+                                                .micro_batch = 1,
                                                 .step = step,
                                                 .run = run});
       Enter(lane, StageState::kNoWork, 95);
@@ -75,7 +75,7 @@ class TracedPipeline {
                                               .detail = static_cast<uint8_t>(kind == TraceKind::kOptimizer ? 2 : 0),
                                               .lane = static_cast<int16_t>(lane),
                                               .stage = lane,
-                                              .microbatch = 0,
+                                              .micro_batch = 0,
                                               .step = step,
                                               .run = run,
                                               .correlation = correlation});

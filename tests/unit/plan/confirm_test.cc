@@ -87,7 +87,7 @@ TEST(Confirm, EqualStagesAreMeasuredOnceAndNoMoreThanTheMost) {
     measured.emplace_back(plan.schedule.chunks, SplitsBackward(plan));
     return plan;
   });
-  EXPECT_LE(measured.size(), static_cast<size_t>(kMostMeasured));
+  EXPECT_LE(measured.size(), static_cast<size_t>(kMaxMeasured));
   for (size_t i = 0; i < measured.size(); ++i) {
     for (size_t j = 0; j < i; ++j) EXPECT_NE(measured[i], measured[j]);
   }
@@ -147,7 +147,7 @@ TEST(Confirm, WhenTheTimeIsOverTheBestOfThoseMeasuredIsThePlan) {
   ASSERT_TRUE(search->plan.has_value());
   EXPECT_EQ(search->plan->schedule.kind, search->candidates.front().schedule.kind);
   EXPECT_EQ(planning.progress().phase, PlanPhase::kConfirming);
-  EXPECT_DOUBLE_EQ(planning.progress().done, 0.5 + 0.25 * 3 / kMostMeasured);
+  EXPECT_DOUBLE_EQ(planning.progress().done, 0.5 + 0.25 * 3 / kMaxMeasured);
 }
 
 TEST(Confirm, APlanThatNobodyWantsIsMeasuredNoFurther) {

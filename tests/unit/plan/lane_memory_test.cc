@@ -31,8 +31,8 @@ TEST(LaneMemory, ActivationsAreWhatTheVerifierCounts) {
     if (!kind.trains || kind.name == "lag") continue;
     ScheduleRequest request;
     request.kind = std::string(kind.name);
-    request.ranks = 4;
-    request.microbatches = 8;
+    request.lanes = 4;
+    request.micro_batches = 8;
     request.chunks = kind.usual_chunks;
     for (RecomputeMode mode :
          {RecomputeMode::kNever, RecomputeMode::kAlways, RecomputeMode::kExceptLast, RecomputeMode::kSkipAdjacent}) {
@@ -52,7 +52,7 @@ TEST(LaneMemory, ActivationsAreWhatTheVerifierCounts) {
 
 TEST(LaneMemory, InputsAreHeldFromTheirProducerToTheLastBackward) {
   const std::vector<BufferBytes> memory =
-      Memory({.kind = "gpipe", .ranks = 2, .microbatches = 4}, RecomputeMode::kNever);
+      Memory({.kind = "gpipe", .lanes = 2, .micro_batches = 4}, RecomputeMode::kNever);
   EXPECT_EQ(Of(memory[0], BufferClass::kReceivedInputs), 0);
   EXPECT_EQ(Of(memory[1], BufferClass::kReceivedInputs), 4);
   EXPECT_EQ(Of(memory[1], BufferClass::kReceivedGradients), 0);
@@ -62,7 +62,7 @@ TEST(LaneMemory, InputsAreHeldFromTheirProducerToTheLastBackward) {
 }
 
 TEST(LaneMemory, RecomputationKeepsInputsButFewActivations) {
-  const ScheduleRequest request = {.kind = "gpipe", .ranks = 2, .microbatches = 4};
+  const ScheduleRequest request = {.kind = "gpipe", .lanes = 2, .micro_batches = 4};
   const std::vector<BufferBytes> kept = Memory(request, RecomputeMode::kNever);
   const std::vector<BufferBytes> again = Memory(request, RecomputeMode::kAlways);
   EXPECT_EQ(Of(kept[1], BufferClass::kActivations), 40);
@@ -71,7 +71,7 @@ TEST(LaneMemory, RecomputationKeepsInputsButFewActivations) {
 }
 
 TEST(LaneMemory, SKIP_10_SkipsAreHeldWhereTheyGo) {
-  const ScheduleRequest request = {.kind = "1f1b", .ranks = 4, .microbatches = 4};
+  const ScheduleRequest request = {.kind = "1f1b", .lanes = 4, .micro_batches = 4};
   const std::vector<BufferBytes> without = Memory(request, RecomputeMode::kNever);
   const std::vector<BufferBytes> with =
       Memory(request, RecomputeMode::kNever, {{.edge = {0, 3}, .names = {{"", "x"}}, .bytes = 1000}});

@@ -85,7 +85,7 @@ TEST(Rehearse, NoMoreAreRunThanTheMost) {
   Searched found = Predicted(std::vector<double>(20, 100));
   Steps steps{std::vector<double>(20, 1), {}};
   RehearseBest(steps.Run(), kMinute, {}, found.plans, found.search);
-  EXPECT_EQ(steps.ran.size(), static_cast<size_t>(kMostRehearsed * kRehearsals));
+  EXPECT_EQ(steps.ran.size(), static_cast<size_t>(kMaxRehearsed * kRehearsals));
 }
 
 TEST(Rehearse, SlowPlansAreNotRunForLongerThanAnybodyWaits) {

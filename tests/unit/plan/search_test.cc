@@ -250,8 +250,8 @@ TEST(Search, MovesABoundaryWhereTheBottleneckMisleads) {
 TEST(Search, AtMostTwentyInOrder) {
   PlanRequest request = SearchRequest(24, 4);
   const PlanSearch search = Search(request, BySize(24, 0.01, 0.1));
-  EXPECT_EQ(search.candidates.size(), kMostCandidates);
-  EXPECT_GT(search.considered, kMostCandidates);
+  EXPECT_EQ(search.candidates.size(), kMaxCandidates);
+  EXPECT_GT(search.considered, kMaxCandidates);
   const double best = search.candidates[0].makespan_seconds;
   for (size_t i = 1; i < search.candidates.size(); ++i) {
     const double makespan = search.candidates[i].makespan_seconds;
@@ -276,7 +276,7 @@ TEST(Search, PruningLosesNothing) {
     const absl::StatusOr<PlanSearch> found = SearchPlans(one, profile, {});
     if (found.ok() && !found->candidates.empty()) all.push_back(found->candidates[0].makespan_seconds);
   }
-  ASSERT_GT(all.size(), kMostCandidates);
+  ASSERT_GT(all.size(), kMaxCandidates);
   EXPECT_DOUBLE_EQ(search.candidates[0].makespan_seconds, *std::min_element(all.begin(), all.end()));
 }
 
@@ -307,7 +307,7 @@ TEST(Search, WhenTimeIsUpItHasTheBestSoFar) {
 }
 
 TEST(Search, TheMostWorkEndsItToo) {
-  const auto search = SearchPlans(SearchRequest(16, 4), BySize(16, 0.05, 0.1), {.most_work = 2000});
+  const auto search = SearchPlans(SearchRequest(16, 4), BySize(16, 0.05, 0.1), {.max_work = 2000});
   ASSERT_TRUE(search.ok()) << search.status();
   EXPECT_FALSE(search->complete);
   EXPECT_FALSE(search->candidates.empty());
@@ -322,7 +322,7 @@ TEST(Search, CountsTheMemoryOfAllChunksOfALane) {
   const DeviceNeed& first = search.candidates[0].memory[0];
   EXPECT_EQ(first.buffers[BufferClass::kWeights], 20 * kMegabytes);
   EXPECT_EQ(first.buffers[BufferClass::kOptimizerState], 40 * kMegabytes);
-  // schedules.md, section 2: P + (P-1)/v u on rank 0, here 2.5 u of two layers' 8 MiB.
+  // schedules.md, section 2: P + (P-1)/v u on lane 0, here 2.5 u of two layers' 8 MiB.
   EXPECT_EQ(first.buffers[BufferClass::kActivations], 20 * kMegabytes);
 }
 
@@ -347,7 +347,7 @@ TEST(Search, PlansAGptOf96LayersOnEightDevices) {
                 search.candidates[i].makespan_seconds * 1e3);
   }
   EXPECT_TRUE(search.complete);
-  EXPECT_EQ(search.candidates.size(), kMostCandidates);
+  EXPECT_EQ(search.candidates.size(), kMaxCandidates);
 }
 
 }  // namespace

@@ -147,10 +147,10 @@ TEST(GraphLayer, BatchNormStatisticsChangeWithTheStepOnly) {
   ProgramRunner runner("conv_net_training.pt2");
   const auto inputs = Inputs(Reference("conv_net.safetensors"));
   const at::Tensor before = runner.Buffer("layer1.0.bn1.running_mean").clone();
-  runner.Forward(inputs, {.training = true, .microbatch = 0});
-  runner.Forward(inputs, {.training = true, .recomputing = true, .microbatch = 0});
-  runner.Forward(inputs, {.training = true, .microbatch = 1});
-  runner.Forward(inputs, {.training = true, .microbatch = 2});
+  runner.Forward(inputs, {.training = true, .micro_batch = 0});
+  runner.Forward(inputs, {.training = true, .recomputing = true, .micro_batch = 0});
+  runner.Forward(inputs, {.training = true, .micro_batch = 1});
+  runner.Forward(inputs, {.training = true, .micro_batch = 2});
   EXPECT_TRUE(at::equal(runner.Buffer("layer1.0.bn1.running_mean"), before));
   runner.Discard(2);
   runner.Commit();
@@ -162,7 +162,7 @@ TEST(GraphLayer, BatchNormStatisticsChangeWithTheStepOnly) {
   EXPECT_EQ(runner.Buffer("layer1.0.bn1.num_batches_tracked").item<int64_t>(), 2) << "nothing is left to commit";
 }
 
-TEST(GraphLayer, BuffersThatTheGraphChangesFollowMicrobatchesInOrder) {
+TEST(GraphLayer, BuffersThatTheGraphChangesFollowMicroBatchesInOrder) {
   ProgramRunner runner("counting_both.pt2");
   at::Tensor expected = at::zeros({6});
   const auto parameter = [&](const std::string& name) {
@@ -176,8 +176,8 @@ TEST(GraphLayer, BuffersThatTheGraphChangesFollowMicrobatchesInOrder) {
   std::vector<at::Tensor> inputs;
   for (int i = 0; i < 3; ++i) inputs.push_back(at::randn({4, 4}));
   for (const int i : {2, 0, 1}) {  // in any order
-    runner.Forward({inputs[i]}, {.training = true, .microbatch = i});
-    runner.Forward({inputs[i]}, {.training = true, .recomputing = true, .microbatch = i});
+    runner.Forward({inputs[i]}, {.training = true, .micro_batch = i});
+    runner.Forward({inputs[i]}, {.training = true, .recomputing = true, .micro_batch = i});
   }
   EXPECT_EQ(runner.Buffer("calls").item<int64_t>(), 0);
   runner.Discard(2);
@@ -221,9 +221,10 @@ TEST(GraphLayer, RefusesStatisticsThatMoveUnseen) {
 TEST(GraphLayer, DrawsFromTheKeyedGenerator) {
   const std::vector<at::Tensor> inputs = Inputs(Reference("language.safetensors"));
   ProgramRunner runner("language_dropout_both.pt2");
-  const at::Tensor first = runner.Forward(inputs, {.training = true, .microbatch = 1}).TensorAt(0);
-  const at::Tensor again = runner.Forward(inputs, {.training = true, .recomputing = true, .microbatch = 1}).TensorAt(0);
-  const at::Tensor other = runner.Forward(inputs, {.training = true, .microbatch = 2}).TensorAt(0);
+  const at::Tensor first = runner.Forward(inputs, {.training = true, .micro_batch = 1}).TensorAt(0);
+  const at::Tensor again =
+      runner.Forward(inputs, {.training = true, .recomputing = true, .micro_batch = 1}).TensorAt(0);
+  const at::Tensor other = runner.Forward(inputs, {.training = true, .micro_batch = 2}).TensorAt(0);
   EXPECT_TRUE(at::equal(first, again));
   EXPECT_FALSE(at::equal(first, other));
   const at::Tensor evaluated = runner.Forward(inputs, {}).TensorAt(0);
@@ -239,9 +240,9 @@ TEST(GraphLayer, AttentionDropsFromTheKeyedGenerator) {
   }
   ProgramRunner runner(changed.Read());
   const std::vector<at::Tensor> inputs = Inputs(Reference("language.safetensors"));
-  const at::Tensor first = runner.Forward(inputs, {.training = true, .microbatch = 1}).TensorAt(0);
-  EXPECT_TRUE(at::equal(first, runner.Forward(inputs, {.training = true, .microbatch = 1}).TensorAt(0)));
-  EXPECT_FALSE(at::equal(first, runner.Forward(inputs, {.training = true, .microbatch = 2}).TensorAt(0)));
+  const at::Tensor first = runner.Forward(inputs, {.training = true, .micro_batch = 1}).TensorAt(0);
+  EXPECT_TRUE(at::equal(first, runner.Forward(inputs, {.training = true, .micro_batch = 1}).TensorAt(0)));
+  EXPECT_FALSE(at::equal(first, runner.Forward(inputs, {.training = true, .micro_batch = 2}).TensorAt(0)));
   EXPECT_FALSE(at::equal(first, runner.Forward(inputs, {}).TensorAt(0)));
 }
 
@@ -255,7 +256,7 @@ TEST(GraphLayer, AttentionDropsItsShareAndScalesTheRest) {
   const at::Tensor identity = at::eye(kPlaces).expand({2, 1, kPlaces, kPlaces}).clone().requires_grad_(true);
   EXPECT_TRUE(at::allclose(runner.Forward({same, same, identity}, {}).TensorAt(0),
                            at::full({2, 1, kPlaces, kPlaces}, 1.0 / kPlaces)));
-  const at::Tensor weights = runner.Forward({same, same, identity}, {.training = true, .microbatch = 1}).TensorAt(0);
+  const at::Tensor weights = runner.Forward({same, same, identity}, {.training = true, .micro_batch = 1}).TensorAt(0);
   const at::Tensor kept = weights.ne(0);
   EXPECT_TRUE(at::allclose(weights, kept * kKept));
   EXPECT_NEAR(1 - kept.to(at::kDouble).mean().item<double>(), kDropped, 0.02) << "of 8192";
@@ -277,14 +278,14 @@ TEST(GraphLayer, AttentionsMaskFollowsFromItsKeyAndIsDrawnAgainForARecomputation
   ASSERT_EQ(runner.layers.size(), 1u);
   const at::Tensor same = at::ones({2, 1, kPlaces, 8});
   const at::Tensor identity = at::eye(kPlaces).expand({2, 1, kPlaces, kPlaces}).contiguous();
-  for (const int microbatch : {0, 5}) {
-    KeyedRandom random(7, StepId(3), MicrobatchIndex(microbatch), LayerIndex(0));
+  for (const int micro_batch : {0, 5}) {
+    KeyedRandom random(7, StepId(3), MicroBatchIndex(micro_batch), LayerIndex(0));
     const at::Tensor kept = at::empty({2, 1, kPlaces, kPlaces}, at::kBool).bernoulli_(0.75, random.Next());
     const Tensors inputs = {same, same, identity};
-    const at::Tensor weights = runner.Forward(inputs, {.training = true, .microbatch = microbatch}).TensorAt(0);
+    const at::Tensor weights = runner.Forward(inputs, {.training = true, .micro_batch = micro_batch}).TensorAt(0);
     EXPECT_TRUE(at::equal(weights.ne(0), kept));
     const at::Tensor again =
-        runner.Forward(inputs, {.training = true, .recomputing = true, .microbatch = microbatch}).TensorAt(0);
+        runner.Forward(inputs, {.training = true, .recomputing = true, .micro_batch = micro_batch}).TensorAt(0);
     EXPECT_TRUE(at::equal(again, weights));
   }
 }

@@ -35,7 +35,7 @@ class ProgramRunner {
   struct Pass {
     bool training = false;
     bool recomputing = false;
-    int microbatch = 0;
+    int micro_batch = 0;
   };
 
   // The model's outputs.
@@ -43,12 +43,12 @@ class ProgramRunner {
     Batch values = inputs.size() == 1 ? Batch(inputs[0]) : Batch::OfTensors(inputs);
     SkipTracker skips;
     for (size_t i = 0; i < layers.size(); ++i) {
-      KeyedRandom random(7, StepId(3), MicrobatchIndex(pass.microbatch), LayerIndex(static_cast<int32_t>(i)));
+      KeyedRandom random(7, StepId(3), MicroBatchIndex(pass.micro_batch), LayerIndex(static_cast<int32_t>(i)));
       values = RunLayer(layers[i], values,
                         {.training = pass.training,
                          .recomputing = pass.recomputing,
                          .random = pass.training ? &random : nullptr,
-                         .microbatch = MicrobatchIndex(pass.microbatch)},
+                         .micro_batch = MicroBatchIndex(pass.micro_batch)},
                         skips);
     }
     PENSTOCK_CHECK(skips.empty());
@@ -81,7 +81,7 @@ class ProgramRunner {
     for (const NamedLayer& layer : layers) layer.layer->CommitStatistics();
   }
   void Discard(int first) {
-    for (const NamedLayer& layer : layers) layer.layer->DiscardStatistics(MicrobatchIndex(first));
+    for (const NamedLayer& layer : layers) layer.layer->DiscardStatistics(MicroBatchIndex(first));
   }
 
   std::shared_ptr<const ProgramModel> model;

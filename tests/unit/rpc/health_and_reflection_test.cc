@@ -13,8 +13,8 @@
 #include "google/protobuf/descriptor.pb.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "server/rpc/health_service.h"
-#include "server/rpc/reflection_service.h"
+#include "server/rpc/services/health_service.h"
+#include "server/rpc/services/reflection_service.h"
 #include "tests/support/fake_clock.h"
 
 namespace penstock {
@@ -39,7 +39,7 @@ class HealthTest : public ::testing::Test {
 
   testing::FakeClock clock_;
   TimerQueue timers_{&clock_};
-  HealthService health_{&timers_, &clock_, /*most_watches=*/2};
+  HealthServiceImpl health_{&timers_, &clock_, /*max_watches=*/2};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Health::Stub> stub_;
 };
@@ -122,7 +122,7 @@ std::string Reason(const grpc::Status& status) {
 }
 
 TEST_F(HealthTest, TakesNoLongNames) {
-  const std::string long_name(HealthService::kMostMessageBytes, 'x');
+  const std::string long_name(HealthServiceImpl::kMaxMessageBytes, 'x');
   HealthCheckResponse response;
   grpc::ClientContext check;
   EXPECT_EQ(Reason(stub_->Check(&check, Ask(long_name), &response)), "MESSAGE_TOO_LARGE");
@@ -169,7 +169,7 @@ class ReflectionStreams : public ::testing::Test {
 TEST_F(ReflectionStreams, TakeNoLongQuestions) {
   grpc::ClientContext context;
   auto stream = stub_->ServerReflectionInfo(&context);
-  request_.set_file_by_filename(std::string(kMostReflectionBytes, 'x'));
+  request_.set_file_by_filename(std::string(kMaxReflectionBytes, 'x'));
   ASSERT_TRUE(stream->Write(request_));
   EXPECT_FALSE(stream->Read(&response_));
   EXPECT_EQ(Reason(stream->Finish()), "MESSAGE_TOO_LARGE");
@@ -201,7 +201,7 @@ TEST_F(ReflectionStreams, AreLimited) {
     streams.push_back(stub_->ServerReflectionInfo(contexts.back().get()));
     return streams.back()->Write(request_) && streams.back()->Read(&response_);
   };
-  for (int i = 0; i < kMostReflectionStreams; ++i) ASSERT_TRUE(open()) << i;
+  for (int i = 0; i < kMaxReflectionStreams; ++i) ASSERT_TRUE(open()) << i;
   EXPECT_FALSE(open());
   EXPECT_EQ(Reason(streams.back()->Finish()), "STREAM_LIMIT");
 }

@@ -24,16 +24,16 @@
 #include "penstock/v1/work_service.grpc.pb.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_metrics.h"
-#include "server/rpc/handles_service.h"
-#include "server/rpc/inference_service.h"
-#include "server/rpc/insight_service.h"
-#include "server/rpc/page_token.h"
-#include "server/rpc/pipelines_service.h"
-#include "server/rpc/proto_convert.h"
-#include "server/rpc/put_table.h"
-#include "server/rpc/state_service.h"
+#include "server/rpc/convert/page_token.h"
+#include "server/rpc/convert/proto_convert.h"
+#include "server/rpc/services/handle_service.h"
+#include "server/rpc/services/inference_service.h"
+#include "server/rpc/services/insight_service.h"
+#include "server/rpc/services/pipeline_service.h"
+#include "server/rpc/services/state_service.h"
+#include "server/rpc/services/work_service.h"
+#include "server/rpc/streams/tensor_uploads.h"
 #include "server/rpc/unary_call.h"
-#include "server/rpc/work_service.h"
 #include "tests/unit/serve/hosting_fixture.h"
 
 namespace penstock::testing {
@@ -69,13 +69,13 @@ class ServicesTest : public HostingFixture {
   ServicesTest() : admission_(3, &registry_), tokens_(&clock_) {
     const ServiceEnvironment environment{table_.get(), handles_.get(), &timers_, &clock_,
                                          &registry_,   &admission_,    &tokens_};
-    pipelines_service_ = std::make_unique<PipelinesService>(environment);
-    work_service_ = std::make_unique<WorkCallService>(environment);
-    handles_service_ = std::make_unique<HandleCallService>(environment);
-    state_service_ = std::make_unique<StateCallService>(environment);
-    insight_service_ = std::make_unique<InsightCallService>(environment, &trace_jobs_);
-    inference_service_ = std::make_unique<InferenceService>(
-        environment, InferenceService::Options{.version = "1", .ready = [] { return true; }});
+    pipelines_service_ = std::make_unique<PipelineServiceImpl>(environment);
+    work_service_ = std::make_unique<WorkServiceImpl>(environment);
+    handles_service_ = std::make_unique<HandleServiceImpl>(environment);
+    state_service_ = std::make_unique<StateServiceImpl>(environment);
+    insight_service_ = std::make_unique<InsightServiceImpl>(environment, &trace_jobs_);
+    inference_service_ = std::make_unique<InferenceServiceImpl>(
+        environment, InferenceServiceImpl::Options{.version = "1", .ready = [] { return true; }});
     admission_.SetGate(Admission::Gate::kOpen);
     AddServiceMetrics("penstock.v1.WorkService", &registry_.server());
     grpc::ServerBuilder builder;
@@ -152,12 +152,12 @@ class ServicesTest : public HostingFixture {
   Admission admission_;
   PageTokens tokens_;
   JobThread trace_jobs_{"ps-traces"};
-  std::unique_ptr<PipelinesService> pipelines_service_;
-  std::unique_ptr<WorkCallService> work_service_;
-  std::unique_ptr<HandleCallService> handles_service_;
-  std::unique_ptr<StateCallService> state_service_;
-  std::unique_ptr<InsightCallService> insight_service_;
-  std::unique_ptr<InferenceService> inference_service_;
+  std::unique_ptr<PipelineServiceImpl> pipelines_service_;
+  std::unique_ptr<WorkServiceImpl> work_service_;
+  std::unique_ptr<HandleServiceImpl> handles_service_;
+  std::unique_ptr<StateServiceImpl> state_service_;
+  std::unique_ptr<InsightServiceImpl> insight_service_;
+  std::unique_ptr<InferenceServiceImpl> inference_service_;
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::WorkService::Stub> work_;
@@ -548,9 +548,9 @@ Fetched Fetch(v1::HandleService::Stub* stub, const v1::FetchHandleRequest& reque
   return fetched;
 }
 
-// Puts bytes as one FP32 tensor; stops after `most_chunks`.
+// Puts bytes as one FP32 tensor; stops after `max_chunks`.
 grpc::Status Put(v1::HandleService::Stub* stub, const std::string& bytes, const std::string& request_id,
-                 v1::Handle* handle, int most_chunks = 1000, int64_t chunk_bytes = 64 << 10,
+                 v1::Handle* handle, int max_chunks = 1000, int64_t chunk_bytes = 64 << 10,
                  int64_t* started_at = nullptr) {
   grpc::ClientContext context;
   context.AddMetadata("penstock-caller", "ann");
@@ -568,7 +568,7 @@ grpc::Status Put(v1::HandleService::Stub* stub, const std::string& bytes, const 
   if (!stream->Read(&response)) return stream->Finish();
   int64_t offset = response.credit().next_offset();
   if (started_at != nullptr) *started_at = offset;
-  for (int i = 0; i < most_chunks && offset < static_cast<int64_t>(bytes.size()); ++i) {
+  for (int i = 0; i < max_chunks && offset < static_cast<int64_t>(bytes.size()); ++i) {
     v1::PutTensorsRequest message;
     message.mutable_chunk()->set_offset(offset);
     message.mutable_chunk()->set_data(bytes.substr(offset, chunk_bytes));
@@ -852,7 +852,7 @@ TraceRecord EndOfStep(int lane, int64_t begin, int64_t step) {
           .kind = TraceKind::kRun,
           .detail = static_cast<uint8_t>(TraceRun::kTrainStep),
           .lane = static_cast<int16_t>(lane),
-          .microbatch = 2,
+          .micro_batch = 2,
           .step = step,
           .run = step};
 }

@@ -8,8 +8,8 @@
 #include "penstock/v1/work.pb.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
-#include "server/rpc/page_token.h"
-#include "server/rpc/payload_digest.h"
+#include "server/rpc/convert/page_token.h"
+#include "server/rpc/convert/payload_digest.h"
 #include "tests/support/fake_clock.h"
 
 namespace penstock {

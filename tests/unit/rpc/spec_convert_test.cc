@@ -9,7 +9,7 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "server/rpc/proto_convert.h"
+#include "server/rpc/convert/proto_convert.h"
 
 namespace penstock {
 namespace {

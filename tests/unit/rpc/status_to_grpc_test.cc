@@ -1,4 +1,4 @@
-#include "server/rpc/status_to_grpc.h"
+#include "server/rpc/convert/status_to_grpc.h"
 
 #include <gtest/gtest.h>
 

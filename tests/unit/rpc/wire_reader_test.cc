@@ -1,6 +1,6 @@
 // The raw parsers: what they take must not depend on where the bytes are cut.
 
-#include "server/rpc/wire_reader.h"
+#include "server/rpc/convert/wire_reader.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@
 #include "inference/grpc_service.pb.h"
 #include "penstock/v1/handle.pb.h"
 #include "penstock/v1/pipeline.pb.h"
-#include "server/rpc/inference_request.h"
-#include "server/rpc/message_entries.h"
-#include "server/rpc/tensor_stream.h"
+#include "server/rpc/convert/inference_request.h"
+#include "server/rpc/convert/message_entries.h"
+#include "server/rpc/streams/tensor_stream.h"
 
 namespace penstock {
 namespace {

@@ -115,7 +115,7 @@ TEST(ActionTest, AnErrorStaysShortAndPrintable) {
   EXPECT_THAT(message, HasSubstr("\\x1b[31m\\n"));
 }
 
-TEST(ActionTest, ComparesByKindStageMicrobatchAndPeer) {
+TEST(ActionTest, ComparesByKindStageMicroBatchAndPeer) {
   EXPECT_NE((Action{ActionKind::kSendForward, 1, 2, 3}), (Action{ActionKind::kSendForward, 1, 2}));
   EXPECT_EQ((Action{ActionKind::kForward, 1, 2}), (Action{ActionKind::kForward, 1, 2}));
   EXPECT_NE((Action{ActionKind::kForward, 1, 2}), (Action{ActionKind::kForward, 1, 3}));

@@ -30,11 +30,11 @@ Schedule Built(const BuildRequest& request) {
   return lists.ok() ? *std::move(lists) : Schedule();
 }
 
-// The micro-batches of the actions of that kind on one rank, in list order.
-std::vector<int> MicrobatchesOf(const std::vector<Action>& list, ActionKind kind) {
+// The micro-batches of the actions of that kind on one lane, in list order.
+std::vector<int> MicroBatchesOf(const std::vector<Action>& list, ActionKind kind) {
   std::vector<int> found;
   for (const Action& action : list) {
-    if (action.kind == kind) found.push_back(action.microbatch);
+    if (action.kind == kind) found.push_back(action.micro_batch);
   }
   return found;
 }
@@ -51,19 +51,19 @@ int PositionOf(const std::vector<Action>& list, const Action& action) {
 
 TEST(AncestorScheduleTest, SCH_5_BackwardsRunOneAtATimeInAscendingOrder) {
   for (const char* kind : kTrainingKinds) {
-    for (int ranks = 1; ranks <= 5; ++ranks) {
-      const Schedule lists = Built({.kind = kind, .ranks = ranks, .microbatches = 6});
-      for (const auto& list : lists.ranks) EXPECT_EQ(MicrobatchesOf(list, ActionKind::kBackward), UpTo(6)) << kind;
+    for (int lanes = 1; lanes <= 5; ++lanes) {
+      const Schedule lists = Built({.kind = kind, .lanes = lanes, .micro_batches = 6});
+      for (const auto& list : lists.lanes) EXPECT_EQ(MicroBatchesOf(list, ActionKind::kBackward), UpTo(6)) << kind;
     }
   }
 }
 
 // Fill-drain holds every micro-batch; 1F1B holds what the pipeline's depth asks for, however many there are.
-TEST(AncestorScheduleTest, SCH_6_DEF_3_ActivationMemoryGrowsWithMicrobatchesOnlyInFillDrain) {
-  for (const int microbatches : {4, 8, 64, 512}) {
-    const PeakActivations fill_drain = ComputePeaks(FillDrain(4, microbatches));
-    EXPECT_THAT(fill_drain.full, ElementsAre(microbatches, microbatches, microbatches, microbatches));
-    EXPECT_THAT(ComputePeaks(OneForwardOneBackward(4, microbatches)).full, ElementsAre(4, 3, 2, 1));
+TEST(AncestorScheduleTest, SCH_6_DEF_3_ActivationMemoryGrowsWithMicroBatchesOnlyInFillDrain) {
+  for (const int micro_batches : {4, 8, 64, 512}) {
+    const PeakActivations fill_drain = ComputePeaks(FillDrain(4, micro_batches));
+    EXPECT_THAT(fill_drain.full, ElementsAre(micro_batches, micro_batches, micro_batches, micro_batches));
+    EXPECT_THAT(ComputePeaks(OneForwardOneBackward(4, micro_batches)).full, ElementsAre(4, 3, 2, 1));
   }
 }
 
@@ -75,8 +75,8 @@ TEST(AncestorScheduleTest, SCH_2_DEF_3_NoLockstep) {
     const auto simulation = Simulate(schedule, costs);
     ASSERT_TRUE(simulation.ok()) << simulation.status();
     for (int i = 0; i < 3; ++i) {
-      EXPECT_EQ(simulation->ranks[0][i].start, i * kTicksPerUnit);
-      EXPECT_EQ(simulation->ranks[1][i].start, (1 + 10 * i) * kTicksPerUnit);
+      EXPECT_EQ(simulation->lanes[0][i].start, i * kTicksPerUnit);
+      EXPECT_EQ(simulation->lanes[1][i].start, (1 + 10 * i) * kTicksPerUnit);
     }
   }
 }
@@ -89,10 +89,10 @@ TEST(AncestorScheduleTest, S8_pipeline_forward_lockstep) {
     const auto simulation = Simulate(FillDrain(2, 3), costs);
     ASSERT_TRUE(simulation.ok()) << simulation.status();
     std::vector<std::pair<Ticks, std::string>> starts;
-    for (const auto& list : simulation->ranks) {
+    for (const auto& list : simulation->lanes) {
       for (const auto& [action, start, end] : list) {
         if (action.kind != ActionKind::kForward) continue;
-        starts.emplace_back(start, absl::StrCat(action.microbatch, action.stage));
+        starts.emplace_back(start, absl::StrCat(action.micro_batch, action.stage));
       }
     }
     std::stable_sort(starts.begin(), starts.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -102,11 +102,11 @@ TEST(AncestorScheduleTest, S8_pipeline_forward_lockstep) {
   }
 }
 
-TEST(AncestorCheckpointTest, CKPT_18_TwoMicrobatchesHaveTwoOneOrNoCheckpoint) {
+TEST(AncestorCheckpointTest, CKPT_18_TwoMicroBatchesHaveTwoOneOrNoCheckpoint) {
   const auto recomputations = [](const char* kind, RecomputeMode mode) {
     std::vector<size_t> per_stage;
-    for (const auto& list : Built({.kind = kind, .ranks = 3, .microbatches = 2, .recompute = mode}).ranks) {
-      per_stage.push_back(MicrobatchesOf(list, ActionKind::kRecompute).size());
+    for (const auto& list : Built({.kind = kind, .lanes = 3, .micro_batches = 2, .recompute = mode}).lanes) {
+      per_stage.push_back(MicroBatchesOf(list, ActionKind::kRecompute).size());
     }
     return per_stage;
   };
@@ -118,15 +118,15 @@ TEST(AncestorCheckpointTest, CKPT_18_TwoMicrobatchesHaveTwoOneOrNoCheckpoint) {
 }
 
 // Micro-batch i is recomputed if and only if i < stop, on every stage; stop comes from the real number m.
-TEST(AncestorCheckpointTest, PIPE_33_StopIsOfTheRealMicrobatches) {
+TEST(AncestorCheckpointTest, PIPE_33_StopIsOfTheRealMicroBatches) {
   const auto recomputed = [](const BuildRequest& request) {
     std::vector<std::vector<int>> per_stage;
-    for (const auto& list : Built(request).ranks) per_stage.push_back(MicrobatchesOf(list, ActionKind::kRecompute));
+    for (const auto& list : Built(request).lanes) per_stage.push_back(MicroBatchesOf(list, ActionKind::kRecompute));
     return per_stage;
   };
   for (const char* kind : kTrainingKinds) {
     for (int m = 1; m <= 6; ++m) {
-      BuildRequest request{.kind = kind, .ranks = 3, .microbatches = m, .recompute = RecomputeMode::kAlways};
+      BuildRequest request{.kind = kind, .lanes = 3, .micro_batches = m, .recompute = RecomputeMode::kAlways};
       EXPECT_THAT(recomputed(request), Each(UpTo(m)));
       request.recompute = RecomputeMode::kExceptLast;
       EXPECT_THAT(recomputed(request), Each(UpTo(m - 1)));
@@ -139,27 +139,27 @@ TEST(AncestorCheckpointTest, PIPE_33_StopIsOfTheRealMicrobatches) {
   }
 }
 
-// R needs the forward only, so it stands before every wait for a gradient: a rank that would be idle recomputes.
+// R needs the forward only, so it stands before every wait for a gradient: a lane that would be idle recomputes.
 TEST(AncestorCheckpointTest, CKPT_1_RecomputationRunsWhileTheGradientIsOnItsWay) {
   const std::vector<SkipEdge> skips = {{0, 2}, {1, 3}};
   for (const char* kind : kTrainingKinds) {
     const Schedule lists =
-        Built({.kind = kind, .ranks = 4, .microbatches = 5, .recompute = RecomputeMode::kAlways, .skips = skips});
-    ASSERT_EQ(lists.ranks.size(), 4u);
+        Built({.kind = kind, .lanes = 4, .micro_batches = 5, .recompute = RecomputeMode::kAlways, .skips = skips});
+    ASSERT_EQ(lists.lanes.size(), 4u);
     for (int stage = 0; stage < 4; ++stage) {
-      const auto& list = lists.ranks[stage];
+      const auto& list = lists.lanes[stage];
       int waits = 0;
       for (const Action& action : list) {
         if (action.kind != ActionKind::kReceiveBackward) continue;
         ++waits;
-        EXPECT_LT(PositionOf(list, {ActionKind::kRecompute, stage, action.microbatch}), PositionOf(list, action));
+        EXPECT_LT(PositionOf(list, {ActionKind::kRecompute, stage, action.micro_batch}), PositionOf(list, action));
       }
       EXPECT_EQ(waits, 5 * ((stage < 3 ? 1 : 0) + (stage < 2 ? 1 : 0)));
     }
   }
   // One micro-batch, two stages: 0R0 runs beside 1F0 and costs no time; only 1R0 does.
   const ScheduleCosts costs{.stages = std::vector<StageCosts>(2)};
-  BuildRequest request{.kind = "gpipe", .ranks = 2, .microbatches = 1, .recompute = RecomputeMode::kAlways};
+  BuildRequest request{.kind = "gpipe", .lanes = 2, .micro_batches = 1, .recompute = RecomputeMode::kAlways};
   const auto simulation = Simulate(Built(request), costs);
   ASSERT_TRUE(simulation.ok()) << simulation.status();
   EXPECT_EQ(simulation->makespan, 7 * kTicksPerUnit);
@@ -171,15 +171,15 @@ TEST(AncestorCheckpointTest, CKPT_1_RecomputationRunsWhileTheGradientIsOnItsWay)
 TEST(AncestorCheckpointTest, CKPT_6_AtMostOneRecomputedGraphPerStage) {
   const Schedule two = Built({.kind = "gpipe",
                               .purpose = SchedulePurpose::kContribution,
-                              .ranks = 1,
-                              .microbatches = 2,
+                              .lanes = 1,
+                              .micro_batches = 2,
                               .recompute = RecomputeMode::kAlways});
   EXPECT_EQ(ToCsv(two), "0F0,0F1,0R0,0B0,0R1,0B1\n");
   for (const char* kind : kTrainingKinds) {
-    for (int ranks = 1; ranks <= 4; ++ranks) {
+    for (int lanes = 1; lanes <= 4; ++lanes) {
       const Schedule lists =
-          Built({.kind = kind, .ranks = ranks, .microbatches = 6, .recompute = RecomputeMode::kAlways});
-      for (const auto& list : lists.ranks) {
+          Built({.kind = kind, .lanes = lanes, .micro_batches = 6, .recompute = RecomputeMode::kAlways});
+      for (const auto& list : lists.lanes) {
         std::vector<int> order;  // of R and B
         int alive = 0;
         for (const Action& action : list) {
@@ -188,7 +188,7 @@ TEST(AncestorCheckpointTest, CKPT_6_AtMostOneRecomputedGraphPerStage) {
           EXPECT_GE(alive, 0);
           EXPECT_LE(alive, 1);
           if (action.kind == ActionKind::kRecompute || action.kind == ActionKind::kBackward) {
-            order.push_back(action.microbatch);
+            order.push_back(action.micro_batch);
           }
         }
         EXPECT_THAT(order, ElementsAre(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5));

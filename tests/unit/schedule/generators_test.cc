@@ -19,8 +19,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string Csv(std::string kind, int ranks, int microbatches) {
-  const auto schedule = Generate({std::move(kind), ranks, microbatches});
+std::string Csv(std::string kind, int lanes, int micro_batches) {
+  const auto schedule = Generate({std::move(kind), lanes, micro_batches});
   return schedule.ok() ? ToCsv(*schedule) : schedule.status().ToString();
 }
 
@@ -35,7 +35,7 @@ TEST(GeneratorsTest, ISS_19_DEF_3_OneForwardOneBackwardLeadsByTheDistanceToTheLa
             "2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n");
 }
 
-TEST(GeneratorsTest, OneForwardOneBackwardWithFewMicrobatchesIsFillDrain) {
+TEST(GeneratorsTest, OneForwardOneBackwardWithFewMicroBatchesIsFillDrain) {
   EXPECT_EQ(Csv("1f1b", 4, 1), Csv("gpipe", 4, 1));
   EXPECT_EQ(Csv("1f1b", 4, 2), "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n3F0,3B0,3F1,3B1\n");
 }
@@ -44,20 +44,20 @@ TEST(GeneratorsTest, ForwardOnlyHasNothingElse) { EXPECT_EQ(Csv("forward-only", 
 
 TEST(GeneratorsTest, PartsOfAStep) {
   EXPECT_EQ(ToCsv(BackwardOnly(2, 2)), "0B0,0B1\n1B0,1B1\n");
-  EXPECT_EQ(NoMicrobatches(3).ranks.size(), 3u);
-  EXPECT_EQ(NoMicrobatches(3).stages, 3);
+  EXPECT_EQ(NoMicroBatches(3).lanes.size(), 3u);
+  EXPECT_EQ(NoMicroBatches(3).stages, 3);
 }
 
 TEST(GeneratorsTest, AKindNamesItsSchedules) {
   for (const ScheduleKind& kind : ScheduleKinds()) {
-    ScheduleRequest request{.kind = std::string(kind.name), .ranks = 3, .microbatches = 6};
+    ScheduleRequest request{.kind = std::string(kind.name), .lanes = 3, .micro_batches = 6};
     request.chunks = kind.usual_chunks;
     if (kind.name == "lag") request.lag = 2;
     const auto schedule = Generate(request);
     ASSERT_TRUE(schedule.ok()) << schedule.status();
     EXPECT_EQ(schedule->kind, kind.name);
     EXPECT_EQ(schedule->stages, 3 * kind.usual_chunks);
-    EXPECT_EQ(schedule->microbatches, 6);
+    EXPECT_EQ(schedule->micro_batches, 6);
     const std::string csv = ToCsv(*schedule);
     EXPECT_EQ(kind.trains, csv.find_first_of("BI") != std::string::npos);
     EXPECT_EQ(kind.splits, csv.find('W') != std::string::npos);
@@ -78,13 +78,13 @@ TEST(GeneratorsTest, AnUnknownKindIsRefusedWithTheKnownOnes) {
 }
 
 TEST(GeneratorsTest, SizesOutsideTheLimitsAreRefused) {
-  for (const auto& [ranks, microbatches] :
+  for (const auto& [lanes, micro_batches] :
        std::vector<std::pair<int, int>>{{0, 1}, {-1, 1}, {1, 0}, {1, -5}, {1025, 1}, {1, 65537}, {1024, 65536}}) {
-    const auto schedule = Generate({"gpipe", ranks, microbatches});
-    ASSERT_FALSE(schedule.ok()) << ranks << " " << microbatches;
+    const auto schedule = Generate({"gpipe", lanes, micro_batches});
+    ASSERT_FALSE(schedule.ok()) << lanes << " " << micro_batches;
     EXPECT_EQ(ReasonOf(schedule.status()), "FIELD_INVALID");
   }
-  EXPECT_TRUE(Generate({"gpipe", 1, kMaxMicrobatches}).ok());
+  EXPECT_TRUE(Generate({"gpipe", 1, kMaxMicroBatches}).ok());
 }
 
 std::string Refusal(const ScheduleRequest& request) {
@@ -96,55 +96,55 @@ std::string Refusal(const ScheduleRequest& request) {
 }
 
 TEST(GeneratorsTest, WrongCombinationsAreNamed) {
-  EXPECT_EQ(Refusal({.kind = "1f1b", .ranks = 4, .microbatches = 8, .chunks = 2}),
+  EXPECT_EQ(Refusal({.kind = "1f1b", .lanes = 4, .micro_batches = 8, .chunks = 2}),
             "chunks: must be 1 for kind 1f1b, got 2");
-  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 4, .microbatches = 8, .chunks = 2}),
+  EXPECT_EQ(Refusal({.kind = "auto", .lanes = 4, .micro_batches = 8, .chunks = 2}),
             "chunks: must be 1 for kind auto, got 2");
-  EXPECT_EQ(Refusal({.kind = "zbv", .ranks = 4, .microbatches = 8}), "chunks: must be 2 for kind zbv, got 1");
-  EXPECT_EQ(Refusal({.kind = "zbv", .ranks = 4, .microbatches = 8, .chunks = 4}),
+  EXPECT_EQ(Refusal({.kind = "zbv", .lanes = 4, .micro_batches = 8}), "chunks: must be 2 for kind zbv, got 1");
+  EXPECT_EQ(Refusal({.kind = "zbv", .lanes = 4, .micro_batches = 8, .chunks = 4}),
             "chunks: must be 2 for kind zbv, got 4");
-  EXPECT_EQ(Refusal({.kind = "looped-bfs", .ranks = 4, .microbatches = 8, .chunks = 0}),
+  EXPECT_EQ(Refusal({.kind = "looped-bfs", .lanes = 4, .micro_batches = 8, .chunks = 0}),
             "chunks: must be at least 1 for kind looped-bfs, got 0");
-  EXPECT_EQ(Refusal({.kind = "looped-bfs", .ranks = 4, .microbatches = 1, .chunks = 1025}),
-            "chunks: must be at most 1024 with 4 ranks, got 1025");
-  EXPECT_EQ(Refusal({.kind = "looped-bfs", .ranks = 1024, .microbatches = 1, .chunks = 2'000'000'000}),
+  EXPECT_EQ(Refusal({.kind = "looped-bfs", .lanes = 4, .micro_batches = 1, .chunks = 1025}),
+            "chunks: must be at most 1024 with 4 lanes, got 1025");
+  EXPECT_EQ(Refusal({.kind = "looped-bfs", .lanes = 1024, .micro_batches = 1, .chunks = 2'000'000'000}),
             "chunks: must be at most 4096, got 2000000000");
-  EXPECT_EQ(Refusal({.kind = "dualpipe-v", .ranks = 4, .microbatches = 7, .chunks = 2}),
-            "micro_batches: must be at least 8 for kind dualpipe-v with 4 ranks, got 7");
-  EXPECT_EQ(Refusal({.kind = "dualpipe-v", .ranks = 4, .microbatches = 8, .chunks = 2}), "accepted");
-  EXPECT_EQ(Refusal({.kind = "lag", .ranks = 4, .microbatches = 8}), "lag: must be set for kind lag, got unset");
-  EXPECT_EQ(Refusal({.kind = "lag", .ranks = 4, .microbatches = 8, .lag = -1}), "lag: must be 0 to 65536, got -1");
-  EXPECT_EQ(Refusal({.kind = "lag", .ranks = 4, .microbatches = 8, .lag = 65536}), "accepted");
-  EXPECT_EQ(Refusal({.kind = "zb-h2", .ranks = 4, .microbatches = 8, .lag = 6}),
+  EXPECT_EQ(Refusal({.kind = "dualpipe-v", .lanes = 4, .micro_batches = 7, .chunks = 2}),
+            "micro_batches: must be at least 8 for kind dualpipe-v with 4 lanes, got 7");
+  EXPECT_EQ(Refusal({.kind = "dualpipe-v", .lanes = 4, .micro_batches = 8, .chunks = 2}), "accepted");
+  EXPECT_EQ(Refusal({.kind = "lag", .lanes = 4, .micro_batches = 8}), "lag: must be set for kind lag, got unset");
+  EXPECT_EQ(Refusal({.kind = "lag", .lanes = 4, .micro_batches = 8, .lag = -1}), "lag: must be 0 to 65536, got -1");
+  EXPECT_EQ(Refusal({.kind = "lag", .lanes = 4, .micro_batches = 8, .lag = 65536}), "accepted");
+  EXPECT_EQ(Refusal({.kind = "zb-h2", .lanes = 4, .micro_batches = 8, .lag = 6}),
             "lag: must be unset unless kind is lag, got 6");
-  EXPECT_EQ(Refusal({.kind = "zb-h2", .ranks = 4, .microbatches = 8, .live_limit = 6}),
+  EXPECT_EQ(Refusal({.kind = "zb-h2", .lanes = 4, .micro_batches = 8, .live_limit = 6}),
             "live_limit: must be unset unless kind is auto, got 6");
-  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 4, .microbatches = 8, .live_limit = 0}),
+  EXPECT_EQ(Refusal({.kind = "auto", .lanes = 4, .micro_batches = 8, .live_limit = 0}),
             "live_limit: must be at least 1, got 0");
-  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 4, .microbatches = 8, .live_limit = 1}), "accepted");
-  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 4, .microbatches = 8, .live_limit = 2'000'000'000}), "accepted");
-  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 64, .microbatches = 8192}),
-            "micro_batches: must be at most 5461 for kind auto with 64 ranks and that live_limit, got 8192");
-  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 4, .microbatches = 8, .costs = {.stages = std::vector<StageCosts>(3)}}),
+  EXPECT_EQ(Refusal({.kind = "auto", .lanes = 4, .micro_batches = 8, .live_limit = 1}), "accepted");
+  EXPECT_EQ(Refusal({.kind = "auto", .lanes = 4, .micro_batches = 8, .live_limit = 2'000'000'000}), "accepted");
+  EXPECT_EQ(Refusal({.kind = "auto", .lanes = 64, .micro_batches = 8192}),
+            "micro_batches: must be at most 5461 for kind auto with 64 lanes and that live_limit, got 8192");
+  EXPECT_EQ(Refusal({.kind = "auto", .lanes = 4, .micro_batches = 8, .costs = {.stages = std::vector<StageCosts>(3)}}),
             "costs: must be one per stage, 4, got 3");
-  EXPECT_EQ(Refusal({.kind = "auto", .ranks = 1, .microbatches = 8, .costs = {.stages = {{.forward = -1}}}}),
+  EXPECT_EQ(Refusal({.kind = "auto", .lanes = 1, .micro_batches = 8, .costs = {.stages = {{.forward = -1}}}}),
             "costs.forward: must be 0 to 1000000000000 ticks, got -1");
 }
 
 TEST(GeneratorsTest, PlacementIsKnownWithoutLists) {
-  EXPECT_EQ(RanksOfStages(Placement::kLooped, 3, 2), (std::vector<int>{0, 1, 2, 0, 1, 2}));
-  EXPECT_EQ(RanksOfStages(Placement::kV, 3, 2), (std::vector<int>{0, 1, 2, 2, 1, 0}));
-  EXPECT_EQ(RanksOfStages(Placement::kV, 1, 2), (std::vector<int>{0, 0}));
+  EXPECT_EQ(LanesOfStages(Placement::kLooped, 3, 2), (std::vector<int>{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(LanesOfStages(Placement::kV, 3, 2), (std::vector<int>{0, 1, 2, 2, 1, 0}));
+  EXPECT_EQ(LanesOfStages(Placement::kV, 1, 2), (std::vector<int>{0, 0}));
   for (const ScheduleKind& kind : ScheduleKinds()) {
     const auto schedule = Generate({.kind = std::string(kind.name),
-                                    .ranks = 3,
-                                    .microbatches = 7,
+                                    .lanes = 3,
+                                    .micro_batches = 7,
                                     .chunks = kind.usual_chunks,
                                     .lag = kind.name == "lag" ? std::optional<int>(4) : std::nullopt});
-    EXPECT_EQ(RankOfEachStage(*schedule), RanksOfStages(kind.placement, 3, kind.usual_chunks));
-    for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(LaneOfEachStage(*schedule), LanesOfStages(kind.placement, 3, kind.usual_chunks));
+    for (int lane = 0; lane < 3; ++lane) {
       for (int chunk = 0; chunk < kind.usual_chunks; ++chunk) {
-        EXPECT_EQ(RankOfStage(kind.placement, 3, StageOfChunk(kind.placement, 3, rank, chunk)), rank);
+        EXPECT_EQ(LaneOfStage(kind.placement, 3, StageOfChunk(kind.placement, 3, lane, chunk)), lane);
       }
     }
   }
@@ -154,7 +154,7 @@ TEST(GeneratorsTest, OnlyChunkedKindsPlaceSeveralStages) {
   std::string chunked, splitting, folded;
   for (const ScheduleKind& kind : ScheduleKinds()) {
     const std::string name = std::string(kind.name) + " ";
-    if (kind.most_chunks > 1) chunked += name;
+    if (kind.max_chunks > 1) chunked += name;
     if (kind.splits) splitting += name;
     if (kind.placement == Placement::kV) folded += name;
   }
@@ -163,10 +163,10 @@ TEST(GeneratorsTest, OnlyChunkedKindsPlaceSeveralStages) {
   EXPECT_EQ(folded, "zbv dualpipe-v ");
 }
 
-// The rules, written out for two ranks and read by people.
+// The rules, written out for two lanes and read by people.
 TEST(GeneratorsTest, ListsOfTwoRanks) {
-  const auto csv = [](const char* kind, int microbatches, int chunks, std::optional<int> lag = {}) {
-    return ToCsv(*Generate({.kind = kind, .ranks = 2, .microbatches = microbatches, .chunks = chunks, .lag = lag}));
+  const auto csv = [](const char* kind, int micro_batches, int chunks, std::optional<int> lag = {}) {
+    return ToCsv(*Generate({.kind = kind, .lanes = 2, .micro_batches = micro_batches, .chunks = chunks, .lag = lag}));
   };
   EXPECT_EQ(csv("looped-bfs", 2, 2),
             "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n"
@@ -194,9 +194,9 @@ TEST(GeneratorsTest, ListsOfTwoRanks) {
 }
 
 TEST(GeneratorsTest, InterleavedZeroBubbleOfOneChunkIsZeroBubbleH1) {
-  for (const int ranks : {1, 2, 5}) {
-    for (const int microbatches : {1, 3, 11}) {
-      EXPECT_EQ(InterleavedZeroBubble(ranks, microbatches, 1).ranks, ZeroBubbleH1(ranks, microbatches).ranks);
+  for (const int lanes : {1, 2, 5}) {
+    for (const int micro_batches : {1, 3, 11}) {
+      EXPECT_EQ(InterleavedZeroBubble(lanes, micro_batches, 1).lanes, ZeroBubbleH1(lanes, micro_batches).lanes);
     }
   }
 }
@@ -205,21 +205,21 @@ TEST(GeneratorsTest, InterleavedZeroBubbleOfOneChunkIsZeroBubbleH1) {
 // "ij" below is (micro-batch i, stage j).
 TEST(GeneratorsTest, SCH_1_FillDrainForwardsFollowTheClock) {
   struct Clock {
-    int microbatches;
+    int micro_batches;
     int stages;
     const char* cycles;
   };
   for (const Clock& clock :
        {Clock{1, 1, "[00]"}, Clock{1, 3, "[00],[01],[02]"}, Clock{3, 1, "[00],[10],[20]"},
         Clock{3, 3, "[00],[10,01],[20,11,02],[21,12],[22]"}, Clock{4, 2, "[00],[10,01],[20,11],[30,21],[31]"}}) {
-    const auto schedule = Generate({"gpipe", clock.stages, clock.microbatches});
+    const auto schedule = Generate({"gpipe", clock.stages, clock.micro_batches});
     const auto simulation = Simulate(*schedule, {.stages = std::vector<StageCosts>(clock.stages)});
     ASSERT_TRUE(simulation.ok()) << simulation.status();
-    std::map<Ticks, std::vector<std::string>> cycles;  // ranks ascending within each
-    for (const auto& list : simulation->ranks) {
+    std::map<Ticks, std::vector<std::string>> cycles;  // lanes ascending within each
+    for (const auto& list : simulation->lanes) {
       for (const TimedAction& timed : list) {
         if (timed.action.kind != ActionKind::kForward) continue;
-        cycles[timed.start].push_back(absl::StrCat(timed.action.microbatch, timed.action.stage));
+        cycles[timed.start].push_back(absl::StrCat(timed.action.micro_batch, timed.action.stage));
       }
     }
     std::vector<std::string> drawn;

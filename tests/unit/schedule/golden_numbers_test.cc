@@ -70,7 +70,7 @@ double BoundOf(const WhatIfOptions& options, const WhatIfResult& result, const S
   costs.hop = std::llround(options.hop * kTicksPerUnit);
   for (int stage = 0; stage < result.schedule.stages; ++stage) {
     double scale = 1.0 / chunks;
-    if (RankOfStage(kind->placement, size.devices, stage) == options.heavy_device) scale *= 1.5;
+    if (LaneOfStage(kind->placement, size.devices, stage) == options.heavy_device) scale *= 1.5;
     if (stage + 1 == result.schedule.stages) scale *= options.last_scale;
     const auto ticks = [&](double cost) { return std::llround(cost * scale * kTicksPerUnit); };
     costs.stages.push_back({.forward = ticks(options.forward),
@@ -78,8 +78,8 @@ double BoundOf(const WhatIfOptions& options, const WhatIfResult& result, const S
                             .weight_gradient = ticks(options.weight)});
   }
   const Ticks bound = LowerBound({.kind = options.kind,
-                                  .ranks = size.devices,
-                                  .microbatches = size.micro_batches,
+                                  .lanes = size.devices,
+                                  .micro_batches = size.micro_batches,
                                   .chunks = chunks,
                                   .live_limit = options.limit},
                                  costs);
@@ -168,7 +168,7 @@ TEST(GoldenNumbersTest, IdealsOfTheTables) {
 TEST(GoldenNumbersTest, Windows) {
   for (const ScheduleKind& kind : ScheduleKinds()) {
     for (const int chunks : {1, 2, 4}) {
-      if (chunks < kind.least_chunks || chunks > kind.most_chunks || kind.name == "lag") continue;
+      if (chunks < kind.min_chunks || chunks > kind.max_chunks || kind.name == "lag") continue;
       for (const Size& size : kSizes) {
         const WhatIfOptions options = Options(std::string(kind.name), chunks);
         SCOPED_TRACE(Trace(options, size));
@@ -251,10 +251,10 @@ TEST(GoldenNumbersTest, OverheadsOfUnequalHalvesAndAHop) {
 
 // Messages of four chunks against those of the V: 2(Pv-1)m and 2(2P-2)m.
 TEST(GoldenNumbersTest, Messages) {
-  const auto sends = [](const char* kind, int chunks, int ranks) {
-    const auto schedule = Generate({.kind = kind, .ranks = ranks, .microbatches = 32, .chunks = chunks});
+  const auto sends = [](const char* kind, int chunks, int lanes) {
+    const auto schedule = Generate({.kind = kind, .lanes = lanes, .micro_batches = 32, .chunks = chunks});
     int count = 0;
-    for (const auto& list : InsertCommunication(*schedule).ranks) {
+    for (const auto& list : InsertCommunication(*schedule).lanes) {
       count += static_cast<int>(
           std::count_if(list.begin(), list.end(), [](const Action& action) { return IsSend(action.kind); }));
     }

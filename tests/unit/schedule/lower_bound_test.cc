@@ -12,7 +12,7 @@ namespace {
 constexpr Ticks kUnit = kTicksPerUnit;
 
 Ticks Bound(const ScheduleRequest& request, ScheduleCosts costs, RecomputeMode mode = RecomputeMode::kNever) {
-  costs.stages.resize(request.ranks * request.chunks);
+  costs.stages.resize(request.lanes * request.chunks);
   return LowerBound(request, costs, mode);
 }
 
@@ -23,41 +23,41 @@ TEST(LowerBoundTest, IsTheSentenceOfTheNotesForSplitBackwards) {
   costs.stages = {{.forward = 10, .input_gradient = 20, .weight_gradient = 30},
                   {.forward = 11, .input_gradient = 21, .weight_gradient = 31},
                   {.forward = 9, .input_gradient = 19, .weight_gradient = 29}};
-  EXPECT_EQ(LowerBound({.kind = "zb-h1", .ranks = 3, .microbatches = 7}, costs), 10 + 5 + 7 * (11 + 21 + 31));
+  EXPECT_EQ(LowerBound({.kind = "zb-h1", .lanes = 3, .micro_batches = 7}, costs), 10 + 5 + 7 * (11 + 21 + 31));
   costs.stages[2].weight_gradient = 40;
-  EXPECT_EQ(LowerBound({.kind = "zb-h1", .ranks = 3, .microbatches = 7}, costs), 10 + 5 + 11 + 5 + 7 * (9 + 19 + 40));
+  EXPECT_EQ(LowerBound({.kind = "zb-h1", .lanes = 3, .micro_batches = 7}, costs), 10 + 5 + 11 + 5 + 7 * (9 + 19 + 40));
 }
 
 TEST(LowerBoundTest, AWholeBackwardHasToTravelBack) {
-  EXPECT_EQ(Bound({.kind = "1f1b", .ranks = 4, .microbatches = 8}, {}), 33 * kUnit);
-  EXPECT_EQ(Bound({.kind = "zb-h1", .ranks = 4, .microbatches = 8}, {}), 27 * kUnit);
-  EXPECT_EQ(Bound({.kind = "1f1b", .ranks = 4, .microbatches = 8}, {.stages = {}, .hop = 100}), 33 * kUnit + 6 * 100);
+  EXPECT_EQ(Bound({.kind = "1f1b", .lanes = 4, .micro_batches = 8}, {}), 33 * kUnit);
+  EXPECT_EQ(Bound({.kind = "zb-h1", .lanes = 4, .micro_batches = 8}, {}), 27 * kUnit);
+  EXPECT_EQ(Bound({.kind = "1f1b", .lanes = 4, .micro_batches = 8}, {.stages = {}, .hop = 100}), 33 * kUnit + 6 * 100);
 }
 
 TEST(LowerBoundTest, ForwardsEndAtTheLastStage) {
-  EXPECT_EQ(Bound({.kind = "forward-only", .ranks = 4, .microbatches = 8}, {}), 11 * kUnit);
-  EXPECT_EQ(Bound({.kind = "forward-only", .ranks = 4, .microbatches = 1}, {.stages = {}, .hop = 10}), 4 * kUnit + 30);
+  EXPECT_EQ(Bound({.kind = "forward-only", .lanes = 4, .micro_batches = 8}, {}), 11 * kUnit);
+  EXPECT_EQ(Bound({.kind = "forward-only", .lanes = 4, .micro_batches = 1}, {.stages = {}, .hop = 10}), 4 * kUnit + 30);
 }
 
-TEST(LowerBoundTest, OneMicrobatchGoesThereAndBack) {
-  EXPECT_EQ(Bound({.kind = "gpipe", .ranks = 4, .microbatches = 1}, {}), 12 * kUnit);
-  EXPECT_EQ(Bound({.kind = "zbv", .ranks = 4, .microbatches = 1, .chunks = 2}, {}), 17 * kUnit);  // 8 F, 8 I, one W
+TEST(LowerBoundTest, OneMicroBatchGoesThereAndBack) {
+  EXPECT_EQ(Bound({.kind = "gpipe", .lanes = 4, .micro_batches = 1}, {}), 12 * kUnit);
+  EXPECT_EQ(Bound({.kind = "zbv", .lanes = 4, .micro_batches = 1, .chunks = 2}, {}), 17 * kUnit);  // 8 F, 8 I, one W
   // The turn of the V costs no hop.
-  EXPECT_EQ(Bound({.kind = "zbv", .ranks = 4, .microbatches = 1, .chunks = 2}, {.stages = {}, .hop = 1}),
+  EXPECT_EQ(Bound({.kind = "zbv", .lanes = 4, .micro_batches = 1, .chunks = 2}, {.stages = {}, .hop = 1}),
             17 * kUnit + 12);
-  EXPECT_EQ(Bound({.kind = "interleaved-zb", .ranks = 4, .microbatches = 1, .chunks = 2}, {.stages = {}, .hop = 1}),
+  EXPECT_EQ(Bound({.kind = "interleaved-zb", .lanes = 4, .micro_batches = 1, .chunks = 2}, {.stages = {}, .hop = 1}),
             17 * kUnit + 14);
-  EXPECT_EQ(Bound({.kind = "1f1b", .ranks = 1, .microbatches = 1}, {}), 3 * kUnit);
+  EXPECT_EQ(Bound({.kind = "1f1b", .lanes = 1, .micro_batches = 1}, {}), 3 * kUnit);
 }
 
 TEST(LowerBoundTest, AFusedBackwardCountsAtItsOwnCost) {
   const ScheduleCosts costs{.stages = {{.forward = 10, .input_gradient = 20, .weight_gradient = 30, .backward = 40}}};
-  EXPECT_EQ(LowerBound({.kind = "gpipe", .ranks = 1, .microbatches = 3}, costs), 3 * 50);
-  EXPECT_EQ(LowerBound({.kind = "zb-h1", .ranks = 1, .microbatches = 3}, costs), 3 * 50);  // it may fuse
+  EXPECT_EQ(LowerBound({.kind = "gpipe", .lanes = 1, .micro_batches = 3}, costs), 3 * 50);
+  EXPECT_EQ(LowerBound({.kind = "zb-h1", .lanes = 1, .micro_batches = 3}, costs), 3 * 50);  // it may fuse
 }
 
 TEST(LowerBoundTest, RecomputationCountsWhereItIsCertain) {
-  const ScheduleRequest request{.kind = "gpipe", .ranks = 4, .microbatches = 8};
+  const ScheduleRequest request{.kind = "gpipe", .lanes = 4, .micro_batches = 8};
   EXPECT_EQ(Bound(request, {}, RecomputeMode::kAlways), 41 * kUnit);
   EXPECT_EQ(Bound(request, {}, RecomputeMode::kExceptLast), 40 * kUnit);
   EXPECT_EQ(Bound(request, {}, RecomputeMode::kSkipAdjacent), 33 * kUnit);

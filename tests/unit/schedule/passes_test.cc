@@ -22,7 +22,7 @@ TEST(RecomputePassTest, AlwaysPutsRDirectlyBeforeEveryBackward) {
   EXPECT_EQ(ToCsv(InsertRecompute(FillDrain(1, 2), RecomputeMode::kAlways)), "0F0,0F1,0R0,0B0,0R1,0B1\n");
 }
 
-TEST(RecomputePassTest, PIPE_33_DEF_1_ExceptLastSparesTheLastRealMicrobatch) {
+TEST(RecomputePassTest, PIPE_33_DEF_1_ExceptLastSparesTheLastRealMicroBatch) {
   EXPECT_EQ(ToCsv(InsertRecompute(FillDrain(1, 2), RecomputeMode::kExceptLast)), "0F0,0F1,0R0,0B0,0B1\n");
   EXPECT_EQ(ToCsv(InsertRecompute(FillDrain(1, 1), RecomputeMode::kExceptLast)), "0F0,0B0\n");
 }
@@ -76,10 +76,10 @@ TEST(FusePassTest, MakesOneOfAnInputGradientAndItsOwnWeightGradientBesideIt) {
   EXPECT_EQ(fused("0F0,0I0,0W0\n1F0,1I0,1W0\n", FuseMode::kAll), "0F0,0B0\n1F0,1B0\n");
 }
 
-TEST(FusePassTest, IsFreeWhereNoOtherRankWaits) {
+TEST(FusePassTest, IsFreeWhereNoOtherLaneWaits) {
   const auto free = [](std::string_view csv) { return ToCsv(FuseBackward(*ParseCsv(csv), FuseMode::kFree)); };
   EXPECT_EQ(free("0F0,0I0,0W0\n1F0,1I0,1W0\n"), "0F0,0B0\n1F0,1I0,1W0\n");
-  // In a V, the stage behind the turn hands its gradient to its own rank.
+  // In a V, the stage behind the turn hands its gradient to its own lane.
   EXPECT_EQ(free("0F0,3F0,3I0,3W0,0I0,0W0\n1F0,2F0,2I0,2W0,1I0,1W0\n"), "0F0,3F0,3I0,3W0,0B0\n1F0,2F0,2B0,1I0,1W0\n");
 }
 
@@ -111,7 +111,7 @@ TEST(CommPassTest, CKPT_1_RecomputationStandsBeforeTheWaitForTheGradient) {
 
 TEST(CommPassTest, NothingMovesBetweenStagesOfOneRank) {
   EXPECT_EQ(InsertCommunication(FillDrain(1, 3)), FillDrain(1, 3));
-  // A V: stages 0 and 3 on rank 0, 1 and 2 on rank 1.
+  // A V: stages 0 and 3 on lane 0, 1 and 2 on lane 1.
   const auto folded = ParseCsv("0F0,3F0,3I0,3W0,0I0,0W0\n1F0,2F0,2I0,2W0,1I0,1W0\n");
   EXPECT_EQ(ToCsv(InsertCommunication(*folded)),
             "0F0,0SEND_F0,3RECV_F0,3F0,3I0,3SEND_B0,3W0,0RECV_B0,0I0,0W0\n"
@@ -120,16 +120,16 @@ TEST(CommPassTest, NothingMovesBetweenStagesOfOneRank) {
 
 TEST(CommPassTest, MessagesNumberAsTheTableSays) {
   for (const char* kind : {"gpipe", "1f1b"}) {
-    for (const int ranks : {1, 2, 5}) {
-      const Schedule schedule = InsertCommunication(*Generate({kind, ranks, 7}));
+    for (const int lanes : {1, 2, 5}) {
+      const Schedule schedule = InsertCommunication(*Generate({kind, lanes, 7}));
       int sends = 0, receives = 0;
-      for (const auto& list : schedule.ranks) {
+      for (const auto& list : schedule.lanes) {
         for (const Action& action : list) {
           sends += IsSend(action.kind);
           receives += IsReceive(action.kind);
         }
       }
-      EXPECT_EQ(sends, 2 * (ranks - 1) * 7);
+      EXPECT_EQ(sends, 2 * (lanes - 1) * 7);
       EXPECT_EQ(receives, sends);
     }
   }
@@ -138,13 +138,13 @@ TEST(CommPassTest, MessagesNumberAsTheTableSays) {
 TEST(OptimizerPassTest, EndsEachListWithTheStepsOfItsStages) {
   EXPECT_EQ(ToCsv(AppendOptimizer(FillDrain(2, 1), {0, 1})), "0F0,0B0,0OPT\n1F0,1B0,1OPT\n");
   EXPECT_EQ(ToCsv(AppendOptimizer(*ParseCsv("0F0,2F0\n1F0\n"), {0, 1, 0})), "0F0,2F0,0OPT,2OPT\n1F0,1OPT\n");
-  EXPECT_EQ(ToCsv(AppendOptimizer(NoMicrobatches(2), {0, 1})), "0OPT\n1OPT\n");
+  EXPECT_EQ(ToCsv(AppendOptimizer(NoMicroBatches(2), {0, 1})), "0OPT\n1OPT\n");
 }
 
 TEST(BuildTest, EachPurposeHoldsWhatItNeeds) {
   const auto csv = [](BuildRequest request) {
-    request.ranks = 2;
-    request.microbatches = 1;
+    request.lanes = 2;
+    request.micro_batches = 1;
     const auto schedule = BuildSchedule(request);
     return schedule.ok() ? ToCsv(*schedule) : schedule.status().ToString();
   };
@@ -165,13 +165,17 @@ TEST(BuildTest, EachPurposeHoldsWhatItNeeds) {
 
 TEST(BuildTest, PlacementFollowsTheKindForEveryPurpose) {
   const auto csv = [](SchedulePurpose purpose, RecomputeMode recompute = RecomputeMode::kNever) {
-    const auto schedule = BuildSchedule(
-        {.kind = "dualpipe-v", .purpose = purpose, .ranks = 2, .chunks = 2, .microbatches = 1, .recompute = recompute});
+    const auto schedule = BuildSchedule({.kind = "dualpipe-v",
+                                         .purpose = purpose,
+                                         .lanes = 2,
+                                         .chunks = 2,
+                                         .micro_batches = 1,
+                                         .recompute = recompute});
     return schedule.ok() ? ToCsv(*schedule) : std::string(schedule.status().message());
   };
   // The rule needs four micro-batches; runs without a forward and a backward take any number.
   EXPECT_EQ(csv(SchedulePurpose::kContribution),
-            "micro_batches: must be at least 4 for kind dualpipe-v with 2 ranks, got 1");
+            "micro_batches: must be at least 4 for kind dualpipe-v with 2 lanes, got 1");
   EXPECT_EQ(csv(SchedulePurpose::kForwardOnly), "0F0,0SEND_F0,3RECV_F0,3F0\n1RECV_F0,1F0,2F0,2SEND_F0\n");
   EXPECT_EQ(csv(SchedulePurpose::kBackwardOnly, RecomputeMode::kAlways),
             "3R0,3B0,3SEND_B0,0R0,0RECV_B0,0B0\n2R0,2RECV_B0,2B0,1R0,1B0,1SEND_B0\n");
@@ -179,7 +183,7 @@ TEST(BuildTest, PlacementFollowsTheKindForEveryPurpose) {
 }
 
 TEST(BuildTest, FusesWhatIsNotWorthSplittingAtItsCosts) {
-  BuildRequest request{.kind = "zbv", .ranks = 2, .chunks = 2, .microbatches = 4};
+  BuildRequest request{.kind = "zbv", .lanes = 2, .chunks = 2, .micro_batches = 4};
   const auto halves = [&] {
     const std::string csv = ToCsv(*BuildSchedule(request));
     return std::count(csv.begin(), csv.end(), 'I');
@@ -204,13 +208,13 @@ TEST(BuildTest, RefusesWhatCannotBeBuilt) {
   EXPECT_EQ(field({.kind = "forward-only", .purpose = SchedulePurpose::kBackwardOnly}), "kind");
   EXPECT_EQ(field({.kind = "lag"}), "lag");
   EXPECT_EQ(field({.kind = "auto", .live_limit = 0}), "live_limit");
-  EXPECT_EQ(field({.kind = "dualpipe-v", .ranks = 2, .chunks = 2, .microbatches = 3}), "micro_batches");
-  EXPECT_EQ(field({.kind = "dualpipe-v", .ranks = 2, .chunks = 2, .microbatches = 3, .planned_microbatches = 4}),
+  EXPECT_EQ(field({.kind = "dualpipe-v", .lanes = 2, .chunks = 2, .micro_batches = 3}), "micro_batches");
+  EXPECT_EQ(field({.kind = "dualpipe-v", .lanes = 2, .chunks = 2, .micro_batches = 3, .planned_micro_batches = 4}),
             "accepted");
-  EXPECT_EQ(field({.kind = "gpipe", .microbatches = 0, .planned_microbatches = 4}), "micro_batches");
-  EXPECT_EQ(field({.kind = "gpipe", .ranks = 0}), "ranks");
-  EXPECT_EQ(field({.kind = "gpipe", .microbatches = 0}), "micro_batches");
-  EXPECT_EQ(field({.kind = "gpipe", .purpose = SchedulePurpose::kOptimizerOnly, .microbatches = 0}), "accepted");
+  EXPECT_EQ(field({.kind = "gpipe", .micro_batches = 0, .planned_micro_batches = 4}), "micro_batches");
+  EXPECT_EQ(field({.kind = "gpipe", .lanes = 0}), "lanes");
+  EXPECT_EQ(field({.kind = "gpipe", .micro_batches = 0}), "micro_batches");
+  EXPECT_EQ(field({.kind = "gpipe", .purpose = SchedulePurpose::kOptimizerOnly, .micro_batches = 0}), "accepted");
 }
 
 }  // namespace

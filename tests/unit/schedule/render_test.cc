@@ -27,8 +27,8 @@ int Count(const std::string& text, const std::string& part) {
 
 TEST(GanttTest, DrawsRanksOverTime) {
   EXPECT_EQ(RenderGantt(Simulated({.kind = "gpipe", .devices = 2, .micro_batches = 2})),
-            "rank 0 |[F0][F1]............[B0    ][B1    ]|  66.7 % busy\n"
-            "rank 1 |....[F0][F1][B0    ][B1    ]........|  66.7 % busy\n"
+            "lane 0 |[F0][F1]............[B0    ][B1    ]|  66.7 % busy\n"
+            "lane 1 |....[F0][F1][B0    ][B1    ]........|  66.7 % busy\n"
             "makespan 9, ideal 6, bubble 33.3 %\n"
             "F forward, B backward, . idle\n");
 }
@@ -46,14 +46,14 @@ TEST(GanttTest, StaysWithinItsColumns) {
   for (const double hop : {0.0, 0.1, 0.123}) {
     const Simulation simulation = Simulated({.kind = "1f1b", .devices = 5, .micro_batches = 50, .hop = hop});
     const std::vector<std::string> lines = absl::StrSplit(RenderGantt(simulation, {.columns = 60}), '\n');
-    for (int rank = 0; rank < 5; ++rank) {
-      EXPECT_LE(lines[rank].rfind('|') - lines[rank].find('|') - 1, 60u);
-      EXPECT_EQ(lines[rank].rfind('|'), lines[0].rfind('|'));
+    for (int lane = 0; lane < 5; ++lane) {
+      EXPECT_LE(lines[lane].rfind('|') - lines[lane].find('|') - 1, 60u);
+      EXPECT_EQ(lines[lane].rfind('|'), lines[0].rfind('|'));
     }
   }
 }
 
-TEST(GanttTest, NamesTheStageWhereARankHoldsSeveral) {
+TEST(GanttTest, NamesTheStageWhereALaneHoldsSeveral) {
   const auto simulation = Simulate(*ParseCsv("0F0,1F0,1B0,0B0\n"), {.stages = std::vector<StageCosts>(2)});
   EXPECT_THAT(RenderGantt(*simulation), HasSubstr("|[0F0][1F0][1B0     ][0B0     ]|"));
 }
@@ -67,7 +67,7 @@ TEST(GanttTest, TellsHalvesOfABackwardApart) {
 TEST(GanttTest, DrawsNothingWithoutTime) {
   const Simulation simulation = Simulated({.kind = "forward-only", .forward = 0});
   EXPECT_EQ(RenderGantt(simulation),
-            "rank 0 |...|   0.0 % busy\n"
+            "lane 0 |...|   0.0 % busy\n"
             "makespan 0, ideal 0, bubble 0.0 %\n"
             ". idle\n");
 }
@@ -92,7 +92,7 @@ TEST(SvgTest, TellsHalvesAndChunksApart) {
   EXPECT_EQ(Count(svg, "<rect class=\"backward_input\""), 12 + 1);  // the legend has one more
   EXPECT_EQ(Count(svg, "<rect class=\"backward_weight\""), 12 + 1);
   EXPECT_EQ(Count(svg, "<rect class=\"backward\""), 0);
-  EXPECT_EQ(Count(svg, "fill-opacity"), 2 * 3 * 3);  // the second chunk of each rank
+  EXPECT_EQ(Count(svg, "fill-opacity"), 2 * 3 * 3);  // the second chunk of each lane
   EXPECT_THAT(svg, HasSubstr(">3F0</text>"));
   EXPECT_THAT(RenderSvg(Simulated({.kind = "zb-h1", .devices = 2, .micro_batches = 3})), Not(HasSubstr("opacity")));
 }
@@ -122,7 +122,7 @@ TEST(SvgTest, EveryElementIsClosed) {
 }
 
 TEST(SvgTest, LeavesOutWhatTakesNoTime) {
-  const auto schedule = BuildSchedule({.kind = "gpipe", .ranks = 2, .microbatches = 2});
+  const auto schedule = BuildSchedule({.kind = "gpipe", .lanes = 2, .micro_batches = 2});
   const auto simulation = Simulate(*schedule, {.stages = std::vector<StageCosts>(2)});
   const std::string svg = RenderSvg(*simulation);
   EXPECT_THAT(svg, Not(HasSubstr("SEND")));

@@ -14,8 +14,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Schedule Generated(const ScheduleKind& kind, int ranks, int microbatches) {
-  ScheduleRequest request{.kind = std::string(kind.name), .ranks = ranks, .microbatches = microbatches};
+Schedule Generated(const ScheduleKind& kind, int lanes, int micro_batches) {
+  ScheduleRequest request{.kind = std::string(kind.name), .lanes = lanes, .micro_batches = micro_batches};
   request.chunks = kind.usual_chunks;
   if (kind.name == "lag") request.lag = 3;
   auto schedule = Generate(request);
@@ -25,7 +25,7 @@ Schedule Generated(const ScheduleKind& kind, int ranks, int microbatches) {
 
 constexpr char kTwoStages[] =
     "schedule gpipe: 2 stages, 1 micro-batch\n"
-    "pos  rank 0  rank 1\n"
+    "pos  lane 0  lane 1\n"
     "  0  0F0     1F0\n"
     "  1  0B0     1B0\n";
 
@@ -33,10 +33,10 @@ TEST(ScheduleTextTest, PrintsHeadingAndGrid) { EXPECT_EQ(ToText(FillDrain(2, 1))
 
 TEST(ScheduleTextTest, ReadsWhatItPrints) {
   for (const ScheduleKind& kind : ScheduleKinds()) {
-    for (const int ranks : {1, 2, 5}) {
-      for (const int microbatches : {1, 2, 12}) {
-        if (microbatches < LeastMicrobatches(kind, ranks)) continue;
-        const Schedule schedule = Generated(kind, ranks, microbatches);
+    for (const int lanes : {1, 2, 5}) {
+      for (const int micro_batches : {1, 2, 12}) {
+        if (micro_batches < MinMicroBatches(kind, lanes)) continue;
+        const Schedule schedule = Generated(kind, lanes, micro_batches);
         const auto again = ParseText(ToText(schedule));
         ASSERT_TRUE(again.ok()) << again.status();
         EXPECT_EQ(*again, schedule);
@@ -47,7 +47,7 @@ TEST(ScheduleTextTest, ReadsWhatItPrints) {
 
 TEST(ScheduleTextTest, ReadsBackCommunicationRecomputeAndOptimizer) {
   const auto schedule =
-      BuildSchedule({.kind = "1f1b", .ranks = 3, .microbatches = 4, .recompute = RecomputeMode::kExceptLast});
+      BuildSchedule({.kind = "1f1b", .lanes = 3, .micro_batches = 4, .recompute = RecomputeMode::kExceptLast});
   ASSERT_TRUE(schedule.ok()) << schedule.status();
   EXPECT_EQ(*ParseText(ToText(*schedule)), *schedule);
   EXPECT_EQ(*ParseCsv(ToCsv(*schedule), "1f1b"), *schedule);
@@ -56,7 +56,7 @@ TEST(ScheduleTextTest, ReadsBackCommunicationRecomputeAndOptimizer) {
 TEST(ScheduleTextTest, SkipsIdleSlots) {
   const auto schedule = ParseText(
       "schedule gpipe: 2 stages, 1 micro-batch\n"
-      "pos  rank 0  rank 1\n"
+      "pos  lane 0  lane 1\n"
       "  0  0F0     .\n"
       "  1  .       1F0\n"
       "  2  .       1B0\n"
@@ -67,7 +67,7 @@ TEST(ScheduleTextTest, SkipsIdleSlots) {
 
 TEST(ScheduleTextTest, ShowsWhereAListHasEnded) {
   Schedule schedule = FillDrain(2, 1);
-  schedule.ranks[0].pop_back();
+  schedule.lanes[0].pop_back();
   EXPECT_THAT(ToText(schedule), HasSubstr("  1  .       1B0\n"));
 }
 
@@ -80,8 +80,8 @@ TEST(ScheduleTextTest, RefusesDamage) {
   for (const std::string& text :
        {std::string(), std::string("schedule gpipe: 2 stages, 1 micro-batch\n"), replaced("schedule ", "plan "),
         replaced("2 stages", "2 stage"), replaced("2 stages", "x stages"), replaced("1 micro-batch", "1"),
-        replaced("rank 1", "rank 2"), replaced("pos", "position"), replaced("  1  0B0", "  2  0B0"),
-        std::string("schedule gpipe: 2 stages, 1 micro-batch\npos  rank 0  rank 1\n"),
+        replaced("lane 1", "lane 2"), replaced("pos", "position"), replaced("  1  0B0", "  2  0B0"),
+        std::string("schedule gpipe: 2 stages, 1 micro-batch\npos  lane 0  lane 1\n"),
         replaced("2 stages", "-2 stages"), replaced("1B0", ""), replaced("1B0", "1B0 1B0"), replaced("1B0", "1Q0")}) {
     const auto parsed = ParseText(text);
     ASSERT_FALSE(parsed.ok()) << text;
@@ -104,52 +104,52 @@ TEST(ScheduleCsvTest, SkipsEmptyCellsAndBlanks) {
   EXPECT_EQ(*schedule, FillDrain(2, 1));
 }
 
-TEST(ScheduleCsvTest, KeepsARankWithoutActions) {
+TEST(ScheduleCsvTest, KeepsALaneWithoutActions) {
   const auto schedule = ParseCsv("0F0\n\n", "x");
   ASSERT_TRUE(schedule.ok()) << schedule.status();
-  EXPECT_EQ(schedule->ranks.size(), 2u);
+  EXPECT_EQ(schedule->lanes.size(), 2u);
 }
 
-TEST(ScheduleCsvTest, AnErrorNamesRankAndCell) {
+TEST(ScheduleCsvTest, AnErrorNamesLaneAndCell) {
   const auto schedule = ParseCsv("0F0,0B0\n1F0,1Z0\n");
   ASSERT_FALSE(schedule.ok());
-  EXPECT_THAT(std::string(schedule.status().message()), HasSubstr("rank 1"));
+  EXPECT_THAT(std::string(schedule.status().message()), HasSubstr("lane 1"));
   EXPECT_THAT(std::string(schedule.status().message()), HasSubstr("\"1Z0\""));
-  EXPECT_EQ(ValuesOf(schedule.status()).at("rank"), "1");
+  EXPECT_EQ(ValuesOf(schedule.status()).at("lane"), "1");
 }
 
 TEST(ScheduleCsvTest, RefusesSizesBeyondTheLimits) {
-  EXPECT_EQ(ValuesOf(ParseCsv("").status())["field"], "ranks");
+  EXPECT_EQ(ValuesOf(ParseCsv("").status())["field"], "lanes");
   EXPECT_EQ(ValuesOf(ParseCsv("999999999F0\n").status())["field"], "stages");
   EXPECT_EQ(ValuesOf(ParseCsv("0F999999999\n").status())["field"], "micro_batches");
-  EXPECT_EQ(ValuesOf(ParseCsv(std::string(2000, '\n') + "0F0\n").status())["field"], "ranks");
+  EXPECT_EQ(ValuesOf(ParseCsv(std::string(2000, '\n') + "0F0\n").status())["field"], "lanes");
 }
 
 TEST(ScheduleTextTest, RefusesActionsThatTheHeadingDoesNotCount) {
   std::string text = kTwoStages;
   const auto parsed = ParseText(text.replace(text.find("1B0"), 3, "1B7"));
   EXPECT_EQ(ReasonOf(parsed.status()), "SPEC_INVALID");
-  EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("rank 1, position 1 (1B7)"));
+  EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("lane 1, position 1 (1B7)"));
 }
 
-TEST(ScheduleTest, KnowsTheRankOfEachStage) {
-  EXPECT_EQ(RankOfEachStage(FillDrain(3, 2)), (std::vector<int>{0, 1, 2}));
+TEST(ScheduleTest, KnowsTheLaneOfEachStage) {
+  EXPECT_EQ(LaneOfEachStage(FillDrain(3, 2)), (std::vector<int>{0, 1, 2}));
   const auto folded = ParseCsv("0F0,3F0\n1F0,2F0\n");
-  EXPECT_EQ(RankOfEachStage(*folded), (std::vector<int>{0, 1, 1, 0}));
-  EXPECT_EQ(RankOfEachStage(*ParseCsv("1F0\n")), (std::vector<int>{-1, 0}));
+  EXPECT_EQ(LaneOfEachStage(*folded), (std::vector<int>{0, 1, 1, 0}));
+  EXPECT_EQ(LaneOfEachStage(*ParseCsv("1F0\n")), (std::vector<int>{-1, 0}));
 }
 
 TEST(ScheduleTest, LimitsNameTheFieldAndItsValue) {
   EXPECT_TRUE(CheckSizes(1, 1, 1).ok());
-  EXPECT_TRUE(CheckSizes(kMaxRanks, kMaxRanks, kMaxCells / kMaxRanks).ok());
+  EXPECT_TRUE(CheckSizes(kMaxLanes, kMaxLanes, kMaxCells / kMaxLanes).ok());
   const auto field_and_value = [](const absl::Status& status) {
     return ValuesOf(status).at("field") + "=" + ValuesOf(status).at("value");
   };
-  EXPECT_EQ(field_and_value(CheckSizes(0, 1, 1)), "ranks=0");
-  EXPECT_EQ(field_and_value(CheckSizes(kMaxRanks + 1, 1, 1)), "ranks=1025");
+  EXPECT_EQ(field_and_value(CheckSizes(0, 1, 1)), "lanes=0");
+  EXPECT_EQ(field_and_value(CheckSizes(kMaxLanes + 1, 1, 1)), "lanes=1025");
   EXPECT_EQ(field_and_value(CheckSizes(1, -2, 1)), "stages=-2");
   EXPECT_EQ(field_and_value(CheckSizes(1, 1, 0)), "micro_batches=0");
-  EXPECT_EQ(field_and_value(CheckSizes(1, 1, kMaxMicrobatches + 1)), "micro_batches=65537");
+  EXPECT_EQ(field_and_value(CheckSizes(1, 1, kMaxMicroBatches + 1)), "micro_batches=65537");
   EXPECT_EQ(field_and_value(CheckSizes(1024, 1024, 1025)), "micro_batches=1025");
 }
 

@@ -19,12 +19,12 @@ constexpr Ticks kUnit = kTicksPerUnit;
 
 ScheduleCosts EqualCosts(int stages, Ticks hop = 0) { return {.stages = std::vector<StageCosts>(stages), .hop = hop}; }
 
-TEST(SimulateTest, AnActionStartsWhenItsRankAndItsInputsAreReady) {
+TEST(SimulateTest, AnActionStartsWhenItsLaneAndItsInputsAreReady) {
   const auto simulation = Simulate(FillDrain(2, 2), EqualCosts(2, kUnit / 2));
   ASSERT_TRUE(simulation.ok()) << simulation.status();
-  const auto starts = [&](int rank) {
+  const auto starts = [&](int lane) {
     std::vector<double> units;
-    for (const TimedAction& timed : simulation->ranks[rank]) {
+    for (const TimedAction& timed : simulation->lanes[lane]) {
       units.push_back(static_cast<double>(timed.start) / kUnit);
     }
     return units;
@@ -72,21 +72,21 @@ TEST(SimulateTest, SendsAndReceivesChangeNoTime) {
     ASSERT_TRUE(complete.ok()) << complete.status();
     EXPECT_EQ(complete->makespan, compute->makespan) << kind;
     EXPECT_EQ(complete->window, compute->window) << kind;
-    for (int rank = 0; rank < 4; ++rank) {
-      EXPECT_EQ(complete->times[rank].fill, compute->times[rank].fill);
-      EXPECT_EQ(complete->times[rank].wait_activation, compute->times[rank].wait_activation);
-      EXPECT_EQ(complete->times[rank].wait_gradient, compute->times[rank].wait_gradient);
-      EXPECT_EQ(complete->times[rank].drain, compute->times[rank].drain);
+    for (int lane = 0; lane < 4; ++lane) {
+      EXPECT_EQ(complete->times[lane].fill, compute->times[lane].fill);
+      EXPECT_EQ(complete->times[lane].wait_activation, compute->times[lane].wait_activation);
+      EXPECT_EQ(complete->times[lane].wait_gradient, compute->times[lane].wait_gradient);
+      EXPECT_EQ(complete->times[lane].drain, compute->times[lane].drain);
     }
   }
 }
 
-TEST(SimulateTest, StagesOfOneRankPayNoHop) {
+TEST(SimulateTest, StagesOfOneLanePayNoHop) {
   const auto schedule = ParseCsv("0F0,1F0,1B0,0B0\n");
   EXPECT_EQ(Simulate(*schedule, EqualCosts(2, 5 * kUnit))->makespan, 6 * kUnit);
 }
 
-TEST(SimulateTest, ASplitBackwardLetsTheNextRankStartEarlier) {
+TEST(SimulateTest, ASplitBackwardLetsTheNextLaneStartEarlier) {
   EXPECT_EQ(Simulate(*ParseCsv("0F0,0B0\n1F0,1B0\n"), EqualCosts(2))->makespan, 6 * kUnit);
   EXPECT_EQ(Simulate(*ParseCsv("0F0,0I0,0W0\n1F0,1I0,1W0\n"), EqualCosts(2))->makespan, 5 * kUnit);
 }
@@ -96,26 +96,26 @@ TEST(SimulateTest, AFusedBackwardMayCostLessThanItsHalves) {
   EXPECT_EQ(Simulate(*ParseCsv("0F0,0B0\n1F0,1I0,1W0\n"), costs)->makespan, 5 * kUnit);
   for (StageCosts& stage : costs.stages) stage.backward = kUnit / 2;
   const auto simulation = Simulate(*ParseCsv("0F0,0B0\n1F0,1I0,1W0\n"), costs);
-  EXPECT_EQ(simulation->ranks[0].back().end, 3 * kUnit + kUnit / 2);
+  EXPECT_EQ(simulation->lanes[0].back().end, 3 * kUnit + kUnit / 2);
   EXPECT_EQ(simulation->makespan, 4 * kUnit);  // halves cost what they cost
   costs.stages[1].backward = -1;
   EXPECT_EQ(ValuesOf(Simulate(FillDrain(2, 1), costs).status())["field"], "costs.backward");
 }
 
-// Rank 0 holds stages 0 and 3 of a V, rank 1 the two between.
+// Lane 0 holds stages 0 and 3 of a V, lane 1 the two between.
 TEST(SimulateTest, IdleTimeHasItsCauseWithSeveralStagesPerRank) {
   const auto simulation =
       Simulate(*ParseCsv("0F0,3F0,3B0,0B0,0OPT,3OPT\n1F0,2F0,2B0,1B0,1OPT,2OPT\n"), EqualCosts(4, kUnit / 2));
   ASSERT_TRUE(simulation.ok()) << simulation.status();
-  const RankTimes& outer = simulation->times[0];
+  const LaneTimes& outer = simulation->times[0];
   EXPECT_EQ(outer.fill, 0);
   EXPECT_EQ(outer.wait_activation, 3 * kUnit);  // for stages 1 and 2, a hop before and one after
   EXPECT_EQ(outer.wait_gradient, 5 * kUnit);
   EXPECT_EQ(outer.busy, 6 * kUnit);
   EXPECT_EQ(outer.drain, 0);
-  const RankTimes& inner = simulation->times[1];
+  const LaneTimes& inner = simulation->times[1];
   EXPECT_EQ(inner.fill, kUnit + kUnit / 2);
-  EXPECT_EQ(inner.wait_activation, 0);        // stage 2 follows stage 1 on the same rank
+  EXPECT_EQ(inner.wait_activation, 0);        // stage 2 follows stage 1 on the same lane
   EXPECT_EQ(inner.wait_gradient, 4 * kUnit);  // stage 3 has one forward and one backward to do, and two hops
   EXPECT_EQ(inner.drain, 2 * kUnit + kUnit / 2);
   EXPECT_EQ(simulation->makespan, 14 * kUnit);
@@ -127,11 +127,11 @@ TEST(SimulateTest, OptimizerStepsMayWaitForEachOther) {
   const Schedule schedule = AppendOptimizer(FillDrain(2, 1), {0, 1});
   const auto free = Simulate(schedule, costs);
   EXPECT_EQ(free->makespan, 7 * kUnit);
-  EXPECT_EQ(free->ranks[1].back().start, 4 * kUnit);
+  EXPECT_EQ(free->lanes[1].back().start, 4 * kUnit);
   costs.optimizer_barrier = true;
   const auto barrier = Simulate(schedule, costs);
   EXPECT_EQ(barrier->makespan, 7 * kUnit);
-  EXPECT_EQ(barrier->ranks[1].back().start, 6 * kUnit);
+  EXPECT_EQ(barrier->lanes[1].back().start, 6 * kUnit);
   EXPECT_EQ(barrier->times[1].wait_barrier, 2 * kUnit);
   EXPECT_EQ(barrier->times[1].drain, 0);
 }
@@ -171,9 +171,9 @@ TEST(SimulateTest, RefusesCostsByName) {
 TEST(SimulateTest, ListsThatCannotEndAreExplained) {
   const auto stuck = Simulate(*ParseCsv("0B0,0F0\n"), EqualCosts(1));
   EXPECT_THAT(std::string(stuck.status().message()),
-              HasSubstr("deadlock at rank 0, position 0 (0B0)\n  0B0 waits for 0F0; 0F0 follows 0B0 on rank 0\n"));
+              HasSubstr("deadlock at lane 0, position 0 (0B0)\n  0B0 waits for 0F0; 0F0 follows 0B0 on lane 0\n"));
   const auto hollow = Simulate(*ParseCsv("0F0\n1F0,1F1\n"), EqualCosts(2));
-  EXPECT_THAT(std::string(hollow.status().message()), HasSubstr("1F1 needs 0F1, which no rank performs"));
+  EXPECT_THAT(std::string(hollow.status().message()), HasSubstr("1F1 needs 0F1, which no lane performs"));
   EXPECT_FALSE(Simulate(*ParseCsv("0F0,0OPT,0B0\n"), EqualCosts(1)).ok());
 }
 

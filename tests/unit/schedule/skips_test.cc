@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr VerifyOptions kContribution = {.purpose = SchedulePurpose::kContribution};
 
-// "invariant action@rank/position: cause", or "ok".
+// "invariant action@lane/position: cause", or "ok".
 std::string Failure(const std::string& csv, const std::vector<SkipEdge>& skips,
                     const VerifyOptions& options = kContribution) {
   const auto schedule = ParseCsv(csv);
@@ -31,7 +31,7 @@ std::string Failure(const std::string& csv, const std::vector<SkipEdge>& skips,
   const std::string message(peaks.status().message());
   auto values = ValuesOf(peaks.status());
   const size_t cause = message.find('\n') + 3;
-  return values["invariant"] + " " + values["action"] + "@" + values["rank"] + "/" + values["position"] + ": " +
+  return values["invariant"] + " " + values["action"] + "@" + values["lane"] + "/" + values["position"] + ": " +
          message.substr(cause, message.find('\n', cause) - cause);
 }
 
@@ -59,7 +59,7 @@ TEST(CheckSkipsTest, RefusesWhatIsNoEdgeByName) {
     EXPECT_EQ(ReasonOf(status), "FIELD_INVALID") << value;
     EXPECT_EQ(ValuesOf(status)["field"], "skips");
     EXPECT_EQ(ValuesOf(status)["value"], value);
-    const auto built = BuildSchedule({.kind = "gpipe", .ranks = 3, .microbatches = 4, .skips = skips});
+    const auto built = BuildSchedule({.kind = "gpipe", .lanes = 3, .micro_batches = 4, .skips = skips});
     EXPECT_EQ(built.status(), status);
     EXPECT_EQ(Verify(FillDrain(3, 4), {.with_communication = false}, skips).status(), status);
   }
@@ -69,7 +69,7 @@ TEST(CheckSkipsTest, BoundsTheNumberOfMessages) {
   std::vector<SkipEdge> skips;
   for (int from = 0; from < 17; ++from) skips.push_back({from, 17});
   EXPECT_TRUE(CheckSkips(skips, 18, kMaxCells / 17).ok());
-  EXPECT_EQ(ValuesOf(CheckSkips(skips, 18, kMaxMicrobatches))["value"], "17");
+  EXPECT_EQ(ValuesOf(CheckSkips(skips, 18, kMaxMicroBatches))["value"], "17");
 }
 
 TEST(SkipCommPassTest, SKIP_11_SendsStraightPastTheStagesBetween) {
@@ -90,8 +90,8 @@ TEST(SkipCommPassTest, InferenceSendsForwardOnly) {
             "0RECV_B0,0RECV_B0@2,0B0\n1RECV_B0,1B0,1SEND_B0\n2B0,2SEND_B0,2SEND_B0@0\n");
 }
 
-TEST(SkipCommPassTest, StagesOfOneRankNeedNoMessage) {
-  // A V: stages 0 and 3 on rank 0, 1 and 2 on rank 1; the split backward sends after I.
+TEST(SkipCommPassTest, StagesOfOneLaneNeedNoMessage) {
+  // A V: stages 0 and 3 on lane 0, 1 and 2 on lane 1; the split backward sends after I.
   const auto folded = ParseCsv("0F0,3F0,3I0,3W0,0I0,0W0\n1F0,2F0,2I0,2W0,1I0,1W0\n");
   const Schedule lists = InsertCommunication(*folded, {{0, 3}, {1, 2}, {0, 2}});
   EXPECT_EQ(ToCsv(lists),
@@ -122,7 +122,7 @@ TEST(SkipVerifyTest, AForeignMessageIsNamed) {
   EXPECT_EQ(Failure(Replaced(kPastTheMiddle, "1SEND_B0", "1SEND_B0,1SEND_B0@0"), {{0, 2}}),
             "matching 1SEND_B0@0@1/6: 1SEND_B0@0 has no edge: no skip leads from stage 0 to stage 1");
   EXPECT_EQ(Failure("0F0,0SEND_F0@1,1F0,1B0,0B0\n", {{0, 1}}),
-            "matching 0SEND_F0@1@0/1: 0SEND_F0@1 has no edge: stage 1 is on the same rank");
+            "matching 0SEND_F0@1@0/1: 0SEND_F0@1 has no edge: stage 1 is on the same lane");
   EXPECT_EQ(Failure(kPastTheMiddle, {{0, 2}}, {.purpose = SchedulePurpose::kContribution, .with_communication = false}),
             "content 0SEND_F0@0/1: 0SEND_F0 has no place in a schedule for: contribution, compute actions only");
 }
@@ -143,15 +143,15 @@ TEST(SkipVerifyTest, ADeadlockThroughASkipPrintsIt) {
   EXPECT_EQ(
       Failure(Replaced(kPastTheMiddle, "0SEND_F0@2,0RECV_B0,0RECV_B0@2,0B0", "0RECV_B0,0RECV_B0@2,0B0,0SEND_F0@2"),
               {{0, 2}}),
-      "deadlock 0RECV_B0@0/2: 0RECV_B0 waits for 1SEND_B0; 1SEND_B0 follows 1RECV_B0 on rank 1; 1RECV_B0 waits for "
-      "2SEND_B0; 2SEND_B0 follows 2RECV_F0@0 on rank 2; 2RECV_F0@0 waits for 0SEND_F0@2; 0SEND_F0@2 follows "
-      "0RECV_B0 on rank 0");
+      "deadlock 0RECV_B0@0/2: 0RECV_B0 waits for 1SEND_B0; 1SEND_B0 follows 1RECV_B0 on lane 1; 1RECV_B0 waits for "
+      "2SEND_B0; 2SEND_B0 follows 2RECV_F0@0 on lane 2; 2RECV_F0@0 waits for 0SEND_F0@2; 0SEND_F0@2 follows "
+      "0RECV_B0 on lane 0");
 }
 
 TEST(SkipVerifyTest, ALongSkipNeedsMoreCreditsWhenGradientsReturnEarly) {
-  const auto credits_needed = [](const char* kind, int ranks) {
-    const std::vector<SkipEdge> skips = {{0, ranks - 1}};
-    const auto lists = BuildSchedule({.kind = kind, .ranks = ranks, .microbatches = 24, .skips = skips});
+  const auto credits_needed = [](const char* kind, int lanes) {
+    const std::vector<SkipEdge> skips = {{0, lanes - 1}};
+    const auto lists = BuildSchedule({.kind = kind, .lanes = lanes, .micro_batches = 24, .skips = skips});
     int credits = 1;
     while (!Verify(*lists, {.credits = credits}, skips).ok()) ++credits;
     return credits;
@@ -168,12 +168,12 @@ TEST(SkipShapeTest, APeerWhereNoneCanBeIsRefused) {
   EXPECT_THAT(Failure("0F0,0B0\n1F0,1RECV_F0@1,1B0\n", {}),
               HasSubstr("a skip leads to a later stage: not from stage 1 to stage 1"));
   Schedule schedule = FillDrain(2, 1);
-  schedule.ranks[0][0].peer = 1;
+  schedule.lanes[0][0].peer = 1;
   EXPECT_THAT(std::string(Verify(schedule, kContribution).status().message()),
               HasSubstr("0F0@1 moves nothing, so it has no peer"));
   EXPECT_FALSE(Simulate(schedule, {.stages = std::vector<StageCosts>(2)}).ok());
   schedule = InsertCommunication(FillDrain(2, 1));
-  schedule.ranks[0][1].peer = -2;
+  schedule.lanes[0][1].peer = -2;
   EXPECT_FALSE(Verify(schedule, kContribution).ok());
 }
 
@@ -181,8 +181,8 @@ TEST(SkipSimulateTest, AMessageTakesAHopAndItsReceiverWaits) {
   const auto lists = ParseCsv(kPastTheMiddle);
   const auto simulation = Simulate(*lists, {.stages = std::vector<StageCosts>(3), .hop = 5 * kTicksPerUnit});
   ASSERT_TRUE(simulation.ok()) << simulation.status();
-  const auto end_of = [&](int rank, int position) {
-    return static_cast<int>(simulation->ranks[rank][position].end / kTicksPerUnit);
+  const auto end_of = [&](int lane, int position) {
+    return static_cast<int>(simulation->lanes[lane][position].end / kTicksPerUnit);
   };
   EXPECT_EQ(end_of(0, 2), 1);   // 0SEND_F0@2
   EXPECT_EQ(end_of(2, 0), 12);  // 2RECV_F0, two hops and two forwards later
@@ -190,7 +190,7 @@ TEST(SkipSimulateTest, AMessageTakesAHopAndItsReceiverWaits) {
   // Alone, the skip arrives after one hop.
   const auto alone = ParseCsv("0F0,0SEND_F0@2\n1F0\n2RECV_F0@0,2F0\n");
   const auto stuck = Simulate(*alone, {.stages = std::vector<StageCosts>(3)});
-  EXPECT_THAT(std::string(stuck.status().message()), HasSubstr("1F0 needs 1RECV_F0, which no rank performs"));
+  EXPECT_THAT(std::string(stuck.status().message()), HasSubstr("1F0 needs 1RECV_F0, which no lane performs"));
   const auto late = ParseCsv(
       "0F0,0SEND_F0,0F1,0SEND_F1,0SEND_F0@2,0SEND_F1@2\n"
       "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1\n"
@@ -199,7 +199,7 @@ TEST(SkipSimulateTest, AMessageTakesAHopAndItsReceiverWaits) {
   costs.stages[0].forward = 10 * kTicksPerUnit;
   const auto delayed = Simulate(*late, costs);
   ASSERT_TRUE(delayed.ok()) << delayed.status();
-  EXPECT_EQ(delayed->ranks[2][0].end, 21 * kTicksPerUnit);  // sent behind the second forward, then one hop
+  EXPECT_EQ(delayed->lanes[2][0].end, 21 * kTicksPerUnit);  // sent behind the second forward, then one hop
 }
 
 TEST(SkipSimulateTest, AListWithoutTheMessageIsExplained) {
@@ -207,12 +207,12 @@ TEST(SkipSimulateTest, AListWithoutTheMessageIsExplained) {
                                              "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1\n"
                                              "2RECV_F0,2RECV_F0@0,2F0,2RECV_F1,2F1\n"),
                                    {.stages = std::vector<StageCosts>(3)});
-  EXPECT_THAT(std::string(simulation.status().message()), HasSubstr("2F1 needs 2RECV_F1@0, which no rank performs"));
+  EXPECT_THAT(std::string(simulation.status().message()), HasSubstr("2F1 needs 2RECV_F1@0, which no lane performs"));
   const auto backward = Simulate(*ParseCsv("0RECV_B0,0RECV_B0@2,0B0,0RECV_B1,0B1\n"
                                            "1RECV_B0,1B0,1SEND_B0,1RECV_B1,1B1,1SEND_B1\n"
                                            "2B0,2SEND_B0,2SEND_B0@0,2B1,2SEND_B1\n"),
                                  {.stages = std::vector<StageCosts>(3)});
-  EXPECT_THAT(std::string(backward.status().message()), HasSubstr("0B1 needs 0RECV_B1@2, which no rank performs"));
+  EXPECT_THAT(std::string(backward.status().message()), HasSubstr("0B1 needs 0RECV_B1@2, which no lane performs"));
 }
 
 }  // namespace

@@ -10,33 +10,33 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Given the times of a simulation, the same comes back: makespan, busy and idle time of each rank, its causes.
+// Given the times of a simulation, the same comes back: makespan, busy and idle time of each lane, its causes.
 TEST(TimedScheduleTest, OfASimulatedRunItIsTheSimulation) {
   const auto lists =
-      BuildSchedule({.kind = "1f1b", .purpose = SchedulePurpose::kContribution, .ranks = 3, .microbatches = 5});
+      BuildSchedule({.kind = "1f1b", .purpose = SchedulePurpose::kContribution, .lanes = 3, .micro_batches = 5});
   ASSERT_TRUE(lists.ok()) << lists.status();
   ScheduleCosts costs;
   costs.hop = 500;
   for (int stage = 0; stage < 3; ++stage) costs.stages.push_back({.forward = 1000 + stage, .input_gradient = 1500});
   const auto simulated = Simulate(*lists, costs);
   ASSERT_TRUE(simulated.ok()) << simulated.status();
-  std::vector<std::vector<TimedAction>> ranks;
-  for (const auto& list : simulated->ranks) {
-    ranks.emplace_back();
+  std::vector<std::vector<TimedAction>> lanes;
+  for (const auto& list : simulated->lanes) {
+    lanes.emplace_back();
     for (const TimedAction& timed : list) {
-      if (!IsCommunication(timed.action.kind)) ranks.back().push_back(timed);
+      if (!IsCommunication(timed.action.kind)) lanes.back().push_back(timed);
     }
   }
-  const Simulation again = SimulationOf(ranks);
+  const Simulation again = SimulationOf(lanes);
   EXPECT_EQ(again.makespan, simulated->makespan);
   EXPECT_EQ(again.ideal, simulated->ideal);
   EXPECT_EQ(again.Bubble(), simulated->Bubble());
-  for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(again.times[rank].busy, simulated->times[rank].busy);
-    EXPECT_EQ(again.times[rank].fill, simulated->times[rank].fill);
-    EXPECT_EQ(again.times[rank].drain, simulated->times[rank].drain);
-    EXPECT_EQ(again.times[rank].wait_gradient, simulated->times[rank].wait_gradient);
-    EXPECT_EQ(again.times[rank].wait_activation, simulated->times[rank].wait_activation);
+  for (int lane = 0; lane < 3; ++lane) {
+    EXPECT_EQ(again.times[lane].busy, simulated->times[lane].busy);
+    EXPECT_EQ(again.times[lane].fill, simulated->times[lane].fill);
+    EXPECT_EQ(again.times[lane].drain, simulated->times[lane].drain);
+    EXPECT_EQ(again.times[lane].wait_gradient, simulated->times[lane].wait_gradient);
+    EXPECT_EQ(again.times[lane].wait_activation, simulated->times[lane].wait_activation);
   }
   EXPECT_EQ(RenderGantt(again), RenderGantt(*simulated));
 }

@@ -25,7 +25,7 @@ TEST(TorchCsvTest, ExpandsAnOverlappedPairInOrder) {
 TEST(TorchCsvTest, DropsShardingWithANotice) {
   const auto imported = ImportTorchCsv("0UNSHARD,0F0,0B0,0RESHARD,0REDUCE_GRAD\r\n1UNSHARD,1F0,1B0,,\r\n");
   ASSERT_TRUE(imported.ok()) << imported.status();
-  EXPECT_EQ(imported->schedule.ranks, FillDrain(2, 1).ranks);
+  EXPECT_EQ(imported->schedule.lanes, FillDrain(2, 1).lanes);
   EXPECT_THAT(imported->notices, ElementsAre("dropped 1 REDUCE_GRAD: parameters are not sharded here",
                                              "dropped 1 RESHARD: parameters are not sharded here",
                                              "dropped 2 UNSHARD: parameters are not sharded here"));
@@ -42,7 +42,7 @@ TEST(TorchCsvTest, ReadsWhatItWrites) {
 TEST(TorchCsvTest, RefusesToWriteWhatPyTorchDoesNotKnow) {
   const auto recompute = ExportTorchCsv(InsertRecompute(FillDrain(2, 1), RecomputeMode::kAlways));
   EXPECT_EQ(ValuesOf(recompute.status())["value"], "0R0");
-  const auto optimizer = ExportTorchCsv(*BuildSchedule({.kind = "gpipe", .ranks = 2}));
+  const auto optimizer = ExportTorchCsv(*BuildSchedule({.kind = "gpipe", .lanes = 2}));
   EXPECT_EQ(ValuesOf(optimizer.status())["value"], "0OPT");
   const auto skip = ExportTorchCsv(InsertCommunication(FillDrain(3, 1), {{0, 2}}));
   EXPECT_EQ(ValuesOf(skip.status())["value"], "0SEND_F0@2");
@@ -57,19 +57,19 @@ TEST(TorchCsvTest, ReadsWhatItWritesOfSplitBackwardsAndChunks) {
   }
 }
 
-TEST(TorchCsvTest, AnErrorNamesItsRankAndCell) {
+TEST(TorchCsvTest, AnErrorNamesItsLaneAndCell) {
   const auto damaged = ImportTorchCsv("0UNSHARD,0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,,(1F1;1Q0)OVERLAP_F_B\n");
   ASSERT_FALSE(damaged.ok());
-  EXPECT_THAT(std::string(damaged.status().message()), HasSubstr("row of rank 1, cell 2: action: must be"));
+  EXPECT_THAT(std::string(damaged.status().message()), HasSubstr("row of lane 1, cell 2: action: must be"));
   EXPECT_THAT(std::string(damaged.status().message()), HasSubstr("\"1Q0\""));
-  EXPECT_EQ(ValuesOf(damaged.status())["rank"], "1");
+  EXPECT_EQ(ValuesOf(damaged.status())["lane"], "1");
   EXPECT_EQ(ValuesOf(damaged.status())["cell"], "2");
 }
 
 TEST(TorchCsvTest, AFileIsTextOrCsv) {
   const Schedule schedule = ZeroBubbleH1(2, 3);
   EXPECT_EQ(ReadSchedule(ToText(schedule))->schedule, schedule);
-  EXPECT_EQ(ReadSchedule(ToCsv(schedule))->schedule.ranks, schedule.ranks);
+  EXPECT_EQ(ReadSchedule(ToCsv(schedule))->schedule.lanes, schedule.lanes);
   EXPECT_EQ(ReadSchedule(ToCsv(schedule))->schedule.kind, "imported");
   // Cut at any byte, it is refused, or it is whole lists of fewer actions that the verifier refuses.
   const VerifyOptions compute = {.purpose = SchedulePurpose::kContribution, .with_communication = false};
@@ -81,8 +81,8 @@ TEST(TorchCsvTest, AFileIsTextOrCsv) {
         EXPECT_FALSE(ReasonOf(read.status()).empty());
         continue;
       }
-      const bool first_rank_only = read->schedule.ranks.size() == 1;  // whole for one rank: only a size tells
-      EXPECT_TRUE(first_rank_only || !Verify(read->schedule, compute).ok()) << whole.substr(0, size);
+      const bool first_lane_only = read->schedule.lanes.size() == 1;  // whole for one lane: only a size tells
+      EXPECT_TRUE(first_lane_only || !Verify(read->schedule, compute).ok()) << whole.substr(0, size);
     }
   }
 }

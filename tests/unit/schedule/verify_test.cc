@@ -24,7 +24,7 @@ using ::testing::StartsWith;
 constexpr VerifyOptions kCompute = {.purpose = SchedulePurpose::kContribution, .with_communication = false};
 constexpr VerifyOptions kComplete = {.purpose = SchedulePurpose::kContribution};
 
-// "invariant action@rank/position: cause", or "ok".
+// "invariant action@lane/position: cause", or "ok".
 std::string Failure(std::string_view csv, const VerifyOptions& options) {
   const auto schedule = ParseCsv(csv);
   if (!schedule.ok()) return schedule.status().ToString();
@@ -34,7 +34,7 @@ std::string Failure(std::string_view csv, const VerifyOptions& options) {
   auto values = ValuesOf(peaks.status());
   if (ReasonOf(peaks.status()) != "SPEC_INVALID") return message;
   const size_t cause = message.find('\n') + 3;
-  return values["invariant"] + " " + values["action"] + "@" + values["rank"] + "/" + values["position"] + ": " +
+  return values["invariant"] + " " + values["action"] + "@" + values["lane"] + "/" + values["position"] + ": " +
          message.substr(cause, message.find('\n', cause) - cause);
 }
 
@@ -46,9 +46,9 @@ TEST(VerifyTest, ADeadlockPrintsItsCycle) {
   const auto peaks = Verify(*schedule, kCompute);
   ASSERT_FALSE(peaks.ok());
   EXPECT_EQ(peaks.status().message(),
-            "schedule: deadlock at rank 1, position 1 (1B0)\n"
-            "  1B0 waits for 2B0; 2B0 follows 2F1 on rank 2; 2F1 waits for 1F1; 1F1 follows 1B0 on rank 1\n"
-            "pos  rank 0  rank 1  rank 2\n"
+            "schedule: deadlock at lane 1, position 1 (1B0)\n"
+            "  1B0 waits for 2B0; 2B0 follows 2F1 on lane 2; 2F1 waits for 1F1; 1F1 follows 1B0 on lane 1\n"
+            "pos  lane 0  lane 1  lane 2\n"
             "  0  0F0     1F0     2F0\n"
             "  1  0F1     >1B0<   >2F1<\n"
             "  2  0F2     1F1     2B0\n"
@@ -63,19 +63,19 @@ TEST(VerifyTest, ACycleThroughMessagesPrintsThem) {
   EXPECT_EQ(Failure("0F0,0SEND_F0,0RECV_B0,0B0,0F1,0SEND_F1,0RECV_B1,0B1\n"
                     "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n",
                     kComplete),
-            "deadlock 0RECV_B0@0/2: 0RECV_B0 waits for 1SEND_B0; 1SEND_B0 follows 1RECV_F1 on rank 1; "
-            "1RECV_F1 waits for 0SEND_F1; 0SEND_F1 follows 0RECV_B0 on rank 0");
+            "deadlock 0RECV_B0@0/2: 0RECV_B0 waits for 1SEND_B0; 1SEND_B0 follows 1RECV_F1 on lane 1; "
+            "1RECV_F1 waits for 0SEND_F1; 0SEND_F1 follows 0RECV_B0 on lane 0");
 }
 
 TEST(VerifyTest, ALargeGridIsCutToTheMarks) {
   Schedule schedule = OneForwardOneBackward(64, 500);
-  std::swap(schedule.ranks[40][100], schedule.ranks[40][300]);  // two backwards
+  std::swap(schedule.lanes[40][100], schedule.lanes[40][300]);  // two backwards
   const auto peaks = Verify(schedule, kCompute);
   ASSERT_FALSE(peaks.ok());
   const std::string message(peaks.status().message());
   EXPECT_THAT(message,
-              StartsWith("schedule: order at rank 40, position 100 (40B138)\n  40B138 stands before 40F138\n"));
-  EXPECT_THAT(message, HasSubstr("\npos  rank 39  rank 40   rank 41\n...\n 96  39F60    40B36     41F59\n"));
+              StartsWith("schedule: order at lane 40, position 100 (40B138)\n  40B138 stands before 40F138\n"));
+  EXPECT_THAT(message, HasSubstr("\npos  lane 39  lane 40   lane 41\n...\n 96  39F60    40B36     41F59\n"));
   EXPECT_THAT(message, HasSubstr(">40B138<"));
   EXPECT_THAT(message, HasSubstr("(40F138)"));
   EXPECT_LT(message.size(), 10'000u);
@@ -105,8 +105,8 @@ TEST(VerifyTest, Content) {
 }
 
 TEST(VerifyTest, Placement) {
-  EXPECT_EQ(Failure("0F0,1F0,0B0\n1B0\n", kCompute), "placement 1B0@1/0: stage 1 is already on rank 0");
-  EXPECT_EQ(Failure("0F0,0B0\n2F0,2B0\n", kCompute), "placement 1F0@-1/-1: stage 1 is on no rank");
+  EXPECT_EQ(Failure("0F0,1F0,0B0\n1B0\n", kCompute), "placement 1B0@1/0: stage 1 is already on lane 0");
+  EXPECT_EQ(Failure("0F0,0B0\n2F0,2B0\n", kCompute), "placement 1F0@-1/-1: stage 1 is on no lane");
 }
 
 TEST(VerifyTest, Completeness) {
@@ -153,20 +153,20 @@ TEST(VerifyTest, Matching) {
   EXPECT_EQ(Failure("0F0,0B0\n1F0,1B0\n", kComplete),
             "matching 0SEND_F0@0/2: 0SEND_F0 is missing: 1RECV_F0 is missing too");
   EXPECT_EQ(Failure("0F0,0SEND_F0,1RECV_F0,1F0,1B0,0B0\n", kComplete),
-            "matching 0SEND_F0@0/1: 0SEND_F0 has no edge: stage 1 is on the same rank");
+            "matching 0SEND_F0@0/1: 0SEND_F0 has no edge: stage 1 is on the same lane");
   EXPECT_EQ(Failure("0F0,0SEND_F0,0B0\n", kComplete),
             "matching 0SEND_F0@0/1: 0SEND_F0 has no edge: stage 1 does not exist");
   EXPECT_EQ(Failure("0RECV_F0,0F0,0B0\n", kComplete), "matching 0RECV_F0@0/0: there is no stage before stage 0");
 }
 
 TEST(VerifyTest, ASY_32_CreditsHoldASenderBack) {
-  // Rank 1 takes the second activation only after it has sent a gradient that rank 0 awaits after its third send.
+  // Lane 1 takes the second activation only after it has sent a gradient that lane 0 awaits after its third send.
   constexpr char kThreeAhead[] =
       "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,0RECV_B0,0B0,0RECV_B1,0B1,0RECV_B2,0B2\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1RECV_F2,1F2,1B2,1SEND_B2\n";
   EXPECT_EQ(Failure(kThreeAhead, kComplete), "ok");
   EXPECT_EQ(Failure(kThreeAhead, {.purpose = SchedulePurpose::kContribution, .credits = 1}), "ok");
-  // Rank 1 sends both gradients before it takes any further activation; rank 0 reads none until it has sent three.
+  // Lane 1 sends both gradients before it takes any further activation; lane 0 reads none until it has sent three.
   constexpr char kBothFull[] =
       "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,0RECV_B0,0B0,0RECV_B1,0B1,0RECV_B2,0B2\n"
       "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1,1RECV_F2,1F2,1B2,1SEND_B2\n";
@@ -177,16 +177,16 @@ TEST(VerifyTest, ASY_32_CreditsHoldASenderBack) {
       "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1,1RECV_F2,1F2,1B2,1SEND_B2,1RECV_F3,1F3,1B3,1SEND_B3\n";
   EXPECT_EQ(Failure(kCross, {.purpose = SchedulePurpose::kContribution, .credits = 2}), "ok");
   EXPECT_EQ(Failure(kCross, {.purpose = SchedulePurpose::kContribution, .credits = 1}),
-            "deadlock 0SEND_F3@0/7: 0SEND_F3 waits for the credit of 1RECV_F2; 1RECV_F2 follows 1SEND_B1 on rank 1; "
-            "1SEND_B1 waits for the credit of 0RECV_B0; 0RECV_B0 follows 0SEND_F3 on rank 0");
+            "deadlock 0SEND_F3@0/7: 0SEND_F3 waits for the credit of 1RECV_F2; 1RECV_F2 follows 1SEND_B1 on lane 1; "
+            "1SEND_B1 waits for the credit of 0RECV_B0; 0RECV_B0 follows 0SEND_F3 on lane 0");
 }
 
 TEST(VerifyTest, TheKindsNeedOneCreditPerEdge) {
   for (const char* kind : {"gpipe", "1f1b"}) {
-    for (const int ranks : {2, 3, 6}) {
-      const auto schedule = BuildSchedule({.kind = kind, .ranks = ranks, .microbatches = 9});
+    for (const int lanes : {2, 3, 6}) {
+      const auto schedule = BuildSchedule({.kind = kind, .lanes = lanes, .micro_batches = 9});
       const auto peaks = Verify(*schedule, {.credits = 1});
-      EXPECT_EQ(peaks.ok(), true) << kind << ranks << peaks.status();
+      EXPECT_EQ(peaks.ok(), true) << kind << lanes << peaks.status();
     }
   }
 }
@@ -221,33 +221,33 @@ TEST(VerifyTest, AnExceededLimitNamesTheActionThatExceedsIt) {
   VerifyOptions options = kCompute;
   options.max_live_activations = 2;
   EXPECT_EQ(Failure("0F0,0F1,0F2,0B0,0B1,0B2\n", options),
-            "peak 0F2@0/2: rank 0 holds 3 activations at once, above the limit of 2");
+            "peak 0F2@0/2: lane 0 holds 3 activations at once, above the limit of 2");
   options.max_live_activations = 3;
   EXPECT_EQ(Failure("0F0,0F1,0F2,0B0,0B1,0B2\n", options), "ok");
 }
 
 TEST(VerifyTest, RefusesSizesThatDoNotFitTheActions) {
   Schedule schedule = FillDrain(2, 2);
-  schedule.microbatches = 1;
+  schedule.micro_batches = 1;
   EXPECT_THAT(
       std::string(Verify(schedule, kCompute).status().message()),
-      StartsWith("schedule: size at rank 0, position 1 (0F1)\n  out of range: the schedule has 2 stages and 1"));
+      StartsWith("schedule: size at lane 0, position 1 (0F1)\n  out of range: the schedule has 2 stages and 1"));
   schedule = FillDrain(2, 2);
-  schedule.ranks[1][0].stage = -1;
+  schedule.lanes[1][0].stage = -1;
   EXPECT_FALSE(Verify(schedule, kCompute).ok());
   EXPECT_FALSE(Verify(Schedule{}, kCompute).ok());
-  EXPECT_FALSE(Verify(NoMicrobatches(2), kCompute).ok());
+  EXPECT_FALSE(Verify(NoMicroBatches(2), kCompute).ok());
   schedule = FillDrain(2, 2);
   schedule.stages = 1'000'000'000;
   EXPECT_FALSE(Verify(schedule, kCompute).ok());
 }
 
 // The rule of DualPipeV as it stands, step by step, without a look at which micro-batches there are.
-Schedule BareDualPipeV(int ranks, int microbatches) {
-  Schedule schedule{.kind = "dualpipe-v", .stages = 2 * ranks, .microbatches = microbatches};
-  for (int r = 0; r < ranks; ++r) {
-    auto& list = schedule.ranks.emplace_back();
-    const int down = r, up = 2 * ranks - 1 - r;
+Schedule BareDualPipeV(int lanes, int micro_batches) {
+  Schedule schedule{.kind = "dualpipe-v", .stages = 2 * lanes, .micro_batches = micro_batches};
+  for (int r = 0; r < lanes; ++r) {
+    auto& list = schedule.lanes.emplace_back();
+    const int down = r, up = 2 * lanes - 1 - r;
     std::map<int, int> forwards, backwards;
     std::deque<Action> waiting;
     const auto f = [&](int s) { list.push_back({ActionKind::kForward, s, forwards[s]++}); };
@@ -264,11 +264,11 @@ Schedule BareDualPipeV(int ranks, int microbatches) {
     const auto repeat = [](int times, const auto& what) {
       for (int k = 0; k < times; ++k) what(k);
     };
-    repeat(2 * (ranks - r - 1), [&](int) { f(down); });
+    repeat(2 * (lanes - r - 1), [&](int) { f(down); });
     repeat(r + 1, [&](int) { f(down), f(up); });
-    repeat(ranks - r - 1, [&](int) { i(up), wq(), f(up); });
-    repeat(microbatches - 2 * ranks + r + 1, [&](int) { f(down), b(up), f(up), b(down); });
-    repeat(ranks - r - 1, [&](int) { b(up), f(up), b(down); });
+    repeat(lanes - r - 1, [&](int) { i(up), wq(), f(up); });
+    repeat(micro_batches - 2 * lanes + r + 1, [&](int) { f(down), b(up), f(up), b(down); });
+    repeat(lanes - r - 1, [&](int) { b(up), f(up), b(down); });
     bool split = false;
     repeat(r + 1, [&](int k) {
       if (r % 2 == 1 && k == (r + 1) / 2) split = true;
@@ -276,35 +276,35 @@ Schedule BareDualPipeV(int ranks, int microbatches) {
       if (r % 2 == 0 && k == (r + 1) / 2) split = true;
       split ? i(down) : b(down);
     });
-    repeat(ranks - r - 1, [&](int) { wq(), i(down); });
+    repeat(lanes - r - 1, [&](int) { wq(), i(down); });
     repeat(r + 1, [&](int) { wq(); });
   }
   return schedule;
 }
 
-TEST(VerifyTest, TheBareRuleOfDualPipeVNeedsItsMicrobatches) {
-  for (const int ranks : {1, 2, 3, 4, 8}) {
-    for (const int microbatches : {2 * ranks - 1, 2 * ranks, 5 * ranks}) {
-      EXPECT_EQ(BareDualPipeV(ranks, microbatches), DualPipeV(ranks, microbatches)) << ranks << " " << microbatches;
+TEST(VerifyTest, TheBareRuleOfDualPipeVNeedsItsMicroBatches) {
+  for (const int lanes : {1, 2, 3, 4, 8}) {
+    for (const int micro_batches : {2 * lanes - 1, 2 * lanes, 5 * lanes}) {
+      EXPECT_EQ(BareDualPipeV(lanes, micro_batches), DualPipeV(lanes, micro_batches)) << lanes << " " << micro_batches;
     }
   }
   EXPECT_TRUE(Verify(BareDualPipeV(4, 7), kCompute).ok());
-  // One fewer, and rank 0 runs ahead into a micro-batch that no other rank has: its stage 7 waits for ever.
+  // One fewer, and lane 0 runs ahead into a micro-batch that no other lane has: its stage 7 waits for ever.
   Schedule bare = BareDualPipeV(4, 6);
   EXPECT_EQ(ValuesOf(Verify(bare, kCompute).status())["action"], "0F6");
-  bare.microbatches = 7;
+  bare.micro_batches = 7;
   EXPECT_EQ(ValuesOf(Verify(bare, kCompute).status())["action"], "1F6");
   const auto stuck = Simulate(bare, {.stages = std::vector<StageCosts>(8)});
-  EXPECT_THAT(std::string(stuck.status().message()), HasSubstr("7F6 needs 6F6, which no rank performs"));
+  EXPECT_THAT(std::string(stuck.status().message()), HasSubstr("7F6 needs 6F6, which no lane performs"));
   // The generator leaves that out, which is how short batches of a pipeline run.
   EXPECT_TRUE(Verify(DualPipeV(4, 6), kCompute).ok());
 }
 
-TEST(VerifyTest, ARankCanBlockItself) {
+TEST(VerifyTest, ALaneCanBlockItself) {
   EXPECT_EQ(Failure("0F0,3F0,3B0,0B0\n2F0,1F0,2B0,1B0\n", kCompute),
-            "deadlock 2F0@1/0: 2F0 waits for 1F0; 1F0 follows 2F0 on rank 1");
+            "deadlock 2F0@1/0: 2F0 waits for 1F0; 1F0 follows 2F0 on lane 1");
   EXPECT_EQ(Failure("0F0,3F0,3B0,0B0\n1F0,2F0,1I0,1W0,2B0\n", kCompute),
-            "deadlock 1I0@1/2: 1I0 waits for 2B0; 2B0 follows 1I0 on rank 1");
+            "deadlock 1I0@1/2: 1I0 waits for 2B0; 2B0 follows 1I0 on lane 1");
 }
 
 TEST(VerifyTest, SplitBackwardsKeepTheOrderOfTheirStage) {
@@ -327,11 +327,11 @@ TEST(VerifyTest, ActivationsLiveUntilTheWeightGradient) {
   options.max_live_activations = 1;
   EXPECT_EQ(Failure("0F0,0I0,0W0,0F1,0I1,0W1\n", options), "ok");
   EXPECT_EQ(Failure("0F0,0I0,0F1,0W0,0I1,0W1\n", options),
-            "peak 0F1@0/2: rank 0 holds 2 activations at once, above the limit of 1");
+            "peak 0F1@0/2: lane 0 holds 2 activations at once, above the limit of 1");
   // A recomputed one comes back for good with its R: a late W keeps it.
   EXPECT_EQ(Failure("0F0,0F1,0R0,0B0,0R1,0B1\n", options), "ok");
   EXPECT_EQ(Failure("0F0,0F1,0R0,0I0,0R1,0I1,0W0,0W1\n", options),
-            "peak 0R1@0/4: rank 0 holds 2 activations at once, above the limit of 1");
+            "peak 0R1@0/4: lane 0 holds 2 activations at once, above the limit of 1");
 }
 
 TEST(VerifyTest, ListsTellWhatTheyAreFor) {
@@ -347,10 +347,10 @@ TEST(VerifyTest, ListsTellWhatTheyAreFor) {
 }
 
 TEST(CreditsTest, AreTheFewestThatRun) {
-  const auto least = [](std::string_view csv) { return LeastCredits(*ParseCsv(csv)); };
+  const auto least = [](std::string_view csv) { return MinCredits(*ParseCsv(csv)); };
   EXPECT_EQ(least("0F0,0SEND_F0,0F1,0SEND_F1\n1RECV_F0,1F0,1RECV_F1,1F1\n"), 1);
   // The last stage of a loop is sent three before the first reads any.
-  EXPECT_EQ(LeastCredits(*BuildSchedule({.kind = "looped-bfs", .ranks = 2, .chunks = 2, .microbatches = 6})), 3);
+  EXPECT_EQ(MinCredits(*BuildSchedule({.kind = "looped-bfs", .lanes = 2, .chunks = 2, .micro_batches = 6})), 3);
   EXPECT_EQ(least("0F0,0B0\n"), 0);                                               // moves nothing
   EXPECT_EQ(least("0F0,0RECV_B0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"), 0);  // cannot run
 }

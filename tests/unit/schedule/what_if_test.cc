@@ -67,7 +67,7 @@ TEST(WhatIfTest, TakesListsFromElsewhere) {
   const auto refused = WhatIf(made.schedule, {.kind = "", .heavy_device = 4});
   EXPECT_EQ(ValuesOf(refused.status())["field"], "heavy_device");
   Schedule cut = made.schedule;
-  cut.ranks.pop_back();
+  cut.lanes.pop_back();
   EXPECT_EQ(ReasonOf(WhatIf(cut, {}).status()), "SPEC_INVALID");
 }
 
@@ -83,8 +83,8 @@ TEST(WhatIfTest, CostsAreRoundedToTheNearestTick) {
 
 TEST(WhatIfTest, AnswersTheScheduleToo) {
   const WhatIfResult result = Ask({.kind = "1f1b", .recompute = "always"}, {2, 3});
-  EXPECT_EQ(result.schedule.ranks[1].size(), 9u);
-  EXPECT_EQ(result.simulation.ranks[1].back().end, result.simulation.times[1].busy + kTicksPerUnit);
+  EXPECT_EQ(result.schedule.lanes[1].size(), 9u);
+  EXPECT_EQ(result.simulation.lanes[1].back().end, result.simulation.times[1].busy + kTicksPerUnit);
 }
 
 TEST(WhatIfTest, RefusesByOptionName) {

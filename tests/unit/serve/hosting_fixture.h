@@ -40,7 +40,7 @@ struct PlanAnswer {
 // A table with fake pipelines, and one called "gpt" that is ready.
 class HostingFixture : public ::testing::Test {
  protected:
-  explicit HostingFixture(HostedPipeline::Options hosting = {}, int max_pipelines = 3) {
+  explicit HostingFixture(ServedPipeline::Options hosting = {}, int max_pipelines = 3) {
     handles_ = std::make_unique<HandleStore>(HandleStore::Options{}, &clock_, &timers_);
     PipelineTable::Options options;
     options.factory.create = [this](const PipelineSpec& spec,
@@ -128,7 +128,7 @@ class HostingFixture : public ::testing::Test {
     done.WaitForNotification();
     return answer;
   }
-  // Asks for a plan; answers what it came to.
+  // Asks for a plan; returns what it came to.
   std::shared_ptr<PlanAnswer> AskForPlan(const std::string& caller = "ann") {
     auto answer = std::make_shared<PlanAnswer>();
     table_->Plan(caller, {}, answer->cancel, [answer](absl::StatusOr<Plan> plan) {
@@ -196,7 +196,7 @@ class HostingFixture : public ::testing::Test {
   absl::Status Remove(const std::string& id, const std::string& request_id = "") {
     return Wait([&](auto done) { gpt_->DeleteCheckpoint(Caller("ann", request_id), id, done); }).status();
   }
-  static absl::StatusOr<StateAnswer> Wait(const std::function<void(HostedPipeline::StateCallback)>& call) {
+  static absl::StatusOr<StateAnswer> Wait(const std::function<void(StateCallback)>& call) {
     absl::StatusOr<StateAnswer> answer;
     absl::Notification done;
     call([&](absl::StatusOr<StateAnswer> a) {
@@ -236,7 +236,7 @@ class HostingFixture : public ::testing::Test {
   const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
   std::unique_ptr<HandleStore> handles_;
   std::unique_ptr<PipelineTable> table_;
-  std::shared_ptr<HostedPipeline> gpt_;
+  std::shared_ptr<ServedPipeline> gpt_;
 };
 
 }  // namespace penstock::testing

@@ -88,6 +88,21 @@ TEST_F(PipelineTableTest, PipelinesTogetherStayWithinTheMemory) {
   EXPECT_TRUE(Create("b", "more", "id").ok()) << "the same request again";
 }
 
+TEST_F(PipelineTableTest, WhatASearchForPlansPlacesIsClaimedToo) {
+  ASSERT_TRUE(Create("a", "half").ok());
+  absl::Status within, beyond;
+  before_plan_ = [&](const Pipeline::Options& engine) {
+    within = engine.claim_memory(50);
+    beyond = engine.claim_memory(51);
+  };
+  EXPECT_EQ(AskForPlan("bob")->Reason(), "");
+  EXPECT_TRUE(within.ok());
+  EXPECT_EQ(ReasonOf(beyond), "HOST_MEMORY");
+  EXPECT_THAT(std::string(beyond.message()), ::testing::HasSubstr("pipeline a 50"));
+  ASSERT_TRUE(Delete("a").ok());  // behind the search's end
+  EXPECT_EQ(memory_.claimed_bytes(), 0);
+}
+
 TEST_F(PipelineTableTest, AFailedCreationReturnsItsClaim) {
   EXPECT_EQ(ReasonOf(Create("bad", "broken").status()), "SPEC_INVALID");
   EXPECT_EQ(memory_.claimed_bytes(), 0);
@@ -296,7 +311,7 @@ TEST_F(RunningPlan, EndsWhenTheServerStops) {
 TEST_F(RunningPlan, LetsOnlySoManyOthersWait) {
   StartPlan();
   std::vector<std::shared_ptr<PlanAnswer>> waiting;
-  for (int i = 0; i < PlanQueue::kMostWaiting; ++i) waiting.push_back(AskForPlan("caller" + std::to_string(i % 8)));
+  for (int i = 0; i < PlanQueue::kMaxWaiting; ++i) waiting.push_back(AskForPlan("caller" + std::to_string(i % 8)));
   const std::shared_ptr<PlanAnswer> refused = AskForPlan("late");
   EXPECT_EQ(refused->Reason(), "QUEUE_FULL");
   EXPECT_EQ(refused->status.code(), absl::StatusCode::kResourceExhausted);
@@ -304,6 +319,7 @@ TEST_F(RunningPlan, LetsOnlySoManyOthersWait) {
   EXPECT_EQ(ValuesOf(refused->status)["retry_after_ms"], "1000");
   waiting[3]->cancel->Cancel();
   const std::shared_ptr<PlanAnswer> in_its_place = AskForPlan("late");
+  EXPECT_EQ(waiting[3]->Reason(), "WORK_CANCELLED") << "while the first still runs: nothing of it is kept until then";
   go_.Notify();
   EXPECT_EQ(in_its_place->Reason(), "");
   for (size_t i = 0; i < waiting.size(); ++i) EXPECT_EQ(waiting[i]->Reason(), i == 3 ? "WORK_CANCELLED" : "");
@@ -312,7 +328,7 @@ TEST_F(RunningPlan, LetsOnlySoManyOthersWait) {
 TEST_F(RunningPlan, KeepsRoomForOtherCallers) {
   StartPlan();
   std::shared_ptr<PlanAnswer> last;
-  for (int i = 0; i <= PlanQueue::kMostWaiting * 3 / 4; ++i) last = AskForPlan();
+  for (int i = 0; i <= PlanQueue::kMaxWaiting * 3 / 4; ++i) last = AskForPlan();
   EXPECT_EQ(last->Reason(), "CALLER_QUOTA");
   const std::shared_ptr<PlanAnswer> other = AskForPlan("bob");
   go_.Notify();

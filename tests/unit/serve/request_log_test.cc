@@ -30,7 +30,7 @@ TEST(RequestLogTest, ForgetsAfterADayOrWhenManyAreNewerButNotWithinTenMinutes) {
 }
 
 TEST(RequestLogTest, RefusesNewIdsWhenFull) {
-  RequestLog<int> log({.entries = 1, .most_entries = 2});
+  RequestLog<int> log({.entries = 1, .max_entries = 2});
   log.Record(Key("0"), "a", 0, 0);
   log.Record({"bob", "TrainStep", "1"}, "a", 1, 0);
   EXPECT_TRUE(log.Find(Key("0"), "a", 0)->has_value());
@@ -40,7 +40,7 @@ TEST(RequestLogTest, RefusesNewIdsWhenFull) {
 }
 
 TEST(RequestLogTest, ACallerHasAShareAndLeavesRoomForOthers) {
-  RequestLog<int> log({.entries = 1, .most_entries = 8});
+  RequestLog<int> log({.entries = 1, .max_entries = 8});
   const auto find = [&](const std::string& caller, int64_t now) {
     return ReasonOf(log.Find({caller, "TrainStep", "new"}, "a", now).status());
   };

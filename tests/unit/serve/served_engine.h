@@ -21,7 +21,7 @@
 #include "engine/base/timer_queue.h"
 #include "engine/exec/device_pool.h"
 #include "engine/schedule/action.h"
-#include "engine/serve/hosted_pipeline.h"
+#include "engine/serve/served_pipeline.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/temporary_folder.h"
 
@@ -53,7 +53,7 @@ class ServedEngine {
       if (fault == std::pair(point, stage)) throw std::bad_alloc();
     };
     std::unique_ptr<Pipeline> pipeline = Pipeline::Create(ServedSpec(), std::move(options)).value();
-    hosted = HostedPipeline::Start(
+    hosted = ServedPipeline::Start(
         std::move(pipeline), CheckpointFolder::Open(RealFileSystem(), &clock_, folder, "gpt").value(),
         {.name = "gpt", .spec_digest = "d", .handles = &handles_, .timers = &timers_, .clock = &clock_});
   }
@@ -108,9 +108,7 @@ class ServedEngine {
     done.WaitForNotification();
     return error;
   }
-  absl::StatusOr<Accepted> StartStep(StepRequest request = {}) {
-    return hosted->TrainStep(Ann(), Batch(), {.request = request});
-  }
+  absl::StatusOr<Accepted> StartStep(StepRequest request = {}) { return hosted->TrainStep(Ann(), Batch(), request); }
   absl::Status TrainStep(StepRequest request = {}) { return Settled(StartStep(request), &Accepted::outcome); }
   absl::StatusOr<CancelEffect> Cancel(const HandleName& handle) { return handles_.RequestCancel("ann", handle); }
   absl::Status Contribute() { return Settled(hosted->ForwardBackward(Ann(), Batch()), &Accepted::outcome); }
@@ -167,11 +165,11 @@ class ServedEngine {
   // Changed only while nothing runs.
   std::optional<std::pair<FaultPoint, int>> fault;
   std::function<void(const Action&)> before_action;
-  std::shared_ptr<HostedPipeline> hosted;
+  std::shared_ptr<ServedPipeline> hosted;
 
  private:
   static CallContext Ann() { return {.caller = "ann"}; }
-  static absl::Status Wait(const std::function<void(HostedPipeline::StateCallback)>& call) {
+  static absl::Status Wait(const std::function<void(StateCallback)>& call) {
     absl::Status status;
     absl::Notification done;
     call([&](const absl::StatusOr<StateAnswer>& answer) {

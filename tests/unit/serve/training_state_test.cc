@@ -51,6 +51,18 @@ TEST(TrainingStateTest, FollowsTheTable) {
   }
 }
 
+TEST(TrainingStateTest, EitherDiscardOfAPartyTakesNoteOfItsLoss) {
+  for (const TrainingCall discard : {TrainingCall::kDiscard, TrainingCall::kDiscardForced}) {
+    TrainingState state;
+    state.Apply(TrainingCall::kContribution, kAnn, 0);
+    state.Apply(TrainingCall::kExpire, kAnn, 0);
+    EXPECT_EQ(Check(state, TrainingCall::kContribution, kAnn), "ACCUMULATION_LOST");
+    ASSERT_EQ(Check(state, discard, kAnn), "");
+    state.Apply(discard, kAnn, 0);
+    EXPECT_EQ(Check(state, TrainingCall::kContribution, kAnn), "");
+  }
+}
+
 TEST(TrainingStateTest, ARefusalNamesTheHolderAndItsAge) {
   TrainingState state;
   state.Apply(TrainingCall::kContribution, kAnn, 5 * kSecond);

@@ -13,7 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/observe/metrics_registry.h"
 #include "server/liveness.h"
-#include "server/rpc/health_service.h"
+#include "server/rpc/services/health_service.h"
 #include "server/state_lock.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/temporary_folder.h"
@@ -69,7 +69,7 @@ class ApiServerTest : public ::testing::Test {
   FakeClock clock_;
   MetricsRegistry registry_{&clock_};
   TimerQueue timers_{&clock_};
-  HealthService health_{&timers_, &clock_};
+  HealthServiceImpl health_{&timers_, &clock_};
 };
 
 TEST_F(ApiServerTest, FindsAFreePortAndTellsIt) {

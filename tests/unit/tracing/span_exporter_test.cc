@@ -75,7 +75,7 @@ class SpanExporterTest : public ::testing::Test {
 };
 
 TEST_F(SpanExporterTest, APartOfABatchWaitsForMoreAndGoesAfterItsDelay) {
-  Make({.most_delay = absl::Seconds(1)});
+  Make({.max_delay = absl::Seconds(1)});
   Add("a");
   clock_.AwaitWaiters(1);
   Add("b");

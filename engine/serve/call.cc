@@ -1,0 +1,86 @@
+#include "engine/serve/call.h"
+
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+
+namespace penstock {
+namespace {
+
+template <typename... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <typename... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+}  // namespace
+
+const char* MethodName(const Request& request) {
+  return std::visit(
+      Overloaded{
+          [](const InferCall&) { return "Infer"; }, [](const ForwardCall&) { return "Forward"; },
+          [](const BackwardCall&) { return "Backward"; }, [](const ContributionCall&) { return "ForwardBackward"; },
+          [](const StepCall&) { return "OptimizerStep"; }, [](const ExpireCall&) { return "OptimizerStep"; },
+          [](const TrainStepCall&) { return "TrainStep"; }, [](const SaveCall&) { return "SaveCheckpoint"; },
+          [](const RestoreCall&) { return "RestoreCheckpoint"; }, [](const WriteCall&) { return "WriteParameters"; },
+          [](const DeleteCall&) { return "DeleteCheckpoint"; }},
+      request);
+}
+
+const std::vector<const char*>& MethodNames() {
+  static const auto* const names = new std::vector<const char*>{
+      "Infer",     "Forward",        "Backward",          "ForwardBackward", "OptimizerStep",
+      "TrainStep", "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters", "DeleteCheckpoint"};
+  return *names;
+}
+
+std::optional<TrainingCall> TrainingCallOf(const Request& request) {
+  using Answer = std::optional<TrainingCall>;
+  return std::visit(Overloaded{[](const InferCall&) -> Answer { return std::nullopt; },
+                               [](const ForwardCall&) -> Answer { return TrainingCall::kForward; },
+                               [](const BackwardCall&) -> Answer { return TrainingCall::kContribution; },
+                               [](const ContributionCall&) -> Answer { return TrainingCall::kContribution; },
+                               [](const StepCall& step) -> Answer {
+                                 if (!step.discard) return TrainingCall::kApply;
+                                 return step.force ? TrainingCall::kDiscardForced : TrainingCall::kDiscard;
+                               },
+                               [](const ExpireCall&) -> Answer { return TrainingCall::kExpire; },
+                               [](const TrainStepCall&) -> Answer { return TrainingCall::kTrainStep; },
+                               [](const SaveCall&) -> Answer { return TrainingCall::kSave; },
+                               [](const RestoreCall& restore) -> Answer {
+                                 return restore.force ? TrainingCall::kRestoreForced : TrainingCall::kRestore;
+                               },
+                               [](const WriteCall& write) -> Answer {
+                                 return write.force ? TrainingCall::kRestoreForced : TrainingCall::kRestore;
+                               },
+                               [](const DeleteCall&) -> Answer { return TrainingCall::kDeleteCheckpoint; }},
+                    request);
+}
+
+std::optional<BatchMode> BatchModeOf(const Request& request) {
+  using Answer = std::optional<BatchMode>;
+  return std::visit(Overloaded{[](const InferCall&) -> Answer { return BatchMode::kInfer; },
+                               [](const ForwardCall&) -> Answer { return BatchMode::kForward; },
+                               [](const BackwardCall&) -> Answer { return BatchMode::kBackward; },
+                               [](const ContributionCall&) -> Answer { return BatchMode::kTrain; },
+                               [](const TrainStepCall&) -> Answer { return BatchMode::kTrain; },
+                               [](const auto&) -> Answer { return std::nullopt; }},
+                    request);
+}
+
+void Call::Enter(Phase next) {
+  const bool possible = (phase == Phase::kNew && next == Phase::kQueued) ||
+                        (phase == Phase::kQueued && (next == Phase::kRunning || next == Phase::kDone)) ||
+                        (phase == Phase::kRunning && next == Phase::kDone);
+  PENSTOCK_CHECK(possible);
+  phase = next;
+}
+
+int32_t Call::priority() const {
+  const auto* infer = As<InferCall>();
+  return infer == nullptr ? 0 : infer->request.priority;
+}
+
+absl::Status CancelledCall() { return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the call was cancelled"); }
+
+}  // namespace penstock

@@ -1,0 +1,107 @@
+#pragma once
+
+// One accepted call, from its acceptance to its end.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/base/cancel_token.h"
+#include "engine/base/timer_queue.h"
+#include "engine/observe/metrics.h"
+#include "engine/serve/call_inputs.h"
+#include "engine/serve/calls.h"
+#include "engine/serve/request_log.h"
+#include "engine/serve/training_state.h"
+
+namespace penstock {
+
+// Comes once, when the work is done.
+using StateCallback = std::function<void(absl::StatusOr<StateAnswer>)>;
+
+// The callers who wait for one save, restore, write or delete, and its answer once it is there. Guarded by the lock of the
+// pipeline that serves it.
+struct StateJoin {
+  std::optional<StateAnswer> answer;
+  std::vector<StateCallback> callbacks;
+};
+
+// What the request log keeps.
+using RecordedAnswer = std::variant<Accepted, std::shared_ptr<StateJoin>>;
+
+// What follows from a request by itself.
+const char* MethodName(const Request& request);                      // as on the wire: "TrainStep"
+std::optional<TrainingCall> TrainingCallOf(const Request& request);  // unset: an inference
+std::optional<BatchMode> BatchModeOf(const Request& request);        // unset: it runs no mini-batch
+// The names of all methods; a request_id is looked for under each.
+const std::vector<const char*>& MethodNames();
+
+// A call with all that its run needs.
+//
+// Model:     kNew until it is in a queue; then kQueued, kRunning, kDone. One that ends before it runs skips kRunning. Whoever
+//            makes it kDone settles its handles.
+// Threads:   the request never changes; the fields behind "guarded" belong to the lock of the pipeline that serves it, the
+//            others to the thread that accepts it and then to the one that runs it.
+struct Call {
+  enum class Phase { kNew, kQueued, kRunning, kDone };
+
+  Call(CallContext given_context, Request given_request)
+      : context(std::move(given_context)),
+        request(std::move(given_request)),
+        training(TrainingCallOf(request)),
+        mode(BatchModeOf(request)) {}
+
+  CallContext context;  // its place is guarded
+  const Request request;
+  const std::optional<TrainingCall> training;
+  const std::optional<BatchMode> mode;
+
+  CallInputs inputs;
+  int graph_pin = -1;  // Backward: index of the graph among the inputs' pins
+  bool inputs_checked = false;
+  std::shared_ptr<StateJoin> join;  // of calls without handles
+  Accepted accepted;
+  std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>();
+  int64_t rows = 0;          // of the inputs, once known
+  int64_t queue_weight = 1;  // micro-batches, for the queue's gauges
+  int64_t accepted_nanos = 0;
+  int64_t started_nanos = 0;  // 0: it has not; set by the thread that runs it
+
+  // Guarded.
+  Phase phase = Phase::kNew;
+  bool inputs_ready = false;
+  bool deadline_passed = false;
+  size_t abandoned_handles = 0;
+  TimerQueue::TimerId timer = TimerQueue::kNoTimer;
+
+  // Goes on to a later phase; nothing else is possible.
+  void Enter(Phase next);
+  // To kDone, if it is not there.
+  void Finish() {
+    if (phase != Phase::kDone) Enter(Phase::kDone);
+  }
+
+  // The request as one of its kinds, or null.
+  template <typename T>
+  const T* As() const {
+    return std::get_if<T>(&request);
+  }
+  const char* method() const { return MethodName(request); }
+  TrainingParty party() const { return {context.caller, context.session}; }
+  RequestKey key() const { return {context.caller, method(), context.request_id}; }
+  int32_t priority() const;  // of an inference
+  // A run that may be stopped: it leaves nothing behind.
+  bool stoppable() const { return mode == BatchMode::kInfer || mode == BatchMode::kForward; }
+};
+using CallPointer = std::shared_ptr<Call>;
+
+// The error of a call that was cancelled.
+absl::Status CancelledCall();
+
+}  // namespace penstock

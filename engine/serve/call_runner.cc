@@ -1,0 +1,295 @@
+#include "engine/serve/call_runner.h"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/exec/signature_check.h"
+#include "engine/tensor/micro_batch.h"
+
+namespace penstock {
+namespace {
+
+// The dimension of an output that its signature leaves open: the batch first, then whatever the inputs have there.
+int64_t OpenDimension(const NamedValues& inputs, size_t index, int64_t rows) {
+  if (index == 0) return rows;
+  int64_t largest = 1;
+  for (const NamedValue& input : inputs) {
+    const at::Tensor* tensor = input.value.any_tensor();
+    if (tensor != nullptr && static_cast<int64_t>(index) < tensor->dim()) {
+      largest = std::max(largest, tensor->size(static_cast<int64_t>(index)));
+    }
+  }
+  return largest;
+}
+
+// Of the first tensor that is split.
+int64_t RowsOf(const NamedValues& inputs) {
+  for (const NamedValue& input : inputs) {
+    if (input.value.is_tensor() && input.value.tensor()->dim() > 0) return input.value.tensor()->size(0);
+  }
+  return 0;
+}
+
+absl::StatusOr<at::Tensor> TargetOf(const NamedValue& target) {
+  if (target.value.is_tensor()) return *target.value.tensor();
+  const std::string type = target.value.is_whole() ? "a whole one" : target.value.TypeName();
+  return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE", "target: expected Tensor, but got " + type)
+      .With("field", "target")
+      .With("value", type);
+}
+
+// The outputs that the caller wants kept; empty: all of a forward, none of a contribution.
+const std::vector<std::string>& OutputsOf(const Call& call) {
+  static const auto* const none = new std::vector<std::string>;
+  if (const auto* infer = call.As<InferCall>()) return infer->request.outputs;
+  if (const auto* forward = call.As<ForwardCall>()) return forward->request.outputs;
+  const ContributionCall* contribution = ContributionOf(call.request);
+  return contribution == nullptr ? *none : contribution->request.outputs;
+}
+
+// What stands behind the blank in the digest of a specification.
+std::string ProgramDigest(const std::string& spec_digest) {
+  const size_t blank = spec_digest.find(' ');
+  return blank == std::string::npos ? "" : spec_digest.substr(blank + 1);
+}
+
+// The name of an optimizer's slot as a tensor on the wire may have it, optimizer.NAME.SLOT, is optimizer/NAME/SLOT; or empty.
+std::string OptimizerSlotName(const std::string& name) {
+  static constexpr char kPrefix[] = "optimizer.";
+  const size_t begin = sizeof(kPrefix) - 1;
+  const size_t dot = name.rfind('.');
+  if (name.compare(0, begin, kPrefix) != 0 || dot < begin) return "";
+  return absl::StrCat("optimizer/", name.substr(begin, dot - begin), "/", name.substr(dot + 1));
+}
+
+}  // namespace
+
+absl::Status CallRunner::CheckTensors(Call& call) const {
+  const ContributionCall* contribution = ContributionOf(call.request);
+  const bool takes_inputs = call.stoppable() || contribution != nullptr;
+  if (!takes_inputs || call.inputs_checked || !call.inputs.ready()) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(NamedValues inputs, call.inputs.Take());
+  at::Tensor target;
+  if (contribution != nullptr && contribution->target.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(target, TargetOf(inputs.back()));
+    inputs.pop_back();
+  }
+  PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckOutputs(OutputsOf(call)));
+  PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckInputs(inputs));
+  call.rows = RowsOf(inputs);
+  if (contribution != nullptr) {
+    PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(target, contribution->request.loss, call.rows));
+    const std::optional<int64_t> total_rows = contribution->request.total_rows;
+    if (total_rows.has_value() && *total_rows < call.rows) {
+      return InvalidField("total_rows", absl::StrCat("must be at least the number of rows, ", call.rows),
+                          std::to_string(*total_rows));
+    }
+  }
+  call.inputs_checked = true;
+  return absl::OkStatus();
+}
+
+int64_t CallRunner::ExpectedOutputBytes(const Call& call) const {
+  if (!call.inputs.ready()) return 0;  // charged when they are there
+  const absl::StatusOr<NamedValues> inputs = call.inputs.Take();
+  if (!inputs.ok()) return 0;
+  const std::vector<std::string>& outputs = OutputsOf(call);
+  int64_t bytes = 0;
+  for (const TensorSignature& output : pipeline_->signature().outputs) {
+    const bool wanted = outputs.empty() || std::find(outputs.begin(), outputs.end(), output.name) != outputs.end();
+    if (!wanted) continue;
+    std::vector<int64_t> shape = output.shape;
+    for (size_t i = 0; i < shape.size(); ++i) {
+      if (shape[i] < 0) shape[i] = OpenDimension(*inputs, i, call.rows);
+    }
+    const absl::StatusOr<int64_t> one = PayloadBytes(output.type, shape, output.name);
+    // What can't be counted can't fit: the budget refuses it.
+    if (!one.ok() || *one > (int64_t{1} << 50)) return std::numeric_limits<int64_t>::max() / 4;
+    bytes += *one;
+  }
+  return bytes;
+}
+
+absl::StatusOr<ForwardRequest> CallRunner::Complete(ForwardRequest request, Call& call) const {
+  PENSTOCK_RETURN_IF_ERROR(CheckTensors(call));
+  PENSTOCK_ASSIGN_OR_RETURN(request.inputs, call.inputs.Take());
+  request.cancel = call.cancel;
+  return request;
+}
+
+absl::StatusOr<ContributionRequest> CallRunner::Complete(const ContributionCall& contribution, Call& call) const {
+  PENSTOCK_RETURN_IF_ERROR(CheckTensors(call));
+  ContributionRequest request = contribution.request;
+  PENSTOCK_ASSIGN_OR_RETURN(request.inputs, call.inputs.Take());
+  if (contribution.target.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(request.target, TargetOf(request.inputs.back()));
+    request.inputs.pop_back();
+  }
+  request.cancel = call.cancel;
+  return request;
+}
+
+absl::StatusOr<ForwardRequest> CallRunner::InferenceRequest(Call& call) const {
+  return Complete(call.As<InferCall>()->request, call);
+}
+
+absl::StatusOr<Executed> CallRunner::Run(Call& call) const {
+  return std::visit([&](const auto& request) { return Run(request, call); }, call.request);
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const InferCall&, Call&) const {
+  return Error(absl::StatusCode::kInternal, "BUG", "inference stands in the training order");
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const ForwardCall& forward, Call& call) const {
+  PENSTOCK_ASSIGN_OR_RETURN(ForwardRequest request, Complete(forward.request, call));
+  PENSTOCK_ASSIGN_OR_RETURN(ForwardOutcome outcome, pipeline_->Forward(std::move(request)));
+  Executed executed;
+  executed.graph = std::move(outcome.graph);
+  executed.run.outputs = std::move(outcome.outputs);
+  executed.run.step = outcome.step;
+  executed.run.rows = call.rows;
+  return executed;
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const BackwardCall& backward, Call& call) const {
+  PENSTOCK_ASSIGN_OR_RETURN(const NamedValues values, call.inputs.Take());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<Graph> graph, call.inputs.pin(call.graph_pin).graph());
+  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors gradients, ToTensors(values));
+  Executed executed;
+  PENSTOCK_ASSIGN_OR_RETURN(executed.run, pipeline_->Backward(graph, std::move(gradients), backward.retain_graph));
+  for (NamedValue& gradient : executed.run.input_gradients) {
+    if (backward.input_gradients && gradient.value.is_tensor()) executed.run.outputs.push_back(std::move(gradient));
+  }
+  executed.run.input_gradients.clear();
+  return executed;
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const ContributionCall& contribution, Call& call) const {
+  PENSTOCK_ASSIGN_OR_RETURN(ContributionRequest request, Complete(contribution, call));
+  Executed executed;
+  PENSTOCK_ASSIGN_OR_RETURN(executed.run, pipeline_->ForwardBackward(std::move(request)));
+  return executed;
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const TrainStepCall& step, Call& call) const {
+  PENSTOCK_ASSIGN_OR_RETURN(ContributionRequest request, Complete(step.contribution, call));
+  Executed executed;
+  PENSTOCK_ASSIGN_OR_RETURN(executed.run, pipeline_->TrainStep(std::move(request), step.step));
+  return executed;
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const StepCall& step, Call&) const {
+  if (step.discard) return Discard();
+  Executed executed;
+  PENSTOCK_ASSIGN_OR_RETURN(executed.run, pipeline_->OptimizerStep(step.request));
+  return executed;
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const ExpireCall&, Call&) const { return Discard(); }
+
+absl::StatusOr<Executed> CallRunner::Discard() const {
+  pipeline_->DiscardGradients();
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  return executed;
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) const {
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  std::string id = save.id.empty() ? absl::StrCat("step-", executed.run.step) : save.id;
+  if (save.last) id = checkpoints_->FreeId(executed.run.step);
+  PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
+  // Before the state is copied.
+  if (!save.last) PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckRoom(id, ByteSize(pipeline_->StateShapes())));
+  PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
+  PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint,
+                            checkpoints_->Save(id, executed.run.step, spec_digest_, state,
+                                               save.last ? call.cancel.get() : nullptr, /*beyond_quota=*/save.last));
+  return executed;
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const DeleteCall& remove, Call&) const {
+  PENSTOCK_RETURN_IF_ERROR(checkpoints_->Remove(remove.id));
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  executed.checkpoint = CheckpointInfo{.pipeline = name_, .id = remove.id};
+  return executed;
+}
+
+absl::StatusOr<Executed> CallRunner::Replace(const NamedTensors& state, int64_t step) const {
+  PENSTOCK_RETURN_IF_ERROR(pipeline_->ImportState(state, step));
+  pipeline_->DiscardGradients();
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  executed.checkpoint = CheckpointInfo{};
+  executed.replaced_state = true;
+  return executed;
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const RestoreCall& restore, Call&) const {
+  // Known without reading the tensors. One that is not there or damaged is Load's to refuse.
+  if (const absl::StatusOr<CheckpointInfo> info = checkpoints_->Find(restore.id); info.ok() && !info->damaged) {
+    const std::string saved = ProgramDigest(info->spec_digest);
+    const std::string here = ProgramDigest(spec_digest_);
+    if (saved != here) {
+      return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+                   absl::StrCat("the checkpoint was saved from another model file, ", saved.empty() ? "none" : saved,
+                                ", got ", here.empty() ? "none" : here))
+          .With("field", "spec.model.program_digest")
+          .With("value", here)
+          .With("checkpoint", restore.id);
+    }
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded, checkpoints_->Load(restore.id));
+  absl::StatusOr<Executed> executed = Replace(loaded.state, loaded.info.step);
+  if (!executed.ok()) return WithValue(executed.status(), "checkpoint", restore.id);
+  executed->checkpoint = loaded.info;
+  return executed;
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const WriteCall& write, Call& call) const {
+  NamedTensors state = pipeline_->StateShapes();
+  std::unordered_map<std::string, NamedTensor*> places;
+  for (NamedTensor& tensor : state) places.emplace(tensor.name, &tensor);
+  for (size_t i = 0; i < write.handles.size(); ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors tensors, call.inputs.pin(static_cast<int>(i)).tensors());
+    for (const NamedTensor& given : tensors) {
+      auto place = places.find(given.name);
+      if (place == places.end()) place = places.find(OptimizerSlotName(given.name));
+      if (place == places.end()) {
+        return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
+                     "the pipeline has no such parameter, or it is given twice, got " + Shortened(given.name))
+            .With("field", "handles")
+            .With("value", Shortened(given.name))
+            .With("pipeline", name_);
+      }
+      at::Tensor& tensor = place->second->tensor;
+      if (given.tensor.sizes() != tensor.sizes() || given.tensor.scalar_type() != tensor.scalar_type()) {
+        return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                     absl::StrCat(given.name, ": must be ", ShapeText(tensor.sizes()), " of ",
+                                  c10::toString(tensor.scalar_type()), ", got ", ShapeText(given.tensor.sizes()),
+                                  " of ", c10::toString(given.tensor.scalar_type())))
+            .With("field", given.name)
+            .With("value", ShapeText(given.tensor.sizes()));
+      }
+      tensor = given.tensor;
+      places.erase(place);
+    }
+  }
+  if (!places.empty()) {  // what was not given stays; of a broken pipeline all must be given
+    PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors kept, pipeline_->ExportState(true));
+    for (const NamedTensor& tensor : kept) {
+      if (const auto place = places.find(tensor.name); place != places.end()) place->second->tensor = tensor.tensor;
+    }
+  }
+  return Replace(state, write.step.value_or(pipeline_->step()));
+}
+
+}  // namespace penstock

@@ -1,0 +1,74 @@
+#pragma once
+
+// What each kind of call does to the pipeline, when its turn has come.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/checkpoint/checkpoint_file.h"
+#include "engine/exec/pipeline.h"
+#include "engine/serve/call.h"
+
+namespace penstock {
+
+// What a run of the training order left.
+struct Executed {
+  RunOutcome run;
+  std::shared_ptr<Graph> graph;
+  std::optional<CheckpointInfo> checkpoint;
+  bool replaced_state = false;  // restored or written: as good as a step for graphs and tokens
+};
+
+// Turns calls into calls on the Pipeline and the CheckpointFolder.
+//
+// Owns:      nothing; pipeline and folder outlive it.
+// Threads:   Run() from the training thread; the others from any, for calls that are theirs.
+// Fails:     as the Pipeline and the folder; TENSOR_SIGNATURE, WRONG_TYPE, reasons of handles for inputs;
+//            PARAMETER_NOT_FOUND; MODEL_MISMATCH for a checkpoint of another model file.
+class CallRunner {
+ public:
+  // `spec_digest`: goes into checkpoints. What stands behind a blank, the digest of an exported program, must be that of a
+  // checkpoint which is restored.
+  CallRunner(std::string name, std::string spec_digest, Pipeline* pipeline, CheckpointFolder* checkpoints)
+      : name_(std::move(name)), spec_digest_(std::move(spec_digest)), pipeline_(pipeline), checkpoints_(checkpoints) {}
+
+  // Checks inputs and target against the signature, once they are there, and counts the rows.
+  absl::Status CheckTensors(Call& call) const;
+  // Of the outputs that were asked for; 0 while inputs are missing.
+  int64_t ExpectedOutputBytes(const Call& call) const;
+
+  // A call of the training order. A failure has had no effect.
+  absl::StatusOr<Executed> Run(Call& call) const;
+  // The request of an inference, complete.
+  absl::StatusOr<ForwardRequest> InferenceRequest(Call& call) const;
+
+ private:
+  absl::StatusOr<ForwardRequest> Complete(ForwardRequest request, Call& call) const;
+  absl::StatusOr<ContributionRequest> Complete(const ContributionCall& contribution, Call& call) const;
+
+  absl::StatusOr<Executed> Run(const InferCall& infer, Call& call) const;
+  absl::StatusOr<Executed> Run(const ForwardCall& forward, Call& call) const;
+  absl::StatusOr<Executed> Run(const BackwardCall& backward, Call& call) const;
+  absl::StatusOr<Executed> Run(const ContributionCall& contribution, Call& call) const;
+  absl::StatusOr<Executed> Run(const TrainStepCall& step, Call& call) const;
+  absl::StatusOr<Executed> Run(const StepCall& step, Call& call) const;
+  absl::StatusOr<Executed> Run(const ExpireCall& expire, Call& call) const;
+  absl::StatusOr<Executed> Run(const SaveCall& save, Call& call) const;
+  absl::StatusOr<Executed> Run(const RestoreCall& restore, Call& call) const;
+  absl::StatusOr<Executed> Run(const WriteCall& write, Call& call) const;
+  absl::StatusOr<Executed> Run(const DeleteCall& remove, Call& call) const;
+  absl::StatusOr<Executed> Discard() const;
+  // Puts the state in the place of the pipeline's; gradients of the weights that are gone go too.
+  absl::StatusOr<Executed> Replace(const NamedTensors& state, int64_t step) const;
+
+  const std::string name_;
+  const std::string spec_digest_;
+  Pipeline* const pipeline_;
+  CheckpointFolder* const checkpoints_;
+};
+
+}  // namespace penstock

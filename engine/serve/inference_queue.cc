@@ -1,0 +1,54 @@
+#include "engine/serve/inference_queue.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "engine/base/caller_share.h"
+
+namespace penstock {
+
+absl::Status InferenceQueue::CheckNew(const Call& call) const {
+  return bounds_.Check(call.context.caller, call.inputs.inline_bytes());
+}
+
+void InferenceQueue::Add(const CallPointer& call) {
+  bounds_.Add(call->context.caller, call->inputs.inline_bytes());
+  waiting_.push_back(call);
+  if (call->inputs_ready) SetReady(call);
+}
+
+void InferenceQueue::SetReady(const CallPointer& call) {
+  const auto later = std::find_if(ready_.begin(), ready_.end(),
+                                  [&](const CallPointer& other) { return other->priority() < call->priority(); });
+  ready_.insert(later, call);
+}
+
+void InferenceQueue::Remove(const CallPointer& call) {
+  bounds_.Remove(call->context.caller, call->inputs.inline_bytes());
+  std::erase(waiting_, call);
+  std::erase(ready_, call);
+}
+
+CallPointer InferenceQueue::Start() {
+  CallPointer call = Next();
+  Remove(call);
+  call->Enter(Call::Phase::kRunning);
+  running_.insert(call);
+  return call;
+}
+
+CallPointer InferenceQueue::Next() const {
+  std::map<std::string, int64_t> urgent;  // runs with a priority, by caller
+  for (const CallPointer& running : running_) {
+    if (running->priority() > 0) ++urgent[running->context.caller];
+  }
+  const int64_t most = CallerShare(in_flight_, /*others=*/true);
+  const auto may_start = [&](const CallPointer& call) {
+    return call->priority() <= 0 || urgent[call->context.caller] < most;
+  };
+  const auto found = std::find_if(ready_.begin(), ready_.end(), may_start);
+  return found == ready_.end() ? ready_.front() : *found;
+}
+
+}  // namespace penstock

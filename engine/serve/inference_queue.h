@@ -1,0 +1,51 @@
+#pragma once
+
+// Inference of one pipeline that waits or runs, as a value without locks.
+
+#include <cstdint>
+#include <deque>
+#include <set>
+
+#include "absl/status/status.h"
+#include "engine/base/queue_bounds.h"
+#include "engine/serve/call.h"
+
+namespace penstock {
+
+// Inference calls, some of which run at any time.
+//
+// Model:     A call waits from acceptance on; once its inputs are there it is ready, too. The ready ones start by priority, equal
+//            ones as they became ready; but of the runs, a caller's with a priority above 0 take at most a quarter while another
+//            call can start, so that whoever takes the highest priority does not keep all others waiting.
+// Threads:   Those of its owner, which holds its lock around every call.
+// Fails:     CheckNew: QUEUE_FULL, CALLER_QUOTA.
+class InferenceQueue {
+ public:
+  // `in_flight`: how many may run.
+  InferenceQueue(QueueBounds::Limits limits, int in_flight) : bounds_("inference", limits), in_flight_(in_flight) {}
+
+  absl::Status CheckNew(const Call& call) const;
+  void Add(const CallPointer& call);
+  void SetReady(const CallPointer& call);  // of one that waits
+  void Remove(const CallPointer& call);    // before it runs
+
+  bool runnable() const { return static_cast<int>(running_.size()) < in_flight_ && !ready_.empty(); }
+  // Takes the next call; it runs.
+  CallPointer Start();
+  void EndRun(const CallPointer& call) { running_.erase(call); }
+
+  const std::deque<CallPointer>& waiting() const { return waiting_; }
+  int64_t running() const { return static_cast<int64_t>(running_.size()); }
+  bool idle() const { return waiting_.empty() && running_.empty(); }
+
+ private:
+  CallPointer Next() const;
+
+  QueueBounds bounds_;
+  const int in_flight_;
+  std::deque<CallPointer> waiting_;  // in order of acceptance
+  std::deque<CallPointer> ready_;    // of these, those that can start, in their order
+  std::set<CallPointer> running_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,63 @@
+#include "engine/serve/parameter_reader.h"
+
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/memory_claims.h"
+#include "engine/exec/pipeline.h"
+#include "engine/plan/layer_names.h"
+
+namespace penstock {
+
+absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterReader::Take(const ReadRequest& request,
+                                                                               int64_t version) {
+  // A copy of an earlier step may still be read, but nothing is served of a pipeline between two steps.
+  if (absl::Status broken = pipeline_->health(); !broken.ok()) {
+    return WithValue(std::move(broken), "pipeline", name_);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const std::shared_ptr<const ParameterSnapshot> all,
+      snapshots_.Take(version, request.with_optimizer, [&] { return Copy(request.with_optimizer); }));
+  if (request.names.empty()) return all;
+  // Keeps the whole copy, so that it is counted as long as a part of it is read.
+  std::shared_ptr<ParameterSnapshot> chosen(new ParameterSnapshot{.step = all->step},
+                                            [all](const ParameterSnapshot* part) { delete part; });
+  for (const std::string& name : request.names) {
+    PENSTOCK_ASSIGN_OR_RETURN(const NamedTensor* const found, Find(*all, name));
+    chosen->tensors.push_back(*found);
+  }
+  return std::shared_ptr<const ParameterSnapshot>(std::move(chosen));
+}
+
+absl::StatusOr<ParameterSnapshot> ParameterReader::Copy(bool with_optimizer) const {
+  ParameterSnapshot copy{.step = pipeline_->step()};
+  if (memory_ != nullptr) {
+    int64_t bytes = 0;
+    for (const NamedTensor& tensor : pipeline_->StateShapes()) {
+      if (with_optimizer || !tensor.name.starts_with("optimizer/")) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
+    }
+    PENSTOCK_ASSIGN_OR_RETURN(copy.claim, memory_->Take("reads of pipeline " + name_, bytes));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(copy.tensors, pipeline_->ExportState(with_optimizer));
+  return copy;
+}
+
+// By its own name, or by the one that it has counted within its stage.
+absl::StatusOr<const NamedTensor*> ParameterReader::Find(const ParameterSnapshot& all, const std::string& name) const {
+  const auto find = [&](const std::string& wanted) -> const NamedTensor* {
+    for (const NamedTensor& tensor : all.tensors) {
+      if (tensor.name == wanted) return &tensor;
+    }
+    return nullptr;
+  };
+  if (const NamedTensor* found = find(name); found != nullptr) return found;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string alias, FromPartitionName(pipeline_->plan(), name));
+  if (const NamedTensor* found = find(alias); found != nullptr) return found;
+  return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
+               "the pipeline has no such parameter, got " + Shortened(name))
+      .With("field", "names")
+      .With("value", Shortened(name));
+}
+
+}  // namespace penstock

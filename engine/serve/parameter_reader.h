@@ -1,0 +1,52 @@
+#pragma once
+
+// Reads of parameters between two training calls.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/serve/calls.h"
+#include "engine/serve/parameter_snapshots.h"
+
+namespace penstock {
+
+class MemoryClaims;
+class Pipeline;
+
+// A read that waits for the gap between two training calls.
+struct ReadRequest {
+  std::vector<std::string> names;  // empty: all
+  bool with_optimizer = false;
+  std::function<void(absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>)> done;
+};
+
+// Takes what a read asks for out of a copy that all readers of one step share.
+//
+// Owns:      nothing; the pipeline outlives it, and the claims (may be null) its copies.
+// Threads:   Take() from the training thread, bytes() from any.
+// Fails:     NOT_FOUND / PARAMETER_NOT_FOUND naming it; PIPELINE_BROKEN; HOST_MEMORY where a copy finds no room; as
+//            ParameterSnapshots.
+class ParameterReader {
+ public:
+  ParameterReader(std::string name, const Pipeline* pipeline, MemoryClaims* memory)
+      : name_(std::move(name)), pipeline_(pipeline), memory_(memory) {}
+
+  // `version`: of the weights as they are now.
+  absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Take(const ReadRequest& request, int64_t version);
+  int64_t bytes() const { return snapshots_.bytes(); }  // of copies that somebody reads
+
+ private:
+  absl::StatusOr<ParameterSnapshot> Copy(bool with_optimizer) const;
+  absl::StatusOr<const NamedTensor*> Find(const ParameterSnapshot& all, const std::string& name) const;
+
+  const std::string name_;
+  const Pipeline* const pipeline_;
+  MemoryClaims* const memory_;
+  ParameterSnapshots snapshots_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,164 @@
+#include "engine/serve/settlement.h"
+
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/observe/metrics.h"
+#include "engine/tensor/micro_batch.h"
+
+namespace penstock {
+
+absl::Status Settlement::Fail(const Call& call, const absl::Status& error) {
+  absl::Status told = WithValue(error, "pipeline", name_);
+  if (call.context.observer != nullptr) {
+    for (const auto& [name, id] : call.context.observer->Ids()) told = WithValue(std::move(told), name, id);
+  }
+  for (const HandleName& name : call.accepted.handles()) {
+    if (ReasonOf(told) == "WORK_CANCELLED") {
+      handles_->Cancel(name.id);
+    } else {
+      handles_->Fail(name.id, told);
+    }
+  }
+  return told;
+}
+
+void Settlement::Fulfil(const Call& call, Executed executed, const std::string& token,
+                        const std::vector<HandleId>& stale_graphs) {
+  for (const HandleId& id : stale_graphs) {
+    handles_->Invalidate(
+        id, Error(absl::StatusCode::kFailedPrecondition, "GRAPH_STALE", "the weights have changed since this forward"));
+  }
+  if (const auto* backward = call.As<BackwardCall>(); backward != nullptr && !backward->retain_graph) {
+    handles_->Invalidate(backward->graph.id, Error(absl::StatusCode::kFailedPrecondition, "GRAPH_CONSUMED",
+                                                   "a Backward has used up this graph"));
+  }
+  const Accepted& accepted = call.accepted;
+  if (accepted.outputs.has_value()) FulfilValues(accepted.outputs->id, std::exchange(executed.run.outputs, {}));
+  if (accepted.graph.has_value()) handles_->Fulfil(accepted.graph->id, std::move(executed.graph));
+  if (accepted.outcome.has_value()) {
+    handles_->Fulfil(accepted.outcome->id, CallOutcome{std::move(executed.run), accepted.sequence, token});
+  }
+}
+
+void Settlement::Fulfil(const Call& call, const ForwardOutcome& outcome) {
+  FulfilValues(call.accepted.outputs->id, outcome.outputs);
+}
+
+// A handle holds tensors: an output that is none fails it by name.
+void Settlement::FulfilValues(const HandleId& id, const NamedValues& values) {
+  absl::StatusOr<NamedTensors> tensors = ToTensors(values);
+  if (tensors.ok()) {
+    handles_->Fulfil(id, *std::move(tensors));
+  } else {
+    handles_->Fail(id, tensors.status());
+  }
+}
+
+void Settlement::CountStart(const Call& call) {
+  if (metrics_ == nullptr) return;
+  const WorkQueue queue = call.training.has_value() ? WorkQueue::kTrain : WorkQueue::kInfer;
+  metrics_->queues[queue].wait.Observe(call.started_nanos - call.accepted_nanos);
+  if (call.mode.has_value()) metrics_->BatchStarted(*call.mode);
+}
+
+void Settlement::CountEnd(const Call& call, const absl::Status& status, const Executed* executed) {
+  LogCheckpoint(call, status, executed);
+  if (metrics_ == nullptr) return;
+  const int64_t nanos = clock_->NowNanos() - call.accepted_nanos;
+  if (call.mode.has_value()) {
+    const BatchOutcome outcome = status.ok()
+                                     ? BatchOutcome::kOk
+                                     : (absl::IsCancelled(status) ? BatchOutcome::kCancelled : BatchOutcome::kFailed);
+    metrics_->BatchEnded(*call.mode, outcome, executed == nullptr ? 0 : executed->run.rows, nanos);
+  }
+  if (call.As<SaveCall>() != nullptr) {
+    metrics_->CheckpointEnded(CheckpointOperation::kSave, status.ok(), nanos);
+    if (executed != nullptr) metrics_->checkpoint_bytes.Set(static_cast<double>(executed->checkpoint->bytes));
+  }
+  if (call.As<RestoreCall>() != nullptr) {
+    metrics_->CheckpointEnded(CheckpointOperation::kRestore, status.ok(), nanos);
+  }
+  if (executed == nullptr || !call.training.has_value()) return;
+  const RunOutcome& run = executed->run;
+  metrics_->step_number.Set(static_cast<double>(run.step));
+  if (run.loss.has_value()) metrics_->loss.Set(*run.loss);
+  const bool stepped = call.training == TrainingCall::kApply || call.training == TrainingCall::kTrainStep;
+  if (stepped && run.applied == false) {
+    const bool loss = run.loss.has_value() && !std::isfinite(*run.loss);
+    metrics_->nonfinite_steps[loss ? NonfiniteKind::kLoss : NonfiniteKind::kGradient].Add();
+  }
+}
+
+void Settlement::LogCheckpoint(const Call& call, const absl::Status& status, const Executed* executed) const {
+  std::string what;
+  std::string id;
+  if (const auto* save = call.As<SaveCall>()) {
+    what = status.ok() ? "checkpoint saved" : "checkpoint not saved";
+    id = save->id.empty() ? "step-" + std::to_string(call.accepted.step) : save->id;
+  } else if (const auto* restore = call.As<RestoreCall>()) {
+    what = status.ok() ? "checkpoint restored" : "checkpoint not restored";
+    id = restore->id;
+  } else if (const auto* removed = call.As<DeleteCall>(); removed != nullptr && status.ok()) {
+    what = "checkpoint deleted";
+    id = removed->id;
+  } else {
+    return;
+  }
+  if (executed != nullptr) id = executed->checkpoint->id;
+  const int64_t step = executed != nullptr ? executed->run.step : call.accepted.step;
+  Log(status.ok() ? LogLevel::kInfo : LogLevel::kWarning, what,
+      {{"pipeline", name_}, {"checkpoint", id}, {"step", std::to_string(step)}, {"reason", ReasonOf(status)}});
+}
+
+void Settlement::ReportEnd(const Call& call, int64_t step, const absl::Status& status) {
+  CallSpan span{.method = call.method(),
+                .request_id = call.context.request_id,
+                .accepted_nanos = call.accepted_nanos,
+                .started_nanos = call.started_nanos,
+                .ended_nanos = clock_->NowNanos(),
+                .step = step,
+                .failed = !status.ok()};
+  const int64_t ended_nanos = span.ended_nanos;
+  if (call.context.observer != nullptr) {
+    for (const auto& [name, id] : call.context.observer->Ids()) {
+      if (name == "trace_id") span.trace_id = id;
+    }
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    if (ended_.size() == kMaxEndedCalls) ended_.pop_front();
+    ended_.push_back(std::move(span));
+  }
+  if (call.context.observer == nullptr) return;
+  const auto mode =
+      call.mode.has_value() ? std::string_view(kBatchModeNames[static_cast<size_t>(*call.mode)]) : std::string_view();
+  call.context.observer->OnEnded({.pipeline = name_,
+                                  .method = call.method(),
+                                  .mode = mode,
+                                  .accepted_nanos = call.accepted_nanos,
+                                  .started_nanos = call.started_nanos,
+                                  .ended_nanos = ended_nanos,
+                                  .step = step,
+                                  .status = status});
+}
+
+std::vector<CallSpan> Settlement::EndedCalls() const {
+  absl::MutexLock lock(&mu_);
+  return {ended_.begin(), ended_.end()};
+}
+
+std::vector<std::pair<std::string, std::string>> Settlement::LogFieldsOf(const Call& call, int64_t step) const {
+  std::vector<std::pair<std::string, std::string>> fields = {{"pipeline", name_}};
+  if (step > 0) fields.emplace_back("step", std::to_string(step));
+  if (!call.context.request_id.empty()) fields.emplace_back("request_id", call.context.request_id);
+  if (call.context.observer == nullptr) return fields;
+  for (auto& id : call.context.observer->Ids()) fields.push_back(std::move(id));
+  return fields;
+}
+
+}  // namespace penstock

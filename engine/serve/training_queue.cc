@@ -1,0 +1,127 @@
+#include "engine/serve/training_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/serve/call_runner.h"
+
+namespace penstock {
+
+TrainingQueue::TrainingQueue(QueueBounds::Limits limits, std::string token_prefix, int64_t step)
+    : token_prefix_(std::move(token_prefix)), bounds_("training", limits), step_(step) {}
+
+std::string TrainingQueue::token() const { return absl::StrCat(token_prefix_, "-", version_); }
+
+TrainingState TrainingQueue::Foreseen(int64_t now) const {
+  TrainingState state = state_;
+  const auto apply = [&state, now](const Call& call) {
+    if (state.Check(*call.training, call.party(), now).ok()) state.Apply(*call.training, call.party(), now);
+  };
+  if (Runs()) apply(*running_);
+  for (const CallPointer& call : waiting_) apply(*call);
+  return state;
+}
+
+absl::Status TrainingQueue::WrongToken(const Call& call) const {
+  if (call.context.expected_state.empty() || call.context.expected_state == token()) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "STATE_MISMATCH",
+               "the training state is not the expected one: another call came first")
+      .With("field", "expected_state")
+      .With("value", Shortened(call.context.expected_state));
+}
+
+absl::Status TrainingQueue::CheckNew(const Call& call, int64_t now) const {
+  PENSTOCK_RETURN_IF_ERROR(bounds_.Check(call.context.caller, call.inputs.inline_bytes()));
+  PENSTOCK_RETURN_IF_ERROR(Foreseen(now).Check(*call.training, call.party(), now));
+  return idle() ? WrongToken(call) : absl::OkStatus();
+}
+
+void TrainingQueue::Add(const CallPointer& call) {
+  bounds_.Add(call->context.caller, call->inputs.inline_bytes());
+  call->accepted.sequence = ++sequence_;
+  waiting_.push_back(call);
+}
+
+void TrainingQueue::Remove(const CallPointer& call) {
+  bounds_.Remove(call->context.caller, call->inputs.inline_bytes());
+  std::erase(waiting_, call);
+}
+
+CallPointer TrainingQueue::Start() {
+  running_ = waiting_.front();
+  Remove(running_);
+  running_->Enter(Call::Phase::kRunning);
+  return running_;
+}
+
+absl::Status TrainingQueue::CheckTurn(const Call& call, int64_t now) const {
+  PENSTOCK_RETURN_IF_ERROR(state_.Check(*call.training, call.party(), now));
+  PENSTOCK_RETURN_IF_ERROR(WrongToken(call));
+  const auto* backward = call.As<BackwardCall>();
+  if (backward == nullptr || !backward->input_gradients) return absl::OkStatus();
+  if (!call.inputs.pin(call.graph_pin).graph().ok()) return absl::OkStatus();  // its own error comes first
+  // Gradients that the forward did not prepare for are refused before anything is added.
+  const HandleId& graph = backward->graph.id;
+  if (std::find(graphs_to_inputs_.begin(), graphs_to_inputs_.end(), graph) != graphs_to_inputs_.end()) {
+    return absl::OkStatus();
+  }
+  return InvalidField("input_gradients", "must have been asked of the forward too", "true");
+}
+
+std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& executed, int64_t now) {
+  const auto* contribution = call.As<ContributionCall>();
+  const auto* backward = call.As<BackwardCall>();
+  const absl::Duration lease = contribution != nullptr ? contribution->accumulation_lease
+                               : backward != nullptr   ? backward->accumulation_lease
+                                                       : absl::ZeroDuration();
+  state_.Apply(*call.training, call.party(), now, lease);
+
+  std::vector<HandleId> stale;
+  if (executed.run.step != step_ || executed.replaced_state) {
+    stale.swap(graphs_);
+    graphs_to_inputs_.clear();
+  }
+  step_ = executed.run.step;
+  if (const auto* forward = call.As<ForwardCall>()) {
+    graphs_.push_back(call.accepted.graph->id);
+    if (forward->request.input_gradients) graphs_to_inputs_.push_back(call.accepted.graph->id);
+    return stale;  // it changes nothing
+  }
+  if (call.As<SaveCall>() != nullptr) {
+    saved_version_ = weights_version_;
+    saved_checkpoint_ = executed.checkpoint->id;
+    return stale;
+  }
+  if (const auto* removed = call.As<DeleteCall>()) {
+    if (removed->id == saved_checkpoint_) saved_version_ = -1;
+    return stale;
+  }
+  ++version_;
+  const bool steps = call.As<TrainStepCall>() != nullptr || call.training == TrainingCall::kApply;
+  if (steps || executed.replaced_state) ++weights_version_;
+  if (call.As<RestoreCall>() != nullptr) {
+    saved_version_ = weights_version_;
+    saved_checkpoint_ = executed.checkpoint->id;
+  }
+  return stale;
+}
+
+void TrainingQueue::Reconcile(const Call& call, bool accumulating, int64_t now) {
+  state_.Reconcile(accumulating, call.party(), now);
+}
+
+std::optional<TrainingParty> TrainingQueue::Expired(int64_t now) const {
+  if (!state_.expires_at().has_value() || now < *state_.expires_at()) return std::nullopt;
+  const TrainingParty& holder = *state_.holder();
+  // A call of the holder that came in time goes on with what there is, or ends it.
+  const auto of_holder = [&holder](const CallPointer& call) {
+    return call->party() == holder && call->training != TrainingCall::kForward;
+  };
+  if (std::any_of(waiting_.begin(), waiting_.end(), of_holder) || (Runs() && of_holder(running_))) return std::nullopt;
+  return holder;
+}
+
+}  // namespace penstock

@@ -1,0 +1,291 @@
+#include "server/rpc/convert/proto_convert.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/tensor/codec.h"
+#include "server/rpc/convert/status_to_grpc.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kMaxTensors = 64;
+constexpr size_t kMaxPlainTextBytes = 65'536;  // of a plain value
+
+absl::Status TooManyTensors(std::string_view field, int count) {
+  return InvalidField(field, absl::StrCat("must have at most ", kMaxTensors, " entries"), absl::StrCat(count));
+}
+
+v1::HandleKind ToProto(HandleKind kind) {
+  switch (kind) {
+    case HandleKind::kValue:
+      return v1::HANDLE_KIND_VALUE;
+    case HandleKind::kGraph:
+      return v1::HANDLE_KIND_GRAPH;
+    case HandleKind::kOutcome:
+      return v1::HANDLE_KIND_OUTCOME;
+  }
+  return v1::HANDLE_KIND_UNSPECIFIED;
+}
+
+v1::HandleState ToProto(HandleState state) {
+  switch (state) {
+    case HandleState::kPending:
+      return v1::HANDLE_STATE_PENDING;
+    case HandleState::kReady:
+      return v1::HANDLE_STATE_READY;
+    case HandleState::kFailed:
+      return v1::HANDLE_STATE_FAILED;
+    case HandleState::kCancelled:
+      return v1::HANDLE_STATE_CANCELLED;
+    case HandleState::kReleased:
+      return v1::HANDLE_STATE_RELEASED;
+    case HandleState::kExpired:
+      return v1::HANDLE_STATE_EXPIRED;
+  }
+  return v1::HANDLE_STATE_UNSPECIFIED;
+}
+
+v1::PipelineState ToProto(PipelineEntry::State state) {
+  switch (state) {
+    case PipelineEntry::State::kCreating:
+      return v1::PIPELINE_STATE_CREATING;
+    case PipelineEntry::State::kReady:
+      return v1::PIPELINE_STATE_READY;
+    case PipelineEntry::State::kDraining:
+      return v1::PIPELINE_STATE_DRAINING;
+    case PipelineEntry::State::kDeleting:
+      return v1::PIPELINE_STATE_DELETING;
+    case PipelineEntry::State::kFailed:
+      return v1::PIPELINE_STATE_FAILED;
+  }
+  return v1::PIPELINE_STATE_UNSPECIFIED;
+}
+
+v1::CreateProgress ToProto(const PlanProgress& progress) {
+  v1::CreateProgress message;
+  message.set_phase(std::string(PlanPhaseName(progress.phase)));
+  message.set_done(progress.done);
+  message.set_elapsed_seconds(progress.elapsed_seconds);
+  message.set_budget_seconds(progress.budget_seconds);
+  return message;
+}
+
+absl::StatusOr<Value> PlainFromProto(const v1::PlainValue& plain, const std::string& field) {
+  switch (plain.value_case()) {
+    case v1::PlainValue::kBoolValue:
+      return Value(plain.bool_value());
+    case v1::PlainValue::kIntValue:
+      return Value(static_cast<int64_t>(plain.int_value()));
+    case v1::PlainValue::kDoubleValue:
+      return Value(plain.double_value());
+    case v1::PlainValue::kStringValue:
+      if (plain.string_value().size() > kMaxPlainTextBytes) {
+        return InvalidField(field + ".string_value", absl::StrCat("must have at most ", kMaxPlainTextBytes, " bytes"),
+                            absl::StrCat(plain.string_value().size(), " bytes"));
+      }
+      return Value(plain.string_value());
+    case v1::PlainValue::VALUE_NOT_SET:
+      break;
+  }
+  return Value();
+}
+
+// The value as text, for error messages.
+std::string PlainText(const v1::PlainValue& plain) {
+  switch (plain.value_case()) {
+    case v1::PlainValue::kBoolValue:
+      return plain.bool_value() ? "True" : "False";
+    case v1::PlainValue::kIntValue:
+      return absl::StrCat(plain.int_value());
+    case v1::PlainValue::kDoubleValue:
+      return absl::StrCat(plain.double_value());
+    case v1::PlainValue::kStringValue:
+      return Shortened(plain.string_value());
+    case v1::PlainValue::VALUE_NOT_SET:
+      break;
+  }
+  return "None";
+}
+
+}  // namespace
+
+google::protobuf::Timestamp ToTimestamp(absl::Time time) {
+  google::protobuf::Timestamp stamp;
+  const int64_t nanos = absl::ToUnixNanos(time);
+  stamp.set_seconds(nanos / 1'000'000'000);
+  stamp.set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+  return stamp;
+}
+
+TensorHeader FromProto(const v1::TensorHeader& header) {
+  return {.name = header.name(),
+          .type = static_cast<DataType>(header.type()),
+          .shape = {header.shape().begin(), header.shape().end()},
+          .byte_size = header.byte_size()};
+}
+
+absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view field) {
+  const std::string prefix(field);
+  InputSource source;
+  source.name = input.name();
+  source.whole = input.whole();
+  switch (input.source_case()) {
+    case v1::Input::kTensor: {
+      WireLimits limits;
+      limits.allow_empty_name = true;
+      PENSTOCK_ASSIGN_OR_RETURN(source.source, DecodeTensor(FromProto(input.tensor().header()), {input.tensor().data()},
+                                                            prefix + ".tensor", limits));
+      return source;
+    }
+    case v1::Input::kHandle: {
+      HandleTensor handle;
+      PENSTOCK_ASSIGN_OR_RETURN(handle.handle, HandleName::Parse(input.handle().handle(), prefix + ".handle.handle"));
+      handle.tensor = input.handle().tensor();
+      source.source = std::move(handle);
+      return source;
+    }
+    case v1::Input::kPlain: {
+      if (input.whole()) {
+        const std::string value = PlainText(input.plain());
+        return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
+                     prefix + ".whole: NoChunk only supported for tensors, found: " + value)
+            .With("field", prefix + ".whole")
+            .With("value", value);
+      }
+      PENSTOCK_ASSIGN_OR_RETURN(source.source, PlainFromProto(input.plain(), prefix + ".plain"));
+      return source;
+    }
+    case v1::Input::SOURCE_NOT_SET:
+      break;
+  }
+  return InvalidField(prefix, "must hold a tensor, a handle or a plain value", "nothing");
+}
+
+absl::StatusOr<std::vector<InputSource>> FromProto(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
+                                                   std::string_view field) {
+  if (inputs.size() > kMaxTensors) return TooManyTensors(field, inputs.size());
+  std::set<std::string> names;
+  for (int i = 0; i < inputs.size(); ++i) {
+    if (names.insert(inputs[i].name()).second) continue;
+    return InvalidField(absl::StrCat(absl::string_view(field.data(), field.size()), "[", i, "].name"),
+                        "must not repeat", Shortened(inputs[i].name()));
+  }
+  std::vector<InputSource> sources;
+  for (int i = 0; i < inputs.size(); ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(
+        InputSource source,
+        FromProto(inputs[i], absl::StrCat(absl::string_view(field.data(), field.size()), "[", i, "]")));
+    sources.push_back(std::move(source));
+  }
+  return sources;
+}
+
+absl::StatusOr<std::vector<std::string>> CheckedOutputs(
+    const google::protobuf::RepeatedPtrField<std::string>& outputs) {
+  if (outputs.size() > kMaxTensors) return TooManyTensors("outputs", outputs.size());
+  std::set<std::string> names;
+  for (int i = 0; i < outputs.size(); ++i) {
+    if (names.insert(outputs[i]).second) continue;
+    return InvalidField(absl::StrCat("outputs[", i, "]"), "must not repeat", Shortened(outputs[i]));
+  }
+  return std::vector<std::string>(outputs.begin(), outputs.end());
+}
+
+v1::TensorHeader ToProto(const TensorHeader& header) {
+  v1::TensorHeader message;
+  message.set_name(header.name);
+  message.set_type(static_cast<v1::DataType>(header.type));
+  for (int64_t dimension : header.shape) message.add_shape(dimension);
+  message.set_byte_size(header.byte_size);
+  return message;
+}
+
+v1::Outcome ToProto(const CallOutcome& outcome) {
+  v1::Outcome message;
+  message.set_step(outcome.run.step);
+  message.set_sequence(outcome.sequence);
+  message.set_state_token(outcome.state_token);
+  if (outcome.run.loss.has_value()) message.set_loss(*outcome.run.loss);
+  if (outcome.run.gradient_norm.has_value()) message.set_gradient_norm(*outcome.run.gradient_norm);
+  if (outcome.run.applied.has_value()) message.set_applied(*outcome.run.applied);
+  if (outcome.run.learning_rate.has_value()) message.set_learning_rate(*outcome.run.learning_rate);
+  message.set_rows(outcome.run.rows);
+  message.set_micro_batches(outcome.run.micro_batches);
+  message.set_seconds(outcome.run.seconds);
+  message.set_measured_bubble(outcome.run.measured_bubble);
+  return message;
+}
+
+v1::Handle ToProto(const HandleInfo& info) {
+  v1::Handle message;
+  message.set_name(ToString(info.name));
+  message.set_kind(ToProto(info.kind));
+  message.set_state(ToProto(info.state));
+  for (const TensorHeader& tensor : info.tensors) *message.add_tensors() = ToProto(tensor);
+  if (info.outcome.has_value()) *message.mutable_outcome() = ToProto(*info.outcome);
+  if (!info.error.ok()) *message.mutable_error() = ToRpcStatus(info.error);
+  message.set_byte_size(info.bytes);
+  *message.mutable_create_time() = ToTimestamp(info.create_time);
+  if (info.expire_time.has_value()) *message.mutable_expire_time() = ToTimestamp(*info.expire_time);
+  message.set_method(info.method);
+  return message;
+}
+
+v1::HandleAnswer ToProto(const HandleName& name, const absl::StatusOr<HandleInfo>& answer) {
+  v1::HandleAnswer message;
+  message.set_name(ToString(name));
+  if (answer.ok()) {
+    *message.mutable_handle() = ToProto(*answer);
+  } else {
+    *message.mutable_error() = ToRpcStatus(answer.status());
+  }
+  return message;
+}
+
+v1::HandleAnswer ToProto(const RenewedHandle& renewed) {
+  v1::HandleAnswer message;
+  message.set_name(ToString(renewed.name));
+  v1::Handle* handle = message.mutable_handle();
+  handle->set_name(message.name());
+  handle->set_state(ToProto(renewed.state));
+  if (renewed.expire_time.has_value()) *handle->mutable_expire_time() = ToTimestamp(*renewed.expire_time);
+  return message;
+}
+
+v1::Checkpoint ToProto(const CheckpointInfo& info) {
+  v1::Checkpoint message;
+  message.set_name(absl::StrCat("pipelines/", info.pipeline, "/checkpoints/", info.id));
+  message.set_step(info.step);
+  message.set_byte_size(info.bytes);
+  message.set_digest(info.digest);
+  message.set_state(info.damaged ? v1::CHECKPOINT_STATE_DAMAGED : v1::CHECKPOINT_STATE_COMPLETE);
+  *message.mutable_create_time() = ToTimestamp(info.create_time);
+  return message;
+}
+
+v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch) {
+  v1::Pipeline message;
+  message.set_name("pipelines/" + entry.name);
+  *message.mutable_spec() = ToProto(entry.spec);
+  message.set_state(ToProto(entry.state));
+  message.set_epoch(epoch.value());
+  *message.mutable_create_time() = ToTimestamp(entry.create_time);
+  message.set_etag(absl::StrCat(epoch.value(), "-", entry.version));
+  if (!entry.error.ok()) *message.mutable_error() = ToRpcStatus(entry.error);
+  if (entry.planning != nullptr) *message.mutable_progress() = ToProto(entry.planning->progress());
+  if (entry.pipeline == nullptr) return message;
+  const ServedPipeline::Statistics statistics = entry.pipeline->statistics();
+  message.set_step(statistics.step);
+  message.set_state_token(statistics.state_token);
+  const Pipeline& pipeline = entry.pipeline->pipeline();
+  *message.mutable_plan() = ToProto(pipeline.plan());
+  *message.mutable_signature() = ToProto(pipeline.signature());
+  message.set_parameters(pipeline.parameter_count());
+  return message;
+}
+
+}  // namespace penstock

@@ -1,0 +1,43 @@
+#pragma once
+
+// The one way out for errors: a Status of ours becomes what a client sees, clean and bounded.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "google/rpc/status.pb.h"
+#include "grpcpp/support/status.h"
+
+namespace penstock {
+
+inline constexpr size_t kMaxMessageBytes = 512;
+inline constexpr size_t kMaxDetailBytes = 4096;
+
+// The status with one google.rpc.ErrorInfo (reason, domain penstock.v1, the named values) and, where
+// they fit, BadRequest, QuotaFailure, RetryInfo, PreconditionFailure or ResourceInfo.
+//
+// Model:     a status without a reason gets the general one of its code; UNKNOWN, INTERNAL and codes
+//            without a general reason become INTERNAL / BUG with an incident id, which one log line
+//            per incident repeats together with all values, "path" included.
+// Units:     message at most 512 printable bytes without paths and pointers; details at most 4 KiB.
+google::rpc::Status ToRpcStatus(const absl::Status& status);
+
+// The same as a status of gRPC, its details serialized. OK stays OK.
+grpc::Status ToGrpcStatus(const absl::Status& status);
+
+// The status with more values in its ErrorInfo, where it has one: those that are not there yet, as far as they fit.
+grpc::Status WithErrorValues(const grpc::Status& status,
+                             const std::vector<std::pair<std::string, std::string>>& values);
+
+// What the trailing metadata `grpc-retry-pushback-ms` should say: milliseconds, -1 for "do not retry",
+// nothing for other codes than RESOURCE_EXHAUSTED.
+std::optional<int> RetryPushbackMillis(const absl::Status& status);
+
+// `text` in printable valid UTF-8, without absolute paths and pointers, at most `max_bytes` long.
+std::string CleanText(std::string_view text, size_t max_bytes);
+
+}  // namespace penstock

@@ -1,0 +1,203 @@
+#include "server/rpc/services/handle_service.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/handles/handle_store.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/convert/page_token.h"
+#include "server/rpc/convert/proto_convert.h"
+#include "server/rpc/convert/status_to_grpc.h"
+#include "server/rpc/streams/fetch_stream.h"
+#include "server/rpc/streams/put_stream.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kMaxHandleNames = 1000;
+// Names and times of so many stay below the 4 MiB that a client takes.
+constexpr size_t kMaxRenewAnswers = 10'000;
+// A thousand names are more than other control calls may hold.
+constexpr int64_t kNamesMessageBytes = int64_t{256} << 10;
+
+// Whole names of handles. A name that can't be read fails the call: its place is in the message.
+absl::StatusOr<std::vector<HandleName>> Names(const google::protobuf::RepeatedPtrField<std::string>& texts) {
+  if (texts.empty() || texts.size() > kMaxHandleNames) {
+    return InvalidField("names", absl::StrCat("must have 1 to ", kMaxHandleNames, " entries"),
+                        absl::StrCat(texts.size()));
+  }
+  std::vector<HandleName> names;
+  for (int i = 0; i < texts.size(); ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(HandleName name, HandleName::Parse(texts[i], absl::StrCat("names[", i, "]")));
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+// The pipeline of a parent; empty for pipelines/-, all of them.
+absl::StatusOr<std::string> Parent(const std::string& parent) {
+  if (parent == "pipelines/-") return std::string();
+  return ParsePipelineName(parent, "parent");
+}
+
+}  // namespace
+
+HandleServiceImpl::HandleServiceImpl(const ServiceEnvironment& environment)
+    : environment_(environment),
+      puts_(std::make_shared<TensorUploads>(environment.handles, environment.timers, environment.clock)) {}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* HandleServiceImpl::PutTensors(
+    grpc::CallbackServerContext* context) {
+  return new PutStream(environment_, puts_, context);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HandleServiceImpl::FetchHandle(grpc::CallbackServerContext* context,
+                                                                           const grpc::ByteBuffer* request) {
+  auto stream = std::make_shared<FetchStream>(environment_, context);
+  stream->Start();
+  stream->Begin(*request);
+  return stream.get();
+}
+
+grpc::ServerUnaryReactor* HandleServiceImpl::WaitHandles(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return ServeUnary<v1::WaitHandlesRequest, v1::WaitHandlesResponse>(
+      context, request, response, kNamesMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Wait(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status HandleServiceImpl::Wait(const UnaryCallPtr<v1::WaitHandlesRequest, v1::WaitHandlesResponse>& call) {
+  const v1::WaitHandlesRequest& request = call->request();
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HandleName> names, Names(request.names()));
+  PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration wait,
+                            CheckedDuration(request.wait_for(), absl::Seconds(60), "wait_for"));
+  const auto mode =
+      request.mode() == v1::WaitHandlesRequest::MODE_ANY ? HandleStore::WaitMode::kAny : HandleStore::WaitMode::kAll;
+  HandleStore* handles = environment_.handles;
+  const int64_t deadline = environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(wait);
+  const HandleStore::WaitId id = handles->OnSettled(call->caller(), names, mode, deadline,
+                                                    [call, names](std::vector<HandleStore::HandleAnswer> answers) {
+                                                      v1::WaitHandlesResponse response;
+                                                      for (size_t i = 0; i < names.size(); ++i) {
+                                                        *response.add_handles() = ToProto(names[i], answers[i]);
+                                                      }
+                                                      call->Reply(response);
+                                                    });
+  call->OnCancelled([handles, id] { handles->CancelWait(id); });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* HandleServiceImpl::GetHandle(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return ServeUnary<v1::GetHandleRequest, v1::Handle>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        const auto name = HandleName::Parse(call->request().name());
+        if (!name.ok()) return call->Fail(name.status());
+        const auto info = environment_.handles->Get(call->caller(), *name);
+        if (!info.ok()) return call->Fail(info.status());
+        call->Reply(ToProto(*info));
+      });
+}
+
+grpc::ServerUnaryReactor* HandleServiceImpl::ListHandles(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return ServeUnary<v1::ListHandlesRequest, v1::ListHandlesResponse>(
+      context, request, response, kControlMessageBytes,
+      [this](const auto& call) { call->Answer(List(call->caller(), call->request())); });
+}
+
+absl::StatusOr<v1::ListHandlesResponse> HandleServiceImpl::List(const std::string& caller,
+                                                                const v1::ListHandlesRequest& request) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, Parent(request.parent()));
+  PENSTOCK_ASSIGN_OR_RETURN(const int size, CheckedPageSize(request.page_size()));
+  const std::string scope = absl::StrCat("ListHandles ", caller, " ", pipeline);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string place, environment_.page_tokens->Read(scope, request.page_token()));
+  uint64_t after = 0;
+  if (!place.empty() && !absl::SimpleAtoi(place, &after)) after = 0;
+  const HandlePage page = environment_.handles->List(caller, pipeline, after, size);
+  v1::ListHandlesResponse response;
+  for (const HandleInfo& info : page.handles) *response.add_handles() = ToProto(info);
+  if (page.next != 0) {
+    response.set_next_page_token(environment_.page_tokens->Make(scope, absl::StrCat(page.next)));
+  }
+  return response;
+}
+
+grpc::ServerUnaryReactor* HandleServiceImpl::RenewHandles(grpc::CallbackServerContext* context,
+                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return ServeUnary<v1::RenewHandlesRequest, v1::RenewHandlesResponse>(
+      context, request, response, kNamesMessageBytes,
+      [this](const auto& call) { call->Answer(Renew(call->caller(), call->request())); });
+}
+
+absl::StatusOr<v1::RenewHandlesResponse> HandleServiceImpl::Renew(const std::string& caller,
+                                                                  const v1::RenewHandlesRequest& request) {
+  PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration lease,
+                            environment_.handles->CheckedLease(AsDuration(request.lease())));
+  v1::RenewHandlesResponse response;
+  if (!request.parent().empty()) {
+    if (!request.names().empty()) {
+      return InvalidField("parent", "must be empty where names are given", Shortened(request.parent()));
+    }
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, Parent(request.parent()));
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<RenewedHandle> renewed,
+                              environment_.handles->RenewAll(caller, pipeline, lease));
+    for (size_t i = 0; i < renewed.size() && i < kMaxRenewAnswers; ++i) {
+      *response.add_handles() = ToProto(renewed[i]);
+    }
+    return response;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HandleName> names, Names(request.names()));
+  for (const HandleName& name : names) {
+    *response.add_handles() = ToProto(name, environment_.handles->Renew(caller, name, lease));
+  }
+  return response;
+}
+
+grpc::ServerUnaryReactor* HandleServiceImpl::ReleaseHandles(grpc::CallbackServerContext* context,
+                                                            const grpc::ByteBuffer* request,
+                                                            grpc::ByteBuffer* response) {
+  return ServeUnary<v1::ReleaseHandlesRequest, v1::ReleaseHandlesResponse>(
+      context, request, response, kNamesMessageBytes, [this](const auto& call) {
+        const auto names = Names(call->request().names());
+        if (!names.ok()) return call->Fail(names.status());
+        v1::ReleaseHandlesResponse answer;
+        for (const HandleName& name : *names) {
+          *answer.add_handles() = ToProto(name, environment_.handles->Release(call->caller(), name));
+        }
+        call->Reply(answer);
+      });
+}
+
+grpc::ServerUnaryReactor* HandleServiceImpl::CancelHandles(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return ServeUnary<v1::CancelHandlesRequest, v1::CancelHandlesResponse>(
+      context, request, response, kNamesMessageBytes,
+      [this](const auto& call) { call->Answer(Cancel(call->caller(), call->request())); });
+}
+
+absl::StatusOr<v1::CancelHandlesResponse> HandleServiceImpl::Cancel(const std::string& caller,
+                                                                    const v1::CancelHandlesRequest& request) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HandleName> names, Names(request.names()));
+  v1::CancelHandlesResponse response;
+  for (const HandleName& name : names) {
+    auto* answer = response.add_answers();
+    answer->set_name(ToString(name));
+    const absl::StatusOr<CancelEffect> effect = environment_.handles->RequestCancel(caller, name);
+    if (!effect.ok()) {
+      *answer->mutable_error() = ToRpcStatus(effect.status());
+      continue;
+    }
+    answer->set_effect(*effect == CancelEffect::kCancelled    ? v1::CancelHandlesResponse::EFFECT_CANCELLED
+                       : *effect == CancelEffect::kCancelling ? v1::CancelHandlesResponse::EFFECT_CANCELLING
+                                                              : v1::CancelHandlesResponse::EFFECT_NOT_CANCELLABLE);
+  }
+  return response;
+}
+
+}  // namespace penstock

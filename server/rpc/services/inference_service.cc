@@ -1,0 +1,170 @@
+#include "server/rpc/services/inference_service.h"
+
+#include <limits>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/handles/handle_store.h"
+#include "engine/serve/pipeline_table.h"
+#include "engine/wire/tensor_header.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/convert/inference_request.h"
+
+namespace penstock {
+namespace {
+
+using inference::ModelMetadataResponse;
+
+void Describe(const std::vector<TensorSignature>& signatures,
+              google::protobuf::RepeatedPtrField<ModelMetadataResponse::TensorMetadata>* list) {
+  for (const TensorSignature& signature : signatures) {
+    if (signature.any) continue;  // the protocol has no word for it
+    auto* tensor = list->Add();
+    tensor->set_name(signature.name);
+    tensor->set_datatype(std::string(DataTypeName(signature.type)));
+    for (int64_t dimension : signature.shape) tensor->add_shape(dimension);
+  }
+}
+
+// Answers an inference when its outputs have settled, and lets go of the handle that held them.
+void AnswerWhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<UnaryCallBase>& call,
+                       inference::ModelInferRequest request, const HandleName& outputs) {
+  HandleStore* handles = environment.handles;
+  auto pin = handles->Pin(call->caller(), outputs);
+  if (!pin.ok()) return call->Fail(pin.status());
+  auto kept = std::make_shared<HandlePin>(*std::move(pin));
+  const HandleStore::WaitId wait = handles->OnSettled(
+      call->caller(), {outputs}, HandleStore::WaitMode::kAll, std::numeric_limits<int64_t>::max(),
+      [handles, call, outputs, kept, request = std::move(request)](const auto&) {
+        const absl::StatusOr<NamedTensors> tensors = kept->tensors();
+        absl::StatusOr<grpc::ByteBuffer> answer = tensors.ok() ? EncodeAnswer(request, *tensors) : tensors.status();
+        handles->Release(call->caller(), outputs).status().IgnoreError();
+        if (answer.ok()) {
+          call->ReplyBytes(*std::move(answer));
+        } else {
+          call->Fail(answer.status());
+        }
+      });
+  call->OnCancelled([handles, caller = call->caller(), outputs, wait] {
+    handles->CancelWait(wait);
+    handles->RequestCancel(caller, outputs).status().IgnoreError();
+    handles->Release(caller, outputs).status().IgnoreError();
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ServedPipeline>> InferenceServiceImpl::FindModel(const std::string& name,
+                                                                                const std::string& version,
+                                                                                const char* field) const {
+  PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(name, field));
+  if (!version.empty() && version != "1") {
+    return Error(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
+                 "version: the only one is 1, got " + Shortened(version))
+        .With("field", "version")
+        .With("value", Shortened(version));
+  }
+  return environment_.pipelines->Find(name);
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::ServerLive(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return ServeUnary<inference::ServerLiveRequest, inference::ServerLiveResponse>(
+      context, request, response, kControlMessageBytes, [](const auto& call) {
+        inference::ServerLiveResponse answer;
+        answer.set_live(true);
+        call->Reply(answer);
+      });
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::ServerReady(grpc::CallbackServerContext* context,
+                                                            const grpc::ByteBuffer* request,
+                                                            grpc::ByteBuffer* response) {
+  return ServeUnary<inference::ServerReadyRequest, inference::ServerReadyResponse>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        inference::ServerReadyResponse answer;
+        answer.set_ready(options_.ready());
+        call->Reply(answer);
+      });
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::ModelReady(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return ServeUnary<inference::ModelReadyRequest, inference::ModelReadyResponse>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        inference::ModelReadyResponse answer;
+        answer.set_ready(options_.ready() && FindModel(call->request().name(), call->request().version(), "name").ok());
+        call->Reply(answer);
+      });
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::ServerMetadata(grpc::CallbackServerContext* context,
+                                                               const grpc::ByteBuffer* request,
+                                                               grpc::ByteBuffer* response) {
+  return ServeUnary<inference::ServerMetadataRequest, inference::ServerMetadataResponse>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        inference::ServerMetadataResponse answer;
+        answer.set_name("penstock");
+        answer.set_version(options_.version);
+        for (const char* works : {"binary_tensor_data", "parameters"}) answer.add_extensions(works);
+        call->Reply(answer);
+      });
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::ModelMetadata(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+  return ServeUnary<inference::ModelMetadataRequest, ModelMetadataResponse>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        const auto model = FindModel(call->request().name(), call->request().version(), "name");
+        if (!model.ok()) return call->Fail(model.status());
+        const ModelSignature& signature = (*model)->pipeline().signature();
+        ModelMetadataResponse answer;
+        answer.set_name(call->request().name());
+        answer.add_versions("1");
+        answer.set_platform("penstock");
+        Describe(signature.inputs, answer.mutable_inputs());
+        Describe(signature.outputs, answer.mutable_outputs());
+        call->Reply(answer);
+      });
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::ModelInfer(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  auto call = std::make_shared<UnaryCallBase>(context, response);
+  if (!call->Start()) return call.get();
+  if (absl::Status accepted = Infer(call, *request); !accepted.ok()) call->Fail(accepted);
+  return call.get();
+}
+
+absl::Status InferenceServiceImpl::Infer(const std::shared_ptr<UnaryCallBase>& call, const grpc::ByteBuffer& bytes) {
+  const ReceivedMessage received(bytes);
+  PENSTOCK_ASSIGN_OR_RETURN(SplitInferRequest request, SplitRequest(received.pieces()));
+  const inference::ModelInferRequest& message = request.message;
+  PENSTOCK_ASSIGN_OR_RETURN(const auto model, FindModel(message.model_name(), message.model_version(), "model_name"));
+  PENSTOCK_ASSIGN_OR_RETURN(const InferenceParameters parameters, ReadParameters(message));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), model->name()));
+  call->Keep(ticket);
+  CallContext context;
+  context.place = std::move(ticket);
+  context.caller = call->caller();
+  context.work_timeout = parameters.timeout;
+  context.observer = call->trace();
+  if (call->trace() != nullptr) call->trace()->Set("penstock.pipeline", model->name());
+  InferCall infer;
+  for (const auto& output : message.outputs()) infer.request.outputs.push_back(output.name());
+  PENSTOCK_ASSIGN_OR_RETURN(infer.inputs, DecodeInputs(request));
+  PENSTOCK_ASSIGN_OR_RETURN(const Accepted accepted, model->Infer(std::move(context), std::move(infer)));
+  inference::ModelInferRequest echo;  // what the answer repeats; the inputs are not needed any more
+  echo.set_model_name(message.model_name());
+  echo.set_id(message.id());
+  AnswerWhenSettled(environment_, call, std::move(echo), *accepted.outputs);
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

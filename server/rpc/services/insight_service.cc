@@ -1,0 +1,226 @@
+#include "server/rpc/services/insight_service.h"
+
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/base/timer_queue.h"
+#include "engine/handles/handle_store.h"
+#include "engine/observe/bubble.h"
+#include "engine/observe/metrics_registry.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/convert/proto_convert.h"
+#include "server/rpc/convert/schedule_reply.h"
+#include "server/rpc/streams/trace_stream.h"
+
+namespace penstock {
+namespace {
+
+constexpr absl::Duration kMinInterval = absl::Milliseconds(100);
+constexpr int64_t kSameInstantNanos = 20'000;
+
+// `now` is one instant for all lanes.
+void AddStages(const PipelineMetrics& metrics, const Plan& plan, int64_t now, v1::PipelineStatistics* statistics) {
+  ClassTimes times;
+  for (int lane = 0; lane < metrics.lane_count(); ++lane) {
+    const StateTimes snapshot = metrics.lane(lane).state.Snapshot(now);
+    times += TimesSinceStart(snapshot);
+    v1::StageStatistics* stage = statistics->add_stages();
+    stage->set_stage(lane);
+    stage->set_device(metrics.lane(lane).description.device);
+    stage->set_state(std::string(NameOf(snapshot.state)));
+    for (const StageStateInfo& info : StageStates()) {
+      (*stage->mutable_state_seconds())[std::string(info.name)] = static_cast<double>(snapshot[info.state]) * 1e-9;
+    }
+    int64_t peak = 0;
+    for (const StagePlan& chunk : plan.stages) {
+      if (chunk.lane != lane) continue;
+      for (const std::string& layer : chunk.layers) stage->add_layers(layer);
+      peak += chunk.peak_activation_bytes;
+    }
+    stage->set_peak_activation_bytes(peak);
+  }
+  statistics->set_measured_bubble(times.MeasuredBubble());
+}
+
+}  // namespace
+
+v1::PipelineStatistics DescribeStatistics(const ServedPipeline& pipeline, const ServiceEnvironment& environment) {
+  v1::PipelineStatistics statistics;
+  // Both clocks at one instant, as far as nobody took the core in between.
+  absl::Time time;
+  int64_t now;
+  int tries = 0;
+  do {
+    now = environment.clock->NowNanos();
+    time = environment.clock->WallNow();
+  } while (environment.clock->NowNanos() - now > kSameInstantNanos && ++tries < 10);
+  *statistics.mutable_time() = ToTimestamp(time);
+  const Plan& plan = pipeline.pipeline().plan();
+  if (const auto metrics = pipeline.metrics(); metrics != nullptr && metrics->lane_count() > 0) {
+    AddStages(*metrics, plan, now, &statistics);
+  }
+  const ServedPipeline::Statistics served = pipeline.statistics();
+  statistics.set_step(served.step);
+  if (served.last_loss.has_value()) statistics.set_loss(*served.last_loss);
+  statistics.set_predicted_bubble(plan.predicted_bubble);
+  statistics.set_ideal_bubble(plan.ideal_bubble);
+  statistics.set_samples(served.samples_trained);
+  statistics.set_train_queue_depth(served.train_queue_calls);
+  statistics.set_infer_queue_depth(served.infer_queue_calls);
+  const HandleStore::Counts handles = environment.handles->CountsOf(pipeline.name());
+  statistics.set_handles(handles.live());
+  statistics.set_handle_bytes(handles.bytes);
+  statistics.set_handles_created(handles.created);
+  return statistics;
+}
+
+// One WatchStatistics: an update at once, then one per interval. Those that fall due while one is on
+// its way become one.
+class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
+ public:
+  StatisticsStream(InsightServiceImpl* service, grpc::CallbackServerContext* context)
+      : service_(service), environment_(service->environment_), context_(context) {}
+
+  void Begin(const grpc::ByteBuffer& request) {
+    Run([&] {
+      PENSTOCK_RETURN_IF_ERROR(Accept(request));
+      Tick();
+      return absl::OkStatus();
+    });
+  }
+
+ private:
+  absl::Status Accept(const grpc::ByteBuffer& bytes) {
+    v1::WatchStatisticsRequest request;
+    PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request));
+    PENSTOCK_RETURN_IF_ERROR(CallerOf(*context_).status());
+    PENSTOCK_ASSIGN_OR_RETURN(interval_, CheckedDuration(request.interval(), absl::Hours(24), "interval"));
+    if (interval_ < kMinInterval) {
+      return InvalidField("interval", "must be at least 100 ms", absl::FormatDuration(interval_));
+    }
+    if (request.max_updates() < 0) {
+      return InvalidField("max_updates", "must be at least 0", std::to_string(request.max_updates()));
+    }
+    max_updates_ = request.max_updates();
+    name_ = request.pipeline();
+    return FindPipeline(environment_, name_, "pipeline").status();
+  }
+
+  // An update is due; comes again after the interval.
+  void Tick() {
+    {
+      absl::MutexLock lock(&mu_);
+      if (ended_) return;
+      timer_ = environment_.timers->Add(environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(interval_),
+                                        [stream = std::static_pointer_cast<StatisticsStream>(shared_from_this())] {
+                                          stream->Run([&] {
+                                            stream->Tick();
+                                            return absl::OkStatus();
+                                          });
+                                        });
+      due_ = true;
+    }
+    SendIfDue();
+  }
+
+  void SendIfDue() {
+    {
+      absl::MutexLock lock(&mu_);
+      if (busy_ || !due_) return;
+      busy_ = true;
+      due_ = false;
+    }
+    // Looked up each time: a stream must not keep a deleted pipeline alive.
+    const auto pipeline = FindPipeline(environment_, name_, "pipeline");
+    if (!pipeline.ok()) return Close(pipeline.status());
+    Send(SerializeMessage(DescribeStatistics(**pipeline, environment_)));
+  }
+
+  void OnSent() override {
+    bool last;
+    {
+      absl::MutexLock lock(&mu_);
+      busy_ = false;
+      last = max_updates_ != 0 && ++updates_ >= max_updates_;
+    }
+    if (last) return Close(absl::OkStatus());
+    SendIfDue();
+  }
+
+  void OnEnded() override {
+    {
+      absl::MutexLock lock(&mu_);
+      ended_ = true;
+      environment_.timers->Remove(timer_);
+    }
+    service_->Forget(std::static_pointer_cast<StatisticsStream>(shared_from_this()));
+  }
+
+  InsightServiceImpl* const service_;
+  const ServiceEnvironment environment_;
+  grpc::CallbackServerContext* const context_;
+  std::string name_;
+  absl::Duration interval_;
+  int max_updates_ = 0;  // 0: until the caller leaves
+
+  absl::Mutex mu_;
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;  // an update is on its way
+  bool due_ ABSL_GUARDED_BY(mu_) = false;   // another one is wanted
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  int updates_ ABSL_GUARDED_BY(mu_) = 0;
+  TimerQueue::TimerId timer_ ABSL_GUARDED_BY(mu_) = TimerQueue::kNoTimer;
+};
+
+bool InsightServiceImpl::Remember(const std::shared_ptr<Stream>& stream) {
+  {
+    absl::MutexLock lock(&mu_);
+    streams_.insert(stream);
+    if (!shut_down_) return true;
+  }
+  stream->Close(Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing"));
+  return false;
+}
+
+void InsightServiceImpl::Forget(const std::shared_ptr<Stream>& stream) {
+  absl::MutexLock lock(&mu_);
+  streams_.erase(stream);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightServiceImpl::WatchStatistics(grpc::CallbackServerContext* context,
+                                                                                const grpc::ByteBuffer* request) {
+  auto stream = std::make_shared<StatisticsStream>(this, context);
+  stream->Start();
+  if (Remember(stream)) stream->Begin(*request);
+  return stream.get();
+}
+
+grpc::ServerUnaryReactor* InsightServiceImpl::GetSchedule(grpc::CallbackServerContext* context,
+                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return ServeUnary<v1::GetScheduleRequest, v1::GetScheduleResponse>(
+      context, request, response, kControlMessageBytes,
+      [this](const auto& call) { call->Answer(DescribeSchedule(environment_, call->caller(), call->request())); });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightServiceImpl::ExportTrace(grpc::CallbackServerContext* context,
+                                                                            const grpc::ByteBuffer* request) {
+  auto stream = std::make_shared<TraceStream>(environment_, trace_jobs_, &trace_slots_, context,
+                                              [this](const std::shared_ptr<TraceStream>& ended) { Forget(ended); });
+  stream->Start();
+  if (Remember(stream)) stream->Begin(*request);
+  return stream.get();
+}
+
+void InsightServiceImpl::Shutdown() {
+  std::set<std::shared_ptr<Stream>> open;
+  {
+    absl::MutexLock lock(&mu_);
+    shut_down_ = true;
+    open = streams_;
+  }
+  for (const auto& stream : open) {
+    stream->Close(Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing"));
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,192 @@
+#include "server/rpc/services/pipeline_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/cancel_token.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/serve/pipeline_table.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/convert/page_token.h"
+#include "server/rpc/convert/payload_digest.h"
+#include "server/rpc/convert/proto_convert.h"
+
+namespace penstock {
+namespace {
+
+void ClearDevices(google::protobuf::RepeatedPtrField<v1::LayerSpec>* layers) {
+  for (v1::LayerSpec& layer : *layers) {
+    layer.clear_device();
+    ClearDevices(layer.mutable_layers());
+  }
+}
+
+// What a checkpoint remembers of the pipeline that it was saved from: the model and the rule that
+// shaped its optimizer state. Cut, schedule, devices and autocast may change between save and restore.
+std::string SpecDigest(const v1::PipelineSpec& spec) {
+  v1::PipelineSpec lasting;
+  *lasting.mutable_model() = spec.model();
+  ClearDevices(lasting.mutable_model()->mutable_layers());
+  lasting.mutable_model()->clear_autocast();
+  // The digest of a program's file says all of it; the table adds it once the file was read.
+  lasting.mutable_model()->clear_program();
+  lasting.mutable_model()->clear_program_cuts();
+  lasting.mutable_model()->clear_program_digest();
+  lasting.mutable_optimizer()->set_name(spec.optimizer().name());
+  return PayloadDigest(lasting);
+}
+
+// Set when the caller gives up or its deadline has passed.
+std::shared_ptr<CancelToken> CancelOf(UnaryCallBase& call) {
+  auto cancel = std::make_shared<CancelToken>();
+  call.OnCancelled([cancel] { cancel->Cancel(); });
+  return cancel;
+}
+
+// NO_PLAN, with what the most promising refusal says.
+absl::Status NoPlan(const PlanSearch& search, double planning_seconds) {
+  if (!search.complete && search.refused.empty()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NO_PLAN", "no plan was found in the time of planning")
+        .With("field", "spec.planning_seconds")
+        .With("value", absl::StrCat(planning_seconds));
+  }
+  const absl::Status why = search.WhyNone();
+  absl::Status status =
+      Error(absl::StatusCode::kFailedPrecondition, "NO_PLAN", absl::StrCat("there is no plan: ", why.message()));
+  for (const auto& [name, value] : ValuesOf(why)) status = WithValue(std::move(status), name, value);
+  return status;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* PipelineServiceImpl::CreatePipeline(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+  return ServeUnary<v1::CreatePipelineRequest, v1::Pipeline>(context, request, response, kSpecificationMessageBytes,
+                                                             [this](const auto& call) {
+                                                               if (absl::Status accepted = Create(call); !accepted.ok())
+                                                                 call->Fail(accepted);
+                                                             });
+}
+
+absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRequest, v1::Pipeline>& call) {
+  const v1::CreatePipelineRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), !request.validate_only()));
+  call->set_request_id(request.request_id());
+  PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.pipeline_id(), "pipeline_id"));
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(request.spec()));
+  PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
+  if (request.validate_only()) {
+    environment_.pipelines->Plan(call->caller(), spec, CancelOf(*call), [call, spec](absl::StatusOr<Plan> plan) {
+      if (!plan.ok()) return call->Fail(plan.status());
+      v1::Pipeline answer;
+      answer.set_name("pipelines/" + call->request().pipeline_id());
+      *answer.mutable_spec() = ToProto(spec);
+      *answer.mutable_plan() = ToProto(*plan);
+      call->Reply(answer);
+    });
+    return absl::OkStatus();
+  }
+  CallContext context;
+  context.caller = call->caller();
+  context.request_id = request.request_id();
+  context.payload_digest = PayloadDigest(request);
+  environment_.pipelines->Create(std::move(context), request.pipeline_id(), std::move(spec), SpecDigest(request.spec()),
+                                 [call, epoch = environment_.handles->epoch()](absl::StatusOr<PipelineEntry> entry) {
+                                   if (!entry.ok()) return call->Fail(entry.status());
+                                   call->Reply(ToProto(*entry, epoch));
+                                 });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* PipelineServiceImpl::PlanPipeline(grpc::CallbackServerContext* context,
+                                                            const grpc::ByteBuffer* request,
+                                                            grpc::ByteBuffer* response) {
+  return ServeUnary<v1::PlanPipelineRequest, v1::PlanPipelineResponse>(
+      context, request, response, kSpecificationMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Search(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status PipelineServiceImpl::Search(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call) {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(call->request()));
+  PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
+  const double seconds = spec.limits.planning_seconds;
+  environment_.pipelines->Search(call->caller(), std::move(spec), CancelOf(*call),
+                                 [call, seconds](absl::StatusOr<PlanSearch> search) {
+                                   if (!search.ok()) return call->Fail(search.status());
+                                   if (search->candidates.empty()) return call->Fail(NoPlan(*search, seconds));
+                                   call->Reply(ToProto(*search));
+                                 });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* PipelineServiceImpl::GetPipeline(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return ServeUnary<v1::GetPipelineRequest, v1::Pipeline>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        const auto name = ParsePipelineName(call->request().name(), "name");
+        if (!name.ok()) return call->Fail(name.status());
+        const auto entry = environment_.pipelines->Get(*name);
+        if (!entry.ok()) return call->Fail(entry.status());
+        call->Reply(ToProto(*entry, environment_.handles->epoch()));
+      });
+}
+
+grpc::ServerUnaryReactor* PipelineServiceImpl::ListPipelines(grpc::CallbackServerContext* context,
+                                                             const grpc::ByteBuffer* request,
+                                                             grpc::ByteBuffer* response) {
+  return ServeUnary<v1::ListPipelinesRequest, v1::ListPipelinesResponse>(
+      context, request, response, kControlMessageBytes,
+      [this](const auto& call) { call->Answer(List(call->caller(), call->request())); });
+}
+
+absl::StatusOr<v1::ListPipelinesResponse> PipelineServiceImpl::List(const std::string& caller,
+                                                                    const v1::ListPipelinesRequest& request) {
+  const std::string scope = "ListPipelines " + caller;
+  PENSTOCK_ASSIGN_OR_RETURN(const int size, CheckedPageSize(request.page_size()));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string after, environment_.page_tokens->Read(scope, request.page_token()));
+  // One more than asked for tells whether there is another page.
+  std::vector<PipelineEntry> entries = environment_.pipelines->List(after, size + 1);
+  v1::ListPipelinesResponse response;
+  for (size_t i = 0; i < entries.size() && i < static_cast<size_t>(size); ++i) {
+    *response.add_pipelines() = ToProto(entries[i], environment_.handles->epoch());
+  }
+  if (entries.size() > static_cast<size_t>(size)) {
+    response.set_next_page_token(environment_.page_tokens->Make(scope, entries[size - 1].name));
+  }
+  return response;
+}
+
+grpc::ServerUnaryReactor* PipelineServiceImpl::DeletePipeline(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+  return ServeUnary<v1::DeletePipelineRequest, v1::DeletePipelineResponse>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Delete(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status PipelineServiceImpl::Delete(
+    const UnaryCallPtr<v1::DeletePipelineRequest, v1::DeletePipelineResponse>& call) {
+  const v1::DeletePipelineRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, ParsePipelineName(request.name(), "name"));
+  CallContext context;
+  context.caller = call->caller();
+  context.request_id = request.request_id();
+  context.payload_digest = PayloadDigest(request);
+  environment_.pipelines->Delete(std::move(context), name, request.force(), request.purge(),
+                                 [call](absl::Status deleted) {
+                                   if (!deleted.ok()) return call->Fail(deleted);
+                                   call->Reply(v1::DeletePipelineResponse());
+                                 });
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

@@ -1,0 +1,43 @@
+#pragma once
+
+// PipelineService: create, plan, get, list, delete.
+
+#include "penstock/v1/pipeline_service.grpc.pb.h"
+#include "server/rpc/services/service_environment.h"
+#include "server/rpc/unary_call.h"
+
+namespace penstock {
+
+// Turns calls about pipelines into calls on the table.
+//
+// Threads:   gRPC's callback threads; no method blocks, the table answers later.
+class PipelineServiceImpl final
+    : public v1::PipelineService::WithRawCallbackMethod_CreatePipeline<
+          v1::PipelineService::WithRawCallbackMethod_PlanPipeline<
+              v1::PipelineService::WithRawCallbackMethod_GetPipeline<
+                  v1::PipelineService::WithRawCallbackMethod_ListPipelines<
+                      v1::PipelineService::WithRawCallbackMethod_DeletePipeline<v1::PipelineService::Service>>>>> {
+ public:
+  explicit PipelineServiceImpl(const ServiceEnvironment& environment) : environment_(environment) {}
+
+  grpc::ServerUnaryReactor* CreatePipeline(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* PlanPipeline(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetPipeline(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ListPipelines(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* DeletePipeline(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override;
+
+ private:
+  absl::Status Create(const UnaryCallPtr<v1::CreatePipelineRequest, v1::Pipeline>& call);
+  absl::Status Search(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call);
+  absl::StatusOr<v1::ListPipelinesResponse> List(const std::string& caller, const v1::ListPipelinesRequest& request);
+  absl::Status Delete(const UnaryCallPtr<v1::DeletePipelineRequest, v1::DeletePipelineResponse>& call);
+
+  const ServiceEnvironment environment_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,200 @@
+#include "server/rpc/services/state_service.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/handles/handle_store.h"
+#include "engine/serve/pipeline_table.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/convert/page_token.h"
+#include "server/rpc/convert/payload_digest.h"
+#include "server/rpc/convert/proto_convert.h"
+#include "server/rpc/streams/parameter_stream.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kMaxWrittenHandles = 4096;
+
+template <typename Call>
+CallContext ContextOf(const Call& call, Admission::Ticket place) {
+  call->Keep(place);
+  CallContext context;
+  context.caller = call->caller();
+  context.session = call->session();
+  context.request_id = call->request().request_id();
+  context.payload_digest = PayloadDigest(call->request());
+  context.observer = call->trace();
+  context.place = std::move(place);
+  return context;
+}
+
+// The checkpoint that a request names; of the pipeline that it names too, if it does.
+template <typename Request>
+absl::StatusOr<CheckpointName> CheckpointOf(const Request& request) {
+  PENSTOCK_ASSIGN_OR_RETURN(CheckpointName name, ParseCheckpointName(request.name(), "name"));
+  if (request.pipeline().empty()) return name;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, ParsePipelineName(request.pipeline(), "pipeline"));
+  if (pipeline == name.pipeline) return name;
+  return InvalidField("name", absl::StrCat("must be a checkpoint of ", request.pipeline()), request.name());
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* StateServiceImpl::SaveCheckpoint(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return ServeUnary<v1::SaveCheckpointRequest, v1::Checkpoint>(context, request, response, kControlMessageBytes,
+                                                               [this](const auto& call) {
+                                                                 if (absl::Status accepted = Save(call); !accepted.ok())
+                                                                   call->Fail(accepted);
+                                                               });
+}
+
+absl::Status StateServiceImpl::Save(const UnaryCallPtr<v1::SaveCheckpointRequest, v1::Checkpoint>& call) {
+  const v1::SaveCheckpointRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  if (!request.checkpoint_id().empty()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.checkpoint_id(), "checkpoint_id"));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
+  pipeline->SaveCheckpoint(ContextOf(call, std::move(ticket)), request.checkpoint_id(), [call](const auto& answer) {
+    if (!answer.ok()) return call->Fail(answer.status());
+    call->Reply(ToProto(answer->checkpoint));
+  });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* StateServiceImpl::RestoreCheckpoint(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+  return ServeUnary<v1::RestoreCheckpointRequest, v1::RestoreCheckpointResponse>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Restore(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status StateServiceImpl::Restore(
+    const UnaryCallPtr<v1::RestoreCheckpointRequest, v1::RestoreCheckpointResponse>& call) {
+  const v1::RestoreCheckpointRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, CheckpointOf(request));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, environment_.pipelines->Find(name.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
+  pipeline->RestoreCheckpoint(ContextOf(call, std::move(ticket)), name.checkpoint, request.force(),
+                              [call](const auto& answer) {
+                                if (!answer.ok()) return call->Fail(answer.status());
+                                v1::RestoreCheckpointResponse response;
+                                response.set_step(answer->step);
+                                response.set_state_token(answer->state_token);
+                                call->Reply(response);
+                              });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* StateServiceImpl::DeleteCheckpoint(grpc::CallbackServerContext* context,
+                                                             const grpc::ByteBuffer* request,
+                                                             grpc::ByteBuffer* response) {
+  return ServeUnary<v1::DeleteCheckpointRequest, v1::DeleteCheckpointResponse>(
+      context, request, response, kControlMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Delete(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status StateServiceImpl::Delete(
+    const UnaryCallPtr<v1::DeleteCheckpointRequest, v1::DeleteCheckpointResponse>& call) {
+  const v1::DeleteCheckpointRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, CheckpointOf(request));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, environment_.pipelines->Find(name.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
+  pipeline->DeleteCheckpoint(ContextOf(call, std::move(ticket)), name.checkpoint, [call](const auto& answer) {
+    if (!answer.ok()) return call->Fail(answer.status());
+    call->Reply(v1::DeleteCheckpointResponse());
+  });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* StateServiceImpl::ListCheckpoints(grpc::CallbackServerContext* context,
+                                                            const grpc::ByteBuffer* request,
+                                                            grpc::ByteBuffer* response) {
+  return ServeUnary<v1::ListCheckpointsRequest, v1::ListCheckpointsResponse>(
+      context, request, response, kControlMessageBytes,
+      [this](const auto& call) { call->Answer(List(call->caller(), call->request())); });
+}
+
+absl::StatusOr<v1::ListCheckpointsResponse> StateServiceImpl::List(const std::string& caller,
+                                                                   const v1::ListCheckpointsRequest& request) {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.parent(), "parent"));
+  PENSTOCK_ASSIGN_OR_RETURN(const int size, CheckedPageSize(request.page_size()));
+  const std::string scope = "ListCheckpoints " + caller + " " + request.parent();
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string after, environment_.page_tokens->Read(scope, request.page_token()));
+  v1::ListCheckpointsResponse response;
+  for (const CheckpointInfo& info : pipeline->ListCheckpoints()) {  // by identifier
+    if (info.id <= after) continue;
+    if (response.checkpoints_size() == size) {
+      const CheckpointName last = *ParseCheckpointName(response.checkpoints(size - 1).name(), "name");
+      response.set_next_page_token(environment_.page_tokens->Make(scope, last.checkpoint));
+      break;
+    }
+    *response.add_checkpoints() = ToProto(info);
+  }
+  return response;
+}
+
+grpc::ServerUnaryReactor* StateServiceImpl::WriteParameters(grpc::CallbackServerContext* context,
+                                                            const grpc::ByteBuffer* request,
+                                                            grpc::ByteBuffer* response) {
+  return ServeUnary<v1::WriteParametersRequest, v1::WriteParametersResponse>(
+      context, request, response, kSpecificationMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Write(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status StateServiceImpl::Write(
+    const UnaryCallPtr<v1::WriteParametersRequest, v1::WriteParametersResponse>& call) {
+  const v1::WriteParametersRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  if (request.handles_size() > kMaxWrittenHandles) {
+    return InvalidField("handles", absl::StrCat("must have at most ", kMaxWrittenHandles, " entries"),
+                        absl::StrCat(request.handles_size()));
+  }
+  if (request.has_step() && request.step() < 0) {
+    return InvalidField("step", "must be at least 0", absl::StrCat(request.step()));
+  }
+  WriteCall write{.handles = {}, .step = {}, .force = request.force()};
+  if (request.has_step()) write.step = request.step();
+  for (int i = 0; i < request.handles_size(); ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(HandleName handle,
+                              HandleName::Parse(request.handles(i), absl::StrCat("handles[", i, "]")));
+    write.handles.push_back(std::move(handle));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
+  pipeline->WriteParameters(ContextOf(call, std::move(ticket)), std::move(write), [call](const auto& answer) {
+    if (!answer.ok()) return call->Fail(answer.status());
+    v1::WriteParametersResponse response;
+    response.set_step(answer->step);
+    response.set_state_token(answer->state_token);
+    call->Reply(response);
+  });
+  return absl::OkStatus();
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StateServiceImpl::ReadParameters(grpc::CallbackServerContext* context,
+                                                                             const grpc::ByteBuffer* request) {
+  auto stream = std::make_shared<ParameterStream>(environment_, context);
+  stream->Start();
+  stream->Begin(*request);
+  return stream.get();
+}
+
+}  // namespace penstock

@@ -1,0 +1,67 @@
+#pragma once
+
+// WorkService: training and inference on a pipeline.
+
+#include <functional>
+#include <memory>
+
+#include "penstock/v1/work_service.grpc.pb.h"
+#include "server/rpc/call_order.h"
+#include "server/rpc/convert/result_reply.h"
+#include "server/rpc/services/service_environment.h"
+#include "server/rpc/unary_call.h"
+
+namespace penstock {
+
+// Turns work messages into calls on a served pipeline. Every method: check ids and limits, find the
+// pipeline, be admitted, wait for the call to follow, decode tensors, hand over, answer when the results have settled or at
+// once.
+//
+// Threads:   gRPC's callback threads; no method blocks.
+class WorkServiceImpl final
+    : public v1::WorkService::WithRawCallbackMethod_Infer<v1::WorkService::WithRawCallbackMethod_Forward<
+          v1::WorkService::WithRawCallbackMethod_Backward<v1::WorkService::WithRawCallbackMethod_ForwardBackward<
+              v1::WorkService::WithRawCallbackMethod_OptimizerStep<
+                  v1::WorkService::WithRawCallbackMethod_TrainStep<v1::WorkService::Service>>>>>> {
+ public:
+  explicit WorkServiceImpl(const ServiceEnvironment& environment) : environment_(environment) {}
+
+  grpc::ServerUnaryReactor* Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Backward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ForwardBackward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* OptimizerStep(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* TrainStep(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+
+ private:
+  // What all methods have in common, after the checks.
+  struct Work {
+    std::shared_ptr<ServedPipeline> pipeline;
+    CallContext context;
+    ReplyPlan plan;
+  };
+  template <typename Call>
+  absl::StatusOr<Work> Begin(const Call& call);
+
+  // Runs `go` when the call that this one must follow has been accepted: at once if there is none. A call that comes too
+  // early keeps its place among the caller's calls in flight.
+  // Fails:     DEADLINE_EXCEEDED / PREDECESSOR_PENDING when the reply's wait_for has passed; then `go` never runs.
+  template <typename Call>
+  void InOrder(const Call& call, const Work& work, std::function<void()> go);
+
+  // The shape of every method: `submit` decodes and hands over.
+  template <typename Request, typename Response, typename Submit>
+  grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response, Submit submit);
+
+  const ServiceEnvironment environment_;
+  const std::shared_ptr<CallOrder> order_ = std::make_shared<CallOrder>();  // timers hold a share
+};
+
+}  // namespace penstock

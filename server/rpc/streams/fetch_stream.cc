@@ -1,0 +1,92 @@
+#include "server/rpc/streams/fetch_stream.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/tensor/codec.h"
+#include "engine/wire/chunker.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/convert/proto_convert.h"
+#include "server/rpc/unary_call.h"
+
+namespace penstock {
+
+absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const NamedTensors& tensors,
+                                                            const v1::FetchHandleRequest& request) {
+  std::vector<TensorSender::Part> parts;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!request.tensor().empty() && tensors[i].name != request.tensor()) continue;
+    PENSTOCK_ASSIGN_OR_RETURN(at::Tensor tensor, SendableTensor(tensors[i].tensor));
+    const auto size = static_cast<int64_t>(tensor.nbytes());
+    parts.push_back({static_cast<int>(i), std::move(tensor), {0, size}});
+  }
+  if (parts.empty() && !request.tensor().empty()) {
+    return InvalidField("tensor", "is not in this handle", Shortened(request.tensor()));
+  }
+  if (parts.size() == 1) {
+    PENSTOCK_ASSIGN_OR_RETURN(parts[0].range, CheckedRange(request.offset(), request.limit(), parts[0].range.end));
+  } else if (request.offset() != 0 || request.limit() != 0) {
+    return InvalidField("tensor", "must be named where offset or limit is set", "an empty name");
+  }
+  return parts;
+}
+
+FetchStream::FetchStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context)
+    : environment_(environment),
+      context_(context),
+      guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)) {}
+
+void FetchStream::Begin(const grpc::ByteBuffer& request) {
+  Run([&] { return Accept(request); });
+}
+
+absl::Status FetchStream::Accept(const grpc::ByteBuffer& request) {
+  PENSTOCK_RETURN_IF_ERROR(ParseMessage(request, kControlMessageBytes, &request_));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context_));
+  PENSTOCK_ASSIGN_OR_RETURN(const HandleName name, HandleName::Parse(request_.name()));
+  PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request_.chunk_size()));
+  PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration wait,
+                            CheckedDuration(request_.wait_for(), absl::Seconds(60), "wait_for"));
+  PENSTOCK_ASSIGN_OR_RETURN(pin_, environment_.handles->Pin(caller, name));
+  const int64_t deadline = environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(wait);
+  wait_ = environment_.handles->OnSettled(caller, {name}, HandleStore::WaitMode::kAll, deadline,
+                                          [stream = std::static_pointer_cast<FetchStream>(shared_from_this())](
+                                              auto answers) { stream->OnSettled(answers[0]); });
+  return absl::OkStatus();
+}
+
+void FetchStream::OnSettled(const HandleStore::HandleAnswer& answer) {
+  Run([&] { return answer.ok() ? StartChunks(*answer) : answer.status(); });
+}
+
+absl::Status FetchStream::StartChunks(const HandleInfo& info) {
+  PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors tensors, pin_.tensors());
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<TensorSender::Part> parts, ChooseParts(tensors, request_));
+  sender_.emplace(std::move(parts), chunk_bytes_);
+  guard_->Watch(context_);
+  v1::FetchHandleResponse first;
+  *first.mutable_handle() = ToProto(info);
+  Send(SerializeMessage(first));
+  return absl::OkStatus();
+}
+
+void FetchStream::OnSent() {
+  guard_->Moved(sending_bytes_);
+  std::optional<grpc::ByteBuffer> chunk = sender_->Next();
+  if (chunk.has_value()) {
+    sending_bytes_ = static_cast<int64_t>(chunk->Length());
+    Send(*std::move(chunk));
+  } else {
+    Close(absl::OkStatus());
+  }
+}
+
+void FetchStream::OnEnded() {
+  guard_->Stop();
+  environment_.handles->CancelWait(wait_);
+}
+
+}  // namespace penstock

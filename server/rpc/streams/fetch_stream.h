@@ -1,0 +1,54 @@
+#pragma once
+
+// FetchHandle: the bytes of a result, in chunks, from any offset.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/handles/handle_store.h"
+#include "penstock/v1/handle.pb.h"
+#include "server/rpc/services/service_environment.h"
+#include "server/rpc/streams/stall_guard.h"
+#include "server/rpc/streams/tensor_stream.h"
+#include "server/rpc/streams/write_stream.h"
+
+namespace penstock {
+
+// Answers one FetchHandle: the handle, then its chunks; each chunk is made when the last has left.
+//
+// Owns:      a pin on the handle.
+// Fails:     reasons of handles; HANDLE_PENDING when it did not settle in time; OFFSET_OUT_OF_RANGE.
+class FetchStream final : public WriteStream<grpc::ByteBuffer> {
+ public:
+  FetchStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
+
+  // Reads the request and goes on by itself. After Start().
+  void Begin(const grpc::ByteBuffer& request);
+
+ private:
+  absl::Status Accept(const grpc::ByteBuffer& request);
+  void OnSettled(const HandleStore::HandleAnswer& answer);
+  absl::Status StartChunks(const HandleInfo& info);
+  void OnSent() override;
+  void OnEnded() override;
+
+  const ServiceEnvironment environment_;
+  grpc::CallbackServerContext* const context_;
+  const std::shared_ptr<StallGuard> guard_;
+  v1::FetchHandleRequest request_;
+  int64_t chunk_bytes_ = 0;
+  HandlePin pin_;  // as long as this: a wait that ends late still finds it
+  HandleStore::WaitId wait_ = 0;
+  std::optional<TensorSender> sender_;
+  int64_t sending_bytes_ = 0;  // of the chunk that is on its way
+};
+
+// The parts of `tensors` that a request names.
+//
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID for a tensor that is not there, or an offset without one
+//            of several; OFFSET_OUT_OF_RANGE.
+absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const NamedTensors& tensors,
+                                                            const v1::FetchHandleRequest& request);
+
+}  // namespace penstock

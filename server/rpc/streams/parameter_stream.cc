@@ -1,0 +1,83 @@
+#include "server/rpc/streams/parameter_stream.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/tensor/codec.h"
+#include "engine/wire/chunker.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/convert/proto_convert.h"
+#include "server/rpc/unary_call.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kMaxParameterNames = 4096;
+
+}  // namespace
+
+ParameterStream::ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context)
+    : environment_(environment),
+      context_(context),
+      guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)) {}
+
+void ParameterStream::Begin(const grpc::ByteBuffer& request) {
+  Run([&] { return Accept(request); });
+}
+
+absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
+  v1::ReadParametersRequest request;
+  PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kSpecificationMessageBytes, &request));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context_));
+  PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request.chunk_size()));
+  if (request.names_size() > kMaxParameterNames) {
+    return InvalidField("names", absl::StrCat("must have at most ", kMaxParameterNames, " entries"),
+                        absl::StrCat(request.names_size()));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(place_, environment_.admission->Admit(caller, pipeline->name()));
+  pipeline->ReadParameters(
+      {request.names().begin(), request.names().end()}, request.include_optimizer_state(),
+      [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
+        stream->Run([&] { return snapshot.ok() ? stream->StartChunks(*std::move(snapshot)) : snapshot.status(); });
+      });
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStream::StartChunks(std::shared_ptr<const ParameterSnapshot> snapshot) {
+  snapshot_ = std::move(snapshot);
+  v1::ReadParametersResponse first;
+  first.mutable_start()->set_step(snapshot_->step);
+  std::vector<TensorSender::Part> parts;
+  for (const NamedTensor& parameter : snapshot_->tensors) {
+    PENSTOCK_ASSIGN_OR_RETURN(at::Tensor tensor, SendableTensor(parameter.tensor));
+    PENSTOCK_ASSIGN_OR_RETURN(const TensorHeader header, HeaderOf(parameter.name, tensor));
+    *first.mutable_start()->add_tensors() = ToProto(header);
+    const auto size = static_cast<int64_t>(tensor.nbytes());
+    parts.push_back({static_cast<int>(parts.size()), std::move(tensor), {0, size}});
+  }
+  sender_.emplace(std::move(parts), chunk_bytes_);
+  guard_->Watch(context_);
+  Send(SerializeMessage(first));
+  return absl::OkStatus();
+}
+
+void ParameterStream::OnSent() {
+  guard_->Moved(sending_bytes_);
+  std::optional<grpc::ByteBuffer> chunk = sender_->Next();
+  if (chunk.has_value()) {
+    sending_bytes_ = static_cast<int64_t>(chunk->Length());
+    Send(*std::move(chunk));
+  } else {
+    // Before the caller hears of the end, so that its next call finds it so.
+    sender_.reset();
+    snapshot_.reset();
+    place_.reset();
+    Close(absl::OkStatus());
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,108 @@
+#include "server/rpc/streams/receive_stream.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "server/rpc/convert/status_to_grpc.h"
+#include "server/rpc/unary_call.h"
+
+namespace penstock {
+
+absl::Status OutOfPlace(std::string_view problem, std::string_view value) {
+  return Error(absl::StatusCode::kInvalidArgument, "STREAM_PROTOCOL",
+               "message: " + std::string(problem) + ", got " + std::string(value))
+      .With("field", "message")
+      .With("value", value);
+}
+
+ReceiveStream::ReceiveStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context,
+                             int64_t credit)
+    : context_(context),
+      guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)),
+      full_credit_(credit) {}
+
+void ReceiveStream::Write(const google::protobuf::Message& response) {
+  const grpc::ByteBuffer* next = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    if (end_.has_value()) return;
+    writes_.push_back(SerializeMessage(response));
+    if (writes_.size() == 1) next = &writes_.front();
+  }
+  if (next != nullptr) StartWrite(next);
+}
+
+void ReceiveStream::OnWriteDone(bool ok) {
+  const grpc::ByteBuffer* next = nullptr;
+  std::optional<absl::Status> end;
+  {
+    absl::MutexLock lock(&mu_);
+    writes_.pop_front();
+    if (!ok) writes_.clear();  // the client is gone; the read ends too
+    if (!writes_.empty()) next = &writes_.front();
+    end = TakeEnd();
+  }
+  guard_->Progress();
+  if (next != nullptr) StartWrite(next);
+  if (end.has_value()) FinishWith(*end);
+}
+
+void ReceiveStream::End(const absl::Status& status) {
+  std::optional<absl::Status> end;
+  {
+    absl::MutexLock lock(&mu_);
+    if (end_.has_value()) return;
+    end_ = status;
+    end = TakeEnd();
+  }
+  // Otherwise the last write finishes, and this may be gone.
+  if (end.has_value()) FinishWith(*end);
+}
+
+void ReceiveStream::EndEarly(bool started) {
+  End(started ? Error(absl::StatusCode::kInvalidArgument, "CHUNK_SIZE", "the stream ended before the last chunk")
+              : OutOfPlace("must be a start", "the end of the stream"));
+}
+
+std::optional<absl::Status> ReceiveStream::TakeEnd() {
+  if (finished_ || !end_.has_value() || !writes_.empty()) return std::nullopt;
+  finished_ = true;
+  return *end_;
+}
+
+void ReceiveStream::FinishWith(const absl::Status& status) {
+  if (const auto pushback = RetryPushbackMillis(status); pushback.has_value()) {
+    context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
+  }
+  Finish(ToGrpcStatus(status));
+}
+
+absl::Status ReceiveStream::Spend(int64_t bytes) {
+  if (bytes > credit_) {
+    return Error(absl::StatusCode::kResourceExhausted, "CREDIT_EXCEEDED",
+                 absl::StrCat("chunk: must fit the credit of ", credit_, " bytes, got ", bytes))
+        .With("field", "chunk")
+        .With("value", absl::StrCat(bytes));
+  }
+  credit_ -= bytes;
+  returned_ += bytes;
+  return absl::OkStatus();
+}
+
+std::optional<int64_t> ReceiveStream::Credit(bool first) {
+  if (!first && returned_ < full_credit_ / 8) return std::nullopt;
+  const int64_t given = first ? full_credit_ : returned_;
+  credit_ += given;
+  returned_ = 0;
+  return given;
+}
+
+void ReceiveStream::OnDone() {
+  guard_->Stop();
+  Release();
+  delete this;
+}
+
+}  // namespace penstock

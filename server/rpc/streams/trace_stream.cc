@@ -1,0 +1,212 @@
+#include "server/rpc/streams/trace_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/guard.h"
+#include "engine/base/status_macros.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/unary_call.h"
+
+namespace penstock {
+namespace {
+
+constexpr absl::Duration kLookInterval = absl::Milliseconds(10);
+constexpr int kMaxSteps = 10'000;
+constexpr int64_t kMaxRecordsOfAll = 1 << 22;  // 256 MiB; a longer recording keeps its end
+
+absl::Status CheckRequest(const v1::ExportTraceRequest& request) {
+  if (!v1::ExportTraceRequest::Format_IsValid(request.format())) {
+    return InvalidField("format", "must be FORMAT_CHROME or FORMAT_PERFETTO", absl::StrCat(request.format()));
+  }
+  if (request.steps() < 0 || request.steps() > kMaxSteps) {
+    return InvalidField("steps", absl::StrCat("must lie in [0, ", kMaxSteps, "]"), absl::StrCat(request.steps()));
+  }
+  if (request.first_step() < 0) {
+    return InvalidField("first_step", "must be at least 0", absl::StrCat(request.first_step()));
+  }
+  if (request.last_step() != 0 && (request.first_step() == 0 || request.last_step() < request.first_step())) {
+    return InvalidField("last_step", "must not be below first_step, which is needed with it",
+                        absl::StrCat(request.last_step()));
+  }
+  if (request.steps() > 0 && request.first_step() > 0) {
+    return InvalidField("first_step", "can't be given with steps: those are the next ones",
+                        absl::StrCat(request.first_step()));
+  }
+  return absl::OkStatus();
+}
+
+// The end of the step number `steps` that began in the capture.
+int64_t EndOfSteps(const TraceCapture& capture, int steps) {
+  int64_t end = capture.begin_nanos;
+  for (const RunSpan& run : RunsOf(capture)) {
+    if (!EndsStep(run.purpose) || run.failed || run.lanes < static_cast<int>(capture.lanes.size())) continue;
+    end = run.end_nanos;
+    if (--steps == 0) return end;
+  }
+  return capture.end_nanos;
+}
+
+}  // namespace
+
+v1::TraceSummary DescribeCapture(const TraceCapture& capture) {
+  v1::TraceSummary summary;
+  summary.set_lanes(static_cast<int32_t>(capture.lanes.size()));
+  int64_t records = 0;
+  for (const LaneCapture& lane : capture.lanes) {
+    records += static_cast<int64_t>(lane.actions.size() + lane.states.size());
+  }
+  summary.set_records(records);
+  int steps = 0;
+  for (const RunSpan& run : RunsOf(capture)) {
+    const bool whole = run.lanes == static_cast<int>(capture.lanes.size());
+    if (EndsStep(run.purpose) && !run.failed && whole) ++steps;
+  }
+  summary.set_steps(steps);
+  summary.set_seconds(static_cast<double>(capture.end_nanos - capture.begin_nanos) * 1e-9);
+  summary.set_incomplete(capture.incomplete);
+  summary.set_lost_records(static_cast<int64_t>(capture.lost));
+  return summary;
+}
+
+TraceStream::TraceStream(const ServiceEnvironment& environment, JobThread* jobs, StreamSlots* slots,
+                         grpc::CallbackServerContext* context,
+                         std::function<void(const std::shared_ptr<TraceStream>&)> forget)
+    : environment_(environment),
+      context_(context),
+      jobs_(jobs),
+      slots_(slots),
+      guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)),
+      forget_(std::move(forget)) {}
+
+void TraceStream::Post(absl::Status (TraceStream::*part)()) {
+  jobs_->Post([stream = std::static_pointer_cast<TraceStream>(shared_from_this()), part] {
+    const absl::Status done = Guarded("a trace", [&] { return (stream.get()->*part)(); });
+    if (!done.ok()) stream->End(done);
+  });
+}
+
+void TraceStream::Begin(const grpc::ByteBuffer& request) {
+  const absl::Status accepted = Guarded("a trace", [&] { return Accept(request); });
+  if (!accepted.ok()) End(accepted);
+}
+
+// The slot is free before the caller hears of the end, so that its next call finds it so.
+void TraceStream::End(const absl::Status& status) {
+  slot_.reset();
+  Close(status);
+}
+
+absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
+  PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request_));
+  PENSTOCK_RETURN_IF_ERROR(CallerOf(*context_).status());
+  PENSTOCK_RETURN_IF_ERROR(CheckRequest(request_));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request_.pipeline(), "pipeline"));
+  metrics_ = pipeline->metrics();
+  if (metrics_ == nullptr || !metrics_->KeepsTraces()) {
+    return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
+                 "this pipeline keeps no traces (--trace-ring-events)");
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(slot_, slots_->Take());
+  if (request_.steps() == 0) {
+    Post(&TraceStream::TakeKept);
+    return absl::OkStatus();
+  }
+  step_end_nanos_ = environment_.clock->NowNanos();
+  {
+    absl::MutexLock lock(&mu_);
+    recorder_ = std::make_unique<TraceRecorder>(metrics_, TraceRecorder::From::kNow,
+                                                kMaxRecordsOfAll / (2 * metrics_->lane_count()));
+  }
+  Send(SerializeMessage(v1::ExportTraceResponse()));  // the caller knows that it has begun; then OnSent() goes on
+  return absl::OkStatus();
+}
+
+// The steps that the rings still have.
+absl::Status TraceStream::TakeKept() {
+  TraceCapture capture = TraceRecorder(metrics_, TraceRecorder::From::kOldest).Finish();
+  if (request_.first_step() > 0) {
+    const int64_t last = std::max(request_.first_step(), request_.last_step());
+    PENSTOCK_ASSIGN_OR_RETURN(capture, CutTraceToSteps(capture, request_.first_step(), last));
+  }
+  StartFile(std::move(capture));
+  return absl::OkStatus();
+}
+
+// Takes what has come, and looks again later or ends the recording.
+absl::Status TraceStream::Record() {
+  // Looked up each time: a stream must not outlive a deleted pipeline.
+  PENSTOCK_RETURN_IF_ERROR(FindPipeline(environment_, request_.pipeline(), "pipeline").status());
+  TraceCapture capture;
+  {
+    absl::MutexLock lock(&mu_);
+    if (ended_) return absl::OkStatus();
+    recorder_->Collect();
+    const int64_t now = environment_.clock->NowNanos();
+    if (recorder_->steps_ended() > steps_ended_) step_end_nanos_ = now;
+    steps_ended_ = recorder_->steps_ended();
+    if (steps_ended_ < request_.steps()) {
+      if (now - step_end_nanos_ >= absl::ToInt64Nanoseconds(kStepPatience)) {
+        return Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE",
+                     absl::StrCat("no step has ended for ", absl::FormatDuration(kStepPatience)));
+      }
+      timer_ = environment_.timers->Add(
+          now + absl::ToInt64Nanoseconds(kLookInterval),
+          [stream = std::static_pointer_cast<TraceStream>(shared_from_this())] { stream->Post(&TraceStream::Record); });
+      return absl::OkStatus();
+    }
+    capture = recorder_->Finish();
+    recorder_.reset();
+  }
+  StartFile(CutTrace(capture, capture.begin_nanos, EndOfSteps(capture, request_.steps())));
+  return absl::OkStatus();
+}
+
+void TraceStream::StartFile(TraceCapture capture) {
+  if (const auto pipeline = FindPipeline(environment_, request_.pipeline(), "pipeline"); pipeline.ok()) {
+    AddCalls((*pipeline)->EndedCalls(), &capture);
+  }
+  v1::ExportTraceResponse first;
+  *first.mutable_summary() = DescribeCapture(capture);
+  const bool perfetto = request_.format() == v1::ExportTraceRequest::FORMAT_PERFETTO;
+  file_.emplace(std::make_shared<const TraceCapture>(std::move(capture)),
+                perfetto ? TraceFormat::kPerfetto : TraceFormat::kChrome);
+  guard_->Watch(context_);
+  Send(SerializeMessage(first));
+}
+
+absl::Status TraceStream::SendNext() {
+  std::optional<std::string> piece = file_->Next();
+  guard_->SetBusy(false);
+  if (!piece.has_value()) {
+    End(absl::OkStatus());
+    return absl::OkStatus();
+  }
+  sending_bytes_ = static_cast<int64_t>(piece->size());
+  v1::ExportTraceResponse response;
+  response.set_data(*std::move(piece));
+  Send(SerializeMessage(response));
+  return absl::OkStatus();
+}
+
+void TraceStream::OnSent() {
+  if (!file_.has_value()) return Post(&TraceStream::Record);
+  guard_->Moved(sending_bytes_);
+  guard_->SetBusy(true);
+  Post(&TraceStream::SendNext);
+}
+
+void TraceStream::OnEnded() {
+  guard_->Stop();
+  {
+    absl::MutexLock lock(&mu_);
+    ended_ = true;
+    recorder_.reset();
+    environment_.timers->Remove(timer_);
+  }
+  forget_(std::static_pointer_cast<TraceStream>(shared_from_this()));
+}
+
+}  // namespace penstock

@@ -1,0 +1,112 @@
+#include "server/rpc/streams/upload_stream.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/guard.h"
+#include "engine/base/status_macros.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/unary_call.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kCreditBytes = int64_t{32} << 20;
+
+}  // namespace
+
+UploadStream::UploadStream(const ServiceEnvironment& environment, const ModelParts& parts,
+                           grpc::CallbackServerContext* context)
+    : ReceiveStream(environment, context, kCreditBytes), parts_(parts) {
+  absl::Status status = CheckModelsEnabled(parts_, /*changes=*/true);
+  if (status.ok()) status = environment.admission->CheckOpen();
+  if (status.ok()) {
+    absl::StatusOr<std::string> caller = CallerOf(*context);
+    status = caller.status();
+    if (status.ok()) caller_ = *std::move(caller);
+  }
+  if (!status.ok()) {
+    End(status);
+    return;
+  }
+  guard().Watch(context);
+  StartRead(&read_);
+}
+
+void UploadStream::OnReadDone(bool ok) {
+  if (!ok) {
+    EndEarly(started_);
+    return;
+  }
+  guard().Moved(static_cast<int64_t>(read_.Length()));
+  guard().SetBusy(true);
+  parts_.jobs->Post([this] { TakeOnJobThread(); });
+}
+
+void UploadStream::TakeOnJobThread() {
+  const absl::StatusOr<bool> more = Guarded("the stream", [this]() -> absl::StatusOr<bool> {
+    v1::UploadModelRequest message;
+    const absl::Status parsed = ParseMessage(read_, kMaxMessageBytes, &message);
+    read_.Clear();
+    PENSTOCK_RETURN_IF_ERROR(parsed);
+    return Take(message);
+  });
+  guard().SetBusy(false);
+  if (!more.ok()) {
+    End(more.status());
+  } else if (*more) {
+    StartRead(&read_);
+  } else {
+    End(absl::OkStatus());
+  }
+}
+
+absl::StatusOr<bool> UploadStream::Take(const v1::UploadModelRequest& message) {
+  if (message.has_start()) return Begin(message.start());
+  if (message.has_chunk()) return TakeChunk(message.chunk());
+  return OutOfPlace("must hold a start or a chunk", "nothing");
+}
+
+absl::StatusOr<bool> UploadStream::Begin(const v1::UploadModelStart& start) {
+  if (started_) return OutOfPlace("must be a chunk", "a second start");
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const ModelUploads::Position position,
+      parts_.uploads->Start(
+          {.caller = caller_, .model = start.model_id(), .bytes = start.byte_size(), .digest = start.digest()},
+          &hold_));
+  started_ = true;
+  if (hold_.upload != nullptr) guard().EndAt(hold_.end_nanos);
+  return Answer(position, true);
+}
+
+absl::StatusOr<bool> UploadStream::TakeChunk(const v1::ModelChunk& chunk) {
+  if (!started_) return OutOfPlace("must be a start", "a chunk");
+  PENSTOCK_RETURN_IF_ERROR(Spend(static_cast<int64_t>(chunk.data().size())));
+  PENSTOCK_ASSIGN_OR_RETURN(const ModelUploads::Position position,
+                            parts_.uploads->Add(hold_, chunk.offset(), chunk.data(), chunk.crc32c()));
+  return Answer(position, false);
+}
+
+bool UploadStream::Answer(const ModelUploads::Position& position, bool first) {
+  v1::UploadModelResponse response;
+  if (position.model.has_value()) {
+    *response.mutable_model() = ToProto(*position.model, *parts_.root, /*layers=*/true);
+    Write(response);
+    return false;
+  }
+  const std::optional<int64_t> credit = Credit(first);
+  if (!credit.has_value()) return true;
+  response.mutable_credit()->set_bytes(*credit);
+  response.mutable_credit()->set_next_offset(position.offset);
+  Write(response);
+  return true;
+}
+
+void UploadStream::Release() {
+  if (hold_.upload == nullptr) return;
+  parts_.jobs->Post([uploads = parts_.uploads, hold = hold_] { uploads->Detach(hold); });
+}
+
+}  // namespace penstock

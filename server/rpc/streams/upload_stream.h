@@ -1,0 +1,45 @@
+#pragma once
+
+// UploadModel: a file from a client into the model root, within credit, resumable.
+
+#include <string>
+
+#include "penstock/v1/model.pb.h"
+#include "server/models/model_uploads.h"
+#include "server/rpc/services/model_service.h"
+#include "server/rpc/streams/receive_stream.h"
+
+namespace penstock {
+
+// Serves one UploadModel stream.
+//
+// Model:     A message is taken by a job, since it goes to the disk; the next one is read when that is done. The start is
+//            answered with credit and where to go on; credit comes back with what was written; the last chunk is answered
+//            with the model, and the stream ends.
+// Owns:      itself, until gRPC is done with it. A job under way keeps gRPC from being done: nothing else says that the stream
+//            ends.
+// Threads:   gRPC's and the job thread, one after the other.
+// Fails:     as ModelUploads; STREAM_PROTOCOL for a message out of place, CREDIT_EXCEEDED, MESSAGE_TOO_LARGE.
+class UploadStream final : public ReceiveStream {
+ public:
+  UploadStream(const ServiceEnvironment& environment, const ModelParts& parts, grpc::CallbackServerContext* context);
+
+ private:
+  void OnReadDone(bool ok) override;
+  void Release() override;
+
+  void TakeOnJobThread();
+  // Takes a message; returns whether another one is expected.
+  absl::StatusOr<bool> Take(const v1::UploadModelRequest& message);
+  absl::StatusOr<bool> Begin(const v1::UploadModelStart& start);
+  absl::StatusOr<bool> TakeChunk(const v1::ModelChunk& chunk);
+  bool Answer(const ModelUploads::Position& position, bool first);
+
+  const ModelParts parts_;
+  std::string caller_;
+  grpc::ByteBuffer read_;
+  bool started_ = false;
+  ModelUploads::Hold hold_;
+};
+
+}  // namespace penstock

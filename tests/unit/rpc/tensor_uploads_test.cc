@@ -1,0 +1,135 @@
+// What is kept of uploads that are complete, and for how long.
+
+#include "server/rpc/streams/tensor_uploads.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/base/error.h"
+#include "engine/wire/checksum.h"
+#include "tests/support/fake_clock.h"
+
+namespace penstock {
+namespace {
+
+class TensorUploadsTest : public ::testing::Test {
+ protected:
+  ~TensorUploadsTest() override {
+    table_->Close();
+    handles_.Close();
+  }
+
+  // Sends a tensor without elements, which is complete at once.
+  absl::StatusOr<TensorUploads::Hold> Attach(const std::string& request_id, const std::string& caller = "ann") {
+    return table_->Attach({.caller = caller,
+                           .pipeline = "gpt",
+                           .request_id = request_id,
+                           .headers = {{"input", DataType::kFp32, {0}, 0}},
+                           .lease = absl::Hours(1)});
+  }
+  // Begins, or goes on with, a put of a large tensor.
+  absl::StatusOr<TensorUploads::Hold> Announce(const std::string& caller, int64_t bytes = 90 << 20) {
+    return table_->Attach({.caller = caller,
+                           .pipeline = "gpt",
+                           .request_id = "large",
+                           .headers = {{"input", DataType::kUint8, {bytes}, bytes}},
+                           .lease = absl::Hours(1)});
+  }
+  absl::StatusOr<TensorUploads::Position> Send(const TensorUploads::Hold& hold, int64_t offset) {
+    const std::string data(kChunk, 'd');
+    return table_->Add(hold, {.offset = offset, .data = {data}, .checksum = Crc32c(data)});
+  }
+  // Returns which handle holds it.
+  HandleName Put(const std::string& request_id) {
+    const auto hold = Attach(request_id);
+    EXPECT_TRUE(hold.ok()) << hold.status();
+    const HandleName name = table_->NameOf(*hold);
+    table_->Detach(*hold);
+    return name;
+  }
+
+  static constexpr int64_t kChunk = 256 << 10;
+  static constexpr int64_t kBudget = 128 << 20;
+
+  testing::FakeClock clock_;
+  TimerQueue timers_{&clock_};
+  HandleStore handles_{{.budget = {.bytes = kBudget, .bytes_per_owner = kBudget}}, &clock_, &timers_};
+  const std::shared_ptr<TensorUploads> table_ =
+      std::make_shared<TensorUploads>(&handles_, &timers_, &clock_, /*most_complete=*/4);
+};
+
+TEST_F(TensorUploadsTest, ACompleteUploadIsFoundByItsRequestIdForItsTime) {
+  const HandleName first = Put("a");
+  clock_.Advance(TensorUploads::kCompleteLife - absl::Nanoseconds(1));
+  Put("b");
+  EXPECT_TRUE(Put("a") == first);
+  clock_.Advance(TensorUploads::kCompleteLife);
+  Put("c");
+  EXPECT_FALSE(Put("a") == first);
+}
+
+TEST_F(TensorUploadsTest, WhatIsKeptHasALimit) {
+  const HandleName first = Put("1");
+  Put("2");
+  EXPECT_TRUE(Put("1") == first) << "what is there is found";
+  EXPECT_EQ(ReasonOf(Attach("5").status()), "REQUEST_LOG_FULL") << "her share is used up";
+  EXPECT_TRUE(Attach("5", "bob").ok()) << "others have room";
+  EXPECT_TRUE(Attach("").ok()) << "nothing is kept of it";
+  clock_.Advance(TensorUploads::kCompleteLife);
+  EXPECT_TRUE(Attach("5").ok());
+}
+
+TEST_F(TensorUploadsTest, MemoryIsHeldForWhatCameAndForCreditNotForWhatWasAnnounced) {
+  const auto ann = Announce("ann");
+  const auto bob = Announce("bob");
+  ASSERT_TRUE(ann.ok() && bob.ok()) << bob.status();
+  EXPECT_EQ(handles_.TotalCounts().bytes, 2 * kPutCreditBytes);
+  EXPECT_TRUE(handles_.Reserve({.owner = "carl", .pipeline = "gpt", .bytes = 30 << 20}).ok());
+  // The chunks that come are held beside the credit.
+  ASSERT_TRUE(Send(*ann, 0).ok());
+  EXPECT_EQ(handles_.TotalCounts().bytes, 2 * kPutCreditBytes + (30 << 20) + kChunk);
+  // While nobody sends, there is no credit.
+  table_->Detach(*ann);
+  EXPECT_EQ(handles_.TotalCounts().bytes, kPutCreditBytes + (30 << 20) + kChunk);
+  table_->Detach(*bob);
+  EXPECT_EQ(handles_.TotalCounts().bytes, (30 << 20) + kChunk);
+}
+
+TEST_F(TensorUploadsTest, APutThatMeetsAFullBudgetGoesOnWhenThereIsRoom) {
+  const auto ann = Announce("ann");
+  ASSERT_TRUE(ann.ok());
+  const auto others = handles_.Reserve({.owner = "bob", .pipeline = "gpt", .bytes = kBudget - kPutCreditBytes});
+  ASSERT_TRUE(others.ok());
+  EXPECT_EQ(ReasonOf(Send(*ann, 0).status()), "HANDLE_BUDGET");
+  table_->Detach(*ann);
+  handles_.Withdraw(others->id);
+  const auto again = Announce("ann");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(table_->Where(*again)->offset, kChunk);
+  EXPECT_TRUE(Send(*again, kChunk).ok());
+  EXPECT_EQ(ReasonOf(Announce("carl", kBudget).status()), "HANDLE_BUDGET") << "what can't fit is refused at once";
+}
+
+TEST_F(TensorUploadsTest, APutWhoseHandleWasReleasedIsGivenUp) {
+  const auto ann = Announce("ann");
+  ASSERT_TRUE(handles_.Release("ann", table_->NameOf(*ann)).ok());
+  EXPECT_EQ(ReasonOf(Send(*ann, 0).status()), "HANDLE_RELEASED");
+  table_->Detach(*ann);
+  const auto again = Announce("ann");
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(table_->Where(*again)->offset, 0) << "nothing was kept";
+}
+
+TEST_F(TensorUploadsTest, APutMustBeCompleteInTime) {
+  const auto first = Announce("ann");
+  EXPECT_EQ(first->end_nanos, clock_.NowNanos() + absl::ToInt64Nanoseconds(TensorUploads::kMaxAge));
+  clock_.Advance(TensorUploads::kMaxAge - absl::Nanoseconds(1));
+  table_->Detach(*first);
+  const auto second = Announce("ann");
+  EXPECT_EQ(second->end_nanos, first->end_nanos) << "a stream that goes on has no more time";
+  clock_.Advance(absl::Nanoseconds(1));
+  table_->Detach(*second);
+  EXPECT_EQ(handles_.TotalCounts().live(), 0) << "it is not kept";
+}
+
+}  // namespace
+}  // namespace penstock

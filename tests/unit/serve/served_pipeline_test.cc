@@ -1,0 +1,701 @@
+#include "engine/serve/served_pipeline.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <limits>
+#include <stdexcept>
+
+#include "engine/base/thread.h"
+#include "engine/serve/parameter_snapshots.h"
+#include "tests/unit/serve/hosting_fixture.h"
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Not;
+using ServedPipelineTest = HostingFixture;
+
+TEST_F(ServedPipelineTest, DDP_2_CallsRunInTheOrderOfAcceptanceAndSayTheirPlace) {
+  control_->Hold();
+  std::vector<Accepted> accepted;
+  for (int i = 0; i < 4; ++i) {
+    accepted.push_back(*gpt_->ForwardBackward(Caller(), Batch()));
+    EXPECT_EQ(accepted.back().sequence, i + 1);
+  }
+  accepted.push_back(*gpt_->OptimizerStep(Caller(), {}));
+  control_->Resume();
+  const HandleInfo last = Settled(*accepted.back().outcome);
+  EXPECT_EQ(last.outcome->run.step, 1);
+  EXPECT_EQ(last.outcome->sequence, 5);
+  EXPECT_EQ(Settled(*accepted[3].outcome).outcome->run.loss, 4);
+  EXPECT_THAT(control_->runs(),
+              ElementsAre("ForwardBackward", "ForwardBackward", "ForwardBackward", "ForwardBackward", "OptimizerStep"));
+}
+
+TEST_F(ServedPipelineTest, ARetryGetsTheFirstAnswerAndTrainsOnce) {
+  const Accepted first = *gpt_->TrainStep(Caller("ann", "id-1"), Batch(), {});
+  Settled(*first.outcome);
+  const Accepted again = *gpt_->TrainStep(Caller("ann", "id-1"), Batch(), {});
+  EXPECT_EQ(again.outcome, first.outcome);
+  EXPECT_EQ(again.sequence, first.sequence);
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller("ann", "id-1", "other"), Batch(), {}).status()), "REQUEST_ID_REUSED");
+  EXPECT_NE(gpt_->TrainStep(Caller("bob", "id-1"), Batch(), {})->outcome, first.outcome) << "a scope of his own";
+  EXPECT_EQ(handles_->TotalCounts().created, 2);
+}
+
+TEST_F(ServedPipelineTest, TheRateAndTheClipOfACallReachItsStepAndNoOther) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {.learning_rate = 0.5, .clip_norm = 0})->outcome);
+  Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
+  Settled(*gpt_->OptimizerStep(Caller(), {.request = {.clip_norm = 2}})->outcome);
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  const std::vector<StepRequest> steps = control_->steps();
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps[0].learning_rate, 0.5);
+  EXPECT_EQ(steps[0].clip_norm, 0);
+  EXPECT_EQ(steps[1].learning_rate, std::nullopt);
+  EXPECT_EQ(steps[1].clip_norm, 2);
+  EXPECT_EQ(steps[2].learning_rate, std::nullopt);
+  EXPECT_EQ(steps[2].clip_norm, std::nullopt);
+}
+
+TEST_F(ServedPipelineTest, OutOfPlaceCallsAreRefusedAtOnceAsForeseen) {
+  EXPECT_EQ(ReasonOf(gpt_->OptimizerStep(Caller(), {}).status()), "ACCUMULATION_EMPTY");
+  control_->Hold();
+  ASSERT_TRUE(gpt_->ForwardBackward(Caller(), Batch()).ok());
+  EXPECT_EQ(ReasonOf(gpt_->ForwardBackward(Caller("bob"), Batch()).status()), "ACCUMULATION_HELD");
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller(), Batch(), {}).status()), "ACCUMULATION_OPEN");
+  EXPECT_EQ(ReasonOf(gpt_->OptimizerStep(Caller("bob"), {}).status()), "ACCUMULATION_HELD");
+  ASSERT_TRUE(gpt_->OptimizerStep(Caller(), {}).ok());
+  EXPECT_TRUE(gpt_->ForwardBackward(Caller("bob"), Batch()).ok()) << "after the step that is queued";
+  EXPECT_EQ(ValuesOf(gpt_->TrainStep(Caller(), Batch(), {}).status())["pipeline"], "gpt");
+}
+
+// A contribution of a program of ann, whose accumulation has this lease.
+ContributionCall Leased(ContributionCall batch, absl::Duration lease) {
+  batch.accumulation_lease = lease;
+  return batch;
+}
+
+TEST_F(ServedPipelineTest, AnAccumulationEndsWithItsLease) {
+  CallContext session = Caller();
+  session.session = "one";
+  Settled(*gpt_->ForwardBackward(session, Leased(Batch(), absl::Seconds(10)))->outcome);
+  Advance(absl::Seconds(10) - absl::Nanoseconds(1));
+  EXPECT_EQ(ReasonOf(gpt_->ForwardBackward(Caller("bob"), Batch()).status()), "ACCUMULATION_HELD");
+  EXPECT_TRUE(gpt_->statistics().accumulating);
+  Advance(absl::Nanoseconds(1));
+  EXPECT_EQ(ReasonOf(gpt_->OptimizerStep(session, {}).status()), "ACCUMULATION_LOST");
+  const Accepted bobs = *gpt_->ForwardBackward(Caller("bob"), Batch(3));
+  Settled(*bobs.outcome, "bob");
+  const Accepted step = *gpt_->OptimizerStep(Caller("bob"), {});
+  EXPECT_EQ(Settled(*step.outcome, "bob").outcome->run.step, 1);
+  EXPECT_EQ(ReasonOf(gpt_->ForwardBackward(session, Batch()).status()), "ACCUMULATION_LOST") << "it must know";
+  Settled(*gpt_->OptimizerStep(session, {.discard = true})->outcome);
+  EXPECT_TRUE(gpt_->ForwardBackward(session, Batch()).ok());
+}
+
+TEST_F(ServedPipelineTest, AFurtherContributionRenewsTheLeaseAndACallInTimeWins) {
+  Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
+  Advance(absl::Seconds(9));
+  Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
+  Advance(absl::Seconds(9));
+  control_->Hold();
+  const Accepted in_time = *gpt_->OptimizerStep(Caller(), {});
+  Advance(absl::Seconds(60));
+  control_->Resume();
+  EXPECT_EQ(Settled(*in_time.outcome).outcome->run.step, 1);
+  EXPECT_TRUE(gpt_->ForwardBackward(Caller(), Batch()).ok()) << "nothing was lost";
+}
+
+TEST_F(ServedPipelineTest, ALeaseEndsTheAccumulationThoughACallOfItsHolderThatCameInTimeIsGivenUp) {
+  Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
+  const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
+  ContributionCall waits = Batch();
+  waits.inputs[0].source = HandleTensor{pending, ""};
+  const Accepted given_up = *gpt_->ForwardBackward(Caller(), std::move(waits));
+  Advance(absl::Seconds(11));
+  EXPECT_TRUE(gpt_->statistics().accumulating) << "the call may still go on with it";
+  EXPECT_EQ(*handles_->RequestCancel("ann", *given_up.outcome), CancelEffect::kCancelled);
+  Advance(absl::ZeroDuration());
+  ASSERT_TRUE(Save("s").ok());  // behind the end of the lease, in the order of calls
+  EXPECT_FALSE(gpt_->statistics().accumulating);
+}
+
+TEST_F(ServedPipelineTest, ALeaseThatEndsBehindAFailedStepEndsTheAccumulationThen) {
+  Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
+  control_->Hold();
+  control_->FailNext(Error(absl::StatusCode::kAborted, "STEP_ROLLED_BACK", "boom"));
+  const Accepted step = *gpt_->OptimizerStep(Caller(), {});
+  Advance(absl::Seconds(11));
+  control_->Resume();
+  EXPECT_EQ(ErrorOf(*step.outcome), "STEP_ROLLED_BACK");
+  Advance(absl::ZeroDuration());
+  ASSERT_TRUE(Save("s").ok());  // behind the end of the lease, in the order of calls
+  EXPECT_FALSE(gpt_->statistics().accumulating);
+}
+
+TEST_F(ServedPipelineTest, ARestartedProgramMayDiscardWhatItLeftAndAnyoneByForce) {
+  CallContext before = Caller(), after = Caller();
+  before.session = "before";
+  after.session = "after";
+  Settled(*gpt_->ForwardBackward(before, Batch())->outcome);
+  EXPECT_EQ(ReasonOf(gpt_->ForwardBackward(after, Batch()).status()), "ACCUMULATION_HELD");
+  Settled(*gpt_->OptimizerStep(after, {.discard = true})->outcome);
+  Settled(*gpt_->ForwardBackward(after, Batch())->outcome);
+  EXPECT_EQ(ReasonOf(gpt_->OptimizerStep(Caller("bob"), {.discard = true}).status()), "ACCUMULATION_HELD");
+  EXPECT_TRUE(gpt_->OptimizerStep(Caller("bob"), {.discard = true, .force = true}).ok());
+}
+
+TEST_F(ServedPipelineTest, WhatWasForeseenAndDidNotHappenFailsInTheHandle) {
+  control_->Hold();
+  control_->FailNext(Error(absl::StatusCode::kInternal, "BUG", "boom"));
+  const Accepted bad = *gpt_->ForwardBackward(Caller(), Batch());
+  const Accepted step = *gpt_->OptimizerStep(Caller(), {});
+  control_->Resume();
+  EXPECT_EQ(ErrorOf(*bad.outcome), "BUG");
+  EXPECT_EQ(ErrorOf(*step.outcome), "ACCUMULATION_EMPTY");
+  const Accepted next = *gpt_->TrainStep(Caller("bob"), Batch(), {});
+  EXPECT_EQ(Settled(*next.outcome, "bob").outcome->run.step, 1) << "usable afterwards";
+}
+
+TEST_F(ServedPipelineTest, AnExceptionInTrainingFailsItsCallByAnIncident) {
+  control_->ThrowIn("TrainStep");
+  const HandleInfo bad = Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  EXPECT_EQ(ReasonOf(bad.error), "BUG");
+  EXPECT_THAT(ValuesOf(bad.error)["incident"], Not(""));
+  EXPECT_EQ(Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome).outcome->run.step, 1) << "the thread goes on";
+}
+
+TEST_F(ServedPipelineTest, AnExceptionInInferenceFailsItsCallByAnIncident) {
+  control_->ThrowIn("InferAsync");
+  EXPECT_EQ(ErrorOf(*gpt_->Infer(Caller(), Ask())->outputs), "BUG");
+  EXPECT_EQ(ValueOf(*gpt_->Infer(Caller(), Ask(3))->outputs), 3);
+}
+
+TEST_F(ServedPipelineTest, AnExceptionInTheCheckOfALateInputFailsItsCallByAnIncident) {
+  const auto late = [this] {
+    const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+    InferCall call = Ask();
+    call.inputs[0].source = HandleTensor{pending, ""};
+    const Accepted accepted = *gpt_->Infer(Caller(), std::move(call));
+    handles_->Fulfil(pending.id, NamedTensors{{"x", at::full({2}, 3.0f)}});
+    return *accepted.outputs;
+  };
+  control_->ThrowIn("CheckInputs");
+  EXPECT_EQ(ErrorOf(late()), "BUG");
+  EXPECT_EQ(ValueOf(late()), 3);
+}
+
+TEST_F(ServedPipelineTest, AnExceptionInASaveOrAReadFailsItByAnIncident) {
+  control_->ThrowIn("ExportState");
+  EXPECT_EQ(ReasonOf(Save("one").status()), "BUG");
+  EXPECT_TRUE(Save("one").ok());
+  control_->ThrowIn("ExportState");
+  EXPECT_EQ(ReasonOf(Read({}, false).status()), "BUG");
+  EXPECT_TRUE(Read({}, false).ok());
+}
+
+TEST_F(ServedPipelineTest, AnExceptionInACreationFailsItAndFreesTheName) {
+  before_create_ = [](const Pipeline::Options&) { throw std::runtime_error("broken"); };
+  EXPECT_EQ(ReasonOf(Create("other").status()), "BUG");
+  before_create_ = nullptr;
+  EXPECT_TRUE(Create("other").ok());
+}
+
+TEST_F(ServedPipelineTest, AnExceptionOfOneWaitDoesNotKeepTheOthersFromHearing) {
+  const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+  bool heard = false;
+  const auto wait = [&](HandleStore::SettledCallback callback) {
+    handles_->OnSettled("ann", {pending}, HandleStore::WaitMode::kAll, std::numeric_limits<int64_t>::max(),
+                        std::move(callback));
+  };
+  wait([](const auto&) { throw std::runtime_error("broken"); });
+  wait([&heard](const auto&) { heard = true; });
+  handles_->Fulfil(pending.id, NamedTensors{});
+  EXPECT_TRUE(heard);
+}
+
+TEST_F(ServedPipelineTest, AStaleTokenIsRefused) {
+  CallContext context = Caller();
+  context.expected_state = gpt_->statistics().state_token;
+  control_->Hold();
+  const Accepted first = *gpt_->TrainStep(context, Batch(), {});
+  const Accepted second = *gpt_->TrainStep(context, Batch(), {});  // the token can be judged at its turn only
+  control_->Resume();
+  const std::string token = Settled(*first.outcome).outcome->state_token;
+  EXPECT_EQ(ErrorOf(*second.outcome), "STATE_MISMATCH");
+  context.expected_state = token;
+  EXPECT_EQ(Settled(*gpt_->TrainStep(context, Batch(), {})->outcome).outcome->run.step, 2);
+}
+
+TEST_F(ServedPipelineTest, PendingInputsKeepTheirPlaceAndInferencePassesBy) {
+  const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
+  ContributionCall waits = Batch();
+  waits.inputs[0].source = HandleTensor{pending, ""};
+  const Accepted first = *gpt_->TrainStep(Caller(), std::move(waits), {});
+  const Accepted second = *gpt_->TrainStep(Caller(), Batch(), {});
+  EXPECT_EQ(ValueOf(*gpt_->Infer(Caller(), Ask(3))->outputs), 3);
+  EXPECT_EQ(handles_->Get("ann", *second.outcome)->state, HandleState::kPending);
+  ASSERT_TRUE(handles_->Release("ann", pending).ok()) << "accepted work keeps its inputs";
+  handles_->Fulfil(pending.id, NamedTensors{{"anything", at::full({2}, 1.0f)}});
+  EXPECT_EQ(Settled(*first.outcome).outcome->run.step, 1);
+  EXPECT_EQ(Settled(*second.outcome).outcome->run.step, 2);
+}
+
+TEST_F(ServedPipelineTest, AFailedInputFailsTheCallWithoutEffect) {
+  const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+  ContributionCall waits = Batch();
+  waits.inputs[0].source = HandleTensor{pending, ""};
+  const Accepted accepted = *gpt_->TrainStep(Caller(), std::move(waits), {});
+  handles_->Fail(pending.id, Error(absl::StatusCode::kDataLoss, "CHUNK_CHECKSUM", "bad"));
+  EXPECT_EQ(ErrorOf(*accepted.outcome), "CHUNK_CHECKSUM");
+  EXPECT_EQ(gpt_->pipeline().step(), 0);
+  ContributionCall foreign = Batch();
+  foreign.inputs[0].source = HandleTensor{{"gpt", RandomHandleId(handles_->epoch())}, ""};
+  const absl::Status refused = gpt_->TrainStep(Caller(), std::move(foreign), {}).status();
+  EXPECT_EQ(ReasonOf(refused), "HANDLE_NOT_FOUND");
+  EXPECT_EQ(ValuesOf(refused)["field"], "inputs[0].handle");
+}
+
+TEST_F(ServedPipelineTest, BadTensorsAreRefusedBeforeAcceptance) {
+  InferCall call;
+  call.inputs.push_back({"z", at::full({2}, 1.0f)});
+  EXPECT_EQ(ReasonOf(gpt_->Infer(Caller(), std::move(call)).status()), "TENSOR_SIGNATURE");
+  InferCall none = Ask();
+  none.request.micro_batches = 0;
+  EXPECT_EQ(ValuesOf(gpt_->Infer(Caller(), std::move(none)).status())["field"], "micro_batches");
+  EXPECT_EQ(handles_->TotalCounts().live(), 0);
+  EXPECT_EQ(Metrics()->rejected[RejectReason::kInvalid].value(), 2);
+}
+
+class SmallQueuesTest : public HostingFixture {
+ protected:
+  SmallQueuesTest() : HostingFixture({.train_queue_calls = 2, .infer_queue_calls = 2, .infer_in_flight = 1}) {}
+};
+
+TEST_F(SmallQueuesTest, FullQueuesRefuseAndRecover) {
+  control_->Hold();
+  std::vector<Accepted> accepted = {*gpt_->TrainStep(Caller(), Batch(), {})};
+  control_->AwaitHeld();  // it runs: the queue is empty
+  accepted.push_back(*gpt_->TrainStep(Caller(), Batch(), {}));
+  accepted.push_back(*gpt_->TrainStep(Caller(), Batch(), {}));
+  const absl::Status full = gpt_->TrainStep(Caller("ann", "retried"), Batch(), {}).status();
+  EXPECT_EQ(ReasonOf(full), "QUEUE_FULL");
+  EXPECT_EQ(ValuesOf(full)["queue"], "training");
+  EXPECT_FALSE(ValuesOf(full)["retry_after_ms"].empty());
+  EXPECT_EQ(Metrics()->queues[WorkQueue::kTrain].depth.value(), 4) << "micro-batches";
+  control_->Resume();
+  for (const Accepted& a : accepted) Settled(*a.outcome);
+  EXPECT_TRUE(gpt_->TrainStep(Caller("ann", "retried"), Batch(), {}).ok()) << "a refusal is not recorded";
+}
+
+TEST_F(SmallQueuesTest, InferenceHasItsOwnQueueAndLimitInFlight) {
+  control_->HoldInference();
+  const Accepted runs = *gpt_->Infer(Caller(), Ask());
+  control_->AwaitInferences(1);
+  ASSERT_TRUE(gpt_->Infer(Caller(), Ask()).ok());
+  ASSERT_TRUE(gpt_->Infer(Caller(), Ask()).ok());
+  EXPECT_EQ(ValuesOf(gpt_->Infer(Caller(), Ask()).status())["queue"], "inference");
+  EXPECT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
+  control_->ResumeInference();
+  EXPECT_EQ(ValueOf(*runs.outputs), 1);
+}
+
+TEST_F(SmallQueuesTest, OfWaitingInferenceTheHighestPriorityGoesFirst) {
+  control_->HoldInference();
+  const Accepted runs = *gpt_->Infer(Caller(), Ask());
+  control_->AwaitInferences(1);
+  InferCall usual = Ask();
+  const Accepted last = *gpt_->Infer(Caller(), std::move(usual));
+  InferCall urgent = Ask();
+  urgent.request.priority = 1;
+  const Accepted first = *gpt_->Infer(Caller(), std::move(urgent));
+  control_->ResumeInference();
+  for (const Accepted* accepted : {&runs, &last, &first}) EXPECT_EQ(ValueOf(*accepted->outputs), 1);
+  EXPECT_THAT(control_->inference_priorities(), ElementsAre(0, 1, 0));
+}
+
+class SharedQueuesTest : public HostingFixture {
+ protected:
+  SharedQueuesTest() : HostingFixture({.train_queue_calls = 8, .infer_queue_calls = 64, .infer_in_flight = 4}) {}
+};
+
+TEST_F(SharedQueuesTest, ACallerHasAShareOfTheQueueAndLeavesRoomForOthers) {
+  control_->Hold();
+  ASSERT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
+  control_->AwaitHeld();  // it runs: the queue is empty
+  for (int i = 0; i < 6; ++i)
+    EXPECT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok()) << "alone, three quarters: " << i;
+  const absl::Status alone = gpt_->TrainStep(Caller(), Batch(), {}).status();
+  EXPECT_EQ(ReasonOf(alone), "CALLER_QUOTA");
+  EXPECT_EQ(ValuesOf(alone)["queue"], "training");
+  EXPECT_EQ(ValuesOf(alone)["limit_value"], "6");
+  EXPECT_TRUE(gpt_->TrainStep(Caller("bob"), Batch(), {}).ok());
+  EXPECT_TRUE(gpt_->TrainStep(Caller("bob"), Batch(), {}).ok());
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller("carl"), Batch(), {}).status()), "QUEUE_FULL");
+  EXPECT_EQ(Metrics()->rejected[RejectReason::kQuota].value(), 1);
+}
+
+TEST_F(SharedQueuesTest, TheHighestPriorityDoesNotKeepOthersWaiting) {
+  control_->HoldInference();
+  std::vector<Accepted> accepted;
+  const auto ask = [&](const std::string& caller, int32_t priority) {
+    InferCall call = Ask();
+    call.request.priority = priority;
+    accepted.push_back(*gpt_->Infer(Caller(caller), std::move(call)));
+  };
+  for (int i = 0; i < 10; ++i) ask("ann", 9);
+  control_->AwaitInferences(4);
+  ask("bob", 0);
+  control_->ResumeOneInference();
+  control_->AwaitInferences(4);
+  EXPECT_THAT(control_->inference_priorities(), ElementsAre(9, 9, 9, 9, 0));
+  control_->ResumeOneInference();
+  control_->AwaitInferences(4);
+  EXPECT_THAT(control_->inference_priorities(), ElementsAre(9, 9, 9, 9, 0, 9)) << "nobody else can start";
+}
+
+// A place in the admission, as the edge hands it over.
+TEST_F(ServedPipelineTest, ThePlaceOfACallerLivesAsLongAsItsWork) {
+  const auto place_of = [](CallContext& context) {
+    context.place = std::make_shared<int>(0);
+    return std::weak_ptr<void>(context.place);
+  };
+  control_->Hold();
+  CallContext runs = Caller();
+  CallContext cancelled = Caller();
+  CallContext saves = Caller();
+  const std::weak_ptr<void> running = place_of(runs);
+  const std::weak_ptr<void> queued = place_of(cancelled);
+  const std::weak_ptr<void> saving = place_of(saves);
+  const Accepted first = *gpt_->TrainStep(std::move(runs), Batch(), {});
+  const Accepted second = *gpt_->TrainStep(std::move(cancelled), Batch(), {});
+  absl::Notification saved;
+  gpt_->SaveCheckpoint(std::move(saves), "a", [&](const auto&) {
+    EXPECT_TRUE(saving.expired()) << "free before the caller hears of the end";
+    saved.Notify();
+  });
+  EXPECT_FALSE(running.expired() || queued.expired() || saving.expired());
+  EXPECT_EQ(*handles_->RequestCancel("ann", *second.outcome), CancelEffect::kCancelled);
+  EXPECT_TRUE(queued.expired());
+  EXPECT_FALSE(running.expired());
+  control_->Resume();
+  Settled(*first.outcome);
+  EXPECT_TRUE(running.expired());
+  saved.WaitForNotification();
+
+  control_->HoldInference();
+  CallContext stopped = Caller();
+  const std::weak_ptr<void> stopping = place_of(stopped);
+  const Accepted inference = *gpt_->Infer(std::move(stopped), Ask());
+  control_->AwaitInferences(1);
+  EXPECT_EQ(*handles_->RequestCancel("ann", *inference.outputs), CancelEffect::kCancelling);
+  EXPECT_FALSE(stopping.expired()) << "it was told to stop, and has not yet";
+  control_->ResumeInference();
+  EXPECT_TRUE(stopping.expired());
+}
+
+TEST_F(ServedPipelineTest, QueuedTrainingCanBeCancelledStartedTrainingCannot) {
+  control_->Hold();
+  const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->AwaitHeld();
+  const Accepted waits = *gpt_->TrainStep(Caller(), Batch(), {});
+  EXPECT_EQ(*handles_->RequestCancel("ann", *runs.outcome), CancelEffect::kNotCancellable);
+  EXPECT_EQ(*handles_->RequestCancel("ann", *waits.outcome), CancelEffect::kCancelled);
+  EXPECT_EQ(ErrorOf(*waits.outcome), "WORK_CANCELLED");
+  control_->Resume();
+  EXPECT_EQ(Settled(*runs.outcome).outcome->run.step, 1);
+  EXPECT_EQ(Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome).outcome->run.step, 2);
+}
+
+TEST_F(ServedPipelineTest, ASY_45_DEF_6_InferenceIsCancelledAtOnceAndByItsLastRelease) {
+  control_->HoldInference();
+  const Accepted first = *gpt_->Infer(Caller(), Ask());
+  control_->AwaitInferences(1);
+  EXPECT_EQ(*handles_->RequestCancel("ann", *first.outputs), CancelEffect::kCancelling);
+  EXPECT_EQ(ErrorOf(*first.outputs), "WORK_CANCELLED");
+  control_->Hold();
+  const Accepted forward = *gpt_->Forward(Caller(), {.inputs = {X(1)}});
+  control_->AwaitHeld();
+  ASSERT_TRUE(handles_->Release("ann", *forward.outputs).ok());
+  EXPECT_EQ(handles_->Get("ann", *forward.graph)->state, HandleState::kPending) << "one of two is still wanted";
+  ASSERT_TRUE(handles_->Release("ann", *forward.graph).ok());
+  const Accepted next = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->Resume();  // the forward has stopped by its token, or does now
+  Settled(*next.outcome);
+  EXPECT_EQ(control_->graphs(), 0);
+}
+
+// Meant for ThreadSanitizer: two threads must not let go of the same inputs.
+TEST_F(ServedPipelineTest, ACancellationThatMeetsTheEndLetsGoOfInputsOnce) {
+  const HandleName input = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+  handles_->Fulfil(input.id, NamedTensors{{"x", at::full({2}, 1.0f)}});
+  for (int i = 0; i < 100; ++i) {
+    control_->HoldInference();
+    InferCall call = Ask();
+    call.inputs[0].source = HandleTensor{input, ""};
+    const Accepted accepted = *gpt_->Infer(Caller(), std::move(call));
+    control_->AwaitInferences(1);
+    {
+      const Thread end("end", [this] { control_->ResumeInference(); });
+      EXPECT_TRUE(handles_->RequestCancel("ann", *accepted.outputs).ok());
+    }
+    const HandleState state = Settled(*accepted.outputs).state;
+    EXPECT_TRUE(state == HandleState::kReady || state == HandleState::kCancelled);
+  }
+  const Accepted last = *gpt_->Infer(Caller(), {.inputs = {{"x", HandleTensor{input, ""}}}});
+  EXPECT_EQ(ValueOf(*last.outputs), 1) << "the input is still there";
+}
+
+// As by a deletion: the call is in no queue yet, and the names of its handles are still being written.
+TEST_F(ServedPipelineTest, HandlesMayEndWhileTheirCallIsBeingAccepted) {
+  std::atomic<bool> stop = false;
+  {
+    const Thread deletes("deletes", [&] {
+      while (!stop) handles_->ReleasePipeline("gpt");
+    });
+    for (int i = 0; i < 3000; ++i) (void)gpt_->Infer(Caller(), Ask());  // refused where the queue is full
+    stop = true;
+  }
+  absl::StatusOr<Accepted> last = gpt_->Infer(Caller(), Ask(3));
+  while (!last.ok()) last = gpt_->Infer(Caller(), Ask(3));
+  EXPECT_EQ(ValueOf(*last->outputs), 3);
+}
+
+TEST_F(ServedPipelineTest, ASY_45_DEF_6_DeadlinesFireWhenTheySay) {
+  control_->Hold();
+  control_->HoldInference();
+  CallContext hurried = Caller();
+  hurried.work_timeout = absl::Seconds(5);
+  const Accepted runs = *gpt_->TrainStep(hurried, Batch(), {});
+  control_->AwaitHeld();
+  const Accepted waits = *gpt_->TrainStep(hurried, Batch(), {});
+  const Accepted infer = *gpt_->Infer(Caller(), Ask());  // 60 s
+  control_->AwaitInferences(1);
+  Advance(absl::Seconds(5) - absl::Nanoseconds(1));
+  EXPECT_EQ(handles_->Get("ann", *waits.outcome)->state, HandleState::kPending);
+  Advance(absl::Nanoseconds(1));
+  EXPECT_EQ(ErrorOf(*waits.outcome), "QUEUE_DEADLINE");
+  EXPECT_EQ(ErrorOf(*runs.outcome), "WORK_DEADLINE");
+  EXPECT_EQ(gpt_->pipeline().step(), 0);
+  Advance(absl::Seconds(55));
+  EXPECT_EQ(ErrorOf(*infer.outputs), "WORK_DEADLINE");
+}
+
+TEST_F(ServedPipelineTest, AGraphIsUsedOnceAndGoesStaleWithAStep) {
+  const Accepted forward = *gpt_->Forward(Caller(), {.inputs = {X(2)}});
+  EXPECT_EQ(ValueOf(*forward.outputs), 2);
+  control_->AwaitIdleReason(Pipeline::IdleReason::kWaitClient);
+  const auto back = [&](const HandleName& graph) {
+    BackwardCall call;
+    call.graph = graph;
+    call.gradients.push_back({"y", at::full({2}, 1.0f)});
+    return gpt_->Backward(Caller(), std::move(call));
+  };
+  control_->Hold();
+  const Accepted one = *back(*forward.graph);
+  const Accepted two = *back(*forward.graph);
+  control_->Resume();
+  EXPECT_EQ(Settled(*one.outcome).state, HandleState::kReady);
+  EXPECT_EQ(ErrorOf(*two.outcome), "GRAPH_CONSUMED");
+  EXPECT_EQ(ReasonOf(back(*forward.graph).status()), "GRAPH_CONSUMED") << "known at once";
+  EXPECT_EQ(control_->graphs(), 0);
+
+  const Accepted other = *gpt_->Forward(Caller(), {.inputs = {X(2)}});
+  Settled(*other.graph);
+  Settled(*gpt_->OptimizerStep(Caller(), {})->outcome);
+  EXPECT_EQ(ReasonOf(handles_->Get("ann", *other.graph)->error), "GRAPH_STALE");
+  EXPECT_EQ(control_->graphs(), 0);
+  control_->AwaitIdleReason(Pipeline::IdleReason::kNoWork);
+  EXPECT_EQ(ReasonOf(back(*one.outcome).status()), "HANDLE_KIND");
+}
+
+class FewGraphsTest : public HostingFixture {
+ protected:
+  FewGraphsTest() : HostingFixture({.open_graphs = 2}) {}
+};
+
+TEST_F(FewGraphsTest, ASY_10_OpenGraphsAreLimitedAndFreedByTheirLease) {
+  ASSERT_TRUE(gpt_->Forward(Caller(), {.inputs = {X(1)}}).ok());
+  const Accepted second = *gpt_->Forward(Caller(), {.inputs = {X(1)}});
+  EXPECT_EQ(ReasonOf(gpt_->Forward(Caller(), {.inputs = {X(1)}}).status()), "GRAPH_LIMIT");
+  Settled(*second.graph);
+  Advance(absl::Seconds(61));
+  EXPECT_EQ(control_->graphs(), 0);
+  control_->AwaitIdleReason(Pipeline::IdleReason::kNoWork);
+  EXPECT_TRUE(gpt_->Forward(Caller(), {.inputs = {X(1)}}).ok());
+}
+
+TEST_F(ServedPipelineTest, SavesAndRestoresInOrder) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);  // w = 1 - 1 = 0
+  const absl::StatusOr<StateAnswer> saved = Save("", "save-1");
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->checkpoint.id, "step-1");
+  EXPECT_EQ(Metrics()->checkpoint_bytes.value(), static_cast<double>(saved->checkpoint.bytes));
+  EXPECT_EQ(Save("", "save-1")->checkpoint.digest, saved->checkpoint.digest) << "a retry";
+  EXPECT_EQ(ReasonOf(Save("step-1").status()), "CHECKPOINT_EXISTS");
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);  // w = -1
+  EXPECT_EQ(ValueOf(*gpt_->Infer(Caller(), Ask(1))->outputs), -1);
+  Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
+  EXPECT_EQ(ReasonOf(Restore("step-1").status()), "ACCUMULATION_OPEN");
+  const absl::StatusOr<StateAnswer> restored = Restore("step-1", /*force=*/true);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ(restored->step, 1);
+  EXPECT_FALSE(gpt_->statistics().accumulating);
+  EXPECT_EQ(gpt_->statistics().state_token, restored->state_token);
+  EXPECT_EQ(ValueOf(*gpt_->Infer(Caller(), Ask(1))->outputs), 0);
+  EXPECT_EQ(ReasonOf(Restore("none").status()), "CHECKPOINT_NOT_FOUND");
+  EXPECT_EQ(gpt_->ListCheckpoints().size(), 1);
+}
+
+TEST_F(ServedPipelineTest, DeletesCheckpointsInOrderAndARetryGetsTheFirstAnswer) {
+  ASSERT_TRUE(Save("a").ok());
+  Settled(*gpt_->ForwardBackward(Caller("bob"), Batch())->outcome, "bob");  // an open accumulation is no obstacle
+  const std::string token = gpt_->statistics().state_token;
+  EXPECT_TRUE(Remove("a", "id").ok());
+  EXPECT_TRUE(gpt_->ListCheckpoints().empty());
+  EXPECT_TRUE(gpt_->statistics().accumulating);
+  EXPECT_EQ(gpt_->statistics().state_token, token);
+  EXPECT_TRUE(Remove("a", "id").ok()) << "a retry";
+  EXPECT_EQ(ReasonOf(Remove("a", "other")), "CHECKPOINT_NOT_FOUND");
+  EXPECT_EQ(ReasonOf(Restore("a", /*force=*/true).status()), "CHECKPOINT_NOT_FOUND");
+}
+
+TEST_F(ServedPipelineTest, AFailedSaveHasNoEffectAndMayBeTriedAgain) {
+  files_.SetFreeBytes(10);
+  EXPECT_EQ(ReasonOf(Save("a", "id").status()), "STORAGE_FULL");
+  files_.SetFreeBytes(-1);
+  EXPECT_TRUE(Save("a", "id").ok());
+  EXPECT_EQ(Metrics()->checkpoint_failures[CheckpointOperation::kSave].value(), 1);
+}
+
+TEST_F(ServedPipelineTest, ReadsParametersBetweenCallsOfOneStep) {
+  EXPECT_EQ((*Read({}, false))->tensors.size(), 1);
+  EXPECT_EQ((*Read({}, true))->tensors.size(), 2);
+  EXPECT_EQ((*Read({"scale.weight"}, false))->tensors[0].name, "scale.weight");
+  const absl::Status unknown = Read({"scale.wait"}, false).status();
+  EXPECT_EQ(ReasonOf(unknown), "PARAMETER_NOT_FOUND");
+  EXPECT_EQ(ValuesOf(unknown)["value"], "scale.wait");
+}
+
+TEST_F(ServedPipelineTest, ReadersOfOneStepShareOneCopyOfTheParameters) {
+  using Snapshot = absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>;
+  const auto read = [&](std::vector<std::string> names = {}) {
+    Snapshot answer;
+    absl::Notification done;
+    gpt_->ReadParameters(std::move(names), true, [&](auto snapshot) {
+      answer = std::move(snapshot);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  };
+  const auto bytes = [&] { return gpt_->statistics().snapshot_bytes; };
+  std::vector<Snapshot> held = {read(), read(), read({"scale.weight"})};
+  ASSERT_TRUE(held[0].ok() && held[1].ok() && held[2].ok());
+  for (const Snapshot& one : held) {
+    EXPECT_EQ((*one)->tensors[0].tensor.data_ptr(), (*held[0])->tensors[0].tensor.data_ptr());
+  }
+  EXPECT_EQ(bytes(), 8) << "two numbers, once";
+  EXPECT_EQ(memory_.claimed_bytes(), 8);
+  const auto step = [&] { Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome); };
+  for (int i = 1; i < ParameterSnapshots::kMaxSnapshots; ++i) {
+    step();
+    held.push_back(read());
+    EXPECT_EQ((*held.back())->step, i);
+  }
+  EXPECT_EQ(bytes(), 8 * ParameterSnapshots::kMaxSnapshots);
+  step();
+  const absl::Status refused = read().status();
+  EXPECT_EQ(ReasonOf(refused), "STREAM_LIMIT");
+  EXPECT_EQ(ValuesOf(refused)["limit"], "parameter_snapshots");
+  held.erase(held.begin(), held.begin() + 2);
+  EXPECT_EQ(ReasonOf(read().status()), "STREAM_LIMIT") << "a part is still read, and keeps the whole";
+  held.erase(held.begin());
+  EXPECT_EQ((*read())->step, ParameterSnapshots::kMaxSnapshots);
+  held.clear();
+  EXPECT_EQ(bytes(), 0);
+  EXPECT_EQ(memory_.claimed_bytes(), 0);
+  const auto others = *memory_.Take("others", 93);
+  EXPECT_EQ(ReasonOf(read().status()), "HOST_MEMORY");
+}
+
+TEST_F(ServedPipelineTest, ReadersThatWaitAreLimited) {
+  control_->Hold();
+  const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->AwaitHeld();
+  std::atomic<int> served = 0;
+  std::vector<std::string> refused;
+  for (int i = 0; i < 65; ++i) {
+    gpt_->ReadParameters({}, false, [&](const auto& snapshot) {
+      if (snapshot.ok()) {
+        ++served;
+      } else {
+        refused.push_back(ReasonOf(snapshot.status()) + " " + ValuesOf(snapshot.status())["queue"]);
+      }
+    });
+  }
+  EXPECT_THAT(refused, ElementsAre("QUEUE_FULL parameters"));
+  control_->Resume();
+  Settled(*runs.outcome);
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);  // the reads come before it
+  EXPECT_EQ(served, 64);
+}
+
+TEST_F(ServedPipelineTest, U_12_PIPE_24_ReadsParametersByPartition) {
+  const auto read = [&](const std::string& name) {
+    absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> answer;
+    absl::Notification done;
+    gpt_->ReadParameters({name}, false, [&](auto snapshot) {
+      answer = std::move(snapshot);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  };
+  EXPECT_EQ((*read("partitions.0.0.weight"))->tensors[0].name, "scale.weight");
+  EXPECT_EQ((*read("partitions.0.scale.weight"))->tensors[0].name, "scale.weight");
+  const absl::Status no_stage = read("partitions.1.0.weight").status();
+  EXPECT_EQ(no_stage.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(ValuesOf(no_stage)["pipeline"], "gpt");
+  EXPECT_EQ(ValuesOf(no_stage)["value"], "partitions.1.0.weight");
+  EXPECT_EQ(read("partitions.0.1.weight").status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(ReasonOf(read("partitions.0.0.wait").status()), "PARAMETER_NOT_FOUND");
+}
+
+TEST_F(ServedPipelineTest, DrainFinishesWhatWasAcceptedAndRefusesTheRest) {
+  control_->Hold();
+  const Accepted first = *gpt_->TrainStep(Caller(), Batch(), {});
+  const Accepted second = *gpt_->TrainStep(Caller("ann", "id"), Batch(), {});
+  absl::Notification drained;
+  gpt_->Drain(/*force=*/false, [&] { drained.Notify(); });
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller(), Batch(), {}).status()), "DRAINING");
+  EXPECT_EQ(ReasonOf(gpt_->Infer(Caller(), Ask()).status()), "DRAINING");
+  EXPECT_EQ(gpt_->TrainStep(Caller("ann", "id"), Batch(), {})->outcome, second.outcome) << "a retry is still answered";
+  EXPECT_FALSE(drained.HasBeenNotified());
+  control_->Resume();
+  drained.WaitForNotification();
+  EXPECT_EQ(handles_->Get("ann", *second.outcome)->outcome->run.step, 2) << "settled before drained";
+}
+
+TEST_F(ServedPipelineTest, CountsWhatRan) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  control_->FailNext(Error(absl::StatusCode::kInternal, "BUG", "boom"));
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  Settled(*gpt_->Infer(Caller(), Ask())->outputs);
+  const auto metrics = Metrics();
+  EXPECT_EQ(metrics->batches_started[BatchMode::kTrain].value(), 2);
+  EXPECT_EQ(metrics->batches[BatchMode::kTrain][BatchOutcome::kOk].value(), 1);
+  EXPECT_EQ(metrics->batches[BatchMode::kTrain][BatchOutcome::kFailed].value(), 1);
+  EXPECT_EQ(metrics->batches[BatchMode::kInfer][BatchOutcome::kOk].value(), 1);
+  EXPECT_EQ(metrics->samples[BatchMode::kTrain].value(), 2);
+  EXPECT_EQ(metrics->step_number.value(), 1);
+  EXPECT_EQ(metrics->queues[WorkQueue::kTrain].wait.Snapshot().count(), 2);
+  EXPECT_EQ(metrics->queues[WorkQueue::kTrain].depth.value(), 0);
+  EXPECT_EQ(gpt_->statistics().samples_trained, 2);
+}
+
+}  // namespace
+}  // namespace penstock::testing
