@@ -237,6 +237,7 @@ Stage::Roots Stage::RootsOf(Pass& pass, const Batch& gradients) const {
 InputGradients Stage::Backward(Pass& pass, const Batch& gradients, bool retain_graph) {
   const Roots roots = RootsOf(pass, gradients);
   if (!roots.tensors.empty()) torch::autograd::backward(roots.tensors, roots.gradients, retain_graph);
+  OwnGradients();
   AddEarlierGradients();
   InputGradients result = TakeGradients(pass);
   if (!retain_graph) pass = Pass();
@@ -263,6 +264,7 @@ InputGradients Stage::InputGradient(Pass& pass, const Batch& gradients) {
 void Stage::WeightGradient(Pass& pass) {
   PENSTOCK_CHECK(pass.split != nullptr);
   pass.split->WeightHalf();
+  OwnGradients();
   AddEarlierGradients();
   pass = Pass();
 }
@@ -275,6 +277,15 @@ void Stage::BeginContribution(bool accumulating) {
   if (!accumulating) return;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     earlier_[i] = std::exchange(parameters_[i].tensor.mutable_grad(), at::Tensor());
+  }
+}
+
+// LibTorch lets a parameter take a gradient that is a view, and another one, of an input say, be a view of the same elements.
+// What is added to the one in place would change the other.
+void Stage::OwnGradients() {
+  for (NamedTensor& parameter : parameters_) {
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.defined()) gradient = OwnElements(gradient);
   }
 }
 

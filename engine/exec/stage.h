@@ -176,6 +176,7 @@ class Stage {
   NamedTensors parameters_;
   std::unique_ptr<Optimizer> optimizer_;
 
+  void OwnGradients();
   void AddEarlierGradients();
   void Keep(const at::Tensor& tensor, bool always);
 

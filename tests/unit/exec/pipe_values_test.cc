@@ -47,6 +47,33 @@ absl::Status InferFails(PipeWorld& world, const PipelineSpec& spec, const NamedV
   return answer.status();
 }
 
+// --- Gradients ---
+
+// A gradient that a parameter takes over may be a view of the elements of the input's.
+TEST(PipeGradients, OfAParameterAndOfAnInputShareNoElements) {
+  constexpr int64_t kWidth = 3;
+  const at::Tensor input = Range({2, kWidth}) + 1;
+  const at::Tensor target = at::zeros({2, kWidth});
+  const auto add = [](const Batch& inputs, const LayerContext&, const Tensors& parameters) {
+    return Batch(inputs.TensorAt(0).squeeze(0).add(parameters[0].view({kWidth})).unsqueeze(0));
+  };
+  for (const CheckpointMode mode : kModes) {
+    PipeWorld world;
+    const std::vector<LayerSpec> layers = {Function({.forward = Multiply, .parameters = {{kWidth}}}),
+                                           Function({.forward = add, .parameters = {{1, kWidth}}})};
+    const auto pipeline = world.Make(Pipe(layers, {1, 1}, 2, mode));
+    const at::Tensor factor = ParametersOf(layers[0])[0].detach().clone().requires_grad_();
+    const at::Tensor summand = ParametersOf(layers[1])[0].detach().clone().requires_grad_();
+    // Micro-batches of one row, two contributions.
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(pipeline->ForwardBackward(Contribution(input, target)).ok());
+    ASSERT_TRUE(pipeline->OptimizerStep({}).ok());
+    const at::Tensor loss = at::mse_loss(input.mul(factor).add(summand), target);
+    const auto gradients = torch::autograd::grad({loss}, {factor, summand});
+    EXPECT_TRUE(at::allclose(ParametersOf(layers[0])[0], factor - 2 * gradients[0])) << ModeName(mode);
+    EXPECT_TRUE(at::allclose(ParametersOf(layers[1])[0], summand - 2 * gradients[1])) << ModeName(mode);
+  }
+}
+
 // --- Gather ---
 
 TEST(PipeGather, MB_7_ConcatenatesTensorsAndListsTheRestInMicroBatchOrder) {
