@@ -35,7 +35,8 @@ absl::StatusOr<ParameterSnapshot> ParameterReader::Copy(bool with_optimizer) con
   if (memory_ != nullptr) {
     int64_t bytes = 0;
     for (const NamedTensor& tensor : pipeline_->StateShapes()) {
-      if (with_optimizer || !tensor.name.starts_with("optimizer/")) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
+      if (with_optimizer || !tensor.name.starts_with("optimizer/"))
+        bytes += static_cast<int64_t>(tensor.tensor.nbytes());
     }
     PENSTOCK_ASSIGN_OR_RETURN(copy.claim, memory_->Take("reads of pipeline " + name_, bytes));
   }
