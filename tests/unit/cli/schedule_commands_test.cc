@@ -195,20 +195,20 @@ TEST_F(ScheduleCommandsTest, DamagedFilesAreNamedErrors) {
     return err_;
   };
   EXPECT_THAT(error(""), HasSubstr("ranks"));
-  EXPECT_THAT(error("nonsense"), HasSubstr("row of rank 0, cell 0: action: must be"));
-  EXPECT_THAT(error(csv.substr(0, csv.size() - 2)), HasSubstr("row of rank 2, cell 5"));
-  EXPECT_THAT(error(csv.substr(0, csv.size() - 4)), HasSubstr("schedule: completeness at rank 2"));
+  EXPECT_THAT(error("nonsense"), HasSubstr("row of lane 0, cell 0: action: must be"));
+  EXPECT_THAT(error(csv.substr(0, csv.size() - 2)), HasSubstr("row of lane 2, cell 5"));
+  EXPECT_THAT(error(csv.substr(0, csv.size() - 4)), HasSubstr("schedule: completeness at lane 2"));
   // Whole rows of compute actions that are missing show only in the number of devices.
   EXPECT_THAT(error(csv.substr(0, csv.rfind("2F0")), "--devices 3"), HasSubstr("schedule: devices must be 3, got 2"));
   EXPECT_THAT(error(grid.substr(0, grid.rfind("2B2"))), HasSubstr("row"));
-  EXPECT_THAT(error(grid.substr(0, grid.rfind("  5  "))), HasSubstr("schedule: completeness at rank 0"));
+  EXPECT_THAT(error(grid.substr(0, grid.rfind("  5  "))), HasSubstr("schedule: completeness at lane 0"));
   EXPECT_THAT(error(csv, "--devices 4"), HasSubstr("schedule: devices must be 4, got 3"));
   EXPECT_THAT(error(csv, "--micro-batches 4"), HasSubstr("schedule: micro_batches must be 4, got 3"));
-  EXPECT_THAT(error(csv, "--limit 2"), HasSubstr("schedule: peak at rank 0"));
+  EXPECT_THAT(error(csv, "--limit 2"), HasSubstr("schedule: peak at lane 0"));
   const std::string cycle = "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1F2,1B1,1B2\n2F0,2F1,2B0,2F2,2B1,2B2\n";
-  EXPECT_THAT(error(cycle), HasSubstr("schedule: deadlock at rank 1, position 1 (1B0)"));
+  EXPECT_THAT(error(cycle), HasSubstr("schedule: deadlock at lane 1, position 1 (1B0)"));
   EXPECT_EQ(Run("schedule simulate --file -", cycle), 1);
-  EXPECT_THAT(err_, HasSubstr("schedule: deadlock at rank 1, position 1 (1B0)"));
+  EXPECT_THAT(err_, HasSubstr("schedule: deadlock at lane 1, position 1 (1B0)"));
   EXPECT_EQ(Run("schedule show --file /nonexistent/lists.csv"), 2);
   EXPECT_THAT(err_, HasSubstr("/nonexistent/lists.csv"));
 }

@@ -691,6 +691,28 @@ TEST_F(ServicesTest, AnUploadThatOnlyTricklesIsEnded) {
   EXPECT_EQ(handles_->TotalCounts().live(), 0);
 }
 
+TEST_F(ServicesTest, AReaderThatStopsHoldsUpNobodyAndIsLetGo) {
+  constexpr int64_t kBytes = int64_t{16} << 20;
+  const HandleName name = *handles_->Reserve({.owner = "ann", .pipeline = "gpt", .bytes = kBytes});
+  handles_->Fulfil(name.id, NamedTensors{{"large", at::full({kBytes / 4}, 0.0f)}});
+  grpc::ClientContext context;
+  As(&context);
+  v1::FetchHandleRequest request;
+  request.set_name(ToString(name));
+  auto reader = results_->FetchHandle(&context, request);
+  v1::FetchHandleResponse message;
+  ASSERT_TRUE(reader->Read(&message));  // and nothing more for half a minute
+  ASSERT_TRUE(handles_->Release("ann", name).ok());
+  EXPECT_EQ(handles_->TotalCounts().bytes, kBytes) << "an open fetch keeps what it reads";
+  EXPECT_EQ(ValueOf(*gpt_->Infer(Caller(), Ask(3))->outputs), 3);
+  Advance(absl::Seconds(31));
+  int64_t bytes = 0;
+  while (reader->Read(&message)) bytes += static_cast<int64_t>(message.chunk().data().size());
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_LT(bytes, kBytes);
+  Await([&] { return handles_->TotalCounts().bytes < kBytes; });
+}
+
 TEST_F(ServicesTest, RenewingAllTellsNamesAndTimesOnly) {
   NamedTensors many;
   for (int i = 0; i < 64; ++i) many.push_back({"t" + std::to_string(i), at::full({1}, 0.0f)});

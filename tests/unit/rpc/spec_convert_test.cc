@@ -244,7 +244,7 @@ TEST(SpecConvert, ListsDecideAboutTheSchedule) {
 
 TEST(SpecConvert, ListsThatCannotBeAreRefusedWithTheirPlace) {
   const std::string field = "spec.schedule.actions";
-  ExpectRefused(Listed("0F0,0B0\n1F0,1X0\n"), field, "row of rank 1, cell 1");
+  ExpectRefused(Listed("0F0,0B0\n1F0,1X0\n"), field, "row of lane 1, cell 1");
   EXPECT_EQ(ValuesOf(FromProto(Listed("0F0,0B0\n1F0,1X0\n")).status())["cell"], "1");
   EXPECT_EQ(ValuesOf(FromProto(Listed("0F0,0B0\n1F0\n")).status())["value"], "1B0");
   ExpectRefused(Listed("0F0,0B0\n1F0\n"), field,

@@ -512,6 +512,51 @@ TEST_F(ServedPipelineTest, AGraphIsUsedOnceAndGoesStaleWithAStep) {
   EXPECT_EQ(ReasonOf(back(*one.outcome).status()), "HANDLE_KIND");
 }
 
+TEST_F(ServedPipelineTest, AReplacedStateIsAnotherThoughItsStepIsTheSame) {
+  ASSERT_TRUE(Save("first").ok());
+  const auto first = *Read({"scale.weight"}, false);
+  const HandleName put = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+  handles_->Fulfil(put.id, NamedTensors{{"scale.weight", first->tensors[0].tensor.clone().fill_(5)}});
+  const auto stale = [&](const Accepted& forward) { return ReasonOf(handles_->Get("ann", *forward.graph)->error); };
+
+  const Accepted before_write = *gpt_->Forward(Caller(), {.inputs = {X(1)}});
+  ASSERT_TRUE(Wait([&](auto done) { gpt_->WriteParameters(Caller(), {.handles = {put}}, done); }).ok());
+  EXPECT_EQ(stale(before_write), "GRAPH_STALE");
+  const auto written = *Read({"scale.weight"}, false);
+  EXPECT_EQ(written->tensors[0].tensor.item<float>(), 5);
+
+  const Accepted before_restore = *gpt_->Forward(Caller(), {.inputs = {X(1)}});
+  ASSERT_TRUE(Restore("first").ok());
+  EXPECT_EQ(stale(before_restore), "GRAPH_STALE");
+  EXPECT_TRUE((*Read({"scale.weight"}, false))->tensors[0].tensor.equal(first->tensors[0].tensor));
+  EXPECT_EQ(gpt_->statistics().step, 0);
+}
+
+TEST_F(ServedPipelineTest, GradientsOfInputsNeedAForwardThatPreparedThem) {
+  const auto back = [&](const Accepted& forward) {
+    BackwardCall call;
+    call.graph = *forward.graph;
+    call.gradients.push_back({"y", at::full({2}, 1.0f)});
+    call.input_gradients = true;
+    return Settled(*gpt_->Backward(Caller(), std::move(call))->outcome);
+  };
+  const absl::Status refused = back(*gpt_->Forward(Caller(), {.inputs = {X(2)}})).error;
+  EXPECT_EQ(ValuesOf(refused)["field"], "input_gradients");
+  EXPECT_FALSE(gpt_->statistics().accumulating);
+  const Accepted prepared = *gpt_->Forward(Caller(), {.inputs = {X(2)}, .request = {.input_gradients = true}});
+  EXPECT_EQ(back(prepared).state, HandleState::kReady);
+}
+
+TEST_F(ServedPipelineTest, ATensorOfACallGoesWithItsRun) {
+  const at::Tensor target = at::full({2}, 1.0f);
+  ContributionCall call = Batch();
+  call.target = {"target", target};
+  const Accepted accepted = *gpt_->TrainStep(Caller(), std::move(call), {});
+  Settled(*accepted.outcome);
+  ASSERT_TRUE(Save("behind").ok());  // the run has ended
+  EXPECT_EQ(target.use_count(), 1) << "though its handle is still there";
+}
+
 class FewGraphsTest : public HostingFixture {
  protected:
   FewGraphsTest() : HostingFixture({.open_graphs = 2}) {}
