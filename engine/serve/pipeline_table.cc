@@ -1,7 +1,5 @@
 #include "engine/serve/pipeline_table.h"
 
-#include <malloc.h>
-
 #include <atomic>
 #include <optional>
 #include <utility>
@@ -9,10 +7,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "engine/base/check.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/freed_memory.h"
 #include "engine/base/guard.h"
 #include "engine/base/job_thread.h"
 #include "engine/base/log.h"
@@ -38,10 +38,6 @@ absl::Status TableError(absl::StatusCode code, std::string_view reason, std::str
 absl::Status Draining() {
   return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
 }
-
-// The C library keeps what was freed for the next allocation: what a pipeline held goes back to the machine. It looks at the
-// whole heap, which takes milliseconds: only where a pipeline has gone.
-void ReturnFreedMemory() { malloc_trim(0); }
 
 // The callers who wait for one creation or deletion, and its answer. Guarded by the table's lock.
 struct TableJoin {
@@ -449,13 +445,19 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
       key, context, [done = std::move(done)](const absl::StatusOr<PipelineEntry>& entry) { done(entry.status()); },
       start);
   if (join == nullptr) return;
-  const std::shared_ptr<ServedPipeline> kept = pipeline;  // Drain() may call back before it returns
-  kept->Drain(force, [this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
-    deletions_.Post([this, key, join, name, purge, pipeline = std::move(pipeline)]() mutable {
+  // Drain() may call back before it returns; the deletion waits until this thread has let go of the pipeline, so that its
+  // memory is free when the deletion is done.
+  std::shared_ptr<ServedPipeline> kept = pipeline;
+  const auto let_go = std::make_shared<absl::Notification>();
+  kept->Drain(force, [this, key, join, name, purge, let_go, pipeline = std::move(pipeline)]() mutable {
+    deletions_.Post([this, key, join, name, purge, let_go, pipeline = std::move(pipeline)]() mutable {
+      let_go->WaitForNotification();
       DeleteNow(name, std::move(pipeline), purge);
       Answer(key, join, PipelineEntry{.name = name, .state = PipelineEntry::State::kDeleting});
     });
   });
+  kept = nullptr;
+  let_go->Notify();
 }
 
 void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline,
@@ -479,7 +481,6 @@ void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shar
   }
   listed = nullptr;
   pipeline = nullptr;
-  ReturnFreedMemory();
   {
     absl::MutexLock lock(&mu_);
     entries_.erase(name);

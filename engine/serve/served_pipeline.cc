@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/freed_memory.h"
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/log_scope.h"
@@ -59,6 +60,7 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_p
 ServedPipeline::~ServedPipeline() {
   Stop();
   pipeline_.reset();  // waits for its callbacks to return: they still use mu_
+  ReturnFreedMemory();
 }
 
 // --- Training: one call after another, reads of parameters between them.

@@ -24,6 +24,14 @@ _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
+def eventually(condition: Callable[[], bool]) -> None:
+    """Returns once the condition holds; fails if it does not within 20 s."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 class Daemon:
     """One daemon at a time on fixed free ports, with one state folder over all its starts.
 

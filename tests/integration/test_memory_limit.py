@@ -8,6 +8,7 @@ import penstock
 import pytest
 
 from conftest import StartDaemon
+from daemon_process import eventually
 from small_models import create_mlp
 
 LIMIT = 64 << 20
@@ -72,5 +73,6 @@ def test_the_heap_is_given_back_when_pipelines_go(start_daemon: StartDaemon) -> 
             grown = daemon.resident_bytes() - start
             for pipeline in pipelines:
                 pipeline.delete()
-            left = daemon.resident_bytes() - start
-            assert grown > 256 << 20 and left < grown // 6, (start, grown, left)
+            assert grown > 256 << 20
+            # A call that is just ending may hold its pipeline for a moment longer.
+            eventually(lambda: daemon.resident_bytes() - start < grown // 6)

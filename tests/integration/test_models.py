@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pathlib
 import pickle
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from penstock.v1 import model_pb2, pipeline_pb2, work_pb2
 
 import model_files as files
 from conftest import QUICK_DRAIN, StartDaemon
-from daemon_process import Daemon
+from daemon_process import Daemon, eventually
 from model_files import MODEL, WEIGHTS, OpenUpload, chunk_of, golden, packed, records, replaced, start_of, upload
 from raw_calls import INVALID, Raw, refused, tensor, waiting
 from small_models import differing, fresh_name, request_id, state_of
@@ -72,13 +71,6 @@ def lives_and_leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def on_disk(root: pathlib.Path) -> list[str]:
     return sorted(path.name for path in root.iterdir() if path.name != "lock")
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def brought(raw: Raw, name: str) -> str:

@@ -123,8 +123,8 @@ TEST_F(InsightCommandsTest, AMeasuredScheduleIsDrawnBesideItsPlan) {
   EXPECT_THAT(out_, StartsWith("gpt: 1f1b, 2 lanes, 2 stages, 2 micro-batches\n"
                                "planned   9.000 ms, bubble 33.3 %\n"
                                "measured  10.900 ms, bubble 35.0 %, step 7, +21.1 % of the plan\n"));
-  EXPECT_THAT(out_, HasSubstr("planned, in ms\nrank 0 |"));
-  EXPECT_THAT(out_, HasSubstr("measured, in ms\nrank 0 |"));
+  EXPECT_THAT(out_, HasSubstr("planned, in ms\nlane 0 |"));
+  EXPECT_THAT(out_, HasSubstr("measured, in ms\nlane 0 |"));
   EXPECT_THAT(out_, HasSubstr("[F0"));
   EXPECT_THAT(out_, Not(HasSubstr("makespan"))) << "the heading tells it, and a bubble by all lanes";
   EXPECT_THAT(out_, HasSubstr("largest deviations\n"));

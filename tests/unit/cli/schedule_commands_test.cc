@@ -194,7 +194,7 @@ TEST_F(ScheduleCommandsTest, DamagedFilesAreNamedErrors) {
     EXPECT_EQ(out_, "");
     return err_;
   };
-  EXPECT_THAT(error(""), HasSubstr("ranks"));
+  EXPECT_THAT(error(""), HasSubstr("lanes"));
   EXPECT_THAT(error("nonsense"), HasSubstr("row of lane 0, cell 0: action: must be"));
   EXPECT_THAT(error(csv.substr(0, csv.size() - 2)), HasSubstr("row of lane 2, cell 5"));
   EXPECT_THAT(error(csv.substr(0, csv.size() - 4)), HasSubstr("schedule: completeness at lane 2"));
