@@ -273,7 +273,7 @@ TEST(GraphLayer, AttentionDropsItsShareAndScalesTheRest) {
 
 // The mask by its formula: Bernoulli numbers of the layer's key, one for each query, key and head, drawn on the CPU.
 TEST(GraphLayer, AttentionsMaskFollowsFromItsKeyAndIsDrawnAgainForARecomputation) {
-  constexpr int64_t kPlaces = 16;
+  constexpr int64_t kPlaces = 64;
   ProgramRunner runner("attending_both.pt2");
   ASSERT_EQ(runner.layers.size(), 1u);
   const at::Tensor same = at::ones({2, 1, kPlaces, 8});
