@@ -60,15 +60,15 @@ double LaneShares::bubble() const { return in_step() > 0 ? 1 - work() / in_step(
 
 std::vector<LaneShares> SharesBetween(const v1::PipelineStatistics& before, const v1::PipelineStatistics& after) {
   std::vector<LaneShares> lanes;
-  for (int i = 0; i < after.stages_size(); ++i) {
-    const v1::StageStatistics& now = after.stages(i);
-    LaneShares lane{now.stage(), now.device(), now.state(), {}, now.peak_activation_bytes()};
+  for (int i = 0; i < after.lanes_size(); ++i) {
+    const v1::LaneStatistics& now = after.lanes(i);
+    LaneShares lane{now.lane(), now.device(), now.state(), {}, now.peak_activation_bytes()};
     for (const auto& [name, seconds] : now.state_seconds()) {
       const std::optional<StageState> state = StageStateFromName(name);
       if (!state.has_value()) continue;
       double since = seconds;
-      if (i < before.stages_size()) {
-        const auto& old = before.stages(i).state_seconds();
+      if (i < before.lanes_size()) {
+        const auto& old = before.lanes(i).state_seconds();
         if (const auto found = old.find(name); found != old.end()) since -= found->second;
       }
       if (since > 0) lane.seconds[*state] = since;

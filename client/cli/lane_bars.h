@@ -14,7 +14,7 @@ namespace penstock {
 
 // One lane's time between two looks.
 struct LaneShares {
-  int stage = 0;
+  int lane = 0;
   std::string device;
   std::string state;                     // at the second look
   std::map<StageState, double> seconds;  // those above 0

@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-double Difference(const v1::StageStatistics* before, const v1::StageStatistics& after, const std::string& state) {
+double Difference(const v1::LaneStatistics* before, const v1::LaneStatistics& after, const std::string& state) {
   const auto now = after.state_seconds().find(state);
   if (now == after.state_seconds().end()) return 0;
   double then = 0;
@@ -22,9 +22,9 @@ double Difference(const v1::StageStatistics* before, const v1::StageStatistics& 
   return now->second - then;
 }
 
-const v1::StageStatistics* FindStage(const v1::PipelineStatistics& statistics, int stage) {
-  for (const v1::StageStatistics& candidate : statistics.stages()) {
-    if (candidate.stage() == stage) return &candidate;
+const v1::LaneStatistics* FindLane(const v1::PipelineStatistics& statistics, int lane) {
+  for (const v1::LaneStatistics& candidate : statistics.lanes()) {
+    if (candidate.lane() == lane) return &candidate;
   }
   return nullptr;
 }
@@ -35,19 +35,19 @@ void CompareStatistics(const v1::PipelineStatistics& before, const v1::PipelineS
                        TrainingReport* report) {
   double work = 0;
   double in_step = 0;
-  for (const v1::StageStatistics& stage : after.stages()) {
-    StageTime time{stage.stage(), stage.device(), {stage.layers().begin(), stage.layers().end()}, {}, 0};
-    const v1::StageStatistics* earlier = FindStage(before, stage.stage());
+  for (const v1::LaneStatistics& lane : after.lanes()) {
+    LaneTime time{lane.lane(), lane.device(), {lane.layers().begin(), lane.layers().end()}, {}, 0};
+    const v1::LaneStatistics* earlier = FindLane(before, lane.lane());
     for (const StageStateInfo& info : StageStates()) {
       const std::string state(info.name);
-      const double seconds = Difference(earlier, stage, state);
+      const double seconds = Difference(earlier, lane, state);
       if (seconds <= 0) continue;
       time.seconds.emplace_back(state, seconds);
       time.total += seconds;
       if (info.state_class == StateClass::kWork) work += seconds;
       if (info.state_class != StateClass::kOutsideStep) in_step += seconds;
     }
-    report->stages.push_back(std::move(time));
+    report->lanes.push_back(std::move(time));
   }
   report->wall_seconds = absl::ToDoubleSeconds(FromMessage(after.time()) - FromMessage(before.time()));
   report->bubble_measured = in_step > 0 ? 1 - work / in_step : 0;
@@ -58,12 +58,11 @@ void CompareStatistics(const v1::PipelineStatistics& before, const v1::PipelineS
 }
 
 Json ReportJson(const TrainingReport& report) {
-  Json stages = Json::array();
-  for (const StageTime& stage : report.stages) {
+  Json lanes = Json::array();
+  for (const LaneTime& lane : report.lanes) {
     Json seconds = Json::object();
-    for (const auto& [state, value] : stage.seconds) seconds[state] = value;
-    stages.push_back(
-        {{"stage", stage.stage}, {"device", stage.device}, {"layers", stage.layers}, {"seconds", seconds}});
+    for (const auto& [state, value] : lane.seconds) seconds[state] = value;
+    lanes.push_back({{"lane", lane.lane}, {"device", lane.device}, {"layers", lane.layers}, {"seconds", seconds}});
   }
   return {
       {"steps", report.steps},
@@ -72,37 +71,37 @@ Json ReportJson(const TrainingReport& report) {
       {"samples_per_second", report.SamplesPerSecond()},
       {"bubble",
        {{"measured", report.bubble_measured}, {"predicted", report.bubble_predicted}, {"ideal", report.bubble_ideal}}},
-      {"stages", stages},
+      {"lanes", lanes},
       {"versions", report.versions}};
 }
 
 std::string ReportText(const TrainingReport& report) {
   std::vector<Table::Column> columns = {{"SECONDS"}};
-  for (const StageTime& stage : report.stages) {
-    columns.push_back({absl::StrCat("STAGE ", stage.stage, " ", stage.device), true});
+  for (const LaneTime& lane : report.lanes) {
+    columns.push_back({absl::StrCat("LANE ", lane.lane, " ", lane.device), true});
     columns.push_back({"", true});
   }
   Table table(columns);
   const auto add_row = [&](const std::string& name, const auto& seconds_of) {
     std::vector<std::string> row = {name};
     bool any = false;
-    for (const StageTime& stage : report.stages) {
-      const double seconds = seconds_of(stage);
+    for (const LaneTime& lane : report.lanes) {
+      const double seconds = seconds_of(lane);
       any = any || seconds > 0;
       row.push_back(NumberText(seconds, 2));
-      row.push_back(stage.total > 0 ? PercentText(seconds / stage.total) : "");
+      row.push_back(lane.total > 0 ? PercentText(seconds / lane.total) : "");
     }
     if (any) table.Add(std::move(row));
   };
   for (const StageStateInfo& info : StageStates()) {
-    add_row(std::string(info.name), [&](const StageTime& stage) {
-      for (const auto& [state, seconds] : stage.seconds) {
+    add_row(std::string(info.name), [&](const LaneTime& lane) {
+      for (const auto& [state, seconds] : lane.seconds) {
         if (state == info.name) return seconds;
       }
       return 0.0;
     });
   }
-  add_row("sum", [](const StageTime& stage) { return stage.total; });
+  add_row("sum", [](const LaneTime& lane) { return lane.total; });
   std::string text = "Where the time went\n" + table.Text(false);
   absl::StrAppendFormat(&text, "wall time  %.2f\n\n", report.wall_seconds);
   absl::StrAppend(&text, "Bubble     ", PercentText(report.bubble_measured), " measured, ",

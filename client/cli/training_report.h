@@ -14,9 +14,9 @@
 
 namespace penstock {
 
-// One stage between two looks at it.
-struct StageTime {
-  int stage = 0;
+// One lane between two looks at it.
+struct LaneTime {
+  int lane = 0;
   std::string device;
   std::vector<std::string> layers;
   std::vector<std::pair<std::string, double>> seconds;  // by state, in the order of the states' table; zeros left out
@@ -33,13 +33,13 @@ struct TrainingReport {
   double loss_first = 0;
   double loss_last = 0;
   double seconds = 0;       // from the first submission to the last outcome
-  double wall_seconds = 0;  // between the two looks at the stages
+  double wall_seconds = 0;  // between the two looks at the lanes
   double bubble_measured = 0;
   double bubble_predicted = 0;
   double bubble_ideal = 0;
   int64_t handles_created = 0;
   int64_t handles_live = 0;
-  std::vector<StageTime> stages;
+  std::vector<LaneTime> lanes;
   std::map<std::string, std::string> versions;
   std::string api_address;
   std::string metrics_address;
@@ -47,14 +47,14 @@ struct TrainingReport {
   double SamplesPerSecond() const { return seconds > 0 ? static_cast<double>(steps * rows) / seconds : 0; }
 };
 
-// Fills in what the difference of two statistics says: stages, bubbles, handles, wall time.
+// Fills in what the difference of two statistics says: lanes, bubbles, handles, wall time.
 void CompareStatistics(const v1::PipelineStatistics& before, const v1::PipelineStatistics& after,
                        TrainingReport* report);
 
 // The document of --json.
 Json ReportJson(const TrainingReport& report);
 
-// For people: a table of states by stages, and the figures below it.
+// For people: a table of states by lanes, and the figures below it.
 std::string ReportText(const TrainingReport& report);
 
 }  // namespace penstock

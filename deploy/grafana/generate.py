@@ -56,7 +56,7 @@ class Panel:
 
 
 def busy(more: str = "") -> str:
-    return f'sum by (pipeline, stage) (rate({T}{{{S},state=~"{WORK}{more}"}}{R}))'
+    return f'sum by (pipeline, lane) (rate({T}{{{S},state=~"{WORK}{more}"}}{R}))'
 
 
 def over(part: str, whole: str) -> str:
@@ -127,8 +127,8 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "s",
                 [
                     (
-                        f'sum by (pipeline, stage, state) (rate({T}{{{S},stage=~"$stage"}}{R}))',
-                        "{{pipeline}} {{stage}} {{state}}",
+                        f'sum by (pipeline, lane, state) (rate({T}{{{S},lane=~"$lane"}}{R}))',
+                        "{{pipeline}} {{lane}} {{state}}",
                     )
                 ],
                 stacked="percent",
@@ -159,8 +159,8 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "s",
                 [
                     (
-                        f'sum by (pipeline, stage, state) (rate({T}{{{S},state=~"{IDLE}"}}{R}))',
-                        "{{pipeline}} {{stage}} {{state}}",
+                        f'sum by (pipeline, lane, state) (rate({T}{{{S},state=~"{IDLE}"}}{R}))',
+                        "{{pipeline}} {{lane}} {{state}}",
                     )
                 ],
                 stacked="normal",
@@ -172,9 +172,9 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "s",
                 [
                     (
-                        f'sum by (pipeline, stage) (rate({T}{{{S},state="blocked"}}{R})) - '
-                        f'sum by (pipeline, stage) (rate({T}{{{S},state="wait_activation"}}{R}))',
-                        "{{pipeline}} {{stage}}",
+                        f'sum by (pipeline, lane) (rate({T}{{{S},state="blocked"}}{R})) - '
+                        f'sum by (pipeline, lane) (rate({T}{{{S},state="wait_activation"}}{R}))',
+                        "{{pipeline}} {{lane}}",
                     )
                 ],
             ),
@@ -195,7 +195,7 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "Busy share",
                 "The share of time in which a stage works. Bad: one row dark, the others pale.",
                 "percentunit",
-                [(busy("|infer|filled"), "{{pipeline}} {{stage}}")],
+                [(busy("|infer|filled"), "{{pipeline}} {{lane}}")],
                 kind="status-history",
             ),
             Panel(
@@ -211,9 +211,9 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "s",
                 [
                     (
-                        f"histogram_quantile({q}, sum by (le, pipeline, stage, phase) "
+                        f"histogram_quantile({q}, sum by (le, pipeline, lane, phase) "
                         f"(rate(penstock_phase_duration_seconds_bucket{{{S}}}{R})))",
-                        f"{{{{pipeline}}}} {{{{stage}}}} {{{{phase}}}} p{round(q * 100)}",
+                        f"{{{{pipeline}}}} {{{{lane}}}} {{{{phase}}}} p{round(q * 100)}",
                     )
                     for q in (0.5, 0.99)
                 ],
@@ -255,8 +255,8 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "percentunit",
                 [
                     (
-                        over(f'sum by (pipeline, stage) (rate({T}{{{S},state="recompute"}}{R}))', busy()),
-                        "{{pipeline}} {{stage}}",
+                        over(f'sum by (pipeline, lane) (rate({T}{{{S},state="recompute"}}{R}))', busy()),
+                        "{{pipeline}} {{lane}}",
                     )
                 ],
             ),
@@ -264,7 +264,7 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "Micro-batches in flight",
                 "Forwards whose backward has not run. Bad: more than the schedule holds.",
                 "none",
-                [(f"sum by (pipeline, stage) (penstock_inflight_micro_batches{{{S}}})", "{{pipeline}} {{stage}}")],
+                [(f"sum by (pipeline, lane) (penstock_inflight_micro_batches{{{S}}})", "{{pipeline}} {{lane}}")],
             ),
         ],
     ),
@@ -499,7 +499,7 @@ def dashboard() -> dict[str, Any]:
                 variable("job", "label_values(penstock_build_info, job)", "Job"),
                 variable("instance", 'label_values(penstock_build_info{job=~"$job"}, instance)', "Daemon"),
                 variable("pipeline", f"label_values(penstock_schedule_info{{{D}}}, pipeline)", "Pipeline"),
-                variable("stage", f"label_values(penstock_stage_info{{{S}}}, stage)", "Stage"),
+                variable("lane", f"label_values(penstock_stage_info{{{S}}}, lane)", "Lane"),
             ]
         },
         "annotations": {"list": []},

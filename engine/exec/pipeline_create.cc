@@ -61,7 +61,7 @@ absl::Status ClaimOrDropUndo(const Pipeline::Options& options, Plan& plan) {
 std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
   std::vector<LaneDescription> lanes(LaneCount(plan));
   for (const StagePlan& stage : plan.stages) {
-    lanes[stage.lane].stage = stage.lane;
+    lanes[stage.lane].lane = stage.lane;
     lanes[stage.lane].device = stage.device;
   }
   return std::make_shared<PipelineMetrics>(clock, "", lanes, ScheduleDescription());

@@ -51,7 +51,7 @@ TraceRecord RecordOf(const LaneMetrics& lane, const Run& run, int64_t begin, int
   return {.begin_nanos = begin,
           .end_nanos = end,
           .inference = run.inference,
-          .lane = static_cast<int16_t>(lane.description.stage),
+          .lane = static_cast<int16_t>(lane.description.lane),
           .step = run.step.value() + (run.inference ? 0 : 1),
           .run = run.id};
 }

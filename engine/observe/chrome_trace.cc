@@ -19,7 +19,7 @@ std::string CountersJson(const TraceCapture& capture, const StateTimes LaneCaptu
   std::string text = "[";
   for (const LaneCapture& lane : capture.lanes) {
     const StateTimes& times = lane.*which;
-    absl::StrAppend(&text, text.size() > 1 ? "," : "", "{\"lane\":", lane.description.stage,
+    absl::StrAppend(&text, text.size() > 1 ? "," : "", "{\"lane\":", lane.description.lane,
                     ",\"at_nanos\":", times.at_nanos, ",\"state_nanos\":{");
     const char* comma = "";
     for (const StageStateInfo& info : StageStates()) {

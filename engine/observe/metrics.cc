@@ -9,7 +9,7 @@ LaneMetrics::LaneMetrics(Clock* clock, LaneDescription description, int64_t trac
     : clock(clock),
       description(std::move(description)),
       trace(trace_events),
-      state(clock, &trace.states, this->description.stage) {
+      state(clock, &trace.states, this->description.lane) {
   last_progress.Mark(clock);
   ideal_bubble.Set(this->description.ideal_bubble);
   predicted_bubble.Set(this->description.predicted_bubble);
@@ -32,7 +32,7 @@ PipelineMetrics::PipelineMetrics(Clock* clock, std::string name, const std::vect
                                  ScheduleDescription schedule, int64_t trace_events)
     : clock_(clock), name_(std::move(name)), schedule_(std::move(schedule)) {
   for (const LaneDescription& lane : lanes) {
-    PENSTOCK_CHECK(lane.stage == static_cast<int>(lanes_.size()));
+    PENSTOCK_CHECK(lane.lane == static_cast<int>(lanes_.size()));
     lanes_.push_back(std::make_unique<LaneMetrics>(clock, lane, trace_events));
   }
   checkpoint_last_success.Mark(clock);

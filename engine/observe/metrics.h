@@ -54,7 +54,7 @@ struct LinkDescription {
 
 // One lane, as its labels tell it.
 struct LaneDescription {
-  int stage = 0;            // index of the lane in its pipeline
+  int lane = 0;             // index of the lane in its pipeline
   std::string device = {};  // "cpu:0"
   std::string layers = {};  // "0-3", of several chunks "0-3,8-11"
   int rank = 0;
@@ -139,8 +139,8 @@ class PipelineMetrics {
 
   const std::string& name() const { return name_; }
   int lane_count() const { return static_cast<int>(lanes_.size()); }
-  LaneMetrics& lane(int stage) { return *lanes_.at(stage); }
-  const LaneMetrics& lane(int stage) const { return *lanes_.at(stage); }
+  LaneMetrics& lane(int lane) { return *lanes_.at(lane); }
+  const LaneMetrics& lane(int lane) const { return *lanes_.at(lane); }
 
   void SetSchedule(ScheduleDescription schedule) ABSL_LOCKS_EXCLUDED(mu_);
   ScheduleDescription schedule() const ABSL_LOCKS_EXCLUDED(mu_);

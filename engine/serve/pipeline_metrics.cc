@@ -13,7 +13,7 @@ std::shared_ptr<PipelineMetrics> AddPipelineMetrics(MetricsRegistry* registry, c
   std::vector<LaneDescription> lanes(LaneCount(plan));
   for (const StagePlan& stage : plan.stages) {
     LaneDescription& lane = lanes[stage.lane];
-    lane.stage = stage.lane;
+    lane.lane = stage.lane;
     lane.device = stage.device;
     const int last = stage.first_layer + static_cast<int>(stage.layers.size()) - 1;
     absl::StrAppend(&lane.layers, lane.layers.empty() ? "" : ",", stage.first_layer, "-", last);

@@ -58,11 +58,11 @@ dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .state, .swatch { box-shadow: inset 0 0 0 1px rgb(128 128 128 / .35); }
 .state { display: inline-block; padding: 0 8px; border-radius: 4px; font-size: 13px; line-height: 20px; white-space: nowrap; }
 .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; } .chosen { font-weight: 600; }
-.stages { list-style: none; margin: 0; padding: 0; display: flex; flex-wrap: wrap; gap: 12px 30px; }
-.stages li { position: relative; flex: 1 1 150px; max-width: 260px; padding: 10px 14px; border: 1px solid var(--line);
+.lanes { list-style: none; margin: 0; padding: 0; display: flex; flex-wrap: wrap; gap: 12px 30px; }
+.lanes li { position: relative; flex: 1 1 150px; max-width: 260px; padding: 10px 14px; border: 1px solid var(--line);
   border-left-width: 6px; border-radius: 6px; background: var(--shade); }
-.stages li + li::before { content: "\2192"; position: absolute; left: -27px; top: calc(50% - 12px); color: var(--soft); }
-.stages .state { display: table; margin: 6px 0; }
+.lanes li + li::before { content: "\2192"; position: absolute; left: -27px; top: calc(50% - 12px); color: var(--soft); }
+.lanes .state { display: table; margin: 6px 0; }
 .where, .small { color: var(--soft); font-size: 13px; }
 .small { display: block; overflow-wrap: anywhere; }
 .gantt { display: block; width: 100%; min-width: 640px; height: auto; }
@@ -135,7 +135,7 @@ std::string StyleSheet() {
     const std::string colour(info.colour);
     const std::string ink = WantsWhiteInk(info.colour) ? "#fff" : "#111";
     absl::StrAppend(&out, ".s-", name, " { background: ", colour, "; fill: ", colour, "; color: ", ink, "; }\n");
-    absl::StrAppend(&out, ".stages .edge-", name, " { border-left-color: ", colour, "; }\n.gantt .t-", name,
+    absl::StrAppend(&out, ".lanes .edge-", name, " { border-left-color: ", colour, "; }\n.gantt .t-", name,
                     " { fill: ", ink, "; }\n");
   }
   return out;

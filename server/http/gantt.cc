@@ -135,12 +135,12 @@ std::string Svg(const StepPicture& picture) {
   const double bottom = kTop + kRow * static_cast<double>(picture.lanes.size());
   std::string out =
       absl::StrCat("<div class=\"wide\"><svg class=\"gantt\" role=\"img\" viewBox=\"0 0 ", Number(kWidth), " ",
-                   Number(bottom + 24), "\"><title>Step ", picture.step, ": what each stage did over time</title>\n");
+                   Number(bottom + 24), "\"><title>Step ", picture.step, ": what each lane did over time</title>\n");
   AddRuler(picture, scale, bottom, &out);
   for (size_t i = 0; i < picture.lanes.size(); ++i) {
     const StepLane& lane = picture.lanes[i];
     const double y = kTop + kRow * static_cast<double>(i);
-    absl::StrAppend(&out, "<text class=\"lane\" x=\"0\" y=\"", Number(y + 15), "\">stage ", i, "</text>\n");
+    absl::StrAppend(&out, "<text class=\"lane\" x=\"0\" y=\"", Number(y + 15), "\">lane ", i, "</text>\n");
     absl::StrAppend(&out, "<text class=\"lane-device\" x=\"0\" y=\"", Number(y + 29), "\">", HtmlEscape(lane.device),
                     "</text>\n");
     for (const StepSpan& span : lane.waits) AddSpan(span, scale, y + kBar, kWait, &out);
@@ -172,7 +172,7 @@ std::string Characters(const StepPicture& picture) {
         if (span.begin <= at && at < span.end) row[column] = Letter(span.state);
       }
     }
-    absl::StrAppend(&out, "stage ", i, i < 10 ? "  |" : " |", row, "|\n");
+    absl::StrAppend(&out, "lane ", i, i < 10 ? "  |" : " |", row, "|\n");
   }
   const auto ideal = static_cast<size_t>(static_cast<double>(picture.ideal_finish) / scale.nanos() * (kColumns - 1));
   absl::StrAppend(&out, std::string(10 + ideal, ' '), "^ ideal finish\n\n",
@@ -203,7 +203,7 @@ std::string Json(const StepPicture& picture) {
                   ", \"lanes\": [");
   for (size_t i = 0; i < picture.lanes.size(); ++i) {
     const StepLane& lane = picture.lanes[i];
-    absl::StrAppend(&out, i > 0 ? ", " : "", "{\"stage\": ", i, ", \"device\": \"", JsonEscape(lane.device),
+    absl::StrAppend(&out, i > 0 ? ", " : "", "{\"lane\": ", i, ", \"device\": \"", JsonEscape(lane.device),
                     "\", \"actions\": ", SpansJson(lane.actions));
     absl::StrAppend(&out, ", \"waits\": ", SpansJson(lane.waits), "}");
   }
@@ -223,7 +223,7 @@ Section DrawStep(const std::optional<StepPicture>& picture) {
   }
   section.note = absl::StrCat("Step ", picture->step, ", ", picture->micro_batches,
                               " micro-batches: ", TimeText(picture->makespan), ", bubble ", Share(picture->bubble).text,
-                              ". Above the line what ran, below it what the stage waited for.");
+                              ". Above the line what ran, below it what the lane waited for.");
   section.picture = Section::Picture{
       .html = Svg(*picture), .text = section.note + "\n\n" + Characters(*picture), .json = Json(*picture)};
   return section;

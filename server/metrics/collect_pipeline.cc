@@ -21,7 +21,7 @@ void AddEach(FamilySet* families, Metric metric, const LabelValues& labels, cons
 
 void CollectLane(const std::string& pipeline, const LaneMetrics& lane, int64_t now_nanos, FamilySet* families) {
   const LaneDescription& description = lane.description;
-  const LabelValues labels = {pipeline, std::to_string(description.stage), description.device};
+  const LabelValues labels = {pipeline, std::to_string(description.lane), description.device};
   const StateTimes times = lane.state.Snapshot(now_nanos);
   for (const StageStateInfo& info : StageStates()) {
     families->Add(Metric::kStageTime, And(labels, info.name), static_cast<double>(times[info.state]) / 1e9);
@@ -44,7 +44,7 @@ void CollectLane(const std::string& pipeline, const LaneMetrics& lane, int64_t n
   AddEach(families, Metric::kDeviceMemory, labels, kMemoryKindNames,
           [&](size_t i) { return lane.memory->at(i).value(); });
   for (const auto& link : lane.links) {
-    const LabelValues ends = {pipeline, std::to_string(description.stage), std::to_string(link->description.to),
+    const LabelValues ends = {pipeline, std::to_string(description.lane), std::to_string(link->description.to),
                               std::string(kLinkKindNames.at(static_cast<size_t>(link->description.kind)))};
     families->Add(Metric::kLinkBytes, ends, static_cast<double>(link->bytes.value()));
     families->Add(Metric::kLinkTransferSeconds, ends, static_cast<double>(link->nanos.value()) / 1e9);
@@ -95,8 +95,8 @@ void CollectCheckpoints(const PipelineMetrics& pipeline, const LabelValues& labe
 }  // namespace
 
 void CollectPipeline(const PipelineMetrics& pipeline, int64_t now_nanos, FamilySet* families) {
-  for (int stage = 0; stage < pipeline.lane_count(); ++stage) {
-    CollectLane(pipeline.name(), pipeline.lane(stage), now_nanos, families);
+  for (int lane = 0; lane < pipeline.lane_count(); ++lane) {
+    CollectLane(pipeline.name(), pipeline.lane(lane), now_nanos, families);
   }
   const ScheduleDescription schedule = pipeline.schedule();
   families->Add(Metric::kScheduleInfo,

@@ -23,7 +23,7 @@ MetricLabel Free(std::string_view name) { return {name, {}}; }
 
 // The labels of a lane, and more.
 Labels Lane(Labels more = {}) {
-  Labels labels = {Free("pipeline"), Free("stage"), Free("device")};
+  Labels labels = {Free("pipeline"), Free("lane"), Free("device")};
   for (MetricLabel& label : more) labels.push_back(std::move(label));
   return labels;
 }

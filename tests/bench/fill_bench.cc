@@ -241,7 +241,7 @@ void Fill(const Options& options) {
   pipeline_options.profile.repeats = 9;
   pipeline_options.metrics = [&](const Plan&) {
     std::vector<LaneDescription> lanes(load.devices.size());
-    for (size_t i = 0; i < lanes.size(); ++i) lanes[i].stage = static_cast<int>(i);
+    for (size_t i = 0; i < lanes.size(); ++i) lanes[i].lane = static_cast<int>(i);
     return metrics = std::make_shared<PipelineMetrics>(RealClock(), "bench", lanes, ScheduleDescription());
   };
   auto pipeline = Must(Pipeline::Create(load.spec, pipeline_options));

@@ -20,7 +20,7 @@ void Run(int rounds) {
   MetricsRegistry registry(RealClock());
   std::vector<LaneDescription> lanes(8);
   for (int i = 0; i < 8; ++i) {
-    lanes[i] = {.stage = i, .device = "cpu:" + std::to_string(i)};
+    lanes[i] = {.lane = i, .device = "cpu:" + std::to_string(i)};
     lanes[i].links = {{.to = (i + 1) % 8, .kind = LinkKind::kActivation},
                       {.to = (i + 7) % 8, .kind = LinkKind::kGradient}};
   }

@@ -97,7 +97,7 @@ Load LoadOf(const Options& options) {
 std::vector<LaneDescription> Lanes(size_t count) {
   std::vector<LaneDescription> lanes(count);
   for (size_t i = 0; i < count; ++i) {
-    lanes[i] = {.stage = static_cast<int>(i), .device = absl::StrCat("cpu:", i)};
+    lanes[i] = {.lane = static_cast<int>(i), .device = absl::StrCat("cpu:", i)};
     lanes[i].links = {{.to = static_cast<int>((i + 1) % count), .kind = LinkKind::kActivation},
                       {.to = static_cast<int>((i + count - 1) % count), .kind = LinkKind::kGradient}};
   }
@@ -207,7 +207,7 @@ void PrintCells(const Load& load, const Trained& trained, double step_seconds) {
   const int lanes = trained.metrics->lane_count();
   for (int lane = 0; lane < lanes; ++lane) before[lane] = {written(lane, true), written(lane, false)};
   for (int i = 0; i < kSteps; ++i) trained.Step(load);
-  LaneMetrics cells(RealClock(), {.stage = 0});
+  LaneMetrics cells(RealClock(), {.lane = 0});
   const double transition = Each([&](int64_t i) {
     cells.state.Enter(i % 2 == 0 ? StageState::kForward : StageState::kHost, RealClock()->NowNanos());
   });

@@ -342,7 +342,7 @@ void OverheadOf(const Options& options, bool rich, DevicePool::Mode mode) {
   Pipeline::Options pipeline_options = On(pool, 1);
   pipeline_options.metrics = [&](const Plan&) {
     std::vector<LaneDescription> lanes(2);
-    lanes[1].stage = 1;
+    lanes[1].lane = 1;
     return metrics = std::make_shared<PipelineMetrics>(RealClock(), "bench", lanes, ScheduleDescription());
   };
   auto pipeline = Must(Pipeline::Create(spec, pipeline_options));

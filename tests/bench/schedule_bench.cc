@@ -280,7 +280,7 @@ std::function<std::shared_ptr<PipelineMetrics>(const Plan&)> CountIn(std::shared
                                                                      int lanes) {
   return [&metrics, lanes](const Plan&) {
     std::vector<LaneDescription> descriptions(lanes);
-    for (int lane = 0; lane < lanes; ++lane) descriptions[lane].stage = lane;
+    for (int lane = 0; lane < lanes; ++lane) descriptions[lane].lane = lane;
     return metrics = std::make_shared<PipelineMetrics>(RealClock(), "bench", descriptions, ScheduleDescription());
   };
 }

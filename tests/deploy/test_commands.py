@@ -57,7 +57,7 @@ def test_top_shows_where_the_time_goes(daemon: Daemon) -> None:
         assert len(looks) == 2
         for look in looks:
             (seen,) = look["pipelines"]
-            assert [lane["stage"] for lane in seen["lanes"]] == [0, 1]
+            assert [lane["lane"] for lane in seen["lanes"]] == [0, 1]
             for lane in seen["lanes"]:
                 assert abs(sum(lane["states"].values()) - 1) < 1e-9 and lane["states"].get("forward", 0) > 0
                 assert 0 < lane["busy"] <= 1 and 0 <= lane["bubble"] < 1

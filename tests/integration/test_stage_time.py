@@ -31,7 +31,7 @@ def mixed_load(pipeline: penstock.Pipeline, steps: int) -> None:
 def stage_sums(metrics: Metrics, pipeline: str) -> dict[str, float]:
     sums: dict[str, float] = {}
     for labels, value in metrics.select(STAGE_TIME, pipeline=pipeline):
-        sums[labels["stage"]] = sums.get(labels["stage"], 0.0) + value
+        sums[labels["lane"]] = sums.get(labels["lane"], 0.0) + value
     return sums
 
 
@@ -61,8 +61,8 @@ def test_the_states_of_the_statistics_add_up_to_their_age(client: penstock.Clien
     mixed_load(pipeline, 10)
     second = pipeline.statistics()
     passed = second.time.ToNanoseconds() - first.time.ToNanoseconds()
-    assert len(first.stages) == 2
-    for begin, end in zip(first.stages, second.stages):
+    assert len(first.lanes) == 2
+    for begin, end in zip(first.lanes, second.lanes):
         grown = sum(end.state_seconds.values()) - sum(begin.state_seconds.values())
         assert grown == pytest.approx(passed / 1e9, rel=1e-3)
         assert sum(end.state_seconds[state] for state in WORK) > sum(begin.state_seconds[state] for state in WORK)
@@ -110,7 +110,7 @@ def test_the_bubble_since_creation_is_that_of_one_scrape(daemon: Daemon, client:
     assert 1 - work / in_step == pytest.approx(statistics.measured_bubble, rel=0.02)
     assert statistics.ideal_bubble == pytest.approx(1 / 9)  # (p - 1) / (m + p - 1)
     assert statistics.step == 5 and statistics.samples == 5 * 16
-    assert metrics.sum("penstock_schedule_ideal_bubble_ratio", pipeline=name, stage="0") == pytest.approx(1 / 9)
+    assert metrics.sum("penstock_schedule_ideal_bubble_ratio", pipeline=name, lane="0") == pytest.approx(1 / 9)
 
 
 def test_DEF_17_counters_of_work(daemon: Daemon, client: penstock.Client) -> None:
@@ -155,7 +155,7 @@ def test_a_device_is_busy_while_it_computes_and_not_while_it_sleeps(daemon: Daem
     for pipeline in (computing, sleeping):
         name = pipeline.name.removeprefix("pipelines/")
         for stage in ("0", "1"):
-            lane = {"pipeline": name, "stage": stage}
+            lane = {"pipeline": name, "lane": stage}
             busy = metrics.sum("penstock_device_busy_seconds_total", kind="compute", **lane)
             states = metrics.select(STAGE_TIME, **lane)
             work = sum(seconds for labels, seconds in states if labels["state"] in WORK)

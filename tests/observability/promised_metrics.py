@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-# Name, type (C counter, G gauge, H and its buckets), labels with their fixed values. L: pipeline stage device. `|` parts values.
+# Name, type (C counter, G gauge, H and its buckets), labels with their fixed values. L: pipeline lane device. `|` parts values.
 _TABLE = """
 penstock_stage_time_seconds_total                 C  L state
 penstock_device_busy_seconds_total                C  L kind=compute|copy_in|copy_out|peer_copy
@@ -106,7 +106,7 @@ class Promise:
 def _promise(kind: str, labels: list[str]) -> Promise:
     named: dict[str, list[str]] = {}
     for label in labels:
-        for one in ("pipeline", "stage", "device") if label == "L" else (label,):
+        for one in ("pipeline", "lane", "device") if label == "L" else (label,):
             name, _, values = one.partition("=")
             named[name] = values.split("|") if values else []
     return Promise(_TYPES.get(kind, "histogram"), named, _BUCKETS.get(kind, []))

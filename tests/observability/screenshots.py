@@ -152,7 +152,7 @@ class Dashboard:
     def series(self, title: str, step: float = 1.0, index: int = 0) -> list[tuple[dict[str, str], charts.Series]]:
         """Labels and points of each answer to one of a panel's expressions."""
         text = self._panels[title]["targets"][index]["expr"]
-        for name, value in (("job", "penstock"), ("instance", ".*"), ("pipeline", "uneven"), ("stage", ".*")):
+        for name, value in (("job", "penstock"), ("instance", ".*"), ("pipeline", "uneven"), ("lane", ".*")):
             text = text.replace(f"${name}", value)
         text = text.replace("$__rate_interval", f"{max(RATE_SECONDS, step):.0f}s")
         answers = self._prometheus.query_range(text, self._begin + step, self._begin + SECONDS, step)
@@ -165,7 +165,7 @@ class Dashboard:
         stages: dict[str, dict[str, charts.Series]] = {}
         for labels, points in self.series(title):
             if any(value > 0 for _, value in points):
-                stages.setdefault(labels["stage"], {})[labels["state"]] = points
+                stages.setdefault(labels["lane"], {})[labels["state"]] = points
         most = 1.0
         if not whole:
             most = max(
@@ -192,8 +192,8 @@ class Dashboard:
         return charts.lines(frame, series, "bubbles")
 
     def busy(self) -> str:
-        rows = {f"{labels['stage']}": points for labels, points in self.series("Busy share", step=3.0)}
-        rows = dict(sorted((f"stage {stage}", points) for stage, points in rows.items()))
+        rows = {f"{labels['lane']}": points for labels, points in self.series("Busy share", step=3.0)}
+        rows = dict(sorted((f"lane {stage}", points) for stage, points in rows.items()))
         return charts.cells(rows, SECONDS + 3, 1120, "backward", lambda v: f"{v * 100:.0f}%", "busy share")
 
     def waits(self) -> str:

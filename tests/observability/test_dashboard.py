@@ -16,7 +16,7 @@ def test_it_is_not_edited_in_place() -> None:
         "job",
         "instance",
         "pipeline",
-        "stage",
+        "lane",
     ]
     assert all(v["refresh"] == 2 for v in dashboard["templating"]["list"] if v["type"] == "query")
 

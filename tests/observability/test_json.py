@@ -108,7 +108,7 @@ def test_page_and_command_tell_the_same(shown: Daemon) -> None:
     status, told = page(shown, "/statusz"), command(shown, "status")
     for one in (status, told):
         for entry in one["pipelines"]:
-            for key in ("time", "stages"):  # these move on
+            for key in ("time", "lanes"):  # these move on
                 entry["statistics"].pop(key)
     assert status["server"] == told["server"]
     assert [entry["pipeline"]["name"] for entry in told["pipelines"]] == ["pipelines/shown", "pipelines/unused"]
@@ -132,7 +132,7 @@ def test_a_field_that_is_gone_is_noticed(shown: Daemon, path: str) -> None:
             for inner in value[key][0]:
                 poorer = copy.deepcopy(value)
                 poorer[key][0][inner] = {"not": "this"}
-                if inner in ("spec", "plan", "values") or inner.startswith("stage_"):
+                if inner in ("spec", "plan", "values") or inner.startswith("lane_"):
                     continue
                 assert complaints(poorer, PAGES[path]) != [], (key, inner)
 

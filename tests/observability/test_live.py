@@ -126,7 +126,7 @@ def work(pipeline: penstock.Pipeline, seconds: float) -> None:
 
 
 def substituted(text: str, window: str) -> str:
-    for name, value in (("job", "penstock"), ("instance", ".*"), ("pipeline", "uneven"), ("stage", ".*")):
+    for name, value in (("job", "penstock"), ("instance", ".*"), ("pipeline", "uneven"), ("lane", ".*")):
         text = text.replace(f"${name}", value)
     return text.replace("$__rate_interval", window)
 
@@ -223,10 +223,10 @@ def test_recompute_and_busy_shares_are_those_of_the_trace(loaded: Loaded) -> Non
     for lane, times in traced(loaded).items():
         work_seconds = sum(seconds for state, seconds in times.items() if state in WORK)
         busy = work_seconds + times.get("infer", 0.0) + times.get("filled", 0.0)
-        assert panel(loaded, "Busy share", stage=str(lane)) == pytest.approx(busy / (loaded.last - loaded.first), rel=0.02)
+        assert panel(loaded, "Busy share", lane=str(lane)) == pytest.approx(busy / (loaded.last - loaded.first), rel=0.02)
         assert times["recompute"] > 0
         share = times["recompute"] / work_seconds
-        assert panel(loaded, "Recompute share of work", stage=str(lane)) == pytest.approx(share, rel=0.02)
+        assert panel(loaded, "Recompute share of work", lane=str(lane)) == pytest.approx(share, rel=0.02)
 
 
 def longest_scrape(loaded: Loaded) -> float:
@@ -237,6 +237,6 @@ def longest_scrape(loaded: Loaded) -> float:
 
 def test_states_add_up_to_a_second_per_second(loaded: Loaded) -> None:
     exact = 0.001 + 2 * longest_scrape(loaded) / (loaded.last - loaded.first)
-    text = f'sum by (stage) (rate(penstock_stage_time_seconds_total{{pipeline="uneven"}}[{loaded.window}]))'
+    text = f'sum by (lane) (rate(penstock_stage_time_seconds_total{{pipeline="uneven"}}[{loaded.window}]))'
     for sample in loaded.prometheus.query(text, loaded.last):
         assert float(sample["value"][1]) == pytest.approx(1, rel=exact)

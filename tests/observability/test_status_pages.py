@@ -108,7 +108,7 @@ def test_a_page_is_html_text_and_json(daemon: Daemon, shown: penstock.Pipeline, 
 def test_pages_tell_what_happened(daemon: Daemon, shown: penstock.Pipeline) -> None:
     page = json.loads(get(daemon, "/pipeline?name=shown&format=json")[2])
     assert page["figures"]["step"] == 3 and page["last_step"]["step"] == 3
-    assert [stage["stage"] for stage in page["stages"]] == [0, 1]
+    assert [lane["lane"] for lane in page["lanes"]] == [0, 1]
     # Four forwards, four backwards, perhaps recomputed, and the optimizer's parts.
     for lane in page["last_step"]["lanes"]:
         states = [action["state"] for action in lane["actions"]]
@@ -116,10 +116,10 @@ def test_pages_tell_what_happened(daemon: Daemon, shown: penstock.Pipeline) -> N
         ends = [action["end_nanos"] for action in lane["actions"]]
         assert ends == sorted(ends) and max(ends) <= page["last_step"]["makespan_nanos"]
     memory = json.loads(get(daemon, "/memz?format=json")[2])
-    weights = sum(stage["weights_bytes"] for stage in memory["stages"] if stage["pipeline"] == "shown")
+    weights = sum(lane["weights_bytes"] for lane in memory["lanes"] if lane["pipeline"] == "shown")
     assert weights == 4 * (16 * 16 + 16) * 4
-    assert sum(stage["optimizer_bytes"] for stage in memory["stages"] if stage["pipeline"] == "shown") >= 2 * weights
-    assert all(stage["stash_bytes"] == stage["gradients_bytes"] == 0 for stage in memory["stages"])
+    assert sum(lane["optimizer_bytes"] for lane in memory["lanes"] if lane["pipeline"] == "shown") >= 2 * weights
+    assert all(lane["stash_bytes"] == lane["gradients_bytes"] == 0 for lane in memory["lanes"])
     assert json.loads(get(daemon, "/checkpointz?format=json")[2])["checkpoints"][0]["step"] == 3
     settings = {row["name"]: row for row in json.loads(get(daemon, "/flagz?format=json")[2])["settings"]}
     assert settings["--listen"] == {
@@ -179,8 +179,8 @@ def test_gradients_count_as_memory_until_they_are_applied(daemon: Daemon) -> Non
         pipeline = create_mlp(client, "keeps")
 
         def memory() -> dict[str, float]:
-            stages = [s for s in json.loads(get(daemon, "/memz?format=json")[2])["stages"] if s["pipeline"] == "keeps"]
-            return {key: sum(s[key] for s in stages) for key in stages[0] if key.endswith("_bytes")}
+            lanes = [s for s in json.loads(get(daemon, "/memz?format=json")[2])["lanes"] if s["pipeline"] == "keeps"]
+            return {key: sum(s[key] for s in lanes) for key in lanes[0] if key.endswith("_bytes")}
 
         pipeline.forward_backward(*mlp_batch(0))
         held = memory()

@@ -51,16 +51,16 @@ std::string PipelinesText(const std::vector<PipelineView>& views, bool wide) {
                {"IDEAL", true},
                {"QUEUED", true},
                {"HANDLES", true},
-               {"STAGES NOW", false, true}});
+               {"LANES NOW", false, true}});
   for (const auto& [pipeline, statistics] : views) {
-    std::vector<std::string> stages;
-    for (const v1::StageStatistics& stage : statistics.stages()) stages.push_back(stage.state());
+    std::vector<std::string> lanes;
+    for (const v1::LaneStatistics& lane : statistics.lanes()) lanes.push_back(lane.state());
     table.Add({ShortName(pipeline.name()), StateWord(pipeline.state()), absl::StrCat(pipeline.step()),
                statistics.has_loss() ? NumberText(statistics.loss(), 4) : "-",
                statistics.samples() > 0 ? PercentText(statistics.measured_bubble()) : "-",
                PercentText(statistics.predicted_bubble()), PercentText(statistics.ideal_bubble()),
                absl::StrCat(statistics.train_queue_depth() + statistics.infer_queue_depth()),
-               absl::StrCat(statistics.handles()), absl::StrJoin(stages, ", ")});
+               absl::StrCat(statistics.handles()), absl::StrJoin(lanes, ", ")});
   }
   return "\n" + table.Text(wide);
 }

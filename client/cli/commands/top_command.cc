@@ -47,7 +47,7 @@ absl::StatusOr<Look> LookAt(const TopOptions& options, PipelineClient& client) {
 Json LaneJson(const LaneShares& lane) {
   Json states = Json::object();
   for (const auto& [state, seconds] : lane.seconds) states[std::string(NameOf(state))] = seconds / lane.total();
-  return {{"stage", lane.stage}, {"device", lane.device},   {"state", lane.state},
+  return {{"lane", lane.lane},   {"device", lane.device},   {"state", lane.state},
           {"busy", lane.busy()}, {"bubble", lane.bubble()}, {"memory_bytes", lane.memory_bytes},
           {"states", states}};
 }
@@ -62,7 +62,7 @@ void AddPipeline(const std::string& name, const v1::PipelineStatistics& before, 
     work += lane.work();
     in_step += lane.in_step();
     json["lanes"].push_back(LaneJson(lane));
-    absl::StrAppend(&text, absl::StrFormat("  %2d %-8s |", lane.stage, lane.device),
+    absl::StrAppend(&text, absl::StrFormat("  %2d %-8s |", lane.lane, lane.device),
                     LaneBar(lane, options.columns, colours),
                     absl::StrFormat("| %7s %7s %10s  %s\n", PercentText(lane.busy()), PercentText(lane.bubble()),
                                     BytesText(static_cast<double>(lane.memory_bytes)), lane.state));

@@ -130,23 +130,20 @@ Document StatusPage(const StatusSources& sources) {
   }
   page.sections.push_back(std::move(conditions));
 
-  Section stages{.id = "stages", .title = "Stages"};
-  stages.empty = "no pipeline, no stages";
-  stages.columns = {{"pipeline", "pipeline"},
-                    {"stage", "stage"},
-                    {"device", "device"},
-                    {"state", "state"},
-                    {"state_seconds", "since"}};
+  Section lanes{.id = "lanes", .title = "Lanes"};
+  lanes.empty = "no pipeline, no lanes";
+  lanes.columns = {
+      {"pipeline", "pipeline"}, {"lane", "lane"}, {"device", "device"}, {"state", "state"}, {"state_seconds", "since"}};
   const int64_t now = sources.registry->clock()->NowNanos();
   for (const auto& pipeline : sources.registry->Snapshot()) {
     for (int i = 0; i < pipeline->lane_count(); ++i) {
       const StateTimes times = pipeline->lane(i).state.Snapshot(now);
-      stages.rows.push_back({PipelineLink(pipeline->name()), Count(i), pipeline->lane(i).description.device,
-                             StateCell(NameOf(times.state)),
-                             Seconds(static_cast<double>(times.at_nanos - times.since_nanos) * 1e-9)});
+      lanes.rows.push_back({PipelineLink(pipeline->name()), Count(i), pipeline->lane(i).description.device,
+                            StateCell(NameOf(times.state)),
+                            Seconds(static_cast<double>(times.at_nanos - times.since_nanos) * 1e-9)});
     }
   }
-  page.sections.push_back(std::move(stages));
+  page.sections.push_back(std::move(lanes));
   page.sections.push_back(PipelineList(sources));
   return page;
 }

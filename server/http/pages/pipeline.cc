@@ -1,4 +1,4 @@
-// One pipeline: its stages as they are now, and its last step.
+// One pipeline: its lanes as they are now, and its last step.
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/log.h"
@@ -8,10 +8,10 @@
 namespace penstock {
 namespace {
 
-// The stages side by side, coloured by state.
-Section StageGraph(const PipelineMetrics& pipeline, int64_t now) {
-  Section section{.id = "stages", .title = "Stages now"};
-  section.columns = {{"stage", "stage"},
+// The lanes side by side, coloured by state.
+Section LaneGraph(const PipelineMetrics& pipeline, int64_t now) {
+  Section section{.id = "lanes", .title = "Lanes now"};
+  section.columns = {{"lane", "lane"},
                      {"device", "device"},
                      {"layers", "layers"},
                      {"state", "state"},
@@ -20,7 +20,7 @@ Section StageGraph(const PipelineMetrics& pipeline, int64_t now) {
                      {"stash_bytes", "stash"},
                      {"progress_seconds", "last action"}};
   const double wall = static_cast<double>(absl::ToUnixNanos(pipeline.clock()->WallNow())) * 1e-9;
-  std::string html = "<ol class=\"stages\">\n";
+  std::string html = "<ol class=\"lanes\">\n";
   for (int i = 0; i < pipeline.lane_count(); ++i) {
     const LaneMetrics& lane = pipeline.lane(i);
     const StateTimes times = lane.state.Snapshot(now);
@@ -31,7 +31,7 @@ Section StageGraph(const PipelineMetrics& pipeline, int64_t now) {
                             Count(lane.inflight_micro_batches.value()),
                             Bytes((*lane.memory)[MemoryKind::kStash].value()),
                             Seconds(std::max(0.0, wall - lane.last_progress.seconds()))});
-    absl::StrAppend(&html, "<li class=\"edge-", state, "\"><b>stage ", i, "</b> <span class=\"where\">",
+    absl::StrAppend(&html, "<li class=\"edge-", state, "\"><b>lane ", i, "</b> <span class=\"where\">",
                     HtmlEscape(lane.description.device), "</span><span class=\"state s-", state, "\">", state,
                     "</span>");
     absl::StrAppend(&html, "<span class=\"small\">layers ", HtmlEscape(lane.description.layers),
@@ -51,14 +51,14 @@ Section StageGraph(const PipelineMetrics& pipeline, int64_t now) {
   return drawn;
 }
 
-// Where the time of each stage went since its start.
+// Where the time of each lane went since its start.
 Section StateShares(const PipelineMetrics& pipeline, int64_t now) {
   Section section{.id = "state_seconds", .title = "Where the time went"};
-  section.note = "Since the pipeline was made. Every second of a stage is in exactly one state.";
+  section.note = "Since the pipeline was made. Every second of a lane is in exactly one state.";
   section.columns = {{"state", "state"}};
   std::vector<StateTimes> lanes = pipeline.LaneTimes(now);
   for (size_t i = 0; i < lanes.size(); ++i)
-    section.columns.push_back({absl::StrCat("stage_", i), absl::StrCat("stage ", i)});
+    section.columns.push_back({absl::StrCat("lane_", i), absl::StrCat("lane ", i)});
   for (const StageStateInfo& info : StageStates()) {
     std::vector<Cell> row = {StateCell(info.name)};
     int64_t sum = 0;
@@ -77,14 +77,14 @@ Document PipelinePage(const StatusSources& sources, const PipelineMetrics& one) 
   const int64_t now = sources.registry->clock()->NowNanos();
   Document page{
       .title = absl::StrCat("Pipeline ", one.name()), .state = StateLine(sources), .sections = {}, .refresh = true};
-  page.sections.push_back(StageGraph(one, now));
+  page.sections.push_back(LaneGraph(one, now));
   page.sections.push_back(DrawStep(LastStep(one)));
   const ScheduleDescription schedule = one.schedule();
   const ClassTimes times = TimesOf(one, now);
   Section facts{.id = "figures", .title = "Figures"};
   facts.Fact("schedule", "schedule", schedule.kind);
   facts.Fact("micro_batches", "micro-batches", Count(schedule.micro_batches));
-  facts.Fact("chunks", "chunks per stage", Count(schedule.chunks));
+  facts.Fact("chunks", "stages per lane", Count(schedule.chunks));
   facts.Fact("checkpoint_mode", "recomputation", schedule.checkpoint_mode);
   facts.Fact("step", "finished steps", Count(one.step_number.value()));
   facts.Fact("loss", "last loss", one.step_number.value() > 0 ? Count(one.loss.value()) : Unknown());

@@ -105,10 +105,10 @@ Document MemoryPage(const StatusSources& sources) {
   Document page{.title = "Memory", .state = StateLine(sources), .sections = {}, .refresh = true};
   Section devices{.id = "devices", .title = "Devices"};
   devices.columns = {{"device", "device"}, {"bytes", "kept"}, {"limit_bytes", "of"}, {"ratio", "full"}};
-  Section lanes{.id = "stages", .title = "By kind"};
+  Section lanes{.id = "lanes", .title = "By kind"};
   lanes.note = "The stash, what forwards keep for their backwards, as it was profiled; all else as it is.";
   lanes.empty = "no pipeline, nothing kept";
-  lanes.columns = {{"pipeline", "pipeline"}, {"stage", "stage"}, {"device", "device"}};
+  lanes.columns = {{"pipeline", "pipeline"}, {"lane", "lane"}, {"device", "device"}};
   for (std::string_view kind : kMemoryKindNames) {
     lanes.columns.push_back({absl::StrCat(std::string(kind), "_bytes"), std::string(kind)});
   }

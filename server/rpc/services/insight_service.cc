@@ -20,25 +20,25 @@ constexpr absl::Duration kMinInterval = absl::Milliseconds(100);
 constexpr int64_t kSameInstantNanos = 20'000;
 
 // `now` is one instant for all lanes.
-void AddStages(const PipelineMetrics& metrics, const Plan& plan, int64_t now, v1::PipelineStatistics* statistics) {
+void AddLanes(const PipelineMetrics& metrics, const Plan& plan, int64_t now, v1::PipelineStatistics* statistics) {
   ClassTimes times;
   for (int lane = 0; lane < metrics.lane_count(); ++lane) {
     const StateTimes snapshot = metrics.lane(lane).state.Snapshot(now);
     times += TimesSinceStart(snapshot);
-    v1::StageStatistics* stage = statistics->add_stages();
-    stage->set_stage(lane);
-    stage->set_device(metrics.lane(lane).description.device);
-    stage->set_state(std::string(NameOf(snapshot.state)));
+    v1::LaneStatistics* entry = statistics->add_lanes();
+    entry->set_lane(lane);
+    entry->set_device(metrics.lane(lane).description.device);
+    entry->set_state(std::string(NameOf(snapshot.state)));
     for (const StageStateInfo& info : StageStates()) {
-      (*stage->mutable_state_seconds())[std::string(info.name)] = static_cast<double>(snapshot[info.state]) * 1e-9;
+      (*entry->mutable_state_seconds())[std::string(info.name)] = static_cast<double>(snapshot[info.state]) * 1e-9;
     }
     int64_t peak = 0;
     for (const StagePlan& chunk : plan.stages) {
       if (chunk.lane != lane) continue;
-      for (const std::string& layer : chunk.layers) stage->add_layers(layer);
+      for (const std::string& layer : chunk.layers) entry->add_layers(layer);
       peak += chunk.peak_activation_bytes;
     }
-    stage->set_peak_activation_bytes(peak);
+    entry->set_peak_activation_bytes(peak);
   }
   statistics->set_measured_bubble(times.MeasuredBubble());
 }
@@ -58,7 +58,7 @@ v1::PipelineStatistics DescribeStatistics(const ServedPipeline& pipeline, const 
   *statistics.mutable_time() = ToTimestamp(time);
   const Plan& plan = pipeline.pipeline().plan();
   if (const auto metrics = pipeline.metrics(); metrics != nullptr && metrics->lane_count() > 0) {
-    AddStages(*metrics, plan, now, &statistics);
+    AddLanes(*metrics, plan, now, &statistics);
   }
   const ServedPipeline::Statistics served = pipeline.statistics();
   statistics.set_step(served.step);

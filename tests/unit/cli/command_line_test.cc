@@ -455,13 +455,13 @@ TEST_F(CommandLineTest, TrainReportsAndReleasesItsHandles) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
   EXPECT_THAT(keys,
-              ElementsAre("steps", "loss_first", "loss_last", "samples_per_second", "bubble", "stages", "versions"));
+              ElementsAre("steps", "loss_first", "loss_last", "samples_per_second", "bubble", "lanes", "versions"));
   EXPECT_EQ(json["steps"], 5);
   EXPECT_NEAR(json["bubble"]["measured"].get<double>(), 0.2, 1e-9);
-  EXPECT_EQ(json["stages"][1]["device"], "cpu:1");
-  EXPECT_NEAR(json["stages"][0]["seconds"]["backward"].get<double>(), 2.5, 1e-9);
+  EXPECT_EQ(json["lanes"][1]["device"], "cpu:1");
+  EXPECT_NEAR(json["lanes"][0]["seconds"]["backward"].get<double>(), 2.5, 1e-9);
   // Set-up was before the training.
-  EXPECT_FALSE(json["stages"][0]["seconds"].contains("setup"));
+  EXPECT_FALSE(json["lanes"][0]["seconds"].contains("setup"));
 }
 
 TEST_F(CommandLineTest, TrainGoesOnAfterAnInterruption) {

@@ -168,10 +168,10 @@ TEST_F(OperatorCommandsTest, CompletionKnowsCommandsOptionsAndChoices) {
 
 v1::PipelineStatistics Lanes(double forward, double backward, double wait, double none) {
   v1::PipelineStatistics statistics;
-  v1::StageStatistics* stage = statistics.add_stages();
-  stage->set_device("cpu:0");
-  stage->set_state("backward");
-  auto& seconds = *stage->mutable_state_seconds();
+  v1::LaneStatistics* lane = statistics.add_lanes();
+  lane->set_device("cpu:0");
+  lane->set_state("backward");
+  auto& seconds = *lane->mutable_state_seconds();
   seconds["forward"] = forward;
   seconds["backward"] = backward;
   seconds["wait_gradient"] = wait;

@@ -119,16 +119,16 @@ v1::PipelineStatistics StatisticsAfter(int64_t steps, int64_t handles, int64_t c
   v1::PipelineStatistics statistics;
   statistics.mutable_time()->set_seconds(1000 + steps);
   for (int i = 0; i < 2; ++i) {
-    v1::StageStatistics* stage = statistics.add_stages();
-    stage->set_stage(i);
-    stage->set_device(absl::StrCat("cpu:", i));
-    stage->set_state("no_work");
-    stage->add_layers(i == 0 ? "embedding" : "head");
+    v1::LaneStatistics* lane = statistics.add_lanes();
+    lane->set_lane(i);
+    lane->set_device(absl::StrCat("cpu:", i));
+    lane->set_state("no_work");
+    lane->add_layers(i == 0 ? "embedding" : "head");
     // Each step takes one second: 0.8 of work, 0.2 of waiting.
-    (*stage->mutable_state_seconds())["setup"] = 5;
-    (*stage->mutable_state_seconds())["forward"] = 0.3 * static_cast<double>(steps);
-    (*stage->mutable_state_seconds())["backward"] = 0.5 * static_cast<double>(steps);
-    (*stage->mutable_state_seconds())[i == 0 ? "wait_gradient" : "fill"] = 0.2 * static_cast<double>(steps);
+    (*lane->mutable_state_seconds())["setup"] = 5;
+    (*lane->mutable_state_seconds())["forward"] = 0.3 * static_cast<double>(steps);
+    (*lane->mutable_state_seconds())["backward"] = 0.5 * static_cast<double>(steps);
+    (*lane->mutable_state_seconds())[i == 0 ? "wait_gradient" : "fill"] = 0.2 * static_cast<double>(steps);
   }
   statistics.set_step(steps);
   if (steps > 0) statistics.set_loss(5.5 / static_cast<double>(steps));

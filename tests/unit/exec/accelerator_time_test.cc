@@ -79,7 +79,7 @@ class AcceleratorTime : public ::testing::Test {
     };
     options.metrics = [this, clock](const Plan& plan) {
       std::vector<LaneDescription> lanes(plan.stages.size());
-      for (size_t i = 0; i < lanes.size(); ++i) lanes[i].stage = static_cast<int>(i);
+      for (size_t i = 0; i < lanes.size(); ++i) lanes[i].lane = static_cast<int>(i);
       return metrics_ = std::make_shared<PipelineMetrics>(clock, "", lanes, ScheduleDescription());
     };
     auto made = Pipeline::Create(spec, std::move(options));

@@ -81,7 +81,7 @@ class SerialFilling : public ::testing::Test {
     };
     options.metrics = [this, clock](const Plan& plan) {
       std::vector<LaneDescription> lanes(plan.stages.size());
-      for (size_t s = 0; s < lanes.size(); ++s) lanes[s].stage = static_cast<int>(s);
+      for (size_t s = 0; s < lanes.size(); ++s) lanes[s].lane = static_cast<int>(s);
       metrics_ = std::make_shared<PipelineMetrics>(clock == nullptr ? RealClock() : clock, "test", lanes,
                                                    ScheduleDescription());
       return metrics_;

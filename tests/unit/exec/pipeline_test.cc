@@ -103,7 +103,7 @@ class SerialPipeline : public ::testing::Test {
     };
     options.metrics = [this](const Plan& plan) {
       std::vector<LaneDescription> lanes(plan.stages.size());
-      for (size_t s = 0; s < lanes.size(); ++s) lanes[s].stage = static_cast<int>(s);
+      for (size_t s = 0; s < lanes.size(); ++s) lanes[s].lane = static_cast<int>(s);
       metrics_ = std::make_shared<PipelineMetrics>(RealClock(), "test", lanes, ScheduleDescription());
       return metrics_;
     };

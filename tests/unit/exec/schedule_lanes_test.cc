@@ -23,7 +23,7 @@ class ScheduleLanes : public ::testing::Test {
     options.before_action = [this](const Action& action) { ++seen_[action.stage % 2][action.kind]; };
     options.metrics = [this](const Plan& plan) {
       std::vector<LaneDescription> lanes(LaneCount(plan));
-      for (size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane].stage = static_cast<int>(lane);
+      for (size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane].lane = static_cast<int>(lane);
       metrics_ = std::make_shared<PipelineMetrics>(RealClock(), "test", lanes, ScheduleDescription());
       return metrics_;
     };

@@ -50,8 +50,7 @@ class TracedRunTest : public ::testing::Test {
     options.metrics = [this, ring_events](const Plan& plan) {
       std::vector<LaneDescription> lanes;
       for (const StagePlan& stage : plan.stages) {
-        if (stage.lane == static_cast<int>(lanes.size()))
-          lanes.push_back({.stage = stage.lane, .device = stage.device});
+        if (stage.lane == static_cast<int>(lanes.size())) lanes.push_back({.lane = stage.lane, .device = stage.device});
       }
       if (lanes.size() == 2) {
         lanes[0].links = {{.to = 1, .kind = LinkKind::kActivation}};

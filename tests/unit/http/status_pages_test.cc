@@ -58,8 +58,8 @@ class StatusPagesTest : public ::testing::Test {
 
   std::shared_ptr<PipelineMetrics> AddPipeline(const std::string& name) {
     return registry_.AddPipeline(name,
-                                 {{.stage = 0, .device = "cpu:0", .layers = "0-1", .ideal_bubble = 0.25},
-                                  {.stage = 1, .device = "cpu:1", .layers = "2-3", .ideal_bubble = 0.25}},
+                                 {{.lane = 0, .device = "cpu:0", .layers = "0-1", .ideal_bubble = 0.25},
+                                  {.lane = 1, .device = "cpu:1", .layers = "2-3", .ideal_bubble = 0.25}},
                                  {.kind = "1f1b", .stages = 2, .micro_batches = 2, .checkpoint_mode = "never"});
   }
 
@@ -157,7 +157,7 @@ TEST_F(StatusPagesTest, NothingIsInlineAndThePolicyForbidsIt) {
 
 TEST_F(StatusPagesTest, WhatLooksLikeMarkupIsShownAsText) {
   const auto pipeline =
-      registry_.AddPipeline(kMarkup, {{.stage = 0, .device = kMarkup, .layers = kMarkup}}, {.kind = kMarkup});
+      registry_.AddPipeline(kMarkup, {{.lane = 0, .device = kMarkup, .layers = kMarkup}}, {.kind = kMarkup});
   registry_.server().SetDevices({{.name = kMarkup, .memory_limit_bytes = 1}});
   handles_ = {{.pipeline = kMarkup}};
   checkpoints_ = {{.pipeline = kMarkup, .id = kMarkup}};
@@ -176,7 +176,7 @@ TEST_F(StatusPagesTest, WhatLooksLikeMarkupIsShownAsText) {
   EXPECT_THAT(Html("/"), HasSubstr("&lt;script&gt;alert(&#39;x&#39;)"));
   // Its link leads to it, and nowhere else.
   EXPECT_THAT(Html("/"), HasSubstr("\"/pipeline?name=%3Cscript%3E"));
-  EXPECT_THAT(Html("/pipeline", "name=%3Cscript%3Ealert%28%27x%27%29%3C%2Fscript%3E%22%26"), HasSubstr("Stages now"));
+  EXPECT_THAT(Html("/pipeline", "name=%3Cscript%3Ealert%28%27x%27%29%3C%2Fscript%3E%22%26"), HasSubstr("Lanes now"));
 }
 
 TEST_F(StatusPagesTest, ControlCharactersReachNoTerminal) {
@@ -345,8 +345,8 @@ TEST_F(StatusPagesTest, ThePipelinePageShowsStatesAndTheLastStep) {
   RunStep(*pipeline);
   pipeline->lane(1).state.Enter(StageState::kWaitActivation);
   const nlohmann::json page = nlohmann::json::parse(Get("/pipeline", "name=gpt&format=json").body);
-  EXPECT_EQ(page["stages"][0]["state"], "no_work");
-  EXPECT_EQ(page["stages"][1]["state"], "wait_activation");
+  EXPECT_EQ(page["lanes"][0]["state"], "no_work");
+  EXPECT_EQ(page["lanes"][1]["state"], "wait_activation");
   const nlohmann::json& step = page["last_step"];
   EXPECT_EQ(step["step"], 7);
   EXPECT_EQ(step["makespan_nanos"], 80 * kMilli);
@@ -364,7 +364,7 @@ TEST_F(StatusPagesTest, ThePipelinePageShowsStatesAndTheLastStep) {
   EXPECT_THAT(html, HasSubstr(">B1</text>"));
   EXPECT_THAT(html, HasSubstr(">drain</text>"));
   EXPECT_THAT(html, HasSubstr("<span class=\"swatch s-backward\">B</span>"));
-  EXPECT_THAT(Get("/pipeline").body, HasSubstr("stage 1  |............FFFFFFFFFFFFFBBBBB"));
+  EXPECT_THAT(Get("/pipeline").body, HasSubstr("lane 1  |............FFFFFFFFFFFFFBBBBB"));
 }
 
 TEST_F(StatusPagesTest, AStepThatFailedOrIsNotWholeIsNotShown) {
@@ -443,7 +443,7 @@ TEST_F(StatusPagesTest, TheRingsAreAFileForViewers) {
 
 TEST_F(StatusPagesTest, APipelineWithoutRingsHasNoFile) {
   MetricsRegistry without(&clock_, /*trace_events=*/0);
-  without.AddPipeline("gpt", {{.stage = 0, .device = "cpu:0"}}, {.kind = "1f1b"});
+  without.AddPipeline("gpt", {{.lane = 0, .device = "cpu:0"}}, {.kind = "1f1b"});
   sources_.registry = &without;
   EXPECT_EQ(
       RespondStatus(sources_, {.method = "GET", .path = "/tracez/download", .query = "name=gpt", .host = "localhost"})

@@ -84,7 +84,7 @@ TEST(MetricsPageTest, StageTimesSumToTheLanesAge) {
   sample.pipeline->lane(0).state.Enter(StageState::kWaitGradient);
   sample.clock.AdvanceNanos(kSecond);
   const auto samples = SamplesOf(MetricsPage(sample.registry));
-  const std::string lane = R"(penstock_stage_time_seconds_total{pipeline="gpt",stage="0",device="cpu:0",state=")";
+  const std::string lane = R"(penstock_stage_time_seconds_total{pipeline="gpt",lane="0",device="cpu:0",state=")";
   EXPECT_EQ(samples.at(lane + "setup\"}"), 1);
   EXPECT_EQ(samples.at(lane + "forward\"}"), 3);
   EXPECT_EQ(samples.at(lane + "wait_gradient\"}"), 1);
@@ -102,7 +102,7 @@ TEST(MetricsPageTest, HistogramsAreCumulativeInSeconds) {
   lane.ObservePhase(Phase::kForward, 150'000);
   lane.ObservePhase(Phase::kForward, 20 * kSecond);
   const auto samples = SamplesOf(MetricsPage(sample.registry));
-  const std::string labels = R"({pipeline="gpt",stage="1",device="cpu:1",phase="forward")";
+  const std::string labels = R"({pipeline="gpt",lane="1",device="cpu:1",phase="forward")";
   const std::string bucket = "penstock_phase_duration_seconds_bucket" + labels + ",le=\"";
   EXPECT_EQ(samples.at(bucket + "0.0001\"}"), 1);
   EXPECT_EQ(samples.at(bucket + "0.0002\"}"), 2);
@@ -154,7 +154,7 @@ TEST(MetricsPageTest, MemoryAndLinksAppearByKind) {
   EXPECT_EQ(lane.LinkTo({.to = 1, .kind = LinkKind::kGradient}), nullptr);
   lane.out_of_memory.Add();
   const auto samples = SamplesOf(MetricsPage(sample.registry));
-  const std::string labels = R"({pipeline="gpt",stage="0",device="cpu:0")";
+  const std::string labels = R"({pipeline="gpt",lane="0",device="cpu:0")";
   EXPECT_EQ(samples.at("penstock_device_memory_bytes" + labels + ",kind=\"weights\"}"), 4096);
   EXPECT_EQ(samples.at("penstock_device_memory_bytes" + labels + ",kind=\"stash\"}"), 512);
   EXPECT_EQ(samples.at("penstock_out_of_memory_total" + labels + "}"), 1);
@@ -183,7 +183,7 @@ TEST(MetricsPageTest, LabelValuesAreEscaped) {
 
 TEST(MetricsPageTest, CountersNeverFallWhileALaneRuns) {
   MetricsRegistry registry(RealClock());
-  const auto pipeline = registry.AddPipeline("gpt", {{.stage = 0, .device = "cpu:0"}});
+  const auto pipeline = registry.AddPipeline("gpt", {{.lane = 0, .device = "cpu:0"}});
   std::atomic<bool> stop = false;
   Thread lane("lane", [&] {
     for (int i = 0; !stop; ++i) {
@@ -215,7 +215,7 @@ TEST(MetricsPageTest, StaysWithinItsBudgetOfSeries) {
   MetricsRegistry registry(&clock);
   std::vector<LaneDescription> lanes(8);
   for (int i = 0; i < 8; ++i) {
-    lanes[i] = {.stage = i, .device = "cpu:" + std::to_string(i)};
+    lanes[i] = {.lane = i, .device = "cpu:" + std::to_string(i)};
     lanes[i].links = {{.to = (i + 1) % 8, .kind = LinkKind::kActivation},
                       {.to = (i + 7) % 8, .kind = LinkKind::kGradient}};
   }

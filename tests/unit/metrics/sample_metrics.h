@@ -19,13 +19,13 @@ struct SampleMetrics {
   SampleMetrics() {
     pipeline =
         registry.AddPipeline("gpt",
-                             {{.stage = 0,
+                             {{.lane = 0,
                                .device = "cpu:0",
                                .layers = "0-3",
                                .ideal_bubble = 0.2,
                                .predicted_bubble = 0.25,
                                .links = {{.to = 1, .kind = LinkKind::kActivation}}},
-                              {.stage = 1,
+                              {.lane = 1,
                                .device = "cpu:1",
                                .layers = "4-7",
                                .ideal_bubble = 0.2,

@@ -48,7 +48,7 @@ TEST_F(MetricsRegistryTest, AnOldOwnerDoesNotRemoveTheOneThatTookItsName) {
 }
 
 TEST_F(MetricsRegistryTest, ARemovedPipelineStaysReadableInASnapshot) {
-  auto pipeline = registry_.AddPipeline("gpt", {{.stage = 0}});
+  auto pipeline = registry_.AddPipeline("gpt", {{.lane = 0}});
   const auto snapshot = registry_.Snapshot();
   registry_.RemovePipeline(*pipeline);
   pipeline.reset();
@@ -57,7 +57,7 @@ TEST_F(MetricsRegistryTest, ARemovedPipelineStaysReadableInASnapshot) {
 
 TEST_F(MetricsRegistryTest, PipelinesComeAndGoBesideReaders) {
   Thread changer("changer", [&] {
-    for (int i = 0; i < 2000; ++i) registry_.RemovePipeline(*registry_.AddPipeline("gpt", {{.stage = 0}}));
+    for (int i = 0; i < 2000; ++i) registry_.RemovePipeline(*registry_.AddPipeline("gpt", {{.lane = 0}}));
   });
   for (int i = 0; i < 2000; ++i) {
     for (const auto& pipeline : registry_.Snapshot()) EXPECT_EQ(pipeline->lane_count(), 1);
@@ -69,15 +69,15 @@ TEST_F(MetricsRegistryTest, PipelinesComeAndGoBesideReaders) {
 TEST(TraceDroppedTest, CountsOverwrittenTraceRecordsAlsoOfPipelinesThatAreGone) {
   testing::FakeClock clock;
   MetricsRegistry registry(&clock, /*trace_events=*/16);
-  const auto pipeline = registry.AddPipeline("gpt", {{.stage = 0}});
+  const auto pipeline = registry.AddPipeline("gpt", {{.lane = 0}});
   for (int i = 0; i < 20; ++i) pipeline->lane(0).trace.actions.Record({});
   EXPECT_EQ(registry.TraceDropped(), 4);
   registry.RemovePipeline(*pipeline);
   EXPECT_EQ(registry.TraceDropped(), 4);
-  const auto next = registry.AddPipeline("gpt", {{.stage = 0}});
+  const auto next = registry.AddPipeline("gpt", {{.lane = 0}});
   for (int i = 0; i < 17; ++i) next->lane(0).trace.actions.Record({});
   EXPECT_EQ(registry.TraceDropped(), 5);
-  registry.AddPipeline("gpt", {{.stage = 0}});  // takes its place
+  registry.AddPipeline("gpt", {{.lane = 0}});  // takes its place
   EXPECT_EQ(registry.TraceDropped(), 5);
 }
 

@@ -17,8 +17,8 @@ constexpr int64_t kSecond = 1'000'000'000;
 
 PipelineMetrics TwoLanes(Clock* clock) {
   return PipelineMetrics(clock, "gpt",
-                         {{.stage = 0, .device = "cpu:0", .layers = "0-3", .ideal_bubble = 0.2},
-                          {.stage = 1, .device = "cpu:1", .layers = "4-7", .predicted_bubble = 0.3}},
+                         {{.lane = 0, .device = "cpu:0", .layers = "0-3", .ideal_bubble = 0.2},
+                          {.lane = 1, .device = "cpu:1", .layers = "4-7", .predicted_bubble = 0.3}},
                          {.kind = "1f1b", .stages = 2, .micro_batches = 4, .checkpoint_mode = "never"});
 }
 

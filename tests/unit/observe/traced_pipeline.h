@@ -16,11 +16,11 @@ namespace penstock::testing {
 class TracedPipeline {
  public:
   explicit TracedPipeline(int64_t ring_events = 1024) {
-    metrics = std::make_shared<PipelineMetrics>(
-        &clock, "gpt",
-        std::vector<LaneDescription>{{.stage = 0, .device = "cpu:0", .layers = "0-3"},
-                                     {.stage = 1, .device = "cpu:1", .layers = "4-7"}},
-        ScheduleDescription(), ring_events);
+    metrics =
+        std::make_shared<PipelineMetrics>(&clock, "gpt",
+                                          std::vector<LaneDescription>{{.lane = 0, .device = "cpu:0", .layers = "0-3"},
+                                                                       {.lane = 1, .device = "cpu:1", .layers = "4-7"}},
+                                          ScheduleDescription(), ring_events);
     for (int lane : {0, 1}) Enter(lane, StageState::kNoWork, 0);
   }
 

@@ -51,7 +51,7 @@ TEST_F(PipelineTableTest, LanesAreCountedWithTheLayersOfAllTheirChunks) {
   ASSERT_EQ(metrics->lane_count(), 2);
   for (const int lane : {0, 1}) {
     const LaneDescription& description = metrics->lane(lane).description;
-    EXPECT_EQ(description.stage, lane);
+    EXPECT_EQ(description.lane, lane);
     EXPECT_EQ(description.device, lane == 0 ? "cpu:0" : "cpu:1");
     EXPECT_EQ(description.layers, lane == 0 ? "0-1,6-7" : "2-3,4-5");
     EXPECT_EQ(description.ideal_bubble, 1.0 / 17);

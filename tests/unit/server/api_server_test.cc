@@ -135,7 +135,7 @@ TEST(Liveness, APipelineThatStandsStillIsToldAndSoIsItsProgress) {
   FakeClock clock;
   MetricsRegistry registry(&clock);
   TimerQueue timers(&clock);
-  auto pipeline = registry.AddPipeline("gpt", {LaneDescription{.stage = 0}, LaneDescription{.stage = 1}});
+  auto pipeline = registry.AddPipeline("gpt", {LaneDescription{.lane = 0}, LaneDescription{.lane = 1}});
   std::vector<bool> told;
   LivenessWatch watch(&registry, &timers, {}, [&](bool live) { told.push_back(live); });
   const auto pass = [&](absl::Duration time) {

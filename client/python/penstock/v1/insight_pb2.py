@@ -15,43 +15,43 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/insight.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"l\n\x16WatchStatisticsRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12+\n\x08interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bmax_updates\x18\x03 \x01(\x05\"\xea\x01\n\x0fStageStatistics\x12\r\n\x05stage\x18\x01 \x01(\x05\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x45\n\rstate_seconds\x18\x04 \x03(\x0b\x32..penstock.v1.StageStatistics.StateSecondsEntry\x12\x0e\n\x06layers\x18\x05 \x03(\t\x12\x1d\n\x15peak_activation_bytes\x18\x06 \x01(\x03\x1a\x33\n\x11StateSecondsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xe6\x02\n\x12PipelineStatistics\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x06stages\x18\x02 \x03(\x0b\x32\x1c.penstock.v1.StageStatistics\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x11\n\x04loss\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x17\n\x0fmeasured_bubble\x18\x05 \x01(\x01\x12\x18\n\x10predicted_bubble\x18\x06 \x01(\x01\x12\x14\n\x0cideal_bubble\x18\x07 \x01(\x01\x12\x0f\n\x07samples\x18\x08 \x01(\x03\x12\x19\n\x11train_queue_depth\x18\t \x01(\x03\x12\x19\n\x11infer_queue_depth\x18\n \x01(\x03\x12\x0f\n\x07handles\x18\x0b \x01(\x03\x12\x14\n\x0chandle_bytes\x18\x0c \x01(\x03\x12\x17\n\x0fhandles_created\x18\r \x01(\x03\x42\x07\n\x05_loss\"\xf5\x01\n\x12GetScheduleRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x36\n\x06source\x18\x02 \x01(\x0e\x32&.penstock.v1.GetScheduleRequest.Source\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x15\n\rmicro_batches\x18\x04 \x01(\x05\x12\x11\n\tpage_size\x18\x05 \x01(\x05\x12\x12\n\npage_token\x18\x06 \x01(\t\"I\n\x06Source\x12\x16\n\x12SOURCE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSOURCE_PLANNED\x10\x01\x12\x13\n\x0fSOURCE_MEASURED\x10\x02\"\xdb\x01\n\x0fScheduledAction\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x0c\n\x04lane\x18\x02 \x01(\x05\x12\x1b\n\x13planned_start_nanos\x18\x03 \x01(\x03\x12\x19\n\x11planned_end_nanos\x18\x04 \x01(\x03\x12!\n\x14measured_start_nanos\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1f\n\x12measured_end_nanos\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x17\n\x15_measured_start_nanosB\x15\n\x13_measured_end_nanos\":\n\x0eScheduleTotals\x12\x18\n\x10makespan_seconds\x18\x01 \x01(\x01\x12\x0e\n\x06\x62ubble\x18\x02 \x01(\x01\"\xf5\x01\n\x11ScheduleDeviation\x12\x31\n\x04kind\x18\x01 \x01(\x0e\x32#.penstock.v1.ScheduleDeviation.Kind\x12+\n\x05where\x18\x02 \x01(\x0b\x32\x1c.penstock.v1.ScheduledAction\x12\x17\n\x0fplanned_seconds\x18\x03 \x01(\x01\x12\x18\n\x10measured_seconds\x18\x04 \x01(\x01\x12\r\n\x05share\x18\x05 \x01(\x01\">\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_DURATION\x10\x01\x12\r\n\tKIND_WAIT\x10\x02\"\xc2\x02\n\x13GetScheduleResponse\x12-\n\x07\x61\x63tions\x18\x01 \x03(\x0b\x32\x1c.penstock.v1.ScheduledAction\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0e\n\x06stages\x18\x04 \x01(\x05\x12\x15\n\rmicro_batches\x18\x05 \x01(\x05\x12\x0f\n\x07\x64\x65vices\x18\x06 \x03(\t\x12\x0c\n\x04step\x18\x07 \x01(\x03\x12,\n\x07planned\x18\x08 \x01(\x0b\x32\x1b.penstock.v1.ScheduleTotals\x12-\n\x08measured\x18\t \x01(\x0b\x32\x1b.penstock.v1.ScheduleTotals\x12\x32\n\ndeviations\x18\n \x03(\x0b\x32\x1e.penstock.v1.ScheduleDeviation\"\xde\x01\n\x12\x45xportTraceRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x36\n\x06\x66ormat\x18\x02 \x01(\x0e\x32&.penstock.v1.ExportTraceRequest.Format\x12\r\n\x05steps\x18\x03 \x01(\x05\x12\x12\n\nfirst_step\x18\x04 \x01(\x03\x12\x11\n\tlast_step\x18\x05 \x01(\x03\"H\n\x06\x46ormat\x12\x16\n\x12\x46ORMAT_UNSPECIFIED\x10\x00\x12\x11\n\rFORMAT_CHROME\x10\x01\x12\x13\n\x0f\x46ORMAT_PERFETTO\x10\x02\"O\n\x13\x45xportTraceResponse\x12*\n\x07summary\x18\x01 \x01(\x0b\x32\x19.penstock.v1.TraceSummary\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"x\n\x0cTraceSummary\x12\r\n\x05lanes\x18\x01 \x01(\x05\x12\r\n\x05steps\x18\x02 \x01(\x05\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x12\n\nincomplete\x18\x05 \x01(\x08\x12\x14\n\x0clost_records\x18\x06 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/insight.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"l\n\x16WatchStatisticsRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12+\n\x08interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bmax_updates\x18\x03 \x01(\x05\"\xe7\x01\n\x0eLaneStatistics\x12\x0c\n\x04lane\x18\x01 \x01(\x05\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x44\n\rstate_seconds\x18\x04 \x03(\x0b\x32-.penstock.v1.LaneStatistics.StateSecondsEntry\x12\x0e\n\x06layers\x18\x05 \x03(\t\x12\x1d\n\x15peak_activation_bytes\x18\x06 \x01(\x03\x1a\x33\n\x11StateSecondsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xe4\x02\n\x12PipelineStatistics\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x05lanes\x18\x02 \x03(\x0b\x32\x1b.penstock.v1.LaneStatistics\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x11\n\x04loss\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x17\n\x0fmeasured_bubble\x18\x05 \x01(\x01\x12\x18\n\x10predicted_bubble\x18\x06 \x01(\x01\x12\x14\n\x0cideal_bubble\x18\x07 \x01(\x01\x12\x0f\n\x07samples\x18\x08 \x01(\x03\x12\x19\n\x11train_queue_depth\x18\t \x01(\x03\x12\x19\n\x11infer_queue_depth\x18\n \x01(\x03\x12\x0f\n\x07handles\x18\x0b \x01(\x03\x12\x14\n\x0chandle_bytes\x18\x0c \x01(\x03\x12\x17\n\x0fhandles_created\x18\r \x01(\x03\x42\x07\n\x05_loss\"\xf5\x01\n\x12GetScheduleRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x36\n\x06source\x18\x02 \x01(\x0e\x32&.penstock.v1.GetScheduleRequest.Source\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x15\n\rmicro_batches\x18\x04 \x01(\x05\x12\x11\n\tpage_size\x18\x05 \x01(\x05\x12\x12\n\npage_token\x18\x06 \x01(\t\"I\n\x06Source\x12\x16\n\x12SOURCE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSOURCE_PLANNED\x10\x01\x12\x13\n\x0fSOURCE_MEASURED\x10\x02\"\xdb\x01\n\x0fScheduledAction\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x0c\n\x04lane\x18\x02 \x01(\x05\x12\x1b\n\x13planned_start_nanos\x18\x03 \x01(\x03\x12\x19\n\x11planned_end_nanos\x18\x04 \x01(\x03\x12!\n\x14measured_start_nanos\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1f\n\x12measured_end_nanos\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x17\n\x15_measured_start_nanosB\x15\n\x13_measured_end_nanos\":\n\x0eScheduleTotals\x12\x18\n\x10makespan_seconds\x18\x01 \x01(\x01\x12\x0e\n\x06\x62ubble\x18\x02 \x01(\x01\"\xf5\x01\n\x11ScheduleDeviation\x12\x31\n\x04kind\x18\x01 \x01(\x0e\x32#.penstock.v1.ScheduleDeviation.Kind\x12+\n\x05where\x18\x02 \x01(\x0b\x32\x1c.penstock.v1.ScheduledAction\x12\x17\n\x0fplanned_seconds\x18\x03 \x01(\x01\x12\x18\n\x10measured_seconds\x18\x04 \x01(\x01\x12\r\n\x05share\x18\x05 \x01(\x01\">\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_DURATION\x10\x01\x12\r\n\tKIND_WAIT\x10\x02\"\xc2\x02\n\x13GetScheduleResponse\x12-\n\x07\x61\x63tions\x18\x01 \x03(\x0b\x32\x1c.penstock.v1.ScheduledAction\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0e\n\x06stages\x18\x04 \x01(\x05\x12\x15\n\rmicro_batches\x18\x05 \x01(\x05\x12\x0f\n\x07\x64\x65vices\x18\x06 \x03(\t\x12\x0c\n\x04step\x18\x07 \x01(\x03\x12,\n\x07planned\x18\x08 \x01(\x0b\x32\x1b.penstock.v1.ScheduleTotals\x12-\n\x08measured\x18\t \x01(\x0b\x32\x1b.penstock.v1.ScheduleTotals\x12\x32\n\ndeviations\x18\n \x03(\x0b\x32\x1e.penstock.v1.ScheduleDeviation\"\xde\x01\n\x12\x45xportTraceRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x36\n\x06\x66ormat\x18\x02 \x01(\x0e\x32&.penstock.v1.ExportTraceRequest.Format\x12\r\n\x05steps\x18\x03 \x01(\x05\x12\x12\n\nfirst_step\x18\x04 \x01(\x03\x12\x11\n\tlast_step\x18\x05 \x01(\x03\"H\n\x06\x46ormat\x12\x16\n\x12\x46ORMAT_UNSPECIFIED\x10\x00\x12\x11\n\rFORMAT_CHROME\x10\x01\x12\x13\n\x0f\x46ORMAT_PERFETTO\x10\x02\"O\n\x13\x45xportTraceResponse\x12*\n\x07summary\x18\x01 \x01(\x0b\x32\x19.penstock.v1.TraceSummary\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"x\n\x0cTraceSummary\x12\r\n\x05lanes\x18\x01 \x01(\x05\x12\r\n\x05steps\x18\x02 \x01(\x05\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x12\n\nincomplete\x18\x05 \x01(\x08\x12\x14\n\x0clost_records\x18\x06 \x01(\x03\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.insight_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _STAGESTATISTICS_STATESECONDSENTRY._options = None
-  _STAGESTATISTICS_STATESECONDSENTRY._serialized_options = b'8\001'
+  _LANESTATISTICS_STATESECONDSENTRY._options = None
+  _LANESTATISTICS_STATESECONDSENTRY._serialized_options = b'8\001'
   _WATCHSTATISTICSREQUEST._serialized_start=107
   _WATCHSTATISTICSREQUEST._serialized_end=215
-  _STAGESTATISTICS._serialized_start=218
-  _STAGESTATISTICS._serialized_end=452
-  _STAGESTATISTICS_STATESECONDSENTRY._serialized_start=401
-  _STAGESTATISTICS_STATESECONDSENTRY._serialized_end=452
-  _PIPELINESTATISTICS._serialized_start=455
-  _PIPELINESTATISTICS._serialized_end=813
-  _GETSCHEDULEREQUEST._serialized_start=816
-  _GETSCHEDULEREQUEST._serialized_end=1061
-  _GETSCHEDULEREQUEST_SOURCE._serialized_start=988
-  _GETSCHEDULEREQUEST_SOURCE._serialized_end=1061
-  _SCHEDULEDACTION._serialized_start=1064
-  _SCHEDULEDACTION._serialized_end=1283
-  _SCHEDULETOTALS._serialized_start=1285
-  _SCHEDULETOTALS._serialized_end=1343
-  _SCHEDULEDEVIATION._serialized_start=1346
-  _SCHEDULEDEVIATION._serialized_end=1591
-  _SCHEDULEDEVIATION_KIND._serialized_start=1529
-  _SCHEDULEDEVIATION_KIND._serialized_end=1591
-  _GETSCHEDULERESPONSE._serialized_start=1594
-  _GETSCHEDULERESPONSE._serialized_end=1916
-  _EXPORTTRACEREQUEST._serialized_start=1919
-  _EXPORTTRACEREQUEST._serialized_end=2141
-  _EXPORTTRACEREQUEST_FORMAT._serialized_start=2069
-  _EXPORTTRACEREQUEST_FORMAT._serialized_end=2141
-  _EXPORTTRACERESPONSE._serialized_start=2143
-  _EXPORTTRACERESPONSE._serialized_end=2222
-  _TRACESUMMARY._serialized_start=2224
-  _TRACESUMMARY._serialized_end=2344
+  _LANESTATISTICS._serialized_start=218
+  _LANESTATISTICS._serialized_end=449
+  _LANESTATISTICS_STATESECONDSENTRY._serialized_start=398
+  _LANESTATISTICS_STATESECONDSENTRY._serialized_end=449
+  _PIPELINESTATISTICS._serialized_start=452
+  _PIPELINESTATISTICS._serialized_end=808
+  _GETSCHEDULEREQUEST._serialized_start=811
+  _GETSCHEDULEREQUEST._serialized_end=1056
+  _GETSCHEDULEREQUEST_SOURCE._serialized_start=983
+  _GETSCHEDULEREQUEST_SOURCE._serialized_end=1056
+  _SCHEDULEDACTION._serialized_start=1059
+  _SCHEDULEDACTION._serialized_end=1278
+  _SCHEDULETOTALS._serialized_start=1280
+  _SCHEDULETOTALS._serialized_end=1338
+  _SCHEDULEDEVIATION._serialized_start=1341
+  _SCHEDULEDEVIATION._serialized_end=1586
+  _SCHEDULEDEVIATION_KIND._serialized_start=1524
+  _SCHEDULEDEVIATION_KIND._serialized_end=1586
+  _GETSCHEDULERESPONSE._serialized_start=1589
+  _GETSCHEDULERESPONSE._serialized_end=1911
+  _EXPORTTRACEREQUEST._serialized_start=1914
+  _EXPORTTRACEREQUEST._serialized_end=2136
+  _EXPORTTRACEREQUEST_FORMAT._serialized_start=2064
+  _EXPORTTRACEREQUEST_FORMAT._serialized_end=2136
+  _EXPORTTRACERESPONSE._serialized_start=2138
+  _EXPORTTRACERESPONSE._serialized_end=2217
+  _TRACESUMMARY._serialized_start=2219
+  _TRACESUMMARY._serialized_end=2339
 # @@protoc_insertion_point(module_scope)

@@ -80,18 +80,41 @@ class GetScheduleResponse(_message.Message):
     step: int
     def __init__(self, actions: _Optional[_Iterable[_Union[ScheduledAction, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., kind: _Optional[str] = ..., stages: _Optional[int] = ..., micro_batches: _Optional[int] = ..., devices: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., planned: _Optional[_Union[ScheduleTotals, _Mapping]] = ..., measured: _Optional[_Union[ScheduleTotals, _Mapping]] = ..., deviations: _Optional[_Iterable[_Union[ScheduleDeviation, _Mapping]]] = ...) -> None: ...
 
+class LaneStatistics(_message.Message):
+    __slots__ = ["device", "lane", "layers", "peak_activation_bytes", "state", "state_seconds"]
+    class StateSecondsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    PEAK_ACTIVATION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STATE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    lane: int
+    layers: _containers.RepeatedScalarFieldContainer[str]
+    peak_activation_bytes: int
+    state: str
+    state_seconds: _containers.ScalarMap[str, float]
+    def __init__(self, lane: _Optional[int] = ..., device: _Optional[str] = ..., state: _Optional[str] = ..., state_seconds: _Optional[_Mapping[str, float]] = ..., layers: _Optional[_Iterable[str]] = ..., peak_activation_bytes: _Optional[int] = ...) -> None: ...
+
 class PipelineStatistics(_message.Message):
-    __slots__ = ["handle_bytes", "handles", "handles_created", "ideal_bubble", "infer_queue_depth", "loss", "measured_bubble", "predicted_bubble", "samples", "stages", "step", "time", "train_queue_depth"]
+    __slots__ = ["handle_bytes", "handles", "handles_created", "ideal_bubble", "infer_queue_depth", "lanes", "loss", "measured_bubble", "predicted_bubble", "samples", "step", "time", "train_queue_depth"]
     HANDLES_CREATED_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     HANDLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     IDEAL_BUBBLE_FIELD_NUMBER: _ClassVar[int]
     INFER_QUEUE_DEPTH_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     MEASURED_BUBBLE_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_BUBBLE_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
-    STAGES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     TRAIN_QUEUE_DEPTH_FIELD_NUMBER: _ClassVar[int]
@@ -100,15 +123,15 @@ class PipelineStatistics(_message.Message):
     handles_created: int
     ideal_bubble: float
     infer_queue_depth: int
+    lanes: _containers.RepeatedCompositeFieldContainer[LaneStatistics]
     loss: float
     measured_bubble: float
     predicted_bubble: float
     samples: int
-    stages: _containers.RepeatedCompositeFieldContainer[StageStatistics]
     step: int
     time: _timestamp_pb2.Timestamp
     train_queue_depth: int
-    def __init__(self, time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., stages: _Optional[_Iterable[_Union[StageStatistics, _Mapping]]] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., measured_bubble: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., ideal_bubble: _Optional[float] = ..., samples: _Optional[int] = ..., train_queue_depth: _Optional[int] = ..., infer_queue_depth: _Optional[int] = ..., handles: _Optional[int] = ..., handle_bytes: _Optional[int] = ..., handles_created: _Optional[int] = ...) -> None: ...
+    def __init__(self, time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., lanes: _Optional[_Iterable[_Union[LaneStatistics, _Mapping]]] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., measured_bubble: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., ideal_bubble: _Optional[float] = ..., samples: _Optional[int] = ..., train_queue_depth: _Optional[int] = ..., infer_queue_depth: _Optional[int] = ..., handles: _Optional[int] = ..., handle_bytes: _Optional[int] = ..., handles_created: _Optional[int] = ...) -> None: ...
 
 class ScheduleDeviation(_message.Message):
     __slots__ = ["kind", "measured_seconds", "planned_seconds", "share", "where"]
@@ -152,29 +175,6 @@ class ScheduledAction(_message.Message):
     planned_end_nanos: int
     planned_start_nanos: int
     def __init__(self, action: _Optional[str] = ..., lane: _Optional[int] = ..., planned_start_nanos: _Optional[int] = ..., planned_end_nanos: _Optional[int] = ..., measured_start_nanos: _Optional[int] = ..., measured_end_nanos: _Optional[int] = ...) -> None: ...
-
-class StageStatistics(_message.Message):
-    __slots__ = ["device", "layers", "peak_activation_bytes", "stage", "state", "state_seconds"]
-    class StateSecondsEntry(_message.Message):
-        __slots__ = ["key", "value"]
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: float
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
-    DEVICE_FIELD_NUMBER: _ClassVar[int]
-    LAYERS_FIELD_NUMBER: _ClassVar[int]
-    PEAK_ACTIVATION_BYTES_FIELD_NUMBER: _ClassVar[int]
-    STAGE_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    STATE_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    device: str
-    layers: _containers.RepeatedScalarFieldContainer[str]
-    peak_activation_bytes: int
-    stage: int
-    state: str
-    state_seconds: _containers.ScalarMap[str, float]
-    def __init__(self, stage: _Optional[int] = ..., device: _Optional[str] = ..., state: _Optional[str] = ..., state_seconds: _Optional[_Mapping[str, float]] = ..., layers: _Optional[_Iterable[str]] = ..., peak_activation_bytes: _Optional[int] = ...) -> None: ...
 
 class TraceSummary(_message.Message):
     __slots__ = ["incomplete", "lanes", "lost_records", "records", "seconds", "steps"]
