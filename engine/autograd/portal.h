@@ -12,15 +12,13 @@ namespace penstock {
 // The values that one stage has stashed for another in one micro-batch.
 //
 // Model:     `life` uses are left. It starts at 3 for a checkpointed micro-batch: the stash, the pop of the forward and the
-//            pop of the recomputation use it; at 2 without recomputation. A recomputation that stashes again starts at 1:
-//            nobody needs its values a second time. At 0 the values are dropped. The gradient is there for one use.
+//            pop of the recomputation use it; at 2 without recomputation. At 0 the values are dropped. The gradient is there for one use.
 // Threads:   one at a time.
 // Fails:     Use and TakeGradient throw (RunTorch) INTERNAL / BUG.
 class Portal {
  public:
   static constexpr int kCheckpointed = 3;
   static constexpr int kPlain = 2;
-  static constexpr int kRecomputing = 1;
 
   Portal() = default;
   Portal(Batch values, int life) : values_(std::move(values)), life_(life) {}

@@ -11,6 +11,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"

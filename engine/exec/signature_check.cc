@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
+#include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/tensor/codec.h"
 
@@ -50,8 +51,6 @@ absl::Status CheckTensor(const TensorSignature& want, const at::Tensor& tensor, 
 }
 
 }  // namespace
-
-std::string ShapeText(c10::IntArrayRef shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
 absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& signature, const NamedValues& values,
                                            std::string_view field) {

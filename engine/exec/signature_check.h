@@ -22,7 +22,4 @@ absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& s
 absl::StatusOr<std::vector<int>> MatchNames(const std::vector<TensorSignature>& signature,
                                             const std::vector<std::string>& wanted, std::string_view field);
 
-// "[2, 128]"
-std::string ShapeText(c10::IntArrayRef shape);
-
 }  // namespace penstock

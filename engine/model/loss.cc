@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
+#include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
 
@@ -24,8 +25,6 @@ namespace {
           .With("field", field)
           .With("value", value));
 }
-
-std::string ShapeText(at::IntArrayRef shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
 void CheckTarget(const at::Tensor& target, at::ScalarType type, at::IntArrayRef shape) {
   if (target.scalar_type() != type) {

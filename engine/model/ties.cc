@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "engine/base/error.h"
+#include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -20,8 +20,6 @@ absl::Status TieError(absl::StatusCode code, const std::string& field, const std
       .With("field", field)
       .With("value", value);
 }
-
-std::string ShapeText(const at::Tensor& tensor) { return absl::StrCat("[", absl::StrJoin(tensor.sizes(), ", "), "]"); }
 
 std::map<std::string, TiedUse> UsesByName(const std::vector<NamedLayer>& layers) {
   std::map<std::string, TiedUse> uses;
@@ -62,8 +60,8 @@ absl::StatusOr<std::vector<TieGroup>> CheckTies(const std::vector<TieSpec>& ties
       const at::Tensor first = tensor(group.uses.front());
       if (tensor(use->second).sizes() != first.sizes()) {
         return TieError(absl::StatusCode::kInvalidArgument, field,
-                        absl::StrCat("must have the shape of the first, ", ShapeText(first)),
-                        ShapeText(tensor(use->second)));
+                        absl::StrCat("must have the shape of the first, ", ShapeText(first.sizes())),
+                        ShapeText(tensor(use->second).sizes()));
       }
     }
     std::sort(group.uses.begin(), group.uses.end());

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/signature_check.h"
 #include "engine/tensor/micro_batch.h"

@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
 
@@ -29,8 +29,6 @@ absl::Status SignatureError(const std::string& field, const std::string& problem
       .With("value", value);
 }
 
-std::string ShapeText(const at::Tensor& tensor) { return absl::StrCat("[", absl::StrJoin(tensor.sizes(), ", "), "]"); }
-
 std::string NameAt(const std::vector<std::string>& names, size_t i) {
   return i < names.size() ? names[i] : absl::StrCat("output", i);
 }
@@ -38,11 +36,11 @@ std::string NameAt(const std::vector<std::string>& names, size_t i) {
 // Checks that piece `index` of an output can be joined to the first one.
 absl::Status CheckPiece(const at::Tensor& first, const at::Tensor& piece, size_t index, const std::string& field) {
   if (piece.scalar_type() != first.scalar_type() || piece.dim() != first.dim()) {
-    return SignatureError(
-        field,
-        absl::StrCat("Types for microbatch outputs do not match, found: ", c10::toString(first.scalar_type()), " ",
-                     ShapeText(first), " and ", c10::toString(piece.scalar_type()), " ", ShapeText(piece)),
-        ShapeText(piece));
+    return SignatureError(field,
+                          absl::StrCat("Types for microbatch outputs do not match, found: ",
+                                       c10::toString(first.scalar_type()), " ", ShapeText(first.sizes()), " and ",
+                                       c10::toString(piece.scalar_type()), " ", ShapeText(piece.sizes())),
+                          ShapeText(piece.sizes()));
   }
   for (int64_t d = 1; d < first.dim(); ++d) {
     if (piece.size(d) != first.size(d)) {
@@ -50,7 +48,7 @@ absl::Status CheckPiece(const at::Tensor& first, const at::Tensor& piece, size_t
           field,
           absl::StrCat("Sizes of tensors must match except in dimension 0. Expected size ", first.size(d),
                        " but got size ", piece.size(d), " for tensor number ", index, " in the list"),
-          ShapeText(piece));
+          ShapeText(piece.sizes()));
     }
   }
   return absl::OkStatus();
@@ -79,25 +77,6 @@ Tensors SplitRows(const at::Tensor& tensor, const std::vector<int64_t>& rows) {
   return pieces;
 }
 
-absl::StatusOr<int64_t> CommonRows(const NamedValues& values, std::string_view field) {
-  const std::string prefix(field);
-  const NamedValue* first = nullptr;
-  for (const NamedValue& named : values) {
-    if (!named.value.is_tensor()) continue;
-    const at::Tensor& tensor = *named.value.tensor();
-    const std::string name = absl::StrCat(prefix, "[", named.name, "].shape");
-    if (tensor.dim() == 0) return SignatureError(name, "must have a batch dimension", ShapeText(tensor));
-    if (first == nullptr) first = &named;
-    const int64_t rows = first->value.tensor()->size(0);
-    if (tensor.size(0) != rows) {
-      return SignatureError(absl::StrCat(name, "[0]"), absl::StrCat("must equal the ", rows, " rows of ", first->name),
-                            absl::StrCat(tensor.size(0)));
-    }
-  }
-  if (first == nullptr) return SignatureError(prefix, "do not have any tensors", "none");
-  return first->value.tensor()->size(0);
-}
-
 absl::StatusOr<ScatteredBatch> Scatter(const NamedValues& values, int asked, std::string_view field) {
   if (asked < 1)
     return InvalidField("micro_batches", "number of micro-batches must be a positive integer", absl::StrCat(asked));
@@ -109,7 +88,8 @@ absl::StatusOr<ScatteredBatch> Scatter(const NamedValues& values, int asked, std
     const at::Tensor& tensor = *values[v].value.tensor();
     const std::string name = absl::StrCat(prefix, "[", values[v].name, "]");
     if (tensor.dim() == 0) {
-      return SignatureError(name + ".shape", "chunk expects at least a 1-dimensional tensor", ShapeText(tensor));
+      return SignatureError(name + ".shape", "chunk expects at least a 1-dimensional tensor",
+                            ShapeText(tensor.sizes()));
     }
     pieces[v] = MicroBatchRows(tensor.size(0), asked);
     if (first == nullptr) first = &values[v];

@@ -26,12 +26,6 @@ Tensors SplitRows(const at::Tensor& tensor, const std::vector<int64_t>& rows);
 // throws.
 at::Tensor OwnElements(const at::Tensor& tensor);
 
-// The rows that all tensors have in common; whole tensors and plain values have none. `field` names them in errors:
-// inputs[tokens].
-//
-// Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE: no tensor, a scalar, or unequal rows.
-absl::StatusOr<int64_t> CommonRows(const NamedValues& values, std::string_view field);
-
 // A mini-batch in micro-batches.
 struct ScatteredBatch {
   std::vector<Batch> micro_batches;

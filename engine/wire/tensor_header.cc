@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
 
@@ -52,12 +53,6 @@ absl::Status BadHeader(const std::string& field, std::string_view problem, const
 absl::Status TooLarge(const std::string& field, int64_t limit, int64_t value) {
   return Refuse(absl::StatusCode::kResourceExhausted, "TENSOR_TOO_LARGE", field,
                 absl::StrCat("must be at most ", limit, " bytes"), absl::StrCat(value));
-}
-
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) absl::StrAppend(&text, i == 0 ? "" : ",", shape[i]);
-  return text + "]";
 }
 
 bool IsNamePart(char c) {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "engine/base/error.h"
+#include "engine/base/shape_text.h"
 #include "engine/device/torch_status.h"
 #include "engine/tensor/codec.h"
 
@@ -23,8 +23,6 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
                   .With("field", field)
                   .With("value", value));
 }
-
-std::string ShapeText(const at::Tensor& input) { return absl::StrCat("[", absl::StrJoin(input.sizes(), ", "), "]"); }
 
 // Operators under autocast choose the types of their results.
 void CheckType(const at::Tensor& input, std::string_view kind, at::ScalarType type) {
@@ -54,7 +52,8 @@ const at::Tensor& WideInput(const Batch& inputs, std::string_view kind, at::Scal
   CheckType(input, kind, type);
   if (input.dim() < least_rank || input.size(-1) != width) {
     Throw(kind, "inputs[0].shape",
-          absl::StrCat("must have at least ", least_rank, " dimensions, the last of size ", width), ShapeText(input));
+          absl::StrCat("must have at least ", least_rank, " dimensions, the last of size ", width),
+          ShapeText(input.sizes()));
   }
   return input;
 }
@@ -69,7 +68,7 @@ const at::Tensor& ImageInput(const Batch& inputs, std::string_view kind, at::Sca
 void CheckImage(const at::Tensor& input, std::string_view kind, int64_t channels) {
   if (input.dim() == 4 && (channels < 0 || input.size(1) == channels)) return;
   const std::string count = channels < 0 ? "channels" : absl::StrCat(channels, " channels");
-  Throw(kind, "inputs[0].shape", absl::StrCat("must be rows, ", count, ", height, width"), ShapeText(input));
+  Throw(kind, "inputs[0].shape", absl::StrCat("must be rows, ", count, ", height, width"), ShapeText(input.sizes()));
 }
 
 Batch Arguments(const Batch& inputs) {

@@ -107,11 +107,11 @@ TEST(TensorHeader, NegativeDimensionsAreNamed) {
 TEST(TensorHeader, ProductsThatOverflowAreRefused) {
   const int64_t big = int64_t{1} << 62;
   const int64_t half = int64_t{1} << 32;
-  ExpectRefused(ValidateTensorHeader(Header({big, 4}, 0), "t"), "t.shape", "[4611686018427387904,4]");
+  ExpectRefused(ValidateTensorHeader(Header({big, 4}, 0), "t"), "t.shape", "[4611686018427387904, 4]");
   // 2^64 wraps to 0, and a dimension of 0 hides nothing.
-  ExpectRefused(ValidateTensorHeader(Header({half, half}, 0), "t"), "t.shape", "[4294967296,4294967296]");
-  ExpectRefused(ValidateTensorHeader(Header({half, half, 0}, 0), "t"), "t.shape", "[4294967296,4294967296,0]");
-  ExpectRefused(ValidateTensorHeader(Header({0, half, half}, 0), "t"), "t.shape", "[0,4294967296,4294967296]");
+  ExpectRefused(ValidateTensorHeader(Header({half, half}, 0), "t"), "t.shape", "[4294967296, 4294967296]");
+  ExpectRefused(ValidateTensorHeader(Header({half, half, 0}, 0), "t"), "t.shape", "[4294967296, 4294967296, 0]");
+  ExpectRefused(ValidateTensorHeader(Header({0, half, half}, 0), "t"), "t.shape", "[0, 4294967296, 4294967296]");
   // The count fits, the bytes do not.
   ExpectRefused(ValidateTensorHeader(Header({big}, 0), "t"), "t.shape", "[4611686018427387904]");
 }
