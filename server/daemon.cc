@@ -235,23 +235,23 @@ class Daemon::Parts {
                            .max_root_bytes = options_.model_root_bytes,
                            .users = [this](const std::string& model) { return UsersOf(model); },
                            .memory = memory_.get()});
-    PipelineTable::Options table;
-    table.factory = {.create = &Pipeline::Create,
-                     .plan = &Pipeline::MakePlan,
-                     .search = &Pipeline::SearchPlans,
-                     .load = [this](ModelSpec* spec) { return models_->Load(spec); }};
-    table.devices = devices_.get();
-    table.handles = handles_.get();
-    table.timers = timers_.get();
-    table.files = RealFileSystem();
-    table.clock = clock_;
-    table.metrics = &registry_;
-    table.state_dir = options_.state_dir;
-    table.checkpoint_quota = checkpoint_quota_.get();
-    table.memory = memory_.get();
-    table.max_pipelines = static_cast<int>(options_.max_pipelines);
-    table.hosting = HostingOptions(options_);
-    pipelines_ = std::make_unique<PipelineTable>(std::move(table));
+    PipelineBuilder::Options builder;
+    builder.factory = {.create = &Pipeline::Create,
+                       .plan = &Pipeline::MakePlan,
+                       .search = &Pipeline::SearchPlans,
+                       .load = [this](ModelSpec* spec) { return models_->Load(spec); }};
+    builder.devices = devices_.get();
+    builder.handles = handles_.get();
+    builder.timers = timers_.get();
+    builder.files = RealFileSystem();
+    builder.clock = clock_;
+    builder.metrics = &registry_;
+    builder.state_dir = options_.state_dir;
+    builder.checkpoint_quota = checkpoint_quota_.get();
+    builder.memory = memory_.get();
+    builder.hosting = HostingOptions(options_);
+    pipelines_ = std::make_unique<PipelineTable>(PipelineTable::Options{
+        .builder = std::move(builder), .max_pipelines = static_cast<int>(options_.max_pipelines)});
     admission_ = std::make_unique<Admission>(options_.calls_per_caller, &registry_);
   }
 

@@ -17,20 +17,15 @@
 #include "engine/observe/metrics.h"
 #include "engine/serve/call_inputs.h"
 #include "engine/serve/calls.h"
+#include "engine/serve/joined.h"
 #include "engine/serve/request_log.h"
 #include "engine/serve/training_state.h"
 
 namespace penstock {
 
-// Comes once, when the work is done.
-using StateCallback = std::function<void(absl::StatusOr<StateAnswer>)>;
-
-// The callers who wait for one save, restore, write or delete, and its answer once it is there. Guarded by the lock of the
-// pipeline that serves it.
-struct StateJoin {
-  std::optional<StateAnswer> answer;
-  std::vector<StateCallback> callbacks;
-};
+// The callers of one save, restore, write or delete. Each callback comes once, when the work is done.
+using StateJoin = Joined<StateAnswer>;
+using StateCallback = StateJoin::Callback;
 
 // What the request log keeps.
 using RecordedAnswer = std::variant<Accepted, std::shared_ptr<StateJoin>>;

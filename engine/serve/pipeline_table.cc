@@ -11,19 +11,14 @@
 #include "engine/base/check.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
-#include "engine/base/file.h"
-#include "engine/base/freed_memory.h"
 #include "engine/base/guard.h"
 #include "engine/base/job_thread.h"
 #include "engine/base/log.h"
 #include "engine/base/resource_id.h"
 #include "engine/base/status_macros.h"
-#include "engine/checkpoint/checkpoint_file.h"
-#include "engine/device/memory_claims.h"
 #include "engine/handles/handle_store.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/plan/planning.h"
-#include "engine/serve/pipeline_metrics.h"
 #include "engine/serve/plan_queue.h"
 #include "engine/serve/request_log.h"
 
@@ -39,11 +34,8 @@ absl::Status Draining() {
   return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
 }
 
-// The callers who wait for one creation or deletion, and its answer. Guarded by the table's lock.
-struct TableJoin {
-  std::optional<PipelineEntry> answer;  // without the pipeline, which it must not keep alive
-  std::vector<std::function<void(absl::StatusOr<PipelineEntry>)>> callbacks;
-};
+// The callers of one creation or deletion. Its answer has no pipeline, which it must not keep alive.
+using TableJoin = Joined<PipelineEntry>;
 using JoinPointer = std::shared_ptr<TableJoin>;
 
 // One after the other, for each save copies a state.
@@ -69,7 +61,8 @@ void SaveNext(const std::shared_ptr<LastSaveRun>& run) {
 
 class PipelineTable::Implementation {
  public:
-  explicit Implementation(Options options) : options_(std::move(options)), log_({}) {}
+  explicit Implementation(Options options)
+      : max_pipelines_(options.max_pipelines), builder_(std::move(options.builder)), log_({}) {}
 
   void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
   void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
@@ -83,7 +76,7 @@ class PipelineTable::Implementation {
   void Close();
 
  private:
-  using EntryCallback = std::function<void(absl::StatusOr<PipelineEntry>)>;
+  using EntryCallback = TableJoin::Callback;
 
   // The join of a new call, recorded; or nothing, when `done` was answered or has joined an earlier attempt, or was
   // refused by `refuse`.
@@ -92,30 +85,23 @@ class PipelineTable::Implementation {
   void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Also reads what the specification names, and fills in its digest.
-  absl::StatusOr<std::shared_ptr<ServedPipeline>> Make(const std::string& name, PipelineSpec* spec,
-                                                       const std::string& spec_digest, Planning* planning);
-  absl::Status Load(PipelineSpec* spec) const {
-    return options_.factory.load ? options_.factory.load(&spec->model) : absl::OkStatus();
-  }
   absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineSpec spec, const std::string& spec_digest,
                                           Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
   void DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Reads what the specification names, and looks, on the plans' thread.
+  // Looks on the plans' thread: `look` is one of the builder's methods.
   template <typename Found>
   void LookForPlans(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
                     std::function<void(absl::StatusOr<Found>)> done,
-                    std::function<absl::StatusOr<Found>(const PipelineSpec&, const Pipeline::Options&)> look)
-      ABSL_LOCKS_EXCLUDED(mu_);
+                    absl::StatusOr<Found> (PipelineBuilder::*look)(const std::string&, PipelineSpec, bool, Planning*)
+                        const) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<ServedPipeline>> Live() const ABSL_LOCKS_EXCLUDED(mu_);
   bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
-  // How to make a pipeline, or to look for its plan.
-  Pipeline::Options EngineOptions(Planning* planning) const ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status ClaimMemory(std::string holder, std::shared_ptr<MemoryClaims::Claim>* claim,
-                           Pipeline::Options* engine) const;
+  // Candidates of a plan run on the devices only while no pipeline works there.
+  bool MayRehearse() const ABSL_LOCKS_EXCLUDED(mu_) { return Live().empty(); }
 
-  const Options options_;
+  const int max_pipelines_;
+  const PipelineBuilder builder_;
 
   mutable absl::Mutex mu_;
   std::map<std::string, PipelineEntry> entries_ ABSL_GUARDED_BY(mu_);
@@ -135,7 +121,7 @@ JoinPointer PipelineTable::Implementation::Begin(const RequestKey& key, const Ca
   absl::StatusOr<PipelineEntry> now = absl::UnknownError("");
   {
     absl::MutexLock lock(&mu_);
-    const int64_t now_nanos = options_.clock->NowNanos();
+    const int64_t now_nanos = builder_.options().clock->NowNanos();
     absl::StatusOr<std::optional<JoinPointer>> recorded = log_.Find(key, context.payload_digest, now_nanos);
     if (!recorded.ok()) {
       now = recorded.status();
@@ -185,24 +171,6 @@ bool PipelineTable::Implementation::IsDraining() const {
   return draining_;
 }
 
-Pipeline::Options PipelineTable::Implementation::EngineOptions(Planning* planning) const {
-  Pipeline::Options engine;
-  engine.devices = options_.devices;
-  engine.clock = options_.clock;
-  engine.rehearse = Live().empty();
-  engine.profile.planning = planning;
-  return engine;
-}
-
-// Lets the engine claim what it places for as long as the claim lives.
-absl::Status PipelineTable::Implementation::ClaimMemory(std::string holder, std::shared_ptr<MemoryClaims::Claim>* claim,
-                                                        Pipeline::Options* engine) const {
-  if (options_.memory == nullptr) return absl::OkStatus();
-  PENSTOCK_ASSIGN_OR_RETURN(*claim, options_.memory->Take(std::move(holder), 0));
-  engine->claim_memory = [claim = claim->get()](int64_t bytes) { return claim->Resize(bytes); };
-  return absl::OkStatus();
-}
-
 void PipelineTable::Implementation::SetState(PipelineEntry& entry, PipelineEntry::State state) {
   entry.state = state;
   entry.version = ++versions_;
@@ -211,8 +179,8 @@ void PipelineTable::Implementation::SetState(PipelineEntry& entry, PipelineEntry
 void PipelineTable::Implementation::Create(CallContext context, std::string name, PipelineSpec spec,
                                            std::string spec_digest, CreateCallback done) {
   const RequestKey key{context.caller, "CreatePipeline", context.request_id};
-  const auto planning =
-      std::make_shared<Planning>(options_.clock, spec.limits.planning_seconds, [this] { return IsDraining(); });
+  const auto planning = std::make_shared<Planning>(builder_.options().clock, spec.limits.planning_seconds,
+                                                   [this] { return IsDraining(); });
   const auto start = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (!IsResourceId(name)) {
       return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
@@ -225,16 +193,15 @@ void PipelineTable::Implementation::Create(CallContext context, std::string name
       return TableError(absl::StatusCode::kAlreadyExists, "PIPELINE_EXISTS", absl::StrCat("pipeline ", name, " exists"),
                         name);
     }
-    if (static_cast<int>(entries_.size()) >= options_.max_pipelines) {
-      return WithValue(
-          TableError(absl::StatusCode::kResourceExhausted, "CALLER_QUOTA",
-                     absl::StrCat("at most ", options_.max_pipelines, " pipelines may exist; delete one"), name),
-          "limit_value", std::to_string(options_.max_pipelines));
+    if (static_cast<int>(entries_.size()) >= max_pipelines_) {
+      return WithValue(TableError(absl::StatusCode::kResourceExhausted, "CALLER_QUOTA",
+                                  absl::StrCat("at most ", max_pipelines_, " pipelines may exist; delete one"), name),
+                       "limit_value", std::to_string(max_pipelines_));
     }
     PipelineEntry& entry = entries_[name];
     entry.name = name;
     entry.spec = spec;
-    entry.create_time = options_.clock->WallNow();
+    entry.create_time = builder_.options().clock->WallNow();
     entry.planning = planning;
     SetState(entry, PipelineEntry::State::kCreating);
     return absl::OkStatus();
@@ -251,8 +218,9 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std
                                                                        Planning* planning) {
   bool draining = IsDraining();
   absl::StatusOr<std::shared_ptr<ServedPipeline>> made =
-      draining ? Draining()
-               : Guarded("the creation of a pipeline", [&] { return Make(name, &spec, spec_digest, planning); });
+      draining ? Draining() : Guarded("the creation of a pipeline", [&] {
+        return builder_.Build(name, &spec, spec_digest, MayRehearse(), planning);
+      });
   absl::StatusOr<PipelineEntry> answer = PipelineEntry{};
   {
     absl::MutexLock lock(&mu_);
@@ -284,69 +252,26 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std
   return answer;
 }
 
-absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Implementation::Make(const std::string& name,
-                                                                                    PipelineSpec* spec,
-                                                                                    const std::string& spec_digest,
-                                                                                    Planning* planning) {
-  planning->Enter(PlanPhase::kLoading, 1);
-  PENSTOCK_RETURN_IF_ERROR(Load(spec));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      std::unique_ptr<CheckpointFolder> checkpoints,
-      CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name, options_.checkpoint_quota));
-  std::shared_ptr<PipelineMetrics> metrics;
-  Pipeline::Options engine = EngineOptions(planning);
-  std::shared_ptr<MemoryClaims::Claim> claim;  // goes where the creation fails
-  PENSTOCK_RETURN_IF_ERROR(ClaimMemory("pipeline " + name, &claim, &engine));
-  if (options_.metrics != nullptr) {
-    engine.metrics = [registry = options_.metrics, name, &metrics](const penstock::Plan& plan) {
-      return metrics = AddPipelineMetrics(registry, name, plan);
-    };
-  }
-  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(*spec, std::move(engine));
-  spec->model.loaded_program = nullptr;  // the layers have its tensors
-  if (!pipeline.ok()) {
-    if (metrics != nullptr) options_.metrics->RemovePipeline(*metrics);
-    ReturnFreedMemory();  // a part of it may have stood
-    return pipeline.status();
-  }
-  ServedPipeline::Options hosting = options_.hosting;
-  hosting.name = name;
-  hosting.spec_digest = spec_digest;
-  if (!spec->model.program_digest.empty()) absl::StrAppend(&hosting.spec_digest, " ", spec->model.program_digest);
-  hosting.handles = options_.handles;
-  hosting.timers = options_.timers;
-  hosting.clock = options_.clock;
-  hosting.metrics = metrics;
-  hosting.claim = std::move(claim);
-  hosting.memory = options_.memory;
-  return ServedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting));
-}
-
 void PipelineTable::Implementation::Plan(const std::string& caller, PipelineSpec spec,
                                          std::shared_ptr<CancelToken> cancel, PlanCallback done) {
-  LookForPlans<penstock::Plan>(caller, std::move(spec), std::move(cancel), std::move(done), options_.factory.plan);
+  LookForPlans<penstock::Plan>(caller, std::move(spec), std::move(cancel), std::move(done), &PipelineBuilder::FindPlan);
 }
 
 void PipelineTable::Implementation::Search(const std::string& caller, PipelineSpec spec,
                                            std::shared_ptr<CancelToken> cancel, SearchCallback done) {
-  LookForPlans<PlanSearch>(caller, std::move(spec), std::move(cancel), std::move(done), options_.factory.search);
+  LookForPlans<PlanSearch>(caller, std::move(spec), std::move(cancel), std::move(done), &PipelineBuilder::SearchPlans);
 }
 
 template <typename Found>
 void PipelineTable::Implementation::LookForPlans(
     const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
     std::function<void(absl::StatusOr<Found>)> done,
-    std::function<absl::StatusOr<Found>(const PipelineSpec&, const Pipeline::Options&)> look) {
-  auto search = [this, caller, cancel, spec = std::move(spec),
-                 look = std::move(look)]() mutable -> absl::StatusOr<Found> {
-    Planning planning(options_.clock, spec.limits.planning_seconds,
+    absl::StatusOr<Found> (PipelineBuilder::*look)(const std::string&, PipelineSpec, bool, Planning*) const) {
+  auto search = [this, caller, cancel, look, spec = std::move(spec)]() mutable -> absl::StatusOr<Found> {
+    Planning planning(builder_.options().clock, spec.limits.planning_seconds,
                       [this, cancel] { return cancel->cancelled() || IsDraining(); });
     PENSTOCK_RETURN_IF_ERROR(planning.CheckWanted());  // it has waited
-    PENSTOCK_RETURN_IF_ERROR(Load(&spec));
-    Pipeline::Options engine = EngineOptions(&planning);
-    std::shared_ptr<MemoryClaims::Claim> claim;  // of what trials of plans place
-    PENSTOCK_RETURN_IF_ERROR(ClaimMemory("a plan of caller " + caller, &claim, &engine));
-    return look(spec, engine);
+    return (builder_.*look)(caller, std::move(spec), MayRehearse(), &planning);
   };
   // Under no lock: searches that were given up end here.
   const absl::Status refused = IsDraining() ? Draining() : plans_.Post(caller, cancel, [this, search, done]() mutable {
@@ -463,15 +388,15 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
 void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline,
                                               bool purge) {
   pipeline->Stop();
-  options_.handles->ReleasePipeline(name);
+  builder_.options().handles->ReleasePipeline(name);
   if (purge) {
     if (absl::Status purged = pipeline->PurgeCheckpoints(); !purged.ok()) {
       LogError("can't remove the checkpoints of a deleted pipeline",
                {{"pipeline", name}, {"error", std::string(purged.message())}});
     }
   }
-  if (options_.metrics != nullptr && pipeline->metrics() != nullptr) {
-    options_.metrics->RemovePipeline(*pipeline->metrics());
+  if (builder_.options().metrics != nullptr && pipeline->metrics() != nullptr) {
+    builder_.options().metrics->RemovePipeline(*pipeline->metrics());
   }
   // Its memory first: who takes the name next finds room.
   std::shared_ptr<ServedPipeline> listed;
@@ -536,9 +461,9 @@ void PipelineTable::Implementation::Close() {
   plans_.Close();
   for (const std::shared_ptr<ServedPipeline>& pipeline : Live()) {  // one that was being made meanwhile, too
     pipeline->Stop();
-    options_.handles->ReleasePipeline(pipeline->name());
-    if (options_.metrics != nullptr && pipeline->metrics() != nullptr) {
-      options_.metrics->RemovePipeline(*pipeline->metrics());
+    builder_.options().handles->ReleasePipeline(pipeline->name());
+    if (builder_.options().metrics != nullptr && pipeline->metrics() != nullptr) {
+      builder_.options().metrics->RemovePipeline(*pipeline->metrics());
     }
   }
   std::map<std::string, PipelineEntry> gone;  // destroyed outside of the lock

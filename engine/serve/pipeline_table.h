@@ -13,29 +13,13 @@
 #include "absl/time/time.h"
 #include "engine/exec/pipeline.h"
 #include "engine/serve/calls.h"
+#include "engine/serve/pipeline_builder.h"
 #include "engine/serve/served_pipeline.h"
 
 namespace penstock {
 
 class CancelToken;
-class CheckpointQuota;
-class Clock;
-class DevicePool;
-class FileSystem;
-class HandleStore;
-class MemoryClaims;
-class MetricsRegistry;
 class Planning;
-class TimerQueue;
-
-// How pipelines come into the world: Pipeline::Create, MakePlan and SearchPlans, or fakes.
-struct PipelineFactory {
-  std::function<absl::StatusOr<std::unique_ptr<Pipeline>>(const PipelineSpec&, Pipeline::Options)> create;
-  std::function<absl::StatusOr<Plan>(const PipelineSpec&, const Pipeline::Options&)> plan;
-  std::function<absl::StatusOr<PlanSearch>(const PipelineSpec&, const Pipeline::Options&)> search = {};
-  // Reads what the specification only names: its exported program, whose digest it fills in. Null: there is nothing to read.
-  std::function<absl::Status(ModelSpec*)> load = {};
-};
 
 // A pipeline as a list shows it.
 struct PipelineEntry {
@@ -70,18 +54,8 @@ struct PipelineEntry {
 class PipelineTable {
  public:
   struct Options {
-    PipelineFactory factory;
-    DevicePool* devices = nullptr;  // handed to the factory
-    HandleStore* handles = nullptr;
-    TimerQueue* timers = nullptr;
-    FileSystem* files = nullptr;
-    Clock* clock = nullptr;
-    MetricsRegistry* metrics = nullptr;  // null: counts go nowhere
-    std::string state_dir;
-    CheckpointQuota* checkpoint_quota = nullptr;  // null: none
-    MemoryClaims* memory = nullptr;               // null: pipelines take what they need
+    PipelineBuilder::Options builder;
     int max_pipelines = 16;
-    ServedPipeline::Options hosting;  // limits; the table fills in the rest
   };
 
   explicit PipelineTable(Options options);

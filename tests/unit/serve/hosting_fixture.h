@@ -43,8 +43,8 @@ class HostingFixture : public ::testing::Test {
   explicit HostingFixture(ServedPipeline::Options hosting = {}, int max_pipelines = 3) {
     handles_ = std::make_unique<HandleStore>(HandleStore::Options{}, &clock_, &timers_);
     PipelineTable::Options options;
-    options.factory.create = [this](const PipelineSpec& spec,
-                                    Pipeline::Options engine) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
+    options.builder.factory.create = [this](const PipelineSpec& spec,
+                                            Pipeline::Options engine) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
       if (engine.claim_memory) {
         const auto needs = needs_.find(spec.model.name);
         if (absl::Status claimed = engine.claim_memory(needs == needs_.end() ? 0 : needs->second); !claimed.ok()) {
@@ -57,15 +57,16 @@ class HostingFixture : public ::testing::Test {
       if (engine.metrics) engine.metrics(plan_.has_value() ? *plan_ : pipeline->plan());
       return pipeline;
     };
-    options.factory.plan = [this](const PipelineSpec&, const Pipeline::Options& engine) -> absl::StatusOr<Plan> {
+    options.builder.factory.plan = [this](const PipelineSpec&,
+                                          const Pipeline::Options& engine) -> absl::StatusOr<Plan> {
       if (before_plan_) before_plan_(engine);
       PENSTOCK_RETURN_IF_ERROR(engine.profile.planning->CheckWanted());
       Plan plan;
       plan.predicted_bubble = 0.25;
       return plan;
     };
-    options.factory.search = [this](const PipelineSpec& spec,
-                                    const Pipeline::Options& engine) -> absl::StatusOr<PlanSearch> {
+    options.builder.factory.search = [this](const PipelineSpec& spec,
+                                            const Pipeline::Options& engine) -> absl::StatusOr<PlanSearch> {
       searched_ = spec;
       if (before_plan_) before_plan_(engine);
       PlanSearch search;
@@ -90,15 +91,15 @@ class HostingFixture : public ::testing::Test {
       search.plan->predicted_bubble = 0.125;
       return search;
     };
-    options.handles = handles_.get();
-    options.timers = &timers_;
-    options.files = &files_;
-    options.clock = &clock_;
-    options.metrics = &registry_;
-    options.state_dir = temporary_.path();
-    options.memory = &memory_;
+    options.builder.handles = handles_.get();
+    options.builder.timers = &timers_;
+    options.builder.files = &files_;
+    options.builder.clock = &clock_;
+    options.builder.metrics = &registry_;
+    options.builder.state_dir = temporary_.path();
+    options.builder.memory = &memory_;
     options.max_pipelines = max_pipelines;
-    options.hosting = hosting;
+    options.builder.hosting = hosting;
     table_ = std::make_unique<PipelineTable>(options);
   }
   ~HostingFixture() override {

@@ -1,0 +1,95 @@
+#include "engine/serve/pipeline_builder.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/clock.h"
+#include "engine/base/file.h"
+#include "engine/base/freed_memory.h"
+#include "engine/base/status_macros.h"
+#include "engine/checkpoint/checkpoint_file.h"
+#include "engine/observe/metrics_registry.h"
+#include "engine/plan/planning.h"
+#include "engine/serve/pipeline_metrics.h"
+
+namespace penstock {
+
+absl::Status PipelineBuilder::Load(PipelineSpec* spec) const {
+  return options_.factory.load ? options_.factory.load(&spec->model) : absl::OkStatus();
+}
+
+Pipeline::Options PipelineBuilder::EngineOptions(bool rehearse, Planning* planning) const {
+  Pipeline::Options engine;
+  engine.devices = options_.devices;
+  engine.clock = options_.clock;
+  engine.rehearse = rehearse;
+  engine.profile.planning = planning;
+  return engine;
+}
+
+absl::Status PipelineBuilder::ClaimMemory(std::string holder, std::shared_ptr<MemoryClaims::Claim>* claim,
+                                          Pipeline::Options* engine) const {
+  if (options_.memory == nullptr) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(*claim, options_.memory->Take(std::move(holder), 0));
+  engine->claim_memory = [claim = claim->get()](int64_t bytes) { return claim->Resize(bytes); };
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std::string& name, PipelineSpec* spec,
+                                                                       const std::string& spec_digest, bool rehearse,
+                                                                       Planning* planning) const {
+  planning->Enter(PlanPhase::kLoading, 1);
+  PENSTOCK_RETURN_IF_ERROR(Load(spec));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      std::unique_ptr<CheckpointFolder> checkpoints,
+      CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name, options_.checkpoint_quota));
+  std::shared_ptr<PipelineMetrics> metrics;
+  Pipeline::Options engine = EngineOptions(rehearse, planning);
+  std::shared_ptr<MemoryClaims::Claim> claim;  // goes where the creation fails
+  PENSTOCK_RETURN_IF_ERROR(ClaimMemory("pipeline " + name, &claim, &engine));
+  if (options_.metrics != nullptr) {
+    engine.metrics = [registry = options_.metrics, name, &metrics](const Plan& plan) {
+      return metrics = AddPipelineMetrics(registry, name, plan);
+    };
+  }
+  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(*spec, std::move(engine));
+  spec->model.loaded_program = nullptr;  // the layers have its tensors
+  if (!pipeline.ok()) {
+    if (metrics != nullptr) options_.metrics->RemovePipeline(*metrics);
+    ReturnFreedMemory();  // a part of it may have stood
+    return pipeline.status();
+  }
+  ServedPipeline::Options hosting = options_.hosting;
+  hosting.name = name;
+  hosting.spec_digest = spec_digest;
+  if (!spec->model.program_digest.empty()) absl::StrAppend(&hosting.spec_digest, " ", spec->model.program_digest);
+  hosting.handles = options_.handles;
+  hosting.timers = options_.timers;
+  hosting.clock = options_.clock;
+  hosting.metrics = metrics;
+  hosting.claim = std::move(claim);
+  hosting.memory = options_.memory;
+  return ServedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting));
+}
+
+template <typename Found, typename Look>
+absl::StatusOr<Found> PipelineBuilder::Trial(const std::string& caller, PipelineSpec spec, bool rehearse,
+                                             Planning* planning, const Look& look) const {
+  PENSTOCK_RETURN_IF_ERROR(Load(&spec));
+  Pipeline::Options engine = EngineOptions(rehearse, planning);
+  std::shared_ptr<MemoryClaims::Claim> claim;  // of what trials of plans place
+  PENSTOCK_RETURN_IF_ERROR(ClaimMemory("a plan of caller " + caller, &claim, &engine));
+  return look(spec, engine);
+}
+
+absl::StatusOr<Plan> PipelineBuilder::FindPlan(const std::string& caller, PipelineSpec spec, bool rehearse,
+                                               Planning* planning) const {
+  return Trial<Plan>(caller, std::move(spec), rehearse, planning, options_.factory.plan);
+}
+
+absl::StatusOr<PlanSearch> PipelineBuilder::SearchPlans(const std::string& caller, PipelineSpec spec, bool rehearse,
+                                                        Planning* planning) const {
+  return Trial<PlanSearch>(caller, std::move(spec), rehearse, planning, options_.factory.search);
+}
+
+}  // namespace penstock

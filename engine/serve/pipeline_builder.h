@@ -1,0 +1,85 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/device/memory_claims.h"
+#include "engine/exec/pipeline.h"
+#include "engine/plan/plan.h"
+#include "engine/plan/search.h"
+#include "engine/serve/served_pipeline.h"
+
+namespace penstock {
+
+class CheckpointQuota;
+class DevicePool;
+class FileSystem;
+class HandleStore;
+class MetricsRegistry;
+class Planning;
+class TimerQueue;
+
+// Factory functions: Pipeline::Create, MakePlan and SearchPlans. Tests inject fakes.
+struct PipelineFactory {
+  std::function<absl::StatusOr<std::unique_ptr<Pipeline>>(const PipelineSpec&, Pipeline::Options)> create;
+  std::function<absl::StatusOr<Plan>(const PipelineSpec&, const Pipeline::Options&)> plan;
+  std::function<absl::StatusOr<PlanSearch>(const PipelineSpec&, const Pipeline::Options&)> search = {};
+  // Reads what the specification only names: its exported program, whose digest it fills in. Null: there is nothing to read.
+  std::function<absl::Status(ModelSpec*)> load = {};
+};
+
+// Makes served pipelines from specifications, and looks for their plans, with what all pipelines of a server share.
+//
+// Threads:   any; a call takes as long as planning and building take.
+// Fails:     INVALID_ARGUMENT for what is wrong with the specification; RESOURCE_EXHAUSTED / HOST_MEMORY beyond what is left
+//            to claim; whatever the factory fails with. What was claimed for it goes with it.
+class PipelineBuilder {
+ public:
+  // What the pointers name must outlive the builder and all that it has made.
+  struct Options {
+    PipelineFactory factory;
+    DevicePool* devices = nullptr;  // handed to the factory
+    HandleStore* handles = nullptr;
+    TimerQueue* timers = nullptr;
+    FileSystem* files = nullptr;
+    Clock* clock = nullptr;
+    MetricsRegistry* metrics = nullptr;  // null: counts go nowhere
+    std::string state_dir;
+    CheckpointQuota* checkpoint_quota = nullptr;  // null: none
+    MemoryClaims* memory = nullptr;               // null: pipelines take what they need
+    ServedPipeline::Options hosting;              // limits; the builder fills in the rest
+  };
+
+  explicit PipelineBuilder(Options options) : options_(std::move(options)) {}
+
+  const Options& options() const { return options_; }
+
+  // Reads what the specification names, fills in its digest, and makes the pipeline. `rehearse`: candidates of the plan may
+  // run on the devices.
+  absl::StatusOr<std::shared_ptr<ServedPipeline>> Build(const std::string& name, PipelineSpec* spec,
+                                                        const std::string& spec_digest, bool rehearse,
+                                                        Planning* planning) const;
+
+  // The plan that Build() would choose, and the plans that it would choose from, best first. `caller` holds what trials place.
+  absl::StatusOr<Plan> FindPlan(const std::string& caller, PipelineSpec spec, bool rehearse, Planning* planning) const;
+  absl::StatusOr<PlanSearch> SearchPlans(const std::string& caller, PipelineSpec spec, bool rehearse,
+                                         Planning* planning) const;
+
+ private:
+  absl::Status Load(PipelineSpec* spec) const;
+  Pipeline::Options EngineOptions(bool rehearse, Planning* planning) const;
+  // Lets the engine claim what it places for as long as the claim lives.
+  absl::Status ClaimMemory(std::string holder, std::shared_ptr<MemoryClaims::Claim>* claim,
+                           Pipeline::Options* engine) const;
+  template <typename Found, typename Look>
+  absl::StatusOr<Found> Trial(const std::string& caller, PipelineSpec spec, bool rehearse, Planning* planning,
+                              const Look& look) const;
+
+  const Options options_;
+};
+
+}  // namespace penstock
