@@ -28,6 +28,7 @@
 #include "engine/serve/pipeline_table.h"
 #include "proto/message_json.h"
 #include "server/api_server.h"
+#include "server/api_services.h"
 #include "server/folder_checks.h"
 #include "server/http/http_server.h"
 #include "server/liveness.h"
@@ -38,40 +39,13 @@
 #include "server/rpc/admission.h"
 #include "server/rpc/call_metrics.h"
 #include "server/rpc/convert/page_token.h"
-#include "server/rpc/services/admin_service.h"
-#include "server/rpc/services/handle_service.h"
 #include "server/rpc/services/health_service.h"
-#include "server/rpc/services/inference_service.h"
-#include "server/rpc/services/insight_service.h"
-#include "server/rpc/services/model_service.h"
-#include "server/rpc/services/pipeline_service.h"
-#include "server/rpc/services/reflection_service.h"
-#include "server/rpc/services/state_service.h"
-#include "server/rpc/services/work_service.h"
 #include "server/server_info.h"
 #include "server/state_lock.h"
 #include "server/status_sources.h"
 
 namespace penstock {
 namespace {
-
-// The services of the port, by their full names.
-const std::vector<std::string>& ServiceNames() {
-  static const auto* names = new std::vector<std::string>{
-      v1::AdminService::service_full_name(),
-      v1::HandleService::service_full_name(),
-      v1::InsightService::service_full_name(),
-      v1::ModelService::service_full_name(),
-      v1::PipelineService::service_full_name(),
-      v1::StateService::service_full_name(),
-      v1::WorkService::service_full_name(),
-      inference::GRPCInferenceService::service_full_name(),
-      grpc::health::v1::Health::service_full_name(),
-      grpc::reflection::v1::ServerReflection::service_full_name(),
-      grpc::reflection::v1alpha::ServerReflection::service_full_name(),
-  };
-  return *names;
-}
 
 constexpr int64_t kHealthMemoryBytes = 16 << 20;
 
@@ -225,9 +199,6 @@ class Daemon::Parts {
       devices.push_back({.name = device.name, .memory_limit_bytes = limit > 0 ? limit : MachineMemoryBytes()});
     }
     registry_.server().SetDevices(std::move(devices));
-    for (const std::string& service : ServiceNames()) {
-      AddServiceMetrics(service, &registry_.server());
-    }
     models_ = std::make_unique<ModelRoot>(
         ModelRoot::Options{.files = RealFileSystem(),
                            .root = options_.model_root,
@@ -290,41 +261,33 @@ class Daemon::Parts {
   }
 
   void MakeServices() {
-    const ServiceEnvironment environment = Environment();
-    admin_ = std::make_unique<AdminServiceImpl>([this] { return Info(); });
-    pipelines_service_ = std::make_unique<PipelineServiceImpl>(environment);
-    work_ = std::make_unique<WorkServiceImpl>(environment);
-    handles_service_ = std::make_unique<HandleServiceImpl>(environment);
-    state_ = std::make_unique<StateServiceImpl>(environment);
-    insight_ = std::make_unique<InsightServiceImpl>(environment, trace_jobs_.get());
-    models_service_ = std::make_unique<ModelServiceImpl>(
-        environment,
-        ModelParts{
-            .root = models_.get(), .jobs = model_jobs_.get(), .reads = model_reads_.get(), .uploads = uploads_.get()});
-    inference_ = std::make_unique<InferenceServiceImpl>(
-        environment, InferenceServiceImpl::Options{.version = PENSTOCK_VERSION, .ready = [this] {
-                                                     return lifecycle_.state() == LifecycleState::kReady;
-                                                   }});
-    health_ = std::make_unique<HealthServiceImpl>(timers_.get(), clock_);
-    reflection_ = std::make_unique<ReflectionServiceV1>(ServiceNames(), timers_.get(), clock_);
-    reflection_alpha_ = std::make_unique<ReflectionServiceV1Alpha>(ServiceNames(), timers_.get(), clock_);
+    services_ = std::make_unique<ApiServices>(ApiServices::Parts{
+        .environment = Environment(),
+        .trace_jobs = trace_jobs_.get(),
+        .models =
+            {.root = models_.get(), .jobs = model_jobs_.get(), .reads = model_reads_.get(), .uploads = uploads_.get()},
+        .info = [this] { return Info(); },
+        .inference = {.version = PENSTOCK_VERSION,
+                      .ready = [this] { return lifecycle_.state() == LifecycleState::kReady; }}});
+    for (const std::string& service : services_->names()) AddServiceMetrics(service, &registry_.server());
   }
 
   // Health, admission and the readiness metrics follow the state of the daemon.
   void FollowLifecycle() {
-    health_->SetServing("liveness", true);
+    HealthServiceImpl* const health = services_->health();
+    health->SetServing("liveness", true);
     LivenessWatch::Options watch;
     watch.lost_device = [this] { return devices_->LostDevice(); };
-    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), std::move(watch), [this](bool live) {
+    liveness_ = std::make_unique<LivenessWatch>(&registry_, timers_.get(), std::move(watch), [this, health](bool live) {
       live_ = live;
-      health_->SetServing("liveness", live);
+      health->SetServing("liveness", live);
     });
-    lifecycle_.Observe([this](LifecycleState state) {
+    lifecycle_.Observe([this, health](LifecycleState state) {
       const bool ready = state == LifecycleState::kReady;
-      health_->SetServing("startup", state != LifecycleState::kStarting);
-      health_->SetServing("readiness", ready);
-      health_->SetServing("", ready);
-      for (const std::string& service : ServiceNames()) health_->SetServing(service, ready);
+      health->SetServing("startup", state != LifecycleState::kStarting);
+      health->SetServing("readiness", ready);
+      health->SetServing("", ready);
+      for (const std::string& service : services_->names()) health->SetServing(service, ready);
       admission_->SetGate(state == LifecycleState::kStarting              ? Admission::Gate::kStarting
                           : ready || state == LifecycleState::kAnnouncing ? Admission::Gate::kOpen
                                                                           : Admission::Gate::kDraining);
@@ -337,16 +300,12 @@ class Daemon::Parts {
   }
 
   absl::Status Listen() {
-    PENSTOCK_ASSIGN_OR_RETURN(
-        api_, ApiServer::Create({.listen = options_.listen,
-                                 .insecure = options_.insecure,
-                                 .max_message_bytes = options_.max_message_bytes,
-                                 .memory_bytes = options_.grpc_memory_bytes,
-                                 .tracer = &tracing_->tracer()},
-                                {admin_.get(), pipelines_service_.get(), work_.get(), handles_service_.get(),
-                                 state_.get(), insight_.get(), models_service_.get(), inference_.get(), health_.get(),
-                                 reflection_.get(), reflection_alpha_.get()},
-                                &registry_.server(), clock_));
+    PENSTOCK_ASSIGN_OR_RETURN(api_, ApiServer::Create({.listen = options_.listen,
+                                                       .insecure = options_.insecure,
+                                                       .max_message_bytes = options_.max_message_bytes,
+                                                       .memory_bytes = options_.grpc_memory_bytes,
+                                                       .tracer = &tracing_->tracer()},
+                                                      services_->all(), &registry_.server(), clock_));
     if (!options_.health_listen.empty()) {
       PENSTOCK_ASSIGN_OR_RETURN(health_port_,
                                 ApiServer::Create({.listen = options_.health_listen,
@@ -354,7 +313,7 @@ class Daemon::Parts {
                                                    .insecure = true,
                                                    .max_message_bytes = HealthServiceImpl::kMaxMessageBytes,
                                                    .memory_bytes = kHealthMemoryBytes},
-                                                  {health_.get()}, &registry_.server(), clock_));
+                                                  {services_->health()}, &registry_.server(), clock_));
     }
     if (!options_.metrics_listen.empty()) {
       PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen",
@@ -436,8 +395,7 @@ class Daemon::Parts {
   void Close(absl::Duration patience) {
     if (lifecycle_.state() == LifecycleState::kStopped) return;
     lifecycle_.Advance(LifecycleState::kClosing);
-    if (health_ != nullptr) health_->Shutdown();
-    if (insight_ != nullptr) insight_->Shutdown();
+    if (services_ != nullptr) services_->Shutdown();
     if (api_ != nullptr) api_->Shutdown(patience);
     admin_pages_.reset();
     if (health_port_ != nullptr) health_port_->Shutdown(absl::ZeroDuration());
@@ -448,7 +406,7 @@ class Daemon::Parts {
     if (model_reads_ != nullptr) model_reads_->Close();
     if (model_jobs_ != nullptr) model_jobs_->Close();
     if (uploads_ != nullptr) uploads_->Close();
-    if (handles_service_ != nullptr) handles_service_->Close();
+    if (services_ != nullptr) services_->Close();
     if (handles_ != nullptr) handles_->Close();
     if (tracing_ != nullptr) tracing_->Close();
     lifecycle_.Advance(LifecycleState::kStopped);
@@ -476,18 +434,8 @@ class Daemon::Parts {
   std::unique_ptr<ModelUploads> uploads_;
   std::unique_ptr<Admission> admission_;
   PageTokens page_tokens_;
-  std::unique_ptr<AdminServiceImpl> admin_;
-  std::unique_ptr<PipelineServiceImpl> pipelines_service_;
-  std::unique_ptr<WorkServiceImpl> work_;
-  std::unique_ptr<HandleServiceImpl> handles_service_;
-  std::unique_ptr<StateServiceImpl> state_;
-  std::unique_ptr<InsightServiceImpl> insight_;
-  std::unique_ptr<ModelServiceImpl> models_service_;
-  std::unique_ptr<InferenceServiceImpl> inference_;
-  std::unique_ptr<HealthServiceImpl> health_;
+  std::unique_ptr<ApiServices> services_;
   std::atomic<bool> live_ = true;
-  std::unique_ptr<ReflectionServiceV1> reflection_;
-  std::unique_ptr<ReflectionServiceV1Alpha> reflection_alpha_;
   Lifecycle lifecycle_;
   std::unique_ptr<LivenessWatch> liveness_;
   std::unique_ptr<ApiServer> api_;
