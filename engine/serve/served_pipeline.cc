@@ -166,10 +166,13 @@ absl::StatusOr<Executed> ServedPipeline::Execute(Call& call) {
 // Sees to it that an accumulation with a lease ends, in the order of calls.
 void ServedPipeline::WatchAccumulation(const Call& ended) {
   const std::optional<int64_t> expires_at = training_.state().expires_at();
+  if (expires_at.has_value()) {
+    const bool over = *expires_at <= options_.clock->NowNanos();  // and `ended` was in the way
+    if (ended.training != TrainingCall::kContribution && !over) return;
+  }
+  options_.timers->Remove(std::exchange(accumulation_timer_, TimerQueue::kNoTimer));
   if (!expires_at.has_value()) return;
-  const bool over = *expires_at <= options_.clock->NowNanos();  // and `ended` was in the way
-  if (ended.training != TrainingCall::kContribution && !over) return;
-  options_.timers->Add(*expires_at, [pipeline = weak_from_this()] {
+  accumulation_timer_ = options_.timers->Add(*expires_at, [pipeline = weak_from_this()] {
     if (const auto self = pipeline.lock()) self->ExpireAccumulation();
   });
 }

@@ -24,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "engine/base/thread.h"
+#include "engine/base/timer_queue.h"
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/exec/pipeline.h"
 #include "engine/handles/handle_store.h"
@@ -42,7 +43,6 @@ class CancelToken;
 class Clock;
 class MemoryClaims;
 class PipelineMetrics;
-class TimerQueue;
 
 // Gives one Pipeline to many callers: order, results, retries, deadlines.
 //
@@ -238,6 +238,7 @@ class ServedPipeline : public std::enable_shared_from_this<ServedPipeline> {
   std::deque<ReadRequest> reads_ ABSL_GUARDED_BY(mu_);
   int64_t reads_running_ ABSL_GUARDED_BY(mu_) = 0;
   bool idle_reason_stale_ ABSL_GUARDED_BY(mu_) = false;
+  TimerQueue::TimerId accumulation_timer_ ABSL_GUARDED_BY(mu_) = TimerQueue::kNoTimer;  // of its lease
   std::vector<std::function<void()>> drained_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   Statistics statistics_ ABSL_GUARDED_BY(mu_);  // the fields that runs change

@@ -136,10 +136,9 @@ void WorkServiceImpl::InOrder(const Call& call, const Work& work, std::function<
                          .With("field", "after_request_id")
                          .With("value", after));
         });
-    call->OnCancelled([order = order_, id, timers = environment_.timers, timer] {
-      order->Remove(id);
-      timers->Remove(timer);
-    });
+    // The timer goes with the call's answer, which lets go of this action, or with its cancel.
+    const std::shared_ptr<void> held(nullptr, [timers = environment_.timers, timer](void*) { timers->Remove(timer); });
+    call->OnCancelled([order = order_, id, held] { order->Remove(id); });
   } else {
     go();
   }

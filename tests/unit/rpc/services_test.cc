@@ -445,6 +445,7 @@ TEST_F(ServicesTest, ACallThatComesTooEarlyIsAcceptedAfterTheOneThatItFollows) {
   EXPECT_EQ(Reason(early_status), "OK") << early_status.error_message();
   EXPECT_EQ(first.outcome().handle().outcome().step(), 1);
   EXPECT_EQ(early.outcome().handle().outcome().step(), 2);
+  EXPECT_EQ(timers_.size(), 2) << "the leases of both outcomes: no wait is left";
   auto late = Train(3);  // its predecessor has long been accepted
   late.set_after_request_id(Uuid(2));
   late.mutable_reply()->mutable_wait_for()->set_seconds(30);

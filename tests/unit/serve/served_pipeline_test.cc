@@ -109,6 +109,24 @@ TEST_F(ServedPipelineTest, AFurtherContributionRenewsTheLeaseAndACallInTimeWins)
   EXPECT_TRUE(gpt_->ForwardBackward(Caller(), Batch()).ok()) << "nothing was lost";
 }
 
+// Clients that contribute often, with long leases, leave nothing behind.
+TEST_F(ServedPipelineTest, AnAccumulationHasOneTimerWhateverItsContributions) {
+  const auto contribute = [&] {
+    const Accepted accepted = *gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Hours(1)));
+    Settled(*accepted.outcome);
+    ASSERT_TRUE(handles_->Release("ann", *accepted.outcome).ok());
+  };
+  const int64_t before = timers_.size();
+  contribute();
+  EXPECT_EQ(timers_.size(), before + 1);
+  for (int i = 0; i < 10; ++i) contribute();
+  EXPECT_EQ(timers_.size(), before + 1);
+  const Accepted step = *gpt_->OptimizerStep(Caller(), {});
+  Settled(*step.outcome);
+  ASSERT_TRUE(handles_->Release("ann", *step.outcome).ok());
+  EXPECT_EQ(timers_.size(), before);
+}
+
 TEST_F(ServedPipelineTest, ALeaseEndsTheAccumulationThoughACallOfItsHolderThatCameInTimeIsGivenUp) {
   Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
   const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
