@@ -40,11 +40,15 @@ class ModelUpload:
                 chunk = model_pb2.ModelChunk(offset=offset, data=data, crc32c=crc32c(data))
                 yield len(data), model_pb2.UploadModelRequest(chunk=chunk)
                 offset += len(data)
-                self._progress(offset, self._size)
+                if offset < self._size:
+                    self._progress(offset, self._size)
 
     def credit(self, answer: model_pb2.UploadModelResponse) -> tuple[int, tuple[int, int]] | None:
-        """Bytes that may be sent, and where to go on; ``None``: the answer is the last one."""
-        return None if answer.HasField("model") else (answer.credit.bytes, (0, answer.credit.next_offset))
+        """Bytes that may be sent, and where to go on; ``None``: the answer is the last one, the daemon has the file."""
+        if answer.HasField("model"):
+            self._progress(self._size, self._size)
+            return None
+        return answer.credit.bytes, (0, answer.credit.next_offset)
 
 
 def _sha256(path: pathlib.Path) -> str:

@@ -9,6 +9,7 @@ import grpc
 import penstock
 import pytest
 from fake_daemon import FakeDaemon, status
+from penstock.model_files import ModelUpload
 from penstock.v1 import model_pb2, pipeline_pb2
 
 
@@ -25,7 +26,17 @@ def test_a_file_is_brought(client: penstock.Client, daemon: FakeDaemon, file: pa
     digest = "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()
     assert (model.name, model.digest) == ("models/mine.pt2", digest)
     assert daemon.uploaded["mine.pt2"] == file.read_bytes()
-    assert seen[-1] == (1024000, 1024000) and seen == sorted(seen)
+    assert seen[-1] == (1024000, 1024000) and seen == sorted(set(seen))
+
+
+def test_progress_ends_with_all_where_the_daemon_has_the_file(file: pathlib.Path) -> None:
+    seen: list[tuple[int, int]] = []
+    upload = ModelUpload(file, "mine.pt2", lambda sent, all: seen.append((sent, all)))
+    for _ in upload.chunks(0, 0):  # the sender need not come back after the last chunk
+        pass
+    assert (1024000, 1024000) not in seen
+    assert upload.credit(model_pb2.UploadModelResponse(model=model_pb2.Model(name="models/mine.pt2"))) is None
+    assert seen[-1] == (1024000, 1024000)
 
 
 def test_a_broken_upload_goes_on_where_it_was(client: penstock.Client, daemon: FakeDaemon, file: pathlib.Path) -> None:

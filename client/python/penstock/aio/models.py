@@ -30,7 +30,7 @@ class Models:
 
         Args:
             model_id: its name there; ``None``: the file's.
-            progress: called with the bytes that have been sent, and all of them.
+            progress: called with the bytes that have been sent, and all of them; the last time when the daemon has them.
 
         Raises:
             PenstockError: MODEL_EXISTS if another file has the name; NAME_INVALID; MODEL_TOO_LARGE; STORAGE_FULL;
