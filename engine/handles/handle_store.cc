@@ -116,14 +116,23 @@ absl::Status HandleStore::Hold(const HandleName& name, int64_t bytes) {
 void HandleStore::Withdraw(const HandleId& id) {
   Aftermath aftermath;
   absl::MutexLock lock(&mu_);
+  const auto given_up = [](const HandleEntry& entry) {
+    return HandleError(absl::StatusCode::kNotFound, "HANDLE_RELEASED", "what was to fill the handle was given up",
+                       entry.name);
+  };
+  if (const auto detached = detached_.find(id); detached != detached_.end()) {
+    const EntryPointer entry = detached->second;  // released meanwhile, while somebody waits for what it was to hold
+    SettleEntry(entry, given_up(*entry), HandleState::kFailed, aftermath);
+    return;
+  }
   auto found = entries_.find(id);
   if (found == entries_.end()) return;
-  EntryPointer entry = found->second;
+  const EntryPointer entry = found->second;
+  SettleEntry(entry, given_up(*entry), HandleState::kFailed, aftermath);  // for those who wait
   Unlink(*entry);
   SetState(*entry, HandleState::kReleased);
   Count(*entry, [](Counts& c) { --c.created; });
-  aftermath.producers.push_back(std::move(entry->producer));
-  FreeContent(entry, aftermath);
+  if (entry->pins == 0) FreeContent(entry, aftermath);
 }
 
 void HandleStore::Fulfil(const HandleId& id, HandleContent content) {

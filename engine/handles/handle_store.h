@@ -205,7 +205,7 @@ class HandleStore {
   // From now on a PENDING handle holds so many bytes. If they don't fit, it holds what it held, and HANDLE_BUDGET is
   // returned; a handle that is no longer pending returns its error, or HANDLE_RELEASED.
   absl::Status Hold(const HandleName& name, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets a reservation that nobody has seen yet.
+  // Gives up a reservation that will not be filled. Who has pinned the handle or waits for it hears HANDLE_RELEASED.
   void Withdraw(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes it READY. If the content is larger than reserved and the budget is full, it becomes FAILED
   // with HANDLE_BUDGET. On a handle that is no longer pending the content is dropped, unless a pin

@@ -43,6 +43,21 @@ TEST_F(HandleStoreTest, RREF_4_AResultIsPendingThenReadyWithHeaders) {
   EXPECT_EQ(info.expire_time, clock_.WallNow() + absl::Seconds(60));
 }
 
+TEST_F(HandleStoreTest, WhoWaitsForAHandleThatIsGivenUpHearsSo) {
+  for (const bool released : {false, true}) {
+    const HandleName name = Reserve();
+    std::vector<HandlePin> pins;
+    pins.push_back(*store_->Pin("ann", name));
+    bool woken = false;
+    store_->OnContents(pins, [&woken] { woken = true; });
+    if (released) ASSERT_TRUE(store_->Release("ann", name).ok());
+    EXPECT_FALSE(woken);
+    store_->Withdraw(name.id);
+    EXPECT_TRUE(woken) << (released ? "after a release" : "");
+    EXPECT_EQ(ReasonOf(pins[0].tensors().status()), "HANDLE_RELEASED");
+  }
+}
+
 TEST_F(HandleStoreTest, AFailedHandleTellsItsErrorAtEachUse) {
   const HandleName name = Reserve();
   store_->Fail(name.id, Error(absl::StatusCode::kInternal, "BUG", "broken").With("stage", "1"));
