@@ -188,6 +188,16 @@ def test_the_page_of_threads_names_those_of_the_daemon() -> None:
 
 
 WALK = re.compile(r"^\| `([\w/]+\.cc)` \| `([\w:]+)` \| (?:`ps-[\w-]+`, \.\.\.|`ps-\w+`|[\w' ]+) \| [^|]+ \|$", re.M)
+STEP = re.compile(r"^\| \d+ \| `([\w/.]+)` \| ((?:`[\w:.]+`(?:, )?)*) ?\| [^|]+ \|$", re.M)
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+
+
+def defines(file: str, name: str) -> bool:
+    """Whether a source has this function, type, message or gRPC service, or this `Suite.Case` of a test."""
+    forms = [rf"[\w:<>*&, ]+[ *&]{name}\(", rf"(?:class|struct|message|service|def) {name}\b"]
+    if "." in name:
+        forms = [rf"TEST(?:_[FP])?\({name.replace('.', ', ')}\)"]
+    return re.search(rf"^(?:{'|'.join(forms)})", (ROOT / file).read_text(), re.M) is not None
 
 
 @pytest.mark.parametrize("page, steps", [("life_of_a_step.md", 21), ("life_of_a_request.md", 21)])
@@ -195,7 +205,24 @@ def test_the_walks_name_functions_of_their_files(page: str, steps: int) -> None:
     rows = WALK.findall((ROOT / "docs" / page).read_text())
     assert len(rows) == steps, "a row is not of the form that this test reads, or is new"
     for file, function in rows:
-        assert re.search(rf"^[\w:<>*&, ]+[ *&]{function}\(", (ROOT / file).read_text(), re.M), (file, function)
+        assert defines(file, function), (file, function)
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_the_guides_name_what_their_files_have(page: pathlib.Path) -> None:
+    text = page.read_text()
+    rows = STEP.findall(text)
+    assert len(rows) == len(re.findall(r"^\| \d", text, re.M)) > 4, "a row is not of the form that this test reads"
+    for file, names in rows:
+        assert (ROOT / file).is_file(), file
+        assert not [name for name in re.findall(r"`(.+?)`", names) if not defines(file, name)], (file, names)
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_the_changes_of_the_guides_apply_to_the_tree(page: pathlib.Path) -> None:
+    (diff,) = re.findall(r"^```diff\n(.*?)^```", page.read_text(), re.M | re.S)
+    done = subprocess.run(["git", "apply", "--check", "-"], input=diff, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_health_services_in_pages_are_the_probes() -> None:
