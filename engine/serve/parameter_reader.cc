@@ -23,8 +23,10 @@ absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterReader::Take(c
   // Keeps the whole copy, so that it is counted as long as a part of it is read.
   std::shared_ptr<ParameterSnapshot> chosen(new ParameterSnapshot{.step = all->step},
                                             [all](const ParameterSnapshot* part) { delete part; });
+  Index index;
+  for (const NamedTensor& tensor : all->tensors) index.emplace(tensor.name, &tensor);
   for (const std::string& name : request.names) {
-    PENSTOCK_ASSIGN_OR_RETURN(const NamedTensor* const found, Find(*all, name));
+    PENSTOCK_ASSIGN_OR_RETURN(const NamedTensor* const found, Find(index, name));
     chosen->tensors.push_back(*found);
   }
   return std::shared_ptr<const ParameterSnapshot>(std::move(chosen));
@@ -45,16 +47,10 @@ absl::StatusOr<ParameterSnapshot> ParameterReader::Copy(bool with_optimizer) con
 }
 
 // By its own name, or by the one that it has counted within its stage.
-absl::StatusOr<const NamedTensor*> ParameterReader::Find(const ParameterSnapshot& all, const std::string& name) const {
-  const auto find = [&](const std::string& wanted) -> const NamedTensor* {
-    for (const NamedTensor& tensor : all.tensors) {
-      if (tensor.name == wanted) return &tensor;
-    }
-    return nullptr;
-  };
-  if (const NamedTensor* found = find(name); found != nullptr) return found;
+absl::StatusOr<const NamedTensor*> ParameterReader::Find(const Index& all, const std::string& name) const {
+  if (const auto found = all.find(name); found != all.end()) return found->second;
   PENSTOCK_ASSIGN_OR_RETURN(const std::string alias, FromPartitionName(pipeline_->plan(), name));
-  if (const NamedTensor* found = find(alias); found != nullptr) return found;
+  if (const auto found = all.find(alias); found != all.end()) return found->second;
   return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
                "the pipeline has no such parameter, got " + Shortened(name))
       .With("field", "names")

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -41,7 +42,8 @@ class ParameterReader {
 
  private:
   absl::StatusOr<ParameterSnapshot> Copy(bool with_optimizer) const;
-  absl::StatusOr<const NamedTensor*> Find(const ParameterSnapshot& all, const std::string& name) const;
+  using Index = std::unordered_map<std::string, const NamedTensor*>;
+  absl::StatusOr<const NamedTensor*> Find(const Index& all, const std::string& name) const;
 
   const std::string name_;
   const Pipeline* const pipeline_;

@@ -161,7 +161,11 @@ void PipelineTable::Implementation::Answer(const RequestKey& key, const JoinPoin
       log_.Erase(key);  // it had no effect: a retry is a first attempt
     }
   }
-  for (const EntryCallback& callback : callbacks) callback(answer);
+  // The last one takes the answer, and the pipeline with it: this thread keeps nothing that a deletion would wait for.
+  for (size_t i = 0; i < callbacks.size(); ++i) {
+    const bool last = i + 1 == callbacks.size();
+    Guarded("the answer of a pipeline", [&] { callbacks[i](last ? std::move(answer) : answer); }).IgnoreError();
+  }
 }
 
 // --- Creation.
@@ -209,7 +213,8 @@ void PipelineTable::Implementation::Create(CallContext context, std::string name
   const JoinPointer join = Begin(key, context, std::move(done), start);
   if (join == nullptr) return;
   creations_.Post([this, key, join, name, planning, spec = std::move(spec), spec_digest = std::move(spec_digest)] {
-    Answer(key, join, CreateNow(name, spec, spec_digest, planning.get()));
+    Answer(key, join,
+           Guarded("the creation of a pipeline", [&] { return CreateNow(name, spec, spec_digest, planning.get()); }));
   });
 }
 
@@ -217,39 +222,44 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std
                                                                        const std::string& spec_digest,
                                                                        Planning* planning) {
   bool draining = IsDraining();
-  absl::StatusOr<std::shared_ptr<ServedPipeline>> made =
-      draining ? Draining() : Guarded("the creation of a pipeline", [&] {
-        return builder_.Build(name, &spec, spec_digest, MayRehearse(), planning);
-      });
-  absl::StatusOr<PipelineEntry> answer = PipelineEntry{};
+  // All that can fail, copies too, before the entry changes.
+  absl::StatusOr<PipelineEntry> made = Guarded("the creation of a pipeline", [&]() -> absl::StatusOr<PipelineEntry> {
+    if (draining) return Draining();
+    PENSTOCK_ASSIGN_OR_RETURN(auto pipeline, builder_.Build(name, &spec, spec_digest, MayRehearse(), planning));
+    PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry ready, Get(name));
+    ready.planning = nullptr;
+    ready.pipeline = std::move(pipeline);
+    ready.spec.model.program_digest = spec.model.program_digest;
+    return ready;
+  });
   {
     absl::MutexLock lock(&mu_);
-    if (!made.ok() && draining_) made = Draining();  // its planning was cut short
     PipelineEntry& entry = entries_.at(name);
     if (made.ok()) {
       entry.planning = nullptr;
-      entry.pipeline = *made;
-      entry.spec.model.program_digest = spec.model.program_digest;
+      entry.pipeline = made->pipeline;
+      entry.spec.model.program_digest = std::move(spec.model.program_digest);
       SetState(entry, PipelineEntry::State::kReady);
-      answer = entry;
+      made->state = entry.state;
+      made->version = entry.version;
       draining = draining_;
     } else {
+      if (draining_) made = Draining();  // its planning was cut short
       entries_.erase(name);
-      answer = WithValue(made.status(), "pipeline", name);
     }
   }
   if (!made.ok()) {
     LogWarning(
         "pipeline not created",
         {{"pipeline", name}, {"reason", ReasonOf(made.status())}, {"error", std::string(made.status().message())}});
-    return answer;
+    return WithValue(made.status(), "pipeline", name);
   }
-  if (draining) (*made)->StopAccepting();  // it was made while the server began to stop
-  const Pipeline& engine = (*made)->pipeline();
+  if (draining) made->pipeline->StopAccepting();  // it was made while the server began to stop
+  const Pipeline& engine = made->pipeline->pipeline();
   LogInfo("pipeline created", {{"pipeline", name},
                                {"stages", std::to_string(engine.plan().stages.size())},
                                {"parameters", std::to_string(engine.parameter_count())}});
-  return answer;
+  return made;
 }
 
 void PipelineTable::Implementation::Plan(const std::string& caller, PipelineSpec spec,
@@ -387,13 +397,16 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
 
 void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline,
                                               bool purge) {
-  pipeline->Stop();
-  builder_.options().handles->ReleasePipeline(name);
+  // What fails leaves something behind, and the name comes free all the same.
+  const auto attempt = [&name](const char* failure, auto&& part) {
+    const absl::Status done = Guarded("the deletion of a pipeline", part);
+    if (!done.ok()) LogError(failure, {{"pipeline", name}, {"error", std::string(done.message())}});
+  };
+  attempt("can't stop a deleted pipeline", [&] { pipeline->Stop(); });
+  attempt("can't release the handles of a deleted pipeline",
+          [&] { builder_.options().handles->ReleasePipeline(name); });
   if (purge) {
-    if (absl::Status purged = pipeline->PurgeCheckpoints(); !purged.ok()) {
-      LogError("can't remove the checkpoints of a deleted pipeline",
-               {{"pipeline", name}, {"error", std::string(purged.message())}});
-    }
+    attempt("can't remove the checkpoints of a deleted pipeline", [&] { return pipeline->PurgeCheckpoints(); });
   }
   if (builder_.options().metrics != nullptr && pipeline->metrics() != nullptr) {
     builder_.options().metrics->RemovePipeline(*pipeline->metrics());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
@@ -159,6 +160,10 @@ absl::Status ModelRoot::Load(ModelSpec* spec) {
     absl::MutexLock lock(&mu_);
     loading_.insert(spec->program);
   }
+  const absl::Cleanup loaded = [this, program = spec->program] {
+    absl::MutexLock lock(&mu_);
+    loading_.erase(loading_.find(program));
+  };
   const absl::Status status = [&]() -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(const FileInfo info, Find(spec->program));
     if (!info.plain) return ModelNotFound(spec->program);
@@ -183,10 +188,6 @@ absl::Status ModelRoot::Load(ModelSpec* spec) {
     spec->program_digest = digest;
     return absl::OkStatus();
   }();
-  {
-    absl::MutexLock lock(&mu_);
-    loading_.erase(loading_.find(spec->program));
-  }
   // Where a specification is read, a model's name is one of its fields.
   if (ReasonOf(status) == "NAME_INVALID" || ReasonOf(status) == "MODEL_NOT_FOUND") {
     const bool missing = ReasonOf(status) == "MODEL_NOT_FOUND";

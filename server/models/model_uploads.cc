@@ -104,6 +104,7 @@ absl::StatusOr<ModelUploads::Position> ModelUploads::Start(const Request& reques
   if (files()->Info(root_->PathOf(request.model)).ok()) {
     absl::StatusOr<ModelDescription> there = root_->Describe(request.model);
     if (there.ok() && there->digest == request.digest) return Position{.offset = there->bytes, .model = *there};
+    if (ReasonOf(there.status()) == "HOST_MEMORY") return there.status();  // nobody knows what it is
     return Error(absl::StatusCode::kAlreadyExists, "MODEL_EXISTS",
                  absl::StrCat("model_id: another file has this name; delete it first, got ", request.model))
         .With("field", "model_id")

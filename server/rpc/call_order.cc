@@ -1,6 +1,10 @@
 #include "server/rpc/call_order.h"
 
+#include <deque>
+#include <iterator>
 #include <utility>
+
+#include "engine/base/guard.h"
 
 namespace penstock {
 
@@ -29,19 +33,39 @@ bool CallOrder::Remove(WaitId id) {
   return true;
 }
 
-void CallOrder::Accepted(const Key& call) {
+std::vector<std::function<void()>> CallOrder::TakeFollowers(const Key& call) {
   std::vector<std::function<void()>> ready;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto [begin, end] = by_predecessor_.equal_range(call);
-    for (auto it = begin; it != end; ++it) {
-      const auto found = waiting_.find(it->second);
-      ready.push_back(std::move(found->second.go));
-      waiting_.erase(found);
-    }
-    by_predecessor_.erase(begin, end);
+  absl::MutexLock lock(&mu_);
+  const auto [begin, end] = by_predecessor_.equal_range(call);
+  ready.reserve(std::distance(begin, end));
+  for (auto it = begin; it != end; ++it) {
+    const auto found = waiting_.find(it->second);
+    ready.push_back(std::move(found->second.go));
+    waiting_.erase(found);
   }
-  for (const auto& go : ready) go();
+  by_predecessor_.erase(begin, end);
+  return ready;
+}
+
+void CallOrder::Accepted(const Key& call) {
+  thread_local std::deque<std::function<void()>>* running =
+      nullptr;  // what this thread has yet to run, in a loop below
+  std::vector<std::function<void()>> ready = TakeFollowers(call);
+  const auto begin = std::make_move_iterator(ready.begin());
+  const auto end = std::make_move_iterator(ready.end());
+  if (running != nullptr) {
+    running->insert(running->end(), begin, end);
+    return;
+  }
+  std::deque<std::function<void()>> own(begin, end);
+  running = &own;
+  while (!own.empty()) {
+    const std::function<void()> go = std::move(own.front());
+    own.pop_front();
+    Guarded("a call that waited for another", go)
+        .IgnoreError();  // its caller hears of it when `go` lets go of the call
+  }
+  running = nullptr;
 }
 
 }  // namespace penstock

@@ -18,7 +18,9 @@ namespace penstock {
 // Model:     A waiting call names its predecessor by caller, pipeline and request id. It is taken out once: by the
 //            predecessor's acceptance, or by Remove(). Which calls were accepted is the request log's to know, not this
 //            class's: Add(), then ask the log, then Remove() if it knows the predecessor.
-// Threads:   Any method from any thread. `go` runs on the thread of Accepted(), without the lock.
+// Threads:   Any method from any thread. `go` runs on the thread of Accepted(), without the lock; a chain of calls that wait
+//            for each other runs there one after the other, not one within the other.
+// Fails:     a `go` that throws is logged (guard.h), and the next one runs: it is not its predecessor's failure.
 class CallOrder {
  public:
   struct Key {
@@ -33,7 +35,7 @@ class CallOrder {
   WaitId Add(Key predecessor, std::function<void()> go) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether the call still waited. Then its `go` never runs.
   bool Remove(WaitId id) ABSL_LOCKS_EXCLUDED(mu_);
-  // Runs what waited for this call, in the order of Add().
+  // Runs what waited for this call, in the order of Add(). Within a `go` of the same thread it is noted, and done after it.
   void Accepted(const Key& call) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -41,6 +43,9 @@ class CallOrder {
     Key predecessor;
     std::function<void()> go;
   };
+
+  // What waited for this call, which no longer waits.
+  std::vector<std::function<void()>> TakeFollowers(const Key& call) ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Mutex mu_;
   WaitId last_ ABSL_GUARDED_BY(mu_) = 0;

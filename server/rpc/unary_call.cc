@@ -68,17 +68,16 @@ std::vector<std::pair<std::string, std::string>> UnaryCallBase::LogFields() cons
 }
 
 void UnaryCallBase::Fail(const absl::Status& error) {
+  if (claimed_) return;
+  // What may fail comes before the claim: whoever holds that finishes the call.
+  const LogScope scope(LogFields());
+  const absl::Status told = request_id_.empty() ? error : WithValue(error, "request_id", request_id_);
+  grpc::Status status = ToGrpcStatus(told);
+  const std::optional<int> pushback = RetryPushbackMillis(told);
   if (!Claim()) return;
   DropKept();
-  if (const auto pushback = RetryPushbackMillis(error); pushback.has_value()) {
-    context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
-  }
-  const LogScope scope(LogFields());
-  if (request_id_.empty()) {
-    Finish(ToGrpcStatus(error));
-  } else {
-    Finish(ToGrpcStatus(WithValue(error, "request_id", request_id_)));
-  }
+  if (pushback.has_value()) context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
+  Finish(std::move(status));
 }
 
 void UnaryCallBase::ReplyBytes(grpc::ByteBuffer bytes) {
@@ -119,7 +118,7 @@ void UnaryCallBase::OnCancel() {
     cancelled_ = true;
     actions.swap(actions_);
   }
-  for (const auto& action : actions) action();
+  for (const auto& action : actions) Guarded("a cancel", action).IgnoreError();
   Fail(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the caller has cancelled the call"));
 }
 

@@ -39,7 +39,7 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
 
 // The part of a unary call that does not depend on its messages: answers exactly once.
 //
-// Owns:      itself, until gRPC has sent the answer; closures that answer later hold a share of what Handed() gave. The
+// Owns:      itself, until gRPC has sent the answer; closures that answer later hold a share of what RunUnary() gave. The
 //            last of them answers with BUG if none has: a callback that threw or was dropped leaves no caller waiting.
 // Threads:   Any method from any thread. The first answer counts, later ones are dropped: so a
 //            result, a timer and a cancel may race.
@@ -105,10 +105,6 @@ class UnaryCall final : public UnaryCallBase {
   using UnaryCallBase::UnaryCallBase;
 
   Request& request() { return request_; }
-  // What those share who answer the call.
-  std::shared_ptr<UnaryCall> Handed() {
-    return std::shared_ptr<UnaryCall>(this, [kept = shared_from_this()](UnaryCall* call) { call->Abandon(); });
-  }
   void Reply(const Response& response) { ReplyBytes(SerializeMessage(response)); }
   // Answers with the value or the error.
   void Answer(const absl::StatusOr<Response>& response) {
@@ -126,19 +122,29 @@ class UnaryCall final : public UnaryCallBase {
 template <typename Request, typename Response>
 using UnaryCallPtr = std::shared_ptr<UnaryCall<Request, Response>>;
 
-// Runs a unary method: size, parse, caller, then `handler(call)`, which answers now or later.
+// Runs a unary method: caller, then `handler(call)`, which answers now or later; what it throws is the call's error. All who
+// answer the call share what `handler` is given.
+template <typename Call, typename Handler>
+grpc::ServerUnaryReactor* RunUnary(const std::shared_ptr<Call>& call, Handler&& handler) {
+  const absl::Status ran = Guarded("the call", [&] {
+    if (!call->Start()) return;
+    const LogScope scope(call->LogFields());
+    handler(std::shared_ptr<Call>(call.get(), [kept = call](Call* last) { last->Abandon(); }));
+  });
+  if (!ran.ok()) call->Fail(ran);
+  return call.get();
+}
+
+// The same with messages: size, parse, caller, then `handler(call)`, which answers now or later.
 template <typename Request, typename Response, typename Handler>
 grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response, int64_t max_bytes, Handler&& handler) {
-  auto call = std::make_shared<UnaryCall<Request, Response>>(context, response);
-  if (!call->Start()) return call.get();
-  const LogScope scope(call->LogFields());
-  if (absl::Status parsed = ParseMessage(*request, max_bytes, &call->request()); !parsed.ok()) {
-    call->Fail(parsed);
-  } else if (absl::Status failed = Guarded("the call", [&] { handler(call->Handed()); }); !failed.ok()) {
-    call->Fail(failed);
-  }
-  return call.get();
+  return RunUnary(std::make_shared<UnaryCall<Request, Response>>(context, response),
+                  [&](const UnaryCallPtr<Request, Response>& call) {
+                    const absl::Status parsed = ParseMessage(*request, max_bytes, &call->request());
+                    if (!parsed.ok()) return call->Fail(parsed);
+                    handler(call);
+                  });
 }
 
 }  // namespace penstock

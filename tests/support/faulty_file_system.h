@@ -3,6 +3,7 @@
 // A disk that fills up, fails and loses power, around a real one.
 
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,6 +38,11 @@ class FaultyFileSystem : public FileSystem {
     fail_rename_ = in;
     rename_fault_ = fault;
   }
+  // The next call of that method, "Read" or "RemoveAll", throws, as where memory is short.
+  void ThrowIn(const std::string& method) {
+    absl::MutexLock lock(&mu_);
+    throw_in_ = method;
+  }
   // The process dies before this change of the disk, counted from now: it and all later ones never happen.
   void DieBeforeChange(int64_t in) {
     absl::MutexLock lock(&mu_);
@@ -53,7 +59,10 @@ class FaultyFileSystem : public FileSystem {
     if (!file.ok()) return file;
     return std::make_unique<File>(this, *std::move(file));
   }
-  absl::StatusOr<std::string> Read(const std::string& path) override { return files_->Read(path); }
+  absl::StatusOr<std::string> Read(const std::string& path) override {
+    MayThrow("Read");
+    return files_->Read(path);
+  }
   absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override {
     return files_->List(directory);
   }
@@ -71,12 +80,20 @@ class FaultyFileSystem : public FileSystem {
   }
   absl::Status RemoveAll(const std::string& path) override {
     if (absl::Status status = Change(); !status.ok()) return status;
+    MayThrow("RemoveAll");
     return files_->RemoveAll(path);
   }
   bool Exists(const std::string& path) override { return files_->Exists(path); }
   absl::StatusOr<FileInfo> Info(const std::string& path) override { return files_->Info(path); }
 
  private:
+  void MayThrow(std::string_view method) {
+    absl::MutexLock lock(&mu_);
+    if (throw_in_ != method) return;
+    throw_in_.clear();
+    throw std::bad_alloc();
+  }
+
   class File : public WritableFile {
    public:
     File(FaultyFileSystem* system, std::unique_ptr<WritableFile> file) : system_(system), file_(std::move(file)) {}
@@ -135,6 +152,7 @@ class FaultyFileSystem : public FileSystem {
   int64_t fail_rename_ = -1;
   RenameFault rename_fault_ = RenameFault::kNotDone;
   int64_t die_ = -1;
+  std::string throw_in_;
   int64_t changes_ = 0;
 };
 

@@ -18,9 +18,11 @@ namespace {
 constexpr size_t kSealBytes = 16;
 constexpr size_t kTimeBytes = 8;
 
-absl::Status Invalid(std::string_view problem) {
-  return Error(absl::StatusCode::kInvalidArgument, "PAGE_TOKEN_INVALID", "page_token: " + std::string(problem))
-      .With("field", "page_token");
+absl::Status Invalid(std::string_view problem, std::string_view token) {
+  return Error(absl::StatusCode::kInvalidArgument, "PAGE_TOKEN_INVALID",
+               "page_token: " + std::string(problem) + ", got " + Shortened(token))
+      .With("field", "page_token")
+      .With("value", Shortened(token));
 }
 
 }  // namespace
@@ -53,16 +55,16 @@ absl::StatusOr<std::string> PageTokens::Read(std::string_view scope, std::string
   std::string bytes;
   if (token.size() > 1024 || !absl::WebSafeBase64Unescape(absl::string_view(token.data(), token.size()), &bytes) ||
       bytes.size() < kSealBytes + kTimeBytes) {
-    return Invalid("is not one of this server");
+    return Invalid("is not one of this server", token);
   }
   const std::string body = bytes.substr(kSealBytes);
   const std::string seal = Seal(scope, body);
   if (CRYPTO_memcmp(seal.data(), bytes.data(), kSealBytes) != 0) {
-    return Invalid("is not one of this server, or belongs to another list");
+    return Invalid("is not one of this server, or belongs to another list", token);
   }
   int64_t end = 0;
   std::memcpy(&end, body.data(), kTimeBytes);
-  if (clock_->NowNanos() > end) return Invalid("is older than an hour");
+  if (clock_->NowNanos() > end) return Invalid("is older than an hour", token);
   return body.substr(kTimeBytes);
 }
 

@@ -231,4 +231,12 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(answer.code()), answer.message(), answer.SerializeAsString());
 }
 
+grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContext* context) {
+  grpc::Status told = ToGrpcStatus(status);
+  if (const std::optional<int> pushback = RetryPushbackMillis(status); pushback.has_value()) {
+    context->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
+  }
+  return told;
+}
+
 }  // namespace penstock

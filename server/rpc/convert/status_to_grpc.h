@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "google/rpc/status.pb.h"
+#include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
 
 namespace penstock {
@@ -28,6 +29,9 @@ google::rpc::Status ToRpcStatus(const absl::Status& status);
 
 // The same as a status of gRPC, its details serialized. OK stays OK.
 grpc::Status ToGrpcStatus(const absl::Status& status);
+
+// The end of a call or a stream: the same, with the trailing metadata that tells a client when to come back.
+grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContext* context);
 
 // The status with more values in its ErrorInfo, where it has one: those that are not there yet, as far as they fit.
 grpc::Status WithErrorValues(const grpc::Status& status,

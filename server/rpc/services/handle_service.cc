@@ -75,6 +75,9 @@ absl::Status HandleServiceImpl::Wait(const UnaryCallPtr<v1::WaitHandlesRequest, 
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HandleName> names, Names(request.names()));
   PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration wait,
                             CheckedDuration(request.wait_for(), absl::Seconds(60), "wait_for"));
+  if (!v1::WaitHandlesRequest::Mode_IsValid(request.mode())) {
+    return InvalidField("mode", "must be ALL or ANY", absl::StrCat(static_cast<int>(request.mode())));
+  }
   const auto mode =
       request.mode() == v1::WaitHandlesRequest::MODE_ANY ? HandleStore::WaitMode::kAny : HandleStore::WaitMode::kAll;
   HandleStore* handles = environment_.handles;

@@ -6,7 +6,6 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/wire/tensor_header.h"
-#include "server/rpc/streams/stall_guard.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
@@ -20,24 +19,35 @@ using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
 // One open watch.
-class HealthServiceImpl::Watcher final : public WriteStream<grpc::ByteBuffer> {
+class HealthServiceImpl::Watcher final : public WriteStream {
  public:
   Watcher(HealthServiceImpl* health, grpc::CallbackServerContext* context)
-      : health_(health), context_(context), guard_(std::make_shared<StallGuard>(health->timers_, health->clock_)) {}
+      : WriteStream(context, health->timers_, health->clock_), health_(health) {}
 
   const std::string& service() const { return service_; }
 
   // Reads the request and tells the state. After Start().
   void Begin(const grpc::ByteBuffer& request) {
-    guard_->SetBusy(true);
-    guard_->Watch(context_);
-    if (absl::Status accepted = Accept(request); !accepted.ok()) return Close(accepted);
-    Tell();
+    guard().SetBusy(true);
+    guard().Watch(context());
+    Run([&] {
+      PENSTOCK_RETURN_IF_ERROR(Accept(request));
+      TellNow();
+      return absl::OkStatus();
+    });
   }
 
   // Tells the state if it is news, now or when the last message has left. The state is read here, not
   // given: of two changes at once the later is told last.
-  void Tell() ABSL_LOCKS_EXCLUDED(mu_) {
+  void Tell() {
+    Run([this] {
+      TellNow();
+      return absl::OkStatus();
+    });
+  }
+
+ private:
+  void TellNow() ABSL_LOCKS_EXCLUDED(mu_) {
     HealthCheckResponse response;
     {
       absl::MutexLock lock(&mu_);
@@ -48,39 +58,33 @@ class HealthServiceImpl::Watcher final : public WriteStream<grpc::ByteBuffer> {
       told_ = now;
       response.set_status(now);
     }
-    guard_->SetBusy(false);  // the peer must take it
+    guard().SetBusy(false);  // the peer must take it
     Send(SerializeMessage(response));
   }
 
- private:
   absl::Status Accept(const grpc::ByteBuffer& bytes) {
     HealthCheckRequest request;
     PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kMaxMessageBytes, &request));
-    PENSTOCK_ASSIGN_OR_RETURN(slot_, health_->slots_.Take());
+    PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, health_->slots_.Take());
+    Keep(std::move(slot));
     service_ = request.service();
     return health_->Remember(std::static_pointer_cast<Watcher>(shared_from_this()));
   }
 
   void OnSent() override {
-    guard_->Progress();
-    guard_->SetBusy(true);
+    guard().Progress();
+    guard().SetBusy(true);
     {
       absl::MutexLock lock(&mu_);
       busy_ = false;
     }
-    Tell();
+    TellNow();
   }
 
-  void OnEnded() override {
-    guard_->Stop();
-    health_->Forget(this);
-  }
+  void OnEnded() override { health_->Forget(this); }
 
   HealthServiceImpl* const health_;
-  grpc::CallbackServerContext* const context_;
-  const std::shared_ptr<StallGuard> guard_;
   std::string service_;  // constant once it is remembered
-  StreamSlots::Slot slot_;
 
   absl::Mutex mu_;
   bool busy_ ABSL_GUARDED_BY(mu_) = false;

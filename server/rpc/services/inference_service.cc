@@ -136,10 +136,9 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelMetadata(grpc::CallbackServ
 grpc::ServerUnaryReactor* InferenceServiceImpl::ModelInfer(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
-  auto call = std::make_shared<UnaryCallBase>(context, response);
-  if (!call->Start()) return call.get();
-  if (absl::Status accepted = Infer(call, *request); !accepted.ok()) call->Fail(accepted);
-  return call.get();
+  return RunUnary(std::make_shared<UnaryCallBase>(context, response), [&](const std::shared_ptr<UnaryCallBase>& call) {
+    if (absl::Status accepted = Infer(call, *request); !accepted.ok()) call->Fail(accepted);
+  });
 }
 
 absl::Status InferenceServiceImpl::Infer(const std::shared_ptr<UnaryCallBase>& call, const grpc::ByteBuffer& bytes) {

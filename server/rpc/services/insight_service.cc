@@ -77,10 +77,12 @@ v1::PipelineStatistics DescribeStatistics(const ServedPipeline& pipeline, const 
 
 // One WatchStatistics: an update at once, then one per interval. Those that fall due while one is on
 // its way become one.
-class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
+class StatisticsStream final : public WriteStream {
  public:
   StatisticsStream(InsightServiceImpl* service, grpc::CallbackServerContext* context)
-      : service_(service), environment_(service->environment_), context_(context) {}
+      : WriteStream(context, service->environment_.timers, service->environment_.clock),
+        service_(service),
+        environment_(service->environment_) {}
 
   void Begin(const grpc::ByteBuffer& request) {
     Run([&] {
@@ -94,7 +96,7 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
   absl::Status Accept(const grpc::ByteBuffer& bytes) {
     v1::WatchStatisticsRequest request;
     PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request));
-    PENSTOCK_RETURN_IF_ERROR(CallerOf(*context_).status());
+    PENSTOCK_RETURN_IF_ERROR(CallerOf(*context()).status());
     PENSTOCK_ASSIGN_OR_RETURN(interval_, CheckedDuration(request.interval(), absl::Hours(24), "interval"));
     if (interval_ < kMinInterval) {
       return InvalidField("interval", "must be at least 100 ms", absl::FormatDuration(interval_));
@@ -104,7 +106,12 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
     }
     max_updates_ = request.max_updates();
     name_ = request.pipeline();
-    return FindPipeline(environment_, name_, "pipeline").status();
+    PENSTOCK_RETURN_IF_ERROR(FindPipeline(environment_, name_, "pipeline").status());
+    PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, service_->watch_slots_.Take());
+    Keep(std::move(slot));
+    guard().SetBusy(true);
+    guard().Watch(context());
+    return absl::OkStatus();
   }
 
   // An update is due; comes again after the interval.
@@ -134,10 +141,14 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
     // Looked up each time: a stream must not keep a deleted pipeline alive.
     const auto pipeline = FindPipeline(environment_, name_, "pipeline");
     if (!pipeline.ok()) return Close(pipeline.status());
-    Send(SerializeMessage(DescribeStatistics(**pipeline, environment_)));
+    grpc::ByteBuffer message = SerializeMessage(DescribeStatistics(**pipeline, environment_));
+    guard().SetBusy(false);  // the peer must take it
+    Send(std::move(message));
   }
 
   void OnSent() override {
+    guard().Progress();
+    guard().SetBusy(true);
     bool last;
     {
       absl::MutexLock lock(&mu_);
@@ -159,7 +170,6 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
 
   InsightServiceImpl* const service_;
   const ServiceEnvironment environment_;
-  grpc::CallbackServerContext* const context_;
   std::string name_;
   absl::Duration interval_;
   int max_updates_ = 0;  // 0: until the caller leaves
@@ -172,7 +182,7 @@ class StatisticsStream final : public WriteStream<grpc::ByteBuffer> {
   TimerQueue::TimerId timer_ ABSL_GUARDED_BY(mu_) = TimerQueue::kNoTimer;
 };
 
-bool InsightServiceImpl::Remember(const std::shared_ptr<Stream>& stream) {
+bool InsightServiceImpl::Remember(const std::shared_ptr<WriteStream>& stream) {
   {
     absl::MutexLock lock(&mu_);
     streams_.insert(stream);
@@ -182,7 +192,7 @@ bool InsightServiceImpl::Remember(const std::shared_ptr<Stream>& stream) {
   return false;
 }
 
-void InsightServiceImpl::Forget(const std::shared_ptr<Stream>& stream) {
+void InsightServiceImpl::Forget(const std::shared_ptr<WriteStream>& stream) {
   absl::MutexLock lock(&mu_);
   streams_.erase(stream);
 }
@@ -211,8 +221,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightServiceImpl::ExportTrace(grpc
   return stream.get();
 }
 
+int InsightServiceImpl::streams() const {
+  absl::MutexLock lock(&mu_);
+  return static_cast<int>(streams_.size());
+}
+
 void InsightServiceImpl::Shutdown() {
-  std::set<std::shared_ptr<Stream>> open;
+  std::set<std::shared_ptr<WriteStream>> open;
   {
     absl::MutexLock lock(&mu_);
     shut_down_ = true;

@@ -19,6 +19,8 @@ namespace penstock {
 // Tells what a pipeline's lanes, queues and handles do, and did.
 //
 // Threads:   gRPC's callback threads, the timers' and the job thread; no method blocks.
+// Fails:     RESOURCE_EXHAUSTED / STREAM_LIMIT for more streams than that; a watcher that takes no message for
+//            StallGuard::kPatience is given up.
 // Lifecycle: Shutdown() ends every stream, so that the server can close.
 class InsightServiceImpl final
     : public v1::InsightService::WithRawCallbackMethod_WatchStatistics<
@@ -26,12 +28,15 @@ class InsightServiceImpl final
               v1::InsightService::WithRawCallbackMethod_ExportTrace<v1::InsightService::Service>>> {
  public:
   static constexpr int kMaxTraceExports = 2;
+  static constexpr int kMaxWatches = 256;
 
   // Traces are made on the job thread; it is closed after the server and before what the environment names.
   InsightServiceImpl(const ServiceEnvironment& environment, JobThread* trace_jobs)
       : environment_(environment), trace_jobs_(trace_jobs) {}
 
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
+  // How many streams are open.
+  int streams() const ABSL_LOCKS_EXCLUDED(mu_);
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchStatistics(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* request) override;
@@ -41,19 +46,19 @@ class InsightServiceImpl final
                                                           const grpc::ByteBuffer* request) override;
 
  private:
-  using Stream = WriteStream<grpc::ByteBuffer>;
   friend class StatisticsStream;
   // Whether the stream may begin: not once the service is shut down, which ends it.
-  bool Remember(const std::shared_ptr<Stream>& stream) ABSL_LOCKS_EXCLUDED(mu_);
-  void Forget(const std::shared_ptr<Stream>& stream) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Remember(const std::shared_ptr<WriteStream>& stream) ABSL_LOCKS_EXCLUDED(mu_);
+  void Forget(const std::shared_ptr<WriteStream>& stream) ABSL_LOCKS_EXCLUDED(mu_);
 
   const ServiceEnvironment environment_;
   JobThread* const trace_jobs_;
+  StreamSlots watch_slots_{"statistics_watches", kMaxWatches};
   StreamSlots trace_slots_{"trace_exports", kMaxTraceExports};
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
-  std::set<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);  // until they are done
+  std::set<std::shared_ptr<WriteStream>> streams_ ABSL_GUARDED_BY(mu_);  // until they are done
 };
 
 // What a pipeline does, at one instant.

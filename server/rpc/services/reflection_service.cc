@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "engine/base/guard.h"
+#include "engine/base/status_macros.h"
 #include "engine/wire/tensor_header.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
@@ -100,10 +102,11 @@ class ReflectionServiceImpl<Base, Request, Response>::Stream final
  public:
   Stream(ReflectionServiceImpl* service, grpc::CallbackServerContext* context)
       : service_(service),
+        context_(context),
         guard_(std::make_shared<StallGuard>(service->timers_, service->clock_, kReflectionPatience)) {
     absl::StatusOr<StreamSlots::Slot> slot = service->slots_.Take();
     if (!slot.ok()) {
-      Finish(ToGrpcStatus(slot.status()));
+      Finish(ToGrpcStatus(slot.status(), context));
       return;
     }
     slot_ = *std::move(slot);
@@ -118,14 +121,18 @@ class ReflectionServiceImpl<Base, Request, Response>::Stream final
       return;
     }
     guard_->Progress();
-    Request request;
-    if (absl::Status parsed = ParseMessage(read_, kMaxReflectionBytes, &request); !parsed.ok()) {
-      Finish(ToGrpcStatus(parsed));
-      return;
+    const absl::Status answered = Guarded("the stream", [this]() -> absl::Status {
+      Request request;
+      PENSTOCK_RETURN_IF_ERROR(ParseMessage(read_, kMaxReflectionBytes, &request));
+      read_.Clear();
+      written_ = SerializeMessage(service_->Answer(request));
+      return absl::OkStatus();
+    });
+    if (answered.ok()) {
+      StartWrite(&written_);
+    } else {
+      Finish(ToGrpcStatus(answered, context_));
     }
-    read_.Clear();
-    written_ = SerializeMessage(service_->Answer(request));
-    StartWrite(&written_);
   }
 
   void OnWriteDone(bool ok) override {
@@ -143,6 +150,7 @@ class ReflectionServiceImpl<Base, Request, Response>::Stream final
   }
 
   const ReflectionServiceImpl* const service_;
+  grpc::CallbackServerContext* const context_;
   const std::shared_ptr<StallGuard> guard_;
   StreamSlots::Slot slot_;
   grpc::ByteBuffer read_;

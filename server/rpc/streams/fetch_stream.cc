@@ -35,9 +35,7 @@ absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const NamedTensors& 
 }
 
 FetchStream::FetchStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context)
-    : environment_(environment),
-      context_(context),
-      guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)) {}
+    : WriteStream(context, environment.timers, environment.clock), environment_(environment) {}
 
 void FetchStream::Begin(const grpc::ByteBuffer& request) {
   Run([&] { return Accept(request); });
@@ -45,7 +43,7 @@ void FetchStream::Begin(const grpc::ByteBuffer& request) {
 
 absl::Status FetchStream::Accept(const grpc::ByteBuffer& request) {
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(request, kControlMessageBytes, &request_));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context_));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
   PENSTOCK_ASSIGN_OR_RETURN(const HandleName name, HandleName::Parse(request_.name()));
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request_.chunk_size()));
   PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration wait,
@@ -66,7 +64,7 @@ absl::Status FetchStream::StartChunks(const HandleInfo& info) {
   PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors tensors, pin_.tensors());
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<TensorSender::Part> parts, ChooseParts(tensors, request_));
   sender_.emplace(std::move(parts), chunk_bytes_);
-  guard_->Watch(context_);
+  guard().Watch(context());
   v1::FetchHandleResponse first;
   *first.mutable_handle() = ToProto(info);
   Send(SerializeMessage(first));
@@ -74,7 +72,7 @@ absl::Status FetchStream::StartChunks(const HandleInfo& info) {
 }
 
 void FetchStream::OnSent() {
-  guard_->Moved(sending_bytes_);
+  guard().Moved(sending_bytes_);
   std::optional<grpc::ByteBuffer> chunk = sender_->Next();
   if (chunk.has_value()) {
     sending_bytes_ = static_cast<int64_t>(chunk->Length());
@@ -84,9 +82,6 @@ void FetchStream::OnSent() {
   }
 }
 
-void FetchStream::OnEnded() {
-  guard_->Stop();
-  environment_.handles->CancelWait(wait_);
-}
+void FetchStream::OnEnded() { environment_.handles->CancelWait(wait_); }
 
 }  // namespace penstock

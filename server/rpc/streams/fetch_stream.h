@@ -9,7 +9,6 @@
 #include "engine/handles/handle_store.h"
 #include "penstock/v1/handle.pb.h"
 #include "server/rpc/services/service_environment.h"
-#include "server/rpc/streams/stall_guard.h"
 #include "server/rpc/streams/tensor_stream.h"
 #include "server/rpc/streams/write_stream.h"
 
@@ -19,7 +18,7 @@ namespace penstock {
 //
 // Owns:      a pin on the handle.
 // Fails:     reasons of handles; HANDLE_PENDING when it did not settle in time; OFFSET_OUT_OF_RANGE.
-class FetchStream final : public WriteStream<grpc::ByteBuffer> {
+class FetchStream final : public WriteStream {
  public:
   FetchStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
 
@@ -34,8 +33,6 @@ class FetchStream final : public WriteStream<grpc::ByteBuffer> {
   void OnEnded() override;
 
   const ServiceEnvironment environment_;
-  grpc::CallbackServerContext* const context_;
-  const std::shared_ptr<StallGuard> guard_;
   v1::FetchHandleRequest request_;
   int64_t chunk_bytes_ = 0;
   HandlePin pin_;  // as long as this: a wait that ends late still finds it

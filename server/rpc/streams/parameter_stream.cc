@@ -1,5 +1,7 @@
 #include "server/rpc/streams/parameter_stream.h"
 
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,9 +22,7 @@ constexpr int kMaxParameterNames = 4096;
 }  // namespace
 
 ParameterStream::ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context)
-    : environment_(environment),
-      context_(context),
-      guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)) {}
+    : WriteStream(context, environment.timers, environment.clock), environment_(environment) {}
 
 void ParameterStream::Begin(const grpc::ByteBuffer& request) {
   Run([&] { return Accept(request); });
@@ -31,14 +31,20 @@ void ParameterStream::Begin(const grpc::ByteBuffer& request) {
 absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
   v1::ReadParametersRequest request;
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kSpecificationMessageBytes, &request));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context_));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request.chunk_size()));
   if (request.names_size() > kMaxParameterNames) {
     return InvalidField("names", absl::StrCat("must have at most ", kMaxParameterNames, " entries"),
                         absl::StrCat(request.names_size()));
   }
+  std::set<std::string_view> seen;
+  for (int i = 0; i < request.names_size(); ++i) {
+    if (seen.insert(request.names(i)).second) continue;
+    return InvalidField(absl::StrCat("names[", i, "]"), "must not name a parameter again", Shortened(request.names(i)));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
-  PENSTOCK_ASSIGN_OR_RETURN(place_, environment_.admission->Admit(caller, pipeline->name()));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(caller, pipeline->name()));
+  Keep(std::move(place));
   pipeline->ReadParameters(
       {request.names().begin(), request.names().end()}, request.include_optimizer_state(),
       [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
@@ -60,22 +66,20 @@ absl::Status ParameterStream::StartChunks(std::shared_ptr<const ParameterSnapsho
     parts.push_back({static_cast<int>(parts.size()), std::move(tensor), {0, size}});
   }
   sender_.emplace(std::move(parts), chunk_bytes_);
-  guard_->Watch(context_);
+  guard().Watch(context());
   Send(SerializeMessage(first));
   return absl::OkStatus();
 }
 
 void ParameterStream::OnSent() {
-  guard_->Moved(sending_bytes_);
+  guard().Moved(sending_bytes_);
   std::optional<grpc::ByteBuffer> chunk = sender_->Next();
   if (chunk.has_value()) {
     sending_bytes_ = static_cast<int64_t>(chunk->Length());
     Send(*std::move(chunk));
   } else {
-    // Before the caller hears of the end, so that its next call finds it so.
-    sender_.reset();
+    sender_.reset();  // before the caller hears of the end, so that its next call finds the memory free
     snapshot_.reset();
-    place_.reset();
     Close(absl::OkStatus());
   }
 }

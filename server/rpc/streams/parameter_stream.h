@@ -8,7 +8,6 @@
 #include "engine/serve/served_pipeline.h"
 #include "penstock/v1/state.pb.h"
 #include "server/rpc/services/service_environment.h"
-#include "server/rpc/streams/stall_guard.h"
 #include "server/rpc/streams/tensor_stream.h"
 #include "server/rpc/streams/write_stream.h"
 
@@ -18,7 +17,7 @@ namespace penstock {
 //
 // Owns:      a share of the snapshot, and the caller's place in the admission; both go with the stream.
 // Fails:     as ServedPipeline::ReadParameters(); CALLER_QUOTA.
-class ParameterStream final : public WriteStream<grpc::ByteBuffer> {
+class ParameterStream final : public WriteStream {
  public:
   ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
 
@@ -29,12 +28,8 @@ class ParameterStream final : public WriteStream<grpc::ByteBuffer> {
   absl::Status Accept(const grpc::ByteBuffer& request);
   absl::Status StartChunks(std::shared_ptr<const ParameterSnapshot> snapshot);
   void OnSent() override;
-  void OnEnded() override { guard_->Stop(); }
 
   const ServiceEnvironment environment_;
-  grpc::CallbackServerContext* const context_;
-  const std::shared_ptr<StallGuard> guard_;
-  std::shared_ptr<void> place_;
   int64_t chunk_bytes_ = 0;
   std::shared_ptr<const ParameterSnapshot> snapshot_;
   std::optional<TensorSender> sender_;

@@ -85,7 +85,8 @@ absl::StatusOr<bool> PutStream::Begin(const Pieces& bytes) {
   PENSTOCK_RETURN_IF_ERROR(ValidateTensorHeaders(request.headers));
   PENSTOCK_ASSIGN_OR_RETURN(request.lease, environment_.handles->CheckedLease(AsDuration(start.lease())));
   PENSTOCK_RETURN_IF_ERROR(environment_.pipelines->Find(pipeline).status());
-  PENSTOCK_ASSIGN_OR_RETURN(ticket_, environment_.admission->Admit(caller_, pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(caller_, pipeline));
+  Keep(std::move(ticket));
   PENSTOCK_ASSIGN_OR_RETURN(hold_, puts_->Attach(std::move(request)));
   guard().EndAt(hold_->end_nanos);
   PENSTOCK_ASSIGN_OR_RETURN(const TensorUploads::Position position, puts_->Where(*hold_));

@@ -39,7 +39,6 @@ class PutStream final : public ReceiveStream {
   const ServiceEnvironment environment_;
   const std::shared_ptr<TensorUploads> puts_;
   std::string caller_;
-  std::shared_ptr<void> ticket_;
   grpc::ByteBuffer read_;
   std::optional<TensorUploads::Hold> hold_;
 };

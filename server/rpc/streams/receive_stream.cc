@@ -66,6 +66,11 @@ void ReceiveStream::EndEarly(bool started) {
               : OutOfPlace("must be a start", "the end of the stream"));
 }
 
+void ReceiveStream::Keep(std::shared_ptr<void> place) {
+  absl::MutexLock lock(&mu_);
+  if (!end_.has_value()) kept_.swap(place);
+}
+
 std::optional<absl::Status> ReceiveStream::TakeEnd() {
   if (finished_ || !end_.has_value() || !writes_.empty()) return std::nullopt;
   finished_ = true;
@@ -73,10 +78,12 @@ std::optional<absl::Status> ReceiveStream::TakeEnd() {
 }
 
 void ReceiveStream::FinishWith(const absl::Status& status) {
-  if (const auto pushback = RetryPushbackMillis(status); pushback.has_value()) {
-    context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
+  {
+    std::shared_ptr<void> kept;  // goes after the lock
+    absl::MutexLock lock(&mu_);
+    kept.swap(kept_);
   }
-  Finish(ToGrpcStatus(status));
+  Finish(ToGrpcStatus(status, context_));
 }
 
 absl::Status ReceiveStream::Spend(int64_t bytes) {

@@ -37,6 +37,9 @@ class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // The same where the client has closed its side, or is gone, before it sent its last chunk.
   void EndEarly(bool started);
 
+  // Released just before the end is told, so that the caller's next call finds it so.
+  void Keep(std::shared_ptr<void> place) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Takes that many bytes off the credit. Fails: CREDIT_EXCEEDED.
   absl::Status Spend(int64_t bytes);
   // What to give the sender now: all of it for the first time, later what was spent, if that is worth a message.
@@ -53,7 +56,7 @@ class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // The status to finish with, once, when all that was written has left: who gets it finishes, and nobody else may touch
   // this afterwards.
   std::optional<absl::Status> TakeEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FinishWith(const absl::Status& status);
+  void FinishWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
   grpc::CallbackServerContext* const context_;
   const std::shared_ptr<StallGuard> guard_;
@@ -65,6 +68,7 @@ class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   std::deque<grpc::ByteBuffer> writes_ ABSL_GUARDED_BY(mu_);  // the first one is on its way
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<void> kept_ ABSL_GUARDED_BY(mu_);
 };
 
 // STREAM_PROTOCOL: a message out of place.

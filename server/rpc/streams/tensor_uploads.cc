@@ -1,11 +1,14 @@
 #include "server/rpc/streams/tensor_uploads.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/caller_share.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/wire/sha256.h"
 
 namespace penstock {
 namespace {
@@ -16,8 +19,20 @@ int64_t TotalBytes(const std::vector<TensorHeader>& headers) {
   return bytes;
 }
 
-absl::Status TakenOver() {
-  return Error(absl::StatusCode::kInvalidArgument, "STREAM_PROTOCOL", "another stream goes on with this upload");
+std::string DigestOf(const std::vector<TensorHeader>& headers) {
+  std::string text;
+  for (const TensorHeader& header : headers) {
+    absl::StrAppend(&text, header.name.size(), ":", header.name, " ", static_cast<int>(header.type), " ",
+                    absl::StrJoin(header.shape, ","), " ", header.byte_size, ";");
+  }
+  return Sha256::Of(text);
+}
+
+absl::Status TakenOver(const std::string& request_id) {
+  return Error(absl::StatusCode::kInvalidArgument, "STREAM_PROTOCOL",
+               absl::StrCat("request_id: another stream goes on with this upload, got ", request_id))
+      .With("field", "request_id")
+      .With("value", request_id);
 }
 
 }  // namespace
@@ -25,28 +40,33 @@ absl::Status TakenOver() {
 // One upload.
 class TensorUploads::Upload {
  public:
-  Upload(Key key, HandleName name, std::vector<TensorHeader> headers, int64_t end_nanos)
+  Upload(Key key, std::string request_id, HandleName name, std::vector<TensorHeader> headers, int64_t end_nanos)
       : key(std::move(key)),
+        request_id(std::move(request_id)),
         name(std::move(name)),
+        digest(DigestOf(headers)),
         bytes(TotalBytes(headers)),
         end_nanos(end_nanos),
-        receiver(std::move(headers)) {}
+        receiver(std::in_place, std::move(headers)) {}
 
+  bool complete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return !receiver.has_value(); }
   // What its handle must hold while a stream with credit sends.
   int64_t BytesToHold() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    return std::min(bytes, receiver.received_bytes() + kPutCreditBytes);
+    return std::min(bytes, receiver->received_bytes() + kPutCreditBytes);
   }
 
   const Key key;
+  const std::string request_id;
   const HandleName name;
+  const std::string digest;  // of the headers
   const int64_t bytes;
   const int64_t end_nanos;
 
   absl::Mutex mu;
   int64_t generation ABSL_GUARDED_BY(mu) = 0;  // rises with each stream that takes it
-  bool complete ABSL_GUARDED_BY(mu) = false;
+  bool kept ABSL_GUARDED_BY(mu) = false;       // among those that are complete
   bool forgotten ABSL_GUARDED_BY(mu) = false;
-  TensorReceiver receiver ABSL_GUARDED_BY(mu);
+  std::optional<TensorReceiver> receiver ABSL_GUARDED_BY(mu);  // until it is complete
 };
 
 absl::StatusOr<TensorUploads::Hold> TensorUploads::Attach(Request request) {
@@ -61,13 +81,13 @@ absl::StatusOr<TensorUploads::Hold> TensorUploads::Attach(Request request) {
     if (found != nullptr) {
       absl::MutexLock lock(&found->mu);
       if (!found->forgotten) {
-        if (found->receiver.headers() != request.headers) {
+        if (found->digest != DigestOf(request.headers)) {
           return Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
                        "request_id: was used for other tensors, got " + request.request_id)
               .With("field", "request_id")
               .With("value", request.request_id);
         }
-        if (!found->complete) PENSTOCK_RETURN_IF_ERROR(handles_->Hold(found->name, found->BytesToHold()));
+        if (!found->complete()) PENSTOCK_RETURN_IF_ERROR(handles_->Hold(found->name, found->BytesToHold()));
         return Hold{found, ++found->generation, found->end_nanos};
       }
     }
@@ -83,18 +103,19 @@ absl::StatusOr<TensorUploads::Hold> TensorUploads::Attach(Request request) {
                                                                       .later_bytes = bytes - held,
                                                                       .lease = request.lease}));
   const int64_t end_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(kMaxAge);
-  auto upload = std::make_shared<Upload>(key, name, std::move(request.headers), end_nanos);
+  auto upload = std::make_shared<Upload>(key, request.request_id, name, std::move(request.headers), end_nanos);
   Hold hold{upload, 1, end_nanos};
-  bool complete;
   {
     absl::MutexLock lock(&upload->mu);
     upload->generation = 1;
-    if (absl::Status started = upload->receiver.Start(); !started.ok()) {
+    if (absl::Status started = upload->receiver->Start(); !started.ok()) {
       handles_->Withdraw(name.id);
       return started;
     }
-    complete = upload->complete = upload->receiver.complete();
-    if (complete) handles_->Fulfil(name.id, upload->receiver.Take());
+    if (upload->receiver->complete()) {  // nothing is to come
+      handles_->Fulfil(name.id, upload->receiver->Take());
+      upload->receiver.reset();
+    }
   }
   if (!request.request_id.empty()) {
     absl::MutexLock lock(&mu_);
@@ -104,9 +125,11 @@ absl::StatusOr<TensorUploads::Hold> TensorUploads::Attach(Request request) {
 }
 
 absl::StatusOr<TensorUploads::Position> TensorUploads::Where(const Hold& hold) {
-  absl::MutexLock lock(&hold.upload->mu);
-  if (hold.upload->generation != hold.generation) return TakenOver();
-  return Position{hold.upload->receiver.next_tensor(), hold.upload->receiver.next_offset(), hold.upload->complete};
+  Upload& upload = *hold.upload;
+  absl::MutexLock lock(&upload.mu);
+  if (upload.generation != hold.generation) return TakenOver(upload.request_id);
+  if (upload.complete()) return Position{.complete = true};
+  return Position{upload.receiver->next_tensor(), upload.receiver->next_offset(), false};
 }
 
 absl::StatusOr<TensorUploads::Position> TensorUploads::Add(const Hold& hold, const ChunkMessage& chunk) {
@@ -114,14 +137,15 @@ absl::StatusOr<TensorUploads::Position> TensorUploads::Add(const Hold& hold, con
   NamedTensors tensors;
   {
     absl::MutexLock lock(&upload.mu);
-    if (upload.generation != hold.generation || upload.forgotten) return TakenOver();
-    PENSTOCK_RETURN_IF_ERROR(upload.receiver.Add(chunk.tensor, chunk.offset, chunk.data, chunk.checksum));
-    if (!upload.receiver.complete()) {
+    if (upload.generation != hold.generation || upload.forgotten) return TakenOver(upload.request_id);
+    if (upload.complete()) return Position{.complete = true};
+    PENSTOCK_RETURN_IF_ERROR(upload.receiver->Add(chunk.tensor, chunk.offset, chunk.data, chunk.checksum));
+    if (!upload.receiver->complete()) {
       PENSTOCK_RETURN_IF_ERROR(handles_->Hold(upload.name, upload.BytesToHold()));
-      return Position{upload.receiver.next_tensor(), upload.receiver.next_offset(), false};
+      return Position{upload.receiver->next_tensor(), upload.receiver->next_offset(), false};
     }
-    upload.complete = true;
-    tensors = upload.receiver.Take();
+    tensors = upload.receiver->Take();
+    upload.receiver.reset();
   }
   handles_->Fulfil(upload.name.id, std::move(tensors));
   return Position{.complete = true};
@@ -140,17 +164,19 @@ void TensorUploads::Detach(const Hold& hold) {
   {
     absl::MutexLock lock(&upload.mu);
     if (upload.generation != hold.generation) return;
-    complete = upload.complete;
-    if (!complete) {
+    complete = upload.complete();
+    if (complete) {
+      if (std::exchange(upload.kept, true)) return;
+    } else {
       // Nobody has credit now. A handle that was released meanwhile holds nothing, and what has come is of no use.
-      kept &= handles_->Hold(upload.name, upload.receiver.received_bytes()).ok();
+      kept &= handles_->Hold(upload.name, upload.receiver->received_bytes()).ok();
       kept &= clock_->NowNanos() < upload.end_nanos;
     }
   }
   if (!kept) {
     Forget(hold.upload, hold.generation);
   } else if (complete) {
-    KeepComplete(hold);
+    KeepComplete(hold.upload);
   } else {
     ForgetBroken(hold);
   }
@@ -164,25 +190,27 @@ void TensorUploads::ForgetBroken(const Hold& hold) {
   });
 }
 
-void TensorUploads::KeepComplete(const Hold& hold) {
+void TensorUploads::KeepComplete(const std::shared_ptr<Upload>& upload) {
   const int64_t until = clock_->NowNanos() + absl::ToInt64Nanoseconds(kCompleteLife);
   absl::MutexLock lock(&mu_);
-  complete_.push_back({hold, until});
-  ++complete_of_[hold.upload->key.first];
+  complete_.push_back({upload, until});
+  ++complete_of_[upload->key.first];
 }
 
 absl::Status TensorUploads::CheckRoom(const std::string& caller) {
   const int64_t now = clock_->NowNanos();
-  std::vector<Hold> over;
   int64_t limit = static_cast<int64_t>(most_complete_);
   bool room;
   {
     absl::MutexLock lock(&mu_);
     while (!complete_.empty() && complete_.front().until_nanos <= now) {
-      over.push_back(std::move(complete_.front().hold));
+      const std::shared_ptr<Upload> over = std::move(complete_.front().upload);
       complete_.pop_front();
-      const auto own = complete_of_.find(over.back().upload->key.first);
+      const auto own = complete_of_.find(over->key.first);
       if (--own->second == 0) complete_of_.erase(own);
+      if (const auto found = uploads_.find(over->key); found != uploads_.end() && found->second == over) {
+        uploads_.erase(found);
+      }
     }
     room = complete_.size() < most_complete_;
     if (const auto own = complete_of_.find(caller); room && own != complete_of_.end()) {
@@ -190,7 +218,6 @@ absl::Status TensorUploads::CheckRoom(const std::string& caller) {
       room = own->second < limit;
     }
   }
-  for (const Hold& one : over) Forget(one.upload, one.generation);
   if (room) return absl::OkStatus();
   return Error(absl::StatusCode::kResourceExhausted, "REQUEST_LOG_FULL",
                "too many uploads with a request_id were completed in the last minutes")
@@ -203,7 +230,7 @@ void TensorUploads::Forget(const std::shared_ptr<Upload>& upload, int64_t genera
     absl::MutexLock lock(&upload->mu);
     if (upload->generation != generation || upload->forgotten) return;  // someone goes on with it
     upload->forgotten = true;
-    complete = upload->complete;
+    complete = upload->complete();
   }
   {
     absl::MutexLock lock(&mu_);
@@ -225,7 +252,7 @@ void TensorUploads::Close() {
     bool withdraw;
     {
       absl::MutexLock lock(&upload->mu);
-      withdraw = !upload->complete && !upload->forgotten;
+      withdraw = !upload->complete() && !upload->forgotten;
       upload->forgotten = true;
     }
     if (withdraw) handles_->Withdraw(upload->name.id);

@@ -25,7 +25,8 @@ namespace penstock {
 //            (caller, pipeline, request id): while it is under way, for 60 s after it broke off, and
 //            for 10 minutes after it was complete; there may be a million of these, and of one caller its share
 //            (CallerShare). An upload that is not complete after an hour is given up. The latest stream
-//            has it; what an earlier one still sends is refused.
+//            has it; what an earlier one still sends is refused. Of one that is complete only its name and a digest of its
+//            headers are kept, once, however often it is asked for.
 // Owns:      the uploads; HandleStore, TimerQueue and Clock outlive it.
 // Threads:   Any method from any thread; of one upload, receiving is serialized by its lock.
 // Lifecycle: Close() before destruction, when no stream is left.
@@ -77,12 +78,12 @@ class TensorUploads : public std::enable_shared_from_this<TensorUploads> {
 
   // One that is complete, in the order of these.
   struct Complete {
-    Hold hold;
+    std::shared_ptr<Upload> upload;
     int64_t until_nanos = 0;
   };
 
   void ForgetBroken(const Hold& hold);
-  void KeepComplete(const Hold& hold) ABSL_LOCKS_EXCLUDED(mu_);
+  void KeepComplete(const std::shared_ptr<Upload>& upload) ABSL_LOCKS_EXCLUDED(mu_);
   // Lets those go whose time is over; refuses where another one of the caller may not be kept.
   absl::Status CheckRoom(const std::string& caller) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(const std::shared_ptr<Upload>& upload, int64_t generation) ABSL_LOCKS_EXCLUDED(mu_);

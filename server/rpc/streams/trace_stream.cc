@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
-#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/unary_call.h"
@@ -74,34 +73,25 @@ v1::TraceSummary DescribeCapture(const TraceCapture& capture) {
 TraceStream::TraceStream(const ServiceEnvironment& environment, JobThread* jobs, StreamSlots* slots,
                          grpc::CallbackServerContext* context,
                          std::function<void(const std::shared_ptr<TraceStream>&)> forget)
-    : environment_(environment),
-      context_(context),
+    : WriteStream(context, environment.timers, environment.clock),
+      environment_(environment),
       jobs_(jobs),
       slots_(slots),
-      guard_(std::make_shared<StallGuard>(environment.timers, environment.clock)),
       forget_(std::move(forget)) {}
 
 void TraceStream::Post(absl::Status (TraceStream::*part)()) {
   jobs_->Post([stream = std::static_pointer_cast<TraceStream>(shared_from_this()), part] {
-    const absl::Status done = Guarded("a trace", [&] { return (stream.get()->*part)(); });
-    if (!done.ok()) stream->End(done);
+    stream->Run([&] { return (stream.get()->*part)(); });
   });
 }
 
 void TraceStream::Begin(const grpc::ByteBuffer& request) {
-  const absl::Status accepted = Guarded("a trace", [&] { return Accept(request); });
-  if (!accepted.ok()) End(accepted);
-}
-
-// The slot is free before the caller hears of the end, so that its next call finds it so.
-void TraceStream::End(const absl::Status& status) {
-  slot_.reset();
-  Close(status);
+  Run([&] { return Accept(request); });
 }
 
 absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request_));
-  PENSTOCK_RETURN_IF_ERROR(CallerOf(*context_).status());
+  PENSTOCK_RETURN_IF_ERROR(CallerOf(*context()).status());
   PENSTOCK_RETURN_IF_ERROR(CheckRequest(request_));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request_.pipeline(), "pipeline"));
   metrics_ = pipeline->metrics();
@@ -109,7 +99,10 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
     return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
                  "this pipeline keeps no traces (--trace-ring-events)");
   }
-  PENSTOCK_ASSIGN_OR_RETURN(slot_, slots_->Take());
+  PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, slots_->Take());
+  Keep(std::move(slot));
+  guard().SetBusy(true);
+  guard().Watch(context());
   if (request_.steps() == 0) {
     Post(&TraceStream::TakeKept);
     return absl::OkStatus();
@@ -120,6 +113,7 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
     recorder_ = std::make_unique<TraceRecorder>(metrics_, TraceRecorder::From::kNow,
                                                 kMaxRecordsOfAll / (2 * metrics_->lane_count()));
   }
+  guard().SetBusy(false);
   Send(SerializeMessage(v1::ExportTraceResponse()));  // the caller knows that it has begun; then OnSent() goes on
   return absl::OkStatus();
 }
@@ -173,15 +167,15 @@ void TraceStream::StartFile(TraceCapture capture) {
   const bool perfetto = request_.format() == v1::ExportTraceRequest::FORMAT_PERFETTO;
   file_.emplace(std::make_shared<const TraceCapture>(std::move(capture)),
                 perfetto ? TraceFormat::kPerfetto : TraceFormat::kChrome);
-  guard_->Watch(context_);
+  guard().SetBusy(false);
   Send(SerializeMessage(first));
 }
 
 absl::Status TraceStream::SendNext() {
   std::optional<std::string> piece = file_->Next();
-  guard_->SetBusy(false);
+  guard().SetBusy(false);
   if (!piece.has_value()) {
-    End(absl::OkStatus());
+    Close(absl::OkStatus());
     return absl::OkStatus();
   }
   sending_bytes_ = static_cast<int64_t>(piece->size());
@@ -192,14 +186,12 @@ absl::Status TraceStream::SendNext() {
 }
 
 void TraceStream::OnSent() {
-  if (!file_.has_value()) return Post(&TraceStream::Record);
-  guard_->Moved(sending_bytes_);
-  guard_->SetBusy(true);
-  Post(&TraceStream::SendNext);
+  guard().Moved(sending_bytes_);
+  guard().SetBusy(true);
+  Post(file_.has_value() ? &TraceStream::SendNext : &TraceStream::Record);
 }
 
 void TraceStream::OnEnded() {
-  guard_->Stop();
   {
     absl::MutexLock lock(&mu_);
     ended_ = true;

@@ -14,7 +14,6 @@
 #include "engine/observe/trace_export.h"
 #include "penstock/v1/insight.pb.h"
 #include "server/rpc/services/service_environment.h"
-#include "server/rpc/streams/stall_guard.h"
 #include "server/rpc/streams/stream_slots.h"
 #include "server/rpc/streams/write_stream.h"
 
@@ -30,7 +29,7 @@ namespace penstock {
 //            but those under mu_.
 // Fails:     FIELD_INVALID; STEP_NOT_RETAINED; PIPELINE_NOT_FOUND, also if the pipeline goes while it records;
 //            RESOURCE_EXHAUSTED / STREAM_LIMIT; DEADLINE_EXCEEDED / WORK_DEADLINE where no step ends for so long.
-class TraceStream final : public WriteStream<grpc::ByteBuffer> {
+class TraceStream final : public WriteStream {
  public:
   static constexpr absl::Duration kStepPatience = absl::Minutes(10);
 
@@ -48,20 +47,16 @@ class TraceStream final : public WriteStream<grpc::ByteBuffer> {
   absl::Status Record() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status TakeKept();
   absl::Status SendNext();
-  void End(const absl::Status& status);
   void StartFile(TraceCapture capture);
   void OnSent() override;
   void OnEnded() override ABSL_LOCKS_EXCLUDED(mu_);
 
   const ServiceEnvironment environment_;
-  grpc::CallbackServerContext* const context_;
   JobThread* const jobs_;
   StreamSlots* const slots_;
-  const std::shared_ptr<StallGuard> guard_;
   const std::function<void(const std::shared_ptr<TraceStream>&)> forget_;
   v1::ExportTraceRequest request_;
   std::shared_ptr<const PipelineMetrics> metrics_;
-  StreamSlots::Slot slot_;
   std::optional<TraceExport> file_;
   int64_t sending_bytes_ = 0;   // of the piece that is on its way
   int64_t steps_ended_ = 0;     // of a recording

@@ -42,7 +42,8 @@ void UploadStream::OnReadDone(bool ok) {
   }
   guard().Moved(static_cast<int64_t>(read_.Length()));
   guard().SetBusy(true);
-  parts_.jobs->Post([this] { TakeOnJobThread(); });
+  const absl::Status posted = Guarded("the stream", [this] { parts_.jobs->Post([this] { TakeOnJobThread(); }); });
+  if (!posted.ok()) End(posted);
 }
 
 void UploadStream::TakeOnJobThread() {

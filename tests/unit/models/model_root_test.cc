@@ -153,6 +153,17 @@ TEST(ModelRoot, DeletesNothingThatIsUsed) {
   EXPECT_EQ(ReasonOf(root.Delete("a.pt2")), "MODEL_NOT_FOUND");
 }
 
+TEST(ModelRoot, ALoadThatThrowsLeavesNoMark) {
+  ModelFolder folder;
+  ModelRoot root(folder.Options());
+  folder.Put("a.pt2", GoldenFile("language.pt2"));
+  folder.files().ThrowIn("Read");
+  ModelSpec spec;
+  spec.program = "a.pt2";
+  EXPECT_THROW(root.Load(&spec).IgnoreError(), std::bad_alloc);
+  EXPECT_TRUE(root.Delete("a.pt2").ok()) << "nobody loads it any more";
+}
+
 TEST(ModelRoot, WithoutAFolderHasNoModels) {
   ModelFolder folder;
   ModelRoot::Options options = folder.Options();

@@ -128,6 +128,19 @@ class ServicesTest : public HostingFixture {
     return request;
   }
 
+  grpc::Status ModelInfer(const std::vector<float>& values, inference::ModelInferResponse* response = nullptr) {
+    inference::ModelInferRequest request;
+    request.set_model_name("gpt");
+    request.set_id("mine");
+    auto* input = request.add_inputs();
+    input->set_name("x");
+    input->set_datatype("FP32");
+    input->add_shape(static_cast<int64_t>(values.size()));
+    request.add_raw_input_contents(values.data(), sizeof(float) * values.size());
+    grpc::ClientContext context;
+    inference::ModelInferResponse dropped;
+    return inference_->ModelInfer(&context, request, response != nullptr ? response : &dropped);
+  }
   grpc::Status Infer(const v1::InferRequest& request, v1::InferResponse* response, const std::string& caller = "ann") {
     grpc::ClientContext context;
     As(&context, caller);
@@ -355,6 +368,9 @@ TEST_F(ServicesTest, AMethodThatThrowsFailsItsCallByAnIncident) {
   EXPECT_EQ(failed.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_EQ(Reason(failed), "BUG");
   EXPECT_NE(failed.error_message().find("incident"), std::string::npos);
+  control_->ThrowIn("CheckInputs");
+  EXPECT_EQ(Reason(ModelInfer({1, 2})), "BUG") << "the open protocol too";
+  EXPECT_EQ(admission_.in_flight(), 0);
   EXPECT_TRUE(Infer(AskX({1, 2}, 30), &response).ok());
 }
 
@@ -868,6 +884,39 @@ TEST_F(ServicesTest, StatisticsRefuseAHastyInterval) {
   EXPECT_EQ(Reason(reader->Finish()), "FIELD_INVALID");
 }
 
+TEST_F(ServicesTest, WatchesOfStatisticsAreLimited) {
+  v1::WatchStatisticsRequest request;
+  request.set_pipeline("pipelines/gpt");
+  request.mutable_interval()->set_seconds(3600);
+  v1::PipelineStatistics statistics;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::PipelineStatistics>>> readers;
+  for (int i = 0; i < InsightServiceImpl::kMaxWatches; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    readers.push_back(insight_->WatchStatistics(contexts.back().get(), request));
+    ASSERT_TRUE(readers.back()->Read(&statistics));
+  }
+  grpc::ClientContext context;
+  EXPECT_EQ(Reason(insight_->WatchStatistics(&context, request)->Finish()), "STREAM_LIMIT");
+  EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1) << "when to come back";
+  for (const auto& one : contexts) one->TryCancel();
+}
+
+TEST_F(ServicesTest, AWatcherOfStatisticsThatTakesNothingIsLetGo) {
+  grpc::ClientContext context;
+  v1::WatchStatisticsRequest request;
+  request.set_pipeline("pipelines/gpt");
+  request.mutable_interval()->set_seconds(1);
+  auto reader = insight_->WatchStatistics(&context, request);
+  v1::PipelineStatistics statistics;
+  ASSERT_TRUE(reader->Read(&statistics));
+  // Until the server has heard of that, its messages are taken; from then on nobody takes one.
+  for (int second = 0; second < 40; ++second) Advance(absl::Seconds(1));
+  while (reader->Read(&statistics)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 // A lane's part of a training step that began at `begin`.
 TraceRecord EndOfStep(int lane, int64_t begin, int64_t step) {
   return {.begin_nanos = begin,
@@ -957,7 +1006,7 @@ TEST_F(ServicesTest, ARecordingWithoutStepsEnds) {
   ASSERT_TRUE(reader->Read(&response));
   absl::Notification ended;
   Thread time("time", [&] {
-    while (!ended.WaitForNotificationWithTimeout(absl::Milliseconds(1))) Advance(absl::Minutes(1));
+    while (!ended.WaitForNotificationWithTimeout(absl::Milliseconds(1))) Advance(absl::Seconds(1));
   });
   EXPECT_FALSE(reader->Read(&response));
   ended.Notify();
@@ -991,6 +1040,44 @@ TEST_F(ServicesTest, ReadersOfParametersHaveAPlaceInTheAdmission) {
     EXPECT_EQ(Reason(reader->Finish()), "OK");
   }
   EXPECT_EQ(admission_.in_flight(), 0) << "a place is free when its caller hears of the end";
+}
+
+TEST_F(ServicesTest, AFailureGivesThePlaceBackBeforeItIsTold) {
+  for (const std::vector<std::string>& names : {std::vector<std::string>{"nobody"}, {"weight", "bias", "weight"}}) {
+    grpc::ClientContext context;
+    As(&context);
+    v1::ReadParametersRequest request;
+    request.set_pipeline("pipelines/gpt");
+    for (const std::string& name : names) request.add_names(name);
+    const grpc::Status failed = state_->ReadParameters(&context, request)->Finish();
+    EXPECT_EQ(Reason(failed), names.size() == 1 ? "PARAMETER_NOT_FOUND" : "FIELD_INVALID");
+    EXPECT_EQ(failed.error_message().find("names[2]") != std::string::npos, names.size() > 1);
+    EXPECT_EQ(admission_.in_flight(), 0);
+  }
+  v1::Handle handle;
+  EXPECT_EQ(Reason(Put(results_.get(), Pattern(1'000'000), "", &handle, 1000, 1000)), "CHUNK_SIZE");
+  EXPECT_EQ(admission_.in_flight(), 0);
+  EXPECT_TRUE(Put(results_.get(), Pattern(1'000'000), "", &handle).ok());
+  EXPECT_EQ(admission_.in_flight(), 0);
+}
+
+TEST_F(ServicesTest, ARecordingWhoseCallerTakesNothingIsLetGo) {
+  grpc::ClientContext context;
+  v1::ExportTraceRequest request;
+  request.set_pipeline("pipelines/gpt");
+  request.set_steps(1);
+  auto reader = insight_->ExportTrace(&context, request);
+  Await([&] { return insight_service_->streams() == 1; });
+  absl::Notification never;
+  for (int second = 0; second < 1000 && insight_service_->streams() > 0; ++second) {
+    Advance(absl::Seconds(1));
+    never.WaitForNotificationWithTimeout(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(insight_service_->streams(), 0);
+  v1::ExportTraceResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(ServicesTest, ARecordingEndsWithTheService) {
@@ -1037,18 +1124,8 @@ TEST_F(ServicesTest, TracesAndSchedulesOfNothingAreNamed) {
 }
 
 TEST_F(ServicesTest, InfersByTheOpenProtocol) {
-  inference::ModelInferRequest request;
-  request.set_model_name("gpt");
-  request.set_id("mine");
-  auto* input = request.add_inputs();
-  input->set_name("x");
-  input->set_datatype("FP32");
-  input->add_shape(2);
-  const float values[] = {1, 2};
-  request.add_raw_input_contents(values, sizeof(values));
-  grpc::ClientContext context;
   inference::ModelInferResponse response;
-  const grpc::Status status = inference_->ModelInfer(&context, request, &response);
+  const grpc::Status status = ModelInfer({1, 2}, &response);
   ASSERT_EQ(Reason(status), "OK") << status.error_message();
   EXPECT_EQ(response.id(), "mine");
   ASSERT_EQ(response.outputs_size(), 1);

@@ -2,12 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "engine/base/error.h"
+#include "engine/wire/tensor_header.h"
 #include "penstock/v1/work.pb.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_order.h"
 #include "server/rpc/convert/page_token.h"
 #include "server/rpc/convert/payload_digest.h"
 #include "tests/support/fake_clock.h"
@@ -79,7 +84,10 @@ TEST(PageTokens, AreBoundToListServerAndHour) {
   const PageTokens tokens(&clock);
   const PageTokens others(&clock);
   const std::string token = tokens.Make("List ann", "place");
-  EXPECT_EQ(ReasonOf(tokens.Read("List bob", token).status()), "PAGE_TOKEN_INVALID");
+  const absl::Status foreign = tokens.Read("List bob", token).status();
+  EXPECT_EQ(ReasonOf(foreign), "PAGE_TOKEN_INVALID");
+  EXPECT_EQ(ValuesOf(foreign)["field"], "page_token");
+  EXPECT_EQ(ValuesOf(foreign)["value"], Shortened(token));
   EXPECT_EQ(ReasonOf(others.Read("List ann", token).status()), "PAGE_TOKEN_INVALID");
   for (size_t i = 0; i < token.size(); ++i) {
     std::string changed = token;
@@ -129,6 +137,32 @@ TEST(Admission, CountsEachCallerByItself) {
   first->reset();
   EXPECT_TRUE(admission.Admit("ann", "gpt").ok());
   EXPECT_EQ(admission.in_flight(), 1);
+}
+
+TEST(CallOrder, AChainOfWaitingCallsRunsOneAfterTheOther) {
+  CallOrder order;
+  const auto key = [](int i) { return CallOrder::Key{"ann", "gpt", std::to_string(i)}; };
+  constexpr int kCalls = 100'000;  // more than a stack holds
+  std::vector<int> ran;
+  for (int i = 1; i <= kCalls; ++i) {
+    order.Add(key(i - 1), [&, i] {
+      ran.push_back(i);
+      order.Accepted(key(i));
+    });
+  }
+  order.Accepted(key(0));
+  ASSERT_EQ(ran.size(), kCalls);
+  EXPECT_TRUE(std::is_sorted(ran.begin(), ran.end()));
+}
+
+TEST(CallOrder, WhatAFollowerThrowsIsNotItsPredecessorsFailure) {
+  CallOrder order;
+  const CallOrder::Key first{"ann", "gpt", "first"};
+  bool second = false;
+  order.Add(first, [] { throw std::runtime_error("no"); });
+  order.Add(first, [&] { second = true; });
+  EXPECT_NO_THROW(order.Accepted(first));
+  EXPECT_TRUE(second);
 }
 
 TEST(PayloadDigest, ForgetsIdAndReplyOnly) {

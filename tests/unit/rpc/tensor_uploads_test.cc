@@ -69,8 +69,10 @@ TEST_F(TensorUploadsTest, ACompleteUploadIsFoundByItsRequestIdForItsTime) {
 
 TEST_F(TensorUploadsTest, WhatIsKeptHasALimit) {
   const HandleName first = Put("1");
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(Put("1") == first) << "what is there is found, and counts once";
+  EXPECT_TRUE(Attach("4", "bob").ok());
   Put("2");
-  EXPECT_TRUE(Put("1") == first) << "what is there is found";
+  Put("3");
   EXPECT_EQ(ReasonOf(Attach("5").status()), "REQUEST_LOG_FULL") << "her share is used up";
   EXPECT_TRUE(Attach("5", "bob").ok()) << "others have room";
   EXPECT_TRUE(Attach("").ok()) << "nothing is kept of it";

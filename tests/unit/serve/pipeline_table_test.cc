@@ -170,6 +170,26 @@ TEST_F(PipelineTableTest, CheckpointsOutliveTheirPipelineUnlessPurged) {
   EXPECT_TRUE((*table_->Find("gpt"))->ListCheckpoints().empty());
 }
 
+TEST_F(PipelineTableTest, ADeletionThatMeetsAFaultIsAnsweredAndFreesTheName) {
+  ASSERT_TRUE(Save("kept").ok());
+  gpt_.reset();
+  files_.ThrowIn("RemoveAll");
+  EXPECT_TRUE(Delete("gpt", false, /*purge=*/true).ok());
+  EXPECT_TRUE(Create("gpt").ok());
+}
+
+TEST_F(PipelineTableTest, WhoIsToldOfANewPipelineHoldsItAloneWithTheTable) {
+  long holders = 0;
+  absl::Notification done;
+  table_->Create(Caller("ann", "", "a"), "a", {}, "", [&](absl::StatusOr<PipelineEntry> entry) {
+    holders = entry->pipeline.use_count();
+    entry = absl::CancelledError("");
+    done.Notify();
+  });
+  done.WaitForNotification();
+  EXPECT_EQ(holders, 2) << "a deletion that follows at once frees its memory";
+}
+
 TEST_F(PipelineTableTest, PlansWithoutCreating) {
   absl::Notification done;
   table_->Plan("ann", {}, std::make_shared<CancelToken>(), [&](absl::StatusOr<Plan> plan) {
