@@ -14,6 +14,14 @@
 namespace penstock {
 namespace {
 
+struct AdamwSettings {
+  double learning_rate = 0.001;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+};
+
 class Adamw : public Optimizer {
  public:
   Adamw(const AdamwSettings& settings, NamedTensors parameters)
@@ -62,7 +70,7 @@ class Adamw : public Optimizer {
 
 }  // namespace
 
-absl::StatusOr<AdamwSettings> ReadAdamw(const OptionMap& options) {
+absl::StatusOr<OptimizerRule> ReadAdamw(const OptionMap& options) {
   OptionReader reader(options, "spec.optimizer.options");
   AdamwSettings settings;
   constexpr double kBelowOne = 1 - 1e-9;
@@ -72,11 +80,9 @@ absl::StatusOr<AdamwSettings> ReadAdamw(const OptionMap& options) {
   settings.epsilon = reader.Double("epsilon", settings.epsilon, 0, 1);
   settings.weight_decay = reader.Double("weight_decay", settings.weight_decay, 0, 1e6);
   PENSTOCK_RETURN_IF_ERROR(reader.Finish());
-  return settings;
-}
-
-std::unique_ptr<Optimizer> MakeAdamw(const AdamwSettings& settings, NamedTensors parameters) {
-  return std::make_unique<Adamw>(settings, std::move(parameters));
+  return OptimizerRule{settings.learning_rate, /*state_ratio=*/2, [settings](NamedTensors parameters) {
+                         return std::make_unique<Adamw>(settings, std::move(parameters));
+                       }};
 }
 
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #include <ATen/ops/_foreach_mul.h>
 
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,27 +20,23 @@
 namespace penstock {
 namespace {
 
-constexpr char kSgd[] = "sgd";
-constexpr char kAdamw[] = "adamw";
+// Every rule by its name, sorted.
+struct NamedRule {
+  std::string_view name;
+  absl::StatusOr<OptimizerRule> (*read)(const OptionMap& options);
+};
+constexpr NamedRule kRules[] = {{"adamw", ReadAdamw}, {"sgd", ReadSgd}};
+
 // Of scaled copies of gradients at one time.
 constexpr int64_t kScaledBytes = 16 << 20;
 
-absl::Status UnknownName(const OptimizerSpec& spec) {
+absl::StatusOr<OptimizerRule> ReadRule(const OptimizerSpec& spec) {
+  for (const NamedRule& rule : kRules) {
+    if (rule.name == spec.name) return rule.read(spec.options);
+  }
   return OptimizerError("spec.optimizer.name",
                         absl::StrCat("is not known; known are ", absl::StrJoin(OptimizerNames(), ", ")),
                         Shortened(spec.name));
-}
-
-// The rate at the top of the schedule. The specification was checked.
-double PeakRate(const OptimizerSpec& spec) {
-  if (spec.name == kSgd) {
-    const absl::StatusOr<SgdSettings> settings = ReadSgd(spec.options);
-    PENSTOCK_CHECK(settings.ok());
-    return settings->learning_rate;
-  }
-  const absl::StatusOr<AdamwSettings> settings = ReadAdamw(spec.options);
-  PENSTOCK_CHECK(settings.ok());
-  return settings->learning_rate;
 }
 
 }  // namespace
@@ -97,13 +94,7 @@ absl::Status OptimizerError(const std::string& field, const std::string& problem
 }
 
 absl::Status CheckOptimizer(const OptimizerSpec& spec) {
-  if (spec.name == kSgd) {
-    PENSTOCK_RETURN_IF_ERROR(ReadSgd(spec.options).status());
-  } else if (spec.name == kAdamw) {
-    PENSTOCK_RETURN_IF_ERROR(ReadAdamw(spec.options).status());
-  } else {
-    return UnknownName(spec);
-  }
+  PENSTOCK_RETURN_IF_ERROR(ReadRule(spec).status());
   if (!std::isfinite(spec.clip_norm) || spec.clip_norm < 0) {
     return OptimizerError("spec.optimizer.clip_norm", "must be finite and not negative", absl::StrCat(spec.clip_norm));
   }
@@ -112,27 +103,27 @@ absl::Status CheckOptimizer(const OptimizerSpec& spec) {
 
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSpec& spec, NamedTensors parameters) {
   PENSTOCK_RETURN_IF_ERROR(CheckOptimizer(spec));
+  PENSTOCK_ASSIGN_OR_RETURN(const OptimizerRule rule, ReadRule(spec));
   std::unique_ptr<Optimizer> optimizer;
-  if (spec.name == kSgd) {
-    PENSTOCK_ASSIGN_OR_RETURN(const SgdSettings settings, ReadSgd(spec.options));
-    PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { optimizer = MakeSgd(settings, std::move(parameters)); }));
-  } else {
-    PENSTOCK_ASSIGN_OR_RETURN(const AdamwSettings settings, ReadAdamw(spec.options));
-    PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { optimizer = MakeAdamw(settings, std::move(parameters)); }));
-  }
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { optimizer = rule.make(std::move(parameters)); }));
   return optimizer;
 }
 
 double OptimizerStateRatio(const OptimizerSpec& spec) {
-  if (spec.name == kAdamw) return 2;
-  const absl::StatusOr<SgdSettings> settings = ReadSgd(spec.options);
-  return settings.ok() && settings->momentum != 0 ? 1 : 0;
+  const absl::StatusOr<OptimizerRule> rule = ReadRule(spec);
+  return rule.ok() ? rule->state_ratio : 0;
 }
 
 double LearningRate(const OptimizerSpec& spec, int64_t step) {
-  return PeakRate(spec) * LearningRateFactor(spec.learning_rate_schedule, step);
+  const absl::StatusOr<OptimizerRule> rule = ReadRule(spec);
+  PENSTOCK_CHECK(rule.ok());  // the specification was checked
+  return rule->learning_rate * LearningRateFactor(spec.learning_rate_schedule, step);
 }
 
-std::vector<std::string> OptimizerNames() { return {kAdamw, kSgd}; }
+std::vector<std::string> OptimizerNames() {
+  std::vector<std::string> names;
+  for (const NamedRule& rule : kRules) names.emplace_back(rule.name);
+  return names;
+}
 
 }  // namespace penstock

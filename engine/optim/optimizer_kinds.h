@@ -1,7 +1,8 @@
 #pragma once
 
-// The rules, one source file each, with their settings as read from the options of a specification.
+// The rules, one source file each, which also reads the options of a specification.
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -10,24 +11,16 @@
 
 namespace penstock {
 
-struct SgdSettings {
-  double learning_rate = 0.01;
-  double momentum = 0;  // 0 keeps no state
-  double weight_decay = 0;
-  bool nesterov = false;
+// A rule with the settings that a specification asks for.
+struct OptimizerRule {
+  double learning_rate = 0;                                                 // at the top of its schedule
+  double state_ratio = 0;                                                   // bytes of state per byte of parameters
+  std::function<std::unique_ptr<Optimizer>(NamedTensors parameters)> make;  // may throw (RunTorch)
 };
-absl::StatusOr<SgdSettings> ReadSgd(const OptionMap& options);
-std::unique_ptr<Optimizer> MakeSgd(const SgdSettings& settings, NamedTensors parameters);
 
-struct AdamwSettings {
-  double learning_rate = 0.001;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0.01;
-};
-absl::StatusOr<AdamwSettings> ReadAdamw(const OptionMap& options);
-std::unique_ptr<Optimizer> MakeAdamw(const AdamwSettings& settings, NamedTensors parameters);
+// Fail: SPEC_INVALID naming field and value.
+absl::StatusOr<OptimizerRule> ReadAdamw(const OptionMap& options);
+absl::StatusOr<OptimizerRule> ReadSgd(const OptionMap& options);
 
 // The largest rate that can be asked for. The rules themselves are given the rate of each step.
 inline constexpr double kMaxLearningRate = 1e6;

@@ -12,6 +12,13 @@
 namespace penstock {
 namespace {
 
+struct SgdSettings {
+  double learning_rate = 0.01;
+  double momentum = 0;  // 0 keeps no state
+  double weight_decay = 0;
+  bool nesterov = false;
+};
+
 class Sgd : public Optimizer {
  public:
   Sgd(const SgdSettings& settings, NamedTensors parameters) : Optimizer(std::move(parameters)), settings_(settings) {
@@ -48,7 +55,7 @@ class Sgd : public Optimizer {
 
 }  // namespace
 
-absl::StatusOr<SgdSettings> ReadSgd(const OptionMap& options) {
+absl::StatusOr<OptimizerRule> ReadSgd(const OptionMap& options) {
   OptionReader reader(options, "spec.optimizer.options");
   SgdSettings settings;
   settings.learning_rate = reader.Double("learning_rate", settings.learning_rate, 0, kMaxLearningRate);
@@ -59,11 +66,9 @@ absl::StatusOr<SgdSettings> ReadSgd(const OptionMap& options) {
   if (settings.nesterov && settings.momentum == 0) {
     return OptimizerError("spec.optimizer.options[nesterov]", "needs a momentum above 0", "true");
   }
-  return settings;
-}
-
-std::unique_ptr<Optimizer> MakeSgd(const SgdSettings& settings, NamedTensors parameters) {
-  return std::make_unique<Sgd>(settings, std::move(parameters));
+  return OptimizerRule{settings.learning_rate, settings.momentum == 0 ? 0.0 : 1.0, [settings](NamedTensors parameters) {
+                         return std::make_unique<Sgd>(settings, std::move(parameters));
+                       }};
 }
 
 }  // namespace penstock
