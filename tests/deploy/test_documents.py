@@ -194,7 +194,7 @@ GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 
 def defines(file: str, name: str) -> bool:
     """Whether a source has this function, type, message or gRPC service, or this `Suite.Case` of a test."""
-    forms = [rf"[\w:<>*&, ]+[ *&]{name}\(", rf" *(?:class|struct|message|service|def) {name}\b"]
+    forms = [rf"(?:[\w:<>*&, ]+[ *&])?{name}\(", rf" *(?:class|struct|message|service|def) {name}\b"]
     if "." in name:
         forms = [rf"TEST(?:_[FP])?\({name.replace('.', ', ')}\)"]
     return re.search(rf"^(?:{'|'.join(forms)})", (ROOT / file).read_text(), re.M) is not None
