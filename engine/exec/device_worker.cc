@@ -28,8 +28,8 @@ int64_t ExpectedStart(const StageExecutor& training, int64_t now) {
 InferenceCandidate CandidateOf(const StageExecutor& executor, int64_t now) {
   const Run& run = executor.run();
   const Action& action = *executor.Next();
-  const int64_t rows = run.rows[action.micro_batch];
-  const int behind = static_cast<int>(run.rows.size()) - 1 - action.micro_batch;
+  const int64_t rows = run.spec.rows[action.micro_batch];
+  const int behind = static_cast<int>(run.spec.rows.size()) - 1 - action.micro_batch;
   return {.pipeline = run.filling,
           .sequence = run.ticket->sequence,
           .priority = run.ticket->priority,
@@ -91,7 +91,7 @@ void DeviceWorker::Wake() {
 void DeviceWorker::TakeNew() {
   absl::MutexLock lock(&mu_);
   woken_ = false;
-  for (auto& executor : new_) (executor->run().inference ? inference_ : training_).push_back(std::move(executor));
+  for (auto& executor : new_) (executor->run().spec.inference ? inference_ : training_).push_back(std::move(executor));
   new_.clear();
 }
 
@@ -126,9 +126,8 @@ DeviceWorker::Choice DeviceWorker::ChooseInference(bool training_ready, bool& en
     StageExecutor& executor = *inference_[i];
     const Run& run = executor.run();
     // Who stops leaves at once, for the weights may wait for it.
-    const bool due =
-        BesideTraining(*run.filling, now) ? run.filling->turns().Claim(*run.ticket, now) : run.ticket->due.load();
-    const bool looked_at = !training_ready || due || run.Stopped();
+    const bool due = BesideTraining(*run.filling, now) ? run.coordinator->BeDue(now) : run.ticket->due.load();
+    const bool looked_at = !training_ready || due || run.coordinator->Stopped();
     const StageExecutor::Readiness readiness = looked_at ? executor.Poll() : StageExecutor::Readiness::kWaiting;
     if (readiness == StageExecutor::Readiness::kDone) {
       inference_.erase(inference_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -189,12 +188,12 @@ bool DeviceWorker::AwaitAccelerator() {
 
 void DeviceWorker::TakeTurn(const Choice& choice) {
   const Run& run = choice.executor->run();
-  if (run.inference) {
+  if (run.spec.inference) {
     if (choice.charge > 0) run.filling->turns().Charge(*run.ticket, choice.executor->lane_index(), choice.charge);
     filler_.Served(run.filling);
     return;
   }
-  if (run.filling != nullptr) run.filling->turns().TrainingActs();
+  run.filling->turns().TrainingActs();
   // Served: to the end of the row.
   const auto served = training_.begin() + static_cast<std::ptrdiff_t>(choice.training);
   std::rotate(served, served + 1, training_.end());

@@ -36,59 +36,44 @@ namespace penstock {
 
 // --- Runs ---
 
-std::shared_ptr<Run> PipelineImpl::NewRun(SchedulePurpose purpose, const ListsOfRun& lists) {
-  auto run = std::make_shared<Run>();
-  run->id = next_run_.fetch_add(1, std::memory_order_relaxed);
-  run->purpose = purpose;
-  run->schedule = lists.schedule;
-  run->checkpointed = lists.checkpointed;
-  run->seed = spec_.seed;
-  run->step = StepId(step_.load());
-  run->open_lanes = static_cast<int>(lanes_.size());
-  run->held.resize(lanes_.size());
-  run->passes.resize(stages_.size());
-  for (auto& passes : run->passes) passes.resize(run->schedule->micro_batches);
-  run->outputs.resize(run->schedule->micro_batches);
-  run->input_gradient_values.resize(run->schedule->micro_batches);
-  run->loss_values.resize(run->schedule->micro_batches);
-  run->wake = [this] { WakeAll(); };
-  return run;
+RunSpec PipelineImpl::NewSpec(SchedulePurpose purpose, int micro_batches) {
+  RunSpec spec;
+  spec.id = next_run_.fetch_add(1, std::memory_order_relaxed);
+  spec.purpose = purpose;
+  spec.micro_batches = micro_batches;
+  spec.seed = spec_.seed;
+  spec.step = StepId(step_.load());
+  return spec;
 }
 
-void PipelineImpl::Start(const std::shared_ptr<Run>& run) {
-  transport_.Open(run->id);
-  for (const auto& lane : lanes_) workers_[lane->index]->Add(std::make_unique<StageExecutor>(run, lane.get()));
+PipelineImpl::LedRun PipelineImpl::NewRun(RunSpec spec, ListsOfRun lists, std::shared_ptr<CancelToken> cancel) {
+  LedRun led;
+  led.leader = std::make_shared<LocalCoordinator>(
+      rank_.lanes(), [this] { rank_.WakeAll(); }, std::move(cancel));
+  led.run = rank_.Prepare(std::move(spec), std::move(lists), led.leader);
+  return led;
 }
 
-absl::Status PipelineImpl::RunToEnd(const std::shared_ptr<Run>& run, RunOutcome& outcome) {
-  run->before_action = options_.before_action;
-  run->fault_point = options_.fault_point;
+absl::Status PipelineImpl::RunToEnd(const LedRun& led, RunOutcome& outcome) {
+  const std::shared_ptr<Run>& run = led.run;
   const int64_t rows = outcome.micro_batches == 0 ? 0 : (outcome.rows - 1) / outcome.micro_batches + 1;
   const int64_t begin = clock_->NowNanos();
-  run->filling = &filling_;
-  run->progress = filling_.BeginRun(run->schedule, rows, run->decision != nullptr, begin);
+  run->progress = rank_.filling().BeginRun(run->lists.schedule, rows, run->spec.Steps(), begin);
   const std::vector<StateTimes> before = metrics_->LaneTimes(begin);
   absl::Notification finished;
-  run->done = [&] {
-    const absl::Status closed = Guarded("the end of a run", [&] {
-      transport_.Close(run->id);
-      for (auto& lane : lanes_) lane->state.CloseStep();
-    });
-    if (!closed.ok()) run->error.Record(closed);
+  led.leader->OnEnd([&] {
+    const absl::Status closed = Guarded("the end of a run", [&] { rank_.End(*run); });
+    if (!closed.ok()) led.leader->Fail(closed);
     finished.Notify();
-  };
-  Start(run);
+  });
+  rank_.Start(run);
   devices_->Wait(finished);
   const int64_t end = clock_->NowNanos();
-  filling_.EndRun(run->progress.get(), rows, end);
+  rank_.filling().EndRun(run->progress.get(), rows, end);
   outcome.seconds = static_cast<double>(end - begin) * 1e-9;
   outcome.measured_bubble = TimesBetween(before, metrics_->LaneTimes(end)).MeasuredBubble();
   outcome.held = run->held;
-  return run->Result();
-}
-
-void PipelineImpl::WakeAll() {
-  for (DeviceWorker* worker : workers_) worker->Wake();
+  return led.leader->Result();
 }
 
 // --- Scatter ---
@@ -97,7 +82,7 @@ absl::StatusOr<ScatteredBatch> PipelineImpl::ScatterInputs(const NamedValues& in
                                                            const std::optional<int>& micro_batches) const {
   const int asked = micro_batches.value_or(plan_.schedule.micro_batches);
   PENSTOCK_ASSIGN_OR_RETURN(NamedValues ordered, MatchSignature(signature_.inputs, inputs, "inputs"));
-  const Device& first_device = stages_[0]->device();
+  const Device& first_device = rank_.first_device();
   const at::Device first = TorchDevice(first_device);
   for (const NamedValue& input : ordered) {
     if (!input.value.is_tensor()) continue;
@@ -168,7 +153,7 @@ absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, con
 // --- Training ---
 
 absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& request,
-                                                    const std::shared_ptr<StepDecision>& decision) {
+                                                    const std::optional<StepRule>& rule) {
   PENSTOCK_RETURN_IF_ERROR(health());
   PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(request.inputs, request.micro_batches));
   ScatteredLoss loss;
@@ -178,19 +163,19 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
     PENSTOCK_ASSIGN_OR_RETURN(wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
   }
   const int m = static_cast<int>(scattered.rows.size());
-  const SchedulePurpose purpose = decision == nullptr ? SchedulePurpose::kContribution : SchedulePurpose::kTrainingStep;
-  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun lists, schedules_.Find(purpose, m));
+  const SchedulePurpose purpose = rule.has_value() ? SchedulePurpose::kTrainingStep : SchedulePurpose::kContribution;
+  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, rank_.Find(purpose, m));
 
-  std::shared_ptr<Run> run = NewRun(purpose, lists);
-  run->training = true;
-  run->accumulating = accumulating_.load();
-  run->micro_batch_base = next_micro_batch_;
-  run->rows = scattered.rows;
-  run->inputs = std::move(scattered.micro_batches);
-  run->losses = std::move(loss.losses);
-  run->keep_outputs = !wanted.empty();
-  run->cancel = decision == nullptr ? request.cancel : nullptr;
-  run->decision = decision;
+  RunSpec spec = NewSpec(purpose, m);
+  spec.rows = scattered.rows;
+  spec.training = true;
+  spec.accumulating = accumulating_.load();
+  spec.micro_batch_base = next_micro_batch_;
+  spec.keep_outputs = !wanted.empty();
+  const LedRun led = NewRun(std::move(spec), std::move(lists), rule.has_value() ? nullptr : request.cancel);
+  Run& run = *led.run;
+  run.inputs = std::move(scattered.micro_batches);
+  run.losses = std::move(loss.losses);
 
   RunOutcome outcome;
   outcome.micro_batches = m;
@@ -198,74 +183,60 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   // Outputs that can't be joined fail the call before it has changed anything.
   const auto gather = [&]() -> absl::Status {
     if (wanted.empty()) return absl::OkStatus();
-    PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
+    PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(run, wanted));
     return absl::OkStatus();
   };
-  if (decision != nullptr) run->decide = [&] { Decide(*run, gather()); };
-  absl::Status status = RunToEnd(run, outcome);
-  if (decision != nullptr) {
-    PENSTOCK_RETURN_IF_ERROR(FinishStep(*run, status, outcome));
+  if (rule.has_value()) led.leader->OpenStep(rank_.stages(), ties_, [&] { Decide(led, *rule, gather()); });
+  absl::Status status = RunToEnd(led, outcome);
+  if (rule.has_value()) {
+    PENSTOCK_RETURN_IF_ERROR(FinishStep(led, status, outcome));
   } else {
     if (status.ok()) status = gather();
-    EndContribution(status.ok(), MicroBatchIndex(run->micro_batch_base));
+    rank_.EndContribution(status.ok(), MicroBatchIndex(run.spec.micro_batch_base));
     PENSTOCK_RETURN_IF_ERROR(status);
     next_micro_batch_ += m;
     accumulating_ = true;
   }
   double sum = 0;
-  for (double value : run->loss_values) sum += value;
-  if (!std::isfinite(sum)) loss_finite_ = loss_finite_ && decision != nullptr;
+  for (double value : run.loss_values) sum += value;
+  if (!std::isfinite(sum)) loss_finite_ = loss_finite_ && rule.has_value();
   // The call's own mean: what it added, without its share of the step.
   outcome.loss = loss.counted == 0 ? 0 : sum * (static_cast<double>(loss.total) / static_cast<double>(loss.counted));
   outcome.step = step_.load();
   return outcome;
 }
 
-void PipelineImpl::Decide(Run& run, absl::Status status) {
-  StepDecision& decision = *run.decision;
+void PipelineImpl::Decide(const LedRun& led, const StepRule& rule, absl::Status status) {
+  StepDecision decision;
   if (status.ok()) {
     status = RunTorch([&] {
-      if (run.fault_point) run.fault_point(FaultPoint::kDecide, 0);
+      if (options_.fault_point) options_.fault_point(FaultPoint::kDecide, 0);
       at::NoGradGuard no_graph;
-      std::vector<at::Tensor> norms;
-      for (const auto& of_stage : decision.norms) norms.insert(norms.end(), of_stage.begin(), of_stage.end());
-      decision.norm = GlobalNorm(norms);
+      decision.norm = GlobalNorm(led.leader->Norms());
     });
     if (!status.ok()) status = WithValue(std::move(status), kStepPart, ToString(FaultPoint::kDecide));
   }
-  if (!status.ok()) {
-    run.error.Record(std::move(status));
-    WakeAll();
-    return;
-  }
-  bool finite = decision.loss_finite && std::isfinite(decision.norm);
-  for (double value : run.loss_values) finite = finite && std::isfinite(value);
-  decision.applied = finite;
-  decision.scale = ClipScale(decision.norm, decision.clip_norm);
-  decision.asked.store(true);
-  gate_.RequestExclusive([this, shared = run.decision] {
-    shared->granted.store(true, std::memory_order_release);
-    shared->gate.Notify();
-    WakeAll();
-  });
-}
-
-void PipelineImpl::EndContribution(bool keep, MicroBatchIndex first) {
-  for (auto& stage : stages_) stage->EndContribution(keep, first);
-  for (auto& lane : lanes_) lane->CountGradients();
+  if (!status.ok()) return led.leader->Fail(std::move(status));
+  decision.learning_rate = rule.learning_rate;
+  decision.applied = rule.loss_finite && std::isfinite(decision.norm);
+  for (double value : led.run->loss_values) decision.applied = decision.applied && std::isfinite(value);
+  decision.scale = ClipScale(decision.norm, rule.clip_norm);
+  led.leader->Decide(decision);
+  gate_.RequestExclusive([leader = led.leader] { leader->Grant(); });
 }
 
 // The step is over on all stages or undone on all, or the pipeline is broken, before inference sees the weights again.
-absl::Status PipelineImpl::FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome) {
-  StepDecision& decision = *run.decision;
+absl::Status PipelineImpl::FinishStep(const LedRun& led, const absl::Status& status, RunOutcome& outcome) {
+  LocalCoordinator& leader = *led.leader;
   // All lanes have left: where the gate is granted only now, no stage has seen it.
-  const bool changed = decision.granted.load() && decision.applied;
-  if (decision.asked.load()) devices_->Wait(decision.gate);
-  const absl::Cleanup release = [this, asked = decision.asked.load()] {
-    if (asked) gate_.ReleaseExclusive();
+  const bool changed = leader.Granted() && leader.decision().applied;
+  if (leader.decided()) devices_->Wait(leader.gate());
+  const absl::Cleanup release = [this, decided = leader.decided()] {
+    if (decided) gate_.ReleaseExclusive();
   };
-  if (!status.ok()) return UndoStep(run, changed, status);
+  if (!status.ok()) return UndoStep(led, changed, status);
   DiscardGradients();
+  const StepDecision& decision = leader.decision();
   if (decision.applied) step_.fetch_add(1);
   outcome.gradient_norm = decision.norm;
   outcome.applied = decision.applied;
@@ -274,34 +245,21 @@ absl::Status PipelineImpl::FinishStep(Run& run, const absl::Status& status, RunO
   return absl::OkStatus();
 }
 
-absl::Status PipelineImpl::UndoStep(Run& run, bool changed, const absl::Status& cause) {
-  const absl::Status undone = !changed ? absl::OkStatus() : plan_.undo ? UndoStages() : cause;
+absl::Status PipelineImpl::UndoStep(const LedRun& led, bool changed, const absl::Status& cause) {
+  const absl::Status undone = !changed ? absl::OkStatus() : plan_.undo ? rank_.Undo() : cause;
   if (!undone.ok()) {
     Break("an optimizer step failed half-way", undone);
     return health();
   }
-  for (auto& stage : stages_) stage->RestoreTiedGradients(run.decision->tied);
+  rank_.RestoreTiedGradients(led.leader->ties());
   // An OptimizerStep has noted nothing: what the open accumulation has noted stays.
-  EndContribution(/*keep=*/false, run.losses.empty() ? kNoMicroBatch : MicroBatchIndex(run.micro_batch_base));
+  const bool contributed = led.run->spec.purpose == SchedulePurpose::kTrainingStep;
+  rank_.EndContribution(/*keep=*/false, contributed ? MicroBatchIndex(led.run->spec.micro_batch_base) : kNoMicroBatch);
   if (ValuesOf(cause).count(kStepPart) == 0) return cause;
   Error rolled_back(absl::StatusCode::kAborted, "STEP_ROLLED_BACK",
                     absl::StrCat("the step failed and was rolled back, nothing has changed: ", cause.message()));
   for (const auto& [name, value] : ValuesOf(cause)) rolled_back.With(name, value);
   return std::move(rolled_back).With("cause", ReasonOf(cause));
-}
-
-absl::Status PipelineImpl::UndoStages() {
-  for (const auto& lane : lanes_) {
-    PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-      lane->streams->RunOn(StreamKind::kCompute, [&] {
-        for (Stage* stage : lane->stages) {
-          if (options_.fault_point) options_.fault_point(FaultPoint::kUndo, stage->index());
-          stage->Undo();
-        }
-      });
-    }));
-  }
-  return absl::OkStatus();
 }
 
 void PipelineImpl::Break(std::string_view what, const absl::Status& cause) {
@@ -328,45 +286,38 @@ absl::Status PipelineImpl::health() const {
   return health_;
 }
 
-std::shared_ptr<StepDecision> PipelineImpl::NewDecision(const StepRequest& request) const {
-  auto decision = std::make_shared<StepDecision>(static_cast<int>(stages_.size()), ties_);
-  decision->learning_rate = request.learning_rate.value_or(LearningRate(spec_.optimizer, step_.load()));
-  decision->clip_norm = request.clip_norm.value_or(spec_.optimizer.clip_norm);
-  decision->loss_finite = loss_finite_;
-  return decision;
+PipelineImpl::StepRule PipelineImpl::RuleOf(const StepRequest& request) const {
+  return {.learning_rate = request.learning_rate.value_or(LearningRate(spec_.optimizer, step_.load())),
+          .clip_norm = request.clip_norm.value_or(spec_.optimizer.clip_norm),
+          .loss_finite = loss_finite_};
 }
 
 absl::StatusOr<RunOutcome> PipelineImpl::ForwardBackward(ContributionRequest request) {
-  return Contribute(request, nullptr);
+  return Contribute(request, std::nullopt);
 }
 
 absl::StatusOr<RunOutcome> PipelineImpl::TrainStep(ContributionRequest request, StepRequest step) {
   if (accumulating_) return NotNow("ACCUMULATION_OPEN", "accumulated gradients wait for an OptimizerStep");
   PENSTOCK_RETURN_IF_ERROR(CheckStep(step));
-  return Contribute(request, NewDecision(step));
+  return Contribute(request, RuleOf(step));
 }
 
 absl::StatusOr<RunOutcome> PipelineImpl::OptimizerStep(StepRequest request) {
   PENSTOCK_RETURN_IF_ERROR(health());
   if (!accumulating_) return NotNow("ACCUMULATION_EMPTY", "no gradients were accumulated");
   PENSTOCK_RETURN_IF_ERROR(CheckStep(request));
-  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun lists, schedules_.Find(SchedulePurpose::kOptimizerOnly, 0));
-  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kOptimizerOnly, lists);
-  run->decision = NewDecision(request);
-  run->decide = [&] { Decide(*run, absl::OkStatus()); };
+  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, rank_.Find(SchedulePurpose::kOptimizerOnly, 0));
+  const StepRule rule = RuleOf(request);
+  const LedRun led = NewRun(NewSpec(SchedulePurpose::kOptimizerOnly, 0), std::move(lists), nullptr);
+  led.leader->OpenStep(rank_.stages(), ties_, [&] { Decide(led, rule, absl::OkStatus()); });
   RunOutcome outcome;
-  const absl::Status status = RunToEnd(run, outcome);
-  PENSTOCK_RETURN_IF_ERROR(FinishStep(*run, status, outcome));
+  const absl::Status status = RunToEnd(led, outcome);
+  PENSTOCK_RETURN_IF_ERROR(FinishStep(led, status, outcome));
   return outcome;
 }
 
 void PipelineImpl::DiscardGradients() {
-  for (auto& stage : stages_) {
-    stage->EndContribution(/*keep=*/true, kNoMicroBatch);
-    stage->ClearGradients();
-    stage->DiscardStatistics(MicroBatchIndex(0));
-  }
-  for (auto& lane : lanes_) lane->CountGradients();
+  rank_.DiscardGradients();
   accumulating_ = false;
   loss_finite_ = true;
   next_micro_batch_ = 0;

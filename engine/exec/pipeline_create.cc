@@ -30,12 +30,6 @@
 namespace penstock {
 namespace {
 
-std::vector<DeviceStreams*> StreamsOfStages(const std::vector<std::unique_ptr<Stage>>& stages) {
-  std::vector<DeviceStreams*> streams;
-  for (const auto& stage : stages) streams.push_back(&StreamsOf(stage->device()));
-  return streams;
-}
-
 // A plan over several processes can be made, but not run.
 absl::Status CheckRanks(const Plan& plan) {
   for (const StagePlan& stage : plan.stages) {
@@ -129,50 +123,22 @@ PipelineImpl::PipelineImpl(Parts parts)
       signature_(std::move(parts.signature)),
       devices_(options_.devices),
       clock_(options_.clock),
-      workers_(std::move(parts.workers)),
-      stages_(std::move(parts.stages)),
       loss_(std::move(parts.loss)),
       ties_(std::move(parts.ties)),
       metrics_(std::move(parts.metrics)),
-      schedules_(BuildRequestOf(plan_), options_.ablation.late_recompute),
-      transport_(StreamsOfStages(stages_),
-                 [this](const MessageKey& key) {
-                   const int lane = plan_.stages[key.stage].lane;
-                   lanes_[lane]->state.Arrived(key, workers_[lane]->busy());
-                   workers_[lane]->Wake();
-                 }),
-      // In serial mode the order must not depend on the machine's time, and no pause ever ends by itself.
-      filling_(spec_.bubble_filling, plan_,
-               {.gaps = devices_->mode() == DevicePool::Mode::kThreads || clock_ != RealClock(),
-                .pauses = devices_->mode() == DevicePool::Mode::kThreads}) {
-  for (int lane = 0; lane < static_cast<int>(workers_.size()); ++lane) {
-    std::vector<Stage*> chunks;
-    for (const auto& stage : stages_) {
-      if (plan_.stages[stage->index()].lane == lane) chunks.push_back(stage.get());
-    }
-    lanes_.push_back(std::make_unique<Lane>(lane, std::move(chunks), &transport_, &metrics_->lane(lane),
-                                            &StreamsOf(workers_[lane]->device()), clock_));
-    CountHeldBytes(*lanes_.back());
-  }
+      rank_({.plan = &plan_,
+             .stages = std::move(parts.stages),
+             .workers = std::move(parts.workers),
+             .metrics = metrics_.get(),
+             .clock = clock_,
+             .filling = spec_.bubble_filling,
+             // In serial mode the order must not depend on the machine's time, and no pause ever ends by itself.
+             .foresight = {.gaps = devices_->mode() == DevicePool::Mode::kThreads || clock_ != RealClock(),
+                           .pauses = devices_->mode() == DevicePool::Mode::kThreads},
+             .late_recompute = options_.ablation.late_recompute,
+             .before_action = options_.before_action,
+             .fault_point = options_.fault_point}) {
   SetIdleReason(IdleReason::kNoWork);
-}
-
-// Tells a new lane what its metrics need of the plan, and counts what it holds from now on.
-void PipelineImpl::CountHeldBytes(Lane& lane) const {
-  for (const StagePlan& stage : plan_.stages) lane.lane_of.push_back(stage.lane);
-  const auto rows = static_cast<double>(std::max<int64_t>(plan_.micro_batch_rows, 1));
-  StageBytesHeld held;
-  for (const Stage* stage : lane.stages) {
-    lane.stash_bytes_of_row.push_back(static_cast<double>(plan_.stages[stage->index()].stash_bytes) / rows);
-    const StageBytesHeld bytes = stage->BytesHeld();
-    held.weights += bytes.weights;
-    held.buffers += bytes.buffers;
-    held.optimizer += bytes.optimizer;
-  }
-  MemoryCells& memory = *lane.metrics->memory;
-  memory[MemoryKind::kWeights].Set(static_cast<double>(held.weights));
-  memory[MemoryKind::kBuffers].Set(static_cast<double>(held.buffers));
-  memory[MemoryKind::kOptimizer].Set(static_cast<double>(held.optimizer));
 }
 
 PipelineImpl::~PipelineImpl() {
@@ -239,47 +205,22 @@ absl::Status PipelineImpl::CheckGradients(const Graph& graph, const NamedTensors
   return MatchSignature(wanted, gradients, "gradients").status();
 }
 
-NamedTensors PipelineImpl::StateViews(bool with_optimizer) const {
-  NamedTensors views;
-  for (const auto& stage : stages_) {
-    for (NamedTensor& tensor : stage->SavedTensors()) views.push_back(std::move(tensor));
-  }
-  if (!with_optimizer) return views;
-  for (const auto& stage : stages_) {
-    for (const NamedTensor& slot : stage->SavedOptimizerState()) {
-      views.push_back({"optimizer/" + slot.name, slot.tensor});
-    }
-  }
-  return views;
-}
-
-NamedTensors PipelineImpl::ReplicaViews() const {
-  NamedTensors views;
-  for (const auto& stage : stages_) {
-    for (NamedTensor& tensor : stage->Replicas()) views.push_back(std::move(tensor));
-    for (const NamedTensor& slot : stage->OptimizerReplicas()) {
-      views.push_back({"optimizer/" + slot.name, slot.tensor});
-    }
-  }
-  return views;
-}
-
 absl::StatusOr<NamedTensors> PipelineImpl::ExportState(bool with_optimizer) const {
   PENSTOCK_RETURN_IF_ERROR(health());
-  for (const auto& lane : lanes_) lane->state.SetIdle(StageState::kCheckpoint);
+  rank_.SetIdle(StageState::kCheckpoint);
   NamedTensors state;
   const absl::Status status = RunTorch([&] {
     const at::NoGradGuard no_graph;
-    state = StateViews(with_optimizer);
+    state = rank_.StateViews(with_optimizer);
     for (NamedTensor& entry : state) entry.tensor = entry.tensor.is_cpu() ? entry.tensor.clone() : ToHost(entry.tensor);
   });
-  for (const auto& lane : lanes_) lane->state.SetIdle(idle_.load());
+  rank_.SetIdle(idle_.load());
   if (!status.ok()) return status;
   return state;
 }
 
 NamedTensors PipelineImpl::StateShapes() const {
-  NamedTensors shapes = StateViews(/*with_optimizer=*/true);
+  NamedTensors shapes = rank_.StateViews(/*with_optimizer=*/true);
   for (NamedTensor& entry : shapes) {
     entry.tensor = at::empty(entry.tensor.sizes(), entry.tensor.options().device(at::kMeta));
   }
@@ -322,18 +263,18 @@ absl::StatusOr<std::vector<at::Tensor>> PipelineImpl::SourcesOf(const NamedTenso
 }
 
 absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) {
-  NamedTensors views = StateViews(true);
-  for (NamedTensor& view : ReplicaViews()) views.push_back(std::move(view));
+  NamedTensors views = rank_.StateViews(true);
+  for (NamedTensor& view : rank_.ReplicaViews()) views.push_back(std::move(view));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<at::Tensor> sources, SourcesOf(views, state));
 
   absl::Notification granted;
   gate_.RequestExclusive([&granted] { granted.Notify(); });
   devices_->Wait(granted);
   const absl::Cleanup release = [this] {
-    for (const auto& lane : lanes_) lane->state.SetIdle(idle_.load());
+    rank_.SetIdle(idle_.load());
     gate_.ReleaseExclusive();
   };
-  for (const auto& lane : lanes_) lane->state.SetIdle(StageState::kCheckpoint);
+  rank_.SetIdle(StageState::kCheckpoint);
   absl::Status status = RunTorch([&] {
     at::NoGradGuard no_graph;
     for (size_t i = 0; i < views.size(); ++i) {
@@ -353,19 +294,13 @@ absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) 
   return status;
 }
 
-int64_t PipelineImpl::parameter_count() const {
-  int64_t count = 0;
-  for (const auto& stage : stages_) {
-    for (const NamedTensor& parameter : stage->LearnedParameters()) count += parameter.tensor.numel();
-  }
-  return count;
-}
+int64_t PipelineImpl::parameter_count() const { return rank_.parameter_count(); }
 
 void PipelineImpl::SetIdleReason(IdleReason reason) {
   idle_ = reason == IdleReason::kWaitClient ? StageState::kWaitClient
           : reason == IdleReason::kPaused   ? StageState::kPaused
                                             : StageState::kNoWork;
-  for (const auto& lane : lanes_) lane->state.SetIdle(idle_.load());
+  rank_.SetIdle(idle_.load());
 }
 
 }  // namespace penstock

@@ -71,18 +71,19 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
     }
   }
   const int m = static_cast<int>(scattered.rows.size());
-  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, schedules_.Find(SchedulePurpose::kForwardOnly, m));
-  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun backward, schedules_.Find(SchedulePurpose::kBackwardOnly, m));
+  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, rank_.Find(SchedulePurpose::kForwardOnly, m));
+  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun backward, rank_.Find(SchedulePurpose::kBackwardOnly, m));
   lists.checkpointed = backward.checkpointed;
-  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kForwardOnly, lists);
-  run->training = true;
-  run->keep_graph = true;
-  run->keep_outputs = true;
-  run->micro_batch_base = next_micro_batch_;
-  run->rows = scattered.rows;
+  RunSpec spec = NewSpec(SchedulePurpose::kForwardOnly, m);
+  spec.rows = scattered.rows;
+  spec.micro_batch_base = next_micro_batch_;
+  spec.training = true;
+  spec.keep_graph = true;
+  spec.keep_outputs = true;
+  spec.input_gradients = request.input_gradients;
+  const LedRun led = NewRun(std::move(spec), std::move(lists), request.cancel);
+  const std::shared_ptr<Run>& run = led.run;
   run->inputs = std::move(scattered.micro_batches);
-  run->input_gradients = request.input_gradients;
-  run->cancel = request.cancel;
   RunOutcome measured;
   measured.rows = TotalRows(scattered.rows);
   measured.micro_batches = m;
@@ -91,10 +92,10 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
     PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*run, wanted));
     return absl::OkStatus();
   };
-  absl::Status status = RunToEnd(run, measured);
+  absl::Status status = RunToEnd(led, measured);
   if (status.ok()) status = gather();
   if (!status.ok()) {
-    EndContribution(/*keep=*/false, MicroBatchIndex(run->micro_batch_base));
+    rank_.EndContribution(/*keep=*/false, MicroBatchIndex(run->spec.micro_batch_base));
     return status;
   }
   next_micro_batch_ += m;
@@ -102,8 +103,8 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   outcome.step = step_.load();
   outcome.graph = std::make_shared<Graph>();
   outcome.graph->passes = std::move(run->passes);
-  outcome.graph->step = run->step;
-  outcome.graph->micro_batch_base = run->micro_batch_base;
+  outcome.graph->step = run->spec.step;
+  outcome.graph->micro_batch_base = run->spec.micro_batch_base;
   outcome.graph->micro_batch_rows = std::move(scattered.rows);
   outcome.graph->outputs = WithNames(run->outputs.at(0), OutputNames());
   outcome.graph->inputs = std::move(inputs);
@@ -125,14 +126,17 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   if (graph->step != StepId(step_.load())) return NotNow("GRAPH_STALE", "the weights have changed since this Forward");
   PENSTOCK_RETURN_IF_ERROR(CheckGradients(*graph, gradients));
   const int m = static_cast<int>(graph->micro_batch_rows.size());
-  PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun lists, schedules_.Find(SchedulePurpose::kBackwardOnly, m));
-  std::shared_ptr<Run> run = NewRun(SchedulePurpose::kBackwardOnly, lists);
-  run->training = true;
-  run->retain_graph = retain_graph;
-  run->keep_graph = retain_graph;
-  run->accumulating = accumulating_.load();
-  run->micro_batch_base = graph->micro_batch_base;
-  run->rows = graph->micro_batch_rows;
+  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, rank_.Find(SchedulePurpose::kBackwardOnly, m));
+  RunSpec spec = NewSpec(SchedulePurpose::kBackwardOnly, m);
+  spec.rows = graph->micro_batch_rows;
+  spec.micro_batch_base = graph->micro_batch_base;
+  spec.training = true;
+  spec.retain_graph = retain_graph;
+  spec.keep_graph = retain_graph;
+  spec.accumulating = accumulating_.load();
+  spec.input_gradients = graph->input_gradients;
+  const LedRun led = NewRun(std::move(spec), std::move(lists), nullptr);
+  const std::shared_ptr<Run>& run = led.run;
   run->output_gradients.resize(m);
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
     at::NoGradGuard no_graph;
@@ -151,21 +155,20 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
     }
     for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::OfTensors(by_micro_batch[i]);
   }));
-  run->input_gradients = graph->input_gradients;
   run->passes = std::exchange(graph->passes, {});
   RunOutcome outcome;
   outcome.micro_batches = m;
   outcome.rows = TotalRows(graph->micro_batch_rows);
   const auto gather = [&]() -> absl::Status {
-    if (!run->input_gradients) return absl::OkStatus();
+    if (!run->spec.input_gradients) return absl::OkStatus();
     PENSTOCK_ASSIGN_OR_RETURN(outcome.input_gradients, GatherInputGradients(*run, graph->inputs));
     return absl::OkStatus();
   };
-  absl::Status status = RunToEnd(run, outcome);
+  absl::Status status = RunToEnd(led, outcome);
   if (retain_graph) graph->passes = std::move(run->passes);
   if (status.ok()) status = gather();
   // What the Forward has noted of the batch stays: only its gradients are undone.
-  EndContribution(status.ok(), kNoMicroBatch);
+  rank_.EndContribution(status.ok(), kNoMicroBatch);
   PENSTOCK_RETURN_IF_ERROR(status);
   accumulating_ = true;
   outcome.step = step_.load();

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,31 +13,26 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
-#include "engine/exec/bubble_filling.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/device_worker.h"
+#include "engine/exec/local_coordinator.h"
 #include "engine/exec/pipeline.h"
+#include "engine/exec/rank_engine.h"
 #include "engine/exec/run.h"
-#include "engine/exec/schedule_book.h"
 #include "engine/exec/stage.h"
-#include "engine/exec/stage_executor.h"
 #include "engine/exec/weights_gate.h"
 #include "engine/model/loss.h"
 #include "engine/observe/bubble.h"
 #include "engine/observe/metrics.h"
-#include "engine/transport/local_transport.h"
 
 namespace penstock {
-
-// Behind every micro-batch: nothing that was noted is forgotten.
-inline constexpr MicroBatchIndex kNoMicroBatch(std::numeric_limits<int32_t>::max());
 
 // A call that the state of the pipeline does not allow now.
 inline absl::Status NotNow(std::string_view reason, std::string_view message) {
   return Error(absl::StatusCode::kFailedPrecondition, reason, message);
 }
 
-// The Pipeline of pipeline.h, in one process.
+// The Pipeline of pipeline.h: leads the runs of a rank, today the only one.
 //
 // Threads:   members marked "caller" belong to the thread of the training calls; the rest is constant after construction,
 //            safe by itself, or guarded.
@@ -94,10 +88,21 @@ class PipelineImpl : public Pipeline {
     bool ignored = false;  // some labels don't count
   };
 
-  std::shared_ptr<Run> NewRun(SchedulePurpose purpose, const ListsOfRun& lists);
-  void Start(const std::shared_ptr<Run>& run);
-  absl::Status RunToEnd(const std::shared_ptr<Run>& run, RunOutcome& outcome);
-  void WakeAll();
+  // What a call asks of an optimizer step.
+  struct StepRule {
+    double learning_rate = 0;
+    double clip_norm = 0;
+    bool loss_finite = true;  // of what this step has accumulated
+  };
+  // A run, and what leads it.
+  struct LedRun {
+    std::shared_ptr<Run> run;
+    std::shared_ptr<LocalCoordinator> leader;
+  };
+
+  RunSpec NewSpec(SchedulePurpose purpose, int micro_batches);
+  LedRun NewRun(RunSpec spec, ListsOfRun lists, std::shared_ptr<CancelToken> cancel);
+  absl::Status RunToEnd(const LedRun& led, RunOutcome& outcome);
 
   absl::StatusOr<ScatteredBatch> ScatterInputs(const NamedValues& inputs,
                                                const std::optional<int>& micro_batches) const;
@@ -106,26 +111,20 @@ class PipelineImpl : public Pipeline {
   absl::StatusOr<NamedValues> GatherOutputs(const Run& run, const std::vector<int>& wanted) const;
   std::vector<std::string> OutputNames() const;
 
-  absl::StatusOr<RunOutcome> Contribute(const ContributionRequest& request,
-                                        const std::shared_ptr<StepDecision>& decision);
-  std::shared_ptr<StepDecision> NewDecision(const StepRequest& request) const;
-  void EndContribution(bool keep, MicroBatchIndex first);
-  void CountHeldBytes(Lane& lane) const;
+  absl::StatusOr<RunOutcome> Contribute(const ContributionRequest& request, const std::optional<StepRule>& rule);
+  StepRule RuleOf(const StepRequest& request) const;
   // On the thread of the lane that completes the norms. `status`: of what else must not fail once weights change.
-  void Decide(Run& run, absl::Status status);
-  absl::Status FinishStep(Run& run, const absl::Status& status, RunOutcome& outcome);
+  void Decide(const LedRun& led, const StepRule& rule, absl::Status status);
+  absl::Status FinishStep(const LedRun& led, const absl::Status& status, RunOutcome& outcome);
   // After a run with a step that failed: everything is as before the run, or the pipeline is broken. What to tell.
-  absl::Status UndoStep(Run& run, bool changed, const absl::Status& cause);
-  absl::Status UndoStages();
+  absl::Status UndoStep(const LedRun& led, bool changed, const absl::Status& cause);
   // From here on the weights are nobody's: only an ImportState mends that.
   void Break(std::string_view what, const absl::Status& cause) ABSL_LOCKS_EXCLUDED(health_mu_);
   absl::Status CheckStep(const StepRequest& request) const;
   class InferenceCall;
-  absl::StatusOr<ForwardOutcome> InferenceOutcome(const Run& run, const std::vector<int>& wanted, int64_t step) const;
+  absl::StatusOr<ForwardOutcome> InferenceOutcome(const LedRun& led, const std::vector<int>& wanted,
+                                                  int64_t step) const;
   absl::StatusOr<std::vector<at::Tensor>> SourcesOf(const NamedTensors& views, const NamedTensors& state) const;
-  // Parameters, buffers and, if asked, optimizer state, in model order: views. And the copies of tied ones among them.
-  NamedTensors StateViews(bool with_optimizer) const;
-  NamedTensors ReplicaViews() const;
 
   // Constant after construction.
   const PipelineSpec spec_;
@@ -134,18 +133,13 @@ class PipelineImpl : public Pipeline {
   const ModelSignature signature_;
   DevicePool* const devices_;
   Clock* const clock_;
-  const std::vector<DeviceWorker*> workers_;          // by lane
-  const std::vector<std::unique_ptr<Stage>> stages_;  // the stages themselves belong to their devices' threads
   const std::unique_ptr<Loss> loss_;
   const TiedGradients ties_;
   const std::shared_ptr<PipelineMetrics> metrics_;
 
   // Safe by itself.
-  ScheduleBook schedules_;
-  LocalTransport transport_;
+  RankEngine rank_;
   WeightsGate gate_;
-  BubbleFilling filling_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
   std::atomic<int64_t> next_run_ = 1;
   std::atomic<int64_t> next_inference_ = 1;
   std::atomic<int64_t> step_ = 0;

@@ -34,9 +34,9 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     ticket_->priority = priority;
     ticket_->accepted_nanos = pipeline->clock_->NowNanos();
     const std::vector<int64_t>& rows = parts_.inputs.rows;
-    const InferenceCosts& costs = pipeline->filling_.inference_costs();
+    const InferenceCosts& costs = pipeline->rank_.filling().inference_costs();
     ticket_->alone_nanos = costs.LeastToEnd(0, rows.front(), static_cast<int>(rows.size()) - 1);
-    ticket_->lane_nanos = costs.Work(rows) / static_cast<int64_t>(pipeline->lanes_.size());
+    ticket_->lane_nanos = costs.Work(rows) / pipeline->rank_.lanes();
   }
 
   void Start() override {
@@ -46,61 +46,61 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
 
   void GiveWay() override {
     if (ticket_->due) return;
-    std::shared_ptr<Run> run;
+    std::shared_ptr<LocalCoordinator> leader;
     {
       absl::MutexLock lock(&mu_);
       gives_way_ = true;
-      run = run_;
+      leader = run_.leader;
     }
-    if (run == nullptr) return;
-    run->gave_way.store(true, std::memory_order_release);
-    run->wake();
+    if (leader != nullptr) leader->GiveWay();
   }
 
  private:
   void StartRun() {
-    std::shared_ptr<Run> run = pipeline_->NewRun(SchedulePurpose::kForwardOnly, parts_.lists);
-    run->inference = true;
-    run->keep_outputs = true;
-    run->inputs = parts_.inputs.micro_batches;
-    run->rows = parts_.inputs.rows;
-    run->cancel = parts_.cancel;
-    run->filling = &pipeline_->filling_;
-    run->ticket = ticket_;
-    run->done = [self = shared_from_this(), raw = run.get()] { self->OnEnd(*raw); };
+    RunSpec spec = pipeline_->NewSpec(SchedulePurpose::kForwardOnly, static_cast<int>(parts_.inputs.rows.size()));
+    spec.rows = parts_.inputs.rows;
+    spec.inference = true;
+    spec.keep_outputs = true;
+    const LedRun led = pipeline_->NewRun(std::move(spec), parts_.lists, parts_.cancel);
+    led.run->inputs = parts_.inputs.micro_batches;
+    led.run->ticket = ticket_;
+    led.leader->WaitForTurn(&pipeline_->rank_.filling().turns(), ticket_);
+    led.leader->OnEnd([self = shared_from_this()] { self->OnRunEnd(); });
+    bool gives_way;
     {
       absl::MutexLock lock(&mu_);
-      run->gave_way = gives_way_;
-      run_ = run;
+      gives_way = gives_way_;
+      run_ = led;
     }
-    pipeline_->Start(run);
+    if (gives_way) led.leader->GiveWay();
+    pipeline_->rank_.Start(led.run);
   }
 
-  void OnEnd(Run& run) {
+  void OnRunEnd() {
     PipelineImpl& pipeline = *pipeline_;
-    pipeline.transport_.Close(run.id);
-    std::shared_ptr<Run> ended;  // whose end this is: goes with its last executor
+    LedRun ended;  // whose end this is: goes with its last executor
     {
       absl::MutexLock lock(&mu_);
-      ended.swap(run_);
+      std::swap(ended, run_);
       gives_way_ = false;
     }
-    if (run.MustRunAgain()) {
+    pipeline.rank_.End(*ended.run);
+    if (ended.leader->MustRunAgain()) {
       ticket_->restarts.fetch_add(1, std::memory_order_relaxed);
       pipeline.gate_.Reenter(shared_from_this());
       return;
     }
     const int64_t step = pipeline.step_.load();  // can't change before Leave()
-    Answer(Guarded("an inference", [&] { return pipeline.InferenceOutcome(run, parts_.wanted, step); }));
+    Answer(Guarded("an inference", [&] { return pipeline.InferenceOutcome(ended, parts_.wanted, step); }));
   }
 
   void Answer(absl::StatusOr<ForwardOutcome> outcome) {
     PipelineImpl& pipeline = *pipeline_;
     Guarded("an inference", [&] {
-      pipeline.filling_.turns().Release(*ticket_, pipeline.clock_->NowNanos());
+      pipeline.rank_.filling().turns().Release(*ticket_, pipeline.clock_->NowNanos());
     }).IgnoreError();
     pipeline.gate_.Leave(shared_from_this());
-    if (ticket_->due) pipeline.WakeAll();  // another may be due now
+    if (ticket_->due) pipeline.rank_.WakeAll();  // another may be due now
     Guarded("an inference", [&] { parts_.done(std::move(outcome)); }).IgnoreError();
     absl::MutexLock lock(&pipeline.inference_mu_);
     --pipeline.open_inferences_;
@@ -112,7 +112,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
 
   absl::Mutex mu_;
   bool gives_way_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<Run> run_ ABSL_GUARDED_BY(mu_);
+  LedRun run_ ABSL_GUARDED_BY(mu_);
 };
 
 void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) {
@@ -122,7 +122,7 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
   absl::StatusOr<ScatteredBatch> scattered = ScatterInputs(request.inputs, request.micro_batches);
   if (!scattered.ok()) return done(scattered.status());
   absl::StatusOr<ListsOfRun> lists =
-      schedules_.Find(SchedulePurpose::kForwardOnly, static_cast<int>(scattered->rows.size()));
+      rank_.Find(SchedulePurpose::kForwardOnly, static_cast<int>(scattered->rows.size()));
   if (!lists.ok()) return done(lists.status());
   {
     absl::MutexLock lock(&inference_mu_);
@@ -138,12 +138,12 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
                                               request.priority));
 }
 
-absl::StatusOr<ForwardOutcome> PipelineImpl::InferenceOutcome(const Run& run, const std::vector<int>& wanted,
+absl::StatusOr<ForwardOutcome> PipelineImpl::InferenceOutcome(const LedRun& led, const std::vector<int>& wanted,
                                                               int64_t step) const {
-  PENSTOCK_RETURN_IF_ERROR(run.Result());
+  PENSTOCK_RETURN_IF_ERROR(led.leader->Result());
   ForwardOutcome outcome;
   outcome.step = step;
-  PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(run, wanted));
+  PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*led.run, wanted));
   return outcome;
 }
 

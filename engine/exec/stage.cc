@@ -19,6 +19,7 @@
 #include "engine/device/torch_status.h"
 #include "engine/model/run_layer.h"
 #include "engine/optim/gradient_norm.h"
+#include "engine/tensor/micro_batch.h"
 
 namespace penstock {
 namespace {

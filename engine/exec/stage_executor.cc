@@ -19,7 +19,7 @@ namespace penstock {
 namespace {
 
 StageState WorkState(const Run& run, ActionKind kind) {
-  if (run.inference) return StageState::kInfer;
+  if (run.spec.inference) return StageState::kInfer;
   switch (kind) {
     case ActionKind::kForward:
       return StageState::kForward;
@@ -37,7 +37,7 @@ StageState WorkState(const Run& run, ActionKind kind) {
 }
 
 Phase PhaseOf(const Run& run, ActionKind kind) {
-  if (run.inference) return Phase::kInfer;
+  if (run.spec.inference) return Phase::kInfer;
   switch (kind) {
     case ActionKind::kForward:
       return Phase::kForward;
@@ -75,12 +75,19 @@ std::string ProfilerLabel(const Action& action) {
   return absl::StrCat("chunk", action.micro_batch, "-part", action.stage);
 }
 
+// On the host. May throw (RunTorch).
+std::vector<at::Tensor> Norms(Stage& stage, const TiedGradients& ties) {
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& norm : stage.SumTiedGradients(ties)) norms.push_back(ToHost(norm));
+  return norms;
+}
+
 }  // namespace
 
 StageExecutor::StageExecutor(std::shared_ptr<Run> run, Lane* lane)
     : run_(std::move(run)),
       lane_(lane),
-      actions_(run_->schedule->lanes.at(lane->index)),
+      actions_(run_->lists.schedule->lanes.at(lane->index)),
       begin_nanos_(lane->clock->NowNanos()) {
   for (Stage* stage : lane_->stages) {
     stages_.emplace_back(run_.get(), stage, lane_->metrics);
@@ -90,8 +97,8 @@ StageExecutor::StageExecutor(std::shared_ptr<Run> run, Lane* lane)
   const auto first_step = std::find_if(actions_.begin(), actions_.end(), is_step);
   PENSTOCK_CHECK(std::all_of(first_step, actions_.end(), is_step));
   optimizer_position_ = first_step - actions_.begin();
-  if (run_->decision != nullptr && !run_->decision->tied.empty()) step_ = Step::kShareTies;
-  run_->inference ? lane_->state.OpenInference() : lane_->state.OpenStep();
+  if (!run_->coordinator->ties().empty()) step_ = Step::kShareTies;
+  run_->spec.inference ? lane_->state.OpenInference() : lane_->state.OpenStep();
 }
 
 void Lane::CountGradients() {
@@ -121,8 +128,7 @@ const Action* StageExecutor::Next() const { return position_ < actions_.size() ?
 StageExecutor::Readiness StageExecutor::Poll() {
   const absl::StatusOr<Readiness> readiness = Guarded("a lane", [this] { return absl::StatusOr<Readiness>(Look()); });
   if (readiness.ok()) return *readiness;
-  run_->error.Record(readiness.status());
-  run_->wake();
+  run_->coordinator->Fail(readiness.status());
   Leave();
   return Readiness::kDone;
 }
@@ -130,7 +136,7 @@ StageExecutor::Readiness StageExecutor::Poll() {
 StageExecutor::Readiness StageExecutor::Look() {
   if (left_) return Readiness::kDone;
   lane_->timeline.Read();
-  while (!run_->Stopped()) {
+  while (!run_->coordinator->Stopped()) {
     const Action* action = Next();
     if (action == nullptr) break;
     if (IsReceive(action->kind)) {
@@ -164,7 +170,7 @@ bool StageExecutor::Receive(const Action& action) {
     message = lane_->transport->TryReceive(key);
     if (!message.has_value()) return false;
   }
-  if (!run_->inference && !Arrived(*message))
+  if (!run_->spec.inference && !Arrived(*message))
     lane_->state.WaitInStep(reason);  // the device waits, though the host goes on
   const int64_t begin = lane_->clock->NowNanos();
   absl::StatusOr<Batch> values = Await(*std::move(message), *lane_->streams);
@@ -179,7 +185,7 @@ bool StageExecutor::Receive(const Action& action) {
 }
 
 void StageExecutor::Wait(StageState reason, std::optional<MessageKey> awaited) {
-  if (run_->inference || waiting_ == reason) return;
+  if (run_->spec.inference || waiting_ == reason) return;
   waiting_ = reason;
   lane_->state.WaitInStep(reason, awaited);
 }
@@ -226,7 +232,8 @@ void StageExecutor::Ended(const Launched& launched, int64_t at) {
   const Action& action = launched.action;
   const int64_t took = at - action_begin_;
   if (launched.followed) run_->progress->End(lane_index(), at);
-  if (run_->inference) run_->filling->inference_costs().Observe(action.stage, run_->rows[action.micro_batch], took);
+  if (run_->spec.inference)
+    run_->filling->inference_costs().Observe(action.stage, run_->spec.rows[action.micro_batch], took);
   lane_->metrics->ObservePhase(PhaseOf(*run_, action.kind), took);
   TraceAction(*lane_->metrics, *run_, action, launched.part, action_begin_, at);
 }
@@ -269,10 +276,10 @@ void StageExecutor::Perform(const Action& action) {
 void StageExecutor::Count(const Action& action) {
   held_.End(StageOf(action).pass(action.micro_batch));
   int change = 0;
-  if (action.kind == ActionKind::kForward && !run_->inference) change = 1;
+  if (action.kind == ActionKind::kForward && !run_->spec.inference) change = 1;
   if (AccumulatesGradient(action.kind) && inflight_ > 0) change = -1;  // 0: the forward was another run's
   inflight_ += change;
-  if (!run_->inference) CountStash(action);
+  if (!run_->spec.inference) CountStash(action);
   if (change != 0) lane_->metrics->inflight_micro_batches.Add(change);
 }
 
@@ -287,7 +294,7 @@ void StageExecutor::CountStash(const Action& action) {
   if (pass.graph || pass.split != nullptr) {
     size_t chunk = 0;
     while (lane_->stages[chunk]->index() != action.stage) ++chunk;
-    const double rows = run_->rows.empty() ? 1 : static_cast<double>(run_->rows[action.micro_batch]);
+    const double rows = run_->spec.rows.empty() ? 1 : static_cast<double>(run_->spec.rows[action.micro_batch]);
     bytes = std::max(bytes, static_cast<int64_t>(lane_->stash_bytes_of_row[chunk] * rows));
   }
   if (bytes != pass.counted.bytes()) pass.counted = MemoryShare(lane_->metrics->memory, MemoryKind::kStash, bytes);
@@ -313,15 +320,13 @@ FaultPoint StageExecutor::FirstPointOf(Step step) {
                                   : FaultPoint::kUpdate;
 }
 
-bool StageExecutor::Granted() const { return run_->decision->granted.load(std::memory_order_acquire); }
-
 bool StageExecutor::StepMayGoOn() const {
-  if (step_ == Step::kNorms) return run_->decision->ties_missing.load(std::memory_order_acquire) == 0;
-  return step_ == Step::kShareTies || Granted();
+  if (step_ == Step::kNorms) return run_->coordinator->TiesAreIn();
+  return step_ == Step::kShareTies || run_->coordinator->Granted();
 }
 
 void StageExecutor::ComputeStep(Stage& stage) {
-  StepDecision& decision = *run_->decision;
+  RunCoordinator& coordinator = *run_->coordinator;
   const auto at = [&](FaultPoint point) {
     at_ = point;
     if (run_->fault_point) run_->fault_point(point, stage.index());
@@ -329,18 +334,16 @@ void StageExecutor::ComputeStep(Stage& stage) {
   switch (step_) {
     case Step::kShareTies:
       at(FaultPoint::kShareTies);
-      return stage.ShareTiedGradients(decision.tied);
+      return stage.ShareTiedGradients(coordinator.ties());
     case Step::kNorms:
       at(FaultPoint::kSumTies);
-      for (const at::Tensor& norm : stage.SumTiedGradients(decision.tied)) {
-        decision.norms[stage.index()].push_back(ToHost(norm));
-      }
+      coordinator.PutNorms(stage.index(), Norms(stage, coordinator.ties()));
       at(FaultPoint::kKeepForUndo);
       return stage.KeepForUndo();
     case Step::kApply:
       at(FaultPoint::kUpdate);
-      if (!decision.applied) return;
-      stage.Step(decision.learning_rate, decision.scale);
+      if (!coordinator.decision().applied) return;
+      stage.Step(coordinator.decision().learning_rate, coordinator.decision().scale);
       at(FaultPoint::kStatistics);
       stage.CommitStatistics();
       at(FaultPoint::kUpdated);
@@ -354,11 +357,7 @@ void StageExecutor::EndStepPart() {
     position_ = optimizer_position_;
     step_ = part == Step::kShareTies ? Step::kNorms : Step::kApply;
   }
-  if (part == Step::kShareTies) {
-    if (run_->decision->ties_missing.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->wake();
-  } else {
-    if (run_->decision->missing.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->decide();
-  }
+  part == Step::kShareTies ? run_->coordinator->EndTies() : run_->coordinator->EndNorms();
 }
 
 void StageExecutor::Send(const Action& action) {
@@ -388,31 +387,28 @@ void StageExecutor::Fail(absl::Status status, const Action& action) {
   status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.micro_batch));
   status = WithValue(std::move(status), "action", ToString(action));
   if (at_.has_value()) status = WithValue(std::move(status), kStepPart, ToString(*at_));
-  run_->error.Record(std::move(status));
-  run_->wake();
+  run_->coordinator->Fail(std::move(status));
 }
 
 void StageExecutor::Leave() {
   if (std::exchange(left_, true)) return;
   const auto guarded = [this](const std::function<void()>& part) {
-    if (absl::Status done = Guarded("the end of a lane", part); !done.ok()) run_->error.Record(std::move(done));
+    if (absl::Status done = Guarded("the end of a lane", part); !done.ok()) run_->coordinator->Fail(std::move(done));
   };
   if (untold_ > 0)
     guarded([this] { lane_->timeline.GiveUp(); });  // only where a look has failed: what is told refers to this
   guarded([this] { CloseLane(); });
-  if (run_->open_lanes.fetch_sub(1, std::memory_order_acq_rel) == 1) run_->done();
+  run_->coordinator->Leave(/*before_the_end=*/Next() != nullptr);
 }
 
 void StageExecutor::CloseLane() {
-  if (Next() != nullptr) run_->cut_short.fetch_add(1, std::memory_order_relaxed);
   if (run_->progress != nullptr) run_->progress->Leave(lane_index());
-  if (run_->Stopped()) run_->wake();  // whoever waits for this lane waits for nothing now
-  if (run_->inference) {
+  if (run_->spec.inference) {
     lane_->state.CloseInference();
   } else {
     lane_->state.WaitInStep(StageState::kDrain);
     for (const Stage* stage : lane_->stages) {
-      if (run_->keep_graph) break;
+      if (run_->spec.keep_graph) break;
       for (Pass& pass : run_->passes[stage->index()]) pass = Pass();
     }
     lane_->metrics->inflight_micro_batches.Add(-inflight_);
@@ -426,7 +422,7 @@ void StageExecutor::CloseLane() {
 
 MessageKey StageExecutor::KeyOf(const Action& action) const {
   const bool gradient = action.kind == ActionKind::kSendBackward || action.kind == ActionKind::kReceiveBackward;
-  MessageKey key{.run = run_->id, .gradient = gradient, .stage = action.stage, .micro_batch = action.micro_batch};
+  MessageKey key{.run = run_->spec.id, .gradient = gradient, .stage = action.stage, .micro_batch = action.micro_batch};
   if (action.peer >= 0) {
     key.stage = IsSend(action.kind) ? action.peer : action.stage;
     key.peer = IsSend(action.kind) ? action.stage : action.peer;

@@ -89,7 +89,6 @@ class StageExecutor {
   void ComputeStep(Stage& stage);
   bool StepMayGoOn() const;
   void EndStepPart();
-  bool Granted() const;
   void Count(const Action& action);
   void CountStash(const Action& action);
   void HandOver(const Action& action);

@@ -21,21 +21,21 @@ StageRun::StageRun(Run* run, Stage* stage, LaneMetrics* metrics)
     : run_(run),
       stage_(stage),
       metrics_(metrics),
-      received_(run->schedule->micro_batches),
-      outgoing_(run->schedule->micro_batches),
-      outgoing_skips_(run->schedule->micro_batches) {}
+      received_(run->micro_batches()),
+      outgoing_(run->micro_batches()),
+      outgoing_skips_(run->micro_batches()) {}
 
 void StageRun::Forward(int m) {
   Batch inputs = stage_->first() ? run_->inputs[m] : std::exchange(received_[m], {});
-  const bool graph = !run_->inference && !run_->Checkpoints(stage_->index(), m);
+  const bool graph = !run_->spec.inference && !run_->Checkpoints(stage_->index(), m);
   Pass& pass = this->pass(m);
   stage_->Forward(std::move(inputs), ContextOf(m, graph, false), LossOf(m), pass);
   if (last() && pass.loss.defined()) run_->loss_values[m] = pass.loss.item().toDouble();
   const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
   if (!last()) outgoing_[m] = pass.outputs.MapTensors(detached);
-  if (last() && run_->keep_outputs) {
+  if (last() && run_->spec.keep_outputs) {
     // They may be views of what a step of the same run changes.
-    const bool changes = run_->decision != nullptr;
+    const bool changes = run_->spec.Steps();
     run_->outputs[m] = pass.outputs.MapTensors([changes](const at::Tensor& tensor) {
       const at::Tensor result = tensor.detach();
       return changes && result.is_cpu() ? result.clone() : ToHost(result);
@@ -43,7 +43,7 @@ void StageRun::Forward(int m) {
   }
   outgoing_skips_[m].clear();
   for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));
-  if (run_->inference) {
+  if (run_->spec.inference) {
     pass = Pass();
   } else if (!graph) {
     pass.DropGraph();
@@ -56,14 +56,14 @@ void StageRun::Recompute(int m) {
 }
 
 void StageRun::Backward(int m) {
-  stage_->BeginContribution(run_->accumulating);
-  GiveBack(m, stage_->Backward(pass(m), OutputGradients(m), run_->retain_graph));
+  stage_->BeginContribution(run_->spec.accumulating);
+  GiveBack(m, stage_->Backward(pass(m), OutputGradients(m), run_->spec.retain_graph));
 }
 
 void StageRun::InputGradient(int m) { GiveBack(m, stage_->InputGradient(pass(m), OutputGradients(m))); }
 
 void StageRun::WeightGradient(int m) {
-  stage_->BeginContribution(run_->accumulating);
+  stage_->BeginContribution(run_->spec.accumulating);
   stage_->WeightGradient(pass(m));
 }
 
@@ -76,7 +76,7 @@ void StageRun::GiveBack(int m, InputGradients gradients) {
   outgoing_skips_[m] = std::move(gradients.skips);
   if (!stage_->first()) {
     outgoing_[m] = std::move(gradients.inputs);
-  } else if (run_->input_gradients) {
+  } else if (run_->spec.input_gradients) {
     run_->input_gradient_values[m] = gradients.inputs.MapTensors(ToHost);
   }
 }
@@ -93,7 +93,7 @@ void StageRun::Keep(bool gradient, int peer, int m, Batch values) {
     return;
   }
   // The stash itself was the first use.
-  const bool again = !run_->inference && run_->Checkpoints(stage_->index(), m);
+  const bool again = !run_->spec.inference && run_->Checkpoints(stage_->index(), m);
   const int life = (again ? Portal::kCheckpointed : Portal::kPlain) - 1;
   pass.received.resize(stage_->incoming().size());
   pass.received[PortOf(stage_->incoming(), peer)] = Portal(std::move(values), life);
@@ -106,13 +106,13 @@ Batch StageRun::Take(bool gradient, int peer, int m) {
 }
 
 PassContext StageRun::ContextOf(int micro_batch, bool graph, bool recomputing) const {
-  return {.training = run_->training,
+  return {.training = run_->spec.training,
           .graph = graph,
           .recomputing = recomputing,
-          .input_gradients = run_->input_gradients,
-          .seed = run_->seed,
-          .step = run_->step,
-          .micro_batch = MicroBatchIndex(run_->micro_batch_base + micro_batch)};
+          .input_gradients = run_->spec.input_gradients,
+          .seed = run_->spec.seed,
+          .step = run_->spec.step,
+          .micro_batch = MicroBatchIndex(run_->spec.micro_batch_base + micro_batch)};
 }
 
 LossContext StageRun::LossOf(int micro_batch) const {

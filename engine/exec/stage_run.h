@@ -33,7 +33,7 @@ class StageRun {
   Batch Take(bool gradient, int peer, int micro_batch);
 
  private:
-  bool last() const { return stage_->index() + 1 == run_->schedule->stages; }
+  bool last() const { return stage_->index() + 1 == run_->lists.schedule->stages; }
   PassContext ContextOf(int micro_batch, bool graph, bool recomputing) const;
   LossContext LossOf(int micro_batch) const;
   Batch OutputGradients(int micro_batch);

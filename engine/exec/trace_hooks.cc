@@ -30,8 +30,8 @@ TraceKind KindOf(ActionKind kind) {
 }
 
 TraceRun PurposeOf(const Run& run) {
-  if (run.inference) return TraceRun::kInference;
-  switch (run.purpose) {
+  if (run.spec.inference) return TraceRun::kInference;
+  switch (run.spec.purpose) {
     case SchedulePurpose::kTrainingStep:
       return TraceRun::kTrainStep;
     case SchedulePurpose::kContribution:
@@ -50,10 +50,10 @@ TraceRun PurposeOf(const Run& run) {
 TraceRecord RecordOf(const LaneMetrics& lane, const Run& run, int64_t begin, int64_t end) {
   return {.begin_nanos = begin,
           .end_nanos = end,
-          .inference = run.inference,
+          .inference = run.spec.inference,
           .lane = static_cast<int16_t>(lane.description.lane),
-          .step = run.step.value() + (run.inference ? 0 : 1),
-          .run = run.id};
+          .step = run.spec.step.value() + (run.spec.inference ? 0 : 1),
+          .run = run.spec.id};
 }
 
 }  // namespace
@@ -82,8 +82,8 @@ void TraceLaneRun(LaneMetrics& lane, const Run& run, int64_t begin, int64_t end)
   TraceRecord record = RecordOf(lane, run, begin, end);
   record.kind = TraceKind::kRun;
   record.detail = static_cast<uint8_t>(PurposeOf(run));
-  record.failed = run.Stopped();
-  record.micro_batch = run.schedule->micro_batches;
+  record.failed = run.coordinator->Stopped();
+  record.micro_batch = run.micro_batches();
   lane.trace.actions.Record(record);
 }
 

@@ -1,0 +1,75 @@
+#include "engine/exec/local_coordinator.h"
+
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace penstock {
+
+void LocalCoordinator::OpenStep(int stages, const TiedGradients& ties, std::function<void()> decide) {
+  ties_ = ties;
+  ties_missing_ = ties.empty() ? 0 : stages;
+  norms_.resize(stages);
+  norms_missing_ = stages;
+  decide_ = std::move(decide);
+}
+
+void LocalCoordinator::WaitForTurn(InferenceTurns* turns, std::shared_ptr<InferenceTicket> ticket) {
+  turns_ = turns;
+  ticket_ = std::move(ticket);
+}
+
+void LocalCoordinator::GiveWay() {
+  gave_way_.store(true, std::memory_order_release);
+  wake_();
+}
+
+std::vector<at::Tensor> LocalCoordinator::Norms() const {
+  std::vector<at::Tensor> norms;
+  for (const auto& of_stage : norms_) norms.insert(norms.end(), of_stage.begin(), of_stage.end());
+  return norms;
+}
+
+void LocalCoordinator::Decide(const StepDecision& decision) {
+  decision_ = decision;
+  decided_.store(true);
+}
+
+void LocalCoordinator::Grant() {
+  granted_.store(true, std::memory_order_release);
+  wake_();
+  gate_.Notify();  // last: the leader goes on with it
+}
+
+absl::Status LocalCoordinator::Result() const {
+  if (error_.Failed()) return error_.status();
+  if (!Cancelled()) return absl::OkStatus();
+  return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the work was cancelled");
+}
+
+bool LocalCoordinator::MustRunAgain() const { return gave_way_ && cut_short_ > 0 && !error_.Failed() && !Cancelled(); }
+
+void LocalCoordinator::Fail(absl::Status status) {
+  error_.Record(std::move(status));
+  wake_();
+}
+
+bool LocalCoordinator::Stopped() const {
+  return error_.Failed() || Cancelled() || gave_way_.load(std::memory_order_acquire);
+}
+
+void LocalCoordinator::Leave(bool before_the_end) {
+  if (before_the_end) cut_short_.fetch_add(1, std::memory_order_relaxed);
+  if (Stopped()) wake_();  // whoever waits for this lane waits for nothing now
+  if (open_lanes_.fetch_sub(1, std::memory_order_acq_rel) == 1) ended_();
+}
+
+void LocalCoordinator::EndTies() {
+  if (ties_missing_.fetch_sub(1, std::memory_order_acq_rel) == 1) wake_();
+}
+
+void LocalCoordinator::EndNorms() {
+  if (norms_missing_.fetch_sub(1, std::memory_order_acq_rel) == 1) decide_();
+}
+
+}  // namespace penstock

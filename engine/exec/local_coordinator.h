@@ -1,0 +1,97 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "engine/base/cancel_token.h"
+#include "engine/base/first_error.h"
+#include "engine/exec/run_coordinator.h"
+#include "engine/filling/inference_turns.h"
+
+namespace penstock {
+
+// A run's coordinator in memory, for lanes of one process.
+//
+// Owns:      what the lanes put in, and the decision.
+// Threads:   as RunCoordinator. What the leader sets up is constant once the lanes have started; it decides on the thread of
+//            the lane that completes the norms, and grants on any.
+// Lifecycle: the leader's hooks run while lanes do, and must outlive the run's end.
+class LocalCoordinator final : public RunCoordinator {
+ public:
+  // `wake` makes every lane look again. `cancel` may be null; it must be with an optimizer step, which is all or nothing.
+  LocalCoordinator(int lanes, std::function<void()> wake, std::shared_ptr<CancelToken> cancel)
+      : wake_(std::move(wake)), cancel_(std::move(cancel)), open_lanes_(lanes) {}
+
+  // --- What the leader does before the lanes start.
+
+  // Called once, by the last lane; throws nothing.
+  void OnEnd(std::function<void()> ended) { ended_ = std::move(ended); }
+  // A step ends the run. `decide` is called once, when all norms are in.
+  void OpenStep(int stages, const TiedGradients& ties, std::function<void()> decide);
+  // It is an inference that waits for its turn beside training.
+  void WaitForTurn(InferenceTurns* turns, std::shared_ptr<InferenceTicket> ticket);
+
+  // --- While they run.
+
+  // An inference stops, to be run again on other weights.
+  void GiveWay();
+  // In model order; once they all are in.
+  std::vector<at::Tensor> Norms() const;
+  // First the decision, then the weights, which the leader has asked for in between.
+  void Decide(const StepDecision& decision);
+  void Grant();
+
+  // --- Once they have left.
+
+  // Why it stopped, or OK.
+  absl::Status Result() const;
+  // It stopped for nothing but other weights.
+  bool MustRunAgain() const;
+  bool decided() const { return decided_.load(); }
+  // Comes after Granted(), if it was decided.
+  absl::Notification& gate() { return gate_; }
+
+  // --- RunCoordinator.
+
+  void Fail(absl::Status status) override;
+  bool Stopped() const override;
+  bool BeDue(int64_t now) override { return turns_->Claim(*ticket_, now); }
+  void Leave(bool before_the_end) override;
+  TiedGradients& ties() override { return ties_; }
+  void EndTies() override;
+  bool TiesAreIn() const override { return ties_missing_.load(std::memory_order_acquire) == 0; }
+  void PutNorms(int stage, std::vector<at::Tensor> norms) override { norms_.at(stage) = std::move(norms); }
+  void EndNorms() override;
+  bool Granted() const override { return granted_.load(std::memory_order_acquire); }
+  const StepDecision& decision() const override { return decision_; }
+
+ private:
+  bool Cancelled() const { return cancel_ != nullptr && cancel_->cancelled(); }
+
+  const std::function<void()> wake_;
+  const std::shared_ptr<CancelToken> cancel_;
+  std::function<void()> ended_;
+  std::function<void()> decide_;
+  InferenceTurns* turns_ = nullptr;
+  std::shared_ptr<InferenceTicket> ticket_;
+
+  FirstError error_;
+  std::atomic<bool> gave_way_ = false;
+  std::atomic<int> cut_short_ = 0;  // lanes that left before the end of their lists
+  std::atomic<int> open_lanes_;
+
+  TiedGradients ties_;
+  std::atomic<int> ties_missing_ = 0;           // stages that have not put theirs in
+  std::vector<std::vector<at::Tensor>> norms_;  // by stage
+  std::atomic<int> norms_missing_ = 0;
+  StepDecision decision_;  // written before `granted_` is set
+  std::atomic<bool> decided_ = false;
+  std::atomic<bool> granted_ = false;
+  absl::Notification gate_;
+};
+
+}  // namespace penstock

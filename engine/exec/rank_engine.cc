@@ -1,0 +1,175 @@
+#include "engine/exec/rank_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/status_macros.h"
+#include "engine/device/device_streams.h"
+#include "engine/device/torch_status.h"
+
+namespace penstock {
+namespace {
+
+std::vector<DeviceStreams*> StreamsOfStages(const std::vector<std::unique_ptr<Stage>>& stages) {
+  std::vector<DeviceStreams*> streams;
+  for (const auto& stage : stages) streams.push_back(&StreamsOf(stage->device()));
+  return streams;
+}
+
+}  // namespace
+
+RankEngine::RankEngine(Parts parts)
+    : plan_(*parts.plan),
+      workers_(std::move(parts.workers)),
+      stages_(std::move(parts.stages)),
+      metrics_(parts.metrics),
+      clock_(parts.clock),
+      before_action_(std::move(parts.before_action)),
+      fault_point_(std::move(parts.fault_point)),
+      schedules_(BuildRequestOf(plan_), parts.late_recompute),
+      transport_(StreamsOfStages(stages_),
+                 [this](const MessageKey& key) {
+                   const int lane = plan_.stages[key.stage].lane;
+                   lanes_[lane]->state.Arrived(key, workers_[lane]->busy());
+                   workers_[lane]->Wake();
+                 }),
+      filling_(parts.filling, plan_, parts.foresight) {
+  for (int lane = 0; lane < static_cast<int>(workers_.size()); ++lane) AddLane(lane);
+}
+
+void RankEngine::AddLane(int index) {
+  std::vector<Stage*> chunks;
+  for (const auto& stage : stages_) {
+    if (plan_.stages[stage->index()].lane == index) chunks.push_back(stage.get());
+  }
+  lanes_.push_back(std::make_unique<Lane>(index, std::move(chunks), &transport_, &metrics_->lane(index),
+                                          &StreamsOf(workers_[index]->device()), clock_));
+  CountHeldBytes(*lanes_.back());
+}
+
+// Tells a new lane what its metrics need of the plan, and counts what it holds from now on.
+void RankEngine::CountHeldBytes(Lane& lane) const {
+  for (const StagePlan& stage : plan_.stages) lane.lane_of.push_back(stage.lane);
+  const auto rows = static_cast<double>(std::max<int64_t>(plan_.micro_batch_rows, 1));
+  StageBytesHeld held;
+  for (const Stage* stage : lane.stages) {
+    lane.stash_bytes_of_row.push_back(static_cast<double>(plan_.stages[stage->index()].stash_bytes) / rows);
+    const StageBytesHeld bytes = stage->BytesHeld();
+    held.weights += bytes.weights;
+    held.buffers += bytes.buffers;
+    held.optimizer += bytes.optimizer;
+  }
+  MemoryCells& memory = *lane.metrics->memory;
+  memory[MemoryKind::kWeights].Set(static_cast<double>(held.weights));
+  memory[MemoryKind::kBuffers].Set(static_cast<double>(held.buffers));
+  memory[MemoryKind::kOptimizer].Set(static_cast<double>(held.optimizer));
+}
+
+// --- Runs.
+
+std::shared_ptr<Run> RankEngine::Prepare(RunSpec spec, ListsOfRun lists, std::shared_ptr<RunCoordinator> coordinator) {
+  auto run = std::make_shared<Run>();
+  run->spec = std::move(spec);
+  run->lists = std::move(lists);
+  run->coordinator = std::move(coordinator);
+  run->filling = &filling_;
+  run->held.resize(lanes_.size());
+  run->passes.resize(stages_.size());
+  for (auto& passes : run->passes) passes.resize(run->micro_batches());
+  run->outputs.resize(run->micro_batches());
+  run->input_gradient_values.resize(run->micro_batches());
+  run->loss_values.resize(run->micro_batches());
+  if (!run->spec.inference) {
+    run->before_action = before_action_;
+    run->fault_point = fault_point_;
+  }
+  return run;
+}
+
+void RankEngine::Start(const std::shared_ptr<Run>& run) {
+  transport_.Open(run->spec.id);
+  for (const auto& lane : lanes_) workers_[lane->index]->Add(std::make_unique<StageExecutor>(run, lane.get()));
+}
+
+void RankEngine::End(const Run& run) {
+  transport_.Close(run.spec.id);
+  if (run.spec.inference) return;
+  for (const auto& lane : lanes_) lane->state.CloseStep();
+}
+
+void RankEngine::WakeAll() {
+  for (DeviceWorker* worker : workers_) worker->Wake();
+}
+
+// --- Stages.
+
+void RankEngine::EndContribution(bool keep, MicroBatchIndex first) {
+  for (const auto& stage : stages_) stage->EndContribution(keep, first);
+  for (const auto& lane : lanes_) lane->CountGradients();
+}
+
+void RankEngine::DiscardGradients() {
+  for (const auto& stage : stages_) {
+    stage->EndContribution(/*keep=*/true, kNoMicroBatch);
+    stage->ClearGradients();
+    stage->DiscardStatistics(MicroBatchIndex(0));
+  }
+  for (const auto& lane : lanes_) lane->CountGradients();
+}
+
+void RankEngine::RestoreTiedGradients(const TiedGradients& ties) {
+  for (const auto& stage : stages_) stage->RestoreTiedGradients(ties);
+}
+
+absl::Status RankEngine::Undo() {
+  for (const auto& lane : lanes_) {
+    PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+      lane->streams->RunOn(StreamKind::kCompute, [&] {
+        for (Stage* stage : lane->stages) {
+          if (fault_point_) fault_point_(FaultPoint::kUndo, stage->index());
+          stage->Undo();
+        }
+      });
+    }));
+  }
+  return absl::OkStatus();
+}
+
+NamedTensors RankEngine::StateViews(bool with_optimizer) const {
+  NamedTensors views;
+  for (const auto& stage : stages_) {
+    for (NamedTensor& tensor : stage->SavedTensors()) views.push_back(std::move(tensor));
+  }
+  if (!with_optimizer) return views;
+  for (const auto& stage : stages_) {
+    for (const NamedTensor& slot : stage->SavedOptimizerState()) {
+      views.push_back({"optimizer/" + slot.name, slot.tensor});
+    }
+  }
+  return views;
+}
+
+NamedTensors RankEngine::ReplicaViews() const {
+  NamedTensors views;
+  for (const auto& stage : stages_) {
+    for (NamedTensor& tensor : stage->Replicas()) views.push_back(std::move(tensor));
+    for (const NamedTensor& slot : stage->OptimizerReplicas()) {
+      views.push_back({"optimizer/" + slot.name, slot.tensor});
+    }
+  }
+  return views;
+}
+
+int64_t RankEngine::parameter_count() const {
+  int64_t count = 0;
+  for (const auto& stage : stages_) {
+    for (const NamedTensor& parameter : stage->LearnedParameters()) count += parameter.tensor.numel();
+  }
+  return count;
+}
+
+void RankEngine::SetIdle(StageState state) const {
+  for (const auto& lane : lanes_) lane->state.SetIdle(state);
+}
+
+}  // namespace penstock

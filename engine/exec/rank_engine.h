@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/base/clock.h"
+#include "engine/base/ids.h"
+#include "engine/exec/bubble_filling.h"
+#include "engine/exec/device_worker.h"
+#include "engine/exec/fault_point.h"
+#include "engine/exec/run.h"
+#include "engine/exec/schedule_book.h"
+#include "engine/exec/stage.h"
+#include "engine/exec/stage_executor.h"
+#include "engine/observe/metrics.h"
+#include "engine/plan/plan.h"
+#include "engine/tensor/named_tensors.h"
+#include "engine/transport/local_transport.h"
+
+namespace penstock {
+
+// The stages and lanes of one process: what a pipeline's leader commands. It knows no client, no gate and no step's number.
+//
+// Model:     Runs come and go; the stages keep weights, gradients and what an undo needs between them. Whoever leads a run
+//            talks with its lanes through the run's coordinator.
+// Owns:      stages, lanes, the transport between them, and what is known of their gaps. Workers, metrics and what Parts
+//            points to outlive it.
+// Threads:   Find, Prepare, Start, End and WakeAll from any thread; what reads or changes stages from the thread of the
+//            training calls, between runs.
+// Lifecycle: Prepare(), Start(), the end of the run as its coordinator tells it, End().
+class RankEngine {
+ public:
+  struct Parts {
+    const Plan* plan = nullptr;
+    std::vector<std::unique_ptr<Stage>> stages;
+    std::vector<DeviceWorker*> workers;  // by lane
+    PipelineMetrics* metrics = nullptr;
+    Clock* clock = nullptr;
+    BubbleFillingSpec filling = {};
+    BubbleFilling::Foresight foresight = {};
+    bool late_recompute = false;                                  // for comparison only
+    std::function<void(const Action&)> before_action = {};        // for tests that break one
+    std::function<void(FaultPoint, int stage)> fault_point = {};  // the same
+  };
+  explicit RankEngine(Parts parts);
+
+  int lanes() const { return static_cast<int>(lanes_.size()); }
+  int stages() const { return static_cast<int>(stages_.size()); }
+  const Device& first_device() const { return stages_.front()->device(); }
+  BubbleFilling& filling() { return filling_; }
+
+  // --- Runs.
+
+  // The lists of a purpose and a number of micro-batches. Fails: as ScheduleBook.
+  absl::StatusOr<ListsOfRun> Find(SchedulePurpose purpose, int micro_batches) {
+    return schedules_.Find(purpose, micro_batches);
+  }
+  // A run with places for all that its lanes make; inputs, losses and gradients are the caller's to put in.
+  std::shared_ptr<Run> Prepare(RunSpec spec, ListsOfRun lists, std::shared_ptr<RunCoordinator> coordinator);
+  // Gives every lane its list.
+  void Start(const std::shared_ptr<Run>& run);
+  // All lanes have left: their messages go, and the step on a lane is closed unless it was an inference.
+  void End(const Run& run);
+  void WakeAll();
+
+  // --- Stages, between runs.
+
+  // The gradients of a contribution stay, or go with what it has noted from that micro-batch on.
+  void EndContribution(bool keep, MicroBatchIndex first);
+  void DiscardGradients();
+  void RestoreTiedGradients(const TiedGradients& ties);
+  // Takes a step back that some stages have done. Fails: as RunTorch; then the weights are nobody's.
+  absl::Status Undo();
+
+  // Parameters, buffers and, if asked, optimizer state, in model order: views. And the copies of tied ones among them.
+  NamedTensors StateViews(bool with_optimizer) const;
+  NamedTensors ReplicaViews() const;
+  int64_t parameter_count() const;
+  // What its lanes are counted under while they have nothing to do.
+  void SetIdle(StageState state) const;
+
+ private:
+  void AddLane(int index);
+  void CountHeldBytes(Lane& lane) const;
+
+  const Plan& plan_;
+  const std::vector<DeviceWorker*> workers_;
+  const std::vector<std::unique_ptr<Stage>> stages_;  // the stages themselves belong to their devices' threads
+  PipelineMetrics* const metrics_;
+  Clock* const clock_;
+  const std::function<void(const Action&)> before_action_;
+  const std::function<void(FaultPoint, int)> fault_point_;
+
+  // Safe by itself.
+  ScheduleBook schedules_;
+  LocalTransport transport_;
+  BubbleFilling filling_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+};
+
+}  // namespace penstock
