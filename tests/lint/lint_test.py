@@ -208,6 +208,15 @@ class UnasyncTest(unittest.TestCase):
         expected = "from penstock.connection import Connection\nfrom penstock.aiox import a\n"
         self.assertEqual(unasync.synchronous(source), expected)
 
+    def test_names_of_protocols_change(self):
+        source = "async def f() -> AsyncIterator[int]:\n    async with aclosing(g()) as x:\n        return await anext(x)\n"
+        expected = "def f() -> Iterator[int]:\n    with closing(g()) as x:\n        return next(x)\n"
+        self.assertEqual(unasync.synchronous(source), expected)
+
+    def test_a_name_without_a_synchronous_one_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "line 2: 'asyncio' has no synchronous name"):
+            unasync.synchronous("async def f():\n    await asyncio.sleep(1)\n")
+
     def test_words_in_texts_stay(self):
         source = '"""They await an async answer."""  # await\nawaited = 1\n'
         self.assertEqual(unasync.synchronous(source), source)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from penstock.checksum import crc32c
 from penstock.v1 import handle_pb2
 
+CHUNK_BYTES = 1 << 20  # the most that the daemon takes and gives
 _CHUNK, _TENSOR, _OFFSET, _DATA, _CRC32C = b"\x12", 0x08, 0x10, 0x1A, 0x25  # tags
 _TAIL_BYTES = 5
 

@@ -1,37 +1,36 @@
+# Written by client/python/tools/unasync.py from penstock/aio/client.py; change that file instead.
 """The daemon as seen by a program: pipelines and facts about the server."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from types import TracebackType
 
-import grpc
-
-from penstock.connection import Connection, Traceparent
-from penstock.creation import PATIENCE_SECONDS, PROGRESS_SECONDS, Progress, planning_timeout, shown
-from penstock.deadline import Deadline
-from penstock.errors import DeadlineError, PenstockError
+from penstock.attempts import pause
+from penstock.connection import Connection
 from penstock.models import Models
 from penstock.pipelines import Pipeline
-from penstock.requests import new_request_id
+from penstock.showing import while_looking
+from penstock.channels import Traceparent
+from penstock.creation import (
+    PATIENCE_SECONDS,
+    POLL_SECONDS,
+    Progress,
+    create_request,
+    not_ready,
+    plan_request,
+    planning_timeout,
+    shown,
+)
+from penstock.deadline import Deadline
+from penstock.errors import PenstockError
 from penstock.specifications import Model, OptionValue, pipeline_spec
 from penstock.v1 import admin_pb2, pipeline_pb2
 
-POLL_SECONDS = 0.05
-
 
 class Client:
-    """A connection to one daemon. May be used from any thread, and in a ``with`` block.
-
-    Example::
-
-        with penstock.Client() as client:
-            pipeline = client.create_pipeline("demo", model="mlp", options={"layers": 4, "width": 16},
-                                              stages=2, micro_batches=4, loss="mean_squared_error")
-            outcome = pipeline.train_step(inputs, target)   # arrays [rows, 16], float32
-            print(outcome.step, outcome.loss)
+    """A connection to one daemon. The synchronous client may be used from any thread; asyncio's is made and used inside
+    one event loop. Used in a ``with`` block (asyncio: ``async with``), it is closed at the end.
 
     Attributes:
         models: exported programs that the daemon has: upload, list, delete.
@@ -175,7 +174,7 @@ class Client:
             planning_seconds: what the planner may take to measure and to choose; then it takes the best that it has found.
                 ``None``: 20.
             progress: ``True`` shows on stderr how far it is; a function is called with each
-                ``pipeline_pb2.CreateProgress`` that comes, on this thread.
+                ``pipeline_pb2.CreateProgress`` that comes, on this thread (asyncio: in the event loop).
             timeout: seconds for all of it: making and waiting; the plan does not depend on it. ``None``: 100 beside the
                 planner's. When they are over, the daemon goes on: :meth:`pipeline` finds what it makes.
 
@@ -245,7 +244,7 @@ class Client:
         while pipeline.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
             if deadline.left() <= 0:
                 raise not_ready(pipeline.name, timeout)
-            time.sleep(min(POLL_SECONDS, deadline.left()))
+            pause(min(POLL_SECONDS, deadline.left()))
             pipeline.refresh_until(deadline)
         if pipeline.message.state == pipeline_pb2.PIPELINE_STATE_FAILED:
             raise PenstockError.from_status(pipeline.message.error)
@@ -255,7 +254,8 @@ class Client:
         self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float | None = None
     ) -> pipeline_pb2.Plan:
         """What the daemon would make of a specification; creates nothing. ``timeout`` as in :meth:`plan`."""
-        return self._create(name, spec, True, Deadline(planning_timeout(spec) if timeout is None else timeout)).plan
+        deadline = Deadline(planning_timeout(spec) if timeout is None else timeout)
+        return (self._create(name, spec, True, deadline)).plan
 
     def plan(
         self,
@@ -301,22 +301,23 @@ class Client:
     ) -> pipeline_pb2.Pipeline:
         request = create_request(name, spec, validate_only)
         wait = deadline.left()  # an answer may take all of it
-        return self._connection.unary("PipelineService/CreatePipeline", request, pipeline_pb2.Pipeline, deadline, wait)
+        return self._connection.unary(
+            "PipelineService/CreatePipeline", request, pipeline_pb2.Pipeline, deadline, wait
+        )
 
     def _create_and_show(
         self, name: str, spec: pipeline_pb2.PipelineSpec, deadline: Deadline, show: Progress
     ) -> pipeline_pb2.Pipeline:
         request = pipeline_pb2.GetPipelineRequest(name=f"pipelines/{name}")
-        with ThreadPoolExecutor(1, "penstock-create") as executor:
-            under_way = executor.submit(self._create, name, spec, False, deadline)
-            try:
-                while not wait([under_way], PROGRESS_SECONDS).done:
-                    if (now := self._progress_of(request)) is not None:
-                        show(now)
-                return under_way.result()
-            except BaseException:
-                deadline.cancel()  # else the executor would wait for it
-                raise
+
+        def create() -> pipeline_pb2.Pipeline:
+            return self._create(name, spec, False, deadline)
+
+        def look() -> None:
+            if (now := self._progress_of(request)) is not None:
+                show(now)
+
+        return while_looking(create, look, deadline)
 
     def _progress_of(self, request: pipeline_pb2.GetPipelineRequest) -> pipeline_pb2.CreateProgress | None:
         try:
@@ -354,35 +355,3 @@ class Client:
         """See :meth:`Pipeline.delete`."""
         full_name = name if "/" in name else f"pipelines/{name}"
         Pipeline(self._connection, pipeline_pb2.Pipeline(name=full_name)).delete(force=force, purge=purge)
-
-
-def not_ready(name: str, timeout: float) -> DeadlineError:
-    return DeadlineError(
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        "PIPELINE_NOT_READY",
-        f"{name} is not ready in {timeout} s",
-        {"pipeline": name},
-    )
-
-
-def create_request(
-    name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool
-) -> pipeline_pb2.CreatePipelineRequest:
-    return pipeline_pb2.CreatePipelineRequest(
-        pipeline_id=name, spec=spec, validate_only=validate_only, request_id=new_request_id()
-    )
-
-
-def plan_request(
-    spec: pipeline_pb2.PipelineSpec,
-    kinds: Sequence[str],
-    max_chunks: int,
-    micro_batches: Sequence[int],
-    mini_batch_rows: int,
-) -> pipeline_pb2.PlanPipelineRequest:
-    return pipeline_pb2.PlanPipelineRequest(
-        spec=spec,
-        limits=pipeline_pb2.SearchLimits(
-            kinds=kinds, max_chunks=max_chunks, micro_batches=micro_batches, mini_batch_rows=mini_batch_rows
-        ),
-    )

@@ -1,17 +1,22 @@
-"""How far the making of a pipeline is, for who waits for it."""
+"""How a pipeline is asked for, and how far its making is, for who waits for it. Makes no calls."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
+import grpc
+
+from penstock.errors import DeadlineError
+from penstock.requests import new_request_id
 from penstock.v1 import pipeline_pb2
 
 Progress = Callable[[pipeline_pb2.CreateProgress], object]
 
+POLL_SECONDS = 0.05  # between two questions whether it is ready
 PROGRESS_SECONDS = 0.2  # between two looks
 PATIENCE_SECONDS = 1.0  # of one look
 _PLANNING_SECONDS = 20.0  # the daemon's default
@@ -24,6 +29,38 @@ def planning_timeout(spec: pipeline_pb2.PipelineSpec) -> float:
     planning = spec.planning_seconds if spec.HasField("planning_seconds") else _PLANNING_SECONDS
     # The daemon refuses any other time at once.
     return _OTHER_SECONDS + (planning if 0 < planning < math.inf else 0.0)
+
+
+def create_request(
+    name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool
+) -> pipeline_pb2.CreatePipelineRequest:
+    return pipeline_pb2.CreatePipelineRequest(
+        pipeline_id=name, spec=spec, validate_only=validate_only, request_id=new_request_id()
+    )
+
+
+def plan_request(
+    spec: pipeline_pb2.PipelineSpec,
+    kinds: Sequence[str],
+    max_chunks: int,
+    micro_batches: Sequence[int],
+    mini_batch_rows: int,
+) -> pipeline_pb2.PlanPipelineRequest:
+    return pipeline_pb2.PlanPipelineRequest(
+        spec=spec,
+        limits=pipeline_pb2.SearchLimits(
+            kinds=kinds, max_chunks=max_chunks, micro_batches=micro_batches, mini_batch_rows=mini_batch_rows
+        ),
+    )
+
+
+def not_ready(name: str, timeout: float) -> DeadlineError:
+    return DeadlineError(
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        "PIPELINE_NOT_READY",
+        f"{name} is not ready in {timeout} s",
+        {"pipeline": name},
+    )
 
 
 @contextlib.contextmanager

@@ -1,112 +1,32 @@
+# Written by client/python/tools/unasync.py from penstock/aio/handles.py; change that file instead.
 """Results that the daemon holds: wait for them, fetch them, keep them alive, give them back."""
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-import grpc
-from google.protobuf import duration_pb2
-
-from penstock import tensors
-from penstock.checksum import crc32c
-from penstock.chunks import Chunk
+from penstock.attempts import collect
 from penstock.connection import Connection
+from penstock.settling import Settling
 from penstock.deadline import LONGEST_WAIT, Deadline
+from penstock.download import Download
 from penstock.errors import DeadlineError, PenstockError
+from penstock.releases import NAMES_OF_A_CALL
+from penstock.results import OutcomeFacts, effect_of, outcome_fields, seconds, wait_request
 from penstock.tensors import Array
 from penstock.v1 import handle_pb2
-from penstock.watcher import Watcher
 
-CHUNK_BYTES = 1 << 20  # the most that the daemon takes and gives
 Self = TypeVar("Self", bound="Handle")
 
-_SETTLED = (handle_pb2.HANDLE_STATE_READY, handle_pb2.HANDLE_STATE_FAILED, handle_pb2.HANDLE_STATE_CANCELLED)
 
+class Handle(Settling):
+    """A remote result. Its state is that of the last answer; waiting asks the daemon.
 
-_MOST_SECONDS = 315_576_000_000.0  # of a protobuf duration
-
-
-def seconds(value: float, field: str = "lease") -> duration_pb2.Duration:
-    """A protobuf duration of so many seconds.
-
-    Raises:
-        ValueError: it is no number that a duration can have; names ``field``.
+    Used in a ``with`` block (asyncio: ``async with``), it is released at the end.
     """
-    if not abs(value) <= _MOST_SECONDS:
-        raise ValueError(f"{field}: must be a finite number of seconds, got {value}")
-    duration = duration_pb2.Duration()
-    duration.FromNanoseconds(round(value * 1e9))
-    return duration
-
-
-class Remote:
-    """A result that the daemon holds, whichever client made it: it can be an input of further calls.
-
-    Attributes:
-        name: ``pipelines/{pipeline}/handles/{handle}``.
-        message: the daemon's last word on it.
-    """
-
-    def __init__(self, result: handle_pb2.Result) -> None:
-        self.name = result.handle.name
-        self.message = result.handle
-        self._inline = list(result.tensors)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, {self.state})"
-
-    @property
-    def state(self) -> str:
-        """``PENDING``, ``READY``, ``FAILED``, ``CANCELLED``, ``RELEASED`` or ``EXPIRED``, as last seen."""
-        return handle_pb2.HandleState.Name(self.message.state).replace("HANDLE_STATE_", "")
-
-    @property
-    def settled(self) -> bool:
-        """Whether it was ready, failed or cancelled when the daemon was last asked."""
-        return self.message.state in _SETTLED
-
-    def take(self, answer: handle_pb2.HandleAnswer) -> None:
-        """Takes over what the daemon says of it.
-
-        Raises:
-            PenstockError: the handle is gone.
-        """
-        if answer.HasField("error"):
-            raise PenstockError.from_status(answer.error)
-        self.message = answer.handle
-
-    def check(self) -> None:
-        """Raises what the work failed with, if it did."""
-        if self.message.state != handle_pb2.HANDLE_STATE_READY:
-            raise PenstockError.from_status(self.message.error)
-
-    def inline(self) -> dict[str, Array] | None:
-        """The tensors, if they came with the answer.
-
-        Raises:
-            ImportError: see :meth:`ValueHandle.fetch`.
-        """
-        if not self._inline:
-            return None
-        return tensors.shown({tensor.header.name: tensors.decode(tensor) for tensor in self._inline})
-
-
-class Handle(Remote):
-    """A remote result, and a future: its state is that of the last answer; waiting asks the daemon.
-
-    Used in a ``with`` block, it is released at the end.
-    """
-
-    def __init__(self, connection: Connection, result: handle_pb2.Result) -> None:
-        super().__init__(result)
-        self._connection = connection
 
     def __enter__(self: Self) -> Self:
         return self
@@ -167,12 +87,6 @@ class Handle(Remote):
             return None
         return PenstockError.from_status(self.message.error)
 
-    def future(self) -> Future[Any]:
-        """The same result for code that wants a :class:`concurrent.futures.Future`: callbacks, ``as_completed``, an
-        event loop's ``wrap_future``. One thread of this connection waits for all of them. Cancelling it cancels no
-        work."""
-        return _watcher_of(self._connection).watch(self)
-
     def renew(self, lease: float = 0.0) -> None:
         """Keeps a settled result for at least ``lease`` more seconds; 0 is the daemon's default.
 
@@ -198,7 +112,9 @@ class Handle(Remote):
             PenstockError: the handle is gone.
         """
         request = handle_pb2.CancelHandlesRequest(names=[self.name])
-        response = self._connection.unary("HandleService/CancelHandles", request, handle_pb2.CancelHandlesResponse)
+        response = self._connection.unary(
+            "HandleService/CancelHandles", request, handle_pb2.CancelHandlesResponse
+        )
         return effect_of(response.answers[0])
 
 
@@ -225,55 +141,23 @@ class ValueHandle(Handle):
         if inline is not None:
             return inline
         download = Download(self.name, self.message.tensors)
-        while download.request() is not None:
-            self._connection.retry(partial(self._attempt, download, deadline), "HandleService/FetchHandle", deadline)
-        return download.arrays()
 
-    def _attempt(self, download: Download, deadline: Deadline) -> handle_pb2.Handle:
-        """Reads on from where the download stands; a break leaves what has arrived."""
-        request = download.request()
-        assert request is not None
-        for answer in self._connection.stream(
-            "HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse, deadline
-        ):
-            download.accept(answer)
-        download.end_tensor()
-        return self.message
+        def attempt() -> None:
+            request = download.request()
+            assert request is not None
+            collect(
+                self._connection.stream("HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse, deadline),
+                download.accept,
+            )
+            download.end_tensor()
+
+        while download.request() is not None:
+            self._connection.retry(attempt, "HandleService/FetchHandle", deadline)
+        return download.arrays()
 
 
 class GraphHandle(Handle):
     """Activations kept by a forward; only :meth:`Pipeline.backward` takes it, once unless retained."""
-
-
-@dataclass(frozen=True)
-class OutcomeFacts:
-    """What a call did that changes state.
-
-    Attributes:
-        step: finished optimizer steps after the call.
-        sequence: place in the pipeline's total order.
-        state_token: fits ``expected_state`` of the next call.
-        loss: per counted element (cross-entropy, in nats) or mean squared error, over the call's rows; ``None`` if the
-            call has none.
-        gradient_norm: the norm over all parameters before clipping, of calls that step.
-        applied: ``False``: the loss or a gradient was not finite, and the weights are as before.
-        learning_rate: that of the step.
-        rows: rows of the mini-batch; micro_batches: how many it was cut into.
-        seconds: from the start of the run to its end.
-        measured_bubble: 1 - work / in-step time over all stages, of this run.
-    """
-
-    step: int
-    sequence: int
-    state_token: str
-    loss: float | None
-    gradient_norm: float | None
-    applied: bool | None
-    learning_rate: float | None
-    rows: int
-    micro_batches: int
-    seconds: float
-    measured_bubble: float | None
 
 
 @dataclass(frozen=True)
@@ -320,21 +204,17 @@ class OutcomeHandle(Handle):
         )
 
 
-def outcome_fields(message: handle_pb2.Outcome) -> dict[str, Any]:
-    """The plain facts of an outcome: what is not set is ``None``."""
-    facts = {
-        name: getattr(message, name) for name in ("step", "sequence", "state_token", "rows", "micro_batches", "seconds")
-    }
-    for name in ("loss", "gradient_norm", "applied", "learning_rate", "measured_bubble"):
-        facts[name] = getattr(message, name) if message.HasField(name) else None
-    return facts
+def gather(*handles: Handle, timeout: float | None = None) -> list[Any]:
+    """Waits for many with few calls, and returns their results in order.
 
-
-def effect_of(answer: handle_pb2.CancelHandlesResponse.Answer) -> str:
-    """What cancelling did; see :meth:`Handle.cancel`."""
-    if answer.HasField("error"):
-        raise PenstockError.from_status(answer.error)
-    return handle_pb2.CancelHandlesResponse.Effect.Name(answer.effect).replace("EFFECT_", "")
+    Raises:
+        DeadlineError: one has not settled in time.
+        PenstockError: the first in order that failed.
+    """
+    deadline = Deadline(timeout)
+    if handles:
+        wait_all(handles[0]._connection, handles, deadline)
+    return [handle.result(None if timeout is None else deadline.left()) for handle in handles]
 
 
 def wait_all(connection: Connection, handles: Sequence[Handle], deadline: Deadline) -> None:
@@ -360,94 +240,10 @@ def wait_all(connection: Connection, handles: Sequence[Handle], deadline: Deadli
         pending = [handle for handle in pending if not handle.settled]
 
 
-def wait_request(pending: Sequence[Remote], wait: float, any_of: bool = False) -> handle_pb2.WaitHandlesRequest:
-    """Waits for all of the first thousand, or for any."""
-    return handle_pb2.WaitHandlesRequest(
-        names=[handle.name for handle in pending[:1000]],
-        mode=handle_pb2.WaitHandlesRequest.MODE_ANY if any_of else handle_pb2.WaitHandlesRequest.MODE_ALL,
-        wait_for=seconds(wait),
-    )
-
-
-def _ask_any(handles: Sequence[Handle], wait: float) -> handle_pb2.WaitHandlesResponse:
-    """Waits so many seconds until one of the handles, all of one connection, settles."""
-    request = wait_request(handles, wait, any_of=True)
-    return handles[0]._connection.unary("HandleService/WaitHandles", request, handle_pb2.WaitHandlesResponse, wait=wait)
-
-
-_watchers_lock = threading.Lock()
-_watchers: weakref.WeakKeyDictionary[Connection, Watcher[Handle]] = weakref.WeakKeyDictionary()
-
-
-def _watcher_of(connection: Connection) -> Watcher[Handle]:
-    """Who waits for the futures of a connection's handles: one, made with the first future."""
-    with _watchers_lock:
-        return _watchers.setdefault(connection, Watcher(_ask_any))
-
-
 def release_all(connection: Connection, names: Iterable[str]) -> None:
     """Releases handles by name, also ones that are gone."""
-    remaining: list[str] = list(names)
+    remaining = list(names)
     while remaining:
-        request = handle_pb2.ReleaseHandlesRequest(names=remaining[:1000])
+        request = handle_pb2.ReleaseHandlesRequest(names=remaining[:NAMES_OF_A_CALL])
         connection.unary("HandleService/ReleaseHandles", request, handle_pb2.ReleaseHandlesResponse)
-        remaining = remaining[1000:]
-
-
-class Download:
-    """The tensors of a handle on their way here, one after the other, resumed by offset. Does no input or output
-    itself."""
-
-    def __init__(self, name: str, headers: Sequence[Any]) -> None:
-        self._name = name
-        self._headers = list(headers)
-        self._arrays = [tensors.empty(header) for header in headers]
-        tensors.shown(dict(zip((header.name for header in headers), self._arrays)))
-        self._done = [0] * len(self._headers)
-        self._current = 0
-
-    def request(self) -> handle_pb2.FetchHandleRequest | None:
-        """What to ask for next; ``None`` when everything is here."""
-        while self._current < len(self._headers):
-            header = self._headers[self._current]
-            if self._done[self._current] < header.byte_size:
-                return handle_pb2.FetchHandleRequest(
-                    name=self._name, tensor=header.name, offset=self._done[self._current], chunk_size=CHUNK_BYTES
-                )
-            self._current += 1
-        return None
-
-    def accept(self, answer: handle_pb2.FetchHandleResponse | Chunk) -> None:
-        """Takes the next answer; only chunks count.
-
-        Raises:
-            PenstockError: CHUNK_SIZE or CHUNK_CHECKSUM.
-        """
-        if not isinstance(answer, Chunk):
-            return
-        chunk, data = answer, answer.data
-        target = tensors.bytes_of(self._arrays[self._current])
-        done = self._done[self._current]
-        if chunk.offset != done or done + len(data) > len(target):
-            raise _damaged("CHUNK_SIZE", f"{self._name}: a chunk at {chunk.offset} came at {done}")
-        if crc32c(data) != chunk.crc32c:
-            raise _damaged("CHUNK_CHECKSUM", f"{self._name}: the chunk at {chunk.offset} arrived damaged")
-        target[done : done + len(data)] = data
-        self._done[self._current] += len(data)
-
-    def end_tensor(self) -> None:
-        """The stream of one tensor has ended well.
-
-        Raises:
-            PenstockError: too early.
-        """
-        done = self._done[self._current]
-        if done < self._headers[self._current].byte_size:
-            raise _damaged("CHUNK_SIZE", f"{self._name}: the stream ended at {done}")
-
-    def arrays(self) -> dict[str, Array]:
-        return {header.name: array for header, array in zip(self._headers, self._arrays)}
-
-
-def _damaged(reason: str, message: str) -> PenstockError:
-    return PenstockError(grpc.StatusCode.DATA_LOSS, reason, message)
+        remaining = remaining[NAMES_OF_A_CALL:]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Union
 
 import numpy.typing as npt
 
-from penstock import tensors, uploads
-from penstock.connection import Connection
-from penstock.deadline import Deadline
+from penstock import tensors
 from penstock.errors import PenstockError
-from penstock.handles import Remote
+from penstock.results import Remote
 from penstock.v1 import tensor_pb2
 
 
@@ -104,40 +101,6 @@ def gone_upload(error: PenstockError) -> str:
     if error.reason not in ("HANDLE_EXPIRED", "HANDLE_RELEASED"):
         raise error
     return error.values["handle"]
-
-
-class Staged:
-    """The inputs of one call as messages. In a ``with`` block, what had to be uploaded is released at the end: the
-    daemon keeps the bytes of accepted work as long as it needs them. A call that got no answer needs them again."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        pipeline: str,
-        values: Mapping[str, InputValue],
-        deadline: Deadline,
-        request_id: str,
-    ) -> None:
-        prepared = Prepared(values)
-        self._connection = connection
-        self._upload = ""
-        if prepared.too_large:
-            try:
-                self._upload = uploads.put(
-                    connection, pipeline, prepared.arrays, deadline=deadline, request_id=upload_id(request_id)
-                ).name
-            except PenstockError as error:
-                self._upload = gone_upload(error)
-        self.messages = prepared.messages(self._upload)
-
-    def __enter__(self) -> Staged:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._upload and not in_doubt(error):
-            self._connection.release_later([self._upload])
 
 
 def in_doubt(error: BaseException | None) -> bool:

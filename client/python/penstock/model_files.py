@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 from penstock.checksum import crc32c
-from penstock.handles import CHUNK_BYTES
+from penstock.chunks import CHUNK_BYTES
 from penstock.v1 import model_pb2
 
 Progress = Callable[[int, int], None]  # bytes that have been sent, and all

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 from penstock import requests
 from penstock.deadline import LONGEST_WAIT
 from penstock.errors import DeadlineError, PenstockError
 from penstock.handles import GraphHandle, Outcome, OutcomeHandle, ValueHandle
-from penstock.inputs import Inputs, InputValue, Staged, named
+from penstock.inputs import Inputs, InputValue, named
 from penstock.specifications import OptionValue
 from penstock.state import PipelineState
 from penstock.tensors import Array
-from penstock.v1 import handle_pb2, work_pb2
+from penstock.uploads import staged
+from penstock.v1 import handle_pb2, tensor_pb2, work_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -97,10 +99,10 @@ class Pipeline(PipelineState):
             Arrays by output name, of as many rows as the inputs; or their handle.
         """
         call = requests.Call.of(wait, timeout, lease, request_id)
-        with self._stage(inputs, call) as staged:
+        with self._stage(inputs, call) as messages:
             request = requests.infer(
                 self.name,
-                staged.messages,
+                messages,
                 call,
                 outputs=outputs,
                 micro_batches=micro_batches,
@@ -291,10 +293,10 @@ class Pipeline(PipelineState):
                 discard, then contribute all of the step anew.
         """
         call = requests.Call.of(wait, timeout, lease, request_id)
-        with self._stage(inputs, call, target) as staged:
+        with self._stage(inputs, call, target) as messages:
             request = requests.forward_backward(
                 self.name,
-                *requests.without_target(staged.messages, target),
+                *requests.without_target(messages, target),
                 call,
                 loss=loss,
                 loss_options=loss_options,
@@ -336,10 +338,10 @@ class Pipeline(PipelineState):
             PenstockError: also GRAPH_LIMIT, if too many graphs are open.
         """
         call = requests.Call.of(wait, timeout, lease, request_id)
-        with self._stage(inputs, call) as staged:
+        with self._stage(inputs, call) as messages:
             request = requests.forward(
                 self.name,
-                staged.messages,
+                messages,
                 call,
                 outputs=outputs,
                 micro_batches=micro_batches,
@@ -413,11 +415,11 @@ class Pipeline(PipelineState):
         """
         values = named(gradients, self.signature.outputs, "outputs")
         call = requests.Call.of(wait, timeout, lease, request_id)
-        with Staged(self._connection, self.name, values, call.deadline, call.request_id) as staged:
+        with staged(self._connection, self.name, values, call.deadline, call.request_id) as messages:
             request = requests.backward(
                 self.name,
                 graph.name,
-                staged.messages,
+                messages,
                 call,
                 retain_graph=retain_graph,
                 input_gradients=input_gradients,
@@ -501,19 +503,21 @@ class Pipeline(PipelineState):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _stage(self, inputs: Inputs, call: requests.Call, target: InputValue = None) -> Staged:
+    def _stage(
+        self, inputs: Inputs, call: requests.Call, target: InputValue = None
+    ) -> AbstractContextManager[list[tensor_pb2.Input]]:
         """Inputs, and the target last if there is one."""
         values = named(inputs, self.signature.inputs, "inputs")
         requests.with_target(values, self.signature, target)
-        return Staged(self._connection, self.name, values, call.deadline, call.request_id)
+        return staged(self._connection, self.name, values, call.deadline, call.request_id)
 
     def _start_step(
         self, inputs: Inputs, target: InputValue, call: requests.Call, **arguments: Unpack[requests.StepOptions]
     ) -> OutcomeHandle:
         """The first part of :meth:`train_step`: when it returns, the daemon has accepted the call."""
-        with self._stage(inputs, call, target) as staged:
+        with self._stage(inputs, call, target) as messages:
             request = requests.train_step(
-                self.name, *requests.without_target(staged.messages, target), call, **arguments
+                self.name, *requests.without_target(messages, target), call, **arguments
             )
             response = self._connection.unary(
                 "WorkService/TrainStep", request, work_pb2.TrainStepResponse, call.deadline, LONGEST_WAIT

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from penstock.deadline import Deadline
-from penstock.handles import seconds
 from penstock.inputs import InputValue
+from penstock.results import seconds
 from penstock.specifications import OptionValue, loss_spec
 from penstock.v1 import pipeline_pb2, tensor_pb2, work_pb2
 

@@ -1,105 +1,23 @@
-"""A pipeline as a thing of the daemon: its state, handles, checkpoints, parameters and statistics."""
+# Written by client/python/tools/unasync.py from penstock/aio/resources.py; change that file instead.
+"""A pipeline of the daemon: its state, handles, checkpoints, parameters and statistics."""
 
 from __future__ import annotations
 
-import gzip
 import os
-import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-import grpc
-
-from penstock import tensors, uploads
-from penstock.checksum import crc32c
-from penstock.chunks import Chunk
+from penstock import tensors
+from penstock import uploads
+from penstock.attempts import collect
 from penstock.connection import Connection
+from penstock.handles import Handle, ValueHandle, release_all
 from penstock.deadline import LONGEST_WAIT, Deadline
-from penstock.errors import PenstockError
-from penstock.handles import Handle, ValueHandle, release_all, seconds
+from penstock.facts import PipelineFacts
+from penstock.insight import Trace, schedule_request, trace_request, watch_request, write_trace
+from penstock.parameters import Parameters
 from penstock.requests import checkpoint_name, new_request_id
-from penstock.tensors import Array
 from penstock.v1 import handle_pb2, insight_pb2, pipeline_pb2, state_pb2
-
-
-class Parameters(dict[str, Array]):
-    """Arrays by name, in model order.
-
-    Attributes:
-        step: finished optimizer steps of the snapshot.
-    """
-
-    step: int = 0
-
-    def accept(self, answer: state_pb2.ReadParametersResponse | Chunk) -> None:
-        """Takes one answer of the stream, in order.
-
-        Raises:
-            PenstockError: CHUNK_CHECKSUM.
-        """
-        if not isinstance(answer, Chunk):
-            self.step = answer.start.step
-            self._arrays = [tensors.empty(header) for header in answer.start.tensors]
-            self.update(zip((header.name for header in answer.start.tensors), self._arrays))
-            return
-        chunk, data = answer, answer.data
-        if crc32c(data) != chunk.crc32c:
-            raise PenstockError(grpc.StatusCode.DATA_LOSS, "CHUNK_CHECKSUM", "parameters arrived damaged")
-        tensors.bytes_of(self._arrays[chunk.tensor])[chunk.offset : chunk.offset + len(data)] = data
-
-
-class Trace(bytes):
-    """A file for trace viewers.
-
-    Attributes:
-        summary: steps, lanes, records and seconds in it; ``incomplete`` if older records were overwritten.
-    """
-
-    summary: insight_pb2.TraceSummary = insight_pb2.TraceSummary()
-
-    @classmethod
-    def of(cls, answers: Iterable[insight_pb2.ExportTraceResponse]) -> Trace:
-        """Out of the pieces of a stream."""
-        pieces: list[bytes] = []
-        summary = insight_pb2.TraceSummary()
-        for answer in answers:
-            if answer.HasField("summary"):
-                summary = answer.summary
-            pieces.append(answer.data)
-        trace = cls(b"".join(pieces))
-        trace.summary = summary
-        return trace
-
-
-class PipelineFacts:
-    """What was last heard of a pipeline.
-
-    Attributes:
-        name: ``pipelines/{pipeline}``.
-        message: the daemon's last word on it.
-    """
-
-    def __init__(self, message: pipeline_pb2.Pipeline) -> None:
-        self.message = message
-        self.name = message.name
-
-    def __repr__(self) -> str:
-        return f"Pipeline({self.name!r}, {self.state}, step {self.message.step})"
-
-    @property
-    def state(self) -> str:
-        """``CREATING``, ``READY``, ``DRAINING``, ``DELETING`` or ``FAILED`` (PIPELINE_BROKEN), as last seen."""
-        return pipeline_pb2.PipelineState.Name(self.message.state).replace("PIPELINE_STATE_", "")
-
-    @property
-    def signature(self) -> pipeline_pb2.ModelSignature:
-        """Names, types and shapes of inputs, outputs and targets; -1 is the batch."""
-        return self.message.signature
-
-    @property
-    def plan(self) -> pipeline_pb2.Plan:
-        """Stages with their devices and layers, and what is predicted of a step."""
-        return self.message.plan
 
 
 class PipelineResource(PipelineFacts):
@@ -116,7 +34,9 @@ class PipelineResource(PipelineFacts):
     def refresh_until(self, deadline: Deadline | None) -> pipeline_pb2.Pipeline:
         """As :meth:`refresh`, for a part of a longer call."""
         request = pipeline_pb2.GetPipelineRequest(name=self.name)
-        self.message = self._connection.unary("PipelineService/GetPipeline", request, pipeline_pb2.Pipeline, deadline)
+        self.message = self._connection.unary(
+            "PipelineService/GetPipeline", request, pipeline_pb2.Pipeline, deadline
+        )
         return self.message
 
     # --- handles ------------------------------------------------------------------------------------------------------
@@ -134,7 +54,9 @@ class PipelineResource(PipelineFacts):
         found: list[handle_pb2.Handle] = []
         request = handle_pb2.ListHandlesRequest(parent=self.name, page_size=1000)
         while True:
-            response = self._connection.unary("HandleService/ListHandles", request, handle_pb2.ListHandlesResponse)
+            response = self._connection.unary(
+                "HandleService/ListHandles", request, handle_pb2.ListHandlesResponse
+            )
             found.extend(response.handles)
             request.page_token = response.next_page_token
             if not request.page_token:
@@ -252,13 +174,14 @@ class PipelineResource(PipelineFacts):
         )
         result = Parameters()
 
-        def attempt() -> state_pb2.ReadParametersResponse:
+        def attempt() -> None:
             result.clear()
-            for answer in self._connection.stream(
-                "StateService/ReadParameters", request, state_pb2.ReadParametersResponse, deadline
-            ):
-                result.accept(answer)
-            return state_pb2.ReadParametersResponse()
+            collect(
+                self._connection.stream(
+                    "StateService/ReadParameters", request, state_pb2.ReadParametersResponse, deadline
+                ),
+                result.accept,
+            )
 
         self._connection.retry(attempt, "StateService/ReadParameters", deadline)
         return result
@@ -267,9 +190,13 @@ class PipelineResource(PipelineFacts):
 
     def statistics(self) -> insight_pb2.PipelineStatistics:
         """Where the time of each stage went, bubbles, queues and handles, now."""
-        return next(self.watch_statistics(max_updates=1))
+        found: list[insight_pb2.PipelineStatistics] = []
+        collect(self.watch_statistics(max_updates=1), found.append)
+        return found[0]
 
-    def watch_statistics(self, interval: float = 1.0, max_updates: int = 0) -> Iterator[insight_pb2.PipelineStatistics]:
+    def watch_statistics(
+        self, interval: float = 1.0, max_updates: int = 0
+    ) -> Generator[insight_pb2.PipelineStatistics]:
         """Statistics at once and every ``interval`` seconds (at least 0.1), ``max_updates`` times or until closed."""
         request = watch_request(self.name, interval, max_updates)
         return self._connection.stream("InsightService/WatchStatistics", request, insight_pb2.PipelineStatistics)
@@ -320,11 +247,14 @@ class PipelineResource(PipelineFacts):
             PenstockError: also STEP_NOT_RETAINED.
         """
         request = trace_request(self.name, format, steps, first_step, last_step)
-        trace = Trace.of(
+        answers: list[insight_pb2.ExportTraceResponse] = []
+        collect(
             self._connection.stream(
                 "InsightService/ExportTrace", request, insight_pb2.ExportTraceResponse, Deadline(timeout)
-            )
+            ),
+            answers.append,
         )
+        trace = Trace.of(answers)
         if path is not None:
             write_trace(path, trace)
         return trace
@@ -354,34 +284,3 @@ class PipelineResource(PipelineFacts):
             Deadline(timeout),
             LONGEST_WAIT,
         )
-
-
-def write_trace(path: str | os.PathLike[str], trace: bytes) -> None:
-    to = pathlib.Path(path)
-    to.write_bytes(gzip.compress(trace) if to.suffix == ".gz" else trace)
-
-
-def trace_request(
-    pipeline: str, format: str, steps: int, first_step: int, last_step: int
-) -> insight_pb2.ExportTraceRequest:
-    """Raises ValueError: the format is unknown."""
-    formats = {
-        "chrome": insight_pb2.ExportTraceRequest.FORMAT_CHROME,
-        "perfetto": insight_pb2.ExportTraceRequest.FORMAT_PERFETTO,
-    }
-    if format not in formats:
-        raise ValueError(f"format is one of {', '.join(formats)}, not {format!r}")
-    return insight_pb2.ExportTraceRequest(
-        pipeline=pipeline, format=formats[format], steps=steps, first_step=first_step, last_step=last_step
-    )
-
-
-def schedule_request(pipeline: str, measured: bool, step: int, micro_batches: int) -> insight_pb2.GetScheduleRequest:
-    kind = insight_pb2.GetScheduleRequest.SOURCE_MEASURED if measured else insight_pb2.GetScheduleRequest.SOURCE_PLANNED
-    return insight_pb2.GetScheduleRequest(
-        pipeline=pipeline, source=kind, step=step, micro_batches=micro_batches, page_size=1000
-    )
-
-
-def watch_request(pipeline: str, interval: float, max_updates: int) -> insight_pb2.WatchStatisticsRequest:
-    return insight_pb2.WatchStatisticsRequest(pipeline=pipeline, interval=seconds(interval, "interval"), max_updates=max_updates)

@@ -1,28 +1,33 @@
+# Written by client/python/tools/unasync.py from penstock/aio/state.py; change that file instead.
 """Weights and optimizer state of a pipeline: as PyTorch knows them, from it and back, and as files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from penstock import safetensors, tensors, uploads
+from penstock import safetensors, tensors
+from penstock import uploads
+from penstock.handles import ValueHandle
+from penstock.resources import PipelineResource
 from penstock.deadline import LONGEST_WAIT, Deadline
-from penstock.requests import new_request_id
-from penstock.resources import Parameters, PipelineResource
-from penstock.tensors import Array, as_array, as_tensor
+from penstock.parameters import (
+    OPTIMIZER_PREFIX,
+    Parameters,
+    daemons_slots,
+    parts_of,
+    slots_of,
+    with_tied_names,
+    without_tied_names,
+    write_request,
+)
+from penstock.tensors import as_array, as_tensor
 from penstock.v1 import model_pb2, state_pb2
 
 if TYPE_CHECKING:
     import torch
-
-_PREFIX = "optimizer/"
-# What PyTorch's optimizers call the slots.
-_SLOTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq", "momentum": "momentum_buffer", "step": "step"}
-_DAEMONS_SLOTS = {torchs: daemons for daemons, torchs in _SLOTS.items()}
-_TENSORS_OF_AN_UPLOAD = 64  # the daemon takes so many at once
 
 
 class PipelineState(PipelineResource):
@@ -40,7 +45,7 @@ class PipelineState(PipelineResource):
             ImportError: PyTorch is not installed; :meth:`state_arrays` needs it not.
             DeadlineError: it took more than ``timeout`` seconds.
         """
-        return {name: as_tensor(array) for name, array in self._state(Deadline(timeout)).items()}
+        return {name: as_tensor(array) for name, array in (self._state(Deadline(timeout))).items()}
 
     def state_arrays(self, *, timeout: float | None = None) -> Parameters:
         """The same as arrays. ``step`` tells after which step.
@@ -101,7 +106,7 @@ class PipelineState(PipelineResource):
             The step that both are of.
         """
         parameters = self._read_parameters((), optimizer is not None)
-        weights = {name: array for name, array in parameters.items() if not name.startswith(_PREFIX)}
+        weights = {name: array for name, array in parameters.items() if not name.startswith(OPTIMIZER_PREFIX)}
         tied = with_tied_names(weights, self._tied_names())
         module.load_state_dict({name: as_tensor(array) for name, array in tied.items()})
         if optimizer is not None:
@@ -137,12 +142,14 @@ class PipelineState(PipelineResource):
         safetensors.write_safetensors(path, with_tied_names(parameters, self._tied_names()), metadata)
         return parameters.step
 
-    def load_safetensors(self, path: str | os.PathLike[str], *, strict: bool = True, step: int | None = None) -> None:
+    def load_safetensors(
+        self, path: str | os.PathLike[str], *, strict: bool = True, step: int | None = None
+    ) -> None:
         """Puts the content of such a file into the pipeline, all or nothing; see :meth:`load_state_dict`."""
         state = safetensors.arrays_of(path)
-        slots = {name: array for name, array in state.items() if name.startswith(_PREFIX)}
-        weights = {name: array for name, array in state.items() if not name.startswith(_PREFIX)}
-        names = list(self.read_names()) if strict else None
+        slots = {name: array for name, array in state.items() if name.startswith(OPTIMIZER_PREFIX)}
+        weights = {name: array for name, array in state.items() if not name.startswith(OPTIMIZER_PREFIX)}
+        names = self.read_names() if strict else None
         self.write_parameters(without_tied_names(weights, self._tied_names(), names) | slots, step=step)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -155,14 +162,12 @@ class PipelineState(PipelineResource):
         method = "StateService/ReadParameters"
         request = state_pb2.ReadParametersRequest(pipeline=self.name)
 
-        def attempt() -> state_pb2.ReadParametersResponse:
-            answers = self._connection.stream(method, request, state_pb2.ReadParametersResponse, deadline)
-            try:
-                return next(answers)
-            finally:
-                answers.close()  # type: ignore[attr-defined]
+        def attempt() -> list[str]:
+            stream = self._connection.stream(method, request, state_pb2.ReadParametersResponse, deadline)
+            with closing(stream) as answers:
+                return [header.name for header in (next(answers)).start.tensors]
 
-        return [header.name for header in self._connection.retry(attempt, method, deadline).start.tensors]
+        return self._connection.retry(attempt, method, deadline)
 
     def write_parameters(
         self,
@@ -189,8 +194,10 @@ class PipelineState(PipelineResource):
         """
         return self._write_parameters(arrays, step, force, Deadline(timeout))
 
-    def _write_parameters(self, arrays: Mapping[str, Any], step: int | None, force: bool, deadline: Deadline) -> int:
-        handles = []
+    def _write_parameters(
+        self, arrays: Mapping[str, Any], step: int | None, force: bool, deadline: Deadline
+    ) -> int:
+        handles: list[ValueHandle] = []
         try:
             for part in parts_of({name: as_array(value) for name, value in arrays.items()}):
                 handles.append(uploads.put(self._connection, self.name, part, deadline=deadline))
@@ -208,67 +215,4 @@ class PipelineState(PipelineResource):
         if not program:
             return {}
         request = model_pb2.GetModelRequest(name=f"models/{program}")
-        return self._connection.unary("ModelService/GetModel", request, model_pb2.Model, deadline).tied_names
-
-
-def write_request(pipeline: str, handles: list[str], step: int | None, force: bool) -> state_pb2.WriteParametersRequest:
-    return state_pb2.WriteParametersRequest(
-        pipeline=pipeline, handles=handles, step=step, force=force, request_id=new_request_id()
-    )
-
-
-def parts_of(arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-    """As many as the daemon takes in one upload, under names that tensors on the wire may have."""
-    names = list(arrays)
-    for first in range(0, len(names), _TENSORS_OF_AN_UPLOAD):
-        part = names[first : first + _TENSORS_OF_AN_UPLOAD]
-        yield {name.replace("/", ".") if name.startswith(_PREFIX) else name: arrays[name] for name in part}
-
-
-def with_tied_names(arrays: Mapping[str, Array], tied: Mapping[str, str]) -> Parameters:
-    """Adds what stands under several names."""
-    result = Parameters(arrays)
-    result.step = getattr(arrays, "step", 0)
-    result.update({name: result[first] for name, first in tied.items() if first in result})
-    return result
-
-
-def without_tied_names(state: Mapping[str, Any], tied: Mapping[str, str], names: list[str] | None) -> dict[str, Any]:
-    """One name for each parameter. With ``names``, these must be there, and no others.
-
-    Raises:
-        ValueError: names are missing or unknown, or two names of one parameter have different values.
-    """
-    result: dict[str, Any] = {}
-    for name, value in state.items():
-        first = tied.get(name, name)
-        if first in result and not np.array_equal(as_array(result[first]), as_array(value)):
-            raise ValueError(f"{name} and {first} are one parameter, and are given different values")
-        result.setdefault(first, value)
-    if names is not None:
-        missing = [name for name in names if name not in result]
-        unknown = [name for name in result if name not in names]
-        if missing or unknown:
-            raise ValueError(f"state: missing {missing[:5] or 'nothing'}, unknown {unknown[:5] or 'nothing'}")
-    return result
-
-
-def slots_of(parameters: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:
-    """Parameter, PyTorch's name of the slot, and what is in it."""
-    for name, array in parameters.items():
-        if name.startswith(_PREFIX):
-            parameter, slot = name.removeprefix(_PREFIX).rsplit("/", 1)
-            yield parameter, _SLOTS.get(slot, slot), array
-
-
-def daemons_slots(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError: a slot is unknown."""
-    result: dict[str, Any] = {}
-    for name, slots in state.items():
-        for slot, value in slots.items():
-            if slot not in _DAEMONS_SLOTS:
-                raise ValueError(
-                    f"{name}: no optimizer of the daemon has the slot {slot!r}; known: {list(_DAEMONS_SLOTS)}"
-                )
-            result[f"{_PREFIX}{name}/{_DAEMONS_SLOTS[slot]}"] = value
-    return result
+        return (self._connection.unary("ModelService/GetModel", request, model_pb2.Model, deadline)).tied_names

@@ -1,17 +1,19 @@
-"""Tensors on their way to the daemon: chunks within the daemon's credit, resumed by offset if the connection breaks."""
+# Written by client/python/tools/unasync.py from penstock/aio/uploads.py; change that file instead.
+"""Tensors on their way to the daemon."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from penstock import tensors
-from penstock.chunks import request_of
 from penstock.connection import Connection
+from penstock.handles import ValueHandle
 from penstock.deadline import Deadline
-from penstock.handles import CHUNK_BYTES, ValueHandle, seconds
-from penstock.v1 import handle_pb2
+from penstock.errors import PenstockError
+from penstock.inputs import InputValue, Prepared, gone_upload, in_doubt, upload_id
+from penstock.tensor_upload import TensorUpload
+from penstock.v1 import handle_pb2, tensor_pb2
 
 
 def put(
@@ -22,7 +24,7 @@ def put(
     deadline: Deadline | None = None,
     request_id: str = "",
 ) -> ValueHandle:
-    """Uploads named arrays and answers one handle for all of them.
+    """Uploads named arrays and returns one handle for all of them.
 
     Args:
         pipeline: ``pipelines/{pipeline}``.
@@ -30,40 +32,29 @@ def put(
         request_id: a second put with the same one goes on with the first; empty: a new one.
     """
     upload = TensorUpload(pipeline, values, lease, request_id)
-
     answer = connection.upload("HandleService/PutTensors", handle_pb2.PutTensorsResponse, upload, deadline)
     return ValueHandle(connection, handle_pb2.Result(handle=answer.handle))
 
 
-class TensorUpload:
-    """Arrays on their way to the daemon, attempted once or several times under the same request id. Does no calls
-    itself."""
-
-    def __init__(self, pipeline: str, values: Mapping[str, Any], lease: float, request_id: str = "") -> None:
-        arrays = {name: tensors.wire_array(value) for name, value in values.items()}
-        self._bytes = [tensors.bytes_of(array) for array in arrays.values()]
-        self._start = handle_pb2.PutStart(
-            pipeline=pipeline,
-            tensors=[tensors.header_of(name, array) for name, array in arrays.items()],
-            request_id=request_id or str(uuid.uuid4()),
-            lease=seconds(lease),
-        )
-
-    def start(self) -> handle_pb2.PutTensorsRequest:
-        return handle_pb2.PutTensorsRequest(start=self._start)
-
-    def chunks(self, first: int, offset: int) -> Iterator[tuple[int, bytes]]:
-        """What the daemon does not have yet, from a tensor and an offset on: sizes and requests."""
-        for index in range(first, len(self._bytes)):
-            data = self._bytes[index]
-            while offset < len(data):
-                piece = data[offset : offset + CHUNK_BYTES]
-                yield len(piece), request_of(index, offset, piece)
-                offset += len(piece)
-            offset = 0
-
-    def credit(self, answer: handle_pb2.PutTensorsResponse) -> tuple[int, tuple[int, int]] | None:
-        """Bytes that may be sent, and where to go on; ``None``: the answer is the last one."""
-        if answer.HasField("handle"):
-            return None
-        return answer.credit.bytes, (answer.credit.next_tensor, answer.credit.next_offset)
+@contextmanager
+def staged(
+    connection: Connection, pipeline: str, values: Mapping[str, InputValue], deadline: Deadline, request_id: str
+) -> Iterator[list[tensor_pb2.Input]]:
+    """The inputs of one call as messages. What had to be uploaded is released at the end: the daemon keeps the bytes of
+    accepted work as long as it needs them. A call that got no answer needs them again."""
+    prepared = Prepared(values)
+    if not prepared.too_large:
+        yield prepared.messages()
+        return
+    try:
+        upload = put(connection, pipeline, prepared.arrays, deadline=deadline, request_id=upload_id(request_id))
+        name = upload.name
+    except PenstockError as error:
+        name = gone_upload(error)
+    try:
+        yield prepared.messages(name)
+    except BaseException as error:
+        if not in_doubt(error):
+            connection.release_later([name])
+        raise
+    connection.release_later([name])

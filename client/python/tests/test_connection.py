@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 import penstock.aio
-from penstock.connection import target_of
+from penstock.channels import target_of
 
 
 @pytest.mark.parametrize(

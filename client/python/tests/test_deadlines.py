@@ -14,9 +14,9 @@ import numpy as np
 import penstock
 import pytest
 from fake_daemon import FakeDaemon, status
-from penstock.connection import Patience
 from penstock.deadline import Deadline
 from penstock.errors import DeadlineError
+from penstock.patience import Patience
 
 from penstock.v1 import pipeline_pb2, tensor_pb2
 

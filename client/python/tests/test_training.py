@@ -166,6 +166,15 @@ def test_a_handle_is_a_future(pipeline: penstock.Pipeline, daemon: FakeDaemon) -
     assert handles[0].exception() is None
 
 
+def test_many_handles_are_gathered_with_few_calls(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.settle_after = 2
+    handles = [pipeline.infer(ROWS * i, wait=False) for i in range(3)]
+    results = penstock.gather(*handles, timeout=20)
+    assert [result["output"][0, 1] for result in results] == [0, 2, 4]
+    assert all(len(request.names) == 3 for request in daemon.requests["WaitHandles"])
+    assert penstock.gather() == []
+
+
 def test_a_future_carries_the_error(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     daemon.result_error = status(grpc.StatusCode.INTERNAL, "STAGE_FAILED", "broken")
     handle = pipeline.infer(ROWS, wait=False)

@@ -1,26 +1,49 @@
-"""The daemon as seen by a program of asyncio."""
+"""The daemon as seen by a program: pipelines and facts about the server."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
 
+from penstock.aio.attempts import pause
 from penstock.aio.connection import Connection
 from penstock.aio.models import Models
 from penstock.aio.pipelines import Pipeline
-from penstock.client import POLL_SECONDS, create_request, not_ready, plan_request
-from penstock.connection import Traceparent
-from penstock.creation import PATIENCE_SECONDS, PROGRESS_SECONDS, Progress, planning_timeout, shown
+from penstock.aio.showing import while_looking
+from penstock.channels import Traceparent
+from penstock.creation import (
+    PATIENCE_SECONDS,
+    POLL_SECONDS,
+    Progress,
+    create_request,
+    not_ready,
+    plan_request,
+    planning_timeout,
+    shown,
+)
 from penstock.deadline import Deadline
 from penstock.errors import PenstockError
-from penstock.specifications import pipeline_spec
+from penstock.specifications import Model, OptionValue, pipeline_spec
 from penstock.v1 import admin_pb2, pipeline_pb2
 
 
 class Client:
-    """A connection to one daemon; see :class:`penstock.Client`. Make and use it inside one event loop."""
+    """A connection to one daemon. The synchronous client may be used from any thread; asyncio's is made and used inside
+    one event loop. Used in a ``with`` block (asyncio: ``async with``), it is closed at the end.
+
+    Attributes:
+        models: exported programs that the daemon has: upload, list, delete.
+
+    Args:
+        address: ``host``, ``host:port`` or ``unix:PATH`` of the daemon's API; without a port, 8470.
+        caller: who calls; it owns the handles it makes. ``None``: the daemon's ``local``.
+        timeout: seconds that the daemon may take to answer a call that has no time of its own, waiting not included.
+        retry_for: seconds for which a call that has no time of its own is repeated, with the same request id, while the
+            daemon is UNAVAILABLE; 0: no call is ever repeated.
+        traceparent: of the W3C ("00-<trace id>-<span id>-<flags>"), sent with each call, so that the daemon's spans belong
+            to that trace; or a function that is asked before each call and may answer ``None``. ``None``: the variable
+            ``TRACEPARENT``, if it is set.
+    """
 
     def __init__(
         self,
@@ -53,11 +76,152 @@ class Client:
         )
 
     async def create_pipeline(
-        self, name: str, *, progress: bool | Progress = False, timeout: float | None = None, **arguments: Any
+        self,
+        name: str,
+        *,
+        model: Model = "gpt",
+        options: Mapping[str, OptionValue] | None = None,
+        stages: int = 0,
+        balance: Sequence[int] = (),
+        ranks: Sequence[int] = (),
+        starts: Sequence[str] = (),
+        cut_cost: str = "time",
+        cut_method: str = "exact",
+        parameter_scale: float | None = None,
+        devices: Sequence[str] = (),
+        ties: Sequence[Sequence[str]] = (),
+        deferred_batch_norm: bool = False,
+        tuple_as_one_argument: bool = False,
+        dtype: str = "",
+        autocast: str = "",
+        schedule: str = "",
+        micro_batches: int | None = None,
+        checkpoint: str = "",
+        chunks: int | None = None,
+        lag: int | None = None,
+        live_limit: int | None = None,
+        mini_batch_rows: int | None = None,
+        actions: str = "",
+        optimizer: str = "adamw",
+        optimizer_options: Mapping[str, OptionValue] | None = None,
+        clip_norm: float = 0.0,
+        learning_rate_schedule: str = "constant",
+        warmup_steps: int = 0,
+        total_steps: int = 0,
+        final_ratio: float = 0.0,
+        loss: str | None = None,
+        loss_options: Mapping[str, OptionValue] | None = None,
+        loss_output: str = "",
+        seed: int = 0,
+        bubble_filling: bool = True,
+        inference_share: float | None = None,
+        inference_max_wait: float | None = None,
+        planning_seconds: float | None = None,
+        progress: bool | Progress = False,
+        timeout: float | None = None,
     ) -> Pipeline:
-        """Makes a pipeline and waits until it is ready: the arguments are those of
-        :meth:`penstock.Client.create_pipeline`; a function ``progress`` is called in the event loop."""
-        return await self.create_pipeline_from(name, pipeline_spec(**arguments), progress=progress, timeout=timeout)
+        """Makes a pipeline and waits until it is ready.
+
+        Args:
+            name: ``[a-z]([a-z0-9-]{0,61}[a-z0-9])?``.
+            model: a reference model (``"mlp"``, ``"gpt"``, ``"resnet"``; ``server_info().models`` has all), a list of
+                :class:`Layer`, or an exported program: its id (``"mine.pt2"``), what :meth:`Models.upload` answered, or
+                :class:`Program` to cut between any two operators.
+            options: of a reference model, for example ``{"blocks": 8, "width": 256, "heads": 4, "sequence": 128}``.
+            stages: how many stages the daemon cuts by cost; 0: one per device, or as the layers' devices say.
+            balance: instead of ``stages``: layers per stage.
+            ranks: with ``balance``: the process of each stage, ``[0, 0, 1]``; this daemon runs rank 0 only.
+            starts: instead of ``balance``: names of the layers (``"layer1_0"``) or modules (``"layer1.0"``) at which
+                the stages after the first begin.
+            cut_cost: what a cut weighs: measured ``"time"``, or ``"size"``: stashed activations and ``parameter_scale``
+                times the parameters (``None``: 2).
+            cut_method: ``"exact"``, the least possible bottleneck, or ``"block_partition"``, as torchgpipe cuts.
+            devices: one per stage; a device may stand several times; empty: all of the daemon.
+            ties: parameters of equal shape that are one: ``[("embedding.weight", "head.weight")]``.
+            deferred_batch_norm: running statistics follow mini-batches instead of micro-batches.
+            tuple_as_one_argument: a layer gets several values as one tuple instead of as its arguments.
+            dtype: of parameters: ``"fp32"`` (also if empty), ``"fp64"``, ``"bf16"``, ``"fp16"``.
+            autocast: ``"bf16"`` or ``"fp16"``: operators choose their precision; empty: off.
+            schedule: ``"1f1b"``, ``"zb-h1"``, ...; ``server_info().schedules`` has all. What is left out of this and
+                the next arguments is the planner's choice, which takes what it predicts to be the fastest; but with a
+                balance, ``devices`` or a layer's device it is ``"1f1b"``, 1 micro-batch and ``"except_last"``.
+            micro_batches: into how many a mini-batch is cut. Another number rounds sums differently; no other choice
+                changes a bit of any result.
+            checkpoint: which activations are recomputed: ``"always"``, ``"except_last"``, ``"never"`` or
+                ``"skip_adjacent"``: all but where a backward directly follows its forward.
+            chunks: stages on each device, of schedules that place several.
+            lag: of schedule ``"lag"``: how many micro-batches weight gradients may stay behind.
+            live_limit: of schedule ``"auto"``: how many micro-batches a device may hold.
+            mini_batch_rows: of the mini-batches that the planner plans for (32).
+            actions: instead of ``schedule``, ``micro_batches`` and ``chunks``: what every device does in one training
+                step, in order, as text or CSV with a row per device: ``"0F0,0F1,0B0,0B1"``. F is a
+                forward, B a backward, I and W its halves. CSV that PyTorch's pipelining wrote is taken too.
+            optimizer: ``"adamw"`` or ``"sgd"``; its options are learning_rate, weight_decay, momentum, nesterov, beta1,
+                beta2, epsilon.
+            clip_norm: the largest norm of all gradients together; 0 does not clip.
+            learning_rate_schedule: ``"constant"`` or ``"warmup_cosine"`` with warmup_steps, total_steps and final_ratio
+                (of the peak rate, at total_steps).
+            loss: the default of training calls: ``"cross_entropy"`` (options ignore_index, class_dimension),
+                ``"mean_squared_error"``, ``"binary_cross_entropy"`` (option logits), or ``"scalar_output"``: the model
+                gives it.
+            loss_output: the output that it looks at, by name or position; empty: the first.
+            seed: of weights and dropout.
+            bubble_filling: whether inference runs in the gaps of training steps; ``False``: between them.
+            inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``:
+                0.02.
+            inference_max_wait: seconds that it waits before; ``None``: as long as it would take alone.
+            planning_seconds: what the planner may take to measure and to choose; then it takes the best that it has found.
+                ``None``: 20.
+            progress: ``True`` shows on stderr how far it is; a function is called with each
+                ``pipeline_pb2.CreateProgress`` that comes, on this thread (asyncio: in the event loop).
+            timeout: seconds for all of it: making and waiting; the plan does not depend on it. ``None``: 100 beside the
+                planner's. When they are over, the daemon goes on: :meth:`pipeline` finds what it makes.
+
+        Raises:
+            PenstockError: PIPELINE_EXISTS, SPEC_INVALID, PLAN_DOES_NOT_FIT, or why it FAILED.
+            DeadlineError: it is not ready in time.
+        """
+        spec = pipeline_spec(
+            model=model,
+            options=options,
+            stages=stages,
+            balance=balance,
+            ranks=ranks,
+            starts=starts,
+            cut_cost=cut_cost,
+            cut_method=cut_method,
+            parameter_scale=parameter_scale,
+            devices=devices,
+            ties=ties,
+            deferred_batch_norm=deferred_batch_norm,
+            tuple_as_one_argument=tuple_as_one_argument,
+            dtype=dtype,
+            autocast=autocast,
+            schedule=schedule,
+            micro_batches=micro_batches,
+            checkpoint=checkpoint,
+            chunks=chunks,
+            lag=lag,
+            live_limit=live_limit,
+            mini_batch_rows=mini_batch_rows,
+            actions=actions,
+            optimizer=optimizer,
+            optimizer_options=optimizer_options,
+            clip_norm=clip_norm,
+            learning_rate_schedule=learning_rate_schedule,
+            warmup_steps=warmup_steps,
+            total_steps=total_steps,
+            final_ratio=final_ratio,
+            loss=loss,
+            loss_options=loss_options,
+            loss_output=loss_output,
+            seed=seed,
+            bubble_filling=bubble_filling,
+            inference_share=inference_share,
+            inference_max_wait=inference_max_wait,
+            planning_seconds=planning_seconds,
+        )
+        return await self.create_pipeline_from(name, spec, progress=progress, timeout=timeout)
 
     async def create_pipeline_from(
         self,
@@ -67,7 +231,7 @@ class Client:
         progress: bool | Progress = False,
         timeout: float | None = None,
     ) -> Pipeline:
-        """As :meth:`create_pipeline`, from a whole specification (see :func:`penstock.pipeline_spec`)."""
+        """As :meth:`create_pipeline`, from a whole specification (see :func:`pipeline_spec`)."""
         timeout = planning_timeout(spec) if timeout is None else timeout
         deadline = Deadline(timeout)
         with shown(name, progress) as show:
@@ -79,7 +243,7 @@ class Client:
         while pipeline.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
             if deadline.left() <= 0:
                 raise not_ready(pipeline.name, timeout)
-            await asyncio.sleep(min(POLL_SECONDS, deadline.left()))
+            await pause(min(POLL_SECONDS, deadline.left()))
             await pipeline.refresh_until(deadline)
         if pipeline.message.state == pipeline_pb2.PIPELINE_STATE_FAILED:
             raise PenstockError.from_status(pipeline.message.error)
@@ -102,7 +266,29 @@ class Client:
         mini_batch_rows: int = 0,
         timeout: float | None = None,
     ) -> pipeline_pb2.PlanPipelineResponse:
-        """What the planner can choose from; see :meth:`penstock.Client.plan`."""
+        """What the planner can choose from: at most 20 ``candidates``, best first, each with its predicted step, bubble
+        and memory, and what was ``refused`` with why. ``plan`` is all of the first one. Creates nothing.
+
+        Put ``schedule`` and ``balance`` of a candidate into a specification to have exactly that one::
+
+            found = client.plan(penstock.pipeline_spec(model="gpt"), kinds=["1f1b", "zb-h1"])
+            spec.schedule.CopyFrom(found.candidates[1].schedule)
+            spec.cut.balance[:] = found.candidates[1].balance
+
+        Args:
+            spec: see :func:`pipeline_spec`; what it leaves open is searched.
+            kinds: schedules to choose from; empty: all.
+            max_chunks: the most stages on each device; 0: 4.
+            micro_batches: numbers to choose from; empty: powers of two.
+            mini_batch_rows: of the mini-batch that they cut; 0: as the specification says.
+            timeout: seconds; when they are over, the daemon gives the search up. ``None``: 100 beside the planner's own
+                (``planning_seconds``); when those are over, the best so far is the answer, and ``complete`` is false.
+
+        Raises:
+            PenstockError: SPEC_INVALID; NO_PLAN if nothing is possible, with the reason of the most promising one;
+                QUEUE_FULL or CALLER_QUOTA, with ``retry_delay``, where too many wait for plans.
+            DeadlineError: there is no answer in time.
+        """
         timeout = planning_timeout(spec) if timeout is None else timeout
         request = plan_request(spec, kinds, max_chunks, micro_batches, mini_batch_rows)
         return await self._connection.unary(
@@ -122,14 +308,15 @@ class Client:
         self, name: str, spec: pipeline_pb2.PipelineSpec, deadline: Deadline, show: Progress
     ) -> pipeline_pb2.Pipeline:
         request = pipeline_pb2.GetPipelineRequest(name=f"pipelines/{name}")
-        under_way = asyncio.ensure_future(self._create(name, spec, False, deadline))
-        try:
-            while not (await asyncio.wait([under_way], timeout=PROGRESS_SECONDS))[0]:
-                if (now := await self._progress_of(request)) is not None:
-                    show(now)
-            return under_way.result()
-        finally:
-            under_way.cancel()
+
+        async def create() -> pipeline_pb2.Pipeline:
+            return await self._create(name, spec, False, deadline)
+
+        async def look() -> None:
+            if (now := await self._progress_of(request)) is not None:
+                show(now)
+
+        return await while_looking(create, look, deadline)
 
     async def _progress_of(self, request: pipeline_pb2.GetPipelineRequest) -> pipeline_pb2.CreateProgress | None:
         try:
@@ -141,7 +328,11 @@ class Client:
         return now.progress if now.HasField("progress") else None
 
     async def pipeline(self, name: str) -> Pipeline:
-        """A pipeline that exists, by its short or full name."""
+        """A pipeline that exists, by its short or full name.
+
+        Raises:
+            PenstockError: PIPELINE_NOT_FOUND.
+        """
         request = pipeline_pb2.GetPipelineRequest(name=name if "/" in name else f"pipelines/{name}")
         message = await self._connection.unary("PipelineService/GetPipeline", request, pipeline_pb2.Pipeline)
         return Pipeline(self._connection, message)

@@ -1,40 +1,31 @@
-"""Results that the daemon holds, for asyncio: ``await handle`` waits and answers what the work gave."""
+"""Results that the daemon holds: wait for them, fetch them, keep them alive, give them back."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from penstock.aio.connection import Connection, collect
+from penstock.aio.attempts import collect
+from penstock.aio.connection import Connection
+from penstock.aio.settling import Settling
 from penstock.deadline import LONGEST_WAIT, Deadline
+from penstock.download import Download
 from penstock.errors import DeadlineError, PenstockError
-from penstock.handles import (
-    Download,
-    OutcomeFacts,
-    Remote,
-    effect_of,
-    outcome_fields,
-    seconds,
-    wait_request,
-)
+from penstock.releases import NAMES_OF_A_CALL
+from penstock.results import OutcomeFacts, effect_of, outcome_fields, seconds, wait_request
 from penstock.tensors import Array
 from penstock.v1 import handle_pb2
 
 Self = TypeVar("Self", bound="Handle")
 
 
-class Handle(Remote):
-    """A remote result. ``await handle`` is ``await handle.result()``; in an ``async with`` block it is released at the
-    end."""
+class Handle(Settling):
+    """A remote result. Its state is that of the last answer; waiting asks the daemon.
 
-    def __init__(self, connection: Connection, result: handle_pb2.Result) -> None:
-        super().__init__(result)
-        self._connection = connection
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self.result().__await__()
+    Used in a ``with`` block (asyncio: ``async with``), it is released at the end.
+    """
 
     async def __aenter__(self: Self) -> Self:
         return self
@@ -61,7 +52,15 @@ class Handle(Remote):
         return self.message
 
     async def wait(self: Self, timeout: float | None = None) -> Self:
-        """Waits until the result is ready; see :meth:`penstock.Handle.wait`."""
+        """Waits until the result is ready.
+
+        Args:
+            timeout: seconds; ``None`` waits as long as it takes.
+
+        Raises:
+            DeadlineError: it has not settled in time.
+            PenstockError: the work failed or was cancelled (with the work's code and reason), or the handle is gone.
+        """
         return await self.wait_until(Deadline(timeout))
 
     async def wait_until(self: Self, deadline: Deadline) -> Self:
@@ -76,24 +75,41 @@ class Handle(Remote):
         return None
 
     async def exception(self, timeout: float | None = None) -> PenstockError | None:
-        """Waits, and answers what the work failed with; ``None`` if it went well."""
+        """Waits, and answers what the work failed with; ``None`` if it went well.
+
+        Raises:
+            DeadlineError: it has not settled in time.
+            PenstockError: the handle is gone.
+        """
         await wait_all(self._connection, [self], Deadline(timeout))
         if self.message.state == handle_pb2.HANDLE_STATE_READY:
             return None
         return PenstockError.from_status(self.message.error)
 
     async def renew(self, lease: float = 0.0) -> None:
-        """Keeps a settled result for at least ``lease`` more seconds; 0 is the daemon's default."""
+        """Keeps a settled result for at least ``lease`` more seconds; 0 is the daemon's default.
+
+        Raises:
+            PenstockError: the handle is gone; renewing revives nothing.
+        """
         request = handle_pb2.RenewHandlesRequest(names=[self.name], lease=seconds(lease))
         response = await self._connection.unary("HandleService/RenewHandles", request, handle_pb2.RenewHandlesResponse)
         self.take(response.handles[0])
 
     async def release(self) -> None:
-        """Gives the result back. Twice is fine, as is one that is gone."""
+        """Gives the result back; its bytes go when nothing uses them. Twice is fine, as is one that is gone."""
         await release_all(self._connection, [self.name])
 
     async def cancel(self) -> str:
-        """Stops the work behind a pending result: ``CANCELLED``, ``CANCELLING`` or ``NOT_CANCELLABLE``."""
+        """Stops the work behind a pending result.
+
+        Returns:
+            ``CANCELLED``, ``CANCELLING`` (at the next micro-batch) or ``NOT_CANCELLABLE`` (finished, or training that
+            has started).
+
+        Raises:
+            PenstockError: the handle is gone.
+        """
         request = handle_pb2.CancelHandlesRequest(names=[self.name])
         response = await self._connection.unary(
             "HandleService/CancelHandles", request, handle_pb2.CancelHandlesResponse
@@ -109,7 +125,12 @@ class ValueHandle(Handle):
         return await self.fetch(timeout)
 
     async def fetch(self, timeout: float | None = None) -> dict[str, Array]:
-        """Waits, and brings all tensors here, by name; see :meth:`penstock.ValueHandle.fetch`."""
+        """Waits, and brings all tensors here, by name. A connection that breaks goes on where it was.
+
+        Raises:
+            ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
+            DeadlineError, PenstockError: as :meth:`wait`; DATA_LOSS / CHUNK_CHECKSUM if bytes arrived damaged.
+        """
         return await self.fetch_until(Deadline(timeout))
 
     async def fetch_until(self, deadline: Deadline) -> dict[str, Array]:
@@ -140,15 +161,24 @@ class GraphHandle(Handle):
 
 @dataclass(frozen=True)
 class Outcome(OutcomeFacts):
-    """As :class:`penstock.Outcome`; its handles are those of asyncio."""
+    """What a call did that changes state: the facts, and results that stay with the daemon.
+
+    Attributes:
+        outputs: the model's outputs, if the call asked for some.
+        input_gradients: d loss / d input by input name, if the call asked for them.
+    """
 
     outputs: ValueHandle | None = None
     input_gradients: ValueHandle | None = None
 
 
 class OutcomeHandle(Handle):
-    """The outcome of a call that changes state; ``outputs`` and ``input_gradients`` as in
-    :class:`penstock.OutcomeHandle`."""
+    """The outcome of a call that changes state.
+
+    Attributes:
+        outputs: the model's outputs, if the call asked for some.
+        input_gradients: d loss / d input by input name, if the call asked for them.
+    """
 
     def __init__(
         self,
@@ -162,7 +192,7 @@ class OutcomeHandle(Handle):
         self.input_gradients = input_gradients
 
     async def result(self, timeout: float | None = None) -> Outcome:
-        """Waits, and answers what happened."""
+        """Waits, and answers what happened. Raises as :meth:`wait`."""
         return await self.result_until(Deadline(timeout))
 
     async def result_until(self, deadline: Deadline) -> Outcome:
@@ -174,7 +204,7 @@ class OutcomeHandle(Handle):
 
 
 async def gather(*handles: Handle, timeout: float | None = None) -> list[Any]:
-    """Waits for many with few calls, and answers their results in order.
+    """Waits for many with few calls, and returns their results in order.
 
     Raises:
         DeadlineError: one has not settled in time.
@@ -183,11 +213,16 @@ async def gather(*handles: Handle, timeout: float | None = None) -> list[Any]:
     deadline = Deadline(timeout)
     if handles:
         await wait_all(handles[0]._connection, handles, deadline)
-    return [await handle.result(deadline.seconds and deadline.left()) for handle in handles]
+    return [await handle.result(None if timeout is None else deadline.left()) for handle in handles]
 
 
 async def wait_all(connection: Connection, handles: Sequence[Handle], deadline: Deadline) -> None:
-    """Waits until all handles have settled, ready or not."""
+    """Waits until all handles have settled, ready or not.
+
+    Raises:
+        DeadlineError: one has not settled in time.
+        PenstockError: one is gone.
+    """
     pending = [handle for handle in handles if not handle.settled]
     while pending:
         if deadline.left() <= 0.0:
@@ -208,6 +243,6 @@ async def release_all(connection: Connection, names: Iterable[str]) -> None:
     """Releases handles by name, also ones that are gone."""
     remaining = list(names)
     while remaining:
-        request = handle_pb2.ReleaseHandlesRequest(names=remaining[:1000])
+        request = handle_pb2.ReleaseHandlesRequest(names=remaining[:NAMES_OF_A_CALL])
         await connection.unary("HandleService/ReleaseHandles", request, handle_pb2.ReleaseHandlesResponse)
-        remaining = remaining[1000:]
+        remaining = remaining[NAMES_OF_A_CALL:]

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from penstock import requests
 from penstock.aio.handles import GraphHandle, Outcome, OutcomeHandle, ValueHandle
-from penstock.aio.resources import PipelineResource
+from penstock.aio.state import PipelineState
 from penstock.aio.uploads import staged
 from penstock.data import Batch, batches_of
 from penstock.deadline import LONGEST_WAIT
 from penstock.errors import DeadlineError, PenstockError
 from penstock.inputs import Inputs, InputValue, named
 from penstock.tensors import Array
-from penstock.training import Window
+from penstock.window import Window
 from penstock.v1 import handle_pb2, tensor_pb2, work_pb2
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Forward(NamedTuple):
     graph: GraphHandle
 
 
-class Pipeline(PipelineResource):
+class Pipeline(PipelineState):
     """One pipeline of a daemon. Arguments, results and errors are those of :class:`penstock.Pipeline`; with
     ``wait=False`` a call answers a handle, which can be awaited, or be an input of a further call, at once."""
 

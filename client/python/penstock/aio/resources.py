@@ -1,43 +1,26 @@
-"""A pipeline as a thing of the daemon, for asyncio; see :mod:`penstock.resources` and :mod:`penstock.state`."""
+"""A pipeline of the daemon: its state, handles, checkpoints, parameters and statistics."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
 
-from penstock import safetensors, tensors
+from penstock import tensors
 from penstock.aio import uploads
-from penstock.aio.connection import Connection, collect
+from penstock.aio.attempts import collect
+from penstock.aio.connection import Connection
 from penstock.aio.handles import Handle, ValueHandle, release_all
 from penstock.deadline import LONGEST_WAIT, Deadline
+from penstock.facts import PipelineFacts
+from penstock.insight import Trace, schedule_request, trace_request, watch_request, write_trace
+from penstock.parameters import Parameters
 from penstock.requests import checkpoint_name, new_request_id
-from penstock.resources import (
-    Parameters,
-    PipelineFacts,
-    Trace,
-    schedule_request,
-    trace_request,
-    watch_request,
-    write_trace,
-)
-from penstock.state import (
-    daemons_slots,
-    parts_of,
-    slots_of,
-    with_tied_names,
-    without_tied_names,
-    write_request,
-)
-from penstock.tensors import as_array, as_tensor
-from penstock.v1 import handle_pb2, insight_pb2, model_pb2, pipeline_pb2, state_pb2
-
-if TYPE_CHECKING:
-    import torch
+from penstock.v1 import handle_pb2, insight_pb2, pipeline_pb2, state_pb2
 
 
 class PipelineResource(PipelineFacts):
-    """What a pipeline is and has; :class:`penstock.aio.Pipeline` adds what it does."""
+    """What a pipeline is and has; :class:`Pipeline` adds what it does."""
 
     def __init__(self, connection: Connection, message: pipeline_pb2.Pipeline) -> None:
         super().__init__(message)
@@ -58,7 +41,11 @@ class PipelineResource(PipelineFacts):
     # --- handles ------------------------------------------------------------------------------------------------------
 
     async def put(self, values: Mapping[str, Any], *, timeout: float | None = None, lease: float = 0.0) -> ValueHandle:
-        """Uploads arrays, or tensors of PyTorch, once, to be inputs of several calls."""
+        """Uploads arrays, or tensors of PyTorch, once, to be inputs of several calls.
+
+        Raises:
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
         return await uploads.put(self._connection, self.name, values, lease, Deadline(timeout))
 
     async def handles(self) -> list[handle_pb2.Handle]:
@@ -78,10 +65,19 @@ class PipelineResource(PipelineFacts):
         """Releases many handles at once."""
         await release_all(self._connection, [handle.name for handle in handles])
 
-    # --- checkpoints --------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     async def save_checkpoint(self, checkpoint_id: str = "", *, timeout: float | None = None) -> state_pb2.Checkpoint:
-        """Saves weights and optimizer state; see :meth:`penstock.Pipeline.save_checkpoint`."""
+        """Saves weights and optimizer state after the last finished step. Without a name it is called ``step-{n}``.
+
+        Args:
+            timeout: seconds for all of the call; ``None``: as long as it takes. A save that the daemon has accepted
+                goes on after it.
+
+        Raises:
+            PenstockError: also CHECKPOINT_EXISTS and STORAGE_FULL.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
         request = state_pb2.SaveCheckpointRequest(
             pipeline=self.name, checkpoint_id=checkpoint_id, request_id=new_request_id()
         )
@@ -92,8 +88,18 @@ class PipelineResource(PipelineFacts):
     async def restore_checkpoint(
         self, checkpoint_id: str, *, force: bool = False, timeout: float | None = None
     ) -> state_pb2.RestoreCheckpointResponse:
-        """Takes weights, optimizer state and step from a checkpoint, all or nothing; see
-        :meth:`penstock.Pipeline.restore_checkpoint`."""
+        """Takes weights, optimizer state and step from a checkpoint, all or nothing.
+
+        Args:
+            checkpoint_id: its name, short (``step-10``) or full.
+            force: discards open contributions, which are an error otherwise.
+            timeout: seconds for all of the call; ``None``: as long as it takes.
+
+        Raises:
+            ValueError: it is a checkpoint of another pipeline.
+            PenstockError: also CHECKPOINT_NOT_FOUND, CHECKPOINT_CORRUPT, MODEL_MISMATCH and ACCUMULATION_OPEN.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
         request = state_pb2.RestoreCheckpointRequest(
             name=checkpoint_name(self.name, checkpoint_id),
             pipeline=self.name,
@@ -109,7 +115,17 @@ class PipelineResource(PipelineFacts):
         )
 
     async def delete_checkpoint(self, checkpoint_id: str, *, timeout: float | None = None) -> None:
-        """Deletes a checkpoint of this pipeline; see :meth:`penstock.Pipeline.delete_checkpoint`."""
+        """Deletes a checkpoint of this pipeline, in the order of training calls.
+
+        Args:
+            checkpoint_id: its name, short (``step-10``) or full.
+            timeout: seconds for all of the call; ``None``: as long as it takes.
+
+        Raises:
+            ValueError: it is a checkpoint of another pipeline.
+            PenstockError: also CHECKPOINT_NOT_FOUND.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
         request = state_pb2.DeleteCheckpointRequest(
             name=checkpoint_name(self.name, checkpoint_id), pipeline=self.name, request_id=new_request_id()
         )
@@ -134,12 +150,19 @@ class PipelineResource(PipelineFacts):
             if not request.page_token:
                 return found
 
-    # --- weights ------------------------------------------------------------------------------------------------------
-
     async def read_parameters(
         self, names: Sequence[str] = (), *, include_optimizer_state: bool = False, timeout: float | None = None
     ) -> Parameters:
-        """Parameters and buffers of one step, by name; see :meth:`penstock.Pipeline.read_parameters`."""
+        """Parameters and buffers of one step, by name.
+
+        Args:
+            timeout: seconds for all of the call; ``None``: as long as it takes.
+
+        Raises:
+            ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
+            PenstockError: also PARAMETER_NOT_FOUND.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
         return tensors.shown(await self._read_parameters(names, include_optimizer_state, Deadline(timeout)))
 
     async def _read_parameters(
@@ -162,92 +185,6 @@ class PipelineResource(PipelineFacts):
         await self._connection.retry(attempt, "StateService/ReadParameters", deadline)
         return result
 
-    async def write_parameters(
-        self,
-        arrays: Mapping[str, Any],
-        *,
-        step: int | None = None,
-        force: bool = False,
-        timeout: float | None = None,
-    ) -> int:
-        """Replaces parameters, buffers and optimizer state; see :meth:`penstock.Pipeline.write_parameters`."""
-        return await self._write_parameters(arrays, step, force, Deadline(timeout))
-
-    async def _write_parameters(
-        self, arrays: Mapping[str, Any], step: int | None, force: bool, deadline: Deadline
-    ) -> int:
-        handles: list[ValueHandle] = []
-        try:
-            for part in parts_of({name: as_array(value) for name, value in arrays.items()}):
-                handles.append(await uploads.put(self._connection, self.name, part, deadline=deadline))
-            request = write_request(self.name, [handle.name for handle in handles], step, force)
-            answer = await self._connection.unary(
-                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, deadline, LONGEST_WAIT
-            )
-            return answer.step
-        finally:
-            self._connection.release_later(handle.name for handle in handles)
-
-    async def state_dict(self, *, timeout: float | None = None) -> dict[str, torch.Tensor]:
-        """As PyTorch's tensors; see :meth:`penstock.Pipeline.state_dict`."""
-        return {name: as_tensor(array) for name, array in (await self._state(Deadline(timeout))).items()}
-
-    async def state_arrays(self, *, timeout: float | None = None) -> Parameters:
-        """The same as arrays."""
-        return tensors.shown(await self._state(Deadline(timeout)))
-
-    async def _state(self, deadline: Deadline) -> Parameters:
-        return with_tied_names(await self._read_parameters(deadline=deadline), await self._tied_names(deadline))
-
-    async def load_state_dict(
-        self,
-        state: Mapping[str, Any],
-        *,
-        strict: bool = True,
-        step: int | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Puts parameters and buffers into the pipeline; see :meth:`penstock.Pipeline.load_state_dict`."""
-        deadline = Deadline(timeout)
-        names = list(await self._read_parameters(deadline=deadline)) if strict else None
-        arrays = without_tied_names(state, await self._tied_names(deadline), names)
-        await self._write_parameters(arrays, step, False, deadline)
-
-    async def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """By parameter and slot, as PyTorch calls them; see :meth:`penstock.Pipeline.optimizer_state`."""
-        state: dict[str, dict[str, torch.Tensor]] = {}
-        for name, slot, array in slots_of(await self._read_parameters((), True)):
-            state.setdefault(name, {})[slot] = as_tensor(array)
-        return state
-
-    async def load_optimizer_state(self, state: Mapping[str, Mapping[str, Any]], *, step: int | None = None) -> None:
-        """The way back of :meth:`optimizer_state`."""
-        await self.write_parameters(daemons_slots(state), step=step)
-
-    async def save_safetensors(self, path: str | os.PathLike[str], *, include_optimizer_state: bool = False) -> int:
-        """Writes a file of this machine; see :meth:`penstock.Pipeline.save_safetensors`."""
-        parameters = await self._read_parameters((), include_optimizer_state)
-        metadata = {"format": "pt", "penstock_step": str(parameters.step)}
-        safetensors.write_safetensors(path, with_tied_names(parameters, await self._tied_names()), metadata)
-        return parameters.step
-
-    async def load_safetensors(
-        self, path: str | os.PathLike[str], *, strict: bool = True, step: int | None = None
-    ) -> None:
-        """Puts the content of such a file into the pipeline, all or nothing."""
-        state = safetensors.arrays_of(path)
-        slots = {name: array for name, array in state.items() if name.startswith("optimizer/")}
-        weights = {name: array for name, array in state.items() if name not in slots}
-        names = list(await self._read_parameters()) if strict else None
-        await self.write_parameters(without_tied_names(weights, await self._tied_names(), names) | slots, step=step)
-
-    async def _tied_names(self, deadline: Deadline | None = None) -> Mapping[str, str]:
-        program = self.message.spec.model.program
-        if not program:
-            return {}
-        request = model_pb2.GetModelRequest(name=f"models/{program}")
-        return (await self._connection.unary("ModelService/GetModel", request, model_pb2.Model, deadline)).tied_names
-
     # --- insight ------------------------------------------------------------------------------------------------------
 
     async def statistics(self) -> insight_pb2.PipelineStatistics:
@@ -258,7 +195,7 @@ class PipelineResource(PipelineFacts):
 
     def watch_statistics(
         self, interval: float = 1.0, max_updates: int = 0
-    ) -> AsyncIterator[insight_pb2.PipelineStatistics]:
+    ) -> AsyncGenerator[insight_pb2.PipelineStatistics]:
         """Statistics at once and every ``interval`` seconds (at least 0.1), ``max_updates`` times or until closed."""
         request = watch_request(self.name, interval, max_updates)
         return self._connection.stream("InsightService/WatchStatistics", request, insight_pb2.PipelineStatistics)
@@ -266,7 +203,16 @@ class PipelineResource(PipelineFacts):
     async def schedule(
         self, *, measured: bool = False, step: int = 0, micro_batches: int = 0
     ) -> insight_pb2.GetScheduleResponse:
-        """Every action of a training step; see :meth:`penstock.Pipeline.schedule`."""
+        """Every action of a training step with its planned times and, if ``measured``, those of a step that ran:
+        makespan and bubble of both, and where they differ most.
+
+        Args:
+            step: measured: which one, as ``Outcome.step`` counts; 0 is the last.
+            micro_batches: planned: of the mini-batch; 0 is as the pipeline says.
+
+        Raises:
+            PenstockError: also STEP_NOT_RETAINED, if that step has not run, or its records were overwritten.
+        """
         request = schedule_request(self.name, measured, step, micro_batches)
         whole = await self._connection.unary("InsightService/GetSchedule", request, insight_pb2.GetScheduleResponse)
         while whole.next_page_token:
@@ -286,7 +232,19 @@ class PipelineResource(PipelineFacts):
         format: str = "chrome",
         timeout: float | None = None,
     ) -> Trace:
-        """What every stage did, as a file for trace viewers; see :meth:`penstock.Pipeline.trace`."""
+        """What every stage did and waited for, as a file for ``ui.perfetto.dev`` or ``chrome://tracing``.
+
+        Args:
+            path: written too, if given; compressed if its name ends in ``.gz``.
+            steps: records so many of the next optimizer steps, which somebody else must run; 0: what the daemon has
+                kept.
+            first_step, last_step: only these steps out of what was kept; without ``last_step``, the first alone.
+            format: ``"chrome"``, JSON, or ``"perfetto"``, protobuf and much smaller.
+            timeout: seconds until a recording is given up.
+
+        Raises:
+            PenstockError: also STEP_NOT_RETAINED.
+        """
         request = trace_request(self.name, format, steps, first_step, last_step)
         answers: list[insight_pb2.ExportTraceResponse] = []
         await collect(
@@ -303,7 +261,18 @@ class PipelineResource(PipelineFacts):
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def delete(self, *, force: bool = False, purge: bool = False, timeout: float | None = None) -> None:
-        """Finishes accepted work and frees the pipeline; see :meth:`penstock.Pipeline.delete`."""
+        """Finishes accepted work and frees the pipeline.
+
+        Args:
+            force: cancels work that has not started, and gives up open graphs and contributions.
+            purge: removes the checkpoints too.
+            timeout: seconds for all of the call; ``None``: as long as it takes. A deletion that the daemon has accepted
+                goes on after it.
+
+        Raises:
+            PenstockError: PIPELINE_IN_USE, if graphs or contributions are open and ``force`` is not set.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
         request = pipeline_pb2.DeletePipelineRequest(
             name=self.name, force=force, purge=purge, request_id=new_request_id()
         )

@@ -1,4 +1,4 @@
-"""Tensors on their way to the daemon, for asyncio; see :mod:`penstock.uploads`."""
+"""Tensors on their way to the daemon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.aio.handles import ValueHandle
 from penstock.deadline import Deadline
 from penstock.errors import PenstockError
 from penstock.inputs import InputValue, Prepared, gone_upload, in_doubt, upload_id
-from penstock.uploads import TensorUpload
+from penstock.tensor_upload import TensorUpload
 from penstock.v1 import handle_pb2, tensor_pb2
 
 
@@ -23,7 +23,13 @@ async def put(
     deadline: Deadline | None = None,
     request_id: str = "",
 ) -> ValueHandle:
-    """Uploads named arrays and answers one handle for all of them."""
+    """Uploads named arrays and returns one handle for all of them.
+
+    Args:
+        pipeline: ``pipelines/{pipeline}``.
+        lease: seconds that the daemon keeps them without renewal; 0 is its default.
+        request_id: a second put with the same one goes on with the first; empty: a new one.
+    """
     upload = TensorUpload(pipeline, values, lease, request_id)
     answer = await connection.upload("HandleService/PutTensors", handle_pb2.PutTensorsResponse, upload, deadline)
     return ValueHandle(connection, handle_pb2.Result(handle=answer.handle))
@@ -33,7 +39,8 @@ async def put(
 async def staged(
     connection: Connection, pipeline: str, values: Mapping[str, InputValue], deadline: Deadline, request_id: str
 ) -> AsyncIterator[list[tensor_pb2.Input]]:
-    """The inputs of one call as messages; see :class:`penstock.inputs.Staged`."""
+    """The inputs of one call as messages. What had to be uploaded is released at the end: the daemon keeps the bytes of
+    accepted work as long as it needs them. A call that got no answer needs them again."""
     prepared = Prepared(values)
     if not prepared.too_large:
         yield prepared.messages()

@@ -1,0 +1,164 @@
+"""One attempt of each kind of call, for asyncio; pairs with :mod:`penstock.attempts`.
+
+Written by hand: cancelled tasks end calls here, and an upload writes and reads in turns, where the synchronous client
+has futures and a thread of gRPC's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from penstock.channels import Channels, Traceparent, metadata_of
+from penstock.deadline import Deadline
+from penstock.errors import PenstockError
+from penstock.flow import Upload
+from penstock.patience import seconds_of
+from penstock.releases import LAST_SECONDS, NAMES_OF_A_CALL
+from penstock.v1 import handle_pb2
+
+Answer = TypeVar("Answer", bound=Message)
+Result = TypeVar("Result")
+Attempt = Callable[[], Awaitable[Result]]
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+# What gRPC says instead of the server's status where a stream ends in a write. The next attempt is told.
+_STATUS_LOST = "Internal error from Core"
+
+
+class Attempts:
+    """What calls one daemon, without repeating. Belongs to one event loop.
+
+    Args:
+        address: ``host``, ``host:port`` or ``unix:PATH``.
+        caller: sent as ``penstock-caller``; it separates owners among honest clients. ``None``: the daemon's ``local``.
+        timeout: seconds that the daemon may take to answer an attempt, waiting not included.
+        retry_for: seconds for which a call without a time of its own is repeated, with the same request id, while the
+            daemon is UNAVAILABLE.
+        traceparent: of the W3C, sent with each call, so that the daemon's spans belong to that trace; a function is asked
+            before each. ``None``: the variable ``TRACEPARENT``, if it is set.
+    """
+
+    def __init__(
+        self, address: str, caller: str | None, timeout: float, retry_for: float, traceparent: Traceparent = None
+    ) -> None:
+        self.timeout = timeout
+        self.retry_for = retry_for
+        self.closed = False
+        self._metadata = metadata_of(caller, traceparent)
+        self._channels = Channels(grpc.aio.insecure_channel, address)
+        self._released: list[str] = []
+        self._releasing: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Ends all calls that are under way. Work that the daemon has accepted goes on."""
+        if self._releasing is not None:
+            await asyncio.wait([self._releasing], timeout=LAST_SECONDS)
+        self.closed = True
+        await asyncio.gather(self._channels.data.close(None), self._channels.control.close(None))
+
+    def release_later(self, names: Iterable[str]) -> None:
+        """Gives handles back without waiting for the answer. What does not reach the daemon ends with its lease."""
+        self._released.extend(names)
+        if self._released and (self._releasing is None or self._releasing.done()):
+            self._releasing = asyncio.get_running_loop().create_task(self._release())
+
+    async def call(
+        self, method: str, request: Message, answer: type[Answer], whole: Deadline, limit: float
+    ) -> Answer:
+        """One request and one answer, in what is left of ``whole``, at most ``limit`` seconds."""
+        call = self._channels.callable("unary_unary", method, answer)
+        response: Answer = await call(request, timeout=min(whole.left(), limit), metadata=self._metadata())
+        return response
+
+    def stream(
+        self, method: str, request: Message, answer: type[Answer], deadline: Deadline | None = None
+    ) -> AsyncGenerator[Answer]:
+        """One request, many answers. Not repeated: the caller knows where to go on. Closing it ends the call."""
+        timeout = seconds_of(deadline or Deadline())
+        call = self._channels.callable("unary_stream", method, answer)
+        return _answers(call(request, timeout=timeout, metadata=self._metadata()))
+
+    async def send(self, method: str, answer: type[Answer], upload: Upload, deadline: Deadline) -> Answer:
+        """Sends what is left of an upload under the daemon's credit, and returns the last answer."""
+        call = self._channels.callable("stream_stream", method, answer)(
+            timeout=seconds_of(deadline), metadata=self._metadata()
+        )
+        try:
+            last: Answer = await _send(call, upload)
+            return last
+        except grpc.aio.AioRpcError as raised:
+            if raised.code() == grpc.StatusCode.INTERNAL and raised.details() == _STATUS_LOST:
+                raise PenstockError(grpc.StatusCode.UNAVAILABLE, "", "the stream ended in a write") from None
+            raise
+        finally:
+            call.cancel()
+
+    async def _release(self) -> None:
+        call = self._channels.callable(
+            "unary_unary", "HandleService/ReleaseHandles", handle_pb2.ReleaseHandlesResponse
+        )
+        while self._released:
+            part, self._released = self._released[:NAMES_OF_A_CALL], self._released[NAMES_OF_A_CALL:]
+            with suppress(grpc.RpcError):  # leases end what does not arrive
+                request = handle_pb2.ReleaseHandlesRequest(names=part)
+                await call(request, timeout=self.timeout, metadata=self._metadata())
+
+
+async def pause(seconds: float) -> None:
+    """Lets the event loop go on for so long."""
+    await asyncio.sleep(seconds)
+
+
+async def collect(answers: AsyncGenerator[Answer], take: Callable[[Answer], object]) -> None:
+    """Takes every answer of a stream, and ends the call whatever happens."""
+    async with aclosing(answers):
+        async for answer in answers:
+            take(answer)
+
+
+async def _send(call: Any, upload: Upload) -> Any:
+    await call.write(upload.start())
+    chunks: Iterator[tuple[int, Any]] | None = None
+    credit = 0
+    following: tuple[int, Any] | None = None
+    while True:
+        answer = await call.read()
+        if answer is _EOF:
+            code = await call.code()
+            if code != grpc.StatusCode.OK:
+                raise _error_of(code, await call.details(), await call.trailing_metadata())
+            raise PenstockError(grpc.StatusCode.UNAVAILABLE, "", "the upload's stream ended without an answer")
+        given = upload.credit(answer)
+        if given is None:
+            return answer
+        credit += given[0]
+        if chunks is None:
+            chunks = upload.chunks(*given[1])
+            following = next(chunks, None)
+        while following is not None and following[0] <= credit:
+            credit -= following[0]
+            try:
+                await call.write(following[1])
+            except asyncio.InvalidStateError:
+                break  # the answer says why
+            following = next(chunks, None)
+
+
+async def _answers(call: Any) -> AsyncGenerator[Any]:
+    try:
+        async for answer in call:
+            yield answer
+    except grpc.RpcError as error:
+        raise PenstockError.from_call(error) from None
+    finally:
+        call.cancel()
+
+
+def _error_of(code: grpc.StatusCode, details: str, metadata: Any) -> PenstockError:
+    return PenstockError.from_call(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, details, None))

@@ -1,0 +1,217 @@
+"""Weights and optimizer state of a pipeline: as PyTorch knows them, from it and back, and as files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from penstock import safetensors, tensors
+from penstock.aio import uploads
+from penstock.aio.handles import ValueHandle
+from penstock.aio.resources import PipelineResource
+from penstock.deadline import LONGEST_WAIT, Deadline
+from penstock.parameters import (
+    OPTIMIZER_PREFIX,
+    Parameters,
+    daemons_slots,
+    parts_of,
+    slots_of,
+    with_tied_names,
+    without_tied_names,
+    write_request,
+)
+from penstock.tensors import as_array, as_tensor
+from penstock.v1 import model_pb2, state_pb2
+
+if TYPE_CHECKING:
+    import torch
+
+
+class PipelineState(PipelineResource):
+    """Weights in and out. Names are those of the module's own ``state_dict()``, if an exported program made the
+    pipeline."""
+
+    async def state_dict(self, *, timeout: float | None = None) -> dict[str, torch.Tensor]:
+        """Parameters and buffers as PyTorch's tensors, for ``module.load_state_dict()`` of the module that was
+        exported. A parameter that has several names there has them here. All are of one step.
+
+        Args:
+            timeout: seconds for all of the call; ``None``: as long as it takes.
+
+        Raises:
+            ImportError: PyTorch is not installed; :meth:`state_arrays` needs it not.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        return {name: as_tensor(array) for name, array in (await self._state(Deadline(timeout))).items()}
+
+    async def state_arrays(self, *, timeout: float | None = None) -> Parameters:
+        """The same as arrays. ``step`` tells after which step.
+
+        Raises:
+            ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
+        """
+        return tensors.shown(await self._state(Deadline(timeout)))
+
+    async def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+        *,
+        strict: bool = True,
+        step: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Puts parameters and buffers into the pipeline: tensors of PyTorch, or arrays, by name. All or nothing; open
+        contributions are an error. Optimizer state stays.
+
+        Args:
+            strict: every parameter and buffer of the pipeline must be given, and nothing else, as in PyTorch.
+            step: finished optimizer steps from now on, which learning-rate schedules follow; ``None``: as it was.
+            timeout: seconds for all of the call; ``None``: as long as it takes.
+
+        Raises:
+            ValueError: names are missing or unknown, or two names of one parameter have different values.
+            PenstockError: PARAMETER_NOT_FOUND, TENSOR_SIGNATURE for a wrong shape or type, ACCUMULATION_OPEN.
+            DeadlineError: it took more than ``timeout`` seconds; ``request_id`` is set if it may yet be done.
+        """
+        deadline = Deadline(timeout)
+        names = await self.read_names(deadline) if strict else None
+        arrays = without_tied_names(state, await self._tied_names(deadline), names)
+        await self._write_parameters(arrays, step, False, deadline)
+
+    async def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The optimizer's state by parameter and slot, as PyTorch calls them: ``exp_avg``, ``exp_avg_sq``, ``step``; or
+        ``momentum_buffer``. See :meth:`load_into` for a whole ``torch.optim`` optimizer."""
+        state: dict[str, dict[str, torch.Tensor]] = {}
+        for name, slot, array in slots_of(await self._read_parameters((), True)):
+            state.setdefault(name, {})[slot] = as_tensor(array)
+        return state
+
+    async def load_optimizer_state(self, state: Mapping[str, Mapping[str, Any]], *, step: int | None = None) -> None:
+        """The way back of :meth:`optimizer_state`; parameters that are left out keep theirs.
+
+        Raises:
+            ValueError: a slot is unknown.
+            PenstockError: as :meth:`load_state_dict`.
+        """
+        await self.write_parameters(daemons_slots(state), step=step)
+
+    async def load_into(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> int:
+        """Puts the weights into the module that was exported, and the optimizer's state into one of PyTorch over its
+        parameters, so that training can go on there.
+
+        Returns:
+            The step that both are of.
+        """
+        parameters = await self._read_parameters((), optimizer is not None)
+        weights = {name: array for name, array in parameters.items() if not name.startswith(OPTIMIZER_PREFIX)}
+        tied = with_tied_names(weights, await self._tied_names())
+        module.load_state_dict({name: as_tensor(array) for name, array in tied.items()})
+        if optimizer is not None:
+            by_name = dict(module.named_parameters())
+            for name, slot, array in slots_of(parameters):
+                if name in by_name:
+                    optimizer.state[by_name[name]][slot] = as_tensor(array)
+        return parameters.step
+
+    async def load_from(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """The way back: weights of the module, and the state of a PyTorch optimizer over its parameters."""
+        arrays = without_tied_names(module.state_dict(), await self._tied_names(), None)
+        if optimizer is not None:
+            state = {
+                name: optimizer.state[parameter]
+                for name, parameter in module.named_parameters()
+                if parameter in optimizer.state
+            }
+            arrays |= daemons_slots(state)
+        await self.write_parameters(arrays)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    async def save_safetensors(self, path: str | os.PathLike[str], *, include_optimizer_state: bool = False) -> int:
+        """Writes parameters and buffers, with the optimizer's state too if asked (``optimizer/NAME/SLOT``), to a file
+        of this machine, with the names of the original module.
+
+        Returns:
+            The step that they are of.
+        """
+        parameters = await self._read_parameters((), include_optimizer_state)
+        metadata = {"format": "pt", "penstock_step": str(parameters.step)}
+        safetensors.write_safetensors(path, with_tied_names(parameters, await self._tied_names()), metadata)
+        return parameters.step
+
+    async def load_safetensors(
+        self, path: str | os.PathLike[str], *, strict: bool = True, step: int | None = None
+    ) -> None:
+        """Puts the content of such a file into the pipeline, all or nothing; see :meth:`load_state_dict`."""
+        state = safetensors.arrays_of(path)
+        slots = {name: array for name, array in state.items() if name.startswith(OPTIMIZER_PREFIX)}
+        weights = {name: array for name, array in state.items() if not name.startswith(OPTIMIZER_PREFIX)}
+        names = await self.read_names() if strict else None
+        await self.write_parameters(without_tied_names(weights, await self._tied_names(), names) | slots, step=step)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _state(self, deadline: Deadline) -> Parameters:
+        return with_tied_names(await self._read_parameters(deadline=deadline), await self._tied_names(deadline))
+
+    async def read_names(self, deadline: Deadline | None = None) -> list[str]:
+        """Names of parameters and buffers, in model order; moves none of their bytes."""
+        method = "StateService/ReadParameters"
+        request = state_pb2.ReadParametersRequest(pipeline=self.name)
+
+        async def attempt() -> list[str]:
+            stream = self._connection.stream(method, request, state_pb2.ReadParametersResponse, deadline)
+            async with aclosing(stream) as answers:
+                return [header.name for header in (await anext(answers)).start.tensors]
+
+        return await self._connection.retry(attempt, method, deadline)
+
+    async def write_parameters(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        step: int | None = None,
+        force: bool = False,
+        timeout: float | None = None,
+    ) -> int:
+        """Replaces parameters, buffers and optimizer state by the names that :meth:`read_parameters` gives them; what
+        is not named stays. All or nothing, in the order of training calls.
+
+        Args:
+            step: finished optimizer steps from now on; ``None``: as it was.
+            force: discards open contributions, which are an error otherwise.
+            timeout: seconds for all of the call, uploads included; ``None``: as long as it takes.
+
+        Returns:
+            The step.
+
+        Raises:
+            PenstockError: PARAMETER_NOT_FOUND, TENSOR_SIGNATURE, ACCUMULATION_OPEN.
+            DeadlineError: it took more than ``timeout`` seconds; ``request_id`` is set if it may yet be done.
+        """
+        return await self._write_parameters(arrays, step, force, Deadline(timeout))
+
+    async def _write_parameters(
+        self, arrays: Mapping[str, Any], step: int | None, force: bool, deadline: Deadline
+    ) -> int:
+        handles: list[ValueHandle] = []
+        try:
+            for part in parts_of({name: as_array(value) for name, value in arrays.items()}):
+                handles.append(await uploads.put(self._connection, self.name, part, deadline=deadline))
+            request = write_request(self.name, [handle.name for handle in handles], step, force)
+            answer = await self._connection.unary(
+                "StateService/WriteParameters", request, state_pb2.WriteParametersResponse, deadline, LONGEST_WAIT
+            )
+            return answer.step
+        finally:
+            self._connection.release_later(handle.name for handle in handles)
+
+    async def _tied_names(self, deadline: Deadline | None = None) -> Mapping[str, str]:
+        """Other names of parameters in the module's ``state_dict()``."""
+        program = self.message.spec.model.program
+        if not program:
+            return {}
+        request = model_pb2.GetModelRequest(name=f"models/{program}")
+        return (await self._connection.unary("ModelService/GetModel", request, model_pb2.Model, deadline)).tied_names

@@ -1,0 +1,74 @@
+"""Tensors on their way from the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from penstock import tensors
+from penstock.checksum import crc32c
+from penstock.chunks import CHUNK_BYTES, Chunk
+from penstock.errors import PenstockError
+from penstock.tensors import Array
+from penstock.v1 import handle_pb2
+
+
+class Download:
+    """The tensors of a handle on their way here, one after the other, resumed by offset. Does no input or output
+    itself."""
+
+    def __init__(self, name: str, headers: Sequence[Any]) -> None:
+        self._name = name
+        self._headers = list(headers)
+        self._arrays = [tensors.empty(header) for header in headers]
+        tensors.shown(dict(zip((header.name for header in headers), self._arrays)))
+        self._done = [0] * len(self._headers)
+        self._current = 0
+
+    def request(self) -> handle_pb2.FetchHandleRequest | None:
+        """What to ask for next; ``None`` when everything is here."""
+        while self._current < len(self._headers):
+            header = self._headers[self._current]
+            if self._done[self._current] < header.byte_size:
+                return handle_pb2.FetchHandleRequest(
+                    name=self._name, tensor=header.name, offset=self._done[self._current], chunk_size=CHUNK_BYTES
+                )
+            self._current += 1
+        return None
+
+    def accept(self, answer: handle_pb2.FetchHandleResponse | Chunk) -> None:
+        """Takes the next answer; only chunks count.
+
+        Raises:
+            PenstockError: CHUNK_SIZE or CHUNK_CHECKSUM.
+        """
+        if not isinstance(answer, Chunk):
+            return
+        chunk, data = answer, answer.data
+        target = tensors.bytes_of(self._arrays[self._current])
+        done = self._done[self._current]
+        if chunk.offset != done or done + len(data) > len(target):
+            raise _damaged("CHUNK_SIZE", f"{self._name}: a chunk at {chunk.offset} came at {done}")
+        if crc32c(data) != chunk.crc32c:
+            raise _damaged("CHUNK_CHECKSUM", f"{self._name}: the chunk at {chunk.offset} arrived damaged")
+        target[done : done + len(data)] = data
+        self._done[self._current] += len(data)
+
+    def end_tensor(self) -> None:
+        """The stream of one tensor has ended well.
+
+        Raises:
+            PenstockError: too early.
+        """
+        done = self._done[self._current]
+        if done < self._headers[self._current].byte_size:
+            raise _damaged("CHUNK_SIZE", f"{self._name}: the stream ended at {done}")
+
+    def arrays(self) -> dict[str, Array]:
+        return {header.name: array for header, array in zip(self._headers, self._arrays)}
+
+
+def _damaged(reason: str, message: str) -> PenstockError:
+    return PenstockError(grpc.StatusCode.DATA_LOSS, reason, message)

@@ -1,0 +1,36 @@
+"""What was last heard of a pipeline. Makes no calls."""
+
+from __future__ import annotations
+
+from penstock.v1 import pipeline_pb2
+
+
+class PipelineFacts:
+    """What was last heard of a pipeline.
+
+    Attributes:
+        name: ``pipelines/{pipeline}``.
+        message: the daemon's last word on it.
+    """
+
+    def __init__(self, message: pipeline_pb2.Pipeline) -> None:
+        self.message = message
+        self.name = message.name
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, {self.state}, step {self.message.step})"
+
+    @property
+    def state(self) -> str:
+        """``CREATING``, ``READY``, ``DRAINING``, ``DELETING`` or ``FAILED`` (PIPELINE_BROKEN), as last seen."""
+        return pipeline_pb2.PipelineState.Name(self.message.state).replace("PIPELINE_STATE_", "")
+
+    @property
+    def signature(self) -> pipeline_pb2.ModelSignature:
+        """Names, types and shapes of inputs, outputs and targets; -1 is the batch."""
+        return self.message.signature
+
+    @property
+    def plan(self) -> pipeline_pb2.Plan:
+        """Stages with their devices and layers, and what is predicted of a step."""
+        return self.message.plan
