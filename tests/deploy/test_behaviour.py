@@ -108,7 +108,7 @@ class Load:
                     pipeline.infer(inputs)
                 else:
                     # Accepted at once, waited for afterwards: the daemon may be draining by then.
-                    assert pipeline.train_step(inputs, target, wait=False).result(60).applied
+                    assert pipeline.submit_train_step(inputs, target).result(60).applied
                 with self._change:
                     self.calls += 1
                     self._change.notify_all()

@@ -28,12 +28,12 @@ Code = grpc.StatusCode
 
 def test_RREF_2_handles_that_are_not_there(daemon: Daemon, raw: Raw, pipeline: penstock.Pipeline) -> None:
     stranger = Raw(daemon.address, "stranger")
-    mine = pipeline.infer(ROWS, wait=False).wait(30)
+    mine = pipeline.submit_infer(ROWS).wait(30)
     epoch, secret = mine.name.rsplit("/", 1)[1].split("-")
     prefix = f"{pipeline.name}/handles/"
     missing = f"{prefix}{epoch}-{'0' * 32}"
     older = f"{prefix}{int(epoch, 16) - 1:08x}-{secret}"
-    gone = pipeline.infer(ROWS, wait=False).wait(30)
+    gone = pipeline.submit_infer(ROWS).wait(30)
     gone.release()
 
     def ways(calls: Raw, name: str) -> list[Callable[[], Any]]:
@@ -75,7 +75,7 @@ def _first_error(answers: Any, raises: bool = True) -> str | None:
 
 def test_an_expired_handle(raw: Raw, pipeline: penstock.Pipeline) -> None:
 
-    handle = pipeline.infer(ROWS, wait=False, lease=5).wait(30)
+    handle = pipeline.submit_infer(ROWS, lease=5).wait(30)
     deadline = time.monotonic() + 15
     with pytest.raises(penstock.PenstockError) as raised:
         while time.monotonic() < deadline:
@@ -134,7 +134,7 @@ def test_a_bad_handle_name(raw: Raw, pipeline: penstock.Pipeline, identifier: st
     ],
 )
 def test_a_bad_fetch(raw: Raw, pipeline: penstock.Pipeline, changes: dict[str, Any], code: Any, reason: Any) -> None:
-    with pipeline.infer(ROWS, wait=False).wait(30) as handle:
+    with pipeline.submit_infer(ROWS).wait(30) as handle:
         fields = {"name": handle.name, "tensor": "output", **changes}
         refused(lambda: raw.fetch(handle_pb2.FetchHandleRequest(**fields)), code, reason)
         # The ends of the range are legal: nothing, and all from the start with a limit that would wrap.
@@ -168,7 +168,7 @@ def test_bad_pages(raw: Raw, pipeline: penstock.Pipeline) -> None:
 
     refused(lambda: handles(page_size=-1), INVALID, "FIELD_INVALID", "page_size", "-1")
     refused(lambda: handles(page_token="made up"), INVALID, "PAGE_TOKEN_INVALID")
-    kept = [pipeline.infer(ROWS, wait=False).wait(30) for _ in range(3)]
+    kept = [pipeline.submit_infer(ROWS).wait(30) for _ in range(3)]
     token = handles(page_size=1).next_page_token
     assert token
     refused(
@@ -269,7 +269,7 @@ def test_a_client_that_vanishes_in_mid_stream(daemon: Daemon, pipeline: penstock
     with pipeline.put({"x": np.zeros(1 << 20, np.float32)}) as whole:
         assert whole.fetch()["x"].shape == (1 << 20,)
     vanishing = Raw(daemon.address, "ghost")
-    with pipeline.infer(np.ones((20_000, WIDTH), np.float32), wait=False).wait(60) as handle:
+    with pipeline.submit_infer(np.ones((20_000, WIDTH), np.float32)).wait(60) as handle:
         stream = vanishing._connection.stream(
             "HandleService/FetchHandle", handle_pb2.FetchHandleRequest(name=handle.name), handle_pb2.FetchHandleResponse
         )

@@ -252,7 +252,7 @@ def test_refusals_are_counted_by_reason(start_daemon: StartDaemon) -> None:
         while refused == 0:
             assert time.monotonic() < end
             try:
-                handles.append(pipeline.train_step(*mlp_batch(0, 2048), wait=False))
+                handles.append(pipeline.submit_train_step(*mlp_batch(0, 2048)))
             except penstock.PenstockError as error:
                 assert error.reason == "CALLER_QUOTA"
                 refused += 1

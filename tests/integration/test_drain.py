@@ -40,7 +40,7 @@ def test_accepted_work_finishes(start_daemon: StartDaemon) -> None:
         try:
             while True:
                 try:
-                    handle = pipeline.train_step(*gpt_batch(0, 16), wait=False)
+                    handle = pipeline.submit_train_step(*gpt_batch(0, 16))
                 except penstock.PenstockError as error:
                     refusals.append(error)
                     return
@@ -124,7 +124,7 @@ def test_the_last_state_is_saved_and_goes_on_to_the_last_bit(start_daemon: Start
         pipeline.train_step(*mlp_batch(0))
         pipeline.save_checkpoint("step-3")  # the name that the end would choose is taken
         for step in (1, 2):
-            pipeline.train_step(*mlp_batch(step), wait=False)
+            pipeline.submit_train_step(*mlp_batch(step))
         create_mlp(client, "idle")
     daemon.stop()
     daemon.start()

@@ -41,7 +41,7 @@ def test_training_goes_on_after_kill_as_if_nothing_had_happened(start_daemon: St
     daemon = start_daemon()
     with penstock.Client(daemon.address) as client:
         pipeline = trained(client)
-        handle = pipeline.infer(mlp_batch(0)[0], wait=False).wait(30)
+        handle = pipeline.submit_infer(mlp_batch(0)[0]).wait(30)
         for step in range(3, 6):
             pipeline.train_step(*mlp_batch(step))
         undisturbed = state_of(pipeline)

@@ -174,7 +174,7 @@ def test_the_state_token_fences(client: penstock.Client) -> None:
 def test_handles_live_as_their_owner_says(client: penstock.Client) -> None:
     pipeline = create_mlp(client)
     inputs, _ = mlp_batch(0)
-    handles = [pipeline.infer(inputs, wait=False).wait(30) for _ in range(5)]
+    handles = [pipeline.submit_infer(inputs).wait(30) for _ in range(5)]
     assert {handle.name for handle in pipeline.handles()} == {handle.name for handle in handles}
     expiry = handles[0].message.expire_time.ToNanoseconds()
     handles[0].renew(300)
@@ -202,7 +202,7 @@ def test_statistics_come_at_their_interval(client: penstock.Client) -> None:
 
 def test_delete_waits_for_accepted_work(client: penstock.Client) -> None:
     pipeline = create_mlp(client)
-    pending = [pipeline.train_step(*mlp_batch(step), wait=False) for step in range(5)]
+    pending = [pipeline.submit_train_step(*mlp_batch(step)) for step in range(5)]
     assert [handle.message.kind for handle in pending] == [handle_pb2.HANDLE_KIND_OUTCOME] * 5
     pipeline.delete()
     with pytest.raises(penstock.PenstockError) as raised:

@@ -136,14 +136,14 @@ class Caller(threading.Thread):
 
     def _fetch_later(self, pipeline: penstock.Pipeline) -> None:
         chosen = [self._random.randrange(len(self._probes)) for _ in range(3)]
-        handles = [pipeline.infer(self._probes[probe], lease=LEASE, wait=False) for probe in chosen]
+        handles = [pipeline.submit_infer(self._probes[probe], lease=LEASE) for probe in chosen]
         for probe, handle in zip(chosen, handles):
             self._check(probe, handle.fetch(60)["output"])
         pipeline.release(handles)
 
     def _cancel(self, pipeline: penstock.Pipeline) -> None:
         probe = self._random.randrange(len(self._probes))
-        handle = pipeline.infer(self._probes[probe], lease=LEASE, wait=False)
+        handle = pipeline.submit_infer(self._probes[probe], lease=LEASE)
         effect = handle.cancel()
         try:
             self._check(probe, handle.fetch(60)["output"])
@@ -169,10 +169,10 @@ class Caller(threading.Thread):
         self._counts.stepped(outcome.step)
 
     def _leave_a_graph(self, pipeline: penstock.Pipeline) -> None:
-        pipeline.forward(mlp_batch(self._number)[0], lease=LEASE, wait=False)
+        pipeline.submit_forward(mlp_batch(self._number)[0], lease=LEASE)
 
     def _leave_a_result(self, pipeline: penstock.Pipeline) -> None:
-        pipeline.infer(self._random.choice(self._probes), lease=LEASE, wait=False)
+        pipeline.submit_infer(self._random.choice(self._probes), lease=LEASE)
 
 
 def test_PIPE_39_ASY_45_ISS_22_two_hundred_clients(start_daemon: StartDaemon) -> None:
@@ -237,7 +237,7 @@ def test_the_results_of_large_models_do_not_pile_up(start_daemon: StartDaemon) -
         end = time.monotonic() + (1.5 * LEASE if SECONDS >= 60 else 1)
         largest = 0
         while time.monotonic() < end:
-            pipeline.infer(tokens, wait=False, lease=LEASE).wait(30)
+            pipeline.submit_infer(tokens, lease=LEASE).wait(30)
             largest = max(largest, pipeline.statistics().handles)
         created = pipeline.statistics().handles_created
         assert created > largest or SECONDS < 60, "nothing has expired"

@@ -137,7 +137,7 @@ def test_work_that_outlives_its_call_stays_below_it(start_daemon: StartDaemon, t
     path = tmp_path / "spans.jsonl"
     daemon = start_daemon(*QUICK_DRAIN, f"--otlp-file={path}")
     with traced(daemon) as pipeline:
-        assert pipeline.train_step(*gpt_batch(0, 8), wait=False).result().step == 1
+        assert pipeline.submit_train_step(*gpt_batch(0, 8)).result().step == 1
     daemon.stop()
     spans = spans_in(path)
     (call,) = named(spans, "Recv.penstock.v1.WorkService.TrainStep")

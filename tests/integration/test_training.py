@@ -160,8 +160,8 @@ def test_an_unfinished_result_is_an_input(client: penstock.Client) -> None:
     pipeline = create_mlp(client)
     inputs, _ = mlp_batch(4)
     once = pipeline.infer(inputs)["output"]
-    first = pipeline.infer(inputs, wait=False)
-    with first, pipeline.infer(first, wait=False) as second:
+    first = pipeline.submit_infer(inputs)
+    with first, pipeline.submit_infer(first) as second:
         assert second.fetch(30)["output"].tobytes() == pipeline.infer(once)["output"].tobytes()
 
 

@@ -322,7 +322,7 @@ def main() -> None:
         # And on, for the pages.
         top = terminal([command, "--server", daemon.address, "top", "--looks", "2", "--interval", "3"])
         ann = stack.enter_context(penstock.Client(daemon.address, caller="ann"))
-        kept = [ann.pipeline("uneven").infer(np.zeros((4, FEATURES), np.float32), wait=False) for _ in range(3)]
+        kept = [ann.pipeline("uneven").submit_infer(np.zeros((4, FEATURES), np.float32)) for _ in range(3)]
         for name, path, dark in UNEVEN_PAGES:
             camera.shoot(pages + path, name, dark)
         del kept

@@ -68,7 +68,7 @@ def shown(daemon: Daemon) -> Iterator[Daemon]:
         create_mlp(client, "unused")
         for step in range(3):
             pipeline.train_step(*mlp_batch(step))
-        kept = ann.pipeline("shown").infer(mlp_batch(0)[0], wait=False, lease=600).wait()
+        kept = ann.pipeline("shown").submit_infer(mlp_batch(0)[0], lease=600).wait()
         pipeline.save_checkpoint()
         with pytest.raises(penstock.PenstockError):
             pipeline.infer(np.zeros((2, 3), np.float32))

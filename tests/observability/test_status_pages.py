@@ -137,7 +137,7 @@ def test_handles_are_counted_for_their_caller(daemon: Daemon, shown: penstock.Pi
         return {row["owner"]: row["handles"] for row in rows}
 
     with penstock.Client(daemon.address, caller="ann") as ann:
-        handles = [ann.pipeline("shown").infer(mlp_batch(0)[0], wait=False).wait() for _ in range(2)]
+        handles = [ann.pipeline("shown").submit_infer(mlp_batch(0)[0]).wait() for _ in range(2)]
         assert owned()["ann"] == 2
         names = [handle.name for handle in handles]
         assert not any(name in get(daemon, path)[2] for path in PAGES for name in names), "pages name no handle"

@@ -21,10 +21,11 @@ from penstock.handles import GraphHandle, Handle, Outcome, OutcomeHandle, ValueH
 from penstock.inputs import Plain, Whole
 from penstock.insight import Trace
 from penstock.parameters import Parameters
-from penstock.pipelines import Forward, Pipeline
+from penstock.pipelines import Pipeline
 from penstock.safetensors import read_safetensors, write_safetensors
 from penstock.specifications import Isolate, Layer, Program, pipeline_spec
 from penstock.training import Progress, Save, Training, outcomes, train
+from penstock.work import Forward
 
 __version__ = "0.1.0"
 

@@ -36,8 +36,8 @@ class Attempts:
         timeout: seconds that the daemon may take to answer an attempt, waiting not included.
         retry_for: seconds for which a call without a time of its own is repeated, with the same request id, while the
             daemon is UNAVAILABLE.
-        traceparent: of the W3C, sent with each call, so that the daemon's spans belong to that trace; a function is asked
-            before each. ``None``: the variable ``TRACEPARENT``, if it is set.
+        traceparent: of the W3C, sent with each call, so that the daemon's spans belong to that trace; a function is
+            asked before each. ``None``: the variable ``TRACEPARENT``, if it is set.
     """
 
     def __init__(

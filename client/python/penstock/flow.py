@@ -16,6 +16,7 @@ class Upload(Protocol):
 
     def chunks(self, first: int, offset: int) -> Iterator[tuple[int, Any]]:
         """What is left to send: bytes of credit, and the request, a message or its bytes."""
+        ...
 
     def credit(self, answer: Any) -> tuple[int, tuple[int, int]] | None:
         """Bytes that may be sent, and where to go on; ``None``: the answer is the last one."""

@@ -14,12 +14,11 @@ from penstock.specifications import OptionValue, loss_spec
 from penstock.v1 import pipeline_pb2, tensor_pb2, work_pb2
 
 _INLINE_REPLY = 1 << 20  # bytes
-CALL_ARGUMENTS = ("timeout", "lease", "request_id")
 
 Messages = Sequence[tensor_pb2.Input]
 
 
-class WaitArguments(TypedDict, total=False):
+class CallArguments(TypedDict, total=False):
     """Of every work call."""
 
     timeout: float | None
@@ -27,15 +26,16 @@ class WaitArguments(TypedDict, total=False):
     request_id: str
 
 
-class InferArguments(WaitArguments, total=False):
+class InferArguments(CallArguments, total=False):
     outputs: Sequence[str]
     micro_batches: int | None
     priority: int
 
 
-class ForwardArguments(WaitArguments, total=False):
+class ForwardArguments(CallArguments, total=False):
     outputs: Sequence[str]
     micro_batches: int | None
+    input_gradients: bool
 
 
 class LossOptions(TypedDict, total=False):
@@ -49,31 +49,35 @@ class LossOptions(TypedDict, total=False):
     expected_state: str
 
 
-class StepOptions(LossOptions, total=False):
-    """Of a training step, beside what every work call has."""
-
-    learning_rate: float | None
-    clip_norm: float | None
-    after: str
-
-
-class StepArguments(WaitArguments, total=False):
+class StepArguments(CallArguments, total=False):
+    discard: bool
+    force: bool
     learning_rate: float | None
     clip_norm: float | None
     expected_state: str
 
 
-class TrainArguments(StepOptions, WaitArguments, total=False):
-    pass
+class LoopArguments(LossOptions, total=False):
+    """Of every step of a training loop: what a step takes but for what belongs to one call."""
+
+    timeout: float | None
+    lease: float
+    learning_rate: float | None
+    clip_norm: float | None
 
 
-class ContributionArguments(LossOptions, WaitArguments, total=False):
+class TrainArguments(LoopArguments, total=False):
+    request_id: str
+    after: str
+
+
+class ContributionArguments(LossOptions, CallArguments, total=False):
     total_rows: int | None
     total_elements: int | None
     accumulation_lease: float
 
 
-class BackwardArguments(WaitArguments, total=False):
+class BackwardArguments(CallArguments, total=False):
     retain_graph: bool
     input_gradients: bool
     expected_state: str
@@ -126,10 +130,21 @@ class Call:
         )
 
 
-def split(wait: bool, arguments: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
-    """What is every work call's of its keyword arguments, and the method's own rest."""
-    own = {name: value for name, value in arguments.items() if name not in CALL_ARGUMENTS}
-    return Call.of(wait, **{name: arguments[name] for name in CALL_ARGUMENTS if name in arguments}), own
+def split(allowed: type, wait: bool, arguments: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
+    """What is every work call's of its keyword arguments, and the method's own rest.
+
+    Args:
+        allowed: what may be given, as a TypedDict.
+
+    Raises:
+        TypeError: an argument is not among them.
+    """
+    for name in arguments:
+        if name not in allowed.__annotations__:
+            raise TypeError(f"{name}: no argument of this call, got {arguments[name]!r}")
+    shared = CallArguments.__annotations__
+    own = {name: value for name, value in arguments.items() if name not in shared}
+    return Call.of(wait, **{name: value for name, value in arguments.items() if name in shared}), own
 
 
 def infer(

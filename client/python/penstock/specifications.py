@@ -88,7 +88,9 @@ def option(value: OptionValue) -> pipeline_pb2.Option:
     Raises:
         TypeError: an option is a bool, int, float or str.
     """
-    plain: Any = value.item() if hasattr(value, "item") else value
+    plain: Any = value
+    if hasattr(plain, "item"):
+        plain = plain.item()
     if isinstance(plain, bool):
         return pipeline_pb2.Option(bool_value=plain)
     if isinstance(plain, int):

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 from penstock.data import Batch, batches_of
 from penstock.errors import PenstockError
 from penstock.handles import Outcome
-from penstock.requests import Call, split
+from penstock.requests import Call, LoopArguments, split
 from penstock.window import MOST_AHEAD, Window
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from penstock.pipelines import Pipeline
 
 
@@ -63,9 +65,9 @@ def train(
     progress: bool | Progress = False,
     save_every: int = 0,
     on_step: Callable[[Outcome], object] | None = None,
-    **arguments: Any,
+    **arguments: Unpack[LoopArguments],
 ) -> Training:
-    """Makes one step of each batch and answers all outcomes; see :func:`outcomes`, which gives them one by one.
+    """Makes one step of each batch and returns all outcomes; see :func:`outcomes`, which gives them one by one.
 
     Example::
 
@@ -105,7 +107,12 @@ def train(
 
 
 def outcomes(
-    pipeline: Pipeline, batches: Iterable[Any], *, ahead: int = 2, steps: int | None = None, **arguments: Any
+    pipeline: Pipeline,
+    batches: Iterable[Any],
+    *,
+    ahead: int = 2,
+    steps: int | None = None,
+    **arguments: Unpack[LoopArguments],
 ) -> Iterator[Outcome]:
     """Makes one step of each batch and gives the outcomes in order, while up to ``ahead`` further steps are under way.
     Each step is one call that the daemon answers when the step has ended, so that ``ahead`` hides the way to it.
@@ -115,7 +122,8 @@ def outcomes(
     Args:
         batches: :class:`Batches`, a PyTorch ``DataLoader``, or anything that gives (inputs, target).
         ahead: 0: each step is awaited before the next batch is sent; at most 31.
-        arguments: of :meth:`Pipeline.train_step`: ``learning_rate``, ``clip_norm``, ``loss`` ...
+        arguments: of :meth:`Pipeline.train_step`, the same for each step: ``learning_rate``, ``clip_norm``, ``loss`` ...;
+            ``request_id`` and ``after`` belong to one call and are refused.
 
     Raises:
         PenstockError: the first step that failed; those accepted after it are waited for.
@@ -137,14 +145,14 @@ class _Step:
 
 
 def _outcomes(
-    pipeline: Pipeline, batches: Iterable[Any], window: Window, steps: int | None, arguments: dict[str, Any]
+    pipeline: Pipeline, batches: Iterable[Any], window: Window, steps: int | None, arguments: Mapping[str, Any]
 ) -> Iterator[Outcome]:
     under_way: collections.deque[_Step] = collections.deque()
     with ThreadPoolExecutor(MOST_AHEAD + 1, "penstock-step") as threads:
         try:
             last = ""
             for batch in itertools.islice(batches_of(batches), steps):
-                call, own = split(True, arguments)
+                call, own = split(LoopArguments, True, arguments)
                 step = _Step(call)
                 step.outcome = threads.submit(_make, pipeline, batch, step, last, own)
                 under_way.append(step)
@@ -161,7 +169,7 @@ def _outcomes(
 
 def _make(pipeline: Pipeline, batch: Batch, step: _Step, after: str, arguments: dict[str, Any]) -> Outcome:
     """One step, from its batch to its outcome. Runs on a thread of its own."""
-    handle = pipeline._start_step(batch.inputs, batch.target, step.call, after=after, **arguments)
+    handle = pipeline._train_step(batch.inputs, batch.target, step.call, {**arguments, "after": after})
     step.accepted = True
     return pipeline._finish(handle, step.call)
 

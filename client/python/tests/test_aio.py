@@ -95,8 +95,8 @@ def test_work(daemon: FakeDaemon) -> None:
 def test_handles(daemon: FakeDaemon) -> None:
     async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
         daemon.settle_after = 2
-        first = await pipeline.infer(ROWS, wait=False)
-        second = await pipeline.infer(first, wait=False)  # an input that may be pending
+        first = await pipeline.submit_infer(ROWS)
+        second = await pipeline.submit_infer(first)  # an input that may be pending
         answers = await penstock.aio.gather(first, second)
         assert np.array_equal(answers[1]["output"], 4 * ROWS)
         assert await first.done() and await first.cancel() == "NOT_CANCELLABLE"
@@ -107,13 +107,43 @@ def test_handles(daemon: FakeDaemon) -> None:
         await first.renew(5)
         await pipeline.release([first])
         daemon.settle_after = 10**6
-        pending = await pipeline.infer(ROWS, wait=False)
+        pending = await pipeline.submit_infer(ROWS)
         with pytest.raises(TimeoutError):
             await pending.wait(0.05)
         daemon.settle_after = 0
         daemon.result_error = status(grpc.StatusCode.INTERNAL, "STAGE_FAILED", "broken")
         with pytest.raises(penstock.PenstockError, match="STAGE_FAILED"):
             await pipeline.infer(ROWS)
+
+    run(daemon, body)
+
+
+CALLS: dict[str, Callable[[penstock.aio.Pipeline, str], Awaitable[Any]]] = {
+    "infer": lambda pipeline, name: getattr(pipeline, name)(ROWS),
+    "train_step": lambda pipeline, name: getattr(pipeline, name)(ROWS, ROWS),
+    "forward_backward": lambda pipeline, name: getattr(pipeline, name)(ROWS, ROWS),
+    "optimizer_step": lambda pipeline, name: getattr(pipeline, name)(),
+}
+
+
+@pytest.mark.parametrize("method", [*CALLS, "backward"])
+def test_a_submitted_call_gives_what_the_call_gives(daemon: FakeDaemon, method: str) -> None:
+    async def call(pipeline: penstock.aio.Pipeline, name: str) -> Any:
+        if method != "backward":
+            return await CALLS[method](pipeline, name)
+        outputs, graph = await pipeline.submit_forward(ROWS, input_gradients=True)
+        assert not outputs.settled  # forward itself waits
+        return await getattr(pipeline, name)(graph, await outputs.fetch(), input_gradients=True)
+
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        handle = await call(pipeline, f"submit_{method}")
+        assert isinstance(handle, penstock.aio.Handle) and not handle.settled
+        result, waited = await handle, await call(pipeline, method)
+        assert type(result) is type(waited)
+        if method == "infer":
+            assert np.array_equal(result["output"], waited["output"])
+        else:
+            assert waited.step - result.step == (method in ("train_step", "optimizer_step"))
 
     run(daemon, body)
 
@@ -211,6 +241,8 @@ def test_training_from_any_source(daemon: FakeDaemon) -> None:
         batches = penstock.Batches(ROWS, ROWS, rows=1, epochs=2)
         assert [outcome.step async for outcome in pipeline.train(batches)] == [1, 2, 3, 4]
         assert [outcome.step async for outcome in pipeline.train(source(), ahead=0, steps=2)] == [5, 6]
+        with pytest.raises(TypeError, match="after: no argument of this call, got 'x'"):
+            await anext(pipeline.train(batches, after="x"))  # type: ignore[call-arg]
         assert await asyncio.to_thread(daemon.wait_until_released)
 
     run(daemon, body)

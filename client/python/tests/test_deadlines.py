@@ -132,7 +132,7 @@ CALLS: dict[str, Callable[[Any, Any, float], Any]] = {
     "infer": lambda client, pipeline, t: pipeline.infer(ROWS, timeout=t),
     "infer large": lambda client, pipeline, t: pipeline.infer(LARGE, timeout=t),
     "train_step": lambda client, pipeline, t: pipeline.train_step(ROWS, ROWS, timeout=t),
-    "a handle's step": lambda client, pipeline, t: pipeline.train_step(ROWS, ROWS, timeout=t, wait=False),
+    "a handle's step": lambda client, pipeline, t: pipeline.submit_train_step(ROWS, ROWS, timeout=t),
     "forward_backward": lambda client, pipeline, t: pipeline.forward_backward(ROWS, ROWS, timeout=t),
     "forward": lambda client, pipeline, t: pipeline.forward(ROWS, timeout=t),
     "optimizer_step": lambda client, pipeline, t: pipeline.optimizer_step(timeout=t),

@@ -328,7 +328,7 @@ def test_a_broken_upload_resumes_under_the_same_request_id(pipeline: penstock.Pi
 def test_handles_are_inputs(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     handle = pipeline.put({"a": ROWS, "b": ROWS + 1})
     assert np.array_equal(pipeline.infer((handle, "b"))["output"], 2 * (ROWS + 1))
-    first = pipeline.infer(ROWS, wait=False)
+    first = pipeline.submit_infer(ROWS)
     assert np.array_equal(pipeline.infer(first)["output"], 4 * ROWS)
 
 
@@ -383,7 +383,7 @@ def test_gradients_of_inputs_come_with_the_outcome(pipeline: penstock.Pipeline, 
 
 def test_a_pending_handle_is_waited_for(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     daemon.settle_after = 3
-    handle = pipeline.train_step(ROWS, ROWS, wait=False)
+    handle = pipeline.submit_train_step(ROWS, ROWS)
     assert handle.state == "PENDING" and not handle.done()
     assert handle.result(timeout=10).step == 1
     assert handle.done() and handle.state == "READY"
@@ -391,7 +391,7 @@ def test_a_pending_handle_is_waited_for(pipeline: penstock.Pipeline, daemon: Fak
 
 def test_RREF_3_waiting_ends_at_its_timeout(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     daemon.settle_after = 10**6
-    handle = pipeline.infer(ROWS, wait=False)
+    handle = pipeline.submit_infer(ROWS)
     with pytest.raises(TimeoutError):
         handle.result(timeout=0.02)
 
@@ -451,7 +451,7 @@ def test_unavailable_is_told_when_patience_ends(daemon: FakeDaemon) -> None:
 
 
 def test_the_life_of_a_handle(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
-    with pipeline.infer(ROWS, wait=False) as handle:
+    with pipeline.submit_infer(ROWS) as handle:
         assert len(pipeline.handles()) == 1
         handle.renew(30)
         assert daemon.requests["RenewHandles"][0].lease.seconds == 30
@@ -534,3 +534,12 @@ def test_an_unknown_checkpoint_mode_is_refused_here(client: penstock.Client) -> 
         client.create_pipeline("demo", cut_cost="weight")
     with pytest.raises(ValueError, match="cut_method"):
         client.create_pipeline("demo", cut_method="best")
+
+
+@pytest.mark.parametrize("method", ["infer", "submit_infer", "train_step", "submit_train_step"])
+def test_an_argument_that_a_call_has_not_is_refused_before_anything_is_sent(
+    pipeline: penstock.Pipeline, daemon: FakeDaemon, method: str
+) -> None:
+    with pytest.raises(TypeError, match="wait: no argument of this call, got False"):
+        getattr(pipeline, method)(np.zeros((1 << 18, 4), np.float32), wait=False)  # 4 MiB: uploaded
+    assert not {"PutStart", "Infer", "TrainStep"} & set(daemon.requests)

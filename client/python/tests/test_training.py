@@ -87,6 +87,13 @@ def test_the_first_failure_ends_the_loop(pipeline: penstock.Pipeline, daemon: Fa
         penstock.train(pipeline, [1])
 
 
+@pytest.mark.parametrize("name", ["request_id", "after"])
+def test_a_loop_refuses_what_belongs_to_one_call(pipeline: penstock.Pipeline, daemon: FakeDaemon, name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name}: no argument of this call, got 'x'"):
+        penstock.train(pipeline, penstock.Batches(ROWS, ROWS, rows=2), **{name: "x"})  # type: ignore[arg-type]
+    assert not daemon.requests["TrainStep"]
+
+
 def test_what_follows_a_refused_step_is_never_made(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     bad = {"input": ROWS, "more": penstock.Plain("no")}  # a name of the fake's refusals
     with pytest.raises(penstock.PenstockError, match="TENSOR_SIGNATURE"):
@@ -154,7 +161,7 @@ def test_a_save_that_fails_is_told_and_the_training_goes_on(pipeline: penstock.P
 
 def test_a_handle_is_a_future(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     daemon.settle_after = 3
-    handles = [pipeline.infer(ROWS * i, wait=False) for i in range(3)]
+    handles = [pipeline.submit_infer(ROWS * i) for i in range(3)]
     futures = {handle.future(): i for i, handle in enumerate(handles)}
     called: queue.SimpleQueue[int] = queue.SimpleQueue()
     for future, i in futures.items():
@@ -168,7 +175,7 @@ def test_a_handle_is_a_future(pipeline: penstock.Pipeline, daemon: FakeDaemon) -
 
 def test_many_handles_are_gathered_with_few_calls(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     daemon.settle_after = 2
-    handles = [pipeline.infer(ROWS * i, wait=False) for i in range(3)]
+    handles = [pipeline.submit_infer(ROWS * i) for i in range(3)]
     results = penstock.gather(*handles, timeout=20)
     assert [result["output"][0, 1] for result in results] == [0, 2, 4]
     assert all(len(request.names) == 3 for request in daemon.requests["WaitHandles"])
@@ -177,12 +184,12 @@ def test_many_handles_are_gathered_with_few_calls(pipeline: penstock.Pipeline, d
 
 def test_a_future_carries_the_error(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     daemon.result_error = status(grpc.StatusCode.INTERNAL, "STAGE_FAILED", "broken")
-    handle = pipeline.infer(ROWS, wait=False)
+    handle = pipeline.submit_infer(ROWS)
     assert isinstance(handle.future().exception(20), penstock.PenstockError)
     error = handle.exception()
     assert error is not None and error.reason == "STAGE_FAILED"
     daemon.result_error = None
-    gone = pipeline.infer(ROWS, wait=False)
+    gone = pipeline.submit_infer(ROWS)
     gone.release()
     error = gone.future().exception(20)  # type: ignore[assignment]
     assert isinstance(error, penstock.PenstockError) and error.reason == "HANDLE_RELEASED"

@@ -4,7 +4,8 @@ Usage: unasync.py [--check]
 
 Takes `async` and `await` out of the code, turns `penstock.aio` into `penstock` and names of asyncio's protocols into
 those without. What can't be the same in both lies in pairs of modules with one interface, written by hand: `attempts`,
-`settling`, `showing`, `off_loop`. With --check it writes nothing and fails if a file differs from what would be written.
+`settling`, `showing`, `off_loop`, `pipelines`. With --check it writes nothing and fails if a file differs from what
+would be written.
 """
 
 import io
@@ -14,7 +15,16 @@ import sys
 import tokenize
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "penstock"
-MODULES = ("client.py", "connection.py", "handles.py", "models.py", "resources.py", "state.py", "uploads.py")
+MODULES = (
+    "client.py",
+    "connection.py",
+    "handles.py",
+    "models.py",
+    "resources.py",
+    "state.py",
+    "uploads.py",
+    "work.py",
+)
 NAMES = {
     "AbstractAsyncContextManager": "AbstractContextManager",
     "AsyncGenerator": "Generator",

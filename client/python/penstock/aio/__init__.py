@@ -15,7 +15,8 @@ One event loop, the one that made the client. A call that is cancelled ends here
 from penstock.aio.client import Client
 from penstock.aio.handles import GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle, gather
 from penstock.aio.models import Models
-from penstock.aio.pipelines import Forward, Pipeline
+from penstock.aio.pipelines import Pipeline
+from penstock.aio.work import Forward
 
 __all__ = [
     "Client",

@@ -40,9 +40,9 @@ class Client:
         timeout: seconds that the daemon may take to answer a call that has no time of its own, waiting not included.
         retry_for: seconds for which a call that has no time of its own is repeated, with the same request id, while the
             daemon is UNAVAILABLE; 0: no call is ever repeated.
-        traceparent: of the W3C ("00-<trace id>-<span id>-<flags>"), sent with each call, so that the daemon's spans belong
-            to that trace; or a function that is asked before each call and may answer ``None``. ``None``: the variable
-            ``TRACEPARENT``, if it is set.
+        traceparent: of the W3C ("00-<trace id>-<span id>-<flags>"), sent with each call, so that the daemon's spans
+            belong to that trace; or a function that is asked before each call and may return ``None``. ``None``: the
+            variable ``TRACEPARENT``, if it is set.
     """
 
     def __init__(
@@ -170,8 +170,8 @@ class Client:
             inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``:
                 0.02.
             inference_max_wait: seconds that it waits before; ``None``: as long as it would take alone.
-            planning_seconds: what the planner may take to measure and to choose; then it takes the best that it has found.
-                ``None``: 20.
+            planning_seconds: what the planner may take to measure and to choose; then it takes the best that it has
+                found. ``None``: 20.
             progress: ``True`` shows on stderr how far it is; a function is called with each
                 ``pipeline_pb2.CreateProgress`` that comes, on this thread (asyncio: in the event loop).
             timeout: seconds for all of it: making and waiting; the plan does not depend on it. ``None``: 100 beside the

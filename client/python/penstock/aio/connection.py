@@ -18,8 +18,8 @@ Result = TypeVar("Result")
 
 
 class Connection(Attempts):
-    """Calls one daemon on behalf of one caller, again where no answer came. The synchronous client's may be used from any
-    thread; asyncio's belongs to one event loop."""
+    """Calls one daemon on behalf of one caller, again where no answer came. The synchronous client's may be used from
+    any thread; asyncio's belongs to one event loop."""
 
     async def unary(
         self, method: str, request: Message, answer: type[Answer], deadline: Deadline | None = None, wait: float = 0.0

@@ -1,0 +1,279 @@
+"""The work of a pipeline: inference and training."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock import requests
+from penstock.aio.handles import GraphHandle, Outcome, OutcomeHandle, ValueHandle
+from penstock.aio.state import PipelineState
+from penstock.aio.uploads import staged
+from penstock.deadline import LONGEST_WAIT
+from penstock.errors import DeadlineError, PenstockError
+from penstock.inputs import Inputs, InputValue, named
+from penstock.tensors import Array
+from penstock.v1 import handle_pb2, tensor_pb2, work_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Forward(NamedTuple):
+    """What :meth:`Pipeline.forward` gives: the outputs, and the graph for :meth:`Pipeline.backward`."""
+
+    outputs: ValueHandle
+    graph: GraphHandle
+
+
+class PipelineWork(PipelineState):
+    """What a pipeline does. Calls that change state run in the order of acceptance.
+
+    Every call waits for what the work gives, and releases its handle. Its sister ``submit_...`` takes the same arguments
+    and returns the handle when the daemon has accepted the call: it can be waited for, or be an input of a further call.
+
+    Every call takes:
+        timeout: seconds for all of the call: upload, waiting and download; ``None`` as long as it takes. Then a
+            :class:`DeadlineError` is raised; training goes on, and inference that nobody waits for is cancelled. Until
+            then a call that gets no answer is repeated under its request id, so that nothing is applied twice.
+        request_id: a UUID; a second call with the same one, and the same other arguments, gets the first one's answer.
+            Empty: a new one.
+        lease: seconds that results are kept without renewal; 0 is the daemon's default.
+        inputs: one array, handle or (handle, tensor) if the model has one input, else a mapping by name. The first
+            dimension is the batch, rows; all inputs have as many rows. Large arrays are uploaded first.
+
+    And every call raises :class:`PenstockError` for what the daemon refuses or what fails.
+    """
+
+    # --- inference ----------------------------------------------------------------------------------------------------
+
+    async def infer(self, inputs: Inputs, **arguments: Unpack[requests.InferArguments]) -> dict[str, Array]:
+        """Runs the model without keeping a graph, on the weights of the last finished step, without dropout.
+
+        Args:
+            outputs: names of wanted outputs; empty: all.
+            micro_batches: into how many the rows are cut; ``None`` as the pipeline says.
+            priority: among inference calls that wait, higher ones go first.
+
+        Returns:
+            Arrays by output name, of as many rows as the inputs.
+        """
+        call, own = requests.split(requests.InferArguments, True, arguments)
+        handle = await self._infer(inputs, call, own)
+        try:
+            return await handle.fetch_until(call.deadline)
+        finally:
+            self._connection.release_later([handle.name])
+
+    async def submit_infer(self, inputs: Inputs, **arguments: Unpack[requests.InferArguments]) -> ValueHandle:
+        """As :meth:`infer`, but returns when the daemon has accepted the call."""
+        return await self._infer(inputs, *requests.split(requests.InferArguments, False, arguments))
+
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    async def train_step(
+        self, inputs: Inputs, target: InputValue = None, **arguments: Unpack[requests.TrainArguments]
+    ) -> Outcome:
+        """Forward, loss, backward and optimizer step, atomic.
+
+        Args:
+            target: what the loss compares with; cross-entropy: class indices, INT64 ``[rows, ...]``; ``None`` for
+                ``"scalar_output"``, where the model itself gives the loss.
+            loss: as in :meth:`Client.create_pipeline`, with its options and output; ``None`` as the pipeline says.
+            learning_rate, clip_norm: instead of the pipeline's, for this step; a ``clip_norm`` of 0 does not clip.
+            outputs: names of model outputs to keep; they come as ``Outcome.outputs``.
+            expected_state: the ``state_token`` of the last outcome; a stale one is refused (STATE_MISMATCH).
+            after: the request id of a call of this caller on this pipeline, after which this one is accepted although
+                both are under way.
+
+        Raises:
+            PenstockError: also ACCUMULATION_OPEN, if contributions wait for :meth:`optimizer_step`; STEP_ROLLED_BACK:
+                the step failed, was undone on every stage, and may be taken again; PIPELINE_BROKEN: it could not be
+                undone, and only :meth:`restore_checkpoint`, :meth:`load_from` of everything and :meth:`delete` help.
+        """
+        call, own = requests.split(requests.TrainArguments, True, arguments)
+        return await self._finish(await self._train_step(inputs, target, call, own), call)
+
+    async def submit_train_step(
+        self, inputs: Inputs, target: InputValue = None, **arguments: Unpack[requests.TrainArguments]
+    ) -> OutcomeHandle:
+        """As :meth:`train_step`, but returns when the daemon has accepted the call."""
+        return await self._train_step(inputs, target, *requests.split(requests.TrainArguments, False, arguments))
+
+    async def forward_backward(
+        self, inputs: Inputs, target: InputValue = None, **arguments: Unpack[requests.ContributionArguments]
+    ) -> Outcome:
+        """Adds one contribution to the gradients of the next :meth:`optimizer_step`.
+
+        Args:
+            total_rows: rows of the whole step, over all its contributions; ``None``: this call's rows.
+            total_elements: counted elements of the whole step, where labels are ignored.
+            accumulation_lease: seconds after which the daemon discards what is accumulated, if neither a further
+                contribution nor the step has come; 0: never. What has been lost is told by ACCUMULATION_LOST.
+
+        The other arguments are those of :meth:`train_step`.
+
+        Raises:
+            PenstockError: also ACCUMULATION_HELD, if another caller, or another program of this one, has contributions
+                open; ACCUMULATION_LOST, if those of this program were discarded by others or by the end of their lease:
+                discard, then contribute all of the step anew.
+        """
+        call, own = requests.split(requests.ContributionArguments, True, arguments)
+        return await self._finish(await self._forward_backward(inputs, target, call, own), call)
+
+    async def submit_forward_backward(
+        self, inputs: Inputs, target: InputValue = None, **arguments: Unpack[requests.ContributionArguments]
+    ) -> OutcomeHandle:
+        """As :meth:`forward_backward`, but returns when the daemon has accepted the call."""
+        call, own = requests.split(requests.ContributionArguments, False, arguments)
+        return await self._forward_backward(inputs, target, call, own)
+
+    async def forward(self, inputs: Inputs, **arguments: Unpack[requests.ForwardArguments]) -> Forward:
+        """Runs the model in training mode and keeps its graph, for a loss that the caller computes.
+
+        Args:
+            input_gradients: ``True`` keeps what :meth:`backward` needs to return d loss / d input.
+
+        Returns:
+            Two handles, the outputs ready. The graph belongs to the present step and is freed when that ends.
+
+        Raises:
+            PenstockError: also GRAPH_LIMIT, if too many graphs are open.
+        """
+        call, own = requests.split(requests.ForwardArguments, True, arguments)
+        result = await self._forward(inputs, call, own)
+        await result.outputs.wait_until(call.deadline)
+        return result
+
+    async def submit_forward(self, inputs: Inputs, **arguments: Unpack[requests.ForwardArguments]) -> Forward:
+        """As :meth:`forward`, but returns when the daemon has accepted the call."""
+        return await self._forward(inputs, *requests.split(requests.ForwardArguments, False, arguments))
+
+    async def backward(
+        self, graph: GraphHandle, gradients: Inputs, **arguments: Unpack[requests.BackwardArguments]
+    ) -> Outcome:
+        """Adds the contribution of a forward, given d loss / d output for each output, scaled by the caller.
+
+        Args:
+            gradients: by output name, each of its output's shape and type.
+            retain_graph: ``True`` lets the graph serve again; ``False`` uses it up.
+            input_gradients: ``True`` returns d loss / d input too, as ``Outcome.input_gradients``; the forward must
+                have asked for them. An input that has none is left out.
+            accumulation_lease: as in :meth:`forward_backward`.
+
+        Raises:
+            PenstockError: also GRAPH_CONSUMED and GRAPH_STALE.
+        """
+        call, own = requests.split(requests.BackwardArguments, True, arguments)
+        return await self._finish(await self._backward(graph, gradients, call, own), call)
+
+    async def submit_backward(
+        self, graph: GraphHandle, gradients: Inputs, **arguments: Unpack[requests.BackwardArguments]
+    ) -> OutcomeHandle:
+        """As :meth:`backward`, but returns when the daemon has accepted the call."""
+        return await self._backward(graph, gradients, *requests.split(requests.BackwardArguments, False, arguments))
+
+    async def optimizer_step(self, **arguments: Unpack[requests.StepArguments]) -> Outcome:
+        """Applies the contributions to the weights, or forgets them.
+
+        Args:
+            discard: ``True`` forgets them: those of this program, or what another program of this caller has left.
+            force: forgets those of any caller, too.
+            learning_rate, clip_norm: as in :meth:`train_step`.
+
+        Raises:
+            PenstockError: also ACCUMULATION_EMPTY; STEP_ROLLED_BACK and PIPELINE_BROKEN as :meth:`train_step`.
+        """
+        call, own = requests.split(requests.StepArguments, True, arguments)
+        return await self._finish(await self._optimizer_step(call, own), call)
+
+    async def submit_optimizer_step(self, **arguments: Unpack[requests.StepArguments]) -> OutcomeHandle:
+        """As :meth:`optimizer_step`, but returns when the daemon has accepted the call."""
+        return await self._optimizer_step(*requests.split(requests.StepArguments, False, arguments))
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _staged(
+        self, inputs: Inputs, target: InputValue, call: requests.Call
+    ) -> AbstractAsyncContextManager[list[tensor_pb2.Input]]:
+        values = named(inputs, self.signature.inputs, "inputs")
+        requests.with_target(values, self.signature, target)
+        return staged(self._connection, self.name, values, call.deadline, call.request_id)
+
+    async def _infer(self, inputs: Inputs, call: requests.Call, own: dict[str, Any]) -> ValueHandle:
+        async with self._staged(inputs, None, call) as messages:
+            request = requests.infer(self.name, messages, call, **own)
+            response = await self._connection.unary(
+                "WorkService/Infer", request, work_pb2.InferResponse, call.deadline, LONGEST_WAIT
+            )
+        return ValueHandle(self._connection, response.outputs)
+
+    async def _train_step(
+        self, inputs: Inputs, target: InputValue, call: requests.Call, own: dict[str, Any]
+    ) -> OutcomeHandle:
+        """The first part of :meth:`train_step`: when it returns, the daemon has accepted the call."""
+        async with self._staged(inputs, target, call) as messages:
+            request = requests.train_step(self.name, *requests.without_target(messages, target), call, **own)
+            response = await self._connection.unary(
+                "WorkService/TrainStep", request, work_pb2.TrainStepResponse, call.deadline, LONGEST_WAIT
+            )
+        return self._handle(response.outcome, response.outputs if own.get("outputs") else None)
+
+    async def _forward_backward(
+        self, inputs: Inputs, target: InputValue, call: requests.Call, own: dict[str, Any]
+    ) -> OutcomeHandle:
+        async with self._staged(inputs, target, call) as messages:
+            request = requests.forward_backward(self.name, *requests.without_target(messages, target), call, **own)
+            response = await self._connection.unary(
+                "WorkService/ForwardBackward", request, work_pb2.ForwardBackwardResponse, call.deadline, LONGEST_WAIT
+            )
+        return self._handle(response.outcome, response.outputs if own.get("outputs") else None)
+
+    async def _forward(self, inputs: Inputs, call: requests.Call, own: dict[str, Any]) -> Forward:
+        async with self._staged(inputs, None, call) as messages:
+            request = requests.forward(self.name, messages, call, **own)
+            response = await self._connection.unary(
+                "WorkService/Forward", request, work_pb2.ForwardResponse, call.deadline, LONGEST_WAIT
+            )
+        return Forward(ValueHandle(self._connection, response.outputs), GraphHandle(self._connection, response.graph))
+
+    async def _backward(
+        self, graph: GraphHandle, gradients: Inputs, call: requests.Call, own: dict[str, Any]
+    ) -> OutcomeHandle:
+        values = named(gradients, self.signature.outputs, "outputs")
+        async with staged(self._connection, self.name, values, call.deadline, call.request_id) as messages:
+            request = requests.backward(self.name, graph.name, messages, call, **own)
+            response = await self._connection.unary(
+                "WorkService/Backward", request, work_pb2.BackwardResponse, call.deadline, LONGEST_WAIT
+            )
+        return self._handle(response.outcome, None, response.input_gradients if own.get("input_gradients") else None)
+
+    async def _optimizer_step(self, call: requests.Call, own: dict[str, Any]) -> OutcomeHandle:
+        request = requests.optimizer_step(self.name, call, **own)
+        response = await self._connection.unary(
+            "WorkService/OptimizerStep", request, work_pb2.OptimizerStepResponse, call.deadline, LONGEST_WAIT
+        )
+        return self._handle(response.outcome, None)
+
+    def _handle(
+        self,
+        outcome: handle_pb2.Result,
+        outputs: handle_pb2.Result | None,
+        input_gradients: handle_pb2.Result | None = None,
+    ) -> OutcomeHandle:
+        kept = None if outputs is None else ValueHandle(self._connection, outputs)
+        gradients = None if input_gradients is None else ValueHandle(self._connection, input_gradients)
+        return OutcomeHandle(self._connection, outcome, kept, gradients)
+
+    async def _finish(self, handle: OutcomeHandle, call: requests.Call) -> Outcome:
+        """What a call that changes state did; the handle is given back, unless its outcome is still to come."""
+        try:
+            result = await handle.result_until(call.deadline)
+        except DeadlineError:
+            raise DeadlineError.pending(handle.name, call.deadline.seconds, call.request_id) from None
+        except PenstockError as error:
+            if not error.in_doubt:
+                self._connection.release_later([handle.name])
+            raise
+        self._connection.release_later([handle.name])
+        return result
