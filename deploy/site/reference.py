@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 
+import locks as lock_rows
+import python_api
 from google.protobuf import descriptor_pb2
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -166,7 +168,27 @@ def grpc_api() -> str:
     return f"# gRPC API\n\n{MADE}\nPackage `penstock.v1`; the files: [proto](../../proto/penstock/v1).\n{services}\n## Messages\n{messages}"
 
 
-MAKERS = {"flags": flags, "commands": commands, "metrics": metrics, "errors": errors, "grpc": grpc_api}
+def python_client() -> str:
+    return python_api.page(ROOT / "client/python/penstock", MADE)
+
+
+def locks() -> str:
+    return (
+        f"# Locks\n\n{MADE}\n[Threads, and the rules for locks](../thread_model.md). A lock without fields guards what is not a field, "
+        "such as files, or the order of two calls.\n\n"
+        + table(("whose", "lock", "guards", "is taken before"), lock_rows.rows(ROOT))
+    )
+
+
+MAKERS = {
+    "flags": flags,
+    "commands": commands,
+    "metrics": metrics,
+    "errors": errors,
+    "grpc": grpc_api,
+    "python": python_client,
+    "locks": locks,
+}
 
 
 def main() -> int:

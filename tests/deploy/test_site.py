@@ -19,9 +19,9 @@ def build(root: pathlib.Path, folder: pathlib.Path) -> subprocess.CompletedProce
 def test_every_page_is_on_the_site(tmp_path: pathlib.Path) -> None:
     done = build(ROOT, tmp_path)
     assert done.returncode == 0, done.stderr
-    for page in (ROOT / "docs").glob("*.md"):
-        built = tmp_path / ("index.html" if page.stem == "README" else f"{page.stem}/index.html")
-        assert built.is_file(), page.name
+    for page in (ROOT / "docs").rglob("*.md"):
+        path = page.relative_to(ROOT / "docs").with_suffix("")
+        assert (tmp_path / ("" if path.name == "README" else path) / "index.html").is_file(), path
     assert "engine/serve/served_pipeline.h" in (tmp_path / "life_of_a_request/index.html").read_text()
 
 
