@@ -52,13 +52,15 @@ def signature(function: Function, *, method: bool) -> str:
 def docstring(node: ast.ClassDef | Function) -> str:
     """As Markdown: sections (Args, Raises, ...) become lists, an example a code block."""
     said, items = [], False
-    for line in (ast.get_docstring(node) or "").replace("<", "&lt;").splitlines():
+    text = (ast.get_docstring(node) or "").replace("<", "&lt;")
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text.replace("``", "`"))  # roles and code of reStructuredText
+    for line in text.splitlines():
         if heading := re.fullmatch(r"(Args|Attributes|Raises|Returns|Yields):", line):
             said += [f"**{heading[1]}**", ""]
             items = True
         elif items and re.match(r" {4}[\w, *]+: ", line):
-            name, _, text = line.strip().partition(": ")
-            said.append(f"- `{name}`: {text}")
+            name, _, what = line.strip().partition(": ")
+            said.append(f"- `{name}`: {what}")
         elif items and line.startswith("     "):
             said.append("  " + line.strip())
         else:

@@ -40,7 +40,7 @@ def _braces(pattern: str) -> list[str]:
 def check_page(root: pathlib.Path, page: pathlib.Path) -> list[str]:
     text = _without_code_blocks((root / page).read_text())
     problems = []
-    for target in (a or b for a, b in _LINK.findall(text)):
+    for target in (a or b for a, b in _LINK.findall(_CODE.sub("", text))):
         if re.match(r"[a-z]+:", target):
             continue
         name, _, anchor = target.partition("#")
