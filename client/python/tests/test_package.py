@@ -63,9 +63,18 @@ def test_the_wheel_holds_code_types_and_messages(wheel: pathlib.Path) -> None:
     assert not [name for name in names if name.startswith("tests")]
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("mypy"), reason="mypy is missing")
 def test_mypy_is_content(tmp_path: pathlib.Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "mypy", "--cache-dir", tmp_path], cwd=ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_pyright_is_content() -> None:
+    """With PyTorch's own types, which the environment of the exported models has."""
+    python = ROOT.parents[1] / "build/deps/torch-venv/bin/python"
+    assert python.exists(), "deploy/setup.sh --tests makes it"
+    result = subprocess.run(
+        [sys.executable, "-m", "basedpyright", "--pythonpath", python], cwd=ROOT, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stdout + result.stderr
