@@ -104,8 +104,10 @@ def gone_upload(error: PenstockError) -> str:
 
 
 def in_doubt(error: BaseException | None) -> bool:
-    """Whether a call ended without the daemon's answer."""
-    return isinstance(error, PenstockError) and error.in_doubt
+    """Whether a call ended without the daemon's answer: also one that was cancelled or interrupted."""
+    if isinstance(error, PenstockError):
+        return error.in_doubt
+    return error is not None and not isinstance(error, Exception)
 
 
 def _reference(name: str, handle: str, tensor: str) -> tensor_pb2.Input:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import requests
-from penstock.handles import GraphHandle, Outcome, OutcomeHandle, ValueHandle
+from penstock.handles import GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle
 from penstock.state import PipelineState
 from penstock.uploads import staged
 from penstock.deadline import LONGEST_WAIT
@@ -143,7 +143,7 @@ class PipelineWork(PipelineState):
         """
         call, own = requests.split(requests.ForwardArguments, True, arguments)
         result = self._forward(inputs, call, own)
-        result.outputs.wait_until(call.deadline)
+        self._wait(call, result.outputs, result.graph)
         return result
 
     def submit_forward(self, inputs: Inputs, **arguments: Unpack[requests.ForwardArguments]) -> Forward:
@@ -268,13 +268,17 @@ class PipelineWork(PipelineState):
 
     def _finish(self, handle: OutcomeHandle, call: requests.Call) -> Outcome:
         """What a call that changes state did; the handle is given back, unless its outcome is still to come."""
+        self._wait(call, handle)
+        self._connection.release_later([handle.name])
+        return handle.result_until(call.deadline)
+
+    def _wait(self, call: requests.Call, first: Handle, *others: Handle) -> None:
+        """Waits for the first handle of a call. All are given back if the work failed: not if its end is still to come."""
         try:
-            result = handle.result_until(call.deadline)
+            first.wait_until(call.deadline)
         except DeadlineError:
-            raise DeadlineError.pending(handle.name, call.deadline.seconds, call.request_id) from None
+            raise DeadlineError.pending(first.name, call.deadline.seconds, call.request_id) from None
         except PenstockError as error:
             if not error.in_doubt:
-                self._connection.release_later([handle.name])
+                self._connection.release_later([first.name, *(other.name for other in others)])
             raise
-        self._connection.release_later([handle.name])
-        return result

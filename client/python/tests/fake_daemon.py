@@ -319,6 +319,9 @@ class FakeDaemon:
             if any(given.HasField("plain") for given in request.inputs):
                 refuse(context, status(grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_SIGNATURE", "no tensor"))
             if request.request_id not in self._accepted:
+                for given in request.inputs:
+                    if given.HasField("handle"):
+                        self._still_there(given.handle.handle, context)
                 self._accepted[request.request_id] = self._train(request)
                 self._order.notify_all()
             together = self._order.wait_for(lambda: len(came) >= self.answer_together, 10)
@@ -350,11 +353,14 @@ class FakeDaemon:
             return handle_pb2.HandleAnswer(name=name, handle=pending)
         return handle_pb2.HandleAnswer(name=name, handle=self.handles[name])
 
-    def GetHandle(self, request: Any, context: Any) -> Any:
-        answer = self.find(request.name)
+    def _still_there(self, name: str, context: Any) -> None:
+        answer = self.find(name)
         if answer.HasField("error"):
             refuse(context, answer.error)
-        return answer.handle
+
+    def GetHandle(self, request: Any, context: Any) -> Any:
+        self._still_there(request.name, context)
+        return self.find(request.name).handle
 
     def WaitHandles(self, request: Any, context: Any) -> Any:
         answer = handle_pb2.WaitHandlesResponse(handles=[self.find(name) for name in request.names])
@@ -436,6 +442,7 @@ class FakeDaemon:
             values[header.name] = array
         if start.request_id not in self._put:
             self._put[start.request_id] = self.new_handle(handle_pb2.HANDLE_KIND_VALUE, values)
+        self._still_there(self._put[start.request_id].name, context)
         yield handle_pb2.PutTensorsResponse(handle=self._put[start.request_id])
 
     # --- state --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import penstock
 import pytest
 from fake_daemon import FakeDaemon, status
 
-from penstock.v1 import pipeline_pb2
+from penstock.v1 import handle_pb2, pipeline_pb2
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -271,5 +271,92 @@ def test_insight_and_checkpoints(daemon: FakeDaemon, tmp_path: pathlib.Path) -> 
         async with await pipeline.put({"input": ROWS}) as held:
             assert len(await pipeline.handles()) == 1 and held.state == "READY"
         await client.delete_pipeline("demo")
+
+    run(daemon, body)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_who_stops_taking_outcomes_before_the_first_step_is_accepted_waits_for_none(daemon: FakeDaemon) -> None:
+    """The steps behind it follow a call that is given up: they would ask for ever."""
+
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        async def consume() -> None:
+            async for _ in pipeline.train([(ROWS, ROWS)] * 9, ahead=4):
+                pass
+
+        daemon.accept_after = 10**6
+        consumer = asyncio.create_task(consume())
+        await until(lambda: len(daemon.requests["TrainStep"]) > 3)
+        consumer.cancel()
+        ended, _ = await asyncio.wait([consumer], timeout=5)
+        with daemon._order:
+            daemon.accept_after = 0
+            daemon._order.notify_all()
+        assert ended and consumer.cancelled()
+
+    run(daemon, body)
+
+
+def test_a_cancelled_call_can_be_made_again_with_its_upload(daemon: FakeDaemon) -> None:
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        name = "00000000-0000-4000-8000-000000000001"
+        daemon.silent.add("TrainStep")
+        call = asyncio.create_task(pipeline.train_step(LARGE, LARGE, request_id=name))
+        await until(lambda: len(daemon.requests["TrainStep"]) == 1)
+        call.cancel()
+        await asyncio.wait([call])
+        daemon.silent.clear()
+        released = await pipeline.infer(ROWS)  # its handle is given back after what the cancelled call gives back
+        assert np.array_equal(released["output"], 2 * ROWS)
+        await until(lambda: bool(daemon.requests["ReleaseHandles"]))
+        outcome = await pipeline.train_step(LARGE, LARGE, request_id=name)
+        assert outcome.step == 1 and len(daemon.requests["PutStart"]) == 2
+
+    run(daemon, body)
+
+
+def test_closing_the_client_ends_calls_by_an_error_and_not_by_a_cancellation(daemon: FakeDaemon) -> None:
+    async def main() -> None:
+        client = penstock.aio.Client(daemon.address, timeout=5.0)
+        pipeline = await client.create_pipeline("demo", model="mlp")
+        daemon.silent |= {"Infer", "WatchStatistics"}
+
+        async def watch() -> None:
+            async for _ in pipeline.watch_statistics():
+                pass
+
+        calls = [asyncio.create_task(pipeline.infer(ROWS)), asyncio.create_task(watch())]
+        await until(lambda: len(daemon.requests["Infer"]) == len(daemon.requests["WatchStatistics"]) == 1)
+        await client.close()
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, penstock.PenstockError) and error.code == grpc.StatusCode.CANCELLED
+        before = asyncio.all_tasks()
+        client._connection.release_later(["pipelines/demo/handles/1"])  # too late: nobody hears of it
+        assert asyncio.all_tasks() <= before
+
+    asyncio.run(main())
+
+
+def test_a_forward_that_takes_too_long_tells_how_to_ask_again_and_a_failed_one_keeps_no_graph(
+    daemon: FakeDaemon,
+) -> None:
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        daemon.settle_after = 10**6
+        with pytest.raises(penstock.DeadlineError) as raised:
+            await pipeline.forward(ROWS, timeout=0.2)
+        assert raised.value.values["request_id"] == daemon.requests["Forward"][0].request_id
+        assert len(daemon.handles) == 2  # for who asks again
+        daemon.settle_after = 0
+        await pipeline.release([penstock.aio.Handle(client._connection, handle_pb2.Result(handle=one))
+                                for one in list(daemon.handles.values())])
+        daemon.result_error = status(grpc.StatusCode.INTERNAL, "STAGE_FAILED", "broken")
+        with pytest.raises(penstock.PenstockError, match="STAGE_FAILED"):
+            await pipeline.forward(ROWS)
+        assert await asyncio.to_thread(daemon.wait_until_released)
 
     run(daemon, body)

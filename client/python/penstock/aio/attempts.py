@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, TypeVar
 
 import grpc
@@ -65,7 +65,7 @@ class Attempts:
     def release_later(self, names: Iterable[str]) -> None:
         """Gives handles back without waiting for the answer. What does not reach the daemon ends with its lease."""
         self._released.extend(names)
-        if self._released and (self._releasing is None or self._releasing.done()):
+        if self._released and not self.closed and (self._releasing is None or self._releasing.done()):
             self._releasing = asyncio.get_running_loop().create_task(self._release())
 
     async def call(
@@ -73,7 +73,8 @@ class Attempts:
     ) -> Answer:
         """One request and one answer, in what is left of ``whole``, at most ``limit`` seconds."""
         call = self._channels.callable("unary_unary", method, answer)
-        response: Answer = await call(request, timeout=min(whole.left(), limit), metadata=self._metadata())
+        with self._told_of_the_close():
+            response: Answer = await call(request, timeout=min(whole.left(), limit), metadata=self._metadata())
         return response
 
     def stream(
@@ -82,7 +83,7 @@ class Attempts:
         """One request, many answers. Not repeated: the caller knows where to go on. Closing it ends the call."""
         timeout = seconds_of(deadline or Deadline())
         call = self._channels.callable("unary_stream", method, answer)
-        return _answers(call(request, timeout=timeout, metadata=self._metadata()))
+        return self._answers(call(request, timeout=timeout, metadata=self._metadata()))
 
     async def send(self, method: str, answer: type[Answer], upload: Upload, deadline: Deadline) -> Answer:
         """Sends what is left of an upload under the daemon's credit, and returns the last answer."""
@@ -90,7 +91,8 @@ class Attempts:
             timeout=seconds_of(deadline), metadata=self._metadata()
         )
         try:
-            last: Answer = await _send(call, upload)
+            with self._told_of_the_close():
+                last: Answer = await _send(call, upload)
             return last
         except grpc.aio.AioRpcError as raised:
             if raised.code() == grpc.StatusCode.INTERNAL and raised.details() == _STATUS_LOST:
@@ -99,13 +101,34 @@ class Attempts:
         finally:
             call.cancel()
 
+    async def _answers(self, call: Any) -> AsyncGenerator[Any]:
+        try:
+            with self._told_of_the_close():
+                async for answer in call:
+                    yield answer
+        except grpc.RpcError as error:
+            raise PenstockError.from_call(error) from None
+        finally:
+            call.cancel()
+
+    @contextmanager
+    def _told_of_the_close(self) -> Iterator[None]:
+        """Makes an error of the cancellation that :meth:`close` causes. That of the task itself goes on."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            cancelling = getattr(asyncio.current_task(), "cancelling", None)  # from Python 3.11 on
+            if self.closed and not (cancelling and cancelling()):
+                raise PenstockError(grpc.StatusCode.CANCELLED, "", "the client was closed") from None
+            raise
+
     async def _release(self) -> None:
         call = self._channels.callable(
             "unary_unary", "HandleService/ReleaseHandles", handle_pb2.ReleaseHandlesResponse
         )
         while self._released:
             part, self._released = self._released[:NAMES_OF_A_CALL], self._released[NAMES_OF_A_CALL:]
-            with suppress(grpc.RpcError):  # leases end what does not arrive
+            with suppress(grpc.RpcError, grpc.aio.UsageError):  # leases end what does not arrive
                 request = handle_pb2.ReleaseHandlesRequest(names=part)
                 await call(request, timeout=self.timeout, metadata=self._metadata())
 
@@ -148,16 +171,6 @@ async def _send(call: Any, upload: Upload) -> Any:
             except asyncio.InvalidStateError:
                 break  # the answer says why
             following = next(chunks, None)
-
-
-async def _answers(call: Any) -> AsyncGenerator[Any]:
-    try:
-        async for answer in call:
-            yield answer
-    except grpc.RpcError as error:
-        raise PenstockError.from_call(error) from None
-    finally:
-        call.cancel()
 
 
 def _error_of(code: grpc.StatusCode, details: str, metadata: Any) -> PenstockError:

@@ -48,7 +48,7 @@ class Pipeline(PipelineWork):
             task = under_way.popleft()
             try:
                 return await task
-            except Exception:
+            except BaseException:  # the end of whoever takes the outcomes, too
                 if task not in accepted:  # those behind it wait for its acceptance
                     for later in under_way:
                         later.cancel()

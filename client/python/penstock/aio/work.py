@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import requests
-from penstock.aio.handles import GraphHandle, Outcome, OutcomeHandle, ValueHandle
+from penstock.aio.handles import GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle
 from penstock.aio.state import PipelineState
 from penstock.aio.uploads import staged
 from penstock.deadline import LONGEST_WAIT
@@ -142,7 +142,7 @@ class PipelineWork(PipelineState):
         """
         call, own = requests.split(requests.ForwardArguments, True, arguments)
         result = await self._forward(inputs, call, own)
-        await result.outputs.wait_until(call.deadline)
+        await self._wait(call, result.outputs, result.graph)
         return result
 
     async def submit_forward(self, inputs: Inputs, **arguments: Unpack[requests.ForwardArguments]) -> Forward:
@@ -267,13 +267,17 @@ class PipelineWork(PipelineState):
 
     async def _finish(self, handle: OutcomeHandle, call: requests.Call) -> Outcome:
         """What a call that changes state did; the handle is given back, unless its outcome is still to come."""
+        await self._wait(call, handle)
+        self._connection.release_later([handle.name])
+        return await handle.result_until(call.deadline)
+
+    async def _wait(self, call: requests.Call, first: Handle, *others: Handle) -> None:
+        """Waits for the first handle of a call. All are given back if the work failed: not if its end is still to come."""
         try:
-            result = await handle.result_until(call.deadline)
+            await first.wait_until(call.deadline)
         except DeadlineError:
-            raise DeadlineError.pending(handle.name, call.deadline.seconds, call.request_id) from None
+            raise DeadlineError.pending(first.name, call.deadline.seconds, call.request_id) from None
         except PenstockError as error:
             if not error.in_doubt:
-                self._connection.release_later([handle.name])
+                self._connection.release_later([first.name, *(other.name for other in others)])
             raise
-        self._connection.release_later([handle.name])
-        return result
