@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/exec/action_labels.h"
 #include "engine/plan/planner.h"
 #include "engine/schedule/build.h"
 #include "engine/schedule/simulate.h"
@@ -29,23 +30,12 @@ SchedulePurpose PurposeOf(TraceRun purpose) {
   }
 }
 
+// Nothing for a record that is of no action that computes.
 std::optional<ActionKind> KindOf(TraceKind kind) {
-  switch (kind) {
-    case TraceKind::kForward:
-      return ActionKind::kForward;
-    case TraceKind::kBackward:
-      return ActionKind::kBackward;
-    case TraceKind::kBackwardInput:
-      return ActionKind::kInputGradient;
-    case TraceKind::kBackwardWeight:
-      return ActionKind::kWeightGradient;
-    case TraceKind::kRecompute:
-      return ActionKind::kRecompute;
-    case TraceKind::kOptimizer:
-      return ActionKind::kOptimizer;
-    default:
-      return std::nullopt;
+  for (const ActionLabels& labels : kActionLabels) {
+    if (labels.trace == kind && !IsCommunication(labels.kind)) return labels.kind;
   }
+  return std::nullopt;
 }
 
 absl::StatusOr<ScheduleReport> Simulated(const Plan& plan, SchedulePurpose purpose, int micro_batches) {

@@ -13,46 +13,11 @@
 #include "engine/base/thread_time.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
+#include "engine/exec/action_labels.h"
 #include "engine/exec/trace_hooks.h"
 
 namespace penstock {
 namespace {
-
-StageState WorkState(const Run& run, ActionKind kind) {
-  if (run.spec.inference) return StageState::kInfer;
-  switch (kind) {
-    case ActionKind::kForward:
-      return StageState::kForward;
-    case ActionKind::kInputGradient:
-      return StageState::kBackwardInput;
-    case ActionKind::kWeightGradient:
-      return StageState::kBackwardWeight;
-    case ActionKind::kRecompute:
-      return StageState::kRecompute;
-    case ActionKind::kOptimizer:
-      return StageState::kOptimizer;
-    default:
-      return StageState::kBackward;
-  }
-}
-
-Phase PhaseOf(const Run& run, ActionKind kind) {
-  if (run.spec.inference) return Phase::kInfer;
-  switch (kind) {
-    case ActionKind::kForward:
-      return Phase::kForward;
-    case ActionKind::kInputGradient:
-      return Phase::kBackwardInput;
-    case ActionKind::kWeightGradient:
-      return Phase::kBackwardWeight;
-    case ActionKind::kRecompute:
-      return Phase::kRecompute;
-    case ActionKind::kOptimizer:
-      return Phase::kOptimizer;
-    default:
-      return Phase::kBackward;
-  }
-}
 
 // The values, when they are there: at once but between accelerators.
 absl::StatusOr<Batch> Await(ValuesInFlight message, DeviceStreams& streams) {
@@ -199,7 +164,8 @@ void StageExecutor::RunAction(const Action& action) {
   waiting_.reset();
   const bool followed = run_->progress != nullptr && (action.kind != ActionKind::kOptimizer || step_ == Step::kApply);
   const Launched launched{action, position_, static_cast<int>(step_), followed};
-  lane_->timeline.Begin(WorkState(*run_, action.kind), [this, launched](int64_t at) { Begun(launched, at); });
+  const StageState work = run_->spec.inference ? StageState::kInfer : LabelsOf(action.kind).state;
+  lane_->timeline.Begin(work, [this, launched](int64_t at) { Begun(launched, at); });
   ++untold_;  // behind the call, which may have told it and may throw
   absl::Status status = Compute(action);
   lane_->timeline.End([this, launched](int64_t at) { Ended(launched, at); });
@@ -234,7 +200,7 @@ void StageExecutor::Ended(const Launched& launched, int64_t at) {
   if (launched.followed) run_->progress->End(lane_index(), at);
   if (run_->spec.inference)
     run_->filling->inference_costs().Observe(action.stage, run_->spec.rows[action.micro_batch], took);
-  lane_->metrics->ObservePhase(PhaseOf(*run_, action.kind), took);
+  lane_->metrics->ObservePhase(run_->spec.inference ? Phase::kInfer : LabelsOf(action.kind).phase, took);
   TraceAction(*lane_->metrics, *run_, action, launched.part, action_begin_, at);
 }
 

@@ -1,33 +1,17 @@
 #include "engine/exec/trace_hooks.h"
 
+#include "engine/exec/action_labels.h"
+
 namespace penstock {
 namespace {
 
-TraceKind KindOf(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return TraceKind::kForward;
-    case ActionKind::kBackward:
-      return TraceKind::kBackward;
-    case ActionKind::kInputGradient:
-      return TraceKind::kBackwardInput;
-    case ActionKind::kWeightGradient:
-      return TraceKind::kBackwardWeight;
-    case ActionKind::kRecompute:
-      return TraceKind::kRecompute;
-    case ActionKind::kOptimizer:
-      return TraceKind::kOptimizer;
-    case ActionKind::kSendForward:
-      return TraceKind::kSendActivation;
-    case ActionKind::kSendBackward:
-      return TraceKind::kSendGradient;
-    case ActionKind::kReceiveForward:
-      return TraceKind::kReceiveActivation;
-    case ActionKind::kReceiveBackward:
-      return TraceKind::kReceiveGradient;
+constexpr bool RowsFollowTheEnum() {
+  for (size_t i = 0; i < kActionLabels.size(); ++i) {
+    if (kActionLabels[i].kind != static_cast<ActionKind>(i)) return false;
   }
-  return TraceKind::kForward;
+  return true;
 }
+static_assert(RowsFollowTheEnum());
 
 TraceRun PurposeOf(const Run& run) {
   if (run.spec.inference) return TraceRun::kInference;
@@ -60,7 +44,7 @@ TraceRecord RecordOf(const LaneMetrics& lane, const Run& run, int64_t begin, int
 
 void TraceAction(LaneMetrics& lane, const Run& run, const Action& action, int part, int64_t begin, int64_t end) {
   TraceRecord record = RecordOf(lane, run, begin, end);
-  record.kind = KindOf(action.kind);
+  record.kind = LabelsOf(action.kind).trace;
   record.stage = action.stage;
   record.micro_batch = action.micro_batch;
   if (action.kind == ActionKind::kOptimizer) record.detail = static_cast<uint8_t>(part);
@@ -70,7 +54,7 @@ void TraceAction(LaneMetrics& lane, const Run& run, const Action& action, int pa
 void TraceMessage(LaneMetrics& lane, const Run& run, const Action& action, const MessageKey& key, int64_t begin,
                   int64_t end) {
   TraceRecord record = RecordOf(lane, run, begin, end);
-  record.kind = KindOf(action.kind);
+  record.kind = LabelsOf(action.kind).trace;
   record.stage = action.stage;
   record.micro_batch = action.micro_batch;
   record.peer = static_cast<int16_t>(action.peer);

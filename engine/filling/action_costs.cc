@@ -9,23 +9,6 @@ namespace {
 
 constexpr size_t kMaxKept = 64;  // sizes of micro-batches, and lists: whoever sends ever new ones starts anew
 
-Ticks* CostOf(StageCosts& costs, ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return &costs.forward;
-    case ActionKind::kInputGradient:
-      return &costs.input_gradient;
-    case ActionKind::kWeightGradient:
-      return &costs.weight_gradient;
-    case ActionKind::kRecompute:
-      return &costs.recompute;
-    case ActionKind::kOptimizer:
-      return &costs.optimizer;
-    default:
-      return nullptr;
-  }
-}
-
 bool FarApart(Ticks a, Ticks b) { return std::abs(a - b) * 50 > std::max(a, b); }
 
 bool FarApart(const ScheduleCosts& a, const ScheduleCosts& b) {
@@ -56,8 +39,8 @@ void TrainingCosts::Learn(int64_t rows, const std::map<std::pair<int, ActionKind
     StageCosts& of_stage = costs.stages.at(stage);
     if (kind == ActionKind::kBackward) {
       move(*of_stage.backward, mean);
-    } else if (Ticks* cost = CostOf(of_stage, kind)) {
-      move(*cost, mean);
+    } else if (const auto cost = InfoOf(kind).cost; cost != nullptr) {
+      move(of_stage.*cost, mean);
     }
   }
 }

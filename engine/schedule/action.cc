@@ -1,6 +1,6 @@
 #include "engine/schedule/action.h"
 
-#include <array>
+#include <algorithm>
 #include <cctype>
 #include <optional>
 
@@ -12,9 +12,13 @@
 namespace penstock {
 namespace {
 
-// In the order of ActionKind.
-constexpr std::array<std::string_view, 10> kKindTexts = {"F",      "B",      "I",      "W",      "R",
-                                                         "SEND_F", "RECV_F", "SEND_B", "RECV_B", "OPT"};
+constexpr bool RowsFollowTheEnum() {
+  for (size_t i = 0; i < kActionKindTable.size(); ++i) {
+    if (kActionKindTable[i].kind != static_cast<ActionKind>(i)) return false;
+  }
+  return true;
+}
+static_assert(RowsFollowTheEnum());
 
 absl::Status RefuseAction(std::string_view problem, std::string_view text) {
   constexpr size_t kShown = 40;
@@ -42,8 +46,6 @@ std::optional<int> TakeNumber(std::string_view* text) {
 
 }  // namespace
 
-std::string_view KindText(ActionKind kind) { return kKindTexts[static_cast<size_t>(kind)]; }
-
 std::string ToString(const Action& action) {
   const std::string_view kind = KindText(action.kind);
   std::string text = absl::StrCat(action.stage, absl::string_view(kind.data(), kind.size()));
@@ -63,11 +65,11 @@ absl::StatusOr<Action> ParseAction(std::string_view text) {
   }
   const std::string_view kind_text = rest.substr(0, letters);
   rest.remove_prefix(letters);
-  size_t kind = 0;
-  while (kind < kKindTexts.size() && kKindTexts[kind] != kind_text) ++kind;
-  if (kind == kKindTexts.size()) return NotAnAction(text);
+  const auto* const row = std::find_if(kActionKindTable.begin(), kActionKindTable.end(),
+                                       [&](const ActionKindInfo& info) { return info.text == kind_text; });
+  if (row == kActionKindTable.end()) return NotAnAction(text);
 
-  Action action{.kind = static_cast<ActionKind>(kind), .stage = *stage};
+  Action action{.kind = row->kind, .stage = *stage};
   if (action.kind != ActionKind::kOptimizer) {
     const std::optional<int> micro_batch = TakeNumber(&rest);
     if (!micro_batch) return NotAnAction(text);

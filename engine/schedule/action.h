@@ -9,21 +9,9 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "engine/schedule/action_kind.h"
 
 namespace penstock {
-
-enum class ActionKind {
-  kForward,          // F: activation of this stage from that of the stage before
-  kBackward,         // B: both halves below in one
-  kInputGradient,    // I: gradient of the stage's input only
-  kWeightGradient,   // W: gradient of the stage's parameters only, after its I
-  kRecompute,        // R: the forward again, to bring back activations that were not kept
-  kSendForward,      // SEND_F: the activation leaves for the stage after
-  kReceiveForward,   // RECV_F: the activation arrives from the stage before
-  kSendBackward,     // SEND_B: the gradient leaves for the stage before
-  kReceiveBackward,  // RECV_B: the gradient arrives from the stage after
-  kOptimizer,        // OPT: the optimizer step of the stage; it has no micro-batch
-};
 
 // One cell of a schedule.
 //
@@ -47,9 +35,6 @@ struct Action {
   }
 };
 
-// The middle of an action's text: "F", "SEND_F", "OPT".
-std::string_view KindText(ActionKind kind);
-
 // `<stage><KIND><micro-batch>`, then `@<peer>` if there is one; no micro-batch for OPT.
 std::string ToString(const Action& action);
 
@@ -58,23 +43,5 @@ std::string ToString(const Action& action);
 absl::StatusOr<Action> ParseAction(std::string_view text);
 
 inline std::ostream& operator<<(std::ostream& out, const Action& action) { return out << ToString(action); }
-
-// B or I: what consumes the gradient from the stage after and produces the one for the stage before.
-inline bool ConsumesGradient(ActionKind kind) {
-  return kind == ActionKind::kBackward || kind == ActionKind::kInputGradient;
-}
-
-// B or W: what adds to the gradients of parameters, in ascending micro-batch order.
-inline bool AccumulatesGradient(ActionKind kind) {
-  return kind == ActionKind::kBackward || kind == ActionKind::kWeightGradient;
-}
-
-inline bool IsSend(ActionKind kind) { return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward; }
-
-inline bool IsReceive(ActionKind kind) {
-  return kind == ActionKind::kReceiveForward || kind == ActionKind::kReceiveBackward;
-}
-
-inline bool IsCommunication(ActionKind kind) { return IsSend(kind) || IsReceive(kind); }
 
 }  // namespace penstock

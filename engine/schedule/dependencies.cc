@@ -89,45 +89,28 @@ void Dependencies::AddCredits(const Schedule& schedule, int credits) {
 }
 
 void Dependencies::Of(const Action& action, std::vector<Action>* needed) const {
+  const ActionKindInfo& info = InfoOf(action.kind);
+  const bool forward = info.phase == StepPhase::kForward;
   const int stage = action.stage;
   needed->clear();
   const auto need = [&](ActionKind kind, int of_stage) { needed->push_back({kind, of_stage, action.micro_batch}); };
-  const auto need_from = [&](ActionKind receive, const std::vector<int>& peers) {
-    if (!with_communication_) return;
-    for (const int peer : peers) needed->push_back({receive, stage, action.micro_batch, peer});
-  };
-  const auto crosses = [&](int a, int b) { return with_communication_ && lane_of_[a] != lane_of_[b]; };
-  switch (action.kind) {
-    case ActionKind::kForward:
-      if (stage > 0 && crosses(stage, stage - 1)) need(ActionKind::kReceiveForward, stage);
-      if (stage > 0 && !crosses(stage, stage - 1)) need(ActionKind::kForward, stage - 1);
-      need_from(ActionKind::kReceiveForward, skips_.SourcesOf(stage));
-      break;
-    case ActionKind::kBackward:
-    case ActionKind::kInputGradient:
-      if (has_forwards_) need(ActionKind::kForward, stage);
-      if (stage + 1 < stages_ && crosses(stage, stage + 1)) need(ActionKind::kReceiveBackward, stage);
-      if (stage + 1 < stages_ && !crosses(stage, stage + 1)) need(ActionKind::kBackward, stage + 1);
-      need_from(ActionKind::kReceiveBackward, skips_.DestinationsOf(stage));
-      break;
-    case ActionKind::kWeightGradient:
-      need(ActionKind::kInputGradient, stage);
-      break;
-    case ActionKind::kRecompute:
-      if (has_forwards_) need(ActionKind::kForward, stage);
-      break;
-    case ActionKind::kSendForward:
-      need(ActionKind::kForward, stage);
-      break;
-    case ActionKind::kSendBackward:
-      need(ActionKind::kBackward, stage);
-      break;
-    case ActionKind::kReceiveForward:
-    case ActionKind::kReceiveBackward:
-      if (const Action send = SendOf(action); send.stage >= 0 && send.stage < stages_) needed->push_back(send);
-      break;
-    case ActionKind::kOptimizer:
-      break;
+  if (info.role == ActionRole::kReceive) {
+    if (const Action send = SendOf(action); send.stage >= 0 && send.stage < stages_) needed->push_back(send);
+  }
+  // Where the lists have no forwards, an earlier run has done those that a backward reads.
+  const bool read_earlier = !has_forwards_ && !forward && info.reads == ActionKind::kForward;
+  if (info.reads && !read_earlier) need(*info.reads, stage);
+  if (info.receives) {
+    const int neighbour = stage + (forward ? -1 : 1);
+    if (neighbour >= 0 && neighbour < stages_) {
+      const bool crosses = with_communication_ && lane_of_[stage] != lane_of_[neighbour];
+      crosses ? need(*info.receives, stage) : need(forward ? ActionKind::kForward : ActionKind::kBackward, neighbour);
+    }
+    if (with_communication_) {
+      for (const int peer : forward ? skips_.SourcesOf(stage) : skips_.DestinationsOf(stage)) {
+        needed->push_back({*info.receives, stage, action.micro_batch, peer});
+      }
+    }
   }
   if (const auto credit = credit_of_.find(action); credit != credit_of_.end()) {
     needed->push_back(credit->second);

@@ -3,68 +3,12 @@
 #include <algorithm>
 #include <optional>
 
-#include "absl/strings/str_cat.h"
-#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/schedule/dependencies.h"
 #include "engine/schedule/failure.h"
 
 namespace penstock {
 namespace {
-
-Ticks CostOf(const Action& action, const StageCosts& costs) {
-  switch (action.kind) {
-    case ActionKind::kForward:
-      return costs.forward;
-    case ActionKind::kBackward:
-      return costs.backward.value_or(costs.input_gradient + costs.weight_gradient);
-    case ActionKind::kInputGradient:
-      return costs.input_gradient;
-    case ActionKind::kWeightGradient:
-      return costs.weight_gradient;
-    case ActionKind::kRecompute:
-      return costs.recompute;
-    case ActionKind::kOptimizer:
-      return costs.optimizer;
-    case ActionKind::kSendForward:
-    case ActionKind::kReceiveForward:
-    case ActionKind::kSendBackward:
-    case ActionKind::kReceiveBackward:
-      return 0;
-  }
-  return 0;
-}
-
-// What a lane waits for before an action that is not its first.
-IdleCause CauseOfWait(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kBackward:
-    case ActionKind::kInputGradient:
-    case ActionKind::kWeightGradient:
-    case ActionKind::kReceiveBackward:
-      return IdleCause::kWaitGradient;
-    case ActionKind::kOptimizer:
-      return IdleCause::kWaitBarrier;
-    default:
-      return IdleCause::kWaitActivation;
-  }
-}
-
-Ticks& TimeOf(IdleCause cause, LaneTimes* times) {
-  switch (cause) {
-    case IdleCause::kFill:
-      return times->fill;
-    case IdleCause::kWaitActivation:
-      return times->wait_activation;
-    case IdleCause::kWaitGradient:
-      return times->wait_gradient;
-    case IdleCause::kWaitBarrier:
-      return times->wait_barrier;
-    case IdleCause::kDrain:
-      break;
-  }
-  return times->drain;
-}
 
 // Gives times to actions, in an order in which needs come first.
 class Timeline {
@@ -86,8 +30,8 @@ class Timeline {
       const Place at = *dependencies_.Find(need);
       start = std::max(start, result_.lanes[at.lane][at.position].end + (at.lane == place.lane ? 0 : costs_.hop));
     }
-    const Ticks cost = CostOf(action, costs_.stages[action.stage]);
-    AddIdle(place.lane, place.position == 0 ? IdleCause::kFill : CauseOfWait(action.kind), start);
+    const Ticks cost = CostOf(action.kind, costs_.stages[action.stage]);
+    AddIdle(place.lane, place.position == 0 ? IdleCause::kFill : InfoOf(action.kind).waits_for, start);
     result_.times[place.lane].busy += cost;
     clocks_[place.lane] = start + cost;
     result_.lanes[place.lane][place.position] = {action, start, start + cost};
@@ -114,7 +58,7 @@ class Timeline {
   void AddIdle(size_t lane, IdleCause cause, Ticks end) {
     if (end == clocks_[lane]) return;
     result_.idle[lane].push_back({cause, clocks_[lane], end});
-    TimeOf(cause, &result_.times[lane]) += end - clocks_[lane];
+    result_.times[lane].Idle(cause) += end - clocks_[lane];
   }
 
   const Schedule& schedule_;
@@ -141,23 +85,20 @@ std::optional<Place> FindBehindOptimizer(const Schedule& schedule) {
 
 }  // namespace
 
-absl::Status CheckCosts(const ScheduleCosts& costs, int stages) {
-  if (static_cast<int>(costs.stages.size()) != stages) {
-    return InvalidField("costs", absl::StrCat("must be one per stage, ", stages), absl::StrCat(costs.stages.size()));
+Ticks& LaneTimes::Idle(IdleCause cause) {
+  switch (cause) {
+    case IdleCause::kFill:
+      return fill;
+    case IdleCause::kWaitActivation:
+      return wait_activation;
+    case IdleCause::kWaitGradient:
+      return wait_gradient;
+    case IdleCause::kWaitBarrier:
+      return wait_barrier;
+    case IdleCause::kDrain:
+      break;
   }
-  const auto check = [](std::string_view name, Ticks cost) {
-    if (cost >= 0 && cost <= kMaxCost) return absl::OkStatus();
-    return InvalidField(name, absl::StrCat("must be 0 to ", kMaxCost, " ticks"), absl::StrCat(cost));
-  };
-  for (const StageCosts& stage : costs.stages) {
-    PENSTOCK_RETURN_IF_ERROR(check("costs.forward", stage.forward));
-    PENSTOCK_RETURN_IF_ERROR(check("costs.input_gradient", stage.input_gradient));
-    PENSTOCK_RETURN_IF_ERROR(check("costs.weight_gradient", stage.weight_gradient));
-    PENSTOCK_RETURN_IF_ERROR(check("costs.backward", stage.backward.value_or(0)));
-    PENSTOCK_RETURN_IF_ERROR(check("costs.recompute", stage.recompute));
-    PENSTOCK_RETURN_IF_ERROR(check("costs.optimizer", stage.optimizer));
-  }
-  return check("costs.hop", costs.hop);
+  return drain;
 }
 
 double Simulation::Overhead() const {

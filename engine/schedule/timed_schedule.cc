@@ -4,34 +4,6 @@
 #include <utility>
 
 namespace penstock {
-namespace {
-
-IdleCause CauseBefore(const TimedAction& next, bool first) {
-  if (first) return IdleCause::kFill;
-  if (next.action.kind == ActionKind::kOptimizer) return IdleCause::kWaitBarrier;
-  if (ConsumesGradient(next.action.kind) || next.action.kind == ActionKind::kWeightGradient) {
-    return IdleCause::kWaitGradient;
-  }
-  return IdleCause::kWaitActivation;
-}
-
-Ticks& TimeOf(IdleCause cause, LaneTimes& times) {
-  switch (cause) {
-    case IdleCause::kFill:
-      return times.fill;
-    case IdleCause::kWaitActivation:
-      return times.wait_activation;
-    case IdleCause::kWaitGradient:
-      return times.wait_gradient;
-    case IdleCause::kWaitBarrier:
-      return times.wait_barrier;
-    case IdleCause::kDrain:
-      break;
-  }
-  return times.drain;
-}
-
-}  // namespace
 
 Simulation SimulationOf(std::vector<std::vector<TimedAction>> lanes) {
   Simulation result;
@@ -45,10 +17,10 @@ Simulation SimulationOf(std::vector<std::vector<TimedAction>> lanes) {
     const auto wait = [&](IdleCause cause, Ticks until) {
       if (until <= at) return;
       idle.push_back({cause, at, until});
-      TimeOf(cause, times) += until - at;
+      times.Idle(cause) += until - at;
     };
     for (const TimedAction& timed : list) {
-      wait(CauseBefore(timed, &timed == &list.front()), timed.start);
+      wait(&timed == &list.front() ? IdleCause::kFill : InfoOf(timed.action.kind).waits_for, timed.start);
       times.busy += timed.end - timed.start;
       at = timed.end;
     }

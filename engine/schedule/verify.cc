@@ -20,18 +20,18 @@ namespace {
 constexpr std::array<std::string_view, 5> kPurposeTexts = {"training step", "contribution", "forward only",
                                                            "backward only", "optimizer only"};
 
-bool HasForward(SchedulePurpose purpose) {
-  return purpose == SchedulePurpose::kTrainingStep || purpose == SchedulePurpose::kContribution ||
-         purpose == SchedulePurpose::kForwardOnly;
-}
-
-bool HasBackward(SchedulePurpose purpose) {
-  return purpose == SchedulePurpose::kTrainingStep || purpose == SchedulePurpose::kContribution ||
-         purpose == SchedulePurpose::kBackwardOnly;
-}
-
-bool HasOptimizer(SchedulePurpose purpose) {
-  return purpose == SchedulePurpose::kTrainingStep || purpose == SchedulePurpose::kOptimizerOnly;
+bool Includes(SchedulePurpose purpose, StepPhase phase) {
+  switch (phase) {
+    case StepPhase::kForward:
+      return purpose == SchedulePurpose::kTrainingStep || purpose == SchedulePurpose::kContribution ||
+             purpose == SchedulePurpose::kForwardOnly;
+    case StepPhase::kBackward:
+      return purpose == SchedulePurpose::kTrainingStep || purpose == SchedulePurpose::kContribution ||
+             purpose == SchedulePurpose::kBackwardOnly;
+    case StepPhase::kOptimizer:
+      return purpose == SchedulePurpose::kTrainingStep || purpose == SchedulePurpose::kOptimizerOnly;
+  }
+  return false;
 }
 
 // The invariants over one schedule, one method each. Each returns the first failure.
@@ -62,6 +62,7 @@ class Verifier {
   absl::Status CheckBackwardComplete(int stage, int micro_batch) const;
   absl::Status CheckOwnOrder(const Place& place, const Action& action) const;
 
+  bool Has(StepPhase phase) const { return Includes(options_.purpose, phase); }
   ActionKind KindAt(const Place& place) const { return schedule_.lanes[place.lane][place.position].kind; }
   absl::Status Fail(std::string_view invariant, const Place& place, const Action& action, std::string_view cause,
                     std::vector<Place> related = {}) const {
@@ -99,30 +100,8 @@ absl::Status Verifier::CheckContent() const {
 }
 
 absl::Status Verifier::CheckCell(const Place& place, const Action& action) const {
-  bool allowed = false;
-  switch (action.kind) {
-    case ActionKind::kForward:
-      allowed = HasForward(options_.purpose);
-      break;
-    case ActionKind::kBackward:
-    case ActionKind::kInputGradient:
-    case ActionKind::kWeightGradient:
-    case ActionKind::kRecompute:
-      allowed = HasBackward(options_.purpose);
-      break;
-    case ActionKind::kSendForward:
-    case ActionKind::kReceiveForward:
-      allowed = options_.with_communication && HasForward(options_.purpose);
-      break;
-    case ActionKind::kSendBackward:
-    case ActionKind::kReceiveBackward:
-      allowed = options_.with_communication && HasBackward(options_.purpose);
-      break;
-    case ActionKind::kOptimizer:
-      allowed = HasOptimizer(options_.purpose);
-      break;
-  }
-  if (allowed) return absl::OkStatus();
+  const bool wanted = options_.with_communication || !IsCommunication(action.kind);
+  if (wanted && Has(InfoOf(action.kind).phase)) return absl::OkStatus();
   const std::string_view purpose = ToString(options_.purpose);
   return Fail("content", place, action,
               absl::StrCat(ToString(action),
@@ -141,9 +120,9 @@ absl::Status Verifier::CheckPlacement() const {
   }));
   for (int stage = 0; stage < schedule_.stages; ++stage) {
     if (first[stage].lane >= 0) continue;
-    const ActionKind kind = HasForward(options_.purpose)    ? ActionKind::kForward
-                            : HasBackward(options_.purpose) ? ActionKind::kBackward
-                                                            : ActionKind::kOptimizer;
+    const ActionKind kind = Has(StepPhase::kForward)    ? ActionKind::kForward
+                            : Has(StepPhase::kBackward) ? ActionKind::kBackward
+                                                        : ActionKind::kOptimizer;
     return ScheduleFailure(schedule_, "placement", {.lane = -1, .position = -1}, {kind, stage, 0},
                            absl::StrCat("stage ", stage, " is on no lane"));
   }
@@ -163,13 +142,13 @@ absl::Status Verifier::CheckCompleteness() const {
   for (int stage = 0; stage < schedule_.stages; ++stage) {
     for (int i = 0; i < schedule_.micro_batches; ++i) {
       const Action forward{ActionKind::kForward, stage, i};
-      if (HasForward(options_.purpose) && !index_.Find(forward)) {
+      if (Has(StepPhase::kForward) && !index_.Find(forward)) {
         return Missing("completeness", forward, absl::StrCat(ToString(forward), " is missing"));
       }
-      if (HasBackward(options_.purpose)) PENSTOCK_RETURN_IF_ERROR(CheckBackwardComplete(stage, i));
+      if (Has(StepPhase::kBackward)) PENSTOCK_RETURN_IF_ERROR(CheckBackwardComplete(stage, i));
     }
     const Action optimizer{ActionKind::kOptimizer, stage, 0};
-    if (HasOptimizer(options_.purpose) && !index_.Find(optimizer)) {
+    if (Has(StepPhase::kOptimizer) && !index_.Find(optimizer)) {
       return Missing("completeness", optimizer, absl::StrCat(ToString(optimizer), " is missing"));
     }
   }
@@ -231,32 +210,18 @@ absl::Status Verifier::CheckOrder() const {
 // What an action reads on its own stage must stand before it: F, then R, then B or I, then W; receives before their
 // consumers, sends after their producers.
 absl::Status Verifier::CheckOwnOrder(const Place& place, const Action& action) const {
+  const ActionKindInfo& info = InfoOf(action.kind);
   std::vector<Action> before;
   const auto add = [&](ActionKind kind, int peer = -1) {
     before.push_back({kind, action.stage, action.micro_batch, peer});
   };
-  switch (action.kind) {
-    case ActionKind::kForward:
-      add(ActionKind::kReceiveForward);
-      for (const int source : crossing_.SourcesOf(action.stage)) add(ActionKind::kReceiveForward, source);
-      break;
-    case ActionKind::kRecompute:
-    case ActionKind::kSendForward:
-      add(ActionKind::kForward);
-      break;
-    case ActionKind::kBackward:
-    case ActionKind::kInputGradient:
-      add(ActionKind::kForward);
-      add(ActionKind::kRecompute);
-      add(ActionKind::kReceiveBackward);
-      for (const int end : crossing_.DestinationsOf(action.stage)) add(ActionKind::kReceiveBackward, end);
-      break;
-    case ActionKind::kWeightGradient:
-    case ActionKind::kSendBackward:
-      add(ActionKind::kInputGradient);  // or B, which shares its place
-      break;
-    default:
-      break;
+  if (info.reads) add(*info.reads);
+  if (ConsumesGradient(action.kind)) add(ActionKind::kRecompute);
+  if (info.receives) {
+    add(*info.receives);
+    const bool forward = info.phase == StepPhase::kForward;
+    const auto& peers = forward ? crossing_.SourcesOf(action.stage) : crossing_.DestinationsOf(action.stage);
+    for (const int peer : peers) add(*info.receives, peer);
   }
   for (const Action& earlier : before) {
     const std::optional<Place> needed = index_.Find(earlier);
@@ -271,7 +236,7 @@ absl::Status Verifier::CheckOwnOrder(const Place& place, const Action& action) c
 
 absl::Status Verifier::CheckMatching() const {
   return CheckMessages(schedule_, index_, skips_,
-                       {.forward = HasForward(options_.purpose), .backward = HasBackward(options_.purpose)});
+                       {.forward = Has(StepPhase::kForward), .backward = Has(StepPhase::kBackward)});
 }
 
 absl::Status Verifier::CheckDeadlock() const {

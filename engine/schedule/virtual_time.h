@@ -1,0 +1,50 @@
+#pragma once
+
+// Virtual time: its unit, what the actions of a schedule cost in it, and why a lane does nothing.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace penstock {
+
+// Virtual time is integral: sums are exact and equal on every machine. A caller with measured costs may let one tick be
+// one nanosecond; one who thinks in units takes kTicksPerUnit, which halves, thirds and quarters divide.
+using Ticks = int64_t;
+inline constexpr Ticks kTicksPerUnit = 12'000;
+inline constexpr Ticks kMaxCost = 1'000'000'000'000;  // of one action or hop: no sum overflows within kMaxCells
+
+// What the actions of one stage cost.
+struct StageCosts {
+  Ticks forward = kTicksPerUnit;
+  Ticks input_gradient = kTicksPerUnit;
+  Ticks weight_gradient = kTicksPerUnit;
+  Ticks recompute = kTicksPerUnit;
+  Ticks optimizer = 0;
+  std::optional<Ticks> backward = {};  // of a fused B; unset: input_gradient + weight_gradient
+};
+
+struct ScheduleCosts {
+  std::vector<StageCosts> stages;  // one per stage
+  Ticks hop = 0;                   // from the end of an action until its result is on the neighbouring lane
+
+  // true: no OPT starts before the last B or W of all lanes has ended, as gradient clipping needs it.
+  bool optimizer_barrier = false;
+};
+
+// INVALID_ARGUMENT / FIELD_INVALID of `costs` or `costs.forward` and the like unless there is one entry per stage and
+// every cost is 0 to kMaxCost.
+absl::Status CheckCosts(const ScheduleCosts& costs, int stages);
+
+// Why a lane did nothing; the names of the stage states that the daemon measures.
+enum class IdleCause {
+  kFill,            // before its first action
+  kWaitActivation,  // for an activation, after its first action
+  kWaitGradient,
+  kWaitBarrier,  // before OPT, for other lanes
+  kDrain,        // after its last action
+};
+
+}  // namespace penstock
