@@ -116,6 +116,112 @@ class StageMeasurement {
   StageTimes times_;
 };
 
+// The stages and where they stand, by index.
+struct PlacedStages {
+  const std::vector<std::unique_ptr<Stage>>& stages;
+  const std::vector<Device>& devices;
+};
+
+// Runs example inputs forward through all stages: what reaches each, and the last one's outputs. May throw (RunTorch).
+Batch FindArrivals(const PlacedStages& placed, const Tensors& examples, std::vector<Arrival>& reaches) {
+  Batch values = examples.size() == 1 ? Batch(examples[0]) : Batch::OfTensors(examples);
+  std::map<std::pair<int, int>, Batch> skips;  // by (from, to)
+  for (size_t s = 0; s < placed.stages.size(); ++s) {
+    const int index = static_cast<int>(s);
+    Stage& stage = *placed.stages[s];
+    const Device& device = placed.devices[s];
+    const auto here = [&](const at::Tensor& tensor) { return ToDevice(tensor, device); };
+    reaches[s].inputs = values.MapTensors(here);
+    for (const SkipPort& port : stage.incoming()) {
+      reaches[s].skips.push_back(skips[{port.peer, index}].MapTensors(here));
+    }
+    Pass pass = reaches[s].NewPass();
+    PassContext context;
+    context.training = true;
+    StreamsOf(device).RunOn(StreamKind::kCompute, [&] { stage.Forward(reaches[s].inputs, context, {}, pass); });
+    for (size_t port = 0; port < pass.skip_outputs.size(); ++port) {
+      skips[{index, stage.outgoing()[port].peer}] = pass.skip_outputs[port];
+    }
+    values = std::move(pass.outputs);
+  }
+  return values;
+}
+
+// The loss with a made-up target for these outputs, where it needs one. May throw (RunTorch).
+LossContext WithTarget(LossContext loss, const Batch& outputs, int64_t rows) {
+  if (loss.loss == nullptr || !loss.loss->needs_target()) return loss;
+  const at::Tensor& output = outputs.TensorAt(loss.output);
+  const TensorSignature target =
+      loss.loss->Target({"", ToDataType(output.scalar_type()).value(), output.sizes().vec()});
+  loss.target = ExampleInputs({target}, rows, 1).at(0);
+  return loss;
+}
+
+// Measures all stages, each device on a thread of its own.
+class AllMeasurements {
+ public:
+  AllMeasurements(const PlacedStages& placed, const std::vector<Arrival>& reaches, LossContext last_loss,
+                  const ProfileOptions& options, bool split, Clock* clock)
+      : placed_(placed),
+        reaches_(reaches),
+        last_loss_(std::move(last_loss)),
+        options_(options),
+        split_(split),
+        clock_(clock),
+        times_(placed.stages.size()),
+        failed_(placed.stages.size()) {}
+
+  void Run() {
+    std::map<std::string, std::vector<size_t>> stages_of;
+    for (size_t s = 0; s < placed_.stages.size(); ++s) stages_of[placed_.devices[s].name].push_back(s);
+    measuring_ = static_cast<int>(stages_of.size());
+    std::vector<std::unique_ptr<Thread>> threads;  // last: they read what stands above until they are joined
+    for (const auto& [name, own] : stages_of) {
+      threads.push_back(std::make_unique<Thread>(
+          absl::StrCat("ps-calib-", name), [this, &own = own] { MeasureDevice(own); },
+          placed_.devices[own.front()].cores));
+    }
+  }
+
+  // After Run(), by stage.
+  StageTimes& times(size_t stage) { return times_[stage]; }
+  const absl::Status& failed(size_t stage) const { return failed_[stage]; }
+
+ private:
+  // The stages `own` of one device, one after the other; then keeps it busy until the others are done.
+  void MeasureDevice(const std::vector<size_t>& own) {
+    UseCores(placed_.devices[own.front()]);
+    for (const size_t s : own) {
+      failed_[s] = options_.planning->CheckWanted();
+      if (!failed_[s].ok()) break;
+      failed_[s] = OnStage(s, [&](StageMeasurement& measurement) { times_[s] = measurement.Run(options_, split_); });
+    }
+    --measuring_;
+    const size_t any = own.back();
+    if (failed_[any].ok()) {
+      failed_[any] = OnStage(any, [&](StageMeasurement& measurement) { measurement.Accompany(measuring_); });
+    }
+  }
+
+  absl::Status OnStage(size_t s, const std::function<void(StageMeasurement&)>& work) {
+    const bool last = s + 1 == placed_.stages.size();
+    return RunTorch([&] {
+      StageMeasurement measurement(*placed_.stages[s], reaches_[s], last ? last_loss_ : LossContext(), clock_);
+      work(measurement);
+    });
+  }
+
+  const PlacedStages placed_;
+  const std::vector<Arrival>& reaches_;
+  const LossContext last_loss_;
+  const ProfileOptions& options_;
+  const bool split_;
+  Clock* const clock_;
+  std::vector<StageTimes> times_;
+  std::vector<absl::Status> failed_;
+  std::atomic<int> measuring_ = 0;  // devices
+};
+
 }  // namespace
 
 absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, const std::vector<Device>& devices,
@@ -125,86 +231,27 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
   if (std::any_of(inputs.begin(), inputs.end(), [](const TensorSignature& input) { return input.any; })) {
     return PredictPlan(plan);
   }
-  // What reaches each stage, found by one pass through all of them.
+  const PlacedStages placed{stages, devices};
   std::vector<Arrival> reaches(stages.size());
   LossContext last_loss;
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-    const Tensors examples = ExampleInputs(inputs, options.rows, open_dimension);
-    Batch values = examples.size() == 1 ? Batch(examples[0]) : Batch::OfTensors(examples);
-    std::map<std::pair<int, int>, Batch> skips;  // by (from, to)
-    for (size_t s = 0; s < stages.size(); ++s) {
-      const int index = static_cast<int>(s);
-      const auto here = [&](const at::Tensor& tensor) { return ToDevice(tensor, devices[s]); };
-      reaches[s].inputs = values.MapTensors(here);
-      for (const SkipPort& port : stages[s]->incoming()) {
-        reaches[s].skips.push_back(skips[{port.peer, index}].MapTensors(here));
-      }
-      Pass pass = reaches[s].NewPass();
-      PassContext context;
-      context.training = true;
-      StreamsOf(devices[s]).RunOn(StreamKind::kCompute, [&] {
-        stages[s]->Forward(reaches[s].inputs, context, {}, pass);
-      });
-      for (size_t port = 0; port < pass.skip_outputs.size(); ++port) {
-        skips[{index, stages[s]->outgoing()[port].peer}] = pass.skip_outputs[port];
-      }
-      values = std::move(pass.outputs);
-    }
-    last_loss = loss;
-    if (loss.loss == nullptr || !loss.loss->needs_target()) return;
-    const at::Tensor& output = values.TensorAt(loss.output);
-    const TensorSignature target =
-        loss.loss->Target({"", ToDataType(output.scalar_type()).value(), output.sizes().vec()});
-    last_loss.target = ExampleInputs({target}, options.rows, 1).at(0);
+    const Batch outputs = FindArrivals(placed, ExampleInputs(inputs, options.rows, open_dimension), reaches);
+    last_loss = WithTarget(loss, outputs, options.rows);
   }));
-
-  std::map<std::string, std::vector<size_t>> stages_of;
-  for (size_t s = 0; s < stages.size(); ++s) stages_of[devices[s].name].push_back(s);
-  const bool split = SplitsBackward(plan);
-  std::vector<StageTimes> times(stages.size());
-  std::vector<absl::Status> failed(stages.size());
-  {
-    std::atomic<int> measuring = static_cast<int>(stages_of.size());
-    std::vector<std::unique_ptr<Thread>> threads;  // last: they read what stands above until they are joined
-    for (const auto& [name, own] : stages_of) {
-      const Device& device = devices[own.front()];
-      threads.push_back(std::make_unique<Thread>(
-          absl::StrCat("ps-calib-", name),
-          [&, &own = own] {
-            UseCores(device);
-            const auto on_stage = [&](size_t s, const auto& work) {
-              const bool last = s + 1 == stages.size();
-              return RunTorch([&] {
-                StageMeasurement measurement(*stages[s], reaches[s], last ? last_loss : LossContext(), clock);
-                work(measurement);
-              });
-            };
-            for (size_t s : own) {
-              failed[s] = options.planning->CheckWanted();
-              if (!failed[s].ok()) break;
-              failed[s] =
-                  on_stage(s, [&](StageMeasurement& measurement) { times[s] = measurement.Run(options, split); });
-            }
-            --measuring;
-            const size_t any = own.back();
-            if (failed[any].ok()) {
-              failed[any] = on_stage(any, [&](StageMeasurement& measurement) { measurement.Accompany(measuring); });
-            }
-          },
-          device.cores));
-    }
-  }  // joins
+  AllMeasurements measured(placed, reaches, std::move(last_loss), options, SplitsBackward(plan), clock);
+  measured.Run();
   for (size_t s = 0; s < stages.size(); ++s) {
     stages[s]->ClearGradients();
     stages[s]->DiscardStatistics(MicroBatchIndex(0));
-    PENSTOCK_RETURN_IF_ERROR(failed[s]);
+    PENSTOCK_RETURN_IF_ERROR(measured.failed(s));
   }
   for (size_t s = 0; s < stages.size(); ++s) {
     StagePlan& stage = plan.stages[s];
-    stage.forward_seconds = stage.recompute_seconds = Median(std::move(times[s].forward));
-    stage.backward_seconds = Median(std::move(times[s].backward));
-    stage.input_gradient_seconds = Median(std::move(times[s].input_gradient));
-    stage.weight_gradient_seconds = Median(std::move(times[s].weight_gradient));
+    StageTimes& times = measured.times(s);
+    stage.forward_seconds = stage.recompute_seconds = Median(std::move(times.forward));
+    stage.backward_seconds = Median(std::move(times.backward));
+    stage.input_gradient_seconds = Median(std::move(times.input_gradient));
+    stage.weight_gradient_seconds = Median(std::move(times.weight_gradient));
   }
   return PredictPlan(plan);
 }

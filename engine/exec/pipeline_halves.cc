@@ -55,6 +55,59 @@ absl::StatusOr<NamedValues> GatherInputGradients(const Run& run, const std::vect
   return gradients;
 }
 
+// How each input was cut into micro-batches.
+std::vector<Graph::Input> InputsOfGraph(const NamedValues& ordered, const std::vector<Batch>& micro_batches) {
+  std::vector<Graph::Input> inputs;
+  for (size_t i = 0; i < ordered.size(); ++i) {
+    inputs.push_back({.name = ordered[i].name, .whole = ordered[i].value.is_whole(), .rows = {}});
+    if (!ordered[i].value.is_tensor()) continue;
+    for (const Batch& micro_batch : micro_batches) inputs.back().rows.push_back(micro_batch[i].tensor()->size(0));
+  }
+  return inputs;
+}
+
+// What a run that has ended leaves for its Backward. Takes the passes out of the run.
+std::shared_ptr<Graph> GraphOf(Run& run, std::vector<Graph::Input> inputs, const std::vector<std::string>& names) {
+  auto graph = std::make_shared<Graph>();
+  graph->passes = std::move(run.passes);
+  graph->step = run.spec.step;
+  graph->micro_batch_base = run.spec.micro_batch_base;
+  graph->micro_batch_rows = run.spec.rows;
+  graph->outputs = WithNames(run.outputs.at(0), names);
+  graph->inputs = std::move(inputs);
+  graph->input_gradients = run.spec.input_gradients;
+  graph->output_rows.resize(graph->outputs.size());
+  for (size_t k = 0; k < graph->outputs.size(); ++k) {
+    for (const Batch& outputs : run.outputs) {
+      const at::Tensor* tensor = k < outputs.size() ? outputs[k].tensor() : nullptr;
+      if (tensor != nullptr && tensor->dim() > 0) graph->output_rows[k].push_back(tensor->size(0));
+    }
+  }
+  return graph;
+}
+
+// The gradients of the outputs by micro-batch. May throw (RunTorch).
+std::vector<Batch> ScatterGradients(const Graph& graph, const NamedTensors& gradients) {
+  const at::NoGradGuard no_graph;
+  const size_t m = graph.micro_batch_rows.size();
+  std::vector<Tensors> by_micro_batch(m);
+  for (size_t k = 0; k < graph.outputs.size(); ++k) {
+    const std::string& name = graph.outputs[k].name;
+    const auto given = std::find_if(gradients.begin(), gradients.end(),
+                                    [&](const NamedTensor& gradient) { return gradient.name == name; });
+    const bool missing = given == gradients.end();
+    const bool scalar = !missing && graph.outputs[k].value.tensor()->dim() == 0;  // [m], one of each micro-batch
+    const Tensors pieces = missing  ? Tensors(m)
+                           : scalar ? given->tensor.unbind(0)
+                                    : SplitRows(given->tensor, graph.output_rows[k]);
+    // Copies: a gradient that crosses a cut becomes one, and the last bit of a product may depend on the alignment of memory.
+    for (size_t i = 0; i < m; ++i) by_micro_batch[i].push_back(missing ? at::Tensor() : pieces[i].clone());
+  }
+  std::vector<Batch> scattered;
+  for (Tensors& tensors : by_micro_batch) scattered.push_back(Batch::OfTensors(tensors));
+  return scattered;
+}
+
 }  // namespace
 
 absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
@@ -62,14 +115,7 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<int> wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
   PENSTOCK_ASSIGN_OR_RETURN(const NamedValues ordered, MatchSignature(signature_.inputs, request.inputs, "inputs"));
   PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(ordered, request.micro_batches));
-  std::vector<Graph::Input> inputs;
-  for (size_t i = 0; i < ordered.size(); ++i) {
-    inputs.push_back({.name = ordered[i].name, .whole = ordered[i].value.is_whole(), .rows = {}});
-    if (!ordered[i].value.is_tensor()) continue;
-    for (const Batch& micro_batch : scattered.micro_batches) {
-      inputs.back().rows.push_back(micro_batch[i].tensor()->size(0));
-    }
-  }
+  std::vector<Graph::Input> inputs = InputsOfGraph(ordered, scattered.micro_batches);
   const int m = static_cast<int>(scattered.rows.size());
   PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, rank_.Find(SchedulePurpose::kForwardOnly, m));
   PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun backward, rank_.Find(SchedulePurpose::kBackwardOnly, m));
@@ -101,21 +147,7 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   next_micro_batch_ += m;
 
   outcome.step = step_.load();
-  outcome.graph = std::make_shared<Graph>();
-  outcome.graph->passes = std::move(run->passes);
-  outcome.graph->step = run->spec.step;
-  outcome.graph->micro_batch_base = run->spec.micro_batch_base;
-  outcome.graph->micro_batch_rows = std::move(scattered.rows);
-  outcome.graph->outputs = WithNames(run->outputs.at(0), OutputNames());
-  outcome.graph->inputs = std::move(inputs);
-  outcome.graph->input_gradients = request.input_gradients;
-  outcome.graph->output_rows.resize(outcome.graph->outputs.size());
-  for (size_t k = 0; k < outcome.graph->outputs.size(); ++k) {
-    for (const Batch& outputs : run->outputs) {
-      const at::Tensor* tensor = k < outputs.size() ? outputs[k].tensor() : nullptr;
-      if (tensor != nullptr && tensor->dim() > 0) outcome.graph->output_rows[k].push_back(tensor->size(0));
-    }
-  }
+  outcome.graph = GraphOf(*run, std::move(inputs), OutputNames());
   return outcome;
 }
 
@@ -137,24 +169,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   spec.input_gradients = graph->input_gradients;
   const LedRun led = NewRun(std::move(spec), std::move(lists), nullptr);
   const std::shared_ptr<Run>& run = led.run;
-  run->output_gradients.resize(m);
-  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-    at::NoGradGuard no_graph;
-    std::vector<Tensors> by_micro_batch(m);
-    for (size_t k = 0; k < graph->outputs.size(); ++k) {
-      const std::string& name = graph->outputs[k].name;
-      const auto given = std::find_if(gradients.begin(), gradients.end(),
-                                      [&](const NamedTensor& gradient) { return gradient.name == name; });
-      const bool missing = given == gradients.end();
-      const bool scalar = !missing && graph->outputs[k].value.tensor()->dim() == 0;  // [m], one of each micro-batch
-      const Tensors pieces = missing  ? Tensors(m)
-                             : scalar ? given->tensor.unbind(0)
-                                      : SplitRows(given->tensor, graph->output_rows[k]);
-      // Copies: a gradient that crosses a cut becomes one, and the last bit of a product may depend on the alignment of memory.
-      for (int i = 0; i < m; ++i) by_micro_batch[i].push_back(missing ? at::Tensor() : pieces[i].clone());
-    }
-    for (int i = 0; i < m; ++i) run->output_gradients[i] = Batch::OfTensors(by_micro_batch[i]);
-  }));
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { run->output_gradients = ScatterGradients(*graph, gradients); }));
   run->passes = std::exchange(graph->passes, {});
   RunOutcome outcome;
   outcome.micro_batches = m;

@@ -1,100 +1,27 @@
 #include "engine/plan/search.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/plan/lanes.h"
-#include "engine/plan/planner.h"
 #include "engine/plan/search_space.h"
 #include "engine/plan/spec_error.h"
-#include "engine/schedule/fuse_pass.h"
 #include "engine/schedule/generators.h"
-#include "engine/schedule/lower_bound.h"
 
 namespace penstock {
 namespace {
 
 constexpr Ticks kNever = std::numeric_limits<Ticks>::max();
-constexpr int kImproved = 3;          // of the best, those whose cuts are tried a layer away
-constexpr int kRounds = 4;            // layers that one boundary may move in all
-constexpr int kSplitSimulations = 3;  // that one schedule with halves takes: it is tried with fused halves too
-constexpr int kAutoSimulations = 40;
+constexpr int kImproved = 3;  // of the best, those whose cuts are tried a layer away
+constexpr int kRounds = 4;    // layers that one boundary may move in all
 
-// The layers' costs at one size of micro-batch, summed up from the first.
-class Costs {
- public:
-  explicit Costs(std::vector<LayerProfile> layers) : layers_(std::move(layers)), sums_(layers_.size() + 1) {
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      const LayerProfile& layer = layers_[i];
-      sums_[i + 1] = sums_[i];
-      Sum& sum = sums_[i + 1];
-      sum.forward += layer.forward_seconds;
-      sum.backward += layer.backward_seconds;
-      sum.input_gradient += layer.input_gradient_seconds;
-      sum.weight_gradient += layer.weight_gradient_seconds;
-      sum.parameters += layer.parameter_bytes;
-      sum.stash += layer.stash_bytes;
-    }
-  }
-
-  const std::vector<LayerProfile>& layers() const { return layers_; }
-  bool halves() const { return sums_.back().input_gradient > 0 || sums_.back().weight_gradient > 0; }
-
-  StageCosts Of(int begin, int end) const {
-    const Sum& a = sums_[begin];
-    const Sum& b = sums_[end];
-    const Ticks backward = Nanoseconds(b.backward - a.backward);
-    StageCosts costs;
-    costs.forward = costs.recompute = Nanoseconds(b.forward - a.forward);
-    costs.input_gradient = halves() ? Nanoseconds(b.input_gradient - a.input_gradient) : backward / 2;
-    costs.weight_gradient = halves() ? Nanoseconds(b.weight_gradient - a.weight_gradient) : backward - backward / 2;
-    costs.backward = backward;
-    return costs;
-  }
-
-  StageBytes BytesOf(int begin, int end, double optimizer_ratio) const {
-    StageBytes bytes;
-    bytes.parameters = sums_[end].parameters - sums_[begin].parameters;
-    bytes.optimizer = static_cast<int64_t>(static_cast<double>(bytes.parameters) * optimizer_ratio);
-    bytes.stash = sums_[end].stash - sums_[begin].stash;
-    bytes.input = begin == 0 ? 0 : layers_[begin - 1].output_bytes;
-    return bytes;
-  }
-
- private:
-  struct Sum {
-    double forward = 0;
-    double backward = 0;
-    double input_gradient = 0;
-    double weight_gradient = 0;
-    int64_t parameters = 0;
-    int64_t stash = 0;
-  };
-
-  static Ticks Nanoseconds(double seconds) {
-    return std::min<Ticks>(kMaxCost, std::llround(std::max(0.0, seconds) * 1e9));
-  }
-
-  std::vector<LayerProfile> layers_;
-  std::vector<Sum> sums_;
-};
-
-std::vector<int> FirstLayersOf(const std::vector<int>& balance) {
-  std::vector<int> first(balance.size(), 0);
-  for (size_t s = 1; s < balance.size(); ++s) first[s] = first[s - 1] + balance[s - 1];
-  return first;
-}
-
+// One search: the choices in their order, what was found of them, and how much work that was.
 class Search {
  public:
   Search(const PlanRequest& request, const SizeProfile& profile, const SearchBudget& budget)
@@ -110,17 +37,15 @@ class Search {
     int order = 0;  // in the search space
     Ticks bound = 0;
   };
-  struct Found {
-    PlanCandidate candidate;
-    Ticks makespan = 0;
+  struct Found : PredictedPlan {
     int order = 0;
     bool by_cost = true;  // the cut is ours
   };
 
-  const Costs& CostsAt(int64_t rows);
-  absl::StatusOr<CostBalance> CutFor(const ScheduleSpec& schedule, const Costs& costs, bool within_limits);
+  const LayerCosts& CostsAt(int64_t rows);
+  absl::StatusOr<CostBalance> CutFor(const ScheduleSpec& schedule, const LayerCosts& costs, bool within_limits);
   Ticks BoundOfAll(const ScheduleSpec& schedule);
-  // Nothing if it takes `limit` or longer. Fails where there is no such schedule, or with PLAN_DOES_NOT_FIT.
+  // As PredictChoice.
   absl::StatusOr<std::optional<Found>> Evaluate(const ScheduleSpec& schedule, const CostBalance& cut, Ticks limit);
   // Keeps it if it is good enough; whether it fits, or nobody needs to know.
   bool Try(const Choice& choice);
@@ -139,7 +64,7 @@ class Search {
   const SizeProfile& profile_;
   const SearchBudget& budget_;
   std::vector<int> given_;  // layers per stage, where the specification says so
-  std::map<int64_t, Costs> costs_;
+  std::map<int64_t, LayerCosts> costs_;
   std::map<std::tuple<int64_t, int, bool>, CostBalance> cuts_;  // by rows, stages, recomputation
   std::vector<Found> found_;
   std::vector<Ticks> best_;  // makespans, ascending, at most kMaxCandidates
@@ -147,15 +72,15 @@ class Search {
   PlanSearch result_;
 };
 
-const Costs& Search::CostsAt(int64_t rows) {
+const LayerCosts& Search::CostsAt(int64_t rows) {
   auto found = costs_.find(rows);
-  if (found == costs_.end()) found = costs_.emplace(rows, Costs(profile_.At(rows))).first;
+  if (found == costs_.end()) found = costs_.emplace(rows, LayerCosts(profile_.At(rows))).first;
   return found->second;
 }
 
 Ticks Search::Cutoff() const { return best_.size() < kMaxCandidates ? kNever : best_.back(); }
 
-absl::StatusOr<CostBalance> Search::CutFor(const ScheduleSpec& schedule, const Costs& costs, bool within_limits) {
+absl::StatusOr<CostBalance> Search::CutFor(const ScheduleSpec& schedule, const LayerCosts& costs, bool within_limits) {
   work_.schedule = schedule;
   if (!given_.empty()) {
     PENSTOCK_RETURN_IF_ERROR(GivenCut(work_).status());
@@ -173,7 +98,7 @@ absl::StatusOr<CostBalance> Search::CutFor(const ScheduleSpec& schedule, const C
 }
 
 Ticks Search::BoundOfAll(const ScheduleSpec& schedule) {
-  const Costs& costs = CostsAt(MicroBatchRows(request_.limits, schedule.micro_batches));
+  const LayerCosts& costs = CostsAt(MicroBatchRows(request_.limits, schedule.micro_batches));
   const StageCosts all = costs.Of(0, static_cast<int>(costs.layers().size()));
   const Ticks backward = std::min(*all.backward, all.input_gradient + all.weight_gradient);
   const int lanes = static_cast<int>(std::max<size_t>(1, std::min(request_.devices.size(), request_.layers.size())));
@@ -182,78 +107,18 @@ Ticks Search::BoundOfAll(const ScheduleSpec& schedule) {
 
 absl::StatusOr<std::optional<Search::Found>> Search::Evaluate(const ScheduleSpec& schedule, const CostBalance& cut,
                                                               Ticks limit) {
-  const int stages = static_cast<int>(cut.balance.size());
+  work_.schedule = schedule;
   const int64_t rows = MicroBatchRows(request_.limits, schedule.micro_batches);
-  const Costs& costs = CostsAt(rows);
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> lane_of, LanesOfStages(schedule, stages));
-  const std::vector<int> first = FirstLayersOf(cut.balance);
-  const std::vector<SkipRoute> skips = RoutesOf(request_, costs.layers(), first);
-  ScheduleCosts times;
-  std::vector<StageBytes> bytes;
-  int64_t max_bytes = 0;
-  for (int s = 0; s < stages; ++s) {
-    times.stages.push_back(costs.Of(first[s], first[s] + cut.balance[s]));
-    bytes.push_back(costs.BytesOf(first[s], first[s] + cut.balance[s], request_.optimizer_state_ratio));
-    max_bytes = std::max(max_bytes, bytes.back().input);
-  }
-  if (request_.bytes_per_second > 0) {
-    times.hop = std::llround(static_cast<double>(max_bytes) / request_.bytes_per_second * 1e9);
-  }
-  const BuildRequest build = BuildRequestOf(schedule, stages);
-  const ScheduleRequest generated = {.kind = build.kind,
-                                     .lanes = build.lanes,
-                                     .micro_batches = build.micro_batches,
-                                     .chunks = build.chunks,
-                                     .lag = build.lag,
-                                     .live_limit = build.live_limit,
-                                     .costs = times,
-                                     .imported = build.imported};
-  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, KindOf(generated));
-  if (absl::Status possible = CheckRequest(generated); !possible.ok()) return OfSpecSchedule(possible);
-  if (LowerBound(generated, times, build.recompute) >= limit) return std::optional<Found>();
-  worked_ += int64_t{3} * stages * schedule.micro_batches *
-             (schedule.kind == "auto" ? kAutoSimulations
-              : kind.splits           ? kSplitSimulations
-                                      : 1);
-  PENSTOCK_ASSIGN_OR_RETURN(Schedule lists, Generate(generated));
-  PENSTOCK_ASSIGN_OR_RETURN(lists, FuseWhereItPays(std::move(lists), times));
-  lists = InsertRecompute(std::move(lists), build.recompute);
-  PENSTOCK_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(lists, times));
-  if (simulation.makespan >= limit) return std::optional<Found>();
-
-  Found found;
-  found.makespan = simulation.makespan;
-  PlanCandidate& candidate = found.candidate;
-  candidate.schedule = schedule;
-  candidate.micro_batch_rows = rows;
-  candidate.cut = cut;
-  candidate.makespan_seconds = static_cast<double>(simulation.makespan) * 1e-9;
-  Ticks busy = 0;
-  for (const LaneTimes& lane : simulation.times) busy += lane.busy;
-  if (simulation.makespan > 0) {
-    candidate.bubble = 1 - static_cast<double>(busy) / (static_cast<double>(simulation.makespan) *
-                                                        static_cast<double>(simulation.times.size()));
-  }
-  candidate.messages = MessageCount(lane_of, skips, schedule.micro_batches);
-  std::vector<DeviceStage> places;
-  for (int s = 0; s < stages; ++s) places.push_back({first[s], ""});
-  if (given_.empty()) {
-    PENSTOCK_RETURN_IF_ERROR(PlaceOnLanes(work_, places));
-  } else {
-    PENSTOCK_ASSIGN_OR_RETURN(const Cut given, GivenCut(work_));
-    places = given.stages;
-  }
-  std::vector<std::string> device_of(simulation.times.size());
-  for (int s = 0; s < stages; ++s) device_of[lane_of[s]] = places[s].device;
-  candidate.memory = NeedOfDevices(device_of, LaneMemory(lists, simulation, bytes, skips), request_.devices);
-  PENSTOCK_RETURN_IF_ERROR(CheckNeeds(candidate.memory));
-  return std::optional<Found>(std::move(found));
+  const PlanChoice choice = {work_, CostsAt(rows), rows, cut, !given_.empty()};
+  PENSTOCK_ASSIGN_OR_RETURN(std::optional<PredictedPlan> predicted, PredictChoice(choice, limit, worked_));
+  if (!predicted.has_value()) return std::optional<Found>();
+  return std::optional<Found>(Found{*std::move(predicted)});
 }
 
 bool Search::Try(const Choice& choice) {
   work_.schedule = choice.schedule;
   const auto refuse = [&](const absl::Status& why) { result_.refused.push_back({choice.schedule, why}); };
-  const Costs& costs = CostsAt(MicroBatchRows(request_.limits, choice.schedule.micro_batches));
+  const LayerCosts& costs = CostsAt(MicroBatchRows(request_.limits, choice.schedule.micro_batches));
   absl::StatusOr<CostBalance> cut = CutFor(choice.schedule, costs, /*within_limits=*/false);
   if (!cut.ok()) {
     refuse(cut.status());
@@ -293,7 +158,7 @@ void Search::Consider(const Choice& choice) {
   }
   if (request_.limits.open.kind) {
     const absl::StatusOr<ScheduleKind> kind = FindScheduleKind(choice.schedule.kind);
-    const Costs& costs = CostsAt(MicroBatchRows(request_.limits, choice.schedule.micro_batches));
+    const LayerCosts& costs = CostsAt(MicroBatchRows(request_.limits, choice.schedule.micro_batches));
     if (kind.ok() && kind->splits && !costs.halves()) {
       result_.refused.push_back(
           {choice.schedule,
@@ -323,7 +188,6 @@ void Search::Improve(Found& found) {
         cut.balance[s] += step;
         cut.balance[s + 1] -= step;
         if (cut.balance[s] < 1 || cut.balance[s + 1] < 1) continue;
-        work_.schedule = found.candidate.schedule;
         const Ticks limit = better.has_value() ? better->makespan : found.makespan;
         absl::StatusOr<std::optional<Found>> moved = Evaluate(found.candidate.schedule, cut, limit);
         if (moved.ok() && moved->has_value()) better = **std::move(moved);
@@ -389,53 +253,6 @@ absl::StatusOr<PlanSearch> Search::Run() {
 }
 
 }  // namespace
-
-int64_t PlanCandidate::peak_bytes() const {
-  int64_t peak = 0;
-  for (const DeviceNeed& need : memory) peak = std::max(peak, need.buffers.total());
-  return peak;
-}
-
-absl::Status PlanSearch::WhyNone() const {
-  const RefusedPlan* least = nullptr;
-  int64_t min_bytes = 0;
-  for (const RefusedPlan& one : refused) {
-    if (ReasonOf(one.why) != "PLAN_DOES_NOT_FIT") continue;
-    const int64_t bytes = std::stoll(ValuesOf(one.why)["value"]);
-    if (least != nullptr && bytes >= min_bytes) continue;
-    least = &one;
-    min_bytes = bytes;
-  }
-  if (least == nullptr && !refused.empty()) least = &refused.front();
-  if (least != nullptr) return least->why;
-  return RefuseSpec("spec.schedule", "nothing is left to choose from", "nothing");
-}
-
-std::string PlanSearch::Reason() const {
-  const PlanCandidate& best = candidates.front();
-  std::string text = absl::StrCat(
-      "Of ", considered, " schedules considered, ", DescribeSchedule(best.schedule),
-      best.rehearsed_seconds ? ", was the fastest of those that were run: " : ", is predicted to be the best: ",
-      absl::StrFormat("%.3f ms", best.rehearsed_seconds.value_or(best.makespan_seconds) * 1e3));
-  if (best.micro_batch_rows > 0) absl::StrAppend(&text, " with ", best.micro_batch_rows, " rows per micro-batch");
-  if (candidates.size() > 1) {
-    const PlanCandidate& next = candidates[1];
-    absl::StrAppend(&text, "; next is ", DescribeSchedule(next.schedule),
-                    absl::StrFormat(" with %.3f ms", next.rehearsed_seconds.value_or(next.makespan_seconds) * 1e3),
-                    best.rehearsed_seconds && !next.rehearsed_seconds ? ", predicted" : "");
-  }
-  return text + ".";
-}
-
-std::string DescribeSchedule(const ScheduleSpec& schedule) {
-  std::string text = schedule.kind;
-  if (schedule.chunks > 1) absl::StrAppend(&text, " with ", schedule.chunks, " chunks");
-  if (schedule.lag.has_value()) absl::StrAppend(&text, " with lag ", *schedule.lag);
-  if (schedule.live_limit.has_value()) absl::StrAppend(&text, " with live limit ", *schedule.live_limit);
-  return absl::StrCat(text, ", ", schedule.micro_batches,
-                      schedule.micro_batches == 1 ? " micro-batch" : " micro-batches", ", checkpoint ",
-                      std::string(CheckpointModeName(schedule.checkpoint)));
-}
 
 absl::StatusOr<PlanSearch> SearchPlans(const PlanRequest& request, const SizeProfile& profile,
                                        const SearchBudget& budget) {

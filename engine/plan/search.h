@@ -10,27 +10,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/plan/cut.h"
-#include "engine/plan/memory.h"
+#include "engine/plan/candidate.h"
 #include "engine/plan/plan_request.h"
 #include "engine/plan/size_profile.h"
 
 namespace penstock {
-
-// One way to run the model, with what is predicted of it.
-struct PlanCandidate {
-  ScheduleSpec schedule;         // fully decided
-  int64_t micro_batch_rows = 0;  // 0: as the profile
-  CostBalance cut;
-  double makespan_seconds = 0;  // of one step without its optimizer
-  double bubble = 0;            // share of the lanes' time
-  std::vector<DeviceNeed> memory;
-  int64_t messages = 0;    // per step
-  bool confirmed = false;  // makespan and bubble follow from measured stages (confirm.h), not from measured layers
-  std::optional<double> rehearsed_seconds;  // of a step that was run (rehearse.h)
-
-  int64_t peak_bytes() const;  // of the device that needs most
-};
 
 struct RefusedPlan {
   ScheduleSpec schedule;

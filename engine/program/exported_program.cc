@@ -97,6 +97,104 @@ ProgramTensor ReadTensorEntry(const std::string& name, const json& entry, bool w
   return tensor;
 }
 
+// A record with its tensors, and how many bytes of it they reach.
+struct StoredRecord {
+  std::string_view bytes;
+  std::optional<bool> is_bool = {};  // whether every byte is 0 or 1, once a tensor asked
+  int64_t reached = 0;
+  int64_t held = 0;  // by all of them, once loaded
+  std::vector<int> tensors = {};
+};
+
+// Adds the tensors of one folder of an archive, entry by entry, and checks each against its record.
+class TensorReader {
+ public:
+  TensorReader(const ProgramArchive& archive, const std::string& folder, bool weights, const ProgramLimits& limits,
+               std::vector<ProgramTensor>& tensors)
+      : archive_(archive), folder_(folder), weights_(weights), limits_(limits), tensors_(tensors) {}
+
+  absl::Status Add(const std::string& name, const json& entry, ProgramFields& fields) {
+    fields.Enter(absl::StrCat("tensor ", name));
+    if (name.empty() || name.size() > static_cast<size_t>(limits_.name_bytes)) {
+      fields.Fail(absl::StrCat("must have a name of 1 to ", limits_.name_bytes, " bytes"), name);
+    }
+    std::string path;
+    ProgramTensor tensor = ReadTensorEntry(name, entry, weights_, limits_, fields, path);
+    PENSTOCK_RETURN_IF_ERROR(fields.status());
+    if (records_.count(path) == 0) {
+      PENSTOCK_ASSIGN_OR_RETURN(const std::string_view bytes, archive_.Read(folder_ + path));
+      records_.emplace(path, StoredRecord{.bytes = bytes});
+    }
+    StoredRecord& record = records_.at(path);
+    tensor.bytes = record.bytes;
+    PENSTOCK_RETURN_IF_ERROR(Place(tensor, record, fields));
+    FindSharing(tensor, record, fields);
+    if (tensor.same_as < 0) record.held += *Extent(tensor) * Width(tensor);
+    if (record.held > kMaxSharing * static_cast<int64_t>(record.bytes.size())) {
+      fields.Fail(absl::StrCat("must not be one of tensors that reach more than ", kMaxSharing, " times their record"),
+                  path);
+    }
+    record.tensors.push_back(static_cast<int>(tensors_.size()));
+    tensors_.push_back(std::move(tensor));
+    return fields.status();
+  }
+
+  // Records must hold exactly what the tensors on them need.
+  absl::Status CheckLengths() const {
+    for (const auto& [path, record] : records_) {
+      if (static_cast<int64_t>(record.bytes.size()) != record.reached) {
+        return ProgramError(folder_ + path, absl::StrCat("must hold the ", record.reached, " bytes of its tensors"),
+                            absl::StrCat(record.bytes.size()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static int64_t Width(const ProgramTensor& tensor) { return static_cast<int64_t>(c10::elementSize(tensor.type)); }
+
+  // A tensor must lie within its record, whose bytes must be values of its type.
+  static absl::Status Place(const ProgramTensor& tensor, StoredRecord& record, ProgramFields& fields) {
+    const std::optional<int64_t> extent = Extent(tensor);
+    const std::optional<int64_t> elements = Elements(tensor.sizes);
+    const auto stored = static_cast<int64_t>(record.bytes.size()) / Width(tensor);
+    if (!extent || !elements || tensor.offset < 0 || tensor.offset > stored || *extent > stored - tensor.offset ||
+        *elements > stored) {
+      fields.Fail("must lie within its record", absl::StrCat(record.bytes.size(), " bytes"));
+      return fields.status();
+    }
+    if (tensor.type == at::kBool && !record.is_bool.has_value()) {
+      const auto is_bool = [](char c) { return c == 0 || c == 1; };
+      record.is_bool = std::all_of(record.bytes.begin(), record.bytes.end(), is_bool);
+    }
+    if (tensor.type == at::kBool && !*record.is_bool) fields.Fail("has a BOOL that is not 0 or 1", "another byte");
+    record.reached = std::max(record.reached, (tensor.offset + *extent) * Width(tensor));
+    return absl::OkStatus();
+  }
+
+  // Of tensors on one record: the first that is the same, and none that shares a part of its elements and learns.
+  void FindSharing(ProgramTensor& tensor, const StoredRecord& record, ProgramFields& fields) const {
+    for (const int other : record.tensors) {
+      const ProgramTensor& before = tensors_[other];
+      const bool same = before.kind == tensor.kind && before.type == tensor.type && before.sizes == tensor.sizes &&
+                        before.strides == tensor.strides && before.offset == tensor.offset;
+      if (same && tensor.same_as < 0) tensor.same_as = before.same_as < 0 ? other : before.same_as;
+      const bool trained =
+          tensor.kind == ProgramTensor::Kind::kParameter || before.kind == ProgramTensor::Kind::kParameter;
+      if (!same && *Elements(tensor.sizes) > 0 && trained) {
+        fields.Fail("must not share a part of its elements with another", before.name);
+      }
+    }
+  }
+
+  const ProgramArchive& archive_;
+  const std::string& folder_;
+  const bool weights_;
+  const ProgramLimits& limits_;
+  std::vector<ProgramTensor>& tensors_;
+  std::map<std::string, StoredRecord> records_;
+};
+
 // Adds what one configuration names. Its records must hold exactly what the tensors on them need.
 absl::Status ReadTensors(const ProgramArchive& archive, const std::string& folder, const std::string& config,
                          bool weights, const ProgramLimits& limits, std::vector<ProgramTensor>& tensors) {
@@ -110,72 +208,10 @@ absl::Status ReadTensors(const ProgramArchive& archive, const std::string& folde
   if (tensors.size() + entries.size() > static_cast<size_t>(limits.tensors)) {
     fields.Fail(absl::StrCat("must have at most ", limits.tensors, " tensors"), absl::StrCat(entries.size()));
   }
-  // A record with its tensors, and how many bytes of it they reach.
-  struct Storage {
-    std::string_view bytes;
-    std::optional<bool> is_bool = {};  // whether every byte is 0 or 1, once a tensor asked
-    int64_t reached = 0;
-    int64_t held = 0;  // by all of them, once loaded
-    std::vector<int> tensors = {};
-  };
-  std::map<std::string, Storage> storages;
-  for (const auto& [name, entry] : entries.items()) {
-    PENSTOCK_RETURN_IF_ERROR(fields.status());
-    fields.Enter(absl::StrCat("tensor ", name));
-    if (name.empty() || name.size() > static_cast<size_t>(limits.name_bytes)) {
-      fields.Fail(absl::StrCat("must have a name of 1 to ", limits.name_bytes, " bytes"), name);
-    }
-    std::string path;
-    ProgramTensor tensor = ReadTensorEntry(name, entry, weights, limits, fields, path);
-    PENSTOCK_RETURN_IF_ERROR(fields.status());
-    if (storages.count(path) == 0) {
-      PENSTOCK_ASSIGN_OR_RETURN(const std::string_view bytes, archive.Read(folder + path));
-      storages.emplace(path, Storage{.bytes = bytes});
-    }
-    Storage& storage = storages.at(path);
-    tensor.bytes = storage.bytes;
-    const auto width = static_cast<int64_t>(c10::elementSize(tensor.type));
-    const std::optional<int64_t> extent = Extent(tensor);
-    const std::optional<int64_t> elements = Elements(tensor.sizes);
-    const auto stored = static_cast<int64_t>(tensor.bytes.size()) / width;
-    if (!extent || !elements || tensor.offset < 0 || tensor.offset > stored || *extent > stored - tensor.offset ||
-        *elements > stored) {
-      fields.Fail("must lie within its record", absl::StrCat(tensor.bytes.size(), " bytes"));
-      return fields.status();
-    }
-    if (tensor.type == at::kBool && !storage.is_bool.has_value()) {
-      const auto is_bool = [](char c) { return c == 0 || c == 1; };
-      storage.is_bool = std::all_of(storage.bytes.begin(), storage.bytes.end(), is_bool);
-    }
-    if (tensor.type == at::kBool && !*storage.is_bool) fields.Fail("has a BOOL that is not 0 or 1", "another byte");
-    storage.reached = std::max(storage.reached, (tensor.offset + *extent) * width);
-    for (const int other : storage.tensors) {
-      const ProgramTensor& before = tensors[other];
-      const bool same = before.kind == tensor.kind && before.type == tensor.type && before.sizes == tensor.sizes &&
-                        before.strides == tensor.strides && before.offset == tensor.offset;
-      if (same && tensor.same_as < 0) tensor.same_as = before.same_as < 0 ? other : before.same_as;
-      const bool trained =
-          tensor.kind == ProgramTensor::Kind::kParameter || before.kind == ProgramTensor::Kind::kParameter;
-      if (!same && *elements > 0 && trained) {
-        fields.Fail("must not share a part of its elements with another", before.name);
-      }
-    }
-    if (tensor.same_as < 0) storage.held += *extent * width;
-    if (storage.held > kMaxSharing * static_cast<int64_t>(storage.bytes.size())) {
-      fields.Fail(absl::StrCat("must not be one of tensors that reach more than ", kMaxSharing, " times their record"),
-                  path);
-    }
-    storage.tensors.push_back(static_cast<int>(tensors.size()));
-    tensors.push_back(std::move(tensor));
-  }
   PENSTOCK_RETURN_IF_ERROR(fields.status());
-  for (const auto& [path, storage] : storages) {
-    if (static_cast<int64_t>(storage.bytes.size()) != storage.reached) {
-      return ProgramError(folder + path, absl::StrCat("must hold the ", storage.reached, " bytes of its tensors"),
-                          absl::StrCat(storage.bytes.size()));
-    }
-  }
-  return absl::OkStatus();
+  TensorReader reader(archive, folder, weights, limits, tensors);
+  for (const auto& [name, entry] : entries.items()) PENSTOCK_RETURN_IF_ERROR(reader.Add(name, entry, fields));
+  return reader.CheckLengths();
 }
 
 // Of tied weights, the one that the graph takes first is the one that the others are the same as: PyTorch names parameters in

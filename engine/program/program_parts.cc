@@ -48,6 +48,151 @@ bool IsState(const ResolvedGraph& graph, ProgramValueIndex of_class) {
   return false;
 }
 
+absl::Status CheckOperatorsKnown(const ProgramGraph& graph) {
+  const std::vector<std::string> unknown = UnknownOperators(graph);
+  if (unknown.empty()) return absl::OkStatus();
+  const std::string names = absl::StrJoin(unknown, ", ");
+  return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+               absl::StrCat("exported program operators: are not supported, got ", names))
+      .With("field", "operators")
+      .With("value", names);
+}
+
+// Values that may share elements, as union-find: the smallest number of a class is its root.
+class ValueClasses {
+ public:
+  explicit ValueClasses(std::vector<ProgramValueIndex> numbers) : parent_(std::move(numbers)) {}
+
+  void Join(ProgramValueIndex left, ProgramValueIndex right) {
+    const auto [small, large] = std::minmax({Root(left), Root(right)});
+    parent_[large] = small;
+  }
+
+  // The root of each value.
+  std::vector<ProgramValueIndex> Names() && {
+    for (size_t v = 0; v < parent_.size(); ++v) parent_[v] = Root(static_cast<ProgramValueIndex>(v));
+    return std::move(parent_);
+  }
+
+ private:
+  ProgramValueIndex Root(ProgramValueIndex value) {
+    while (parent_[value] != value) value = parent_[value] = parent_[parent_[value]];
+    return value;
+  }
+
+  std::vector<ProgramValueIndex> parent_;
+};
+
+// Notes the tensors that count the batches of the graph's batch norms.
+void FindCounters(ResolvedGraph& resolved) {
+  for (const OperatorCall& call : resolved.calls) {
+    if (call.kind() != OperatorKind::kBatchNorm) continue;
+    const ProgramValueIndex mean = call.batch_norm_arguments().running_mean;
+    if (mean == kNoValue || resolved.TensorOf(mean) < 0) continue;
+    if (const int counter = CounterBeside(*resolved.program, resolved.TensorOf(mean)); counter >= 0) {
+      resolved.counters.insert(counter);
+    }
+  }
+}
+
+absl::Status CheckParametersStay(const ResolvedGraph& resolved) {
+  for (const auto& [value, tensor] : resolved.graph->tensors) {
+    const auto changed = resolved.changes.find(resolved.classes[value]);
+    if (changed == resolved.changes.end()) continue;
+    if (resolved.program->tensors[tensor].kind == ProgramTensor::Kind::kParameter) {
+      return ProgramError(absl::StrCat("node ", resolved.graph->nodes[changed->second[0]].name),
+                          "must not change a parameter in place", resolved.program->tensors[tensor].name);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The ways of values: the parts that make or use each. Each part hands it to the next one on the way.
+using Ways = std::map<ProgramValueIndex, std::set<int>>;
+
+// By call, and for what the graph gives.
+std::vector<int> PartOfEachCall(const std::vector<GraphPart>& parts) {
+  std::vector<int> part_of;
+  for (size_t p = 0; p < parts.size(); ++p) part_of.resize(parts[p].end, static_cast<int>(p));
+  part_of.push_back(static_cast<int>(parts.size()) - 1);
+  return part_of;
+}
+
+Ways WaysThroughParts(const ResolvedGraph& graph, const std::vector<int>& part_of, const std::map<int, int>& owners) {
+  Ways ways;
+  const std::vector<Lifetime> lifetimes = Lifetimes(graph);
+  for (const ProgramInput& input : graph.graph->inputs) ways[input.value] = {0};
+  for (size_t v = 0; v < lifetimes.size(); ++v) {
+    const auto value = static_cast<ProgramValueIndex>(v);
+    const int tensor = graph.TensorOf(value);
+    if (lifetimes[v].uses.empty() || graph.graph->constants.count(value) != 0) continue;
+    std::set<int> way;
+    if (tensor >= 0) {
+      const auto owner = owners.find(tensor);
+      if (owner == owners.end()) continue;  // each part has its own
+      way.insert(owner->second);
+    } else {
+      way.insert(lifetimes[v].made < 0 ? 0 : part_of[lifetimes[v].made]);
+    }
+    for (const int use : lifetimes[v].uses) way.insert(part_of[use]);
+    if (way.size() > 1) ways[value] = std::move(way);
+  }
+  return ways;
+}
+
+// Something must go from each part to the next. Where nothing does, the value that was made last and is needed later takes
+// the way through both.
+void BridgeGaps(const ResolvedGraph& graph, int parts, Ways& ways) {
+  std::vector<bool> bridged(parts, false);
+  for (const auto& [value, way] : ways) {
+    for (const int part : way) bridged[part] = bridged[part] || way.count(part + 1) != 0;
+  }
+  for (int p = 0; p + 1 < parts; ++p) {
+    if (bridged[p]) continue;
+    ProgramValueIndex bridge = graph.graph->inputs.empty() ? kNoValue : graph.graph->inputs[0].value;
+    for (const auto& [value, way] : ways) {
+      if (*way.begin() <= p && *way.rbegin() > p) bridge = value;
+    }
+    if (bridge == kNoValue) continue;
+    std::set<int>& way = ways[bridge];
+    way.insert({p, p + 1});
+    bridged[p + 1] = bridged[p + 1] || way.count(p + 2) != 0;
+  }
+}
+
+// What each part gives and takes, as the ways say.
+void AddHandOvers(const ResolvedGraph& graph, const Ways& ways, std::vector<GraphPart>& parts) {
+  for (const auto& [value, way] : ways) {
+    for (auto from = way.begin(); std::next(from) != way.end(); ++from) {
+      const int to = *std::next(from);
+      if (to == *from + 1) {
+        parts[*from].leaves.push_back(value);
+        parts[to].arrivals.push_back(value);
+      } else {
+        const std::string name = absl::StrCat(graph.graph->values[value], "@", *from, "-", to);
+        parts[*from].stashes.emplace_back(name, value);
+        parts[to].pops.emplace_back(name, value);
+      }
+    }
+  }
+  parts[0].arrivals.clear();
+  for (const ProgramInput& input : graph.graph->inputs) parts[0].arrivals.push_back(input.value);
+}
+
+// Which of the values that reach a part are changed in place there.
+void FindCopied(const ResolvedGraph& graph, GraphPart& part) {
+  std::set<ProgramValueIndex> changed;
+  for (int c = part.first; c < part.end; ++c) {
+    const ProgramValueIndex value = graph.calls[c].changes();
+    if (value != kNoValue) changed.insert(graph.classes[value]);
+  }
+  const auto copy = [&](ProgramValueIndex value) {
+    if (changed.count(graph.classes[value]) != 0) part.copied.push_back(value);
+  };
+  for (const ProgramValueIndex value : part.arrivals) copy(value);
+  for (const auto& [name, value] : part.pops) copy(value);
+}
+
 }  // namespace
 
 int CounterBeside(const ExportedProgram& program, int running_mean) {
@@ -72,28 +217,13 @@ bool ResolvedGraph::CountsBatches(int call) const {
 }
 
 absl::StatusOr<ResolvedGraph> ResolveGraph(const ExportedProgram& program, const ProgramGraph& graph) {
-  if (const std::vector<std::string> unknown = UnknownOperators(graph); !unknown.empty()) {
-    const std::string names = absl::StrJoin(unknown, ", ");
-    return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
-                 absl::StrCat("exported program operators: are not supported, got ", names))
-        .With("field", "operators")
-        .With("value", names);
-  }
+  PENSTOCK_RETURN_IF_ERROR(CheckOperatorsKnown(graph));
   ResolvedGraph resolved;
   resolved.program = &program;
   resolved.graph = &graph;
   resolved.numbers.resize(graph.values.size());
   std::iota(resolved.numbers.begin(), resolved.numbers.end(), 0);
-  resolved.classes = resolved.numbers;
-  std::vector<ProgramValueIndex>& classes = resolved.classes;
-  const auto root = [&](ProgramValueIndex value) {
-    while (classes[value] != value) value = classes[value] = classes[classes[value]];
-    return value;
-  };
-  const auto join = [&](ProgramValueIndex left, ProgramValueIndex right) {
-    const auto [small, large] = std::minmax({root(left), root(right)});
-    classes[large] = small;
-  };
+  ValueClasses classes(resolved.numbers);
   for (const ProgramNode& node : graph.nodes) {
     PENSTOCK_ASSIGN_OR_RETURN(OperatorCall call, OperatorCall::Resolve(node));
     resolved.trains = resolved.trains || call.trains();
@@ -101,36 +231,22 @@ absl::StatusOr<ResolvedGraph> ResolveGraph(const ExportedProgram& program, const
     if (call.changes() != kNoValue) {
       for (const ProgramValueIndex output : call.outputs()) {
         resolved.numbers[output] = call.changes();
-        join(output, call.changes());
+        classes.Join(output, call.changes());
       }
       call.Renumber(resolved.numbers);
     }
     for (const ProgramValueIndex output : call.outputs()) {
-      for (const ProgramValueIndex viewed : call.viewed()) join(output, viewed);
+      for (const ProgramValueIndex viewed : call.viewed()) classes.Join(output, viewed);
     }
     resolved.calls.push_back(std::move(call));
   }
-  for (const OperatorCall& call : resolved.calls) {
-    if (call.kind() != OperatorKind::kBatchNorm) continue;
-    const ProgramValueIndex mean = call.batch_norm_arguments().running_mean;
-    if (mean == kNoValue || resolved.TensorOf(mean) < 0) continue;
-    if (const int counter = CounterBeside(program, resolved.TensorOf(mean)); counter >= 0) {
-      resolved.counters.insert(counter);
-    }
-  }
-  for (size_t v = 0; v < classes.size(); ++v) classes[v] = root(static_cast<ProgramValueIndex>(v));
+  resolved.classes = std::move(classes).Names();
+  FindCounters(resolved);
   for (size_t c = 0; c < resolved.calls.size(); ++c) {
     const ProgramValueIndex changed = resolved.calls[c].changes();
-    if (changed != kNoValue) resolved.changes[classes[changed]].push_back(static_cast<int>(c));
+    if (changed != kNoValue) resolved.changes[resolved.classes[changed]].push_back(static_cast<int>(c));
   }
-  for (const auto& [value, tensor] : graph.tensors) {
-    const auto changed = resolved.changes.find(classes[value]);
-    if (changed == resolved.changes.end()) continue;
-    if (program.tensors[tensor].kind == ProgramTensor::Kind::kParameter) {
-      return ProgramError(absl::StrCat("node ", graph.nodes[changed->second[0]].name),
-                          "must not change a parameter in place", program.tensors[tensor].name);
-    }
-  }
+  PENSTOCK_RETURN_IF_ERROR(CheckParametersStay(resolved));
   return resolved;
 }
 
@@ -204,82 +320,17 @@ std::vector<int> TensorsUsed(const ResolvedGraph& graph, int first, int end) {
 
 std::vector<GraphPart> CutGraph(const ResolvedGraph& graph, const std::vector<int>& cuts,
                                 const std::map<int, int>& owners) {
-  const auto calls = static_cast<int>(graph.calls.size());
   std::vector<GraphPart> parts(cuts.size() + 1);
-  std::vector<int> part_of(static_cast<size_t>(calls) + 1);
   for (size_t p = 0; p < parts.size(); ++p) {
     parts[p].first = p == 0 ? 0 : cuts[p - 1];
-    parts[p].end = p == cuts.size() ? calls : cuts[p];
+    parts[p].end = p == cuts.size() ? static_cast<int>(graph.calls.size()) : cuts[p];
     PENSTOCK_CHECK(parts[p].first <= parts[p].end);
-    for (int c = parts[p].first; c < parts[p].end; ++c) part_of[c] = static_cast<int>(p);
     parts[p].tensors = TensorsUsed(graph, parts[p].first, parts[p].end);
   }
-  const auto last = static_cast<int>(parts.size()) - 1;
-  part_of[calls] = last;
-
-  // The way of each value: the parts that make or use it. Each hands it to the next one.
-  std::map<ProgramValueIndex, std::set<int>> ways;
-  const std::vector<Lifetime> lifetimes = Lifetimes(graph);
-  for (const ProgramInput& input : graph.graph->inputs) ways[input.value] = {0};
-  for (size_t v = 0; v < lifetimes.size(); ++v) {
-    const auto value = static_cast<ProgramValueIndex>(v);
-    const int tensor = graph.TensorOf(value);
-    if (lifetimes[v].uses.empty() || graph.graph->constants.count(value) != 0) continue;
-    std::set<int> way;
-    if (tensor >= 0) {
-      const auto owner = owners.find(tensor);
-      if (owner == owners.end()) continue;  // each part has its own
-      way.insert(owner->second);
-    } else {
-      way.insert(lifetimes[v].made < 0 ? 0 : part_of[lifetimes[v].made]);
-    }
-    for (const int use : lifetimes[v].uses) way.insert(part_of[use]);
-    if (way.size() > 1) ways[value] = std::move(way);
-  }
-  // Something must go from each part to the next. Where nothing does, the value that was made last and is needed later takes
-  // the way through both.
-  std::vector<bool> bridged(parts.size(), false);
-  for (const auto& [value, way] : ways) {
-    for (const int part : way) bridged[part] = bridged[part] || way.count(part + 1) != 0;
-  }
-  for (int p = 0; p < last; ++p) {
-    if (bridged[p]) continue;
-    ProgramValueIndex bridge = graph.graph->inputs.empty() ? kNoValue : graph.graph->inputs[0].value;
-    for (const auto& [value, way] : ways) {
-      if (*way.begin() <= p && *way.rbegin() > p) bridge = value;
-    }
-    if (bridge == kNoValue) continue;
-    std::set<int>& way = ways[bridge];
-    way.insert({p, p + 1});
-    bridged[p + 1] = bridged[p + 1] || way.count(p + 2) != 0;
-  }
-  for (const auto& [value, way] : ways) {
-    for (auto from = way.begin(); std::next(from) != way.end(); ++from) {
-      const int to = *std::next(from);
-      if (to == *from + 1) {
-        parts[*from].leaves.push_back(value);
-        parts[to].arrivals.push_back(value);
-      } else {
-        const std::string name = absl::StrCat(graph.graph->values[value], "@", *from, "-", to);
-        parts[*from].stashes.emplace_back(name, value);
-        parts[to].pops.emplace_back(name, value);
-      }
-    }
-  }
-  parts[0].arrivals.clear();
-  for (const ProgramInput& input : graph.graph->inputs) parts[0].arrivals.push_back(input.value);
-  for (GraphPart& part : parts) {
-    std::set<ProgramValueIndex> changed;
-    for (int c = part.first; c < part.end; ++c) {
-      const ProgramValueIndex value = graph.calls[c].changes();
-      if (value != kNoValue) changed.insert(graph.classes[value]);
-    }
-    const auto copy = [&](ProgramValueIndex value) {
-      if (changed.count(graph.classes[value]) != 0) part.copied.push_back(value);
-    };
-    for (const ProgramValueIndex value : part.arrivals) copy(value);
-    for (const auto& [name, value] : part.pops) copy(value);
-  }
+  Ways ways = WaysThroughParts(graph, PartOfEachCall(parts), owners);
+  BridgeGaps(graph, static_cast<int>(parts.size()), ways);
+  AddHandOvers(graph, ways, parts);
+  for (GraphPart& part : parts) FindCopied(graph, part);
   return parts;
 }
 
