@@ -1,0 +1,235 @@
+// What a stage keeps between runs: gradients of contributions, tied parameters, undo, and what is saved and counted.
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/device/copy_tensors.h"
+#include "engine/exec/stage.h"
+#include "engine/optim/gradient_norm.h"
+#include "engine/tensor/micro_batch.h"
+
+namespace penstock {
+
+void Stage::BeginContribution(bool accumulating) {
+  if (contributing_) return;
+  contributing_ = true;
+  earlier_.assign(parameters_.size(), at::Tensor());
+  added_.assign(parameters_.size(), false);
+  if (!accumulating) return;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    earlier_[i] = std::exchange(parameters_[i].tensor.mutable_grad(), at::Tensor());
+  }
+}
+
+// LibTorch lets a parameter take a gradient that is a view, and another one, of an input say, be a view of the same elements.
+// What is added to the one in place would change the other.
+void Stage::OwnGradients() {
+  for (NamedTensor& parameter : parameters_) {
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.defined()) gradient = OwnElements(gradient);
+  }
+}
+
+// The same bits as if the backward had added to them: of two numbers the order does not matter.
+void Stage::AddEarlierGradients() {
+  const at::NoGradGuard no_graph;
+  for (size_t i = 0; i < earlier_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (added_[i] || !earlier_[i].defined() || !gradient.defined()) continue;
+    gradient.add_(earlier_[i]);
+    added_[i] = true;
+  }
+}
+
+void Stage::EndContribution(bool keep, MicroBatchIndex first) {
+  for (size_t i = 0; i < earlier_.size(); ++i) {
+    const bool reached = added_[i] || !earlier_[i].defined();
+    if (!keep || !reached) parameters_[i].tensor.mutable_grad() = earlier_[i];
+  }
+  if (!keep) DiscardStatistics(first);
+  contributing_ = false;
+  earlier_.clear();
+}
+
+void Stage::ClearGradients() {
+  for (NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+  summed_ties_ = false;
+}
+
+void Stage::CommitStatistics() {
+  for (const NamedLayer& layer : parts_.layers) layer.layer->CommitStatistics();
+}
+
+void Stage::DiscardStatistics(MicroBatchIndex first) {
+  for (const NamedLayer& layer : parts_.layers) layer.layer->DiscardStatistics(first);
+}
+
+void Stage::ShareTiedGradients(TiedGradients& board) const {
+  for (const StageTie& tie : parts_.ties) {
+    for (const StageTie::Use& use : tie.uses) {
+      board.at(tie.group).at(use.position) = parameters_[use.parameter].tensor.grad();
+    }
+  }
+}
+
+std::vector<at::Tensor> Stage::SumTiedGradients(const TiedGradients& board) {
+  const at::NoGradGuard no_graph;
+  summed_ties_ = true;
+  for (const StageTie& tie : parts_.ties) {
+    at::Tensor sum;
+    for (const at::Tensor& gradient : board.at(tie.group)) {
+      if (!gradient.defined()) continue;
+      const at::Tensor here = ToDevice(gradient, parts_.device);  // another stage's may stand elsewhere
+      if (sum.defined()) {
+        sum.add_(here);
+      } else {
+        sum = here.clone();
+      }
+    }
+    for (size_t u = 0; u < tie.uses.size(); ++u) {
+      parameters_[tie.uses[u].parameter].tensor.mutable_grad() = u == 0 ? sum : at::Tensor();
+    }
+  }
+  return GradientNorms(LearnedParameters());
+}
+
+void Stage::RestoreTiedGradients(const TiedGradients& board) {
+  if (!std::exchange(summed_ties_, false)) return;
+  for (const StageTie& tie : parts_.ties) {
+    for (const StageTie::Use& use : tie.uses) {
+      parameters_[use.parameter].tensor.mutable_grad() = board.at(tie.group).at(use.position);
+    }
+  }
+}
+
+void Stage::Keep(const at::Tensor& tensor, bool always) {
+  Copy& copy = copies_[tensor.unsafeGetTensorImpl()];
+  if (!copy.before.defined()) {
+    copy.before = at::empty_like(tensor, at::TensorOptions().requires_grad(false));
+    copy.tensor = tensor;
+  }
+  if (always || copy.version != static_cast<int64_t>(tensor._version())) copy.before.copy_(tensor);
+  copy.version = static_cast<int64_t>(tensor._version());
+  copy.kept = true;
+}
+
+void Stage::KeepForUndo() {
+  if (!parts_.undo) return;
+  const at::NoGradGuard no_graph;
+  for (auto& [key, copy] : copies_) copy.kept = false;
+  // Fused steps need not count as changes.
+  for (const at::Tensor& tensor : optimizer_->Changing()) Keep(tensor, /*always=*/true);
+  for (const NamedLayer& layer : parts_.layers) {
+    for (const NamedTensor& buffer : layer.layer->buffers()) Keep(buffer.tensor, /*always=*/false);
+  }
+}
+
+void Stage::Step(double learning_rate, double scale) {
+  parts_.undo ? optimizer_->StepKeepingGradients(learning_rate, scale) : optimizer_->Step(learning_rate, scale);
+}
+
+void Stage::Undo() {
+  const at::NoGradGuard no_graph;
+  for (auto& [key, copy] : copies_) {
+    if (copy.kept) copy.tensor.copy_(copy.before);
+  }
+}
+
+std::vector<bool> Stage::IsLearnedHere() const {
+  std::vector<bool> learned(parameters_.size(), true);
+  for (const StageTie& tie : parts_.ties) {
+    for (size_t u = 0; u < tie.uses.size(); ++u) learned[tie.uses[u].parameter] = u == 0 && tie.owner;
+  }
+  return learned;
+}
+
+NamedTensors Stage::LearnedParameters() const {
+  const std::vector<bool> learned = IsLearnedHere();
+  NamedTensors parameters;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (learned[i]) parameters.push_back(parameters_[i]);
+  }
+  return parameters;
+}
+
+NamedTensors Stage::SavedTensors() const {
+  const std::vector<bool> saved = IsLearnedHere();
+  NamedTensors tensors;
+  size_t next = 0;
+  for (const NamedLayer& layer : parts_.layers) {
+    for (size_t i = 0; i < layer.layer->parameters().size(); ++i, ++next) {
+      if (saved[next]) tensors.push_back({parameters_[next].name, parameters_[next].tensor.detach()});
+    }
+    for (const NamedTensor& buffer : layer.layer->buffers()) {
+      tensors.push_back({layer.TensorName(buffer.name), buffer.tensor});
+    }
+  }
+  return tensors;
+}
+
+StageBytesHeld Stage::BytesHeld() const {
+  StageBytesHeld bytes;
+  std::set<const void*> seen;
+  for (const NamedTensor& parameter : parameters_) {
+    if (seen.insert(parameter.tensor.data_ptr()).second) bytes.weights += ByteSize(parameter.tensor);
+  }
+  for (const NamedLayer& layer : parts_.layers) bytes.buffers += ByteSize(layer.layer->buffers());
+  bytes.optimizer = ByteSize(optimizer_->State());
+  return bytes;
+}
+
+int64_t Stage::GradientBytes() const {
+  int64_t bytes = 0;
+  for (const NamedTensor& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (gradient.defined()) bytes += ByteSize(gradient);
+  }
+  return bytes + ByteSize(earlier_);
+}
+
+int64_t Stage::UndoBytes() const {
+  int64_t bytes = 0;
+  for (const auto& [key, copy] : copies_) bytes += ByteSize(copy.before);
+  return bytes;
+}
+
+NamedTensors Stage::Replicas() const {
+  NamedTensors tensors;
+  for (const StageTie& tie : parts_.ties) {
+    if (!tie.owner) tensors.push_back({tie.name, parameters_[tie.uses[0].parameter].tensor.detach()});
+  }
+  return tensors;
+}
+
+// The optimizer names its slots parameter/slot; a replica's slots are those of the parameter that is saved.
+NamedTensors Stage::SavedOptimizerState() const {
+  NamedTensors slots = optimizer_->State();
+  for (const StageTie& tie : parts_.ties) {
+    if (tie.owner) continue;
+    const std::string prefix = parameters_[tie.uses[0].parameter].name + "/";
+    slots.erase(
+        std::remove_if(slots.begin(), slots.end(),
+                       [&](const NamedTensor& slot) { return slot.name.compare(0, prefix.size(), prefix) == 0; }),
+        slots.end());
+  }
+  return slots;
+}
+
+NamedTensors Stage::OptimizerReplicas() const {
+  NamedTensors replicas;
+  for (const NamedTensor& slot : optimizer_->State()) {
+    for (const StageTie& tie : parts_.ties) {
+      const std::string prefix = parameters_[tie.uses[0].parameter].name + "/";
+      if (tie.owner || slot.name.compare(0, prefix.size(), prefix) != 0) continue;
+      replicas.push_back({absl::StrCat(tie.name, "/", slot.name.substr(prefix.size())), slot.tensor});
+    }
+  }
+  return replicas;
+}
+
+}  // namespace penstock
