@@ -51,6 +51,20 @@ def test_a_bad_field_of_infer(raw: Raw, pipeline: penstock.Pipeline, case: str) 
     refused(lambda: raw.call("Infer", infer(pipeline.name, **changes)), INVALID, "FIELD_INVALID", field, value)
 
 
+def test_the_most_micro_batches_of_a_call_are_taken_and_one_more_is_refused(raw: Raw, client: penstock.Client) -> None:
+    most = 4096
+    own = create_mlp(client)
+    rows, target = np.ones((most, WIDTH), np.float32), np.zeros((most, WIDTH), np.float32)
+    assert own.infer(rows, micro_batches=most)["output"].shape == (most, WIDTH)
+    assert own.train_step(rows, target, micro_batches=most).step == 1
+    for method, request in (
+        ("Infer", infer(own.name, micro_batches=most + 1)),
+        ("TrainStep", train(own.name, micro_batches=most + 1)),
+    ):
+        refused(lambda: raw.call(method, request), INVALID, "FIELD_INVALID", "micro_batches", str(most + 1))
+    assert own.train_step(rows, target).step == 2
+
+
 @pytest.mark.parametrize("seconds", [-1, 1, 3601, 2**40])
 def test_every_lease_is_refused_with_the_same_range(raw: Raw, pipeline: penstock.Pipeline, seconds: int) -> None:
     request = infer(pipeline.name, reply=_reply(lease=duration(seconds)))
