@@ -1,4 +1,4 @@
-"""Makes docs/ancestors.md from tests/ancestors/rows.txt and the names of the tests, or checks that it is up to date.
+"""Makes docs/ancestors.md from tests/ancestors/rows.txt and tests.txt, or checks that it is up to date.
 
 Usage: generate.py --write [--results FOLDER ...]
        generate.py --check [--build FOLDER] [--results FOLDER ...]
@@ -36,12 +36,12 @@ KINDS = {
 HEAD = """# What the ancestors do, and what tests it here
 
 Penstock succeeds torchgpipe, fairscale's `Pipe` and `AsyncPipe`, and `torch.distributed.pipeline.sync`. Every behaviour
-of theirs that a user may rely on, or that was wrong, is a row with an id; a test carries the ids of the rows that it
-tests at the start of its name: `MB_6_FollowsTheKnownTable` tests MB-6.
+of theirs that a user may rely on, or that was wrong, is a row with an id; `tests/ancestors/tests.txt` says which tests show
+which rows.
 
-This page is made by `tests/ancestors/generate.py --write` from `tests/ancestors/rows.txt` and the sources of the
-tests, and not edited. The test `ancestors_document` fails where it does not match them, where a test names an id that
-is no row, where a row has neither a test nor a reason, and where no built program has a test that stands here;
+This page is made by `tests/ancestors/generate.py --write` from `tests/ancestors/rows.txt`, that table and the sources of the
+tests, and not edited. The test `ancestors_document` fails where it does not match them, where the table names a test or a row
+that there is not, where a row has neither a test nor a reason, and where no built program has a test that stands here;
 `tests/run.sh` fails where one of them did not run.
 
 `where` says on what a row is shown: **gRPC**, through a real daemon or its services; **engine**, in one process without
@@ -189,7 +189,7 @@ def main(arguments: argparse.Namespace) -> list[str]:
     root = arguments.root
     text = (root / ROWS).read_text()
     rows, problems = read_rows(text)
-    named, strange = named_tests.by_row(named_tests.find(root), rows)
+    named, strange = named_tests.by_row(named_tests.find(root), rows, (root / named_tests.TABLE).read_text())
     problems += strange
     if arguments.write:
         (root / ROWS).write_text(without_stale_reasons(text, named))

@@ -22,18 +22,23 @@ S8_copy | five |
 S8_copy_far | six | open no test yet
 """
 CPP = """
-TEST(Batch, MB_1_BAL_D1_Splits) {
+TEST(Batch, Splits) {
 }
 TEST_F(Fixture,
-       S8_copy_Pairs) {
+       Pairs) {
 }
-// TEST(Batch, MB_3_IsGone)
-TEST(Batch, DISABLED_MB_3_IsNotRun) {
+// TEST(Batch, IsGone)
+TEST(Batch, DISABLED_IsNotRun) {
 """
+TABLE = """# heading
+tests/unit/batch_test.cc Batch.Splits: MB-1, BAL-D1
+tests/unit/batch_test.cc Fixture.Pairs: S8_copy
+"""
+AGAIN = "tests/unit/more_test.cc More.Again: MB-1\n"
 XML = """<testsuites><testsuite name="Batch">
-<testcase name="MB_1_BAL_D1_Splits/0" classname="All/Batch" status="run" result="completed"/>
-<testcase name="MB_1_BAL_D1_Splits/1" classname="All/Batch" status="run" result="completed">{0}</testcase>
-<testcase name="S8_copy_Pairs" classname="Fixture" status="run" result="skipped">
+<testcase name="Splits/0" classname="All/Batch" status="run" result="completed"/>
+<testcase name="Splits/1" classname="All/Batch" status="run" result="completed">{0}</testcase>
+<testcase name="Pairs" classname="Fixture" status="run" result="skipped">
 <skipped message="no GPU: none"/></testcase>
 </testsuite></testsuites>"""
 
@@ -47,6 +52,7 @@ class DocumentTest(unittest.TestCase):
         self.write(generate.ROWS, ROWS)
         self.write("docs/other.md", "")
         self.write("tests/unit/batch_test.cc", CPP)
+        self.write(named_tests.TABLE, TABLE)
 
     def write(self, path: str, content: str) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -71,29 +77,35 @@ class DocumentTest(unittest.TestCase):
     def test_a_document_in_order_passes(self):
         self.assertEqual(self.run_it(write=True), [])
         self.assertEqual(self.run_it(), [])
-        line = "| BAL-D1 | four | [MB_1_BAL_D1_Splits](../tests/unit/batch_test.cc) | engine | not run |"
+        line = "| BAL-D1 | four | [Splits](../tests/unit/batch_test.cc) | engine | not run |"
         self.assertIn(line, self.document())
         self.assertIn("6 rows. 3 have tests of their own, 2 in all.", self.document())
         self.assertIn("- 1: tested as", self.document())
 
     def test_a_new_test_and_a_removed_one_are_drift(self):
         self.run_it(write=True)
-        self.write("tests/unit/more_test.cc", "TEST(More, MB_1_Again) {\n")
-        self.assert_finds("out of date", "MB_1_Again")
+        self.write("tests/unit/more_test.cc", "TEST(More, Again) {\n")
+        self.write(named_tests.TABLE, TABLE + AGAIN)
+        self.assert_finds("out of date", "Again")
         (self.root / "tests/unit/more_test.cc").unlink()
-        self.write("tests/unit/batch_test.cc", CPP.replace("S8_copy_Pairs", "Pairs"))
+        self.assert_finds("tests.txt:4: there is no such test: tests/unit/more_test.cc More.Again")
+        self.write(named_tests.TABLE, TABLE.replace(": S8_copy", ": MB-1"))
         self.assert_finds("S8_copy has neither a test nor a reason")
 
-    def test_an_id_that_is_no_row_is_found(self):
+    def test_a_line_that_names_no_test_or_no_row_is_found(self):
         self.run_it(write=True)
-        self.write("tests/integration/test_it.py", "def test_MB_9_nothing(): pass\n")
-        self.assert_finds("tests/integration/test_it.py", "MB-9")
-        self.write("tests/integration/test_it.py", "def test_S8_stream_wait(): pass\n")
-        self.assert_finds("S8_stream_wait")
+        for line, word in [
+            ("tests/unit/batch_test.cc Batch.IsGone: MB-1", "no such test"),
+            ("tests/unit/batch_test.cc Batch.Splits: MB-9", "MB-9 is no row"),
+            ("tests/unit/batch_test.cc Batch.Splits: MB-1", "MB-1 is no row, or stands twice"),
+        ]:
+            self.write(named_tests.TABLE, TABLE + line + "\n")
+            self.assert_finds(word)
 
     def test_a_reason_that_is_no_longer_true_is_found_and_taken_out(self):
         self.run_it(write=True)
-        self.write("tests/integration/test_it.py", "def test_S8_copy_far_away(): pass\n")
+        self.write("tests/integration/test_it.py", "def test_away(): pass\n")
+        self.write(named_tests.TABLE, TABLE + "tests/integration/test_it.py test_away: S8_copy_far\n")
         self.assert_finds("S8_copy_far has a test now")
         self.assertEqual(self.run_it(write=True), [])
         self.assertIn("S8_copy_far | six |\n", (self.root / generate.ROWS).read_text())
@@ -119,14 +131,17 @@ class DocumentTest(unittest.TestCase):
         self.assertIn("batch_test.cc) | engine | passed |", self.document())
         self.assertIn("batch_test.cc) | engine | skipped: no GPU |", self.document())
         self.assertEqual(self.run_it(), [])
-        self.write("tests/unit/more_test.cc", "TEST(More, MB_1_Again) {\n")
+        self.write("tests/unit/more_test.cc", "TEST(More, Again) {\n")
+        self.write(named_tests.TABLE, TABLE + AGAIN)
         self.run_it(write=True)
         self.assertIn("| passed<br>not run |", self.document())
         self.assertEqual(self.run_it(), [])
 
     def test_where_a_row_is_shown_follows_from_the_paths(self):
-        self.write("tests/integration/test_it.py", "def test_MB_1_over_the_wire(): pass\n")
-        self.write("tests/unit/schedule/lists_test.cc", "TEST(Lists, MB_1_AreInOrder) {\n")
+        self.write("tests/integration/test_it.py", "def test_over_the_wire(): pass\n")
+        self.write("tests/unit/schedule/lists_test.cc", "TEST(Lists, AreInOrder) {\n")
+        more = "tests/integration/test_it.py test_over_the_wire: MB-1\ntests/unit/schedule/lists_test.cc Lists.AreInOrder: MB-1\n"
+        self.write(named_tests.TABLE, TABLE + more)
         self.assertEqual(self.run_it(write=True), [])
         [line] = [line for line in self.document().splitlines() if line.startswith("| MB-1 |")]
         self.assertEqual(line.split(" | ")[3], "gRPC, simulator, engine")
@@ -136,33 +151,17 @@ class DocumentTest(unittest.TestCase):
         self.write("results/batch.xml", XML.format(""))
         ran = self.options(ran=[self.root / "results"])
         self.assertEqual(generate.main(ran), [])
-        self.write("tests/unit/more_test.cc", "TEST(More, MB_1_Again) {\n")
-        self.assertEqual(generate.main(ran), ["tests/unit/more_test.cc: MB_1_Again: not run"])
+        self.write("tests/unit/more_test.cc", "TEST(More, Again) {\n")
+        self.write(named_tests.TABLE, TABLE + AGAIN)
+        self.assertEqual(generate.main(ran), ["tests/unit/more_test.cc: Again: not run"])
 
     def test_a_failed_test_is_not_written(self):
         self.write("results/batch.xml", XML.format('<failure message="no"/>'))
         problems = self.run_it(write=True, read=True)
-        self.assertEqual(problems, ["tests/unit/batch_test.cc: MB_1_BAL_D1_Splits failed"])
+        self.assertEqual(problems, ["tests/unit/batch_test.cc: Splits failed"])
 
 
-class NamesTest(unittest.TestCase):
-    rows = dict.fromkeys(["CKPT-4", "CKPT-7", "BAL-D1", "S8_pipe", "S8_pipe_no_grad", "S8_pipe_small", "PEERS_4_rows"])
-
-    def test_ids_stand_at_the_start(self):
-        for name, ids in [
-            ("CKPT_4_CKPT_7_Restores", ["CKPT-4", "CKPT-7"]),
-            ("test_CKPT_4_restores", ["CKPT-4"]),
-            ("BAL_D1_NoEmptyBlock", ["BAL-D1"]),
-            ("S8_pipe_no_grad_CKPT_4", ["S8_pipe_no_grad", "CKPT-4"]),
-            ("S8_pipe_Something", ["S8_pipe"]),
-            ("S8_pipe_small_no_grad_PEERS_4_rows", ["S8_pipe_small", "S8_pipe_no_grad", "PEERS_4_rows"]),
-            ("S8_pipe_small_enough", ["S8_pipe_small"]),
-            ("RestoresAs_CKPT_4", []),
-            ("CKPT_40x", []),
-        ]:
-            self.assertEqual(named_tests.ids_of(name, self.rows), (ids, []), name)
-        self.assertEqual(named_tests.ids_of("CKPT_40_X", self.rows), ([], ["CKPT-40"]))
-
+class FindTest(unittest.TestCase):
     def test_skipped_tests_of_python_do_not_count(self):
         marks = {"a": "skip", "b": "xfail()", "c": "skipif(x)"}
         text = "".join(f"@pytest.mark.{mark}\ndef test_{name}(): pass\n" for name, mark in marks.items())
@@ -173,14 +172,14 @@ class ProgramsTest(unittest.TestCase):
     def test_the_programs_list_is_read(self):
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder, "program")
-            lines = ["Modes/Batch.", "  MB_1_Splits/0  # GetParam() = 1"]
-            lines += ["Local/Contract/0.  # TypeParam = T", "  MB_2_Any"]
+            lines = ["Modes/Batch.", "  Splits/0  # GetParam() = 1"]
+            lines += ["Local/Contract/0.  # TypeParam = T", "  Any"]
             program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
             program.chmod(0o755)
             listed = results._listed(str(program))
-        self.assertIn(("Batch", "MB_1_Splits"), listed)
-        self.assertIn(("Contract", "MB_2_Any"), listed)
-        self.assertNotIn(("Contract", "MB_1_Splits"), listed)
+        self.assertIn(("Batch", "Splits"), listed)
+        self.assertIn(("Contract", "Any"), listed)
+        self.assertNotIn(("Contract", "Splits"), listed)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ at::TensorOptions On(DeviceStreams& device) { return at::TensorOptions().device(
 
 class CopyGpuTest : public GpuTest {};
 
-TEST_F(CopyGpuTest, S8_copy_FourPairsGiveValuesForwardAndGradientsBackward) {
+TEST_F(CopyGpuTest, FourPairsGiveValuesForwardAndGradientsBackward) {
   for (const auto& [from, to] : Pairs()) {
     at::Tensor x, leaf, gradient;
     from->RunOn(kCompute, [&, from = from] {
@@ -48,7 +48,7 @@ TEST_F(CopyGpuTest, S8_copy_FourPairsGiveValuesForwardAndGradientsBackward) {
   }
 }
 
-TEST_F(CopyGpuTest, STR_5_CopyDoesNotBlockTheSender) {
+TEST_F(CopyGpuTest, CopyDoesNotBlockTheSender) {
   at::Tensor x;
   Gpu().RunOn(kCompute, [&] { x = at::empty({1024}, On(Gpu())); });
   Carry({x}, Gpu(), CpuStreams());  // makes streams and staging
@@ -61,7 +61,7 @@ TEST_F(CopyGpuTest, STR_5_CopyDoesNotBlockTheSender) {
   EXPECT_TRUE(copies->ready->Ready());
 }
 
-TEST_F(CopyGpuTest, STR_6_AMissingGradientStaysMissing) {
+TEST_F(CopyGpuTest, AMissingGradientStaysMissing) {
   for (const auto& [from, to] : Pairs()) {
     const Tensors arrived = Carry({at::Tensor(), at::ones({2}, On(*from))}, *from, *to);
     EXPECT_FALSE(arrived[0].defined());
@@ -71,7 +71,7 @@ TEST_F(CopyGpuTest, STR_6_AMissingGradientStaysMissing) {
 
 // Two inputs of 1024x3x32x32 in 32 micro-batches through a layer (a, 2b, 3b) and one that adds the three, whose gradients
 // of b come late. With one wait for all tensors the norm of b's gradient is 5 times that of the norm's own gradient, 1.
-TEST_F(CopyGpuTest, STR_7_S8_bugs_tuple_wait) {
+TEST_F(CopyGpuTest, BugsTupleWait) {
   constexpr int kChunks = 32;
   for (const auto& [from, to] : Pairs()) {
     Tensors a, b, leaves, sums;
@@ -106,7 +106,7 @@ TEST_F(CopyGpuTest, STR_7_S8_bugs_tuple_wait) {
   }
 }
 
-TEST_F(CopyGpuTest, STR_8_IntegersPassBothWays) {
+TEST_F(CopyGpuTest, IntegersPassBothWays) {
   const at::Tensor numbers = at::full({1000}, 7, at::kLong);
   const Tensors there = Carry({numbers}, CpuStreams(), Gpu());
   EXPECT_EQ(there[0].scalar_type(), at::kLong);

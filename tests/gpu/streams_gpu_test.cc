@@ -20,13 +20,13 @@ at::TensorOptions OnGpu() { return at::TensorOptions().device(at::kCUDA); }
 
 class StreamsGpuTest : public GpuTest {};
 
-TEST_F(StreamsGpuTest, STR_1_STR_4_EveryGpuHasItsOwnObjectMadeOnce) {
+TEST_F(StreamsGpuTest, EveryGpuHasItsOwnObjectMadeOnce) {
   EXPECT_EQ(&Gpu(), &Gpu());
   EXPECT_NE(&Gpu(), &CpuStreams());
   EXPECT_EQ(Gpu().device(), c10::Device(c10::kCUDA, 0));
 }
 
-TEST_F(StreamsGpuTest, WRK_1_WithoutNamesEveryGpuIsADevice) {
+TEST_F(StreamsGpuTest, WithoutNamesEveryGpuIsADevice) {
   const auto devices = ParseDevices({}, {}, {0});
   ASSERT_TRUE(devices.ok()) << devices.status();
   ASSERT_EQ(static_cast<int>(devices->size()), FoundCuda().count);
@@ -37,7 +37,7 @@ TEST_F(StreamsGpuTest, WRK_1_WithoutNamesEveryGpuIsADevice) {
   }
 }
 
-TEST_F(StreamsGpuTest, STR_2_S8_stream_wait_stream) {
+TEST_F(StreamsGpuTest, StreamWaitStream) {
   at::Tensor x;
   Gpu().RunOn(kCopyOut, [&] { x = at::empty({100, 100}, OnGpu()); });
   Delay(Gpu(), kCopyOut);
@@ -47,7 +47,7 @@ TEST_F(StreamsGpuTest, STR_2_S8_stream_wait_stream) {
   Gpu().RunOn(kComputeStream, [&] { EXPECT_EQ(x.sum().item<float>(), 10000); });
 }
 
-TEST_F(StreamsGpuTest, STR_2_ACpuWaitsOnTheHostAndNobodyForACpu) {
+TEST_F(StreamsGpuTest, ACpuWaitsOnTheHostAndNobodyForACpu) {
   Delay(Gpu(), kComputeStream);
   const EventPtr end = Gpu().Record(kComputeStream);
   WaitStream(Gpu(), kComputeStream, CpuStreams(), kComputeStream);
@@ -74,7 +74,7 @@ TEST_F(StreamsGpuTest, TimedEventsTellWhatTheDeviceTook) {
   EXPECT_NEAR(told / took, 1, 0.1);
 }
 
-TEST_F(StreamsGpuTest, STR_2_OneGpuWaitsForAnother) {
+TEST_F(StreamsGpuTest, OneGpuWaitsForAnother) {
   Need(2);
   if (IsSkipped()) return;
   Delay(Gpu(0), kComputeStream);
@@ -85,7 +85,7 @@ TEST_F(StreamsGpuTest, STR_2_OneGpuWaitsForAnother) {
 }
 
 // Without it the allocator would give the block to the next tensor while the other stream still uses it.
-TEST_F(StreamsGpuTest, STR_3_S8_stream_record_stream) {
+TEST_F(StreamsGpuTest, StreamRecordStream) {
   at::Tensor x;
   Gpu().RunOn(kCopyIn, [&] { x = at::rand({1}, OnGpu()); });
   Gpu().Synchronize();
@@ -107,7 +107,7 @@ TEST_F(StreamsGpuTest, WithoutRecordStreamTheBlockIsReusedAtOnce) {  // so the t
   Gpu().RunOn(kCopyIn, [&] { EXPECT_EQ(at::rand({1}, OnGpu()).data_ptr(), address); });
 }
 
-TEST_F(StreamsGpuTest, STR_3_S8_stream_shifted_view) {
+TEST_F(StreamsGpuTest, StreamShiftedView) {
   at::Tensor x;
   Gpu().RunOn(kCopyIn, [&] { x = at::rand({2}, OnGpu()); });
   Gpu().Synchronize();

@@ -48,30 +48,30 @@ def refuse(
 
 
 @pytest.mark.parametrize("chunks", [0, -1])
-def test_PIPE_1_chunks_positive(raw: Raw, chunks: int) -> None:
+def test_chunks_positive(raw: Raw, chunks: int) -> None:
     refuse(raw, spec(micro_batches=chunks), "number of micro-batches must be a positive integer", "micro_batches")
 
 
-def test_PIPE_1_checkpoint_mode(raw: Raw) -> None:
+def test_checkpoint_mode(raw: Raw) -> None:
     unknown = spec()
     unknown.schedule.checkpoint = 99  # type: ignore[assignment]
     refuse(raw, unknown, "checkpoint is not one of 'always', 'except_last', or 'never'", "checkpoint")
 
 
 @pytest.mark.parametrize(("balance", "total"), [([1], 1), ([5], 5), ([2, 1], 3), ([2, 3], 5)])
-def test_PIPE_6_balance_of_another_sum(raw: Raw, balance: list[int], total: int) -> None:
+def test_balance_of_another_sum(raw: Raw, balance: list[int], total: int) -> None:
     sentence = f"module and sum of balance have different length (module: 4, sum of balance: {total})"
     error = refuse(raw, spec(balance=balance), sentence, "spec.cut.balance")
     assert "plan" in error.message, "no advice"
 
 
 @pytest.mark.parametrize("balance", [[0, 4], [-1, 5]])
-def test_PIPE_6_balance_of_no_layers(raw: Raw, balance: list[int]) -> None:
+def test_balance_of_no_layers(raw: Raw, balance: list[int]) -> None:
     error = refuse(raw, spec(balance=balance), "all balance numbers must be positive integer", "spec.cut.balance")
     assert str(balance) in error.message
 
 
-def test_PIPE_14_order_of_checks(raw: Raw) -> None:
+def test_order_of_checks(raw: Raw) -> None:
     """Everything is wrong; mending one thing after the other shows the next one."""
     wrong = spec([Layer("teleport")], balance=[0, 2], micro_batches=0)
     wrong.schedule.checkpoint = 99  # type: ignore[assignment]
@@ -86,20 +86,20 @@ def test_PIPE_14_order_of_checks(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("inner", [False, True])
-def test_PIPE_4_two_layers_of_one_name(raw: Raw, inner: bool) -> None:
+def test_two_layers_of_one_name(raw: Raw, inner: bool) -> None:
     layers = [linear("same"), linear("other"), linear("same")]
     model = [Layer("sequential", "outer", layers=layers)] if inner else layers
     field = "spec.model.layers[0].layers[2].name" if inner else "spec.model.layers[2].name"
     refuse(raw, spec(model), "module with duplicate children is not supported", field)
 
 
-def test_PIPE_7_too_few_devices(raw: Raw) -> None:
+def test_too_few_devices(raw: Raw) -> None:
     sentence = "too few devices to hold given partitions (devices: 2, partitions: 3)"
     wrong = spec(balance=[1, 1, 2], devices=["cpu:0", "cpu:1"])
     refuse(raw, wrong, sentence, "spec.devices", Code.OUT_OF_RANGE)
 
 
-def test_PIPE_8_devices_that_are_not_there(raw: Raw) -> None:
+def test_devices_that_are_not_there(raw: Raw) -> None:
     layers = [linear("first", device="cpu:0"), linear("last", device="cpu:7")]
     error = refuse(raw, spec(layers), "no such device", "spec.model.layers[1].device")
     assert "cpu:0, cpu:1" in error.message
@@ -130,7 +130,7 @@ def test_PIPE_8_devices_that_are_not_there(raw: Raw) -> None:
     ],
     ids=["never stashed", "never popped", "stashed twice", "popped twice", "all faults"],
 )
-def test_SKIP_9_all_faults(raw: Raw, layers: list[Layer], faults: list[str]) -> None:
+def test_all_faults(raw: Raw, layers: list[Layer], faults: list[str]) -> None:
     model = [linear("first"), *layers]
     sentence = "one or more pairs of stash and pop do not match:"
     error = refuse(raw, spec(model), sentence, "spec.model.layers", reason="WRONG_TYPE")
@@ -139,7 +139,7 @@ def test_SKIP_9_all_faults(raw: Raw, layers: list[Layer], faults: list[str]) -> 
     assert error.message.count("* ") == len(faults)
 
 
-def test_SKIP_17_faults_in_layers_in_layers(raw: Raw) -> None:
+def test_faults_in_layers_in_layers(raw: Raw) -> None:
     inner = Layer("sequential", "inner", layers=[stash("a"), stash("b"), pop_add("c")])
     error = refuse(
         raw,
@@ -151,7 +151,7 @@ def test_SKIP_17_faults_in_layers_in_layers(raw: Raw) -> None:
     assert "do not match" in error.message
 
 
-def test_U_7_ties_that_cannot_be(raw: Raw) -> None:
+def test_ties_that_cannot_be(raw: Raw) -> None:
     layers = [linear("a"), linear("b", 16, 8), linear("c", 8, 16)]
     refuse(
         raw,
@@ -183,7 +183,7 @@ def test_more_stages_than_layers(raw: Raw, method: str) -> None:
     refuse(raw, spec(stages=5, cut_method=method), sentence, "spec.cut.stages")
 
 
-def test_BAL_10_stages_positive(raw: Raw) -> None:
+def test_stages_positive(raw: Raw) -> None:
     wrong = spec()
     wrong.cut.stages = -1
     refuse(raw, wrong, "partitions must be a positive integer (-1 < 1)", "spec.cut.stages")
@@ -221,42 +221,42 @@ def refuse_inputs(
     return error
 
 
-def test_MB_2_no_tensor(raw: Raw, identity: penstock.Pipeline) -> None:
+def test_no_tensor(raw: Raw, identity: penstock.Pipeline) -> None:
     sentence = "inputs do not have any tensors: (int, str"
     refuse_inputs(raw, identity, [plain("a", int_value=3), plain("b", string_value="x")], sentence)
     # A whole tensor does not count.
     refuse_inputs(raw, identity, [whole(given("a")), plain("b", bool_value=True)], "inputs do not have any tensors")
 
 
-def test_MB_1_a_value_where_a_tensor_is_wanted(raw: Raw, pipeline: penstock.Pipeline) -> None:
+def test_a_value_where_a_tensor_is_wanted(raw: Raw, pipeline: penstock.Pipeline) -> None:
     for value, name in [({"int_value": 3}, "int"), ({"string_value": "x"}, "str"), ({}, "NoneType")]:
         refuse_inputs(raw, pipeline, [plain("input", **value)], f"expected Tensor, but got {name}")
 
 
-def test_MB_10_only_tensors_are_whole(raw: Raw, identity: penstock.Pipeline) -> None:
+def test_only_tensors_are_whole(raw: Raw, identity: penstock.Pipeline) -> None:
     inputs = [given("a"), whole(plain("b", int_value=42))]
     refuse_inputs(raw, identity, inputs, "NoChunk only supported for tensors, found: 42")
 
 
-def test_MB_4_U_6_unequal_numbers_of_pieces(raw: Raw, identity: penstock.Pipeline) -> None:
+def test_unequal_numbers_of_pieces(raw: Raw, identity: penstock.Pipeline) -> None:
     inputs = [given("a", np.ones((3, 2), np.float32)), given("b", np.ones((4, 2), np.float32))]
     sentence = "Found different number of chunks produced for inputs: 3 and 4"
     refuse_inputs(raw, identity, inputs, sentence, "TENSOR_SIGNATURE")
 
 
-def test_MB_6_a_scalar(raw: Raw, identity: penstock.Pipeline) -> None:
+def test_a_scalar(raw: Raw, identity: penstock.Pipeline) -> None:
     inputs = [given("a", np.float32(1))]
     refuse_inputs(raw, identity, inputs, "chunk expects at least a 1-dimensional tensor", "TENSOR_SIGNATURE")
 
 
-def test_MB_14_outputs_that_are_no_tensors_are_named(raw: Raw, identity: penstock.Pipeline) -> None:
+def test_outputs_that_are_no_tensors_are_named(raw: Raw, identity: penstock.Pipeline) -> None:
     inputs = [given("a", ROWS), plain("b", int_value=42)]
     error = refuse_inputs(raw, identity, inputs, "output1")
     assert "output1" in error.values["field"], error.values
 
 
 @pytest.mark.parametrize("chunks", [0, -1])
-def test_PIPE_1_chunks_of_a_call(raw: Raw, pipeline: penstock.Pipeline, chunks: int) -> None:
+def test_chunks_of_a_call(raw: Raw, pipeline: penstock.Pipeline, chunks: int) -> None:
     request = infer(pipeline.name, micro_batches=chunks)
     error = refused(lambda: raw.call("Infer", request), INVALID, "FIELD_INVALID", "micro_batches", str(chunks))
     assert "number of micro-batches must be a positive integer" in error.message

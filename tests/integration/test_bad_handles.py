@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("next_request_is_served")
 Code = grpc.StatusCode
 
 
-def test_RREF_2_handles_that_are_not_there(daemon: Daemon, raw: Raw, pipeline: penstock.Pipeline) -> None:
+def test_handles_that_are_not_there(daemon: Daemon, raw: Raw, pipeline: penstock.Pipeline) -> None:
     stranger = Raw(daemon.address, "stranger")
     mine = pipeline.submit_infer(ROWS).wait(30)
     epoch, secret = mine.name.rsplit("/", 1)[1].split("-")

@@ -142,7 +142,7 @@ def test_an_open_accumulation(daemon: Daemon, raw: Raw, pipeline: penstock.Pipel
 # --- graphs ---
 
 
-def test_RREF_6_graphs_out_of_place(daemon: Daemon, raw: Raw) -> None:
+def test_graphs_out_of_place(daemon: Daemon, raw: Raw) -> None:
     with penstock.Client(daemon.address) as client:
         own = create_mlp(client)
         inputs, target = mlp_batch(0, 4)

@@ -128,7 +128,7 @@ def test_a_token_outside_the_vocabulary(raw: Raw, words: penstock.Pipeline, toke
 
 
 @pytest.mark.parametrize("label", [GPT["vocab"], -5, 2**62])
-def test_PIPE_37_an_exception_inside_a_stage_names_its_place(raw: Raw, words: penstock.Pipeline, label: int) -> None:
+def test_an_exception_inside_a_stage_names_its_place(raw: Raw, words: penstock.Pipeline, label: int) -> None:
     """A label that is no class is found by the loss, on the last stage, in the micro-batch that has it."""
     tokens, target = gpt_batch(0, 4)
     before = state_of(words)

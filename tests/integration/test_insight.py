@@ -81,7 +81,7 @@ def check_states(trace: Chrome) -> None:
             assert abs(after[state] - before[state] - sums[state]) <= 1000 * len(slices), state
 
 
-def test_DEF_17_a_dump_holds_every_step(client: penstock.Client, tmp_path: pathlib.Path) -> None:
+def test_a_dump_holds_every_step(client: penstock.Client, tmp_path: pathlib.Path) -> None:
     pipeline = create_gpt(client)
     train(pipeline, 3)
     pipeline.infer(gpt_batch(0, 4)[0])

@@ -34,7 +34,7 @@ def learns(pipeline: penstock.Pipeline, steps: int = 30) -> None:
 
 @pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_SKIP_10_skips_over_stages_change_nothing(client: penstock.Client, schedule: str, checkpoint: str) -> None:
+def test_skips_over_stages_change_nothing(client: penstock.Client, schedule: str, checkpoint: str) -> None:
     """The same state after three steps, bit for bit, in one stage and in three with the skip past the second."""
     whole = create(client, WITH_SKIP, schedule=schedule, checkpoint=checkpoint)
     parts = create(client, WITH_SKIP, schedule=schedule, checkpoint=checkpoint, balance=[3, 2, 3])
@@ -47,7 +47,7 @@ def test_SKIP_10_skips_over_stages_change_nothing(client: penstock.Client, sched
     assert whole.infer(probe)["output"].tobytes() == parts.infer(probe)["output"].tobytes()
 
 
-def test_SKIP_8_one_name_twice_with_namespaces(client: penstock.Client) -> None:
+def test_one_name_twice_with_namespaces(client: penstock.Client) -> None:
     block = [stash("keep"), linear("inner"), pop_add("join")]
 
     def isolated(number: int) -> list[Layer]:
@@ -80,7 +80,7 @@ def placed(*devices: str) -> list[Layer]:
         (["cpu", "cpu", "cpu:1", "cpu"], [("cpu:0", 1), ("cpu:0", 1), ("cpu:1", 1), ("cpu:0", 1)]),
     ],
 )
-def test_PIPE_8_devices_of_layers_cut_the_model(
+def test_devices_of_layers_cut_the_model(
     client: penstock.Client, devices: list[str], stages: list[tuple[str, int]]
 ) -> None:
     pipeline = create(client, placed(*devices))
@@ -144,7 +144,7 @@ def test_a_parameter_scale_of_nothing_weighs_stashes_alone(client: penstock.Clie
 
 
 @pytest.mark.parametrize("devices", [("", "", ""), ("cpu:0", "cpu:0", "cpu:1")], ids=["one stage", "two stages"])
-def test_PIPE_5_U_7_tied_weights_are_one_parameter(client: penstock.Client, devices: tuple[str, str, str]) -> None:
+def test_tied_weights_are_one_parameter(client: penstock.Client, devices: tuple[str, str, str]) -> None:
     layers = placed(*devices)
     tied = create(client, layers, ties=[("l0.weight", "l2.weight")])
     assert sorted(tied.read_parameters()) == ["l0.bias", "l0.weight", "l1.bias", "l1.weight", "l2.bias"]
@@ -165,7 +165,7 @@ def test_PIPE_5_U_7_tied_weights_are_one_parameter(client: penstock.Client, devi
 
 @pytest.mark.parametrize("cut", [{}, {"balance": [1, 1]}], ids=["one stage", "two stages"])
 @pytest.mark.parametrize("checkpoint", ["always", "never"])
-def test_DBN_5_statistics_of_the_mini_batch(client: penstock.Client, checkpoint: str, cut: dict[str, Any]) -> None:
+def test_statistics_of_the_mini_batch(client: penstock.Client, checkpoint: str, cut: dict[str, Any]) -> None:
     """One commit per step, over all micro-batches, with the unbiased variance. The first layer sees the inputs."""
     layers = [Layer("batch_norm", "norm", {"features": WIDTH}), linear("last")]
     pipeline = create(client, layers, deferred_batch_norm=True, checkpoint=checkpoint, **cut)
@@ -181,7 +181,7 @@ def test_DBN_5_statistics_of_the_mini_batch(client: penstock.Client, checkpoint:
     assert state["norm.num_batches_tracked"] == 2
 
 
-def test_DBN_10_off_by_default(client: penstock.Client) -> None:
+def test_off_by_default(client: penstock.Client) -> None:
     layers = [Layer("batch_norm", "norm", {"features": WIDTH}), linear("last")]
     pipeline = create(client, layers)
     train(pipeline, 1)
@@ -203,7 +203,7 @@ def test_layers_in_layers(client: penstock.Client) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "bf16"])
-def test_PIPE_26_parameters_of_another_type(client: penstock.Client, dtype: str) -> None:
+def test_parameters_of_another_type(client: penstock.Client, dtype: str) -> None:
     pipeline = create(client, [linear("first"), Layer("relu"), linear("last")], dtype=dtype, balance=[2, 1])
     parameters = pipeline.read_parameters()
     if dtype == "fp64":
@@ -215,7 +215,7 @@ def test_PIPE_26_parameters_of_another_type(client: penstock.Client, dtype: str)
 
 
 @pytest.mark.parametrize("checkpoint", ["always", "never"])
-def test_CKPT_10_autocast_in_recomputation_too(client: penstock.Client, checkpoint: str) -> None:
+def test_autocast_in_recomputation_too(client: penstock.Client, checkpoint: str) -> None:
     """With and without recomputation the same bits come out, and other ones than without autocast."""
     layers = [linear("first"), Layer("gelu"), linear("last")]
     cast = create(client, layers, autocast="bf16", checkpoint=checkpoint, balance=[2, 1])
@@ -231,7 +231,7 @@ def test_CKPT_10_autocast_in_recomputation_too(client: penstock.Client, checkpoi
 # --- whole tensors and plain values -----------------------------------------------------------------------------------
 
 
-def test_MB_8_a_whole_tensor_comes_back_once_per_micro_batch(client: penstock.Client) -> None:
+def test_a_whole_tensor_comes_back_once_per_micro_batch(client: penstock.Client) -> None:
     pipeline = client.create_pipeline(fresh_name("identity"), model="identity", micro_batches=5, stages=1)
     rows = np.arange(10, dtype=np.float32).reshape(10, 1)
     whole = np.ones((3, 1), np.float32)
@@ -241,7 +241,7 @@ def test_MB_8_a_whole_tensor_comes_back_once_per_micro_batch(client: penstock.Cl
     assert np.array_equal(answer["output1"], np.ones((15, 1), np.float32))
 
 
-def test_MB_4_inputs_of_other_rows_in_as_many_pieces(client: penstock.Client) -> None:
+def test_inputs_of_other_rows_in_as_many_pieces(client: penstock.Client) -> None:
     """Three and six rows make three micro-batches each when five are asked for."""
     pipeline = client.create_pipeline(fresh_name("identity"), model="identity", micro_batches=5, stages=1)
     three, six = np.arange(3, dtype=np.float32), np.arange(6, dtype=np.float32)

@@ -62,7 +62,7 @@ def test_the_same_answer_as_infer(
     assert output.tobytes() == mlp.infer(inputs)["output"].tobytes()
 
 
-def test_DEF_18_inference_while_the_pipeline_trains(
+def test_inference_while_the_pipeline_trains(
     daemon: Daemon, client: penstock.Client, open_client: triton.InferenceServerClient
 ) -> None:
     """Each answer equals that of the weights after one of the steps, and never a mixture of two."""

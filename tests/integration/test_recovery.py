@@ -181,7 +181,7 @@ def test_a_checkpoint_of_another_model_is_refused(start_daemon: StartDaemon) -> 
         assert not differing(weights_of(other), before)
 
 
-def test_PIPE_28_checkpoints_can_be_restored_into_another_cut(start_daemon: StartDaemon) -> None:
+def test_checkpoints_can_be_restored_into_another_cut(start_daemon: StartDaemon) -> None:
     """The same model in other stages continues to the same weights."""
     daemon = start_daemon()
     with penstock.Client(daemon.address) as client:

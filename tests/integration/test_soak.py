@@ -175,7 +175,7 @@ class Caller(threading.Thread):
         pipeline.submit_infer(self._random.choice(self._probes), lease=LEASE)
 
 
-def test_PIPE_39_ASY_45_ISS_22_two_hundred_clients(start_daemon: StartDaemon) -> None:
+def test_two_hundred_clients(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     owner = penstock.Client(daemon.address, "owner")
     fixed, trained = create_mlp(owner, "fixed"), create_mlp(owner, "trained")

@@ -35,7 +35,7 @@ def stage_sums(metrics: Metrics, pipeline: str) -> dict[str, float]:
     return sums
 
 
-def test_DEF_17_ISS_10_the_states_of_a_stage_add_up_to_wall_time(daemon: Daemon, client: penstock.Client) -> None:
+def test_the_states_of_a_stage_add_up_to_wall_time(daemon: Daemon, client: penstock.Client) -> None:
     """Between two scrapes the sum grows by what passed: at least from the end of the first to the start of the second,
     at most from the start of the first to the end of the second, and 0.1 % aside."""
     pipeline = create_gpt(client)
@@ -83,7 +83,7 @@ def bubble(before: Metrics, after: Metrics, pipeline: str) -> float:
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_DEF_17_ISS_10_the_bubble_of_two_scrapes_is_that_of_the_executor(
+def test_the_bubble_of_two_scrapes_is_that_of_the_executor(
     daemon: Daemon, client: penstock.Client, schedule: str
 ) -> None:
     pipeline = create_gpt(client, schedule=schedule, micro_batches=8)
@@ -113,7 +113,7 @@ def test_the_bubble_since_creation_is_that_of_one_scrape(daemon: Daemon, client:
     assert metrics.sum("penstock_schedule_ideal_bubble_ratio", pipeline=name, lane="0") == pytest.approx(1 / 9)
 
 
-def test_DEF_17_counters_of_work(daemon: Daemon, client: penstock.Client) -> None:
+def test_counters_of_work(daemon: Daemon, client: penstock.Client) -> None:
     pipeline = create_mlp(client)
     name = pipeline.name.removeprefix("pipelines/")
     fresh = daemon.metrics()

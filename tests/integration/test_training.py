@@ -22,7 +22,7 @@ from small_models import (
 
 @pytest.mark.parametrize("rows_of_calls", [(2, 2, 2, 2), (3, 5), (8,)])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_DDP_2_contributions_equal_one_step(client: penstock.Client, rows_of_calls: tuple[int, ...], schedule: str) -> None:
+def test_contributions_equal_one_step(client: penstock.Client, rows_of_calls: tuple[int, ...], schedule: str) -> None:
     """Micro-batches of one row each, dropout, clipping, three steps: the same state bit for bit."""
     whole = create_gpt(client, dropout=0.1, schedule=schedule, micro_batches=8, clip_norm=0.5)
     parts = create_gpt(client, dropout=0.1, schedule=schedule, micro_batches=8, clip_norm=0.5)
@@ -60,7 +60,7 @@ def test_discarded_contributions_leave_no_trace(client: penstock.Client) -> None
     assert not differing(state_of(one), state_of(other))
 
 
-def test_RREF_6_a_squared_error_of_the_client_gives_the_same_weights(client: penstock.Client) -> None:
+def test_a_squared_error_of_the_client_gives_the_same_weights(client: penstock.Client) -> None:
     """Rows, width and micro-batches are powers of two, so 2 (y - t) / count is exact but for one subtraction and one
     rounding that both sides do in float32: equal bit for bit, dropout included."""
     server = create_mlp(client, dropout=0.1)

@@ -81,7 +81,7 @@ class RandomTransparency : public ::testing::Test {
 
 // PIPE-35: same results whatever the cut and the mode; PIPE-36: also with batch norm and in-layer randomness, for the plain
 // loop runs on the same micro-batches and draws the same numbers.
-TEST_F(RandomTransparency, PIPE_35_PIPE_36_RandomModelsTrainAndInferAsPlainAutograd) {
+TEST_F(RandomTransparency, RandomModelsTrainAndInferAsPlainAutograd) {
   const uint64_t cases = FromEnvironment("PENSTOCK_TRANSPARENCY_CASES", 500);
   const uint64_t first = FromEnvironment("PENSTOCK_TRANSPARENCY_SEED", 1);
   const char* given_edits = std::getenv("PENSTOCK_TRANSPARENCY_EDITS");

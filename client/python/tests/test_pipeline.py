@@ -389,7 +389,7 @@ def test_a_pending_handle_is_waited_for(pipeline: penstock.Pipeline, daemon: Fak
     assert handle.done() and handle.state == "READY"
 
 
-def test_RREF_3_waiting_ends_at_its_timeout(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+def test_waiting_ends_at_its_timeout(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     daemon.settle_after = 10**6
     handle = pipeline.submit_infer(ROWS)
     with pytest.raises(TimeoutError):

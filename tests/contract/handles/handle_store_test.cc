@@ -30,7 +30,7 @@ TEST_F(HandleStoreTest, NamesAreParsedStrictlyAndRoundTrip) {
   EXPECT_EQ(ValuesOf(HandleName::Parse("nonsense", "names[3]").status())["field"], "names[3]");
 }
 
-TEST_F(HandleStoreTest, RREF_4_AResultIsPendingThenReadyWithHeaders) {
+TEST_F(HandleStoreTest, AResultIsPendingThenReadyWithHeaders) {
   const HandleName name = Reserve();
   EXPECT_EQ(StateOf(name), HandleState::kPending);
   EXPECT_FALSE(store_->Get("ann", name)->expire_time.has_value());
@@ -69,7 +69,7 @@ TEST_F(HandleStoreTest, AFailedHandleTellsItsErrorAtEachUse) {
   }
 }
 
-TEST_F(HandleStoreTest, RREF_2_ForeignGuessedAndOldHandlesAreRefusedWithTheirReason) {
+TEST_F(HandleStoreTest, ForeignGuessedAndOldHandlesAreRefusedWithTheirReason) {
   const HandleName name = Ready();
   EXPECT_EQ(ReasonOfGet(name, "bob"), "HANDLE_NOT_FOUND");
   EXPECT_EQ(ReasonOfGet({"mlp", name.id}), "HANDLE_NOT_FOUND");
@@ -269,7 +269,7 @@ TEST_F(HandleStoreTest, WaitingForAllAndForAny) {
   EXPECT_EQ(all, 1);
 }
 
-TEST_F(HandleStoreTest, RREF_3_AWaitEndsAtItsDeadlineWithTheStatesOfThen) {
+TEST_F(HandleStoreTest, AWaitEndsAtItsDeadlineWithTheStatesOfThen) {
   const HandleName name = Reserve();
   std::vector<HandleStore::HandleAnswer> seen;
   const int64_t deadline = clock_.NowNanos() + 1000;

@@ -30,7 +30,7 @@ class TransportContract : public ::testing::Test {
 
 TYPED_TEST_SUITE_P(TransportContract);
 
-TYPED_TEST_P(TransportContract, ASY_24_ASY_41_DeliversByKeyNotByOrder) {
+TYPED_TEST_P(TransportContract, DeliversByKeyNotByOrder) {
   auto transport = this->factory_.Make(3);
   this->factory_.Open(*transport, 1);
   EXPECT_FALSE(transport->TryReceive(this->Key(1, 0)).has_value());
@@ -58,7 +58,7 @@ TYPED_TEST_P(TransportContract, RefusesAKeyThatIsSentTwice) {
   EXPECT_EQ(transport->TryReceive(this->Key(1, 0))->values.TensorAt(0)[0].template item<float>(), 1);
 }
 
-TYPED_TEST_P(TransportContract, ASY_45_DEF_7_ForgetsAClosedRunAndKeepsOthers) {
+TYPED_TEST_P(TransportContract, ForgetsAClosedRunAndKeepsOthers) {
   auto transport = this->factory_.Make(2);
   this->factory_.Open(*transport, 1);
   this->factory_.Open(*transport, 2);

@@ -46,7 +46,7 @@ TEST(GoldenSchedulesTest, TrainingSteps) {
   }
 }
 
-TEST(GoldenSchedulesTest, ISS_15_FewerMicroBatchesThanStages) {
+TEST(GoldenSchedulesTest, FewerMicroBatchesThanStages) {
   ExpectGolden("1f1b_p4_m2_never.txt", ToText(Built({.kind = "1f1b", .lanes = 4, .micro_batches = 2})));
 }
 

@@ -257,7 +257,7 @@ std::optional<int64_t> PeakFormula(const ScheduleRequest& request, int lane) {
   return std::nullopt;
 }
 
-TEST(SchedulePropertyTest, ASY_32_DEF_3_PeaksMatchTheFormula) {
+TEST(SchedulePropertyTest, PeaksMatchTheFormula) {
   ForEachCase([&](const ScheduleKind&, const ScheduleRequest& request) {
     const PeakActivations peaks = ComputePeaks(*Generate(request));
     for (int lane = 0; lane < request.lanes; ++lane) {

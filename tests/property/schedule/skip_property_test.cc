@@ -80,7 +80,7 @@ int LongestSkip(const std::vector<SkipEdge>& skips) {
 }
 
 // What is built verifies (BuildSchedule proves it), also with bounded edges, reads back, and holds each message once.
-TEST(SkipPropertyTest, SKIP_18_DEF_8_SchedulesWithSkipsVerifyAndReadBack) {
+TEST(SkipPropertyTest, SchedulesWithSkipsVerifyAndReadBack) {
   ForEachRequest([](const BuildRequest& request) {
     const auto lists = BuildSchedule(request);
     ASSERT_TRUE(lists.ok()) << lists.status();

@@ -23,7 +23,7 @@ absl::Status UseFails(Portal& portal) {
   return RunTorch([&] { portal.Use(); });
 }
 
-TEST(Portal, SKIP_12_SKIP_13_HasTheLivesOfTheAncestors) {
+TEST(Portal, HasTheLivesOfTheAncestors) {
   struct Case {
     int life;
     std::vector<int> after;  // the stash, the pop, the pop in backward
@@ -40,7 +40,7 @@ TEST(Portal, SKIP_12_SKIP_13_HasTheLivesOfTheAncestors) {
   }
 }
 
-TEST(Portal, SKIP_13_S8_skip_LivesFromNoneToFourAndThreePlusOne) {
+TEST(Portal, LivesFromNoneToFourAndThreePlusOne) {
   for (int life = 0; life <= 4; ++life) {
     Portal portal(Batch(at::ones({1})), life);
     for (int use = 0; use < life; ++use) EXPECT_TRUE(RunTorch([&] { portal.Use(); }).ok()) << life;
@@ -53,7 +53,7 @@ TEST(Portal, SKIP_13_S8_skip_LivesFromNoneToFourAndThreePlusOne) {
   ExpectGone(UseFails(portal), "tensor in portal has been removed");
 }
 
-TEST(Portal, SKIP_13_DropsTheTensorWithItsLastUse) {
+TEST(Portal, DropsTheTensorWithItsLastUse) {
   at::Tensor tensor = at::ones({4});
   const c10::weak_intrusive_ptr<c10::TensorImpl> watch(tensor.getIntrusivePtr());
   Portal portal{Batch(std::move(tensor)), 2};
@@ -63,7 +63,7 @@ TEST(Portal, SKIP_13_DropsTheTensorWithItsLastUse) {
   EXPECT_TRUE(watch.expired());
 }
 
-TEST(Portal, SKIP_12_SKIP_13_TheGradientIsThereForOneUse) {
+TEST(Portal, TheGradientIsThereForOneUse) {
   Portal portal(Batch(at::ones({1})), Portal::kPlain);
   const auto take = [&] { return RunTorch([&] { portal.TakeGradient(); }); };
   ExpectGone(take(), "grad in portal has been removed or never set");

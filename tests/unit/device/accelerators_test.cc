@@ -60,7 +60,7 @@ TEST(OpenAcceleratorsDeathTest, GivesDevicesTheirStreamsAndNoneToThoseThatAreNot
   EXPECT_DEATH(streams_of(2), "broken invariant");
 }
 
-TEST(OpenAcceleratorsDeathTest, WRK_1_WithoutNamesEveryCudaDeviceIsADevice) {
+TEST(OpenAcceleratorsDeathTest, WithoutNamesEveryCudaDeviceIsADevice) {
   const auto names = [] {
     OpenAccelerators({}, kTwoDevices);
     std::string names;

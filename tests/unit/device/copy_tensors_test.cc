@@ -41,7 +41,7 @@ class CopyTensorsTest : public ::testing::Test {
   FakeStreams a_{"a", &log_}, b_{"b", &log_};
 };
 
-TEST_F(CopyTensorsTest, S8_copy_FourPairsGiveValuesForwardAndGradientsBackward) {
+TEST_F(CopyTensorsTest, FourPairsGiveValuesForwardAndGradientsBackward) {
   for (const auto& [from, to] : Pairs()) {
     const Tensors forward = Carry({at::ones({100})}, *from, *to);
     const at::Tensor leaf = forward[0].detach().requires_grad_();
@@ -59,7 +59,7 @@ TEST_F(CopyTensorsTest, HandsOverBetweenCpusAndWithinADeviceWithoutACopy) {
   EXPECT_THAT(log_.Take(), IsEmpty());
 }
 
-TEST_F(CopyTensorsTest, STR_5_CopiesOnTheCopyStreamsAfterTheComputationAndKeepsTheSource) {
+TEST_F(CopyTensorsTest, CopiesOnTheCopyStreamsAfterTheComputationAndKeepsTheSource) {
   const at::Tensor tensor = at::ones({3});
   auto copies = CopyTensors({tensor}, a_, b_);
   ASSERT_TRUE(copies.ok());
@@ -74,7 +74,7 @@ TEST_F(CopyTensorsTest, STR_5_CopiesOnTheCopyStreamsAfterTheComputationAndKeepsT
   EXPECT_THAT(log_.Take(), ElementsAre("b.compute waits b.in@1", "b.compute keeps " + FakeStreams::AddressOf(copy)));
 }
 
-TEST_F(CopyTensorsTest, STR_2_STR_5_ACpuReceivesThroughStagingAndWaitsItself) {
+TEST_F(CopyTensorsTest, ACpuReceivesThroughStagingAndWaitsItself) {
   const at::Tensor tensor = at::ones({3});
   Carry({tensor}, a_, CpuStreams());
   EXPECT_THAT(log_.Take(),
@@ -82,13 +82,13 @@ TEST_F(CopyTensorsTest, STR_2_STR_5_ACpuReceivesThroughStagingAndWaitsItself) {
                           "a.out keeps " + FakeStreams::AddressOf(tensor), "a.out}", "host waits a.out@2"));
 }
 
-TEST_F(CopyTensorsTest, STR_2_STR_5_ACpuSendsThroughStagingAndNobodyWaitsForIt) {
+TEST_F(CopyTensorsTest, ACpuSendsThroughStagingAndNobodyWaitsForIt) {
   const Tensors arrived = Carry({at::ones({3})}, CpuStreams(), b_);
   EXPECT_THAT(log_.Take(), ElementsAre("b.in{", "b stages", "b.in}", "b.compute waits b.in@1",
                                        "b.compute keeps " + FakeStreams::AddressOf(arrived[0])));
 }
 
-TEST_F(CopyTensorsTest, STR_6_AMissingGradientStaysMissing) {
+TEST_F(CopyTensorsTest, AMissingGradientStaysMissing) {
   for (const auto& [from, to] : Pairs()) {
     // As a stage's backward leaves them: no gradient for the first and last input.
     const Tensors arrived = Carry({at::Tensor(), at::ones({2}), at::Tensor()}, *to, *from);
@@ -99,7 +99,7 @@ TEST_F(CopyTensorsTest, STR_6_AMissingGradientStaysMissing) {
   }
 }
 
-TEST_F(CopyTensorsTest, STR_7_S8_bugs_tuple_wait_OneWaitIsForAllTensors) {
+TEST_F(CopyTensorsTest, OneWaitIsForAllTensors) {
   Tensors tensors = {at::ones({2}), at::ones({3}), at::ones({4})};
   auto copies = CopyTensors(tensors, a_, b_);
   ASSERT_TRUE(copies.ok());
@@ -113,7 +113,7 @@ TEST_F(CopyTensorsTest, STR_7_S8_bugs_tuple_wait_OneWaitIsForAllTensors) {
                           "b.compute keeps " + FakeStreams::AddressOf((*arrived)[2])));
 }
 
-TEST_F(CopyTensorsTest, STR_8_IntegersAndBooleansPassAndNoGraphGoesAlong) {
+TEST_F(CopyTensorsTest, IntegersAndBooleansPassAndNoGraphGoesAlong) {
   for (const auto& [from, to] : Pairs()) {
     if (from == to) continue;  // handed over as they are
     const at::Tensor numbers = at::arange(5);
@@ -128,7 +128,7 @@ TEST_F(CopyTensorsTest, STR_8_IntegersAndBooleansPassAndNoGraphGoesAlong) {
   }
 }
 
-TEST_F(CopyTensorsTest, STR_3_S8_stream_shifted_view_KeepsTheWholeStorageOfAView) {
+TEST_F(CopyTensorsTest, KeepsTheWholeStorageOfAView) {
   const at::Tensor whole = at::arange(6);
   const at::Tensor view = whole.slice(0, 2);
   const Tensors arrived = Carry({view}, a_, b_);

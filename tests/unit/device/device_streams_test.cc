@@ -26,14 +26,14 @@ Device Cpu(int index) {
   return device;
 }
 
-TEST(DeviceStreams, STR_1_STR_4_AllCpusShareOneObjectThatIsMadeOnce) {
+TEST(DeviceStreams, AllCpusShareOneObjectThatIsMadeOnce) {
   EXPECT_EQ(&StreamsOf(Cpu(0)), &CpuStreams());
   EXPECT_EQ(&StreamsOf(Cpu(1)), &StreamsOf(Cpu(1)));
   EXPECT_EQ(&StreamsOf(Cpu(1)), &StreamsOf(Cpu(0)));
   EXPECT_EQ(TorchDevice(Cpu(3)), c10::Device(c10::kCPU));
 }
 
-TEST(DeviceStreams, STR_1_ACpusOperationsDoNothing) {
+TEST(DeviceStreams, ACpusOperationsDoNothing) {
   DeviceStreams& cpu = CpuStreams();
   for (StreamKind stream : {kCompute, StreamKind::kCopyIn, kCopyOut}) {
     EXPECT_EQ(cpu.Record(stream), nullptr);
@@ -49,7 +49,7 @@ TEST(DeviceStreams, STR_1_ACpusOperationsDoNothing) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST(DeviceStreams, STR_3_ACpuKeepsNoTensor) {
+TEST(DeviceStreams, ACpuKeepsNoTensor) {
   const at::Tensor whole = at::ones({4});
   const at::Tensor view = whole.slice(0, 1);
   const size_t owners = whole.storage().use_count();
@@ -57,21 +57,21 @@ TEST(DeviceStreams, STR_3_ACpuKeepsNoTensor) {
   EXPECT_EQ(whole.storage().use_count(), owners);
 }
 
-TEST(DeviceStreams, STR_2_AcceleratorsWaitForEachOtherByAnEvent) {
+TEST(DeviceStreams, AcceleratorsWaitForEachOtherByAnEvent) {
   StreamLog log;
   FakeStreams a("a", &log), b("b", &log);
   WaitStream(/*source=*/b, kCompute, /*target=*/a, kCopyOut);
   EXPECT_THAT(log.Take(), ElementsAre("b.compute waits a.out@1"));
 }
 
-TEST(DeviceStreams, STR_2_ACpuWaitsForAnAcceleratorOnTheHost) {
+TEST(DeviceStreams, ACpuWaitsForAnAcceleratorOnTheHost) {
   StreamLog log;
   FakeStreams a("a", &log);
   WaitStream(/*source=*/CpuStreams(), kCompute, /*target=*/a, kCompute);
   EXPECT_THAT(log.Take(), ElementsAre("host waits a.compute@1"));
 }
 
-TEST(DeviceStreams, STR_2_NobodyWaitsForACpu) {
+TEST(DeviceStreams, NobodyWaitsForACpu) {
   StreamLog log;
   FakeStreams a("a", &log);
   WaitStream(/*source=*/a, kCompute, /*target=*/CpuStreams(), kCompute);
@@ -79,7 +79,7 @@ TEST(DeviceStreams, STR_2_NobodyWaitsForACpu) {
   EXPECT_THAT(log.Take(), IsEmpty());
 }
 
-TEST(DeviceStreams, S8_stream_wait_stream_OnTheCpu) {
+TEST(DeviceStreams, WaitingForAStreamOnTheCpuIsNothing) {
   at::Tensor x;
   CpuStreams().RunOn(kCopyOut, [&] { x = at::ones({100, 100}); });
   WaitStream(CpuStreams(), kCompute, CpuStreams(), kCopyOut);

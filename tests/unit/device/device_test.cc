@@ -82,7 +82,7 @@ CudaFound TwoGpus() {
   return {.count = 2, .free_bytes = [](int index) { return int64_t{1000} * (index + 1); }, .why_none = ""};
 }
 
-TEST(ParseDevices, WRK_1_CpuIsCpu0AndCudaIsCuda0) {
+TEST(ParseDevices, CpuIsCpu0AndCudaIsCuda0) {
   EXPECT_EQ(CanonicalDeviceName("cpu"), "cpu:0");
   EXPECT_EQ(CanonicalDeviceName("cuda"), "cuda:0");
   EXPECT_EQ(CanonicalDeviceName("cuda:1"), "cuda:1");
@@ -100,7 +100,7 @@ TEST(ParseDevices, WRK_1_CpuIsCpu0AndCudaIsCuda0) {
   EXPECT_THAT((*devices)[2].cores, ElementsAre(2));  // of the thread that drives it
 }
 
-TEST(ParseDevices, S8_worker_worker_per_device_TwoNamesOfOneDeviceAreOneDevice) {
+TEST(ParseDevices, TwoNamesOfOneDeviceAreOneDevice) {
   for (const char* again : {"cpu", "cpu:0"}) {
     EXPECT_EQ(ValuesOf(ParseDevices({"cpu", again}, {}, {0}).status())["field"], "devices[1]") << again;
   }

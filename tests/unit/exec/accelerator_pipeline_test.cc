@@ -152,7 +152,7 @@ class AcceleratorPipeline : public ::testing::Test {
   std::vector<std::unique_ptr<DevicePool>> pools_;
 };
 
-TEST_F(AcceleratorPipeline, STR_2_STR_3_StagesOnThreeDevicesEqualThePlainLoop) {
+TEST_F(AcceleratorPipeline, StagesOnThreeDevicesEqualThePlainLoop) {
   for (const DevicePool::Mode pool_mode : {DevicePool::Mode::kSerial, DevicePool::Mode::kThreads}) {
     for (const CheckpointMode mode : {CheckpointMode::kAlways, CheckpointMode::kExceptLast, CheckpointMode::kNever}) {
       ExpectStepsOfThePlainLoop(Spec(mode), NewRows, pool_mode);
@@ -284,7 +284,7 @@ TEST_F(AcceleratorPipeline, ChoosesItsOwnCutByMeasuringOnTheDevices) {
   ExpectStepsOfThePlainLoop(spec, NewImages, DevicePool::Mode::kThreads);
 }
 
-TEST_F(AcceleratorPipeline, PIPE_9_ALayerStandsWhereItsDeviceSays) {
+TEST_F(AcceleratorPipeline, ALayerStandsWhereItsDeviceSays) {
   PipelineSpec spec = Spec(CheckpointMode::kNever);
   spec.cut = {};
   spec.devices = {};
@@ -298,7 +298,7 @@ TEST_F(AcceleratorPipeline, PIPE_9_ALayerStandsWhereItsDeviceSays) {
   EXPECT_EQ(pipeline->plan().stages[1].device, "cuda:0");
 }
 
-TEST_F(AcceleratorPipeline, S8_pt_nested_modules_ALayerOfLayersStandsOnOneDevice) {
+TEST_F(AcceleratorPipeline, ALayerOfLayersStandsOnOneDevice) {
   const LayerSpec linear{"linear", "", {{"in", int64_t{2}}, {"out", int64_t{2}}}};
   LayerSpec nested{"sequential", "nested", {}};
   nested.device = "cuda:1";

@@ -78,7 +78,7 @@ class KeptState : public ::testing::Test {
   std::string break_at_;
 };
 
-TEST_F(KeptState, DBN_6_DEF_1_AFailedMiniBatchLeavesNoTraceInTheStatistics) { ExpectNoTraceOfAFailedMiniBatch(Spec()); }
+TEST_F(KeptState, AFailedMiniBatchLeavesNoTraceInTheStatistics) { ExpectNoTraceOfAFailedMiniBatch(Spec()); }
 
 TEST_F(KeptState, NorInThoseOfALayerWithinOthers) {
   PipelineSpec spec = Spec();
@@ -118,7 +118,7 @@ TEST_F(KeptState, AFurtherContributionCopiesNoGradients) {
   EXPECT_EQ(of_contribution[2], of_contribution[0]);
 }
 
-TEST_F(KeptState, U_7_ARestoreReachesEveryCopyOfATiedWeight) {
+TEST_F(KeptState, ARestoreReachesEveryCopyOfATiedWeight) {
   auto trained = Make(Spec());
   for (int step = 0; step < 2; ++step) ASSERT_TRUE(trained->TrainStep(Rows(input_, target_), {}).ok());
   auto restored = Make(Spec());

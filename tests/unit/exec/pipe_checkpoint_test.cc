@@ -53,7 +53,7 @@ Gradients ForwardAndBackward(Pipeline& pipeline, const NamedValues& inputs) {
 
 // --- CKPT-2 to 5 ---
 
-TEST(PipeCheckpoint, CKPT_2_CKPT_9_LayersAreToldWhichPassItIs) {
+TEST(PipeCheckpoint, LayersAreToldWhichPassItIs) {
   PipeWorld world;
   for (CheckpointMode mode : {CheckpointMode::kAlways, CheckpointMode::kNever}) {
     std::vector<std::string> log;  // (checkpointing, recomputing): the first pass of a checkpointed one has no graph
@@ -72,7 +72,7 @@ TEST(PipeCheckpoint, CKPT_2_CKPT_9_LayersAreToldWhichPassItIs) {
   }
 }
 
-TEST(PipeCheckpoint, CKPT_3_S8_checkpoint_serial_ParametersLearnIfNoInputRequiresGrad) {
+TEST(PipeCheckpoint, ParametersLearnIfNoInputRequiresGrad) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     for (const bool input_gradients : {false, true}) {
@@ -88,7 +88,7 @@ TEST(PipeCheckpoint, CKPT_3_S8_checkpoint_serial_ParametersLearnIfNoInputRequire
   }
 }
 
-TEST(PipeCheckpoint, CKPT_3_ASY_33_WithoutParametersGradientsPassOrThereAreNone) {
+TEST(PipeCheckpoint, WithoutParametersGradientsPassOrThereAreNone) {
   PipeWorld world;
   const auto twice = [](const Batch& in, const LayerContext&, const Tensors&) { return Batch(in.TensorAt(0).mul(2)); };
   for (CheckpointMode mode : kModes) {
@@ -101,7 +101,7 @@ TEST(PipeCheckpoint, CKPT_3_ASY_33_WithoutParametersGradientsPassOrThereAreNone)
   }
 }
 
-TEST(PipeCheckpoint, CKPT_4_RecomputationStartsFromDetachedInputsAndLeavesOuterStateAlone) {
+TEST(PipeCheckpoint, RecomputationStartsFromDetachedInputsAndLeavesOuterStateAlone) {
   PipeWorld world;
   struct Seen {
     bool leaf, requires_grad;
@@ -127,7 +127,7 @@ TEST(PipeCheckpoint, CKPT_4_RecomputationStartsFromDetachedInputsAndLeavesOuterS
   EXPECT_TRUE(at::equal(seen[0].mask, seen[1].mask));
 }
 
-TEST(PipeCheckpoint, CKPT_5_NothingIsRunBackwardWhereNoOutputRequiresGrad) {
+TEST(PipeCheckpoint, NothingIsRunBackwardWhereNoOutputRequiresGrad) {
   PipeWorld world;
   const auto detach = [](const Batch& in, const LayerContext&, const Tensors&) {
     return Batch(in.TensorAt(0).detach());
@@ -143,7 +143,7 @@ TEST(PipeCheckpoint, CKPT_5_NothingIsRunBackwardWhereNoOutputRequiresGrad) {
 
 // --- CKPT-8 to 13 ---
 
-TEST(PipeCheckpoint, CKPT_8_DEF_9_RREF_6_ARetainedGraphGoesBackwardTwiceWithEqualGradients) {
+TEST(PipeCheckpoint, ARetainedGraphGoesBackwardTwiceWithEqualGradients) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     SCOPED_TRACE(ModeName(mode));
@@ -164,7 +164,7 @@ TEST(PipeCheckpoint, CKPT_8_DEF_9_RREF_6_ARetainedGraphGoesBackwardTwiceWithEqua
   }
 }
 
-TEST(PipeCheckpoint, CKPT_10_WRK_5_DEF_4_AutocastIsTheSameInForwardAndRecomputation) {
+TEST(PipeCheckpoint, AutocastIsTheSameInForwardAndRecomputation) {
   PipeWorld serial;
   PipeWorld threads(DevicePool::Mode::kThreads);
   for (PipeWorld* world : {&serial, &threads}) {
@@ -196,7 +196,7 @@ TEST(PipeCheckpoint, CKPT_10_WRK_5_DEF_4_AutocastIsTheSameInForwardAndRecomputat
   }
 }
 
-TEST(PipeCheckpoint, CKPT_11_CKPT_12_S8_fs_checkpointing_GradientsGoByPositionWhereverTheOneWithoutStands) {
+TEST(PipeCheckpoint, GradientsGoByPositionWhereverTheOneWithoutStands) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     for (int without : {0, 1, 2}) {  // the place of the output that has no gradient
@@ -228,7 +228,7 @@ TEST(PipeCheckpoint, CKPT_11_CKPT_12_S8_fs_checkpointing_GradientsGoByPositionWh
   }
 }
 
-TEST(PipeCheckpoint, CKPT_12_S8_checkpoint_non_float_input_TheModelsOutputsMayMix) {
+TEST(PipeCheckpoint, TheModelsOutputsMayMix) {
   PipeWorld world;
   const auto mixed = [](const Batch& in, const LayerContext&, const Tensors&) {
     return Batch::Tuple({Value(in.TensorAt(0).gt(0.5)), Value(in.TensorAt(0).mul(2))});
@@ -245,7 +245,7 @@ TEST(PipeCheckpoint, CKPT_12_S8_checkpoint_non_float_input_TheModelsOutputsMayMi
   }
 }
 
-TEST(PipeCheckpoint, CKPT_13_NonTensorsReachTheRecomputationAsTheyAre) {
+TEST(PipeCheckpoint, NonTensorsReachTheRecomputationAsTheyAre) {
   PipeWorld world;
   std::vector<const ValueList*> lists;
   const auto note = [&](const Batch& in, const LayerContext&, const Tensors& weights) {
@@ -262,7 +262,7 @@ TEST(PipeCheckpoint, CKPT_13_NonTensorsReachTheRecomputationAsTheyAre) {
 
 // --- CKPT-14 to 19 ---
 
-TEST(PipeCheckpoint, CKPT_16_StatisticsCountOnceWhateverTheMode) {
+TEST(PipeCheckpoint, StatisticsCountOnceWhateverTheMode) {
   PipeWorld world;
   std::vector<NamedTensors> states;
   for (CheckpointMode mode : kModes) {
@@ -286,7 +286,7 @@ TEST(PipeCheckpoint, CKPT_16_StatisticsCountOnceWhateverTheMode) {
   EXPECT_TRUE(counted);
 }
 
-TEST(PipeCheckpoint, DBN_2_S8_deferred_batch_norm_in_pipe_InEveryModeStatisticsAreThoseOfTheMiniBatch) {
+TEST(PipeCheckpoint, InEveryModeStatisticsAreThoseOfTheMiniBatch) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     for (int chunks : {1, 2}) {
@@ -316,7 +316,7 @@ TEST(PipeCheckpoint, DBN_2_S8_deferred_batch_norm_in_pipe_InEveryModeStatisticsA
   }
 }
 
-TEST(PipeCheckpoint, CKPT_19_DEF_5_S8_checkpoint_random_S8_bugs_parallel_randoms_MasksRepeat) {
+TEST(PipeCheckpoint, DropoutMasksRepeat) {
   // 100 dropouts on each of two stages that run at once; an element is zero in y exactly where its gradient is.
   for (const DevicePool::Mode mode : {DevicePool::Mode::kSerial, DevicePool::Mode::kThreads}) {
     PipeWorld world(mode);
@@ -346,7 +346,7 @@ struct IdentityNode : public torch::autograd::Function<IdentityNode> {
   }
 };
 
-TEST(PipeCheckpoint, S8_bugs_autograd_function_MayReturnItsInput) {
+TEST(PipeCheckpoint, AFunctionMayReturnItsInput) {
   PipeWorld world;
   const auto identity = [](const Batch& in, const LayerContext&, const Tensors&) {
     return Batch(IdentityNode::apply(in.TensorAt(0)));
@@ -363,7 +363,7 @@ TEST(PipeCheckpoint, S8_bugs_autograd_function_MayReturnItsInput) {
   }
 }
 
-TEST(PipeCheckpoint, S8_fs_shared_weights_UnderCheckpointingLearnAsOne) {
+TEST(PipeCheckpoint, SharedWeightsUnderCheckpointingLearnAsOne) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     for (const std::vector<int>& balance : {std::vector<int>{3}, std::vector<int>{2, 1}, std::vector<int>{1, 1, 1}}) {
@@ -383,7 +383,7 @@ TEST(PipeCheckpoint, S8_fs_shared_weights_UnderCheckpointingLearnAsOne) {
   }
 }
 
-TEST(PipeCheckpoint, S8_fs_one_sgd_step_EqualsThePlainModelInEveryMode) {
+TEST(PipeCheckpoint, EqualsThePlainModelInEveryMode) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     for (int chunks : {1, 4}) {
@@ -403,7 +403,7 @@ TEST(PipeCheckpoint, S8_fs_one_sgd_step_EqualsThePlainModelInEveryMode) {
 
 // --- In place ---
 
-TEST(PipeInPlace, S8_inplace_on_requires_grad_S8_inplace_not_requires_grad_S8_inplace_incorrect_grad_DEF_12) {
+TEST(PipeInPlace, ChangesInPlaceOfAStagesInputAreRefused) {
   PipeWorld world;
   struct Case {
     const char* name;
@@ -456,7 +456,7 @@ TEST(PipeInPlace, S8_inplace_on_requires_grad_S8_inplace_not_requires_grad_S8_in
 
 // --- Accumulation, memory ---
 
-TEST(PipeGradients, DDP_2_SeveralForwardBackwardAddUpInEveryMode) {
+TEST(PipeGradients, SeveralForwardBackwardAddUpInEveryMode) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     const PipelineSpec spec = Pipe({Linear(2, 4), Dropout(0.5), Linear(4, 2)}, {2, 1}, 2, mode);
@@ -476,7 +476,7 @@ TEST(PipeGradients, DDP_2_SeveralForwardBackwardAddUpInEveryMode) {
   }
 }
 
-TEST(PipeGradients, DDP_4_AnUnusedParameterGetsNoGradientAndNoError) {
+TEST(PipeGradients, AnUnusedParameterGetsNoGradientAndNoError) {
   PipeWorld world;
   const auto half = [](const Batch& in, const LayerContext&, const Tensors& weights) {
     return Batch(in.TensorAt(0).mul(weights[1]));
@@ -495,7 +495,7 @@ TEST(PipeGradients, DDP_4_AnUnusedParameterGetsNoGradientAndNoError) {
   }
 }
 
-TEST(PipeGradients, DEP_4_S8_dependency_no_leak_NothingOfAStepOutlivesIt) {
+TEST(PipeGradients, NothingOfAStepOutlivesIt) {
   for (const DevicePool::Mode pool : {DevicePool::Mode::kSerial, DevicePool::Mode::kThreads}) {
     PipeWorld world(pool);
     for (CheckpointMode mode : kModes) {

@@ -49,7 +49,7 @@ ContributionRequest Rows(int64_t rows) { return Contribution(Range({rows, 2}), a
 
 // --- The first error ---
 
-TEST(PipeFailure, PIPE_37_S8_pipe_early_stop_asap_TheStageBeforeTheBrokenOneRanTwoMicroBatches) {
+TEST(PipeFailure, TheStageBeforeTheBrokenOneRanTwoMicroBatches) {
   // One device per stage, as the ancestors have.
   DevicePool pool({{"cpu:0", {}, 0}, {"cpu:1", {}, 0}, {"cpu:2", {}, 0}, {"cpu:3", {}, 0}}, DevicePool::Mode::kSerial);
   int counter = 0;
@@ -72,7 +72,7 @@ TEST(PipeFailure, PIPE_37_S8_pipe_early_stop_asap_TheStageBeforeTheBrokenOneRanT
   EXPECT_EQ(counter, 2);
 }
 
-TEST(PipeFailure, PIPE_37_WithThreadsNothingStartsAfterTheErrorIsRecorded) {
+TEST(PipeFailure, WithThreadsNothingStartsAfterTheErrorIsRecorded) {
   PipeWorld world(DevicePool::Mode::kThreads);
   absl::Mutex mu;
   std::vector<std::string> log;
@@ -106,7 +106,7 @@ TEST(PipeFailure, PIPE_37_WithThreadsNothingStartsAfterTheErrorIsRecorded) {
   for (const std::string& action : log) EXPECT_TRUE(action == "0F0" || action == "0F1" || action == "1F0") << action;
 }
 
-TEST(PipeFailure, PIPE_37_S8_pipe_exception_S8_worker_exception_ReasonAndValuesOfTheErrorArriveWithItsPlace) {
+TEST(PipeFailure, ReasonAndValuesOfTheErrorArriveWithItsPlace) {
   PipeWorld world;
   const auto refuse = [](const Batch&, const LayerContext&, const Tensors&) -> Batch {
     ThrowStatus(Error(absl::StatusCode::kOutOfRange, "OF_MY_OWN", "refused").With("mine", "42"));
@@ -120,7 +120,7 @@ TEST(PipeFailure, PIPE_37_S8_pipe_exception_S8_worker_exception_ReasonAndValuesO
   EXPECT_EQ(ValuesOf(status)["action"], "1F0");
 }
 
-TEST(PipeFailure, S8_bugs_exception_no_hang_PEERS_error_on_one_stage_reaches_the_caller) {
+TEST(PipeFailure, AnErrorOfOneStageReachesTheCaller) {
   for (const DevicePool::Mode mode : {DevicePool::Mode::kThreads, DevicePool::Mode::kSerial}) {
     for (int broken = 0; broken < 3; ++broken) {
       PipeWorld world(mode);
@@ -148,7 +148,7 @@ TEST(PipeFailure, S8_bugs_exception_no_hang_PEERS_error_on_one_stage_reaches_the
   }
 }
 
-TEST(PipeFailure, PEERS_a_retry_after_an_error_PIPE_37_WhereverItFailedTheRetryEqualsARunWithoutTheError) {
+TEST(PipeFailure, WhereverItFailedTheRetryEqualsARunWithoutTheError) {
   for (CheckpointMode mode : {CheckpointMode::kAlways, CheckpointMode::kNever}) {
     PipelineSpec spec = Pipe(
         {Linear(2, 4), Built("batch_norm", {{"features", int64_t{4}}}), Built("dropout", {{"p", 0.5}}), Linear(4, 2)},
@@ -185,7 +185,7 @@ TEST(PipeFailure, PEERS_a_retry_after_an_error_PIPE_37_WhereverItFailedTheRetryE
   }
 }
 
-TEST(PipeFailure, RREF_6_AFailedBackwardAddsNothing) {
+TEST(PipeFailure, AFailedBackwardAddsNothing) {
   PipeWorld world;
   std::string break_at;
   world.before_action = [&](const Action& action) {
@@ -203,7 +203,7 @@ TEST(PipeFailure, RREF_6_AFailedBackwardAddsNothing) {
 
 // --- Threads ---
 
-TEST(PipeThreads, WRK_1_S8_worker_worker_per_device_AThreadPerDeviceAndStagesOfOneDeviceShareIt) {
+TEST(PipeThreads, AThreadPerDeviceAndStagesOfOneDeviceShareIt) {
   PipeWorld world(DevicePool::Mode::kThreads);
   std::vector<pthread_t> threads(4);
   std::vector<LayerSpec> layers;
@@ -223,7 +223,7 @@ TEST(PipeThreads, WRK_1_S8_worker_worker_per_device_AThreadPerDeviceAndStagesOfO
   EXPECT_NE(threads[0], pthread_self());
 }
 
-TEST(PipeThreads, WRK_1_S8_worker_two_threads_TwoCpuDevicesOverlap) {
+TEST(PipeThreads, TwoCpuDevicesOverlap) {
   PipeWorld world(DevicePool::Mode::kThreads);
   // Each waits within its forward until the other is in its own: only together they end.
   absl::Notification first, second;
@@ -245,7 +245,7 @@ TEST(PipeThreads, WRK_1_S8_worker_two_threads_TwoCpuDevicesOverlap) {
   EXPECT_TRUE(world.Infer(*pipeline, Input(Range({2, 2}))).ok());
 }
 
-TEST(PipeThreads, SCH_2_DEF_3_AStageRunsAheadOfASlowOne) {
+TEST(PipeThreads, AStageRunsAheadOfASlowOne) {
   PipeWorld world(DevicePool::Mode::kThreads);
   constexpr int kMicroBatches = 4;
   // The second stage stays in its first forward until the first one has begun its last: in lockstep that never comes.
@@ -264,7 +264,7 @@ TEST(PipeThreads, SCH_2_DEF_3_AStageRunsAheadOfASlowOne) {
   EXPECT_TRUE(came);
 }
 
-TEST(PipeThreads, WRK_5_DEF_4_S8_worker_grad_mode_TheCallersThreadStateIsNoneOfTheStages) {
+TEST(PipeThreads, TheCallersThreadStateIsNoneOfTheStages) {
   PipeWorld world(DevicePool::Mode::kThreads);
   absl::Mutex mu;
   std::set<std::string> seen;
@@ -288,7 +288,7 @@ TEST(PipeThreads, WRK_5_DEF_4_S8_worker_grad_mode_TheCallersThreadStateIsNoneOfT
   EXPECT_TRUE(at::GradMode::is_enabled());
 }
 
-TEST(PipeThreads, WRK_4_DEF_15_S8_worker_join_PipesAndPoolsEndAlsoAfterErrors) {
+TEST(PipeThreads, PipesAndPoolsEndAlsoAfterErrors) {
   for (const bool fails : {false, true}) {
     std::vector<Device> devices;
     for (int d = 0; d < 10; ++d) devices.push_back({absl::StrCat("cpu:", d), {}, 0});
@@ -317,7 +317,7 @@ TEST(PipeThreads, WRK_4_DEF_15_S8_worker_join_PipesAndPoolsEndAlsoAfterErrors) {
   PipeWorld unused(DevicePool::Mode::kThreads);  // a pool that nobody used ends, too
 }
 
-TEST(PipeThreads, PIPE_39_ISS_11_ManyClientsOfSeveralPipesOnOnePool) {
+TEST(PipeThreads, ManyClientsOfSeveralPipesOnOnePool) {
   PipeWorld world(DevicePool::Mode::kThreads);
   constexpr int kPipes = 3;
   constexpr int kSteps = 20;
@@ -359,7 +359,7 @@ TEST(PipeThreads, PIPE_39_ISS_11_ManyClientsOfSeveralPipesOnOnePool) {
   }
 }
 
-TEST(PipeThreads, PIPE_39_AnErrorOfOnePipeIsNoneOfTheOthers) {
+TEST(PipeThreads, AnErrorOfOnePipeIsNoneOfTheOthers) {
   PipeWorld world(DevicePool::Mode::kThreads);
   Fuse fuse;
   auto broken = world.Make(Pipe({Weighted(), fuse.Layer()}, {1, 1}, 2));

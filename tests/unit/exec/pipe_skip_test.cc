@@ -73,7 +73,7 @@ void ExpectPlain(PipeWorld& world, const PipelineSpec& spec, const at::Tensor& x
 
 // --- Declarations ---
 
-TEST(PipeSkip, SKIP_3_SKIP_4_ALayerMustDoWhatItDeclared) {
+TEST(PipeSkip, ALayerMustDoWhatItDeclared) {
   PipeWorld world;
   struct Case {
     const char* name;
@@ -128,7 +128,7 @@ TEST(PipeSkip, SKIP_3_SKIP_4_ALayerMustDoWhatItDeclared) {
   }
 }
 
-TEST(PipeSkip, SKIP_3_SKIP_4_TheLastStashedValueWins) {
+TEST(PipeSkip, TheLastStashedValueWins) {
   PipeWorld world;
   const auto twice = [](const Batch& in, const LayerContext& context, const Tensors&) {
     context.skips->Stash("a", in.TensorAt(0));
@@ -144,7 +144,7 @@ TEST(PipeSkip, SKIP_3_SKIP_4_TheLastStashedValueWins) {
   }
 }
 
-TEST(PipeSkip, SKIP_6_S8_skip_none_skip_NoneMayBeStashedInEveryMode) {
+TEST(PipeSkip, NoneMayBeStashedInEveryMode) {
   PipeWorld world;
   const auto stash = [](const Batch& in, const LayerContext& context, const Tensors&) {
     context.skips->Stash("none", Value());
@@ -173,7 +173,7 @@ TEST(PipeSkip, SKIP_6_S8_skip_none_skip_NoneMayBeStashedInEveryMode) {
   EXPECT_GE(popped, 4 * 3 * 5);
 }
 
-TEST(PipeSkip, SKIP_5_TheSameLayersWorkWithoutAPipe) {
+TEST(PipeSkip, TheSameLayersWorkWithoutAPipe) {
   const PipelineSpec spec = Pipe({Stash({"s"}), Pop({"s"})}, {1, 1});
   PlainReference plain = PlainOf(spec);
   const at::Tensor x = Range({2, 2});
@@ -183,7 +183,7 @@ TEST(PipeSkip, SKIP_5_TheSameLayersWorkWithoutAPipe) {
 
 // --- Ways ---
 
-TEST(PipeSkip, S8_skip_1to3_InEveryCutModeAndSchedule) {
+TEST(PipeSkip, SkipsPassInEveryCutModeAndSchedule) {
   // x -> conv, stashed -> conv -> conv of both
   const auto conv = [](const at::Tensor& x, const at::Tensor& weight) { return at::relu(at::conv2d(x, weight)); };
   const auto one = [=](const Batch& in, const LayerContext& context, const Tensors& weights) {
@@ -230,7 +230,7 @@ TEST(PipeSkip, S8_skip_1to3_InEveryCutModeAndSchedule) {
   }
 }
 
-TEST(PipeSkip, SKIP_7_SKIP_8_SKIP_10_SKIP_11_SKIP_14_LayoutsOfTheAncestors) {
+TEST(PipeSkip, LayoutsOfTheAncestors) {
   struct Case {
     const char* name;
     std::vector<LayerSpec> layers;
@@ -266,7 +266,7 @@ TEST(PipeSkip, SKIP_7_SKIP_8_SKIP_10_SKIP_11_SKIP_14_LayoutsOfTheAncestors) {
   }
 }
 
-TEST(PipeSkip, SKIP_12_SKIP_13_SKIP_15_LongNestedAndCrossingSkipsInTrainingAndInference) {
+TEST(PipeSkip, LongNestedAndCrossingSkipsInTrainingAndInference) {
   const std::vector<LayerSpec> layers = {Stash({"a"}), Stash({"b", "c"}), Weighted(), Pop({"b"}),
                                          Stash({"d"}), Pop({"c", "a"}),   Pop({"d"})};
   PipeWorld serial;
@@ -284,7 +284,7 @@ TEST(PipeSkip, SKIP_12_SKIP_13_SKIP_15_LongNestedAndCrossingSkipsInTrainingAndIn
   }
 }
 
-TEST(PipeSkip, SKIP_13_CKPT_15_ARetainedGraphNeedsItsSkipsAgain) {
+TEST(PipeSkip, ARetainedGraphNeedsItsSkipsAgain) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     const LayerSpec first = Stash({"s"});
@@ -302,7 +302,7 @@ TEST(PipeSkip, SKIP_13_CKPT_15_ARetainedGraphNeedsItsSkipsAgain) {
   }
 }
 
-TEST(PipeSkip, SKIP_13_APoppedValueThatNobodyUsesHasNoGradientAndNoError) {
+TEST(PipeSkip, APoppedValueThatNobodyUsesHasNoGradientAndNoError) {
   PipeWorld world;
   const auto ignore = [](const Batch& in, const LayerContext& context, const Tensors& weights) {
     (void)context.skips->Pop("s");
@@ -318,7 +318,7 @@ TEST(PipeSkip, SKIP_13_APoppedValueThatNobodyUsesHasNoGradientAndNoError) {
   }
 }
 
-TEST(PipeSkip, SKIP_11_SKIP_12_S8_skip_portal_GradientsGoBackToTheStashOnly) {
+TEST(PipeSkip, GradientsGoBackToTheStashOnly) {
   PipeWorld world;
   const auto stash = [](const Batch& in, const LayerContext& context, const Tensors&) {
     context.skips->Stash("blue", in[0]);
@@ -348,7 +348,7 @@ TEST(PipeSkip, SKIP_11_SKIP_12_S8_skip_portal_GradientsGoBackToTheStashOnly) {
   }
 }
 
-TEST(PipeSkip, SKIP_16_ALayerWithSkipsMayTakeSeveralInputs) {
+TEST(PipeSkip, ALayerWithSkipsMayTakeSeveralInputs) {
   PipeWorld world;
   const auto split = [](const Batch& in, const LayerContext&, const Tensors& weights) {
     return Batch::Tuple({Value(in.TensorAt(0).mul(weights[0])), Value(in.TensorAt(0).add(weights[0])), Value(3)});
@@ -372,7 +372,7 @@ TEST(PipeSkip, SKIP_16_ALayerWithSkipsMayTakeSeveralInputs) {
   }
 }
 
-TEST(PipeSkip, SKIP_17_DEF_14_ABadSkipInsideALayerIsFoundWhenThePipeIsMade) {
+TEST(PipeSkip, ABadSkipInsideALayerIsFoundWhenThePipeIsMade) {
   PipeWorld world;
   LayerSpec outer = Built("sequential", {}, "outer");
   outer.layers = {Weighted(), Pop({"s"}, "inner")};
@@ -386,7 +386,7 @@ TEST(PipeSkip, SKIP_17_DEF_14_ABadSkipInsideALayerIsFoundWhenThePipeIsMade) {
   ExpectPlain(world, Pipe({Stash({"s"}), Weighted(), outer}, {1, 1, 1}, 2), Range({4, 2}));
 }
 
-TEST(PipeSkip, SKIP_19_DEF_14_SeveralNamesTravelInTheOrderOfTheirDeclaration) {
+TEST(PipeSkip, SeveralNamesTravelInTheOrderOfTheirDeclaration) {
   PipeWorld world;
   for (const std::vector<std::string>& names :
        {std::vector<std::string>{"z", "a", "m"}, std::vector<std::string>{"a", "m", "z"}}) {

@@ -76,7 +76,7 @@ TEST(PipeGradients, OfAParameterAndOfAnInputShareNoElements) {
 
 // --- Gather ---
 
-TEST(PipeGather, MB_7_ConcatenatesTensorsAndListsTheRestInMicroBatchOrder) {
+TEST(PipeGather, ConcatenatesTensorsAndListsTheRestInMicroBatchOrder) {
   PipeWorld world;
   const auto layer = [](const Batch& inputs, const LayerContext& context, const Tensors&) {
     return Batch::Tuple(
@@ -95,7 +95,7 @@ TEST(PipeGather, MB_7_ConcatenatesTensorsAndListsTheRestInMicroBatchOrder) {
   EXPECT_TRUE(at::equal(*outputs[3].value.tensor(), x.mul(2)));
 }
 
-TEST(PipeGather, MB_7_DEF_16_RefusesWhatDoesNotJoinWithTheAncestorsSentences) {
+TEST(PipeGather, RefusesWhatDoesNotJoinWithTheAncestorsSentences) {
   struct Case {
     LayerFunction last;
     int chunks;
@@ -172,7 +172,7 @@ TEST(PipeGather, OutputsThatDoNotJoinFailTheCallBeforeItHasAnyEffect) {
   EXPECT_TRUE(SameTensors(failing->ExportState(true).value(), sound->ExportState(true).value()));
 }
 
-TEST(PipeGather, DEF_16_TheServersLossIsAScalarWeightedByTheSizesOfTheMicroBatches) {
+TEST(PipeGather, TheServersLossIsAScalarWeightedByTheSizesOfTheMicroBatches) {
   PipeWorld world;
   const PipelineSpec spec = Pipe({Function({.forward = Multiply, .parameters = {{3}}}), Function(PassOn)}, {1, 1}, 4);
   auto pipeline = world.Make(spec);
@@ -184,7 +184,7 @@ TEST(PipeGather, DEF_16_TheServersLossIsAScalarWeightedByTheSizesOfTheMicroBatch
   EXPECT_NEAR(*outcome->loss, mean, 1e-6);
 }
 
-TEST(PipeGather, MB_8_AWholeInputComesBackOncePerMicroBatch) {
+TEST(PipeGather, AWholeInputComesBackOncePerMicroBatch) {
   PipeWorld world;
   const at::Tensor whole = Range({2, 2});
   const auto spec = Pipe({Function(PassOn), Function(PassOn)}, {1, 1}, 3);
@@ -195,7 +195,7 @@ TEST(PipeGather, MB_8_AWholeInputComesBackOncePerMicroBatch) {
 
 // --- Forms ---
 
-TEST(PipeForms, MB_9_S8_pipe_singleton_ATupleOfOneStaysOne) {
+TEST(PipeForms, ATupleOfOneStaysOne) {
   PipeWorld world;
   for (const bool tuple : {true, false}) {
     std::vector<bool> atomic;
@@ -214,7 +214,7 @@ TEST(PipeForms, MB_9_S8_pipe_singleton_ATupleOfOneStaysOne) {
   }
 }
 
-TEST(PipeForms, MB_12_MB_13_AListIsOneArgumentAndATupleSeveral) {
+TEST(PipeForms, AListIsOneArgumentAndATupleSeveral) {
   PipeWorld world;
   std::vector<std::string> seen;
   const auto note = [&](const Batch& inputs, const LayerContext&, const Tensors&) {
@@ -241,7 +241,7 @@ TEST(PipeForms, MB_12_MB_13_AListIsOneArgumentAndATupleSeveral) {
   EXPECT_EQ(outputs[1].value.list()->at(0).list()->size(), 2);
 }
 
-TEST(PipeForms, MB_13_CKPT_13_AListAloneHasNoTensorForTheNextStage) {
+TEST(PipeForms, AListAloneHasNoTensorForTheNextStage) {
   PipeWorld world;
   const auto list = [](const Batch& inputs, const LayerContext&, const Tensors&) {
     return Batch(Value::List({inputs[0]}));
@@ -251,7 +251,7 @@ TEST(PipeForms, MB_13_CKPT_13_AListAloneHasNoTensorForTheNextStage) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("No tensors found in batch: (list)"));
 }
 
-TEST(PipeForms, MB_14_NoneIsLegalInInputsBetweenStagesAndInOutputs) {
+TEST(PipeForms, NoneIsLegalInInputsBetweenStagesAndInOutputs) {
   PipeWorld world;
   std::vector<bool> none;
   const auto layer = [&](const Batch& inputs, const LayerContext&, const Tensors&) {
@@ -265,7 +265,7 @@ TEST(PipeForms, MB_14_NoneIsLegalInInputsBetweenStagesAndInOutputs) {
   for (const Value& value : *outputs[1].value.list()) EXPECT_TRUE(value.is_none());
 }
 
-TEST(PipeForms, MB_2_MB_15_WithoutATensorThereIsNothingToSplit) {
+TEST(PipeForms, WithoutATensorThereIsNothingToSplit) {
   PipeWorld world;
   const std::pair<std::vector<Value>, std::string> cases[] = {
       {{}, "inputs do not have any tensors: ()"},
@@ -278,7 +278,7 @@ TEST(PipeForms, MB_2_MB_15_WithoutATensorThereIsNothingToSplit) {
   }
 }
 
-TEST(PipeForms, PIPE_10_S8_pipe_pair_ATupleBecomesTheArgumentsOfTheNextLayer) {
+TEST(PipeForms, ATupleBecomesTheArgumentsOfTheNextLayer) {
   PipeWorld world;
   const auto pair = [](const Batch& in, const LayerContext&, const Tensors&) {
     return Batch::Tuple({in[0], Value(in.TensorAt(0).mul(2))});
@@ -294,7 +294,7 @@ TEST(PipeForms, PIPE_10_S8_pipe_pair_ATupleBecomesTheArgumentsOfTheNextLayer) {
   }
 }
 
-TEST(PipeForms, S8_pipe_varargs_ALayerOfOneInputRefusesTwo) {
+TEST(PipeForms, ALayerOfOneInputRefusesTwo) {
   PipeWorld world;
   const auto pair = [](const Batch& in, const LayerContext&, const Tensors&) { return Batch::Tuple({in[0], in[0]}); };
   const absl::Status status = InferFails(world, Pipe({Function(pair), Linear(2, 2)}, {1, 1}), Input(Range({2, 2})));
@@ -302,7 +302,7 @@ TEST(PipeForms, S8_pipe_varargs_ALayerOfOneInputRefusesTwo) {
   EXPECT_EQ(ValuesOf(status)["stage"], "1");
 }
 
-TEST(PipeForms, MB_1_S8_pipe_non_tensor_TheOldFormRefusesWhatIsNoTensor) {
+TEST(PipeForms, TheOldFormRefusesWhatIsNoTensor) {
   PipeWorld world;
   const auto pair = [](const Batch& in, const LayerContext&, const Tensors&) {
     return Batch::Tuple({in.atomic() && in[0].tuple() != nullptr ? in[0].tuple()->at(0) : in[0], Value("hello")});
@@ -326,7 +326,7 @@ TEST(PipeForms, MB_1_S8_pipe_non_tensor_TheOldFormRefusesWhatIsNoTensor) {
   }
 }
 
-TEST(PipeForms, S8_pt_nested_input_multi_sequence_input_OldFormOnly) {
+TEST(PipeForms, NestedInputsAreOfTheOldFormOnly) {
   PipeWorld world;
   const at::Tensor x = Range({2, 2});
   for (const Value& nested : {Value::Tuple({Value::Tuple({Value(x)})}), Value::List({Value(x), Value(x)})}) {
@@ -338,7 +338,7 @@ TEST(PipeForms, S8_pt_nested_input_multi_sequence_input_OldFormOnly) {
 
 // --- What PT's tests add ---
 
-TEST(PipeValues, S8_pt_valid_non_tensor_PIPE_35_InEveryMode) {
+TEST(PipeValues, PlainValuesPassInEveryMode) {
   // 5 micro-batches, 7 outputs: two tensors and five values that come back as lists.
   const auto layer = [](const Batch& in, const LayerContext&, const Tensors& weights) {
     std::vector<Value> values = in.values();
@@ -383,7 +383,7 @@ TEST(PipeValues, ATargetThatIsANumberIsRefusedByName) {
   EXPECT_EQ(ValuesOf(status)["field"], "target.shape");
 }
 
-TEST(PipeValues, S8_pt_no_tensor_output_IsRefused) {
+TEST(PipeValues, AStageWithoutATensorAmongItsOutputsIsRefused) {
   PipeWorld world;
   for (const std::vector<int>& balance : {std::vector<int>{1, 1}, std::vector<int>{2}}) {
     const auto number = [](const Batch&, const LayerContext&, const Tensors&) { return Batch(Value(5)); };
@@ -394,7 +394,7 @@ TEST(PipeValues, S8_pt_no_tensor_output_IsRefused) {
   }
 }
 
-TEST(PipeValues, S8_pt_uneven_batch_size_MB_4_OnlyTheNumberOfPiecesMustAgree) {
+TEST(PipeValues, OnlyTheNumberOfPiecesMustAgree) {
   PipeWorld world;
   const auto first = [](const Batch& in, const LayerContext&, const Tensors&) { return Batch::Tuple({in[0], in[1]}); };
   const PipelineSpec spec = Pipe({Function(first)}, {1}, 5);
@@ -413,7 +413,7 @@ TEST(PipeValues, S8_pt_uneven_batch_size_MB_4_OnlyTheNumberOfPiecesMustAgree) {
               HasSubstr("Found different number of chunks produced for inputs: 3 and 4"));
 }
 
-TEST(PipeValues, S8_pt_no_chunk_InEveryModeEveryMicroBatchGetsAll) {
+TEST(PipeValues, InEveryModeEveryMicroBatchGetsAll) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     int64_t rows = 0;
@@ -434,7 +434,7 @@ TEST(PipeValues, S8_pt_no_chunk_InEveryModeEveryMicroBatchGetsAll) {
   }
 }
 
-TEST(PipeValues, S8_pt_multiple_inputs_U_4_ComeAsArgumentsAndEachHasItsGradient) {
+TEST(PipeValues, SeveralInputsComeAsArgumentsAndEachHasItsGradient) {
   PipeWorld world;
   const auto multiply = [](const Batch& in, const LayerContext&, const Tensors&) {
     return Batch(in.TensorAt(0).mul(in.TensorAt(1)).add(in.TensorAt(2)));
@@ -456,7 +456,7 @@ TEST(PipeValues, S8_pt_multiple_inputs_U_4_ComeAsArgumentsAndEachHasItsGradient)
   EXPECT_EQ(backward->input_gradients[2].name, "input2");
 }
 
-TEST(PipeValues, STR_8_U_9_OnlyFloatingTensorsCarryGradientsBetweenStages) {
+TEST(PipeValues, OnlyFloatingTensorsCarryGradientsBetweenStages) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     std::vector<std::vector<bool>> requires_grad;
@@ -483,7 +483,7 @@ TEST(PipeValues, STR_8_U_9_OnlyFloatingTensorsCarryGradientsBetweenStages) {
   }
 }
 
-TEST(PipeValues, STR_6_ISS_3_AMissingGradientStaysMissing) {
+TEST(PipeValues, AMissingGradientStaysMissing) {
   PipeWorld world;
   for (CheckpointMode mode : kModes) {
     SCOPED_TRACE(ModeName(mode));
@@ -510,7 +510,7 @@ TEST(PipeValues, STR_6_ISS_3_AMissingGradientStaysMissing) {
   }
 }
 
-TEST(PipeValues, STR_6_WhereOnlySomeMicroBatchesHaveAGradientTheOthersRowsAreZero) {
+TEST(PipeValues, WhereOnlySomeMicroBatchesHaveAGradientTheOthersRowsAreZero) {
   PipeWorld world;
   const auto sometimes = [](const Batch& in, const LayerContext& context, const Tensors&) {
     const at::Tensor& x = in.TensorAt(0);
@@ -620,7 +620,7 @@ TEST(Pipe, TwoPipelinesOfOneDeviceTakeTurnsInSerialModeToo) {
   EXPECT_EQ(order, "ababab");
 }
 
-TEST(Pipe, S8_pipe_indivisible_small_chunks_1_PEERS_30_rows_in_8_chunks_PEERS_4_rows_in_8_chunks) {
+TEST(Pipe, BatchesThatDoNotDivideAreCut) {
   struct Case {
     int rows, chunks;
     std::vector<int64_t> sizes;
@@ -656,7 +656,7 @@ TEST(Pipe, S8_pipe_indivisible_small_chunks_1_PEERS_30_rows_in_8_chunks_PEERS_4_
   }
 }
 
-TEST(Pipe, PIPE_1_PIPE_2_PIPE_14_WhatAPipeIsMadeOfCanBeReadAndIsChecked) {
+TEST(Pipe, WhatAPipeIsMadeOfCanBeReadAndIsChecked) {
   PipeWorld world;
   PipelineSpec spec = Pipe({Linear(2, 2), Linear(2, 2), Linear(2, 2)}, {1, 2}, 3, CheckpointMode::kNever);
   auto pipeline = world.Make(spec);
@@ -685,7 +685,7 @@ TEST(Pipe, PIPE_1_PIPE_2_PIPE_14_WhatAPipeIsMadeOfCanBeReadAndIsChecked) {
               HasSubstr("module and sum of balance have different length (module: 3, sum of balance: 2)"));
 }
 
-TEST(Pipe, PIPE_13_SKIP_9_SkipsAreVerifiedWhenThePipeIsMade) {
+TEST(Pipe, SkipsAreVerifiedWhenThePipeIsMade) {
   PipeWorld world;
   const absl::Status status = world.TryMake(Pipe({Linear(2, 2), Built("pop_add", {}, "popper")}, {1, 1})).status();
   EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
@@ -693,13 +693,13 @@ TEST(Pipe, PIPE_13_SKIP_9_SkipsAreVerifiedWhenThePipeIsMade) {
                                                        "'popper' declared 'skip' as poppable but it was not stashed"));
 }
 
-TEST(Pipe, PIPE_4_NoLayerStandsThereTwice) {
+TEST(Pipe, NoLayerStandsThereTwice) {
   PipeWorld world;
   EXPECT_THAT(std::string(world.TryMake(Pipe({Linear(2, 2, "a"), Linear(2, 2, "a")}, {1, 1})).status().message()),
               HasSubstr("module with duplicate children is not supported"));
 }
 
-TEST(Pipe, PIPE_15_DEF_14_TheSpecificationStaysAsItIs) {
+TEST(Pipe, TheSpecificationStaysAsItIs) {
   PipeWorld world;
   PipelineSpec spec = Pipe({Built("batch_norm", {{"features", int64_t{2}}}, "norm"), Linear(2, 2)}, {1, 1}, 2);
   spec.model.deferred_batch_norm = true;
@@ -714,7 +714,7 @@ TEST(Pipe, PIPE_15_DEF_14_TheSpecificationStaysAsItIs) {
   EXPECT_TRUE(SameState(*world.Make(spec), plain));
 }
 
-TEST(Pipe, PIPE_20_PIPE_22_S8_pipe_sequential_like_LayersStandInOrderAcrossStages) {
+TEST(Pipe, LayersStandInOrderAcrossStages) {
   PipeWorld world;
   for (const std::vector<int>& balance : {std::vector<int>{2}, std::vector<int>{1, 1}}) {
     auto pipeline = world.Make(Pipe({Linear(2, 2, "a"), Linear(2, 2, "b")}, balance));
@@ -732,7 +732,7 @@ TEST(Pipe, PIPE_20_PIPE_22_S8_pipe_sequential_like_LayersStandInOrderAcrossStage
   }
 }
 
-TEST(Pipe, U_12_S8_pipe_named_children_StateHasNamesByLayerWhateverTheCut) {
+TEST(Pipe, StateHasNamesByLayerWhateverTheCut) {
   PipeWorld world;
   std::vector<std::vector<std::string>> names;
   for (const std::vector<int>& balance : {std::vector<int>{3}, std::vector<int>{1, 2}}) {
@@ -745,7 +745,7 @@ TEST(Pipe, U_12_S8_pipe_named_children_StateHasNamesByLayerWhateverTheCut) {
   EXPECT_EQ(names[0], names[1]);  // whatever the cut
 }
 
-TEST(Pipe, PIPE_26_CastingIsAnOptionOfTheModel) {
+TEST(Pipe, CastingIsAnOptionOfTheModel) {
   PipeWorld world;
   const std::pair<const char*, at::ScalarType> casts[] = {
       {"fp64", at::kDouble}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
@@ -761,7 +761,7 @@ TEST(Pipe, PIPE_26_CastingIsAnOptionOfTheModel) {
   }
 }
 
-TEST(Pipe, PIPE_27_CKPT_17_PIPE_34_S8_pipe_no_grad_InferenceRunsOnceWithoutGraphAndTrainingMode) {
+TEST(Pipe, InferenceRunsOnceWithoutGraphAndTrainingMode) {
   PipeWorld world;
   std::vector<std::string> log;
   const auto note = [&](const Batch& in, const LayerContext& context, const Tensors& weights) {
@@ -783,7 +783,7 @@ TEST(Pipe, PIPE_27_CKPT_17_PIPE_34_S8_pipe_no_grad_InferenceRunsOnceWithoutGraph
   EXPECT_FALSE(at::GradMode::is_enabled() == false);  // the caller's mode is its own
 }
 
-TEST(Pipe, PIPE_30_InputsAreCheckedSplitRunAndJoined) {
+TEST(Pipe, InputsAreCheckedSplitRunAndJoined) {
   PipeWorld world;
   std::vector<int64_t> rows;
   const auto twice = [&](const Batch& in, const LayerContext&, const Tensors&) {
@@ -799,7 +799,7 @@ TEST(Pipe, PIPE_30_InputsAreCheckedSplitRunAndJoined) {
   EXPECT_EQ(rows.size(), 3) << "what is refused does not run";
 }
 
-TEST(Pipe, SCH_5_S8_dependency_fork_join_BackwardsRunOneAtATimeInAscendingOrderOnEachStage) {
+TEST(Pipe, BackwardsRunOneAtATimeInAscendingOrderOnEachStage) {
   for (CheckpointMode mode : kModes) {
     PipeWorld world;
     std::vector<std::vector<int>> backwards(2);
@@ -823,7 +823,7 @@ TEST(Pipe, SCH_5_S8_dependency_fork_join_BackwardsRunOneAtATimeInAscendingOrderO
   }
 }
 
-TEST(Pipe, PIPE_31_S8_pipe_empty_module_GivesItsInputBack) {
+TEST(Pipe, AnEmptyModelGivesItsInputBack) {
   PipeWorld world;
   PipelineSpec spec;
   spec.model.name = "identity";
@@ -836,7 +836,7 @@ TEST(Pipe, PIPE_31_S8_pipe_empty_module_GivesItsInputBack) {
   EXPECT_EQ(ReasonOf(InferFails(world, spec, Input(Value(5)))), "WRONG_TYPE");  // type-checked
 }
 
-TEST(Pipe, PIPE_32_TheResultIsOnTheLastStageWhereTheTargetIsCompared) {
+TEST(Pipe, TheResultIsOnTheLastStageWhereTheTargetIsCompared) {
   PipeWorld world;
   auto pipeline = world.Make(Pipe({Linear(2, 3), Linear(3, 4)}, {1, 1}, 2));
   EXPECT_THAT(pipeline->signature().inputs.at(0).shape, ElementsAre(-1, 2));
@@ -844,7 +844,7 @@ TEST(Pipe, PIPE_32_TheResultIsOnTheLastStageWhereTheTargetIsCompared) {
   EXPECT_THAT(pipeline->signature().targets.at(0).shape, ElementsAre(-1, 4));
 }
 
-TEST(Pipe, PIPE_33_DEF_1_CKPT_18_OnlyMicroBatchesBelowTheStopAreCheckpointed) {
+TEST(Pipe, OnlyMicroBatchesBelowTheStopAreCheckpointed) {
   struct Case {
     int rows, chunks;
     CheckpointMode mode;
@@ -872,7 +872,7 @@ TEST(Pipe, PIPE_33_DEF_1_CKPT_18_OnlyMicroBatchesBelowTheStopAreCheckpointed) {
   }
 }
 
-TEST(Pipe, PIPE_35_S8_transparency_simple_linears_GradientsEqualThoseOfTheBareModel) {
+TEST(Pipe, GradientsEqualThoseOfTheBareModel) {
   PipeWorld world;
   const std::vector<LayerSpec> layers = {Linear(1, 2), Linear(2, 4), Linear(4, 2), Linear(2, 1)};
   const at::Tensor x = Range({8, 1});
@@ -896,7 +896,7 @@ TEST(Pipe, PIPE_35_S8_transparency_simple_linears_GradientsEqualThoseOfTheBareMo
   }
 }
 
-TEST(Pipe, PIPE_36_DEF_13_BatchNormNormalisesEachMicroBatchAndDropoutIsKeyed) {
+TEST(Pipe, BatchNormNormalisesEachMicroBatchAndDropoutIsKeyed) {
   PipeWorld world;
   for (const bool deferred : {false, true}) {
     for (CheckpointMode mode : kModes) {
@@ -919,7 +919,7 @@ TEST(Pipe, PIPE_36_DEF_13_BatchNormNormalisesEachMicroBatchAndDropoutIsKeyed) {
   }
 }
 
-TEST(Pipe, DEF_17_ARunSaysHowMuchOfItsTimeStagesWereIdle) {
+TEST(Pipe, ARunSaysHowMuchOfItsTimeStagesWereIdle) {
   PipeWorld world;  // serial: while one stage works the other waits, so about half is idle
   auto pipeline = world.Make(Pipe({Linear(64, 64), Linear(64, 64)}, {1, 1}, 4));
   auto outcome = pipeline->TrainStep(Contribution(Range({64, 64}), at::ones({64, 64})), {});

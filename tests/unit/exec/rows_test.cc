@@ -142,7 +142,7 @@ std::unique_ptr<at::ObserverContext> NoteLabel(const at::RecordFunction& functio
   return nullptr;
 }
 
-TEST_F(RowsTest, PIPE_38_ProfilersSeeALabelForEachActionOfAMicroBatch) {
+TEST_F(RowsTest, ProfilersSeeALabelForEachActionOfAMicroBatch) {
   PipelineSpec spec = Spec({"test_shared", "relu"}, {1, 1});
   spec.schedule.checkpoint = CheckpointMode::kExceptLast;
   auto pipeline = Make(spec);
@@ -169,7 +169,7 @@ TEST_F(RowsTest, PIPE_38_ProfilersSeeALabelForEachActionOfAMicroBatch) {
   EXPECT_THAT(seen, IsEmpty());
 }
 
-TEST_F(RowsTest, PIPE_5_U_7_ParametersSharedOverDevicesAreRefused) {
+TEST_F(RowsTest, ParametersSharedOverDevicesAreRefused) {
   PipelineSpec spec = Spec({"test_shared", "relu", "test_shared"}, {2, 1});
   spec.devices = {"cpu:0", "cpu:1"};
   const absl::Status status = Pipeline::Create(spec, Options()).status();
@@ -180,7 +180,7 @@ TEST_F(RowsTest, PIPE_5_U_7_ParametersSharedOverDevicesAreRefused) {
               HasSubstr("module with duplicate parameters on distinct devices is not supported"));
 }
 
-TEST_F(RowsTest, PIPE_5_U_7_ParametersSharedOnOneDeviceTrainAsOne) {
+TEST_F(RowsTest, ParametersSharedOnOneDeviceTrainAsOne) {
   const at::Tensor start = shared_weight->clone();
   for (const std::vector<int>& balance : std::vector<std::vector<int>>{{3}, {1, 2}, {2, 1}}) {
     at::Tensor weight = start.clone().requires_grad_(true);
@@ -202,7 +202,7 @@ TEST_F(RowsTest, PIPE_5_U_7_ParametersSharedOnOneDeviceTrainAsOne) {
   }
 }
 
-TEST_F(RowsTest, U_1_ASY_1_ARankListIsPlannedAndRunOnRankZeroOnly) {
+TEST_F(RowsTest, ARankListIsPlannedAndRunOnRankZeroOnly) {
   PipelineSpec spec = Spec({"test_shared", "relu", "relu"}, {1, 1, 1});
   spec.cut.ranks = {0, 0, 1};
   auto plan = Pipeline::MakePlan(spec, Options());
@@ -220,7 +220,7 @@ TEST_F(RowsTest, U_1_ASY_1_ARankListIsPlannedAndRunOnRankZeroOnly) {
   EXPECT_TRUE(pipeline->TrainStep(MiniBatch(at::randn({4, kWidth}), at::randn({4, kWidth})), {}).ok());
 }
 
-TEST_F(RowsTest, MB_13_AListIsNoOutputOfAStage) {
+TEST_F(RowsTest, AListIsNoOutputOfAStage) {
   PipelineSpec spec = Spec({"test_shared", "test_list"}, {1, 1});
   spec.loss.name.clear();
   const absl::Status status = [&] {
@@ -234,7 +234,7 @@ TEST_F(RowsTest, MB_13_AListIsNoOutputOfAStage) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("Only Tensor or Tuple of Tensor output is supported"));
 }
 
-TEST_F(RowsTest, MB_13_AListWithinAStageIsOneArgument) {
+TEST_F(RowsTest, AListWithinAStageIsOneArgument) {
   PipelineSpec spec = Spec({"test_shared", "test_list", "test_unlist"}, {1, 2});
   spec.loss.name.clear();
   auto pipeline = Make(spec);
@@ -246,7 +246,7 @@ TEST_F(RowsTest, MB_13_AListWithinAStageIsOneArgument) {
   EXPECT_TRUE(at::allclose(*outcome->outputs[0].value.tensor(), at::matmul(input, *shared_weight)));
 }
 
-TEST_F(RowsTest, MB_2_InputsOfAnotherDeviceAreRefused) {
+TEST_F(RowsTest, InputsOfAnotherDeviceAreRefused) {
   auto pipeline = Make(Spec({"test_shared"}, {1}));
   const at::Tensor elsewhere = at::empty({4, kWidth}, at::kMeta);
   const absl::Status status = pipeline->TrainStep(MiniBatch(elsewhere, at::randn({4, kWidth})), {}).status();
@@ -271,7 +271,7 @@ class BatchNormInPipe : public RowsTest {
   }
 };
 
-TEST_F(BatchNormInPipe, DBN_6_S8_deferred_batch_norm_in_pipe_RunningStatisticsAreOfTheWholeMiniBatch) {
+TEST_F(BatchNormInPipe, RunningStatisticsAreOfTheWholeMiniBatch) {
   for (CheckpointMode mode : {CheckpointMode::kAlways, CheckpointMode::kExceptLast, CheckpointMode::kNever}) {
     auto pipeline = Make(BatchNormSpec(mode, 2));
     ASSERT_NE(pipeline, nullptr);
@@ -288,7 +288,7 @@ TEST_F(BatchNormInPipe, DBN_6_S8_deferred_batch_norm_in_pipe_RunningStatisticsAr
   }
 }
 
-TEST_F(BatchNormInPipe, S8_deferred_batch_norm_in_pipe_GradientsOfOneMicroBatch) {
+TEST_F(BatchNormInPipe, GradientsOfOneMicroBatch) {
   for (CheckpointMode mode : {CheckpointMode::kNever, CheckpointMode::kAlways}) {
     auto pipeline = Make(BatchNormSpec(mode, 1));
     ASSERT_NE(pipeline, nullptr);

@@ -99,7 +99,7 @@ void ExpectClose(const at::Tensor& got, const at::Tensor& want, double absolute 
   EXPECT_TRUE(at::allclose(got.to(at::kDouble), want.to(at::kDouble), 1e-5, absolute)) << got << "\n" << want;
 }
 
-TEST(BatchNorm, DBN_1_Defaults) {
+TEST(BatchNorm, Defaults) {
   const NamedLayer layer = Deferred();
   std::vector<std::string> names;
   for (const NamedTensor& one : layer.layer->parameters()) names.push_back(one.name);
@@ -138,7 +138,7 @@ TEST(BatchNorm, PlainFormChangesItsStatisticsAsLibTorchDoesButWithTheStep) {
   }
 }
 
-TEST(BatchNorm, DBN_2_TrainsOnTheMicroBatchesOwnStatisticsAndCommitsOnceAMinibatch) {
+TEST(BatchNorm, TrainsOnTheMicroBatchesOwnStatisticsAndCommitsOnceAMinibatch) {
   const NamedLayer layer = Deferred();
   const at::Tensor input = Tilted();
   const std::vector<at::Tensor> chunks = input.chunk(kChunks);
@@ -156,7 +156,7 @@ TEST(BatchNorm, DBN_2_TrainsOnTheMicroBatchesOwnStatisticsAndCommitsOnceAMinibat
   EXPECT_TRUE(Tensor(layer, "running_mean").equal(mean));
 }
 
-TEST(BatchNorm, DBN_3_EvaluatesOnTheRunningStatisticsAndNotesNothing) {
+TEST(BatchNorm, EvaluatesOnTheRunningStatisticsAndNotesNothing) {
   const NamedLayer layer = Deferred();
   Tensor(layer, "running_mean").copy_(at::tensor({1.0f, 2.0f, 3.0f}));
   Tensor(layer, "running_var").copy_(at::tensor({4.0f, 5.0f, 6.0f}));
@@ -169,7 +169,7 @@ TEST(BatchNorm, DBN_3_EvaluatesOnTheRunningStatisticsAndNotesNothing) {
   EXPECT_EQ(Tensor(layer, "running_mean")[0].item<float>(), 1);
 }
 
-TEST(BatchNorm, DBN_4_CountsAllValuesButOfTheSecondDimension) {
+TEST(BatchNorm, CountsAllValuesButOfTheSecondDimension) {
   // Micro-batches of unequal sizes weigh by their values: 3 rows of 2 x 2 against 1 row.
   const NamedLayer layer = Deferred({{"momentum", 1.0}});
   const at::Tensor input = at::rand({4, 3, 2, 2}) * 7;
@@ -180,7 +180,7 @@ TEST(BatchNorm, DBN_4_CountsAllValuesButOfTheSecondDimension) {
   ExpectClose(Tensor(layer, "running_var"), input.var({0, 2, 3}, /*unbiased=*/true), 1e-5);
 }
 
-TEST(BatchNorm, DBN_5_StoresTheUnbiasedVarianceWithTheMomentum) {
+TEST(BatchNorm, StoresTheUnbiasedVarianceWithTheMomentum) {
   for (const bool cumulative : {false, true}) {
     const NamedLayer layer = Deferred({{"cumulative", cumulative}, {"momentum", 0.3}});
     Plain plain;
@@ -196,7 +196,7 @@ TEST(BatchNorm, DBN_5_StoresTheUnbiasedVarianceWithTheMomentum) {
   }
 }
 
-TEST(BatchNorm, DBN_6_FollowsTheMicroBatchesThatAreReallyMade) {
+TEST(BatchNorm, FollowsTheMicroBatchesThatAreReallyMade) {
   // 6 rows asked in 4 pieces make 3: one commit all the same, and the next mini-batch starts anew.
   const NamedLayer layer = Deferred();
   Plain plain;
@@ -212,7 +212,7 @@ TEST(BatchNorm, DBN_6_FollowsTheMicroBatchesThatAreReallyMade) {
   }
 }
 
-TEST(BatchNorm, DBN_6_AFailedMinibatchLeavesNoTrace) {
+TEST(BatchNorm, AFailedMinibatchLeavesNoTrace) {
   const NamedLayer layer = Deferred();
   const NamedLayer clean = Deferred();
   const std::vector<at::Tensor> chunks = Tilted().chunk(kChunks);
@@ -235,7 +235,7 @@ TEST(BatchNorm, DBN_6_AFailedMinibatchLeavesNoTrace) {
   EXPECT_EQ(Tracked(layer), 1);
 }
 
-TEST(BatchNorm, DBN_6_DEF_13_LargeMeansCancelNothing) {
+TEST(BatchNorm, LargeMeansCancelNothing) {
   const NamedLayer layer = Deferred({{"momentum", 1.0}});
   // Around 1e5 a float still tells steps of 1/128. The squares are 1e10, of which it tells steps of 1024 only.
   const at::Tensor input = at::rand({32, 3}, at::kDouble).mul(4).add(1e5).to(at::kFloat);
@@ -266,7 +266,7 @@ TEST(BatchNorm, OrderOfForwardsDoesNotMatterToABit) {
   }
 }
 
-TEST(BatchNorm, DBN_7_TakesTwoToFiveDimensions) {
+TEST(BatchNorm, TakesTwoToFiveDimensions) {
   for (const std::vector<int64_t>& shape :
        std::vector<std::vector<int64_t>>{{6, 3}, {6, 3, 4}, {6, 3, 4, 5}, {6, 3, 2, 2, 2}}) {
     const NamedLayer layer = Deferred();
@@ -286,7 +286,7 @@ TEST(BatchNorm, DBN_7_TakesTwoToFiveDimensions) {
   EXPECT_EQ(Tracked(layer), 0) << "no values, no note";
 }
 
-TEST(BatchNorm, DBN_8_TheModelsOptionConvertsEveryOneThatHasStatistics) {
+TEST(BatchNorm, TheModelsOptionConvertsEveryOneThatHasStatistics) {
   const LayerSpec nested = {"sequential", "outer", {}, "", {}, {{"sequential", "inner", {}, "", {}, {Spec()}}}};
   ModelSpec spec = {"", {}, {Spec(), nested, Spec({{"track", false}}), Spec({{"deferred", false}})}};
   for (size_t i = 0; i < spec.layers.size(); ++i) spec.layers[i].name = "layer" + std::to_string(i);
@@ -305,7 +305,7 @@ TEST(BatchNorm, DBN_8_TheModelsOptionConvertsEveryOneThatHasStatistics) {
   EXPECT_EQ(Tracked(layers[3]), kChunks) << "the layer's own word wins";
 }
 
-TEST(BatchNorm, DBN_8_S8_deferred_batch_norm_conversion_StartsFromTheSameWeights) {
+TEST(BatchNorm, StartsFromTheSameWeights) {
   ModelSpec spec = {"", {}, {{"linear", "a", {{"in", int64_t{3}}, {"out", int64_t{3}}}}, Spec()}};
   const auto plain = *BuildLayers(*ExpandModel(spec), 7, BuildOptionsOf(spec));
   spec.deferred_batch_norm = true;
@@ -323,7 +323,7 @@ TEST(BatchNorm, DBN_8_S8_deferred_batch_norm_conversion_StartsFromTheSameWeights
   }
 }
 
-TEST(BatchNorm, DBN_9_ConversionKeepsModeAndType) {
+TEST(BatchNorm, ConversionKeepsModeAndType) {
   const NamedLayer layer = Make({}, {.deferred_batch_norm = true, .dtype = "fp64"});
   const at::Tensor input = Tilted().to(at::kDouble);
   for (const char* name : {"weight", "bias", "running_mean", "running_var"}) {
@@ -341,7 +341,7 @@ TEST(BatchNorm, DBN_9_ConversionKeepsModeAndType) {
   EXPECT_TRUE(at::allclose(Tensor(layer, "running_mean"), mean, 1e-12, 0));
 }
 
-TEST(BatchNorm, DBN_10_IsNotDeferredUnlessAsked) {
+TEST(BatchNorm, IsNotDeferredUnlessAsked) {
   const NamedLayer layer = Make();
   Chunked(layer, Tilted());
   EndStep(*layer.layer);
@@ -349,7 +349,7 @@ TEST(BatchNorm, DBN_10_IsNotDeferredUnlessAsked) {
   EXPECT_FALSE(ModelSpec().deferred_batch_norm);
 }
 
-TEST(BatchNorm, CKPT_16_ARecomputationNotesNothing) {
+TEST(BatchNorm, ARecomputationNotesNothing) {
   for (const bool deferred : {false, true}) {
     const NamedLayer once = Make({{"deferred", deferred}});
     const NamedLayer again = Make({{"deferred", deferred}});
@@ -387,7 +387,7 @@ TEST(BatchNorm, ARecomputationOfBf16GivesTheSameOutputsAndGradients) {
   }
 }
 
-TEST(DeferredBatchNorm, S8_deferred_batch_norm_transparency) {
+TEST(DeferredBatchNorm, DeferredBatchNormTransparency) {
   for (const int chunks : {1, 4}) {
     for (const bool with_gradient : {true, false}) {
       const NamedLayer layer = Deferred();
@@ -408,7 +408,7 @@ TEST(DeferredBatchNorm, S8_deferred_batch_norm_transparency) {
   }
 }
 
-TEST(DeferredBatchNorm, S8_deferred_batch_norm_running_stats) {
+TEST(DeferredBatchNorm, DeferredBatchNormRunningStats) {
   for (const bool cumulative : {false, true}) {
     const NamedLayer layer = Deferred({{"cumulative", cumulative}});
     Plain plain;
@@ -421,7 +421,7 @@ TEST(DeferredBatchNorm, S8_deferred_batch_norm_running_stats) {
   }
 }
 
-TEST(DeferredBatchNorm, S8_deferred_batch_norm_eval) {
+TEST(DeferredBatchNorm, DeferredBatchNormEval) {
   const NamedLayer layer = Deferred();
   Plain plain;
   const at::Tensor input = Tilted();
@@ -439,7 +439,7 @@ void Descend(const at::Tensor& parameter, double rate) {
   changed.mutable_grad() = at::Tensor();
 }
 
-TEST(DeferredBatchNorm, S8_deferred_batch_norm_optimize) {
+TEST(DeferredBatchNorm, DeferredBatchNormOptimize) {
   const NamedLayer layer = Deferred();
   Plain plain;
   for (int i = 0; i < 5; ++i) {
@@ -454,7 +454,7 @@ TEST(DeferredBatchNorm, S8_deferred_batch_norm_optimize) {
   }
 }
 
-TEST(DeferredBatchNorm, S8_deferred_batch_norm_conv_bn) {
+TEST(DeferredBatchNorm, DeferredBatchNormConvBn) {
   const NamedLayer layer = Deferred();
   Plain plain;
   const at::Tensor input = Tilted();
@@ -490,7 +490,7 @@ TEST(DeferredBatchNorm, S8_deferred_batch_norm_conv_bn) {
   EXPECT_GT(relative(Tensor(layer, "running_var"), plain.variance), 1e-4);
 }
 
-TEST(DeferredBatchNorm, S8_deferred_batch_norm_input_requiring_grad) {
+TEST(DeferredBatchNorm, DeferredBatchNormInputRequiringGrad) {
   const NamedLayer layer = Deferred();
   const at::Tensor input = Tilted().requires_grad_(true);
   const at::Tensor output = Chunked(layer, input);

@@ -33,7 +33,7 @@ ModelSpec Model(const std::string& dtype) {
   return spec;
 }
 
-TEST(BuildLayers, PIPE_26_CastsParametersBuffersAndSignatures) {
+TEST(BuildLayers, CastsParametersBuffersAndSignatures) {
   for (const auto& [dtype, type, wire] :
        std::vector<std::tuple<std::string, at::ScalarType, DataType>>{{"", at::kFloat, DataType::kFp32},
                                                                       {"fp32", at::kFloat, DataType::kFp32},

@@ -108,7 +108,7 @@ TEST(Sequential, NamesFaultsOfInnerLayersByTheirPath) {
             "spec.model.layers[0].layers");
 }
 
-TEST(Sequential, PIPE_4_RefusesOneNameTwice) {
+TEST(Sequential, RefusesOneNameTwice) {
   for (const auto& [layers, field] : std::vector<std::pair<std::vector<LayerSpec>, std::string>>{
            {{Linear(1, 1, "a"), Linear(1, 1, "a")}, "spec.model.layers[1].name"},
            {{Sequential({Linear(1, 1, "a"), Linear(1, 1, "a")})}, "spec.model.layers[0].layers[1].name"}}) {
@@ -120,7 +120,7 @@ TEST(Sequential, PIPE_4_RefusesOneNameTwice) {
   EXPECT_TRUE(BuildStatus({Sequential({Linear(1, 1, "a")}, "a"), Linear(1, 1, "b")}).ok()) << "siblings only";
 }
 
-TEST(Sequential, SKIP_17_KeepsSkipsBetweenItsLayersInside) {
+TEST(Sequential, KeepsSkipsBetweenItsLayersInside) {
   const LayerSpec residual = Sequential({Skip("stash", "x"), {"relu", "", {}}, Skip("pop_add", "x")});
   const auto layers = Build({residual, residual});
   EXPECT_TRUE(layers[0].layer->skips().stashes.empty());
@@ -129,7 +129,7 @@ TEST(Sequential, SKIP_17_KeepsSkipsBetweenItsLayersInside) {
   EXPECT_TRUE(RunSequence(layers, Batch(input)).TensorAt(0).equal(at::tensor({-1.0f, 8.0f})));
 }
 
-TEST(Sequential, SKIP_17_DeclaresOutwardWhatHasOneEndInside) {
+TEST(Sequential, DeclaresOutwardWhatHasOneEndInside) {
   const auto layers = Build({Sequential({Skip("stash", "x"), Skip("stash", "x", "other"), {"relu", "", {}}}),
                              Sequential({Skip("pop_add", "x", "other"), Skip("stash", "y"), Skip("pop_add", "x")}),
                              Skip("pop_add", "y")});
@@ -146,7 +146,7 @@ TEST(Sequential, SKIP_17_DeclaresOutwardWhatHasOneEndInside) {
   EXPECT_THAT(layers[0].layer->skips().stashes, ElementsAre(SkipName{"moved", "x"}, SkipName{"moved", "x"}));
 }
 
-TEST(Sequential, SKIP_17_VerifiesSkipsOfNestedLayers) {
+TEST(Sequential, VerifiesSkipsOfNestedLayers) {
   const absl::Status twice =
       BuildStatus({Sequential({Skip("stash", "x"), Sequential({Skip("stash", "x")}), Skip("pop_add", "x")})});
   EXPECT_EQ(ReasonOf(twice), "WRONG_TYPE");
@@ -162,7 +162,7 @@ TEST(Sequential, SKIP_17_VerifiesSkipsOfNestedLayers) {
               HasSubstr("'a' declared 'x' as poppable but it was not stashed"));
 }
 
-TEST(Identity, PIPE_31_GivesAnyValuesBack) {
+TEST(Identity, GivesAnyValuesBack) {
   const auto layers = *BuildLayers(*ExpandModel({"identity", {}, {}}), 0);
   const Batch values = Batch::Tuple({Value(at::ones({2})), Value(3), Value("text"), Value()});
   const Batch back = RunSequence(layers, values);

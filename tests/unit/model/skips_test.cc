@@ -62,7 +62,7 @@ void ExpectFault(const NamedLayer& layer, SkipTracker& tracker, const std::strin
   EXPECT_THAT(std::string(status.message()), HasSubstr(sentence));
 }
 
-TEST(RunLayer, SKIP_3_SKIP_4_CarriesWhatIsStashed) {
+TEST(RunLayer, CarriesWhatIsStashed) {
   SkipTracker tracker;
   EXPECT_TRUE(tracker.empty());
   const Batch made = RunLayer(Named({"foo"}, {}, Stashes("foo")), Batch(at::full({1}, 42)), {}, tracker);
@@ -72,7 +72,7 @@ TEST(RunLayer, SKIP_3_SKIP_4_CarriesWhatIsStashed) {
   EXPECT_TRUE(tracker.empty());
 }
 
-TEST(RunLayer, SKIP_4_NamesWhatIsNotDeclaredStashedOrPopped) {
+TEST(RunLayer, NamesWhatIsNotDeclaredStashedOrPopped) {
   SkipTracker tracker;
   ExpectFault(Named({}, {}, Stashes("foo")), tracker, "'foo' has not been declared as stashable");
   ExpectFault(Named({}, {}, Pops("foo")), tracker, "'foo' has not been declared as poppable");
@@ -83,7 +83,7 @@ TEST(RunLayer, SKIP_4_NamesWhatIsNotDeclaredStashedOrPopped) {
   ExpectFault(Named({}, {"foo"}), tracker, "'foo' must be popped but have not");
 }
 
-TEST(RunLayer, SKIP_4_LastStashWinsAndASecondPopFails) {
+TEST(RunLayer, LastStashWinsAndASecondPopFails) {
   SkipTracker tracker;
   const auto twice = [](const Batch& inputs, LayerSkips& skips) {
     skips.Stash("foo", 1);
@@ -99,7 +99,7 @@ TEST(RunLayer, SKIP_4_LastStashWinsAndASecondPopFails) {
   ExpectFault(Named({}, {"foo"}, pop_twice), tracker, "'foo' has not been stashed");
 }
 
-TEST(RunLayer, SKIP_5_WorksWithoutAPipeline) {
+TEST(RunLayer, WorksWithoutAPipeline) {
   const auto layers = *BuildLayers({{"stash", "keep", {}}, {"relu", "relu", {}}, {"pop_add", "add", {}}}, 0);
   SkipTracker tracker;
   const at::Tensor input = at::full({2, 3}, -1.5).requires_grad_(true);
@@ -110,7 +110,7 @@ TEST(RunLayer, SKIP_5_WorksWithoutAPipeline) {
   EXPECT_TRUE(input.grad().equal(at::ones({2, 3})));
 }
 
-TEST(RunLayer, SKIP_6_NoneIsStashedAndPopped) {
+TEST(RunLayer, NoneIsStashedAndPopped) {
   SkipTracker tracker;
   const auto none = [](const Batch& inputs, LayerSkips& skips) {
     skips.Stash("skip", Value());
@@ -156,7 +156,7 @@ TEST(Stash, KeepsSeveralValuesAsATuple) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("expected Tensor, but got tuple"));
 }
 
-TEST(SkipName, SKIP_7_NamespacesAreOrderedEqualAndNoneIsTheDefault) {
+TEST(SkipName, NamespacesAreOrderedEqualAndNoneIsTheDefault) {
   const SkipName plain{"", "a"};
   const SkipName one{"one", "a"};
   const SkipName two{"two", "a"};
@@ -173,7 +173,7 @@ TEST(SkipName, SKIP_7_NamespacesAreOrderedEqualAndNoneIsTheDefault) {
   EXPECT_TRUE(SkipLayer({"a"}, {}).skips().stashes[0].skip_namespace.empty());
 }
 
-TEST(Layer, SKIP_8_IsolatesAllOrListedNamesAndTheLastOneWins) {
+TEST(Layer, IsolatesAllOrListedNamesAndTheLastOneWins) {
   SkipLayer layer({"alice", "bob"}, {"carol"});
   layer.Isolate({.skip_namespace = "all", .only = {}});
   EXPECT_THAT(layer.skips().stashes, ElementsAre(SkipName{"all", "alice"}, SkipName{"all", "bob"}));
@@ -184,14 +184,14 @@ TEST(Layer, SKIP_8_IsolatesAllOrListedNamesAndTheLastOneWins) {
   EXPECT_THAT(layer.skips().pops, ElementsAre(SkipName{"last", "carol"}));
 }
 
-TEST(BuildLayers, SKIP_8_IsolatesAsTheSpecificationSays) {
+TEST(BuildLayers, IsolatesAsTheSpecificationSays) {
   const auto layers =
       *BuildLayers({{"stash", "a", {}, "", {{"one"}}}, {"pop_add", "b", {}, "", {{"one"}, {"two", {"skip"}}}}}, 0);
   EXPECT_THAT(layers[0].layer->skips().stashes, ElementsAre(SkipName{"one", "skip"}));
   EXPECT_THAT(layers[1].layer->skips().pops, ElementsAre(SkipName{"two", "skip"}));
 }
 
-TEST(Layer, SKIP_19_DeclaresInTheOrderOfDeclaration) {
+TEST(Layer, DeclaresInTheOrderOfDeclaration) {
   const SkipDeclaration declared = SkipLayer({"z", "a", "m"}, {"y", "b"}).skips();
   EXPECT_THAT(declared.stashes, ElementsAre(SkipName{"", "z"}, SkipName{"", "a"}, SkipName{"", "m"}));
   EXPECT_THAT(declared.pops, ElementsAre(SkipName{"", "y"}, SkipName{"", "b"}));
@@ -222,44 +222,44 @@ void ExpectFaults(const std::vector<SkipDeclaration>& declarations, const std::s
   EXPECT_EQ(std::string(status.message()), "one or more pairs of stash and pop do not match:\n\n" + faults);
 }
 
-TEST(CheckSkips, SKIP_9_Matching) { EXPECT_TRUE(Check({Declares({"foo"}, {}), Declares({}, {"foo"})}).ok()); }
+TEST(CheckSkips, Matching) { EXPECT_TRUE(Check({Declares({"foo"}, {}), Declares({}, {"foo"})}).ok()); }
 
-TEST(CheckSkips, SKIP_9_StashNotPop) {
+TEST(CheckSkips, StashNotPop) {
   ExpectFaults({Declares({"foo"}, {})}, "* no module declared 'foo' as poppable but stashed");
 }
 
-TEST(CheckSkips, SKIP_9_PopUnknown) {
+TEST(CheckSkips, PopUnknown) {
   ExpectFaults({Declares({}, {"foo"})}, "* '0' declared 'foo' as poppable but it was not stashed");
   ExpectFaults({Declares({}, {"foo"}), Declares({"foo"}, {})},
                "* '0' declared 'foo' as poppable but it was not stashed\n"
                "* no module declared 'foo' as poppable but stashed");
 }
 
-TEST(CheckSkips, SKIP_9_StashAgain) {
+TEST(CheckSkips, StashAgain) {
   ExpectFaults({Declares({"foo"}, {}), Declares({"foo"}, {}), Declares({}, {"foo"})},
                "* '1' redeclared 'foo' as stashable but not isolated by namespace");
 }
 
-TEST(CheckSkips, SKIP_9_PopAgain) {
+TEST(CheckSkips, PopAgain) {
   ExpectFaults({Declares({"foo"}, {}), Declares({}, {"foo"}), Declares({}, {"foo"})},
                "* '2' redeclared 'foo' as poppable but not isolated by namespace");
 }
 
-TEST(CheckSkips, SKIP_9_StashPopTogetherDifferentNames) {
+TEST(CheckSkips, StashPopTogetherDifferentNames) {
   EXPECT_TRUE(Check({Declares({"foo"}, {}), Declares({"bar"}, {"foo"}), Declares({}, {"bar"})}).ok());
 }
 
-TEST(CheckSkips, SKIP_9_StashPopTogetherSameName) {
+TEST(CheckSkips, StashPopTogetherSameName) {
   ExpectFaults({Declares({"foo"}, {"foo"})}, "* '0' declared 'foo' both as stashable and as poppable");
 }
 
-TEST(CheckSkips, SKIP_9_DoubleStashPopHasAllFaults) {
+TEST(CheckSkips, DoubleStashPopHasAllFaults) {
   ExpectFaults({Declares({"foo"}, {}), Declares({}, {"foo"}), Declares({"foo"}, {}), Declares({}, {"foo"})},
                "* '2' redeclared 'foo' as stashable but not isolated by namespace\n"
                "* '3' redeclared 'foo' as poppable but not isolated by namespace");
 }
 
-TEST(CheckSkips, SKIP_9_DoubleStashPopButIsolated) {
+TEST(CheckSkips, DoubleStashPopButIsolated) {
   EXPECT_TRUE(Check({Declares({"foo"}, {}, "one"), Declares({}, {"foo"}, "one"), Declares({"foo"}, {}, "two"),
                      Declares({}, {"foo"}, "two")})
                   .ok());

@@ -139,7 +139,7 @@ TEST(Adamw, FollowsItsFormula) {
   }
 }
 
-TEST(Optimizers, DDP_4_LeaveAParameterWithoutGradientAsItIs) {
+TEST(Optimizers, LeaveAParameterWithoutGradientAsItIs) {
   for (const OptimizerSpec& spec : {Spec("adamw", {}), Spec("sgd", {{"momentum", 0.9}, {"weight_decay", 0.5}})}) {
     const NamedTensors parameters = Parameters();
     const auto optimizer = *MakeOptimizer(spec, parameters);

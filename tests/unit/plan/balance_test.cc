@@ -82,7 +82,7 @@ std::vector<Vector> Vectors() {
   };
 }
 
-TEST(Balance, BAL_10_GivesTheAncestorsBlocks) {
+TEST(Balance, GivesTheAncestorsBlocks) {
   for (const Vector& vector : Vectors()) {
     const auto lengths = BlockPartition(vector.costs, vector.parts);
     ASSERT_TRUE(lengths.ok()) << lengths.status();
@@ -91,12 +91,12 @@ TEST(Balance, BAL_10_GivesTheAncestorsBlocks) {
 }
 
 // Found by comparing the ancestor's rule with its opposite.
-TEST(Balance, BAL_10_OfEqualBlocksTheLastIsTheLargestAndTheFirstTheSmallest) {
+TEST(Balance, OfEqualBlocksTheLastIsTheLargestAndTheFirstTheSmallest) {
   EXPECT_EQ(BlockPartition({2, 1, 0, 0, 2, 1}, 3).value(), (std::vector<int>{2, 3, 1}));
   EXPECT_EQ(BlockPartition({1, 0, 1, 2, 2}, 3).value(), (std::vector<int>{3, 1, 1}));
 }
 
-TEST(Balance, BAL_10_RefusesNoPartsAndTooFewElements) {
+TEST(Balance, RefusesNoPartsAndTooFewElements) {
   const auto refusal = [](const std::vector<double>& costs, int parts) {
     const absl::Status status = BlockPartition(costs, parts).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -126,21 +126,19 @@ void ExpectBothModesHeal(const std::vector<Defect>& defects) {
   }
 }
 
-TEST(Balance, BAL_D1_DEF_10_AnEmptyBlockGivesWayToTheExactOnes) {
-  ExpectBothModesHeal({{{0, 0, 1, 1}, 3, 1}, {{1, 1, 2, 2}, 3, 2}});
-}
+TEST(Balance, AnEmptyBlockGivesWayToTheExactOnes) { ExpectBothModesHeal({{{0, 0, 1, 1}, 3, 1}, {{1, 1, 2, 2}, 3, 2}}); }
 
-TEST(Balance, BAL_D2_DEF_10_AnEndlessSearchGivesWayToTheExactBlocks) {
+TEST(Balance, AnEndlessSearchGivesWayToTheExactBlocks) {
   ExpectBothModesHeal({{{0, 0, 0, 0, 1, 100}, 5, 100}, {{1, 1, 1, 1, 2, 101}, 5, 101}});
 }
 
-TEST(Balance, BAL_D3_DEF_10_ARoundingCycleGivesWayToTheExactBlocks) {
+TEST(Balance, ARoundingCycleGivesWayToTheExactBlocks) {
   ExpectBothModesHeal({{{46, 48, 10, 7, 7, 33, 44, 46, 49, 14, 35, 11}, 4, 101}});
 }
 
-TEST(Balance, BAL_D4_DEF_10_NoElementIsThereTwice) { ExpectBothModesHeal({{{0, 0, 0, 1, 1}, 4, 1}}); }
+TEST(Balance, NoElementIsThereTwice) { ExpectBothModesHeal({{{0, 0, 0, 1, 1}, 4, 1}}); }
 
-TEST(Balance, BAL_D5_DEF_10_TheExactModeFindsTheLeastBottleneck) {
+TEST(Balance, TheExactModeFindsTheLeastBottleneck) {
   const std::vector<double> costs = {10, 1, 1, 1, 1, 1};
   EXPECT_EQ(Exact(costs, 2), (std::vector<int>{1, 5}));
   EXPECT_EQ(LargestBlock(costs, Exact(costs, 2)), 10);
@@ -167,7 +165,7 @@ std::vector<double> RandomCosts(std::mt19937& random, int count) {
   return costs;
 }
 
-TEST(Balance, DEF_10_BothModesHoldEveryElementOnceInNonEmptyBlocks) {
+TEST(Balance, BothModesHoldEveryElementOnceInNonEmptyBlocks) {
   std::mt19937 random(0);
   int equal = 0;
   for (int round = 0; round < 20'000; ++round) {

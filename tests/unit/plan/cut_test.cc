@@ -47,7 +47,7 @@ void ExpectRefusal(const PlanRequest& request, const std::string& field, const s
   EXPECT_THAT(std::string(status.message()), HasSubstr(sentence));
 }
 
-TEST(Cut, PIPE_6_ABalanceHoldsEveryLayerInStagesOfOneAtLeast) {
+TEST(Cut, ABalanceHoldsEveryLayerInStagesOfOneAtLeast) {
   PlanRequest request = Request(2, {"cpu:0", "cpu:1", "cpu:2"});
   const std::string lengths = "module and sum of balance have different length (module: 2, sum of balance: ";
   request.cut.balance = {1};
@@ -68,7 +68,7 @@ TEST(Cut, PIPE_6_ABalanceHoldsEveryLayerInStagesOfOneAtLeast) {
   ExpectRefusal(request, "spec.cut.stages", "3", "contradicts the balance, which has 2 stages");
 }
 
-TEST(Cut, PIPE_7_NamedDevicesTooFewForTheBalanceAreRefused) {
+TEST(Cut, NamedDevicesTooFewForTheBalanceAreRefused) {
   PlanRequest request = Request(3, {"cpu:0", "cpu:1"});
   request.cut.balance = {1, 1, 1};
   request.devices_named = true;
@@ -80,7 +80,7 @@ TEST(Cut, PIPE_7_NamedDevicesTooFewForTheBalanceAreRefused) {
   EXPECT_THAT(cut->stages, ElementsAre(DeviceStage{0, "cpu:0"}, DeviceStage{1, "cpu:1"}, DeviceStage{2, "cpu:0"}));
 }
 
-TEST(Cut, PIPE_7_ExtraDevicesAreDropped) {
+TEST(Cut, ExtraDevicesAreDropped) {
   PlanRequest request = Request(3, {"cpu:0", "cpu:1", "cpu:2", "cpu:3", "cpu:4"});
   request.cut.balance = {1, 1, 1};
   request.devices_named = true;
@@ -97,7 +97,7 @@ TEST(Cut, TheServersDevicesAreUsedInTurn) {
   EXPECT_EQ(cut->stages[2].device, "cpu:0");
 }
 
-TEST(Cut, PIPE_14_ChunksAreCheckedBeforeTheBalanceAndThatBeforeDevices) {
+TEST(Cut, ChunksAreCheckedBeforeTheBalanceAndThatBeforeDevices) {
   PlanRequest request = Request(3, {"cpu:0"});
   request.devices_named = true;
   request.schedule.micro_batches = 0;
@@ -110,7 +110,7 @@ TEST(Cut, PIPE_14_ChunksAreCheckedBeforeTheBalanceAndThatBeforeDevices) {
   EXPECT_EQ(field(), "spec.devices");
 }
 
-TEST(Cut, PIPE_1_TheNumberOfChunksMustBePositive) {
+TEST(Cut, TheNumberOfChunksMustBePositive) {
   for (int chunks : {0, -1}) {
     const absl::Status status = CheckSchedule({"gpipe", chunks, CheckpointMode::kExceptLast});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -121,7 +121,7 @@ TEST(Cut, PIPE_1_TheNumberOfChunksMustBePositive) {
   EXPECT_TRUE(CheckSchedule({"gpipe", 1, CheckpointMode::kExceptLast}).ok());
 }
 
-TEST(Cut, PIPE_9_TheDeviceOfALayerWinsOverTheTurnOfItsStage) {
+TEST(Cut, TheDeviceOfALayerWinsOverTheTurnOfItsStage) {
   PlanRequest request = Request(3, {"cpu:0", "cpu:1"});
   request.cut.balance = {1, 2};
   request.layers[0].device = "cpu:1";
@@ -133,7 +133,7 @@ TEST(Cut, PIPE_9_TheDeviceOfALayerWinsOverTheTurnOfItsStage) {
   ExpectRefusal(request, "spec.cut.balance", "[1, 2]", "puts layers of cpu:0 and cpu:1 on stage 1");
 }
 
-TEST(Cut, PIPE_8_DevicesOfLayersMakeStages) {
+TEST(Cut, DevicesOfLayersMakeStages) {
   PlanRequest request = Request(0, {"cpu:0", "cpu:1"});
   request.layers = {Layer("a", "cpu:1"), Layer("b"), Layer("c", "cpu:0")};
   auto cut = GivenCut(request);
@@ -144,7 +144,7 @@ TEST(Cut, PIPE_8_DevicesOfLayersMakeStages) {
   ExpectRefusal(request, "spec.cut.stages", "2", "must be 0 where layers name their devices");
 }
 
-TEST(Cut, ISS_8_WithoutBalanceOrDevicesCostsDecide) {
+TEST(Cut, WithoutBalanceOrDevicesCostsDecide) {
   PlanRequest request = Request(6, {"cpu:0", "cpu:1"});
   EXPECT_TRUE(GivenCut(request)->stages.empty());
   auto cut = FindCut(request, LayersOfTime({10, 1, 1, 1, 1, 1}));
@@ -154,7 +154,7 @@ TEST(Cut, ISS_8_WithoutBalanceOrDevicesCostsDecide) {
                                     "stages, one per device: the most expensive has 10.000 ms, the mean is 7.500 ms."));
 }
 
-TEST(Cut, BAL_6_BlockPartitionGivesTheLengthsOfTheAncestorsBlocks) {
+TEST(Cut, BlockPartitionGivesTheLengthsOfTheAncestorsBlocks) {
   PlanRequest request = Request(6, {"cpu:0", "cpu:1"});
   request.cut.method = CutSpec::Method::kBlockPartition;
   auto cut = FindCut(request, LayersOfTime({10, 1, 1, 1, 1, 1}));
@@ -163,7 +163,7 @@ TEST(Cut, BAL_6_BlockPartitionGivesTheLengthsOfTheAncestorsBlocks) {
   EXPECT_THAT(cut->why[0], HasSubstr("block_partition"));
 }
 
-TEST(Cut, BAL_7_ParametersCountAsOftenAsTheOptimizerNeedsThem) {
+TEST(Cut, ParametersCountAsOftenAsTheOptimizerNeedsThem) {
   LayerProfile layer;
   layer.stash_bytes = 1000;
   layer.parameter_bytes = 10;

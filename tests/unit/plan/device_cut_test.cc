@@ -15,26 +15,26 @@ LayerSpec LayerOn(const std::string& device) { return {.kind = "relu", .name = "
 
 std::vector<Device> Devices() { return {{"cpu:0", {}, 0}, {"cpu:1", {}, 0}, {"cuda:0", {}, 0}}; }
 
-TEST(DeviceCut, PIPE_8_NeighboursOnOneDeviceMerge) {
+TEST(DeviceCut, NeighboursOnOneDeviceMerge) {
   EXPECT_THAT(CutByDevices({"cuda:0", "cuda:0", "cuda:1", "cuda:0"}),
               ElementsAre(DeviceStage{0, "cuda:0"}, DeviceStage{2, "cuda:1"}, DeviceStage{3, "cuda:0"}));
   EXPECT_THAT(CutByDevices({"cpu:1", "cpu:1", "cpu:0", "cpu:0"}),
               ElementsAre(DeviceStage{0, "cpu:1"}, DeviceStage{2, "cpu:0"}));
 }
 
-TEST(DeviceCut, PIPE_8_EveryLayerOnPlainCpuIsAStageOfItsOwn) {
+TEST(DeviceCut, EveryLayerOnPlainCpuIsAStageOfItsOwn) {
   EXPECT_THAT(
       CutByDevices({"cpu", "cpu", "cpu:0", "cpu:0", "cpu"}),
       ElementsAre(DeviceStage{0, "cpu:0"}, DeviceStage{1, "cpu:0"}, DeviceStage{2, "cpu:0"}, DeviceStage{4, "cpu:0"}));
 }
 
 // merged_partitions of the ancestor's tests: a, b0 and b1 on the first GPU, c and d on the CPU.
-TEST(DeviceCut, S8_pt_merged_partitions) {
+TEST(DeviceCut, PtMergedPartitions) {
   EXPECT_THAT(CutByDevices({"cuda:0", "cuda:0", "cuda:0", "cpu", "cpu"}),
               ElementsAre(DeviceStage{0, "cuda:0"}, DeviceStage{3, "cpu:0"}, DeviceStage{4, "cpu:0"}));
 }
 
-TEST(DeviceCut, ISS_9_ALayerWithoutDeviceStaysWhereItsNeighbourIs) {
+TEST(DeviceCut, ALayerWithoutDeviceStaysWhereItsNeighbourIs) {
   EXPECT_THAT(CutByDevices({"cuda:0", "", "cuda:1", ""}),
               ElementsAre(DeviceStage{0, "cuda:0"}, DeviceStage{2, "cuda:1"}));
   EXPECT_THAT(CutByDevices({"cuda:0", "", "cuda:0"}), ElementsAre(DeviceStage{0, "cuda:0"}));
@@ -43,13 +43,13 @@ TEST(DeviceCut, ISS_9_ALayerWithoutDeviceStaysWhereItsNeighbourIs) {
   EXPECT_THAT(CutByDevices({"cpu", "", "cpu"}), ElementsAre(DeviceStage{0, "cpu:0"}, DeviceStage{2, "cpu:0"}));
 }
 
-TEST(DeviceCut, PIPE_8_NamesAreMadeFull) {
+TEST(DeviceCut, NamesAreMadeFull) {
   auto devices = DevicesOfLayers({LayerOn("cuda"), LayerOn(""), LayerOn("cpu"), LayerOn("cpu:1")}, Devices());
   ASSERT_TRUE(devices.ok()) << devices.status();
   EXPECT_THAT(*devices, ElementsAre("cuda:0", "", "cpu", "cpu:1"));
 }
 
-TEST(DeviceCut, PIPE_8_LayersWithinALayerMustAgree) {
+TEST(DeviceCut, LayersWithinALayerMustAgree) {
   LayerSpec outer = LayerOn("");
   outer.layers = {LayerOn("cpu:1"), LayerOn(""), LayerOn("cpu:1")};
   EXPECT_THAT(*DevicesOfLayers({outer}, Devices()), ElementsAre("cpu:1"));
@@ -63,7 +63,7 @@ TEST(DeviceCut, PIPE_8_LayersWithinALayerMustAgree) {
                                                        "device"));
 }
 
-TEST(DeviceCut, PIPE_9_TheOuterLayersDeviceWins) {
+TEST(DeviceCut, TheOuterLayersDeviceWins) {
   LayerSpec outer = LayerOn("cuda:0");
   outer.layers = {LayerOn("cpu:1"), LayerOn("cpu:0")};
   EXPECT_THAT(*DevicesOfLayers({outer}, Devices()), ElementsAre("cuda:0"));

@@ -70,7 +70,7 @@ TEST(LaneMemory, RecomputationKeepsInputsButFewActivations) {
   EXPECT_EQ(Of(again[1], BufferClass::kReceivedInputs), 4);
 }
 
-TEST(LaneMemory, SKIP_10_SkipsAreHeldWhereTheyGo) {
+TEST(LaneMemory, SkipsAreHeldWhereTheyGo) {
   const ScheduleRequest request = {.kind = "1f1b", .lanes = 4, .micro_batches = 4};
   const std::vector<BufferBytes> without = Memory(request, RecomputeMode::kNever);
   const std::vector<BufferBytes> with =

@@ -28,7 +28,7 @@ std::string Name(const Plan& plan, const std::string& name) {
   return known.ok() ? *known : std::string(known.status().message());
 }
 
-TEST(LayerNames, PIPE_20_PIPE_21_PIPE_22_S8_pipe_sequential_like) {
+TEST(LayerNames, PipeSequentialLike) {
   for (const Plan& plan : {PlanOf({{"a", "b"}}), PlanOf({{"a"}, {"b"}})}) {
     ASSERT_EQ(plan.layers.size(), 2);
     EXPECT_EQ(plan.layers[0].name + plan.layers[1].name, "ab");
@@ -46,7 +46,7 @@ TEST(LayerNames, PIPE_20_PIPE_21_PIPE_22_S8_pipe_sequential_like) {
   EXPECT_EQ(LayerAt(PlanOf({{"a"}, {"b"}}), -1)->stage, 1);
 }
 
-TEST(LayerNames, U_12_PIPE_24_S8_pipe_partitions) {
+TEST(LayerNames, PipePartitions) {
   const Plan plan = PlanOf({{"in", "norm"}, {"out"}});
   EXPECT_EQ(Name(plan, "partitions.0.0.weight"), "in.weight");
   EXPECT_EQ(Name(plan, "partitions.0.1.running_mean"), "norm.running_mean");
@@ -55,7 +55,7 @@ TEST(LayerNames, U_12_PIPE_24_S8_pipe_partitions) {
   EXPECT_EQ(Name(plan, "partitions"), "partitions");
 }
 
-TEST(LayerNames, U_12_S8_pipe_named_children) {
+TEST(LayerNames, PipeNamedChildren) {
   const Plan plan = PlanOf({{"a", "b.c"}, {"1", "0"}});
   EXPECT_EQ(Name(plan, "partitions.0.a.weight"), "a.weight");
   EXPECT_EQ(Name(plan, "partitions.0.b.c.weight"), "b.c.weight");
@@ -64,7 +64,7 @@ TEST(LayerNames, U_12_S8_pipe_named_children) {
   EXPECT_EQ(Name(plan, "partitions.1.1.weight"), "1.weight");
 }
 
-TEST(LayerNames, U_12_PIPE_24_WrongPartitionsAreRefused) {
+TEST(LayerNames, WrongPartitionsAreRefused) {
   const Plan plan = PlanOf({{"a", "b"}, {"c"}});
   for (const std::string name :
        {"partitions.2.0.weight", "partitions.-1.0.weight", "partitions..0.weight", "partitions.", "partitions.0",

@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-TEST(LayerProbe, BAL_4_AGradientFromBeforeIsRefused) {
+TEST(LayerProbe, AGradientFromBeforeIsRefused) {
   auto layers = BuildLayers({{.kind = "linear", .name = "a", .options = {{"in", int64_t{3}}, {"out", int64_t{2}}}}}, 0);
   ASSERT_TRUE(layers.ok()) << layers.status();
   const NamedLayer& layer = (*layers)[0];
@@ -42,7 +42,7 @@ class CountingStreams : public testing::FakeStreams {
   int asked_ = 0;
 };
 
-TEST(LayerProbe, BAL_5_AnAcceleratorsAllocatorSaysWhatIsKept) {
+TEST(LayerProbe, AnAcceleratorsAllocatorSaysWhatIsKept) {
   auto layers = BuildLayers({{.kind = "linear", .name = "a", .options = {{"in", int64_t{3}}, {"out", int64_t{2}}}}}, 0);
   ASSERT_TRUE(layers.ok()) << layers.status();
   testing::StreamLog log;
@@ -58,7 +58,7 @@ TEST(LayerProbe, BAL_5_AnAcceleratorsAllocatorSaysWhatIsKept) {
   EXPECT_EQ(log.Take(), std::vector<std::string>(3 * 4, "host waits cuda0"));
 }
 
-TEST(LayerProbe, DEF_11_TheHalvesOfABackwardAreMeasuredByThemselves) {
+TEST(LayerProbe, TheHalvesOfABackwardAreMeasuredByThemselves) {
   auto layers =
       BuildLayers({{.kind = "linear", .name = "a", .options = {{"in", int64_t{64}}, {"out", int64_t{64}}}}}, 0);
   ASSERT_TRUE(layers.ok()) << layers.status();

@@ -121,7 +121,7 @@ TEST(Planner, KeepsRoomForAnUndoWhereThereIsSome) {
   EXPECT_FALSE(PlanFromProfile(request, huge)->undo);
 }
 
-TEST(Planner, DEF_11_CutsWithinTheMemoryOfTheDevices) {
+TEST(Planner, CutsWithinTheMemoryOfTheDevices) {
   PlanRequest request = Request(4, 2);
   request.devices[1].memory_limit_bytes = 50 * kMiB;  // one layer: 40 of state, 4 of activations
   auto plan = PlanFromProfile(request, EqualLayers(4));
@@ -137,7 +137,7 @@ TEST(Planner, DEF_11_CutsWithinTheMemoryOfTheDevices) {
   EXPECT_EQ(ReasonOf(PlanFromProfile(request, EqualLayers(4)).status()), "PLAN_DOES_NOT_FIT");
 }
 
-TEST(Planner, DEF_11_CountsTheBytesBetweenStages) {
+TEST(Planner, CountsTheBytesBetweenStages) {
   PlanRequest request = Request(4, 2);
   std::vector<LayerProfile> profile = EqualLayers(4);
   profile[0].output_bytes = profile[2].output_bytes = 1000;
@@ -152,7 +152,7 @@ TEST(Planner, DEF_11_CountsTheBytesBetweenStages) {
   EXPECT_DOUBLE_EQ(plan->hop_seconds, 1000 / request.bytes_per_second);
 }
 
-TEST(Planner, SKIP_10_NamesTheSkipsThatCrossWithTheirBytes) {
+TEST(Planner, NamesTheSkipsThatCrossWithTheirBytes) {
   PlanRequest request = Request(4, 2);
   const SkipName far = {"outer", "x"};
   const SkipName inner = {"", "x"};
@@ -199,7 +199,7 @@ TEST(Planner, RefusesAModelBeyondAllDevicesBeforeItMeasuresAnything) {
   EXPECT_EQ(ReasonOf(MakePlan(request, {}, RealClock()).status()), "PLAN_DOES_NOT_FIT");
 }
 
-TEST(Planner, PIPE_1_WithNoPlanAtAllThePlannerChooses) {
+TEST(Planner, WithNoPlanAtAllThePlannerChooses) {
   PlanRequest request = Request(0, 2);
   auto layers = ExpandModel({"mlp", {{"layers", int64_t{6}}, {"width", int64_t{64}}}, {}});
   ASSERT_TRUE(layers.ok()) << layers.status();

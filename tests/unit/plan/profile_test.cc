@@ -81,13 +81,13 @@ std::vector<LayerSpec> Expanders() {
   return {ExpandLayer(1), ExpandLayer(2), ExpandLayer(3), ExpandLayer(4), ExpandLayer(5), ExpandLayer(6)};
 }
 
-TEST_F(ProfileTest, S8_balance_by_time) {
+TEST_F(ProfileTest, BalanceByTime) {
   for (CutSpec::Method method : kMethods) {
     EXPECT_THAT(Cut(Sleepers(), By(CutSpec::Cost::kTime, method)), ElementsAre(4, 2));
   }
 }
 
-TEST_F(ProfileTest, BAL_1_BAL_6_TimeIsCutWhereverItPasses) {
+TEST_F(ProfileTest, TimeIsCutWhereverItPasses) {
   for (CutSpec::Method method : kMethods) {
     EXPECT_THAT(Cut(Reversed(Sleepers()), By(CutSpec::Cost::kTime, method)), ElementsAre(2, 4));
   }
@@ -95,27 +95,27 @@ TEST_F(ProfileTest, BAL_1_BAL_6_TimeIsCutWhereverItPasses) {
   for (int i = 0; i < 6; ++i) EXPECT_DOUBLE_EQ(profile[i].forward_seconds, 0.01 * (i + 1)) << "layer " << i;
 }
 
-TEST_F(ProfileTest, S8_balance_loop_resets_input) {
+TEST_F(ProfileTest, BalanceLoopResetsInput) {
   const std::vector<LayerSpec> layers = {ConvLayer(2), FlattenLayer(), LinearLayer(128, 10)};
   EXPECT_THAT(Cut(layers, By(CutSpec::Cost::kTime, CutSpec::Method::kExact), 10), ElementsAre(1, 2));
   EXPECT_EQ(Profile(layers, {.rows = 10})[2].output_bytes, 10 * 10 * 4);
 }
 
-TEST_F(ProfileTest, S8_balance_by_size_latent) {
+TEST_F(ProfileTest, BalanceBySizeLatent) {
   for (CutSpec::Method method : kMethods) {
     EXPECT_THAT(Cut(Expanders(), By(CutSpec::Cost::kSize, method), 10), ElementsAre(4, 2));
     EXPECT_THAT(Cut(Reversed(Expanders()), By(CutSpec::Cost::kSize, method), 10), ElementsAre(2, 4));
   }
 }
 
-TEST_F(ProfileTest, BAL_2_BAL_5_DEF_11_TheStashIsWhatAForwardKeepsOnTheCpuToo) {
+TEST_F(ProfileTest, TheStashIsWhatAForwardKeepsOnTheCpuToo) {
   constexpr int64_t kBytes = 10 * 100 * 100 * 4;
   const std::vector<LayerProfile> profile = Profile(Expanders(), {.rows = 10});
   // What it adds stays for the backward, and what it hands on.
   for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(profile[i].stash_bytes, (i + 2) * kBytes) << "layer " << i;
 }
 
-TEST_F(ProfileTest, BAL_2_S8_balance_by_size_param) {
+TEST_F(ProfileTest, BalanceBySizeParam) {
   std::vector<LayerSpec> growing;
   std::vector<LayerSpec> shrinking;
   for (int64_t i = 1; i <= 6; ++i) growing.push_back(LinearLayer(i, i + 1));
@@ -127,7 +127,7 @@ TEST_F(ProfileTest, BAL_2_S8_balance_by_size_param) {
   }
 }
 
-TEST_F(ProfileTest, S8_balance_param_scale) {
+TEST_F(ProfileTest, BalanceParamScale) {
   const std::vector<LayerSpec> layers = {TradeoffLayer(1, 6), TradeoffLayer(2, 5), TradeoffLayer(3, 4),
                                          TradeoffLayer(4, 3), TradeoffLayer(5, 2), TradeoffLayer(6, 1)};
   const auto blocks = CutSpec::Method::kBlockPartition;
@@ -138,19 +138,19 @@ TEST_F(ProfileTest, S8_balance_param_scale) {
   EXPECT_THAT(Cut(layers, By(CutSpec::Cost::kSize, CutSpec::Method::kExact, 100), 1), ElementsAre(5, 1));
 }
 
-TEST_F(ProfileTest, DEF_11_TheFirstRunOfALayerDoesNotCount) {
+TEST_F(ProfileTest, TheFirstRunOfALayerDoesNotCount) {
   const std::vector<LayerProfile> profile = Profile({SleepLayer(2, 500), SleepLayer(3, 500)});
   EXPECT_DOUBLE_EQ(profile[0].forward_seconds, 0.002);
   EXPECT_DOUBLE_EQ(profile[1].forward_seconds, 0.003);
 }
 
-TEST_F(ProfileTest, BAL_4_ALayerBeyondItsBudgetIsMeasuredOnce) {
+TEST_F(ProfileTest, ALayerBeyondItsBudgetIsMeasuredOnce) {
   const std::vector<LayerProfile> profile = Profile({SleepLayer(20)}, {.rows = 1, .repeats = 5, .budget_nanos = 0});
   EXPECT_DOUBLE_EQ(profile[0].forward_seconds, 0.02);
   EXPECT_EQ(Counts().trained, 2);
 }
 
-TEST_F(ProfileTest, BAL_3_LayersTrainWhileTheyAreMeasured) {
+TEST_F(ProfileTest, LayersTrainWhileTheyAreMeasured) {
   Profile({SleepLayer(1)}, {.rows = 1, .repeats = 3});
   EXPECT_EQ(Counts().trained, 4);  // the warm-up and three more, all in training
 }
@@ -226,7 +226,7 @@ TEST_F(ProfileTest, SkipsAroundALayerMakeItOneOfItsOwn) {
   EXPECT_GE(Counts().trained, 16);
 }
 
-TEST_F(ProfileTest, BAL_3_TheModelItselfStaysAsItIs) {
+TEST_F(ProfileTest, TheModelItselfStaysAsItIs) {
   auto original = BuildLayers({LinearLayer(3, 5)}, 0);
   ASSERT_TRUE(original.ok()) << original.status();
   const NamedTensors& parameters = (*original)[0].layer->parameters();
@@ -238,13 +238,13 @@ TEST_F(ProfileTest, BAL_3_TheModelItselfStaysAsItIs) {
   EXPECT_EQ(Counts().alive, 0);  // copies, each while it is measured
 }
 
-TEST_F(ProfileTest, BAL_9_TuplesPassAndOutputsWithoutGradAreNotBackPropagated) {
+TEST_F(ProfileTest, TuplesPassAndOutputsWithoutGradAreNotBackPropagated) {
   const std::vector<LayerProfile> profile = Profile({LinearLayer(1, 1), PairLayer(), JoinLayer()}, {.rows = 8});
   EXPECT_EQ(profile[1].output_bytes, 8 * (4 + 1 + 4));
   EXPECT_EQ(profile[2].output_bytes, 8 * 4);
 }
 
-TEST_F(ProfileTest, BAL_8_SkipsReachTheirLayersWhileThoseAreMeasured) {
+TEST_F(ProfileTest, SkipsReachTheirLayersWhileThoseAreMeasured) {
   const std::vector<LayerProfile> profile =
       Profile({LinearLayer(1, 1), StashLayer(), LinearLayer(1, 1), PopLayer()}, {.rows = 8});
   EXPECT_THAT(profile[1].skip_bytes, ElementsAre(std::pair(SkipName{"", "x"}, 8 * 4)));
@@ -254,7 +254,7 @@ TEST_F(ProfileTest, BAL_8_SkipsReachTheirLayersWhileThoseAreMeasured) {
   EXPECT_EQ(profile[3].stash_bytes, 8 * 4);
 }
 
-TEST_F(ProfileTest, BAL_8_LayersMayWorkInPlace) {
+TEST_F(ProfileTest, LayersMayWorkInPlace) {
   const std::vector<LayerProfile> profile = Profile({InPlaceLayer(10), LinearLayer(1, 1), InPlaceLayer(20)});
   EXPECT_DOUBLE_EQ(profile[0].forward_seconds, 0.01);
   EXPECT_DOUBLE_EQ(profile[2].forward_seconds, 0.02);

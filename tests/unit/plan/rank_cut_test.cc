@@ -30,7 +30,7 @@ std::vector<int> RanksOf(const Plan& plan) {
   return ranks;
 }
 
-TEST(RankCut, U_1_ASY_1_ABalanceOverRanksIsKeptInThePlan) {
+TEST(RankCut, ABalanceOverRanksIsKeptInThePlan) {
   auto plan = PlanFromProfile(FourLayers({1, 2, 1}, {0, 0, 1}), std::vector<LayerProfile>(4));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(RanksOf(*plan), ElementsAre(0, 0, 1));
@@ -40,7 +40,7 @@ TEST(RankCut, U_1_ASY_1_ABalanceOverRanksIsKeptInThePlan) {
   EXPECT_THAT(RanksOf(*plan), ElementsAre(0, 0));
 }
 
-TEST(RankCut, ASY_2_TooFewRanksAreRefused) {
+TEST(RankCut, TooFewRanksAreRefused) {
   const absl::Status status = GivenCut(FourLayers({1, 2, 1}, {0, 1})).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(ReasonOf(status), "SPEC_INVALID");
@@ -50,7 +50,7 @@ TEST(RankCut, ASY_2_TooFewRanksAreRefused) {
               HasSubstr("too few ranks to hold given partitions (ranks: 2, partitions: 3)"));
 }
 
-TEST(RankCut, ASY_2_RanksAreOfOneRowFromZero) {
+TEST(RankCut, RanksAreOfOneRowFromZero) {
   for (const std::vector<int>& ranks : std::vector<std::vector<int>>{
            {1, 1, 2}, {0, -1, 0}, {0, 2, 2}, {0, 1, 0}, {-1, 0, 1}, {0, 1, 2, 4}, {2147483647, 0, 0}}) {
     const absl::Status status = GivenCut(FourLayers({1, 2, 1}, ranks)).status();
@@ -60,7 +60,7 @@ TEST(RankCut, ASY_2_RanksAreOfOneRowFromZero) {
   }
 }
 
-TEST(RankCut, ASY_3_UnusedRanksAreDroppedAndTold) {
+TEST(RankCut, UnusedRanksAreDroppedAndTold) {
   auto plan = PlanFromProfile(FourLayers({2, 2}, {0, 1, 2, 3}), std::vector<LayerProfile>(4));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(RanksOf(*plan), ElementsAre(0, 1));
@@ -70,7 +70,7 @@ TEST(RankCut, ASY_3_UnusedRanksAreDroppedAndTold) {
   EXPECT_THAT(plan->why, ::testing::Not(Contains(HasSubstr("unused"))));
 }
 
-TEST(RankCut, PIPE_6_ASY_2_RanksNeedABalance) {
+TEST(RankCut, RanksNeedABalance) {
   PlanRequest request = FourLayers({}, {0, 1});
   for (int stages : {0, 2}) {
     request.cut.stages = stages;
@@ -82,7 +82,7 @@ TEST(RankCut, PIPE_6_ASY_2_RanksNeedABalance) {
   }
 }
 
-TEST(RankCut, ASY_2_TheBalanceIsCheckedFirst) {
+TEST(RankCut, TheBalanceIsCheckedFirst) {
   const absl::Status status = GivenCut(FourLayers({1, 2}, {0})).status();
   EXPECT_EQ(ValuesOf(status)["field"], "spec.cut.balance");
   EXPECT_THAT(std::string(status.message()), HasSubstr("(module: 4, sum of balance: 3)"));

@@ -203,7 +203,7 @@ TEST(Search, RecomputesOnlyWhereMemoryIsShort) {
   }
 }
 
-TEST(Search, DEF_11_LimitsSteerTheCutOfUnequalLayers) {
+TEST(Search, LimitsSteerTheCutOfUnequalLayers) {
   std::vector<LayerProfile> layers(6, Layer());
   for (int i = 0; i < 3; ++i) layers[i] = Layer(0.5);  // by time: four layers, then two
   PlanRequest request = SearchRequest(6, 2, {.kind = true});

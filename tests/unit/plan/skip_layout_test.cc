@@ -28,45 +28,43 @@ SkipDeclaration Pops(std::vector<SkipName> names) { return {.stashes = {}, .pops
 const SkipName kFoo = {"", "foo"};
 const SkipName kBar = {"", "bar"};
 
-TEST(SkipLayout, S8_skip_layouts_none) { EXPECT_THAT(LayOutEach({{}, {}}), IsEmpty()); }
+TEST(SkipLayout, SkipLayoutsNone) { EXPECT_THAT(LayOutEach({{}, {}}), IsEmpty()); }
 
-TEST(SkipLayout, S8_skip_layouts_inner) {
-  EXPECT_THAT(LayOutSkips({Stashes({kFoo}), Pops({kFoo}), {}}, {0, 2}), IsEmpty());
-}
+TEST(SkipLayout, SkipLayoutsInner) { EXPECT_THAT(LayOutSkips({Stashes({kFoo}), Pops({kFoo}), {}}, {0, 2}), IsEmpty()); }
 
-TEST(SkipLayout, S8_skip_layouts_adjoining) {
+TEST(SkipLayout, SkipLayoutsAdjoining) {
   EXPECT_THAT(LayOutEach({Stashes({kFoo}), Pops({kFoo})}), ElementsAre(Route(0, 1, {kFoo})));
 }
 
-TEST(SkipLayout, S8_skip_layouts_far) {
+TEST(SkipLayout, SkipLayoutsFar) {
   EXPECT_THAT(LayOutEach({Stashes({kFoo}), {}, Pops({kFoo})}), ElementsAre(Route(0, 2, {kFoo})));
 }
 
-TEST(SkipLayout, S8_skip_layouts_two_sources) {
+TEST(SkipLayout, SkipLayoutsTwoSources) {
   EXPECT_THAT(LayOutEach({Stashes({kFoo}), Stashes({kBar}), Pops({kFoo, kBar})}),
               ElementsAre(Route(0, 2, {kFoo}), Route(1, 2, {kBar})));
 }
 
-TEST(SkipLayout, S8_skip_layouts_namespaces) {
+TEST(SkipLayout, SkipLayoutsNamespaces) {
   const SkipName one = {"ns1", "foo"};
   const SkipName two = {"ns2", "foo"};
   EXPECT_THAT(LayOutEach({Stashes({one}), Stashes({two}), Pops({one, two})}),
               ElementsAre(Route(0, 2, {one}), Route(1, 2, {two})));
 }
 
-TEST(SkipLayout, SKIP_10_RoutesAreSortedByDestinationThenSource) {
+TEST(SkipLayout, RoutesAreSortedByDestinationThenSource) {
   const SkipName late = {"", "a"};
   EXPECT_THAT(LayOutEach({Stashes({late, kFoo}), Stashes({kBar}), Pops({kBar, kFoo}), Pops({late})}),
               ElementsAre(Route(0, 2, {kFoo}), Route(1, 2, {kBar}), Route(0, 3, {late})));
 }
 
-TEST(SkipLayout, SKIP_14_SkipsWithinAStageNeedNoRoute) {
+TEST(SkipLayout, SkipsWithinAStageNeedNoRoute) {
   const std::vector<SkipDeclaration> skips = {Stashes({kFoo}), Stashes({kBar}), Pops({kFoo}), Pops({kBar})};
   EXPECT_THAT(LayOutSkips(skips, {0}), IsEmpty());
   EXPECT_THAT(LayOutSkips(skips, {0, 3}), ElementsAre(Route(0, 1, {kBar})));
 }
 
-TEST(SkipLayout, SKIP_19_DEF_14_NamesStandInTheOrderOfTheStashes) {
+TEST(SkipLayout, NamesStandInTheOrderOfTheStashes) {
   const SkipName third = {"z", "c"};
   const std::vector<SkipDeclaration> skips = {Stashes({kFoo, kBar}), Stashes({third}), Pops({third, kBar}),
                                               Pops({kFoo})};

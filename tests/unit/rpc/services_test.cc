@@ -181,7 +181,7 @@ class ServicesTest : public HostingFixture {
   std::unique_ptr<inference::GRPCInferenceService::Stub> inference_;
 };
 
-TEST_F(ServicesTest, U_5_AnswersInlineWhenAskedToWait) {
+TEST_F(ServicesTest, AnswersInlineWhenAskedToWait) {
   v1::InferResponse response;
   const grpc::Status status = Infer(AskX({1, 2}, 30), &response);
   ASSERT_EQ(Reason(status), "OK") << status.error_message();
@@ -236,7 +236,7 @@ TEST_F(ServicesTest, PlainValuesReachThePipeline) {
   EXPECT_EQ(inputs[5].name, "nothing");
 }
 
-TEST_F(ServicesTest, MB_10_OnlyTensorsAreWhole) {
+TEST_F(ServicesTest, OnlyTensorsAreWhole) {
   v1::InferRequest request = AskX({1, 2});
   request.add_inputs()->set_name("count");
   request.mutable_inputs(1)->mutable_plain()->set_int_value(42);
@@ -322,7 +322,7 @@ TEST_F(ServicesTest, BackwardAnswersTheGradientsOfInputsThatTheForwardAskedFor) 
   EXPECT_EQ(response.outcome().handle().state(), v1::HANDLE_STATE_READY);
 }
 
-TEST_F(ServicesTest, U_5_RREF_1_AnswersAtOnceWithAPendingHandle) {
+TEST_F(ServicesTest, AnswersAtOnceWithAPendingHandle) {
   control_->HoldInference();
   v1::InferResponse response;
   ASSERT_TRUE(Infer(AskX({1, 2}), &response).ok());
@@ -606,7 +606,7 @@ std::string Pattern(size_t size) {
   return bytes;
 }
 
-TEST_F(ServicesTest, DEF_18_WhatWasPutCanBeFetchedFromAnyOffset) {
+TEST_F(ServicesTest, WhatWasPutCanBeFetchedFromAnyOffset) {
   const std::string bytes = Pattern(1'000'000);
   v1::Handle handle;
   const grpc::Status status = Put(results_.get(), bytes, "", &handle);

@@ -139,7 +139,7 @@ TEST(SpecConvert, HowInferenceRunsBesideTrainingIsChecked) {
   EXPECT_EQ(spec->bubble_filling.max_wait_seconds, 3);
 }
 
-TEST(SpecConvert, PIPE_1_ChunksAndCheckpointInTheAncestorsWords) {
+TEST(SpecConvert, ChunksAndCheckpointInTheAncestorsWords) {
   for (const int chunks : {0, -1}) {
     v1::PipelineSpec message;
     message.mutable_schedule()->set_micro_batches(chunks);
@@ -150,7 +150,7 @@ TEST(SpecConvert, PIPE_1_ChunksAndCheckpointInTheAncestorsWords) {
   ExpectRefused(message, "spec.schedule.checkpoint", "checkpoint is not one of 'always', 'except_last', or 'never'");
 }
 
-TEST(SpecConvert, PIPE_14_ChunksComeBeforeCheckpointAndBothBeforeLayersAndCut) {
+TEST(SpecConvert, ChunksComeBeforeCheckpointAndBothBeforeLayersAndCut) {
   v1::PipelineSpec message = Nested(40);
   message.mutable_cut()->set_stages(-1);
   message.mutable_schedule()->set_checkpoint(static_cast<v1::CheckpointMode>(99));
@@ -179,7 +179,7 @@ TEST(SpecConvert, WhatIsUnsetIsThePlanners) {
   EXPECT_TRUE(open.kind && !open.chunks && open.micro_batches && !open.checkpoint);
 }
 
-TEST(SpecConvert, PIPE_1_UnsetChunksAreOneWhereABalanceOrDevicesAreGiven) {
+TEST(SpecConvert, UnsetChunksAreOneWhereABalanceOrDevicesAreGiven) {
   for (const char* text : {"cut { balance: 2 balance: 1 }", "devices: 'cpu:0'", "model { layers { device: 'cpu:1' } }",
                            "model { layers { kind: 'sequential' layers { device: 'cpu' } } }"}) {
     EXPECT_FALSE(OpenIn(text).any()) << text;

@@ -49,7 +49,7 @@ int PositionOf(const std::vector<Action>& list, const Action& action) {
   return static_cast<int>(std::find(list.begin(), list.end(), action) - list.begin());
 }
 
-TEST(AncestorScheduleTest, SCH_5_BackwardsRunOneAtATimeInAscendingOrder) {
+TEST(AncestorScheduleTest, BackwardsRunOneAtATimeInAscendingOrder) {
   for (const char* kind : kTrainingKinds) {
     for (int lanes = 1; lanes <= 5; ++lanes) {
       const Schedule lists = Built({.kind = kind, .lanes = lanes, .micro_batches = 6});
@@ -59,7 +59,7 @@ TEST(AncestorScheduleTest, SCH_5_BackwardsRunOneAtATimeInAscendingOrder) {
 }
 
 // Fill-drain holds every micro-batch; 1F1B holds what the pipeline's depth asks for, however many there are.
-TEST(AncestorScheduleTest, SCH_6_DEF_3_ActivationMemoryGrowsWithMicroBatchesOnlyInFillDrain) {
+TEST(AncestorScheduleTest, ActivationMemoryGrowsWithMicroBatchesOnlyInFillDrain) {
   for (const int micro_batches : {4, 8, 64, 512}) {
     const PeakActivations fill_drain = ComputePeaks(FillDrain(4, micro_batches));
     EXPECT_THAT(fill_drain.full, ElementsAre(micro_batches, micro_batches, micro_batches, micro_batches));
@@ -68,7 +68,7 @@ TEST(AncestorScheduleTest, SCH_6_DEF_3_ActivationMemoryGrowsWithMicroBatchesOnly
 }
 
 // The ancestors' clock ends when its slowest stage has ended. Here a fast stage runs ahead of a slow one.
-TEST(AncestorScheduleTest, SCH_2_DEF_3_NoLockstep) {
+TEST(AncestorScheduleTest, NoLockstep) {
   ScheduleCosts costs{.stages = std::vector<StageCosts>(2)};
   costs.stages[1].forward = 10 * kTicksPerUnit;
   for (const Schedule& schedule : {FillDrain(2, 3), ForwardOnly(2, 3)}) {
@@ -82,7 +82,7 @@ TEST(AncestorScheduleTest, SCH_2_DEF_3_NoLockstep) {
 }
 
 // "ij" is micro-batch i on stage j. Stage 1 is slow in the second run; the order of starts stays the same.
-TEST(AncestorScheduleTest, S8_pipeline_forward_lockstep) {
+TEST(AncestorScheduleTest, PipelineForwardLockstep) {
   for (const Ticks slow : {kTicksPerUnit, 100 * kTicksPerUnit}) {
     ScheduleCosts costs{.stages = std::vector<StageCosts>(2)};
     costs.stages[1].forward = slow;
@@ -102,7 +102,7 @@ TEST(AncestorScheduleTest, S8_pipeline_forward_lockstep) {
   }
 }
 
-TEST(AncestorCheckpointTest, CKPT_18_TwoMicroBatchesHaveTwoOneOrNoCheckpoint) {
+TEST(AncestorCheckpointTest, TwoMicroBatchesHaveTwoOneOrNoCheckpoint) {
   const auto recomputations = [](const char* kind, RecomputeMode mode) {
     std::vector<size_t> per_stage;
     for (const auto& list : Built({.kind = kind, .lanes = 3, .micro_batches = 2, .recompute = mode}).lanes) {
@@ -118,7 +118,7 @@ TEST(AncestorCheckpointTest, CKPT_18_TwoMicroBatchesHaveTwoOneOrNoCheckpoint) {
 }
 
 // Micro-batch i is recomputed if and only if i < stop, on every stage; stop comes from the real number m.
-TEST(AncestorCheckpointTest, PIPE_33_StopIsOfTheRealMicroBatches) {
+TEST(AncestorCheckpointTest, StopIsOfTheRealMicroBatches) {
   const auto recomputed = [](const BuildRequest& request) {
     std::vector<std::vector<int>> per_stage;
     for (const auto& list : Built(request).lanes) per_stage.push_back(MicroBatchesOf(list, ActionKind::kRecompute));
@@ -140,7 +140,7 @@ TEST(AncestorCheckpointTest, PIPE_33_StopIsOfTheRealMicroBatches) {
 }
 
 // R needs the forward only, so it stands before every wait for a gradient: a lane that would be idle recomputes.
-TEST(AncestorCheckpointTest, CKPT_1_RecomputationRunsWhileTheGradientIsOnItsWay) {
+TEST(AncestorCheckpointTest, RecomputationRunsWhileTheGradientIsOnItsWay) {
   const std::vector<SkipEdge> skips = {{0, 2}, {1, 3}};
   for (const char* kind : kTrainingKinds) {
     const Schedule lists =
@@ -168,7 +168,7 @@ TEST(AncestorCheckpointTest, CKPT_1_RecomputationRunsWhileTheGradientIsOnItsWay)
 }
 
 // The ancestors' two lanes, a then b, are micro-batches 0 and 1, in ascending order here.
-TEST(AncestorCheckpointTest, CKPT_6_AtMostOneRecomputedGraphPerStage) {
+TEST(AncestorCheckpointTest, AtMostOneRecomputedGraphPerStage) {
   const Schedule two = Built({.kind = "gpipe",
                               .purpose = SchedulePurpose::kContribution,
                               .lanes = 1,

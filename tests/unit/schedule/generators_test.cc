@@ -28,7 +28,7 @@ TEST(GeneratorsTest, FillDrainRunsEveryForwardThenEveryBackwardAscending) {
   EXPECT_EQ(Csv("gpipe", 2, 3), "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n");
 }
 
-TEST(GeneratorsTest, ISS_19_DEF_3_OneForwardOneBackwardLeadsByTheDistanceToTheLastRank) {
+TEST(GeneratorsTest, OneForwardOneBackwardLeadsByTheDistanceToTheLastRank) {
   EXPECT_EQ(Csv("1f1b", 3, 4),
             "0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n"
             "1F0,1F1,1B0,1F2,1B1,1F3,1B2,1B3\n"
@@ -203,7 +203,7 @@ TEST(GeneratorsTest, InterleavedZeroBubbleOfOneChunkIsZeroBubbleH1) {
 
 // At equal costs, the forwards of fill-drain run in lockstep: clock k holds the pairs (micro-batch k-j, stage j).
 // "ij" below is (micro-batch i, stage j).
-TEST(GeneratorsTest, SCH_1_FillDrainForwardsFollowTheClock) {
+TEST(GeneratorsTest, FillDrainForwardsFollowTheClock) {
   struct Clock {
     int micro_batches;
     int stages;

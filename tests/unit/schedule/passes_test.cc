@@ -22,7 +22,7 @@ TEST(RecomputePassTest, AlwaysPutsRDirectlyBeforeEveryBackward) {
   EXPECT_EQ(ToCsv(InsertRecompute(FillDrain(1, 2), RecomputeMode::kAlways)), "0F0,0F1,0R0,0B0,0R1,0B1\n");
 }
 
-TEST(RecomputePassTest, PIPE_33_DEF_1_ExceptLastSparesTheLastRealMicroBatch) {
+TEST(RecomputePassTest, ExceptLastSparesTheLastRealMicroBatch) {
   EXPECT_EQ(ToCsv(InsertRecompute(FillDrain(1, 2), RecomputeMode::kExceptLast)), "0F0,0F1,0R0,0B0,0B1\n");
   EXPECT_EQ(ToCsv(InsertRecompute(FillDrain(1, 1), RecomputeMode::kExceptLast)), "0F0,0B0\n");
 }
@@ -42,7 +42,7 @@ TEST(RecomputePassTest, StandsBeforeASplitBackwardToo) {
   EXPECT_EQ(ToCsv(InsertRecompute(*split, RecomputeMode::kAlways)), "0F0,0R0,0I0,0W0\n");
 }
 
-TEST(RecomputePassTest, PIPE_27_CKPT_17_InferenceRecomputesNothing) {
+TEST(RecomputePassTest, InferenceRecomputesNothing) {
   EXPECT_EQ(InsertRecompute(ForwardOnly(2, 3), RecomputeMode::kAlways), ForwardOnly(2, 3));
 }
 
@@ -95,14 +95,14 @@ TEST(FusePassTest, PaysWhereTheSimulatorSaysSo) {
   EXPECT_EQ(*FuseWhereItPays(split, costs), FuseBackward(split, FuseMode::kAll));
 }
 
-TEST(CommPassTest, SCH_3_SurroundsComputeWithItsReceivesAndSends) {
+TEST(CommPassTest, SurroundsComputeWithItsReceivesAndSends) {
   EXPECT_EQ(ToCsv(InsertCommunication(FillDrain(3, 1))),
             "0F0,0SEND_F0,0RECV_B0,0B0\n"
             "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0\n"
             "2RECV_F0,2F0,2B0,2SEND_B0\n");
 }
 
-TEST(CommPassTest, CKPT_1_RecomputationStandsBeforeTheWaitForTheGradient) {
+TEST(CommPassTest, RecomputationStandsBeforeTheWaitForTheGradient) {
   const Schedule schedule = InsertCommunication(InsertRecompute(FillDrain(2, 1), RecomputeMode::kAlways));
   EXPECT_EQ(ToCsv(schedule),
             "0F0,0SEND_F0,0R0,0RECV_B0,0B0\n"

@@ -72,7 +72,7 @@ TEST(CheckSkipsTest, BoundsTheNumberOfMessages) {
   EXPECT_EQ(ValuesOf(CheckSkips(skips, 18, kMaxMicroBatches))["value"], "17");
 }
 
-TEST(SkipCommPassTest, SKIP_11_SendsStraightPastTheStagesBetween) {
+TEST(SkipCommPassTest, SendsStraightPastTheStagesBetween) {
   EXPECT_EQ(ToCsv(InsertCommunication(FillDrain(3, 1), {{0, 2}})), kPastTheMiddle);
 }
 

@@ -159,7 +159,7 @@ TEST(VerifyTest, Matching) {
   EXPECT_EQ(Failure("0RECV_F0,0F0,0B0\n", kComplete), "matching 0RECV_F0@0/0: there is no stage before stage 0");
 }
 
-TEST(VerifyTest, ASY_32_CreditsHoldASenderBack) {
+TEST(VerifyTest, CreditsHoldASenderBack) {
   // Lane 1 takes the second activation only after it has sent a gradient that lane 0 awaits after its third send.
   constexpr char kThreeAhead[] =
       "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,0RECV_B0,0B0,0RECV_B1,0B1,0RECV_B2,0B2\n"

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::Not;
 using ServedPipelineTest = HostingFixture;
 
-TEST_F(ServedPipelineTest, DDP_2_CallsRunInTheOrderOfAcceptanceAndSayTheirPlace) {
+TEST_F(ServedPipelineTest, CallsRunInTheOrderOfAcceptanceAndSayTheirPlace) {
   control_->Hold();
   std::vector<Accepted> accepted;
   for (int i = 0; i < 4; ++i) {
@@ -428,7 +428,7 @@ TEST_F(ServedPipelineTest, QueuedTrainingCanBeCancelledStartedTrainingCannot) {
   EXPECT_EQ(Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome).outcome->run.step, 2);
 }
 
-TEST_F(ServedPipelineTest, ASY_45_DEF_6_InferenceIsCancelledAtOnceAndByItsLastRelease) {
+TEST_F(ServedPipelineTest, InferenceIsCancelledAtOnceAndByItsLastRelease) {
   control_->HoldInference();
   const Accepted first = *gpt_->Infer(Caller(), Ask());
   control_->AwaitInferences(1);
@@ -482,7 +482,7 @@ TEST_F(ServedPipelineTest, HandlesMayEndWhileTheirCallIsBeingAccepted) {
   EXPECT_EQ(ValueOf(*last->outputs), 3);
 }
 
-TEST_F(ServedPipelineTest, ASY_45_DEF_6_DeadlinesFireWhenTheySay) {
+TEST_F(ServedPipelineTest, DeadlinesFireWhenTheySay) {
   control_->Hold();
   control_->HoldInference();
   CallContext hurried = Caller();
@@ -580,7 +580,7 @@ class FewGraphsTest : public HostingFixture {
   FewGraphsTest() : HostingFixture({.open_graphs = 2}) {}
 };
 
-TEST_F(FewGraphsTest, ASY_10_OpenGraphsAreLimitedAndFreedByTheirLease) {
+TEST_F(FewGraphsTest, OpenGraphsAreLimitedAndFreedByTheirLease) {
   ASSERT_TRUE(gpt_->Forward(Caller(), {.inputs = {X(1)}}).ok());
   const Accepted second = *gpt_->Forward(Caller(), {.inputs = {X(1)}});
   EXPECT_EQ(ReasonOf(gpt_->Forward(Caller(), {.inputs = {X(1)}}).status()), "GRAPH_LIMIT");
@@ -707,7 +707,7 @@ TEST_F(ServedPipelineTest, ReadersThatWaitAreLimited) {
   EXPECT_EQ(served, 64);
 }
 
-TEST_F(ServedPipelineTest, U_12_PIPE_24_ReadsParametersByPartition) {
+TEST_F(ServedPipelineTest, ReadsParametersByPartition) {
   const auto read = [&](const std::string& name) {
     absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> answer;
     absl::Notification done;

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-TEST(Batch, MB_11_AValueByItself) {
+TEST(Batch, AValueByItself) {
   const at::Tensor a = at::ones({2});
   Batch batch(a);
   EXPECT_TRUE(batch.atomic());
@@ -34,7 +34,7 @@ TEST(Batch, MB_11_AValueByItself) {
   EXPECT_TRUE(batch.FirstTensor()->equal(a));
 }
 
-TEST(Batch, MB_11_ATuple) {
+TEST(Batch, ATuple) {
   const at::Tensor a = at::ones({2});
   Batch batch = Batch::Tuple({Value(3), a, at::zeros({1})});
   EXPECT_FALSE(batch.atomic());
@@ -53,7 +53,7 @@ TEST(Batch, MB_11_ATuple) {
   EXPECT_EQ(count, 2);
 }
 
-TEST(Batch, MB_11_ItemsAreOfATuple) {
+TEST(Batch, ItemsAreOfATuple) {
   const absl::Status atomic = Batch(at::ones({2})).items().status();
   EXPECT_EQ(atomic.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(atomic.message(), "batch is atomic");
@@ -63,7 +63,7 @@ TEST(Batch, MB_11_ItemsAreOfATuple) {
   EXPECT_EQ(*(*items)[1].integer(), 3);
 }
 
-TEST(Batch, MB_11_ThePositionOfTheFirstTensor) {
+TEST(Batch, ThePositionOfTheFirstTensor) {
   EXPECT_EQ(*Batch(at::ones({2})).FirstTensorIndex(), 0);
   EXPECT_EQ(*Batch::Tuple({Value(3), Value(WholeTensor{at::ones({2})}), Value(at::ones({2}))}).FirstTensorIndex(), 2);
   const absl::Status none = Batch::Tuple({Value(3), Value("x")}).FirstTensorIndex().status();
@@ -72,7 +72,7 @@ TEST(Batch, MB_11_ThePositionOfTheFirstTensor) {
   EXPECT_EQ(none.message(), "No tensor found! Got (int, str)");
 }
 
-TEST(Batch, MB_11_WithoutATensor) {
+TEST(Batch, WithoutATensor) {
   const absl::Status none = Batch::Tuple({Value(3), Value("x")}).FirstTensor().status();
   EXPECT_EQ(ReasonOf(none), "WRONG_TYPE");
   EXPECT_THAT(Message(none), HasSubstr("No tensors found in batch: (int, str)"));
@@ -80,14 +80,14 @@ TEST(Batch, MB_11_WithoutATensor) {
   EXPECT_FALSE(Batch::Tuple({Value::List({at::ones({1})})}).HasTensor()) << "one inside a list doesn't count";
 }
 
-TEST(Batch, MB_12_CallsAFunctionAndWrapsItsResult) {
+TEST(Batch, CallsAFunctionAndWrapsItsResult) {
   const Batch doubled =
       Batch::Tuple({at::ones({2}), Value(3)}).Call([](const Batch& batch) { return Batch(batch.TensorAt(0) * 2); });
   EXPECT_TRUE(doubled.atomic());
   EXPECT_TRUE(doubled.TensorAt(0).equal(at::ones({2}) * 2));
 }
 
-TEST(Batch, STR_8_MapsTensorsAndPassesTheRest) {
+TEST(Batch, MapsTensorsAndPassesTheRest) {
   const Batch batch = Batch::Tuple({at::ones({2}), Value(3), Value(WholeTensor{at::ones({1})}), Value()});
   const Batch mapped = batch.MapTensors([](const at::Tensor& tensor) { return tensor + 1; });
   EXPECT_TRUE(mapped.TensorAt(0).equal(at::ones({2}) + 1));
@@ -97,7 +97,7 @@ TEST(Batch, STR_8_MapsTensorsAndPassesTheRest) {
   EXPECT_TRUE(batch.TensorAt(0).equal(at::ones({2}))) << "the batch itself is as it was";
 }
 
-TEST(Batch, MB_1_ATensorWhereThereIsNone) {
+TEST(Batch, ATensorWhereThereIsNone) {
   const Batch batch = Batch::Tuple({Value(3)});
   const absl::Status status = RunTorch([&] { (void)batch.TensorAt(0); });
   EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
@@ -105,7 +105,7 @@ TEST(Batch, MB_1_ATensorWhereThereIsNone) {
   EXPECT_FALSE(RunTorch([&] { (void)batch.TensorAt(1); }).ok());
 }
 
-TEST(Value, MB_10_KnowsWhatItHolds) {
+TEST(Value, KnowsWhatItHolds) {
   EXPECT_EQ(Value().TypeName(), "NoneType");
   EXPECT_EQ(Value(true).TypeName(), "bool");
   EXPECT_EQ(Value("x").TypeName(), "str") << "not a bool";

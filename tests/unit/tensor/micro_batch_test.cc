@@ -31,7 +31,7 @@ const std::vector<Split>& KnownSplits() {
   return *splits;
 }
 
-TEST(MicroBatchRows, MB_6_FollowsTheKnownTable) {
+TEST(MicroBatchRows, FollowsTheKnownTable) {
   for (const Split& split : KnownSplits()) {
     EXPECT_THAT(MicroBatchRows(split.rows, split.asked), ElementsAreArray(split.pieces))
         << split.rows << "/" << split.asked;
@@ -50,7 +50,7 @@ TEST(MicroBatchRows, EqualsLibTorchsChunk) {
 
 std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
 
-TEST(Scatter, MB_3_MakesPiecesOfEqualLengthButTheLast) {
+TEST(Scatter, MakesPiecesOfEqualLengthButTheLast) {
   const at::Tensor input = at::arange(6);
   const auto split = Scatter(NamedTensors{{"a", input}}, 4, "inputs");
   ASSERT_TRUE(split.ok()) << split.status();
@@ -60,7 +60,7 @@ TEST(Scatter, MB_3_MakesPiecesOfEqualLengthButTheLast) {
   EXPECT_EQ(split->micro_batches[1].TensorAt(0).data_ptr(), input[2].data_ptr()) << "pieces are views";
 }
 
-TEST(Scatter, MB_4_SplitsTensorsAndHandsOnTheRest) {
+TEST(Scatter, SplitsTensorsAndHandsOnTheRest) {
   const at::Tensor whole = at::arange(5);
   NamedValues inputs = {{"a", at::arange(14).view({7, 2})},
                         {"b", at::arange(7, at::kFloat)},
@@ -83,7 +83,7 @@ TEST(Scatter, MB_4_SplitsTensorsAndHandsOnTheRest) {
   EXPECT_TRUE(split->micro_batches[3].TensorAt(1).equal(inputs[1].value.tensor()->narrow(0, 6, 1)));
 }
 
-TEST(Scatter, MB_4_U_6_OnlyTheNumberOfPiecesMustAgree) {
+TEST(Scatter, OnlyTheNumberOfPiecesMustAgree) {
   const auto agree = Scatter(NamedTensors{{"a", at::zeros({3, 1})}, {"b", at::zeros({6, 1})}}, 5, "inputs");
   ASSERT_TRUE(agree.ok()) << agree.status();
   ASSERT_EQ(agree->micro_batches.size(), 3u);
@@ -95,12 +95,12 @@ TEST(Scatter, MB_4_U_6_OnlyTheNumberOfPiecesMustAgree) {
 }
 
 // The ancestors' zip drops the longer one's tail in silence.
-TEST(Scatter, MB_5_DEF_2_NothingIsTruncated) {
+TEST(Scatter, NothingIsTruncated) {
   const auto split = Scatter(NamedTensors{{"a", at::zeros({2, 1})}, {"b", at::zeros({8, 1})}}, 4, "inputs");
   EXPECT_EQ(split.status().code(), absl::StatusCode::kInvalidArgument) << "2 pieces and 4";
 }
 
-TEST(Scatter, MB_2_RefusesInputsWithoutATensor) {
+TEST(Scatter, RefusesInputsWithoutATensor) {
   const NamedValues none = {{"a", 5}, {"l", Value::List({at::ones({2})})}, {"w", WholeTensor{at::ones({2})}}};
   const absl::Status status = Scatter(none, 2, "inputs").status();
   EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
@@ -108,13 +108,13 @@ TEST(Scatter, MB_2_RefusesInputsWithoutATensor) {
   EXPECT_THAT(Sentence(status), HasSubstr("inputs do not have any tensors: (int, list, NoChunk)"));
 }
 
-TEST(Scatter, MB_15_AnEmptyTupleHasNoTensorEither) {
+TEST(Scatter, AnEmptyTupleHasNoTensorEither) {
   NamedValues empty;
   empty.tuple = true;
   EXPECT_THAT(Sentence(Scatter(empty, 2, "inputs").status()), HasSubstr("inputs do not have any tensors: ()"));
 }
 
-TEST(Scatter, MB_6_NoRowsMakeEmptyPiecesAndScalarsNone) {
+TEST(Scatter, NoRowsMakeEmptyPiecesAndScalarsNone) {
   const auto empty = Scatter(NamedTensors{{"a", at::zeros({0, 2})}}, 3, "inputs");
   ASSERT_TRUE(empty.ok());
   EXPECT_THAT(empty->rows, ElementsAreArray({0, 0, 0}));
@@ -123,7 +123,7 @@ TEST(Scatter, MB_6_NoRowsMakeEmptyPiecesAndScalarsNone) {
   EXPECT_EQ(ValuesOf(scalar)["field"], "inputs[a].shape");
 }
 
-TEST(Scatter, PIPE_1_RefusesNoMicroBatches) {
+TEST(Scatter, RefusesNoMicroBatches) {
   for (int asked : {0, -1}) {
     const absl::Status none = Scatter(NamedTensors{{"a", at::zeros({2})}}, asked, "inputs").status();
     EXPECT_EQ(ReasonOf(none), "FIELD_INVALID");
@@ -132,7 +132,7 @@ TEST(Scatter, PIPE_1_RefusesNoMicroBatches) {
   }
 }
 
-TEST(Gather, MB_7_UndoesScatter) {
+TEST(Gather, UndoesScatter) {
   const NamedTensors inputs = {{"a", at::arange(14).view({7, 2})}, {"b", at::arange(7, at::kFloat)}};
   for (int asked : {1, 3, 8}) {
     const auto joined = Gather(Scatter(inputs, asked, "inputs")->micro_batches, {"a", "b"});
@@ -144,7 +144,7 @@ TEST(Gather, MB_7_UndoesScatter) {
   }
 }
 
-TEST(Gather, MB_7_S8_microbatch_gather_JoinsByPosition) {
+TEST(Gather, JoinsByPosition) {
   const auto atomic = Gather({Batch(at::zeros({2, 1})), Batch(at::zeros({4, 1}))}, {});
   ASSERT_TRUE(atomic.ok());
   EXPECT_TRUE(atomic->atomic());
@@ -158,7 +158,7 @@ TEST(Gather, MB_7_S8_microbatch_gather_JoinsByPosition) {
   EXPECT_EQ(*(*mixed)[2].list()->at(2).text(), "text");
 }
 
-TEST(Gather, MB_14_NoneComesBackAsAListOfNone) {
+TEST(Gather, NoneComesBackAsAListOfNone) {
   const auto joined = Gather({Batch::Tuple({at::zeros({1}), Value()}), Batch::Tuple({at::zeros({1}), Value()})}, {});
   ASSERT_TRUE(joined.ok());
   ASSERT_NE((*joined)[1].list(), nullptr);
@@ -166,7 +166,7 @@ TEST(Gather, MB_14_NoneComesBackAsAListOfNone) {
   EXPECT_TRUE((*joined)[1].list()->at(1).is_none());
 }
 
-TEST(Gather, MB_8_AWholeTensorComesBackOncePerMicroBatch) {
+TEST(Gather, AWholeTensorComesBackOncePerMicroBatch) {
   const at::Tensor whole = at::arange(3);
   const NamedValues inputs = {{"a", at::zeros({4, 1})}, {"w", WholeTensor{whole}}};
   const auto joined = Gather(Scatter(inputs, 4, "inputs")->micro_batches, {});
@@ -184,7 +184,7 @@ TEST(Gather, ZeroDimensionalTensorsBecomeOneWithAnElementPerMicroBatch) {
   }
 }
 
-TEST(Gather, MB_9_ATupleOfOneStaysOne) {
+TEST(Gather, ATupleOfOneStaysOne) {
   NamedValues one = {{"a", at::zeros({4, 1})}};
   EXPECT_TRUE(Scatter(one, 2, "inputs")->micro_batches[0].atomic());
   one.tuple = true;
@@ -193,7 +193,7 @@ TEST(Gather, MB_9_ATupleOfOneStaysOne) {
   EXPECT_FALSE(Gather(split->micro_batches, {})->atomic());
 }
 
-TEST(Gather, MB_7_RefusesWhatDoesNotJoin) {
+TEST(Gather, RefusesWhatDoesNotJoin) {
   const auto sizes = Gather({Batch(at::zeros({1, 3})), Batch(at::zeros({1, 4}))}, {"y"});
   EXPECT_THAT(Sentence(sizes.status()),
               HasSubstr("Sizes of tensors must match except in dimension 0. Expected size 3 but got size 4 for tensor "
@@ -210,7 +210,7 @@ TEST(Gather, MB_7_RefusesWhatDoesNotJoin) {
   EXPECT_FALSE(Gather({Batch(at::zeros({1})), Batch()}, {"y"}).ok());
 }
 
-TEST(Values, MB_1_OnlyTensorsBecomeTensors) {
+TEST(Values, OnlyTensorsBecomeTensors) {
   for (const auto& [value, name] : std::vector<std::pair<Value, std::string>>{
            {42, "int"}, {"str", "str"}, {2.5, "float"}, {Value::List({}), "list"}, {Value(), "NoneType"}}) {
     const absl::Status status = ToTensors(NamedValues{{"x", value}}).status();
