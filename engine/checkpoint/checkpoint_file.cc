@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/base/cancel_token.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/resource_id.h"
 #include "engine/base/status_macros.h"
@@ -173,23 +175,28 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int
   if (quota_ != nullptr) {
     PENSTOCK_RETURN_IF_ERROR(WithValue(quota_->Take(pipeline_, taken, beyond_quota), "checkpoint", id));
   }
-  absl::Status written = Write(unfinished, manifest, state, cancel);
-  if (written.ok()) {
-    written = files_->Rename(unfinished, finished);
-    // A rename whose sync failed may have happened: what nobody was told of must not come back.
-    if (!written.ok()) files_->RemoveAll(finished).IgnoreError();
-  }
-  if (!written.ok()) {
+  // Whatever fails or throws from here on, nothing of the save stays.
+  absl::Cleanup give_up = [&] {
     if (quota_ != nullptr) quota_->Return(pipeline_, taken);
-    if (absl::Status removed = files_->RemoveAll(unfinished); !removed.ok()) {
-      LogError("can't remove an unfinished checkpoint", {{"pipeline", pipeline_}, {"checkpoint", id}});
-    }
-    return WithValue(std::move(written), "checkpoint", id);
-  }
-  if (quota_ != nullptr) quota_->Return(pipeline_, taken - manifest.bytes);
+    Guarded("the end of a failed save", [&] {
+      if (absl::Status removed = files_->RemoveAll(unfinished); !removed.ok()) {
+        LogError("can't remove an unfinished checkpoint", {{"pipeline", pipeline_}, {"checkpoint", id}});
+      }
+    }).IgnoreError();
+  };
+  PENSTOCK_RETURN_IF_ERROR(WithValue(Write(unfinished, manifest, state, cancel), "checkpoint", id));
   CheckpointInfo info = InfoOf(pipeline_, id, manifest);
+  std::map<std::string, CheckpointInfo> listed;  // made before the rename: after it, nothing can fail
+  listed.emplace(id, info);
+  if (absl::Status renamed = files_->Rename(unfinished, finished); !renamed.ok()) {
+    // A rename whose sync failed may have happened: what nobody was told of must not come back.
+    files_->RemoveAll(finished).IgnoreError();
+    return WithValue(std::move(renamed), "checkpoint", id);
+  }
+  std::move(give_up).Cancel();
+  if (quota_ != nullptr) quota_->Return(pipeline_, taken - manifest.bytes);
   absl::MutexLock lock(&mu_);
-  index_[id] = info;
+  index_.merge(listed);
   return info;
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/checkpoint/checkpoint_quota.h"
 #include "engine/checkpoint/epoch_file.h"
@@ -302,6 +303,19 @@ TEST_F(CheckpointTest, AFailedSaveAndAPurgeGiveTheQuotaBack) {
   EXPECT_TRUE(folder->Save("a", 1, "d", State(1)).ok());
   EXPECT_TRUE(folder->Purge().ok());
   EXPECT_TRUE(quota.Take("other", bytes, /*beyond=*/false).ok());
+}
+
+TEST_F(CheckpointTest, ASaveThatThrowsGivesTheQuotaBackAndLeavesNothing) {
+  int64_t bytes = 0;
+  for (const NamedTensor& tensor : State(1)) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
+  CheckpointQuota quota(bytes);
+  const auto folder = *CheckpointFolder::Open(&files_, &clock_, temporary_.path(), "gpt", &quota);
+  files_.ThrowIn("RemoveAll");
+  const absl::Status thrown = Guarded("a save", [&] { return folder->Save("a", 1, "d", State(1)).status(); });
+  EXPECT_EQ(ReasonOf(thrown), "HOST_MEMORY");
+  EXPECT_THAT(OnDisk(), IsEmpty());
+  const absl::Status again = folder->Save("a", 1, "d", State(1)).status();
+  EXPECT_TRUE(again.ok()) << again;
 }
 
 TEST_F(CheckpointTest, PurgeRemovesEverything) {
