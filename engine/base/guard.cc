@@ -28,14 +28,18 @@ absl::Status Bug(std::string_view work, std::string_view detail) {
 
 absl::Status CaughtException(std::string_view work) {
   try {
-    throw;
-  } catch (const std::bad_alloc&) {
-    LogWarning("out of host memory", {{"work", std::string(work)}});
-    return Error(absl::StatusCode::kResourceExhausted, "HOST_MEMORY", std::string(work) + ": out of host memory");
-  } catch (const std::exception& error) {
-    return Bug(work, error.what());
-  } catch (...) {
-    return Bug(work, "an exception of unknown type");
+    try {
+      throw;
+    } catch (const std::bad_alloc&) {
+      LogWarning("out of host memory", {{"work", std::string(work)}});
+      return Error(absl::StatusCode::kResourceExhausted, "HOST_MEMORY", std::string(work) + ": out of host memory");
+    } catch (const std::exception& error) {
+      return Bug(work, error.what());
+    } catch (...) {
+      return Bug(work, "an exception of unknown type");
+    }
+  } catch (...) {  // no memory even to say so: a code by itself takes none
+    return absl::ResourceExhaustedError("");
   }
 }
 

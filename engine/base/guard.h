@@ -18,7 +18,7 @@ std::string NextIncident();
 absl::Status Bug(std::string_view work, std::string_view detail);
 
 // The error of the exception that is being handled: RESOURCE_EXHAUSTED / HOST_MEMORY for std::bad_alloc, Bug() for the
-// rest. Only inside a catch clause.
+// rest, RESOURCE_EXHAUSTED alone where there is no memory to say more: it throws nothing. Only inside a catch clause.
 absl::Status CaughtException(std::string_view work);
 
 // Runs `body`, and lets no exception pass: the place for work whose thread has more to do.

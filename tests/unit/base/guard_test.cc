@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/failing_new.h"
 
 namespace penstock {
 namespace {
@@ -42,6 +43,13 @@ TEST(GuardedTest, EveryIncidentHasANameOfItsOwn) {
 
 TEST(GuardedTest, NoMemoryIsNoBug) {
   EXPECT_EQ(ReasonOf(Guarded("a test", [] { throw std::bad_alloc(); })), "HOST_MEMORY");
+}
+
+TEST(GuardedTest, NothingPassesThoughThereIsNoMemoryToTellOfIt) {
+  testing::FailNew();
+  const absl::Status caught = Guarded("a test whose name is too long to be kept without memory", [] { throw 7; });
+  EXPECT_TRUE(testing::StopFailingNew());
+  EXPECT_EQ(caught.code(), absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace

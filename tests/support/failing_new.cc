@@ -1,0 +1,44 @@
+#include "tests/support/failing_new.h"
+
+#include <cstdlib>
+#include <new>
+
+namespace penstock::testing {
+namespace {
+
+constexpr int kOff = -1;
+thread_local int spared_allocations = kOff;
+thread_local bool has_failed = false;
+
+}  // namespace
+
+void FailNew(int spared) {
+  has_failed = false;
+  spared_allocations = spared;
+}
+
+bool StopFailingNew() {
+  spared_allocations = kOff;
+  return has_failed;
+}
+
+// Whether the next allocation is one that fails.
+bool NewFails() {
+  if (spared_allocations == kOff) return false;
+  if (spared_allocations > 0) {
+    --spared_allocations;
+    return false;
+  }
+  has_failed = true;
+  return true;
+}
+
+}  // namespace penstock::testing
+
+void* operator new(std::size_t size) {
+  if (penstock::testing::NewFails()) throw std::bad_alloc();
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
