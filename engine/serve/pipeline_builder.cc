@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
@@ -36,7 +37,8 @@ absl::Status PipelineBuilder::ClaimMemory(std::string holder, std::shared_ptr<Me
 }
 
 absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std::string& name, PipelineSpec* spec,
-                                                                       const std::string& spec_digest, bool rehearse,
+                                                                       const std::string& spec_digest,
+                                                                       const MayRehearse& may_rehearse,
                                                                        Planning* planning) const {
   planning->Enter(PlanPhase::kLoading, 1);
   PENSTOCK_RETURN_IF_ERROR(Load(spec));
@@ -44,7 +46,7 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
       std::unique_ptr<CheckpointFolder> checkpoints,
       CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name, options_.checkpoint_quota));
   std::shared_ptr<PipelineMetrics> metrics;
-  Pipeline::Options engine = EngineOptions(rehearse, planning);
+  Pipeline::Options engine = EngineOptions(may_rehearse(), planning);
   std::shared_ptr<MemoryClaims::Claim> claim;  // goes where the creation fails
   PENSTOCK_RETURN_IF_ERROR(ClaimMemory("pipeline " + name, &claim, &engine));
   if (options_.metrics != nullptr) {
@@ -52,13 +54,13 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
       return metrics = AddPipelineMetrics(registry, name, plan);
     };
   }
-  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(*spec, std::move(engine));
-  spec->model.loaded_program = nullptr;  // the layers have its tensors
-  if (!pipeline.ok()) {
+  absl::Cleanup forget = [&] {  // whatever fails or throws below
     if (metrics != nullptr) options_.metrics->RemovePipeline(*metrics);
     ReturnFreedMemory();  // a part of it may have stood
-    return pipeline.status();
-  }
+  };
+  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(*spec, std::move(engine));
+  spec->model.loaded_program = nullptr;  // the layers have its tensors
+  if (!pipeline.ok()) return pipeline.status();
   ServedPipeline::Options hosting = options_.hosting;
   hosting.name = name;
   hosting.spec_digest = spec_digest;
@@ -69,27 +71,31 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   hosting.metrics = metrics;
   hosting.claim = std::move(claim);
   hosting.memory = options_.memory;
-  return ServedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting));
+  std::shared_ptr<ServedPipeline> served =
+      ServedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting));
+  std::move(forget).Cancel();
+  return served;
 }
 
 template <typename Found, typename Look>
-absl::StatusOr<Found> PipelineBuilder::Trial(const std::string& caller, PipelineSpec spec, bool rehearse,
-                                             Planning* planning, const Look& look) const {
+absl::StatusOr<Found> PipelineBuilder::Trial(const std::string& caller, PipelineSpec spec,
+                                             const MayRehearse& may_rehearse, Planning* planning,
+                                             const Look& look) const {
   PENSTOCK_RETURN_IF_ERROR(Load(&spec));
-  Pipeline::Options engine = EngineOptions(rehearse, planning);
+  Pipeline::Options engine = EngineOptions(may_rehearse(), planning);
   std::shared_ptr<MemoryClaims::Claim> claim;  // of what trials of plans place
   PENSTOCK_RETURN_IF_ERROR(ClaimMemory("a plan of caller " + caller, &claim, &engine));
   return look(spec, engine);
 }
 
-absl::StatusOr<Plan> PipelineBuilder::FindPlan(const std::string& caller, PipelineSpec spec, bool rehearse,
-                                               Planning* planning) const {
-  return Trial<Plan>(caller, std::move(spec), rehearse, planning, options_.factory.plan);
+absl::StatusOr<Plan> PipelineBuilder::FindPlan(const std::string& caller, PipelineSpec spec,
+                                               const MayRehearse& may_rehearse, Planning* planning) const {
+  return Trial<Plan>(caller, std::move(spec), may_rehearse, planning, options_.factory.plan);
 }
 
-absl::StatusOr<PlanSearch> PipelineBuilder::SearchPlans(const std::string& caller, PipelineSpec spec, bool rehearse,
-                                                        Planning* planning) const {
-  return Trial<PlanSearch>(caller, std::move(spec), rehearse, planning, options_.factory.search);
+absl::StatusOr<PlanSearch> PipelineBuilder::SearchPlans(const std::string& caller, PipelineSpec spec,
+                                                        const MayRehearse& may_rehearse, Planning* planning) const {
+  return Trial<PlanSearch>(caller, std::move(spec), may_rehearse, planning, options_.factory.search);
 }
 
 }  // namespace penstock

@@ -58,15 +58,18 @@ class PipelineBuilder {
 
   const Options& options() const { return options_; }
 
-  // Reads what the specification names, fills in its digest, and makes the pipeline. `rehearse`: candidates of the plan may
-  // run on the devices.
+  // Whether candidates of a plan may run on the devices; asked when the model has been read.
+  using MayRehearse = std::function<bool()>;
+
+  // Reads what the specification names, fills in its digest, and makes the pipeline.
   absl::StatusOr<std::shared_ptr<ServedPipeline>> Build(const std::string& name, PipelineSpec* spec,
-                                                        const std::string& spec_digest, bool rehearse,
+                                                        const std::string& spec_digest, const MayRehearse& may_rehearse,
                                                         Planning* planning) const;
 
   // The plan that Build() would choose, and the plans that it would choose from, best first. `caller` holds what trials place.
-  absl::StatusOr<Plan> FindPlan(const std::string& caller, PipelineSpec spec, bool rehearse, Planning* planning) const;
-  absl::StatusOr<PlanSearch> SearchPlans(const std::string& caller, PipelineSpec spec, bool rehearse,
+  absl::StatusOr<Plan> FindPlan(const std::string& caller, PipelineSpec spec, const MayRehearse& may_rehearse,
+                                Planning* planning) const;
+  absl::StatusOr<PlanSearch> SearchPlans(const std::string& caller, PipelineSpec spec, const MayRehearse& may_rehearse,
                                          Planning* planning) const;
 
  private:
@@ -76,8 +79,8 @@ class PipelineBuilder {
   absl::Status ClaimMemory(std::string holder, std::shared_ptr<MemoryClaims::Claim>* claim,
                            Pipeline::Options* engine) const;
   template <typename Found, typename Look>
-  absl::StatusOr<Found> Trial(const std::string& caller, PipelineSpec spec, bool rehearse, Planning* planning,
-                              const Look& look) const;
+  absl::StatusOr<Found> Trial(const std::string& caller, PipelineSpec spec, const MayRehearse& may_rehearse,
+                              Planning* planning, const Look& look) const;
 
   const Options options_;
 };

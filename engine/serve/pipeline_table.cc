@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
@@ -19,6 +20,7 @@
 #include "engine/handles/handle_store.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/plan/planning.h"
+#include "engine/serve/joined.h"
 #include "engine/serve/plan_queue.h"
 #include "engine/serve/request_log.h"
 
@@ -78,8 +80,8 @@ class PipelineTable::Implementation {
  private:
   using EntryCallback = TableJoin::Callback;
 
-  // The join of a new call, recorded; or nothing, when `done` was answered or has joined an earlier attempt, or was
-  // refused by `refuse`.
+  // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt or by what `start` refused,
+  // or has joined one.
   JoinPointer Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
                     const std::function<absl::Status()>& start) ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)
@@ -89,19 +91,24 @@ class PipelineTable::Implementation {
                                           Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
   void DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge)
       ABSL_LOCKS_EXCLUDED(mu_);
+  void RemoveMetrics(const ServedPipeline& pipeline) const {
+    if (builder_.options().metrics == nullptr || pipeline.metrics() == nullptr) return;
+    builder_.options().metrics->RemovePipeline(*pipeline.metrics());
+  }
   // Looks on the plans' thread: `look` is one of the builder's methods.
   template <typename Found>
   void LookForPlans(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
                     std::function<void(absl::StatusOr<Found>)> done,
-                    absl::StatusOr<Found> (PipelineBuilder::*look)(const std::string&, PipelineSpec, bool, Planning*)
+                    absl::StatusOr<Found> (PipelineBuilder::*look)(const std::string&, PipelineSpec,
+                                                                   const PipelineBuilder::MayRehearse&, Planning*)
                         const) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<ServedPipeline>> Live() const ABSL_LOCKS_EXCLUDED(mu_);
   bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Candidates of a plan run on the devices only while no pipeline works there.
-  bool MayRehearse() const ABSL_LOCKS_EXCLUDED(mu_) { return Live().empty(); }
 
   const int max_pipelines_;
   const PipelineBuilder builder_;
+  // Candidates of a plan run on the devices only while no pipeline works there.
+  const PipelineBuilder::MayRehearse may_rehearse_ = [this] { return Live().empty(); };
 
   mutable absl::Mutex mu_;
   std::map<std::string, PipelineEntry> entries_ ABSL_GUARDED_BY(mu_);
@@ -118,54 +125,38 @@ class PipelineTable::Implementation {
 
 JoinPointer PipelineTable::Implementation::Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
                                                  const std::function<absl::Status()>& start) {
-  absl::StatusOr<PipelineEntry> now = absl::UnknownError("");
+  JoinedCall<PipelineEntry> call;
   {
     absl::MutexLock lock(&mu_);
-    const int64_t now_nanos = builder_.options().clock->NowNanos();
-    absl::StatusOr<std::optional<JoinPointer>> recorded = log_.Find(key, context.payload_digest, now_nanos);
-    if (!recorded.ok()) {
-      now = recorded.status();
-    } else if (recorded->has_value()) {
-      const JoinPointer join = **recorded;
-      if (!join->answer.has_value()) {
-        join->callbacks.push_back(std::move(done));
-        return nullptr;
-      }
-      now = *join->answer;
+    call = JoinOrAnswer<PipelineEntry>(log_, key, context.payload_digest, builder_.options().clock->NowNanos(), done,
+                                       start);
+    if (call.now.has_value() && call.now->ok()) {
       // The pipeline itself, if it is still the one that was made then.
-      const auto found = entries_.find(now->name);
-      if (found != entries_.end() && found->second.create_time == now->create_time) now = found->second;
-    } else if (absl::Status status = start(); !status.ok()) {
-      now = std::move(status);
-    } else {
-      auto join = std::make_shared<TableJoin>();
-      join->callbacks.push_back(std::move(done));
-      log_.Record(key, context.payload_digest, join, now_nanos);
-      return join;
+      const auto found = entries_.find((*call.now)->name);
+      if (found != entries_.end() && found->second.create_time == (*call.now)->create_time) call.now = found->second;
     }
   }
-  done(std::move(now));
-  return nullptr;
+  if (call.now.has_value()) done(*std::move(call.now));
+  return call.first;
 }
 
 void PipelineTable::Implementation::Answer(const RequestKey& key, const JoinPointer& join,
                                            absl::StatusOr<PipelineEntry> answer) {
+  std::shared_ptr<ServedPipeline> pipeline;
+  if (answer.ok()) pipeline = std::move(answer->pipeline);
+  const absl::Status error = answer.status();
   std::vector<EntryCallback> callbacks;
   {
     absl::MutexLock lock(&mu_);
-    callbacks.swap(join->callbacks);
-    if (answer.ok()) {
-      join->answer = *answer;
-      join->answer->pipeline = nullptr;
-    } else {
-      log_.Erase(key);  // it had no effect: a retry is a first attempt
-    }
+    callbacks = Settle(log_, key, *join, std::move(answer));
   }
-  // The last one takes the answer, and the pipeline with it: this thread keeps nothing that a deletion would wait for.
-  for (size_t i = 0; i < callbacks.size(); ++i) {
-    const bool last = i + 1 == callbacks.size();
-    Guarded("the answer of a pipeline", [&] { callbacks[i](last ? std::move(answer) : answer); }).IgnoreError();
-  }
+  // The last one takes the pipeline: this thread keeps nothing that a deletion would wait for.
+  TellAll("the answer of a pipeline", callbacks, [&](bool last) -> absl::StatusOr<PipelineEntry> {
+    if (!error.ok()) return error;
+    PipelineEntry entry = *join->answer;
+    entry.pipeline = last ? std::move(pipeline) : pipeline;
+    return entry;
+  });
 }
 
 // --- Creation.
@@ -225,7 +216,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std
   // All that can fail, copies too, before the entry changes.
   absl::StatusOr<PipelineEntry> made = Guarded("the creation of a pipeline", [&]() -> absl::StatusOr<PipelineEntry> {
     if (draining) return Draining();
-    PENSTOCK_ASSIGN_OR_RETURN(auto pipeline, builder_.Build(name, &spec, spec_digest, MayRehearse(), planning));
+    PENSTOCK_ASSIGN_OR_RETURN(auto pipeline, builder_.Build(name, &spec, spec_digest, may_rehearse_, planning));
     PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry ready, Get(name));
     ready.planning = nullptr;
     ready.pipeline = std::move(pipeline);
@@ -276,12 +267,13 @@ template <typename Found>
 void PipelineTable::Implementation::LookForPlans(
     const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
     std::function<void(absl::StatusOr<Found>)> done,
-    absl::StatusOr<Found> (PipelineBuilder::*look)(const std::string&, PipelineSpec, bool, Planning*) const) {
+    absl::StatusOr<Found> (PipelineBuilder::*look)(const std::string&, PipelineSpec,
+                                                   const PipelineBuilder::MayRehearse&, Planning*) const) {
   auto search = [this, caller, cancel, look, spec = std::move(spec)]() mutable -> absl::StatusOr<Found> {
     Planning planning(builder_.options().clock, spec.limits.planning_seconds,
                       [this, cancel] { return cancel->cancelled() || IsDraining(); });
     PENSTOCK_RETURN_IF_ERROR(planning.CheckWanted());  // it has waited
-    return (builder_.*look)(caller, std::move(spec), MayRehearse(), &planning);
+    return (builder_.*look)(caller, std::move(spec), may_rehearse_, &planning);
   };
   // Under no lock: searches that were given up end here.
   const absl::Status refused = IsDraining() ? Draining() : plans_.Post(caller, cancel, [this, search, done]() mutable {
@@ -380,19 +372,32 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
       key, context, [done = std::move(done)](const absl::StatusOr<PipelineEntry>& entry) { done(entry.status()); },
       start);
   if (join == nullptr) return;
-  // Drain() may call back before it returns; the deletion waits until this thread has let go of the pipeline, so that its
-  // memory is free when the deletion is done.
-  std::shared_ptr<ServedPipeline> kept = pipeline;
-  const auto let_go = std::make_shared<absl::Notification>();
-  kept->Drain(force, [this, key, join, name, purge, let_go, pipeline = std::move(pipeline)]() mutable {
-    deletions_.Post([this, key, join, name, purge, let_go, pipeline = std::move(pipeline)]() mutable {
-      let_go->WaitForNotification();
-      DeleteNow(name, std::move(pipeline), purge);
-      Answer(key, join, PipelineEntry{.name = name, .state = PipelineEntry::State::kDeleting});
+  const absl::Status begun = Guarded("the deletion of a pipeline", [&] {
+    // Drain() may call back before it returns; the deletion waits until this thread has let go of the pipeline, so that its
+    // memory is free when the deletion is done.
+    std::shared_ptr<ServedPipeline> kept = pipeline;
+    const auto let_go = std::make_shared<absl::Notification>();
+    const absl::Cleanup leave = [&] {
+      kept = nullptr;
+      let_go->Notify();
+    };
+    PipelineEntry deleted{.name = name, .state = PipelineEntry::State::kDeleting};
+    kept->Drain(force, [this, key, join, name, purge, let_go, pipeline = std::move(pipeline),
+                        deleted = std::move(deleted)]() mutable {
+      deletions_.Post([this, key, join, name, purge, let_go, pipeline = std::move(pipeline),
+                       deleted = std::move(deleted)]() mutable {
+        let_go->WaitForNotification();
+        DeleteNow(name, std::move(pipeline), purge);
+        Answer(key, join, std::move(deleted));
+      });
     });
   });
-  kept = nullptr;
-  let_go->Notify();
+  if (begun.ok()) return;
+  {
+    absl::MutexLock lock(&mu_);
+    SetState(entries_.at(name), draining_ ? PipelineEntry::State::kDraining : PipelineEntry::State::kReady);
+  }
+  Answer(key, join, begun);
 }
 
 void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline,
@@ -400,7 +405,10 @@ void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shar
   // What fails leaves something behind, and the name comes free all the same.
   const auto attempt = [&name](const char* failure, auto&& part) {
     const absl::Status done = Guarded("the deletion of a pipeline", part);
-    if (!done.ok()) LogError(failure, {{"pipeline", name}, {"error", std::string(done.message())}});
+    if (done.ok()) return;
+    Guarded("the deletion of a pipeline", [&] {
+      LogError(failure, {{"pipeline", name}, {"error", std::string(done.message())}});
+    }).IgnoreError();
   };
   attempt("can't stop a deleted pipeline", [&] { pipeline->Stop(); });
   attempt("can't release the handles of a deleted pipeline",
@@ -408,9 +416,7 @@ void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shar
   if (purge) {
     attempt("can't remove the checkpoints of a deleted pipeline", [&] { return pipeline->PurgeCheckpoints(); });
   }
-  if (builder_.options().metrics != nullptr && pipeline->metrics() != nullptr) {
-    builder_.options().metrics->RemovePipeline(*pipeline->metrics());
-  }
+  attempt("can't remove the metrics of a deleted pipeline", [&] { RemoveMetrics(*pipeline); });
   // Its memory first: who takes the name next finds room.
   std::shared_ptr<ServedPipeline> listed;
   {
@@ -423,7 +429,9 @@ void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shar
     absl::MutexLock lock(&mu_);
     entries_.erase(name);
   }
-  LogInfo("pipeline deleted", {{"pipeline", name}, {"purged", purge ? "true" : "false"}});
+  attempt("can't tell of a deleted pipeline", [&] {
+    LogInfo("pipeline deleted", {{"pipeline", name}, {"purged", purge ? "true" : "false"}});
+  });
 }
 
 // --- The end.
@@ -475,9 +483,7 @@ void PipelineTable::Implementation::Close() {
   for (const std::shared_ptr<ServedPipeline>& pipeline : Live()) {  // one that was being made meanwhile, too
     pipeline->Stop();
     builder_.options().handles->ReleasePipeline(pipeline->name());
-    if (builder_.options().metrics != nullptr && pipeline->metrics() != nullptr) {
-      builder_.options().metrics->RemovePipeline(*pipeline->metrics());
-    }
+    RemoveMetrics(*pipeline);
   }
   std::map<std::string, PipelineEntry> gone;  // destroyed outside of the lock
   absl::MutexLock lock(&mu_);

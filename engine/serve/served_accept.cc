@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
@@ -180,7 +181,10 @@ void ServedPipeline::WriteParameters(CallContext context, WriteCall write, State
   for (const HandleName& handle : write.handles) {
     absl::StatusOr<HandlePin> pin = options_.handles->Pin(context.caller, handle);
     const absl::Status refused = !pin.ok() ? pin.status() : pin->tensors().status();
-    if (!refused.ok()) return done(WithValue(refused, "field", "handles"));
+    if (!refused.ok()) {
+      context.place.reset();  // before the caller hears
+      return done(WithValue(refused, "field", "handles"));
+    }
     pinned.AddPin(*std::move(pin));
   }
   const auto call = std::make_shared<Call>(std::move(context), std::move(write));
@@ -308,30 +312,30 @@ absl::StatusOr<Accepted> ServedPipeline::Accept(const CallPointer& call, const P
 
 // A save, restore, write or delete: no handles, so the callers wait in a StateJoin, which the request log knows from acceptance on.
 void ServedPipeline::AcceptState(const CallPointer& call, StateCallback done) {
-  std::optional<absl::StatusOr<StateAnswer>> now;
+  JoinedCall<StateAnswer> joined;
   {
     absl::MutexLock lock(&mu_);
-    absl::StatusOr<std::optional<RecordedAnswer>> recorded = Recorded(*call);
-    if (!recorded.ok()) {
-      now = recorded.status();
-    } else if (recorded->has_value()) {
-      const auto join = std::get<std::shared_ptr<StateJoin>>(**recorded);
-      if (join->answer.has_value()) {
-        now = *join->answer;
-      } else {
-        join->callbacks.push_back(std::move(done));
-      }
-    } else if (absl::Status admitted = Admit(*call, /*handles_reserved=*/false); !admitted.ok()) {
-      now = Refused(admitted);
-    } else {
-      call->join = std::make_shared<StateJoin>();
-      call->join->callbacks.push_back(std::move(done));
+    const auto admit = [&]() -> absl::Status {
+      mu_.AssertHeld();
+      const absl::Status admitted = Admit(*call, /*handles_reserved=*/false);
+      return admitted.ok() ? admitted : Refused(admitted);
+    };
+    joined = JoinOrAnswer<StateAnswer>(log_, call->key(), call->context.payload_digest, options_.clock->NowNanos(),
+                                       done, admit);
+    if (joined.first != nullptr) {
+      absl::Cleanup forget = [&] {
+        mu_.AssertHeld();
+        log_.Erase(call->key());
+      };
+      call->join = joined.first;
       call->inputs_ready = true;
       Enqueue(call);
-      log_.Record(call->key(), call->context.payload_digest, call->join, call->accepted_nanos);
+      std::move(forget).Cancel();
+      return;
     }
   }
-  if (now.has_value()) done(*std::move(now));
+  call->context.place.reset();  // before the caller hears, so that its next call finds it free
+  if (joined.now.has_value()) done(*std::move(joined.now));
 }
 
 void ServedPipeline::Enqueue(const CallPointer& call) {

@@ -14,6 +14,12 @@ bool ServedPipeline::Idle() const {
   return training_.idle() && inference_.idle() && reads_.empty() && reads_running_ == 0;
 }
 
+void ServedPipeline::SettleCancelled(const std::vector<CallPointer>& calls) {
+  for (const CallPointer& call : calls) {
+    Guarded("the end of a cancelled call", [&] { SettleFailed(call, CancelledCall()); }).IgnoreError();
+  }
+}
+
 void ServedPipeline::NotifyIfDrained() {
   std::vector<std::function<void()>> callbacks;
   {
@@ -30,14 +36,14 @@ void ServedPipeline::StopAccepting() {
 }
 
 void ServedPipeline::Drain(bool force, std::function<void()> done) {
-  StopAccepting();
   std::vector<CallPointer> cancelled;
   {
     absl::MutexLock lock(&mu_);
-    drained_.push_back(std::move(done));
+    drained_.push_back(std::move(done));  // what may fail comes first
+    if (state_ == State::kReady) state_ = State::kDraining;
     if (force) cancelled = RemoveAllQueued();
   }
-  for (const CallPointer& call : cancelled) SettleFailed(call, CancelledCall());
+  SettleCancelled(cancelled);
   NotifyIfDrained();
 }
 
@@ -74,9 +80,9 @@ void ServedPipeline::EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel,
 void ServedPipeline::Stop() {
   absl::MutexLock stop_lock(&stop_mu_);
   if (train_thread_ == nullptr) return;
-  absl::Notification drained;
-  Drain(/*force=*/true, [&drained] { drained.Notify(); });
-  drained.WaitForNotification();
+  const auto drained = std::make_shared<absl::Notification>();
+  Drain(/*force=*/true, [drained] { drained->Notify(); });
+  drained->WaitForNotification();
   std::vector<CallPointer> late;  // a last save that came in between
   {
     absl::MutexLock lock(&mu_);
@@ -84,7 +90,7 @@ void ServedPipeline::Stop() {
     stopping_ = true;
     late = RemoveAllQueued();
   }
-  for (const CallPointer& call : late) SettleFailed(call, CancelledCall());
+  SettleCancelled(late);
   train_thread_.reset();
   infer_thread_.reset();
 }

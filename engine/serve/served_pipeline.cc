@@ -143,7 +143,7 @@ void ServedPipeline::RunTraining(const CallPointer& call) {
   settlement_.ReportEnd(*call, step, executed.status());
   if (executed.ok()) {
     EndPlace(*call);
-    StateAnswer answer{executed->checkpoint.value_or(CheckpointInfo()), executed->run.step, token,
+    StateAnswer answer{std::move(executed->checkpoint).value_or(CheckpointInfo()), executed->run.step, token,
                        call->accepted.sequence};
     settlement_.Fulfil(*call, *std::move(executed), token, stale_graphs);
     if (call->join != nullptr) AnswerState(*call, std::move(answer));
@@ -296,7 +296,10 @@ void ServedPipeline::RemoveQueued(const CallPointer& call) {
   call->Enter(Call::Phase::kDone);
   if (call->training.has_value()) {
     training_.Remove(call);
-    WatchAccumulation(*call);  // it may have kept one from its end
+    Guarded("the watch over an accumulation", [&] {
+      mu_.AssertHeld();
+      WatchAccumulation(*call);  // it may have kept one from its end
+    }).IgnoreError();
   } else {
     inference_.Remove(call);
   }
@@ -390,18 +393,17 @@ void ServedPipeline::FailRun(const CallPointer& call, const absl::Status& error)
   ReleaseInputs(*call);
 }
 
-void ServedPipeline::AnswerState(const Call& call, const absl::StatusOr<StateAnswer>& answer) {
+void ServedPipeline::AnswerState(const Call& call, absl::StatusOr<StateAnswer> answer) {
+  const absl::Status error = answer.status();
   std::vector<StateCallback> callbacks;
   {
     absl::MutexLock lock(&mu_);
-    callbacks.swap(call.join->callbacks);
-    if (answer.ok()) {
-      call.join->answer = *answer;
-    } else {
-      log_.Erase(call.key());  // it had no effect: a retry is a first attempt
-    }
+    callbacks = Settle(log_, call.key(), *call.join, std::move(answer));
   }
-  for (const StateCallback& callback : callbacks) callback(answer);
+  TellAll("the answer of a call", callbacks, [&](bool) -> absl::StatusOr<StateAnswer> {
+    if (!error.ok()) return error;
+    return *call.join->answer;
+  });
 }
 
 void ServedPipeline::ReleaseInputs(Call& call) {

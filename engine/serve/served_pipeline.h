@@ -207,7 +207,7 @@ class ServedPipeline : public std::enable_shared_from_this<ServedPipeline> {
   void SettleFailed(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
   // The end of a run that an exception has left: what it has not settled fails.
   void FailRun(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
-  void AnswerState(const Call& call, const absl::StatusOr<StateAnswer>& answer) ABSL_LOCKS_EXCLUDED(mu_);
+  void AnswerState(const Call& call, absl::StatusOr<StateAnswer> answer) ABSL_LOCKS_EXCLUDED(mu_);
   void ReleaseInputs(Call& call);
   // The call is over, as far as its caller's place goes. Before its handles settle, so that the caller's next call finds it so.
   void EndPlace(Call& call) ABSL_LOCKS_EXCLUDED(mu_);
@@ -215,6 +215,8 @@ class ServedPipeline : public std::enable_shared_from_this<ServedPipeline> {
 
   // --- The end of the pipeline (served_end.cc).
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // Of calls that RemoveAllQueued() has returned: one whose end throws keeps no other from ending.
+  void SettleCancelled(const std::vector<CallPointer>& calls) ABSL_LOCKS_EXCLUDED(mu_);
   void NotifyIfDrained() ABSL_LOCKS_EXCLUDED(mu_);
   void EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel, const LastSaveCallback& done)
       ABSL_LOCKS_EXCLUDED(mu_);

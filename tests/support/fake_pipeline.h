@@ -71,9 +71,23 @@ class FakePipelineControl {
   }
   absl::Status health() const { return Get(health_); }
 
-  // The next call of that method throws.
+  // The next call of that method throws: something of the engine, or what it does where memory is short.
   void ThrowIn(const std::string& method) {
-    Set([&] { throw_in_ = method; });
+    Set([&] {
+      throw_in_ = method;
+      out_of_memory_ = false;
+    });
+  }
+  void RunOutOfMemoryIn(const std::string& method) {
+    Set([&] {
+      throw_in_ = method;
+      out_of_memory_ = true;
+    });
+  }
+
+  // Runs at the end of the next pipeline, on the thread that destroys it.
+  void AtTheEnd(std::function<void()> hook) {
+    Set([&] { at_the_end_ = std::move(hook); });
   }
 
   // Waits until a training run stands still.
@@ -118,6 +132,7 @@ class FakePipelineControl {
     absl::MutexLock lock(&mu_);
     if (throw_in_ != method) return;
     throw_in_.clear();
+    if (out_of_memory_) throw std::bad_alloc();
     throw std::runtime_error("thrown in " + method);
   }
 
@@ -145,6 +160,8 @@ class FakePipelineControl {
   absl::Status health_;
   absl::Status fail_next_;
   std::string throw_in_;
+  bool out_of_memory_ = false;
+  std::function<void()> at_the_end_;
   NamedValues inputs_;
   std::vector<std::string> runs_;
   std::vector<StepRequest> steps_;
@@ -161,6 +178,11 @@ class FakePipeline : public Pipeline {
     signature_.outputs = {{"y", DataType::kFp32, {-1}}};
     plan_.stages = {{.first_layer = 0, .layers = {"scale"}, .device = "cpu:0"}};
     plan_.schedule.micro_batches = 2;
+  }
+  ~FakePipeline() override {
+    std::function<void()> hook;
+    control_->Set([&] { hook.swap(control_->at_the_end_); });
+    if (hook) hook();
   }
 
   absl::StatusOr<RunOutcome> ForwardBackward(ContributionRequest request) override {

@@ -57,6 +57,10 @@ class HostingFixture : public ::testing::Test {
       if (engine.metrics) engine.metrics(plan_.has_value() ? *plan_ : pipeline->plan());
       return pipeline;
     };
+    options.builder.factory.load = [this](ModelSpec*) {
+      if (before_load_) before_load_();
+      return absl::OkStatus();
+    };
     options.builder.factory.plan = [this](const PipelineSpec&,
                                           const Pipeline::Options& engine) -> absl::StatusOr<Plan> {
       if (before_plan_) before_plan_(engine);
@@ -228,6 +232,7 @@ class HostingFixture : public ::testing::Test {
   FaultyFileSystem files_{RealFileSystem()};
   MetricsRegistry registry_{&clock_};
   TimerQueue timers_{&clock_};
+  std::function<void()> before_load_;
   std::function<void(const Pipeline::Options&)> before_create_;
   std::function<void(const Pipeline::Options&)> before_plan_;                            // or a search
   std::map<std::string, int64_t> needs_ = {{"broken", 50}, {"half", 50}, {"more", 51}};  // memory of the host, by model

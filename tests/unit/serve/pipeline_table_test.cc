@@ -2,7 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <new>
+#include <stdexcept>
+
 #include "engine/serve/plan_queue.h"
+#include "tests/support/failing_new.h"
 #include "tests/unit/serve/hosting_fixture.h"
 
 namespace penstock::testing {
@@ -176,6 +180,59 @@ TEST_F(PipelineTableTest, ADeletionThatMeetsAFaultIsAnsweredAndFreesTheName) {
   files_.ThrowIn("RemoveAll");
   EXPECT_TRUE(Delete("gpt", false, /*purge=*/true).ok());
   EXPECT_TRUE(Create("gpt").ok());
+}
+
+// Memory is short from the moment on in which the pipeline itself is gone.
+TEST_F(PipelineTableTest, ADeletionIsAnsweredAndFreesTheNameWhateverFails) {
+  gpt_.reset();
+  control_->AtTheEnd([] { FailNew(); });
+  absl::Status answer;
+  bool failed = false;
+  absl::Notification done;
+  table_->Delete({.caller = "ann"}, "gpt", false, false, [&](absl::Status status) {
+    failed = StopFailingNew();
+    answer = std::move(status);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  EXPECT_TRUE(failed);
+  EXPECT_TRUE(answer.ok()) << answer;
+  EXPECT_TRUE(Create("gpt").ok());
+}
+
+TEST_F(PipelineTableTest, AForcedDeletionSettlesAllThatWaitedThoughOneOfThemThrows) {
+  ASSERT_TRUE(Create("other").ok());
+  control_->Hold();
+  const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->AwaitHeld();
+  gpt_->SaveCheckpoint(Caller(), "one", [](const auto&) { throw std::runtime_error("x"); });
+  const Accepted waits = *gpt_->TrainStep(Caller(), Batch(), {});
+  gpt_.reset();
+  absl::Notification deleted;
+  table_->Delete({.caller = "ann"}, "gpt", /*force=*/true, false, [&](const absl::Status&) { deleted.Notify(); });
+  EXPECT_EQ(Settled(*waits.outcome).state, HandleState::kCancelled);
+  control_->Resume();
+  deleted.WaitForNotification();
+  EXPECT_TRUE(Delete("other").ok());
+}
+
+// A creation that throws after the engine has told its lanes.
+TEST_F(PipelineTableTest, ACreationThatThrowsLeavesNoMetrics) {
+  before_create_ = [](const Pipeline::Options& engine) {
+    engine.metrics(FakePipeline(std::make_shared<FakePipelineControl>()).plan());
+    throw std::bad_alloc();
+  };
+  EXPECT_EQ(ReasonOf(Create("other").status()), "HOST_MEMORY");
+  EXPECT_EQ(registry_.Find("other"), nullptr);
+}
+
+TEST_F(PipelineTableTest, WhetherCandidatesMayRunIsAskedWhenTheModelIsRead) {
+  gpt_.reset();
+  before_load_ = [&] { EXPECT_TRUE(Delete("gpt").ok()); };
+  bool rehearses = false;
+  before_create_ = [&](const Pipeline::Options& engine) { rehearses = engine.rehearse; };
+  ASSERT_TRUE(Create("other").ok());
+  EXPECT_TRUE(rehearses) << "no pipeline works on the devices any more";
 }
 
 TEST_F(PipelineTableTest, WhoIsToldOfANewPipelineHoldsItAloneWithTheTable) {

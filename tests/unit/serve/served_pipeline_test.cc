@@ -215,6 +215,47 @@ TEST_F(ServedPipelineTest, AnExceptionInASaveOrAReadFailsItByAnIncident) {
   EXPECT_TRUE(Read({}, false).ok());
 }
 
+// Of two callers who wait for one save, the first throws when it hears.
+TEST_F(ServedPipelineTest, ACallbackThatThrowsKeepsNobodyFromHearingAndTheAnswerIsKept) {
+  control_->Hold();
+  const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->AwaitHeld();
+  gpt_->SaveCheckpoint(Caller("ann", "id"), "one", [](const auto&) { throw std::runtime_error("x"); });
+  absl::StatusOr<StateAnswer> second;
+  absl::Notification heard;
+  gpt_->SaveCheckpoint(Caller("ann", "id"), "one", [&](auto answer) {
+    second = std::move(answer);
+    heard.Notify();
+  });
+  control_->Resume();
+  heard.WaitForNotification();
+  ASSERT_TRUE(second.ok()) << second.status();
+  const absl::StatusOr<StateAnswer> third = Save("one", "id");
+  ASSERT_TRUE(third.ok()) << third.status();
+  EXPECT_EQ(third->sequence, second->sequence) << "the same save";
+}
+
+TEST_F(ServedPipelineTest, ACallersPlaceIsFreeWhenItHears) {
+  const auto place_left = [this](const std::string& request_id) {
+    CallContext context = Caller("ann", request_id);
+    context.place = std::make_shared<int>();
+    const std::weak_ptr<void> place = context.place;
+    bool expired = false;
+    absl::Notification heard;
+    gpt_->SaveCheckpoint(std::move(context), "one", [&](const auto&) {
+      expired = place.expired();
+      heard.Notify();
+    });
+    heard.WaitForNotification();
+    return expired;
+  };
+  EXPECT_TRUE(place_left("id")) << "of a save";
+  EXPECT_TRUE(place_left("id")) << "of its repetition";
+  EXPECT_TRUE(place_left("other")) << "of one that is refused";
+  gpt_->StopAccepting();
+  EXPECT_TRUE(place_left("late")) << "of one that is not accepted";
+}
+
 TEST_F(ServedPipelineTest, AnExceptionInACreationFailsItAndFreesTheName) {
   before_create_ = [](const Pipeline::Options&) { throw std::runtime_error("broken"); };
   EXPECT_EQ(ReasonOf(Create("other").status()), "BUG");
