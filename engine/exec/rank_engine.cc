@@ -6,6 +6,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
+#include "engine/plan/planner.h"
 
 namespace penstock {
 namespace {

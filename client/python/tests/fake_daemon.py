@@ -470,7 +470,8 @@ class FakeDaemon:
         for index, array in enumerate(weights.values()):
             if array.nbytes:
                 data = array.tobytes()
-                chunk = handle_pb2.TensorChunk(tensor=index, offset=0, data=data, crc32c=crc32c(data))
+                checksum = crc32c(data) ^ (1 if self.damage_chunks else 0)
+                chunk = handle_pb2.TensorChunk(tensor=index, offset=0, data=data, crc32c=checksum)
                 yield state_pb2.ReadParametersResponse(chunk=chunk)
 
     def WriteParameters(self, request: Any, context: Any) -> Any:

@@ -9,7 +9,8 @@ import pytest
 
 import penstock
 import penstock.aio
-from penstock.channels import target_of
+from penstock.channels import Channels, target_of
+from penstock.v1 import handle_pb2
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,32 @@ def test_a_caller_that_the_daemon_would_refuse_is_refused_here(caller: str) -> N
 
     with pytest.raises(ValueError, match="caller: must be 1 to 128"):
         asyncio.run(connect())
+
+
+class _Channel:
+    """Remembers what is called over it."""
+
+    def __init__(self, target: str, options: object) -> None:
+        self.called: list[str] = []
+
+    def unary_unary(self, path: str, **serializers: object) -> object:
+        self.called.append(path.removeprefix("/penstock.v1."))
+        return object()
+
+    unary_stream = stream_stream = unary_unary
+
+
+def test_calls_that_move_much_data_have_a_connection_of_their_own() -> None:
+    channels = Channels(_Channel, "localhost")
+    much = [
+        "WorkService/TrainStep",
+        "HandleService/PutTensors",
+        "HandleService/FetchHandle",
+        "ModelService/UploadModel",
+        "StateService/ReadParameters",
+        "InsightService/ExportTrace",
+    ]
+    little = ["HandleService/WaitHandles", "StateService/SaveCheckpoint", "InsightService/WatchStatistics"]
+    for method in much + little:
+        channels.callable("unary_unary", method, handle_pb2.Handle)
+    assert channels.data.called == much and channels.control.called == little

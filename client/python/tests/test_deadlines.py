@@ -114,6 +114,12 @@ def test_what_the_daemon_says_is_not_repeated() -> None:
         assert raised.value is said
 
 
+def test_the_daemon_says_when_to_ask_again() -> None:
+    patience = Patience("A/B", 10.0, Deadline(60.0), "id-1")
+    busy = penstock.PenstockError(grpc.StatusCode.UNAVAILABLE, "STARTING", "not yet", retry_delay=7.5)
+    assert patience.wait_after(busy) == 7.5 and patience.wait_after(UNREACHABLE) < 1.0
+
+
 # --- a daemon that never answers --------------------------------------------------------------------------------------
 
 

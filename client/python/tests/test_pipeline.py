@@ -69,6 +69,12 @@ def test_a_specification_carries_every_argument(client: penstock.Client, daemon:
     assert not spec.bubble_filling.HasField("max_wait_seconds")
 
 
+def test_a_cut_that_is_given_says_how_many_stages_there_are() -> None:
+    assert penstock.pipeline_spec(stages=3).cut.stages == 3
+    assert penstock.pipeline_spec(stages=3, balance=[1, 2]).cut.stages == 0
+    assert penstock.pipeline_spec(stages=3, starts=["head"]).cut.stages == 0
+
+
 def test_what_is_not_given_is_left_to_the_planner(client: penstock.Client, daemon: FakeDaemon) -> None:
     client.create_pipeline("demo", model="gpt")
     schedule = daemon.requests["CreatePipeline"][0].spec.schedule

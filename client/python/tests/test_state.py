@@ -6,6 +6,7 @@ import pathlib
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import penstock
@@ -25,6 +26,12 @@ def test_tied_weights_have_all_their_names(own: penstock.Pipeline) -> None:
     state = own.state_arrays()
     assert list(state) == ["weight", "empty", "head.weight"] and state.step == 7
     assert np.array_equal(state["head.weight"], state["weight"])
+
+
+def test_weights_that_arrive_damaged_are_refused(own: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.damage_chunks = True
+    with pytest.raises(penstock.PenstockError, match="DATA_LOSS / CHUNK_CHECKSUM"):
+        own.state_arrays()
 
 
 def test_weights_go_back(own: penstock.Pipeline, daemon: FakeDaemon) -> None:
@@ -62,6 +69,39 @@ def test_optimizer_state_has_pytorchs_names(own: penstock.Pipeline, daemon: Fake
         own.load_optimizer_state({"weight": {"nonsense": np.zeros(1)}})
 
 
+class Module:
+    """What of a PyTorch module the client asks for."""
+
+    def __init__(self, weight: np.ndarray) -> None:
+        self._parameters = {"weight": _Parameter(weight), "frozen": _Parameter(weight)}
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        return {"weight": self._parameters["weight"].value}
+
+    def named_parameters(self) -> Iterator[tuple[str, _Parameter]]:
+        yield from self._parameters.items()
+
+
+class _Parameter:
+    def __init__(self, value: np.ndarray) -> None:
+        self.value = value
+
+
+class Optimizer:
+    def __init__(self, module: Module, moment: np.ndarray) -> None:
+        first, _ = module.named_parameters()
+        self.state = {first[1]: {"exp_avg": moment}}
+
+
+def test_a_module_goes_in_with_the_state_of_its_optimizer(own: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    module = Module(np.full((2, 3), 4, np.float32))
+    own.load_from(module)  # type: ignore[arg-type]
+    assert (daemon.state["weight"] == 4).all()
+    assert (daemon.optimizer["optimizer/weight/first_moment"] == 1).all()
+    own.load_from(module, Optimizer(module, np.full((2, 3), 5, np.float32)))  # type: ignore[arg-type]
+    assert (daemon.optimizer["optimizer/weight/first_moment"] == 5).all()
+
+
 def test_files_of_safetensors(own: penstock.Pipeline, daemon: FakeDaemon, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "weights.safetensors"
     assert own.save_safetensors(path, include_optimizer_state=True) == 7
@@ -87,6 +127,13 @@ def test_every_type_survives_a_file(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "no").exists()
 
 
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        penstock.write_safetensors(tmp_path / "taken", {"a": np.zeros(1)})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -98,6 +145,7 @@ def test_every_type_survives_a_file(tmp_path: pathlib.Path) -> None:
         struct.pack("<Q", 60) + b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}      ',
         struct.pack("<Q", 60) + b'{"a":{"dtype":"F99","shape":[0],"data_offsets":[0,0]}}      ',
         struct.pack("<Q", 60) + b'{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,8]}}      ' + b"12345678",
+        struct.pack("<Q", 60) + b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}      ' + b"12345678",
     ],
 )
 def test_what_is_no_safetensors_file(content: bytes, tmp_path: pathlib.Path) -> None:

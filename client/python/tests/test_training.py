@@ -193,3 +193,4 @@ def test_a_future_carries_the_error(pipeline: penstock.Pipeline, daemon: FakeDae
     gone.release()
     error = gone.future().exception(20)  # type: ignore[assignment]
     assert isinstance(error, penstock.PenstockError) and error.reason == "HANDLE_RELEASED"
+    assert np.array_equal(pipeline.submit_infer(ROWS).future().result(20)["output"], 2 * ROWS), "others go on"

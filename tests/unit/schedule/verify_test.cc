@@ -157,6 +157,7 @@ TEST(VerifyTest, Matching) {
   EXPECT_EQ(Failure("0F0,0SEND_F0,0B0\n", kComplete),
             "matching 0SEND_F0@0/1: 0SEND_F0 has no edge: stage 1 does not exist");
   EXPECT_EQ(Failure("0RECV_F0,0F0,0B0\n", kComplete), "matching 0RECV_F0@0/0: there is no stage before stage 0");
+  EXPECT_EQ(Failure("0F0,0B0,0SEND_B0\n", kComplete), "matching 0SEND_B0@0/2: there is no stage before stage 0");
 }
 
 TEST(VerifyTest, CreditsHoldASenderBack) {
