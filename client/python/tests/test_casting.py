@@ -148,5 +148,7 @@ def test_batches_of_tensors_with_gradients() -> None:
     assert np.array_equal(tensors.as_array([Tensor(rows), Tensor(rows)]), np.stack([rows, rows]))
     with pytest.raises(ValueError, match="its parts differ"):
         tensors.as_array([Tensor(rows), Tensor(rows[0])])
+    with pytest.raises(ValueError, match="its parts differ"):
+        tensors.as_array([Tensor(rows), Tensor(rows.astype(np.float64))])
     batches = list(penstock.Batches(Tensor(rows), Tensor(rows[:, 0]), rows=1, shuffle=False))
     assert np.array_equal(batches[1].inputs, rows[1:]) and np.array_equal(batches[1].target, rows[1:, 0])

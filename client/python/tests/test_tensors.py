@@ -21,6 +21,7 @@ def test_round_trip_of_every_type_and_shape(dtype: str, shape: tuple[int, ...]) 
     assert message.header.byte_size == len(message.data) == array.nbytes
     back = tensors.decode(message)
     assert back.dtype == array.dtype and back.shape == array.shape
+    assert back.flags.writeable
     assert np.array_equal(back, array)
 
 
