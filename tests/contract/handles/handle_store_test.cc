@@ -145,6 +145,11 @@ TEST_F(HandleStoreTest, RenewTakesTheLaterEndAndRevivesNothing) {
   EXPECT_EQ(ReasonOfGet(name), "HANDLE_EXPIRED");
 }
 
+TEST_F(HandleStoreTest, RenewingAllLeavesNoneOutHoweverManyThereAre) {
+  for (int i = 0; i < 2001; ++i) Reserve();
+  EXPECT_EQ(store_->RenewAll("ann", "gpt", absl::Minutes(5))->size(), 2001);
+}
+
 TEST_F(HandleStoreTest, LeasesOutsideTheLimitsAreRefused) {
   const HandleName name = Ready();
   for (absl::Duration lease : {absl::Seconds(-1), absl::Seconds(4), absl::Hours(2), absl::InfiniteDuration()}) {
@@ -236,6 +241,23 @@ TEST_F(SmallBudgetTest, AResultLargerThanReservedFailsIfItDoesNotFit) {
   EXPECT_EQ(store_->TotalCounts().bytes, 64);
 }
 
+TEST_F(SmallBudgetTest, WhatFailsGivesItsReservedBytesBack) {
+  const HandleName name = *store_->Reserve({.owner = "ann", .pipeline = "gpt", .bytes = 64});
+  store_->Fail(name.id, absl::InternalError("no"));
+  EXPECT_EQ(StateOf(name), HandleState::kFailed);
+  EXPECT_EQ(store_->TotalCounts().bytes, 0);
+  EXPECT_TRUE(TryReserve("ann", 64).ok());
+}
+
+TEST_F(SmallBudgetTest, WhatIsHeldLaterMustFitNow) {
+  const auto reserve = [&](int64_t later) {
+    return store_->Reserve({.owner = "ann", .pipeline = "gpt", .bytes = 60, .later_bytes = later}).status();
+  };
+  EXPECT_EQ(ValuesOf(reserve(5))["limit"], "bytes_per_owner");
+  EXPECT_TRUE(reserve(4).ok());
+  EXPECT_EQ(store_->TotalCounts().bytes, 60) << "held are those of now";
+}
+
 TEST_F(SmallBudgetTest, BytesComeBackWithTheLastPin) {
   const HandleName name = Reserve();
   store_->Fulfil(name.id, Tensors(16));
@@ -310,6 +332,16 @@ TEST_F(HandleStoreTest, ACancelledWaitIsNotCalled) {
   EXPECT_TRUE(store_->CancelWait(wait));
   EXPECT_FALSE(store_->CancelWait(wait));
   store_->Fulfil(name.id, Tensors());
+}
+
+TEST_F(HandleStoreTest, ACancelledWaitLeavesNoTimer) {
+  const HandleName name = Reserve();
+  const int64_t before = timers_->size();
+  const auto wait = store_->OnSettled("ann", {name}, HandleStore::WaitMode::kAll, clock_.NowNanos() + 1'000'000'000,
+                                      [](auto) { FAIL(); });
+  EXPECT_EQ(timers_->size(), before + 1);
+  EXPECT_TRUE(store_->CancelWait(wait));
+  EXPECT_EQ(timers_->size(), before);
 }
 
 TEST_F(HandleStoreTest, CancelAsksTheProducerAndObeysItsAnswer) {

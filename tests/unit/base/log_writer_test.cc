@@ -105,6 +105,16 @@ TEST_F(LogWriterTest, NobodyWaitsForAReaderThatStallsAndWhatIsDroppedIsTold) {
   });
 }
 
+TEST_F(LogWriterTest, WhatWasWrittenMakesRoomInTheQueue) {
+  Start(/*queue_bytes=*/200);
+  for (int i = 0; i < 20; ++i) {
+    writer_->Add(std::string(99, 'x') + "\n");
+    EXPECT_TRUE(writer_->Flush(absl::InfiniteDuration()));
+    ReadUntilEnd("\n");
+  }
+  EXPECT_EQ(writer_->dropped(LogDrop::kFull), 0);
+}
+
 TEST_F(LogWriterTest, ItEndsAlthoughNobodyReads) {
   Start();
   for (int i = 0; i < 100; ++i) writer_->Add(std::string(999, 'x') + "\n");

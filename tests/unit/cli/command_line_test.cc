@@ -443,7 +443,9 @@ TEST_F(CommandLineTest, DeletingAsksFirst) {
   EXPECT_EQ(Run("pipeline delete gpt"), 2);
   EXPECT_THAT(err_, HasSubstr("--yes"));
   terminal_ = true;
-  EXPECT_EQ(Run("pipeline delete gpt", "n\n"), 1);
+  for (const char* answer : {"n\n", "\n", "", "maybe\n", "yes, but later\n"}) {
+    EXPECT_EQ(Run("pipeline delete gpt", answer), 1) << answer;
+  }
   EXPECT_THAT(daemon_.RequestIds("DeletePipeline"), IsEmpty());
   EXPECT_EQ(Run("pipeline delete gpt", "y\n"), 0);
   EXPECT_THAT(daemon_.RequestIds("DeletePipeline"), SizeIs(1));
@@ -478,6 +480,15 @@ TEST_F(CommandLineTest, TrainReportsAndReleasesItsHandles) {
   EXPECT_NEAR(json["lanes"][0]["seconds"]["backward"].get<double>(), 2.5, 1e-9);
   // Set-up was before the training.
   EXPECT_FALSE(json["lanes"][0]["seconds"].contains("setup"));
+}
+
+TEST_F(CommandLineTest, TrainEndsWithTheFirstErrorAndCancelsTheStepsThatWait) {
+  daemon_.Fail("WaitHandles", RichStatus(grpc::StatusCode::INTERNAL, "BUG", "no"));
+  const std::string text = TemporaryFile("text.txt", std::string(500, 'a'));
+  EXPECT_EQ(Run("train gpt --text " + text + " --steps 5 --batch 2"), 1);
+  EXPECT_THAT(daemon_.RequestIds("TrainStep"), SizeIs(2)) << "one runs, one waits";
+  EXPECT_THAT(daemon_.RequestIds("CancelHandles"), SizeIs(1));
+  EXPECT_EQ(daemon_.LiveHandles(), 0);
 }
 
 TEST_F(CommandLineTest, TrainGoesOnAfterAnInterruption) {
@@ -543,6 +554,15 @@ TEST_F(CommandLineTest, ABatchThatPartlyFailsIsPartialSuccess) {
   EXPECT_EQ(Run("handle wait pipelines/gpt/handles/none"), 6);
 }
 
+TEST_F(CommandLineTest, WaitingForAnyEndsWithTheFirst) {
+  const std::string ready = daemon_.AddHandle({});
+  const std::string pending = daemon_.AddHandle({}, v1::HANDLE_STATE_PENDING);
+  EXPECT_EQ(Run("handle wait --any " + pending + " " + ready), 0) << err_;
+  EXPECT_EQ(Run("handle wait " + pending + " " + ready), 4);
+  EXPECT_EQ(Run("handle wait --any " + pending), 4);
+  EXPECT_THAT(err_, HasSubstr("1 handles are still pending"));
+}
+
 TEST_F(CommandLineTest, Checkpoints) {
   EXPECT_EQ(Run("checkpoint save gpt"), 0);
   EXPECT_THAT(err_, HasSubstr("next: penstock checkpoint restore gpt step-7"));
@@ -555,6 +575,9 @@ TEST_F(CommandLineTest, Checkpoints) {
   EXPECT_THAT(daemon_.RequestIds("RestoreCheckpoint"), SizeIs(1));
   EXPECT_EQ(Run("checkpoint restore gpt pipelines/gpt/checkpoints/step-7 --yes"), 0);
   EXPECT_THAT(daemon_.RequestIds("RestoreCheckpoint"), SizeIs(2));
+  EXPECT_FALSE(daemon_.LastRestore().force());
+  EXPECT_EQ(Run("checkpoint restore gpt step-7 --yes --force"), 0);
+  EXPECT_TRUE(daemon_.LastRestore().force());
   EXPECT_EQ(Run("checkpoint delete gpt step-7"), 2);
   EXPECT_THAT(daemon_.RequestIds("DeleteCheckpoint"), IsEmpty());
   EXPECT_EQ(Run("checkpoint delete gpt step-7 --yes"), 0);

@@ -198,6 +198,16 @@ TEST(LaneBarsTest, NothingHasHappened) {
   EXPECT_THAT(LaneBar(SharesBetween({}, Lanes(0, 0, 0, 3))[0], 3, true), HasSubstr("\x1b[48;2;236;239;241m"));
 }
 
+TEST(LaneBarsTest, InferenceIsBusyAndNoPartOfAStep) {
+  LaneShares lane;
+  lane.seconds = {{StageState::kForward, 1},
+                  {StageState::kFilled, 1},
+                  {StageState::kInfer, 2},
+                  {StageState::kWaitGradient, 1},
+                  {StageState::kNoWork, 3}};
+  EXPECT_DOUBLE_EQ(lane.busy(), 0.5);
+}
+
 TEST_F(OperatorCommandsTest, TopShowsLanesAgainAndAgain) {
   EXPECT_EQ(Run("top --looks 2"), 0) << err_;
   EXPECT_THAT(out_, HasSubstr("gpt  step"));

@@ -9,12 +9,15 @@
 #include <set>
 #include <sstream>
 
+#include "client/cli/error_text.h"
+#include "client/cli/exit_code.h"
 #include "client/cli/near_miss.h"
 #include "client/cli/output.h"
 #include "client/cli/progress.h"
 #include "client/cli/safetensors_file.h"
 #include "client/cli/sampling.h"
 #include "client/cli/text_windows.h"
+#include "engine/base/error.h"
 
 namespace penstock {
 namespace {
@@ -33,14 +36,34 @@ TEST(NearMissTest, SuggestsNothingForSomethingElse) {
 
 TEST(OutputTest, NumbersForPeople) {
   EXPECT_EQ(BytesText(512), "512 B");
+  EXPECT_EQ(BytesText(1023), "1023 B");
+  EXPECT_EQ(BytesText(1024), "1.0 KiB");
   EXPECT_EQ(BytesText(1536), "1.5 KiB");
   EXPECT_EQ(ClockText(3723), "1:02:03");
   EXPECT_EQ(ClockText(59.6), "1:00");
   EXPECT_EQ(CountText(6412544), "6,412,544");
   EXPECT_EQ(CountText(999), "999");
   EXPECT_EQ(CountText(-1000), "-1,000");
+  EXPECT_EQ(CountText(-100'000), "-100,000");
   EXPECT_EQ(NumberText(2.34567, 4), "2.3457");
   EXPECT_EQ(NumberText(-std::numeric_limits<double>::quiet_NaN(), 4), "nan");
+}
+
+TEST(ExitCodeTest, AWrongUsageKeepsItsOwnWhereErrorsHaveThoseOfGrpc) {
+  EXPECT_EQ(ExitCodeOf(absl::OkStatus(), /*grpc_codes=*/true), 0);
+  EXPECT_EQ(ExitCodeOf(UsageError("--steps", "must be a number"), /*grpc_codes=*/true), 2);
+  EXPECT_EQ(ExitCodeOf(absl::NotFoundError("no"), /*grpc_codes=*/true), 69);
+}
+
+TEST(ErrorTextTest, ASingleFaultIsToldOnceAndSeveralAreAllTold) {
+  const Error one = Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", "a is wrong").With("violations[0]", "a");
+  EXPECT_EQ(ErrorText("pipeline create", one, ""),
+            "penstock: pipeline create failed: a is wrong\n"
+            "  why: INVALID_ARGUMENT / SPEC_INVALID\n"
+            "  do:  mend the named field; penstock pipeline plan tries a specification without creating anything\n");
+  const Error two = Error(one).With("violations[1]", "b");
+  EXPECT_THAT(ErrorText("pipeline create", two, ""),
+              ::testing::HasSubstr("/ SPEC_INVALID (violations[0]=a, violations[1]=b)\n"));
 }
 
 TEST(OutputTest, TableAlignsAndHidesWideColumns) {

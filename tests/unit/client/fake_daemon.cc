@@ -541,6 +541,8 @@ struct FakeDaemon::Services {
     grpc::Status RestoreCheckpoint(grpc::ServerContext* context, const v1::RestoreCheckpointRequest* request,
                                    v1::RestoreCheckpointResponse* response) override {
       if (auto s = daemon->Enter(context, "RestoreCheckpoint", request->request_id()); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      daemon->last_restore_ = *request;
       response->set_step(7);
       return grpc::Status::OK;
     }
@@ -820,11 +822,16 @@ int64_t FakeDaemon::Steps() const {
   return steps_;
 }
 
-std::string FakeDaemon::AddHandle(const std::vector<v1::Tensor>& tensors) {
+v1::RestoreCheckpointRequest FakeDaemon::LastRestore() const {
+  absl::MutexLock lock(&mu_);
+  return last_restore_;
+}
+
+std::string FakeDaemon::AddHandle(const std::vector<v1::Tensor>& tensors, v1::HandleState state) {
   absl::MutexLock lock(&mu_);
   v1::Handle handle;
   handle.set_kind(v1::HANDLE_KIND_VALUE);
-  handle.set_state(v1::HANDLE_STATE_READY);
+  handle.set_state(state);
   return StoreLocked(handle, tensors);
 }
 

@@ -66,13 +66,15 @@ class FakeDaemon {
   v1::TrainStepRequest LastTrainStep() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::CreatePipelineRequest LastCreate() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::PlanPipelineRequest LastPlan() const ABSL_LOCKS_EXCLUDED(mu_);
+  v1::RestoreCheckpointRequest LastRestore() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<int64_t> UploadedOffsets() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::string> FetchedTensors() const ABSL_LOCKS_EXCLUDED(mu_);  // "tensor@offset" per call
   int64_t LiveHandles() const ABSL_LOCKS_EXCLUDED(mu_);
   int64_t Steps() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Puts a value handle in place.
-  std::string AddHandle(const std::vector<v1::Tensor>& tensors) ABSL_LOCKS_EXCLUDED(mu_);
+  std::string AddHandle(const std::vector<v1::Tensor>& tensors, v1::HandleState state = v1::HANDLE_STATE_READY)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Services;
@@ -108,6 +110,7 @@ class FakeDaemon {
   v1::TrainStepRequest last_train_step_ ABSL_GUARDED_BY(mu_);
   v1::CreatePipelineRequest last_create_ ABSL_GUARDED_BY(mu_);
   v1::PlanPipelineRequest last_plan_ ABSL_GUARDED_BY(mu_);
+  v1::RestoreCheckpointRequest last_restore_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Stored> handles_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Upload> uploads_ ABSL_GUARDED_BY(mu_);  // broken ones, by request_id
   std::vector<int64_t> uploaded_offsets_ ABSL_GUARDED_BY(mu_);
