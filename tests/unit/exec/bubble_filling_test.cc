@@ -363,7 +363,7 @@ TEST_F(TimedFilling, OfItsTimeTrainingLosesTheShareAndNoMore) {
   Output(*pipeline);
   const auto step = [&] {
     const int64_t begin = clock_.NowNanos();
-    EXPECT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+    EXPECT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
     return clock_.NowNanos() - begin;
   };
   step();
