@@ -200,14 +200,14 @@ std::string FishScript(const std::vector<CommandEntry>& entries) {
         else if contains -- $word )sh",
                       absl::StrJoin(ValuedOptions(entries), " "), R"sh(
             set value 1
-        else if contains -- (string join ' ' $path $word) )sh",
+        else if contains -- (string join -- ' ' $path $word) )sh",
                       absl::StrJoin(paths, " "), R"sh(
             set -a path $word
         else if not string match -q -- '-*' $word
             set -a __penstock_given $word
         end
     end
-    set -l here (string join ' ' $path)
+    set -l here (string join -- ' ' $path)
     test "$here" = "$argv[1]" -a "$argv[2]" = "" -o "$here" = "$argv[1]" -a "$argv[2]" = (count $__penstock_given)
 end
 

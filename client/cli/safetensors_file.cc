@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/message_json.h"
 #include "engine/base/status_macros.h"
@@ -118,9 +119,12 @@ absl::StatusOr<std::vector<HostTensor>> ReadSafetensors(std::string_view file) {
     if (entry.begin != next) return Broken(entry.header.name + ": its bytes leave a gap or overlap");
     next = entry.end;
     const std::string name = entry.header.name;
+    // That of a slot of an optimizer has slashes; else it is as on the wire.
+    absl::StrReplaceAll({{"/", "."}}, &entry.header.name);
     absl::StatusOr<HostTensor> tensor =
         HostTensor::FromBytes(std::move(entry.header), data.substr(entry.begin, entry.end - entry.begin));
     if (!tensor.ok()) return Broken(name + ": " + std::string(tensor.status().message()));
+    tensor->set_name(name);
     tensors.push_back(*std::move(tensor));
   }
   if (next != data.size()) return Broken("bytes behind the last tensor");

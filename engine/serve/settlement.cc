@@ -88,10 +88,11 @@ void Settlement::AnswerState(const Call& call, absl::StatusOr<StateAnswer> answe
   });
 }
 
-void Settlement::AnswerRead(const Call& call,
-                            const absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>& snapshot) {
+void Settlement::AnswerRead(const Call& call, absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> snapshot) {
   const auto* read = call.As<ReadCall>();
-  if (read != nullptr) Guarded("the answer of a read", [&] { read->done(snapshot); }).IgnoreError();
+  if (read == nullptr) return;
+  // Handed over whole: no share of it outlives what the reader does with it.
+  Guarded("the answer of a read", [&] { read->done(std::move(snapshot)); }).IgnoreError();
 }
 
 void Settlement::Fulfil(Call& call, Executed executed, const std::string& token,

@@ -70,7 +70,7 @@ class Settlement {
   void FulfilHandles(const Call& call, Executed executed, const std::string& token);
   void FulfilValues(const HandleId& id, const NamedValues& values);
   void AnswerState(const Call& call, absl::StatusOr<StateAnswer> answer) ABSL_LOCKS_EXCLUDED(calls_->mu);
-  static void AnswerRead(const Call& call, const absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>& snapshot);
+  static void AnswerRead(const Call& call, absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> snapshot);
   void LogCheckpoint(const Call& call, const absl::Status& status, const Executed* executed) const;
 
   PipelineMetrics* metrics() const { return calls_->metrics.get(); }

@@ -126,6 +126,7 @@ def test_the_quick_start_trains(tmp_path: pathlib.Path) -> None:
         pytest.skip("the quick start builds the preset release")
     report = tmp_path / "report.json"
     command = [str(ROOT / "deploy/quickstart.sh"), "--steps", "5", "--json", str(report)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    # What the model writes may be no text.
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "bubble" in done.stdout and report.stat().st_size > 100

@@ -93,7 +93,6 @@ def test_it_completes_the_names_that_the_daemon_has(shell: str, daemon: Daemon) 
         (("checkpoint", "restore", "f"), {"first"}),
         (("checkpoint", "restore", "first", ""), {"kept"}),
         (("checkpoint", "restore", "first", "--force", "k"), {"kept"}),
-        (("checkpoint", "restore", "second", ""), set[str]()),
     ):
         assert ASK[shell](("--server", daemon.address, *words)) == offered, words
 

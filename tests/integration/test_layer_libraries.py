@@ -96,7 +96,9 @@ def create_faulty(client: penstock.Client, stage: int, fault: str, **changes: An
         [linear("in", WIDTH, HIDDEN), Layer("batch_norm", "norm0", {"features": HIDDEN})],
         [Layer("batch_norm", "norm1", {"features": HIDDEN}), linear("out", HIDDEN, WIDTH)],
     ]
-    layers[stage].insert(1, Layer("test_faulty", "faulty", {"fault": fault}))
+    if stage == 1:
+        layers[0].pop()  # what is normalised is never large
+    layers[stage].insert(1 - stage, Layer("test_faulty", "faulty", {"fault": fault}))
     balance = [len(of_stage) for of_stage in layers]
     return create(client, layers[0] + layers[1], balance=balance, **changes)
 

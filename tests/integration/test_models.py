@@ -20,7 +20,7 @@ import model_files as files
 from conftest import QUICK_DRAIN, StartDaemon
 from daemon_process import Daemon, eventually
 from model_files import MODEL, WEIGHTS, OpenUpload, chunk_of, golden, packed, records, replaced, start_of, upload
-from raw_calls import INVALID, Raw, refused, tensor, waiting
+from raw_calls import INVALID, Raw, given, infer, refused, tensor, train, waiting
 from small_models import differing, fresh_name, request_id, state_of
 
 Code = grpc.StatusCode
@@ -617,13 +617,17 @@ def test_inputs_that_break_what_was_exported(client: penstock.Client, raw: Raw) 
     pipeline = create(client, brought(raw, WORDS), "cross_entropy")
     inputs, target = word_batch(0)
     ids, mask = inputs["ids"], inputs["mask"]
-    refused(lambda: pipeline.infer({"ids": ids.astype(np.float32), "mask": mask}), INVALID, "TENSOR_SIGNATURE", "type")
+    of_floats = infer(pipeline.name, given("ids", ids.astype(np.float32)), given("mask", mask))  # the client casts no type so
+    refused(lambda: raw.call("Infer", of_floats), INVALID, "TENSOR_SIGNATURE", "type")
     refused(lambda: pipeline.infer({"ids": ids[..., None], "mask": mask}), INVALID, "TENSOR_SIGNATURE", "shape")
     refused(lambda: pipeline.infer({"ids": ids}), INVALID, "TENSOR_SIGNATURE", "inputs")
     refused(lambda: pipeline.infer({"ids": ids, "mask": mask[:, :3]}), INVALID, "TENSOR_SIGNATURE")
     long = np.zeros((2, 65), np.int64)  # exported with at most 64
     refused(lambda: pipeline.infer({"ids": long, "mask": np.ones_like(long)}), INVALID, "TENSOR_SIGNATURE")
-    refused(lambda: pipeline.train_step(inputs, target.astype(np.float32)), INVALID, "TENSOR_SIGNATURE", "target")
+    floats = train(
+        pipeline.name, inputs=[given("ids", ids), given("mask", mask)], target=given("target", target.astype(np.float32))
+    )
+    refused(lambda: raw.call("TrainStep", floats), INVALID, "TENSOR_SIGNATURE", "target")
     refused(lambda: pipeline.train_step(inputs, target + 11), INVALID, "TENSOR_SIGNATURE", "target")
     assert np.isfinite(pipeline.train_step(inputs, target).loss)
 

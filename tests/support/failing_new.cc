@@ -35,6 +35,7 @@ bool NewFails() {
 
 }  // namespace penstock::testing
 
+#ifndef PENSTOCK_TSAN_HAS_NEW
 void* operator new(std::size_t size) {
   if (penstock::testing::NewFails()) throw std::bad_alloc();
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
@@ -42,3 +43,4 @@ void* operator new(std::size_t size) {
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif

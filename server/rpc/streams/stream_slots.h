@@ -25,7 +25,7 @@ class StreamSlots {
 
   absl::StatusOr<Slot> Take() {
     const bool room = ++*open_ <= most_;
-    Slot slot(nullptr, [open = open_](void*) { --*open; });
+    Slot slot(open_.get(), [open = open_](void*) { --*open; });  // not null: who waits asks whether it is there
     if (room) return slot;
     return Error(absl::StatusCode::kResourceExhausted, "STREAM_LIMIT",
                  absl::StrCat("at most ", most_, " ", kind_, " may be open at once"))

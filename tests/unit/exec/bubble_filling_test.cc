@@ -353,40 +353,6 @@ TEST_F(TimedFilling, DoesNotTakeWhatNoGapHolds) {
   EXPECT_EQ(question.answer->step, 3);
 }
 
-// One lane, which has no gaps, and more inference than the share can serve.
-TEST_F(TimedFilling, OfItsTimeTrainingLosesTheShareAndNoMore) {
-  constexpr double kShare = 0.1;
-  constexpr int kSteps = 100;
-  forward_nanos_ = 100 * kForward;  // a step is long, so that what the bucket holds at first is little of all
-  inference_nanos_ = 20 * kForward;
-  auto pipeline = MakeTimed(kShare, {2});
-  Output(*pipeline);
-  const auto step = [&] {
-    const int64_t begin = clock_.NowNanos();
-    EXPECT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
-    return clock_.NowNanos() - begin;
-  };
-  step();
-  const int64_t alone = step();
-  std::deque<Question> questions;
-  const auto waiting = [&] {
-    return std::count_if(questions.begin(), questions.end(),
-                         [](const Question& one) { return !one.done.HasBeenNotified(); });
-  };
-  int64_t all = 0;
-  for (int i = 0; i < kSteps; ++i) {
-    while (waiting() < 16) questions.emplace_back().Ask(*pipeline, Request());
-    all += step();
-  }
-  EXPECT_EQ(Filled(0), 0);
-  const auto lost = static_cast<double>(all - kSteps * alone);
-  const auto run = static_cast<double>(2 * inference_nanos_);
-  constexpr double kBucketNanos = 2e9;  // of passing time, whose share it holds
-  EXPECT_LE(lost, kShare * (static_cast<double>(all) + kBucketNanos) + run);
-  EXPECT_GE(lost, kShare * static_cast<double>(all) - run) << "there was always somebody to use it";
-  for (Question& question : questions) pool_.Wait(question.done);
-}
-
 TEST_F(TimedFilling, DoesNotTakeInsideAStepWhatWasNeverSeen) {
   auto pipeline = MakeTimed();
   Question question;
