@@ -60,6 +60,8 @@ absl::Status CallRunner::Run(absl::Duration deadline, std::string_view request_i
   }
 }
 
+absl::Duration CallRunner::left() const { return end_ - absl::Nanoseconds(clock_->NowNanos()); }
+
 CallError CallRunner::RunOnce(int64_t deadline_nanos, const Attempt& attempt) {
   grpc::ClientContext context;
   const int64_t left = deadline_nanos - clock_->NowNanos();

@@ -13,7 +13,6 @@
 #include "absl/synchronization/mutex.h"
 #include "client/lib/call_error.h"
 #include "client/lib/client_options.h"
-#include "engine/base/clock.h"
 
 namespace grpc {
 class ClientContext;
@@ -42,7 +41,7 @@ class CallRunner {
   bool cancelled() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // What is left of ClientOptions::total_deadline; below 0 after it.
-  absl::Duration left() const { return end_ - absl::Nanoseconds(clock_->NowNanos()); }
+  absl::Duration left() const;
   Clock* clock() const { return clock_; }
 
  private:
