@@ -53,7 +53,8 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& options, std::string& dump) 
       ->check(CLI::IsMember({"table", "wide", "json", "jsonl", "name"}))
       ->envname("PENSTOCK_OUTPUT")
       ->type_name("FORMAT");
-  app.add_option("--timeout", options.timeout_seconds, "Longest time of one call, in seconds")
+  app.add_option("--timeout", options.timeout_seconds,
+                 "Longest time of the command, in seconds; of bench, top, trace and train, of each call")
       ->check(Positive())
       ->envname("PENSTOCK_TIMEOUT")
       ->type_name("SECONDS")
@@ -85,7 +86,8 @@ std::string ValueText(const CLI::Option& option) {
 }
 
 // Gives options that neither a flag nor a variable has set what files say, and notes where each value is from.
-absl::Status ApplyFiles(CLI::App& app, const std::vector<std::string>& files, std::vector<Setting>* settings) {
+absl::Status ApplyFiles(CLI::App& app, const std::vector<std::string>& files, std::vector<Setting>* settings,
+                        bool* timeout_given) {
   std::map<std::string, FileSetting> given;
   for (const std::string& path : files) {
     const absl::StatusOr<std::string> text = ReadToEnd(path);
@@ -118,6 +120,7 @@ absl::Status ApplyFiles(CLI::App& app, const std::vector<std::string>& files, st
       }
     }
     settings->push_back({std::string(name), ValueText(*option), origin});
+    if (name == "timeout") *timeout_given = origin != "default";
   }
   return absl::OkStatus();
 }
@@ -205,7 +208,8 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
                << Deepest(&app)->help() << std::flush;
     return static_cast<int>(ExitCode::kUsage);
   }
-  if (const absl::Status files = ApplyFiles(app, world.setting_files, &options.settings); !files.ok()) {
+  if (const absl::Status files = ApplyFiles(app, world.setting_files, &options.settings, &options.timeout_given);
+      !files.ok()) {
     *world.err << ErrorText(CommandWords(*table.chosen_command()), files, options.server) << std::flush;
     return ExitCodeOf(files, options.grpc_exit_codes);
   }

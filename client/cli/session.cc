@@ -23,6 +23,7 @@ absl::StatusOr<std::unique_ptr<PipelineClient>> Session::NewClient(absl::Duratio
   options.caller = options_.caller;
   options.traceparent = world_.traceparent;
   options.call_deadline = absl::Seconds(options_.timeout_seconds);
+  if (options_.timeout_given && !endless_) options.total_deadline = options.call_deadline;
   options.retry.give_up_after = patience;
   options.channel = world_.channel;
   options.clock = world_.clock;

@@ -36,6 +36,7 @@ struct GlobalOptions {
   bool no_color = false;
   bool grpc_exit_codes = false;
   double timeout_seconds = 60;
+  bool timeout_given = false;     // by a flag, a variable or a file
   std::vector<Setting> settings;  // those of the above that files may give, for `config show`
 };
 
@@ -77,6 +78,9 @@ class Session {
   // The client; `patience` is how long it tries to reach a daemon that does not answer, set by the first use.
   absl::StatusOr<PipelineClient*> Client(absl::Duration patience = absl::Seconds(2)) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The command goes on as long as it is let: --timeout bounds each of its calls, not all of them together. Before Client().
+  void set_endless() { endless_ = true; }
+
   // A client for the last duties after an interrupt, which ended all calls of the other one.
   absl::StatusOr<std::unique_ptr<PipelineClient>> LastClient() const;
 
@@ -109,6 +113,7 @@ class Session {
 
   const GlobalOptions options_;
   const CommandWorld world_;
+  bool endless_ = false;
   bool partial_ = false;
   bool unstable_ = false;
 

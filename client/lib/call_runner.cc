@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <random>
@@ -36,10 +37,11 @@ CallRunner::CallRunner(const ClientOptions& options)
     : caller_(options.caller),
       traceparent_(options.traceparent),
       retry_(options.retry),
-      clock_(options.clock ? options.clock : RealClock()) {}
+      clock_(options.clock ? options.clock : RealClock()),
+      end_(absl::Nanoseconds(clock_->NowNanos()) + options.total_deadline) {}
 
 absl::Status CallRunner::Run(absl::Duration deadline, std::string_view request_id, const Attempt& attempt) {
-  const int64_t deadline_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(deadline);
+  const int64_t deadline_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(std::min(deadline, left()));
   uint64_t seed = 0;
   {
     absl::MutexLock lock(&mu_);

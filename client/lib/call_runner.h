@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/lib/call_error.h"
 #include "client/lib/client_options.h"
+#include "engine/base/clock.h"
 
 namespace grpc {
 class ClientContext;
@@ -33,13 +34,15 @@ class CallRunner {
 
   explicit CallRunner(const ClientOptions& options);
 
-  // Repeats `attempt` as RetryLoop says. `deadline` bounds all attempts together.
+  // Repeats `attempt` as RetryLoop says. `deadline` bounds all attempts together; so does what is left of the client's time.
   absl::Status Run(absl::Duration deadline, std::string_view request_id, const Attempt& attempt)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   void CancelAll() ABSL_LOCKS_EXCLUDED(mu_);
   bool cancelled() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // What is left of ClientOptions::total_deadline; below 0 after it.
+  absl::Duration left() const { return end_ - absl::Nanoseconds(clock_->NowNanos()); }
   Clock* clock() const { return clock_; }
 
  private:
@@ -52,6 +55,7 @@ class CallRunner {
   const std::string traceparent_;
   const RetryPolicy retry_;
   Clock* const clock_;
+  const absl::Duration end_;  // of the client's time, on its clock
 
   mutable absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;

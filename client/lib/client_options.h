@@ -26,6 +26,8 @@ struct ClientOptions {
   absl::Duration call_deadline = absl::Seconds(60);
   // Of one stream of tensors with all of its attempts.
   absl::Duration stream_deadline = absl::Hours(1);
+  // Of all calls and streams of the client together, from its creation on, whatever each one may take.
+  absl::Duration total_deadline = absl::InfiniteDuration();
 
   RetryPolicy retry = {};
 

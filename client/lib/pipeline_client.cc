@@ -245,6 +245,7 @@ absl::StatusOr<v1::CancelHandlesResponse> PipelineClient::CancelHandles(std::spa
 }
 
 absl::StatusOr<v1::Handle> PipelineClient::AwaitHandle(const std::string& name, absl::Duration timeout) {
+  timeout = std::min(timeout, runner_.left());
   const int64_t end = runner_.clock()->NowNanos() + absl::ToInt64Nanoseconds(timeout);
   while (true) {
     const absl::Duration left = absl::Nanoseconds(end - runner_.clock()->NowNanos());

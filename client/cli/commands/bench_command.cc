@@ -249,6 +249,7 @@ absl::Status Bench(const BenchOptions& options, Session& session) {
   const bool open = !options.rate.empty();
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<double> levels, open ? ParseRange(options.rate, "--rate")
                                                                    : ParseRange(options.concurrency, "--concurrency"));
+  session.set_endless();
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
   std::unique_ptr<Calls> calls;

@@ -100,6 +100,7 @@ Document Show(const Look& before, const Look& after, const TopOptions& options, 
 }
 
 absl::Status Top(const TopOptions& options, Session& session) {
+  session.set_endless();
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   const bool live = session.out_has_colours() && (session.options().output == OutputFormat::kTable ||
                                                   session.options().output == OutputFormat::kWide);

@@ -88,6 +88,7 @@ absl::Status Trace(const TraceOptions& options, Session& session) {
   request.set_steps(options.steps);
   request.set_first_step(options.first_step);
   request.set_last_step(options.last_step);
+  session.set_endless();
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   if (options.steps > 0) {
     session.Say(absl::StrCat("recording the next ", StepsText(options.steps), " of ", ShortName(request.pipeline()),

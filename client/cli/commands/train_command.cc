@@ -93,6 +93,7 @@ class StepFollower {
 
 absl::Status Train(const TrainOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(std::string text, ReadTexts(options.texts, session));
+  session.set_endless();
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client(kPatience));
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(const ByteModel model, AsByteModel(pipeline, options.sequence));

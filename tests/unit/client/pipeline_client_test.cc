@@ -229,6 +229,25 @@ TEST_F(PipelineClientTest, AfterCancelCallsNothingIsAsked) {
   EXPECT_THAT(daemon_.RequestIds("GetServerInfo"), SizeIs(0));
 }
 
+TEST_F(PipelineClientTest, AllCallsAndStreamsShareTheTimeOfTheClient) {
+  ClientOptions options;
+  options.channel = daemon_.Channel();
+  options.clock = &clock_;
+  options.total_deadline = absl::Seconds(10);
+  client_ = *PipelineClient::Create(options);
+  const auto later = [] { return RichStatus(grpc::StatusCode::UNAVAILABLE, "DRAINING", "later", {}, 4); };
+  daemon_.Fail("TrainStep", later());
+  ASSERT_TRUE(client_->TrainStep(Step(8)).ok());  // 4 s
+  daemon_.Fail("PutTensors", later());
+  const std::vector<HostTensor> tensors = {Tensor("x", 8)};
+  ASSERT_TRUE(client_->PutTensors("pipelines/gpt", tensors).ok());  // 8 s
+  daemon_.Fail("TrainStep", later());
+  EXPECT_EQ(client_->TrainStep(Step(8)).status().code(), absl::StatusCode::kUnavailable);  // it would be 12
+  daemon_.Fail("PutTensors", later());
+  EXPECT_EQ(client_->PutTensors("pipelines/gpt", tensors).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(clock_.waits(), ElementsAre(absl::Seconds(4), absl::Seconds(4)));
+}
+
 TEST(PipelineClientCreateTest, RefusesSenselessAddresses) {
   for (const char* address : {"", "localhost", ":80", "host:0", "host:99999", "unix:"}) {
     EXPECT_EQ(ReasonOf(PipelineClient::Create({.address = address}).status()), "FIELD_INVALID") << address;
