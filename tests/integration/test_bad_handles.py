@@ -18,9 +18,10 @@ from penstock.checksum import crc32c
 from penstock.chunks import Chunk
 from penstock.v1 import handle_pb2, pipeline_pb2, tensor_pb2
 
+from conftest import StartDaemon
 from daemon_process import Daemon
 from raw_calls import INVALID, ROWS, Raw, duration, infer, refused
-from small_models import WIDTH
+from small_models import WIDTH, create_mlp
 
 pytestmark = pytest.mark.usefixtures("next_request_is_served")
 Code = grpc.StatusCode
@@ -288,3 +289,33 @@ def test_a_client_that_vanishes_in_mid_stream(daemon: Daemon, pipeline: penstock
     while pipeline.statistics().handle_bytes > before + (256 << 10) * 4 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert pipeline.statistics().handle_bytes <= before + (256 << 10) * 4
+
+
+def test_two_callers_that_announce_the_whole_budget_and_send_nothing(start_daemon: StartDaemon) -> None:
+    """What is announced takes nothing: memory is held for what has come, and for the credit of an open stream."""
+    budget, credit = 256 << 20, 32 << 20
+    daemon = start_daemon("--drain-announce=0s", f"--handle-bytes={budget}", f"--handle-bytes-per-caller={budget // 2}")
+    end = threading.Event()
+
+    def announced(pipeline: str) -> Iterator[Any]:
+        yield _start(pipeline, *[_header(8 << 20, f"x{i}") for i in range(4)])  # 128 MiB
+        end.wait()
+
+    with penstock.Client(daemon.address) as client:
+        pipeline = create_mlp(client)
+        expected = pipeline.infer(ROWS)["output"]
+        for _ in range(3):
+            strangers = [Raw(daemon.address, name) for name in ("invented-a", "invented-b")]
+            answers = [stranger.open_put(announced(pipeline.name)) for stranger in strangers]
+            for answer in answers:
+                assert next(answer).HasField("credit")
+            held = sum(value for _, value in daemon.metrics().select("penstock_handle_bytes"))
+            assert held <= 2 * credit
+            rows = np.ones((1 << 20, WIDTH), np.float32)  # 64 MiB, up and down
+            with pipeline.put({"input": rows}) as handle:
+                assert pipeline.infer(handle)["output"].shape == rows.shape
+            assert np.array_equal(pipeline.infer(ROWS)["output"], expected)
+            for stranger in strangers:
+                stranger.close()
+    end.set()
+    daemon.stop()
