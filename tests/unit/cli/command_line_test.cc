@@ -94,6 +94,22 @@ TEST_F(CommandLineTest, HelpShowsExamplesFirst) {
   EXPECT_THAT(out_, StartsWith("Examples:\n  penstock status"));
 }
 
+TEST_F(CommandLineTest, TheTimeIsThatOfTheCommandAndOfATrainingThatOfEachCall) {
+  const std::string text = TemporaryFile("text", std::string(2000, 'x'));
+  const auto busy = [this](const std::string& method) {
+    daemon_.PushBack("1500");
+    daemon_.Fail(method, RichStatus(grpc::StatusCode::UNAVAILABLE, "DRAINING", "later"));
+  };
+  busy("GetPipeline");
+  busy("Infer");
+  EXPECT_EQ(Run("--timeout 2 infer gpt --prompt abc --bytes 1"), 4);  // 1.5 s are gone when Infer waits as long again
+  busy("GetPipeline");
+  EXPECT_EQ(Run("--timeout 2 infer gpt --prompt abc --bytes 1"), 0) << err_;
+  busy("GetPipeline");
+  busy("TrainStep");
+  EXPECT_EQ(Run("--timeout 2 train gpt --steps 2 --batch 2 --text " + text), 0) << err_;
+}
+
 TEST_F(CommandLineTest, NearMissesAreSuggested) {
   EXPECT_EQ(Run("pipline list"), 2);
   EXPECT_THAT(err_, HasSubstr("unknown command 'pipline': did you mean 'pipeline'?"));

@@ -239,7 +239,8 @@ TEST_F(PipelineClientTest, AllCallsAndStreamsShareTheTimeOfTheClient) {
   daemon_.Fail("TrainStep", later());
   ASSERT_TRUE(client_->TrainStep(Step(8)).ok());  // 4 s
   daemon_.Fail("PutTensors", later());
-  const std::vector<HostTensor> tensors = {Tensor("x", 8)};
+  std::vector<HostTensor> tensors;
+  tensors.push_back(Tensor("x", 8));
   ASSERT_TRUE(client_->PutTensors("pipelines/gpt", tensors).ok());  // 8 s
   daemon_.Fail("TrainStep", later());
   EXPECT_EQ(client_->TrainStep(Step(8)).status().code(), absl::StatusCode::kUnavailable);  // it would be 12
