@@ -141,7 +141,31 @@ TEST(GoldenSchedulesTest, Drawings) {
     const auto result = WhatIf({.kind = kind, .devices = 4, .micro_batches = 8, .recompute = "except_last"});
     ASSERT_TRUE(result.ok()) << result.status();
     ExpectGolden(std::string(kind) + "_p4_m8.gantt.txt", RenderGantt(result->simulation));
-    ExpectGolden(std::string(kind) + "_p4_m8.svg", RenderSvg(result->simulation));
+  }
+}
+
+// One drawing whole; of the others, that each action that takes time has its bar, with its times, in its lane's group.
+TEST(GoldenSchedulesTest, PicturesShowEveryActionInItsLane) {
+  for (const char* kind : {"gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "zbv", "forward-only"}) {
+    SCOPED_TRACE(kind);
+    const auto result = WhatIf({.kind = kind, .devices = 4, .micro_batches = 8, .recompute = "except_last"});
+    ASSERT_TRUE(result.ok()) << result.status();
+    const std::string svg = RenderSvg(result->simulation);
+    if (std::string(kind) == "1f1b") ExpectGolden("1f1b_p4_m8.svg", svg);
+    size_t from = 0;
+    size_t bars = 0;
+    for (const std::vector<TimedAction>& lane : result->simulation.lanes) {
+      from = svg.find("<g class=\"lane\">", from);
+      ASSERT_NE(from, std::string::npos);
+      const std::string group = svg.substr(from, svg.find("</g>", from) - from);
+      for (const TimedAction& action : lane) {
+        if (action.start == action.end) continue;
+        EXPECT_NE(group.find("<title>" + ToString(action.action) + ": "), std::string::npos) << ToString(action.action);
+        ++bars;
+      }
+      from += group.size();
+    }
+    EXPECT_GE(bars, 32u);
   }
 }
 

@@ -17,6 +17,7 @@
 #include "engine/exec/pipeline.h"
 #include "engine/observe/metrics.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/small_specs.h"
 #include "tests/unit/exec/function_layers.h"
 
 namespace penstock {
@@ -25,27 +26,14 @@ namespace {
 using ::testing::ElementsAre;
 using testing::FakeClock;
 using ::testing::HasSubstr;
+using testing::SmallBatch;
 
-constexpr int64_t kWidth = 8;
+constexpr int64_t kWidth = testing::kSmallWidth;
 
 PipelineSpec Mlp(int stages, int micro_batches, const std::string& kind = "1f1b") {
-  PipelineSpec spec;
-  spec.model = {"mlp", {{"layers", int64_t{4}}, {"width", kWidth}}, {}};
-  spec.cut.stages = stages;
-  spec.schedule = {kind, micro_batches, CheckpointMode::kNever};
-  spec.optimizer.name = "sgd";
-  spec.optimizer.options = {{"learning_rate", 0.1}};
-  spec.loss.name = "mean_squared_error";
-  spec.seed = 7;
+  PipelineSpec spec = testing::SmallMlp(stages, micro_batches, kind);
   spec.bubble_filling.inference_share = 0;  // nobody is due, however slow the machine
   return spec;
-}
-
-ContributionRequest MiniBatch(int64_t rows) {
-  ContributionRequest request;
-  request.inputs = NamedTensors{{"input", at::randn({rows, kWidth})}};
-  request.target = at::randn({rows, kWidth});
-  return request;
 }
 
 // One inference on its way. Must outlive it.
@@ -118,7 +106,7 @@ class SerialFilling : public ::testing::Test {
 
 TEST_F(SerialFilling, TrainingGoesInItsOrderAsIfThereWereNoInference) {
   auto pipeline = Make(Mlp(4, 8));
-  ContributionRequest batch = MiniBatch(8);
+  ContributionRequest batch = SmallBatch(8);
   ASSERT_TRUE(pipeline->TrainStep(batch, {}).ok());
   const std::vector<std::string> order = std::exchange(log_, {});
   std::vector<Question> questions(6);
@@ -137,7 +125,7 @@ TEST_F(SerialFilling, WhatHasEndedOnAllStagesIsAnsweredWithItsStep) {
   const at::Tensor before = Output(*pipeline);
   Question question;
   question.Ask(*pipeline, Request());
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   ASSERT_TRUE(question.done.HasBeenNotified());
   ASSERT_TRUE(question.answer.ok());
   EXPECT_EQ(question.answer->step, 0);
@@ -150,7 +138,7 @@ TEST_F(SerialFilling, WhatCannotEndBeforeTheWeightsChangeRunsAgainOnTheNewOnes) 
   const int64_t once = Inferred(0);
   Question question;
   at_["1OPT"] = [&] { question.Ask(*pipeline, Request(4)); };  // lane 0 still has its last backward to do
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(4), {}).ok());
   EXPECT_FALSE(question.done.HasBeenNotified());
   pool_.Wait(question.done);
   ASSERT_TRUE(question.answer.ok()) << question.answer.status();
@@ -166,7 +154,7 @@ TEST_F(SerialFilling, ARunThatHasBegunGivesWayAtItsNextMicroBatch) {
   int64_t begun = 0;
   at_["3B6"] = [&] { question.Ask(*pipeline, Request(4)); };
   at_["0OPT"] = [&] { begun = Inferred(0); };
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   EXPECT_GT(begun, 0);
   pool_.Wait(question.done);
   ASSERT_TRUE(question.answer.ok()) << question.answer.status();
@@ -185,17 +173,17 @@ TEST_F(SerialFilling, ACallThatIsCancelledWhileItGivesWayIsNotRunAgain) {
     question.Ask(*pipeline, request);
     at_["0OPT"] = [&] { cancel->Cancel(); };
   };
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(4), {}).ok());
   pool_.Wait(question.done);
   EXPECT_EQ(ReasonOf(question.answer.status()), "WORK_CANCELLED");
-  EXPECT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
+  EXPECT_TRUE(pipeline->TrainStep(SmallBatch(4), {}).ok());
 }
 
 TEST_F(SerialFilling, WeightsThatAreImportedMakeInferenceGiveWayToo) {
   auto pipeline = Make(Mlp(2, 2));
   const NamedTensors start = pipeline->ExportState(true).value();
   const at::Tensor before = Output(*pipeline);
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(4), {}).ok());
   Question question;
   question.Ask(*pipeline, Request());  // serial: nothing of it has run
   ASSERT_TRUE(pipeline->ImportState(start, 0).ok());
@@ -211,7 +199,7 @@ TEST_F(SerialFilling, SwitchedOffNothingOfItRunsInsideAStep) {
   auto pipeline = Make(spec);
   Question question;
   at_["0F0"] = [&] { question.Ask(*pipeline, Request()); };
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   EXPECT_EQ(Filled(0) + Filled(1), 0);
   pool_.Wait(question.done);
   ASSERT_TRUE(question.answer.ok());
@@ -224,11 +212,11 @@ TEST_F(SerialFilling, SwitchedOffItGoesBeforeTheFirstActionsOfTheNextStep) {
   auto pipeline = Make(spec);
   Question question;
   at_["0F0"] = [&] { question.Ask(*pipeline, Request()); };
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   EXPECT_FALSE(question.done.HasBeenNotified());
   bool before = false;
   at_["1F0"] = [&] { before = question.done.HasBeenNotified(); };
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   EXPECT_TRUE(before);
   EXPECT_EQ(question.answer->step, 1);
 }
@@ -241,7 +229,7 @@ TEST_F(SerialFilling, WhoHasWaitedLongEnoughGoesBeforeTrainingThatLeavesNoGap) {
   Question question;
   at_["0F1"] = [&] { question.Ask(*pipeline, Request(2)); };
   at_["0F3"] = [&] { EXPECT_TRUE(question.done.HasBeenNotified()); };
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   ASSERT_TRUE(question.done.HasBeenNotified());
   EXPECT_EQ(question.answer->step, 0);
   EXPECT_TRUE(at::equal(question.output(), before));
@@ -250,7 +238,7 @@ TEST_F(SerialFilling, WhoHasWaitedLongEnoughGoesBeforeTrainingThatLeavesNoGap) {
   pipeline = Make(spec);
   Question patient;
   at_["0F1"] = [&] { patient.Ask(*pipeline, Request(2)); };
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   EXPECT_FALSE(patient.done.HasBeenNotified());
   pool_.Wait(patient.done);
   EXPECT_EQ(patient.answer->step, 1);
@@ -263,7 +251,7 @@ TEST_F(SerialFilling, TheStepWaitsForARunThatIsDue) {
   const at::Tensor before = Output(*pipeline, 4);
   Question question;
   at_["1OPT"] = [&] { question.Ask(*pipeline, Request(4)); };
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(4), {}).ok());
   ASSERT_TRUE(question.done.HasBeenNotified());
   EXPECT_EQ(question.answer->step, 0);
   EXPECT_TRUE(at::equal(question.output(), before));
@@ -316,11 +304,11 @@ class TimedFilling : public SerialFilling {
 
 TEST_F(TimedFilling, TakesWhatTheForecastGapHolds) {
   auto pipeline = MakeTimed();
-  Output(*pipeline);                                        // shows what inference takes
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());  // and this what training takes
+  Output(*pipeline);                                         // shows what inference takes
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());  // and this what training takes
   std::vector<Question> questions(4);
   for (Question& question : questions) question.Ask(*pipeline, Request());
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   EXPECT_GE(Filled(0), inference_nanos_);
   EXPECT_EQ(Filled(0) % inference_nanos_, 0);
   for (Question& question : questions) pool_.Wait(question.done);
@@ -347,14 +335,14 @@ TEST_F(TimedFilling, DoesNotTakeWhatNoGapHolds) {
   auto pipeline = MakeTimed();
   inference_nanos_ = 20 * kForward;
   Output(*pipeline);
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   const int64_t before = clock_.NowNanos();
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   const int64_t alone = clock_.NowNanos() - before;
   Question question;
   question.Ask(*pipeline, Request());
   const int64_t begin = clock_.NowNanos();
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   EXPECT_EQ(clock_.NowNanos() - begin, alone);
   EXPECT_EQ(Filled(0) + Filled(1), 0);
   EXPECT_FALSE(question.done.HasBeenNotified());
@@ -366,7 +354,7 @@ TEST_F(TimedFilling, DoesNotTakeInsideAStepWhatWasNeverSeen) {
   auto pipeline = MakeTimed();
   Question question;
   question.Ask(*pipeline, Request());
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   EXPECT_EQ(Filled(0) + Filled(1), 0);
   pool_.Wait(question.done);
   EXPECT_EQ(question.answer->step, 1);
@@ -375,11 +363,11 @@ TEST_F(TimedFilling, DoesNotTakeInsideAStepWhatWasNeverSeen) {
 TEST_F(TimedFilling, AnErrorOfInferenceIsItsOwnAndHoldsNobodyUp) {
   auto pipeline = MakeTimed();
   Output(*pipeline);
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   breaks_ = true;
   std::vector<Question> questions(3);
   for (Question& question : questions) question.Ask(*pipeline, Request());
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   for (Question& question : questions) {
     pool_.Wait(question.done);
     EXPECT_THAT(std::string(question.answer.status().message()), HasSubstr("stage 0, micro-batch 0, action 0F0"));
@@ -427,7 +415,7 @@ class ThreadedFilling : public ::testing::TestWithParam<const char*> {
   // The outputs of every step's weights, and then the same training again from the start beside `clients` threads.
   static void Check(Pipeline& pipeline, int clients) {
     std::vector<ContributionRequest> batches;
-    for (int i = 0; i < kSteps; ++i) batches.push_back(MiniBatch(8));
+    for (int i = 0; i < kSteps; ++i) batches.push_back(SmallBatch(8));
     const at::Tensor input = at::randn({4, kWidth});
     const auto request = [&](int number) {
       ForwardRequest one;
@@ -524,7 +512,7 @@ TEST_F(ManyLanesFilling, APipelineGoesAwayOnlyWhenItsInferenceIsAnswered) {
       request.inputs = NamedTensors{{"input", at::randn({4, kWidth})}};
       questions[i].Ask(*pipeline, std::move(request));
       if (i % 5 == 0) {
-        ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+        ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
       }
     }
   }

@@ -14,6 +14,7 @@
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline.h"
 #include "engine/schedule/action.h"
+#include "tests/support/small_specs.h"
 
 namespace penstock {
 namespace {
@@ -29,18 +30,6 @@ class KeptState : public ::testing::Test {
       if (ToString(action) == break_at_) throw std::runtime_error("broken on purpose");
     };
     return Pipeline::Create(spec, std::move(options)).value();
-  }
-
-  static PipelineSpec Spec() {
-    const LayerSpec linear{"linear", "", {{"in", kWidth}, {"out", kWidth}}};
-    PipelineSpec spec;
-    spec.model.layers = {linear, {"batch_norm", "", {{"features", kWidth}}}, linear};
-    spec.model.ties = {{.parameters = {"layer0.weight", "layer2.weight"}}};
-    spec.cut.balance = {2, 1};
-    spec.schedule = {"1f1b", 2, CheckpointMode::kAlways};
-    spec.optimizer.name = "adamw";
-    spec.loss.name = "mean_squared_error";
-    return spec;
   }
 
   static ContributionRequest Rows(const at::Tensor& input, const at::Tensor& target) {
@@ -78,10 +67,12 @@ class KeptState : public ::testing::Test {
   std::string break_at_;
 };
 
-TEST_F(KeptState, AFailedMiniBatchLeavesNoTraceInTheStatistics) { ExpectNoTraceOfAFailedMiniBatch(Spec()); }
+TEST_F(KeptState, AFailedMiniBatchLeavesNoTraceInTheStatistics) {
+  ExpectNoTraceOfAFailedMiniBatch(testing::TiedAroundBatchNorm());
+}
 
 TEST_F(KeptState, NorInThoseOfALayerWithinOthers) {
-  PipelineSpec spec = Spec();
+  PipelineSpec spec = testing::TiedAroundBatchNorm();
   LayerSpec& norm = spec.model.layers[1];
   norm = {"sequential", "", {}, "", {}, {{"sequential", "", {}, "", {}, {norm}}}};
   ExpectNoTraceOfAFailedMiniBatch(spec);
@@ -105,7 +96,7 @@ class AllocatedBytes {
 };
 
 TEST_F(KeptState, AFurtherContributionCopiesNoGradients) {
-  auto pipeline = Make(Spec());
+  auto pipeline = Make(testing::TiedAroundBatchNorm());
   ASSERT_TRUE(pipeline->TrainStep(Rows(input_, target_), {}).ok());
   const AllocatedBytes bytes;  // in serial mode all stages are on this thread
   std::vector<int64_t> of_contribution;
@@ -119,9 +110,9 @@ TEST_F(KeptState, AFurtherContributionCopiesNoGradients) {
 }
 
 TEST_F(KeptState, ARestoreReachesEveryCopyOfATiedWeight) {
-  auto trained = Make(Spec());
+  auto trained = Make(testing::TiedAroundBatchNorm());
   for (int step = 0; step < 2; ++step) ASSERT_TRUE(trained->TrainStep(Rows(input_, target_), {}).ok());
-  auto restored = Make(Spec());
+  auto restored = Make(testing::TiedAroundBatchNorm());
   ASSERT_TRUE(restored->ImportState(trained->ExportState(true).value(), trained->step()).ok());
   // The second stage's copy and its optimizer's slots show in what the next steps do.
   for (int step = 0; step < 2; ++step) {

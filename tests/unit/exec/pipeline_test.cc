@@ -19,35 +19,22 @@
 #include "engine/exec/device_pool.h"
 #include "engine/exec/schedule_book.h"
 #include "engine/observe/metrics.h"
+#include "tests/support/small_specs.h"
 
 namespace penstock {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::SmallBatch;
 
-constexpr int64_t kWidth = 8;
+constexpr int64_t kWidth = testing::kSmallWidth;
 
 PipelineSpec Mlp(int stages, int micro_batches, CheckpointMode checkpoint, const std::string& kind = "1f1b") {
-  PipelineSpec spec;
-  spec.model = {"mlp", {{"layers", int64_t{4}}, {"width", kWidth}}, {}};
-  spec.cut.stages = stages;
-  spec.schedule = {kind, micro_batches, checkpoint};
-  spec.optimizer.name = "sgd";
-  spec.optimizer.options = {{"learning_rate", 0.1}};
-  spec.loss.name = "mean_squared_error";
-  spec.seed = 7;
-  return spec;
+  return testing::SmallMlp(stages, micro_batches, kind, checkpoint);
 }
 
 std::vector<Device> TwoDevices() { return {{"cpu:0", {0}, 0}, {"cpu:1", {1}, 0}}; }
-
-ContributionRequest MiniBatch(int64_t rows) {
-  ContributionRequest request;
-  request.inputs = NamedTensors{{"input", at::randn({rows, kWidth})}};
-  request.target = at::randn({rows, kWidth});
-  return request;
-}
 
 // A pipeline in serial mode that notes its actions and fails where it is told to.
 // Bytes that creations of one pipeline claim of the host's memory; beyond `limit` they are refused.
@@ -133,26 +120,26 @@ TEST_F(SerialPipeline, CountsTheActionsThatADeviceHadNoMemoryFor) {
     return std::vector{metrics_->lane(0).out_of_memory.value(), metrics_->lane(1).out_of_memory.value()};
   };
   full_at_ = "1F0";
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(ReasonOf(pipeline->TrainStep(MiniBatch(4), {}).status()), "DEVICE_MEMORY");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(ReasonOf(pipeline->TrainStep(SmallBatch(4), {}).status()), "DEVICE_MEMORY");
   EXPECT_THAT(counts(), ElementsAre(0, 2));
   full_at_ = "0B1";
-  EXPECT_EQ(ReasonOf(pipeline->TrainStep(MiniBatch(4), {}).status()), "DEVICE_MEMORY");
+  EXPECT_EQ(ReasonOf(pipeline->TrainStep(SmallBatch(4), {}).status()), "DEVICE_MEMORY");
   full_at_.clear();
   break_at_ = "0F0";
-  EXPECT_NE(ReasonOf(pipeline->TrainStep(MiniBatch(4), {}).status()), "DEVICE_MEMORY");
+  EXPECT_NE(ReasonOf(pipeline->TrainStep(SmallBatch(4), {}).status()), "DEVICE_MEMORY");
   EXPECT_THAT(counts(), ElementsAre(1, 2)) << "another failure is none";
 }
 
 TEST_F(SerialPipeline, RecomputesEachCheckpointedMicroBatchBeforeItsGradient) {
   auto pipeline = Make(Mlp(1, 2, CheckpointMode::kAlways, "gpipe"));
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(4), {}).ok());
   // The two OPT are its halves: norms, then the step.
   EXPECT_THAT(log_, ElementsAre("0F0", "0F1", "0R0", "0B0", "0R1", "0B1", "0OPT", "0OPT"));
 }
 
 TEST_F(SerialPipeline, ExemptsTheLastOfTheRealMicroBatches) {
   auto pipeline = Make(Mlp(1, 4, CheckpointMode::kExceptLast, "gpipe"));
-  ASSERT_TRUE(pipeline->ForwardBackward(MiniBatch(6)).ok());  // 2, 2, 2 rows: three micro-batches, not four
+  ASSERT_TRUE(pipeline->ForwardBackward(SmallBatch(6)).ok());  // 2, 2, 2 rows: three micro-batches, not four
   EXPECT_THAT(log_, ElementsAre("0F0", "0F1", "0F2", "0R0", "0B0", "0R1", "0B1", "0B2"));
 }
 
@@ -160,7 +147,7 @@ TEST_F(SerialPipeline, NamesThePlaceOfTheFirstErrorAndStartsNothingLater) {
   auto pipeline = Make(Mlp(4, 3, CheckpointMode::kNever, "gpipe"));
   const NamedTensors before = pipeline->ExportState(true).value();
   break_at_ = "3F0";
-  absl::Status status = pipeline->TrainStep(MiniBatch(3), {}).status();
+  absl::Status status = pipeline->TrainStep(SmallBatch(3), {}).status();
   EXPECT_EQ(ValuesOf(status)["stage"], "3");
   EXPECT_EQ(ValuesOf(status)["micro_batch"], "0");
   EXPECT_EQ(ValuesOf(status)["action"], "3F0");
@@ -170,15 +157,15 @@ TEST_F(SerialPipeline, NamesThePlaceOfTheFirstErrorAndStartsNothingLater) {
   EXPECT_EQ(pipeline->step(), 0);
   EXPECT_TRUE(SameState(before, pipeline->ExportState(true).value()));
   break_at_.clear();
-  EXPECT_TRUE(pipeline->TrainStep(MiniBatch(3), {}).ok());
+  EXPECT_TRUE(pipeline->TrainStep(SmallBatch(3), {}).ok());
   EXPECT_EQ(pipeline->step(), 1);
 }
 
 TEST_F(SerialPipeline, UndoesAFailedContributionAndKeepsTheOnesBefore) {
   auto one = Make(Mlp(2, 2, CheckpointMode::kNever));
   auto two = Make(Mlp(2, 2, CheckpointMode::kNever));
-  ContributionRequest first = MiniBatch(4);
-  ContributionRequest second = MiniBatch(4);
+  ContributionRequest first = SmallBatch(4);
+  ContributionRequest second = SmallBatch(4);
   first.total_rows = second.total_rows = 8;
   ASSERT_TRUE(one->ForwardBackward(first).ok());
   ASSERT_TRUE(two->ForwardBackward(first).ok());
@@ -195,7 +182,7 @@ TEST_F(SerialPipeline, UndoesAFailedContributionAndKeepsTheOnesBefore) {
 TEST_F(SerialPipeline, ContributionsEqualOneStepWithTheSameMicroBatches) {
   auto parts = Make(Mlp(2, 2, CheckpointMode::kAlways));
   auto whole = Make(Mlp(2, 4, CheckpointMode::kAlways));
-  ContributionRequest all = MiniBatch(8);
+  ContributionRequest all = SmallBatch(8);
   for (int half = 0; half < 2; ++half) {
     ContributionRequest part;
     part.inputs = NamedTensors{{"input", all.inputs[0].value.tensor()->narrow(0, half * 4, 4)}};
@@ -214,14 +201,14 @@ TEST_F(SerialPipeline, ContributionsEqualOneStepWithTheSameMicroBatches) {
 TEST_F(SerialPipeline, AppliesNothingWhenTheLossIsNotFinite) {
   auto pipeline = Make(Mlp(2, 2, CheckpointMode::kExceptLast));
   const NamedTensors before = pipeline->ExportState(true).value();
-  ContributionRequest bad = MiniBatch(4);
+  ContributionRequest bad = SmallBatch(4);
   bad.target = at::full({4, kWidth}, std::numeric_limits<float>::quiet_NaN());
   auto outcome = pipeline->TrainStep(bad, {});
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_EQ(outcome->applied, false);
   EXPECT_EQ(outcome->step, 0);
   EXPECT_TRUE(SameState(before, pipeline->ExportState(true).value()));
-  auto good = pipeline->TrainStep(MiniBatch(4), {});
+  auto good = pipeline->TrainStep(SmallBatch(4), {});
   ASSERT_TRUE(good.ok());
   EXPECT_EQ(good->applied, true);
 }
@@ -229,7 +216,7 @@ TEST_F(SerialPipeline, AppliesNothingWhenTheLossIsNotFinite) {
 TEST_F(SerialPipeline, ForwardThenBackwardAddsTheSameGradients) {
   auto apart = Make(Mlp(2, 2, CheckpointMode::kAlways));
   auto whole = Make(Mlp(2, 2, CheckpointMode::kAlways));
-  ContributionRequest batch = MiniBatch(4);
+  ContributionRequest batch = SmallBatch(4);
   auto forward = apart->Forward({.inputs = batch.inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
   ASSERT_TRUE(forward.ok()) << forward.status();
   // d mean((y - t)^2) / dy of each micro-batch's mean, weighted by its half of the rows.
@@ -247,7 +234,7 @@ TEST_F(SerialPipeline, RetainedGraphGoesBackwardTwiceWithEqualGradients) {
   for (CheckpointMode mode : {CheckpointMode::kNever, CheckpointMode::kAlways}) {
     auto twice = Make(Mlp(2, 2, mode));
     auto once = Make(Mlp(2, 2, mode));
-    const ContributionRequest batch = MiniBatch(4);
+    const ContributionRequest batch = SmallBatch(4);
     const at::Tensor gradient = at::randn({4, kWidth});
     auto a = twice->Forward({.inputs = batch.inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
     ASSERT_TRUE(twice->Backward(a->graph, {{"output", gradient}}, true).ok());
@@ -263,8 +250,8 @@ TEST_F(SerialPipeline, RetainedGraphGoesBackwardTwiceWithEqualGradients) {
 TEST_F(SerialPipeline, AStaleGraphIsRefusedByName) {
   auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
   auto forward =
-      pipeline->Forward({.inputs = MiniBatch(4).inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
+      pipeline->Forward({.inputs = SmallBatch(4).inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr});
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(4), {}).ok());
   EXPECT_EQ(ReasonOf(pipeline->Backward(forward->graph, {{"output", at::zeros({4, kWidth})}}, false).status()),
             "GRAPH_STALE");
 }
@@ -295,12 +282,12 @@ TEST_F(SerialPipeline, RefusesInputsThatDoNotMatchNamingFieldAndValue) {
     EXPECT_EQ(ValuesOf(status)["field"], one.field) << status;
     EXPECT_EQ(ValuesOf(status)["value"], one.value) << status;
   }
-  ContributionRequest request = MiniBatch(4);
+  ContributionRequest request = SmallBatch(4);
   request.micro_batches = 0;
   EXPECT_EQ(ValuesOf(pipeline->TrainStep(request, {}).status())["value"], "0");
   request.micro_batches = -3;
   EXPECT_EQ(ValuesOf(pipeline->TrainStep(request, {}).status())["value"], "-3");
-  request = MiniBatch(4);
+  request = SmallBatch(4);
   request.total_rows = 3;
   EXPECT_EQ(ValuesOf(pipeline->ForwardBackward(request).status())["field"], "total_rows");
   EXPECT_TRUE(log_.empty());
@@ -308,7 +295,7 @@ TEST_F(SerialPipeline, RefusesInputsThatDoNotMatchNamingFieldAndValue) {
 
 TEST_F(SerialPipeline, CancelStopsBeforeTheNextActionAndAddsNothing) {
   auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
-  ContributionRequest request = MiniBatch(4);
+  ContributionRequest request = SmallBatch(4);
   request.cancel = std::make_shared<CancelToken>();
   request.cancel->Cancel();
   EXPECT_EQ(ReasonOf(pipeline->ForwardBackward(request).status()), "WORK_CANCELLED");
@@ -319,7 +306,7 @@ TEST_F(SerialPipeline, CancelStopsBeforeTheNextActionAndAddsNothing) {
 TEST_F(SerialPipeline, StateGoesOutAndInAndAMisfitIsNamed) {
   auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
   NamedTensors state = pipeline->ExportState(true).value();
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(4), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(4), {}).ok());
   EXPECT_FALSE(SameState(state, pipeline->ExportState(true).value()));
   ASSERT_TRUE(pipeline->ImportState(state, 0).ok());
   EXPECT_TRUE(SameState(state, pipeline->ExportState(true).value()));
@@ -341,7 +328,7 @@ TEST_F(SerialPipeline, StateGoesOutAndInAndAMisfitIsNamed) {
 
 TEST_F(SerialPipeline, LanesLeaveTheStepAndTheirTimeIsConserved) {
   auto pipeline = Make(Mlp(2, 4, CheckpointMode::kAlways));
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   for (int stage = 0; stage < 2; ++stage) {
     const StateTimes times = metrics_->lane(stage).state.Snapshot();
     EXPECT_EQ(times.state, StageState::kNoWork);
@@ -390,14 +377,14 @@ TEST(ThreadedPipeline, AnExceptionAnywhereInALaneEndsTheRunAndTheNextOneWorks) {
   const NamedTensors before = (*made)->ExportState(true).value();
   for (int call = 1;; ++call) {
     clock.BreakAt(call);
-    const absl::Status status = (*made)->ForwardBackward(MiniBatch(4)).status();
+    const absl::Status status = (*made)->ForwardBackward(SmallBatch(4)).status();
     const bool broke = clock.broke();
     clock.BreakAt(std::numeric_limits<int>::max());
     EXPECT_EQ(ReasonOf(status), broke ? "BUG" : "") << call << ": " << status;
     if (broke) {
       EXPECT_NE(ValuesOf(status)["incident"], "") << call;
     }
-    ASSERT_TRUE((*made)->ForwardBackward(MiniBatch(4)).ok()) << call;
+    ASSERT_TRUE((*made)->ForwardBackward(SmallBatch(4)).ok()) << call;
     (*made)->DiscardGradients();
     if (!broke) {
       EXPECT_GT(call, 20) << "all places were tried";
@@ -418,7 +405,7 @@ TEST(ThreadedPipeline, AnExceptionAnywhereInALaneEndsTheInferenceAndTheNextOneWo
   const auto infer = [&] {
     absl::Notification done;
     absl::StatusOr<ForwardOutcome> answer;
-    (*made)->InferAsync({.inputs = MiniBatch(4).inputs}, [&](absl::StatusOr<ForwardOutcome> outcome) {
+    (*made)->InferAsync({.inputs = SmallBatch(4).inputs}, [&](absl::StatusOr<ForwardOutcome> outcome) {
       answer = std::move(outcome);
       done.Notify();
     });
@@ -482,7 +469,7 @@ TEST(ThreadedPipeline, InfersWhileItTrainsOnWeightsOfOneStep) {
   };
   // Outputs of every step's weights, one at a time.
   std::vector<ContributionRequest> batches;
-  for (int i = 0; i < 30; ++i) batches.push_back(MiniBatch(8));
+  for (int i = 0; i < 30; ++i) batches.push_back(SmallBatch(8));
   const NamedTensors start = pipeline.ExportState(true).value();
   std::vector<at::Tensor> expected;
   for (int step = 0; step <= 30; ++step) {

@@ -17,6 +17,7 @@
 #include "engine/base/error.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline.h"
+#include "tests/support/small_specs.h"
 
 namespace penstock {
 namespace {
@@ -24,17 +25,10 @@ namespace {
 constexpr int64_t kWidth = 3;
 constexpr int kStages = 2;
 
-// Tied weights on both stages, statistics on the first, and gradients that are always clipped.
+// Its gradients are always clipped.
 PipelineSpec Spec() {
-  const LayerSpec linear{"linear", "", {{"in", kWidth}, {"out", kWidth}}};
-  PipelineSpec spec;
-  spec.model.layers = {linear, {"batch_norm", "", {{"features", kWidth}}}, linear};
-  spec.model.ties = {{.parameters = {"layer0.weight", "layer2.weight"}}};
-  spec.cut.balance = {2, 1};
-  spec.schedule = {"1f1b", 2, CheckpointMode::kAlways};
-  spec.optimizer.name = "adamw";
+  PipelineSpec spec = testing::TiedAroundBatchNorm();
   spec.optimizer.clip_norm = 1e-3;
-  spec.loss.name = "mean_squared_error";
   return spec;
 }
 

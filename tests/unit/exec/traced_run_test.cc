@@ -14,30 +14,20 @@
 #include "engine/observe/trace_export.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/small_specs.h"
 
 namespace penstock {
 namespace {
 
-constexpr int64_t kWidth = 8;
+constexpr int64_t kWidth = testing::kSmallWidth;
 
 PipelineSpec Mlp(const std::string& kind, int chunks = 1) {
-  PipelineSpec spec;
-  spec.model = {"mlp", {{"layers", int64_t{4}}, {"width", kWidth}}, {}};
-  spec.cut.stages = 2 * chunks;
-  spec.schedule = {.kind = kind, .micro_batches = 4, .checkpoint = CheckpointMode::kNever, .chunks = chunks};
-  spec.optimizer.name = "sgd";
-  spec.optimizer.options = {{"learning_rate", 0.1}};
-  spec.loss.name = "mean_squared_error";
-  spec.seed = 7;
+  PipelineSpec spec = testing::SmallMlp(2 * chunks, 4, kind);
+  spec.schedule.chunks = chunks;
   return spec;
 }
 
-ContributionRequest MiniBatch(int64_t rows) {
-  ContributionRequest request;
-  request.inputs = NamedTensors{{"input", at::randn({rows, kWidth})}};
-  request.target = at::randn({rows, kWidth});
-  return request;
-}
+using testing::SmallBatch;
 
 std::string Reason(const absl::Status& status) { return ReasonOf(status) + ": " + std::string(status.message()); }
 
@@ -85,8 +75,8 @@ std::vector<std::string> ActionsOf(const LaneCapture& lane, int64_t run) {
 
 TEST_F(TracedRunTest, EveryActionOfAStepIsThereInTheOrderOfTheList) {
   auto pipeline = Make(Mlp("1f1b"));
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   const TraceCapture capture = Dump();
   const std::vector<RunSpan> runs = RunsOf(capture);
   ASSERT_EQ(runs.size(), 2);
@@ -107,7 +97,7 @@ TEST_F(TracedRunTest, WhatIsKeptIsCountedByKindUntilItIsGivenBack) {
   const auto bytes = [&](int lane, MemoryKind kind) { return (*metrics_->lane(lane).memory)[kind].value(); };
   EXPECT_EQ(bytes(0, MemoryKind::kWeights), kWeights);
   EXPECT_EQ(bytes(0, MemoryKind::kGradients), 0);
-  ASSERT_TRUE(pipeline->ForwardBackward(MiniBatch(8)).ok());
+  ASSERT_TRUE(pipeline->ForwardBackward(SmallBatch(8)).ok());
   EXPECT_EQ(bytes(1, MemoryKind::kGradients), kWeights);
   EXPECT_EQ(bytes(0, MemoryKind::kStash) + bytes(1, MemoryKind::kStash), 0) << "every backward has run";
   pipeline->DiscardGradients();
@@ -126,7 +116,7 @@ TEST_F(TracedRunTest, WhatIsKeptIsCountedByKindUntilItIsGivenBack) {
 
 TEST_F(TracedRunTest, LinksCountWhatWasSent) {
   auto pipeline = Make(Mlp("1f1b"));
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   const auto sent = [&](int from, LinkDescription link) { return metrics_->lane(from).LinkTo(link)->bytes.value(); };
   EXPECT_EQ(sent(0, {.to = 1, .kind = LinkKind::kActivation}), 8 * kWidth * 4);
   EXPECT_EQ(sent(1, {.to = 0, .kind = LinkKind::kGradient}), 8 * kWidth * 4);
@@ -135,7 +125,7 @@ TEST_F(TracedRunTest, LinksCountWhatWasSent) {
 
 TEST_F(TracedRunTest, EveryMessageHasBothEnds) {
   auto pipeline = Make(Mlp("1f1b"));
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   const TraceCapture capture = Dump();
   std::map<uint64_t, const TraceRecord*> sent;
   std::map<uint64_t, const TraceRecord*> received;
@@ -156,9 +146,9 @@ TEST_F(TracedRunTest, EveryMessageHasBothEnds) {
 
 TEST_F(TracedRunTest, StatesOfARealRunAreConserved) {
   auto pipeline = Make(Mlp("1f1b"));
-  ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   TraceRecorder recorder(metrics_, TraceRecorder::From::kNow);
-  for (int i = 0; i < 5; ++i) ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   const TraceCapture capture = recorder.Finish();
   EXPECT_FALSE(capture.incomplete);
   EXPECT_EQ(RunsOf(capture).size(), 5);
@@ -208,7 +198,7 @@ TEST_P(MeasuredScheduleTest, EveryActionHasItsPlannedAndItsMeasuredTime) {
   const auto& [kind, chunks] = GetParam();
   auto pipeline = Make(Mlp(kind, chunks));
   ASSERT_NE(pipeline, nullptr);
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   const auto planned = PlannedSchedule(pipeline->plan(), 0);
   ASSERT_TRUE(planned.ok()) << planned.status();
   EXPECT_FALSE(planned->measured.has_value());
@@ -258,7 +248,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, MeasuredScheduleTest,
 
 TEST_F(TracedRunTest, TheLastStepIsMeantIfNoneIsNamed) {
   auto pipeline = Make(Mlp("gpipe"));
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   const auto last = MeasuredSchedule(pipeline->plan(), *metrics_, 0);
   ASSERT_TRUE(last.ok()) << last.status();
   EXPECT_EQ(last->step, 3);
@@ -269,8 +259,8 @@ TEST_F(TracedRunTest, TheLastStepIsMeantIfNoneIsNamed) {
 
 TEST_F(TracedRunTest, AContributionIsComparedWithItsOwnLists) {
   auto pipeline = Make(Mlp("1f1b"));
-  ASSERT_TRUE(pipeline->ForwardBackward(MiniBatch(4)).ok());  // one row each: four micro-batches
-  ASSERT_TRUE(pipeline->ForwardBackward(MiniBatch(2)).ok());  // two
+  ASSERT_TRUE(pipeline->ForwardBackward(SmallBatch(4)).ok());  // one row each: four micro-batches
+  ASSERT_TRUE(pipeline->ForwardBackward(SmallBatch(2)).ok());  // two
   ASSERT_TRUE(pipeline->OptimizerStep({}).ok());
   const auto report = MeasuredSchedule(pipeline->plan(), *metrics_, 1);
   ASSERT_TRUE(report.ok()) << report.status();
@@ -284,7 +274,7 @@ TEST_F(TracedRunTest, StepsThatCannotBeShownAreNamed) {
     return Reason(MeasuredSchedule(pipeline->plan(), *metrics_, step).status());
   };
   EXPECT_EQ(reason(0), "STEP_NOT_RETAINED: step: no step has run yet, got 0");
-  for (int i = 0; i < 20; ++i) ASSERT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   EXPECT_EQ(reason(21), "STEP_NOT_RETAINED: step: has not run yet, the last was 20, got 21");
   EXPECT_EQ(reason(1), "STEP_NOT_RETAINED: step: is not in the trace ring any more (--trace-ring-events), got 1");
   EXPECT_TRUE(MeasuredSchedule(pipeline->plan(), *metrics_, 20).ok());
