@@ -11,14 +11,6 @@
 
 namespace penstock {
 
-// How many activations a lane held at most in a run: whole ones, and inputs alone that wait for a recomputation.
-struct HeldPeak {
-  int64_t full = 0;     // activations of one stage and micro-batch
-  int64_t stashed = 0;  // inputs of one stage and micro-batch
-
-  bool operator==(const HeldPeak&) const = default;
-};
-
 // What a run did.
 struct RunOutcome {
   std::optional<double> loss;
@@ -30,7 +22,6 @@ struct RunOutcome {
   int micro_batches = 0;
   double seconds = 0;
   double measured_bubble = 0;
-  std::vector<HeldPeak> held;  // by lane
   NamedValues outputs;
   NamedValues input_gradients;  // of Backward, if the Forward asked; None where an input has no gradient
 };

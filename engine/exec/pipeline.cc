@@ -72,7 +72,6 @@ absl::Status PipelineImpl::RunToEnd(const LedRun& led, RunOutcome& outcome) {
   rank_.filling().EndRun(run->progress.get(), rows, end);
   outcome.seconds = static_cast<double>(end - begin) * 1e-9;
   outcome.measured_bubble = TimesBetween(before, metrics_->LaneTimes(end)).MeasuredBubble();
-  outcome.held = run->held;
   return led.leader->Result();
 }
 

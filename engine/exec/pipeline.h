@@ -14,12 +14,14 @@
 #include "engine/base/cancel_token.h"
 #include "engine/exec/fault_point.h"
 #include "engine/exec/outcome.h"
+#include "engine/exec/pass_event.h"
 #include "engine/exec/pipeline_spec.h"
 #include "engine/model/model_spec.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/profile.h"
 #include "engine/plan/search.h"
 #include "engine/schedule/action.h"
+#include "engine/schedule/schedule.h"
 #include "engine/tensor/value.h"
 
 namespace penstock {
@@ -54,6 +56,13 @@ struct ForwardRequest {
   int32_t priority = 0;          // of an inference: among those that wait, higher goes first
 };
 
+// Changes what was planned, to show what a mechanism is worth or how it is without one. Only benchmarks and tests set them; an
+// empty one changes nothing. What they leave must be possible still: nothing checks it again.
+struct PipelineEdits {
+  std::function<void(Plan&)> plan;       // once, before memory is claimed and stages are placed
+  std::function<void(Schedule&)> lists;  // each schedule that runs, after its verification; from any thread
+};
+
 // A model cut into stages on devices.
 //
 // Model:     stages (layers, parameters, optimizer state), one per entry of the plan, on lanes that hold one or several of
@@ -86,13 +95,9 @@ class Pipeline {
     // Called at each of these points, kDecide for stage 0, kImport for the position of the tensor; may throw. Only tests set
     // this.
     std::function<void(FaultPoint, int stage)> fault_point;
-    // Mechanisms that a benchmark switches off, one at a time, to show what each is worth.
-    struct Ablation {
-      bool late_recompute = false;        // recomputation waits for the gradient
-      bool skips_through_stages = false;  // skip values are handed on from stage to stage
-      bool no_undo = false;               // no copies to undo a step that fails half-way
-    };
-    Ablation ablation;
+    // Called with each pass before and after an action of a training run, on the stage's thread. Only tests set this.
+    std::function<void(const PassEvent&)> watch_passes;
+    PipelineEdits edits;
     // Called once the plan is known; returns where to count. Null: counts go nowhere.
     std::function<std::shared_ptr<PipelineMetrics>(const Plan&)> metrics;
   };

@@ -23,7 +23,6 @@
 #include "engine/model/ties.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/planner.h"
-#include "engine/plan/skip_layout.h"
 #include "engine/tensor/codec.h"
 #include "engine/tensor/micro_batch.h"
 
@@ -79,8 +78,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   if (options.clock == nullptr) options.clock = RealClock();
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, MakeDraft(spec, options));
   PENSTOCK_RETURN_IF_ERROR(CheckRanks(draft.plan));
-  if (options.ablation.skips_through_stages) draft.plan.skips = ThroughStages(draft.plan.skips);
-  draft.plan.undo = draft.plan.undo && !options.ablation.no_undo;
+  if (options.edits.plan) options.edits.plan(draft.plan);
   PENSTOCK_RETURN_IF_ERROR(ClaimOrDropUndo(options, draft.plan));
   Planning& planning = *options.profile.planning;
   planning.Enter(PlanPhase::kBuilding, 2);
@@ -135,9 +133,10 @@ PipelineImpl::PipelineImpl(Parts parts)
              // In serial mode the order must not depend on the machine's time, and no pause ever ends by itself.
              .foresight = {.gaps = devices_->mode() == DevicePool::Mode::kThreads || clock_ != RealClock(),
                            .pauses = devices_->mode() == DevicePool::Mode::kThreads},
-             .late_recompute = options_.ablation.late_recompute,
+             .edit_lists = options_.edits.lists,
              .before_action = options_.before_action,
-             .fault_point = options_.fault_point}) {
+             .fault_point = options_.fault_point,
+             .watch_passes = options_.watch_passes}) {
   SetIdleReason(IdleReason::kNoWork);
 }
 

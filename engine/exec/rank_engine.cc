@@ -27,7 +27,8 @@ RankEngine::RankEngine(Parts parts)
       clock_(parts.clock),
       before_action_(std::move(parts.before_action)),
       fault_point_(std::move(parts.fault_point)),
-      schedules_(BuildRequestOf(plan_), parts.late_recompute),
+      watch_passes_(std::move(parts.watch_passes)),
+      schedules_(BuildRequestOf(plan_), std::move(parts.edit_lists)),
       transport_(StreamsOfStages(stages_),
                  [this](const MessageKey& key) {
                    const int lane = plan_.stages[key.stage].lane;
@@ -74,7 +75,6 @@ std::shared_ptr<Run> RankEngine::Prepare(RunSpec spec, ListsOfRun lists, std::sh
   run->lists = std::move(lists);
   run->coordinator = std::move(coordinator);
   run->filling = &filling_;
-  run->held.resize(lanes_.size());
   run->passes.resize(stages_.size());
   for (auto& passes : run->passes) passes.resize(run->micro_batches());
   run->outputs.resize(run->micro_batches());
@@ -83,6 +83,7 @@ std::shared_ptr<Run> RankEngine::Prepare(RunSpec spec, ListsOfRun lists, std::sh
   if (!run->spec.inference) {
     run->before_action = before_action_;
     run->fault_point = fault_point_;
+    run->watch_passes = watch_passes_;
   }
   return run;
 }

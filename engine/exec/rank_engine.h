@@ -24,6 +24,8 @@
 namespace penstock {
 
 // The stages and lanes of one process: what a pipeline's leader commands. It knows no client, no gate and no step's number.
+// A plain class as long as every stage is in this process; stages on other ranks will stand behind an interface with these
+// methods.
 //
 // Model:     Runs come and go; the stages keep weights, gradients and what an undo needs between them. Whoever leads a run
 //            talks with its lanes through the run's coordinator.
@@ -42,9 +44,10 @@ class RankEngine {
     Clock* clock = nullptr;
     BubbleFillingSpec filling = {};
     BubbleFilling::Foresight foresight = {};
-    bool late_recompute = false;                                  // for comparison only
+    std::function<void(Schedule&)> edit_lists = {};               // as PipelineEdits; may be empty
     std::function<void(const Action&)> before_action = {};        // for tests that break one
     std::function<void(FaultPoint, int stage)> fault_point = {};  // the same
+    std::function<void(const PassEvent&)> watch_passes = {};      // for tests that count
   };
   explicit RankEngine(Parts parts);
 
@@ -94,6 +97,7 @@ class RankEngine {
   Clock* const clock_;
   const std::function<void(const Action&)> before_action_;
   const std::function<void(FaultPoint, int)> fault_point_;
+  const std::function<void(const PassEvent&)> watch_passes_;
 
   // Safe by itself.
   ScheduleBook schedules_;

@@ -10,7 +10,7 @@
 #include "engine/base/ids.h"
 #include "engine/exec/bubble_filling.h"
 #include "engine/exec/fault_point.h"
-#include "engine/exec/held_activations.h"
+#include "engine/exec/pass_event.h"
 #include "engine/exec/run_coordinator.h"
 #include "engine/exec/run_spec.h"
 #include "engine/exec/schedule_book.h"
@@ -61,12 +61,12 @@ struct Run {
   std::shared_ptr<InferenceTicket> ticket;                 // of an inference run
   std::function<void(const Action&)> before_action;        // for tests that break one; may be empty
   std::function<void(FaultPoint, int stage)> fault_point;  // the same
+  std::function<void(const PassEvent&)> watch_passes;      // for tests that count; may be empty
   // ---
   std::vector<std::vector<Pass>> passes;     // [stage][micro-batch]
   std::vector<Batch> outputs;                // by micro-batch
   std::vector<Batch> input_gradient_values;  // by micro-batch
   std::vector<double> loss_values;           // by micro-batch, scaled
-  std::vector<HeldPeak> held;                // by lane, once it has left
 
   int micro_batches() const { return lists.schedule->micro_batches; }
   bool Checkpoints(int stage, int micro_batch) const { return (*lists.checkpointed)[stage][micro_batch]; }

@@ -5,10 +5,8 @@
 #include <utility>
 
 #include "engine/base/status_macros.h"
-#include "engine/schedule/recompute_pass.h"
 
 namespace penstock {
-
 namespace {
 
 Checkpointed CheckpointedBy(const Schedule& schedule) {
@@ -56,7 +54,7 @@ absl::StatusOr<ListsOfRun> ScheduleBook::Build(SchedulePurpose purpose, int micr
   request.purpose = purpose;
   request.micro_batches = micro_batches;
   PENSTOCK_ASSIGN_OR_RETURN(Schedule schedule, BuildSchedule(request));
-  if (late_recompute_) schedule = RecomputeLate(std::move(schedule));
+  if (edit_) edit_(schedule);
   auto checkpointed = std::make_shared<const Checkpointed>(CheckpointedBy(schedule));
   return ListsOfRun{std::make_shared<const Schedule>(std::move(schedule)), std::move(checkpointed)};
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <list>
 #include <memory>
 #include <utility>
@@ -29,10 +30,10 @@ struct ListsOfRun {
 // Threads:   any method from any thread.
 class ScheduleBook {
  public:
-  // Everything but purpose and micro-batches comes from `request`. `late_recompute`: R stands after the receipt of its
-  // gradient; for comparison only.
-  ScheduleBook(BuildRequest request, bool late_recompute)
-      : request_(std::move(request)), late_recompute_(late_recompute) {}
+  // Everything but purpose and micro-batches comes from `request`. `edit`: changes lists that were verified, from any
+  // thread; empty: they stay (PipelineEdits).
+  explicit ScheduleBook(BuildRequest request, std::function<void(Schedule&)> edit = {})
+      : request_(std::move(request)), edit_(std::move(edit)) {}
 
   static constexpr size_t kMaxLists = 32;
 
@@ -52,7 +53,7 @@ class ScheduleBook {
   const ListsOfRun* Use(const std::pair<SchedulePurpose, int>& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const BuildRequest request_;
-  const bool late_recompute_;
+  const std::function<void(Schedule&)> edit_;
   mutable absl::Mutex mu_;
   std::list<Entry> entries_ ABSL_GUARDED_BY(mu_);  // used last first
 };

@@ -40,39 +40,26 @@ std::string ProfilerLabel(const Action& action) {
   return absl::StrCat("chunk", action.micro_batch, "-part", action.stage);
 }
 
-// On the host. May throw (RunTorch).
-std::vector<at::Tensor> Norms(Stage& stage, const TiedGradients& ties) {
-  std::vector<at::Tensor> norms;
-  for (const at::Tensor& norm : stage.SumTiedGradients(ties)) norms.push_back(ToHost(norm));
-  return norms;
-}
-
 }  // namespace
 
 StageExecutor::StageExecutor(std::shared_ptr<Run> run, Lane* lane)
     : run_(std::move(run)),
       lane_(lane),
       actions_(run_->lists.schedule->lanes.at(lane->index)),
+      step_(run_.get()),
+      accounts_(run_.get(), lane),
       begin_nanos_(lane->clock->NowNanos()) {
   for (Stage* stage : lane_->stages) {
     stages_.emplace_back(run_.get(), stage, lane_->metrics);
-    held_.Add(run_->passes[stage->index()]);
+    if (run_->watch_passes) {
+      for (const Pass& pass : run_->passes[stage->index()]) Watch(PassEvent::When::kLeftOver, {}, pass);
+    }
   }
   const auto is_step = [](const Action& action) { return action.kind == ActionKind::kOptimizer; };
   const auto first_step = std::find_if(actions_.begin(), actions_.end(), is_step);
   PENSTOCK_CHECK(std::all_of(first_step, actions_.end(), is_step));
   optimizer_position_ = first_step - actions_.begin();
-  if (!run_->coordinator->ties().empty()) step_ = Step::kShareTies;
   run_->spec.inference ? lane_->state.OpenInference() : lane_->state.OpenStep();
-}
-
-void Lane::CountGradients() {
-  int64_t bytes = 0;
-  for (const Stage* stage : stages) bytes += stage->GradientBytes();
-  (*metrics->memory)[MemoryKind::kGradients].Set(static_cast<double>(bytes));
-  int64_t undo = 0;
-  for (const Stage* stage : stages) undo += stage->UndoBytes();
-  (*metrics->memory)[MemoryKind::kUndo].Set(static_cast<double>(undo));
 }
 
 StageRun* StageExecutor::Find(int stage) {
@@ -107,7 +94,7 @@ StageExecutor::Readiness StageExecutor::Look() {
     if (IsReceive(action->kind)) {
       if (!Receive(*action)) return Readiness::kWaiting;
       ++position_;
-    } else if (action->kind == ActionKind::kOptimizer && !StepMayGoOn()) {
+    } else if (action->kind == ActionKind::kOptimizer && !step_.MayGoOn()) {
       Wait(StageState::kSync);
       return Readiness::kWaiting;
     } else {
@@ -162,8 +149,8 @@ void StageExecutor::Execute() {
 
 void StageExecutor::RunAction(const Action& action) {
   waiting_.reset();
-  const bool followed = run_->progress != nullptr && (action.kind != ActionKind::kOptimizer || step_ == Step::kApply);
-  const Launched launched{action, position_, static_cast<int>(step_), followed};
+  const bool last_part = action.kind != ActionKind::kOptimizer || step_.part() == LaneStep::Part::kApply;
+  const Launched launched{action, position_, static_cast<int>(step_.part()), run_->progress != nullptr && last_part};
   const StageState work = run_->spec.inference ? StageState::kInfer : LabelsOf(action.kind).state;
   lane_->timeline.Begin(work, [this, launched](int64_t at) { Begun(launched, at); });
   ++untold_;  // behind the call, which may have told it and may throw
@@ -175,12 +162,14 @@ void StageExecutor::RunAction(const Action& action) {
     Fail(std::move(status), action);
     return;
   }
-  if (action.kind == ActionKind::kOptimizer && step_ != Step::kApply) {
+  if (!last_part) {
     EndStepPart();
     return;
   }
   if (action.kind != ActionKind::kOptimizer) {
-    Count(action);
+    Pass& pass = StageOf(action).pass(action.micro_batch);
+    Watch(PassEvent::When::kEnded, action, pass);
+    if (!run_->spec.inference) accounts_.Count(action, pass);
     HandOver(action);
   }
   ++position_;
@@ -206,7 +195,7 @@ void StageExecutor::Ended(const Launched& launched, int64_t at) {
 
 absl::Status StageExecutor::Compute(const Action& action) {
   const int64_t had = ThreadTimeNanos();
-  at_ = action.kind == ActionKind::kOptimizer ? std::optional(FirstPointOf(step_)) : std::nullopt;
+  step_.Enter(action.kind);
   absl::Status status = RunTorch([&] {
     if (run_->before_action) run_->before_action(action);
     at::RecordFunction label(at::RecordScope::USER_SCOPE);  // for LibTorch's profilers; nothing where none listens
@@ -220,8 +209,8 @@ absl::Status StageExecutor::Compute(const Action& action) {
 void StageExecutor::Perform(const Action& action) {
   StageRun& stage = StageOf(action);
   const int m = action.micro_batch;
-  if (action.kind == ActionKind::kOptimizer) return ComputeStep(stage.stage());
-  held_.Begin(stage.pass(m), action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute);
+  if (action.kind == ActionKind::kOptimizer) return step_.Compute(stage.stage());
+  Watch(PassEvent::When::kBegins, action, stage.pass(m));
   switch (action.kind) {
     case ActionKind::kForward:
       return stage.Forward(m);
@@ -238,32 +227,8 @@ void StageExecutor::Perform(const Action& action) {
   }
 }
 
-// What the lane holds after an action.
-void StageExecutor::Count(const Action& action) {
-  held_.End(StageOf(action).pass(action.micro_batch));
-  int change = 0;
-  if (action.kind == ActionKind::kForward && !run_->spec.inference) change = 1;
-  if (AccumulatesGradient(action.kind) && inflight_ > 0) change = -1;  // 0: the forward was another run's
-  inflight_ += change;
-  if (!run_->spec.inference) CountStash(action);
-  if (change != 0) lane_->metrics->inflight_micro_batches.Add(change);
-}
-
-// What a pass keeps: its inputs alone exactly, all that a graph saves as it was profiled. It gives the share back itself.
-void StageExecutor::CountStash(const Action& action) {
-  Pass& pass = StageOf(action).pass(action.micro_batch);
-  if (AccumulatesGradient(action.kind) && gradients_counted_ != action.stage) {
-    gradients_counted_ = action.stage;
-    lane_->CountGradients();
-  }
-  int64_t bytes = ByteSize(pass.stash);
-  if (pass.graph || pass.split != nullptr) {
-    size_t chunk = 0;
-    while (lane_->stages[chunk]->index() != action.stage) ++chunk;
-    const double rows = run_->spec.rows.empty() ? 1 : static_cast<double>(run_->spec.rows[action.micro_batch]);
-    bytes = std::max(bytes, static_cast<int64_t>(lane_->stash_bytes_of_row[chunk] * rows));
-  }
-  if (bytes != pass.counted.bytes()) pass.counted = MemoryShare(lane_->metrics->memory, MemoryKind::kStash, bytes);
+void StageExecutor::Watch(PassEvent::When when, const Action& action, const Pass& pass) const {
+  if (run_->watch_passes) run_->watch_passes({when, lane_->index, action, pass});
 }
 
 // Between stages of one lane nothing is sent: what one has made is there for the other.
@@ -280,50 +245,11 @@ void StageExecutor::HandOver(const Action& action) {
   }
 }
 
-FaultPoint StageExecutor::FirstPointOf(Step step) {
-  return step == Step::kShareTies ? FaultPoint::kShareTies
-         : step == Step::kNorms   ? FaultPoint::kSumTies
-                                  : FaultPoint::kUpdate;
-}
-
-bool StageExecutor::StepMayGoOn() const {
-  if (step_ == Step::kNorms) return run_->coordinator->TiesAreIn();
-  return step_ == Step::kShareTies || run_->coordinator->Granted();
-}
-
-void StageExecutor::ComputeStep(Stage& stage) {
-  RunCoordinator& coordinator = *run_->coordinator;
-  const auto at = [&](FaultPoint point) {
-    at_ = point;
-    if (run_->fault_point) run_->fault_point(point, stage.index());
-  };
-  switch (step_) {
-    case Step::kShareTies:
-      at(FaultPoint::kShareTies);
-      return stage.ShareTiedGradients(coordinator.ties());
-    case Step::kNorms:
-      at(FaultPoint::kSumTies);
-      coordinator.PutNorms(stage.index(), Norms(stage, coordinator.ties()));
-      at(FaultPoint::kKeepForUndo);
-      return stage.KeepForUndo();
-    case Step::kApply:
-      at(FaultPoint::kUpdate);
-      if (!coordinator.decision().applied) return;
-      stage.Step(coordinator.decision().learning_rate, coordinator.decision().scale);
-      at(FaultPoint::kStatistics);
-      stage.CommitStatistics();
-      at(FaultPoint::kUpdated);
-  }
-}
-
 // One stage has done a part of the step; the lane's next one does the same part, and after the last one comes the next part.
 void StageExecutor::EndStepPart() {
-  const Step part = step_;
-  if (++position_ == actions_.size()) {
-    position_ = optimizer_position_;
-    step_ = part == Step::kShareTies ? Step::kNorms : Step::kApply;
-  }
-  part == Step::kShareTies ? run_->coordinator->EndTies() : run_->coordinator->EndNorms();
+  const bool last = ++position_ == actions_.size();
+  if (last) position_ = optimizer_position_;
+  step_.EndPart(last);
 }
 
 void StageExecutor::Send(const Action& action) {
@@ -352,7 +278,7 @@ void StageExecutor::Fail(absl::Status status, const Action& action) {
   status = WithValue(WithPrefix(status, place), "stage", absl::StrCat(action.stage));
   status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.micro_batch));
   status = WithValue(std::move(status), "action", ToString(action));
-  if (at_.has_value()) status = WithValue(std::move(status), kStepPart, ToString(*at_));
+  if (step_.at().has_value()) status = WithValue(std::move(status), kStepPart, ToString(*step_.at()));
   run_->coordinator->Fail(std::move(status));
 }
 
@@ -377,13 +303,12 @@ void StageExecutor::CloseLane() {
       if (run_->spec.keep_graph) break;
       for (Pass& pass : run_->passes[stage->index()]) pass = Pass();
     }
-    lane_->metrics->inflight_micro_batches.Add(-inflight_);
+    accounts_.Close();
   }
   // Nothing of the run outlives its end, though this object may do so by a moment.
   TraceLaneRun(*lane_->metrics, *run_, begin_nanos_, lane_->clock->NowNanos());
   stages_.clear();
   if (lane_->stages.front()->first()) run_->inputs.clear();
-  run_->held[lane_->index] = held_.peak();
 }
 
 MessageKey StageExecutor::KeyOf(const Action& action) const {

@@ -5,53 +5,22 @@
 #include <optional>
 #include <vector>
 
-#include "engine/base/clock.h"
-#include "engine/exec/held_activations.h"
-#include "engine/exec/lane_state.h"
-#include "engine/exec/lane_timeline.h"
+#include "engine/exec/lane.h"
+#include "engine/exec/lane_accounts.h"
+#include "engine/exec/lane_step.h"
 #include "engine/exec/run.h"
-#include "engine/exec/stage.h"
 #include "engine/exec/stage_run.h"
-#include "engine/observe/metrics.h"
 #include "engine/transport/transport.h"
 
 namespace penstock {
-
-// A worker on one device: its stages, and what it needs to run lists and to be seen.
-struct Lane {
-  int index = 0;               // in the pipeline: its list is schedule.lanes[index]
-  std::vector<Stage*> stages;  // its chunks, in model order
-  Transport* transport = nullptr;
-  LaneMetrics* metrics = nullptr;
-  DeviceStreams* streams = nullptr;
-  LaneState state;
-  LaneTimeline timeline;
-  Clock* clock = nullptr;
-  std::vector<int> lane_of;                // by stage of the pipeline
-  std::vector<double> stash_bytes_of_row;  // by chunk: what a forward keeps, as profiled
-
-  // Counts the gradients, and the copies for an undo, that its stages hold now. On the thread that may touch them.
-  void CountGradients();
-
-  Lane(int index, std::vector<Stage*> stages, Transport* transport, LaneMetrics* metrics, DeviceStreams* streams,
-       Clock* clock)
-      : index(index),
-        stages(std::move(stages)),
-        transport(transport),
-        metrics(metrics),
-        streams(streams),
-        state(&metrics->state, clock),
-        timeline(&state, streams, clock),
-        clock(clock) {}
-};
 
 // Interprets the action list of one lane in one run: the only code that knows what an action means.
 //
 // Model:     a position in the list. Poll() goes past receives whose message is there and says whether the next compute
 //            action can run; Execute() runs it, hands what it has made to the stages of the same lane, and runs the sends
-//            behind it. Nothing ever blocks. The OPT of a lane's stages end its list; each has parts that all stages of
-//            the pipeline go through together, so the lane goes over them once per part. What an action took is counted
-//            when the lane's timeline knows it, and before that the lane does not leave.
+//            behind it. Nothing ever blocks. The OPT of a lane's stages end its list, and the lane goes over them once per
+//            part of the step (lane_step.h). What an action took is counted when the lane's timeline knows it, and before
+//            that the lane does not leave.
 // Owns:      a share of the run. The lane outlives it.
 // Threads:   the device's thread only; the run is shared with the other lanes.
 // Lifecycle: made when the run starts, which opens the step on the lane; once Poll() returns kDone the lane has left the
@@ -86,11 +55,8 @@ class StageExecutor {
   bool Receive(const Action& action);  // false: not there yet
   absl::Status Compute(const Action& action);
   void Perform(const Action& action);
-  void ComputeStep(Stage& stage);
-  bool StepMayGoOn() const;
   void EndStepPart();
-  void Count(const Action& action);
-  void CountStash(const Action& action);
+  void Watch(PassEvent::When when, const Action& action, const Pass& pass) const;
   void HandOver(const Action& action);
   void Send(const Action& action);
   void Fail(absl::Status status, const Action& action);
@@ -109,17 +75,12 @@ class StageExecutor {
   size_t position_ = 0;
   size_t optimizer_position_ = 0;  // of the first OPT
   bool started_ = false;           // has run an action
-  enum class Step { kShareTies, kNorms, kApply };
-  static FaultPoint FirstPointOf(Step step);
-  Step step_ = Step::kNorms;      // the part of OPT that comes next
-  std::optional<FaultPoint> at_;  // of an OPT that runs
+  LaneStep step_;
+  LaneAccounts accounts_;
   bool left_ = false;
-  int untold_ = 0;                        // begins and ends of actions whose times are not known yet
-  int64_t action_begin_ = 0;              // of the action that was last told to have begun
-  const int64_t begin_nanos_;             // when the lane got its list
-  std::optional<int> gradients_counted_;  // the last stage whose first gradients were
-  int inflight_ = 0;                      // forwards of this run whose B or W has not run
-  HeldActivations held_;
+  int untold_ = 0;                     // begins and ends of actions whose times are not known yet
+  int64_t action_begin_ = 0;           // of the action that was last told to have begun
+  const int64_t begin_nanos_;          // when the lane got its list
   std::optional<StageState> waiting_;  // what was last reported
 };
 

@@ -14,21 +14,6 @@ int StageOf(const std::vector<int>& first_layers, int layer) {
 
 }  // namespace
 
-std::vector<SkipRoute> ThroughStages(const std::vector<SkipRoute>& routes) {
-  std::map<int, SkipRoute> hops;  // by the stage that they leave
-  for (const SkipRoute& route : routes) {
-    for (int stage = route.edge.from; stage < route.edge.to; ++stage) {
-      SkipRoute& hop = hops[stage];
-      hop.edge = {stage, stage + 1};
-      hop.names.insert(hop.names.end(), route.names.begin(), route.names.end());
-      hop.bytes += route.bytes;
-    }
-  }
-  std::vector<SkipRoute> sorted;
-  for (auto& [stage, hop] : hops) sorted.push_back(std::move(hop));
-  return sorted;
-}
-
 std::vector<SkipRoute> LayOutSkips(const std::vector<SkipDeclaration>& skips, const std::vector<int>& first_layers) {
   std::map<SkipName, int> popped_by;
   for (size_t layer = 0; layer < skips.size(); ++layer) {

@@ -28,7 +28,4 @@ struct SkipRoute {
 // What has no partner is left out: whether stashes and pops match is checked with the model, not here.
 std::vector<SkipRoute> LayOutSkips(const std::vector<SkipDeclaration>& skips, const std::vector<int>& first_layers);
 
-// The same skips handed on from stage to stage instead, as pipelines without portals carry them: for comparison only.
-std::vector<SkipRoute> ThroughStages(const std::vector<SkipRoute>& routes);
-
 }  // namespace penstock

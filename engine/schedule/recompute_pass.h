@@ -28,8 +28,4 @@ absl::StatusOr<RecomputeMode> ParseRecomputeMode(std::string_view text);
 // are: inference recomputes nothing.
 Schedule InsertRecompute(Schedule schedule, RecomputeMode mode);
 
-// Moves each R behind the receives that stand between it and its backward, so that it waits for the gradient. For
-// comparison only: it costs the recomputation of P-1 lanes. Runs after the communication pass.
-Schedule RecomputeLate(Schedule schedule);
-
 }  // namespace penstock

@@ -34,7 +34,9 @@
 #include "tests/bench/options.h"
 #include "tests/bench/plain_model.h"
 #include "tests/bench/rounds.h"
+#include "tests/bench/skips_through_stages.h"
 #include "tests/bench/workloads.h"
+#include "tests/support/recompute_late.h"
 
 namespace penstock::bench {
 namespace {
@@ -231,17 +233,19 @@ void Ablate(const Options& options) {
   struct Mechanisms {
     std::string name;
     DevicePool* pool;
-    Pipeline::Options::Ablation off;
+    PipelineEdits edits;
   };
+  const auto late = [](Schedule& lists) { lists = testing::RecomputeLate(std::move(lists)); };
+  const auto through_stages = [](Plan& plan) { plan.skips = ThroughStages(plan.skips); };
   std::vector<std::unique_ptr<Pipeline>> pipelines;
   std::vector<Variant> variants;
   for (const Mechanisms& mechanisms :
        std::vector<Mechanisms>{{"all of them", &pool, {}},
-                               {"recomputation waits for its gradient", &pool, {.late_recompute = true}},
-                               {"skips handed from stage to stage", &pool, {.skips_through_stages = true}},
+                               {"recomputation waits for its gradient", &pool, {.plan = {}, .lists = late}},
+                               {"skips handed from stage to stage", &pool, {.plan = through_stages, .lists = {}}},
                                {"one stage at a time, no overlap", &one_at_a_time, {}}}) {
     Pipeline::Options pipeline_options = On(*mechanisms.pool, workload.rows / m);
-    pipeline_options.ablation = mechanisms.off;
+    pipeline_options.edits = mechanisms.edits;
     pipelines.push_back(Must(Pipeline::Create(workload.spec, pipeline_options)));
     Pipeline* pipeline = pipelines.back().get();
     variants.push_back({mechanisms.name, [&, pipeline] {
@@ -276,7 +280,7 @@ void Undo(const Options& options) {
     std::vector<Variant> variants;
     for (const bool undo : {false, true}) {
       Pipeline::Options pipeline_options = On(pool, workload.rows / m);
-      pipeline_options.ablation.no_undo = !undo;
+      if (!undo) pipeline_options.edits.plan = [](Plan& plan) { plan.undo = false; };
       pipelines.push_back(Must(Pipeline::Create(workload.spec, pipeline_options)));
       Pipeline* pipeline = pipelines.back().get();
       variants.push_back({undo ? "with undo" : "without",

@@ -135,6 +135,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> PipeWorld::TryMake(const PipelineSpec&
   options.devices = &pool_;
   options.profile = {.rows = 2, .repeats = 1};
   options.before_action = before_action;
+  options.watch_passes = watch_passes;
   return Pipeline::Create(spec, options);
 }
 

@@ -57,7 +57,8 @@ class PipeWorld {
   absl::StatusOr<ForwardOutcome> Infer(Pipeline& pipeline, NamedValues inputs, int chunks = 0);
 
   DevicePool& pool() { return pool_; }
-  std::function<void(const Action&)> before_action;  // on the stages' threads: set it before any pipeline runs
+  std::function<void(const Action&)> before_action;    // on the stages' threads: set it before any pipeline runs
+  std::function<void(const PassEvent&)> watch_passes;  // the same
 
  private:
   DevicePool pool_;

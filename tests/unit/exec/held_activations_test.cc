@@ -1,5 +1,7 @@
 // What lanes hold at most while they run, against what the lists promise.
 
+#include "tests/unit/exec/held_activations.h"
+
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
@@ -12,11 +14,10 @@
 #include "tests/unit/exec/function_layers.h"
 #include "tests/unit/exec/schedule_cases.h"
 
-namespace penstock {
+namespace penstock::testing {
 
 void PrintTo(const HeldPeak& peak, std::ostream* out) { *out << peak.full << " full, " << peak.stashed << " stashed"; }
 
-namespace testing {
 namespace {
 
 ContributionRequest MiniBatch(int micro_batches) {
@@ -41,6 +42,8 @@ std::vector<HeldPeak> Promised(const Pipeline& pipeline, SchedulePurpose purpose
 
 TEST(HeldActivations, EveryKindAndModeHoldsAtMostWhatItsListsSay) {
   PipeWorld world;
+  HeldActivations held;
+  world.watch_passes = held.Watcher();
   int checked = 0;
   for (const ScheduleCase& one : ScheduleCases(4, 3)) {
     for (const CheckpointMode mode : kAllModes) {
@@ -48,9 +51,10 @@ TEST(HeldActivations, EveryKindAndModeHoldsAtMostWhatItsListsSay) {
       for (const int more : {0, 2, 5}) {
         const int m = one.min_micro_batches + more;
         SCOPED_TRACE(absl::StrCat(Describe(one), ", ", std::string(CheckpointModeName(mode)), ", m = ", m));
+        held.Begin(LaneCount(pipeline->plan()));
         const auto outcome = pipeline->TrainStep(MiniBatch(m), {});
         ASSERT_TRUE(outcome.ok()) << outcome.status();
-        EXPECT_EQ(outcome->held, Promised(*pipeline, SchedulePurpose::kTrainingStep, m));
+        EXPECT_EQ(held.peaks(), Promised(*pipeline, SchedulePurpose::kTrainingStep, m));
         ++checked;
       }
     }
@@ -60,6 +64,8 @@ TEST(HeldActivations, EveryKindAndModeHoldsAtMostWhatItsListsSay) {
 
 TEST(HeldActivations, ABackwardApartBeginsWithWhatItsForwardHasKept) {
   PipeWorld world;
+  HeldActivations held;
+  world.watch_passes = held.Watcher();
   for (const ScheduleCase& one : ScheduleCases(2, 2)) {
     for (const CheckpointMode mode : kAllModes) {
       SCOPED_TRACE(absl::StrCat(Describe(one), ", ", std::string(CheckpointModeName(mode))));
@@ -68,14 +74,14 @@ TEST(HeldActivations, ABackwardApartBeginsWithWhatItsForwardHasKept) {
       ForwardRequest request = Ask(MiniBatch(kMicroBatches).inputs);
       const auto forward = pipeline->Forward(request);
       ASSERT_TRUE(forward.ok()) << forward.status();
+      held.Begin(LaneCount(pipeline->plan()));
       const auto outcome = pipeline->Backward(
           forward->graph, {{forward->outputs[0].name, at::randn({2 * kMicroBatches, kCaseWidth})}}, false);
       ASSERT_TRUE(outcome.ok()) << outcome.status();
-      EXPECT_EQ(outcome->held, Promised(*pipeline, SchedulePurpose::kBackwardOnly, kMicroBatches));
+      EXPECT_EQ(held.peaks(), Promised(*pipeline, SchedulePurpose::kBackwardOnly, kMicroBatches));
     }
   }
 }
 
 }  // namespace
-}  // namespace testing
-}  // namespace penstock
+}  // namespace penstock::testing

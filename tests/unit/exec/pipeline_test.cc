@@ -425,7 +425,7 @@ TEST(ScheduleBook, KeepsTheListsThatWereUsedLast) {
   BuildRequest request;
   request.kind = "1f1b";
   request.lanes = 2;
-  ScheduleBook book(request, /*late_recompute=*/false);
+  ScheduleBook book(request);
   const ListsOfRun first = *book.Find(SchedulePurpose::kForwardOnly, 1);
   for (int m = 2; m <= 200; ++m) {
     ASSERT_TRUE(book.Find(SchedulePurpose::kForwardOnly, m).ok());
@@ -438,7 +438,7 @@ TEST(ScheduleBook, CallersAtOnceGetTheSameList) {
   BuildRequest request;
   request.kind = "1f1b";
   request.lanes = 2;
-  ScheduleBook book(request, /*late_recompute=*/false);
+  ScheduleBook book(request);
   std::vector<ListsOfRun> found(4);
   {
     std::vector<std::unique_ptr<Thread>> callers;

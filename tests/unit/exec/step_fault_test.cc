@@ -43,7 +43,7 @@ class Breakable {
   explicit Breakable(bool undo) {
     Pipeline::Options options;
     options.devices = pool.get();
-    options.ablation.no_undo = !undo;
+    if (!undo) options.edits.plan = [](Plan& plan) { plan.undo = false; };
     options.fault_point = [this](FaultPoint point, int stage) {
       if (meanwhile && point == FaultPoint::kStatistics && stage == 0) std::exchange(meanwhile, nullptr)();
       for (const Fault& fault : faults) {

@@ -15,6 +15,7 @@
 #include "engine/schedule/lower_bound.h"
 #include "engine/schedule/recompute_pass.h"
 #include "engine/schedule/what_if.h"
+#include "tests/support/recompute_late.h"
 
 namespace penstock {
 namespace {
@@ -352,7 +353,7 @@ TEST(GoldenNumbersTest, Recomputation) {
       EXPECT_EQ(result.peak_activations, golden.full(kSizes[i]));
       EXPECT_EQ(result.peak_stashed, golden.stashed(kSizes[i]));
       if (!golden.late) continue;
-      const auto late = WhatIf(RecomputeLate(InsertCommunication(result.schedule)), options);
+      const auto late = WhatIf(testing::RecomputeLate(InsertCommunication(result.schedule)), options);
       ASSERT_TRUE(late.ok()) << late.status();
       EXPECT_EQ(late->makespan, (*golden.late)[i]);
       const int chunks = result.schedule.stages / kSizes[i].devices;

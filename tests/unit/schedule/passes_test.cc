@@ -14,6 +14,7 @@
 #include "engine/schedule/generators.h"
 #include "engine/schedule/optimizer_pass.h"
 #include "engine/schedule/recompute_pass.h"
+#include "tests/support/recompute_late.h"
 
 namespace penstock {
 namespace {
@@ -61,11 +62,11 @@ TEST(RecomputePassTest, ModesReadAndPrint) {
 
 TEST(RecomputePassTest, LateWaitsForTheGradient) {
   const Schedule early = InsertCommunication(InsertRecompute(FillDrain(2, 1), RecomputeMode::kAlways));
-  EXPECT_EQ(ToCsv(RecomputeLate(early)),
+  EXPECT_EQ(ToCsv(testing::RecomputeLate(early)),
             "0F0,0SEND_F0,0RECV_B0,0R0,0B0\n"
             "1RECV_F0,1F0,1R0,1B0,1SEND_B0\n");
   const Schedule skip = InsertCommunication(InsertRecompute(FillDrain(3, 1), RecomputeMode::kAlways), {{0, 2}});
-  EXPECT_EQ(ToCsv(RecomputeLate(skip)).substr(0, 52), "0F0,0SEND_F0,0SEND_F0@2,0RECV_B0,0RECV_B0@2,0R0,0B0\n");
+  EXPECT_EQ(ToCsv(testing::RecomputeLate(skip)).substr(0, 52), "0F0,0SEND_F0,0SEND_F0@2,0RECV_B0,0RECV_B0@2,0R0,0B0\n");
 }
 
 TEST(FusePassTest, MakesOneOfAnInputGradientAndItsOwnWeightGradientBesideIt) {

@@ -45,7 +45,7 @@ class ServedEngine {
   explicit ServedEngine(const std::string& folder, bool undo = true) : handles_({}, &clock_, &timers_) {
     Pipeline::Options options;
     options.devices = &pool_;
-    options.ablation.no_undo = !undo;
+    if (!undo) options.edits.plan = [](Plan& plan) { plan.undo = false; };
     options.before_action = [this](const Action& action) {
       if (before_action) before_action(action);
     };

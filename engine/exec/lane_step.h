@@ -1,0 +1,44 @@
+#pragma once
+
+#include <optional>
+
+#include "engine/exec/fault_point.h"
+#include "engine/exec/run.h"
+#include "engine/exec/stage.h"
+#include "engine/schedule/action.h"
+
+namespace penstock {
+
+// A lane's way through the optimizer step at the end of a run.
+//
+// Model:     the step has parts that all stages of the pipeline go through together (run_coordinator.h), so a lane goes over
+//            the OPT actions of its stages once per part.
+// Threads:   the device's thread.
+// Lifecycle: for each OPT, once MayGoOn(): Enter(), Compute(), and EndPart() unless the part was kApply. Where no tied
+//            parameters are, the first part is kNorms.
+class LaneStep {
+ public:
+  enum class Part { kShareTies, kNorms, kApply };
+
+  explicit LaneStep(const Run* run);
+
+  Part part() const { return part_; }  // that comes next
+  // Whether all stages have ended the part before.
+  bool MayGoOn() const;
+  // Any action begins: an error of an OPT came about at the first point of its part, unless Compute() got farther.
+  void Enter(ActionKind kind);
+  // Does the part for one stage. May throw (RunTorch).
+  void Compute(Stage& stage);
+  // One stage of the lane has ended its part; `last` of the lane: the next part comes.
+  void EndPart(bool last);
+
+  // Where the OPT that was entered is; nothing for another action.
+  const std::optional<FaultPoint>& at() const { return at_; }
+
+ private:
+  const Run* const run_;
+  Part part_ = Part::kNorms;
+  std::optional<FaultPoint> at_;
+};
+
+}  // namespace penstock
