@@ -1,280 +1,25 @@
 #include "server/daemon_options.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <limits>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/error.h"
 #include "engine/base/read_to_end.h"
 #include "engine/base/status_macros.h"
-#include "engine/observe/trace_ring.h"
+#include "server/daemon_flags.h"
 
 namespace penstock {
 namespace {
 
-using Values = std::vector<std::string>;
-
-// One setting: how it is called and how its text becomes a value.
-struct Flag {
-  std::string name;
-  std::string type;
-  std::string fallback;  // the default as text; empty for lists
-  std::string help;
-  bool repeated = false;
-  std::function<absl::Status(const Values&, const std::string& field, DaemonOptions*)> set;
-};
-
-absl::Status SetBool(const Values& values, const std::string& field, bool* to) {
-  const std::string text = values.empty() ? "true" : values.back();
-  if (text == "true" || text == "1" || text == "on" || text == "yes") {
-    *to = true;
-  } else if (text == "false" || text == "0" || text == "off" || text == "no") {
-    *to = false;
-  } else {
-    return InvalidField(field, "must be true or false", text);
-  }
-  return absl::OkStatus();
-}
-
-Flag Text(std::string name, std::string fallback, std::string help, std::string DaemonOptions::*member) {
-  return {std::move(name),
-          "text",
-          std::move(fallback),
-          std::move(help),
-          false,
-          [member](const Values& values, const std::string&, DaemonOptions* options) {
-            options->*member = values.back();
-            return absl::OkStatus();
-          }};
-}
-
-Flag List(std::string name, std::string help, Values DaemonOptions::*member) {
-  return {std::move(name),
-          "list",
-          "",
-          std::move(help),
-          true,
-          [member](const Values& values, const std::string&, DaemonOptions* options) {
-            options->*member = values;
-            return absl::OkStatus();
-          }};
-}
-
-Flag Count(std::string name, int64_t fallback, int64_t least, int64_t most, std::string help,
-           int64_t DaemonOptions::*member) {
-  return {std::move(name),
-          "count",
-          absl::StrCat(fallback),
-          std::move(help),
-          false,
-          [=](const Values& values, const std::string& field, DaemonOptions* options) -> absl::Status {
-            int64_t number;
-            if (!absl::SimpleAtoi(values.back(), &number) || number < least || number > most) {
-              return InvalidField(field, absl::StrCat("must be a whole number in [", least, ", ", most, "]"),
-                                  values.back());
-            }
-            options->*member = number;
-            return absl::OkStatus();
-          }};
-}
-
-Flag Bytes(std::string name, std::string fallback, int64_t least, int64_t most, std::string help,
-           int64_t DaemonOptions::*member) {
-  return {std::move(name),
-          "bytes",
-          std::move(fallback),
-          std::move(help),
-          false,
-          [=](const Values& values, const std::string& field, DaemonOptions* options) -> absl::Status {
-            PENSTOCK_ASSIGN_OR_RETURN(const int64_t bytes, ParseBytes(values.back(), field));
-            if (bytes < least || bytes > most) {
-              return InvalidField(field, absl::StrCat("must lie in [", least, ", ", most, "] bytes"), values.back());
-            }
-            options->*member = bytes;
-            return absl::OkStatus();
-          }};
-}
-
-Flag Time(std::string name, std::string fallback, std::string help, absl::Duration DaemonOptions::*member) {
-  return {std::move(name),
-          "time",
-          std::move(fallback),
-          std::move(help),
-          false,
-          [member](const Values& values, const std::string& field, DaemonOptions* options) -> absl::Status {
-            PENSTOCK_ASSIGN_OR_RETURN(options->*member, ParseTime(values.back(), field));
-            return absl::OkStatus();
-          }};
-}
-
-Flag Ratio(std::string name, std::string fallback, std::string help, double DaemonOptions::*member) {
-  return {std::move(name),
-          "ratio",
-          std::move(fallback),
-          std::move(help),
-          false,
-          [member](const Values& values, const std::string& field, DaemonOptions* options) -> absl::Status {
-            double number;
-            if (!absl::SimpleAtod(values.back(), &number) || !(number >= 0 && number <= 1)) {
-              return InvalidField(field, "must be a number in [0, 1]", values.back());
-            }
-            options->*member = number;
-            return absl::OkStatus();
-          }};
-}
-
-template <typename Enum>
-Flag Choice(std::string name, std::string fallback, std::string help, std::vector<std::pair<std::string, Enum>> choices,
-            Enum DaemonOptions::*member) {
-  return {std::move(name),
-          "choice",
-          std::move(fallback),
-          std::move(help),
-          false,
-          [=](const Values& values, const std::string& field, DaemonOptions* options) -> absl::Status {
-            std::string known;
-            for (const auto& [text, value] : choices) {
-              absl::StrAppend(&known, known.empty() ? "" : ", ", text);
-              if (text != values.back()) continue;
-              options->*member = value;
-              return absl::OkStatus();
-            }
-            return InvalidField(field, "must be one of " + known, values.back());
-          }};
-}
-
-constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
-constexpr int64_t kHuge = int64_t{1} << 50;
-
-// Every setting, in the order of --help.
-const std::vector<Flag>& FlagTable() {
-  using O = DaemonOptions;
-  static const auto* table = new std::vector<Flag>{
-      Text("listen", "127.0.0.1:8470", "Address of the API: HOST:PORT (port 0: any free one) or unix:PATH", &O::listen),
-      {"insecure", "switch", "false", "Allow plaintext on an address that is not loopback", false,
-       [](const Values& values, const std::string& field, O* options) {
-         return SetBool(values, field, &options->insecure);
-       }},
-      Text("health-listen", "off",
-           "Address of a second port that answers grpc.health.v1 and nothing else, in plaintext, for probes: HOST:PORT",
-           &O::health_listen),
-      Text("metrics-listen", "127.0.0.1:8473", "Address of /metrics, /healthz and /readyz; empty or off: none",
-           &O::metrics_listen),
-      Text("admin-listen", "127.0.0.1:8474",
-           "Address of the status pages for people; not loopback: only with --insecure; empty or off: none",
-           &O::admin_listen),
-      Text("state-dir", "",
-           "Folder for checkpoints and the epoch; default: $XDG_STATE_HOME/penstock or ~/.local/state/penstock",
-           &O::state_dir),
-      Bytes("checkpoint-bytes", "0", 0, kHuge,
-            "Bytes that all checkpoints may have together; 0: half of the disk of --state-dir; the save at the end is "
-            "never "
-            "refused",
-            &O::checkpoint_bytes),
-      Text("model-root", "", "Folder of exported programs (.pt2), which pipelines may name; unset: none",
-           &O::model_root),
-      {"allow-model-upload", "switch", "false", "Let clients put models into --model-root and delete them", false,
-       [](const Values& values, const std::string& field, O* options) {
-         return SetBool(values, field, &options->allow_model_upload);
-       }},
-      Bytes("max-model-bytes", "4GiB", 1 << 10, kHuge, "Largest model that is read or uploaded", &O::max_model_bytes),
-      Bytes("model-root-bytes", "64GiB", 1 << 10, kHuge, "Bytes that all models may have where one is uploaded",
-            &O::model_root_bytes),
-      List("layer-library",
-           "A shared object with layer kinds of your own, whose code then runs in the daemon; repeat it; default: none",
-           &O::layer_libraries),
-      List("device",
-           "A device, cuda:N, cpu:N or cpu:N=CORES (cpu:1=2,3 or cpu:1=2-3); repeat it; default: all GPUs, else one "
-           "per core",
-           &O::devices),
-      List("device-memory",
-           "What may be placed on a device (cpu:0=8GiB); repeat it; default: what is free on a GPU, a CPU unlimited",
-           &O::device_memory),
-      Bytes(
-          "memory-limit", "0", 0, kHuge,
-          "Bytes of the host's memory that pipelines, results and models under way may claim together; 0: nine tenths "
-          "of the machine's, or of the control group's",
-          &O::memory_limit),
-      Count("max-pipelines", 16, 1, 1024, "Pipelines that may exist at once", &O::max_pipelines),
-      Bytes("max-message-bytes", "64MiB", 4 << 20, (int64_t{2} << 30) - 1,
-            "Largest message that is received, an inference request for example", &O::max_message_bytes),
-      Bytes("grpc-memory-bytes", "4GiB", 256 << 20, kHuge,
-            "Memory that received messages may take in all; the last fence", &O::grpc_memory_bytes),
-      Count("max-calls-per-caller", 64, 1, kMany, "Work calls of one caller that are open, or whose work goes on",
-            &O::calls_per_caller),
-      Bytes("handle-bytes", "0", 0, kHuge, "Bytes that results may hold; 0: a tenth of --memory-limit",
-            &O::handle_bytes),
-      Bytes("handle-bytes-per-caller", "0", 0, kHuge, "The same for one caller; 0: half of handle-bytes",
-            &O::handle_bytes_per_caller),
-      Count("max-handles", 65536, 1, kMany, "Handles that may exist at once", &O::max_handles),
-      Count("max-handles-per-caller", 10000, 1, kMany, "The same for one caller", &O::max_handles_per_caller),
-      Time("lease", "60s", "How long a result is kept if the caller names no lease", &O::default_lease),
-      Time("min-lease", "5s", "Shortest lease", &O::min_lease),
-      Time("max-lease", "1h", "Longest lease", &O::max_lease),
-      Count("train-queue-calls", 256, 1, kMany, "Training calls of a pipeline that may wait", &O::train_queue_calls),
-      Bytes("train-queue-bytes", "1GiB", 1 << 20, kHuge, "Bytes of their inputs", &O::train_queue_bytes),
-      Count("infer-queue-calls", 1024, 1, kMany, "Inference calls of a pipeline that may wait", &O::infer_queue_calls),
-      Bytes("infer-queue-bytes", "256MiB", 1 << 20, kHuge, "Bytes of their inputs", &O::infer_queue_bytes),
-      Count("max-open-graphs", 16, 1, kMany, "Graphs of a pipeline that wait for their Backward", &O::open_graphs),
-      Time("infer-timeout", "60s", "Time for an inference that names none", &O::infer_timeout),
-      Time("forward-timeout", "10min", "Time for a Forward that names none", &O::forward_timeout),
-      Count("trace-ring-events", TraceRing::kDefaultEvents, 0, 1 << 24,
-            "Records of 64 bytes that each of the two trace rings of a lane keeps, rounded up to a power of two, at "
-            "least "
-            "16; 0: no traces",
-            &O::trace_ring_events),
-      Text("otlp-file", "", "File to which spans of calls are added as OTLP/JSON, one batch per line; unset: none",
-           &O::otlp_file),
-      Text("otlp-endpoint", "",
-           "Collector to which they are sent as OTLP/JSON, http://HOST[:4318][/v1/traces]; unset: none",
-           &O::otlp_endpoint),
-      Ratio("trace-sample-ratio", "0",
-            "Share of the calls without a traceparent whose spans are written; callers that send one decide for "
-            "themselves",
-            &O::trace_sample_ratio),
-      Time("drain-announce", "5s", "At the end: how long work is still taken while readiness says no",
-           &O::drain_announce),
-      Time("drain-finish", "60s", "At the end: how long accepted work may take", &O::drain_finish),
-      Time("drain-checkpoint", "120s", "At the end: how long changed pipelines may take to save a checkpoint; 0s: none",
-           &O::drain_checkpoint),
-      Time("drain-close", "5s", "At the end: how long open calls may take", &O::drain_close),
-      Choice<LogLevel>("log-level", "info", "What is logged: debug, info, warning or error",
-                       {{"debug", LogLevel::kDebug},
-                        {"info", LogLevel::kInfo},
-                        {"warning", LogLevel::kWarning},
-                        {"error", LogLevel::kError}},
-                       &O::log_level),
-      Choice<LogFormat>("log-format", "text", "How log lines look: text or json",
-                        {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, &O::log_format),
-  };
-  return *table;
-}
-
-std::string EnvironmentName(const std::string& flag) {
-  std::string name = "PENSTOCK_" + absl::AsciiStrToUpper(flag);
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
-const Flag* FindFlag(const std::string& name) {
-  for (const Flag& flag : FlagTable()) {
-    if (flag.name == name) return &flag;
-  }
-  return nullptr;
-}
-
 // What was given, by flag name: texts, and where from.
 struct Given {
-  Values values;
+  DaemonFlag::Values values;
   std::string origin;
   std::string field;  // as errors name it
 };
@@ -295,7 +40,7 @@ absl::Status ReadFile(const std::string& path, GivenMap* given) {
   }
   for (const CLI::ConfigItem& item : items) {
     const std::string name = item.fullname();
-    if (FindFlag(name) == nullptr) return InvalidField(path, "no such setting", name);
+    if (FindDaemonFlag(name) == nullptr) return InvalidField(path, "no such setting", name);
     given->try_emplace(name, Given{item.inputs, "file", path + ": " + name});
   }
   return absl::OkStatus();
@@ -328,50 +73,86 @@ absl::Status CheckTogether(const DaemonOptions& options) {
   return absl::OkStatus();
 }
 
-}  // namespace
+// What the command line itself has given.
+struct Flags {
+  std::map<std::string, DaemonFlag::Values> texts;  // of those that are settings, by name
+  std::string config;
+  std::string dump;
+  bool check = false;
+};
 
-absl::StatusOr<int64_t> ParseBytes(std::string_view text, std::string_view field) {
-  struct Suffix {
-    const char* name;
-    int shift;
-  };
-  absl::string_view digits(text.data(), text.size());
-  int shift = 0;
-  for (const Suffix& suffix : {Suffix{"KiB", 10}, Suffix{"MiB", 20}, Suffix{"GiB", 30}, Suffix{"TiB", 40}}) {
-    if (absl::EndsWith(digits, suffix.name)) {
-      digits.remove_suffix(3);
-      shift = suffix.shift;
-      break;
+void AddFlags(CLI::App& app, Flags& flags) {
+  for (const DaemonFlag& flag : DaemonFlags()) {
+    std::string help = flag.help;
+    if (!flag.fallback.empty()) help += " [" + flag.fallback + "]";
+    if (flag.type == "switch") {
+      app.add_flag("--" + flag.name, flags.texts[flag.name], help);
+    } else {
+      CLI::Option* option = app.add_option("--" + flag.name, flags.texts[flag.name], help)->expected(1);
+      option->multi_option_policy(flag.repeated ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
+      option->type_name(absl::AsciiStrToUpper(flag.type == "list" ? "text" : flag.type));
     }
   }
-  int64_t number;
-  if (!absl::SimpleAtoi(digits, &number) || number < 0 || number > (std::numeric_limits<int64_t>::max() >> shift)) {
-    return InvalidField(field, "must be bytes, as in 67108864 or 64MiB", text);
-  }
-  return number << shift;
+  app.add_option("--config", flags.config, "File with the same settings in TOML; flags and PENSTOCK_* win over it");
+  app.add_flag("--check-config", flags.check, "Check all settings and exit");
+  app.add_option("--dump", flags.dump, "Print a table as JSON and exit: flags or metrics");
 }
 
-absl::StatusOr<absl::Duration> ParseTime(std::string_view text, std::string_view field) {
-  absl::Duration time;
-  double seconds;
-  std::string spelled(text);
-  if (absl::EndsWith(spelled, "min")) spelled.resize(spelled.size() - 2);  // absl says "m"
-  if (absl::SimpleAtod(spelled, &seconds) && std::isfinite(seconds)) {
-    time = absl::Seconds(seconds);
-  } else if (!absl::ParseDuration(spelled, &time)) {
-    return InvalidField(field, "must be a time, as in 5s, 500ms or 1h", text);
+// Reads the arguments; the text to print if that is all they ask for: help or the version.
+absl::StatusOr<std::optional<std::string>> ReadArguments(CLI::App& app, const std::vector<std::string>& arguments) {
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
+  } catch (const CLI::Success& asked) {
+    std::ostringstream out;
+    app.exit(asked, out, out);
+    return std::optional(out.str());
+  } catch (const CLI::ParseError& problem) {
+    return InvalidField("command line", problem.what(), absl::StrCat(arguments.size(), " arguments"));
   }
-  if (time < absl::ZeroDuration() || time > absl::Hours(24 * 365)) {
-    return InvalidField(field, "must be at least 0 and at most a year", text);
-  }
-  return time;
+  return std::optional<std::string>();
 }
+
+// For each setting that anything gives, what the first of flags, environment and file gives.
+absl::StatusOr<GivenMap> Gather(const CLI::App& app, const Flags& flags,
+                                const std::map<std::string, std::string>& environment) {
+  GivenMap given;
+  for (const DaemonFlag& flag : DaemonFlags()) {
+    if (app.count("--" + flag.name) > 0) given[flag.name] = {flags.texts.at(flag.name), "flag", "--" + flag.name};
+    const std::string variable = flag.environment_name();
+    if (const auto found = environment.find(variable); found != environment.end()) {
+      // Entries of a list stand apart by spaces: they may hold commas themselves.
+      const DaemonFlag::Values values = flag.repeated
+                                            ? DaemonFlag::Values(absl::StrSplit(found->second, ' ', absl::SkipEmpty()))
+                                            : DaemonFlag::Values{found->second};
+      given.try_emplace(flag.name, Given{values, "environment", variable});
+    }
+  }
+  if (!flags.config.empty()) PENSTOCK_RETURN_IF_ERROR(ReadFile(flags.config, &given));
+  return given;
+}
+
+// Sets every option from what is given, or to its default.
+absl::Status SetOptions(GivenMap given, CommandLine& line) {
+  for (const DaemonFlag& flag : DaemonFlags()) {
+    const auto [found, missing] = given.try_emplace(
+        flag.name,
+        Given{flag.repeated ? DaemonFlag::Values{} : DaemonFlag::Values{flag.fallback}, "default", "--" + flag.name});
+    line.origins[flag.name] = found->second.origin;
+    line.options.settings.push_back(
+        {flag.name, absl::StrJoin(found->second.values, " "), found->second.origin, flag.help});
+    PENSTOCK_RETURN_IF_ERROR(flag.set(found->second.values, found->second.field, &line.options));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 std::string FlagTableJson() {
   std::string json = "[";
-  for (const Flag& flag : FlagTable()) {
+  for (const DaemonFlag& flag : DaemonFlags()) {
     absl::StrAppend(&json, json.size() > 1 ? ",\n " : "\n ", "{\"name\":\"", flag.name, "\",\"environment\":\"",
-                    EnvironmentName(flag.name), "\",\"type\":\"", flag.type, "\",\"default\":\"",
+                    flag.environment_name(), "\",\"type\":\"", flag.type, "\",\"default\":\"",
                     JsonEscape(flag.fallback), "\",\"repeated\":", flag.repeated ? "true" : "false", ",\"help\":\"",
                     JsonEscape(flag.help), "\"}");
   }
@@ -383,71 +164,34 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
                                              const std::string& metrics_dump) {
   CLI::App app("Holds models that are cut into stages, trains and infers with them for clients.", "penstockd");
   app.set_version_flag("--version", "penstockd " PENSTOCK_VERSION);
-  std::map<std::string, Values> texts;
-  for (const Flag& flag : FlagTable()) {
-    std::string help = flag.help;
-    if (!flag.fallback.empty()) help += " [" + flag.fallback + "]";
-    if (flag.type == "switch") {
-      app.add_flag("--" + flag.name, texts[flag.name], help);
-    } else {
-      CLI::Option* option = app.add_option("--" + flag.name, texts[flag.name], help)->expected(1);
-      option->multi_option_policy(flag.repeated ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
-      option->type_name(absl::AsciiStrToUpper(flag.type == "list" ? "text" : flag.type));
-    }
-  }
-  std::string config = FirstOf(environment, "PENSTOCK_CONFIG");
-  std::string dump;
-  bool check = false;
-  app.add_option("--config", config, "File with the same settings in TOML; flags and PENSTOCK_* win over it");
-  app.add_flag("--check-config", check, "Check all settings and exit");
-  app.add_option("--dump", dump, "Print a table as JSON and exit: flags or metrics");
+  Flags flags;
+  flags.config = FirstOf(environment, "PENSTOCK_CONFIG");
+  AddFlags(app, flags);
 
   CommandLine line;
-  try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-    app.parse(reversed);
-  } catch (const CLI::Success& asked) {
-    std::ostringstream out;
-    app.exit(asked, out, out);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<std::string> asked, ReadArguments(app, arguments));
+  if (asked.has_value()) {
     line.action = CommandLine::Action::kPrint;
-    line.text = out.str();
+    line.text = *asked;
     return line;
-  } catch (const CLI::ParseError& problem) {
-    return InvalidField("command line", problem.what(), absl::StrCat(arguments.size(), " arguments"));
   }
-  if (!dump.empty()) {
-    if (dump != "flags" && dump != "metrics") return InvalidField("--dump", "must be flags or metrics", dump);
+  if (!flags.dump.empty()) {
+    if (flags.dump != "flags" && flags.dump != "metrics") {
+      return InvalidField("--dump", "must be flags or metrics", flags.dump);
+    }
     line.action = CommandLine::Action::kPrint;
-    line.text = dump == "flags" ? FlagTableJson() : metrics_dump;
+    line.text = flags.dump == "flags" ? FlagTableJson() : metrics_dump;
     return line;
   }
 
-  GivenMap given;
-  for (const Flag& flag : FlagTable()) {
-    if (app.count("--" + flag.name) > 0) given[flag.name] = {texts[flag.name], "flag", "--" + flag.name};
-    const std::string variable = EnvironmentName(flag.name);
-    if (const auto found = environment.find(variable); found != environment.end()) {
-      // Entries of a list stand apart by spaces: they may hold commas themselves.
-      const Values values =
-          flag.repeated ? Values(absl::StrSplit(found->second, ' ', absl::SkipEmpty())) : Values{found->second};
-      given.try_emplace(flag.name, Given{values, "environment", variable});
-    }
-  }
-  if (!config.empty()) PENSTOCK_RETURN_IF_ERROR(ReadFile(config, &given));
-  for (const Flag& flag : FlagTable()) {
-    const auto [found, missing] = given.try_emplace(
-        flag.name, Given{flag.repeated ? Values{} : Values{flag.fallback}, "default", "--" + flag.name});
-    line.origins[flag.name] = found->second.origin;
-    line.options.settings.push_back(
-        {flag.name, absl::StrJoin(found->second.values, " "), found->second.origin, flag.help});
-    PENSTOCK_RETURN_IF_ERROR(flag.set(found->second.values, found->second.field, &line.options));
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(GivenMap given, Gather(app, flags, environment));
+  PENSTOCK_RETURN_IF_ERROR(SetOptions(std::move(given), line));
   if (line.options.health_listen == "off") line.options.health_listen.clear();
   if (line.options.metrics_listen == "off") line.options.metrics_listen.clear();
   if (line.options.admin_listen == "off") line.options.admin_listen.clear();
   if (line.options.state_dir.empty()) line.options.state_dir = DefaultStateDir(environment);
   PENSTOCK_RETURN_IF_ERROR(CheckTogether(line.options));
-  if (check) line.action = CommandLine::Action::kCheckConfig;
+  if (flags.check) line.action = CommandLine::Action::kCheckConfig;
   return line;
 }
 

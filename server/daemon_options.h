@@ -1,6 +1,6 @@
 #pragma once
 
-// Everything that an operator may set, in one table: name, unit, default, meaning.
+// Everything that an operator may set, and how flags, the environment and a file set it.
 
 #include <cstdint>
 #include <map>
@@ -15,7 +15,7 @@
 
 namespace penstock {
 
-// The settings of a daemon. The table in daemon_options.cc holds defaults and meanings.
+// The settings of a daemon. The table in daemon_flags.cc holds defaults and meanings.
 struct DaemonOptions {
   std::string listen;
   bool insecure = false;
@@ -81,8 +81,8 @@ struct CommandLine {
 };
 
 // Reads flags, the environment and the file that --config or PENSTOCK_CONFIG names. For each setting
-// the first of flag > PENSTOCK_* > file > default that gives it counts, a list as a whole. `text`
-// answers --dump=metrics.
+// the first of flag > PENSTOCK_* > file > default that gives it counts, a list as a whole. `metrics_dump`
+// is what --dump=metrics prints.
 //
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID naming the flag and the value, for unknown flags and
 //            keys too. Unknown PENSTOCK_* variables are no error: Kubernetes sets such ones for a
@@ -93,9 +93,5 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
 
 // Every flag as JSON: [{name, environment, type, default, repeated, help}].
 std::string FlagTableJson();
-
-// "8GiB", "64KiB" or plain bytes; "5s", "500ms", "1h" or plain seconds.
-absl::StatusOr<int64_t> ParseBytes(std::string_view text, std::string_view field);
-absl::StatusOr<absl::Duration> ParseTime(std::string_view text, std::string_view field);
 
 }  // namespace penstock

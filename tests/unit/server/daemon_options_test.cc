@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "server/option_units.h"
 
 namespace penstock {
 namespace {
