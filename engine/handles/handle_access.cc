@@ -1,0 +1,131 @@
+// The consumer's side of the store: what callers ask of their own handles.
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/handles/handle_entry.h"
+#include "engine/handles/handle_store.h"
+
+namespace penstock {
+
+HandleStore::HandleAnswer HandleStore::Answer(const std::string& caller, const HandleName& name, Aftermath& aftermath) {
+  PENSTOCK_ASSIGN_OR_RETURN(const EntryPointer entry, Find(caller, name, aftermath));
+  return Describe(*entry);
+}
+
+absl::StatusOr<HandleInfo> HandleStore::Get(const std::string& caller, const HandleName& name) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  return Answer(caller, name, aftermath);
+}
+
+absl::StatusOr<HandlePin> HandleStore::Pin(const std::string& caller, const HandleName& name) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  PENSTOCK_ASSIGN_OR_RETURN(EntryPointer entry, Find(caller, name, aftermath));
+  ++entry->pins;
+  ++pins_;
+  return HandlePin(this, std::move(entry));
+}
+
+HandlePage HandleStore::List(const std::string& caller, const std::string& pipeline, uint64_t after, int limit) {
+  limit = std::max(limit, 1);
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  HandlePage page;
+  auto owned = owners_.find(caller);
+  if (owned == owners_.end()) return page;
+  const int64_t now = clock_->NowNanos();
+  for (auto it = owned->second.upper_bound(after); it != owned->second.end(); ++it) {
+    const HandleEntry& entry = *it->second;
+    if (!pipeline.empty() && entry.name.pipeline != pipeline) continue;
+    if (entry.result.has_value() && entry.expire_nanos <= now) continue;  // its timer is late
+    if (static_cast<int>(page.handles.size()) == limit) {
+      page.next = page.handles.back().serial;
+      break;
+    }
+    page.handles.push_back(Describe(entry));
+  }
+  return page;
+}
+
+absl::StatusOr<HandleInfo> HandleStore::Renew(const std::string& caller, const HandleName& name, absl::Duration lease) {
+  PENSTOCK_ASSIGN_OR_RETURN(lease, CheckedLease(lease));
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  PENSTOCK_ASSIGN_OR_RETURN(const EntryPointer entry, Find(caller, name, aftermath));
+  RenewEntry(entry, absl::ToInt64Nanoseconds(lease));
+  return Describe(*entry);
+}
+
+absl::StatusOr<std::vector<RenewedHandle>> HandleStore::RenewAll(const std::string& caller, const std::string& pipeline,
+                                                                 absl::Duration lease) {
+  PENSTOCK_ASSIGN_OR_RETURN(lease, CheckedLease(lease));
+  std::vector<RenewedHandle> renewed;
+  uint64_t after = 0;
+  do {
+    after = RenewSome(caller, pipeline, absl::ToInt64Nanoseconds(lease), after, &renewed);
+  } while (after != 0);
+  return renewed;
+}
+
+uint64_t HandleStore::RenewSome(const std::string& caller, const std::string& pipeline, int64_t lease_nanos,
+                                uint64_t after, std::vector<RenewedHandle>* renewed) {
+  constexpr int kMaxAtOnce = 1000;
+  absl::MutexLock lock(&mu_);
+  auto owned = owners_.find(caller);
+  if (owned == owners_.end()) return 0;
+  const int64_t now = clock_->NowNanos();
+  int count = 0;
+  for (auto it = owned->second.upper_bound(after); it != owned->second.end(); ++it) {
+    const auto& [serial, entry] = *it;
+    if (++count > kMaxAtOnce) return serial - 1;
+    if (!pipeline.empty() && entry->name.pipeline != pipeline) continue;
+    if (entry->result.has_value() && entry->expire_nanos <= now) continue;  // revives nothing
+    RenewEntry(entry, lease_nanos);
+    renewed->push_back({entry->name, entry->state, ExpireTime(*entry)});
+  }
+  return 0;
+}
+
+absl::StatusOr<HandleInfo> HandleStore::Release(const std::string& caller, const HandleName& name) {
+  Aftermath aftermath;
+  absl::MutexLock lock(&mu_);
+  absl::StatusOr<EntryPointer> entry = Find(caller, name, aftermath);
+  HandleInfo info;
+  if (entry.ok()) {
+    End(*entry, HandleState::kReleased, aftermath);
+    info.kind = (*entry)->kind;
+    info.state = HandleState::kReleased;
+    info.create_time = (*entry)->create_time;
+    info.method = (*entry)->method;
+  } else if (auto buried = tombstones_.find(name.id);
+             buried != tombstones_.end() && ReasonOf(entry.status()) != "HANDLE_NOT_FOUND") {
+    info.kind = buried->second.kind;
+    info.state = buried->second.state;
+  } else {
+    return entry.status();
+  }
+  info.name = name;
+  return info;
+}
+
+absl::StatusOr<CancelEffect> HandleStore::RequestCancel(const std::string& caller, const HandleName& name) {
+  std::shared_ptr<HandleProducer> producer;
+  {
+    Aftermath aftermath;
+    absl::MutexLock lock(&mu_);
+    PENSTOCK_ASSIGN_OR_RETURN(const EntryPointer entry, Find(caller, name, aftermath));
+    if (entry->state == HandleState::kCancelled) return CancelEffect::kCancelled;
+    if (entry->state != HandleState::kPending) return CancelEffect::kNotCancellable;
+    producer = entry->producer;
+  }
+  const CancelEffect effect = producer == nullptr ? CancelEffect::kCancelled : producer->RequestCancel();
+  if (effect != CancelEffect::kNotCancellable) Cancel(name.id);
+  return effect;
+}
+
+}  // namespace penstock
