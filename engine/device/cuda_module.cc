@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/device/cuda/module_entry.h"
+#include "engine/device/cuda_module_entry.h"
 #include "engine/device/torch_status.h"
 
 namespace penstock {

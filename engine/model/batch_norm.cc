@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "engine/model/layers/input_checks.h"
+#include "engine/model/input_checks.h"
 
 namespace penstock {
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/batch_norm.h"
-#include "engine/model/layers/initial_values.h"
+#include "engine/model/initial_values.h"
 #include "engine/tensor/codec.h"
 
 namespace penstock {

@@ -17,10 +17,9 @@
 #include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
+#include "engine/model/built_in_kinds.h"
 #include "engine/model/layer_source.h"
-#include "engine/model/layers/built_in_layers.h"
 #include "engine/model/precision.h"
-#include "engine/model/reference/reference_models.h"
 
 namespace penstock {
 namespace {
@@ -65,51 +64,13 @@ class KindTable {
   }
 
  private:
+  KindTable() {
+    for (const auto& [kind, factory] : BuiltInLayerKinds()) sources_.emplace(kind, KindSource{factory});
+  }
+
   mutable absl::Mutex mu_;
-  std::map<std::string, KindSource> sources_ ABSL_GUARDED_BY(mu_) = {
-      {"amoeba_cell", {MakeAmoebaCell}},
-      {"amoeba_classify", {MakeAmoebaClassify}},
-      {"amoeba_stem", {MakeAmoebaStem}},
-      {"avg_pool2d", {MakeAvgPool2d}},
-      {"batch_norm", {MakeBatchNorm}},
-      {"conv2d", {MakeConv2d}},
-      {"delay", {MakeDelay}},
-      {"dropout", {MakeDropout}},
-      {"dropout2d", {MakeDropout2d}},
-      {"exported_program", {MakeExportedProgramLayer}},
-      {"flatten", {MakeFlatten}},
-      {"gelu", {MakeGelu}},
-      {"global_avg_pool", {MakeGlobalAvgPool}},
-      {"gpt_block", {MakeGptBlock}},
-      {"gpt_embedding", {MakeGptEmbedding}},
-      {"gpt_head", {MakeGptHead}},
-      {"identity", {MakeIdentity}},
-      {"instance_norm", {MakeInstanceNorm}},
-      {"layer_norm", {MakeLayerNorm}},
-      {"leaky_relu", {MakeLeakyRelu}},
-      {"linear", {MakeLinear}},
-      {"max_pool2d", {MakeMaxPool2d}},
-      {"mlp_block", {MakeMlpBlock}},
-      {"pop_add", {MakePopAdd}},
-      {"pop_cat", {MakePopCat}},
-      {"relu", {MakeRelu}},
-      {"resnet_bottleneck", {MakeResnetBottleneck}},
-      {"resnet_head", {MakeResnetHead}},
-      {"resnet_stem", {MakeResnetStem}},
-      {"sequential", {MakeSequential}},
-      {"stash", {MakeStash}},
-      {"upsample", {MakeUpsample}},
-  };
+  std::map<std::string, KindSource> sources_ ABSL_GUARDED_BY(mu_);
 };
-
-using ReferenceExpander = absl::StatusOr<std::vector<LayerSpec>> (*)(const OptionMap&, const std::string& path);
-
-const std::map<std::string, ReferenceExpander>& ReferenceTable() {
-  static const auto* const table = new std::map<std::string, ReferenceExpander>{
-      {"amoebanet", ExpandAmoebanet}, {"gpt", ExpandGpt},  {"identity", ExpandIdentity}, {"mlp", ExpandMlp},
-      {"resnet", ExpandResnet},       {"unet", ExpandUnet}};
-  return *table;
-}
 
 absl::Status SpecError(const std::string& field, const std::string& problem, const std::string& value) {
   return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", absl::StrCat(field, ": ", problem, ", got ", value))
@@ -277,8 +238,8 @@ absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec) {
     }
     return NamedList(spec.layers, kLayersField, 0);
   }
-  const auto reference = ReferenceTable().find(spec.name);
-  if (reference == ReferenceTable().end()) {
+  const auto reference = BuiltInReferenceModels().find(spec.name);
+  if (reference == BuiltInReferenceModels().end()) {
     return Error(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
                  absl::StrCat(
                      "spec.model.name: is not known; known are ", absl::StrJoin(ReferenceModels(), ", "),
@@ -328,7 +289,7 @@ std::vector<std::string> LayerKinds() { return KindTable::Get().Kinds(); }
 
 std::vector<std::string> ReferenceModels() {
   std::vector<std::string> names;
-  for (const auto& [name, expander] : ReferenceTable()) names.push_back(name);
+  for (const auto& [name, expander] : BuiltInReferenceModels()) names.push_back(name);
   return names;
 }
 

@@ -40,6 +40,7 @@ LIBRARY_OF_LINK = [
     (r"(Threads::Threads|dl|rt|m)$", "system"),
 ]
 OPEN_TO_ALL = {"base", "absl", "system"}
+WITH_CIRCLES = {"rpc"}  # rooms whose folders include one another: no new ones
 NO_ROOMS = {"penstock_warnings", "penstock_tsan_mutex"}  # targets that carry switches only
 
 
@@ -125,6 +126,33 @@ def check_includes(root: pathlib.Path, rooms: list[Room]) -> list[str]:
     return problems
 
 
+def check_folders(root: pathlib.Path, rooms: list[Room]) -> list[str]:
+    """Between the folders of one room arrows go one way, too."""
+    uses: dict[pathlib.Path, dict[pathlib.Path, str]] = {}  # by folder: the others that it includes, and an example
+    for path in tree.files(root, (".h", ".cc"), ("engine", "server", "client")):
+        room = room_of(rooms, path)
+        if room is None or room.name in WITH_CIRCLES:
+            continue
+        for name in map(pathlib.Path, tree.includes((root / path).read_text())):
+            if (root / name).exists() and name.parent != path.parent and room_of(rooms, name) == room:
+                uses.setdefault(path.parent, {}).setdefault(name.parent, f"{path} includes {name}")
+
+    def reaches(start: pathlib.Path, end: pathlib.Path) -> bool:
+        reached, waiting = set(), [start]
+        while waiting:
+            new = set(uses.get(waiting.pop(), {})) - reached
+            reached |= new
+            waiting += new
+        return end in reached
+
+    return [
+        f"{where}, and {folder} is used from there: a circle of folders in one room"
+        for folder, used in uses.items()
+        for to, where in used.items()
+        if reaches(to, folder)
+    ]
+
+
 def check_links(rooms: list[Room], targets: list[tree.Target]) -> list[str]:
     problems = []
     by_name = {f"penstock_{room.name}": room for room in rooms}
@@ -154,7 +182,7 @@ def check(root: pathlib.Path, targets: list[tree.Target]) -> list[str]:
     for room in rooms:
         if not (root / room.folder / "CMakeLists.txt").exists():
             problems.append(f"cmake/layers.txt: room {room.name} has no {room.folder}/CMakeLists.txt")
-    return problems + check_includes(root, rooms) + check_links(rooms, targets)
+    return problems + check_includes(root, rooms) + check_folders(root, rooms) + check_links(rooms, targets)
 
 
 if __name__ == "__main__":

@@ -100,6 +100,15 @@ class LayersTest(TreeTest):
         self.write("engine/base/error.h", '#include "penstock/v1/tensor.grpc.pb.h"\n')
         self.assert_finds(self.check(), "may not use proto_grpc,")
 
+    def test_a_circle_of_folders_within_a_room_is_found(self):
+        self.write("engine/wire/parts/part.h", '#include "engine/wire/header.h"\n')
+        self.assertEqual(self.check(), [])
+        self.write("engine/wire/more/more.h", '#include "engine/wire/parts/part.h"\n')
+        self.write("engine/wire/header.cc", '#include "engine/wire/more/more.h"\n')
+        problems = self.check()
+        self.assertEqual(len(problems), 3, problems)  # one for each include of the circle
+        self.assertIn("engine/wire/header.cc includes engine/wire/more/more.h", problems[0])
+
     def test_an_unknown_library_is_found(self):
         self.write("engine/base/error.h", "#include <boost/any.hpp>\n")
         self.assert_finds(self.check(), "boost/any.hpp")

@@ -14,8 +14,8 @@
 #include "absl/strings/str_split.h"
 #include "engine/base/check.h"
 #include "engine/base/status_macros.h"
+#include "engine/model/input_checks.h"
 #include "engine/model/layer_registry.h"
-#include "engine/model/layers/input_checks.h"
 
 namespace penstock::testing {
 namespace {

@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "engine/device/cuda/cuda_streams.h"
-#include "engine/device/cuda/module_entry.h"
+#include "engine/device/cuda_module_entry.h"
 
 namespace penstock {
 namespace {

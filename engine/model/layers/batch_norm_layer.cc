@@ -4,8 +4,8 @@
 
 #include "engine/base/status_macros.h"
 #include "engine/model/batch_norm.h"
+#include "engine/model/input_checks.h"
 #include "engine/model/layers/built_in_layers.h"
-#include "engine/model/layers/input_checks.h"
 
 namespace penstock {
 namespace {

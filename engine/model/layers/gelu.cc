@@ -3,8 +3,8 @@
 #include <ATen/ops/gelu.h>
 
 #include "engine/base/status_macros.h"
+#include "engine/model/input_checks.h"
 #include "engine/model/layers/built_in_layers.h"
-#include "engine/model/layers/input_checks.h"
 
 namespace penstock {
 namespace {

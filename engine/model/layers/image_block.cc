@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "engine/model/layers/initial_values.h"
+#include "engine/model/initial_values.h"
 
 namespace penstock {
 

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/model/input_checks.h"
 #include "engine/model/layers/built_in_layers.h"
-#include "engine/model/layers/input_checks.h"
 
 namespace penstock {
 namespace {

@@ -13,10 +13,10 @@
 #include <ATen/ops/relu.h>
 
 #include "engine/base/status_macros.h"
+#include "engine/model/initial_values.h"
+#include "engine/model/input_checks.h"
 #include "engine/model/layers/built_in_layers.h"
 #include "engine/model/layers/image_block.h"
-#include "engine/model/layers/initial_values.h"
-#include "engine/model/layers/input_checks.h"
 
 namespace penstock {
 namespace {

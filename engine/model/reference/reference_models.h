@@ -6,11 +6,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/model/built_in_kinds.h"
 #include "engine/model/model_spec.h"
 
 namespace penstock {
-
-inline constexpr int kMaxLayers = 4096;
 
 // `path` is the field of the request that holds the options, for errors: spec.model.options.
 absl::StatusOr<std::vector<LayerSpec>> ExpandAmoebanet(const OptionMap& options, const std::string& path);

@@ -2,7 +2,7 @@
 //
 // Build it with FAKE_VERSION, the version that it claims, and FAKE_DEVICES, how many devices it finds.
 
-#include "engine/device/cuda/module_entry.h"
+#include "engine/device/cuda_module_entry.h"
 #include "tests/support/stand_in_device.h"
 
 extern "C" __attribute__((visibility("default"))) const penstock::CudaModule* PenstockCudaModule() {

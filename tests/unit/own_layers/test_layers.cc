@@ -9,8 +9,8 @@
 #include <string>
 
 #include "engine/base/status_macros.h"
-#include "engine/model/layers/initial_values.h"
-#include "engine/model/layers/input_checks.h"
+#include "engine/model/initial_values.h"
+#include "engine/model/input_checks.h"
 #include "engine/own_layers/layer_library.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/model/layers/initial_values.h"
+#include "engine/model/initial_values.h"
 
 #include <ATen/ops/empty.h>
 

@@ -15,10 +15,10 @@ namespace penstock {
 // The one tensor that a layer of this kind takes.
 const at::Tensor& OnlyInput(const Batch& inputs, std::string_view kind);
 
-// The same, of elements of the weights' type (any floating one while autocast is on) and at least `least_rank` dimensions,
+// The same, of elements of the weights' type (any floating one while autocast is on) and at least `min_rank` dimensions,
 // the last of which is `width`.
 const at::Tensor& WideInput(const Batch& inputs, std::string_view kind, at::ScalarType type, int64_t width,
-                            int64_t least_rank = 2);
+                            int64_t min_rank = 2);
 
 // The same, of images: rows, channels, height, width.
 const at::Tensor& ImageInput(const Batch& inputs, std::string_view kind, at::ScalarType type, int64_t channels);

@@ -1,4 +1,4 @@
-#include "engine/model/layers/input_checks.h"
+#include "engine/model/input_checks.h"
 
 #include <ATen/autocast_mode.h>
 
@@ -47,12 +47,12 @@ const at::Tensor& OnlyInput(const Batch& inputs, std::string_view kind) {
 }
 
 const at::Tensor& WideInput(const Batch& inputs, std::string_view kind, at::ScalarType type, int64_t width,
-                            int64_t least_rank) {
+                            int64_t min_rank) {
   const at::Tensor& input = OnlyInput(inputs, kind);
   CheckType(input, kind, type);
-  if (input.dim() < least_rank || input.size(-1) != width) {
+  if (input.dim() < min_rank || input.size(-1) != width) {
     Throw(kind, "inputs[0].shape",
-          absl::StrCat("must have at least ", least_rank, " dimensions, the last of size ", width),
+          absl::StrCat("must have at least ", min_rank, " dimensions, the last of size ", width),
           ShapeText(input.sizes()));
   }
   return input;
