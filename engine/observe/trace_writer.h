@@ -36,7 +36,10 @@ struct TraceSlice {
   std::optional<StageState> state = {};  // that it shows: it has a colour
 };
 
-// Appends a file to a string, in the order: Begin, then each track followed by what is on it, then End.
+// Appends a file of one format to a string.
+//
+// Threads:   one at a time.
+// Lifecycle: Begin(), then each track followed by what is on it, then End().
 class TraceWriter {
  public:
   virtual ~TraceWriter() = default;

@@ -9,7 +9,11 @@
 
 namespace penstock {
 
-// The layers' costs at one size of micro-batch, summed up from the first, so that any run of layers is read off at once.
+// Says what any stage would cost, at one size of micro-batch.
+//
+// Model:     the layers' costs summed up from the first, so that a stage's are a difference of two sums.
+// Threads:   constant after construction.
+// Units:     one tick is a nanosecond; bytes of one micro-batch.
 class LayerCosts {
  public:
   explicit LayerCosts(std::vector<LayerProfile> layers);
@@ -18,7 +22,7 @@ class LayerCosts {
   // Whether the halves of backwards were measured.
   bool halves() const { return sums_.back().input_gradient > 0 || sums_.back().weight_gradient > 0; }
 
-  // Of a stage that holds layers [begin, end). One tick is a nanosecond.
+  // Of a stage that holds layers [begin, end).
   StageCosts Of(int begin, int end) const;
   StageBytes BytesOf(int begin, int end, double optimizer_ratio) const;
 
