@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.inputs import Inputs
-from penstock.tensors import Array
+from penstock.tensors import Array, as_array
 
 Columns = Union[npt.ArrayLike, Mapping[str, npt.ArrayLike]]
 
@@ -61,8 +61,8 @@ class Batches:
     ) -> None:
         self._named = isinstance(inputs, Mapping)
         given = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
-        self._inputs: dict[str, Array] = {name: np.asarray(values) for name, values in given.items()}
-        self._target = None if target is None else np.asarray(target)
+        self._inputs: dict[str, Array] = {name: as_array(values) for name, values in given.items()}
+        self._target = None if target is None else as_array(target)
         counts = {name: len(values) for name, values in self._inputs.items()}
         if self._target is not None:
             counts["target"] = len(self._target)
@@ -94,8 +94,8 @@ class Batches:
 
 def batches_of(source: Iterable[Any]) -> Iterator[Batch]:
     """What any iterable gives, as batches: a :class:`Batch`; a pair (inputs, target), as most PyTorch datasets give; or
-    a mapping by input name, whose ``labels`` or ``target``, if the model has no such input, is not taken apart. Tensors
-    become arrays."""
+    a mapping by input name, as those of Hugging Face, whose ``labels`` a step takes for the target where the model has no
+    such input. Tensors become arrays."""
     for item in source:
         if isinstance(item, Batch):
             yield Batch(_arrays(item.inputs), _arrays(item.target))
@@ -110,4 +110,4 @@ def batches_of(source: Iterable[Any]) -> Iterator[Batch]:
 def _arrays(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _arrays(part) for name, part in value.items()}
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+    return as_array(value) if hasattr(value, "detach") else value

@@ -9,7 +9,7 @@ from typing import Union
 
 import numpy.typing as npt
 
-from penstock import tensors
+from penstock import casting, tensors
 from penstock.errors import PenstockError
 from penstock.results import Remote
 from penstock.v1 import tensor_pb2
@@ -33,6 +33,7 @@ class Plain:
 # An array, a handle of one tensor, or (handle, name of its tensor); whole; or a plain value.
 InputValue = Union[npt.ArrayLike, Remote, tuple[Remote, str], Whole, Plain, None]
 Inputs = Union[InputValue, Mapping[str, InputValue]]
+Signatures = Sequence[tensor_pb2.TensorSignature]
 
 # Bytes of arrays that travel inside one message; the daemon takes messages of 4 MiB.
 INLINE_BYTES = 2 << 20
@@ -52,9 +53,17 @@ def named(inputs: Inputs, signature: Sequence[tensor_pb2.TensorSignature], what:
 
 
 class Prepared:
-    """The inputs of one call: what travels inside the message, and what must be uploaded first."""
+    """The inputs of one call: what travels inside the message, and what must be uploaded first.
 
-    def __init__(self, values: Mapping[str, InputValue]) -> None:
+    Args:
+        signature: what the call takes, to give arrays the types there; see :func:`penstock.casting.cast`.
+
+    Raises:
+        TypeError, ValueError: of a value that can't be sent, or is not what the signature says; names the input.
+    """
+
+    def __init__(self, values: Mapping[str, InputValue], signature: Signatures = ()) -> None:
+        wanted = {one.name: one for one in signature}
         self.arrays: dict[str, tensors.Array] = {}
         self._names = list(values)
         self._references: dict[str, tensor_pb2.Input] = {}
@@ -68,7 +77,7 @@ class Prepared:
             elif isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Remote):
                 self._references[name] = _reference(name, value[0].name, str(value[1]))
             else:
-                self.arrays[name] = tensors.wire_array(value)
+                self.arrays[name] = tensors.wire_array(casting.cast(name, value, wanted.get(name)))
 
     @property
     def too_large(self) -> bool:

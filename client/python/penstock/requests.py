@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from penstock.deadline import Deadline
-from penstock.inputs import InputValue
+from penstock.inputs import Inputs, InputValue
 from penstock.results import seconds
 from penstock.specifications import OptionValue, loss_spec
 from penstock.v1 import pipeline_pb2, tensor_pb2, work_pb2
@@ -297,6 +297,24 @@ def optimizer_step(
         expected_state=expected_state,
         reply=call.reply(),
     )
+
+
+def with_labels(
+    inputs: Inputs, target: InputValue, signature: pipeline_pb2.ModelSignature, loss: str | None
+) -> tuple[Inputs, InputValue]:
+    """Takes ``labels`` of a mapping for the target, where the loss needs one, none is given, and the model has no input
+    of that name.
+
+    Args:
+        loss: of the call; ``None``: the pipeline's.
+    """
+    takes_target = bool(signature.targets) if loss is None else loss != "scalar_output"
+    names = [one.name for one in signature.inputs]
+    if target is not None or not takes_target or not isinstance(inputs, Mapping) or "labels" not in inputs:
+        return inputs, target
+    if "labels" in names or names in ([], [""]):  # what takes any number of values takes these
+        return inputs, target
+    return {name: value for name, value in inputs.items() if name != "labels"}, inputs["labels"]
 
 
 def with_target(values: dict[str, InputValue], signature: pipeline_pb2.ModelSignature, target: InputValue) -> None:

@@ -70,7 +70,7 @@ def shown(arrays: Named) -> Named:
 
 
 def as_array(value: Any) -> Array:
-    """An array of what is an array, or a tensor of PyTorch on any device."""
+    """An array of what is an array, a tensor of PyTorch on any device, with or without a gradient, or a list of such."""
     if hasattr(value, "detach"):
         tensor = value.detach().cpu()
         if str(tensor.dtype) == "torch.bfloat16":
@@ -79,7 +79,18 @@ def as_array(value: Any) -> Array:
             bits: Array = tensor.contiguous().view(torch.int16).numpy()
             return bits.view(BFLOAT16)
         value = tensor.numpy()
+    elif isinstance(value, (list, tuple)) and _holds_tensors(value):
+        parts = [as_array(part) for part in value]
+        if len({(part.dtype, part.shape) for part in parts}) != 1:
+            raise ValueError(f"its parts differ: {[f'{part.dtype} {list(part.shape)}' for part in parts[:5]]}")
+        return np.stack(parts)
     return np.asarray(value)
+
+
+def _holds_tensors(value: Any) -> bool:
+    return any(
+        hasattr(part, "detach") or (isinstance(part, (list, tuple)) and _holds_tensors(part)) for part in value
+    )
 
 
 def as_tensor(array: Array) -> torch.Tensor:

@@ -11,7 +11,7 @@ from penstock.connection import Connection
 from penstock.handles import ValueHandle
 from penstock.deadline import Deadline
 from penstock.errors import PenstockError
-from penstock.inputs import InputValue, Prepared, gone_upload, in_doubt, upload_id
+from penstock.inputs import InputValue, Prepared, Signatures, gone_upload, in_doubt, upload_id
 from penstock.tensor_upload import TensorUpload
 from penstock.v1 import handle_pb2, tensor_pb2
 
@@ -38,11 +38,16 @@ def put(
 
 @contextmanager
 def staged(
-    connection: Connection, pipeline: str, values: Mapping[str, InputValue], deadline: Deadline, request_id: str
+    connection: Connection,
+    pipeline: str,
+    values: Mapping[str, InputValue],
+    signature: Signatures,
+    deadline: Deadline,
+    request_id: str,
 ) -> Iterator[list[tensor_pb2.Input]]:
     """The inputs of one call as messages. What had to be uploaded is released at the end: the daemon keeps the bytes of
     accepted work as long as it needs them. A call that got no answer needs them again."""
-    prepared = Prepared(values)
+    prepared = Prepared(values, signature)
     if not prepared.too_large:
         yield prepared.messages()
         return

@@ -40,7 +40,8 @@ class PipelineWork(PipelineState):
             Empty: a new one.
         lease: seconds that results are kept without renewal; 0 is the daemon's default.
         inputs: one array, handle or (handle, tensor) if the model has one input, else a mapping by name. The first
-            dimension is the batch, rows; all inputs have as many rows. Large arrays are uploaded first.
+            dimension is the batch, rows; all inputs have as many rows. Lists of numbers and arrays of float64 take the
+            type of the model where that is safe (:mod:`penstock.casting`). Large arrays are uploaded first.
 
     And every call raises :class:`PenstockError` for what the daemon refuses or what fails.
     """
@@ -78,7 +79,8 @@ class PipelineWork(PipelineState):
 
         Args:
             target: what the loss compares with; cross-entropy: class indices, INT64 ``[rows, ...]``; ``None`` for
-                ``"scalar_output"``, where the model itself gives the loss.
+                ``"scalar_output"``, where the model itself gives the loss, and where the inputs are a mapping that has
+                it as ``"labels"``, which is no input of the model.
             loss: as in :meth:`Client.create_pipeline`, with its options and output; ``None`` as the pipeline says.
             learning_rate, clip_norm: instead of the pipeline's, for this step; a ``clip_norm`` of 0 does not clip.
             outputs: names of model outputs to keep; they come as ``Outcome.outputs``.
@@ -194,11 +196,12 @@ class PipelineWork(PipelineState):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _staged(
-        self, inputs: Inputs, target: InputValue, call: requests.Call
+        self, inputs: Inputs, target: InputValue, call: requests.Call, loss: str | None = None
     ) -> AbstractAsyncContextManager[list[tensor_pb2.Input]]:
         values = named(inputs, self.signature.inputs, "inputs")
         requests.with_target(values, self.signature, target)
-        return staged(self._connection, self.name, values, call.deadline, call.request_id)
+        signature = [*self.signature.inputs, *(self.signature.targets if loss is None else ())]
+        return staged(self._connection, self.name, values, signature, call.deadline, call.request_id)
 
     async def _infer(self, inputs: Inputs, call: requests.Call, own: dict[str, Any]) -> ValueHandle:
         async with self._staged(inputs, None, call) as messages:
@@ -212,7 +215,8 @@ class PipelineWork(PipelineState):
         self, inputs: Inputs, target: InputValue, call: requests.Call, own: dict[str, Any]
     ) -> OutcomeHandle:
         """The first part of :meth:`train_step`: when it returns, the daemon has accepted the call."""
-        async with self._staged(inputs, target, call) as messages:
+        inputs, target = requests.with_labels(inputs, target, self.signature, own.get("loss"))
+        async with self._staged(inputs, target, call, own.get("loss")) as messages:
             request = requests.train_step(self.name, *requests.without_target(messages, target), call, **own)
             response = await self._connection.unary(
                 "WorkService/TrainStep", request, work_pb2.TrainStepResponse, call.deadline, LONGEST_WAIT
@@ -222,7 +226,8 @@ class PipelineWork(PipelineState):
     async def _forward_backward(
         self, inputs: Inputs, target: InputValue, call: requests.Call, own: dict[str, Any]
     ) -> OutcomeHandle:
-        async with self._staged(inputs, target, call) as messages:
+        inputs, target = requests.with_labels(inputs, target, self.signature, own.get("loss"))
+        async with self._staged(inputs, target, call, own.get("loss")) as messages:
             request = requests.forward_backward(self.name, *requests.without_target(messages, target), call, **own)
             response = await self._connection.unary(
                 "WorkService/ForwardBackward", request, work_pb2.ForwardBackwardResponse, call.deadline, LONGEST_WAIT
@@ -241,7 +246,8 @@ class PipelineWork(PipelineState):
         self, graph: GraphHandle, gradients: Inputs, call: requests.Call, own: dict[str, Any]
     ) -> OutcomeHandle:
         values = named(gradients, self.signature.outputs, "outputs")
-        async with staged(self._connection, self.name, values, call.deadline, call.request_id) as messages:
+        signature = self.signature.outputs
+        async with staged(self._connection, self.name, values, signature, call.deadline, call.request_id) as messages:
             request = requests.backward(self.name, graph.name, messages, call, **own)
             response = await self._connection.unary(
                 "WorkService/Backward", request, work_pb2.BackwardResponse, call.deadline, LONGEST_WAIT
