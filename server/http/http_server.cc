@@ -82,7 +82,7 @@ class HttpServer::Library {
 
   absl::Mutex mu_;
   bool starting_ ABSL_GUARDED_BY(mu_) = true;
-  std::string start_problem_ ABSL_GUARDED_BY(mu_);  // the library's last words while it started
+  std::string start_problem_ ABSL_GUARDED_BY(mu_);  // the library's first words while it started: why
 };
 
 absl::Status HttpServer::Library::Start(const ListenAddress& address, const Options& options) {
@@ -190,7 +190,7 @@ int HttpServer::Library::OnMessage(const mg_connection* connection, const char* 
   if (library == nullptr) return kHandled;
   {
     absl::MutexLock lock(&library->mu_);
-    if (library->starting_) library->start_problem_ = message;
+    if (library->starting_ && library->start_problem_.empty()) library->start_problem_ = message;
   }
   // Clients cause most of these, so they are not warnings.
   Log(LogLevel::kDebug, "http listener", {{"problem", message}});

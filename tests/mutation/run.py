@@ -27,37 +27,39 @@ class Runner:
         self._limits: dict[str, float] = {}  # of each program, in seconds, from its run without a mutation
 
     def run(self, mutation: Mutation) -> tuple[str, str]:
-        """The outcome, and the program and case that saw it."""
-        self._measure(mutation.programs)
-        with self._scratch.mutated(mutation):
-            return self._outcome(mutation)
-
-    def _measure(self, programs: list[str]) -> None:
-        """A program that fails without a mutation shows nothing."""
-        for program in programs:
-            if program in self._limits:
-                continue
-            built, said = self._scratch.build([program])
-            if not built:
-                raise SystemExit(f"{program} does not build without a mutation:\n{said}")
-            code, output, seconds = self._scratch.run(program, 1800)
-            if code == SKIPPED:
-                raise SystemExit(f"{program} is skipped here:\n{output[-4000:]}")
-            if code != 0:
-                raise SystemExit(f"{program} fails without a mutation, in {case_in(output)}:\n{output[-4000:]}")
-            self._limits[program] = 30 + 5 * seconds
-
-    def _outcome(self, mutation: Mutation) -> tuple[str, str]:
+        """The outcome, and the program and case that saw it. One program after another: the first may be enough."""
         for program in mutation.programs:
-            built, said = self._scratch.build([program])
-            if not built:
-                print(said)
-                return NOT_BUILT, ""
-            code, output, _ = self._scratch.run(program, self._limits[program])
-            if code is None:
-                return TIMED_OUT, f"{program} {case_in(output)}"
-            if code != 0:
-                return DIED, f"{program} {case_in(output)}"
+            self._measure(program)
+            with self._scratch.mutated(mutation):
+                outcome, seen_by = self._outcome(program)
+            if outcome != LIVED:
+                return outcome, seen_by
+        return LIVED, ""
+
+    def _measure(self, program: str) -> None:
+        """A program that fails without a mutation shows nothing."""
+        if program in self._limits:
+            return
+        built, said = self._scratch.build([program])
+        if not built:
+            raise SystemExit(f"{program} does not build without a mutation:\n{said}")
+        code, output, seconds = self._scratch.run(program, 1800)
+        if code == SKIPPED:
+            raise SystemExit(f"{program} is skipped here:\n{output[-4000:]}")
+        if code != 0:
+            raise SystemExit(f"{program} fails without a mutation, in {case_in(output)}:\n{output[-4000:]}")
+        self._limits[program] = 30 + 5 * seconds
+
+    def _outcome(self, program: str) -> tuple[str, str]:
+        built, said = self._scratch.build([program])
+        if not built:
+            print(said)
+            return NOT_BUILT, ""
+        code, output, _ = self._scratch.run(program, self._limits[program])
+        if code is None:
+            return TIMED_OUT, f"{program} {case_in(output)}"
+        if code != 0:
+            return DIED, f"{program} {case_in(output)}"
         return LIVED, ""
 
 

@@ -567,6 +567,10 @@ struct FakeDaemon::Services {
       response.mutable_chunk()->set_data(std::string("\0\0\x80\x3f\0\0\0\x40", 8));
       response.mutable_chunk()->set_crc32c(Crc32c(response.chunk().data()));
       writer->Write(response);
+      absl::MutexLock lock(&daemon->mu_);
+      if (std::exchange(daemon->faults_.break_read, false)) {
+        return RichStatus(grpc::StatusCode::UNAVAILABLE, "DRAINING", "the fake breaks the stream");
+      }
       return grpc::Status::OK;
     }
     FakeDaemon* daemon;

@@ -31,6 +31,7 @@ struct StreamFaults {
   int break_upload_after_chunks = -1;  // once: UNAVAILABLE after so many chunks
   int break_fetch_after_chunks = -1;   // once
   int damage_fetch_chunk = -1;         // once: a wrong byte in this chunk
+  bool break_read = false;             // once: parameters end in UNAVAILABLE after all their bytes
   int64_t upload_credit = 1 << 20;
 };
 

@@ -218,6 +218,16 @@ TEST_F(PipelineClientTest, ReadsParameters) {
   EXPECT_EQ((*snapshot->tensors[0].Values<float>())[1], 2.0f);
 }
 
+// The bytes that arrived are of a snapshot that is gone.
+TEST_F(PipelineClientTest, ABrokenReadOfParametersStartsAgain) {
+  daemon_.SetFaults({.break_read = true});
+  const auto snapshot = client_->ReadParameters({});
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_THAT(daemon_.RequestIds("ReadParameters"), SizeIs(2));
+  EXPECT_EQ((*snapshot->tensors[0].Values<float>())[0], 1.0f);
+  EXPECT_EQ((*snapshot->tensors[0].Values<float>())[1], 2.0f);
+}
+
 TEST_F(PipelineClientTest, HealthTellsUnknownServicesApart) {
   EXPECT_EQ(*client_->CheckHealth("readiness"), Health::kServing);
   EXPECT_EQ(*client_->CheckHealth("nonsense"), Health::kServiceUnknown);

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -275,6 +277,7 @@ TEST_F(HttpServerTest, AnAddressInUseIsNamed) {
   EXPECT_EQ(ReasonOf(status), "LISTEN_FAILED");
   EXPECT_EQ(ValuesOf(status)["address"], address);
   EXPECT_THAT(std::string(status.message()), HasSubstr(address));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(std::strerror(EADDRINUSE)));
   ExpectStillServes();
 }
 

@@ -147,6 +147,10 @@ TEST_F(StatusPagesTest, NothingIsInlineAndThePolicyForbidsIt) {
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action "
         "'self'; base-uri 'none'; frame-ancestors 'none'");
     EXPECT_EQ(headers["X-Content-Type-Options"], "nosniff");
+    EXPECT_EQ(headers["X-Frame-Options"], "DENY");
+    EXPECT_EQ(headers["Referrer-Policy"], "no-referrer");
+    EXPECT_EQ(headers["Cross-Origin-Resource-Policy"], "same-origin");
+    EXPECT_EQ(headers["Vary"], "Accept");
     EXPECT_THAT(response.body, Not(HasSubstr("<style")));
     EXPECT_THAT(response.body, Not(HasSubstr(" style=")));
     EXPECT_THAT(response.body, Not(HasSubstr("<script>")));

@@ -164,6 +164,18 @@ TEST(MetricsPageTest, MemoryAndLinksAppearByKind) {
   EXPECT_EQ(samples.at(R"(penstock_device_memory_limit_bytes{device="cpu:0"})"), 1 << 20);
 }
 
+TEST(MetricsPageTest, TheTimeOfALanesThreadIsThatOfACpuOnly) {
+  SampleMetrics sample;
+  const auto pipeline = sample.registry.AddPipeline("one", {{.lane = 0, .device = "cuda:0", .layers = "0-3"}},
+                                                    {.kind = "1f1b", .stages = 1, .micro_batches = 4});
+  sample.pipeline->lane(0).compute_nanos.Add(3 * kSecond);
+  const std::string page = MetricsPage(sample.registry);
+  EXPECT_EQ(SamplesOf(page).at(
+                R"(penstock_device_busy_seconds_total{pipeline="gpt",lane="0",device="cpu:0",kind="compute"})"),
+            3);
+  EXPECT_THAT(page, Not(HasSubstr(R"(penstock_device_busy_seconds_total{pipeline="one")")));
+}
+
 TEST(MetricsPageTest, APipelinesSeriesGoWithIt) {
   SampleMetrics sample;
   EXPECT_THAT(MetricsPage(sample.registry), HasSubstr("pipeline=\"gpt\""));

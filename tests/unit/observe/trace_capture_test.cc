@@ -1,5 +1,6 @@
 #include "engine/observe/trace_capture.h"
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "gtest/gtest.h"
 #include "tests/unit/observe/traced_pipeline.h"
@@ -163,7 +164,12 @@ TEST(TraceCaptureTest, AfterARestoreTheLastPassOverAStepCounts) {
   const auto third = CutTraceToSteps(all, 3, 3);
   ASSERT_TRUE(third.ok()) << third.status();
   EXPECT_EQ(third->begin_nanos, begin);
-  EXPECT_FALSE(CutTraceToSteps(all, 4, 4).ok()) << "step 4 is undone";
+  for (const int64_t last : {4, 5}) {  // steps that are undone, alone and behind one that is not
+    for (const int64_t first : {int64_t{3}, last}) {
+      EXPECT_EQ(CutTraceToSteps(all, first, last).status().message(),
+                absl::StrCat("step: has not ended, the last was 3, got ", last));
+    }
+  }
 }
 
 }  // namespace

@@ -123,6 +123,28 @@ TEST(TraceRingTest, AReaderBesideTheWriterSeesWholeRecordsWithoutAGap) {
   EXPECT_FALSE(failed);
 }
 
+// The oldest record is the one that the writer overwrites next.
+TEST(TraceRingTest, TheOldestRecordIsWholeOrGone) {
+  TraceRing ring(16);
+  constexpr int64_t kRecords = 2'000'000;
+  std::atomic<bool> failed = false;
+  {
+    Thread reader("reader", [&] {
+      std::vector<TraceRecord> records;
+      while (ring.written() < kRecords) {
+        records.clear();
+        const uint64_t written = ring.written();
+        const uint64_t oldest = written > 16 ? written - 16 : 0;
+        const uint64_t lost = ring.Read(oldest, oldest + 1, &records);
+        if (lost + records.size() != (written > 0 ? 1 : 0)) failed = true;
+        if (!records.empty() && records[0] != Numbered(static_cast<int64_t>(oldest))) failed = true;
+      }
+    });
+    for (int64_t n = 0; n < kRecords; ++n) ring.Record(Numbered(n));
+  }
+  EXPECT_FALSE(failed);
+}
+
 TEST(TraceRingTest, MessagesHaveNumbersOfTheirOwn) {
   std::set<uint64_t> seen;
   for (int64_t run = 0; run < 20; ++run) {

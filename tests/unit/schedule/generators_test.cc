@@ -201,6 +201,9 @@ TEST(GeneratorsTest, InterleavedZeroBubbleOfOneChunkIsZeroBubbleH1) {
   }
 }
 
+// Fused, all candidates are the same list.
+TEST(GeneratorsTest, AutoTakesTheFirstOfEquals) { EXPECT_EQ(Csv("auto", 1, 1), "0F0,0B0\n"); }
+
 // At equal costs, the forwards of fill-drain run in lockstep: clock k holds the pairs (micro-batch k-j, stage j).
 // "ij" below is (micro-batch i, stage j).
 TEST(GeneratorsTest, FillDrainForwardsFollowTheClock) {

@@ -96,6 +96,12 @@ TEST(FusePassTest, PaysWhereTheSimulatorSaysSo) {
   EXPECT_EQ(*FuseWhereItPays(split, costs), FuseBackward(split, FuseMode::kAll));
 }
 
+TEST(FusePassTest, PaysWhereItCostsNothing) {
+  // Lane 0's backward ends when lane 1's split one does, and so it does when that is fused.
+  const ScheduleCosts costs{.stages = std::vector<StageCosts>(2, {.backward = kTicksPerUnit})};
+  EXPECT_EQ(ToCsv(*FuseWhereItPays(LaggingWeightGradients(2, 1, 1), costs)), "0F0,0B0\n1F0,1B0\n");
+}
+
 TEST(CommPassTest, SurroundsComputeWithItsReceivesAndSends) {
   EXPECT_EQ(ToCsv(InsertCommunication(FillDrain(3, 1))),
             "0F0,0SEND_F0,0RECV_B0,0B0\n"

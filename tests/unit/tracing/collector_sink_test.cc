@@ -1,4 +1,6 @@
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,6 +14,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/tracing/span_sink.h"
+
+// Stands before the C library's: the host "twice" has two addresses, both of this one.
+extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* hints, addrinfo** found) {
+  static const auto look_up = reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (std::string(host) != "twice") return look_up(host, port, hints, found);
+  const int answer = look_up("127.0.0.1", port, hints, found);
+  return answer != 0 ? answer : look_up("127.0.0.1", port, hints, &(*found)->ai_next);
+}
 
 namespace penstock {
 namespace {
@@ -96,6 +106,14 @@ TEST(CollectorSinkTest, PostsTheBatchAsJson) {
 TEST(CollectorSinkTest, ARefusalIsToldWithItsStatus) {
   OneAnswer collector("HTTP/1.1 503 Service Unavailable\r\n\r\n");
   EXPECT_THAT(std::string(Post(collector.port(), "{}").message()), HasSubstr("503 Service Unavailable"));
+}
+
+TEST(CollectorSinkTest, WhatMayHaveArrivedIsNotSentToAnotherAddress) {
+  OneAnswer collector("HTTP/1.1 503 Service Unavailable\r\n\r\n");
+  const auto sink =
+      MakeCollectorSink({.host = "twice", .port = collector.port(), .path = "/v1/traces"}, RealClock(), 60 * kSecond);
+  const std::atomic<int64_t> give_up_nanos = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(std::string(sink->Send("{}", give_up_nanos).message()), HasSubstr("503 Service Unavailable"));
 }
 
 TEST(CollectorSinkTest, SomethingElseThanHttpIsNoCollector) {
