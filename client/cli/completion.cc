@@ -17,7 +17,17 @@ struct CommandEntry {
   std::vector<std::string> commands;
   std::vector<const CLI::Option*> options;
   std::vector<std::string> descriptions;  // of the commands
+  std::vector<std::string> positionals;   // PIPELINE, CHECKPOINT, FILE, ...: what stands where no option does
 };
+
+// Arguments whose values the daemon knows, and the command that lists them. What follows is the word before.
+struct NamedThing {
+  const char* kind;
+  const char* list;
+  bool of_the_first = false;  // of the pipeline that was given first
+};
+constexpr NamedThing kNamedThings[] = {
+    {"PIPELINE", "pipeline list"}, {"CHECKPOINT", "checkpoint list", true}, {"MODEL", "model list"}};
 
 std::vector<std::string> NamesOf(const CLI::Option& option) {
   std::vector<std::string> names;
@@ -40,7 +50,11 @@ void Collect(const CLI::App& app, std::vector<CommandEntry>* entries) {
   CommandEntry entry;
   entry.path = CommandWords(app);
   for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_positional()) entry.options.push_back(option);
+    if (option->get_positional()) {
+      entry.positionals.push_back(option->get_name(true));
+    } else {
+      entry.options.push_back(option);
+    }
   }
   const std::vector<const CLI::App*> below = app.get_subcommands([](const CLI::App*) { return true; });
   for (const CLI::App* command : below) {
@@ -63,7 +77,7 @@ std::set<std::string> ValuedOptions(const std::vector<CommandEntry>& entries) {
 }
 
 std::string BashScript(const std::vector<CommandEntry>& entries) {
-  std::string commands, options, choices;
+  std::string commands, options, choices, positionals, lists;
   for (const CommandEntry& entry : entries) {
     std::vector<std::string> names;
     for (const CLI::Option* option : entry.options) {
@@ -80,31 +94,57 @@ std::string BashScript(const std::vector<CommandEntry>& entries) {
       absl::StrAppend(&commands, "    \"", entry.path, "\") echo \"", absl::StrJoin(entry.commands, " "), "\" ;;\n");
     }
     absl::StrAppend(&options, "    \"", entry.path, "\") echo \"", absl::StrJoin(names, " "), "\" ;;\n");
+    if (!entry.positionals.empty()) {
+      absl::StrAppend(&positionals, "    \"", entry.path, "\") echo \"", absl::StrJoin(entry.positionals, " "),
+                      "\" ;;\n");
+    }
+  }
+  for (const NamedThing& thing : kNamedThings) {
+    absl::StrAppend(&lists, "    ", thing.kind, ") list=\"", thing.list, thing.of_the_first ? " $first" : "",
+                    "\" ;;\n");
   }
   return absl::StrCat("_penstock_commands() {\n  case \"$1\" in\n", commands,
                       "  esac\n}\n\n_penstock_options() {\n  case \"$1\" in\n", options,
                       "  esac\n}\n\n_penstock_choices() {\n  case \"$1\" in\n", choices,
-                      "  esac\n}\n\n_penstock_takes_value() {\n  case \"$1\" in\n    ",
+                      "  esac\n}\n\n_penstock_positionals() {\n  case \"$1\" in\n", positionals,
+                      "  esac\n}\n\n# What the daemon has of a kind; $3 and on: how to reach it.\n_penstock_names() {\n"
+                      "  local first=\"$2\" list=\"\"\n  case \"$1\" in\n",
+                      lists, R"sh(    *) return ;;
+  esac
+  shift 2
+  penstock --timeout 2 -o name "$@" $list 2>/dev/null | sed 's,.*/,,'
+}
+
+_penstock_takes_value() {
+  case "$1" in
+    )sh",
                       absl::StrJoin(ValuedOptions(entries), " | "), R"sh() return 0 ;;
   esac
   return 1
 }
 
 _penstock() {
-  local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD - 1]}" path="" words="" i
+  local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD - 1]}" command="" words="" i
+  local given=() where=() kinds=()
   for ((i = 1; i < COMP_CWORD; ++i)); do
+    case "${COMP_WORDS[i - 1]}" in
+      --server | --caller) where+=("${COMP_WORDS[i - 1]}" "${COMP_WORDS[i]}") ;;
+    esac
     _penstock_takes_value "${COMP_WORDS[i - 1]}" && continue
-    case " $(_penstock_commands "$path") " in
-      *" ${COMP_WORDS[i]} "*) path="${path:+$path }${COMP_WORDS[i]}" ;;
+    case " $(_penstock_commands "$command") " in
+      *" ${COMP_WORDS[i]} "*) command="${command:+$command }${COMP_WORDS[i]}" ;;
+      *) [[ ${COMP_WORDS[i]} == -* ]] || given+=("${COMP_WORDS[i]}") ;;
     esac
   done
   COMPREPLY=()
   if _penstock_takes_value "$previous"; then
-    words="$(_penstock_choices "$path $previous")"
+    words="$(_penstock_choices "$command $previous")"
   elif [[ $current == -* ]]; then
-    words="$(_penstock_options "$path") $(_penstock_options "")"
+    words="$(_penstock_options "$command") $(_penstock_options "")"
   else
-    words="$(_penstock_commands "$path")"
+    words="$(_penstock_commands "$command")"
+    kinds=($(_penstock_positionals "$command"))
+    [[ -n $words ]] || words="$(_penstock_names "${kinds[${#given[@]}]}" "${given[0]}" "${where[@]}")"
   fi
   [[ -n $words ]] && COMPREPLY=($(compgen -W "$words" -- "$current"))
 }
@@ -126,6 +166,16 @@ std::string FishScript(const std::vector<CommandEntry>& entries) {
     for (size_t i = 0; i < entry.commands.size(); ++i) {
       absl::StrAppend(&rules, here, " -f -a ", entry.commands[i], " -d ", FishText(entry.descriptions[i]), "\n");
     }
+    for (size_t i = 0; i < entry.positionals.size(); ++i) {
+      for (const NamedThing& thing : kNamedThings) {
+        if (entry.positionals[i] != thing.kind) continue;
+        const std::string list =
+            absl::StrCat("(__penstock_names ", thing.list, thing.of_the_first ? " $__penstock_given[1]" : "", ")");
+        absl::StrAppend(&rules, "complete -c penstock -n ",
+                        FishText(absl::StrCat("__penstock_at \"", entry.path, "\" ", i)), " -f -a ", FishText(list),
+                        "\n");
+      }
+    }
     for (const CLI::Option* option : entry.options) {
       const std::string where = entry.path.empty() ? "complete -c penstock" : here;
       absl::StrAppend(&rules, where);
@@ -143,6 +193,7 @@ std::string FishScript(const std::vector<CommandEntry>& entries) {
   return absl::StrCat(R"sh(function __penstock_at
     set -l path
     set -l value 0
+    set -g __penstock_given
     for word in (commandline -opc)[2..-1]
         if test $value = 1
             set value 0
@@ -152,10 +203,23 @@ std::string FishScript(const std::vector<CommandEntry>& entries) {
         else if contains -- (string join ' ' $path $word) )sh",
                       absl::StrJoin(paths, " "), R"sh(
             set -a path $word
+        else if not string match -q -- '-*' $word
+            set -a __penstock_given $word
         end
     end
     set -l here (string join ' ' $path)
-    test "$here" = "$argv[1]"
+    test "$here" = "$argv[1]" -a "$argv[2]" = "" -o "$here" = "$argv[1]" -a "$argv[2]" = (count $__penstock_given)
+end
+
+function __penstock_names
+    set -l words (commandline -opc)
+    set -l where
+    for i in (seq 2 (count $words))
+        if contains -- $words[(math $i - 1)] --server --caller
+            set -a where $words[(math $i - 1)] $words[$i]
+        end
+    end
+    penstock --timeout 2 -o name $where $argv 2>/dev/null | string replace -r '.*/' ''
 end
 
 )sh",

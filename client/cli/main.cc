@@ -13,6 +13,7 @@
 #include "client/cli/command_line.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/setting_file.h"
+#include "client/cli/terminal.h"
 
 namespace {
 
@@ -48,6 +49,7 @@ int main(int argc, char** argv) {
   world.out_is_terminal = isatty(STDOUT_FILENO);
   world.err_is_terminal = ForPeople(STDERR_FILENO);
   world.out_has_colours = ForPeople(STDOUT_FILENO);
+  world.open_terminal = penstock::OpenProcessTerminal;
   world.traceparent = Traceparent();
   std::error_code no_folder;
   world.setting_files = penstock::SettingFiles(std::filesystem::current_path(no_folder), [](const std::string& name) {

@@ -2,6 +2,7 @@
 
 // What a command has at hand: global options, streams, the client.
 
+#include <functional>
 #include <istream>
 #include <memory>
 #include <ostream>
@@ -14,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/cli/output.h"
+#include "client/cli/terminal.h"
 #include "client/lib/pipeline_client.h"
 
 namespace penstock {
@@ -52,6 +54,8 @@ struct CommandWorld {
   std::vector<std::string> setting_files;  // the one that wins first
   std::string traceparent;                 // of who runs the command; empty: none
 
+  std::function<std::unique_ptr<Terminal>()> open_terminal;  // null, or returns null: there is none
+
   // Usually only tests set these.
   std::shared_ptr<grpc::Channel> channel;
   Clock* clock = nullptr;  // null: the machine's
@@ -74,6 +78,8 @@ class Session {
   bool err_is_terminal() const { return world_.err_is_terminal; }
   bool out_has_colours() const { return world_.out_has_colours && !options_.no_color; }
   Clock* clock() const;
+  // The terminal, for keys and its width; null where there is none.
+  std::unique_ptr<Terminal> OpenTerminal() { return world_.open_terminal ? world_.open_terminal() : nullptr; }
 
   // The client; `patience` is how long it tries to reach a daemon that does not answer, set by the first use.
   absl::StatusOr<PipelineClient*> Client(absl::Duration patience = absl::Seconds(2)) ABSL_LOCKS_EXCLUDED(mu_);

@@ -315,6 +315,12 @@ absl::StatusOr<ParameterDownload> PipelineClient::ReadParameters(const v1::ReadP
   return DownloadParameters(runner_, stubs_->tensor_state, request, options_.stream_deadline);
 }
 
+absl::StatusOr<v1::WriteParametersResponse> PipelineClient::WriteParameters(v1::WriteParametersRequest request) {
+  FillRequestId(&request);
+  return Call(stubs_->state, &v1::StateService::Stub::WriteParameters, request, request.request_id(),
+              absl::Minutes(10));
+}
+
 absl::StatusOr<v1::Model> PipelineClient::UploadModel(const std::string& id, std::string_view file,
                                                       const ModelUploadOptions& options) {
   return penstock::UploadModel(runner_, stubs_->model_data, id, file, options);

@@ -96,6 +96,8 @@ class PipelineClient {
   absl::Status DeleteCheckpoint(v1::DeleteCheckpointRequest request);
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& pipeline);  // every page
   absl::StatusOr<ParameterDownload> ReadParameters(const v1::ReadParametersRequest& request);
+  // `request.handles` are of PutTensors, ready.
+  absl::StatusOr<v1::WriteParametersResponse> WriteParameters(v1::WriteParametersRequest request);
 
   // Models in the server's root, by name: resnet.pt2 or models/resnet.pt2.
   absl::StatusOr<v1::Model> UploadModel(const std::string& id, std::string_view file,

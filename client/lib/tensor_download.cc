@@ -30,7 +30,11 @@ class Arriving {
       Part part;
       part.name = message.name();
       if (wanted.empty() || wanted == message.name()) {
-        PENSTOCK_ASSIGN_OR_RETURN(part.tensor, HostTensor::Allocate(HostTensor::HeaderFromMessage(message)));
+        TensorHeader header = HostTensor::HeaderFromMessage(message);
+        std::string name = std::move(header.name);  // that of a slot of the optimizer has slashes, unlike others
+        header.name = "arriving";
+        PENSTOCK_ASSIGN_OR_RETURN(part.tensor, HostTensor::Allocate(std::move(header)));
+        part.tensor.set_name(std::move(name));
         part.assembler.emplace(part.tensor.mutable_bytes(), part.tensor.header().byte_size, "chunk");
       }
       parts_.push_back(std::move(part));

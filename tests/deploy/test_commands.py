@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import pathlib
+import pty
+import re
 import signal
+import struct
 import subprocess
+import termios
 import threading
 from collections.abc import Iterator
 
@@ -13,7 +19,7 @@ import penstock
 import pytest
 from conftest import PENSTOCK
 from daemon_process import Daemon
-from small_models import create_gpt, create_mlp, mlp_batch
+from small_models import create_gpt, create_mlp, differing, mlp_batch, state_of
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +72,45 @@ def test_top_shows_where_the_time_goes(daemon: Daemon) -> None:
         pipeline.delete(force=True)
 
 
+def visible(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
+
+
+def test_top_is_as_wide_as_the_terminal_and_q_ends_it(daemon: Daemon) -> None:
+    with penstock.Client(daemon.address) as client:
+        pipeline = create_mlp(client, "wide")
+        screen, terminal = pty.openpty()
+
+        def look(columns: int) -> str:
+            """The first whole look after the terminal has this width."""
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+            shown = ""
+            while shown.count("\x1b[H") < 4:  # two that may have begun before, one whole one, and the next one's begin
+                shown += os.read(screen, 65536).decode()
+            return shown.split("\x1b[H")[-2]
+
+        command = [PENSTOCK, "--server", daemon.address, "top", "--interval", "0.1"]
+        environment = {**os.environ, "TERM": "xterm"}
+        process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
+        try:
+            bars = []
+            for columns in (100, 70, 140):
+                lines = visible(look(columns)).replace("\r", "").splitlines()
+                assert max(map(len, lines)) <= columns
+                (bar,) = (line.split("|")[1] for line in lines if line.startswith("   0 "))
+                bars.append(len(bar))
+            assert bars == [38, 8, 78]
+            os.write(screen, b"xq")
+            assert process.wait(30) == 0
+            assert termios.tcgetattr(terminal)[3] & termios.ECHO, "the terminal is as it was"
+        finally:
+            process.kill()
+            process.wait()
+            os.close(screen)
+            os.close(terminal)
+        pipeline.delete(force=True)
+
+
 def test_bench_leaves_nothing_behind(daemon: Daemon) -> None:
     brief = ("--warm-up", "0.2", "--window", "0.3", "--max-windows", "3", "--stability-percentage")
     quick = (*brief, "200")  # three windows are always within twice their mean
@@ -114,3 +159,30 @@ def test_doctor_finds_the_daemon(daemon: Daemon, tmp_path: pathlib.Path) -> None
     checks = {check["name"]: check for check in report["checks"]}
     assert checks["daemon"]["level"] == "ok" and daemon.address in checks["daemon"]["detail"]
     assert checks["state folder"]["level"] in ("ok", "warn") and not any(tmp_path.iterdir()), "it cleans up"
+
+
+def test_what_params_read_gives_params_write_takes(daemon: Daemon, tmp_path: pathlib.Path) -> None:
+    """Weights, buffers and the optimizer's state, so that the other pipeline trains on as this one would."""
+    with penstock.Client(daemon.address) as client:
+        trained, other = create_mlp(client, "trained"), create_mlp(client, "other", seed=8)
+        for step in range(3):
+            trained.train_step(*mlp_batch(step))
+        file = tmp_path / "state.safetensors"
+        run(daemon, "params", "read", "trained", "--optimizer-state", "--to", str(file))
+        written = run(daemon, "params", "write", "other", "--from", str(file), "--step", "3", "-o", "json")
+        assert json.loads(written)["step"] == "3" or json.loads(written)["step"] == 3
+        for pipeline in (trained, other):
+            pipeline.train_step(*mlp_batch(3))
+        assert not differing(state_of(trained), state_of(other)) and other.refresh().step == 4
+
+        other.forward_backward(*mlp_batch(4))
+        before = state_of(other)
+        run(daemon, "params", "write", "other", "--from", str(file), codes=(1,))  # gradients wait
+        assert not differing(before, state_of(other))
+        run(daemon, "params", "write", "other", "--from", str(file), "--force")
+        broken = tmp_path / "broken.safetensors"
+        broken.write_bytes(file.read_bytes()[:-1])
+        run(daemon, "params", "write", "other", "--from", str(broken), codes=(2,))
+        assert not other.handles()
+        for pipeline in (trained, other):
+            pipeline.delete(force=True)

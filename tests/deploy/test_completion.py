@@ -6,9 +6,13 @@ import os
 import pathlib
 import shutil
 import subprocess
+from collections.abc import Iterator
 
+import penstock
 import pytest
 from conftest import PENSTOCK
+from daemon_process import Daemon
+from small_models import create_mlp
 
 # What stands on the line before the cursor, and what is offered: words that must be among it, or exactly these.
 CASES: list[tuple[tuple[str, ...], set[str], bool]] = [
@@ -64,6 +68,34 @@ def test_it_completes(shell: str) -> None:
     for words, offered, exactly in CASES:
         found = ASK[shell](words)
         assert found == offered if exactly else offered <= found, (words, found)
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with two pipelines, one of which has a checkpoint."""
+    one = Daemon(tmp_path_factory.mktemp("daemon"), "--drain-announce=0s")
+    one.start()
+    try:
+        with penstock.Client(one.address) as client:
+            create_mlp(client, "first").save_checkpoint("kept")
+            create_mlp(client, "second")
+        yield one
+        one.stop()
+    finally:
+        one.kill()
+
+
+@pytest.mark.parametrize("shell", ASK)
+def test_it_completes_the_names_that_the_daemon_has(shell: str, daemon: Daemon) -> None:
+    for words, offered in (
+        (("train", ""), {"first", "second"}),
+        (("pipeline", "get", "s"), {"second"}),
+        (("checkpoint", "restore", "f"), {"first"}),
+        (("checkpoint", "restore", "first", ""), {"kept"}),
+        (("checkpoint", "restore", "first", "--force", "k"), {"kept"}),
+        (("checkpoint", "restore", "second", ""), set[str]()),
+    ):
+        assert ASK[shell](("--server", daemon.address, *words)) == offered, words
 
 
 def test_names_of_files_are_the_shells_own() -> None:

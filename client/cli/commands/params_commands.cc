@@ -1,9 +1,19 @@
-// penstock params read
+// penstock params read|write
 
+#include <algorithm>
 #include <memory>
+#include <optional>
+#include <span>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/cli/command_table.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/message_json.h"
+#include "client/cli/number_checks.h"
+#include "client/cli/pipeline_text.h"
 #include "client/cli/safetensors_file.h"
 #include "engine/base/status_macros.h"
 
@@ -31,11 +41,55 @@ absl::Status Read(const ReadOptions& options, Session& session) {
   return absl::OkStatus();
 }
 
+// The most that the daemon takes in one upload.
+constexpr size_t kTensorsOfAnUpload = 64;
+
+struct WriteOptions {
+  std::string pipeline;
+  std::string from;
+  std::optional<int64_t> step;
+  bool force = false;
+};
+
+absl::Status Write(const WriteOptions& options, Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.from));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadSafetensors(file));
+  if (tensors.empty()) return UsageError("--from", "holds no tensors");
+  for (HostTensor& tensor : tensors) {  // a name on the wire has no slash
+    if (absl::StartsWith(tensor.name(), "optimizer/")) {
+      tensor.set_name(absl::StrReplaceAll(tensor.name(), {{"/", "."}}));
+    }
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  v1::WriteParametersRequest request;
+  request.set_pipeline(PipelineName(options.pipeline));
+  request.set_request_id(session.options().request_id);
+  if (options.step.has_value()) request.set_step(*options.step);
+  request.set_force(options.force);
+  std::vector<std::string> handles;
+  const absl::Cleanup release = [&] {  // their leases end what is not released
+    if (!handles.empty()) client->ReleaseHandles(handles).status().IgnoreError();
+  };
+  for (size_t first = 0; first < tensors.size(); first += kTensorsOfAnUpload) {
+    const size_t count = std::min(kTensorsOfAnUpload, tensors.size() - first);
+    PENSTOCK_ASSIGN_OR_RETURN(const v1::Handle handle,
+                              client->PutTensors(options.pipeline, std::span(tensors).subspan(first, count)));
+    handles.push_back(handle.name());
+  }
+  request.mutable_handles()->Assign(handles.begin(), handles.end());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::WriteParametersResponse response, client->WriteParameters(request));
+  session.Print({MessageToJson(response), {}, {request.pipeline()}, "", ""});
+  session.Say(absl::StrCat("wrote ", tensors.size(), " tensors; ", ShortName(request.pipeline()), " is at step ",
+                           response.step()));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AddParamsCommands(CommandTable& table) {
-  CLI::App* group = table.Add(table.root(), "params", "Read what a pipeline has learnt",
-                              "penstock params read gpt --to gpt.safetensors");
+  CLI::App* group = table.Add(table.root(), "params", "Read what a pipeline has learnt, or write it",
+                              "penstock params read gpt --to gpt.safetensors\n"
+                              "penstock params write gpt --from gpt.safetensors");
   CLI::App* read = table.Add(group, "read", "Write parameters to a safetensors file",
                              "penstock params read gpt --to gpt.safetensors\n"
                              "penstock params read gpt --name head.weight --to - > head.safetensors");
@@ -47,6 +101,20 @@ void AddParamsCommands(CommandTable& table) {
       ->allow_extra_args(false);
   read->add_flag("--optimizer-state", options->optimizer_state, "The optimizer's state too");
   table.Run(read, [options](Session& session) { return Read(*options, session); });
+
+  CLI::App* write = table.Add(group, "write", "Replace parameters by those of a safetensors file, by name",
+                              "penstock params write gpt --from gpt.safetensors\n"
+                              "penstock params write gpt --from gpt.safetensors --step 0");
+  auto given = std::make_shared<WriteOptions>();
+  write->add_option("PIPELINE", given->pipeline, "Name of the pipeline")->required();
+  write->add_option("--from", given->from, "A safetensors file; - is stdin")->required()->type_name("FILE");
+  write
+      ->add_option("--step", given->step,
+                   "Finished steps from now on, which the learning rate follows; unset: as it is")
+      ->check(NonNegative())
+      ->type_name("N");
+  write->add_flag("--force", given->force, "Discard gradients that wait for an optimizer step");
+  table.Run(write, [given](Session& session) { return Write(*given, session); });
 }
 
 }  // namespace penstock

@@ -208,7 +208,7 @@ void AddPipelineCommands(CommandTable& table) {
                             "penstock pipeline get gpt\n"
                             "penstock pipeline get gpt -o json");
   auto name = std::make_shared<std::string>();
-  get->add_option("NAME", *name, "Name of the pipeline")->required();
+  get->add_option("PIPELINE", *name, "Name of the pipeline")->required();
   table.Run(get, [name](Session& session) { return GetPipeline(*name, session); });
 
   CLI::App* list = table.Add(group, "list", "List the pipelines of the daemon", "penstock pipeline list -o wide");
@@ -217,7 +217,7 @@ void AddPipelineCommands(CommandTable& table) {
   CLI::App* remove = table.Add(group, "delete", "Delete a pipeline; asks first, or takes --yes",
                                "penstock pipeline delete gpt --yes\npenstock pipeline delete gpt --force --purge");
   auto options = std::make_shared<DeletePipelineOptions>();
-  remove->add_option("NAME", options->name, "Name of the pipeline")->required();
+  remove->add_option("PIPELINE", options->name, "Name of the pipeline")->required();
   remove->add_flag("--force", options->force, "Cancel work that has not started");
   remove->add_flag("--purge", options->purge, "Remove its checkpoints too");
   remove->add_flag("--yes", options->yes, "Do not ask");
@@ -227,7 +227,7 @@ void AddPipelineCommands(CommandTable& table) {
   CLI::App* discard = table.Add(group, "discard", "Discard gradients that were accumulated and not stepped with",
                                 "penstock pipeline discard gpt\npenstock pipeline discard gpt --force");
   auto discarded = std::make_shared<DiscardOptions>();
-  discard->add_option("NAME", discarded->name, "Name of the pipeline")->required();
+  discard->add_option("PIPELINE", discarded->name, "Name of the pipeline")->required();
   discard->add_flag("--force", discarded->force, "Of any caller; who held them is told");
   table.Run(discard, [discarded](Session& session) { return DiscardGradients(*discarded, session); });
 }

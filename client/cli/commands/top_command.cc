@@ -11,6 +11,7 @@
 #include "client/cli/lane_bars.h"
 #include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
+#include "client/cli/terminal.h"
 #include "engine/base/clock.h"
 #include "engine/base/status_macros.h"
 
@@ -20,9 +21,15 @@ namespace {
 struct TopOptions {
   std::string pipeline;  // empty: all
   double interval_seconds = 1;
-  int looks = 0;  // 0: until Ctrl-C
-  int columns = 48;
+  int looks = 0;    // 0: until Ctrl-C
+  int columns = 0;  // of a bar; 0: as the terminal is wide
 };
+
+// Of a line, beside its bar: the lane before it, shares, memory and the longest state behind it.
+constexpr int kBesideBar = 62;
+constexpr int kUsualBar = 48;
+constexpr int kMinBar = 8;
+constexpr int kMaxBar = 400;
 
 using Look = std::map<std::string, v1::PipelineStatistics>;  // by the pipeline's name
 
@@ -101,17 +108,20 @@ Document Show(const Look& before, const Look& after, const TopOptions& options, 
 
 absl::Status Top(const TopOptions& options, Session& session) {
   session.set_endless();
+  TopOptions shape = options;
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   const bool live = session.out_has_colours() && (session.options().output == OutputFormat::kTable ||
                                                   session.options().output == OutputFormat::kWide);
   PENSTOCK_ASSIGN_OR_RETURN(Look before, LookAt(options, *client));
+  const std::unique_ptr<Terminal> terminal = live ? session.OpenTerminal() : nullptr;
   Clock* clock = session.clock();
   const bool never = false;
   absl::Mutex mutex;
   for (int shown = 0; options.looks == 0 || shown < options.looks; ++shown) {
-    // In pieces, so that Ctrl-C is heard.
+    // In pieces, so that Ctrl-C and q are heard.
     const int64_t next = clock->NowNanos() + absl::ToInt64Nanoseconds(absl::Seconds(options.interval_seconds));
     while (clock->NowNanos() < next && !session.cancelled()) {
+      if (terminal != nullptr && terminal->Pressed('q')) return absl::OkStatus();
       absl::MutexLock lock(&mutex);
       clock->AwaitUntil(&mutex, absl::Condition(&never), std::min(next, clock->NowNanos() + 100'000'000));
     }
@@ -119,7 +129,12 @@ absl::Status Top(const TopOptions& options, Session& session) {
     absl::StatusOr<Look> after = LookAt(options, *client);
     if (session.cancelled()) return absl::OkStatus();
     PENSTOCK_RETURN_IF_ERROR(after.status());
-    Document document = Show(before, *after, options, live);
+    const int columns = terminal != nullptr ? terminal->Columns() : 0;  // at each look: it may have changed
+    if (options.columns == 0) {
+      shape.columns = columns == 0 ? kUsualBar : std::clamp(columns - kBesideBar, kMinBar, kMaxBar);
+    }
+    Document document = Show(before, *after, shape, live);
+    if (columns > 0) document.text = CutLines(document.text, columns);
     if (live) document.text = "\x1b[H\x1b[2J" + document.text;
     session.Print(document);
     before = *std::move(after);
@@ -130,8 +145,9 @@ absl::Status Top(const TopOptions& options, Session& session) {
 }  // namespace
 
 void AddTopCommand(CommandTable& table) {
-  CLI::App* command = table.Add(table.root(), "top", "Show what the lanes are doing, again and again",
-                                "penstock top\npenstock top gpt --interval 0.5\npenstock top --looks 1 -o json");
+  CLI::App* command =
+      table.Add(table.root(), "top", "Show what the lanes are doing, again and again",
+                "penstock top    # q ends it\npenstock top gpt --interval 0.5\npenstock top --looks 1 -o json");
   auto options = std::make_shared<TopOptions>();
   command->add_option("PIPELINE", options->pipeline, "Only this pipeline");
   command->add_option("--interval", options->interval_seconds, "Time that each look covers")
@@ -142,10 +158,9 @@ void AddTopCommand(CommandTable& table) {
       ->check(NonNegative())
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--columns", options->columns, "Width of a bar")
-      ->check(CLI::Range(8, 400))
-      ->type_name("N")
-      ->capture_default_str();
+  command->add_option("--columns", options->columns, "Width of a bar; unset: as the terminal is wide")
+      ->check(CLI::Range(kMinBar, kMaxBar))
+      ->type_name("N");
   table.Run(command, [options](Session& session) { return Top(*options, session); });
 }
 
