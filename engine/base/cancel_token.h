@@ -4,7 +4,11 @@
 
 namespace penstock {
 
-// Asks a run to stop at its next action. Any thread; once set, it stays set.
+// Asks a run to stop at its next action.
+//
+// Owns:      nothing; who asks and who runs share it.
+// Threads:   any method from any thread, without a lock. What was written before Cancel() is seen by who sees it cancelled.
+// Lifecycle: once cancelled it stays so: one token per call.
 class CancelToken {
  public:
   void Cancel() { cancelled_.store(true, std::memory_order_release); }

@@ -12,8 +12,12 @@
 
 namespace penstock {
 
-// Builds a Status with a reason. Example:
-//   return Error(absl::StatusCode::kNotFound, "HANDLE_EXPIRED", "handle has expired").With("handle", id);
+// Builds a Status with a reason and named values, which clients read beside the message.
+//
+// Model:     the reason is a word of docs/reference/errors.md; reason and values are payloads of the Status, so every Status
+//            that is made from this one keeps them (WithPrefix, WithValue).
+// Threads:   a plain value.
+// Example:   return Error(absl::StatusCode::kNotFound, "HANDLE_EXPIRED", "handle has expired").With("handle", id);
 class Error {
  public:
   Error(absl::StatusCode code, std::string_view reason, std::string_view message);

@@ -9,7 +9,12 @@
 
 namespace penstock {
 
-// An integer that names one kind of thing. `Tag` only tells the kinds apart.
+// Names one kind of thing by an integer. `Tag` only tells the kinds apart.
+//
+// Threads:   a plain value.
+// Units:     as the alias says; without a value it is 0.
+// Example:   void Begin(LaneIndex lane, StageIndex stage);
+//            Begin(LaneIndex(1), StageIndex(3));  // the other way round it does not compile
 template <typename Tag, typename Integer = int32_t>
 class StrongId {
  public:
@@ -31,6 +36,8 @@ class StrongId {
 };
 
 using StageIndex = StrongId<struct StageTag>;            // 0 is the stage that holds the first layer
+using LaneIndex = StrongId<struct LaneTag>;              // a stage worker on one device; chunks share one
+using Rank = StrongId<struct RankTag>;                   // a process of a pipeline; 0 leads
 using MicroBatchIndex = StrongId<struct MicroBatchTag>;  // runs on through all contributions of a step
 using LayerIndex = StrongId<struct LayerTag>;            // position in the whole model
 using StepId = StrongId<struct StepTag, int64_t>;        // the number of finished optimizer steps before it

@@ -33,7 +33,7 @@ void OptionReader::Fault(const std::string& name, const std::string& problem) {
           .With("value", value);
 }
 
-int64_t OptionReader::Int(const std::string& name, int64_t fallback, int64_t least, int64_t most) {
+int64_t OptionReader::Int(const std::string& name, int64_t fallback, int64_t min, int64_t max) {
   const OptionValue* value = Find(name);
   if (value == nullptr) return fallback;
   const int64_t* whole = std::get_if<int64_t>(value);
@@ -41,19 +41,19 @@ int64_t OptionReader::Int(const std::string& name, int64_t fallback, int64_t lea
     Fault(name, "must be a whole number");
     return fallback;
   }
-  if (*whole < least || *whole > most) {
-    Fault(name, absl::StrCat("must lie in [", least, ", ", most, "]"));
+  if (*whole < min || *whole > max) {
+    Fault(name, absl::StrCat("must lie in [", min, ", ", max, "]"));
     return fallback;
   }
   return *whole;
 }
 
-int64_t OptionReader::NeededInt(const std::string& name, int64_t least, int64_t most) {
+int64_t OptionReader::NeededInt(const std::string& name, int64_t min, int64_t max) {
   if (!Has(name)) Fault(name, "is needed");
-  return Int(name, least, least, most);
+  return Int(name, min, min, max);
 }
 
-double OptionReader::Double(const std::string& name, double fallback, double least, double most) {
+double OptionReader::Double(const std::string& name, double fallback, double min, double max) {
   const OptionValue* value = Find(name);
   if (value == nullptr) return fallback;
   double number;
@@ -65,8 +65,8 @@ double OptionReader::Double(const std::string& name, double fallback, double lea
     Fault(name, "must be a number");
     return fallback;
   }
-  if (!std::isfinite(number) || number < least || number > most) {
-    Fault(name, absl::StrCat("must lie in [", least, ", ", most, "]"));
+  if (!std::isfinite(number) || number < min || number > max) {
+    Fault(name, absl::StrCat("must lie in [", min, ", ", max, "]"));
     return fallback;
   }
   return number;

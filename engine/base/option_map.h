@@ -30,12 +30,12 @@ class OptionReader {
  public:
   OptionReader(const OptionMap& options, std::string path) : options_(options), path_(std::move(path)) {}
 
-  // A whole number within [least, most]; the default if the option is absent.
-  int64_t Int(const std::string& name, int64_t fallback, int64_t least, int64_t most);
+  // A whole number within [min, max]; the default if the option is absent.
+  int64_t Int(const std::string& name, int64_t fallback, int64_t min, int64_t max);
   // The same, for an option that must be there.
-  int64_t NeededInt(const std::string& name, int64_t least, int64_t most);
-  // A finite number within [least, most]; whole numbers are accepted.
-  double Double(const std::string& name, double fallback, double least, double most);
+  int64_t NeededInt(const std::string& name, int64_t min, int64_t max);
+  // A finite number within [min, max]; whole numbers are accepted.
+  double Double(const std::string& name, double fallback, double min, double max);
   bool Bool(const std::string& name, bool fallback);
   std::string Text(const std::string& name, const std::string& fallback);
   bool Has(const std::string& name) const { return options_.count(name) != 0; }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Early return of errors from functions that answer absl::Status or absl::StatusOr.
+// Early return of errors from functions that return absl::Status or absl::StatusOr.
 
 #include <utility>
 

@@ -14,7 +14,7 @@ namespace penstock {
 // Opens what `devices` (entries as ParseDevices takes them) may need, and remembers what was found. CUDA is left alone
 // where devices are named and none of them is CUDA's, and where there is no driver.
 //
-// Lifecycle: first thing in main, before any question about CUDA: LibTorch remembers its first answer. A second call
+// Lifecycle: first thing in main, before any question about CUDA: LibTorch remembers what it found first. A second call
 //            changes nothing.
 // Fails:     never: what is missing, and why, is said by the device that asks for it (FoundCuda, ParseDevices).
 // Example:   OpenAccelerators(options.devices);

@@ -35,8 +35,8 @@ InferenceCandidate CandidateOf(const StageExecutor& executor, int64_t now) {
           .priority = run.ticket->priority,
           .due = run.ticket->due,
           .fills = run.filling->fills(),
-          .duration = run.filling->inference_costs().Expected(action.stage, rows),
-          .to_end = run.filling->inference_costs().LeastToEnd(action.stage, rows, behind),
+          .duration = run.filling->inference_costs().Expected(StageIndex(action.stage), rows),
+          .to_end = run.filling->inference_costs().MinToEnd(StageIndex(action.stage), rows, behind),
           .training_at = run.filling->NextRun(now),
           .weights_change_at = run.filling->WeightsChange(now)};
 }

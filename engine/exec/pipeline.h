@@ -52,7 +52,7 @@ struct ForwardRequest {
   std::optional<int> micro_batches;
   std::vector<std::string> outputs;  // wanted; empty: all
   std::shared_ptr<CancelToken> cancel;
-  bool input_gradients = false;  // the Backward answers the gradients of the inputs
+  bool input_gradients = false;  // the Backward returns the gradients of the inputs
   int32_t priority = 0;          // of an inference: among those that wait, higher goes first
 };
 
@@ -84,7 +84,7 @@ class Pipeline {
   struct Options {
     DevicePool* devices = nullptr;  // required
     Clock* clock = nullptr;         // null: the real one
-    ProfileOptions profile;         // with its `planning` until the call has its answer
+    ProfileOptions profile;         // with its `planning` until the call returns
     // Whether a search may run steps of the best plans. They take memory and time on the devices: not beside other pipelines.
     bool rehearse = true;
     // Called with the bytes that a plan will take of the host's memory, before any of it is placed, and once more with what was

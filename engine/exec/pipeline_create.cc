@@ -32,14 +32,14 @@ namespace {
 // A plan over several processes can be made, but not run.
 absl::Status CheckRanks(const Plan& plan) {
   for (const StagePlan& stage : plan.stages) {
-    if (stage.rank == 0) continue;
+    if (stage.rank == Rank(0)) continue;
     return Error(
                absl::StatusCode::kFailedPrecondition, "SPEC_INVALID",
                absl::StrCat("spec.cut.ranks: ranks other than 0 need several processes, which this daemon does not run "
                             "yet, got ",
-                            stage.rank))
+                            stage.rank.value()))
         .With("field", "spec.cut.ranks")
-        .With("value", absl::StrCat(stage.rank));
+        .With("value", absl::StrCat(stage.rank.value()));
   }
   return absl::OkStatus();
 }

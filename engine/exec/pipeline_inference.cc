@@ -16,7 +16,7 @@ namespace penstock {
 // One call through all of its runs. It fails if a change of the weights has left them broken.
 //
 // Model:     at most one run at a time, from Start() until its last lane has left. Then it is run again if it gave way before
-//            it was done, or else answered.
+//            it was done, or else has its outcome.
 // Owns:      itself, by the gate while it waits or is open there, and by its run.
 // Threads:   as GateVisit; a run ends on the thread of its last lane.
 class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_from_this<InferenceCall> {
@@ -35,7 +35,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     ticket_->accepted_nanos = pipeline->clock_->NowNanos();
     const std::vector<int64_t>& rows = parts_.inputs.rows;
     const InferenceCosts& costs = pipeline->rank_.filling().inference_costs();
-    ticket_->alone_nanos = costs.LeastToEnd(0, rows.front(), static_cast<int>(rows.size()) - 1);
+    ticket_->alone_nanos = costs.MinToEnd(StageIndex(0), rows.front(), static_cast<int>(rows.size()) - 1);
     ticket_->lane_nanos = costs.Work(rows) / pipeline->rank_.lanes();
   }
 

@@ -26,13 +26,19 @@ inline constexpr char kStepPart[] = "step_part";
 // Behind every micro-batch: nothing that was noted is forgotten.
 inline constexpr MicroBatchIndex kNoMicroBatch(std::numeric_limits<int32_t>::max());
 
-// The activations that a Forward keeps: one Pass per stage and micro-batch, and the keys of its randomness.
+// The activations that a Forward keeps for its Backward.
+//
+// Model:     one Pass per stage and micro-batch, the keys of its randomness, and what the gradients of outputs must look like
+//            and those of inputs will.
+// Owns:      the passes, with their tensors on the stages' devices. The last reference frees them, on any thread.
+// Threads:   that of the training calls; a run has the passes while it is open.
+// Lifecycle: Forward makes it; a Backward uses it up unless it retains it: `passes` are empty then. An optimizer step makes
+//            it stale (`step`).
 class Graph {
  public:
   std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
   StepId step;
   int micro_batch_base = 0;
-  int64_t rows = 0;
   std::vector<int64_t> micro_batch_rows;
   NamedValues outputs;                            // of the first micro-batch, named: what gradients must look like
   std::vector<std::vector<int64_t>> output_rows;  // by output, then by micro-batch; empty where nothing has rows
@@ -69,7 +75,9 @@ struct Run {
   std::vector<double> loss_values;           // by micro-batch, scaled
 
   int micro_batches() const { return lists.schedule->micro_batches; }
-  bool Checkpoints(int stage, int micro_batch) const { return (*lists.checkpointed)[stage][micro_batch]; }
+  bool Checkpoints(StageIndex stage, int micro_batch) const {
+    return (*lists.checkpointed)[stage.value()][micro_batch];
+  }
 };
 
 }  // namespace penstock

@@ -188,7 +188,7 @@ void StageExecutor::Ended(const Launched& launched, int64_t at) {
   const int64_t took = at - action_begin_;
   if (launched.followed) run_->progress->End(lane_index(), at);
   if (run_->spec.inference)
-    run_->filling->inference_costs().Observe(action.stage, run_->spec.rows[action.micro_batch], took);
+    run_->filling->inference_costs().Observe(StageIndex(action.stage), run_->spec.rows[action.micro_batch], took);
   lane_->metrics->ObservePhase(run_->spec.inference ? Phase::kInfer : LabelsOf(action.kind).phase, took);
   TraceAction(*lane_->metrics, *run_, action, launched.part, action_begin_, at);
 }

@@ -37,8 +37,8 @@ class StageExecutor {
 
   Lane& lane() { return *lane_; }
   const Run& run() const { return *run_; }
-  int lane_index() const { return lane_->index; }  // of its list
-  const Action* Next() const;                      // null behind the last
+  LaneIndex lane_index() const { return LaneIndex(lane_->index); }  // of its list
+  const Action* Next() const;                                       // null behind the last
 
  private:
   Readiness Look();

@@ -27,7 +27,7 @@ StageRun::StageRun(Run* run, Stage* stage, LaneMetrics* metrics)
 
 void StageRun::Forward(int m) {
   Batch inputs = stage_->first() ? run_->inputs[m] : std::exchange(received_[m], {});
-  const bool graph = !run_->spec.inference && !run_->Checkpoints(stage_->index(), m);
+  const bool graph = !run_->spec.inference && !run_->Checkpoints(StageIndex(stage_->index()), m);
   Pass& pass = this->pass(m);
   stage_->Forward(std::move(inputs), ContextOf(m, graph, false), LossOf(m), pass);
   if (last() && pass.loss.defined()) run_->loss_values[m] = pass.loss.item().toDouble();
@@ -93,7 +93,7 @@ void StageRun::Keep(bool gradient, int peer, int m, Batch values) {
     return;
   }
   // The stash itself was the first use.
-  const bool again = !run_->spec.inference && run_->Checkpoints(stage_->index(), m);
+  const bool again = !run_->spec.inference && run_->Checkpoints(StageIndex(stage_->index()), m);
   const int life = (again ? Portal::kCheckpointed : Portal::kPlain) - 1;
   pass.received.resize(stage_->incoming().size());
   pass.received[PortOf(stage_->incoming(), peer)] = Portal(std::move(values), life);

@@ -68,10 +68,10 @@ std::shared_ptr<const RunForecast> TrainingCosts::Forecast(const std::shared_ptr
   return forecast;
 }
 
-void InferenceCosts::Observe(int stage, int64_t rows, int64_t nanos) {
+void InferenceCosts::Observe(StageIndex stage, int64_t rows, int64_t nanos) {
   absl::MutexLock lock(&mu_);
   if (seen_.size() >= kMaxKept * forward_.size()) seen_.clear();
-  const auto [entry, is_new] = seen_.try_emplace({stage, rows});
+  const auto [entry, is_new] = seen_.try_emplace({stage.value(), rows});
   const auto took = static_cast<double>(nanos);
   Seen& seen = entry->second;
   if (is_new) {
@@ -93,16 +93,16 @@ int64_t InferenceCosts::MeanLocked(int stage, int64_t rows, double deviations) c
   return static_cast<int64_t>(static_cast<double>(forward) * std::max(1.0, scale));
 }
 
-int64_t InferenceCosts::Expected(int stage, int64_t rows) const {
+int64_t InferenceCosts::Expected(StageIndex stage, int64_t rows) const {
   absl::MutexLock lock(&mu_);
-  return MeanLocked(stage, rows, 1);
+  return MeanLocked(stage.value(), rows, 1);
 }
 
-int64_t InferenceCosts::LeastToEnd(int stage, int64_t rows, int behind) const {
+int64_t InferenceCosts::MinToEnd(StageIndex stage, int64_t rows, int behind) const {
   absl::MutexLock lock(&mu_);
   int64_t sum = 0;
   const int last = static_cast<int>(forward_.size()) - 1;
-  for (int s = stage; s <= last; ++s) {
+  for (int s = stage.value(); s <= last; ++s) {
     const int64_t mean = MeanLocked(s, rows, 0);
     if (mean == kNever) return 0;
     sum += s == last ? mean * (1 + behind) : mean;

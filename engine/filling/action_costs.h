@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/ids.h"
 #include "engine/filling/run_forecast.h"
 #include "engine/schedule/schedule.h"
 #include "engine/schedule/simulate.h"
@@ -58,11 +59,11 @@ class InferenceCosts {
   // `forward` by stage, for `rows` rows; 0: not known.
   InferenceCosts(std::vector<int64_t> forward, int64_t rows) : forward_(std::move(forward)), rows_(rows) {}
 
-  void Observe(int stage, int64_t rows, int64_t nanos) ABSL_LOCKS_EXCLUDED(mu_);
-  int64_t Expected(int stage, int64_t rows) const ABSL_LOCKS_EXCLUDED(mu_);
+  void Observe(StageIndex stage, int64_t rows, int64_t nanos) ABSL_LOCKS_EXCLUDED(mu_);
+  int64_t Expected(StageIndex stage, int64_t rows) const ABSL_LOCKS_EXCLUDED(mu_);
   // From the begin of an action of `stage` to the end of its run, at the least: this micro-batch through all later stages,
   // and `behind` more through the last one.
-  int64_t LeastToEnd(int stage, int64_t rows, int behind) const ABSL_LOCKS_EXCLUDED(mu_);
+  int64_t MinToEnd(StageIndex stage, int64_t rows, int behind) const ABSL_LOCKS_EXCLUDED(mu_);
   // All actions of a run whose micro-batches have these rows, on all stages together. Both: 0 if nothing is known.
   int64_t Work(const std::vector<int64_t>& rows) const ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -51,9 +51,9 @@ bool InferenceTurns::Claim(InferenceTicket& ticket, int64_t now) {
   return true;
 }
 
-void InferenceTurns::Charge(const InferenceTicket& ticket, int lane, int64_t nanos) {
+void InferenceTurns::Charge(const InferenceTicket& ticket, LaneIndex lane, int64_t nanos) {
   absl::MutexLock lock(&mu_);
-  charges_[ticket.sequence][lane] += nanos;
+  charges_[ticket.sequence][lane.value()] += nanos;
 }
 
 void InferenceTurns::Release(const InferenceTicket& ticket, int64_t now) {

@@ -6,6 +6,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/ids.h"
 
 namespace penstock {
 
@@ -47,7 +48,7 @@ class InferenceTurns {
   // Whether the run is due: it was already, or becomes so now.
   bool Claim(InferenceTicket& ticket, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
   // An action of a run that is due holds training of a lane up, for at most so long.
-  void Charge(const InferenceTicket& ticket, int lane, int64_t nanos) ABSL_LOCKS_EXCLUDED(mu_);
+  void Charge(const InferenceTicket& ticket, LaneIndex lane, int64_t nanos) ABSL_LOCKS_EXCLUDED(mu_);
   // A run has ended for good.
   void Release(const InferenceTicket& ticket, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
   // When the run may become due at the earliest, if nobody goes before it; kNever with a share of 0, and where a training run

@@ -28,15 +28,15 @@ RunProgress::RunProgress(std::shared_ptr<const Schedule> schedule, int64_t begin
       forecaster_(std::move(forecaster)),
       lanes_(schedule_->lanes.size()) {}
 
-void RunProgress::Begin(int lane, size_t position, int64_t now) {
+void RunProgress::Begin(LaneIndex lane, size_t position, int64_t now) {
   absl::MutexLock lock(&mu_);
-  lanes_[lane] = {LaneAt::Doing::kWorks, position, now};
+  lanes_[lane.value()] = {LaneAt::Doing::kWorks, position, now};
 }
 
-void RunProgress::End(int lane, int64_t now) {
+void RunProgress::End(LaneIndex lane, int64_t now) {
   absl::MutexLock lock(&mu_);
-  LaneAt& state = lanes_[lane];
-  const Action& action = schedule_->lanes[lane][state.position];
+  LaneAt& state = lanes_[lane.value()];
+  const Action& action = schedule_->lanes[lane.value()][state.position];
   Total& total = totals_[{action.stage, action.kind}];
   total.nanos += now - state.began;
   ++total.count;
@@ -44,9 +44,9 @@ void RunProgress::End(int lane, int64_t now) {
   ++state.position;
 }
 
-void RunProgress::Leave(int lane) {
+void RunProgress::Leave(LaneIndex lane) {
   absl::MutexLock lock(&mu_);
-  lanes_[lane].doing = LaneAt::Doing::kLeft;
+  lanes_[lane.value()].doing = LaneAt::Doing::kLeft;
 }
 
 const RunForecast* RunProgress::Forecast() {
@@ -78,12 +78,12 @@ int64_t RunProgress::Lateness(const RunForecast& forecast, int64_t now) const {
   return next == kNever ? 0 : elapsed - next;
 }
 
-int64_t RunProgress::ExpectedStart(int lane, int64_t now) {
+int64_t RunProgress::ExpectedStart(LaneIndex lane, int64_t now) {
   const RunForecast* forecast = Forecast();
   if (forecast == nullptr) return now;
   absl::MutexLock lock(&mu_);
-  const LaneAt& state = lanes_[lane];
-  const int64_t start = forecast->lanes[lane][state.position].start;
+  const LaneAt& state = lanes_[lane.value()];
+  const int64_t start = forecast->lanes[lane.value()][state.position].start;
   if (state.doing == LaneAt::Doing::kLeft || start == kNever) return kNever;
   return std::max(now, begin_ + start + Lateness(*forecast, now));
 }

@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/ids.h"
 #include "engine/schedule/schedule.h"
 #include "engine/schedule/simulate.h"
 
@@ -51,16 +52,16 @@ absl::StatusOr<RunForecast> MakeForecast(const Schedule& schedule, const Schedul
 class RunProgress {
  public:
   using Forecaster = std::function<std::shared_ptr<const RunForecast>()>;
-  // `forecaster` may answer null; it is called at most once, without a lock that anything else needs.
+  // `forecaster` may return null; it is called at most once, without a lock that anything else needs.
   RunProgress(std::shared_ptr<const Schedule> schedule, int64_t begin_nanos, Forecaster forecaster);
 
   // A lane begins the compute action at `position` of its list; has ended it; has left the run.
-  void Begin(int lane, size_t position, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
-  void End(int lane, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
-  void Leave(int lane) ABSL_LOCKS_EXCLUDED(mu_);
+  void Begin(LaneIndex lane, size_t position, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
+  void End(LaneIndex lane, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
+  void Leave(LaneIndex lane) ABSL_LOCKS_EXCLUDED(mu_);
 
   // When the next compute action of a waiting lane will begin, not before `now`; kNever if its list is done.
-  int64_t ExpectedStart(int lane, int64_t now) ABSL_LOCKS_EXCLUDED(mu_, forecast_mu_);
+  int64_t ExpectedStart(LaneIndex lane, int64_t now) ABSL_LOCKS_EXCLUDED(mu_, forecast_mu_);
   // When the weights will change, not before `now`; kNever if they won't.
   int64_t ExpectedWeightsChange(int64_t now) ABSL_LOCKS_EXCLUDED(mu_, forecast_mu_);
 

@@ -21,11 +21,16 @@
 namespace penstock {
 
 // The skip values of one layer during one forward, under the names that it declared.
+//
+// Model:     a value that is stashed goes to the one layer that declared to pop it, on whichever stage that is. Stashing
+//            twice: the last value wins.
+// Owns:      nothing beyond the forward: a layer must not keep it.
+// Threads:   the one that runs the layer.
+// Fails:     both throw (RunTorch) FAILED_PRECONDITION / SKIP_INVALID: "'N' has not been declared as stashable", "'N' has
+//            not been declared as poppable", "'N' has not been stashed".
 class LayerSkips {
  public:
   virtual ~LayerSkips() = default;
-  // Both throw (RunTorch) FAILED_PRECONDITION / SKIP_INVALID: "'N' has not been declared as stashable", "'N' has not been
-  // declared as poppable", "'N' has not been stashed". Stashing twice: the last value wins.
   virtual void Stash(const std::string& name, Value value) = 0;
   virtual Value Pop(const std::string& name) = 0;
 };

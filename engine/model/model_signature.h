@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-// What one layer takes and gives, in the sense of Layer's own answers: nothing, `any`, or signatures.
+// What one layer takes and gives, in the sense of Layer's own signatures: nothing, `any`, or signatures.
 struct LayerSignature {
   std::vector<TensorSignature> inputs;
   std::vector<TensorSignature> outputs;

@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/clock.h"
+#include "engine/base/ids.h"
 #include "engine/observe/histogram.h"
 #include "engine/observe/memory_cells.h"
 #include "engine/observe/metric_labels.h"
@@ -34,7 +35,10 @@ struct CheckpointHistogram : DurationHistogram {
   CheckpointHistogram() : DurationHistogram(CheckpointBuckets()) {}
 };
 
-// An instant of wall time, as seconds since 1970; 0 until the first Mark().
+// Keeps the last instant at which something happened.
+//
+// Threads:   any method from any thread, without a lock; two marks at once leave one of them.
+// Units:     seconds of wall time since 1970; 0 until the first Mark().
 class TimestampCell {
  public:
   void Mark(Clock* clock) { unix_nanos_.store(absl::ToUnixNanos(clock->WallNow()), std::memory_order_relaxed); }
@@ -54,10 +58,10 @@ struct LinkDescription {
 
 // One lane, as its labels tell it.
 struct LaneDescription {
-  int lane = 0;             // index of the lane in its pipeline
-  std::string device = {};  // "cpu:0"
-  std::string layers = {};  // "0-3", of several chunks "0-3,8-11"
-  int rank = 0;
+  int lane = 0;                             // index of the lane in its pipeline
+  std::string device = {};                  // "cpu:0"
+  std::string layers = {};                  // "0-3", of several chunks "0-3,8-11"
+  Rank rank = {};                           // process
   std::string device_uuid = {};             // empty where the device has none
   double ideal_bubble = 0;                  // from the simulator with equal costs
   double predicted_bubble = 0;              // from the simulator with profiled costs

@@ -13,6 +13,10 @@
 namespace penstock {
 
 // Collects the kinds of one library while it registers them.
+//
+// Model:     kinds in the order in which they were added; nothing is checked before the daemon takes them.
+// Threads:   one: the daemon's main thread, before it makes the first pipeline.
+// Lifecycle: made by the daemon for one call of the library's function; a library must not keep it.
 class LayerKindList {
  public:
   struct Kind {

@@ -13,7 +13,7 @@ namespace penstock {
 // element at a time moves between neighbours until the largest block exceeds the smallest by at most 1. That is no least
 // bottleneck: 10,1,1,1,1,1 in two blocks gives 3,3. PartitionExactly (partition.h) finds the least.
 //
-// Where the ancestor answers an empty block, loses or repeats elements, or never returns, this answers the blocks of
+// Where the ancestor returns an empty block, loses or repeats elements, or never returns, this returns the blocks of
 // PartitionExactly. Blocks are never empty and hold every element once.
 //
 // Fails:     INVALID_ARGUMENT / SPEC_INVALID of field spec.cut.stages: no parts, or more parts than costs.

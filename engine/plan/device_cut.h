@@ -27,7 +27,7 @@ struct DeviceStage {
   bool operator==(const DeviceStage&) const = default;
 };
 
-// Cuts by what DevicesOfLayers answered, of which one at least is not empty. Neighbours on one cuda:k or cpu:k are one stage.
+// Cuts by what DevicesOfLayers returned, of which one at least is not empty. Neighbours on one cuda:k or cpu:k are one stage.
 // Every layer on plain `cpu` is a stage of its own, on cpu:0, as in torch.distributed.pipeline.sync (PyTorch 1.10,
 // _split_module). A layer without a device joins the stage before it, or the first one if there is none before.
 std::vector<DeviceStage> CutByDevices(const std::vector<std::string>& devices);

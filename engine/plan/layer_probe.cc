@@ -60,8 +60,8 @@ struct Timing {
   int64_t stash_bytes = 0;
 };
 
-// What a layer answered: its outputs, then what it has stashed.
-struct Answer {
+// What a layer returned: its outputs, then what it has stashed.
+struct Returned {
   Batch outputs;
   std::map<SkipName, Value> stashed;
 };
@@ -78,15 +78,15 @@ struct Roots {
   std::vector<at::Tensor> gradients;
 };
 
-Roots RootsOf(const Answer& answer) {
+Roots RootsOf(const Returned& returned) {
   Roots found;
   const auto add = [&](const Value& value) {
     if (!value.is_tensor() || !value.tensor()->requires_grad()) return;
     found.roots.push_back(*value.tensor());
     found.gradients.push_back(at::ones_like(*value.tensor()));
   };
-  for (const Value& value : answer.outputs) add(value);
-  for (const auto& [name, value] : answer.stashed) add(value);
+  for (const Value& value : returned.outputs) add(value);
+  for (const auto& [name, value] : returned.stashed) add(value);
   return found;
 }
 
@@ -131,20 +131,20 @@ Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, bool halves, Dev
   KeyedRandom random(0, StepId(0), MicroBatchIndex(0), LayerIndex(0));
   auto memory = std::make_shared<LiveBytes>();
   Timing timing;
-  Answer answer;
+  Returned returned;
   {
     c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
     const AutocastGuard precision(streams.device().type(), AutocastType(settings.autocast));
     const int64_t begin = DoneNanos(streams, clock);
     const int64_t before = streams.Memory().allocated_bytes;
-    answer.outputs = RunLayer(layer, inputs, {.training = true, .recomputing = false, .random = &random}, tracker);
+    returned.outputs = RunLayer(layer, inputs, {.training = true, .recomputing = false, .random = &random}, tracker);
     timing.forward_nanos = DoneNanos(streams, clock) - begin;
     timing.stash_bytes = before < 0 ? memory->live() : streams.Memory().allocated_bytes - before;
   }
-  for (const SkipName& name : declared.stashes) answer.stashed[name] = *tracker.Take(name);
-  next.values = answer.outputs.MapTensors(WithoutGraph);
-  for (const auto& [name, value] : answer.stashed) next.skips[name] = MapTensor(value, WithoutGraph);
-  RunBackward(RootsOf(answer), leaves, halves, streams, clock, timing);
+  for (const SkipName& name : declared.stashes) returned.stashed[name] = *tracker.Take(name);
+  next.values = returned.outputs.MapTensors(WithoutGraph);
+  for (const auto& [name, value] : returned.stashed) next.skips[name] = MapTensor(value, WithoutGraph);
+  RunBackward(RootsOf(returned), leaves, halves, streams, clock, timing);
   // The gradients stay: all but the first micro-batch of a step add to them, and that is a pass over memory of its own.
   return timing;
 }

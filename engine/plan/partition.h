@@ -25,7 +25,7 @@ struct PartitionInput {
   std::vector<int64_t> boundary_bytes;
   std::vector<SkipBytes> skips = {};
   double cost_per_byte = 0;  // of what enters a stage: boundary bytes and skips from before it
-  // Whether layers begin ... end-1 fit where that stage stands; empty: all fit. If no cut fits, the answer ignores it.
+  // Whether layers begin ... end-1 fit where that stage stands; empty: all fit. If no cut fits, the result ignores it.
   std::function<bool(int stage, int begin, int end)> fits = {};
 };
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/ids.h"
 #include "engine/plan/skip_layout.h"
 #include "engine/schedule/imported.h"
 
@@ -54,7 +55,7 @@ struct StagePlan {
   std::vector<std::string> layers;
   std::string device;
   int lane = 0;                       // stage worker: its chunks are the stages with its number
-  int rank = 0;                       // process
+  Rank rank = {};                     // process
   double forward_seconds = 0;         // per micro-batch, as profiled
   double backward_seconds = 0;        // of a fused backward
   double input_gradient_seconds = 0;  // of its two halves, where the schedule splits it

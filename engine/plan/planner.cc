@@ -220,7 +220,7 @@ absl::StatusOr<Plan> AssemblePlan(const PlanRequest& request, const std::vector<
     const int end = last ? static_cast<int>(request.layers.size()) : cut.stages[s + 1].first_layer;
     plan.stages.push_back(MakeStage(request, profile, cut.stages[s], end));
     plan.stages.back().lane = lane_of[s];
-    if (!request.cut.ranks.empty()) plan.stages.back().rank = request.cut.ranks[s];
+    if (!request.cut.ranks.empty()) plan.stages.back().rank = Rank(request.cut.ranks[s]);
     for (int i = cut.stages[s].first_layer; i < end; ++i) {
       const LayerProfile& layer = profile[i];
       plan.layers.push_back({.name = request.layers[i].name,
@@ -309,10 +309,10 @@ absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const Profi
 absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile, Planning* planning,
                                         const PlanTrials& trials) {
   const auto out_of_time = [planning] { return planning->OutOfTime(); };
-  // What a trial answers, and that it is over.
-  const auto counted = [planning](auto answer) {
+  // What a trial returns, and that it is over.
+  const auto counted = [planning](auto result) {
     planning->PartDone();
-    return answer;
+    return result;
   };
   planning->Enter(PlanPhase::kSearching, 1);
   PENSTOCK_ASSIGN_OR_RETURN(PlanSearch search, SearchPlans(request, profile, {.out_of_time = out_of_time}));

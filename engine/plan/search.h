@@ -43,7 +43,7 @@ struct PlanSearch {
 
 inline constexpr double kEqualMakespan = 0.005;
 
-// Units:     `max_work` in simulated actions: the same answer on every machine.
+// Units:     `max_work` in simulated actions: the same result on every machine.
 struct SearchBudget {
   int64_t max_work = 6'000'000;
   std::function<bool()> out_of_time = {};  // ends the search once it has something; empty: never
@@ -53,7 +53,7 @@ struct SearchBudget {
 // counts the memory of each device; where that is too little, it cuts within the limits, then tries modes of recomputation if
 // they are open. At last it tries cuts one layer away from the best few, for bottleneck and makespan do not always agree.
 //
-// Where nothing could be measured, nothing is open. Pure: equal requests and profiles have equal answers, unless time runs out.
+// Where nothing could be measured, nothing is open. Pure: equal requests and profiles have equal results, unless time runs out.
 //
 // Fails:     SPEC_INVALID of the limits or the cut. That nothing is possible is no failure: there are no candidates then.
 absl::StatusOr<PlanSearch> SearchPlans(const PlanRequest& request, const SizeProfile& profile,

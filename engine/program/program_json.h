@@ -22,7 +22,7 @@ namespace penstock {
 absl::StatusOr<nlohmann::json> ParseProgramJson(std::string_view text, const std::string& record,
                                                 const ProgramLimits& limits);
 
-// Reads fields and keeps the first fault; after one, answers are empty and mean nothing.
+// Reads fields and keeps the first fault; after one, what it returns is empty and means nothing.
 //
 // Threads:   one at a time.
 class ProgramFields {
@@ -33,7 +33,7 @@ class ProgramFields {
   // An object with all of `needed` and nothing else but `optional`.
   void Object(const nlohmann::json& value, std::initializer_list<const char*> needed,
               std::initializer_list<const char*> optional = {});
-  // One of a union: an object with one key, which is answered; its content goes to `content`.
+  // One of a union: an object with one key, which is returned; its content goes to `content`.
   std::string Union(const nlohmann::json& value, const nlohmann::json*& content);
 
   // A field of an object; JSON's null if it is not there.

@@ -57,7 +57,7 @@ const std::vector<ScheduleKind>& ScheduleKinds();
 absl::StatusOr<ScheduleKind> FindScheduleKind(std::string_view name);
 
 // What generates the lists of a request: FindScheduleKind of its kind, or, with lists of its own, a kind that returns them.
-// Such a kind takes the lanes and chunks of the lists and at most their micro-batches, of which the first are answered.
+// Such a kind takes the lanes and chunks of the lists and at most their micro-batches, of which the first are kept.
 absl::StatusOr<ScheduleKind> KindOf(const ScheduleRequest& request);
 
 // The fewest micro-batches that a kind takes: 1, or what its rule needs.

@@ -24,8 +24,8 @@ struct SkipEdge {
 
 // What each lane does, in order.
 //
-// Model:     A lane is one stage worker on one device (a lane). lanes[r] is exactly what that worker interprets, first
-//            to last. Times are not part of it: an action starts when the one before it on its lane has ended and its
+// Model:     A lane is one stage worker on one device. lanes[k] is exactly what that worker interprets, first to last.
+//            Times are not part of it: an action starts when the one before it on its lane has ended and its
 //            inputs are there. Every stage lives on one lane.
 // Lifecycle: generators (generators.h) emit compute actions; passes add recomputation, sends and receives, and the
 //            optimizer; Verify (verify.h) proves the result. build.h does all of it.

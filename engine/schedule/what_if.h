@@ -37,7 +37,7 @@ struct WhatIfOptions {
   double last_scale = 1;                                // scales all costs of the last stage, on top of heavy_scale
 };
 
-// The answer, in units. Exact wherever the value has a double: halves and twelfths of whole costs do.
+// What was found, in units. Exact wherever the value has a double: halves and twelfths of whole costs do.
 struct WhatIfResult {
   double makespan = 0;
   double ideal_time = 0;

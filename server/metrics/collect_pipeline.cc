@@ -33,8 +33,7 @@ void CollectLane(const std::string& pipeline, const LaneMetrics& lane, int64_t n
   AddEach(families, Metric::kPhaseDuration, labels, kPhaseNames,
           [&](size_t i) { return lane.phases.at(i).Snapshot(); });
   families->Add(Metric::kStageInfo,
-                And(And(And(labels, description.device_uuid), std::to_string(description.rank)), description.layers),
-                1);
+                And(And(And(labels, description.device_uuid), ToString(description.rank)), description.layers), 1);
   families->Add(Metric::kStageLastProgress, labels, lane.last_progress.seconds());
   families->Add(Metric::kIdealBubble, labels, lane.ideal_bubble.value());
   families->Add(Metric::kPredictedBubble, labels, lane.predicted_bubble.value());

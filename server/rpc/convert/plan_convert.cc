@@ -12,7 +12,7 @@ v1::StagePlan ToProto(const StagePlan& stage, int number) {
   message.set_stage(number);
   message.set_device(stage.device);
   message.set_lane(stage.lane);
-  message.set_rank(stage.rank);
+  message.set_rank(stage.rank.value());
   message.set_first_layer(stage.first_layer);
   for (const std::string& layer : stage.layers) message.add_layers(layer);
   message.set_forward_seconds(stage.forward_seconds);

@@ -207,7 +207,7 @@ TEST_F(RowsTest, ARankListIsPlannedAndRunOnRankZeroOnly) {
   spec.cut.ranks = {0, 0, 1};
   auto plan = Pipeline::MakePlan(spec, Options());
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->stages[2].rank, 1);
+  EXPECT_EQ(plan->stages[2].rank, Rank(1));
   const absl::Status status = Pipeline::Create(spec, Options()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(status), "SPEC_INVALID");

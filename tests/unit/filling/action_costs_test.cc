@@ -44,24 +44,24 @@ TEST(TrainingCosts, ForecastsAnewWhenCostsHaveMoved) {
 
 TEST(InferenceCosts, ScalesTheForwardUntilItHasSeenTheRows) {
   InferenceCosts costs({1000, 0}, 4);
-  EXPECT_EQ(costs.Expected(0, 4), 1000);
-  EXPECT_EQ(costs.Expected(0, 8), 2000);
-  EXPECT_EQ(costs.Expected(0, 1), 1000);
-  EXPECT_EQ(costs.Expected(1, 4), kNever);
-  costs.Observe(1, 4, 700);
-  EXPECT_EQ(costs.Expected(1, 4), 700);
+  EXPECT_EQ(costs.Expected(StageIndex(0), 4), 1000);
+  EXPECT_EQ(costs.Expected(StageIndex(0), 8), 2000);
+  EXPECT_EQ(costs.Expected(StageIndex(0), 1), 1000);
+  EXPECT_EQ(costs.Expected(StageIndex(1), 4), kNever);
+  costs.Observe(StageIndex(1), 4, 700);
+  EXPECT_EQ(costs.Expected(StageIndex(1), 4), 700);
 }
 
 TEST(InferenceCosts, ExpectsMoreOfWhatVaries) {
   InferenceCosts costs({1000}, 4);
-  for (int i = 0; i < 400; ++i) costs.Observe(0, 4, i % 2 == 0 ? 900 : 1100);
-  EXPECT_NEAR(static_cast<double>(costs.Expected(0, 4)), 1100, 20);
+  for (int i = 0; i < 400; ++i) costs.Observe(StageIndex(0), 4, i % 2 == 0 ? 900 : 1100);
+  EXPECT_NEAR(static_cast<double>(costs.Expected(StageIndex(0), 4)), 1100, 20);
 }
 
 TEST(InferenceCosts, SumsTheWayToTheEnd) {
   InferenceCosts costs({100, 200, 300}, 4);
-  EXPECT_EQ(costs.LeastToEnd(0, 4, 0), 600);
-  EXPECT_EQ(costs.LeastToEnd(1, 4, 2), 1100);
+  EXPECT_EQ(costs.MinToEnd(StageIndex(0), 4, 0), 600);
+  EXPECT_EQ(costs.MinToEnd(StageIndex(1), 4, 2), 1100);
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ class Machine {
       if (at.until != now_) continue;
       if (at.training) {
         at.training = false;
-        progress_->End(lane, now_);
+        progress_->End(LaneIndex(lane), now_);
         const std::vector<Action>& list = schedule_->lanes[lane];
         for (++at.position; at.position < list.size() && IsSend(list[at.position].kind); ++at.position) {
           const Action& send = list[at.position];
@@ -160,7 +160,7 @@ class Machine {
       if (at.training || at.run.has_value()) continue;
       if (AtCompute(lane)) {
         const int64_t nanos = Takes(lane, at.position);
-        progress_->Begin(lane, at.position, now_);
+        progress_->Begin(LaneIndex(lane), at.position, now_);
         at.training = true;
         at.until = now_ + nanos;
         work_ += nanos;
@@ -176,12 +176,12 @@ class Machine {
         places.push_back(i);
         candidates.push_back({.pipeline = this,
                               .sequence = runs_[i].sequence,
-                              .duration = inference_costs_.Expected(lane, 1),
-                              .to_end = inference_costs_.LeastToEnd(lane, 1, 0),
+                              .duration = inference_costs_.Expected(StageIndex(lane), 1),
+                              .to_end = inference_costs_.MinToEnd(StageIndex(lane), 1, 0),
                               .weights_change_at = progress_->ExpectedWeightsChange(now_)});
       }
       const std::optional<size_t> chosen =
-          filler_.Choose(candidates, {.now = now_, .training_at = progress_->ExpectedStart(lane, now_)});
+          filler_.Choose(candidates, {.now = now_, .training_at = progress_->ExpectedStart(LaneIndex(lane), now_)});
       if (!chosen.has_value()) continue;
       InferenceRun& run = runs_[places[*chosen]];
       const int64_t nanos = Noisy(world_.inference, static_cast<uint64_t>(now_));
@@ -190,7 +190,7 @@ class Machine {
       at.run = places[*chosen];
       at.until = now_ + nanos;
       totals.filled += nanos;
-      inference_costs_.Observe(lane, 1, nanos);
+      inference_costs_.Observe(StageIndex(lane), 1, nanos);
     }
   }
 

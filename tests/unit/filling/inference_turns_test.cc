@@ -78,7 +78,7 @@ TEST(InferenceTurns, TakeNoMoreThanTheirShareOfALongLoad) {
   for (int64_t now = 1; now < kEnd; now += 10 * kMilli) {
     waiting.push_back(Ticket(now - 1));
     while (!waiting.empty() && turns.Claim(*waiting.front(), now)) {
-      turns.Charge(*waiting.front(), 0, 8 * kMilli);
+      turns.Charge(*waiting.front(), LaneIndex(0), 8 * kMilli);
       taken += 8 * kMilli;
       turns.Release(*waiting.front(), now);
       waiting.pop_front();
@@ -95,7 +95,7 @@ TEST(InferenceTurns, DelayNothingBelowTheirShare) {
   for (int64_t now = 0; now < 100 * kSecond; now += 200 * kMilli) {
     const auto run = Ticket(now, 3 * kMilli, 3 * kMilli);
     ASSERT_TRUE(turns.Claim(*run, now + 3 * kMilli)) << now;
-    turns.Charge(*run, 0, 3 * kMilli / 2);
+    turns.Charge(*run, LaneIndex(0), 3 * kMilli / 2);
     turns.Release(*run, now + 6 * kMilli);
   }
 }
@@ -107,7 +107,7 @@ TEST(InferenceTurns, GiveBackWhatFoundAGap) {
   const auto second = Ticket(0, kMilli, kMilli);
   EXPECT_FALSE(turns.Claim(*second, 5 * kMilli)) << "the first has taken all, and more";
   EXPECT_EQ(turns.ClaimableAt(*second), 5 * kMilli + 3 * kSecond + 1) << "30 ms at a hundredth";
-  turns.Charge(*first, 0, 10 * kMilli);
+  turns.Charge(*first, LaneIndex(0), 10 * kMilli);
   turns.Release(*first, 6 * kMilli);
   EXPECT_TRUE(turns.Claim(*second, 6 * kMilli));
 }
@@ -116,9 +116,9 @@ TEST(InferenceTurns, TakeFromTheLaneThatLosesMost) {
   InferenceTurns turns({.share = 0.01});  // 20 ms
   const auto run = Ticket(0, kMilli, kMilli);
   ASSERT_TRUE(turns.Claim(*run, kMilli));
-  turns.Charge(*run, 0, 10 * kMilli);
-  turns.Charge(*run, 1, 20 * kMilli);
-  turns.Charge(*run, 1, 10 * kMilli);
+  turns.Charge(*run, LaneIndex(0), 10 * kMilli);
+  turns.Charge(*run, LaneIndex(1), 20 * kMilli);
+  turns.Charge(*run, LaneIndex(1), 10 * kMilli);
   turns.Release(*run, kMilli);
   EXPECT_EQ(turns.ClaimableAt(*Ticket(0, kMilli)), kMilli + kSecond + 1) << "30 of 20 ms are taken";
 }

@@ -37,10 +37,10 @@ class RunForecastTest : public ::testing::Test {
     return 0;
   }
   void Begin(int lane, const std::string& action, int64_t at) {
-    progress_->Begin(lane, PlaceOf(lane, action), kBegin + at);
+    progress_->Begin(LaneIndex(lane), PlaceOf(lane, action), kBegin + at);
   }
-  void End(int lane, int64_t at) { progress_->End(lane, kBegin + at); }
-  int64_t Expected(int lane, int64_t now) { return progress_->ExpectedStart(lane, kBegin + now) - kBegin; }
+  void End(int lane, int64_t at) { progress_->End(LaneIndex(lane), kBegin + at); }
+  int64_t Expected(int lane, int64_t now) { return progress_->ExpectedStart(LaneIndex(lane), kBegin + now) - kBegin; }
 
   std::shared_ptr<const Schedule> schedule_;
   ScheduleCosts costs_;
@@ -95,10 +95,10 @@ TEST_F(RunForecastTest, WhereNobodyWorksTheNextToBeginBeginsNow) {
 }
 
 TEST_F(RunForecastTest, SaysNeverBehindTheEndAndNowWithoutAForecast) {
-  progress_->Leave(1);
-  EXPECT_EQ(progress_->ExpectedStart(1, kBegin), kNever);
+  progress_->Leave(LaneIndex(1));
+  EXPECT_EQ(progress_->ExpectedStart(LaneIndex(1), kBegin), kNever);
   RunProgress blind(schedule_, kBegin, [] { return nullptr; });
-  EXPECT_EQ(blind.ExpectedStart(0, kBegin + 77), kBegin + 77);
+  EXPECT_EQ(blind.ExpectedStart(LaneIndex(0), kBegin + 77), kBegin + 77);
   EXPECT_EQ(blind.ExpectedWeightsChange(kBegin + 77), kNever);
 }
 

@@ -26,7 +26,7 @@ PlanRequest FourLayers(const std::vector<int>& balance, const std::vector<int>& 
 
 std::vector<int> RanksOf(const Plan& plan) {
   std::vector<int> ranks;
-  for (const StagePlan& stage : plan.stages) ranks.push_back(stage.rank);
+  for (const StagePlan& stage : plan.stages) ranks.push_back(stage.rank.value());
   return ranks;
 }
 

@@ -346,7 +346,7 @@ TEST(SpecConvert, CutsThatCannotBeAreRefused) {
 TEST(PlanConvert, LayersSkipsAndReasonsArrive) {
   Plan plan;
   plan.stages = {{.first_layer = 0, .layers = {"a"}, .device = "cpu:0"},
-                 {.first_layer = 1, .layers = {"b", "c"}, .device = "cpu:1", .rank = 1}};
+                 {.first_layer = 1, .layers = {"b", "c"}, .device = "cpu:1", .rank = Rank(1)}};
   LayerPlan layer;
   layer.name = "b";
   layer.stage = 1;
