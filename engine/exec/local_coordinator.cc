@@ -30,11 +30,6 @@ std::vector<at::Tensor> LocalCoordinator::Norms() const {
   return norms;
 }
 
-void LocalCoordinator::Decide(const StepDecision& decision) {
-  decision_ = decision;
-  decided_.store(true);
-}
-
 void LocalCoordinator::Grant() {
   granted_.store(true, std::memory_order_release);
   wake_();

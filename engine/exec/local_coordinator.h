@@ -41,9 +41,11 @@ class LocalCoordinator final : public RunCoordinator {
   void GiveWay();
   // In model order; once they all are in.
   std::vector<at::Tensor> Norms() const;
-  // First the decision, then the weights, which the leader has asked for in between.
-  void Decide(const StepDecision& decision);
+  // First the decision, then the weights, which the leader asks for in between. Once it has, before the lane that decides
+  // leaves, the run does not end without them.
+  void Decide(const StepDecision& decision) { decision_ = decision; }
   void Grant();
+  void ExpectGrant() { expects_grant_.store(true); }
 
   // --- Once they have left.
 
@@ -51,8 +53,8 @@ class LocalCoordinator final : public RunCoordinator {
   absl::Status Result() const;
   // It stopped for nothing but other weights.
   bool MustRunAgain() const;
-  bool decided() const { return decided_.load(); }
-  // Comes after Granted(), if it was decided.
+  bool expects_grant() const { return expects_grant_.load(); }
+  // Comes after Granted(), if that is to be expected.
   absl::Notification& gate() { return gate_; }
 
   // --- RunCoordinator.
@@ -89,7 +91,7 @@ class LocalCoordinator final : public RunCoordinator {
   std::vector<std::vector<at::Tensor>> norms_;  // by stage
   std::atomic<int> norms_missing_ = 0;
   StepDecision decision_;  // written before `granted_` is set
-  std::atomic<bool> decided_ = false;
+  std::atomic<bool> expects_grant_ = false;
   std::atomic<bool> granted_ = false;
   absl::Notification gate_;
 };

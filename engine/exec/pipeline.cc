@@ -222,6 +222,7 @@ void PipelineImpl::Decide(const LedRun& led, const StepRule& rule, absl::Status 
   decision.scale = ClipScale(decision.norm, rule.clip_norm);
   led.leader->Decide(decision);
   gate_.RequestExclusive([leader = led.leader] { leader->Grant(); });
+  led.leader->ExpectGrant();  // only now: a request that throws is none
 }
 
 // The step is over on all stages or undone on all, or the pipeline is broken, before inference sees the weights again.
@@ -229,9 +230,9 @@ absl::Status PipelineImpl::FinishStep(const LedRun& led, const absl::Status& sta
   LocalCoordinator& leader = *led.leader;
   // All lanes have left: where the gate is granted only now, no stage has seen it.
   const bool changed = leader.Granted() && leader.decision().applied;
-  if (leader.decided()) devices_->Wait(leader.gate());
-  const absl::Cleanup release = [this, decided = leader.decided()] {
-    if (decided) gate_.ReleaseExclusive();
+  if (leader.expects_grant()) devices_->Wait(leader.gate());
+  const absl::Cleanup release = [this, granted = leader.expects_grant()] {
+    if (granted) gate_.ReleaseExclusive();
   };
   if (!status.ok()) return UndoStep(led, changed, status);
   DiscardGradients();

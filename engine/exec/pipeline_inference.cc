@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/pipeline_impl.h"
@@ -124,18 +125,25 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
   absl::StatusOr<ListsOfRun> lists =
       rank_.Find(SchedulePurpose::kForwardOnly, static_cast<int>(scattered->rows.size()));
   if (!lists.ok()) return done(lists.status());
+  auto call =
+      std::make_shared<InferenceCall>(this,
+                                      InferenceCall::Parts{.inputs = *std::move(scattered),
+                                                           .wanted = *std::move(wanted),
+                                                           .lists = *std::move(lists),
+                                                           .cancel = std::move(request.cancel),
+                                                           .done = std::move(done)},
+                                      next_inference_.fetch_add(1, std::memory_order_relaxed), request.priority);
   {
     absl::MutexLock lock(&inference_mu_);
     ++open_inferences_;
   }
-  gate_.Enter(std::make_shared<InferenceCall>(this,
-                                              InferenceCall::Parts{.inputs = *std::move(scattered),
-                                                                   .wanted = *std::move(wanted),
-                                                                   .lists = *std::move(lists),
-                                                                   .cancel = std::move(request.cancel),
-                                                                   .done = std::move(done)},
-                                              next_inference_.fetch_add(1, std::memory_order_relaxed),
-                                              request.priority));
+  // One that has not entered is none; one that has counts until it is answered.
+  absl::Cleanup forget = [this] {
+    absl::MutexLock lock(&inference_mu_);
+    --open_inferences_;
+  };
+  gate_.Enter(std::move(call));
+  std::move(forget).Cancel();
 }
 
 absl::StatusOr<ForwardOutcome> PipelineImpl::InferenceOutcome(const LedRun& led, const std::vector<int>& wanted,

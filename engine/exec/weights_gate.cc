@@ -7,9 +7,12 @@
 namespace penstock {
 
 void WeightsGate::Enter(Visit visit) {
+  Row one;  // takes the memory
+  one.insert(visit);
   {
     absl::MutexLock lock(&mu_);
-    PENSTOCK_CHECK((writer_ ? queue_ : open_).insert(visit).second);
+    (writer_ ? queue_ : open_).merge(one);
+    PENSTOCK_CHECK(one.empty());
     if (writer_) return;
   }
   visit->Start();
@@ -30,8 +33,9 @@ void WeightsGate::Reenter(const Visit& visit) {
   {
     absl::MutexLock lock(&mu_);
     if (writer_) {
-      PENSTOCK_CHECK(open_.erase(visit) == 1);
-      PENSTOCK_CHECK(queue_.insert(visit).second);
+      Row::node_type place = open_.extract(visit);
+      PENSTOCK_CHECK(!place.empty());
+      PENSTOCK_CHECK(queue_.insert(std::move(place)).inserted);
       if (open_.empty()) granted = std::exchange(granted_, nullptr);
       if (!granted) return;
     }
@@ -44,27 +48,31 @@ void WeightsGate::RequestExclusive(std::function<void()> granted) {
   {
     absl::MutexLock lock(&mu_);
     PENSTOCK_CHECK(!writer_);
+    open.assign(open_.begin(), open_.end());  // takes the memory
     writer_ = true;
-    if (!open_.empty()) {
-      granted_ = std::move(granted);
-      granted = nullptr;
-      open.assign(open_.begin(), open_.end());
-    }
+    if (!open.empty()) granted_ = std::exchange(granted, nullptr);
   }
   for (const Visit& visit : open) visit->GiveWay();
   if (granted) granted();
 }
 
 void WeightsGate::ReleaseExclusive() {
-  std::vector<Visit> ready;
   {
     absl::MutexLock lock(&mu_);
     PENSTOCK_CHECK(writer_);
     writer_ = false;
-    ready.assign(queue_.begin(), queue_.end());
-    open_.merge(queue_);
   }
-  for (const Visit& visit : ready) visit->Start();
+  while (true) {
+    Visit visit;
+    {
+      absl::MutexLock lock(&mu_);
+      if (writer_ || queue_.empty()) return;  // another writer's release starts the others
+      Row::node_type first = queue_.extract(queue_.begin());
+      visit = first.value();
+      open_.insert(std::move(first));
+    }
+    visit->Start();
+  }
 }
 
 }  // namespace penstock

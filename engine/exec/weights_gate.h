@@ -35,6 +35,7 @@ class GateVisit {
 //            come again. Whether a run gives way or must finish is its own decision.
 // Threads:   any method from any thread. Visits start, and `granted` runs, on the thread whose call let them go.
 // Lifecycle: Enter() ... Leave() for each run; RequestExclusive() ... ReleaseExclusive() for each change.
+// Fails:     Enter() and RequestExclusive() throw std::bad_alloc before anything has happened; the others take no memory.
 class WeightsGate {
  public:
   using Visit = std::shared_ptr<GateVisit>;

@@ -86,9 +86,10 @@ TEST_F(LocalCoordinatorTest, AStepGoesThroughItsPartsTogether) {
   run_.EndNorms();
   EXPECT_EQ(decisions_, 1);
   EXPECT_EQ(run_.Norms().front().item<double>(), 1) << "in model order";
-  EXPECT_FALSE(run_.decided());
   run_.Decide({.learning_rate = 0.5, .norm = 4, .scale = 1, .applied = true});
-  EXPECT_TRUE(run_.decided());
+  EXPECT_FALSE(run_.expects_grant()) << "the weights may be refused";
+  run_.ExpectGrant();
+  EXPECT_TRUE(run_.expects_grant());
   EXPECT_FALSE(run_.Granted()) << "inference may still read the weights";
   run_.Grant();
   EXPECT_TRUE(run_.Granted());

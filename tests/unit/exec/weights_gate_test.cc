@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <string>
+
+#include "tests/support/failing_new.h"
 
 namespace penstock {
 namespace {
@@ -94,6 +97,28 @@ TEST_F(WeightsGateTest, ReenteringWithoutAWriterStartsAtOnce) {
   gate_.Reenter(a);
   EXPECT_EQ(log_, "aa");
   gate_.Leave(a);
+}
+
+TEST_F(WeightsGateTest, WhatFindsNoMemoryHasNotHappened) {
+  const auto a = Visit("a");
+  const auto b = Visit("b");
+  gate_.Enter(a);
+  std::function<void()> granted = [this] { log_ += "W"; };
+  testing::FailNew();
+  EXPECT_THROW(gate_.RequestExclusive(std::move(granted)), std::bad_alloc);
+  EXPECT_THROW(gate_.Enter(b), std::bad_alloc);
+  EXPECT_TRUE(testing::StopFailingNew());
+  EXPECT_EQ(log_, "a");
+  gate_.Enter(b);
+  Request();
+  EXPECT_EQ(log_, "ab-a-b");
+  // All else takes no memory.
+  testing::FailNew();
+  gate_.Reenter(a);
+  gate_.Leave(b);
+  gate_.ReleaseExclusive();
+  EXPECT_FALSE(testing::StopFailingNew());
+  EXPECT_EQ(log_, "ab-a-bWa");
 }
 
 }  // namespace
