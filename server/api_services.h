@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "penstock/v1/admin.pb.h"
+#include "server/rpc/service_environment.h"
 #include "server/rpc/services/health_service.h"
 #include "server/rpc/services/inference_service.h"
 #include "server/rpc/services/model_service.h"
-#include "server/rpc/services/service_environment.h"
 
 namespace penstock {
 

@@ -12,7 +12,7 @@ namespace {
 // Saves, and says whether the state is safe; or that the save does not end.
 DrainEnd Save(const DrainPlan& plan, DrainSignal* signal, bool* given_up) {
   const auto cancel = std::make_shared<CancelToken>();
-  plan.save(cancel, [signal](const PipelineTable::LastSaves& saves) {
+  plan.save(cancel, [signal](const LastSaves& saves) {
     if (!saves.failed.empty()) {
       LogError("the state of pipelines is lost", {{"pipelines", absl::StrJoin(saves.failed, ",")}});
     }

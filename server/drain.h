@@ -37,7 +37,7 @@ struct DrainPlan {
   // Refuses new work; calls back when the accepted work has ended.
   std::function<void(std::function<void()> done)> finish_work;
   // Saves what has changed; calls back when that has ended.
-  std::function<void(std::shared_ptr<CancelToken> cancel, std::function<void(PipelineTable::LastSaves)> done)> save;
+  std::function<void(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done)> save;
   // How many calls have ever come in.
   std::function<int64_t()> calls_started;
   // Closes everything; open calls have so long to end.

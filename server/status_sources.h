@@ -11,7 +11,7 @@
 #include "engine/serve/pipeline_table.h"
 #include "server/daemon_options.h"
 #include "server/http/status_pages.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
 
 namespace penstock {
 

@@ -7,9 +7,9 @@
 
 namespace penstock {
 
-absl::Status QueueBounds::Full(const char* reason, const std::string& whose, const char* limit_name,
-                               int64_t limit) const {
-  return Error(absl::StatusCode::kResourceExhausted, reason,
+absl::Status QueueBounds::Full(absl::StatusCode code, const char* reason, const std::string& whose,
+                               const char* limit_name, int64_t limit) const {
+  return Error(code, reason,
                absl::StrCat("the ", queue_, " queue is full", whose, ": at most ", limit, " ", limit_name))
       .With("queue", queue_)
       .With("limit", limit_name)
@@ -18,16 +18,20 @@ absl::Status QueueBounds::Full(const char* reason, const std::string& whose, con
 }
 
 absl::Status QueueBounds::Check(const std::string& caller, int64_t bytes) const {
-  if (total_.calls >= limits_.calls) return Full("QUEUE_FULL", "", "requests", limits_.calls);
-  if (bytes > limits_.bytes - total_.bytes) return Full("QUEUE_FULL", "", "bytes", limits_.bytes);
+  if (total_.calls >= limits_.calls)
+    return Full(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "", "requests", limits_.calls);
+  if (bytes > limits_.bytes - total_.bytes)
+    return Full(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "", "bytes", limits_.bytes);
   const auto found = callers_.find(caller);
   if (found == callers_.end()) return absl::OkStatus();
   const Use& own = found->second;
   const bool others = callers_.size() > 1;
   const int64_t calls_share = CallerShare(limits_.calls, others);
   const int64_t bytes_share = CallerShare(limits_.bytes, others);
-  if (own.calls >= calls_share) return Full("CALLER_QUOTA", " for this caller", "requests", calls_share);
-  if (bytes > bytes_share - own.bytes) return Full("CALLER_QUOTA", " for this caller", "bytes", bytes_share);
+  if (own.calls >= calls_share)
+    return Full(absl::StatusCode::kResourceExhausted, "CALLER_QUOTA", " for this caller", "requests", calls_share);
+  if (bytes > bytes_share - own.bytes)
+    return Full(absl::StatusCode::kResourceExhausted, "CALLER_QUOTA", " for this caller", "bytes", bytes_share);
   return absl::OkStatus();
 }
 

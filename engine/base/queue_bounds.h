@@ -40,7 +40,8 @@ class QueueBounds {
     int64_t bytes = 0;
   };
 
-  absl::Status Full(const char* reason, const std::string& whose, const char* limit_name, int64_t limit) const;
+  absl::Status Full(absl::StatusCode code, const char* reason, const std::string& whose, const char* limit_name,
+                    int64_t limit) const;
 
   const std::string queue_;
   const Limits limits_;

@@ -23,7 +23,7 @@ const char* MethodName(const Request& request) {
           [](const StepCall&) { return "OptimizerStep"; }, [](const ExpireCall&) { return "OptimizerStep"; },
           [](const TrainStepCall&) { return "TrainStep"; }, [](const SaveCall&) { return "SaveCheckpoint"; },
           [](const RestoreCall&) { return "RestoreCheckpoint"; }, [](const WriteCall&) { return "WriteParameters"; },
-          [](const DeleteCall&) { return "DeleteCheckpoint"; }},
+          [](const DeleteCall&) { return "DeleteCheckpoint"; }, [](const ReadCall&) { return "ReadParameters"; }},
       request);
 }
 
@@ -53,7 +53,8 @@ std::optional<TrainingCall> TrainingCallOf(const Request& request) {
                                [](const WriteCall& write) -> Answer {
                                  return write.force ? TrainingCall::kRestoreForced : TrainingCall::kRestore;
                                },
-                               [](const DeleteCall&) -> Answer { return TrainingCall::kDeleteCheckpoint; }},
+                               [](const DeleteCall&) -> Answer { return TrainingCall::kDeleteCheckpoint; },
+                               [](const ReadCall&) -> Answer { return TrainingCall::kRead; }},
                     request);
 }
 
@@ -68,7 +69,7 @@ std::optional<BatchMode> BatchModeOf(const Request& request) {
                     request);
 }
 
-void Call::Enter(Phase next) {
+void Call::Guarded::Enter(Phase next) {
   const bool possible = (phase == Phase::kNew && next == Phase::kQueued) ||
                         (phase == Phase::kQueued && (next == Phase::kRunning || next == Phase::kDone)) ||
                         (phase == Phase::kRunning && next == Phase::kDone);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -41,18 +42,37 @@ const std::vector<const char*>& MethodNames();
 //
 // Model:     kNew until it is in a queue; then kQueued, kRunning, kDone. One that ends before it runs skips kRunning. Whoever
 //            makes it kDone settles its handles.
-// Threads:   the request never changes; the fields behind "guarded" belong to the lock of the pipeline that serves it, the
-//            others to the thread that accepts it and then to the one that runs it.
+// Threads:   the request never changes. What is guarded belongs to the lock of the pipeline that serves it, and is reached
+//            through its ServedCalls, or by the queues that these hold; all else belongs to the thread that accepts the call,
+//            and then to the one that runs it.
 struct Call {
   enum class Phase { kNew, kQueued, kRunning, kDone };
+
+  struct Guarded {
+    Phase phase = Phase::kNew;
+    bool inputs_ready = false;
+    bool deadline_passed = false;
+    size_t abandoned_handles = 0;
+    TimerQueue::TimerId timer = TimerQueue::kNoTimer;
+    std::shared_ptr<void> place = {};  // the caller's, while the work goes on
+
+    // Goes on to a later phase; nothing else is possible.
+    void Enter(Phase next);
+    // To kDone, if it is not there.
+    void Finish() {
+      if (phase != Phase::kDone) Enter(Phase::kDone);
+    }
+  };
 
   Call(CallContext given_context, Request given_request)
       : context(std::move(given_context)),
         request(std::move(given_request)),
         training(TrainingCallOf(request)),
-        mode(BatchModeOf(request)) {}
+        mode(BatchModeOf(request)) {
+    guarded_.place = std::exchange(context.place, nullptr);
+  }
 
-  CallContext context;  // its place is guarded
+  CallContext context;  // without the place
   const Request request;
   const std::optional<TrainingCall> training;
   const std::optional<BatchMode> mode;
@@ -66,21 +86,8 @@ struct Call {
   int64_t rows = 0;          // of the inputs, once known
   int64_t queue_weight = 1;  // micro-batches, for the queue's gauges
   int64_t accepted_nanos = 0;
-  int64_t started_nanos = 0;  // 0: it has not; set by the thread that runs it
-
-  // Guarded.
-  Phase phase = Phase::kNew;
-  bool inputs_ready = false;
-  bool deadline_passed = false;
-  size_t abandoned_handles = 0;
-  TimerQueue::TimerId timer = TimerQueue::kNoTimer;
-
-  // Goes on to a later phase; nothing else is possible.
-  void Enter(Phase next);
-  // To kDone, if it is not there.
-  void Finish() {
-    if (phase != Phase::kDone) Enter(Phase::kDone);
-  }
+  int64_t started_nanos = 0;    // 0: it has not; set by the thread that runs it
+  int64_t weights_version = 0;  // as it starts; set by the same thread
 
   // The request as one of its kinds, or null.
   template <typename T>
@@ -93,6 +100,13 @@ struct Call {
   int32_t priority() const;  // of an inference
   // A run that may be stopped: it leaves nothing behind.
   bool stoppable() const { return mode == BatchMode::kInfer || mode == BatchMode::kForward; }
+
+ private:
+  friend struct ServedCalls;
+  friend class InferenceQueue;
+  friend class TrainingQueue;
+
+  Guarded guarded_;
 };
 using CallPointer = std::shared_ptr<Call>;
 

@@ -224,6 +224,14 @@ absl::StatusOr<Executed> CallRunner::Run(const DeleteCall& remove, Call&) const 
   return executed;
 }
 
+absl::StatusOr<Executed> CallRunner::Run(const ReadCall& read, Call& call) const {
+  if (call.cancel->cancelled()) return CancelledCall();  // nobody is left to read a copy
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  PENSTOCK_ASSIGN_OR_RETURN(executed.snapshot, reader_.Take(read, call.weights_version));
+  return executed;
+}
+
 absl::StatusOr<Executed> CallRunner::Replace(const NamedTensors& state, int64_t step) const {
   PENSTOCK_RETURN_IF_ERROR(pipeline_->ImportState(state, step));
   pipeline_->DiscardGradients();

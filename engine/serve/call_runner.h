@@ -12,29 +12,38 @@
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/exec/pipeline.h"
 #include "engine/serve/call.h"
+#include "engine/serve/parameter_reader.h"
 
 namespace penstock {
+
+class MemoryClaims;
 
 // What a run of the training order left.
 struct Executed {
   RunOutcome run;
   std::shared_ptr<Graph> graph;
   std::optional<CheckpointInfo> checkpoint;
+  std::shared_ptr<const ParameterSnapshot> snapshot;
   bool replaced_state = false;  // restored or written: as good as a step for graphs and tokens
 };
 
 // Turns calls into calls on the Pipeline and the CheckpointFolder.
 //
-// Owns:      nothing; pipeline and folder outlive it.
+// Owns:      the copies of parameters that are read, with their readers. Pipeline, folder and claims outlive it.
 // Threads:   Run() from the training thread; the others from any, for calls that are theirs.
 // Fails:     as the Pipeline and the folder; TENSOR_SIGNATURE, WRONG_TYPE, reasons of handles for inputs;
-//            PARAMETER_NOT_FOUND; MODEL_MISMATCH for a checkpoint of another model file.
+//            PARAMETER_NOT_FOUND; MODEL_MISMATCH for a checkpoint of another model file; as ParameterReader.
 class CallRunner {
  public:
   // `spec_digest`: goes into checkpoints. What stands behind a blank, the digest of an exported program, must be that of a
-  // checkpoint which is restored.
-  CallRunner(std::string name, std::string spec_digest, Pipeline* pipeline, CheckpointFolder* checkpoints)
-      : name_(std::move(name)), spec_digest_(std::move(spec_digest)), pipeline_(pipeline), checkpoints_(checkpoints) {}
+  // checkpoint which is restored. `memory`: where copies of the parameters claim; null: nobody counts them.
+  CallRunner(std::string name, std::string spec_digest, Pipeline* pipeline, CheckpointFolder* checkpoints,
+             MemoryClaims* memory)
+      : name_(name),
+        spec_digest_(std::move(spec_digest)),
+        pipeline_(pipeline),
+        checkpoints_(checkpoints),
+        reader_(std::move(name), pipeline, memory) {}
 
   // Checks inputs and target against the signature, once they are there, and counts the rows.
   absl::Status CheckTensors(Call& call) const;
@@ -43,6 +52,7 @@ class CallRunner {
 
   // A call of the training order. A failure has had no effect.
   absl::StatusOr<Executed> Run(Call& call) const;
+  int64_t snapshot_bytes() const { return reader_.bytes(); }  // of copies that somebody reads
   // The request of an inference, complete.
   absl::StatusOr<ForwardRequest> InferenceRequest(Call& call) const;
 
@@ -61,6 +71,7 @@ class CallRunner {
   absl::StatusOr<Executed> Run(const RestoreCall& restore, Call& call) const;
   absl::StatusOr<Executed> Run(const WriteCall& write, Call& call) const;
   absl::StatusOr<Executed> Run(const DeleteCall& remove, Call& call) const;
+  absl::StatusOr<Executed> Run(const ReadCall& read, Call& call) const;
   absl::StatusOr<Executed> Discard() const;
   // Puts the state in the place of the pipeline's; gradients of the weights that are gone go too.
   absl::StatusOr<Executed> Replace(const NamedTensors& state, int64_t step) const;
@@ -69,6 +80,7 @@ class CallRunner {
   const std::string spec_digest_;
   Pipeline* const pipeline_;
   CheckpointFolder* const checkpoints_;
+  const ParameterReader reader_;
 };
 
 }  // namespace penstock

@@ -3,12 +3,14 @@
 // What callers ask of a served pipeline, and what they get at once. Plain values.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/exec/pipeline.h"
@@ -28,7 +30,7 @@ struct CallContext {
   absl::Duration lease = absl::ZeroDuration();         // of the results; 0: the default
   absl::Duration work_timeout = absl::ZeroDuration();  // 0: the method's default
   std::shared_ptr<CallObserver> observer = {};         // null: nobody wants to hear how it went
-  std::shared_ptr<void> place = {};                    // the caller's in the admission; dropped when the work ends
+  std::shared_ptr<void> place = {};                    // the caller's in the admission; the call drops it at its end
 };
 
 // A tensor of a handle, finished or not. An empty tensor name means the only one.
@@ -108,9 +110,24 @@ struct DeleteCall {
   std::string id = {};
 };
 
+// Parameters of one step. Those who read the same step share its tensors.
+struct ParameterSnapshot {
+  int64_t step = 0;
+  NamedTensors tensors = {};
+  std::shared_ptr<const void> claim = {};  // of their memory; goes with them
+};
+using SnapshotCallback = std::function<void(absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>)>;
+
+// A read of parameters, which leaves the state as it is.
+struct ReadCall {
+  std::vector<std::string> names = {};  // empty: all
+  bool with_optimizer = false;
+  SnapshotCallback done = {};  // called once
+};
+
 // What a call asks for.
 using Request = std::variant<InferCall, ForwardCall, BackwardCall, ContributionCall, TrainStepCall, StepCall,
-                             ExpireCall, SaveCall, RestoreCall, WriteCall, DeleteCall>;
+                             ExpireCall, SaveCall, RestoreCall, WriteCall, DeleteCall, ReadCall>;
 
 // The contribution in it, or null.
 inline const ContributionCall* ContributionOf(const Request& request) {
@@ -142,13 +159,6 @@ struct StateAnswer {
   int64_t step = 0;
   std::string state_token = {};
   int64_t sequence = 0;
-};
-
-// Parameters of one step. Those who read the same step share its tensors.
-struct ParameterSnapshot {
-  int64_t step = 0;
-  NamedTensors tensors = {};
-  std::shared_ptr<const void> claim = {};  // of their memory; goes with them
 };
 
 }  // namespace penstock

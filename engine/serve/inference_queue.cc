@@ -15,7 +15,7 @@ absl::Status InferenceQueue::CheckNew(const Call& call) const {
 void InferenceQueue::Add(const CallPointer& call) {
   bounds_.Add(call->context.caller, call->inputs.inline_bytes());
   waiting_.push_back(call);
-  if (call->inputs_ready) SetReady(call);
+  if (call->guarded_.inputs_ready) SetReady(call);
 }
 
 void InferenceQueue::SetReady(const CallPointer& call) {
@@ -33,7 +33,7 @@ void InferenceQueue::Remove(const CallPointer& call) {
 CallPointer InferenceQueue::Start() {
   CallPointer call = Next();
   Remove(call);
-  call->Enter(Call::Phase::kRunning);
+  call->guarded_.Enter(Call::Phase::kRunning);
   running_.insert(call);
   return call;
 }

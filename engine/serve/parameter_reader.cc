@@ -10,22 +10,21 @@
 
 namespace penstock {
 
-absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterReader::Take(const ReadRequest& request,
-                                                                               int64_t version) {
+absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterReader::Take(const ReadCall& read,
+                                                                               int64_t version) const {
   // A copy of an earlier step may still be read, but nothing is served of a pipeline between two steps.
   if (absl::Status broken = pipeline_->health(); !broken.ok()) {
     return WithValue(std::move(broken), "pipeline", name_);
   }
-  PENSTOCK_ASSIGN_OR_RETURN(
-      const std::shared_ptr<const ParameterSnapshot> all,
-      snapshots_.Take(version, request.with_optimizer, [&] { return Copy(request.with_optimizer); }));
-  if (request.names.empty()) return all;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<const ParameterSnapshot> all,
+                            snapshots_.Take(version, read.with_optimizer, [&] { return Copy(read.with_optimizer); }));
+  if (read.names.empty()) return all;
   // Keeps the whole copy, so that it is counted as long as a part of it is read.
   std::shared_ptr<ParameterSnapshot> chosen(new ParameterSnapshot{.step = all->step},
                                             [all](const ParameterSnapshot* part) { delete part; });
   Index index;
   for (const NamedTensor& tensor : all->tensors) index.emplace(tensor.name, &tensor);
-  for (const std::string& name : request.names) {
+  for (const std::string& name : read.names) {
     PENSTOCK_ASSIGN_OR_RETURN(const NamedTensor* const found, Find(index, name));
     chosen->tensors.push_back(*found);
   }

@@ -1,13 +1,11 @@
 #pragma once
 
-// Reads of parameters between two training calls.
+// What reads of parameters get.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/serve/calls.h"
@@ -17,13 +15,6 @@ namespace penstock {
 
 class MemoryClaims;
 class Pipeline;
-
-// A read that waits for the gap between two training calls.
-struct ReadRequest {
-  std::vector<std::string> names;  // empty: all
-  bool with_optimizer = false;
-  std::function<void(absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>)> done;
-};
 
 // Takes what a read asks for out of a copy that all readers of one step share.
 //
@@ -37,7 +28,7 @@ class ParameterReader {
       : name_(std::move(name)), pipeline_(pipeline), memory_(memory) {}
 
   // `version`: of the weights as they are now.
-  absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Take(const ReadRequest& request, int64_t version);
+  absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Take(const ReadCall& read, int64_t version) const;
   int64_t bytes() const { return snapshots_.bytes(); }  // of copies that somebody reads
 
  private:

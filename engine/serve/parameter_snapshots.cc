@@ -27,7 +27,7 @@ int64_t ParameterSnapshots::bytes() const {
 }
 
 absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterSnapshots::Take(int64_t version, bool with_optimizer,
-                                                                                  const Make& make) {
+                                                                                  const Make& make) const {
   const Alive::Key key = {version, with_optimizer};
   {
     absl::MutexLock lock(&alive_->mu);

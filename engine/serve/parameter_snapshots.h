@@ -26,7 +26,8 @@ class ParameterSnapshots {
   ParameterSnapshots();
 
   // The copy of this version and kind; `make` makes it if there is none.
-  absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Take(int64_t version, bool with_optimizer, const Make& make);
+  absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Take(int64_t version, bool with_optimizer,
+                                                                const Make& make) const;
 
   // Of all copies that live.
   int64_t bytes() const;

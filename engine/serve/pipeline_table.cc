@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -13,16 +12,12 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
-#include "engine/base/job_thread.h"
 #include "engine/base/log.h"
 #include "engine/base/resource_id.h"
 #include "engine/base/status_macros.h"
 #include "engine/handles/handle_store.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/plan/planning.h"
-#include "engine/serve/joined.h"
-#include "engine/serve/plan_queue.h"
-#include "engine/serve/request_log.h"
 
 namespace penstock {
 namespace {
@@ -32,99 +27,34 @@ absl::Status TableError(absl::StatusCode code, std::string_view reason, std::str
   return Error(code, reason, message).With("pipeline", Shortened(name)).With("value", Shortened(name));
 }
 
+absl::Status NotFound(const std::string& name) {
+  return TableError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
+                    absl::StrCat("there is no pipeline ", Shortened(name)), name);
+}
+
 absl::Status Draining() {
   return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
 }
 
-// The callers of one creation or deletion. Its answer has no pipeline, which it must not keep alive.
-using TableJoin = Joined<PipelineEntry>;
-using JoinPointer = std::shared_ptr<TableJoin>;
-
-// One after the other, for each save copies a state.
-struct LastSaveRun {
-  std::vector<std::shared_ptr<ServedPipeline>> left;
-  std::shared_ptr<CancelToken> cancel;
-  std::function<void(PipelineTable::LastSaves)> done;
-  std::vector<std::string> failed = {};
-};
-
-void SaveNext(const std::shared_ptr<LastSaveRun>& run) {
-  if (run->left.empty()) return run->done({std::move(run->failed)});
-  const std::shared_ptr<ServedPipeline> pipeline = std::move(run->left.back());
-  run->left.pop_back();
-  const std::string& name = pipeline->name();
-  pipeline->SaveLast(run->cancel, [run, name](const absl::StatusOr<std::optional<CheckpointInfo>>& saved) {
-    if (!saved.ok()) run->failed.push_back(name);
-    SaveNext(run);
-  });
+// As it is now: a pipeline that was ready may have broken since.
+PipelineEntry Present(PipelineEntry entry) {
+  if (entry.state != PipelineEntry::State::kReady) return entry;
+  entry.error = entry.pipeline->pipeline().health();
+  if (!entry.error.ok()) entry.state = PipelineEntry::State::kFailed;
+  return entry;
 }
 
 }  // namespace
 
-class PipelineTable::Implementation {
- public:
-  explicit Implementation(Options options)
-      : max_pipelines_(options.max_pipelines), builder_(std::move(options.builder)), log_({}) {}
+PipelineTable::PipelineTable(Options options)
+    : max_pipelines_(options.max_pipelines), builder_(std::move(options.builder)), log_({}) {}
 
-  void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
-  void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
-  void Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, SearchCallback done);
-  absl::StatusOr<std::shared_ptr<ServedPipeline>> Find(const std::string& name) const;
-  absl::StatusOr<PipelineEntry> Get(const std::string& name) const;
-  std::vector<PipelineEntry> List(const std::string& after, int limit) const;
-  void Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done);
-  void Drain(std::function<void()> done);
-  void SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done);
-  void Close();
-
- private:
-  using EntryCallback = TableJoin::Callback;
-
-  // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt or by what `start` refused,
-  // or has joined one.
-  JoinPointer Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
-                    const std::function<absl::Status()>& start) ABSL_LOCKS_EXCLUDED(mu_);
-  void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)
-      ABSL_LOCKS_EXCLUDED(mu_);
-  void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineSpec spec, const std::string& spec_digest,
-                                          Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
-  void DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge)
-      ABSL_LOCKS_EXCLUDED(mu_);
-  void RemoveMetrics(const ServedPipeline& pipeline) const {
-    if (builder_.options().metrics == nullptr || pipeline.metrics() == nullptr) return;
-    builder_.options().metrics->RemovePipeline(*pipeline.metrics());
-  }
-  // Looks on the plans' thread: `look` is one of the builder's methods.
-  template <typename Found>
-  void LookForPlans(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
-                    std::function<void(absl::StatusOr<Found>)> done,
-                    absl::StatusOr<Found> (PipelineBuilder::*look)(const std::string&, PipelineSpec,
-                                                                   const PipelineBuilder::MayRehearse&, Planning*)
-                        const) ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<std::shared_ptr<ServedPipeline>> Live() const ABSL_LOCKS_EXCLUDED(mu_);
-  bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
-
-  const int max_pipelines_;
-  const PipelineBuilder builder_;
-  // Candidates of a plan run on the devices only while no pipeline works there.
-  const PipelineBuilder::MayRehearse may_rehearse_ = [this] { return Live().empty(); };
-
-  mutable absl::Mutex mu_;
-  std::map<std::string, PipelineEntry> entries_ ABSL_GUARDED_BY(mu_);
-  RequestLog<JoinPointer> log_ ABSL_GUARDED_BY(mu_);
-  uint64_t versions_ ABSL_GUARDED_BY(mu_) = 0;
-  bool draining_ ABSL_GUARDED_BY(mu_) = false;
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  JobThread creations_{"ps-creations"};  // last, with the next: they use all of the above
-  JobThread deletions_{"ps-deletions"};
-  PlanQueue plans_;
-};
+PipelineTable::~PipelineTable() { Close(); }
 
 // --- Retries.
 
-JoinPointer PipelineTable::Implementation::Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
-                                                 const std::function<absl::Status()>& start) {
+PipelineTable::JoinPointer PipelineTable::Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
+                                                const std::function<absl::Status()>& start) {
   JoinedCall<PipelineEntry> call;
   {
     absl::MutexLock lock(&mu_);
@@ -140,8 +70,7 @@ JoinPointer PipelineTable::Implementation::Begin(const RequestKey& key, const Ca
   return call.first;
 }
 
-void PipelineTable::Implementation::Answer(const RequestKey& key, const JoinPointer& join,
-                                           absl::StatusOr<PipelineEntry> answer) {
+void PipelineTable::Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer) {
   std::shared_ptr<ServedPipeline> pipeline;
   if (answer.ok()) pipeline = std::move(answer->pipeline);
   const absl::Status error = answer.status();
@@ -161,18 +90,18 @@ void PipelineTable::Implementation::Answer(const RequestKey& key, const JoinPoin
 
 // --- Creation.
 
-bool PipelineTable::Implementation::IsDraining() const {
+bool PipelineTable::IsDraining() const {
   absl::MutexLock lock(&mu_);
   return draining_;
 }
 
-void PipelineTable::Implementation::SetState(PipelineEntry& entry, PipelineEntry::State state) {
+void PipelineTable::SetState(PipelineEntry& entry, PipelineEntry::State state) {
   entry.state = state;
   entry.version = ++versions_;
 }
 
-void PipelineTable::Implementation::Create(CallContext context, std::string name, PipelineSpec spec,
-                                           std::string spec_digest, CreateCallback done) {
+void PipelineTable::Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest,
+                           CreateCallback done) {
   const RequestKey key{context.caller, "CreatePipeline", context.request_id};
   const auto planning = std::make_shared<Planning>(builder_.options().clock, spec.limits.planning_seconds,
                                                    [this] { return IsDraining(); });
@@ -209,9 +138,8 @@ void PipelineTable::Implementation::Create(CallContext context, std::string name
   });
 }
 
-absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std::string& name, PipelineSpec spec,
-                                                                       const std::string& spec_digest,
-                                                                       Planning* planning) {
+absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, PipelineSpec spec,
+                                                       const std::string& spec_digest, Planning* planning) {
   bool draining = IsDraining();
   // All that can fail, copies too, before the entry changes.
   absl::StatusOr<PipelineEntry> made = Guarded("the creation of a pipeline", [&]() -> absl::StatusOr<PipelineEntry> {
@@ -253,22 +181,19 @@ absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std
   return made;
 }
 
-void PipelineTable::Implementation::Plan(const std::string& caller, PipelineSpec spec,
-                                         std::shared_ptr<CancelToken> cancel, PlanCallback done) {
+void PipelineTable::Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+                         PlanCallback done) {
   LookForPlans<penstock::Plan>(caller, std::move(spec), std::move(cancel), std::move(done), &PipelineBuilder::FindPlan);
 }
 
-void PipelineTable::Implementation::Search(const std::string& caller, PipelineSpec spec,
-                                           std::shared_ptr<CancelToken> cancel, SearchCallback done) {
+void PipelineTable::Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+                           SearchCallback done) {
   LookForPlans<PlanSearch>(caller, std::move(spec), std::move(cancel), std::move(done), &PipelineBuilder::SearchPlans);
 }
 
 template <typename Found>
-void PipelineTable::Implementation::LookForPlans(
-    const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
-    std::function<void(absl::StatusOr<Found>)> done,
-    absl::StatusOr<Found> (PipelineBuilder::*look)(const std::string&, PipelineSpec,
-                                                   const PipelineBuilder::MayRehearse&, Planning*) const) {
+void PipelineTable::LookForPlans(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+                                 std::function<void(absl::StatusOr<Found>)> done, PlanLook<Found> look) {
   auto search = [this, caller, cancel, look, spec = std::move(spec)]() mutable -> absl::StatusOr<Found> {
     Planning planning(builder_.options().clock, spec.limits.planning_seconds,
                       [this, cancel] { return cancel->cancelled() || IsDraining(); });
@@ -286,29 +211,14 @@ void PipelineTable::Implementation::LookForPlans(
 
 // --- Looking up.
 
-namespace {
-
-// As it is now: a pipeline that was ready may have broken since.
-PipelineEntry Present(PipelineEntry entry) {
-  if (entry.state != PipelineEntry::State::kReady) return entry;
-  entry.error = entry.pipeline->pipeline().health();
-  if (!entry.error.ok()) entry.state = PipelineEntry::State::kFailed;
-  return entry;
-}
-
-}  // namespace
-
-absl::StatusOr<PipelineEntry> PipelineTable::Implementation::Get(const std::string& name) const {
+absl::StatusOr<PipelineEntry> PipelineTable::Get(const std::string& name) const {
   absl::MutexLock lock(&mu_);
   auto found = entries_.find(name);
-  if (found == entries_.end()) {
-    return TableError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
-                      absl::StrCat("there is no pipeline ", Shortened(name)), name);
-  }
+  if (found == entries_.end()) return NotFound(name);
   return Present(found->second);
 }
 
-absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Implementation::Find(const std::string& name) const {
+absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Find(const std::string& name) const {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry entry, Get(name));
   if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
     return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
@@ -319,7 +229,7 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Implementation::F
   return std::move(entry.pipeline);
 }
 
-std::vector<PipelineEntry> PipelineTable::Implementation::List(const std::string& after, int limit) const {
+std::vector<PipelineEntry> PipelineTable::List(const std::string& after, int limit) const {
   absl::MutexLock lock(&mu_);
   std::vector<PipelineEntry> list;
   for (auto it = entries_.upper_bound(after); it != entries_.end() && static_cast<int>(list.size()) < limit; ++it) {
@@ -328,28 +238,25 @@ std::vector<PipelineEntry> PipelineTable::Implementation::List(const std::string
   return list;
 }
 
-std::vector<std::shared_ptr<ServedPipeline>> PipelineTable::Implementation::Live() const {
+std::vector<std::shared_ptr<ServedPipeline>> PipelineTable::Live(bool deleting_too) const {
   absl::MutexLock lock(&mu_);
   std::vector<std::shared_ptr<ServedPipeline>> live;
   for (const auto& [name, entry] : entries_) {
-    if (entry.pipeline != nullptr) live.push_back(entry.pipeline);
+    const bool deleting = entry.state == PipelineEntry::State::kDeleting;
+    if (entry.pipeline != nullptr && (deleting_too || !deleting)) live.push_back(entry.pipeline);
   }
   return live;
 }
 
 // --- Deletion.
 
-void PipelineTable::Implementation::Delete(CallContext context, std::string name, bool force, bool purge,
-                                           DeleteCallback done) {
+void PipelineTable::Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done) {
   const RequestKey key{context.caller, "DeletePipeline", context.request_id};
   std::shared_ptr<ServedPipeline> pipeline;
   const auto start = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (draining_) return Draining();  // what there is will be saved
     auto found = entries_.find(name);
-    if (found == entries_.end()) {
-      return TableError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
-                        absl::StrCat("there is no pipeline ", Shortened(name)), name);
-    }
+    if (found == entries_.end()) return NotFound(name);
     PipelineEntry& entry = found->second;
     if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
       return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
@@ -400,8 +307,7 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
   Answer(key, join, begun);
 }
 
-void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline,
-                                              bool purge) {
+void PipelineTable::DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge) {
   // What fails leaves something behind, and the name comes free all the same.
   const auto attempt = [&name](const char* failure, auto&& part) {
     const absl::Status done = Guarded("the deletion of a pipeline", part);
@@ -434,9 +340,14 @@ void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shar
   });
 }
 
+void PipelineTable::RemoveMetrics(const ServedPipeline& pipeline) const {
+  if (builder_.options().metrics == nullptr || pipeline.metrics() == nullptr) return;
+  builder_.options().metrics->RemovePipeline(*pipeline.metrics());
+}
+
 // --- The end.
 
-void PipelineTable::Implementation::Drain(std::function<void()> done) {
+void PipelineTable::Drain(std::function<void()> done) {
   {
     absl::MutexLock lock(&mu_);
     draining_ = true;
@@ -453,19 +364,11 @@ void PipelineTable::Implementation::Drain(std::function<void()> done) {
   one();
 }
 
-void PipelineTable::Implementation::SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done) {
-  const auto run = std::make_shared<LastSaveRun>(LastSaveRun{{}, std::move(cancel), std::move(done)});
-  {
-    absl::MutexLock lock(&mu_);
-    for (const auto& [name, entry] : entries_) {  // nobody wants the state of what is being deleted
-      if (entry.pipeline != nullptr && entry.state != PipelineEntry::State::kDeleting)
-        run->left.push_back(entry.pipeline);
-    }
-  }
-  SaveNext(run);
+void PipelineTable::SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done) {
+  SaveAllLast(Live(/*deleting_too=*/false), std::move(cancel), std::move(done));  // nobody wants what is being deleted
 }
 
-void PipelineTable::Implementation::Close() {
+void PipelineTable::Close() {
   {
     absl::MutexLock lock(&mu_);
     if (closed_) return;
@@ -489,39 +392,5 @@ void PipelineTable::Implementation::Close() {
   absl::MutexLock lock(&mu_);
   gone.swap(entries_);
 }
-
-// --- The table.
-
-PipelineTable::PipelineTable(Options options) : implementation_(std::make_unique<Implementation>(std::move(options))) {}
-PipelineTable::~PipelineTable() { Close(); }
-
-void PipelineTable::Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest,
-                           CreateCallback done) {
-  implementation_->Create(std::move(context), std::move(name), std::move(spec), std::move(spec_digest),
-                          std::move(done));
-}
-void PipelineTable::Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
-                         PlanCallback done) {
-  implementation_->Plan(caller, std::move(spec), std::move(cancel), std::move(done));
-}
-void PipelineTable::Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
-                           SearchCallback done) {
-  implementation_->Search(caller, std::move(spec), std::move(cancel), std::move(done));
-}
-absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Find(const std::string& name) const {
-  return implementation_->Find(name);
-}
-absl::StatusOr<PipelineEntry> PipelineTable::Get(const std::string& name) const { return implementation_->Get(name); }
-std::vector<PipelineEntry> PipelineTable::List(const std::string& after, int limit) const {
-  return implementation_->List(after, limit);
-}
-void PipelineTable::Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done) {
-  implementation_->Delete(std::move(context), std::move(name), force, purge, std::move(done));
-}
-void PipelineTable::Drain(std::function<void()> done) { implementation_->Drain(std::move(done)); }
-void PipelineTable::SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done) {
-  implementation_->SaveLast(std::move(cancel), std::move(done));
-}
-void PipelineTable::Close() { implementation_->Close(); }
 
 }  // namespace penstock

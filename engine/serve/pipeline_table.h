@@ -4,16 +4,24 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "engine/base/job_thread.h"
 #include "engine/exec/pipeline.h"
 #include "engine/serve/calls.h"
+#include "engine/serve/joined.h"
+#include "engine/serve/last_saves.h"
 #include "engine/serve/pipeline_builder.h"
+#include "engine/serve/plan_queue.h"
+#include "engine/serve/request_log.h"
 #include "engine/serve/served_pipeline.h"
 
 namespace penstock {
@@ -93,20 +101,54 @@ class PipelineTable {
   // ended.
   void Drain(std::function<void()> done);
 
-  // What the last saves of all pipelines came to.
-  struct LastSaves {
-    std::vector<std::string> failed;  // names of pipelines
-  };
-  // After Drain(): saves what has changed, one pipeline after the other, as ServedPipeline::SaveLast() does. Calls back on
-  // whatever thread comes last, possibly before it returns.
+  // After Drain(): saves what has changed, as SaveAllLast() does.
   void SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done);
 
   // Stops every pipeline: cancels what has not started, waits for what runs. Joins the thread.
   void Close();
 
  private:
-  class Implementation;
-  const std::unique_ptr<Implementation> implementation_;
+  // The callers of one creation or deletion. Its answer has no pipeline, which it must not keep alive.
+  using TableJoin = Joined<PipelineEntry>;
+  using JoinPointer = std::shared_ptr<TableJoin>;
+  using EntryCallback = TableJoin::Callback;
+
+  // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt or by what `start` refused,
+  // or has joined one.
+  JoinPointer Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
+                    const std::function<absl::Status()>& start) ABSL_LOCKS_EXCLUDED(mu_);
+  void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineSpec spec, const std::string& spec_digest,
+                                          Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
+  void DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void RemoveMetrics(const ServedPipeline& pipeline) const;
+  // Looks on the plans' thread, by one of the builder's methods.
+  template <typename Found>
+  using PlanLook = absl::StatusOr<Found> (PipelineBuilder::*)(const std::string&, PipelineSpec,
+                                                              const PipelineBuilder::MayRehearse&, Planning*) const;
+  template <typename Found>
+  void LookForPlans(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
+                    std::function<void(absl::StatusOr<Found>)> done, PlanLook<Found> look) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::shared_ptr<ServedPipeline>> Live(bool deleting_too = true) const ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  const int max_pipelines_;
+  const PipelineBuilder builder_;
+  // Candidates of a plan run on the devices only while no pipeline works there.
+  const PipelineBuilder::MayRehearse may_rehearse_ = [this] { return Live().empty(); };
+
+  mutable absl::Mutex mu_;
+  std::map<std::string, PipelineEntry> entries_ ABSL_GUARDED_BY(mu_);
+  RequestLog<JoinPointer> log_ ABSL_GUARDED_BY(mu_);
+  uint64_t versions_ ABSL_GUARDED_BY(mu_) = 0;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  JobThread creations_{"ps-creations"};  // last, with the next: they use all of the above
+  JobThread deletions_{"ps-deletions"};
+  PlanQueue plans_;
 };
 
 }  // namespace penstock

@@ -3,16 +3,64 @@
 #include <cmath>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
+#include "engine/base/timer_queue.h"
 #include "engine/observe/metrics.h"
+#include "engine/serve/joined.h"
 #include "engine/tensor/micro_batch.h"
 
 namespace penstock {
 
-absl::Status Settlement::Fail(const Call& call, const absl::Status& error) {
+void Settlement::EndPlace(Call& call) {
+  std::shared_ptr<void> place;  // goes after the lock
+  absl::MutexLock lock(&calls_->mu);
+  Call::Guarded& guarded = calls_->Of(call);
+  // A run that was told to stop is still there until it does.
+  const bool open = guarded.phase == Call::Phase::kQueued || guarded.phase == Call::Phase::kRunning;
+  if (!open) place.swap(guarded.place);
+}
+
+void Settlement::ReleaseInputs(Call& call) {
+  TimerQueue::TimerId timer;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    timer = std::exchange(calls_->Of(call).timer, TimerQueue::kNoTimer);
+  }
+  timers_->Remove(timer);
+  call.inputs = CallInputs();
+}
+
+void Settlement::Fail(const CallPointer& call, const absl::Status& error) {
+  EndPlace(*call);
+  const absl::Status told = FailHandles(*call, error);
+  if (call->join != nullptr) AnswerState(*call, told);
+  AnswerRead(*call, told);
+  // A run that goes on still reads its inputs.
+  bool done = false;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    done = calls_->Of(call).phase == Call::Phase::kDone;
+  }
+  if (!done || call->started_nanos != 0) return;  // of one that ran, who ran it tells and lets go
+  ReportEnd(*call, 0, error);
+  ReleaseInputs(*call);
+}
+
+void Settlement::FailRun(const CallPointer& call, const absl::Status& error) {
+  {
+    absl::MutexLock lock(&calls_->mu);
+    calls_->Of(call).Finish();
+  }
+  Fail(call, error);
+  ReleaseInputs(*call);
+}
+
+absl::Status Settlement::FailHandles(const Call& call, const absl::Status& error) {
   absl::Status told = WithValue(error, "pipeline", name_);
   if (call.context.observer != nullptr) {
     for (const auto& [name, id] : call.context.observer->Ids()) told = WithValue(std::move(told), name, id);
@@ -27,8 +75,28 @@ absl::Status Settlement::Fail(const Call& call, const absl::Status& error) {
   return told;
 }
 
-void Settlement::Fulfil(const Call& call, Executed executed, const std::string& token,
+void Settlement::AnswerState(const Call& call, absl::StatusOr<StateAnswer> answer) {
+  const absl::Status error = answer.status();
+  std::vector<StateCallback> callbacks;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    callbacks = Settle(calls_->log, call.key(), *call.join, std::move(answer));
+  }
+  TellAll("the answer of a call", callbacks, [&](bool) -> absl::StatusOr<StateAnswer> {
+    if (!error.ok()) return error;
+    return *call.join->answer;
+  });
+}
+
+void Settlement::AnswerRead(const Call& call,
+                            const absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>& snapshot) {
+  const auto* read = call.As<ReadCall>();
+  if (read != nullptr) Guarded("the answer of a read", [&] { read->done(snapshot); }).IgnoreError();
+}
+
+void Settlement::Fulfil(Call& call, Executed executed, const std::string& token,
                         const std::vector<HandleId>& stale_graphs) {
+  EndPlace(call);
   for (const HandleId& id : stale_graphs) {
     handles_->Invalidate(
         id, Error(absl::StatusCode::kFailedPrecondition, "GRAPH_STALE", "the weights have changed since this forward"));
@@ -37,6 +105,17 @@ void Settlement::Fulfil(const Call& call, Executed executed, const std::string& 
     handles_->Invalidate(backward->graph.id, Error(absl::StatusCode::kFailedPrecondition, "GRAPH_CONSUMED",
                                                    "a Backward has used up this graph"));
   }
+  if (call.join != nullptr) {
+    AnswerState(call, StateAnswer{std::move(executed.checkpoint).value_or(CheckpointInfo()), executed.run.step, token,
+                                  call.accepted.sequence});
+  } else if (call.As<ReadCall>() != nullptr) {
+    AnswerRead(call, std::move(executed.snapshot));
+  } else {
+    FulfilHandles(call, std::move(executed), token);
+  }
+}
+
+void Settlement::FulfilHandles(const Call& call, Executed executed, const std::string& token) {
   const Accepted& accepted = call.accepted;
   if (accepted.outputs.has_value()) FulfilValues(accepted.outputs->id, std::exchange(executed.run.outputs, {}));
   if (accepted.graph.has_value()) handles_->Fulfil(accepted.graph->id, std::move(executed.graph));
@@ -45,7 +124,8 @@ void Settlement::Fulfil(const Call& call, Executed executed, const std::string& 
   }
 }
 
-void Settlement::Fulfil(const Call& call, const ForwardOutcome& outcome) {
+void Settlement::Fulfil(Call& call, const ForwardOutcome& outcome) {
+  EndPlace(call);
   FulfilValues(call.accepted.outputs->id, outcome.outputs);
 }
 
@@ -60,37 +140,37 @@ void Settlement::FulfilValues(const HandleId& id, const NamedValues& values) {
 }
 
 void Settlement::CountStart(const Call& call) {
-  if (metrics_ == nullptr) return;
+  if (metrics() == nullptr) return;
   const WorkQueue queue = call.training.has_value() ? WorkQueue::kTrain : WorkQueue::kInfer;
-  metrics_->queues[queue].wait.Observe(call.started_nanos - call.accepted_nanos);
-  if (call.mode.has_value()) metrics_->BatchStarted(*call.mode);
+  metrics()->queues[queue].wait.Observe(call.started_nanos - call.accepted_nanos);
+  if (call.mode.has_value()) metrics()->BatchStarted(*call.mode);
 }
 
 void Settlement::CountEnd(const Call& call, const absl::Status& status, const Executed* executed) {
   LogCheckpoint(call, status, executed);
-  if (metrics_ == nullptr) return;
+  if (metrics() == nullptr) return;
   const int64_t nanos = clock_->NowNanos() - call.accepted_nanos;
   if (call.mode.has_value()) {
     const BatchOutcome outcome = status.ok()
                                      ? BatchOutcome::kOk
                                      : (absl::IsCancelled(status) ? BatchOutcome::kCancelled : BatchOutcome::kFailed);
-    metrics_->BatchEnded(*call.mode, outcome, executed == nullptr ? 0 : executed->run.rows, nanos);
+    metrics()->BatchEnded(*call.mode, outcome, executed == nullptr ? 0 : executed->run.rows, nanos);
   }
   if (call.As<SaveCall>() != nullptr) {
-    metrics_->CheckpointEnded(CheckpointOperation::kSave, status.ok(), nanos);
-    if (executed != nullptr) metrics_->checkpoint_bytes.Set(static_cast<double>(executed->checkpoint->bytes));
+    metrics()->CheckpointEnded(CheckpointOperation::kSave, status.ok(), nanos);
+    if (executed != nullptr) metrics()->checkpoint_bytes.Set(static_cast<double>(executed->checkpoint->bytes));
   }
   if (call.As<RestoreCall>() != nullptr) {
-    metrics_->CheckpointEnded(CheckpointOperation::kRestore, status.ok(), nanos);
+    metrics()->CheckpointEnded(CheckpointOperation::kRestore, status.ok(), nanos);
   }
   if (executed == nullptr || !call.training.has_value()) return;
   const RunOutcome& run = executed->run;
-  metrics_->step_number.Set(static_cast<double>(run.step));
-  if (run.loss.has_value()) metrics_->loss.Set(*run.loss);
+  metrics()->step_number.Set(static_cast<double>(run.step));
+  if (run.loss.has_value()) metrics()->loss.Set(*run.loss);
   const bool stepped = call.training == TrainingCall::kApply || call.training == TrainingCall::kTrainStep;
   if (stepped && run.applied == false) {
     const bool loss = run.loss.has_value() && !std::isfinite(*run.loss);
-    metrics_->nonfinite_steps[loss ? NonfiniteKind::kLoss : NonfiniteKind::kGradient].Add();
+    metrics()->nonfinite_steps[loss ? NonfiniteKind::kLoss : NonfiniteKind::kGradient].Add();
   }
 }
 

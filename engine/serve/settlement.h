@@ -1,6 +1,6 @@
 #pragma once
 
-// How calls end: their handles settle, their observers hear of it, metrics and log lines tell of it.
+// How calls end: their handles settle, their callers and observers hear of it, metrics and log lines tell of it.
 
 #include <cstdint>
 #include <deque>
@@ -18,28 +18,38 @@
 #include "engine/observe/trace_capture.h"
 #include "engine/serve/call.h"
 #include "engine/serve/call_runner.h"
+#include "engine/serve/served_calls.h"
 
 namespace penstock {
 
 class Clock;
-class PipelineMetrics;
+class TimerQueue;
 
 // Tells everybody outside of the pipeline how a call went.
 //
-// Model:     Each call is settled by whoever made it kDone, once; a handle that has settled already stays as it is.
-// Owns:      The last calls that have ended. HandleStore, Clock and PipelineMetrics (may be null) must outlive it.
-// Threads:   Any; under no lock of the caller, for stores and observers may call back.
+// Model:     Each call is settled by whoever made it kDone, once; a handle that has settled already stays as it is. The
+//            caller's place goes first, so that the caller's next call finds it free.
+// Owns:      The last calls that have ended. ServedCalls, HandleStore, TimerQueue and Clock must outlive it.
+// Threads:   Any; under no lock of the caller, for stores, callers and observers may call back.
 class Settlement {
  public:
-  Settlement(std::string name, HandleStore* handles, Clock* clock, std::shared_ptr<PipelineMetrics> metrics)
-      : name_(std::move(name)), handles_(handles), clock_(clock), metrics_(std::move(metrics)) {}
+  Settlement(std::string name, ServedCalls* calls, HandleStore* handles, TimerQueue* timers, Clock* clock)
+      : name_(std::move(name)), calls_(calls), handles_(handles), timers_(timers), clock_(clock) {}
 
-  // Fails, or cancels, the call's handles. Returns what is told: the error with pipeline and ids of the call.
-  absl::Status Fail(const Call& call, const absl::Status& error);
-  // Fulfils the handles of a call of the training order, after graphs that went stale.
-  void Fulfil(const Call& call, Executed executed, const std::string& token, const std::vector<HandleId>& stale_graphs);
+  // Fails, or cancels, the call's handles, or calls back those who wait, with the error and the ids of the call. The call must
+  // be kDone or fall to nobody else. One that has not run is over with that.
+  void Fail(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // The end of a run that an exception has left: what it has not settled fails.
+  void FailRun(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Fulfils the handles of a call of the training order, after graphs that went stale, or calls back those who wait.
+  void Fulfil(Call& call, Executed executed, const std::string& token, const std::vector<HandleId>& stale_graphs)
+      ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Fulfils the handle of an inference.
-  void Fulfil(const Call& call, const ForwardOutcome& outcome);
+  void Fulfil(Call& call, const ForwardOutcome& outcome) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Gives the caller's place back, unless the call waits or runs.
+  void EndPlace(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Lets go of inputs and deadline; nobody reads them any more.
+  void ReleaseInputs(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
   // A run begins: counts how long the call has waited.
   void CountStart(const Call& call);
@@ -56,13 +66,20 @@ class Settlement {
  private:
   static constexpr size_t kMaxEndedCalls = 512;
 
+  absl::Status FailHandles(const Call& call, const absl::Status& error);
+  void FulfilHandles(const Call& call, Executed executed, const std::string& token);
   void FulfilValues(const HandleId& id, const NamedValues& values);
+  void AnswerState(const Call& call, absl::StatusOr<StateAnswer> answer) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  static void AnswerRead(const Call& call, const absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>& snapshot);
   void LogCheckpoint(const Call& call, const absl::Status& status, const Executed* executed) const;
 
+  PipelineMetrics* metrics() const { return calls_->metrics.get(); }
+
   const std::string name_;
+  ServedCalls* const calls_;
   HandleStore* const handles_;
+  TimerQueue* const timers_;
   Clock* const clock_;
-  const std::shared_ptr<PipelineMetrics> metrics_;
 
   mutable absl::Mutex mu_;
   std::deque<CallSpan> ended_ ABSL_GUARDED_BY(mu_);  // newest last, at most kMaxEndedCalls

@@ -53,7 +53,7 @@ void TrainingQueue::Remove(const CallPointer& call) {
 CallPointer TrainingQueue::Start() {
   running_ = waiting_.front();
   Remove(running_);
-  running_->Enter(Call::Phase::kRunning);
+  running_->guarded_.Enter(Call::Phase::kRunning);
   return running_;
 }
 
@@ -90,6 +90,7 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
     if (forward->request.input_gradients) graphs_to_inputs_.push_back(call.accepted.graph->id);
     return stale;  // it changes nothing
   }
+  if (call.As<ReadCall>() != nullptr) return stale;
   if (call.As<SaveCall>() != nullptr) {
     saved_version_ = weights_version_;
     saved_checkpoint_ = executed.checkpoint->id;
@@ -118,7 +119,7 @@ std::optional<TrainingParty> TrainingQueue::Expired(int64_t now) const {
   const TrainingParty& holder = *state_.holder();
   // A call of the holder that came in time goes on with what there is, or ends it.
   const auto of_holder = [&holder](const CallPointer& call) {
-    return call->party() == holder && call->training != TrainingCall::kForward;
+    return call->party() == holder && call->training != TrainingCall::kForward && call->training != TrainingCall::kRead;
   };
   if (std::any_of(waiting_.begin(), waiting_.end(), of_holder) || (Runs() && of_holder(running_))) return std::nullopt;
   return holder;

@@ -23,7 +23,7 @@ struct Executed;  // call_runner.h
 // Model:     A queue, and the call that runs. The training state is foreseen at acceptance, as if all accepted calls succeeded;
 //            it is checked again when the call's turn comes. Versions tell what changed: of weights and gradients together (in
 //            the token), of the weights alone, and which of those a checkpoint holds.
-// Threads:   Those of its owner, which holds its lock around every call.
+// Threads:   Those of ServedCalls, whose lock is held around every call.
 // Units:     Monotonic nanoseconds.
 // Fails:     CheckNew: QUEUE_FULL, CALLER_QUOTA, reasons of TrainingState, STATE_MISMATCH. CheckTurn: the last two, and SPEC_INVALID
 //            for gradients of inputs that the forward did not prepare for.
@@ -38,7 +38,7 @@ class TrainingQueue {
   void Remove(const CallPointer& call);  // before it runs
 
   // Whether the first call has its inputs.
-  bool runnable() const { return !waiting_.empty() && waiting_.front()->inputs_ready; }
+  bool runnable() const { return !waiting_.empty() && waiting_.front()->guarded_.inputs_ready; }
   // Takes the first call; it runs.
   CallPointer Start();
   absl::Status CheckTurn(const Call& call, int64_t now) const;
@@ -64,7 +64,7 @@ class TrainingQueue {
  private:
   TrainingState Foreseen(int64_t now) const;
   absl::Status WrongToken(const Call& call) const;
-  bool Runs() const { return running_ != nullptr && running_->phase == Call::Phase::kRunning; }
+  bool Runs() const { return running_ != nullptr && running_->guarded_.phase == Call::Phase::kRunning; }
 
   const std::string token_prefix_;
   std::deque<CallPointer> waiting_;

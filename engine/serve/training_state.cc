@@ -27,6 +27,7 @@ absl::Status TrainingState::Check(TrainingCall call, const TrainingParty& party,
     case TrainingCall::kSave:
     case TrainingCall::kRestoreForced:
     case TrainingCall::kDeleteCheckpoint:
+    case TrainingCall::kRead:
       return absl::OkStatus();
     case TrainingCall::kRestore:
       if (!accumulating()) return absl::OkStatus();
@@ -125,6 +126,7 @@ void TrainingState::Apply(TrainingCall call, const TrainingParty& party, int64_t
     case TrainingCall::kForward:
     case TrainingCall::kSave:
     case TrainingCall::kDeleteCheckpoint:
+    case TrainingCall::kRead:
       return;
   }
 }

@@ -24,7 +24,8 @@ enum class TrainingCall {
   kSave,
   kRestore,
   kRestoreForced,
-  kDeleteCheckpoint
+  kDeleteCheckpoint,
+  kRead
 };
 
 // Whether the call only forgets gradients.

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "engine/base/guard.h"
 
 namespace penstock {
@@ -59,13 +60,13 @@ void CallOrder::Accepted(const Key& call) {
   }
   std::deque<std::function<void()>> own(begin, end);
   running = &own;
+  const absl::Cleanup leave = [] { running = nullptr; };
   while (!own.empty()) {
     const std::function<void()> go = std::move(own.front());
     own.pop_front();
     Guarded("a call that waited for another", go)
         .IgnoreError();  // its caller hears of it when `go` lets go of the call
   }
-  running = nullptr;
 }
 
 }  // namespace penstock

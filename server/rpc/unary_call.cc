@@ -70,13 +70,16 @@ std::vector<std::pair<std::string, std::string>> UnaryCallBase::LogFields() cons
 void UnaryCallBase::Fail(const absl::Status& error) {
   if (claimed_) return;
   // What may fail comes before the claim: whoever holds that finishes the call.
-  const LogScope scope(LogFields());
-  const absl::Status told = request_id_.empty() ? error : WithValue(error, "request_id", request_id_);
-  grpc::Status status = ToGrpcStatus(told);
-  const std::optional<int> pushback = RetryPushbackMillis(told);
+  grpc::Status status(grpc::StatusCode::RESOURCE_EXHAUSTED, "");  // where memory is too short to say more
+  absl::Status told = error;
+  Guarded("the call", [&] {
+    const LogScope scope(LogFields());
+    if (!request_id_.empty()) told = WithValue(error, "request_id", request_id_);
+    status = ToGrpcStatus(told);
+  }).IgnoreError();
   if (!Claim()) return;
   DropKept();
-  if (pushback.has_value()) context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
+  AddRetryPushback(told, context_);
   Finish(std::move(status));
 }
 
@@ -119,7 +122,9 @@ void UnaryCallBase::OnCancel() {
     actions.swap(actions_);
   }
   for (const auto& action : actions) Guarded("a cancel", action).IgnoreError();
-  Fail(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the caller has cancelled the call"));
+  Fail(Guarded("a cancel", []() -> absl::Status {
+    return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the caller has cancelled the call");
+  }));
 }
 
 void UnaryCallBase::Abandon() {
@@ -127,8 +132,10 @@ void UnaryCallBase::Abandon() {
     absl::MutexLock lock(&mu_);
     if (cancelled_ || claimed_) return;  // a cancel answers by itself
   }
-  const LogScope scope(LogFields());
-  Fail(Bug("the call", "nobody has answered"));
+  Fail(Guarded("the call", [this] {
+    const LogScope scope(LogFields());
+    return Bug("the call", "nobody has answered");
+  }));
 }
 
 void UnaryCallBase::OnDone() { self_.reset(); }

@@ -20,13 +20,10 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "server/rpc/convert/message_limits.h"
 #include "server/tracing/tracer.h"
 
 namespace penstock {
-
-inline constexpr int64_t kControlMessageBytes = int64_t{64} << 10;
-inline constexpr int64_t kSpecificationMessageBytes = int64_t{1} << 20;
-inline constexpr int64_t kWorkMessageBytes = int64_t{4} << 20;
 
 // Parses a message after checking its size and what it would grow to: nothing is allocated for one that is too large.
 //
@@ -126,10 +123,17 @@ using UnaryCallPtr = std::shared_ptr<UnaryCall<Request, Response>>;
 // answer the call share what `handler` is given.
 template <typename Call, typename Handler>
 grpc::ServerUnaryReactor* RunUnary(const std::shared_ptr<Call>& call, Handler&& handler) {
+  struct Answering {  // goes with the last who could answer
+    explicit Answering(std::shared_ptr<Call> answered) : call(std::move(answered)) {}
+    ~Answering() { call->Abandon(); }
+    const std::shared_ptr<Call> call;
+  };
+  std::shared_ptr<Answering> answering;  // until a failure was told
   const absl::Status ran = Guarded("the call", [&] {
     if (!call->Start()) return;
     const LogScope scope(call->LogFields());
-    handler(std::shared_ptr<Call>(call.get(), [kept = call](Call* last) { last->Abandon(); }));
+    answering = std::make_shared<Answering>(call);
+    handler(std::shared_ptr<Call>(answering, call.get()));
   });
   if (!ran.ok()) call->Fail(ran);
   return call.get();

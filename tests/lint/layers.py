@@ -40,7 +40,6 @@ LIBRARY_OF_LINK = [
     (r"(Threads::Threads|dl|rt|m)$", "system"),
 ]
 OPEN_TO_ALL = {"base", "absl", "system"}
-WITH_CIRCLES = {"rpc"}  # rooms whose folders include one another: no new ones
 NO_ROOMS = {"penstock_warnings", "penstock_tsan_mutex"}  # targets that carry switches only
 
 
@@ -131,7 +130,7 @@ def check_folders(root: pathlib.Path, rooms: list[Room]) -> list[str]:
     uses: dict[pathlib.Path, dict[pathlib.Path, str]] = {}  # by folder: the others that it includes, and an example
     for path in tree.files(root, (".h", ".cc"), ("engine", "server", "client")):
         room = room_of(rooms, path)
-        if room is None or room.name in WITH_CIRCLES:
+        if room is None:
             continue
         for name in map(pathlib.Path, tree.includes((root / path).read_text())):
             if (root / name).exists() and name.parent != path.parent and room_of(rooms, name) == room:

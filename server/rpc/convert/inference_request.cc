@@ -10,8 +10,8 @@
 #include "engine/base/status_macros.h"
 #include "engine/tensor/codec.h"
 #include "server/rpc/convert/message_entries.h"
-#include "server/rpc/streams/tensor_stream.h"
-#include "server/rpc/unary_call.h"
+#include "server/rpc/convert/message_limits.h"
+#include "server/rpc/convert/tensor_slice.h"
 
 namespace penstock {
 namespace {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/utf8.h"
 #include "google/rpc/error_details.pb.h"
@@ -225,18 +226,26 @@ grpc::Status WithErrorValues(const grpc::Status& status,
   return grpc::Status(status.error_code(), status.error_message(), answer.SerializeAsString());
 }
 
-grpc::Status ToGrpcStatus(const absl::Status& status) {
+grpc::Status ToGrpcStatus(const absl::Status& status) noexcept {
   if (status.ok()) return grpc::Status::OK;
-  const google::rpc::Status answer = ToRpcStatus(status);
-  return grpc::Status(static_cast<grpc::StatusCode>(answer.code()), answer.message(), answer.SerializeAsString());
+  grpc::Status told(static_cast<grpc::StatusCode>(status.code()), "");
+  Guarded("an error", [&] {
+    const google::rpc::Status answer = ToRpcStatus(status);
+    told = grpc::Status(static_cast<grpc::StatusCode>(answer.code()), answer.message(), answer.SerializeAsString());
+  }).IgnoreError();
+  return told;
 }
 
-grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContext* context) {
-  grpc::Status told = ToGrpcStatus(status);
-  if (const std::optional<int> pushback = RetryPushbackMillis(status); pushback.has_value()) {
-    context->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
-  }
-  return told;
+void AddRetryPushback(const absl::Status& status, grpc::CallbackServerContext* context) noexcept {
+  Guarded("an error", [&] {
+    const std::optional<int> pushback = RetryPushbackMillis(status);
+    if (pushback.has_value()) context->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(*pushback));
+  }).IgnoreError();
+}
+
+grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContext* context) noexcept {
+  AddRetryPushback(status, context);
+  return ToGrpcStatus(status);
 }
 
 }  // namespace penstock

@@ -27,11 +27,15 @@ inline constexpr size_t kMaxDetailBytes = 4096;
 // Units:     message at most 512 printable bytes without paths and pointers; details at most 4 KiB.
 google::rpc::Status ToRpcStatus(const absl::Status& status);
 
-// The same as a status of gRPC, its details serialized. OK stays OK.
-grpc::Status ToGrpcStatus(const absl::Status& status);
+// The same as a status of gRPC, its details serialized. OK stays OK. Where memory is too short for that, the code alone: who
+// ends a call or a stream can do so whatever happens.
+grpc::Status ToGrpcStatus(const absl::Status& status) noexcept;
 
-// The end of a call or a stream: the same, with the trailing metadata that tells a client when to come back.
-grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContext* context);
+// The end of a stream: the same, with the trailing metadata that tells a client when to come back.
+grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContext* context) noexcept;
+
+// Adds that metadata, where the status has it.
+void AddRetryPushback(const absl::Status& status, grpc::CallbackServerContext* context) noexcept;
 
 // The status with more values in its ErrorInfo, where it has one: those that are not there yet, as far as they fit.
 grpc::Status WithErrorValues(const grpc::Status& status,

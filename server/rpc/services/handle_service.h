@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "penstock/v1/handle_service.grpc.pb.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
 #include "server/rpc/streams/tensor_uploads.h"
 #include "server/rpc/unary_call.h"
 

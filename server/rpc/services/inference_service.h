@@ -8,7 +8,7 @@
 #include <string>
 
 #include "inference/grpc_service.grpc.pb.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {

@@ -10,7 +10,7 @@
 #include "engine/observe/metrics_registry.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/convert/proto_convert.h"
-#include "server/rpc/convert/schedule_reply.h"
+#include "server/rpc/services/schedule_reply.h"
 #include "server/rpc/streams/trace_stream.h"
 
 namespace penstock {

@@ -9,7 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/job_thread.h"
 #include "penstock/v1/insight_service.grpc.pb.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
 #include "server/rpc/streams/stream_slots.h"
 #include "server/rpc/streams/write_stream.h"
 #include "server/rpc/unary_call.h"

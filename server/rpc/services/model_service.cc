@@ -9,18 +9,16 @@
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "server/rpc/admission.h"
+#include "server/rpc/convert/model_reply.h"
 #include "server/rpc/convert/page_token.h"
-#include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/convert/status_to_grpc.h"
 #include "server/rpc/streams/upload_stream.h"
 
 namespace penstock {
 namespace {
 
-constexpr char kPrefix[] = "models/";
-
 absl::StatusOr<std::string> ParseModelName(const std::string& name) {
-  const std::string model(absl::StripPrefix(name, kPrefix));
+  const std::string model(absl::StripPrefix(name, kModelPrefix));
   if (model.size() == name.size()) {
     return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
                  absl::StrCat("name: must be models/{model}, got ", Shortened(name)))
@@ -32,60 +30,6 @@ absl::StatusOr<std::string> ParseModelName(const std::string& name) {
 }
 
 }  // namespace
-
-absl::Status CheckModelsEnabled(const ModelParts& parts, bool changes) {
-  const char* flag = !parts.root->exists()                 ? "--model-root"
-                     : changes && parts.uploads == nullptr ? "--allow-model-upload"
-                                                           : nullptr;
-  if (flag == nullptr) return absl::OkStatus();
-  return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
-               absl::StrCat("this daemon was started without ", flag))
-      .With("field", flag)
-      .With("value", "off");
-}
-
-v1::Model ToProto(const ModelDescription& model, const ModelRoot& root, bool layers) {
-  v1::Model message;
-  message.set_name(kPrefix + model.name);
-  message.set_byte_size(model.bytes);
-  *message.mutable_create_time() = ToTimestamp(model.changed);
-  if (!model.error.ok()) {
-    *message.mutable_error() = ToRpcStatus(model.error);
-    return message;
-  }
-  message.set_digest(model.digest);
-  *message.mutable_signature() = ToProto(model.signature);
-  for (const ModelDescription::Dimension& dimension : model.dimensions) {
-    v1::ModelDimension* added = message.add_dimensions();
-    added->set_name(dimension.name);
-    added->set_least(dimension.range.least);
-    added->set_most(dimension.range.most);
-    for (const std::string& input : dimension.inputs) added->add_inputs(input);
-  }
-  message.set_parameters(model.parameters);
-  message.set_parameter_bytes(model.parameter_bytes);
-  message.set_buffer_bytes(model.buffer_bytes);
-  message.set_nodes(model.nodes);
-  for (const auto& [name, calls] : model.operators) {
-    v1::ModelOperator* added = message.add_operators();
-    added->set_name(name);
-    added->set_calls(calls);
-  }
-  for (const ModelDescription::LayerInfo& layer : model.layers) {
-    if (!layers) break;
-    v1::ModelLayer* added = message.add_layers();
-    added->set_name(layer.name);
-    added->set_module(layer.module);
-    added->set_parameters(layer.parameters);
-  }
-  if (layers) message.mutable_tied_names()->insert(model.tied_names.begin(), model.tied_names.end());
-  message.set_evaluation_graph(model.evaluation_graph);
-  message.set_training_graph(model.training_graph);
-  if (root.options().users) {
-    for (const std::string& pipeline : root.options().users(model.name)) message.add_pipelines("pipelines/" + pipeline);
-  }
-  return message;
-}
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ModelServiceImpl::UploadModel(
     grpc::CallbackServerContext* context) {

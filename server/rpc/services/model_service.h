@@ -4,22 +4,12 @@
 
 #include <memory>
 
-#include "engine/base/job_thread.h"
 #include "penstock/v1/model_service.grpc.pb.h"
-#include "server/models/model_root.h"
-#include "server/models/model_uploads.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/model_parts.h"
+#include "server/rpc/service_environment.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
-
-// What the calls work on. All of it outlives them.
-struct ModelParts {
-  ModelRoot* root = nullptr;
-  JobThread* jobs = nullptr;        // files are written there only
-  JobThread* reads = nullptr;       // what models hold is read there, however long it takes
-  ModelUploads* uploads = nullptr;  // null: models can't be changed over the wire
-};
 
 // Turns calls about models into jobs.
 //
@@ -50,11 +40,5 @@ class ModelServiceImpl final
   const ServiceEnvironment environment_;
   const ModelParts parts_;
 };
-
-// FEATURE_DISABLED, saying which flag the call needs; OK if the daemon has it.
-absl::Status CheckModelsEnabled(const ModelParts& parts, bool changes);
-
-// A model on the wire.
-v1::Model ToProto(const ModelDescription& model, const ModelRoot& root, bool layers);
 
 }  // namespace penstock

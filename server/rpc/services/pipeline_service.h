@@ -3,7 +3,7 @@
 // PipelineService: create, plan, get, list, delete.
 
 #include "penstock/v1/pipeline_service.grpc.pb.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {

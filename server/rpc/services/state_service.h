@@ -3,7 +3,7 @@
 // StateService: checkpoints and parameters.
 
 #include "penstock/v1/state_service.grpc.pb.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {

@@ -113,7 +113,7 @@ absl::StatusOr<WorkServiceImpl::Work> WorkServiceImpl::Begin(const Call& call) {
 }
 
 template <typename Call>
-void WorkServiceImpl::InOrder(const Call& call, const Work& work, std::function<void()> go) {
+void WorkServiceImpl::InOrder(const Call& call, const Work& work, const std::function<void()>& go) {
   if constexpr (requires { call->request().after_request_id(); }) {
     const std::string& after = call->request().after_request_id();
     if (after.empty()) return go();
@@ -149,14 +149,17 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Serve(grpc::CallbackServerContext* co
                                                  grpc::ByteBuffer* response, Submit submit) {
   return ServeUnary<Request, Response>(
       context, request, response, kWorkMessageBytes, [this, &submit](const auto& call) {
-        absl::StatusOr<Work> work = Begin(call);
-        if (!work.ok()) return call->Fail(work.status());
-        InOrder(call, *work, [this, call, submit, work = *work] {
-          const absl::StatusOr<Accepted> accepted = submit(call, work);
+        absl::StatusOr<Work> begun = Begin(call);
+        if (!begun.ok()) return call->Fail(begun.status());
+        const auto work = std::make_shared<Work>(*std::move(begun));  // one for all copies of what follows
+        InOrder(call, *work, [this, call, submit, work] {
+          // The context goes on with the call, and with it the caller's place.
+          const absl::StatusOr<Accepted> accepted = submit(call, *work);
+          work->context.place.reset();  // before the caller hears of a failure
           if (!accepted.ok()) return call->Fail(accepted.status());
           // Without a request id nobody can ask for these results again.
           const bool cancel_with_call = call->request().request_id().empty();
-          WhenSettled(environment_, call, *accepted, work.plan, cancel_with_call,
+          WhenSettled(environment_, call, *accepted, work->plan, cancel_with_call,
                       [call, id = accepted->request_id](const Results& results) {
                         Response answer;
                         answer.set_request_id(id);
@@ -175,7 +178,7 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Serve(grpc::CallbackServerContext* co
                         call->Reply(answer);
                       });
           if (!accepted->request_id.empty()) {
-            order_->Accepted({call->caller(), work.pipeline->name(), accepted->request_id});
+            order_->Accepted({call->caller(), work->pipeline->name(), accepted->request_id});
           }
         });
       });
@@ -184,20 +187,20 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Serve(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* WorkServiceImpl::Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
   return Serve<v1::InferRequest, v1::InferResponse>(
-      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
+      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         InferCall infer;
         PENSTOCK_ASSIGN_OR_RETURN(infer.request.micro_batches, MicroBatches(call->request()));
         PENSTOCK_ASSIGN_OR_RETURN(infer.request.outputs, CheckedOutputs(call->request().outputs()));
         PENSTOCK_ASSIGN_OR_RETURN(infer.inputs, FromProto(call->request().inputs(), "inputs"));
         infer.request.priority = call->request().priority();
-        return work.pipeline->Infer(work.context, std::move(infer));
+        return work.pipeline->Infer(std::move(work.context), std::move(infer));
       });
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::Forward(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::ForwardRequest, v1::ForwardResponse>(
-      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
+      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         const v1::ForwardRequest& message = call->request();
         const bool evaluate = message.mode() == v1::ForwardRequest::MODE_EVAL;
         if (!v1::ForwardRequest::Mode_IsValid(message.mode())) {
@@ -211,22 +214,22 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Forward(grpc::CallbackServerContext* 
         if (evaluate && forward.request.input_gradients) {
           return InvalidField("input_gradients", "needs mode TRAIN", "EVAL");
         }
-        if (!evaluate) return work.pipeline->Forward(work.context, std::move(forward));
-        return work.pipeline->Infer(work.context, {std::move(forward.inputs), std::move(forward.request)});
+        if (!evaluate) return work.pipeline->Forward(std::move(work.context), std::move(forward));
+        return work.pipeline->Infer(std::move(work.context), {std::move(forward.inputs), std::move(forward.request)});
       });
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::Backward(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::BackwardRequest, v1::BackwardResponse>(
-      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
+      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         BackwardCall backward;
         PENSTOCK_ASSIGN_OR_RETURN(backward.graph, HandleName::Parse(call->request().graph(), "graph"));
         PENSTOCK_ASSIGN_OR_RETURN(backward.gradients, FromProto(call->request().gradients(), "gradients"));
         backward.retain_graph = call->request().retain_graph();
         backward.input_gradients = call->request().input_gradients();
         PENSTOCK_ASSIGN_OR_RETURN(backward.accumulation_lease, AccumulationLease(call->request()));
-        return work.pipeline->Backward(work.context, std::move(backward));
+        return work.pipeline->Backward(std::move(work.context), std::move(backward));
       });
 }
 
@@ -234,7 +237,7 @@ grpc::ServerUnaryReactor* WorkServiceImpl::ForwardBackward(grpc::CallbackServerC
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
   return Serve<v1::ForwardBackwardRequest, v1::ForwardBackwardResponse>(
-      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
+      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         const v1::ForwardBackwardRequest& message = call->request();
         constexpr int64_t kMost = int64_t{1} << 53;  // whole in a double, which weighs by it
         PENSTOCK_ASSIGN_OR_RETURN(
@@ -247,14 +250,14 @@ grpc::ServerUnaryReactor* WorkServiceImpl::ForwardBackward(grpc::CallbackServerC
         contribution.request.total_rows = rows;
         contribution.request.total_elements = elements;
         PENSTOCK_ASSIGN_OR_RETURN(contribution.accumulation_lease, AccumulationLease(message));
-        return work.pipeline->ForwardBackward(work.context, std::move(contribution));
+        return work.pipeline->ForwardBackward(std::move(work.context), std::move(contribution));
       });
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::OptimizerStep(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::OptimizerStepRequest, v1::OptimizerStepResponse>(
-      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
+      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         const v1::OptimizerStepRequest& message = call->request();
         if (!v1::OptimizerStepRequest::Action_IsValid(message.action())) {
           return InvalidField("action", "must be APPLY or DISCARD", absl::StrCat(static_cast<int>(message.action())));
@@ -264,17 +267,17 @@ grpc::ServerUnaryReactor* WorkServiceImpl::OptimizerStep(grpc::CallbackServerCon
         step.force = message.force();
         if (step.force && !step.discard) return InvalidField("force", "goes with DISCARD", "true");
         PENSTOCK_ASSIGN_OR_RETURN(step.request, Step(message));
-        return work.pipeline->OptimizerStep(work.context, std::move(step));
+        return work.pipeline->OptimizerStep(std::move(work.context), std::move(step));
       });
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::TrainStep(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::TrainStepRequest, v1::TrainStepResponse>(
-      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
+      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         PENSTOCK_ASSIGN_OR_RETURN(StepRequest step, Step(call->request()));
         PENSTOCK_ASSIGN_OR_RETURN(ContributionCall contribution, Contribution(call->request()));
-        return work.pipeline->TrainStep(work.context, std::move(contribution), std::move(step));
+        return work.pipeline->TrainStep(std::move(work.context), std::move(contribution), std::move(step));
       });
 }
 

@@ -7,8 +7,8 @@
 
 #include "penstock/v1/work_service.grpc.pb.h"
 #include "server/rpc/call_order.h"
-#include "server/rpc/convert/result_reply.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
+#include "server/rpc/services/result_reply.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
@@ -53,7 +53,7 @@ class WorkServiceImpl final
   // early keeps its place among the caller's calls in flight.
   // Fails:     DEADLINE_EXCEEDED / PREDECESSOR_PENDING when the reply's wait_for has passed; then `go` never runs.
   template <typename Call>
-  void InOrder(const Call& call, const Work& work, std::function<void()> go);
+  void InOrder(const Call& call, const Work& work, const std::function<void()>& go);
 
   // The shape of every method: `submit` decodes and hands over.
   template <typename Request, typename Response, typename Submit>

@@ -35,7 +35,7 @@ absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const NamedTensors& 
 }
 
 FetchStream::FetchStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context)
-    : WriteStream(context, environment.timers, environment.clock), environment_(environment) {}
+    : ChunkStream(context, environment.timers, environment.clock), environment_(environment) {}
 
 void FetchStream::Begin(const grpc::ByteBuffer& request) {
   Run([&] { return Accept(request); });
@@ -63,23 +63,10 @@ void FetchStream::OnSettled(const HandleStore::HandleAnswer& answer) {
 absl::Status FetchStream::StartChunks(const HandleInfo& info) {
   PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors tensors, pin_.tensors());
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<TensorSender::Part> parts, ChooseParts(tensors, request_));
-  sender_.emplace(std::move(parts), chunk_bytes_);
-  guard().Watch(context());
   v1::FetchHandleResponse first;
   *first.mutable_handle() = ToProto(info);
-  Send(SerializeMessage(first));
+  SendChunks(first, std::move(parts), chunk_bytes_);
   return absl::OkStatus();
-}
-
-void FetchStream::OnSent() {
-  guard().Moved(sending_bytes_);
-  std::optional<grpc::ByteBuffer> chunk = sender_->Next();
-  if (chunk.has_value()) {
-    sending_bytes_ = static_cast<int64_t>(chunk->Length());
-    Send(*std::move(chunk));
-  } else {
-    Close(absl::OkStatus());
-  }
 }
 
 void FetchStream::OnEnded() { environment_.handles->CancelWait(wait_); }

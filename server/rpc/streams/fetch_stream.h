@@ -3,14 +3,12 @@
 // FetchHandle: the bytes of a result, in chunks, from any offset.
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "engine/handles/handle_store.h"
 #include "penstock/v1/handle.pb.h"
-#include "server/rpc/services/service_environment.h"
-#include "server/rpc/streams/tensor_stream.h"
-#include "server/rpc/streams/write_stream.h"
+#include "server/rpc/service_environment.h"
+#include "server/rpc/streams/chunk_stream.h"
 
 namespace penstock {
 
@@ -18,7 +16,7 @@ namespace penstock {
 //
 // Owns:      a pin on the handle.
 // Fails:     reasons of handles; HANDLE_PENDING when it did not settle in time; OFFSET_OUT_OF_RANGE.
-class FetchStream final : public WriteStream {
+class FetchStream final : public ChunkStream {
  public:
   FetchStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
 
@@ -29,7 +27,6 @@ class FetchStream final : public WriteStream {
   absl::Status Accept(const grpc::ByteBuffer& request);
   void OnSettled(const HandleStore::HandleAnswer& answer);
   absl::Status StartChunks(const HandleInfo& info);
-  void OnSent() override;
   void OnEnded() override;
 
   const ServiceEnvironment environment_;
@@ -37,8 +34,6 @@ class FetchStream final : public WriteStream {
   int64_t chunk_bytes_ = 0;
   HandlePin pin_;  // as long as this: a wait that ends late still finds it
   HandleStore::WaitId wait_ = 0;
-  std::optional<TensorSender> sender_;
-  int64_t sending_bytes_ = 0;  // of the chunk that is on its way
 };
 
 // The parts of `tensors` that a request names.

@@ -22,7 +22,7 @@ constexpr int kMaxParameterNames = 4096;
 }  // namespace
 
 ParameterStream::ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context)
-    : WriteStream(context, environment.timers, environment.clock), environment_(environment) {}
+    : ChunkStream(context, environment.timers, environment.clock), environment_(environment) {}
 
 void ParameterStream::Begin(const grpc::ByteBuffer& request) {
   Run([&] { return Accept(request); });
@@ -44,12 +44,16 @@ absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
   }
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(caller, pipeline->name()));
-  Keep(std::move(place));
+  Keep(place);
   pipeline->ReadParameters(
-      {request.names().begin(), request.names().end()}, request.include_optimizer_state(),
-      [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
-        stream->Run([&] { return snapshot.ok() ? stream->StartChunks(*std::move(snapshot)) : snapshot.status(); });
-      });
+      {.caller = caller, .place = std::move(place)},
+      {.names = {request.names().begin(), request.names().end()},
+       .with_optimizer = request.include_optimizer_state(),
+       .done =
+           [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
+             stream->Run([&] { return snapshot.ok() ? stream->StartChunks(*std::move(snapshot)) : snapshot.status(); });
+           }},
+      left_);
   return absl::OkStatus();
 }
 
@@ -65,23 +69,8 @@ absl::Status ParameterStream::StartChunks(std::shared_ptr<const ParameterSnapsho
     const auto size = static_cast<int64_t>(tensor.nbytes());
     parts.push_back({static_cast<int>(parts.size()), std::move(tensor), {0, size}});
   }
-  sender_.emplace(std::move(parts), chunk_bytes_);
-  guard().Watch(context());
-  Send(SerializeMessage(first));
+  SendChunks(first, std::move(parts), chunk_bytes_);
   return absl::OkStatus();
-}
-
-void ParameterStream::OnSent() {
-  guard().Moved(sending_bytes_);
-  std::optional<grpc::ByteBuffer> chunk = sender_->Next();
-  if (chunk.has_value()) {
-    sending_bytes_ = static_cast<int64_t>(chunk->Length());
-    Send(*std::move(chunk));
-  } else {
-    sender_.reset();  // before the caller hears of the end, so that its next call finds the memory free
-    snapshot_.reset();
-    Close(absl::OkStatus());
-  }
 }
 
 }  // namespace penstock

@@ -3,21 +3,21 @@
 // ReadParameters: the weights of one step, in chunks.
 
 #include <memory>
-#include <optional>
 
+#include "engine/base/cancel_token.h"
 #include "engine/serve/served_pipeline.h"
 #include "penstock/v1/state.pb.h"
-#include "server/rpc/services/service_environment.h"
-#include "server/rpc/streams/tensor_stream.h"
-#include "server/rpc/streams/write_stream.h"
+#include "server/rpc/service_environment.h"
+#include "server/rpc/streams/chunk_stream.h"
 
 namespace penstock {
 
 // Answers one ReadParameters: all headers, then all chunks, of a snapshot taken between two steps.
 //
-// Owns:      a share of the snapshot, and the caller's place in the admission; both go with the stream.
+// Owns:      a share of the snapshot, and of the caller's place in the admission, which the read holds too while it waits; both
+//            go with the stream.
 // Fails:     as ServedPipeline::ReadParameters(); CALLER_QUOTA.
-class ParameterStream final : public WriteStream {
+class ParameterStream final : public ChunkStream {
  public:
   ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
 
@@ -27,13 +27,13 @@ class ParameterStream final : public WriteStream {
  private:
   absl::Status Accept(const grpc::ByteBuffer& request);
   absl::Status StartChunks(std::shared_ptr<const ParameterSnapshot> snapshot);
-  void OnSent() override;
+  void OnAllSent() override { snapshot_.reset(); }
+  void OnEnded() override { left_->Cancel(); }
 
   const ServiceEnvironment environment_;
+  const std::shared_ptr<CancelToken> left_ = std::make_shared<CancelToken>();  // nobody is left to read
   int64_t chunk_bytes_ = 0;
   std::shared_ptr<const ParameterSnapshot> snapshot_;
-  std::optional<TensorSender> sender_;
-  int64_t sending_bytes_ = 0;  // of the chunk that is on its way
 };
 
 }  // namespace penstock

@@ -34,13 +34,7 @@ void PutStream::OnReadDone(bool ok) {
   guard().Moved(static_cast<int64_t>(read_.Length()));
   absl::StatusOr<bool> more = Guarded("the stream", [this] { return Take(); });
   read_.Clear();
-  if (!more.ok()) {
-    End(more.status());
-  } else if (*more) {
-    StartRead(&read_);
-  } else {
-    End(absl::OkStatus());
-  }
+  GoOn(more, &read_);
 }
 
 absl::StatusOr<bool> PutStream::Take() {
@@ -109,12 +103,9 @@ absl::StatusOr<bool> PutStream::Answer(const TensorUploads::Position& position, 
     Write(response);
     return false;
   }
-  const std::optional<int64_t> credit = Credit(first);
-  if (!credit.has_value()) return true;
-  response.mutable_credit()->set_bytes(*credit);
   response.mutable_credit()->set_next_tensor(position.tensor);
   response.mutable_credit()->set_next_offset(position.offset);
-  Write(response);
+  WriteCredit(response, first);
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "server/rpc/convert/status_to_grpc.h"
 #include "server/rpc/unary_call.h"
 
@@ -61,8 +62,15 @@ void ReceiveStream::End(const absl::Status& status) {
 }
 
 void ReceiveStream::EndEarly(bool started) {
-  End(started ? Error(absl::StatusCode::kInvalidArgument, "CHUNK_SIZE", "the stream ended before the last chunk")
-              : OutOfPlace("must be a start", "the end of the stream"));
+  End(Guarded("the stream", [&]() -> absl::Status {
+    if (!started) return OutOfPlace("must be a start", "the end of the stream");
+    return Error(absl::StatusCode::kInvalidArgument, "CHUNK_SIZE", "the stream ended before the last chunk");
+  }));
+}
+
+void ReceiveStream::GoOn(const absl::StatusOr<bool>& more, grpc::ByteBuffer* read) {
+  if (more.ok() && *more) return StartRead(read);
+  End(more.status());
 }
 
 void ReceiveStream::Keep(std::shared_ptr<void> place) {
@@ -93,7 +101,7 @@ std::optional<int64_t> ReceiveStream::Credit(bool first) {
 
 void ReceiveStream::OnDone() {
   guard_->Stop();
-  Release();
+  Guarded("the end of a stream", [this] { Release(); }).IgnoreError();
   delete this;
 }
 

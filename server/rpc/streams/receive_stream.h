@@ -10,10 +10,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
 #include "server/rpc/streams/stall_guard.h"
 
 namespace penstock {
@@ -43,8 +44,17 @@ class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
 
   // So many bytes were taken in: their credit goes back to the sender.
   void Took(int64_t bytes) { taken_ += bytes; }
-  // What to give the sender now: all of it for the first time, later what was taken in, if that is worth a message.
-  std::optional<int64_t> Credit(bool first);
+  // Writes an answer that says where to go on, with the credit that the sender gets now: all of it for the first time, later
+  // what was taken in, if that is worth a message.
+  template <typename Response>
+  void WriteCredit(Response& response, bool first) {
+    const std::optional<int64_t> credit = Credit(first);
+    if (!credit.has_value()) return;
+    response.mutable_credit()->set_bytes(*credit);
+    Write(response);
+  }
+  // After a message was taken: reads another one into `read` if there is more to come, else ends.
+  void GoOn(const absl::StatusOr<bool>& more, grpc::ByteBuffer* read);
 
   StallGuard& guard() { return *guard_; }
 
@@ -52,6 +62,7 @@ class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   virtual void Release() = 0;
 
  private:
+  std::optional<int64_t> Credit(bool first);
   void OnWriteDone(bool ok) final;
   void OnDone() final;
   // The status to finish with, once, when all that was written has left: who gets it finishes, and nobody else may touch

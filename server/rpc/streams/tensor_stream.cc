@@ -8,11 +8,11 @@
 #include "engine/base/status_macros.h"
 #include "engine/tensor/codec.h"
 #include "penstock/v1/handle.pb.h"
+#include "server/rpc/convert/tensor_slice.h"
 
 namespace penstock {
 namespace {
 
-constexpr size_t kCopyBelowBytes = 1024;
 constexpr uint32_t kChunkField = 2;  // of the response messages
 constexpr uint32_t kDataField = v1::TensorChunk::kDataFieldNumber;
 constexpr int kMaxChunkFields = 16;
@@ -35,13 +35,6 @@ absl::Status OutOfTurn(int expected, int got) {
 }
 
 }  // namespace
-
-grpc::Slice ShareBytes(const at::Tensor& tensor, std::string_view bytes) {
-  if (bytes.size() < kCopyBelowBytes) return grpc::Slice(bytes.data(), bytes.size());
-  auto* keeper = new at::Tensor(tensor);
-  return grpc::Slice(
-      const_cast<char*>(bytes.data()), bytes.size(), [](void* kept) { delete static_cast<at::Tensor*>(kept); }, keeper);
-}
 
 TensorSender::TensorSender(std::vector<Part> parts, int64_t chunk_bytes)
     : parts_(std::move(parts)), chunk_bytes_(chunk_bytes) {}

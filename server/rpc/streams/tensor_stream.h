@@ -20,10 +20,6 @@ namespace penstock {
 
 inline constexpr int64_t kPutCreditBytes = int64_t{32} << 20;
 
-// A slice that shares the tensor's bytes and keeps them alive until gRPC has sent them; short ones are
-// copied.
-grpc::Slice ShareBytes(const at::Tensor& tensor, std::string_view bytes);
-
 // Makes the chunk messages of some tensors, one at a time. FetchHandleResponse and
 // ReadParametersResponse both hold a TensorChunk in field 2.
 //

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/caller_share.h"
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/wire/sha256.h"
@@ -199,7 +200,7 @@ void TensorUploads::KeepComplete(const std::shared_ptr<Upload>& upload) {
 
 absl::Status TensorUploads::CheckRoom(const std::string& caller) {
   const int64_t now = clock_->NowNanos();
-  int64_t limit = static_cast<int64_t>(most_complete_);
+  int64_t limit = static_cast<int64_t>(max_complete_);
   bool room;
   {
     absl::MutexLock lock(&mu_);
@@ -212,7 +213,7 @@ absl::Status TensorUploads::CheckRoom(const std::string& caller) {
         uploads_.erase(found);
       }
     }
-    room = complete_.size() < most_complete_;
+    room = complete_.size() < max_complete_;
     if (const auto own = complete_of_.find(caller); room && own != complete_of_.end()) {
       limit = CallerShare(limit, /*others=*/complete_of_.size() > 1);
       room = own->second < limit;

@@ -40,8 +40,8 @@ class TensorUploads : public std::enable_shared_from_this<TensorUploads> {
   static constexpr absl::Duration kMaxAge = absl::Hours(1);
   static constexpr size_t kMaxComplete = 1'000'000;
 
-  TensorUploads(HandleStore* handles, TimerQueue* timers, Clock* clock, size_t most_complete = kMaxComplete)
-      : handles_(handles), timers_(timers), clock_(clock), most_complete_(most_complete) {}
+  TensorUploads(HandleStore* handles, TimerQueue* timers, Clock* clock, size_t max_complete = kMaxComplete)
+      : handles_(handles), timers_(timers), clock_(clock), max_complete_(max_complete) {}
 
   struct Request {
     std::string caller;
@@ -91,7 +91,7 @@ class TensorUploads : public std::enable_shared_from_this<TensorUploads> {
   HandleStore* const handles_;
   TimerQueue* const timers_;
   Clock* const clock_;
-  const size_t most_complete_;
+  const size_t max_complete_;
 
   absl::Mutex mu_;
   std::map<Key, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mu_);

@@ -80,9 +80,13 @@ TraceStream::TraceStream(const ServiceEnvironment& environment, JobThread* jobs,
       forget_(std::move(forget)) {}
 
 void TraceStream::Post(absl::Status (TraceStream::*part)()) {
-  jobs_->Post([stream = std::static_pointer_cast<TraceStream>(shared_from_this()), part] {
-    stream->Run([&] { return (stream.get()->*part)(); });
-  });
+  StreamSlots::Slot slot = slot_.lock();
+  if (slot == nullptr) return;  // the stream has ended
+  jobs_->Post(
+      [stream = std::static_pointer_cast<TraceStream>(shared_from_this()), slot = std::move(slot), part]() mutable {
+        slot.reset();
+        if (!stream->ended()) stream->Run([&] { return (stream.get()->*part)(); });
+      });
 }
 
 void TraceStream::Begin(const grpc::ByteBuffer& request) {
@@ -100,7 +104,8 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
                  "this pipeline keeps no traces (--trace-ring-events)");
   }
   PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, slots_->Take());
-  Keep(std::move(slot));
+  slot_ = slot;
+  Keep(slot);
   guard().SetBusy(true);
   guard().Watch(context());
   if (request_.steps() == 0) {

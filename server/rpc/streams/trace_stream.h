@@ -13,7 +13,7 @@
 #include "engine/observe/trace_capture.h"
 #include "engine/observe/trace_export.h"
 #include "penstock/v1/insight.pb.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
 #include "server/rpc/streams/stream_slots.h"
 #include "server/rpc/streams/write_stream.h"
 
@@ -41,7 +41,8 @@ class TraceStream final : public WriteStream {
   void Begin(const grpc::ByteBuffer& request);
 
  private:
-  // Runs a part on the job thread; what it fails with ends the stream.
+  // Runs a part on the job thread, unless the stream has ended by then; what it fails with ends the stream. The slot stays
+  // taken while the part waits.
   void Post(absl::Status (TraceStream::*part)());
   absl::Status Accept(const grpc::ByteBuffer& request);
   absl::Status Record() ABSL_LOCKS_EXCLUDED(mu_);
@@ -56,6 +57,7 @@ class TraceStream final : public WriteStream {
   StreamSlots* const slots_;
   const std::function<void(const std::shared_ptr<TraceStream>&)> forget_;
   v1::ExportTraceRequest request_;
+  std::weak_ptr<void> slot_;  // free when the caller hears of the end, unless a part waits
   std::shared_ptr<const PipelineMetrics> metrics_;
   std::optional<TraceExport> file_;
   int64_t sending_bytes_ = 0;   // of the piece that is on its way

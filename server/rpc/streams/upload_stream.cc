@@ -8,6 +8,7 @@
 #include "engine/base/status_macros.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/convert/model_reply.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
@@ -55,13 +56,7 @@ void UploadStream::TakeOnJobThread() {
     return Take(message);
   });
   guard().SetBusy(false);
-  if (!more.ok()) {
-    End(more.status());
-  } else if (*more) {
-    StartRead(&read_);
-  } else {
-    End(absl::OkStatus());
-  }
+  GoOn(more, &read_);
 }
 
 absl::StatusOr<bool> UploadStream::Take(const v1::UploadModelRequest& message) {
@@ -97,11 +92,8 @@ bool UploadStream::Answer(const ModelUploads::Position& position, bool first) {
     Write(response);
     return false;
   }
-  const std::optional<int64_t> credit = Credit(first);
-  if (!credit.has_value()) return true;
-  response.mutable_credit()->set_bytes(*credit);
   response.mutable_credit()->set_next_offset(position.offset);
-  Write(response);
+  WriteCredit(response, first);
   return true;
 }
 

@@ -6,7 +6,8 @@
 
 #include "penstock/v1/model.pb.h"
 #include "server/models/model_uploads.h"
-#include "server/rpc/services/model_service.h"
+#include "server/rpc/model_parts.h"
+#include "server/rpc/service_environment.h"
 #include "server/rpc/streams/receive_stream.h"
 
 namespace penstock {

@@ -5,6 +5,14 @@
 #include "server/rpc/convert/status_to_grpc.h"
 
 namespace penstock {
+namespace {
+
+absl::Status Left(std::string_view how) {
+  return Guarded("the stream",
+                 [&]() -> absl::Status { return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", how); });
+}
+
+}  // namespace
 
 WriteStream::WriteStream(grpc::CallbackServerContext* context, TimerQueue* timers, Clock* clock,
                          absl::Duration patience)
@@ -32,6 +40,11 @@ void WriteStream::Close(const absl::Status& status) {
   FinishWith(status);
 }
 
+bool WriteStream::ended() {
+  absl::MutexLock lock(&mu_);
+  return ending_;
+}
+
 void WriteStream::Keep(std::shared_ptr<void> place) {
   absl::MutexLock lock(&mu_);
   if (!ending_) kept_.swap(place);
@@ -47,14 +60,14 @@ void WriteStream::FinishWith(const absl::Status& status) {
 }
 
 void WriteStream::OnWriteDone(bool ok) {
-  absl::Status end;
+  absl::Status end = ok ? absl::OkStatus() : Left("the stream broke off");
   bool ending;
   {
     absl::MutexLock lock(&mu_);
     sending_ = false;
     if (!ok && !ending_) {
       ending_ = true;
-      end_ = Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the stream broke off");
+      end_ = end;
     }
     ending = ending_;
     end = end_;
@@ -66,13 +79,11 @@ void WriteStream::OnWriteDone(bool ok) {
   });
 }
 
-void WriteStream::OnCancel() {
-  Close(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the caller has left the stream"));
-}
+void WriteStream::OnCancel() { Close(Left("the caller has left the stream")); }
 
 void WriteStream::OnDone() {
   guard_->Stop();
-  OnEnded();
+  Guarded("the end of a stream", [this] { OnEnded(); }).IgnoreError();
   self_.reset();
 }
 

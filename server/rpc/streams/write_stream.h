@@ -46,6 +46,8 @@ class WriteStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Run(Work&& work) {
     if (absl::Status done = Guarded("the stream", std::forward<Work>(work)); !done.ok()) Close(done);
   }
+  // Whether nobody will hear more: what waits to work for the stream need not.
+  bool ended() ABSL_LOCKS_EXCLUDED(mu_);
   // Released just before the end is told, so that the caller's next call finds it so.
   void Keep(std::shared_ptr<void> place) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -394,6 +394,17 @@ TEST_F(ServicesTest, AMethodThatThrowsFailsItsCallByAnIncident) {
   EXPECT_TRUE(Infer(AskX({1, 2}, 30), &response).ok());
 }
 
+TEST_F(ServicesTest, AMethodForWhichMemoryIsShortSaysSo) {
+  control_->RunOutOfMemoryIn("CheckInputs");
+  v1::InferResponse response;
+  const grpc::Status failed = Infer(AskX({1, 2}, 30), &response);
+  EXPECT_EQ(failed.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Reason(failed), "HOST_MEMORY");
+  control_->RunOutOfMemoryIn("CheckInputs");
+  EXPECT_EQ(Reason(ModelInfer({1, 2})), "HOST_MEMORY") << "the open protocol too";
+  EXPECT_EQ(admission_.in_flight(), 0);
+}
+
 // A call whose callback is dropped, or ends by an exception, on a thread that knows nothing of calls.
 TEST(UnaryCallTest, ACallThatNobodyCanAnswerAnyMoreFailsByAnIncident) {
   class Service : public v1::WorkService::WithRawCallbackMethod_Infer<v1::WorkService::Service> {
@@ -1016,6 +1027,33 @@ TEST_F(ServicesTest, TracesAreMadeOnTheirJobThreadAndTwoAtOnce) {
   EXPECT_EQ(Reason(next->Finish()), "OK") << "a slot is free when its caller hears of the end";
 }
 
+TEST_F(ServicesTest, ATraceThatWasGivenUpKeepsItsSlotWhileItsWorkWaits) {
+  absl::Notification go_on;
+  trace_jobs_.Post([&] { go_on.WaitForNotification(); });
+  v1::ExportTraceRequest request;
+  request.set_pipeline("pipelines/gpt");
+  for (int i = 0; i < 2; ++i) {
+    grpc::ClientContext context;
+    auto reader = insight_->ExportTrace(&context, request);
+    Await([&] { return insight_service_->streams() == 1; });
+    context.TryCancel();
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    Await([&] { return insight_service_->streams() == 0; });
+  }
+  grpc::ClientContext third;
+  EXPECT_EQ(Reason(insight_->ExportTrace(&third, request)->Finish()), "STREAM_LIMIT");
+  go_on.Notify();
+  absl::Notification done;
+  trace_jobs_.Post([&] { done.Notify(); });
+  done.WaitForNotification();
+  grpc::ClientContext fourth;
+  auto next = insight_->ExportTrace(&fourth, request);
+  v1::ExportTraceResponse response;
+  while (next->Read(&response)) {
+  }
+  EXPECT_EQ(Reason(next->Finish()), "OK");
+}
+
 TEST_F(ServicesTest, ARecordingWithoutStepsEnds) {
   grpc::ClientContext context;
   v1::ExportTraceRequest request;
@@ -1060,6 +1098,28 @@ TEST_F(ServicesTest, ReadersOfParametersHaveAPlaceInTheAdmission) {
     EXPECT_EQ(Reason(reader->Finish()), "OK");
   }
   EXPECT_EQ(admission_.in_flight(), 0) << "a place is free when its caller hears of the end";
+}
+
+TEST_F(ServicesTest, AReadThatWasGivenUpKeepsItsPlaceWhileItWaits) {
+  control_->Hold();
+  ASSERT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
+  control_->AwaitHeld();
+  v1::ReadParametersRequest request;
+  request.set_pipeline("pipelines/gpt");
+  for (int i = 1; i <= 3; ++i) {
+    grpc::ClientContext context;
+    As(&context);
+    auto reader = state_->ReadParameters(&context, request);
+    Await([&] { return admission_.in_flight() == i; });
+    context.TryCancel();
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  grpc::ClientContext fourth;
+  As(&fourth);
+  EXPECT_EQ(Reason(state_->ReadParameters(&fourth, request)->Finish()), "CALLER_QUOTA");
+  EXPECT_EQ(admission_.in_flight(), 3);
+  control_->Resume();
+  Await([&] { return admission_.in_flight() == 0; });
 }
 
 TEST_F(ServicesTest, AFailureGivesThePlaceBackBeforeItIsTold) {

@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "google/rpc/error_details.pb.h"
+#include "tests/support/failing_new.h"
 
 namespace penstock {
 namespace {
@@ -31,6 +32,16 @@ google::rpc::ErrorInfo InfoOf(const google::rpc::Status& status) {
 TEST(StatusToGrpc, OkStaysOk) {
   EXPECT_TRUE(ToGrpcStatus(absl::OkStatus()).ok());
   EXPECT_EQ(ToRpcStatus(absl::OkStatus()).code(), 0);
+}
+
+TEST(StatusToGrpc, WithoutMemoryTheCodeIsLeft) {
+  const absl::Status error = Error(absl::StatusCode::kNotFound, "HANDLE_EXPIRED", "has expired").With("handle", "h1");
+  testing::FailNew();
+  const grpc::Status told = ToGrpcStatus(error);
+  EXPECT_TRUE(testing::StopFailingNew());
+  EXPECT_EQ(told.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(told.error_message(), "");
+  EXPECT_EQ(ToGrpcStatus(error).error_message(), "has expired");
 }
 
 TEST(StatusToGrpc, CarriesReasonDomainAndValues) {

@@ -211,10 +211,16 @@ class HostingFixture : public ::testing::Test {
     done.WaitForNotification();
     return answer;
   }
+  void StartRead(std::vector<std::string> names, bool optimizer, SnapshotCallback done,
+                 CallContext context = Caller()) {
+    gpt_->ReadParameters(std::move(context),
+                         {.names = std::move(names), .with_optimizer = optimizer, .done = std::move(done)},
+                         std::make_shared<CancelToken>());
+  }
   absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Read(std::vector<std::string> names, bool optimizer) {
     absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> answer;
     absl::Notification done;
-    gpt_->ReadParameters(std::move(names), optimizer, [&](auto snapshot) {
+    StartRead(std::move(names), optimizer, [&](auto snapshot) {
       answer = std::move(snapshot);
       done.Notify();
     });

@@ -143,9 +143,9 @@ TEST_F(LastSaveTest, TheTableSavesAllAndNamesThoseThatFail) {
   Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
   Settled(*(*table_->Find("mlp"))->TrainStep(Caller(), Batch(), {})->outcome);
   const auto save_all = [this] {
-    PipelineTable::LastSaves all;
+    LastSaves all;
     absl::Notification done;
-    table_->SaveLast(NewToken(), [&](PipelineTable::LastSaves saves) {
+    table_->SaveLast(NewToken(), [&](LastSaves saves) {
       all = std::move(saves);
       done.Notify();
     });

@@ -131,12 +131,12 @@ class ServedEngine {
   absl::StatusOr<NamedTensors> Read() {
     absl::StatusOr<NamedTensors> tensors;
     absl::Notification done;
-    hosted->ReadParameters({}, /*with_optimizer=*/true,
-                           [&](absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> snapshot) {
-                             tensors = snapshot.ok() ? absl::StatusOr<NamedTensors>((*snapshot)->tensors)
-                                                     : absl::StatusOr<NamedTensors>(snapshot.status());
-                             done.Notify();
-                           });
+    const auto read = [&](absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> snapshot) {
+      tensors = snapshot.ok() ? absl::StatusOr<NamedTensors>((*snapshot)->tensors)
+                              : absl::StatusOr<NamedTensors>(snapshot.status());
+      done.Notify();
+    };
+    hosted->ReadParameters(Ann(), {.with_optimizer = true, .done = read}, std::make_shared<CancelToken>());
     done.WaitForNotification();
     return tensors;
   }

@@ -322,11 +322,8 @@ TEST_F(ServedPipelineTest, BadTensorsAreRefusedBeforeAcceptance) {
   InferCall call;
   call.inputs.push_back({"z", at::full({2}, 1.0f)});
   EXPECT_EQ(ReasonOf(gpt_->Infer(Caller(), std::move(call)).status()), "TENSOR_SIGNATURE");
-  InferCall none = Ask();
-  none.request.micro_batches = 0;
-  EXPECT_EQ(ValuesOf(gpt_->Infer(Caller(), std::move(none)).status())["field"], "micro_batches");
   EXPECT_EQ(handles_->TotalCounts().live(), 0);
-  EXPECT_EQ(Metrics()->rejected[RejectReason::kInvalid].value(), 2);
+  EXPECT_EQ(Metrics()->rejected[RejectReason::kInvalid].value(), 1);
 }
 
 class SmallQueuesTest : public HostingFixture {
@@ -345,6 +342,9 @@ TEST_F(SmallQueuesTest, FullQueuesRefuseAndRecover) {
   EXPECT_EQ(ValuesOf(full)["queue"], "training");
   EXPECT_FALSE(ValuesOf(full)["retry_after_ms"].empty());
   EXPECT_EQ(Metrics()->queues[WorkQueue::kTrain].depth.value(), 4) << "micro-batches";
+  std::string read;
+  StartRead({}, false, [&](const auto& snapshot) { read = ReasonOf(snapshot.status()); });
+  EXPECT_EQ(read, "QUEUE_FULL") << "a read is a call of the training order";
   control_->Resume();
   for (const Accepted& a : accepted) Settled(*a.outcome);
   EXPECT_TRUE(gpt_->TrainStep(Caller("ann", "retried"), Batch(), {}).ok()) << "a refusal is not recorded";
@@ -719,16 +719,7 @@ TEST_F(ServedPipelineTest, ReadsParametersBetweenCallsOfOneStep) {
 
 TEST_F(ServedPipelineTest, ReadersOfOneStepShareOneCopyOfTheParameters) {
   using Snapshot = absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>;
-  const auto read = [&](std::vector<std::string> names = {}) {
-    Snapshot answer;
-    absl::Notification done;
-    gpt_->ReadParameters(std::move(names), true, [&](auto snapshot) {
-      answer = std::move(snapshot);
-      done.Notify();
-    });
-    done.WaitForNotification();
-    return answer;
-  };
+  const auto read = [&](std::vector<std::string> names = {}) { return Read(std::move(names), true); };
   const auto bytes = [&] { return gpt_->statistics().snapshot_bytes; };
   std::vector<Snapshot> held = {read(), read(), read({"scale.weight"})};
   ASSERT_TRUE(held[0].ok() && held[1].ok() && held[2].ok());
@@ -759,39 +750,49 @@ TEST_F(ServedPipelineTest, ReadersOfOneStepShareOneCopyOfTheParameters) {
   EXPECT_EQ(ReasonOf(read().status()), "HOST_MEMORY");
 }
 
-TEST_F(ServedPipelineTest, ReadersThatWaitAreLimited) {
+TEST_F(ServedPipelineTest, AReadHasItsPlaceInTheOrderOfCallsAndLeavesTheStateAsItIs) {
+  control_->Hold();
+  const Accepted first = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->AwaitHeld();
+  int64_t step_of_read = -1;
+  StartRead({}, false, [&](const auto& snapshot) { step_of_read = (*snapshot)->step; });
+  const Accepted second = *gpt_->TrainStep(Caller(), Batch(), {});
+  EXPECT_EQ(second.sequence, 3) << "the read is the call between";
+  EXPECT_EQ(gpt_->statistics().train_queue_calls, 2);
+  control_->Resume();
+  Settled(*second.outcome);
+  EXPECT_EQ(step_of_read, 1);
+  const std::string token = gpt_->statistics().state_token;
+  ASSERT_TRUE(Read({}, false).ok());
+  EXPECT_EQ(gpt_->statistics().state_token, token);
+  EXPECT_TRUE(Save("one").ok());
+}
+
+TEST_F(ServedPipelineTest, AReadThatNobodyWantsMakesNoCopyAndOneThatIsCancelledIsTold) {
   control_->Hold();
   const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
   control_->AwaitHeld();
-  std::atomic<int> served = 0;
-  std::vector<std::string> refused;
-  for (int i = 0; i < 65; ++i) {
-    gpt_->ReadParameters({}, false, [&](const auto& snapshot) {
-      if (snapshot.ok()) {
-        ++served;
-      } else {
-        refused.push_back(ReasonOf(snapshot.status()) + " " + ValuesOf(snapshot.status())["queue"]);
-      }
-    });
-  }
-  EXPECT_THAT(refused, ElementsAre("QUEUE_FULL parameters"));
+  const auto left = std::make_shared<CancelToken>();
+  left->Cancel();
+  control_->ThrowIn("ExportState");
+  std::string reason;
+  gpt_->ReadParameters(Caller(), {.done = [&](const auto& snapshot) { reason = ReasonOf(snapshot.status()); }}, left);
   control_->Resume();
-  Settled(*runs.outcome);
-  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);  // the reads come before it
-  EXPECT_EQ(served, 64);
+  EXPECT_EQ(ReasonOf(Read({}, false).status()), "BUG") << "the first that makes a copy";
+  EXPECT_EQ(reason, "WORK_CANCELLED");
+  absl::Notification drained;
+  control_->Hold();
+  const Accepted next = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->AwaitHeld();
+  StartRead({}, false, [&](const auto& snapshot) { reason = ReasonOf(snapshot.status()) + " by a drain"; });
+  gpt_->Drain(/*force=*/true, [&] { drained.Notify(); });
+  EXPECT_EQ(reason, "WORK_CANCELLED by a drain");
+  control_->Resume();
+  drained.WaitForNotification();
 }
 
 TEST_F(ServedPipelineTest, ReadsParametersByPartition) {
-  const auto read = [&](const std::string& name) {
-    absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> answer;
-    absl::Notification done;
-    gpt_->ReadParameters({name}, false, [&](auto snapshot) {
-      answer = std::move(snapshot);
-      done.Notify();
-    });
-    done.WaitForNotification();
-    return answer;
-  };
+  const auto read = [&](const std::string& name) { return Read({name}, false); };
   EXPECT_EQ((*read("partitions.0.0.weight"))->tensors[0].name, "scale.weight");
   EXPECT_EQ((*read("partitions.0.scale.weight"))->tensors[0].name, "scale.weight");
   const absl::Status no_stage = read("partitions.1.0.weight").status();

@@ -15,7 +15,6 @@ namespace penstock {
 namespace {
 
 using Words = std::vector<std::string>;
-using LastSaves = PipelineTable::LastSaves;
 
 // A daemon that only notes what it is asked to do. Its work and its saves end at once unless a test says otherwise.
 class DrainTest : public ::testing::Test {

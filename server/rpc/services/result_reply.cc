@@ -1,4 +1,4 @@
-#include "server/rpc/convert/result_reply.h"
+#include "server/rpc/services/result_reply.h"
 
 #include <utility>
 

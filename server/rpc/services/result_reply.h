@@ -11,7 +11,7 @@
 #include "engine/serve/calls.h"
 #include "penstock/v1/handle.pb.h"
 #include "penstock/v1/work.pb.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {

@@ -1,4 +1,4 @@
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
 
 #include "engine/base/status_macros.h"
 #include "engine/serve/pipeline_table.h"

@@ -1,4 +1,4 @@
-#include "server/rpc/convert/schedule_reply.h"
+#include "server/rpc/services/schedule_reply.h"
 
 #include <algorithm>
 #include <vector>

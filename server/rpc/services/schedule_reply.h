@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "penstock/v1/insight.pb.h"
-#include "server/rpc/services/service_environment.h"
+#include "server/rpc/service_environment.h"
 
 namespace penstock {
 

@@ -1,0 +1,244 @@
+#include "engine/serve/acceptor.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+#include "engine/base/timer_queue.h"
+#include "engine/observe/metrics.h"
+#include "engine/serve/joined.h"
+
+namespace penstock {
+namespace {
+
+RejectReason RejectReasonOf(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  if (reason == "QUEUE_FULL") return RejectReason::kQueueFull;
+  if (reason == "HANDLE_BUDGET") return RejectReason::kMemory;
+  if (reason == "GRAPH_LIMIT" || reason == "REQUEST_LOG_FULL" || reason == "CALLER_QUOTA") return RejectReason::kQuota;
+  if (reason == "DRAINING") return RejectReason::kDraining;
+  return RejectReason::kInvalid;
+}
+
+}  // namespace
+
+// What the handles of a call know of it.
+class Acceptor::Producer : public HandleProducer {
+ public:
+  Producer(const ServedCalls& calls, Cancellation* cancellation, CallPointer call)
+      : pipeline_(calls.owner), cancellation_(cancellation), call_(std::move(call)) {}
+
+  CancelEffect RequestCancel() override {
+    const auto alive = pipeline_.lock();
+    return alive == nullptr ? CancelEffect::kNotCancellable : cancellation_->Cancel(call_);
+  }
+  void Abandon(const HandleId&) override {
+    if (const auto alive = pipeline_.lock()) cancellation_->Abandon(call_);
+  }
+
+ private:
+  const std::weak_ptr<const void> pipeline_;
+  Cancellation* const cancellation_;  // the pipeline's
+  const CallPointer call_;
+};
+
+absl::Status Acceptor::Refused(absl::Status status) const {
+  if (calls_->metrics != nullptr) calls_->metrics->rejected[RejectReasonOf(status)].Add();
+  return WithValue(std::move(status), "pipeline", options_.name);
+}
+
+absl::StatusOr<std::optional<Accepted>> Acceptor::Recorded(const Call& call) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<RecordedAnswer> recorded,
+                            calls_->log.Find(call.key(), call.context.payload_digest, options_.clock->NowNanos()));
+  if (!recorded.has_value()) return std::optional<Accepted>();
+  return std::optional<Accepted>(std::get<Accepted>(*recorded));
+}
+
+bool Acceptor::HasAccepted(const std::string& caller, const std::string& request_id) const {
+  absl::MutexLock lock(&calls_->mu);
+  for (const char* method : MethodNames()) {
+    if (calls_->log.Contains({.caller = caller, .method = method, .request_id = request_id})) return true;
+  }
+  return false;
+}
+
+absl::Status Acceptor::Admit(const Call& call, bool handles_reserved) const {
+  if (calls_->state != ServedCalls::State::kReady) {
+    return Error(absl::StatusCode::kUnavailable, "DRAINING", "the pipeline accepts no new work");
+  }
+  if (!call.training.has_value()) return calls_->inference.CheckNew(call);
+  PENSTOCK_RETURN_IF_ERROR(calls_->training.CheckNew(call, options_.clock->NowNanos()));
+  if (call.As<ForwardCall>() != nullptr) {
+    const int64_t others = options_.handles->CountsOf(options_.name).open_graphs - (handles_reserved ? 1 : 0);
+    if (others >= options_.open_graphs) {
+      return Error(absl::StatusCode::kResourceExhausted, "GRAPH_LIMIT",
+                   absl::StrCat("at most ", options_.open_graphs, " graphs may be open; run or release some"))
+          .With("limit_value", std::to_string(options_.open_graphs))
+          .With("retry_after_ms", "1000");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Acceptor::ReserveHandles(const CallPointer& call, const CallResults& results) {
+  const auto producer = std::make_shared<Producer>(*calls_, cancellation_, call);
+  const auto reserve = [&](HandleKind kind, int64_t bytes, std::optional<HandleName>& name) -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(name, options_.handles->Reserve({.owner = call->context.caller,
+                                                               .pipeline = options_.name,
+                                                               .kind = kind,
+                                                               .method = call->method(),
+                                                               .bytes = bytes,
+                                                               .lease = call->context.lease,
+                                                               .producer = producer}));
+    return absl::OkStatus();
+  };
+  if (results.outcome) PENSTOCK_RETURN_IF_ERROR(reserve(HandleKind::kOutcome, 0, call->accepted.outcome));
+  if (results.outputs) {
+    PENSTOCK_RETURN_IF_ERROR(reserve(HandleKind::kValue, results.output_bytes, call->accepted.outputs));
+  }
+  if (results.graph) PENSTOCK_RETURN_IF_ERROR(reserve(HandleKind::kGraph, 0, call->accepted.graph));
+  return absl::OkStatus();
+}
+
+void Acceptor::OnInputsReady(const CallPointer& call) {
+  absl::MutexLock lock(&calls_->mu);
+  Call::Guarded& guarded = calls_->Of(call);
+  guarded.inputs_ready = true;  // training waits for its turn all the same
+  if (guarded.phase == Call::Phase::kQueued && !call->training.has_value()) calls_->inference.SetReady(call);
+}
+
+absl::StatusOr<Accepted> Acceptor::Accept(CallContext context, Request request) {
+  CallSources sources = TakeSources(request);
+  const auto call = std::make_shared<Call>(std::move(context), std::move(request));
+  call->accepted.request_id = call->context.request_id;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    absl::StatusOr<std::optional<Accepted>> recorded = Recorded(*call);
+    if (!recorded.ok()) return Refused(recorded.status());
+    if (recorded->has_value()) return **std::move(recorded);
+    if (absl::Status admitted = Admit(*call, /*handles_reserved=*/false); !admitted.ok()) return Refused(admitted);
+  }
+  absl::StatusOr<CallResults> results = preparation_->Prepare(*call, std::move(sources));
+  if (!results.ok()) return Refused(results.status());
+  absl::Status status = ReserveHandles(call, *results);
+  // A weak reference: a call that was cancelled must not live until its inputs are there.
+  call->inputs.OnReady(options_.handles, calls_->WhileItLives([this, waiting = std::weak_ptr<Call>(call)] {
+    if (const auto ready = waiting.lock()) OnInputsReady(ready);
+  }));
+
+  std::optional<Accepted> first;  // of an equal call that was accepted meanwhile
+  if (status.ok()) {
+    absl::MutexLock lock(&calls_->mu);
+    absl::StatusOr<std::optional<Accepted>> recorded = Recorded(*call);
+    status = recorded.status();
+    if (status.ok()) first = *std::move(recorded);
+    if (status.ok() && !first.has_value()) status = Admit(*call, /*handles_reserved=*/true);
+    if (status.ok() && !first.has_value()) {
+      Enqueue(*calls_, call);
+      calls_->log.Record(call->key(), call->context.payload_digest, call->accepted, call->accepted_nanos);
+      return call->accepted;
+    }
+  }
+  for (const HandleName& name : call->accepted.handles()) options_.handles->Withdraw(name.id);
+  settlement_->EndPlace(*call);  // whoever still holds the call
+  if (!status.ok()) return Refused(std::move(status));
+  return *std::move(first);
+}
+
+void Acceptor::AcceptState(CallContext context, Request request, StateCallback done) {
+  const auto call = std::make_shared<Call>(std::move(context), std::move(request));
+  absl::Status pinned;
+  if (const auto* write = call->As<WriteCall>()) {
+    absl::StatusOr<CallInputs> inputs = preparation_->PinWritten(call->context.caller, *write);
+    pinned = inputs.status();
+    if (pinned.ok()) call->inputs = *std::move(inputs);
+  }
+  JoinedCall<StateAnswer> joined;
+  if (pinned.ok()) {
+    absl::MutexLock lock(&calls_->mu);
+    const auto admit = [&]() -> absl::Status {
+      calls_->mu.AssertHeld();
+      const absl::Status admitted = Admit(*call, /*handles_reserved=*/false);
+      return admitted.ok() ? admitted : Refused(admitted);
+    };
+    joined = JoinOrAnswer<StateAnswer>(calls_->log, call->key(), call->context.payload_digest,
+                                       options_.clock->NowNanos(), done, admit);
+    if (joined.first != nullptr) {
+      absl::Cleanup forget = [&] {
+        calls_->mu.AssertHeld();
+        calls_->log.Erase(call->key());
+      };
+      call->join = joined.first;
+      calls_->Of(call).inputs_ready = true;
+      Enqueue(*calls_, call);
+      std::move(forget).Cancel();
+      return;
+    }
+  } else {
+    joined.now = pinned;
+  }
+  settlement_->EndPlace(*call);  // before the caller hears, so that its next call finds it free
+  if (joined.now.has_value()) done(*std::move(joined.now));
+}
+
+void Acceptor::AcceptRead(CallContext context, ReadCall read, std::shared_ptr<CancelToken> cancel) {
+  const SnapshotCallback done = read.done;
+  const auto call = std::make_shared<Call>(std::move(context), std::move(read));
+  call->cancel = std::move(cancel);
+  absl::Status admitted;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    admitted = Admit(*call, /*handles_reserved=*/false);
+    if (admitted.ok()) {
+      calls_->Of(call).inputs_ready = true;
+      return Enqueue(*calls_, call);
+    }
+  }
+  settlement_->EndPlace(*call);  // before the caller hears
+  done(Refused(admitted));
+}
+
+void Acceptor::AcceptExpiry() {
+  std::optional<TrainingParty> holder;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    if (calls_->state != ServedCalls::State::kReady) return;
+    holder = calls_->training.Expired(options_.clock->NowNanos());
+    if (!holder.has_value()) return;
+    const auto call =
+        std::make_shared<Call>(CallContext{.caller = holder->caller, .session = holder->session}, ExpireCall{});
+    calls_->Of(call).inputs_ready = true;
+    Enqueue(*calls_, call);
+  }
+  LogWarning("accumulated gradients are discarded: their lease is over",
+             {{"pipeline", options_.name}, {"caller", holder->caller}, {"session", holder->session}});
+}
+
+void Acceptor::Enqueue(ServedCalls& calls, const CallPointer& call) {
+  Call::Guarded& guarded = calls.Of(call);
+  guarded.Enter(Call::Phase::kQueued);
+  call->accepted_nanos = options_.clock->NowNanos();
+  call->accepted.step = calls.training.step();
+  absl::Duration timeout = call->context.work_timeout;
+  if (timeout == absl::ZeroDuration() && !call->training.has_value()) timeout = options_.infer_timeout;
+  if (timeout == absl::ZeroDuration() && call->As<ForwardCall>() != nullptr) timeout = options_.forward_timeout;
+  if (timeout > absl::ZeroDuration() && timeout < absl::InfiniteDuration()) {
+    guarded.timer = options_.timers->Add(call->accepted_nanos + absl::ToInt64Nanoseconds(timeout),
+                                         calls.WhileItLives([this, late = std::weak_ptr<Call>(call)] {
+                                           if (const auto running = late.lock()) cancellation_->OnDeadline(running);
+                                         }));
+  }
+  if (call->training.has_value()) {
+    calls.training.Add(call);
+  } else {
+    calls.inference.Add(call);
+  }
+  calls.UpdateQueueMetrics();
+}
+
+}  // namespace penstock

@@ -1,0 +1,75 @@
+#include "engine/serve/inference_loop.h"
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "engine/base/clock.h"
+#include "engine/base/guard.h"
+
+namespace penstock {
+
+void InferenceLoop::Start() {
+  thread_ = std::make_unique<Thread>("ps-infer", [this] { Loop(); });
+}
+
+void InferenceLoop::Loop() {
+  const auto can_start = [this] {
+    calls_->mu.AssertReaderHeld();
+    return calls_->stopping || calls_->inference.runnable();
+  };
+  while (true) {
+    CallPointer call;
+    {
+      absl::MutexLock lock(&calls_->mu);
+      calls_->mu.Await(absl::Condition(&can_start));
+      if (calls_->stopping) return;  // nothing waits any more
+      call = calls_->inference.Start();
+      calls_->UpdateQueueMetrics();
+    }
+    const absl::Status started = Guarded("an inference", [&] { StartRun(call); });
+    if (!started.ok()) OnRunEnd(call, started);
+  }
+}
+
+void InferenceLoop::StartRun(const CallPointer& call) {
+  call->started_nanos = clock_->NowNanos();
+  settlement_->CountStart(*call);
+  absl::StatusOr<ForwardRequest> request = runner_->InferenceRequest(*call);
+  if (!request.ok()) return OnRunEnd(call, request.status());
+  // This outlives the run: Stop() waits until nothing is in flight.
+  pipeline_->InferAsync(*std::move(request),
+                        [this, call](const absl::StatusOr<ForwardOutcome>& outcome) { OnRunEnd(call, outcome); });
+}
+
+void InferenceLoop::OnRunEnd(const CallPointer& call, const absl::StatusOr<ForwardOutcome>& outcome) {
+  const absl::Status settled = Guarded("an inference", [&] { Settle(call, outcome); });
+  if (!settled.ok()) Guarded("an inference", [&] { settlement_->FailRun(call, settled); }).IgnoreError();
+  // Last: from here on, Stop() may return on its thread.
+  std::vector<std::function<void()>> callbacks;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    calls_->inference.EndRun(call);
+    callbacks = calls_->TakeDrained();
+  }
+  ServedCalls::CallDrained(callbacks);
+}
+
+void InferenceLoop::Settle(const CallPointer& call, const absl::StatusOr<ForwardOutcome>& outcome) {
+  {
+    absl::MutexLock lock(&calls_->mu);
+    calls_->Of(call).Finish();
+  }
+  Executed executed;
+  executed.run.rows = call->rows;
+  settlement_->CountEnd(*call, outcome.status(), outcome.ok() ? &executed : nullptr);
+  settlement_->ReportEnd(*call, outcome.ok() ? outcome->step : 0, outcome.status());
+  if (outcome.ok()) {
+    settlement_->Fulfil(*call, *outcome);
+  } else {
+    settlement_->Fail(call, outcome.status());
+  }
+  settlement_->ReleaseInputs(*call);
+}
+
+}  // namespace penstock

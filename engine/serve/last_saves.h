@@ -1,0 +1,25 @@
+#pragma once
+
+// The saves that the pipelines of a server make at its end.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/cancel_token.h"
+#include "engine/serve/served_pipeline.h"
+
+namespace penstock {
+
+// What they came to.
+struct LastSaves {
+  std::vector<std::string> failed;  // names of pipelines
+};
+
+// Saves what has changed, as ServedPipeline::SaveLast() does: one after the other, for each save copies a state. Calls back on
+// whatever thread comes last, possibly before it returns.
+void SaveAllLast(std::vector<std::shared_ptr<ServedPipeline>> pipelines, std::shared_ptr<CancelToken> cancel,
+                 std::function<void(LastSaves)> done);
+
+}  // namespace penstock

@@ -1,0 +1,83 @@
+#pragma once
+
+// What the parts of a served pipeline share: its calls, the answers that retries get, and the one lock over them.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/base/timer_queue.h"
+#include "engine/observe/metrics.h"
+#include "engine/serve/call.h"
+#include "engine/serve/inference_queue.h"
+#include "engine/serve/request_log.h"
+#include "engine/serve/training_queue.h"
+
+namespace penstock {
+
+// The calls of one pipeline that wait and run, and what is known of those that have ended.
+//
+// Model:     A part of the pipeline reaches what is guarded here, and the guarded half of a call, only with `mu` held; the
+//            compiler checks it. The queues are values: who holds `mu` may use them. A part that is called under the lock is
+//            handed this, and says by an annotation that it wants `calls.mu`.
+// Owns:      the calls, with the handles and threads that they are with. Outlives the parts.
+// Threads:   any. Nothing that may call back, the handle store above all, is called under `mu`: its callbacks may need it.
+struct ServedCalls {
+  enum class State { kReady, kDraining, kStopped };
+
+  ServedCalls(RequestLog<RecordedAnswer>::Options log, TrainingQueue training, InferenceQueue inference,
+              std::shared_ptr<PipelineMetrics> metrics)
+      : metrics(std::move(metrics)), log(log), training(std::move(training)), inference(std::move(inference)) {}
+
+  // The half of a call that the lock guards.
+  Call::Guarded& Of(const CallPointer& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return call->guarded_; }
+  Call::Guarded& Of(Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return call.guarded_; }
+
+  // Takes a call that waits out of its queue: it is done, and the caller of this ends it.
+  void RemoveQueued(const CallPointer& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  std::vector<CallPointer> Waiting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return training.idle() && inference.idle(); }
+  void UpdateQueueMetrics() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+
+  // Who waits for the end of all accepted work, if it has come: to be called by CallDrained(), under no lock.
+  std::vector<std::function<void()>> TakeDrained() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  static void CallDrained(const std::vector<std::function<void()>>& callbacks);
+  void NotifyIfDrained() ABSL_LOCKS_EXCLUDED(mu);
+
+  // What the mini-batches that ended well have left.
+  struct Totals {
+    int64_t samples_trained = 0;
+    std::optional<double> last_loss = {};
+    double last_measured_bubble = 0;
+  };
+
+  // A function that does nothing once the pipeline is gone, and else keeps it: for timers, handles and graphs, which may
+  // outlive it.
+  template <typename Body>
+  auto WhileItLives(Body body) const {
+    return [owner = owner, body = std::move(body)]() mutable {
+      if (const auto alive = owner.lock()) body();
+    };
+  }
+
+  const std::shared_ptr<PipelineMetrics> metrics;  // null: counts go nowhere
+  std::weak_ptr<const void> owner;                 // the pipeline, whose parts use this; set once, before any call
+
+  mutable absl::Mutex mu;
+  State state ABSL_GUARDED_BY(mu) = State::kReady;
+  bool stopping ABSL_GUARDED_BY(mu) = false;  // nothing waits or runs any more, and the threads end
+  RequestLog<RecordedAnswer> log ABSL_GUARDED_BY(mu);
+  TrainingQueue training ABSL_GUARDED_BY(mu);
+  InferenceQueue inference ABSL_GUARDED_BY(mu);
+  std::vector<std::function<void()>> drained ABSL_GUARDED_BY(mu);
+  TimerQueue::TimerId accumulation_timer ABSL_GUARDED_BY(mu) = TimerQueue::kNoTimer;  // of its lease
+  Totals totals ABSL_GUARDED_BY(mu);
+};
+
+}  // namespace penstock

@@ -1,0 +1,126 @@
+#include "engine/serve/training_loop.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/guard.h"
+#include "engine/base/log_scope.h"
+#include "engine/base/status_macros.h"
+#include "engine/base/timer_queue.h"
+
+namespace penstock {
+
+void TrainingLoop::Start() {
+  thread_ = std::make_unique<Thread>("ps-train", [this] { Loop(); });
+}
+
+void TrainingLoop::Loop() {
+  const auto something = [this] {
+    calls_->mu.AssertReaderHeld();
+    return calls_->stopping || calls_->training.runnable() || idle_reason_stale_;
+  };
+  while (true) {
+    CallPointer call;
+    {
+      absl::MutexLock lock(&calls_->mu);
+      calls_->mu.Await(absl::Condition(&something));
+      if (calls_->stopping) return;  // nothing waits any more
+      if (calls_->training.runnable()) call = calls_->training.Start();
+      calls_->UpdateQueueMetrics();
+    }
+    if (call != nullptr) {
+      const absl::Status ran = Guarded("a training call", [&] { Run(call); });
+      if (!ran.ok()) Guarded("a training call", [&] { settlement_->FailRun(call, ran); }).IgnoreError();
+    }
+    Guarded("the idle reason", [this] { UpdateIdleReason(); }).IgnoreError();
+    {
+      absl::MutexLock lock(&calls_->mu);
+      calls_->training.EndRun();
+    }
+    call.reset();
+    Guarded("the end of a drain", [this] { calls_->NotifyIfDrained(); }).IgnoreError();
+  }
+}
+
+void TrainingLoop::Run(const CallPointer& call) {
+  call->started_nanos = clock_->NowNanos();
+  // Trace records belong to the step that they will end. Saves and the like have none.
+  const bool traced = call->mode.has_value() || call->training == TrainingCall::kApply;
+  const int64_t step = traced ? pipeline_->step() + 1 : 0;
+  const LogScope scope(settlement_->LogFieldsOf(*call, step));
+  settlement_->CountStart(*call);
+  absl::StatusOr<Executed> executed = Guarded("a training call", [&] { return Execute(*call); });
+
+  std::vector<HandleId> stale_graphs;
+  std::string token;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    Call::Guarded& guarded = calls_->Of(call);
+    guarded.Enter(Call::Phase::kDone);
+    const int64_t now = clock_->NowNanos();
+    if (executed.ok()) {
+      stale_graphs = calls_->training.Note(*call, *executed, now);
+      if (call->mode == BatchMode::kTrain) {
+        calls_->totals.samples_trained += executed->run.rows;
+        if (executed->run.loss.has_value()) calls_->totals.last_loss = executed->run.loss;
+        calls_->totals.last_measured_bubble = executed->run.measured_bubble;
+      }
+    } else if (guarded.deadline_passed) {
+      executed = absl::Status(
+          Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran"));
+    }
+    calls_->training.Reconcile(*call, pipeline_->accumulating(), now);
+    watch_->Look(*calls_, *call);
+    token = calls_->training.token();
+  }
+  settlement_->CountEnd(*call, executed.status(), executed.ok() ? &*executed : nullptr);
+  settlement_->ReportEnd(*call, step, executed.status());
+  if (executed.ok()) {
+    settlement_->Fulfil(*call, *std::move(executed), token, stale_graphs);
+  } else {
+    settlement_->Fail(call, executed.status());
+  }
+  settlement_->ReleaseInputs(*call);
+}
+
+absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
+  {
+    absl::MutexLock lock(&calls_->mu);
+    PENSTOCK_RETURN_IF_ERROR(calls_->training.CheckTurn(call, clock_->NowNanos()));
+    call.weights_version = calls_->training.weights_version();
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(Executed executed, runner_->Run(call));
+  if (executed.graph != nullptr) executed.graph = Watched(std::move(executed.graph));
+  return executed;
+}
+
+std::shared_ptr<Graph> TrainingLoop::Watched(std::shared_ptr<Graph> graph) {
+  graphs_alive_->fetch_add(1);
+  Graph* const pointer = graph.get();
+  auto look = calls_->WhileItLives([this] {
+    absl::MutexLock lock(&calls_->mu);
+    idle_reason_stale_ = true;
+  });
+  return std::shared_ptr<Graph>(pointer, [graph = std::move(graph), alive = graphs_alive_, timers = timers_,
+                                          clock = clock_, look = std::move(look)](Graph*) mutable {
+    graph.reset();
+    if (alive->fetch_sub(1) != 1) return;
+    // On the timers' thread: the last reference may be dropped under any lock.
+    timers->Add(clock->NowNanos(), look);
+  });
+}
+
+void TrainingLoop::UpdateIdleReason() {
+  bool waits_for_client = graphs_alive_->load() > 0;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    idle_reason_stale_ = false;
+    waits_for_client |= calls_->training.state().accumulating();
+  }
+  pipeline_->SetIdleReason(waits_for_client ? Pipeline::IdleReason::kWaitClient : Pipeline::IdleReason::kNoWork);
+}
+
+}  // namespace penstock

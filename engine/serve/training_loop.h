@@ -1,0 +1,67 @@
+#pragma once
+
+// The thread that trains.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "engine/base/thread.h"
+#include "engine/exec/pipeline.h"
+#include "engine/serve/accumulation_watch.h"
+#include "engine/serve/call.h"
+#include "engine/serve/call_runner.h"
+#include "engine/serve/served_calls.h"
+#include "engine/serve/settlement.h"
+
+namespace penstock {
+
+class Clock;
+class TimerQueue;
+
+// Runs the calls of the training order, one after another, and tells the stages what they wait for.
+//
+// Owns:      the thread `ps-train`. What it is made of outlives it; graphs may outlive it.
+// Threads:   its own.
+// Lifecycle: Start(); the thread ends when ServedCalls is stopping, and Join() waits for that.
+class TrainingLoop {
+ public:
+  TrainingLoop(ServedCalls* calls, const CallRunner* runner, Pipeline* pipeline, Settlement* settlement,
+               AccumulationWatch* watch, TimerQueue* timers, Clock* clock)
+      : calls_(calls),
+        runner_(runner),
+        pipeline_(pipeline),
+        settlement_(settlement),
+        watch_(watch),
+        timers_(timers),
+        clock_(clock) {}
+
+  void Start();
+  void Join() { thread_.reset(); }
+
+ private:
+  void Loop() ABSL_LOCKS_EXCLUDED(calls_->mu);
+  void Run(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  absl::StatusOr<Executed> Execute(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Lets the stages know when the last graph is gone, by whatever way: consumed, released, expired.
+  std::shared_ptr<Graph> Watched(std::shared_ptr<Graph> graph);
+  void UpdateIdleReason() ABSL_LOCKS_EXCLUDED(calls_->mu);
+
+  ServedCalls* const calls_;
+  const CallRunner* const runner_;
+  Pipeline* const pipeline_;
+  Settlement* const settlement_;
+  AccumulationWatch* const watch_;
+  TimerQueue* const timers_;
+  Clock* const clock_;
+  // Graphs that exist, wherever they are held; shared with their deleters.
+  const std::shared_ptr<std::atomic<int64_t>> graphs_alive_ = std::make_shared<std::atomic<int64_t>>(0);
+
+  bool idle_reason_stale_ ABSL_GUARDED_BY(calls_->mu) = false;
+
+  std::unique_ptr<Thread> thread_;  // last: it uses all of the above
+};
+
+}  // namespace penstock
