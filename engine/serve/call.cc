@@ -22,15 +22,15 @@ const char* MethodName(const Request& request) {
           [](const BackwardCall&) { return "Backward"; }, [](const ContributionCall&) { return "ForwardBackward"; },
           [](const StepCall&) { return "OptimizerStep"; }, [](const ExpireCall&) { return "OptimizerStep"; },
           [](const TrainStepCall&) { return "TrainStep"; }, [](const SaveCall&) { return "SaveCheckpoint"; },
-          [](const RestoreCall&) { return "RestoreCheckpoint"; }, [](const WriteCall&) { return "WriteParameters"; },
-          [](const DeleteCall&) { return "DeleteCheckpoint"; }},
+          [](const CopyCall&) { return "CopyCheckpoint"; }, [](const RestoreCall&) { return "RestoreCheckpoint"; },
+          [](const WriteCall&) { return "WriteParameters"; }, [](const DeleteCall&) { return "DeleteCheckpoint"; }},
       request);
 }
 
 const std::vector<const char*>& MethodNames() {
   static const auto* const names = new std::vector<const char*>{
-      "Infer",     "Forward",        "Backward",          "ForwardBackward", "OptimizerStep",
-      "TrainStep", "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters", "DeleteCheckpoint"};
+      "Infer",          "Forward",        "Backward",          "ForwardBackward", "OptimizerStep",   "TrainStep",
+      "SaveCheckpoint", "CopyCheckpoint", "RestoreCheckpoint", "WriteParameters", "DeleteCheckpoint"};
   return *names;
 }
 
@@ -47,6 +47,7 @@ std::optional<TrainingCall> TrainingCallOf(const Request& request) {
                                [](const ExpireCall&) -> Answer { return TrainingCall::kExpire; },
                                [](const TrainStepCall&) -> Answer { return TrainingCall::kTrainStep; },
                                [](const SaveCall&) -> Answer { return TrainingCall::kSave; },
+                               [](const CopyCall&) -> Answer { return TrainingCall::kSave; },
                                [](const RestoreCall& restore) -> Answer {
                                  return restore.force ? TrainingCall::kRestoreForced : TrainingCall::kRestore;
                                },

@@ -23,7 +23,7 @@
 
 namespace penstock {
 
-// The callers of one save, restore, write or delete. Each callback comes once, when the work is done.
+// The callers of one save, copy, restore, write or delete. Each callback comes once, when the work is done.
 using StateJoin = Joined<StateAnswer>;
 using StateCallback = StateJoin::Callback;
 

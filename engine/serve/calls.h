@@ -88,8 +88,19 @@ struct StepCall {
 struct ExpireCall {};
 
 struct SaveCall {
-  std::string id = {};  // empty: step-{n}
-  bool last = false;    // of the pipeline's life: it finds its identifier itself, and can be cancelled
+  std::string id = {};   // empty: step-{n}
+  bool replace = false;  // a checkpoint of this name
+  // After success, of the checkpoints that were saved with a number here the oldest beyond this number are deleted, but not
+  // the one that was last restored from. 0: nothing is deleted, and no later save deletes this one.
+  int keep = 0;
+  bool last = false;  // of the pipeline's life: it finds its identifier itself, and can be cancelled
+};
+
+// Takes in a checkpoint of another pipeline of the same model, or another of its own under a new name.
+struct CopyCall {
+  std::shared_ptr<CheckpointFolder> source = {};
+  std::string source_id = {};
+  std::string id = {};  // empty: as the source
 };
 
 struct RestoreCall {
@@ -110,7 +121,7 @@ struct DeleteCall {
 
 // What a call asks for.
 using Request = std::variant<InferCall, ForwardCall, BackwardCall, ContributionCall, TrainStepCall, StepCall,
-                             ExpireCall, SaveCall, RestoreCall, WriteCall, DeleteCall>;
+                             ExpireCall, SaveCall, CopyCall, RestoreCall, WriteCall, DeleteCall>;
 
 // The contribution in it, or null.
 inline const ContributionCall* ContributionOf(const Request& request) {
@@ -136,7 +147,7 @@ struct Accepted {
   }
 };
 
-// The answer to a save, restore, write or delete.
+// The answer to a save, copy, restore, write or delete.
 struct StateAnswer {
   CheckpointInfo checkpoint = {};
   int64_t step = 0;

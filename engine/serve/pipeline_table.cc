@@ -17,6 +17,7 @@
 #include "engine/base/log.h"
 #include "engine/base/resource_id.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/checkpoint_store.h"
 #include "engine/handles/handle_store.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/plan/planning.h"
@@ -59,6 +60,14 @@ void SaveNext(const std::shared_ptr<LastSaveRun>& run) {
   });
 }
 
+// As it is now: a pipeline that was ready may have broken since.
+PipelineEntry Present(PipelineEntry entry) {
+  if (entry.state != PipelineEntry::State::kReady) return entry;
+  entry.error = entry.pipeline->pipeline().health();
+  if (!entry.error.ok()) entry.state = PipelineEntry::State::kFailed;
+  return entry;
+}
+
 }  // namespace
 
 class PipelineTable::Implementation {
@@ -66,13 +75,14 @@ class PipelineTable::Implementation {
   explicit Implementation(Options options)
       : max_pipelines_(options.max_pipelines), builder_(std::move(options.builder)), log_({}) {}
 
-  void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
+  void Create(CallContext context, std::string name, PipelineRecipe recipe, AcceptExisting accept, CreateCallback done);
   void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
   void Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, SearchCallback done);
   absl::StatusOr<std::shared_ptr<ServedPipeline>> Find(const std::string& name) const;
   absl::StatusOr<PipelineEntry> Get(const std::string& name) const;
   std::vector<PipelineEntry> List(const std::string& after, int limit) const;
   void Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done);
+  void DeleteCheckpoint(CallContext context, CheckpointSource checkpoint, DeleteCallback done);
   void Drain(std::function<void()> done);
   void SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done);
   void Close();
@@ -80,15 +90,25 @@ class PipelineTable::Implementation {
  private:
   using EntryCallback = TableJoin::Callback;
 
-  // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt or by what `start` refused,
-  // or has joined one.
-  JoinPointer Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
-                    const std::function<absl::Status()>& start) ABSL_LOCKS_EXCLUDED(mu_);
+  // What there is already and will do: its creation, or once it has been made, itself.
+  struct Standing {
+    JoinPointer creation;
+    PipelineEntry entry;
+  };
+  // Begins the work under the lock, refuses it, or finds something standing and returns any error.
+  using Start = std::function<absl::Status(std::optional<Standing>* standing)>;
+  // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt, by what stands or by what
+  // `start` refused, or has joined one. `creates`: the pipeline whose creation the call is; empty: none.
+  JoinPointer Begin(const RequestKey& key, const CallContext& context, EntryCallback done, const Start& start,
+                    const std::string& creates = "") ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineSpec spec, const std::string& spec_digest,
-                                          Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
+  // What a creation finds where there is a pipeline of its name.
+  absl::StatusOr<Standing> Existing(const PipelineEntry& entry, const AcceptExisting& accept) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineRecipe recipe, Planning* planning)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge)
       ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveMetrics(const ServedPipeline& pipeline) const {
@@ -112,6 +132,7 @@ class PipelineTable::Implementation {
 
   mutable absl::Mutex mu_;
   std::map<std::string, PipelineEntry> entries_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, JoinPointer> creating_ ABSL_GUARDED_BY(mu_);
   RequestLog<JoinPointer> log_ ABSL_GUARDED_BY(mu_);
   uint64_t versions_ ABSL_GUARDED_BY(mu_) = 0;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
@@ -124,13 +145,21 @@ class PipelineTable::Implementation {
 // --- Retries.
 
 JoinPointer PipelineTable::Implementation::Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
-                                                 const std::function<absl::Status()>& start) {
+                                                 const Start& start, const std::string& creates) {
   JoinedCall<PipelineEntry> call;
+  std::optional<Standing> standing;
   {
     absl::MutexLock lock(&mu_);
     call = JoinOrAnswer<PipelineEntry>(log_, key, context.payload_digest, builder_.options().clock->NowNanos(), done,
-                                       start);
-    if (call.now.has_value() && call.now->ok()) {
+                                       [&] { return start(&standing); });
+    if (call.first != nullptr && !creates.empty()) creating_[creates] = call.first;
+    if (standing.has_value() && standing->creation != nullptr) {
+      standing->creation->callbacks.push_back(std::move(done));
+      call.now.reset();
+    } else if (standing.has_value()) {
+      call.now = std::move(standing->entry);
+    }
+    if (!standing.has_value() && call.now.has_value() && call.now->ok()) {
       // The pipeline itself, if it is still the one that was made then.
       const auto found = entries_.find((*call.now)->name);
       if (found != entries_.end() && found->second.create_time == (*call.now)->create_time) call.now = found->second;
@@ -171,12 +200,28 @@ void PipelineTable::Implementation::SetState(PipelineEntry& entry, PipelineEntry
   entry.version = ++versions_;
 }
 
-void PipelineTable::Implementation::Create(CallContext context, std::string name, PipelineSpec spec,
-                                           std::string spec_digest, CreateCallback done) {
+absl::StatusOr<PipelineTable::Implementation::Standing> PipelineTable::Implementation::Existing(
+    const PipelineEntry& entry, const AcceptExisting& accept) const {
+  const std::string& name = entry.name;
+  if (accept == nullptr) {
+    return TableError(absl::StatusCode::kAlreadyExists, "PIPELINE_EXISTS", absl::StrCat("pipeline ", name, " exists"),
+                      name);
+  }
+  if (entry.state == PipelineEntry::State::kDeleting) {
+    return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                      absl::StrCat("pipeline ", name, " is being deleted"), name);
+  }
+  if (const absl::Status accepted = accept(entry); !accepted.ok()) return WithValue(accepted, "pipeline", name);
+  const auto creation = creating_.find(name);
+  return Standing{creation == creating_.end() ? nullptr : creation->second, Present(entry)};
+}
+
+void PipelineTable::Implementation::Create(CallContext context, std::string name, PipelineRecipe recipe,
+                                           AcceptExisting accept, CreateCallback done) {
   const RequestKey key{context.caller, "CreatePipeline", context.request_id};
-  const auto planning = std::make_shared<Planning>(builder_.options().clock, spec.limits.planning_seconds,
+  const auto planning = std::make_shared<Planning>(builder_.options().clock, recipe.spec.limits.planning_seconds,
                                                    [this] { return IsDraining(); });
-  const auto start = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+  const Start start = [&](std::optional<Standing>* standing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (!IsResourceId(name)) {
       return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
                    "a pipeline's identifier has 1 to 63 of a-z, 0-9 and -, and begins with a letter")
@@ -184,9 +229,9 @@ void PipelineTable::Implementation::Create(CallContext context, std::string name
           .With("value", Shortened(name));
     }
     if (draining_) return Draining();
-    if (entries_.count(name) != 0) {
-      return TableError(absl::StatusCode::kAlreadyExists, "PIPELINE_EXISTS", absl::StrCat("pipeline ", name, " exists"),
-                        name);
+    if (const auto found = entries_.find(name); found != entries_.end()) {
+      PENSTOCK_ASSIGN_OR_RETURN(*standing, Existing(found->second, accept));
+      return absl::AlreadyExistsError("it stands");
     }
     if (static_cast<int>(entries_.size()) >= max_pipelines_) {
       return WithValue(TableError(absl::StatusCode::kResourceExhausted, "CALLER_QUOTA",
@@ -195,41 +240,40 @@ void PipelineTable::Implementation::Create(CallContext context, std::string name
     }
     PipelineEntry& entry = entries_[name];
     entry.name = name;
-    entry.spec = spec;
+    entry.spec = recipe.spec;
     entry.create_time = builder_.options().clock->WallNow();
     entry.planning = planning;
     SetState(entry, PipelineEntry::State::kCreating);
     return absl::OkStatus();
   };
-  const JoinPointer join = Begin(key, context, std::move(done), start);
+  const JoinPointer join = Begin(key, context, std::move(done), start, name);
   if (join == nullptr) return;
-  creations_.Post([this, key, join, name, planning, spec = std::move(spec), spec_digest = std::move(spec_digest)] {
-    Answer(key, join,
-           Guarded("the creation of a pipeline", [&] { return CreateNow(name, spec, spec_digest, planning.get()); }));
+  creations_.Post([this, key, join, name, planning, recipe = std::move(recipe)] {
+    Answer(key, join, Guarded("the creation of a pipeline", [&] { return CreateNow(name, recipe, planning.get()); }));
   });
 }
 
-absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std::string& name, PipelineSpec spec,
-                                                                       const std::string& spec_digest,
+absl::StatusOr<PipelineEntry> PipelineTable::Implementation::CreateNow(const std::string& name, PipelineRecipe recipe,
                                                                        Planning* planning) {
   bool draining = IsDraining();
   // All that can fail, copies too, before the entry changes.
   absl::StatusOr<PipelineEntry> made = Guarded("the creation of a pipeline", [&]() -> absl::StatusOr<PipelineEntry> {
     if (draining) return Draining();
-    PENSTOCK_ASSIGN_OR_RETURN(auto pipeline, builder_.Build(name, &spec, spec_digest, may_rehearse_, planning));
+    PENSTOCK_ASSIGN_OR_RETURN(auto pipeline, builder_.Build(name, &recipe, may_rehearse_, planning));
     PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry ready, Get(name));
     ready.planning = nullptr;
     ready.pipeline = std::move(pipeline);
-    ready.spec.model.program_digest = spec.model.program_digest;
+    ready.spec.model.program_digest = recipe.spec.model.program_digest;
     return ready;
   });
   {
     absl::MutexLock lock(&mu_);
+    creating_.erase(name);
     PipelineEntry& entry = entries_.at(name);
     if (made.ok()) {
       entry.planning = nullptr;
       entry.pipeline = made->pipeline;
-      entry.spec.model.program_digest = std::move(spec.model.program_digest);
+      entry.spec.model.program_digest = std::move(recipe.spec.model.program_digest);
       SetState(entry, PipelineEntry::State::kReady);
       made->state = entry.state;
       made->version = entry.version;
@@ -286,18 +330,6 @@ void PipelineTable::Implementation::LookForPlans(
 
 // --- Looking up.
 
-namespace {
-
-// As it is now: a pipeline that was ready may have broken since.
-PipelineEntry Present(PipelineEntry entry) {
-  if (entry.state != PipelineEntry::State::kReady) return entry;
-  entry.error = entry.pipeline->pipeline().health();
-  if (!entry.error.ok()) entry.state = PipelineEntry::State::kFailed;
-  return entry;
-}
-
-}  // namespace
-
 absl::StatusOr<PipelineEntry> PipelineTable::Implementation::Get(const std::string& name) const {
   absl::MutexLock lock(&mu_);
   auto found = entries_.find(name);
@@ -343,7 +375,7 @@ void PipelineTable::Implementation::Delete(CallContext context, std::string name
                                            DeleteCallback done) {
   const RequestKey key{context.caller, "DeletePipeline", context.request_id};
   std::shared_ptr<ServedPipeline> pipeline;
-  const auto start = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+  const Start start = [&](std::optional<Standing>*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (draining_) return Draining();  // what there is will be saved
     auto found = entries_.find(name);
     if (found == entries_.end()) {
@@ -434,6 +466,34 @@ void PipelineTable::Implementation::DeleteNow(const std::string& name, std::shar
   });
 }
 
+void PipelineTable::Implementation::DeleteCheckpoint(CallContext context, CheckpointSource checkpoint,
+                                                     DeleteCallback done) {
+  const RequestKey key{context.caller, "DeleteCheckpoint", context.request_id};
+  const Start start = [&](std::optional<Standing>*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    if (entries_.contains(checkpoint.pipeline)) {
+      return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                        absl::StrCat("pipeline ", checkpoint.pipeline, " is being created or deleted"),
+                        checkpoint.pipeline);
+    }
+    PENSTOCK_RETURN_IF_ERROR(builder_.options().checkpoints->Find(checkpoint.pipeline, checkpoint.id).status());
+    return absl::OkStatus();
+  };
+  const JoinPointer join = Begin(
+      key, context, [done = std::move(done)](const absl::StatusOr<PipelineEntry>& entry) { done(entry.status()); },
+      start);
+  if (join == nullptr) return;
+  deletions_.Post([this, key, join, checkpoint = std::move(checkpoint)] {
+    const absl::Status removed = Guarded("the deletion of a checkpoint", [&] {
+      return builder_.options().checkpoints->FindFolder(checkpoint.pipeline)->Remove(checkpoint.id);
+    });
+    if (removed.ok()) {
+      LogInfo("checkpoint deleted", {{"pipeline", checkpoint.pipeline}, {"checkpoint", checkpoint.id}});
+      return Answer(key, join, PipelineEntry{.name = checkpoint.pipeline});
+    }
+    Answer(key, join, WithValue(removed, "pipeline", checkpoint.pipeline));
+  });
+}
+
 // --- The end.
 
 void PipelineTable::Implementation::Drain(std::function<void()> done) {
@@ -495,10 +555,9 @@ void PipelineTable::Implementation::Close() {
 PipelineTable::PipelineTable(Options options) : implementation_(std::make_unique<Implementation>(std::move(options))) {}
 PipelineTable::~PipelineTable() { Close(); }
 
-void PipelineTable::Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest,
+void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe recipe, AcceptExisting accept,
                            CreateCallback done) {
-  implementation_->Create(std::move(context), std::move(name), std::move(spec), std::move(spec_digest),
-                          std::move(done));
+  implementation_->Create(std::move(context), std::move(name), std::move(recipe), std::move(accept), std::move(done));
 }
 void PipelineTable::Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel,
                          PlanCallback done) {
@@ -517,6 +576,9 @@ std::vector<PipelineEntry> PipelineTable::List(const std::string& after, int lim
 }
 void PipelineTable::Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done) {
   implementation_->Delete(std::move(context), std::move(name), force, purge, std::move(done));
+}
+void PipelineTable::DeleteCheckpoint(CallContext context, CheckpointSource checkpoint, DeleteCallback done) {
+  implementation_->DeleteCheckpoint(std::move(context), std::move(checkpoint), std::move(done));
 }
 void PipelineTable::Drain(std::function<void()> done) { implementation_->Drain(std::move(done)); }
 void PipelineTable::SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done) {

@@ -68,9 +68,11 @@ class PipelineTable {
 
   // Answers when the pipeline is READY. It goes on if nobody waits any more: a retry with the same request_id joins or gets
   // its answer. Planning takes the specification's time, whatever the caller's.
-  // Of the context, caller, request_id and payload_digest count. `spec_digest` goes into checkpoints, with
-  // the digest of the exported program, on which alone they can be restored.
-  void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
+  // Of the context, caller, request_id and payload_digest count.
+  // `accept` is asked where there is a pipeline of this name, being made or ready: OK takes that one, when it is ready, for the
+  // answer, an error is the answer. It must not call the table. Null: none is taken.
+  using AcceptExisting = std::function<absl::Status(const PipelineEntry&)>;
+  void Create(CallContext context, std::string name, PipelineRecipe recipe, AcceptExisting accept, CreateCallback done);
   // What Create() would do, without doing it. CANCELLED / WORK_CANCELLED soon after `cancel`.
   void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
 
@@ -88,6 +90,10 @@ class PipelineTable {
   // and an open accumulation or graph is lost; without it, those are PIPELINE_IN_USE), its handles are
   // released. `purge` removes its checkpoints.
   void Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done);
+
+  // Removes a checkpoint of a pipeline that does not live; a living one does it itself, in the order of its calls.
+  // Fails:     CHECKPOINT_NOT_FOUND; PIPELINE_NOT_READY for one that is being made or deleted, or lives.
+  void DeleteCheckpoint(CallContext context, CheckpointSource checkpoint, DeleteCallback done);
 
   // From now on nothing is created and no work is accepted; calls back when all accepted work has
   // ended.

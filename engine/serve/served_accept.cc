@@ -163,8 +163,12 @@ absl::StatusOr<Accepted> ServedPipeline::OptimizerStep(CallContext context, Step
                 [](Call&) { return Results{.outcome = true}; });
 }
 
-void ServedPipeline::SaveCheckpoint(CallContext context, std::string id, StateCallback done) {
-  AcceptState(std::make_shared<Call>(std::move(context), SaveCall{.id = std::move(id)}), std::move(done));
+void ServedPipeline::SaveCheckpoint(CallContext context, SaveCall save, StateCallback done) {
+  AcceptState(std::make_shared<Call>(std::move(context), std::move(save)), std::move(done));
+}
+
+void ServedPipeline::CopyCheckpoint(CallContext context, CopyCall copy, StateCallback done) {
+  AcceptState(std::make_shared<Call>(std::move(context), std::move(copy)), std::move(done));
 }
 
 void ServedPipeline::RestoreCheckpoint(CallContext context, std::string id, bool force, StateCallback done) {
@@ -310,7 +314,7 @@ absl::StatusOr<Accepted> ServedPipeline::Accept(const CallPointer& call, const P
   return std::get<Accepted>(*std::move(first));
 }
 
-// A save, restore, write or delete: no handles, so the callers wait in a StateJoin, which the request log knows from acceptance on.
+// A save, copy, restore, write or delete: no handles, so the callers wait in a StateJoin, which the request log knows from acceptance on.
 void ServedPipeline::AcceptState(const CallPointer& call, StateCallback done) {
   JoinedCall<StateAnswer> joined;
   {

@@ -27,7 +27,7 @@ std::string TokenPrefix(const HandleStore& handles) {
 }  // namespace
 
 std::shared_ptr<ServedPipeline> ServedPipeline::Start(std::unique_ptr<Pipeline> pipeline,
-                                                      std::unique_ptr<CheckpointFolder> checkpoints, Options options) {
+                                                      std::shared_ptr<CheckpointFolder> checkpoints, Options options) {
   std::shared_ptr<ServedPipeline> served(
       new ServedPipeline(std::move(pipeline), std::move(checkpoints), std::move(options)));
   ServedPipeline* const self = served.get();
@@ -36,12 +36,12 @@ std::shared_ptr<ServedPipeline> ServedPipeline::Start(std::unique_ptr<Pipeline> 
   return served;
 }
 
-ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_ptr<CheckpointFolder> checkpoints,
+ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints,
                                Options options)
     : options_(std::move(options)),
       pipeline_(std::move(pipeline)),
       checkpoints_(std::move(checkpoints)),
-      runner_(options_.name, options_.spec_digest, pipeline_.get(), checkpoints_.get()),
+      runner_(options_.name, options_.origin, pipeline_.get(), checkpoints_.get()),
       reader_(options_.name, pipeline_.get(), options_.memory),
       settlement_(options_.name, options_.handles, options_.clock, options_.metrics),
       log_(

@@ -52,7 +52,7 @@ class PipelineMetrics;
 //            handles that will hold its results. A call whose inputs are handles that are not ready
 //            waits for them: a training call in its place, inference aside. A call out of place is refused
 //            at once, as far as it can be foreseen, and is checked again when its turn comes.
-// Owns:      The Pipeline, the CheckpointFolder, and two threads, `ps-train` and `ps-infer`.
+// Owns:      The Pipeline, a share of the CheckpointFolder, and two threads, `ps-train` and `ps-infer`.
 //            HandleStore, TimerQueue and Clock must outlive it.
 // Threads:   Any method from any thread; none blocks for work or disk but Stop() and the destructor.
 //            Callbacks come on one of its threads, a stage's or the timers', and must not block.
@@ -66,7 +66,7 @@ class ServedPipeline : public std::enable_shared_from_this<ServedPipeline> {
  public:
   struct Options {
     std::string name = {};
-    std::string spec_digest = {};  // as CallRunner's
+    CheckpointOrigin origin = {};  // as CallRunner's
     HandleStore* handles = nullptr;
     TimerQueue* timers = nullptr;
     Clock* clock = nullptr;
@@ -103,7 +103,7 @@ class ServedPipeline : public std::enable_shared_from_this<ServedPipeline> {
   };
 
   static std::shared_ptr<ServedPipeline> Start(std::unique_ptr<Pipeline> pipeline,
-                                               std::unique_ptr<CheckpointFolder> checkpoints, Options options);
+                                               std::shared_ptr<CheckpointFolder> checkpoints, Options options);
   ~ServedPipeline();
 
   absl::StatusOr<Accepted> Infer(CallContext context, InferCall call);
@@ -116,7 +116,9 @@ class ServedPipeline : public std::enable_shared_from_this<ServedPipeline> {
   // Calls of the training order without handles: the answer comes when the work is done. A retry
   // joins the first attempt or gets its answer; an attempt that failed had no effect and is
   // forgotten.
-  void SaveCheckpoint(CallContext context, std::string id, StateCallback done);  // an empty id means step-{n}
+  void SaveCheckpoint(CallContext context, SaveCall save, StateCallback done);
+  // Fails:     MODEL_MISMATCH for a state that a restore would refuse.
+  void CopyCheckpoint(CallContext context, CopyCall copy, StateCallback done);
   void RestoreCheckpoint(CallContext context, std::string id, bool force, StateCallback done);
   void DeleteCheckpoint(CallContext context, std::string id, StateCallback done);
   // Replaces what the tensors of ready handles name, as ReadParameters does, and the step if it is given.
@@ -166,7 +168,7 @@ class ServedPipeline : public std::enable_shared_from_this<ServedPipeline> {
     int64_t output_bytes = 0;
   };
 
-  ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_ptr<CheckpointFolder> checkpoints, Options options);
+  ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints, Options options);
 
   // --- Acceptance (served_accept.cc).
   using Prepare = std::function<absl::StatusOr<Results>(Call&)>;
@@ -225,8 +227,8 @@ class ServedPipeline : public std::enable_shared_from_this<ServedPipeline> {
 
   const Options options_;
   std::unique_ptr<Pipeline> pipeline_;
-  const std::unique_ptr<CheckpointFolder> checkpoints_;
-  const CallRunner runner_;
+  const std::shared_ptr<CheckpointFolder> checkpoints_;
+  CallRunner runner_;
   ParameterReader reader_;
   Settlement settlement_;
   // Graphs that exist, wherever they are held; shared with their deleters, which may outlive this.

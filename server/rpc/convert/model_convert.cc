@@ -9,18 +9,18 @@
 namespace penstock {
 namespace {
 
-constexpr int kMaxLayers = 4096;  // those within layers too
-constexpr int kMaxDepth = 16;     // of layers within layers
-constexpr int kMaxNames = 64;     // of skips in one layer
-constexpr int kMaxTied = 4096;    // ties, and parameters of one
+constexpr int kMaxLayers = 4096;    // those within layers too
+constexpr int kMaxLayerDepth = 16;  // of layers within layers
+constexpr int kMaxNames = 64;       // of skips in one layer
+constexpr int kMaxTied = 4096;      // ties, and parameters of one
 
 // Reads layers, and counts them over all depths.
 class LayerReader {
  public:
   absl::StatusOr<std::vector<LayerSpec>> Layers(const google::protobuf::RepeatedPtrField<v1::LayerSpec>& layers,
                                                 const std::string& field, int depth) {
-    if (depth > kMaxDepth && !layers.empty()) {
-      return SpecInvalid(field, absl::StrCat("must not be nested more than ", kMaxDepth, " deep"),
+    if (depth > kMaxLayerDepth && !layers.empty()) {
+      return SpecInvalid(field, absl::StrCat("must not be nested more than ", kMaxLayerDepth, " deep"),
                          absl::StrCat(depth, " deep"));
     }
     count_ += layers.size();
