@@ -12,6 +12,7 @@ Example::
 One event loop, the one that made the client. A call that is cancelled ends here; what the daemon has accepted goes on.
 """
 
+from penstock.aio.checkpoints import Checkpoint
 from penstock.aio.client import Client
 from penstock.aio.handles import GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle, gather
 from penstock.aio.models import Models
@@ -19,6 +20,7 @@ from penstock.aio.pipelines import Pipeline
 from penstock.aio.work import Forward
 
 __all__ = [
+    "Checkpoint",
     "Client",
     "Forward",
     "GraphHandle",
