@@ -133,8 +133,8 @@ class Pipeline {
   // Runs a forward without a graph and calls `done` once, with the outputs and the step of their weights.
   virtual void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) = 0;
 
-  // Checks inputs against the signature without running: names, types, shapes, equal rows, at least one row.
-  virtual absl::Status CheckInputs(const NamedValues& inputs) const = 0;
+  // Checks inputs against the signature without running: names, types, shapes, equal rows; to train on, at least one row.
+  virtual absl::Status CheckInputs(const NamedValues& inputs, bool training) const = 0;
   virtual absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss,
                                    int64_t rows) const = 0;
   // Wanted outputs: known names, each once. Gradients for a Backward: one per output, of its shape.

@@ -146,8 +146,9 @@ PipelineImpl::~PipelineImpl() {
       +[](int* open) { return *open == 0; }, &open_inferences_));
 }
 
-absl::Status PipelineImpl::CheckInputs(const NamedValues& inputs) const {
-  return MatchSignature(signature_.inputs, inputs, "inputs").status();
+absl::Status PipelineImpl::CheckInputs(const NamedValues& inputs, bool training) const {
+  PENSTOCK_RETURN_IF_ERROR(MatchSignature(signature_.inputs, inputs, "inputs").status());
+  return training ? CheckHasRows(inputs, "inputs") : absl::OkStatus();
 }
 
 absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss,

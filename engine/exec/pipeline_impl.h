@@ -62,7 +62,7 @@ class PipelineImpl : public Pipeline {
   void DiscardGradients() override;
   void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) override;
 
-  absl::Status CheckInputs(const NamedValues& inputs) const override;
+  absl::Status CheckInputs(const NamedValues& inputs, bool training) const override;
   absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss, int64_t rows) const override;
   absl::Status CheckOutputs(const std::vector<std::string>& outputs) const override;
   absl::Status CheckGradients(const Graph& graph, const NamedTensors& gradients) const override;

@@ -32,17 +32,17 @@ void StageRun::Forward(int m) {
   stage_->Forward(std::move(inputs), ContextOf(m, graph, false), LossOf(m), pass);
   if (last() && pass.loss.defined()) run_->loss_values[m] = pass.loss.item().toDouble();
   const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
-  if (!last()) outgoing_[m] = pass.outputs.MapTensors(detached);
+  if (!last()) outgoing_[m] = pass.outputs.MapAllTensors(detached);
   if (last() && run_->spec.keep_outputs) {
     // They may be views of what a step of the same run changes.
     const bool changes = run_->spec.Steps();
-    run_->outputs[m] = pass.outputs.MapTensors([changes](const at::Tensor& tensor) {
+    run_->outputs[m] = pass.outputs.MapAllTensors([changes](const at::Tensor& tensor) {
       const at::Tensor result = tensor.detach();
       return changes && result.is_cpu() ? result.clone() : ToHost(result);
     });
   }
   outgoing_skips_[m].clear();
-  for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));
+  for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapAllTensors(detached));
   if (run_->spec.inference) {
     pass = Pass();
   } else if (!graph) {

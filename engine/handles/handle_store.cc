@@ -18,18 +18,20 @@ namespace penstock {
 
 int64_t ContentBytes(const HandleContent& content) {
   // Graphs are bounded by their number, and outcomes are a few words.
-  const auto* tensors = std::get_if<NamedTensors>(&content);
-  return tensors == nullptr ? 0 : ByteSize(*tensors);
+  const auto* held = std::get_if<HeldValues>(&content);
+  return held == nullptr ? 0 : ByteSize(held->tensors) + held->value_bytes;
 }
 
 namespace {
 
-absl::Status DescribeTensors(const HandleContent& content, std::vector<TensorHeader>& headers) {
-  const auto* tensors = std::get_if<NamedTensors>(&content);
-  if (tensors == nullptr) return absl::OkStatus();
-  for (const NamedTensor& tensor : *tensors) {
-    PENSTOCK_ASSIGN_OR_RETURN(headers.emplace_back(), HeaderOf(tensor.name, tensor.tensor));
+// What the owner is told of the content.
+absl::Status DescribeValues(const HandleContent& content, HandleEntry& entry) {
+  const auto* held = std::get_if<HeldValues>(&content);
+  if (held == nullptr) return absl::OkStatus();
+  for (const NamedTensor& tensor : held->tensors) {
+    PENSTOCK_ASSIGN_OR_RETURN(entry.tensors.emplace_back(), HeaderOf(tensor.name, tensor.tensor));
   }
+  for (const NamedValue& value : held->values) entry.values.push_back(value.name);
   return absl::OkStatus();
 }
 
@@ -170,11 +172,12 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
     return;
   }
   if (result.ok()) {
-    absl::Status taken = DescribeTensors(*result, entry->tensors);
+    absl::Status taken = DescribeValues(*result, *entry);
     if (taken.ok()) taken = Recharge(*entry, ContentBytes(*result));
     if (!taken.ok()) {
       aftermath.Keep(std::move(result));
       entry->tensors.clear();
+      entry->values.clear();
       result = WithValue(std::move(taken), "handle", ToString(entry->name));
       state = HandleState::kFailed;
     }
@@ -215,6 +218,7 @@ void HandleStore::Invalidate(const HandleId& id, absl::Status error) {
   aftermath.Keep(*std::move(entry->result));
   entry->result = WithValue(std::move(error), "handle", ToString(entry->name));
   entry->tensors.clear();
+  entry->values.clear();
   entry->outcome.reset();
   PENSTOCK_CHECK(Recharge(*entry, 0).ok());
   SetState(*entry, HandleState::kFailed);
@@ -260,6 +264,7 @@ HandleInfo HandleStore::Describe(const HandleEntry& entry) const {
   info.expire_time = ExpireTime(entry);
   if (entry.result->ok()) {
     info.tensors = entry.tensors;
+    info.values = entry.values;
     info.outcome = entry.outcome;
   } else {
     info.error = entry.result->status();

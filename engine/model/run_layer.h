@@ -24,7 +24,8 @@ class SkipTracker {
   std::map<SkipName, Value> values_;
 };
 
-// Loads what the layer pops, runs it, and saves what it has stashed. A tuple becomes one argument if the model says so. In a
+// Loads what the layer pops, runs it, and saves what it has stashed. A tuple becomes one argument if the model says so; a list
+// that a layer gives is one argument of the next, and comes and goes spread (Batch::Spread). In a
 // graph, the layer's outputs and stashes are made fit for a cut behind it: run_layer.cc says how.
 //
 // Fails:     throws (RunTorch) what the layer throws; FAILED_PRECONDITION / SKIP_INVALID "'A' must be popped but have not",

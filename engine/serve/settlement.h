@@ -56,7 +56,8 @@ class Settlement {
  private:
   static constexpr size_t kMaxEndedCalls = 512;
 
-  void FulfilValues(const HandleId& id, const NamedValues& values);
+  // What is more than a handle may hold fails it by name.
+  void FulfilValues(const HandleId& id, NamedValues values);
   void LogCheckpoint(const Call& call, const absl::Status& status, const Executed* executed) const;
 
   const std::string name_;

@@ -4,7 +4,9 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
@@ -53,6 +55,23 @@ absl::Status CheckPiece(const at::Tensor& first, const at::Tensor& piece, size_t
   }
   return absl::OkStatus();
 }
+
+// OwnElements() of tensors many of which may be one: each micro-batch gives the same value that a call has brought, say.
+class OwnCopies {
+ public:
+  at::Tensor Of(const at::Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
+    const Key key(tensor.storage().unsafeGetStorageImpl(), tensor.scalar_type(), tensor.storage_offset(),
+                  tensor.sizes().vec(), tensor.strides().vec());
+    const auto [copy, is_new] = copies_.try_emplace(key);
+    if (is_new) copy->second = OwnElements(tensor);
+    return copy->second;
+  }
+
+ private:
+  using Key = std::tuple<const void*, at::ScalarType, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
+  std::map<Key, at::Tensor> copies_;
+};
 
 }  // namespace
 
@@ -161,7 +180,11 @@ absl::StatusOr<Batch> Gather(const std::vector<Batch>& micro_batches, const std:
       pieces.push_back(*value.tensor());
     }
     if (pieces.empty()) {
-      joined.push_back(Value::List(std::move(others)));
+      Value list = Value::List(std::move(others));
+      OwnCopies own;
+      PENSTOCK_RETURN_IF_ERROR(
+          RunTorch([&] { list = list.MapTensors([&own](const at::Tensor& tensor) { return own.Of(tensor); }); }));
+      joined.push_back(std::move(list));
     } else {
       at::Tensor tensor;
       PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {

@@ -41,8 +41,8 @@ struct ScatteredBatch {
 absl::StatusOr<ScatteredBatch> Scatter(const NamedValues& values, int asked, std::string_view field);
 
 // Joins the micro-batches' values by position: tensors along dimension 0, m zero-dimensional tensors as one of shape [m],
-// anything else as a list in micro-batch order. The result is atomic if they are. Its tensors own their elements
-// (OwnElements). `names` may be shorter than the values; it names them in errors.
+// anything else as a list in micro-batch order. The result is atomic if they are. Its tensors, also those in lists, own their
+// elements (OwnElements). `names` may be shorter than the values; it names them in errors.
 //
 // Fails:     INVALID_ARGUMENT: WRONG_TYPE if the kinds of values differ, TENSOR_SIGNATURE for types or sizes that don't
 //            match; HOST_MEMORY.

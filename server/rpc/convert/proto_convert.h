@@ -33,7 +33,7 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PlanPipelineRequest& request);
 absl::StatusOr<ModelSpec> FromProto(const v1::ModelSpec& model, const std::string& field);
 absl::StatusOr<LossSpec> FromProto(const v1::LossSpec& loss, std::string_view field);
 TensorHeader FromProto(const v1::TensorHeader& header);
-// Also WRONG_TYPE for a plain value that shall be whole.
+// Also WRONG_TYPE for a value that shall be whole.
 absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view field);
 // Names, count and the sum of bytes are checked before any tensor is made.
 absl::StatusOr<std::vector<InputSource>> FromProto(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,

@@ -2,6 +2,7 @@
 
 // FetchHandle: the bytes of a result, in chunks, from any offset.
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,7 +15,8 @@
 
 namespace penstock {
 
-// Answers one FetchHandle: the handle, then its chunks; each chunk is made when the last has left.
+// Answers one FetchHandle: the handle, its values that are no tensors, then the tensors' chunks; each is made or sent when the
+// last has left.
 //
 // Owns:      a pin on the handle.
 // Fails:     reasons of handles; HANDLE_PENDING when it did not settle in time; OFFSET_OUT_OF_RANGE.
@@ -37,15 +39,16 @@ class FetchStream final : public WriteStream {
   int64_t chunk_bytes_ = 0;
   HandlePin pin_;  // as long as this: a wait that ends late still finds it
   HandleStore::WaitId wait_ = 0;
+  std::deque<v1::NamedValue> values_;  // still to be sent
   std::optional<TensorSender> sender_;
   int64_t sending_bytes_ = 0;  // of the chunk that is on its way
 };
 
-// The parts of `tensors` that a request names.
+// The tensors that a request names.
 //
-// Fails:     INVALID_ARGUMENT / FIELD_INVALID for a tensor that is not there, or an offset without one
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID for a name that nothing of the handle has, or an offset without one tensor
 //            of several; OFFSET_OUT_OF_RANGE.
-absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const NamedTensors& tensors,
+absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const HeldValues& held,
                                                             const v1::FetchHandleRequest& request);
 
 }  // namespace penstock

@@ -31,6 +31,7 @@ struct StreamFaults {
   int break_upload_after_chunks = -1;  // once: UNAVAILABLE after so many chunks
   int break_fetch_after_chunks = -1;   // once
   int damage_fetch_chunk = -1;         // once: a wrong byte in this chunk
+  int break_fetch_after_values = -1;   // once: of results that are no tensors
   int64_t upload_credit = 1 << 20;
 };
 
@@ -71,13 +72,15 @@ class FakeDaemon {
   int64_t Steps() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Puts a value handle in place.
-  std::string AddHandle(const std::vector<v1::Tensor>& tensors) ABSL_LOCKS_EXCLUDED(mu_);
+  std::string AddHandle(const std::vector<v1::Tensor>& tensors, const std::vector<v1::NamedValue>& values = {})
+      ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Services;
   struct Stored {
     v1::Handle handle;
     std::vector<v1::Tensor> tensors;
+    std::vector<v1::NamedValue> values = {};
   };
   struct Upload {
     v1::PutStart start;
