@@ -21,6 +21,9 @@ constexpr Ticks kNever = std::numeric_limits<Ticks>::max();
 constexpr int kImproved = 3;  // of the best, those whose cuts are tried a layer away
 constexpr int kRounds = 4;    // layers that one boundary may move in all
 
+// Makespans of one quantum are equal: no measurement is more exact, and rounding must not choose.
+Ticks Quantum(Ticks best) { return static_cast<Ticks>(static_cast<double>(best) * kEqualMakespan) + 1; }
+
 // One search: the choices in their order, what was found of them, and how much work that was.
 class Search {
  public:
@@ -78,7 +81,8 @@ const LayerCosts& Search::CostsAt(int64_t rows) {
   return found->second;
 }
 
-Ticks Search::Cutoff() const { return best_.size() < kMaxCandidates ? kNever : best_.back(); }
+// What takes as long as the last of the best, but for a quantum, may need less than it.
+Ticks Search::Cutoff() const { return best_.size() < kMaxCandidates ? kNever : best_.back() + Quantum(best_.front()); }
 
 absl::StatusOr<CostBalance> Search::CutFor(const ScheduleSpec& schedule, const LayerCosts& costs, bool within_limits) {
   work_.schedule = schedule;
@@ -201,17 +205,14 @@ void Search::Improve(Found& found) {
 }
 
 void Search::Rank() {
-  std::stable_sort(found_.begin(), found_.end(), [](const Found& a, const Found& b) {
-    const auto key = [](const Found& f) {
-      return std::tuple(f.makespan, f.candidate.peak_bytes(), f.candidate.messages, f.order);
-    };
-    return key(a) < key(b);
-  });
   if (found_.empty()) return;
-  const auto equal_below = static_cast<Ticks>(static_cast<double>(found_.front().makespan) * (1 + kEqualMakespan));
-  const auto end = std::find_if(found_.begin(), found_.end(), [&](const Found& f) { return f.makespan > equal_below; });
-  std::stable_sort(found_.begin(), end, [](const Found& a, const Found& b) {
-    const auto key = [](const Found& f) { return std::tuple(f.candidate.peak_bytes(), f.candidate.messages, f.order); };
+  const auto shorter = [](const Found& a, const Found& b) { return a.makespan < b.makespan; };
+  const Ticks best = std::min_element(found_.begin(), found_.end(), shorter)->makespan;
+  const Ticks quantum = Quantum(best);
+  std::stable_sort(found_.begin(), found_.end(), [&](const Found& a, const Found& b) {
+    const auto key = [&](const Found& f) {
+      return std::tuple((f.makespan - best) / quantum, f.candidate.peak_bytes(), f.candidate.messages, f.order);
+    };
     return key(a) < key(b);
   });
 }

@@ -23,15 +23,15 @@ struct RefusedPlan {
 
 // What a search has found.
 //
-// Model:     candidates best first: those that were run, by their steps (rehearse.h); then by makespan, where what lies within
-//            kEqualMakespan of the best counts as equal, for no measurement is more exact; then by peak memory, then messages,
-//            then the order of the search space. At most kMaxCandidates; `refused` as many of those that would have been good
-//            enough, in the order they were met.
+// Model:     candidates best first: those that were run, by their steps (rehearse.h); then by makespan, counted from the best in
+//            quanta of kEqualMakespan of it, for no measurement is more exact; then by peak memory, then messages, then the
+//            order of the search space. At most kMaxCandidates; `refused` as many of those that would have been good enough,
+//            in the order they were met.
 struct PlanSearch {
   std::vector<PlanCandidate> candidates;
   std::vector<RefusedPlan> refused;
   int considered = 0;        // schedules
-  int skipped = 0;           // of these, those whose lower bound was above the worst of kMaxCandidates
+  int skipped = 0;           // of these, those that would have taken a quantum longer than the worst of kMaxCandidates
   bool complete = true;      // false: the time was up, or the most work was done
   std::optional<Plan> plan;  // all of the best, where it was asked for (planner.h)
 

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <set>
+#include <tuple>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
@@ -252,13 +254,39 @@ TEST(Search, AtMostTwentyInOrder) {
   const PlanSearch search = Search(request, BySize(24, 0.01, 0.1));
   EXPECT_EQ(search.candidates.size(), kMaxCandidates);
   EXPECT_GT(search.considered, kMaxCandidates);
-  const double best = search.candidates[0].makespan_seconds;
-  for (size_t i = 1; i < search.candidates.size(); ++i) {
-    const double makespan = search.candidates[i].makespan_seconds;
-    if (makespan > best * (1 + 2 * kEqualMakespan)) {
-      EXPECT_GE(makespan, search.candidates[i - 1].makespan_seconds);
-    }
+  std::vector<int64_t> makespans;
+  for (const PlanCandidate& one : search.candidates) makespans.push_back(std::llround(one.makespan_seconds * 1e9));
+  const int64_t best = *std::min_element(makespans.begin(), makespans.end());
+  const int64_t quantum = static_cast<int64_t>(static_cast<double>(best) * kEqualMakespan) + 1;
+  std::vector<std::tuple<int64_t, int64_t, int64_t>> keys;
+  for (size_t i = 0; i < search.candidates.size(); ++i) {
+    const PlanCandidate& one = search.candidates[i];
+    keys.emplace_back((makespans[i] - best) / quantum, one.peak_bytes(), one.messages);
   }
+  EXPECT_TRUE(std::is_sorted(keys.begin(), keys.end()));
+}
+
+// On one device every number of micro-batches takes equally long but for the rounding of each pass, and the smallest
+// micro-batches keep least. They come last in the search space, after more than kMaxCandidates others.
+TEST(Search, OfMakespansThatOnlyRoundingTellsApartTheFewestBytesWin) {
+  PlanRequest request = SearchRequest(1, 1, {.micro_batches = true});
+  request.limits.mini_batch_rows = 720;
+  for (int m = 1; m <= 720; ++m) {
+    if (720 % m == 0) request.limits.micro_batches.push_back(m);
+  }
+  ASSERT_GT(request.limits.micro_batches.size(), kMaxCandidates);
+  SizeProfile profile;
+  for (const int64_t rows : {1, 720}) {
+    LayerProfile layer = Layer(static_cast<double>(rows) * 0.3336e-3);  // 333.6 ns of forward for each row
+    layer.stash_bytes = rows * kMegabytes;
+    profile.Add(rows, {layer});
+  }
+  const PlanSearch search = Search(request, profile);
+  std::set<double> makespans;
+  for (const PlanCandidate& one : search.candidates) makespans.insert(one.makespan_seconds);
+  EXPECT_GT(makespans.size(), 1) << "rounding has made no difference";
+  ASSERT_FALSE(search.candidates.empty());
+  EXPECT_EQ(search.candidates[0].schedule.micro_batches, 720);
 }
 
 TEST(Search, PruningLosesNothing) {
