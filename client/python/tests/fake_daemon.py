@@ -430,7 +430,7 @@ class FakeDaemon:
             time.sleep(0.002)  # so that what was sent beyond the credit arrives
             ahead = sum(len(item.data) for item in list(arrived.queue))
             if received + ahead > granted:
-                refuse(context, status(grpc.StatusCode.RESOURCE_EXHAUSTED, "CREDIT_EXCEEDED", "overdraft"))
+                refuse(context, status(grpc.StatusCode.INVALID_ARGUMENT, "STREAM_PROTOCOL", "overdraft"))
             granted += len(chunk.data)
             yield handle_pb2.PutTensorsResponse(credit=handle_pb2.PutCredit(bytes=len(chunk.data)))
         values = {}

@@ -96,7 +96,7 @@ absl::StatusOr<bool> PutStream::Begin(const Pieces& bytes) {
 absl::StatusOr<bool> PutStream::TakeChunk(const Pieces& bytes) {
   if (!hold_.has_value()) return OutOfPlace("must be a start", "a chunk");
   PENSTOCK_ASSIGN_OR_RETURN(const ChunkMessage chunk, ReadChunk(bytes));
-  PENSTOCK_RETURN_IF_ERROR(Spend(static_cast<int64_t>(PiecesSize(chunk.data))));
+  Took(static_cast<int64_t>(PiecesSize(chunk.data)));
   PENSTOCK_ASSIGN_OR_RETURN(const TensorUploads::Position position, puts_->Add(*hold_, chunk));
   return Answer(position, false);
 }

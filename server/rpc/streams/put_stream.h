@@ -19,7 +19,7 @@ namespace penstock {
 //            chunk is answered with the handle, and the stream ends.
 // Owns:      itself, until gRPC is done with it.
 // Threads:   gRPC's; reads come one at a time, writes are queued.
-// Fails:     STREAM_PROTOCOL for a message out of place, CREDIT_EXCEEDED, CHUNK_SIZE, CHUNK_CHECKSUM,
+// Fails:     STREAM_PROTOCOL for a message out of place, CHUNK_SIZE, CHUNK_CHECKSUM,
 //            TENSOR_HEADER, TENSOR_TOO_LARGE, HANDLE_BUDGET.
 class PutStream final : public ReceiveStream {
  public:

@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "server/rpc/convert/status_to_grpc.h"
 #include "server/rpc/unary_call.h"
@@ -86,24 +85,10 @@ void ReceiveStream::FinishWith(const absl::Status& status) {
   Finish(ToGrpcStatus(status, context_));
 }
 
-absl::Status ReceiveStream::Spend(int64_t bytes) {
-  if (bytes > credit_) {
-    return Error(absl::StatusCode::kResourceExhausted, "CREDIT_EXCEEDED",
-                 absl::StrCat("chunk: must fit the credit of ", credit_, " bytes, got ", bytes))
-        .With("field", "chunk")
-        .With("value", absl::StrCat(bytes));
-  }
-  credit_ -= bytes;
-  returned_ += bytes;
-  return absl::OkStatus();
-}
-
 std::optional<int64_t> ReceiveStream::Credit(bool first) {
-  if (!first && returned_ < full_credit_ / 8) return std::nullopt;
-  const int64_t given = first ? full_credit_ : returned_;
-  credit_ += given;
-  returned_ = 0;
-  return given;
+  if (first) return full_credit_;
+  if (taken_ < full_credit_ / 8) return std::nullopt;
+  return std::exchange(taken_, 0);
 }
 
 void ReceiveStream::OnDone() {

@@ -21,7 +21,8 @@ namespace penstock {
 // The sending half, the credit and the end of such a stream; what is read, and what it means, is the derived class's.
 //
 // Model:     writes are queued, and the status waits for them; a sender may send as many bytes as it has credit, which comes
-//            back in portions as the bytes are taken in.
+//            back in portions as the bytes are taken in. Nothing here holds it to that: messages are read one after the other,
+//            and what a hasty sender is ahead waits in its own flow window.
 // Owns:      itself, until gRPC is done with it.
 // Threads:   Write and End from any thread. The credit belongs to whoever takes in what was read.
 class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
@@ -40,9 +41,9 @@ class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // Released just before the end is told, so that the caller's next call finds it so.
   void Keep(std::shared_ptr<void> place) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Takes that many bytes off the credit. Fails: CREDIT_EXCEEDED.
-  absl::Status Spend(int64_t bytes);
-  // What to give the sender now: all of it for the first time, later what was spent, if that is worth a message.
+  // So many bytes were taken in: their credit goes back to the sender.
+  void Took(int64_t bytes) { taken_ += bytes; }
+  // What to give the sender now: all of it for the first time, later what was taken in, if that is worth a message.
   std::optional<int64_t> Credit(bool first);
 
   StallGuard& guard() { return *guard_; }
@@ -61,8 +62,7 @@ class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   grpc::CallbackServerContext* const context_;
   const std::shared_ptr<StallGuard> guard_;
   const int64_t full_credit_;
-  int64_t credit_ = 0;    // bytes that the sender may still send
-  int64_t returned_ = 0;  // bytes taken in whose credit has not been given back
+  int64_t taken_ = 0;  // bytes taken in whose credit has not been given back
 
   absl::Mutex mu_;
   std::deque<grpc::ByteBuffer> writes_ ABSL_GUARDED_BY(mu_);  // the first one is on its way

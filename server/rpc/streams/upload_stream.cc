@@ -84,7 +84,7 @@ absl::StatusOr<bool> UploadStream::Begin(const v1::UploadModelStart& start) {
 
 absl::StatusOr<bool> UploadStream::TakeChunk(const v1::ModelChunk& chunk) {
   if (!started_) return OutOfPlace("must be a start", "a chunk");
-  PENSTOCK_RETURN_IF_ERROR(Spend(static_cast<int64_t>(chunk.data().size())));
+  Took(static_cast<int64_t>(chunk.data().size()));
   PENSTOCK_ASSIGN_OR_RETURN(const ModelUploads::Position position,
                             parts_.uploads->Add(hold_, chunk.offset(), chunk.data(), chunk.crc32c()));
   return Answer(position, false);

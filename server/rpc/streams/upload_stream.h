@@ -19,7 +19,7 @@ namespace penstock {
 // Owns:      itself, until gRPC is done with it. A job under way keeps gRPC from being done: nothing else says that the stream
 //            ends.
 // Threads:   gRPC's and the job thread, one after the other.
-// Fails:     as ModelUploads; STREAM_PROTOCOL for a message out of place, CREDIT_EXCEEDED, MESSAGE_TOO_LARGE.
+// Fails:     as ModelUploads; STREAM_PROTOCOL for a message out of place, MESSAGE_TOO_LARGE.
 class UploadStream final : public ReceiveStream {
  public:
   UploadStream(const ServiceEnvironment& environment, const ModelParts& parts, grpc::CallbackServerContext* context);

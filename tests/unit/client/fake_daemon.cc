@@ -396,7 +396,7 @@ struct FakeDaemon::Services {
         }
         credit -= static_cast<int64_t>(chunk.data().size());
         if (credit < 0) {
-          return RichStatus(grpc::StatusCode::RESOURCE_EXHAUSTED, "CREDIT_EXCEEDED", "more bytes than credit");
+          return RichStatus(grpc::StatusCode::INVALID_ARGUMENT, "STREAM_PROTOCOL", "more bytes than credit");
         }
         v1::Tensor& tensor = upload.tensors[static_cast<size_t>(chunk.tensor())];
         if (chunk.offset() != static_cast<int64_t>(tensor.data().size())) {
