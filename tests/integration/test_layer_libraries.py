@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
+from typing import Any
 
 import numpy as np
 import penstock
 import pytest
 from penstock import Layer
+from penstock.v1 import pipeline_pb2
 
 import daemon_process
 from conftest import StartDaemon
 from layer_lists import create, linear
-from small_models import create_mlp, fresh_name, mlp_batch
+from small_models import WIDTH, create_mlp, fresh_name, mlp_batch
 
 LIBRARY = os.environ["PENSTOCK_TEST_LAYERS"]
 
@@ -80,3 +83,106 @@ def test_a_faulty_layer_fails_its_own_calls(start_daemon: StartDaemon) -> None:
         assert pipeline.train_step(rows, target).step == 2
         assert np.isfinite(other.train_step(*mlp_batch(2)).loss or np.nan)
     daemon.stop()
+
+
+# --- A fault in the last part of a step, when the weights have changed ------------------------------------------------------
+
+HIDDEN = 256
+
+
+def create_faulty(client: penstock.Client, stage: int, fault: str, **changes: Any) -> penstock.Pipeline:
+    """Two stages with statistics on both, and a layer that fails where it is told to."""
+    layers = [
+        [linear("in", WIDTH, HIDDEN), Layer("batch_norm", "norm0", {"features": HIDDEN})],
+        [Layer("batch_norm", "norm1", {"features": HIDDEN}), linear("out", HIDDEN, WIDTH)],
+    ]
+    layers[stage].insert(1, Layer("test_faulty", "faulty", {"fault": fault}))
+    balance = [len(of_stage) for of_stage in layers]
+    return create(client, layers[0] + layers[1], balance=balance, **changes)
+
+
+def marked_batch(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """One whose step fails: the faulty layer sees values above a thousand."""
+    rows, target = mlp_batch(seed)
+    return rows * np.float32(1e5), target
+
+
+def state_of(pipeline: penstock.Pipeline) -> dict[str, bytes]:
+    names = pipeline.state_arrays()
+    return {name: np.asarray(values).tobytes() for name, values in names.items()}
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_step_that_fails_in_its_last_part_is_undone(start_daemon: StartDaemon, stage: int) -> None:
+    daemon = start_daemon("--drain-announce=0s", f"--layer-library={LIBRARY}")
+    rows, _ = mlp_batch(0)
+    with penstock.Client(daemon.address) as client:
+        pipeline, sound = create_faulty(client, stage, "commit"), create_faulty(client, stage, "")
+        for each in (pipeline, sound):
+            assert each.train_step(*mlp_batch(1)).step == 1
+        before, answer = state_of(pipeline), pipeline.infer(rows)["output"].tobytes()
+        assert before == state_of(sound)
+
+        with pytest.raises(penstock.PenstockError, match="this layer fails to commit on purpose") as failed:
+            pipeline.train_step(*marked_batch(2))
+        assert failed.value.reason == "STEP_ROLLED_BACK", failed.value
+        assert failed.value.values["step_part"] == "statistics"
+        assert failed.value.values["stage"] == str(stage)
+        assert pipeline.refresh().state == pipeline_pb2.PIPELINE_STATE_READY
+        assert pipeline.infer(rows)["output"].tobytes() == answer
+        assert state_of(pipeline) == before
+        pipeline.save_checkpoint("after-the-fault")
+
+        for each in (pipeline, sound):
+            assert each.train_step(*marked_batch(2)).step == 2
+            assert each.train_step(*mlp_batch(3)).step == 3
+        assert state_of(pipeline) == state_of(sound), "the retry is the step that would have been"
+        assert pipeline.infer(rows)["output"].tobytes() == sound.infer(rows)["output"].tobytes()
+        pipeline.restore_checkpoint("after-the-fault")
+        assert state_of(pipeline) == before, "what was saved is the state before the step"
+
+
+def bytes_of_undo(pipeline: penstock.Pipeline) -> int:
+    found = re.search(r"Undo: stages copy the (\d+) bytes", " ".join(pipeline.message.plan.why))
+    assert found, pipeline.message.plan.why
+    return int(found[1])
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_without_copies_such_a_step_breaks_the_pipeline_until_a_restore(start_daemon: StartDaemon, stage: int) -> None:
+    flags = ("--drain-announce=0s", f"--layer-library={LIBRARY}", "--handle-bytes=1048576")
+    roomy = start_daemon(*flags)
+    with penstock.Client(roomy.address) as client:
+        undo = bytes_of_undo(create_faulty(client, stage, "commit"))
+        needed = roomy.metrics().sum("penstock_host_memory_claimed_bytes")
+    roomy.kill()
+
+    daemon = start_daemon(*flags, f"--memory-limit={int(needed) - undo // 2}")
+    rows, target = mlp_batch(0)
+    with penstock.Client(daemon.address) as client:
+        pipeline = create_faulty(client, stage, "commit")
+        assert any(reason.startswith("No undo: ") for reason in pipeline.message.plan.why), pipeline.message.plan.why
+        assert pipeline.train_step(*mlp_batch(1)).step == 1
+        before, answer = state_of(pipeline), pipeline.infer(rows)["output"].tobytes()
+        pipeline.save_checkpoint("good")
+
+        with pytest.raises(penstock.PenstockError, match="this layer fails to commit on purpose") as failed:
+            pipeline.train_step(*marked_batch(2))
+        assert failed.value.reason == "PIPELINE_BROKEN", failed.value
+        for refused in (
+            lambda: pipeline.infer(rows),
+            lambda: pipeline.train_step(rows, target),
+            lambda: state_of(pipeline),
+            lambda: pipeline.save_checkpoint("bad"),
+        ):
+            with pytest.raises(penstock.PenstockError) as broken:
+                refused()
+            assert broken.value.reason == "PIPELINE_BROKEN", broken.value
+        assert pipeline.refresh().state == pipeline_pb2.PIPELINE_STATE_FAILED
+        assert [checkpoint.name.split("/")[-1] for checkpoint in pipeline.list_checkpoints()] == ["good"]
+
+        pipeline.restore_checkpoint("good")
+        assert pipeline.refresh().state == pipeline_pb2.PIPELINE_STATE_READY
+        assert state_of(pipeline) == before
+        assert pipeline.infer(rows)["output"].tobytes() == answer
+        assert pipeline.train_step(*marked_batch(2)).step == 2

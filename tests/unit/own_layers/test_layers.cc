@@ -7,6 +7,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "engine/base/status_macros.h"
 #include "engine/model/layers/initial_values.h"
@@ -21,8 +22,11 @@ using penstock::LayerContext;
 using penstock::LayerRequest;
 using penstock::TensorSignature;
 
-// Kind `test_twice`: twice its input. Kind `test_faulty`: option fault says how it fails: factory, null, same_name, or large, of
-// inputs that no plan is made with.
+// Whether they are larger than what a plan is made with.
+bool AreLarge(const Batch& inputs) { return at::max(inputs.TensorAt(0)).item().toFloat() > 1000; }
+
+// Kind `test_twice`: twice its input. Kind `test_faulty`: option fault says how it fails: factory, null, same_name, large, of
+// large inputs, or commit, at the end of the first step that has large inputs.
 class Twice : public Layer {
  public:
   explicit Twice(bool fails_when_large) : fails_when_large_(fails_when_large) {}
@@ -33,7 +37,7 @@ class Twice : public Layer {
   }
 
   Batch Forward(const Batch& inputs, const LayerContext&) override {
-    if (fails_when_large_ && at::max(inputs.TensorAt(0)).item().toFloat() > 1000) {
+    if (fails_when_large_ && AreLarge(inputs)) {
       throw std::runtime_error("this layer fails on purpose");
     }
     return {at::mul(penstock::OnlyInput(inputs, "test_twice"), 2)};
@@ -44,6 +48,25 @@ class Twice : public Layer {
 
  private:
   const bool fails_when_large_;
+};
+
+// Fails once, in the last part of a step, when the weights of its stage have changed.
+class FailsToCommit : public Twice {
+ public:
+  FailsToCommit() : Twice(/*fails_when_large=*/false) {}
+
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
+    marked_ = marked_ || AreLarge(inputs);
+    return Twice::Forward(inputs, context);
+  }
+  void CommitStatistics() override {
+    if (!marked_ || std::exchange(failed_, true)) return;
+    throw std::runtime_error("this layer fails to commit on purpose");
+  }
+
+ private:
+  bool marked_ = false;
+  bool failed_ = false;
 };
 
 absl::StatusOr<std::unique_ptr<Layer>> MakeTwice(const LayerRequest& request) {
@@ -58,6 +81,7 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeFaulty(const LayerRequest& request) {
   PENSTOCK_RETURN_IF_ERROR(reader.Finish());
   if (fault == "factory") throw std::runtime_error("this factory fails on purpose");
   if (fault == "null") return std::unique_ptr<Layer>();
+  if (fault == "commit") return std::make_unique<FailsToCommit>();
   if (fault == "same_name") return std::make_unique<Twice>(request, "weight", "weight");
   return std::make_unique<Twice>(!request.shapes_only && fault == "large");
 }
