@@ -4,6 +4,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
@@ -232,6 +234,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolutionBackward(const at::Ten
   return {call.Result(to_input), call.Result(to_weight), call.Result(to_bias)};
 }
 
+// Of attention's kernels it takes the formula for such devices, which adds up in another order than the one that it takes on
+// the CPU.
+int64_t AttentionKernel(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                        const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double> scale,
+                        bool grouped) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  HostCall call;
+  const std::optional<at::Tensor> host_mask = mask.has_value() ? std::optional(call.Argument(*mask)) : std::nullopt;
+  return at::_fused_sdp_choice(call.Argument(query), call.Argument(key), call.Argument(value), host_mask, dropout,
+                               causal, scale, grouped);
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&RunOnHost>());
 }
@@ -283,6 +297,7 @@ struct StandInHooks : at::PrivateUse1HooksInterface {
   c10::register_privateuse1_backend("stand_in");
   at::RegisterPrivateUse1HooksInterface(new StandInHooks);
   c10::SetAllocator(kType, TheAllocator());
+  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&AttentionKernel);
   return true;
 }();
 

@@ -190,6 +190,18 @@ TEST_F(AcceleratorPipeline, BatchNormsOfAResnetStandWhereTheirStageStands) {
   ExpectStepsOfThePlainLoop(resnet, [] { return Rows{at::randn({8, 3, 32, 32}), at::randint(3, {8}, at::kLong)}; });
 }
 
+TEST_F(AcceleratorPipeline, AttentionOfAGptHasTheBitsOfTheCpu) {
+  const auto n = [](int64_t value) { return value; };
+  const PipelineSpec gpt = ModelSpecOf(
+      "gpt",
+      {{"blocks", n(2)}, {"width", n(32)}, {"heads", n(2)}, {"sequence", n(16)}, {"vocab", n(64)}, {"dropout", 0.1}},
+      "cross_entropy");
+  const auto tokens = [] { return at::randint(64, {8, 16}, at::kLong); };
+  const auto rows = [&] { return Rows{tokens(), tokens()}; };
+  ExpectStepsOfThePlainLoop(gpt, rows);
+  ExpectStepsOfThePlainLoop(gpt, rows, DevicePool::Mode::kThreads);
+}
+
 TEST_F(AcceleratorPipeline, ADividedBackwardEqualsThePlainLoop) {
   PipelineSpec spec = TiedSpec({1, 2}, {"cuda:0", "cuda:1"});
   spec.schedule = {"zb-h1", kMicroBatches, CheckpointMode::kNever};
