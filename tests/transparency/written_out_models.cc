@@ -178,6 +178,13 @@ OptimizerSpec Momentum() {
   return optimizer;
 }
 
+OptimizerSpec Plain() {
+  OptimizerSpec optimizer;
+  optimizer.name = "sgd";
+  optimizer.options = {{"learning_rate", 0.1}};
+  return optimizer;
+}
+
 constexpr double kDoubleTolerance = 1e-10;
 constexpr double kFloatTolerance = 1e-5;
 constexpr double kNarrowTolerance = 1e-2;
@@ -196,12 +203,14 @@ std::vector<WrittenOutCase> WrittenOutCases() {
   std::vector<WrittenOutCase> cases;
   for (const WrittenOutCase& model : models) {
     for (const std::string precision : {"fp64", "fp32", "bf16"}) {
-      // Norms and AdamW on small gradients blow up what bf16 rounds, in one run more than in another: no bound would tell.
-      if (precision == "bf16" && model.name != "mlp" && model.name != "tied") continue;
       WrittenOutCase one = model;
       one.name = absl::StrCat(model.name, "_", precision);
       one.spec.seed = 7;
       one.spec.optimizer = model.name == "tied" ? Momentum() : Adam(precision == "fp64" ? 1e-8 : 1e-3);
+      // Norms and AdamW on small gradients blow up what bf16 rounds, in one run more than in another: no bound would tell
+      // after several steps, nor of single weights.
+      one.brief = precision == "bf16" && model.name != "mlp" && model.name != "tied";
+      if (one.brief) one.spec.optimizer = Plain();
       one.spec.model.dtype = precision == "fp64" ? "fp64" : "fp32";
       one.spec.model.autocast = precision == "bf16" ? "bf16" : "";
       one.tolerance = precision == "fp64" ? kDoubleTolerance : precision == "fp32" ? kFloatTolerance : kNarrowTolerance;

@@ -18,10 +18,11 @@ struct WrittenOutCase {
   int layers = 0;
   std::string input;     // what the pipeline calls it
   double tolerance = 0;  // of a difference, relative to the largest element of a tensor
+  bool brief = false;    // one step: loss, gradient norm and then outputs are compared, weights are not
 };
 
 // mlp, gpt, a convolutional net with batch norm (running statistics by micro-batch and deferred), a U-Net, and a residual
-// net with tied weights; in double precision, and some in single precision and under bf16 autocast.
+// net with tied weights; in double precision, in single precision and under bf16 autocast.
 std::vector<WrittenOutCase> WrittenOutCases();
 
 // The mini-batch number `number`; depends on the model and the number only.

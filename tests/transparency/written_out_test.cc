@@ -157,11 +157,12 @@ TEST_P(WrittenOut, StepsEqualTheReferenceWithinATolerance) {
     reference_ =
         std::make_unique<WrittenOutTraining>(GetParam().spec, GetParam().model, pipeline_->ExportState(false).value());
     batch_ = 0;
-    const std::vector<StepPlan> steps = StepPlans();
+    std::vector<StepPlan> steps = StepPlans();
+    if (GetParam().brief) steps.resize(1);
     for (size_t s = 0; s < steps.size() && !HasFailure(); ++s) {
       SCOPED_TRACE(absl::StrCat("step ", s));
       RunStep(steps[s]);
-      CompareState();
+      if (!GetParam().brief) CompareState();
     }
     CompareInference();
     if (HasFailure()) return;
