@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/v1/work.pb.h"
+#include "server/rpc/convert/message_entries.h"
 #include "server/rpc/convert/wire_reader.h"
 #include "server/rpc/streams/tensor_stream.h"
 #include "tests/fuzz/fuzz_checks.h"
@@ -39,6 +41,21 @@ Walk WalkOver(const Pieces& bytes) {
   return walk;
 }
 
+// Of what the count of entries lets pass, protobuf must not make more.
+void CountEntries(std::string_view bytes, const Pieces& pieces) {
+  const auto* schema = penstock::v1::InferRequest::descriptor();
+  const absl::Status counted = penstock::CheckMessageEntries({bytes}, schema);
+  DemandReason(counted);
+  Demand(penstock::CheckMessageEntries(pieces, schema) == counted, "a cut changes what is counted");
+  constexpr int kFew = 4;
+  const absl::Status few = penstock::CheckMessageEntries(pieces, schema, kFew);
+  DemandReason(few);
+  penstock::v1::InferRequest request;
+  if (!few.ok() || !request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+  const int entries = request.inputs_size() + request.outputs_size();
+  Demand(entries <= kFew, "there are more entries than were counted");
+}
+
 // The first byte says how many bytes each piece has, but the last.
 Pieces Cut(std::string_view bytes, size_t length) {
   Pieces pieces;
@@ -55,6 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Walk whole = WalkOver({bytes});
   Demand(WalkOver(pieces) == whole, "a cut changes what is read");
   if (whole.fault.empty()) Demand(WalkOver({whole.fields}) == whole, "fields are not written as they were read");
+  CountEntries(bytes, pieces);
   const auto chunk = penstock::ReadChunk({bytes});
   const auto cut_chunk = penstock::ReadChunk(pieces);
   DemandReason(chunk.status());
