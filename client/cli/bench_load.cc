@@ -141,8 +141,10 @@ LoadResult RunLoad(const LoadOptions& options, const LoadWork& work, Clock* cloc
     LoadWindow window;
     const int64_t begin = clock->NowNanos();
     const int64_t end = begin + Nanos(seconds);
-    while (clock->NowNanos() < end && !stopped()) {
-      LoadWindow piece = callers.Until(std::min(end, clock->NowNanos() + kPollNanos));
+    // One in which nothing has ended yet goes on: it would say nothing.
+    const auto is_empty = [&] { return window.latencies.empty() && window.failures == 0; };
+    for (int64_t now = begin; (now < end || is_empty()) && !stopped(); now = clock->NowNanos()) {
+      LoadWindow piece = callers.Until(now < end ? std::min(end, now + kPollNanos) : now + kPollNanos);
       window.failures += piece.failures;
       window.latencies.insert(window.latencies.end(), piece.latencies.begin(), piece.latencies.end());
     }

@@ -54,7 +54,8 @@ struct LoadWork {
   std::function<void(const std::string&)> after;
 };
 
-// Runs the load until it is stable, the windows are used up, or `stopped` says so.
+// Runs the load until it is stable, the windows are used up, or `stopped` says so. A window lasts until a call has ended in
+// it.
 //
 // Model:     A thread for each caller. In an open loop a call's latency counts from the instant at which it was due, so that
 //            a slow server can't hide calls that it kept from being made.

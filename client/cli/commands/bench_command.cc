@@ -337,7 +337,7 @@ void AddBenchCommand(CommandTable& table) {
   command
       ->add_option("--stability-percentage", options->stability_percentage,
                    "Three windows in a row must be within it of their mean, in throughput and in the percentile")
-      ->check(CLI::Range(0.1, 100.0))
+      ->check(CLI::Range(0.0, 200.0))
       ->type_name("P")
       ->capture_default_str();
   command->add_option("--percentile", load.percentile, "Which one must be stable, and is compared with the threshold")
