@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <deque>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -291,18 +293,18 @@ class TimedFilling : public SerialFilling {
  protected:
   static constexpr int64_t kForward = 1'000'000;
 
-  std::unique_ptr<Pipeline> MakeTimed(double share = 0) {
+  std::unique_ptr<Pipeline> MakeTimed(double share = 0, std::vector<int> balance = {1, 1}) {
     const auto forward = [this](const Batch& inputs, const LayerContext& context, const Tensors& parameters) {
       if (breaks_ && !context.training) throw std::runtime_error("a layer broke");
-      clock_.AdvanceNanos(context.training ? kForward : inference_nanos_);
+      clock_.AdvanceNanos(context.training ? forward_nanos_ : inference_nanos_);
       return testing::Multiply(inputs, context, parameters);
     };
     on_action_ = [this](const Action& action) {
-      if (action.kind == ActionKind::kBackward) clock_.AdvanceNanos(2 * kForward);
+      if (action.kind == ActionKind::kBackward) clock_.AdvanceNanos(2 * forward_nanos_);
     };
     const testing::FunctionLayer layer = {.forward = forward, .parameters = {{kWidth}}};
-    PipelineSpec spec =
-        testing::Pipe({testing::Function(layer), testing::Function(layer)}, {1, 1}, 4, CheckpointMode::kNever);
+    PipelineSpec spec = testing::Pipe({testing::Function(layer), testing::Function(layer)}, std::move(balance), 4,
+                                      CheckpointMode::kNever);
     spec.optimizer.options = {{"learning_rate", 0.01}};
     spec.schedule.kind = "1f1b";
     spec.bubble_filling.inference_share = share;  // 0: nobody is due
@@ -310,6 +312,7 @@ class TimedFilling : public SerialFilling {
   }
 
   FakeClock clock_;
+  int64_t forward_nanos_ = kForward;
   int64_t inference_nanos_ = kForward / 2;
   bool breaks_ = false;
 };
@@ -360,6 +363,40 @@ TEST_F(TimedFilling, DoesNotTakeWhatNoGapHolds) {
   EXPECT_FALSE(question.done.HasBeenNotified());
   pool_.Wait(question.done);
   EXPECT_EQ(question.answer->step, 3);
+}
+
+// One lane, which has no gaps, and more inference than the share can serve.
+TEST_F(TimedFilling, OfItsTimeTrainingLosesTheShareAndNoMore) {
+  constexpr double kShare = 0.1;
+  constexpr int kSteps = 100;
+  forward_nanos_ = 100 * kForward;  // a step is long, so that what the bucket holds at first is little of all
+  inference_nanos_ = 20 * kForward;
+  auto pipeline = MakeTimed(kShare, {2});
+  Output(*pipeline);
+  const auto step = [&] {
+    const int64_t begin = clock_.NowNanos();
+    EXPECT_TRUE(pipeline->TrainStep(MiniBatch(8), {}).ok());
+    return clock_.NowNanos() - begin;
+  };
+  step();
+  const int64_t alone = step();
+  std::deque<Question> questions;
+  const auto waiting = [&] {
+    return std::count_if(questions.begin(), questions.end(),
+                         [](const Question& one) { return !one.done.HasBeenNotified(); });
+  };
+  int64_t all = 0;
+  for (int i = 0; i < kSteps; ++i) {
+    while (waiting() < 16) questions.emplace_back().Ask(*pipeline, Request());
+    all += step();
+  }
+  EXPECT_EQ(Filled(0), 0);
+  const auto lost = static_cast<double>(all - kSteps * alone);
+  const auto run = static_cast<double>(2 * inference_nanos_);
+  constexpr double kBucketNanos = 2e9;  // of passing time, whose share it holds
+  EXPECT_LE(lost, kShare * (static_cast<double>(all) + kBucketNanos) + run);
+  EXPECT_GE(lost, kShare * static_cast<double>(all) - run) << "there was always somebody to use it";
+  for (Question& question : questions) pool_.Wait(question.done);
 }
 
 TEST_F(TimedFilling, DoesNotTakeInsideAStepWhatWasNeverSeen) {

@@ -361,6 +361,26 @@ TEST_F(ServicesTest, ACallThatNobodyWaitsForIsCancelled) {
   EXPECT_EQ(handles_->TotalCounts().live(), 0);
 }
 
+TEST_F(ServicesTest, ACallWithARequestIdOutlivesItsClient) {
+  control_->HoldInference();
+  auto request = AskX({1, 2}, 60);
+  request.set_request_id(Uuid(1));
+  grpc::ClientContext context;
+  As(&context);
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  v1::InferResponse response;
+  EXPECT_EQ(work_->Infer(&context, request, &response).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  const MethodMetrics& calls = registry_.server().MethodOf("/penstock.v1.WorkService/Infer");
+  Await([&] { return calls.handled_by_code[1].value() + calls.handled_by_code[4].value() == 1; });
+  // The server has heard that nobody waits.
+  EXPECT_EQ(handles_->TotalCounts().live(), 1);
+  control_->ResumeInference();
+  ASSERT_EQ(Reason(Infer(request, &response)), "OK");
+  EXPECT_EQ(response.outputs().handle().state(), v1::HANDLE_STATE_READY);
+  EXPECT_EQ(response.outputs().tensors_size(), 1);
+  EXPECT_EQ(handles_->TotalCounts().created, 1) << "the retry has the first one's result";
+}
+
 TEST_F(ServicesTest, AMethodThatThrowsFailsItsCallByAnIncident) {
   control_->ThrowIn("CheckInputs");
   v1::InferResponse response;

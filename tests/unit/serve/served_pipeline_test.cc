@@ -350,6 +350,39 @@ TEST_F(SmallQueuesTest, FullQueuesRefuseAndRecover) {
   EXPECT_TRUE(gpt_->TrainStep(Caller("ann", "retried"), Batch(), {}).ok()) << "a refusal is not recorded";
 }
 
+TEST_F(SmallQueuesTest, CountsRefusalsByTheirReason) {
+  const auto counted = [this] {
+    std::vector<int64_t> counts;
+    for (const RejectReason reason : {RejectReason::kQueueFull, RejectReason::kMemory, RejectReason::kDeadline,
+                                      RejectReason::kDraining, RejectReason::kQuota, RejectReason::kInvalid}) {
+      counts.push_back(Metrics()->rejected[reason].value());
+    }
+    return counts;
+  };
+  const HandleName rest =
+      *handles_->Reserve({.owner = "ann", .pipeline = "gpt", .bytes = handles_->options().budget.bytes_per_owner});
+  EXPECT_EQ(ReasonOf(gpt_->Infer(Caller(), Ask()).status()), "HANDLE_BUDGET");
+  EXPECT_THAT(counted(), ElementsAre(0, 1, 0, 0, 0, 0));
+  ASSERT_TRUE(handles_->Release("ann", rest).ok());
+
+  control_->Hold();
+  ASSERT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
+  control_->AwaitHeld();
+  CallContext hurried = Caller();
+  hurried.work_timeout = absl::Seconds(5);
+  const Accepted waits = *gpt_->TrainStep(hurried, Batch(), {});
+  ASSERT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller(), Batch(), {}).status()), "QUEUE_FULL");
+  EXPECT_THAT(counted(), ElementsAre(1, 1, 0, 0, 0, 0));
+  Advance(absl::Seconds(5));
+  EXPECT_EQ(ErrorOf(*waits.outcome), "QUEUE_DEADLINE");
+  EXPECT_THAT(counted(), ElementsAre(1, 1, 1, 0, 0, 0));
+
+  gpt_->Drain(/*force=*/false, [] {});
+  EXPECT_EQ(ReasonOf(gpt_->Infer(Caller(), Ask()).status()), "DRAINING");
+  EXPECT_THAT(counted(), ElementsAre(1, 1, 1, 1, 0, 0));
+}
+
 TEST_F(SmallQueuesTest, InferenceHasItsOwnQueueAndLimitInFlight) {
   control_->HoldInference();
   const Accepted runs = *gpt_->Infer(Caller(), Ask());
