@@ -12,6 +12,7 @@
 #include "engine/exec/device_pool.h"
 #include "engine/exec/device_worker.h"
 #include "engine/exec/plan_trials.h"
+#include "engine/model/model_signature.h"
 #include "engine/model/skip_spec.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/named_cut.h"
@@ -139,7 +140,7 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
   PlacedStages placed;
   for (const TieGroup& group : groups) placed.tie_uses.push_back(group.uses.size());
   const int stages = static_cast<int>(plan.stages.size());
-  placed.open_dimension = layers.front().layer->LargestOpenDimension();
+  placed.open_dimension = LargestOpenDimensionOf(layers);
   placed.workers.resize(LaneCount(plan));
   auto next = layers.begin();
   for (int s = 0; s < stages; ++s) {

@@ -90,6 +90,11 @@ class Layer {
   // Whether it works on the last dimension only, so that inputs of more dimensions than its signature's pass and keep the
   // leading ones.
   virtual bool KeepsLeadingDimensions() const { return false; }
+  // Whether inputs of more dimensions than its signature's pass, whatever becomes of them.
+  virtual bool TakesLeadingDimensions() const { return KeepsLeadingDimensions(); }
+  // Whether it takes images and gives images of another height and width, the last two dimensions, though its signatures are
+  // empty, for the channels pass as they are.
+  virtual bool ResizesImages() const { return false; }
 
  protected:
   // Registers a parameter and returns it, requiring grad.

@@ -43,11 +43,16 @@ bool Fits(const TensorSignature& given, const TensorSignature& taken, bool keeps
   return true;
 }
 
+// Height and width of images may be any.
+void OpenImageSize(std::vector<int64_t>& shape) {
+  if (shape.size() == 4) shape[2] = shape[3] = -1;
+}
+
 absl::Status CheckFit(const Flow& given, const Layer& layer, const std::string& field) {
   const Signatures taken = layer.InputSignature();
   if (!given.has_value() || taken.empty() || IsAny(taken)) return absl::OkStatus();
   bool fits = given->size() == taken.size();
-  for (size_t i = 0; fits && i < taken.size(); ++i) fits = Fits((*given)[i], taken[i], layer.KeepsLeadingDimensions());
+  for (size_t i = 0; fits && i < taken.size(); ++i) fits = Fits((*given)[i], taken[i], layer.TakesLeadingDimensions());
   if (fits) return absl::OkStatus();
   return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
                absl::StrCat(field, ": takes ", Text(taken), ", got ", Text(*given)))
@@ -62,6 +67,7 @@ Flow After(const Flow& given, const Layer& layer) {
     made = given;
     for (size_t i = 0; made.has_value() && i < made->size(); ++i) {
       (*made)[i].name = made->size() == 1 ? "output" : absl::StrCat("output", i);
+      if (layer.ResizesImages()) OpenImageSize((*made)[i].shape);
     }
     return made;
   }
@@ -75,17 +81,57 @@ Flow After(const Flow& given, const Layer& layer) {
   return made;
 }
 
-// Layers that take anything pass it on as it is, so the first that says what it takes speaks for them.
-Signatures InputsOf(const std::vector<NamedLayer>& layers) {
-  Signatures any;
-  for (const NamedLayer& named : layers) {
-    Signatures taken = named.layer->InputSignature();
-    if (!taken.empty() && !IsAny(taken)) return taken;
-    if (any.empty()) any = std::move(taken);
-    if (!named.layer->OutputSignature().empty()) break;
+// What reaches the first of some layers, as far as they tell one after the other.
+class InputsTold {
+ public:
+  explicit InputsTold(const std::vector<NamedLayer>& layers) {
+    for (const NamedLayer& named : layers) {
+      if (!Hear(*named.layer)) break;
+    }
   }
-  return any;
-}
+
+  // Nothing, `any`, or signatures.
+  Signatures inputs() const {
+    if (resized_ && leading_open_) return any_.empty() ? Signatures{Any("input")} : any_;
+    return told_.empty() ? any_ : told_;
+  }
+  // Whether inputs of more dimensions fit as well.
+  bool leading_open() const { return leading_open_; }
+
+ private:
+  // Whether the next layer may tell more.
+  bool Hear(const Layer& layer) {
+    const Signatures taken = layer.InputSignature();
+    const Signatures given = layer.OutputSignature();
+    if (IsAny(taken)) {
+      if (any_.empty()) any_ = taken;
+    } else if (!taken.empty()) {
+      Combine(taken);
+      leading_open_ = leading_open_ && layer.TakesLeadingDimensions();
+    }
+    resized_ = resized_ || (given.empty() && layer.ResizesImages());
+    return leading_open_ && (given.empty() || layer.KeepsLeadingDimensions());
+  }
+
+  // The last dimension is the first speaker's, the others are of who knows of most.
+  void Combine(const Signatures& taken) {
+    if (told_.empty()) {
+      told_ = taken;
+      if (resized_ && taken.size() == 1) OpenImageSize(told_[0].shape);
+      return;
+    }
+    if (told_.size() != 1 || taken.size() != 1 || taken[0].shape.size() <= told_[0].shape.size()) return;
+    const int64_t last = told_[0].shape.back();
+    told_[0].shape = taken[0].shape;
+    if (resized_) OpenImageSize(told_[0].shape);
+    told_[0].shape.back() = last;
+  }
+
+  Signatures told_;
+  Signatures any_;
+  bool leading_open_ = true;
+  bool resized_ = false;
+};
 
 absl::StatusOr<Flow> FollowLayers(const std::vector<NamedLayer>& layers, const Signatures& inputs,
                                   const std::string& field) {
@@ -101,13 +147,31 @@ absl::StatusOr<Flow> FollowLayers(const std::vector<NamedLayer>& layers, const S
 }  // namespace
 
 absl::StatusOr<LayerSignature> SignatureOfSequence(const std::vector<NamedLayer>& layers, const std::string& field) {
+  const auto all_of = [&](const auto& what) {
+    return std::all_of(layers.begin(), layers.end(), [&](const NamedLayer& named) { return what(*named.layer); });
+  };
+  const auto passes_on = [](const Layer& layer) { return layer.OutputSignature().empty(); };
+  const InputsTold told(layers);
   LayerSignature all;
-  all.inputs = InputsOf(layers);
+  all.inputs = told.inputs();
+  all.takes_leading = told.leading_open();
+  all.resizes = !all_of([](const Layer& layer) { return !layer.ResizesImages(); });
+  all.keeps_leading = all_of([&](const Layer& layer) {
+    return layer.KeepsLeadingDimensions() || (passes_on(layer) && !layer.ResizesImages());
+  });
   PENSTOCK_ASSIGN_OR_RETURN(Flow outputs, FollowLayers(layers, all.inputs, field));
-  const bool passes_on = std::all_of(layers.begin(), layers.end(),
-                                     [](const NamedLayer& named) { return named.layer->OutputSignature().empty(); });
-  if (!passes_on) all.outputs = outputs.has_value() ? *std::move(outputs) : Signatures{Any("output")};
+  if (!all_of(passes_on)) all.outputs = outputs.has_value() ? *std::move(outputs) : Signatures{Any("output")};
   return all;
+}
+
+std::vector<TensorSignature> InputsOf(const std::vector<NamedLayer>& layers) { return InputsTold(layers).inputs(); }
+
+int64_t LargestOpenDimensionOf(const std::vector<NamedLayer>& layers) {
+  for (const NamedLayer& named : layers) {
+    const int64_t largest = named.layer->LargestOpenDimension();
+    if (largest > 1) return largest;
+  }
+  return 1;
 }
 
 absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers, const Loss* loss,

@@ -2,6 +2,7 @@
 
 // What a list of layers takes and gives as a whole, found without running it.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ namespace penstock {
 struct LayerSignature {
   std::vector<TensorSignature> inputs;
   std::vector<TensorSignature> outputs;
+  bool keeps_leading = false;
+  bool takes_leading = false;
+  bool resizes = false;
 };
 
 // The same of several layers in a row. `field` holds them, for errors.
@@ -25,9 +29,19 @@ absl::StatusOr<LayerSignature> SignatureOfSequence(const std::vector<NamedLayer>
 // The signature of the model and, with a loss (may be null), of its target, if it has one. Follows the layers one by one, so that two
 // neighbours which don't fit are found before anything runs. Outputs are empty, and the target `any`, if only a run can tell.
 //
+// The input is what the first layer that says so takes. One that keeps leading dimensions tells the last one only; how many
+// there are, a later one may tell. Where images are resized before a layer says that it takes images, the input is `any`.
+//
 // Fails:     SPEC_INVALID naming the layer (spec.model.layers[3]) and what reaches it; or spec.model.layers if none of the
 //            first layers says what it takes; as LossOutput.
 absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers, const Loss* loss,
                                            const LossSpec& loss_spec = {});
+
+// The inputs of that signature: nothing where no layer says what it takes.
+std::vector<TensorSignature> InputsOf(const std::vector<NamedLayer>& layers);
+
+// What to put for the open dimensions of the first layer's input when all are measured: what the first layer says that has
+// something to say.
+int64_t LargestOpenDimensionOf(const std::vector<NamedLayer>& layers);
 
 }  // namespace penstock

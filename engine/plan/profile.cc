@@ -20,11 +20,23 @@
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
 #include "engine/model/layer_registry.h"
+#include "engine/model/model_signature.h"
 #include "engine/plan/layer_probe.h"
 #include "engine/tensor/codec.h"
 
 namespace penstock {
 namespace {
+
+// What a model takes, to be measured with.
+struct ModelInputs {
+  std::vector<TensorSignature> signature;
+  int64_t open_dimension = 1;
+
+  bool known() const {
+    const auto is_any = [](const TensorSignature& input) { return input.any; };
+    return !signature.empty() && std::none_of(signature.begin(), signature.end(), is_any);
+  }
+};
 
 // Puts the layer's tensors where it is to be measured.
 void PlaceLayer(const NamedLayer& layer, const Device& device) {
@@ -37,15 +49,9 @@ void PlaceLayer(const NamedLayer& layer, const Device& device) {
 absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, const Device& device, Arrival& arrival,
                                           const ModelSettings& settings, const ProfileOptions& options, Clock* clock) {
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> built, BuildLayers({spec}, 0, settings.build));
-  Layer& layer = *built[0].layer;
   LayerProfile profile;
   const absl::Status status = RunTorch([&] {
     at::AutoGradMode with_graph(true);
-    if (index == 0) {
-      Tensors examples = ExampleInputs(layer.InputSignature(), options.rows, layer.LargestOpenDimension());
-      for (at::Tensor& example : examples) example = ToDevice(example, device);
-      arrival.values = examples.size() == 1 ? Batch(examples[0]) : Batch::OfTensors(examples);
-    }
     PlaceLayer(built[0], device);
     DeviceStreams& streams = StreamsOf(device);
     streams.RunOn(StreamKind::kCompute,
@@ -100,11 +106,17 @@ class Measured {
 };
 
 absl::StatusOr<std::vector<LayerProfile>> ProfileOnThisThread(const std::vector<LayerSpec>& layers,
-                                                              const Device& device, const ModelSettings& settings,
+                                                              const ModelInputs& inputs, const Device& device,
+                                                              const ModelSettings& settings,
                                                               const ProfileOptions& options, Clock* clock) {
   std::vector<LayerProfile> profiles;
   Measured measured;
   Arrival arrival;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+    Tensors examples = ExampleInputs(inputs.signature, options.rows, inputs.open_dimension);
+    for (at::Tensor& example : examples) example = ToDevice(example, device);
+    arrival.values = examples.size() == 1 ? Batch(examples[0]) : Batch::OfTensors(examples);
+  }));
   for (size_t i = 0; i < layers.size(); ++i, options.planning->PartDone()) {
     PENSTOCK_RETURN_IF_ERROR(options.planning->CheckWanted());
     const bool skips_around = !arrival.skips.empty();
@@ -122,14 +134,9 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileOnThisThread(const std::vector<
   return profiles;
 }
 
-// Nothing if there is something to measure with: the first layer says what it takes.
-absl::StatusOr<std::vector<LayerProfile>> WithoutMeasurement(const std::vector<LayerSpec>& layers,
-                                                             const ModelSettings& settings) {
+// What layers have by their shapes alone.
+std::vector<LayerProfile> WithoutMeasurement(const std::vector<NamedLayer>& shapes) {
   std::vector<LayerProfile> profiles;
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<NamedLayer> shapes, BuildLayerShapes(layers, settings.build));
-  const std::vector<TensorSignature> inputs = shapes.front().layer->InputSignature();
-  const auto is_any = [](const TensorSignature& input) { return input.any; };
-  if (!inputs.empty() && std::none_of(inputs.begin(), inputs.end(), is_any)) return profiles;
   for (const NamedLayer& layer : shapes) {
     LayerProfile profile;
     profile.parameter_bytes = ByteSize(layer.layer->parameters());
@@ -161,8 +168,9 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerS
                                                         const std::vector<Device>& devices,
                                                         const ModelSettings& settings, const ProfileOptions& options,
                                                         Clock* clock) {
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<LayerProfile> known, WithoutMeasurement(layers, settings));
-  if (!known.empty()) return known;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<NamedLayer> shapes, BuildLayerShapes(layers, settings.build));
+  const ModelInputs inputs = {InputsOf(shapes), LargestOpenDimensionOf(shapes)};
+  if (!inputs.known()) return WithoutMeasurement(shapes);
   std::vector<absl::StatusOr<std::vector<LayerProfile>>> measured(
       devices.size(), absl::StatusOr<std::vector<LayerProfile>>(std::vector<LayerProfile>()));
   {
@@ -172,7 +180,7 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerS
           absl::StrCat("ps-profile-", d),
           [&, d] {
             UseCores(devices[d]);
-            measured[d] = ProfileOnThisThread(layers, devices[d], settings, options, clock);
+            measured[d] = ProfileOnThisThread(layers, inputs, devices[d], settings, options, clock);
           },
           devices[d].cores));
     }

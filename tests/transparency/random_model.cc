@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,6 +50,7 @@ class Builder {
   RandomModel Build() {
     RandomModel model;
     model.input_shape = NewShape();
+    if (model.input_shape.size() == 3) image_ = model.input_shape[1];
     model.inputs = dice_.OneIn(3) ? RandomInputs() : "t";
     for (char letter : model.inputs) flow_.push_back({letter, model.input_shape});
     tuple_ = flow_.size() > 1;
@@ -60,7 +60,7 @@ class Builder {
     PopAll();
     if (flow_[0].letter != 't' || !dice_.OneIn(5)) One();
     model.output_shape = flow_[0].shape;
-    model.spec.layers = Grouped(model.input_shape.size() > 1);
+    model.spec.layers = Grouped();
     model.spec.tuple_as_one_argument = only_tensors_;
     model.spec.deferred_batch_norm = dice_.OneIn(2);
     model.spec.dtype = dice_.OneIn(8) ? "fp64" : "";
@@ -106,7 +106,7 @@ class Builder {
       if (!dice_.OneIn(3)) return Linear(NewWidth());
       return dice_.OneIn(2) ? Add("identity") : Fork();
     }
-    if (!tuple_ && shape.size() == 3 && dice_.OneIn(2)) return Convolution();
+    if (!tuple_ && shape.size() == 3 && dice_.OneIn(2)) return dice_.OneIn(3) ? Resize() : Convolution();
     const std::string before_width = absl::StrJoin(shape.begin(), shape.end() - 1, "x");
     Add("values", {{"width", shape.back()}, {"before", before_width}, {"as", model.inputs}});
   }
@@ -133,12 +133,10 @@ class Builder {
       case 4:
         return Add("gelu");
       case 5:
-        width_said_ = true;
         return Add("layer_norm", {{"width", width}});
       case 6:
         return Add("dropout", {{"p", dice_.Of<double>({0.1, 0.5})}});
       case 7:
-        width_said_ = true;
         return Add("mlp_block", {{"width", width}, {"dropout", dice_.Of<double>({0.0, 0.3})}});
       case 8:
       case 9:
@@ -157,7 +155,6 @@ class Builder {
   }
 
   void Linear(int64_t out) {
-    width_said_ = true;
     Add("linear", {{"in", Current().back()}, {"out", out}, {"bias", !dice_.OneIn(3)}});
     Current().back() = out;
   }
@@ -179,13 +176,12 @@ class Builder {
   void Convolution() {
     const int64_t kernel = dice_.Of<int64_t>({1, 3});
     const int64_t out = dice_.Between(1, 4);
-    width_said_ = false;
     Add("conv2d", {{"in", Current()[0]},
                    {"out", out},
                    {"kernel", kernel},
                    {"padding", kernel / 2},
                    {"bias", dice_.OneIn(2)},
-                   {"image", Current()[1]}});
+                   {"image", image_}});
     Current()[0] = out;
   }
 
@@ -201,18 +197,19 @@ class Builder {
         if (smaller > 1) return Add("instance_norm");
         return Convolution();
       case 3:
-        if (smaller < 2 || width_said_) return Convolution();
-        shape[1] /= 2;
-        shape[2] /= 2;
-        return Add("max_pool2d");
       case 4:
-        if (std::max(shape[1], shape[2]) > kMaxSide || width_said_) return Convolution();
-        shape[1] *= 2;
-        shape[2] *= 2;
-        return Add("upsample");
+        return Resize();
       default:
         return Convolution();
     }
+  }
+
+  void Resize() {
+    Shape& shape = Current();
+    const bool larger = dice_.OneIn(2);
+    if (larger ? std::max(shape[1], shape[2]) > kMaxSide : std::min(shape[1], shape[2]) < 2) return Convolution();
+    for (const size_t side : {1, 2}) shape[side] = larger ? shape[side] * 2 : shape[side] / 2;
+    Add(larger ? "upsample" : "max_pool2d");
   }
 
   void Fork() {
@@ -310,27 +307,18 @@ class Builder {
     while (!open_.empty()) Pop(static_cast<size_t>(dice_.Below(static_cast<int64_t>(open_.size()))));
   }
 
-  // Whether a layer fits into a group of a model whose tensors have more than two dimensions: a group says what it takes and
-  // gives as if its first and last layers that say so were alone.
-  static bool KeepsLeadingDimensions(const LayerSpec& layer) {
-    const std::set<std::string> kinds = {"linear",  "layer_norm", "mlp_block", "relu",   "gelu",
-                                         "dropout", "identity",   "stash",     "pop_add"};
-    return kinds.count(layer.kind) != 0;
-  }
-
   // Some neighbours become one layer that holds them; all get names.
-  std::vector<LayerSpec> Grouped(bool more_dimensions) {
+  std::vector<LayerSpec> Grouped() {
     std::vector<LayerSpec> grouped;
-    const auto fits = [&](size_t i) { return !more_dimensions || KeepsLeadingDimensions(layers_[i]); };
     for (size_t i = 0; i < layers_.size();) {
-      if (!dice_.OneIn(6) || !fits(i)) {
+      if (!dice_.OneIn(6)) {
         layers_[i].name = absl::StrCat("layer", grouped.size());
         grouped.push_back(std::move(layers_[i++]));
         continue;
       }
       LayerSpec group{.kind = "sequential", .name = absl::StrCat("group", grouped.size()), .options = {}};
       const size_t end = std::min(layers_.size(), i + static_cast<size_t>(dice_.Between(1, 4)));
-      for (; i < end && fits(i); ++i) {
+      for (; i < end; ++i) {
         layers_[i].name = absl::StrCat("inner", group.layers.size());
         group.layers.push_back(std::move(layers_[i]));
       }
@@ -347,7 +335,7 @@ class Builder {
   std::vector<OpenSkip> open_;
   std::map<SkipName, bool> used_;
   int stashes_ = 0;
-  bool width_said_ = false;  // a layer has fixed the last dimension, and the signature takes pooling to leave it so
+  int64_t image_ = 1;  // the side of the model's images, where it takes images
 };
 
 // Ties some parameters of equal shapes: two or three of each.

@@ -1,5 +1,5 @@
 // Layer kind `conv2d`, over images. Options: in, out (both needed), kernel (3), stride (1), padding (0), bias (true),
-// image (32): the height and width that it is measured with if it is the first of a model.
+// image (32): the height and width of the images that a model is measured with of which it is the first to say so.
 
 #include <ATen/ops/conv2d.h>
 

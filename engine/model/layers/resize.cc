@@ -19,7 +19,6 @@
 namespace penstock {
 namespace {
 
-// Gives as many channels as it takes, so that it says nothing of what it takes and gives.
 class PoolLayer : public Layer {
  public:
   enum class Form { kMaximum, kAverage };
@@ -36,6 +35,7 @@ class PoolLayer : public Layer {
   }
   std::vector<TensorSignature> InputSignature() const override { return {}; }
   std::vector<TensorSignature> OutputSignature() const override { return {}; }
+  bool ResizesImages() const override { return true; }
 
  private:
   const Form form_;
@@ -62,6 +62,7 @@ class GlobalAvgPoolLayer : public Layer {
   }
   std::vector<TensorSignature> InputSignature() const override { return {}; }
   std::vector<TensorSignature> OutputSignature() const override { return {}; }
+  bool ResizesImages() const override { return true; }
 };
 
 class UpsampleLayer : public Layer {
@@ -75,6 +76,7 @@ class UpsampleLayer : public Layer {
   }
   std::vector<TensorSignature> InputSignature() const override { return {}; }
   std::vector<TensorSignature> OutputSignature() const override { return {}; }
+  bool ResizesImages() const override { return true; }
 
  private:
   const int64_t scale_;

@@ -53,16 +53,10 @@ class SequentialLayer : public Layer {
 
   std::vector<TensorSignature> InputSignature() const override { return signature_.inputs; }
   std::vector<TensorSignature> OutputSignature() const override { return signature_.outputs; }
-  bool KeepsLeadingDimensions() const override {
-    return std::all_of(layers_.begin(), layers_.end(),
-                       [](const NamedLayer& inner) { return inner.layer->KeepsLeadingDimensions(); });
-  }
-  int64_t LargestOpenDimension() const override {
-    for (const NamedLayer& inner : layers_) {
-      if (inner.layer->LargestOpenDimension() > 1) return inner.layer->LargestOpenDimension();
-    }
-    return 1;
-  }
+  bool KeepsLeadingDimensions() const override { return signature_.keeps_leading; }
+  bool TakesLeadingDimensions() const override { return signature_.takes_leading; }
+  bool ResizesImages() const override { return signature_.resizes; }
+  int64_t LargestOpenDimension() const override { return LargestOpenDimensionOf(layers_); }
 
  private:
   using Names = std::vector<std::pair<std::string, SkipName>>;  // outside, and what the layers inside call it
