@@ -35,7 +35,7 @@ bool NewFails() {
 
 }  // namespace penstock::testing
 
-#ifndef PENSTOCK_TSAN_HAS_NEW
+#ifndef PENSTOCK_SANITIZER_HAS_NEW
 void* operator new(std::size_t size) {
   if (penstock::testing::NewFails()) throw std::bad_alloc();
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;

@@ -2,13 +2,13 @@
 
 namespace penstock::testing {
 
-// ThreadSanitizer has operators of its own, which can't be replaced: tests that need these are skipped there.
+// The sanitizers have operators of their own, which can't be replaced: tests that need these are skipped there.
 #if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define PENSTOCK_TSAN_HAS_NEW 1
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define PENSTOCK_SANITIZER_HAS_NEW 1
 #endif
 #endif
-#ifdef PENSTOCK_TSAN_HAS_NEW
+#ifdef PENSTOCK_SANITIZER_HAS_NEW
 inline constexpr bool kCanFailNew = false;
 #else
 inline constexpr bool kCanFailNew = true;

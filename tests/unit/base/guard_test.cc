@@ -46,7 +46,7 @@ TEST(GuardedTest, NoMemoryIsNoBug) {
 }
 
 TEST(GuardedTest, NothingPassesThoughThereIsNoMemoryToTellOfIt) {
-  if (!testing::kCanFailNew) GTEST_SKIP() << "ThreadSanitizer has operators new of its own";
+  if (!testing::kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
   testing::FailNew();
   const absl::Status caught = Guarded("a test whose name is too long to be kept without memory", [] { throw 7; });
   EXPECT_TRUE(testing::StopFailingNew());

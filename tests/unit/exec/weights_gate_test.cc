@@ -100,7 +100,7 @@ TEST_F(WeightsGateTest, ReenteringWithoutAWriterStartsAtOnce) {
 }
 
 TEST_F(WeightsGateTest, WhatFindsNoMemoryHasNotHappened) {
-  if (!testing::kCanFailNew) GTEST_SKIP() << "ThreadSanitizer has operators new of its own";
+  if (!testing::kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
   const auto a = Visit("a");
   const auto b = Visit("b");
   gate_.Enter(a);

@@ -35,7 +35,7 @@ TEST(StatusToGrpc, OkStaysOk) {
 }
 
 TEST(StatusToGrpc, WithoutMemoryTheCodeIsLeft) {
-  if (!testing::kCanFailNew) GTEST_SKIP() << "ThreadSanitizer has operators new of its own";
+  if (!testing::kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
   const absl::Status error = Error(absl::StatusCode::kNotFound, "HANDLE_EXPIRED", "has expired").With("handle", "h1");
   testing::FailNew();
   const grpc::Status told = ToGrpcStatus(error);

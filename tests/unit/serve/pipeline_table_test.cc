@@ -184,7 +184,7 @@ TEST_F(PipelineTableTest, ADeletionThatMeetsAFaultIsAnsweredAndFreesTheName) {
 
 // Memory is short from the moment on in which the pipeline itself is gone.
 TEST_F(PipelineTableTest, ADeletionIsAnsweredAndFreesTheNameWhateverFails) {
-  if (!testing::kCanFailNew) GTEST_SKIP() << "ThreadSanitizer has operators new of its own";
+  if (!testing::kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
   gpt_.reset();
   control_->AtTheEnd([] { FailNew(); });
   absl::Status answer;
