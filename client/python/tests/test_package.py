@@ -75,6 +75,6 @@ def test_pyright_is_content() -> None:
     python = ROOT.parents[1] / "build/deps/torch-venv/bin/python"
     assert python.exists(), "deploy/setup.sh --tests makes it"
     result = subprocess.run(
-        [sys.executable, "-m", "basedpyright", "--pythonpath", python], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "basedpyright", "--project", "pyproject.toml", "--pythonpath", python], cwd=ROOT, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stdout + result.stderr
