@@ -36,7 +36,8 @@ absl::Status QueueBounds::Check(const std::string& caller, int64_t bytes) const 
 }
 
 void QueueBounds::Add(const std::string& caller, int64_t bytes) {
-  for (Use* use : {&total_, &callers_[caller]}) {
+  Use& own = callers_[caller];  // may fail, so it is first
+  for (Use* use : {&total_, &own}) {
     ++use->calls;
     use->bytes += bytes;
   }

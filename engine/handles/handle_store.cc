@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/clock.h"
@@ -86,20 +87,30 @@ absl::StatusOr<HandleName> HandleStore::Reserve(Reservation reservation) {
   absl::MutexLock lock(&mu_);
   if (closed_) return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing");
   PENSTOCK_RETURN_IF_ERROR(budget_.Check(entry->owner, 1, entry->bytes + reservation.later_bytes));
-  PENSTOCK_RETURN_IF_ERROR(budget_.Charge(entry->owner, 1, entry->bytes));
-  entry->serial = ++serial_;
-  std::shared_ptr<Counts>& counts = pipelines_[entry->name.pipeline];
+  // What takes memory comes before what is counted.
+  HandleName name = entry->name;
+  std::shared_ptr<Counts>& counts = pipelines_[name.pipeline];
   if (counts == nullptr) counts = std::make_shared<Counts>();
   entry->counts = counts;
+  entry->serial = ++serial_;
+  std::map<uint64_t, EntryPointer>& owned = owners_[entry->owner];
+  owned.emplace(entry->serial, entry);
+  absl::Cleanup undo_owned = [&] { owned.erase(entry->serial); };
+  entries_.emplace(name.id, entry);
+  absl::Cleanup undo_entry = [&] {
+    mu_.AssertHeld();
+    entries_.erase(name.id);
+  };
+  PENSTOCK_RETURN_IF_ERROR(budget_.Charge(entry->owner, 1, entry->bytes));
+  std::move(undo_entry).Cancel();
+  std::move(undo_owned).Cancel();
   Count(*entry, [&](Counts& c) {
     ++c.by_state[static_cast<int>(HandleState::kPending)];
     ++c.created;
     c.bytes += entry->bytes;
     if (entry->kind == HandleKind::kGraph) ++c.open_graphs;
   });
-  owners_[entry->owner].emplace(entry->serial, entry);
-  entries_.emplace(entry->name.id, entry);
-  return entry->name;
+  return name;
 }
 
 absl::Status HandleStore::Hold(const HandleName& name, int64_t bytes) {

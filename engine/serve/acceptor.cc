@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/timer_queue.h"
@@ -125,29 +126,34 @@ absl::StatusOr<Accepted> Acceptor::Accept(CallContext context, Request request) 
   }
   absl::StatusOr<CallResults> results = preparation_->Prepare(*call, std::move(sources));
   if (!results.ok()) return Refused(results.status());
-  absl::Status status = ReserveHandles(call, *results);
+  // Unless the call is accepted, it leaves nothing behind, whatever fails from here on.
+  absl::Cleanup give_up = [&] {
+    Guarded("a call that is not accepted", [&] {
+      for (const HandleName& name : call->accepted.handles()) options_.handles->Withdraw(name.id);
+      settlement_->EndPlace(*call);  // whoever still holds the call
+    }).IgnoreError();
+  };
+  if (absl::Status reserved = ReserveHandles(call, *results); !reserved.ok()) return Refused(std::move(reserved));
   // A weak reference: a call that was cancelled must not live until its inputs are there.
   call->inputs.OnReady(options_.handles, calls_->WhileItLives([this, waiting = std::weak_ptr<Call>(call)] {
     if (const auto ready = waiting.lock()) OnInputsReady(ready);
   }));
 
-  std::optional<Accepted> first;  // of an equal call that was accepted meanwhile
-  if (status.ok()) {
-    absl::MutexLock lock(&calls_->mu);
-    absl::StatusOr<std::optional<Accepted>> recorded = Recorded(*call);
-    status = recorded.status();
-    if (status.ok()) first = *std::move(recorded);
-    if (status.ok() && !first.has_value()) status = Admit(*call, /*handles_reserved=*/true);
-    if (status.ok() && !first.has_value()) {
-      Enqueue(*calls_, call);
-      calls_->log.Record(call->key(), call->context.payload_digest, call->accepted, call->accepted_nanos);
-      return call->accepted;
-    }
-  }
-  for (const HandleName& name : call->accepted.handles()) options_.handles->Withdraw(name.id);
-  settlement_->EndPlace(*call);  // whoever still holds the call
-  if (!status.ok()) return Refused(std::move(status));
-  return *std::move(first);
+  absl::MutexLock lock(&calls_->mu);  // goes before the call is given up
+  absl::StatusOr<std::optional<Accepted>> recorded = Recorded(*call);
+  if (!recorded.ok()) return Refused(recorded.status());
+  if (recorded->has_value()) return **std::move(recorded);  // an equal call was accepted meanwhile
+  if (absl::Status admitted = Admit(*call, /*handles_reserved=*/true); !admitted.ok()) return Refused(admitted);
+  Enqueue(*calls_, call);
+  absl::Cleanup dequeue = [&] {
+    calls_->mu.AssertHeld();
+    calls_->RemoveQueued(call);
+  };
+  calls_->log.Record(call->key(), call->context.payload_digest, call->accepted, call->accepted_nanos);
+  Accepted accepted = call->accepted;
+  std::move(dequeue).Cancel();
+  std::move(give_up).Cancel();
+  return accepted;
 }
 
 void Acceptor::AcceptState(CallContext context, Request request, StateCallback done) {
@@ -221,7 +227,6 @@ void Acceptor::AcceptExpiry() {
 
 void Acceptor::Enqueue(ServedCalls& calls, const CallPointer& call) {
   Call::Guarded& guarded = calls.Of(call);
-  guarded.Enter(Call::Phase::kQueued);
   call->accepted_nanos = options_.clock->NowNanos();
   call->accepted.step = calls.training.step();
   absl::Duration timeout = call->context.work_timeout;
@@ -238,6 +243,7 @@ void Acceptor::Enqueue(ServedCalls& calls, const CallPointer& call) {
   } else {
     calls.inference.Add(call);
   }
+  guarded.Enter(Call::Phase::kQueued);
   calls.UpdateQueueMetrics();
 }
 

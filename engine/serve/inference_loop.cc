@@ -62,8 +62,7 @@ void InferenceLoop::Settle(const CallPointer& call, const absl::StatusOr<Forward
   }
   Executed executed;
   executed.run.rows = call->rows;
-  settlement_->CountEnd(*call, outcome.status(), outcome.ok() ? &executed : nullptr);
-  settlement_->ReportEnd(*call, outcome.ok() ? outcome->step : 0, outcome.status());
+  settlement_->RecordEnd(*call, outcome.ok() ? outcome->step : 0, outcome.status(), outcome.ok() ? &executed : nullptr);
   if (outcome.ok()) {
     settlement_->Fulfil(*call, *outcome);
   } else {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "engine/base/caller_share.h"
 
 namespace penstock {
@@ -13,9 +15,14 @@ absl::Status InferenceQueue::CheckNew(const Call& call) const {
 }
 
 void InferenceQueue::Add(const CallPointer& call) {
-  bounds_.Add(call->context.caller, call->inputs.inline_bytes());
   waiting_.push_back(call);
+  absl::Cleanup undo = [&] {
+    waiting_.pop_back();
+    std::erase(ready_, call);
+  };
   if (call->guarded_.inputs_ready) SetReady(call);
+  bounds_.Add(call->context.caller, call->inputs.inline_bytes());
+  std::move(undo).Cancel();
 }
 
 void InferenceQueue::SetReady(const CallPointer& call) {

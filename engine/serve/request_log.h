@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/statusor.h"
 #include "engine/base/caller_share.h"
 #include "engine/base/error.h"
@@ -68,14 +69,18 @@ class RequestLog {
 
   bool Contains(const RequestKey& key) const { return entries_.contains(key); }
 
-  // Keeps an answer for a key that Find() did not know.
+  // Keeps an answer for a key that Find() did not know. If it throws, nothing is kept.
   void Record(const RequestKey& key, std::string payload_digest, Answer answer, int64_t now_nanos) {
     if (key.request_id.empty()) return;
     Erase(key);
     const uint64_t serial = ++serial_;
-    entries_.emplace(key, Entry{std::move(payload_digest), std::move(answer), now_nanos, serial});
-    ++callers_[key.caller];
     order_.emplace(serial, key);
+    absl::Cleanup undo_order = [&] { order_.erase(serial); };
+    const auto entry = entries_.emplace(key, Entry{std::move(payload_digest), std::move(answer), now_nanos, serial});
+    absl::Cleanup undo_entry = [&] { entries_.erase(entry.first); };
+    ++callers_[key.caller];
+    std::move(undo_entry).Cancel();
+    std::move(undo_order).Cancel();
     Forget(now_nanos);
   }
 

@@ -47,7 +47,7 @@ void Settlement::Fail(const CallPointer& call, const absl::Status& error) {
     done = calls_->Of(call).phase == Call::Phase::kDone;
   }
   if (!done || call->started_nanos != 0) return;  // of one that ran, who ran it tells and lets go
-  ReportEnd(*call, 0, error);
+  Guarded("the report of a call", [&] { ReportEnd(*call, 0, error); }).IgnoreError();
   ReleaseInputs(*call);
 }
 
@@ -145,6 +145,11 @@ void Settlement::CountStart(const Call& call) {
   const WorkQueue queue = call.training.has_value() ? WorkQueue::kTrain : WorkQueue::kInfer;
   metrics()->queues[queue].wait.Observe(call.started_nanos - call.accepted_nanos);
   if (call.mode.has_value()) metrics()->BatchStarted(*call.mode);
+}
+
+void Settlement::RecordEnd(const Call& call, int64_t step, const absl::Status& status, const Executed* executed) {
+  Guarded("the count of a call", [&] { CountEnd(call, status, executed); }).IgnoreError();
+  Guarded("the report of a call", [&] { ReportEnd(call, step, status); }).IgnoreError();
 }
 
 void Settlement::CountEnd(const Call& call, const absl::Status& status, const Executed* executed) {

@@ -53,10 +53,9 @@ class Settlement {
 
   // A run begins: counts how long the call has waited.
   void CountStart(const Call& call);
-  // A run has ended, well or not. `run`: null where there is none.
-  void CountEnd(const Call& call, const absl::Status& status, const Executed* executed);
-  // Keeps how a call went, and tells its observer, if it has one. `step`: as trace records have it, or 0.
-  void ReportEnd(const Call& call, int64_t step, const absl::Status& status);
+  // A run has ended, well or not: counts it, keeps how it went, and tells the call's observer. What fails in that is logged; the
+  // call has gone as it has. `step`: as trace records have it, or 0. `executed`: null where the run failed.
+  void RecordEnd(const Call& call, int64_t step, const absl::Status& status, const Executed* executed);
 
   // The last calls that have ended, in the order of their ends; some hundreds are kept.
   std::vector<CallSpan> EndedCalls() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -66,6 +65,9 @@ class Settlement {
  private:
   static constexpr size_t kMaxEndedCalls = 512;
 
+  void CountEnd(const Call& call, const absl::Status& status, const Executed* executed);
+  // Keeps how a call went, and tells its observer, if it has one.
+  void ReportEnd(const Call& call, int64_t step, const absl::Status& status);
   absl::Status FailHandles(const Call& call, const absl::Status& error);
   void FulfilHandles(const Call& call, Executed executed, const std::string& token);
   void FulfilValues(const HandleId& id, const NamedValues& values);

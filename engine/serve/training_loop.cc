@@ -76,8 +76,7 @@ void TrainingLoop::Run(const CallPointer& call) {
     watch_->Look(*calls_, *call);
     token = calls_->training.token();
   }
-  settlement_->CountEnd(*call, executed.status(), executed.ok() ? &*executed : nullptr);
-  settlement_->ReportEnd(*call, step, executed.status());
+  settlement_->RecordEnd(*call, step, executed.status(), executed.ok() ? &*executed : nullptr);
   if (executed.ok()) {
     settlement_->Fulfil(*call, *std::move(executed), token, stale_graphs);
   } else {

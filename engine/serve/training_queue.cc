@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -40,9 +41,11 @@ absl::Status TrainingQueue::CheckNew(const Call& call, int64_t now) const {
 }
 
 void TrainingQueue::Add(const CallPointer& call) {
-  bounds_.Add(call->context.caller, call->inputs.inline_bytes());
-  call->accepted.sequence = ++sequence_;
   waiting_.push_back(call);
+  absl::Cleanup undo = [this] { waiting_.pop_back(); };
+  bounds_.Add(call->context.caller, call->inputs.inline_bytes());
+  std::move(undo).Cancel();
+  call->accepted.sequence = ++sequence_;
 }
 
 void TrainingQueue::Remove(const CallPointer& call) {

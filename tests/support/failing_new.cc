@@ -8,13 +8,20 @@ namespace {
 
 constexpr int kOff = -1;
 thread_local int spared_allocations = kOff;
+thread_local bool fails_once = false;
 thread_local bool has_failed = false;
 
 }  // namespace
 
 void FailNew(int spared) {
   has_failed = false;
+  fails_once = false;
   spared_allocations = spared;
+}
+
+void FailNewOnce(int spared) {
+  FailNew(spared);
+  fails_once = true;
 }
 
 bool StopFailingNew() {
@@ -30,6 +37,7 @@ bool NewFails() {
     return false;
   }
   has_failed = true;
+  if (fails_once) spared_allocations = kOff;
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/contract/handles/handle_fixture.h"
+#include "tests/support/failing_new.h"
 
 namespace penstock::testing {
 namespace {
@@ -56,6 +57,30 @@ TEST_F(HandleStoreTest, WhoWaitsForAHandleThatIsGivenUpHearsSo) {
     EXPECT_TRUE(woken) << (released ? "after a release" : "");
     EXPECT_EQ(ReasonOf(pins[0].tensors().status()), "HANDLE_RELEASED");
   }
+}
+
+// Each allocation fails once, one after another.
+TEST_F(HandleStoreTest, AReservationThatFindsNoMemoryCountsNothing) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  int thrown = 0;
+  for (bool failed = true; failed;) {
+    const std::string owner = "owner-" + std::to_string(thrown);  // a new one: nothing of it is there yet
+    HandleStore::Reservation reservation = {
+        .owner = owner, .pipeline = owner, .kind = HandleKind::kValue, .method = "Infer", .bytes = 8};
+    FailNewOnce(thrown);
+    try {
+      (void)store_->Reserve(std::move(reservation));
+    } catch (const std::bad_alloc&) {
+      ++thrown;
+      EXPECT_EQ(store_->TotalCounts().created, 0);
+      EXPECT_EQ(store_->TotalCounts().bytes, 0);
+      EXPECT_TRUE(store_->UseByOwner().empty());
+      EXPECT_TRUE(store_->List(owner, "", 0, 1).handles.empty());
+    }
+    failed = StopFailingNew();
+  }
+  EXPECT_GT(thrown, 5);
+  EXPECT_EQ(store_->TotalCounts().created, 1);
 }
 
 TEST_F(HandleStoreTest, AFailedHandleTellsItsErrorAtEachUse) {

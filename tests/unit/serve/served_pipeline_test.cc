@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <limits>
+#include <new>
 #include <stdexcept>
 
 #include "engine/base/thread.h"
 #include "engine/serve/parameter_snapshots.h"
+#include "tests/support/failing_new.h"
 #include "tests/unit/serve/hosting_fixture.h"
 
 namespace penstock::testing {
@@ -235,6 +237,23 @@ TEST_F(ServedPipelineTest, ACallbackThatThrowsKeepsNobodyFromHearingAndTheAnswer
   EXPECT_EQ(third->sequence, second->sequence) << "the same save";
 }
 
+// Who wants to hear how calls went, and has no memory for it.
+class BrokenObserver : public CallObserver {
+ public:
+  std::vector<std::pair<std::string, std::string>> Ids() const override { return {}; }
+  void OnEnded(const CallEnd&) override { throw std::bad_alloc(); }
+};
+
+TEST_F(ServedPipelineTest, AnObserverThatThrowsChangesNoResult) {
+  CallContext training = Caller();
+  training.observer = std::make_shared<BrokenObserver>();
+  const HandleInfo trained = Settled(*gpt_->TrainStep(std::move(training), Batch(), {})->outcome);
+  EXPECT_EQ(trained.state, HandleState::kReady) << "the step is made: " << trained.error;
+  CallContext inference = Caller();
+  inference.observer = std::make_shared<BrokenObserver>();
+  EXPECT_EQ(Settled(*gpt_->Infer(std::move(inference), Ask())->outputs).state, HandleState::kReady);
+}
+
 TEST_F(ServedPipelineTest, ACallersPlaceIsFreeWhenItHears) {
   const auto place_left = [this](const std::string& request_id) {
     CallContext context = Caller("ann", request_id);
@@ -324,6 +343,62 @@ TEST_F(ServedPipelineTest, BadTensorsAreRefusedBeforeAcceptance) {
   EXPECT_EQ(ReasonOf(gpt_->Infer(Caller(), std::move(call)).status()), "TENSOR_SIGNATURE");
   EXPECT_EQ(handles_->TotalCounts().live(), 0);
   EXPECT_EQ(Metrics()->rejected[RejectReason::kInvalid].value(), 1);
+}
+
+// Each allocation of an acceptance fails once, one after another.
+TEST_F(ServedPipelineTest, AnAcceptanceThatFindsNoMemoryLeavesNothingAndMayBeRepeated) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  const auto counts = [&] { return handles_->CountsOf("gpt"); };
+  const auto pending = [&] { return counts().by_state[static_cast<int>(HandleState::kPending)]; };
+  // `accept` makes the call with this context; `result` is the handle that tells that it ran.
+  const auto sweep = [&](const auto& accept, const auto& result) {
+    int thrown = 0;
+    int64_t runs = 0;
+    for (bool failed = true; failed;) {
+      SCOPED_TRACE(runs);
+      const std::string id = "id-" + std::to_string(runs);
+      const int64_t created = counts().created;
+      control_->Hold();
+      control_->HoldInference();
+      CallContext context = Caller("ann", id);
+      const auto place = std::make_shared<int>();
+      context.place = place;
+      try {
+        (void)accept(std::move(context), runs);
+      } catch (const std::bad_alloc&) {
+        ++thrown;
+        EXPECT_EQ(pending(), 0);
+        EXPECT_EQ(place.use_count(), 1);
+      }
+      failed = StopFailingNew();
+      const absl::StatusOr<Accepted> accepted = accept(Caller("ann", id), std::nullopt);
+      ASSERT_TRUE(accepted.ok()) << accepted.status();
+      control_->Resume();
+      control_->ResumeInference();
+      EXPECT_EQ(Settled(*result(*accepted)).state, HandleState::kReady);
+      EXPECT_EQ(pending(), 0);
+      EXPECT_EQ(counts().created, created + 1) << "the call was accepted once";
+      ++runs;
+    }
+    EXPECT_GT(thrown, 10);
+  };
+  const auto fail_at = [](std::optional<int64_t> spared) {
+    if (spared.has_value()) FailNewOnce(static_cast<int>(*spared));
+  };
+  sweep(
+      [&](CallContext context, std::optional<int64_t> spared) {
+        ContributionCall batch = Batch();
+        fail_at(spared);
+        return gpt_->TrainStep(std::move(context), std::move(batch), {});
+      },
+      [](const Accepted& accepted) { return accepted.outcome; });
+  sweep(
+      [&](CallContext context, std::optional<int64_t> spared) {
+        InferCall call = Ask();
+        fail_at(spared);
+        return gpt_->Infer(std::move(context), std::move(call));
+      },
+      [](const Accepted& accepted) { return accepted.outputs; });
 }
 
 class SmallQueuesTest : public HostingFixture {
