@@ -10,8 +10,8 @@ cd "$root"
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   echo "Usage: tests/run.sh [--long] [ctest arguments]"
   echo "Installs what is missing, builds the preset release and runs every test, for example: tests/run.sh -L lint"
-  echo "  --long   also what takes hours: an hour of clients, an hour of fuzzing per target, 20,000 random pipelines;"
-  echo "           tests/run.sh --long -L long runs only these"
+  echo "  --long   also what takes hours: an hour of clients, an hour of fuzzing per target, 20,000 random pipelines,"
+  echo "           the changes of docs/guides; tests/run.sh --long -L long runs only these"
   exit 0
 fi
 selection=()
