@@ -86,9 +86,8 @@ def train(
         on_step: called with each outcome; what it raises ends the loop, after the steps under way.
     """
     line = progress if isinstance(progress, Progress) else Progress() if progress else None
-    total = steps
-    if isinstance(batches, Sized):
-        total = len(batches) if steps is None else min(steps, len(batches))
+    count = _count_of(batches)
+    total = min((number for number in (steps, count) if number is not None), default=None)
     made = Training()
     window = Window(ahead, save_every, pipeline.refresh().step if save_every else 0)
     try:
@@ -162,9 +161,18 @@ def _outcomes(
             while under_way:
                 yield _ended(under_way, window)
         finally:
-            for step in under_way:
+            while under_way:
                 with suppress(Exception):
-                    step.result()
+                    _ended(under_way, window)
+
+
+def _count_of(batches: Iterable[Any]) -> int | None:
+    """How many there are; ``None`` if they do not know: PyTorch's ``DataLoader`` always has ``__len__``, and it may
+    raise."""
+    try:
+        return len(batches) if isinstance(batches, Sized) else None
+    except TypeError:
+        return None
 
 
 def _make(pipeline: Pipeline, batch: Batch, step: _Step, after: str, arguments: dict[str, Any]) -> Outcome:
@@ -175,11 +183,12 @@ def _make(pipeline: Pipeline, batch: Batch, step: _Step, after: str, arguments: 
 
 
 def _ended(under_way: collections.deque[_Step], window: Window) -> Outcome:
+    """Waits for the first step. Where it was not accepted, those behind it are given up: they would wait for that."""
     step = under_way.popleft()
     try:
         outcome = step.result()
     except Exception:
-        if not step.accepted:  # those behind it wait for its acceptance
+        if not step.accepted:
             for later in under_way:
                 later.call.deadline.cancel()
         raise

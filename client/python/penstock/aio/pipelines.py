@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,6 @@ class Pipeline(PipelineWork):
         from an ``async for``, too."""
         window = Window(ahead)
         under_way: collections.deque[asyncio.Task[Outcome]] = collections.deque()
-        number = 0
         last = ""
         accepted: set[asyncio.Task[Outcome]] = set()
 
@@ -49,18 +49,19 @@ class Pipeline(PipelineWork):
             try:
                 return await task
             except BaseException:  # the end of whoever takes the outcomes, too
-                if task not in accepted:  # those behind it wait for its acceptance
-                    for later in under_way:
-                        later.cancel()
+                give_up_behind(task)
                 raise
             finally:
                 accepted.discard(task)
 
+        def give_up_behind(task: asyncio.Task[Outcome]) -> None:
+            """Where it was not accepted: the steps behind it would wait for that."""
+            if task not in accepted:
+                for later in under_way:
+                    later.cancel()
+
         try:
-            async for batch in _batches(batches):
-                if steps is not None and number >= steps:
-                    break
-                number += 1
+            async for batch in _batches(batches, steps):
                 call, own = requests.split(requests.LoopArguments, True, arguments)
                 under_way.append(asyncio.create_task(make(batch, call, {**own, "after": last})))
                 last = call.request_id
@@ -69,14 +70,28 @@ class Pipeline(PipelineWork):
             while under_way:
                 yield await ended()
         finally:
-            await asyncio.gather(*under_way, return_exceptions=True)
+            try:
+                while under_way:
+                    task = under_way.popleft()
+                    await asyncio.gather(task, return_exceptions=True)
+                    give_up_behind(task)
+            finally:  # cancelled once more
+                for task in under_way:
+                    task.cancel()
 
 
-async def _batches(source: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Batch]:
-    if isinstance(source, AsyncIterable):
-        async for item in source:
-            for batch in batches_of([item]):
-                yield batch
+async def _batches(source: Iterable[Any] | AsyncIterable[Any], steps: int | None) -> AsyncIterator[Batch]:
+    """So many batches; takes none beyond them from the source."""
+    if not isinstance(source, AsyncIterable):
+        for batch in itertools.islice(batches_of(source), steps):
+            yield batch
         return
-    for batch in batches_of(source):
-        yield batch
+    if steps == 0:
+        return
+    taken = 0
+    async for item in source:
+        for batch in batches_of([item]):
+            yield batch
+        taken += 1
+        if taken == steps:
+            return
