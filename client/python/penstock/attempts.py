@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from penstock.channels import Channels, Traceparent, metadata_of
-from penstock.deadline import Deadline
+from penstock.channels import Traceparent
+from penstock.deadline import Deadline, grpc_seconds
+from penstock.endpoint import Endpoint
 from penstock.errors import PenstockError
 from penstock.flow import Flow, Upload, requests_of
-from penstock.patience import seconds_of
 from penstock.releases import Releases
 from penstock.v1 import handle_pb2
 
@@ -27,27 +27,13 @@ Result = TypeVar("Result")
 Attempt = Callable[[], Result]
 
 
-class Attempts:
-    """What calls one daemon, without repeating. May be used from any thread.
-
-    Args:
-        address: ``host``, ``host:port`` or ``unix:PATH``.
-        caller: sent as ``penstock-caller``; it separates owners among honest clients. ``None``: the daemon's ``local``.
-        timeout: seconds that the daemon may take to answer an attempt, waiting not included.
-        retry_for: seconds for which a call without a time of its own is repeated, with the same request id, while the
-            daemon is UNAVAILABLE.
-        traceparent: of the W3C, sent with each call, so that the daemon's spans belong to that trace; a function is
-            asked before each. ``None``: the variable ``TRACEPARENT``, if it is set.
-    """
+class Attempts(Endpoint):
+    """What calls one daemon, without repeating. May be used from any thread."""
 
     def __init__(
         self, address: str, caller: str | None, timeout: float, retry_for: float, traceparent: Traceparent = None
     ) -> None:
-        self.timeout = timeout
-        self.retry_for = retry_for
-        self.closed = False
-        self._metadata = metadata_of(caller, traceparent)
-        self._channels = Channels(grpc.insecure_channel, address)
+        super().__init__(grpc.insecure_channel, address, caller, timeout, retry_for, traceparent)
         self._releases = Releases(self._send_releases)
 
     def close(self) -> None:
@@ -63,13 +49,15 @@ class Attempts:
 
     def call(self, method: str, request: Message, answer: type[Answer], whole: Deadline, limit: float) -> Answer:
         """One request and one answer, in what is left of ``whole``, at most ``limit`` seconds."""
-        call = self._channels.callable("unary_unary", method, answer)
-        under_way = call.future(request, timeout=min(whole.left(), limit), metadata=self._metadata())
+        call = self._callable("unary_unary", method, answer)
+        under_way = call.future(request, timeout=grpc_seconds(min(whole.left(), limit)), metadata=self._metadata())
         with whole.cancels(under_way.cancel):
             try:
                 response: Answer = under_way.result()
             except grpc.FutureCancelledError:
                 raise PenstockError(grpc.StatusCode.CANCELLED, "", "the call was given up") from None
+            finally:
+                under_way.cancel()  # an interrupt of this thread ends the call, too
         return response
 
     def stream(
@@ -77,16 +65,16 @@ class Attempts:
     ) -> Generator[Answer]:
         """One request, many answers. Not repeated: the caller knows where to go on. Closing it ends the call."""
         whole = deadline or Deadline()
-        call = self._channels.callable("unary_stream", method, answer)
-        return _answers(call(request, timeout=seconds_of(whole), metadata=self._metadata()), whole)
+        call = self._callable("unary_stream", method, answer)
+        return _answers(call(request, timeout=grpc_seconds(whole.left()), metadata=self._metadata()), whole)
 
     def duplex(
         self, method: str, requests: Iterator[Any], answer: type[Answer], deadline: Deadline | None = None
     ) -> Generator[Answer]:
         """Many requests, messages or their bytes; many answers. gRPC reads ``requests`` on a thread of its own."""
         whole = deadline or Deadline()
-        call = self._channels.callable("stream_stream", method, answer)
-        return _answers(call(requests, timeout=seconds_of(whole), metadata=self._metadata()), whole)
+        call = self._callable("stream_stream", method, answer)
+        return _answers(call(requests, timeout=grpc_seconds(whole.left()), metadata=self._metadata()), whole)
 
     def send(self, method: str, answer: type[Answer], upload: Upload, deadline: Deadline) -> Answer:
         """Sends what is left of an upload under the daemon's credit, and returns the last answer."""
@@ -102,7 +90,7 @@ class Attempts:
         raise PenstockError(grpc.StatusCode.UNAVAILABLE, "", "the upload's stream ended without an answer")
 
     def _send_releases(self, request: handle_pb2.ReleaseHandlesRequest) -> Any:
-        call = self._channels.callable(
+        call = self._callable(
             "unary_unary", "HandleService/ReleaseHandles", handle_pb2.ReleaseHandlesResponse
         )
         return call.future(request, timeout=self.timeout, metadata=self._metadata())

@@ -23,7 +23,7 @@ from penstock.creation import (
     shown,
 )
 from penstock.deadline import Deadline
-from penstock.errors import PenstockError
+from penstock.errors import DeadlineError, PenstockError
 from penstock.specifications import Model, OptionValue, pipeline_spec
 from penstock.v1 import admin_pb2, pipeline_pb2
 
@@ -245,7 +245,10 @@ class Client:
             if deadline.left() <= 0:
                 raise not_ready(pipeline.name, timeout)
             pause(min(POLL_SECONDS, deadline.left()))
-            pipeline.refresh_until(deadline)
+            try:
+                pipeline.refresh_until(deadline)
+            except DeadlineError as error:
+                raise not_ready(pipeline.name, timeout) from error
         if pipeline.message.state == pipeline_pb2.PIPELINE_STATE_FAILED:
             raise PenstockError.from_status(pipeline.message.error)
         return pipeline

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 LONGEST_WAIT = 30.0  # seconds that the daemon holds a reply; longer waits are made of several
+_ENDLESS = 1e9  # seconds: gRPC counts nanoseconds since 1970, and takes what is beyond them for the past
 
 
 class Deadline:
@@ -71,3 +72,8 @@ class Deadline:
         finally:
             with self._lock:
                 self._actions.remove(action)
+
+
+def grpc_seconds(seconds: float) -> float | None:
+    """As gRPC has them: ``None`` is no end."""
+    return None if seconds >= _ENDLESS else seconds

@@ -54,6 +54,10 @@ class PenstockError(Exception):
         self.retry_delay = retry_delay
         super().__init__(f"{code.name} / {reason or 'no reason'}: {message}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Goes to other processes whole."""
+        return type(self), (self.code, self.reason, self.message, self.values, self.violations, self.retry_delay)
+
     @classmethod
     def from_status(cls, status: status_pb2.Status) -> PenstockError:
         """The error of a ``google.rpc.Status``, as handles and answers per name carry it."""

@@ -228,13 +228,16 @@ def wait_all(connection: Connection, handles: Sequence[Handle], deadline: Deadli
     while pending:
         if deadline.left() <= 0.0:
             raise DeadlineError.pending(pending[0].name, deadline.seconds)
-        response = connection.unary(
-            "HandleService/WaitHandles",
-            wait_request(pending, deadline.hold()),
-            handle_pb2.WaitHandlesResponse,
-            deadline,
-            LONGEST_WAIT,
-        )
+        try:
+            response = connection.unary(
+                "HandleService/WaitHandles",
+                wait_request(pending, deadline.hold()),
+                handle_pb2.WaitHandlesResponse,
+                deadline,
+                LONGEST_WAIT,
+            )
+        except DeadlineError as error:
+            raise DeadlineError.pending(pending[0].name, deadline.seconds) from error
         for handle, answer in zip(pending, response.handles):
             handle.take(answer)
         pending = [handle for handle in pending if not handle.settled]

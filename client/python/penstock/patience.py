@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import grpc
@@ -56,12 +55,6 @@ class Patience:
         if self._retry_for <= 0 or not self._deadline.given and self._deadline.now() + wait > self._give_up:
             raise error
         return wait
-
-
-def seconds_of(deadline: Deadline) -> float | None:
-    """As gRPC has it."""
-    left = deadline.left()
-    return None if left == math.inf else left
 
 
 def _passes(error: PenstockError) -> bool:

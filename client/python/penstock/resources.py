@@ -190,9 +190,17 @@ class PipelineResource(PipelineFacts):
 
     def statistics(self) -> insight_pb2.PipelineStatistics:
         """Where the time of each stage went, bubbles, queues and handles, now."""
-        found: list[insight_pb2.PipelineStatistics] = []
-        collect(self.watch_statistics(max_updates=1), found.append)
-        return found[0]
+        method, deadline = "InsightService/WatchStatistics", Deadline(self._connection.timeout, given=False)
+        request = watch_request(self.name, interval=1.0, max_updates=1)
+
+        def attempt() -> insight_pb2.PipelineStatistics:
+            found: list[insight_pb2.PipelineStatistics] = []
+            collect(
+                self._connection.stream(method, request, insight_pb2.PipelineStatistics, deadline), found.append
+            )
+            return found[0]
+
+        return self._connection.retry(attempt, method, deadline)
 
     def watch_statistics(
         self, interval: float = 1.0, max_updates: int = 0
@@ -245,16 +253,19 @@ class PipelineResource(PipelineFacts):
 
         Raises:
             PenstockError: also STEP_NOT_RETAINED.
+            DeadlineError: it took more than ``timeout`` seconds.
         """
         request = trace_request(self.name, format, steps, first_step, last_step)
-        answers: list[insight_pb2.ExportTraceResponse] = []
-        collect(
-            self._connection.stream(
-                "InsightService/ExportTrace", request, insight_pb2.ExportTraceResponse, Deadline(timeout)
-            ),
-            answers.append,
-        )
-        trace = Trace.of(answers)
+        method, deadline = "InsightService/ExportTrace", Deadline(timeout)
+
+        def attempt() -> Trace:
+            answers: list[insight_pb2.ExportTraceResponse] = []
+            collect(
+                self._connection.stream(method, request, insight_pb2.ExportTraceResponse, deadline), answers.append
+            )
+            return Trace.of(answers)
+
+        trace = self._connection.retry(attempt, method, deadline)
         if path is not None:
             write_trace(path, trace)
         return trace

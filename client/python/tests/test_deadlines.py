@@ -283,3 +283,34 @@ def test_a_refusal_is_no_doubt(pipeline: penstock.Pipeline, daemon: FakeDaemon) 
     with pytest.raises(penstock.PenstockError, match="WORK_DEADLINE") as raised:
         pipeline.train_step(ROWS, ROWS, timeout=5.0)
     assert not raised.value.in_doubt and len(daemon.requests["TrainStep"]) == 1
+
+
+def test_a_handle_that_has_not_settled_is_pending_whenever_the_time_ends(
+    pipeline: penstock.Pipeline, daemon: FakeDaemon
+) -> None:
+    """Also in the middle of the last question: that the daemon has the call is known."""
+    handle = pipeline.submit_infer(ROWS)
+    daemon.silent.add("WaitHandles")
+    with pytest.raises(DeadlineError, match="HANDLE_PENDING.*has not settled in 0.1 s"):
+        handle.wait(0.1)
+
+
+def test_a_pipeline_that_is_not_ready_is_called_so_whenever_the_time_ends(
+    client: penstock.Client, daemon: FakeDaemon
+) -> None:
+    daemon.silent.add("GetPipeline")
+    with pytest.raises(DeadlineError, match="PIPELINE_NOT_READY.*pipelines/demo is not ready in 0.2 s"):
+        client.create_pipeline("demo", timeout=0.2)
+
+
+def test_a_trace_that_takes_too_long_is_a_deadline(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.silent.add("ExportTrace")
+    with pytest.raises(DeadlineError, match="CALL_DEADLINE.*InsightService/ExportTrace: no answer in 0.2 s"):
+        pipeline.trace(steps=1, timeout=0.2)
+
+
+def test_statistics_and_traces_are_repeated_as_other_calls_are(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    for method in ("WatchStatistics", "ExportTrace"):
+        daemon.fail(method, grpc.StatusCode.UNAVAILABLE)
+    assert pipeline.statistics().step == 0
+    assert pipeline.trace() == b'{"traceEvents":[]}'

@@ -15,11 +15,11 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from penstock.channels import Channels, Traceparent, metadata_of
-from penstock.deadline import Deadline
+from penstock.channels import Traceparent
+from penstock.deadline import Deadline, grpc_seconds
+from penstock.endpoint import Endpoint, closed_error
 from penstock.errors import PenstockError
 from penstock.flow import Upload
-from penstock.patience import seconds_of
 from penstock.releases import LAST_SECONDS, NAMES_OF_A_CALL
 from penstock.v1 import handle_pb2
 
@@ -31,27 +31,17 @@ _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 _STATUS_LOST = "Internal error from Core"
 
 
-class Attempts:
-    """What calls one daemon, without repeating. Belongs to one event loop.
-
-    Args:
-        address: ``host``, ``host:port`` or ``unix:PATH``.
-        caller: sent as ``penstock-caller``; it separates owners among honest clients. ``None``: the daemon's ``local``.
-        timeout: seconds that the daemon may take to answer an attempt, waiting not included.
-        retry_for: seconds for which a call without a time of its own is repeated, with the same request id, while the
-            daemon is UNAVAILABLE.
-        traceparent: of the W3C, sent with each call, so that the daemon's spans belong to that trace; a function is
-            asked before each. ``None``: the variable ``TRACEPARENT``, if it is set.
-    """
+class Attempts(Endpoint):
+    """What calls one daemon, without repeating. Belongs to one event loop."""
 
     def __init__(
         self, address: str, caller: str | None, timeout: float, retry_for: float, traceparent: Traceparent = None
     ) -> None:
-        self.timeout = timeout
-        self.retry_for = retry_for
-        self.closed = False
-        self._metadata = metadata_of(caller, traceparent)
-        self._channels = Channels(grpc.aio.insecure_channel, address)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError("a client of asyncio is made inside the event loop that uses it") from None
+        super().__init__(grpc.aio.insecure_channel, address, caller, timeout, retry_for, traceparent)
         self._released: list[str] = []
         self._releasing: asyncio.Task[None] | None = None
 
@@ -72,23 +62,23 @@ class Attempts:
         self, method: str, request: Message, answer: type[Answer], whole: Deadline, limit: float
     ) -> Answer:
         """One request and one answer, in what is left of ``whole``, at most ``limit`` seconds."""
-        call = self._channels.callable("unary_unary", method, answer)
+        call = self._callable("unary_unary", method, answer)
         with self._told_of_the_close():
-            response: Answer = await call(request, timeout=min(whole.left(), limit), metadata=self._metadata())
+            response: Answer = await call(request, timeout=grpc_seconds(min(whole.left(), limit)), metadata=self._metadata())
         return response
 
     def stream(
         self, method: str, request: Message, answer: type[Answer], deadline: Deadline | None = None
     ) -> AsyncGenerator[Answer]:
         """One request, many answers. Not repeated: the caller knows where to go on. Closing it ends the call."""
-        timeout = seconds_of(deadline or Deadline())
-        call = self._channels.callable("unary_stream", method, answer)
+        timeout = grpc_seconds((deadline or Deadline()).left())
+        call = self._callable("unary_stream", method, answer)
         return self._answers(call(request, timeout=timeout, metadata=self._metadata()))
 
     async def send(self, method: str, answer: type[Answer], upload: Upload, deadline: Deadline) -> Answer:
         """Sends what is left of an upload under the daemon's credit, and returns the last answer."""
-        call = self._channels.callable("stream_stream", method, answer)(
-            timeout=seconds_of(deadline), metadata=self._metadata()
+        call = self._callable("stream_stream", method, answer)(
+            timeout=grpc_seconds(deadline.left()), metadata=self._metadata()
         )
         try:
             with self._told_of_the_close():
@@ -119,11 +109,11 @@ class Attempts:
         except asyncio.CancelledError:
             cancelling = getattr(asyncio.current_task(), "cancelling", None)  # from Python 3.11 on
             if self.closed and not (cancelling and cancelling()):
-                raise PenstockError(grpc.StatusCode.CANCELLED, "", "the client was closed") from None
+                raise closed_error() from None
             raise
 
     async def _release(self) -> None:
-        call = self._channels.callable(
+        call = self._callable(
             "unary_unary", "HandleService/ReleaseHandles", handle_pb2.ReleaseHandlesResponse
         )
         while self._released:

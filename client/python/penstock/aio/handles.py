@@ -227,13 +227,16 @@ async def wait_all(connection: Connection, handles: Sequence[Handle], deadline: 
     while pending:
         if deadline.left() <= 0.0:
             raise DeadlineError.pending(pending[0].name, deadline.seconds)
-        response = await connection.unary(
-            "HandleService/WaitHandles",
-            wait_request(pending, deadline.hold()),
-            handle_pb2.WaitHandlesResponse,
-            deadline,
-            LONGEST_WAIT,
-        )
+        try:
+            response = await connection.unary(
+                "HandleService/WaitHandles",
+                wait_request(pending, deadline.hold()),
+                handle_pb2.WaitHandlesResponse,
+                deadline,
+                LONGEST_WAIT,
+            )
+        except DeadlineError as error:
+            raise DeadlineError.pending(pending[0].name, deadline.seconds) from error
         for handle, answer in zip(pending, response.handles):
             handle.take(answer)
         pending = [handle for handle in pending if not handle.settled]
