@@ -165,5 +165,20 @@ TEST_F(LastSaveTest, TheTableSavesAllAndNamesThoseThatFail) {
   EXPECT_EQ(saved(), 2) << "nothing has changed since";
 }
 
+TEST_F(LastSaveTest, TheTableSavesNothingThatIsBeingDeleted) {
+  control_->Hold();
+  ASSERT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
+  control_->AwaitHeld();
+  absl::Notification deleted;
+  table_->Delete({.caller = "ann"}, "gpt", false, false, [&](const absl::Status&) { deleted.Notify(); });
+  absl::Notification saved;
+  table_->SaveLast(NewToken(), [&](const LastSaves&) { saved.Notify(); });
+  EXPECT_TRUE(saved.HasBeenNotified()) << "it waits for no work of a pipeline that nobody wants";
+  gpt_.reset();
+  control_->Resume();
+  deleted.WaitForNotification();
+  saved.WaitForNotification();
+}
+
 }  // namespace
 }  // namespace penstock::testing

@@ -163,6 +163,14 @@ TEST_F(PipelineTableTest, OpenGradientsNeedForce) {
   EXPECT_TRUE(Delete("gpt", /*force=*/true).ok());
 }
 
+TEST_F(PipelineTableTest, OpenGraphsNeedForce) {
+  Settled(*gpt_->Forward(Caller(), {.inputs = {X(1)}})->graph);
+  const absl::Status refused = Delete("gpt");
+  EXPECT_EQ(ReasonOf(refused), "PIPELINE_IN_USE");
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("holds open graphs"));
+  EXPECT_TRUE(Delete("gpt", /*force=*/true).ok());
+}
+
 TEST_F(PipelineTableTest, CheckpointsOutliveTheirPipelineUnlessPurged) {
   ASSERT_TRUE(Save("kept").ok());
   gpt_.reset();
@@ -431,6 +439,13 @@ TEST_F(PipelineTableTest, DrainWaitsForWorkAndRefusesNewPipelines) {
   drained.WaitForNotification();
   table_->Close();
   EXPECT_EQ(handles_->TotalCounts().live(), 0);
+}
+
+TEST_F(PipelineTableTest, APipelineThatIsMadeWhileTheServerBeginsToStopTakesNoWork) {
+  before_create_ = [this](const Pipeline::Options&) { table_->Drain([] {}); };
+  const absl::StatusOr<PipelineEntry> made = Create("late");
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(ReasonOf(made->pipeline->TrainStep(Caller(), Batch(), {}).status()), "DRAINING");
 }
 
 TEST_F(PipelineTableTest, ClosesWithWorkQueued) {

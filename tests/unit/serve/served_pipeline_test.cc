@@ -143,6 +143,19 @@ TEST_F(ServedPipelineTest, ALeaseEndsTheAccumulationThoughACallOfItsHolderThatCa
   EXPECT_FALSE(gpt_->statistics().accumulating);
 }
 
+TEST_F(ServedPipelineTest, AContributionThatCameInTimeRenewsTheLeaseWhenItsInputIsThere) {
+  Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
+  const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
+  ContributionCall waits = Leased(Batch(), absl::Seconds(10));
+  waits.inputs[0].source = HandleTensor{pending, ""};
+  const Accepted late = *gpt_->ForwardBackward(Caller(), std::move(waits));
+  Advance(absl::Seconds(11));
+  handles_->Fulfil(pending.id, NamedTensors{{"x", at::full({2}, 1.0f)}});
+  EXPECT_EQ(Settled(*late.outcome).state, HandleState::kReady);
+  ASSERT_TRUE(Save("s").ok());  // behind whatever the old lease's end would do, in the order of calls
+  EXPECT_TRUE(gpt_->statistics().accumulating);
+}
+
 TEST_F(ServedPipelineTest, ALeaseThatEndsBehindAFailedStepEndsTheAccumulationThen) {
   Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
   control_->Hold();
@@ -484,6 +497,18 @@ TEST_F(SmallQueuesTest, OfWaitingInferenceTheHighestPriorityGoesFirst) {
   EXPECT_THAT(control_->inference_priorities(), ElementsAre(0, 1, 0));
 }
 
+TEST_F(SmallQueuesTest, OfOnePriorityTheFirstGoesFirst) {
+  control_->HoldInference();
+  ASSERT_TRUE(gpt_->Infer(Caller(), Ask()).ok());
+  control_->AwaitInferences(1);
+  const Accepted first = *gpt_->Infer(Caller(), Ask());
+  const Accepted second = *gpt_->Infer(Caller(), Ask());
+  control_->ResumeOneInference();
+  control_->AwaitInferences(1);
+  EXPECT_EQ(*handles_->RequestCancel("ann", *second.outputs), CancelEffect::kCancelled) << "it waits";
+  EXPECT_EQ(*handles_->RequestCancel("ann", *first.outputs), CancelEffect::kCancelling) << "it runs";
+}
+
 class SharedQueuesTest : public HostingFixture {
  protected:
   SharedQueuesTest() : HostingFixture({.train_queue_calls = 8, .infer_queue_calls = 64, .infer_in_flight = 4}) {}
@@ -614,6 +639,29 @@ TEST_F(ServedPipelineTest, ACancellationThatMeetsTheEndLetsGoOfInputsOnce) {
   }
   const Accepted last = *gpt_->Infer(Caller(), {.inputs = {{"x", HandleTensor{input, ""}}}});
   EXPECT_EQ(ValueOf(*last.outputs), 1) << "the input is still there";
+}
+
+TEST_F(ServedPipelineTest, ACancelledBatchIsCountedAsSuch) {
+  control_->HoldInference();
+  const Accepted infer = *gpt_->Infer(Caller(), Ask());
+  control_->AwaitInferences(1);
+  EXPECT_EQ(*handles_->RequestCancel("ann", *infer.outputs), CancelEffect::kCancelling);
+  control_->ResumeInference();
+  absl::Notification drained;
+  gpt_->Drain(/*force=*/false, [&] { drained.Notify(); });
+  drained.WaitForNotification();
+  EXPECT_EQ(Metrics()->batches[BatchMode::kInfer][BatchOutcome::kCancelled].value(), 1);
+  EXPECT_EQ(Metrics()->batches[BatchMode::kInfer][BatchOutcome::kFailed].value(), 0);
+}
+
+// The budget has room for the outcome, which has no bytes yet, and none for the outputs.
+TEST_F(ServedPipelineTest, ARefusedCallLeavesNoHandle) {
+  ASSERT_TRUE(
+      handles_->Reserve({.owner = "ann", .pipeline = "gpt", .bytes = handles_->options().budget.bytes_per_owner}).ok());
+  ContributionCall call = Batch();
+  call.request.outputs = {"y"};
+  EXPECT_EQ(ReasonOf(gpt_->ForwardBackward(Caller(), std::move(call)).status()), "HANDLE_BUDGET");
+  EXPECT_EQ(handles_->TotalCounts().live(), 1);
 }
 
 // As by a deletion: the call is in no queue yet, and the names of its handles are still being written.
