@@ -1,12 +1,12 @@
 # Finds LibTorch 2.11 inside a `torch` wheel: libtorch_cpu.so and libc10.so, and apart from them the CUDA part.
 #
-# find_package(Torch) is not used: its package file demands the CUDA toolkit and defines stray macros. The wheel is found
-# without importing torch, which would need all of its Python dependencies.
+# find_package(Torch) is not used: its package file demands the CUDA toolkit and defines stray macros. The wheel is
+# found without importing torch, which would need all of its Python dependencies.
 #
 # Input:   PENSTOCK_TORCH_PYTHON, the interpreter of the environment that holds the wheel.
 # Output:  target LibTorch::cpu, LibTorch_VERSION; LibTorch_CUDA_FOUND or LibTorch_CUDA_MISSING, a sentence, and target
-#          LibTorch::cuda. To link it needs neither a GPU nor the wheels that libtorch_cuda.so names (cuBLAS, cuDNN and so
-#          on); those are looked for when it is loaded.
+#          LibTorch::cuda. To link it needs neither a GPU nor the wheels that libtorch_cuda.so names (cuBLAS, cuDNN and
+#          so on); those are looked for when it is loaded.
 set(PENSTOCK_TORCH_PYTHON "${CMAKE_SOURCE_DIR}/build/deps/venv/bin/python" CACHE FILEPATH
     "Python interpreter of the environment that holds the torch wheel")
 if(EXISTS "${PENSTOCK_TORCH_PYTHON}" AND NOT LibTorch_ROOT)

@@ -1,5 +1,5 @@
-# What `cmake --install` puts into a prefix: the programs, and the CMake package Penstock with two components, the C++ client
-# and the headers of layers of one's own. docs/install.md tells how to use it.
+# What `cmake --install` puts into a prefix: the programs, and the CMake package Penstock with two components, the C++
+# client and the headers of layers of one's own. docs/install.md tells how to use it.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

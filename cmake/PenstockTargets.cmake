@@ -29,9 +29,9 @@ endfunction()
 
 # penstock_test(name SOURCES a_test.cc ... DEPENDS ... [TOGETHER [APART b_test.cc ...]] [LABELS ...] [TIMEOUT seconds]
 #               [ENVIRONMENT A=1 ...])
-# Declares a GoogleTest program and registers it with ctest as one test. Without LABELS its label is the kind of test, the
-# folder below tests/. A unity build compiles the sources of a program that is declared TOGETHER in units: the helpers of its
-# files need names of their own. Those in APART, whose helpers are called like others', stay alone.
+# Declares a GoogleTest program and registers it with ctest as one test. Without LABELS its label is the kind of test,
+# the folder below tests/. A unity build compiles the sources of a program that is declared TOGETHER in units: the
+# helpers of its files need names of their own. Those in APART, whose helpers are called like others', stay alone.
 function(penstock_test name)
   cmake_parse_arguments(arg "TOGETHER" "TIMEOUT" "SOURCES;DEPENDS;APART;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT PENSTOCK_TESTS)

@@ -1,8 +1,8 @@
-# One switch: PENSTOCK_SANITIZE is address,undefined or thread, for the whole build; fuzzer-no-link beside it makes the code
-# tell libFuzzer what it covers.
+# One switch: PENSTOCK_SANITIZE is address,undefined or thread, for the whole build; fuzzer-no-link beside it makes the
+# code tell libFuzzer what it covers.
 #
-# Output: PENSTOCK_SANITIZER_OPTIONS, the environment of every test, and PENSTOCK_SANITIZER_OPTIONS_GRPC, of tests that run
-# gRPC.
+# Output: PENSTOCK_SANITIZER_OPTIONS, the environment of every test, and PENSTOCK_SANITIZER_OPTIONS_GRPC, of tests that
+# run gRPC.
 set(PENSTOCK_SANITIZER_OPTIONS "")
 set(PENSTOCK_SANITIZER_OPTIONS_GRPC "")
 if(NOT PENSTOCK_SANITIZE)

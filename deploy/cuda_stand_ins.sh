@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Lets Python import PyTorch from LibTorch's wheel without the 4 GB of CUDA libraries that the wheel names.
 #
-# The wheel's CUDA part must find these libraries when it is loaded, though nothing of them is called where there is no GPU.
-# So for each that is absent a small one is made: every function is there, under its name and version, and ends the program if
-# it is ever called. They are loaded by a line in the environment, before torch is.
+# The wheel's CUDA part must find these libraries when it is loaded, though nothing of them is called where there is no
+# GPU. So for each that is absent a small one is made: every function is there, under its name and version, and ends the
+# program if it is ever called. They are loaded by a line in the environment, before torch is.
 #
-# Usage: deploy/cuda_stand_ins.sh ENVIRONMENT TORCH    folders: a virtual environment, and the torch package in another one
+# Usage: deploy/cuda_stand_ins.sh ENVIRONMENT TORCH    folders: a virtual environment, and the torch package in another
+# one
 set -euo pipefail
 (($# == 2)) || { echo "Usage: deploy/cuda_stand_ins.sh ENVIRONMENT TORCH" >&2; exit 2; }
 readonly packages="$(echo "$1"/lib/python3*/site-packages)" torch="$2/lib"

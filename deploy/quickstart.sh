@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From nothing to a trained model: sets up, builds, starts a daemon with two CPU devices, trains a byte-level GPT on text
-# through it, lets it continue a prompt, says where the time went, and stops the daemon.
+# From nothing to a trained model: sets up, builds, starts a daemon with two CPU devices, trains a byte-level GPT on
+# text through it, lets it continue a prompt, says where the time went, and stops the daemon.
 set -euo pipefail
 
 usage() {

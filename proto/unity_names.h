@@ -1,6 +1,6 @@
 #pragma once
-// What a unit of generated files needs to give their equal names an end of their own (proto/CMakeLists.txt). The header of
-// protobuf that uses these names comes first, so that they mean there what they meant.
+// What a unit of generated files needs to give their equal names an end of their own (proto/CMakeLists.txt). The header
+// of protobuf that uses these names comes first, so that they mean there what they meant.
 
 #include <google/protobuf/generated_message_reflection.h>
 

@@ -20,8 +20,9 @@ namespace {
 
 constexpr absl::string_view kUnix = "unix:";
 
-// While it lives, what this process makes is for its owner alone: a socket must have its mode from the moment on in which it
-// can be connected to. The mask is the whole process's, so no other thread may make files or folders meanwhile.
+// While it lives, what this process makes is for its owner alone: a socket must have its mode from the moment on in
+// which it can be connected to. The mask is the whole process's, so no other thread may make files or folders
+// meanwhile.
 class OwnerOnly {
  public:
   OwnerOnly() : before_(::umask(0177)) {}

@@ -28,8 +28,8 @@ absl::Status CheckApiAddress(const std::string& listen, bool insecure, const std
 //            memory limits as the protocol says.
 // Owns:      the server. Services, metrics and clock outlive it.
 // Threads:   those of gRPC's callback API.
-// Lifecycle: serves from Create() on; Shutdown() once, before destruction. Create() of a Unix socket changes the process's
-//            umask while it runs: nobody may make files or folders meanwhile, the services neither.
+// Lifecycle: serves from Create() on; Shutdown() once, before destruction. Create() of a Unix socket changes the
+//            process's umask while it runs: no other thread may create files or folders meanwhile.
 // Fails:     as CheckApiAddress; FAILED_PRECONDITION / LISTEN_FAILED for one that can't be bound.
 class ApiServer {
  public:

@@ -20,8 +20,8 @@ class JobThread;
 
 // The services of the daemon's gRPC port. The constructor has a line for each, which makes, names and registers it.
 //
-// Lifecycle: Shutdown() ends the streams that wait for something, so that the server can end; Close() after it has ended,
-//            before the handle store closes.
+// Lifecycle: Shutdown() ends the streams that wait for something, so that the server can end; Close() after it has
+//            ended, before the handle store closes.
 class ApiServices {
  public:
   // What the services work on. All of it outlives them.

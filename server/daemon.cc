@@ -1,5 +1,5 @@
-// The whole daemon put together: every part, in the order in which they start and close. It is long, for that order is one
-// sequence that a reader wants to see at once; what a part does stands in its own room.
+// The whole daemon put together: every part, in the order in which they start and close. It is long, for that order is
+// one sequence that a reader wants to see at once; what a part does stands in its own room.
 
 #include "server/daemon.h"
 

@@ -29,8 +29,8 @@ class Daemon {
   static absl::StatusOr<std::unique_ptr<Daemon>> Create(const DaemonOptions& options, Clock* clock);
   ~Daemon();
 
-  // Announces, refuses, finishes, saves, closes. An operator in a hurry skips to closing. After kHangs nothing but the end
-  // of the process may follow.
+  // Announces, refuses, finishes, saves, closes. An operator in a hurry skips to closing. After kHangs nothing but the
+  // end of the process may follow.
   DrainEnd Drain(DrainSignal* signal);
 
   const std::string& api_address() const;

@@ -51,7 +51,7 @@ std::string FirstOf(const std::map<std::string, std::string>& environment, const
   return found == environment.end() ? "" : found->second;
 }
 
-// Where state goes if nobody says.
+// The default state folder.
 std::string DefaultStateDir(const std::map<std::string, std::string>& environment) {
   if (const std::string state = FirstOf(environment, "XDG_STATE_HOME"); !state.empty()) {
     return state + "/penstock";

@@ -30,8 +30,8 @@ DrainEnd Save(const DrainPlan& plan, DrainSignal* signal, bool* given_up) {
   return signal->saved() ? DrainEnd::kWhole : DrainEnd::kStateLost;
 }
 
-// Waits until no call has come in for a moment: a caller fetches its last results, and one that comes too late is refused by
-// name, which a closing listener can't do.
+// Waits until no call has come in for a moment: a caller fetches its last results, and one that comes too late is
+// refused by name, which a closing listener can't do.
 void AwaitQuiet(const DrainPlan& plan, DrainSignal* signal) {
   constexpr absl::Duration kMoment = absl::Milliseconds(250);
   int64_t seen = -1;

@@ -26,9 +26,9 @@ enum class DrainEnd {
 //   announce ──▶ refuse, finish ──▶ save ──▶ last fetches ──▶ close
 //      └────────── a second signal ─────┴───────────────────────▲
 //
-// Model:     Each phase ends with its work, or with its time, or with a second signal, whatever is first. A save whose time
-//            is over is given up between two pieces, which must happen within `close`; callers have then had their time to
-//            fetch. So the longest way takes announce + finish + checkpoint + 2 x close.
+// Model:     Each phase ends with its work, or with its time, or with a second signal, whatever is first. A save whose
+//            time is over is given up between two pieces, which must happen within `close`; callers have then had their
+//            time to fetch. So the longest way takes announce + finish + checkpoint + 2 x close.
 // Units:     `checkpoint` of 0: nothing is saved.
 struct DrainPlan {
   absl::Duration announce, finish, checkpoint, close;
@@ -44,8 +44,8 @@ struct DrainPlan {
   std::function<void(absl::Duration patience)> close_all;
 };
 
-// Blocks until it is over. What `plan` is given may call back until close_all() has returned; after kHangs at any time, so
-// that `signal` must then live as long as the process.
+// Blocks until it is over. What `plan` is given may call back until close_all() has returned; after kHangs at any time,
+// so that `signal` must then live as long as the process.
 DrainEnd RunDrain(const DrainPlan& plan, DrainSignal* signal);
 
 }  // namespace penstock

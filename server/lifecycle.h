@@ -1,6 +1,6 @@
 #pragma once
 
-// The life of the daemon as others see it: starting, ready, draining, stopped.
+// The states of the daemon: starting, ready, draining, stopped.
 
 #include <array>
 #include <functional>
@@ -77,7 +77,7 @@ class DrainSignal {
   void AwaitWork(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until the save has ended, at most `time`, or until someone is in a hurry.
   void AwaitSave(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same, whoever is in a hurry: the save has been given up.
+  // The same, but an operator in a hurry does not end the wait: the save has been given up.
   void AwaitSaveInAnyCase(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

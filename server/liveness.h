@@ -16,8 +16,8 @@ namespace penstock {
 // Looks now and then whether every pipeline with a run open gets on.
 //
 // Model:     A pipeline stands still if a run is open and none of its lanes has ended an action for
-//            `patience`. One such pipeline makes the daemon not live; progress makes it live again. A lost device makes it
-//            not live for good: only a new process can use it again.
+//            `patience`. One such pipeline makes the daemon not live; progress makes it live again. A lost device makes
+//            it not live for good: only a new process can use it again.
 // Owns:      one timer. Registry, timers and clock outlive it.
 // Threads:   `told` runs on the timers' thread at each change.
 // Lifecycle: watches from construction to destruction.

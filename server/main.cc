@@ -47,8 +47,9 @@ constexpr absl::Duration kLogPatience = absl::Seconds(2);
 // Activations are megabytes and live for one micro-batch. By default the C library gives such blocks
 // back to the kernel at each free, and every step pays for mapping and clearing them again. Blocks up
 // to 32 MiB (the most that it accepts) stay in the heap, and the heap is not shrunk: of 16,000 page
-// faults in a training step of a GPT with 8 blocks 6,000 remain. One heap for all threads: what one lane has freed serves the
-// others, and malloc_trim() can give all of it back when a pipeline goes; of further heaps it leaves the top.
+// faults in a training step of a GPT with 8 blocks 6,000 remain. One heap for all threads: what one lane has freed
+// serves the others, and malloc_trim() can give all of it back when a pipeline goes; of further heaps it leaves the
+// top.
 void KeepLargeBlocks() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -77,8 +78,8 @@ sigset_t BlockEndSignals() {
   return signals;
 }
 
-// The libraries' own lines become ours: one form, escaped, counted, at a limited rate. Callers can cause them, so none is an
-// error.
+// The libraries' own lines become ours: one form, escaped, counted, at a limited rate. Callers can cause them, so none
+// is an error.
 void LogForLibrary(gpr_log_func_args* line) {
   const auto level =
       line->severity == GPR_LOG_SEVERITY_ERROR ? penstock::LogLevel::kWarning : penstock::LogLevel::kDebug;
@@ -158,8 +159,8 @@ int ServeUntilSignal(penstock::Daemon* daemon, penstock::DrainSignal* drain, con
 int Run(int count, char** values) {
   using namespace penstock;
   KeepLargeBlocks();
-  // Debian's Abseil was built with its search for deadlocks, which takes one lock of the whole process at every lock. The
-  // tests keep it.
+  // Debian's Abseil was built with its search for deadlocks, which takes one lock of the whole process at every lock.
+  // The tests keep it.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const sigset_t signals = BlockEndSignals();
   const auto line =

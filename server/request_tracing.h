@@ -20,13 +20,14 @@ absl::Status CheckTracing(const DaemonOptions& options);
 
 // Owns what request tracing needs.
 //
-// Model:     without --otlp-file and --otlp-endpoint calls get ids only if their callers send some, and there are no spans.
-//            Each place has its own queue and thread: a collector that hangs takes nothing from the file.
+// Model:     without --otlp-file and --otlp-endpoint calls get ids only if their callers send some, and there are no
+//            spans. Each place has its own queue and thread: a collector that hangs takes nothing from the file.
 // Threads:   tracer() from any; Close() from one.
 // Lifecycle: Close() when no call is left: it sends what is queued, for some seconds at most. The clock outlives it.
 class RequestTracing {
  public:
-  // Fails:   INVALID_ARGUMENT / FIELD_INVALID naming the flag: a file that can't be opened, an address that can't be read.
+  // Fails:   INVALID_ARGUMENT / FIELD_INVALID naming the flag: a file that can't be opened, an address that can't be
+  //          read.
   static absl::StatusOr<std::unique_ptr<RequestTracing>> Create(const DaemonOptions& options, Epoch epoch,
                                                                 Clock* clock);
 

@@ -15,8 +15,8 @@
 
 namespace penstock {
 
-// Fails:     FIELD_INVALID for an address that can't be read, or that others than this host could reach while `insecure` is
-//            not set: the pages ask nobody who they are.
+// Fails:     FIELD_INVALID for an address that can't be read, or that others than this host could reach while
+//            `insecure` is not set: the pages ask nobody who they are.
 absl::Status CheckAdminAddress(const std::string& listen, bool insecure);
 
 std::vector<SettingRow> DescribeSettings(const DaemonOptions& options);

@@ -16,17 +16,18 @@ namespace penstock {
 struct BenchInput {
   std::string file;      // safetensors; empty: made up
   int64_t rows = 1;      // of a made-up input
-  int64_t sequence = 0;  // length of its rows, where the signature does not say; 0: the model's own
+  int64_t sequence = 0;  // length of its rows, where the signature leaves it open; 0: the model's own
 };
 
-// Made-up numbers are drawn from a fixed seed; whole numbers are 0, which every vocabulary and every set of classes has.
+// Made-up numbers are drawn from a fixed seed; whole numbers are 0, which every vocabulary and every set of classes
+// has.
 //
-// Fails: a usage error for a size that nobody says, and for a file without the target.
+// Fails: a usage error for a size that neither the signature nor an option gives, and for a file without the target.
 absl::StatusOr<v1::InferRequest> MakeInferRequest(const v1::Pipeline& pipeline, const BenchInput& input,
                                                   Session& session);
 
-// A step with a learning rate of 0: all the work of a step, and the weights stay. The step number rises, running statistics and
-// the optimizer's moments change.
+// A step with a learning rate of 0: all the work of a step, and the weights stay. The step number rises, running
+// statistics and the optimizer's moments change.
 absl::StatusOr<v1::TrainStepRequest> MakeTrainRequest(const v1::Pipeline& pipeline, const BenchInput& input,
                                                       Session& session);
 

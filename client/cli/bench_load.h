@@ -1,6 +1,7 @@
 #pragma once
 
-// Load on a daemon: callers that go on as soon as they are answered, or calls that come at a rate whatever the answers do.
+// Load on a daemon: callers that go on as soon as they are answered, or calls that come at a rate whatever the answers
+// do.
 
 #include <cstdint>
 #include <functional>
@@ -48,17 +49,17 @@ struct LoadResult {
   absl::Status first_failure;
 };
 
-// What is called. `after` gets what `call` answered, outside of the measured time.
+// What is called. `after` gets what `call` returned, outside of the measured time.
 struct LoadWork {
   std::function<absl::StatusOr<std::string>()> call;
   std::function<void(const std::string&)> after;
 };
 
-// Runs the load until it is stable, the windows are used up, or `stopped` says so. A window lasts until a call has ended in
-// it.
+// Runs the load until it is stable, the windows are used up, or `stopped` says so. A window lasts until a call has
+// ended in it.
 //
-// Model:     A thread for each caller. In an open loop a call's latency counts from the instant at which it was due, so that
-//            a slow server can't hide calls that it kept from being made.
+// Model:     A thread for each caller. In an open loop a call's latency counts from the instant at which it was due, so
+//            that a slow server can't hide calls that it kept from being made.
 // Threads:   `call` and `after` run on the callers' threads, all at once; blocks its own.
 LoadResult RunLoad(const LoadOptions& options, const LoadWork& work, Clock* clock,
                    const std::function<bool()>& stopped);

@@ -1,6 +1,6 @@
 #pragma once
 
-// One load of `penstock bench`: its options, the calls that make it, and what came of it.
+// One load of `penstock bench`: its options, its calls and its result.
 
 #include <cstdint>
 #include <optional>
@@ -28,7 +28,7 @@ struct BenchOptions {
   LoadOptions load;
 };
 
-// One load and what came of it.
+// One load and its result.
 struct BenchPoint {
   double level = 0;
   LoadResult result;

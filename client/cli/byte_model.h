@@ -23,8 +23,8 @@ struct ByteModel {
 // Reads them from a pipeline. `sequence` 0 means the longest that the pipeline takes: its signature's, else its model's
 // option of that name.
 //
-// Fails: INVALID_ARGUMENT / TENSOR_SIGNATURE for another kind of model; a usage error for a sequence that does not fit or
-//        is not known.
+// Fails: INVALID_ARGUMENT / TENSOR_SIGNATURE for another kind of model; a usage error for a sequence that does not fit
+//        or is not known.
 absl::StatusOr<ByteModel> AsByteModel(const v1::Pipeline& pipeline, int64_t sequence);
 
 }  // namespace penstock

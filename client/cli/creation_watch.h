@@ -12,8 +12,8 @@ namespace penstock {
 
 // Shows on stderr how far the making of a pipeline is, while another thread waits for its answer.
 //
-// Model:     A bar in one rewritten line on a terminal; elsewhere a plain line for each phase, and none where the output is
-//            JSON. Asks the daemon four times a second; what it doesn't answer is not shown.
+// Model:     A bar in one rewritten line on a terminal; elsewhere a plain line for each phase, and none where the
+//            output is JSON. Asks the daemon four times a second; what it doesn't answer is not shown.
 // Owns:      one thread, `ps-progress`, which alone writes to stderr as long as this lives.
 class CreationWatch {
  public:

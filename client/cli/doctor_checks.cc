@@ -139,7 +139,7 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
           ClockFinding(facts),
           Disk(facts),
           Sync(facts),
-          // Neither can be configured yet; said so that nobody takes silence for a check.
+          // Neither can be configured yet; they are listed so that silence is not taken for a check.
           {"peers", Level::kOk, "none: this version runs on one node", ""},
           {"certificates", Level::kOk, "none: this version serves without TLS", ""}};
 }

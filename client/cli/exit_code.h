@@ -1,6 +1,6 @@
 #pragma once
 
-// What the process says to scripts.
+// Exit codes, for scripts.
 
 #include <string_view>
 

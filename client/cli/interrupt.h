@@ -14,8 +14,8 @@ namespace penstock {
 // command's thread may be writing to.
 //
 // Threads:   `on_first` runs on a thread of its own (`ps-interrupt`), at most once.
-// Lifecycle: BlockSignals() before any other thread starts, or a thread of a library takes them. A second signal ends the
-//            process with code 130.
+// Lifecycle: BlockSignals() before any other thread starts, or a thread of a library takes them. A second signal ends
+//            the process with code 130.
 class Interrupt {
  public:
   // Blocks the signals in this thread and in those that it starts from now on.

@@ -30,8 +30,8 @@ struct LaneShares {
 // What happened to a pipeline between two looks at it. States that this program doesn't know are left out.
 std::vector<LaneShares> SharesBetween(const v1::PipelineStatistics& before, const v1::PipelineStatistics& after);
 
-// `columns` letters, each a share of the time, in the order of the states' table: the letter of LaneLegend(); with colours,
-// those of all other views.
+// `columns` letters, each a share of the time, in the order of the states' table: the letter of LaneLegend(); with
+// colours, those of all other views.
 std::string LaneBar(const LaneShares& lane, int columns, bool colours);
 
 // "f forward  b backward ...": the letters of the states that occur.

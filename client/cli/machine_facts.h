@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-// Where a daemon listens if nobody says: API, metrics, status pages.
+// Where a daemon listens by default: API, metrics, status pages.
 inline constexpr std::array<int, 3> kDefaultPorts = {8470, 8473, 8474};
 
 // Facts about a machine. Negative numbers and empty texts: not known.
@@ -37,7 +37,7 @@ struct MachineFacts {
 // beside this program and on the path.
 MachineFacts ReadMachineFacts(const std::string& state_dir, const std::string& daemon);
 
-// Where the daemon keeps its state if nobody says: as its --state-dir.
+// Where the daemon keeps its state by default: the default of its --state-dir.
 std::string DefaultStateDir();
 
 }  // namespace penstock

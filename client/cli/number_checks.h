@@ -1,6 +1,6 @@
 #pragma once
 
-// Checks of numbers that say in words what an option wants; CLI11's own print the bounds of a double, digit by digit.
+// Checks of numbers whose errors say in words what an option wants. CLI11's own print all digits of a double's bounds.
 
 #include <CLI/CLI.hpp>
 

@@ -34,7 +34,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// One answer in every format.
+// One result in every output format (text, table, JSON, names).
 struct Document {
   Json json;                       // one document
   std::vector<Json> lines;         // of jsonl; empty: `json` itself

@@ -22,7 +22,7 @@ namespace penstock {
 
 class Clock;
 
-// A setting as it holds, and who gave it: "--server", "PENSTOCK_SERVER", "FILE:LINE" or "default".
+// The value of a setting, and where it comes from: "--server", "PENSTOCK_SERVER", "FILE:LINE" or "default".
 struct Setting {
   std::string name;
   std::string value;
@@ -50,7 +50,7 @@ struct CommandWorld {
   bool in_is_terminal = false;
   bool out_is_terminal = false;
   bool err_is_terminal = false;
-  bool out_has_colours = false;            // a terminal that nobody asked to be plain
+  bool out_has_colours = false;            // a terminal, and neither NO_COLOR nor TERM=dumb is set
   std::vector<std::string> setting_files;  // the one that wins first
   std::string traceparent;                 // of who runs the command; empty: none
 
@@ -84,7 +84,8 @@ class Session {
   // The client; `patience` is how long it tries to reach a daemon that does not answer, set by the first use.
   absl::StatusOr<PipelineClient*> Client(absl::Duration patience = absl::Seconds(2)) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The command goes on as long as it is let: --timeout bounds each of its calls, not all of them together. Before Client().
+  // The command goes on as long as it is let: --timeout bounds each of its calls, not all of them together. Before
+  // Client().
   void set_endless() { endless_ = true; }
 
   // A client for the last duties after an interrupt, which ended all calls of the other one.
@@ -106,11 +107,11 @@ class Session {
   // "-" is stdout.
   absl::Status WriteFile(const std::string& path, std::string_view bytes);
 
-  // Some names of a batch failed; told by the exit code.
+  // Some names of a batch failed: sets the exit code.
   void set_partial() { partial_ = true; }
   bool partial() const { return partial_; }
 
-  // A measurement did not settle; told by the exit code.
+  // A measurement did not settle: sets the exit code.
   void set_unstable() { unstable_ = true; }
   bool unstable() const { return unstable_; }
 

@@ -29,7 +29,7 @@ struct TrainingOptions {
 //            for; handles of finished steps are released in batches.
 // Owns:      nothing; client and windows outlive it.
 // Threads:   one.
-// Lifecycle: Run() once; then, whatever it answered, CleanUp() with a client that still works.
+// Lifecycle: Run() once; then, whatever it returned, CleanUp() with a client that still works.
 // Fails:     with the first step's error. A step that found a loss or gradient that is not finite is no failure.
 class TrainingRun {
  public:

@@ -78,8 +78,8 @@ absl::Status ServerBug(std::string_view what) {
 
 bool IsTransportFailure(const absl::Status& status) {
   if (!ReasonOf(status).empty()) return false;
-  // Handlers always give a reason, and never answer UNKNOWN: without one, these come from a broken connection. CANCELLED
-  // is what a server's last moments do to calls.
+  // Handlers always give a reason, and never answer UNKNOWN: without one, these come from a broken connection.
+  // CANCELLED is what a server's last moments do to calls.
   return status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kUnknown ||
          status.code() == absl::StatusCode::kInternal || status.code() == absl::StatusCode::kCancelled;
 }

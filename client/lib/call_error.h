@@ -18,8 +18,8 @@ namespace penstock {
 
 // The end of one attempt of a call.
 struct CallError {
-  // Code and message, with the reason and named values of the server's ErrorInfo (engine/base/error.h reads them). Field
-  // violations appear as values "violations[0]" and so on. A transport's failure has no reason.
+  // Code and message, with the reason and named values of the server's ErrorInfo (engine/base/error.h reads them).
+  // Field violations appear as values "violations[0]" and so on. A transport's failure has no reason.
   absl::Status status;
 
   // How long the server asks to wait before the next attempt: RetryInfo or `grpc-retry-pushback-ms`.
@@ -40,7 +40,7 @@ absl::Status ServerBug(std::string_view what);
 // Decodes an error that travels inside a message: of a handle, or of one name in a batch.
 absl::Status StatusFromMessage(const google::rpc::Status& message);
 
-// True if nobody of the server's handlers spoke: connection refused, broken or closed.
+// True if no handler of the server returned this error: connection refused, broken or closed.
 bool IsTransportFailure(const absl::Status& status);
 
 }  // namespace penstock

@@ -25,7 +25,7 @@ namespace penstock {
 // Model:     a set of attempts under way, and whether the client was cancelled.
 // Threads:   any method from any thread; Run() blocks its own.
 // Lifecycle: outlives every Run(). After CancelAll() each call ends with CANCELLED, now and later.
-// Fails:     what the last attempt answered, with the value `request_id` if the call has one.
+// Fails:     what the last attempt returned, with the value `request_id` if the call has one.
 class CallRunner {
  public:
   // One attempt. It makes its RPC with the context and returns its decoded end.
@@ -33,7 +33,8 @@ class CallRunner {
 
   explicit CallRunner(const ClientOptions& options);
 
-  // Repeats `attempt` as RetryLoop says. `deadline` bounds all attempts together; so does what is left of the client's time.
+  // Repeats `attempt` as RetryLoop says. `deadline` bounds all attempts together; so does what is left of the client's
+  // time.
   absl::Status Run(absl::Duration deadline, std::string_view request_id, const Attempt& attempt)
       ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -19,7 +19,8 @@ namespace {
 
 // One attempt of an upload.
 //
-// Threads:   the caller's writes; `ps-put-credit` reads meanwhile, so that neither side ever waits for the other to read.
+// Threads:   the caller's writes; `ps-put-credit` reads meanwhile, so that neither side ever waits for the other to
+//            read.
 // Lifecycle: Run() once. Afterwards nothing is left to read and the stream may be finished.
 class Attempt {
  public:

@@ -21,11 +21,11 @@ struct ModelUploadOptions {
   absl::Duration deadline = absl::Hours(4);
 };
 
-// Puts a file into the model root and returns what the server found in it. Sends only what the server gave credit for; after
-// a break or a damaged chunk it goes on at the offset that the server names.
+// Puts a file into the model root and returns what the server found in it. Sends only what the server gave credit for;
+// after a break or a damaged chunk it goes on at the offset that the server names.
 //
-// Fails: INVALID_ARGUMENT / CHUNK_SIZE for a bad chunk size; INTERNAL / BUG if the server breaks the protocol; else what
-//        the server says.
+// Fails: INVALID_ARGUMENT / CHUNK_SIZE for a bad chunk size; INTERNAL / BUG if the server breaks the protocol; else
+//        what the server says.
 absl::StatusOr<v1::Model> UploadModel(CallRunner& runner, v1::ModelService::Stub& stub, const std::string& id,
                                       std::string_view file, const ModelUploadOptions& options);
 

@@ -1,4 +1,5 @@
-// One method per call of the API. It is long, for the API is wide; retries, uploads and downloads stand in files beside it.
+// One method per call of the API. It is long, for the API is wide; retries, uploads and downloads stand in files beside
+// it.
 
 #include "client/lib/pipeline_client.h"
 

@@ -36,15 +36,15 @@ enum class Health { kServing, kNotServing, kServiceUnknown };
 
 // Calls a daemon: every RPC as a blocking function that returns a message or a Status.
 //
-// Model:     Requests and responses are the messages of the wire. Where a call has a request_id, an empty one is filled in;
-//            all attempts of the call carry the same. Work whose tensors do not fit into a unary request is sent by
+// Model:     Requests and responses are the messages of the wire. Where a call has a request_id, an empty one is filled
+//            in; all attempts of the call carry the same. Work whose tensors do not fit into a unary request is sent by
 //            PutTensors first, and the handle released afterwards.
 // Owns:      two connections: control calls never wait behind tensors.
 // Threads:   any method from any thread.
 // Lifecycle: Create() connects lazily. After CancelCalls() every call, running or new, ends with CANCELLED.
 // Units:     ClientOptions::call_deadline, plus the time that a request asks the server to wait, bounds all attempts.
-// Fails:     With the server's code; engine/base/error.h reads its reason, its named values and `request_id`. UNAVAILABLE
-//            without a reason: nobody answered.
+// Fails:     With the server's code; engine/base/error.h reads its reason, its named values and `request_id`.
+//            UNAVAILABLE without a reason: the daemon could not be reached.
 // Example:   auto client = *PipelineClient::Create({.address = "127.0.0.1:8470"});
 //            v1::TrainStepRequest step;
 //            step.set_pipeline("pipelines/gpt");
@@ -83,8 +83,8 @@ class PipelineClient {
   absl::StatusOr<v1::ReleaseHandlesResponse> ReleaseHandles(std::span<const std::string> names);
   absl::StatusOr<v1::CancelHandlesResponse> CancelHandles(std::span<const std::string> names);
 
-  // Waits until one handle has settled, with as many calls as it takes; returns it, or its own error if it failed or was
-  // cancelled.
+  // Waits until one handle has settled, with as many calls as it takes; returns it, or its own error if it failed or
+  // was cancelled.
   absl::StatusOr<v1::Handle> AwaitHandle(const std::string& name, absl::Duration timeout);
 
   // The tensors of a work call's result, from the reply if they are there, else fetched.
@@ -114,8 +114,8 @@ class PipelineClient {
 
   // All pages as one: the answer has no token.
   absl::StatusOr<v1::GetScheduleResponse> GetSchedule(v1::GetScheduleRequest request);
-  // Calls `on_data` with each piece of the file, in order; if it fails, the call ends with that. Returns the summary. As long
-  // as it records, it waits: until the steps have ended or the calls are cancelled.
+  // Calls `on_data` with each piece of the file, in order; if it fails, the call ends with that. Returns the summary.
+  // As long as it records, it waits: until the steps have ended or the calls are cancelled.
   absl::StatusOr<v1::TraceSummary> ExportTrace(const v1::ExportTraceRequest& request,
                                                const std::function<absl::Status(std::string_view)>& on_data);
 

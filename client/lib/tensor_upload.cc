@@ -21,7 +21,8 @@ namespace {
 // One attempt of an upload.
 //
 // Model:     how many bytes may still be sent, and which chunk comes next. Both are the server's to say at the start.
-// Threads:   the caller's writes; `ps-put-credit` reads meanwhile, so that neither side ever waits for the other to read.
+// Threads:   the caller's writes; `ps-put-credit` reads meanwhile, so that neither side ever waits for the other to
+//            read.
 // Lifecycle: Run() once. Afterwards nothing is left to read and the stream may be finished.
 class Upload {
  public:

@@ -21,11 +21,11 @@ struct UploadOptions {
   absl::Duration deadline = absl::Hours(1);
 };
 
-// Uploads tensors and returns the value handle that holds them. Sends only what the server gave credit for; after a break
-// or a damaged chunk it goes on at the offset that the server names.
+// Uploads tensors and returns the value handle that holds them. Sends only what the server gave credit for; after a
+// break or a damaged chunk it goes on at the offset that the server names.
 //
-// Fails: INVALID_ARGUMENT / CHUNK_SIZE for a bad chunk size; INTERNAL / BUG if the server breaks the protocol; else what
-//        the server says.
+// Fails: INVALID_ARGUMENT / CHUNK_SIZE for a bad chunk size; INTERNAL / BUG if the server breaks the protocol; else
+//        what the server says.
 absl::StatusOr<v1::Handle> UploadTensors(CallRunner& runner, v1::HandleService::Stub& stub, const std::string& pipeline,
                                          std::span<const HostTensor> tensors, const UploadOptions& options);
 

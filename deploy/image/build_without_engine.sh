@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Builds a target of the Dockerfile without a container engine, and unpacks it: buildah, isolated by chroot, on a base that
-# mmdebstrap makes from Debian's packages. Nothing is pulled from a registry. Needs Debian's buildah and mmdebstrap.
+# Builds a target of the Dockerfile without a container engine, and unpacks it: buildah, isolated by chroot, on a base
+# that mmdebstrap makes from Debian's packages. Nothing is pulled from a registry. Needs Debian's buildah and
+# mmdebstrap.
 #
 # Usage: deploy/image/build_without_engine.sh TARGET --out FOLDER [OPTION...] [-- BUILDAH-OPTION...]
 #
 #   TARGET          daemon-cpu or cli
 #   --out FOLDER    the root of the image; must not exist. FOLDER.json gets its configuration
-#   --files FOLDER  leaves the build stage out: FOLDER is what it would leave, assemble.py's result in FOLDER/image/TARGET
+#   --files FOLDER  leaves the build stage out: FOLDER is what it would leave, assemble.py's result in
+#                   FOLDER/image/TARGET
 #   --ccache FOLDER lets the build stage use this compiler cache
 #   --work FOLDER   where base, layers and scratch files go, 10 GB of them without --files [build/image-work]
 #

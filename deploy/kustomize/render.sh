@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes what is generated under deploy/kustomize: the monitoring component's copies of rules and dashboard, and rendered/,
-# what each overlay comes to. Needs kubectl 1.27 or newer (kustomize 5); tests/deploy compares.
+# Writes what is generated under deploy/kustomize: the monitoring component's copies of rules and dashboard, and
+# rendered/, what each overlay comes to. Needs kubectl 1.27 or newer (kustomize 5); tests/deploy compares.
 #
 # Usage: deploy/kustomize/render.sh [FOLDER]     (FOLDER: where rendered output goes instead; nothing else is written)
 set -euo pipefail

@@ -1,6 +1,7 @@
 #pragma once
 
-// Mixed precision on the thread that runs a stage: set anew for each pass, so that a recomputation runs as its forward did.
+// Mixed precision on the thread that runs a stage: set anew for each pass, so that a recomputation runs as its forward
+// did.
 
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>

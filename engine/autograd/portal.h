@@ -11,8 +11,9 @@ namespace penstock {
 
 // The values that one stage has stashed for another in one micro-batch.
 //
-// Model:     `life` uses are left. It starts at 3 for a checkpointed micro-batch: the stash, the pop of the forward and the
-//            pop of the recomputation use it; at 2 without recomputation. At 0 the values are dropped. The gradient is there for one use.
+// Model:     `life` uses are left. It starts at 3 for a checkpointed micro-batch: the stash, the pop of the forward and
+//            the pop of the recomputation use it; at 2 without recomputation. At 0 the values are dropped. The gradient
+//            is there for one use.
 // Threads:   one at a time.
 // Fails:     Use and TakeGradient throw (RunTorch) INTERNAL / BUG.
 class Portal {

@@ -22,8 +22,8 @@ uint64_t Mix(uint64_t word) {
 
 // A generator for a key of several words.
 //
-// The generator's own seeding keeps 32 bits of a seed, in which the keys of a long training collide. So its whole state is
-// written instead, from a SplitMix64 sequence that starts at the hash of the key.
+// The generator's own seeding keeps 32 bits of a seed, in which the keys of a long training collide. So its whole state
+// is written instead, from a SplitMix64 sequence that starts at the hash of the key.
 at::Generator FromKey(std::initializer_list<uint64_t> key) {
   uint64_t hash = 0;
   for (uint64_t word : key) hash = Mix((hash ^ Mix(word + kGolden)) + kGolden);

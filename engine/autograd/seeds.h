@@ -1,7 +1,8 @@
 #pragma once
 
-// Randomness that depends on what is computed, not on when or where: a generator for each (seed, step, micro-batch, layer)
-// and draw within the layer. A recomputation repeats the forward without saved state, and results don't depend on the cut.
+// Randomness that depends on what is computed, not on when or where: a generator for each (seed, step, micro-batch,
+// layer) and draw within the layer. A recomputation repeats the forward without saved state, and results don't depend
+// on the cut.
 
 #include <ATen/core/Generator.h>
 

@@ -6,8 +6,9 @@ namespace penstock {
 
 // Asks a run to stop at its next action.
 //
-// Owns:      nothing; who asks and who runs share it.
-// Threads:   any method from any thread, without a lock. What was written before Cancel() is seen by who sees it cancelled.
+// Owns:      nothing; the caller that cancels and the thread that runs share it.
+// Threads:   any method from any thread, without a lock. What was written before Cancel() is seen by a thread
+//            that sees it cancelled.
 // Lifecycle: once cancelled it stays so: one token per call.
 class CancelToken {
  public:

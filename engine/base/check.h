@@ -1,11 +1,11 @@
 #pragma once
 
-// Invariants inside a room: a failure is a bug of ours and ends the process. Anything that a client, a file, the network
-// or a device can cause is an absl::Status instead.
+// Invariants inside a room: a failure is a bug of ours and ends the process. Anything that a client, a file, the
+// network or a device can cause is an absl::Status instead.
 
 namespace penstock {
 
-// Says so on stderr, for at most a second where nobody reads it, and ends the process. Takes no lock.
+// Writes the failure to stderr, waits at most a second if stderr is not read, and ends the process. Takes no lock.
 [[noreturn]] void EndBroken(const char* file, int line, const char* condition);
 
 }  // namespace penstock

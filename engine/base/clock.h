@@ -33,10 +33,10 @@ class Clock {
 // The machine's clock. One instance, never destroyed.
 Clock* RealClock();
 
-// Waits on the machine's clock, without using a core, until it shows a deadline; for what stands for hardware that works by
-// itself, not for waiting until something happens. Never early. It takes the timer slack of the calling thread from 50 us to
-// 1 ns for good, so that it is late only by what the machine needs to wake a thread: on a virtual machine with busy cores
-// 40 to 60 us in the median (85 to 100 us with the usual slack), some milliseconds if no core is free.
+// Waits on the machine's clock, without using a core, until it shows a deadline; for what stands for hardware that
+// works by itself, not for waiting until something happens. Never early. It takes the timer slack of the calling thread
+// from 50 us to 1 ns for good, so that it is late only by what the machine needs to wake a thread: on a virtual machine
+// with busy cores 40 to 60 us in the median (85 to 100 us with the usual slack), some milliseconds if no core is free.
 void SleepUntilNanos(int64_t deadline_nanos);
 
 }  // namespace penstock

@@ -1,8 +1,8 @@
 #pragma once
 
-// Errors with a machine-readable reason. An absl::Status carries, as payloads, one reason (for example HANDLE_EXPIRED) and
-// any number of named values (for example field=tensors[0].shape). The edges turn them into google.rpc.ErrorInfo; the
-// rooms between only pass the Status on.
+// Errors with a machine-readable reason. An absl::Status carries, as payloads, one reason (for example HANDLE_EXPIRED)
+// and any number of named values (for example field=tensors[0].shape). The edges turn them into google.rpc.ErrorInfo;
+// the rooms between only pass the Status on.
 
 #include <map>
 #include <string>
@@ -14,8 +14,8 @@ namespace penstock {
 
 // Builds a Status with a reason and named values, which clients read beside the message.
 //
-// Model:     the reason is a word of docs/reference/errors.md; reason and values are payloads of the Status, so every Status
-//            that is made from this one keeps them (WithPrefix, WithValue).
+// Model:     the reason is a word of docs/reference/errors.md; reason and values are payloads of the Status, so every
+//            Status that is made from this one keeps them (WithPrefix, WithValue).
 // Threads:   a plain value.
 // Example:   return Error(absl::StatusCode::kNotFound, "HANDLE_EXPIRED", "handle has expired").With("handle", id);
 class Error {

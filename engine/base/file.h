@@ -15,7 +15,8 @@ namespace penstock {
 
 // A file that is being written. The destructor closes it; data is durable only after Sync().
 //
-// Fails:     RESOURCE_EXHAUSTED / STORAGE_FULL when the disk or quota is full; INTERNAL for other faults of the machine.
+// Fails:     RESOURCE_EXHAUSTED / STORAGE_FULL when the disk or quota is full; INTERNAL for other faults of the
+//            machine.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;

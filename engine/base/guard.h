@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-// A name for one failure, told to the caller and to the log: random per process, counted within.
+// A name for one failure, in the caller's error and in the log: random per process, counted within.
 std::string NextIncident();
 
 // INTERNAL / BUG with an `incident`; the log line with `detail` has the same one. `work` names what failed: "a timer".

@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-// Names one kind of thing by an integer. `Tag` only tells the kinds apart.
+// Names one kind of thing by an integer. `Tag` only distinguishes the kinds.
 //
 // Threads:   a plain value.
 // Units:     as the alias says; without a value it is 0.

@@ -1,6 +1,6 @@
 #pragma once
 
-// Values that every line of one piece of work names, without handing them down to who writes it.
+// Values that every line of one piece of work names, without handing them down to the code that writes the line.
 
 #include <string>
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace penstock {
 
-// Adds values to every line that this thread writes while the scope is open: what the line names itself, and what a scope
-// within says, comes first.
+// Adds values to every line that this thread writes while the scope is open: what the line names itself, and what a
+// scope within says, comes first.
 //
 // Threads:   opened and closed on one thread, innermost first.
 class LogScope {

@@ -20,16 +20,16 @@
 
 namespace penstock {
 
-// Why a line was not written: too many with the same message lately, no room among those that wait, or the descriptor refused
-// it.
+// Why a line was not written: too many with the same message lately, no room among those that wait, or the descriptor
+// refused it.
 enum class LogDrop { kRate, kFull, kFailed };
 inline constexpr std::array<std::string_view, 3> kLogDropNames = {"rate", "full", "failed"};
 
 // Writes lines on a thread of its own.
 //
-// Model:     A queue of lines with a bound of bytes; what does not fit is dropped. Of each message a burst of lines is let
-//            through, then so many per second. Drops are counted, and told in lines that `notice` makes: of the queue when it
-//            has room again, of a message once per second.
+// Model:     A queue of lines with a bound of bytes; what does not fit is dropped. Of each message a burst of lines is
+//            let through, then so many per second. Drops are counted, and reported in lines that `notice` makes: of the
+//            queue when it has room again, of a message once per second.
 // Threads:   Any method from any thread; none but Flush() and the destructor waits for the descriptor.
 // Lifecycle: The destructor drops what is not written within a moment; Flush() first.
 class LogWriter {
@@ -40,7 +40,8 @@ class LogWriter {
     int64_t burst = 200;
     int64_t per_second = 20;
     Clock* clock = RealClock();
-    // The line, with its end, that tells of so many dropped lines; the message is empty where they had several.
+    // The line, with its newline, that reports the number of dropped lines; the message is empty where they had
+    // several.
     std::function<std::string(LogDrop cause, std::string_view message, int64_t lines)> notice;
   };
   explicit LogWriter(Options options);

@@ -20,7 +20,7 @@ using OptionMap = std::map<std::string, OptionValue>;
 // An option's value as text, for error messages.
 std::string OptionText(const OptionValue& value);
 
-// Reads options one by one, keeps the first fault, and refuses names that nobody read.
+// Reads options one by one, keeps the first fault, and refuses names that were not read.
 //
 // Fails:     Finish() returns the first fault: SPEC_INVALID with field `path[name]` and the value.
 // Example:   OptionReader reader(options, "spec.model.options");

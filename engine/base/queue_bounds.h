@@ -13,11 +13,12 @@ namespace penstock {
 
 // Counts the calls that wait in one queue and the bytes that came with them, and says whether one more may come.
 //
-// Model:     A pair (calls, bytes) for the queue and for each caller that has calls in it. A caller that has some may have no
-//            more than its share (CallerShare) of each limit; the first call of a caller needs room in the queue only.
+// Model:     A pair (calls, bytes) for the queue and for each caller that has calls in it. A caller that has some may
+//            have no more than its share (CallerShare) of each limit; the first call of a caller needs room in the
+//            queue only.
 // Threads:   Those of its owner, which holds its lock around every call.
-// Fails:     RESOURCE_EXHAUSTED / QUEUE_FULL; RESOURCE_EXHAUSTED / CALLER_QUOTA where only the caller's share is used up.
-//            Both name the queue, the limit and its value.
+// Fails:     RESOURCE_EXHAUSTED / QUEUE_FULL; RESOURCE_EXHAUSTED / CALLER_QUOTA where only the caller's share is used
+//            up. Both name the queue, the limit and its value.
 class QueueBounds {
  public:
   struct Limits {

@@ -16,7 +16,8 @@ namespace penstock {
 // Threads:   the owner's only.
 // Lifecycle: runs `body` at once; Join() may be called twice; the destructor joins.
 // Fails:     an exception that leaves `body` ends the thread, not the process: status() has its error (guard.h).
-// Units:     `cores` are CPU numbers as the kernel counts them; empty means unpinned. Linux keeps 15 characters of a name.
+// Units:     `cores` are CPU numbers as the kernel counts them; empty means unpinned. Linux keeps 15 characters of a
+//            name.
 class Thread {
  public:
   Thread(std::string name, std::function<void()> body, std::vector<int> cores = {});

@@ -6,7 +6,8 @@
 
 namespace penstock {
 
-// Nanoseconds in which the calling thread ran on a core; sleeping, and waiting for a core that others had, are not in it.
+// Nanoseconds in which the calling thread ran on a core; sleeping, and waiting for a core that others had, are not in
+// it.
 int64_t ThreadTimeNanos();
 
 }  // namespace penstock

@@ -17,8 +17,8 @@ class FileSystem;
 
 // A limit of the bytes of all checkpoints together, those of deleted pipelines included.
 //
-// Model:     bytes by pipeline, as the folders say at the start, and as saves and removals change them. Only the files that
-//            hold tensors count.
+// Model:     bytes by pipeline, as the folders say at the start, and as saves and removals change them. Only the files
+//            that hold tensors count.
 // Threads:   Any method from any thread.
 class CheckpointQuota {
  public:

@@ -1,6 +1,6 @@
 #pragma once
 
-// A durable counter of starts, which tells a restart apart from a release.
+// A durable counter of starts, which distinguishes a handle from before a restart from a released one.
 
 #include <string>
 

@@ -11,7 +11,8 @@
 namespace penstock {
 namespace {
 
-// Launches one copy on the streams that are current. A host tensor goes through memory that the device can read by itself.
+// Launches one copy on the streams that are current. A host tensor goes through memory that the device can read by
+// itself.
 at::Tensor CopyOne(const at::Tensor& tensor, DeviceStreams& from, DeviceStreams& to) {
   if (&to == &CpuStreams()) return from.NewHostTensor(tensor).copy_(tensor, /*non_blocking=*/true);
   const at::Tensor source = &from == &CpuStreams() ? to.NewHostTensor(tensor).copy_(tensor) : tensor;

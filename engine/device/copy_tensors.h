@@ -18,9 +18,9 @@ struct TensorsInFlight {
   EventPtr ready;
 };
 
-// Starts the copies of `tensors`, the results of `from`'s compute stream, to `to`, and does not wait for them: they run on
-// the copy streams beside the compute streams of both. An undefined tensor (a missing gradient) stays undefined. No graph
-// goes along. Where `from` and `to` are one object the tensors themselves are handed over.
+// Starts the copies of `tensors`, the results of `from`'s compute stream, to `to`, and does not wait for them: they run
+// on the copy streams beside the compute streams of both. An undefined tensor (a missing gradient) stays undefined. No
+// graph goes along. Where `from` and `to` are one object the tensors themselves are handed over.
 //
 // Threads:   any; usually the sender's. The tensors may be released as soon as it returns.
 // Fails:     as RunTorch says; RESOURCE_EXHAUSTED / DEVICE_MEMORY where `to` is full.
@@ -32,8 +32,8 @@ absl::StatusOr<TensorsInFlight> CopyTensors(std::vector<at::Tensor> tensors, Dev
 // Threads:   any; usually the receiver's.
 absl::StatusOr<std::vector<at::Tensor>> AwaitTensors(TensorsInFlight in_flight, DeviceStreams& to);
 
-// The tensor on `device`, complete when it returns: the tensor itself if it is there already. For what is placed once, or
-// read by the host: parameters, inputs, results. Call it under RunTorch.
+// The tensor on `device`, complete when it returns: the tensor itself if it is there already. For what is placed once,
+// or read by the host: parameters, inputs, results. Call it under RunTorch.
 at::Tensor ToDevice(const at::Tensor& tensor, const Device& device);
 // The same, to the host.
 at::Tensor ToHost(const at::Tensor& tensor);

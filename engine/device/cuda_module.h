@@ -21,7 +21,7 @@ struct OpenedCuda {
   std::vector<DeviceStreams*> devices;  // by index; they live as long as the process
 };
 
-// Loads the module if there is a driver, and asks it for devices. What is missing is told in `found.why_none`.
+// Loads the module if there is a driver, and asks it for devices. `found.why_none` says what is missing.
 OpenedCuda OpenCudaModule(const CudaLibraries& libraries);
 
 }  // namespace penstock

@@ -1,7 +1,7 @@
 #pragma once
 
-// What libpenstock_cuda.so offers: the one function that the core looks up in it. Classes cross this seam, so both sides
-// must be built from the same headers by the same compiler; the version refuses what is visibly not.
+// What libpenstock_cuda.so offers: the one function that the core looks up in it. Classes cross this seam, so both
+// sides must be built from the same headers by the same compiler; the version refuses what is visibly not.
 
 #include <string>
 #include <vector>

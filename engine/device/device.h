@@ -1,7 +1,7 @@
 #pragma once
 
-// Devices that hold stages. cpu:k is a set of cores with a thread of its own, so that stages overlap on a plain machine;
-// cuda:k is a GPU with a thread that drives it.
+// Devices that hold stages. cpu:k is a set of cores with a thread of its own, so that stages overlap on a plain
+// machine; cuda:k is a GPU with a thread that drives it.
 
 #include <cstdint>
 #include <functional>
@@ -17,8 +17,8 @@ enum class DeviceKind { kCpu, kCuda };
 
 // One device.
 //
-// Units:     `cores` are CPU numbers, those of its thread and LibTorch's; `memory_limit_bytes` bounds what the planner may
-//            place here, 0 means unlimited.
+// Units:     `cores` are CPU numbers, those of its thread and LibTorch's; `memory_limit_bytes` bounds what the planner
+//            may place here, 0 means unlimited.
 struct Device {
   std::string name;  // cpu:0, cuda:1
   std::vector<int> cores;
@@ -39,10 +39,10 @@ std::string CanonicalDeviceName(std::string_view name);
 
 // Builds the devices of a daemon.
 //
-// `devices` holds entries like "cuda:1" or "cpu:0" or "cpu:1=2,3" or "cpu:1=2-3"; without cores, the usable ones are shared
-// out evenly among the devices. Empty means every CUDA device, or if there is none one device per usable core. `memory`
-// holds entries like "cpu:0=8GiB" (suffixes KiB, MiB, GiB, TiB, or plain bytes); without one, a CUDA device is limited to
-// what is free on it. With more devices than cores, devices share cores.
+// `devices` holds entries like "cuda:1" or "cpu:0" or "cpu:1=2,3" or "cpu:1=2-3"; without cores, the usable ones are
+// shared out evenly among the devices. Empty means every CUDA device, or if there is none one device per usable core.
+// `memory` holds entries like "cpu:0=8GiB" (suffixes KiB, MiB, GiB, TiB, or plain bytes); without one, a CUDA device is
+// limited to what is free on it. With more devices than cores, devices share cores.
 //
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID naming the entry: bad name, duplicate, core not usable, bad size, no such
 //            CUDA device and why.

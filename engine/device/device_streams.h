@@ -1,7 +1,8 @@
 #pragma once
 
 // The order of work on a device: streams, events, copies. One interface; a CPU does everything at once and in order, so
-// that its implementation has nothing to do (cpu_streams.cc). CUDA's stands in a module of its own (engine/device/cuda).
+// that its implementation has nothing to do (cpu_streams.cc). CUDA's stands in a module of its own
+// (engine/device/cuda).
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -54,8 +55,8 @@ struct DeviceMemory {
 
 // Puts work in order on one device.
 //
-// Model:     a compute stream and a copy stream per direction, made once. Work on one stream runs in order; streams wait
-//            for each other by events.
+// Model:     a compute stream and a copy stream per direction, made once. Work on one stream runs in order; streams
+//            wait for each other by events.
 // Threads:   any method from any thread. RunOn() concerns the calling thread only.
 // Lifecycle: lives as long as the process.
 // Fails:     throws LibTorch's errors: call it under RunTorch.
@@ -84,15 +85,15 @@ class DeviceStreams {
   // Blocks the calling thread until every stream is done.
   virtual void Synchronize() = 0;
 
-  // An uninitialized tensor on the host, with the type, sizes and strides of `like`, that this device copies to and from
-  // without waiting (pinned memory, for CUDA).
+  // An uninitialized tensor on the host, with the type, sizes and strides of `like`, that this device copies to and
+  // from without waiting (pinned memory, for CUDA).
   virtual at::Tensor NewHostTensor(const at::Tensor& like) = 0;
 
   virtual DeviceMemory Memory() = 0;
   virtual void ResetPeak() = 0;
 
-  // Asks the device, after work on it has failed, whether it does anything at all: a GPU whose context has ended answers
-  // every call with the same error until the process ends. Throws nothing.
+  // Asks the device, after work on it has failed, whether it does anything at all: a GPU whose context has ended
+  // answers every call with the same error until the process ends. Throws nothing.
   void CheckAlive();
   // Whether it was ever found to do nothing any more.
   bool lost() const { return lost_.load(std::memory_order_relaxed); }

@@ -1,6 +1,6 @@
 #pragma once
 
-// How much of the host's memory is spoken for, and by whom.
+// How much of the host's memory is claimed, and by whom.
 
 #include <cstdint>
 #include <functional>
@@ -18,15 +18,15 @@ namespace penstock {
 
 // A bound of what large holders of one process take together: each claims before it takes.
 //
-// Model:     a sum of claims that never passes the limit. A claim is what its holder says that it may take at most, not what
-//            it holds at present.
+// Model:     a sum of claims that never passes the limit. A claim is what its holder says that it may take at most, not
+//            what it holds at present.
 // Owns:      nothing; it outlives its claims.
 // Threads:   any method from any thread, also of one claim.
 // Units:     bytes.
 // Example:   PENSTOCK_ASSIGN_OR_RETURN(auto claim, claims.Take("pipeline gpt", bytes));
 class MemoryClaims {
  public:
-  // `changed`, which may be empty, is told the sum of all claims, under the lock.
+  // `changed`, which may be empty, is called with the sum of all claims, under the lock.
   explicit MemoryClaims(int64_t limit_bytes, std::function<void(int64_t claimed)> changed = {})
       : limit_bytes_(limit_bytes), changed_(std::move(changed)) {}
 
@@ -48,7 +48,8 @@ class MemoryClaims {
 
   // `holder` is for people: "pipeline gpt".
   //
-  // Fails:     RESOURCE_EXHAUSTED / HOST_MEMORY with "limit" and "limit_value", naming the holders of most and what is left.
+  // Fails:     RESOURCE_EXHAUSTED / HOST_MEMORY with "limit" and "limit_value", naming the holders of most and what is
+  //            left.
   absl::StatusOr<std::unique_ptr<Claim>> Take(std::string holder, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 
   int64_t limit_bytes() const { return limit_bytes_; }
@@ -67,7 +68,7 @@ class MemoryClaims {
   int64_t claimed_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// Nine tenths of what this process may use (MachineMemoryBytes): the rest is for what nobody claims.
+// Nine tenths of what this process may use (MachineMemoryBytes): the rest is for memory that is not claimed.
 int64_t DefaultMemoryLimit();
 
 }  // namespace penstock

@@ -1,6 +1,6 @@
 #pragma once
 
-// How those who watch a lane call each kind of action: in its trace, in its states and in its phases.
+// Names of each kind of action in a lane's trace, states and phases.
 
 #include <array>
 
@@ -11,8 +11,8 @@
 
 namespace penstock {
 
-// One row beside that of ActionKindInfo. In inference every action counts as StageState::kInfer and Phase::kInfer; sends and
-// receives have no phase of their own, and the state is that of the lane while they move values.
+// One row beside that of ActionKindInfo. In inference every action counts as StageState::kInfer and Phase::kInfer;
+// sends and receives have no phase of their own, and the state is that of the lane while they move values.
 struct ActionLabels {
   ActionKind kind = ActionKind::kForward;
   TraceKind trace = TraceKind::kForward;

@@ -16,11 +16,11 @@
 
 namespace penstock {
 
-// Brings together what the choice of an inference action beside training needs: when training wants a lane again, how long
-// inference takes there, who waited long enough, and the pipeline's switch.
+// Brings together what the choice of an inference action beside training needs: when training wants a lane again, how
+// long inference takes there, which calls have waited long enough, and the pipeline's switch.
 //
-// Model:     a training run is followed from BeginRun to EndRun; between runs the rhythm of steps speaks. Costs are learned
-//            at the end of each run.
+// Model:     a training run is followed from BeginRun to EndRun; between runs the rhythm of steps speaks. Costs are
+//            learned at the end of each run.
 // Threads:   BeginRun and EndRun from the caller of training runs; the rest from any thread.
 // Units:     nanoseconds; rows of one micro-batch.
 class BubbleFilling {

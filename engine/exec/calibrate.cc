@@ -64,7 +64,7 @@ class StageMeasurement {
     context_.training = context_.graph = true;
   }
 
-  // Works on until nobody measures any more, so that nobody measures beside a device that is done.
+  // Goes on until the last device has measured, so that none measures beside an idle device.
   void Accompany(const std::atomic<int>& measuring) {
     while (measuring.load() > 0) Repeat(/*split=*/false);
   }
@@ -227,7 +227,7 @@ class AllMeasurements {
 absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, const std::vector<Device>& devices,
                              const std::vector<TensorSignature>& inputs, const LossContext& loss,
                              const ProfileOptions& options, int64_t open_dimension, Clock* clock, Plan& plan) {
-  // Nobody knows what such a model takes: the plan stays as it is.
+  // The inputs of such a model are not known: the plan stays as it is.
   if (std::any_of(inputs.begin(), inputs.end(), [](const TensorSignature& input) { return input.any; })) {
     return PredictPlan(plan);
   }

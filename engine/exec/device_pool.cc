@@ -14,7 +14,8 @@ namespace penstock {
 
 namespace {
 
-// Whether it may have to wait for a core that another device works on. Devices without cores of their own use all of them.
+// Whether it may have to wait for a core that another device works on. Devices without cores of their own use all of
+// them.
 bool SharesCores(const Device& device, const std::vector<Device>& devices) {
   const std::vector<int> usable = UsableCores();
   const auto cores_of = [&usable](const Device& one) -> const std::vector<int>& {
@@ -72,7 +73,8 @@ void DevicePool::Wait(absl::Notification& done) {
       if (worker->Ready()) ready.push_back(worker.get());
     }
     if (ready.empty() && !done.HasBeenNotified()) {
-      // But for what accelerators still do, nothing can become ready by itself in serial mode: a verified schedule ends.
+      // But for what accelerators still do, nothing can become ready by itself in serial mode: a verified schedule
+      // ends.
       PENSTOCK_CHECK(
           std::any_of(workers_.begin(), workers_.end(), [](auto& worker) { return worker->AwaitAccelerator(); }));
     }

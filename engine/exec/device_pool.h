@@ -16,8 +16,8 @@ class DeviceWorker;
 
 // Owns one DeviceWorker per device.
 //
-// Threads:   any method from any thread. In serial mode nothing runs until somebody calls Wait(), and then on that thread,
-//            in rounds: every device that is ready runs one action, in their order. Failures repeat exactly.
+// Threads:   any method from any thread. In serial mode nothing runs until somebody calls Wait(), and then on that
+//            thread, in rounds: every device that is ready runs one action, in their order. Failures repeat exactly.
 // Lifecycle: outlives every pipeline; the destructor joins the threads.
 class DevicePool {
  public:

@@ -125,7 +125,7 @@ DeviceWorker::Choice DeviceWorker::ChooseInference(bool training_ready, bool& en
   for (size_t i = 0; i < inference_.size();) {
     StageExecutor& executor = *inference_[i];
     const Run& run = executor.run();
-    // Who stops leaves at once, for the weights may wait for it.
+    // A run that stops leaves at once, because a change of the weights may wait for it.
     const bool due = BesideTraining(*run.filling, now) ? run.coordinator->BeDue(now) : run.ticket->due.load();
     const bool looked_at = !training_ready || due || run.coordinator->Stopped();
     const StageExecutor::Readiness readiness = looked_at ? executor.Poll() : StageExecutor::Readiness::kWaiting;

@@ -17,18 +17,20 @@ namespace penstock {
 
 // The thread of one device: runs whichever of its lanes' next actions is to go first.
 //
-// Model:     two lists of executors. Training goes before inference; among ready training executors the least recently served
-//            goes first, so that pipelines beside each other all get on. While all training waits, a GapFiller says which
-//            inference action, if any, the gap holds. Only a run that is due (inference_turns.h) goes before training.
+// Model:     two lists of executors. Training goes before inference; among ready training executors the least recently
+//            served goes first, so that pipelines beside each other all get on. While all training waits, a GapFiller
+//            says which inference action, if any, the gap holds. Only a run that is due (inference_turns.h) goes before
+//            training.
 // Owns:      a share of each executor until it is done.
-// Threads:   Add(), Wake() and busy() from any thread; PollOnce() and Ready() only in serial mode, from one thread at a time.
+// Threads:   Add(), Wake() and busy() from any thread; PollOnce() and Ready() only in serial mode, from one thread at a
+//            time.
 // Lifecycle: the destructor stops the thread after the action that runs; nothing may be left to do by then.
 class DeviceWorker {
  public:
-  // What it does while nothing is to do.
+  // How the thread waits while there is nothing to do.
   enum class IdlePolicy {
-    kForCalls,   // it has no thread: nothing runs but inside PollOnce() and Ready()
-    kAsleep,     // for devices that share a core: who spins there keeps the others from working
+    kForCalls,   // there is no thread: actions run only inside PollOnce() and Ready()
+    kAsleep,     // for devices that share a core: a spinning thread keeps the others from working
     kSpinsFirst  // a few us; waking a sleeper costs more than most waits between two stages last
   };
   DeviceWorker(const Device& device, IdlePolicy waits);
@@ -42,7 +44,8 @@ class DeviceWorker {
   bool PollOnce();
   // Whether PollOnce() would find something to do now.
   bool Ready();
-  // For serial mode: waits until an accelerator has done some of what was launched on it; false if nothing is outstanding.
+  // For serial mode: waits until an accelerator has done some of what was launched on it; false if nothing is
+  // outstanding.
   bool AwaitAccelerator();
   bool busy() const { return busy_.load(std::memory_order_relaxed); }
 
@@ -65,7 +68,7 @@ class DeviceWorker {
   size_t FindTraining(bool& ended);
   Choice ChooseInference(bool training_ready, bool& ended);
   bool BesideTraining(const BubbleFilling& filling, int64_t now) const;
-  // Devices tell nobody that they have passed an event.
+  // Looks again soon where marks are unread: devices do not report that they have passed an event.
   void NoteUnread();
   void TellOthers(StageExecutor& running, bool taken);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !woken_ && !stop_; }

@@ -7,8 +7,8 @@
 
 namespace penstock {
 
-// The parts of an optimizer step on one stage, in their order; the decision, which belongs to all stages, and the import of
-// state. A fault at kUpdate comes before the weights change, at kStatistics and kUpdated after.
+// The parts of an optimizer step on one stage, in their order; the decision, which belongs to all stages, and the
+// import of state. A fault at kUpdate comes before the weights change, at kStatistics and kUpdated after.
 enum class FaultPoint { kShareTies, kSumTies, kKeepForUndo, kDecide, kUpdate, kStatistics, kUpdated, kUndo, kImport };
 inline constexpr std::array<std::string_view, 9> kFaultPointNames = {
     "share_ties", "sum_ties", "keep_for_undo", "decide", "update", "statistics", "updated", "undo", "import"};

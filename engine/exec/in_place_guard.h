@@ -12,8 +12,8 @@
 
 namespace penstock {
 
-// Refuses layers that change in place what their stage was given: a recomputation would start from something else, and the
-// tensors may be another's.
+// Refuses layers that change in place what their stage was given: a recomputation would start from something else, and
+// the tensors may be another's.
 //
 // Model:     the tensors that were given, and how often each had been changed by then.
 // Threads:   one at a time.
@@ -28,8 +28,8 @@ class InPlaceGuard {
   // Throws if the layer that just ran has changed one of them.
   void CheckUnchanged(const std::string& layer) const;
 
-  // Throws what a layer has failed with, and its name where it did not expect to fail; its own errors say what they must.
-  // LibTorch itself forbids changing what asks for a gradient.
+  // Throws the layer's error: an INTERNAL one with the layer's name before it, others as they are. LibTorch itself
+  // forbids changing what asks for a gradient.
   [[noreturn]] void ThrowFailure(const std::string& layer, const absl::Status& status) const;
 
  private:

@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-// A worker on one device: its stages, and what it needs to run lists and to be seen.
+// A worker on one device: its stages, clocks and counters, and what it needs to run lists of actions.
 struct Lane {
   int index = 0;               // in the pipeline: its list is schedule.lanes[index]
   std::vector<Stage*> stages;  // its chunks, in model order

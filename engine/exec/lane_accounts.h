@@ -8,11 +8,13 @@
 
 namespace penstock {
 
-// Tells the metrics of a lane what a training run makes it hold: micro-batches in flight, the stash of each pass, gradients.
+// Tells the metrics of a lane what a training run makes it hold: micro-batches in flight, the stash of each pass,
+// gradients.
 //
 // Owns:      nothing; lane and run outlive it. A pass gives back its own share of the stash.
 // Threads:   the device's thread.
-// Lifecycle: Count() behind every action of a micro-batch that has not failed; Close() once, when the lane leaves the run.
+// Lifecycle: Count() behind every action of a micro-batch that has not failed; Close() once, when the lane leaves the
+// run.
 // Units:     micro-batches; bytes. Of what a graph saves they are as profiled, of inputs alone exact.
 class LaneAccounts {
  public:

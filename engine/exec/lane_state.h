@@ -12,13 +12,13 @@
 
 namespace penstock {
 
-// Decides which of its states a lane is in, and tells its clock.
+// Decides which of its states a lane is in, and sets its clock.
 //
-// Model:     several things are true at once: an action runs, a step is open, inference runs are open, a client is waited
-//            for. The first that holds wins, in the order of the fields below; the clock gets the winner.
-//            Where the device tells its times late, the host is ahead of it: states are kept in the order in which they
-//            came about, and the clock gets each once those before it have their times. A wait that the host saw begin
-//            while the device still worked begins when that work ends.
+// Model:     several things are true at once: an action runs, a step is open, inference runs are open, a client is
+//            waited for. The first that holds wins, in the order of the fields below; the clock gets the winner.
+//            On a device whose times are known late, the host runs ahead: states are queued in their order, and the
+//            clock gets each one when those before it have their times. A wait that the host saw begin while the device
+//            still worked begins when that work ends.
 // Owns:      nothing; the StateClock must outlive it.
 // Threads:   any method from any thread: the device's thread reports actions and waits, a sender reports arrivals, the
 //            pipeline opens and closes runs.
@@ -31,7 +31,7 @@ class LaneState {
   // It has ended: `host` until the next wait is known. Returns the time.
   int64_t EndAction();
 
-  // The same on a device that tells late when it gets there; Passed() then has the time of the oldest of them.
+  // The same on a device whose times are known late: Passed() brings the time of the oldest of them.
   void LaunchAction(StageState state);
   void LaunchEnd();
   void Passed(int64_t at);
@@ -54,7 +54,7 @@ class LaneState {
  private:
   void BeginLocked(StageState state, std::optional<int64_t> at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLocked(std::optional<int64_t> at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Without a time: it is told later.
+  // Without a time: it comes later.
   void RefreshLocked(std::optional<int64_t> at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   StateClock* const clock_;

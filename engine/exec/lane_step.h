@@ -11,8 +11,8 @@ namespace penstock {
 
 // A lane's way through the optimizer step at the end of a run.
 //
-// Model:     the step has parts that all stages of the pipeline go through together (run_coordinator.h), so a lane goes over
-//            the OPT actions of its stages once per part.
+// Model:     the step has parts that all stages of the pipeline go through together (run_coordinator.h), so a lane goes
+//            over the OPT actions of its stages once per part.
 // Threads:   the device's thread.
 // Lifecycle: for each OPT, once MayGoOn(): Enter(), Compute(), and EndPart() unless the part was kApply. Where no tied
 //            parameters are, the first part is kNorms.
@@ -25,7 +25,7 @@ class LaneStep {
   Part part() const { return part_; }  // that comes next
   // Whether all stages have ended the part before.
   bool MayGoOn() const;
-  // Any action begins: an error of an OPT came about at the first point of its part, unless Compute() got farther.
+  // Any action begins. An error of an OPT is at the first point of its part, unless Compute() has gone further.
   void Enter(ActionKind kind);
   // Does the part for one stage. May throw (RunTorch).
   void Compute(Stage& stage);

@@ -14,18 +14,19 @@
 
 namespace penstock {
 
-// Marks where actions begin and end, and tells the time of each mark: to the lane's state, then to whoever set it.
+// Marks where actions begin and end, and reports the time of each mark: to the lane's state, then to the code that set
+// it.
 //
-// Model:     on a CPU a mark is passed as it is set, and is told at once. On an accelerator the host goes on while the device
-//            has not got there: a mark is a timed event of the compute stream, and is told by the first Read() after the
-//            device has passed it, in the order in which marks were set. Nothing ever waits for a mark.
-//            Its time is that of the mark before plus what the device's clock says passed between the two; it is never
-//            before the host set the mark nor after the host saw it passed, so that the two clocks can't drift apart.
-//            The constructor waits once for the device, to have a first place in both.
+// Model:     on a CPU a mark is passed and reported when it is set. On an accelerator the host runs ahead of the
+//            device: a mark is a timed event of the compute stream, and the first Read() after the device has passed it
+//            reports it, in the order in which marks were set. Nothing ever waits for a mark. Its time is that of the
+//            mark before plus what the device's clock says passed between the two; it is never before the host set the
+//            mark nor after the host saw it passed, so that the two clocks can't drift apart. The constructor waits
+//            once for the device, to have a first place in both.
 // Owns:      the marks that are unread. State, streams and clock outlive it.
 // Threads:   the device's thread only.
 // Units:     nanoseconds of the host's monotonic clock.
-// Fails:     never: if the device can't tell, what is unread is told with the present time.
+// Fails:     never: if the device can't give times, unread marks are reported with the present time.
 class LaneTimeline {
  public:
   LaneTimeline(LaneState* state, DeviceStreams* streams, Clock* clock);
@@ -48,10 +49,10 @@ class LaneTimeline {
     unread_.push_back(std::move(mark));
   }
 
-  // Tells the marks that the device has passed since.
+  // Reports the marks that the device has passed since.
   void Read();
   bool unread() const { return !unread_.empty(); }
-  // Tells all marks, as if the device had passed them now.
+  // Reports all marks, as if the device had passed them now.
   void GiveUp();
   // Blocks the calling thread until the device has passed the oldest mark; false if there is none. For serial mode.
   bool Await();

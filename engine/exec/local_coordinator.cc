@@ -55,7 +55,7 @@ bool LocalCoordinator::Stopped() const {
 
 void LocalCoordinator::Leave(bool before_the_end) {
   if (before_the_end) cut_short_.fetch_add(1, std::memory_order_relaxed);
-  if (Stopped()) wake_();  // whoever waits for this lane waits for nothing now
+  if (Stopped()) wake_();  // lanes that wait for this one need not wait any more
   if (open_lanes_.fetch_sub(1, std::memory_order_acq_rel) == 1) ended_();
 }
 

@@ -17,12 +17,13 @@ namespace penstock {
 // A run's coordinator in memory, for lanes of one process.
 //
 // Owns:      what the lanes put in, and the decision.
-// Threads:   as RunCoordinator. What the leader sets up is constant once the lanes have started; it decides on the thread of
-//            the lane that completes the norms, and grants on any.
+// Threads:   as RunCoordinator. What the leader sets up is constant once the lanes have started; it decides on the
+//            thread of the lane that completes the norms, and grants on any.
 // Lifecycle: the leader's hooks run while lanes do, and must outlive the run's end.
 class LocalCoordinator final : public RunCoordinator {
  public:
-  // `wake` makes every lane look again. `cancel` may be null; it must be with an optimizer step, which is all or nothing.
+  // `wake` makes every lane look again. `cancel` may be null; it must be with an optimizer step, which is all or
+  // nothing.
   LocalCoordinator(int lanes, std::function<void()> wake, std::shared_ptr<CancelToken> cancel)
       : wake_(std::move(wake)), cancel_(std::move(cancel)), open_lanes_(lanes) {}
 
@@ -39,10 +40,10 @@ class LocalCoordinator final : public RunCoordinator {
 
   // An inference stops, to be run again on other weights.
   void GiveWay();
-  // In model order; once they all are in.
+  // All norms, in model order. Only once they all are in.
   std::vector<at::Tensor> Norms() const;
-  // First the decision, then the weights, which the leader asks for in between. Once it has, before the lane that decides
-  // leaves, the run does not end without them.
+  // First the decision, then the weights, which the leader asks for in between. Once it has, before the lane that
+  // decides leaves, the run does not end without them.
   void Decide(const StepDecision& decision) { decision_ = decision; }
   void Grant();
   void ExpectGrant() { expects_grant_.store(true); }
@@ -51,7 +52,7 @@ class LocalCoordinator final : public RunCoordinator {
 
   // Why it stopped, or OK.
   absl::Status Result() const;
-  // It stopped for nothing but other weights.
+  // Whether it stopped only so that the weights could change.
   bool MustRunAgain() const;
   bool expects_grant() const { return expects_grant_.load(); }
   // Comes after Granted(), if that is to be expected.

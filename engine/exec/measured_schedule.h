@@ -60,17 +60,17 @@ struct ScheduleReport {
 };
 inline constexpr size_t kMaxDeviations = 20;
 
-// The training step of a plan, simulated with its costs. `micro_batches` 0: as the plan says. An optimizer step is planned
-// to take no time: nobody has measured it yet.
+// The training step of a plan, simulated with its costs. `micro_batches` 0: as the plan says. An optimizer step is
+// planned to take no time: it has not been measured yet.
 //
 // Fails:     as BuildSchedule for that many micro-batches.
 absl::StatusOr<ScheduleReport> PlannedSchedule(const Plan& plan, int micro_batches);
 
-// The last run that computed gradients for optimizer step `step`, as Outcome.step counts (0: the last step that ended), as
-// its lanes' trace rings have it, beside its plan. `run` above 0 asks for that run instead.
+// The last run that computed gradients for optimizer step `step`, as Outcome.step counts (0: the last step that ended),
+// as its lanes' trace rings have it, beside its plan. `run` above 0 asks for that run instead.
 //
-// Fails:     OUT_OF_RANGE / STEP_NOT_RETAINED, saying whether no step has run yet, this one has not, or its records were
-//            overwritten.
+// Fails:     OUT_OF_RANGE / STEP_NOT_RETAINED, saying whether no step has run yet, this one has not, or its records
+//            were overwritten.
 absl::StatusOr<ScheduleReport> MeasuredSchedule(const Plan& plan, const PipelineMetrics& metrics, int64_t step,
                                                 int64_t run = 0);
 

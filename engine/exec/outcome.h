@@ -28,8 +28,8 @@ struct RunOutcome {
 
 // The activations that a Forward keeps for its Backward. Opaque; freed with the last reference.
 class Graph;
-// Outputs that only a run can name are called output (one by itself), or output0, output1, ...; values that are no tensors
-// come as a list, one item per micro-batch.
+// Outputs that only a run can name are called output (one by itself), or output0, output1, ...; values that are no
+// tensors come as a list, one item per micro-batch.
 struct ForwardOutcome {
   NamedValues outputs;
   std::shared_ptr<Graph> graph;

@@ -28,9 +28,9 @@
 //                                 inference gives way, then both stages step
 //   4 over, or undone on both stages
 //
-// A ForwardBackward ends before 3; an OptimizerStep is 3 alone; Forward and Backward, in pipeline_halves.cc, are the two
-// halves of 2; Infer, in pipeline_inference.cc, is the forward half without a graph, from any thread, in the gaps of all of
-// this.
+// A ForwardBackward ends before 3; an OptimizerStep is 3 alone; Forward and Backward, in pipeline_halves.cc, are the
+// two halves of 2; Infer, in pipeline_inference.cc, is the forward half without a graph, from any thread, in the gaps
+// of all of this.
 
 namespace penstock {
 

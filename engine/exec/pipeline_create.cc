@@ -226,7 +226,8 @@ NamedTensors PipelineImpl::StateShapes() const {
   return shapes;
 }
 
-// What to copy into each of `views`, in a form whose copy takes no memory of the host. Fails: as ImportState, nothing changed.
+// What to copy into each of `views`, in a form whose copy takes no memory of the host. Fails: as ImportState, nothing
+// changed.
 absl::StatusOr<std::vector<at::Tensor>> PipelineImpl::SourcesOf(const NamedTensors& views,
                                                                 const NamedTensors& state) const {
   const auto mismatch = [](const std::string& name, const std::string& problem, const std::string& value) {

@@ -30,7 +30,8 @@ struct Draft {
   Plan plan;
 };
 
-// Checks in the order of fairscale's Pipe: schedule, layers, skips; asks for the plan, which checks the cut, but makes none.
+// Checks in the order of fairscale's Pipe: schedule, layers, skips; asks for the plan, which checks the cut, but makes
+// none.
 absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipeline::Options& options);
 
 // The same with its plan. Where the plan is open, the best few are placed, tried and dropped again, one after the other
@@ -51,7 +52,8 @@ struct PlacedStages {
   int64_t open_dimension = 1;
 };
 
-// Fails:     as ClaimMemory, which it calls first; what a layer throws as it is built; DEVICE_NOT_FOUND and the like of the plan's devices.
+// Fails:     as ClaimMemory, which it calls first; what a layer throws as it is built; DEVICE_NOT_FOUND and the like of
+//            the plan's devices.
 absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
                                          const Plan& plan);
 

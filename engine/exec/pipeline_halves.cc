@@ -16,8 +16,8 @@
 namespace penstock {
 namespace {
 
-// The gradients of one input's micro-batches as that of the input: joined, with zeros for a micro-batch that had no part in
-// the result; their sum if every micro-batch had all of it. Undefined if there is none. May throw.
+// The gradients of one input's micro-batches as that of the input: joined, with zeros for a micro-batch that had no
+// part in the result; their sum if every micro-batch had all of it. Undefined if there is none. May throw.
 at::Tensor JoinGradients(const Graph::Input& input, Tensors pieces) {
   const auto known = std::find_if(pieces.begin(), pieces.end(), [](const at::Tensor& one) { return one.defined(); });
   if (known == pieces.end()) return {};
@@ -100,7 +100,8 @@ std::vector<Batch> ScatterGradients(const Graph& graph, const NamedTensors& grad
     const Tensors pieces = missing  ? Tensors(m)
                            : scalar ? given->tensor.unbind(0)
                                     : SplitRows(given->tensor, graph.output_rows[k]);
-    // Copies: a gradient that crosses a cut becomes one, and the last bit of a product may depend on the alignment of memory.
+    // Copies: a gradient that crosses a cut becomes one, and the last bit of a product may depend on the alignment of
+    // memory.
     for (size_t i = 0; i < m; ++i) by_micro_batch[i].push_back(missing ? at::Tensor() : pieces[i].clone());
   }
   std::vector<Batch> scattered;

@@ -34,8 +34,8 @@ inline absl::Status NotNow(std::string_view reason, std::string_view message) {
 
 // The Pipeline of pipeline.h: leads the runs of a rank, today the only one.
 //
-// Threads:   members marked "caller" belong to the thread of the training calls; the rest is constant after construction,
-//            safe by itself, or guarded.
+// Threads:   members marked "caller" belong to the thread of the training calls; the rest is constant after
+//            construction, safe by itself, or guarded.
 class PipelineImpl : public Pipeline {
  public:
   // What Create has made ready.
@@ -118,7 +118,7 @@ class PipelineImpl : public Pipeline {
   absl::Status FinishStep(const LedRun& led, const absl::Status& status, RunOutcome& outcome);
   // After a run with a step that failed: everything is as before the run, or the pipeline is broken. What to tell.
   absl::Status UndoStep(const LedRun& led, bool changed, const absl::Status& cause);
-  // From here on the weights are nobody's: only an ImportState mends that.
+  // From here on the weights belong to no step (PIPELINE_BROKEN): only an ImportState repairs that.
   void Break(std::string_view what, const absl::Status& cause) ABSL_LOCKS_EXCLUDED(health_mu_);
   absl::Status CheckStep(const StepRequest& request) const;
   class InferenceCall;

@@ -16,8 +16,8 @@ namespace penstock {
 
 // One call through all of its runs. It fails if a change of the weights has left them broken.
 //
-// Model:     at most one run at a time, from Start() until its last lane has left. Then it is run again if it gave way before
-//            it was done, or else has its outcome.
+// Model:     at most one run at a time, from Start() until its last lane has left. Then it is run again if it gave way
+//            before it was done, or else has its outcome.
 // Owns:      itself, by the gate while it waits or is open there, and by its run.
 // Threads:   as GateVisit; a run ends on the thread of its last lane.
 class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_from_this<InferenceCall> {

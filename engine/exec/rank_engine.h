@@ -23,17 +23,17 @@
 
 namespace penstock {
 
-// The stages and lanes of one process: what a pipeline's leader commands. It knows no client, no gate and no step's number.
-// A plain class as long as every stage is in this process; stages on other ranks will stand behind an interface with these
-// methods.
+// The stages and lanes of one process: what a pipeline's leader commands. It knows no client, no gate and no step's
+// number. A plain class as long as every stage is in this process; stages on other ranks will stand behind an interface
+// with these methods.
 //
-// Model:     Runs come and go; the stages keep weights, gradients and what an undo needs between them. Whoever leads a run
-//            talks with its lanes through the run's coordinator.
-// Owns:      stages, lanes, the transport between them, and what is known of their gaps. Workers, metrics and what Parts
-//            points to outlive it.
+// Model:     Runs come and go; the stages keep weights, gradients and what an undo needs between them. Whoever leads a
+//            run talks with its lanes through the run's coordinator.
+// Owns:      stages, lanes, the transport between them, and what is known of their gaps. Workers, metrics and what
+//            Parts points to outlive it.
 // Threads:   Find, Prepare, Start, End and WakeAll from any thread; what reads or changes stages from the thread of the
 //            training calls, between runs.
-// Lifecycle: Prepare(), Start(), the end of the run as its coordinator tells it, End().
+// Lifecycle: Prepare(), Start(), the end of the run, which its coordinator reports, End().
 class RankEngine {
  public:
   struct Parts {
@@ -76,7 +76,8 @@ class RankEngine {
   void EndContribution(bool keep, MicroBatchIndex first);
   void DiscardGradients();
   void RestoreTiedGradients(const TiedGradients& ties);
-  // Takes a step back that some stages have done. Fails: as RunTorch; then the weights are nobody's.
+  // Takes a step back that some stages have done. Fails: as RunTorch; then the weights belong to no step: the pipeline
+  // is broken.
   absl::Status Undo();
 
   // Parameters, buffers and, if asked, optimizer state, in model order: views. And the copies of tied ones among them.

@@ -20,7 +20,7 @@
 
 namespace penstock {
 
-// The value of an error that tells in which part of a step it came about.
+// The name of the value of an error that says in which part of a step it occurred.
 inline constexpr char kStepPart[] = "step_part";
 
 // Behind every micro-batch: nothing that was noted is forgotten.
@@ -28,12 +28,12 @@ inline constexpr MicroBatchIndex kNoMicroBatch(std::numeric_limits<int32_t>::max
 
 // The activations that a Forward keeps for its Backward.
 //
-// Model:     one Pass per stage and micro-batch, the keys of its randomness, and what the gradients of outputs must look like
-//            and those of inputs will.
+// Model:     one Pass per stage and micro-batch, the keys of its randomness, and what the gradients of outputs must
+//            look like and those of inputs will.
 // Owns:      the passes, with their tensors on the stages' devices. The last reference frees them, on any thread.
 // Threads:   that of the training calls; a run has the passes while it is open.
-// Lifecycle: Forward makes it; a Backward uses it up unless it retains it: `passes` are empty then. An optimizer step makes
-//            it stale (`step`).
+// Lifecycle: Forward makes it; a Backward uses it up unless it retains it: `passes` are empty then. An optimizer step
+//            makes it stale (`step`).
 class Graph {
  public:
   std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
@@ -53,8 +53,8 @@ class Graph {
 
 // A run on the lanes of one process: what was asked for, what goes in, and what comes out.
 //
-// Threads:   the fields above the line are constant while lanes run; below it, each entry has one writer (the lane or the
-//            micro-batch's last action), read after the run's end.
+// Threads:   the fields above the line are constant while lanes run; below it, each entry has one writer (the lane or
+//            the micro-batch's last action), read after the run's end.
 struct Run {
   RunSpec spec;
   ListsOfRun lists;

@@ -17,13 +17,13 @@ struct StepDecision {
   bool applied = false;
 };
 
-// What the lanes of a run ask and tell each other, through whoever leads it.
+// Messages between the lanes of a run and its leader: norms, the decision, the end of each part of the step.
 //
-// Model:     A run goes on until each lane has left; it stops early where one has failed, its caller has cancelled it, or it
-//            gives way. An optimizer step has three parts, and no stage begins one before all have ended the one before:
-//            tied gradients are put in; norms go up, and what an undo needs is kept; one decision comes down, and with it
-//            the weights, once no inference reads them. Before that nothing has changed that can be seen; after it an error
-//            calls for an undo on every stage.
+// Model:     A run goes on until each lane has left; it stops early where one has failed, its caller has cancelled it,
+//            or it gives way. An optimizer step has three parts, and no stage begins one before all have ended the one
+//            before: tied gradients are put in; norms go up, and what an undo needs is kept; one decision comes down,
+//            and with it the weights, once no inference reads them. Before that nothing has changed that can be seen;
+//            after it an error calls for an undo on every stage.
 // Threads:   any method from any lane's thread, without a lock held. A stage puts into its own places only.
 class RunCoordinator {
  public:

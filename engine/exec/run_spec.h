@@ -8,8 +8,9 @@
 
 namespace penstock {
 
-// What a run is, in plain values that have a form on a wire: all that its lanes must agree on, wherever they are. The lists
-// are those of the plan for `purpose` and `micro_batches`; values (inputs, targets, gradients) come by themselves.
+// What a run is, in plain values that have a form on a wire: all that its lanes must agree on, wherever they are. The
+// lists are those of the plan for `purpose` and `micro_batches`; values (inputs, targets, gradients) come by
+// themselves.
 struct RunSpec {
   int64_t id = 0;
   SchedulePurpose purpose = SchedulePurpose::kForwardOnly;

@@ -25,8 +25,8 @@ struct ListsOfRun {
 
 // The verified lists of one pipeline by purpose and real number of micro-batches, built when asked for.
 //
-// Model:     keeps the kMaxLists that were used last. Lists are built outside of the lock: who waits for one list holds up
-//            nobody who wants another, and two who want the same one at once may both build it.
+// Model:     keeps the kMaxLists that were used last. Lists are built outside of the lock: a thread that waits for one
+//            list holds up no other, and two threads that want the same list at once may both build it.
 // Threads:   any method from any thread.
 class ScheduleBook {
  public:

@@ -21,7 +21,7 @@
 
 namespace penstock {
 
-// What one forward is told.
+// What one forward needs beside its inputs.
 struct PassContext {
   bool training = false;  // dropout on
   bool graph = false;     // keep what backward needs
@@ -48,9 +48,9 @@ struct SkipPort {
 
 // What a stage keeps of one micro-batch between forward and backward.
 //
-// Model:     `stash` are the inputs as they came, `received` the skip values from earlier stages; `leaves` and `skip_leaves`
-//            are the inputs of the graph, `outputs`, `skip_outputs` and `loss` its ends. A checkpointed micro-batch has only
-//            the stash and the portals until it is recomputed.
+// Model:     `stash` are the inputs as they came, `received` the skip values from earlier stages; `leaves` and
+//            `skip_leaves` are the inputs of the graph, `outputs`, `skip_outputs` and `loss` its ends. A checkpointed
+//            micro-batch has only the stash and the portals until it is recomputed.
 struct Pass {
   Batch stash;
   std::vector<Portal> received;  // by incoming port
@@ -109,38 +109,40 @@ class Stage {
   const std::vector<SkipPort>& incoming() const { return parts_.incoming; }
   const std::vector<SkipPort>& outgoing() const { return parts_.outgoing; }
 
-  // Runs the layers over inputs, brought to the stage's device first; `pass.received` holds what comes past other stages. With a graph, `pass` can go backward;
-  // without one it holds the stash, and the outputs until DropGraph. A layer that changes the stage's inputs in place is
-  // refused by name: its recomputation would start from something else, and the inputs may be another's.
+  // Runs the layers over inputs, brought to the stage's device first; `pass.received` holds what comes past other
+  // stages. With a graph, `pass` can go backward; without one it holds the stash, and the outputs until DropGraph. A
+  // layer that changes the stage's inputs in place is refused by name: its recomputation would start from something
+  // else, and the inputs may be another's.
   void Forward(Batch inputs, const PassContext& context, const LossContext& loss, Pass& pass);
   // Builds the graph of a pass from its stash. Afterwards it can go backward. With a graph already: nothing.
   void Recompute(const PassContext& context, const LossContext& loss, Pass& pass);
-  // Adds to the parameters' gradients; returns those of the stage's inputs. `gradients` belong to the outputs, those of skip
-  // values stand in `pass.sent`; with a loss, `gradients` are not looked at.
+  // Adds to the parameters' gradients; returns those of the stage's inputs. `gradients` belong to the outputs, those of
+  // skip values stand in `pass.sent`; with a loss, `gradients` are not looked at.
   InputGradients Backward(Pass& pass, const Batch& gradients, bool retain_graph);
   // The same in two halves, each once, with the same bits: the first returns the gradients of the inputs, those of skip
-  // values among them, and leaves in the pass what the second needs to add to the parameters'. Where no input asks for a
-  // gradient (the first stage), the first half does nothing. Other passes may come between the halves.
+  // values among them, and leaves in the pass what the second needs to add to the parameters'. Where no input asks for
+  // a gradient (the first stage), the first half does nothing. Other passes may come between the halves.
   InputGradients InputGradient(Pass& pass, const Batch& gradients);
   void WeightGradient(Pass& pass);
 
   // Contributions: Begin lays the gradients (if `accumulating`) aside before the first backward, and the first backward
-  // that reaches a parameter adds them again, so that they are never copied; End(false) brings them back and forgets the
-  // statistics of micro-batches from `first` on.
+  // that reaches a parameter adds them again, so that they are never copied; End(false) brings them back and forgets
+  // the statistics of micro-batches from `first` on.
   void BeginContribution(bool accumulating);
   void EndContribution(bool keep, MicroBatchIndex first);
   void ClearGradients();
   void CommitStatistics();
   void DiscardStatistics(MicroBatchIndex first);
 
-  // The step, in parts that all stages go through together: hand out the gradients of tied parameters; sum them and return
-  // the norms; with undo, copy what the step will change; change the weights, then the statistics.
+  // The step, in parts that all stages go through together: hand out the gradients of tied parameters; sum them and
+  // return the norms; with undo, copy what the step will change; change the weights, then the statistics.
   void ShareTiedGradients(TiedGradients& board) const;
   std::vector<at::Tensor> SumTiedGradients(const TiedGradients& board);
   void KeepForUndo();
   void Step(double learning_rate, double scale);
-  // What a failed step leaves: the gradients of tied parameters as they were shared, and, after KeepForUndo, parameters,
-  // optimizer state and buffers as they were. Gradients and notes of statistics are there still. Undo may throw (RunTorch).
+  // What a failed step leaves: the gradients of tied parameters as they were shared, and, after KeepForUndo,
+  // parameters, optimizer state and buffers as they were. Gradients and notes of statistics are there still. Undo may
+  // throw (RunTorch).
   void RestoreTiedGradients(const TiedGradients& board);
   void Undo();
 
@@ -148,8 +150,8 @@ class Stage {
   const NamedTensors& parameters() const { return parameters_; }
   // Each parameter that learns, once in the whole model.
   NamedTensors LearnedParameters() const;
-  // What is saved, in model order: parameters and buffers, a tied parameter only where it is first used; then the optimizer's
-  // slots. Views.
+  // What is saved, in model order: parameters and buffers, a tied parameter only where it is first used; then the
+  // optimizer's slots. Views.
   NamedTensors SavedTensors() const;
   NamedTensors SavedOptimizerState() const;
   // Bytes: of what stays, a shared tensor once; of the gradients that are there now.

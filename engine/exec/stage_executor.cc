@@ -118,7 +118,7 @@ bool StageExecutor::Receive(const Action& action) {
                                        : StageState::kFill;
   if (!message.has_value()) {
     Wait(reason, key);
-    // It may have come between the look and the note: the sender told nobody then.
+    // It may have come between the look and the note, when its arrival woke no one.
     message = lane_->transport->TryReceive(key);
     if (!message.has_value()) return false;
   }
@@ -245,7 +245,8 @@ void StageExecutor::HandOver(const Action& action) {
   }
 }
 
-// One stage has done a part of the step; the lane's next one does the same part, and after the last one comes the next part.
+// One stage has done a part of the step; the lane's next one does the same part, and after the last one comes the next
+// part.
 void StageExecutor::EndStepPart() {
   const bool last = ++position_ == actions_.size();
   if (last) position_ = optimizer_position_;

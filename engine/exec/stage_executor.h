@@ -17,16 +17,16 @@ namespace penstock {
 // Interprets the action list of one lane in one run: the only code that knows what an action means.
 //
 // Model:     a position in the list. Poll() goes past receives whose message is there and says whether the next compute
-//            action can run; Execute() runs it, hands what it has made to the stages of the same lane, and runs the sends
-//            behind it. Nothing ever blocks. The OPT of a lane's stages end its list, and the lane goes over them once per
-//            part of the step (lane_step.h). What an action took is counted when the lane's timeline knows it, and before
-//            that the lane does not leave.
+//            action can run; Execute() runs it, hands what it has made to the stages of the same lane, and runs the
+//            sends behind it. Nothing ever blocks. The OPT of a lane's stages end its list, and the lane goes over them
+//            once per part of the step (lane_step.h). What an action took is counted when the lane's timeline knows it,
+//            and before that the lane does not leave.
 // Owns:      a share of the run. The lane outlives it.
 // Threads:   the device's thread only; the run is shared with the other lanes.
-// Lifecycle: made when the run starts, which opens the step on the lane; once Poll() returns kDone the lane has left the
-//            run and the executor is dropped. The last lane of a run calls its `done`.
-// Fails:     the first error is recorded in the run, with stage, micro_batch and action; no action starts after it. Poll()
-//            and Execute() throw nothing: an exception ends the run as an error (guard.h).
+// Lifecycle: made when the run starts, which opens the step on the lane; once Poll() returns kDone the lane has left
+//            the run and the executor is dropped. The last lane of a run calls its `done`.
+// Fails:     the first error is recorded in the run, with stage, micro_batch and action; no action starts after it.
+//            Poll() and Execute() throw nothing: an exception ends the run as an error (guard.h).
 class StageExecutor {
  public:
   StageExecutor(std::shared_ptr<Run> run, Lane* lane);
@@ -43,7 +43,7 @@ class StageExecutor {
  private:
   Readiness Look();
   void RunAction(const Action& action);
-  // What is told of an action when its device begins and ends it.
+  // What is recorded of an action when its device begins and ends it.
   struct Launched {
     Action action;
     size_t position = 0;
@@ -79,7 +79,7 @@ class StageExecutor {
   LaneAccounts accounts_;
   bool left_ = false;
   int untold_ = 0;                     // begins and ends of actions whose times are not known yet
-  int64_t action_begin_ = 0;           // of the action that was last told to have begun
+  int64_t action_begin_ = 0;           // of the last action that is known to have begun
   const int64_t begin_nanos_;          // when the lane got its list
   std::optional<StageState> waiting_;  // what was last reported
 };

@@ -11,8 +11,9 @@ namespace penstock {
 
 // One stage of a lane in one run: what the actions of one micro-batch do, and the values that wait between them.
 //
-// Model:     a value comes by Keep() before the action that needs it, and what an action has made leaves by Take(). Values
-//            are those of a neighbour (peer -1), or skip values of one other stage; going backward, their gradients.
+// Model:     a value comes by Keep() before the action that needs it, and what an action has made leaves by Take().
+//            Values are those of a neighbour (peer -1), or skip values of one other stage; going backward, their
+//            gradients.
 // Threads:   the device's thread.
 // Fails:     the actions may throw: they run under RunTorch.
 class StageRun {

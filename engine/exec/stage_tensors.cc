@@ -26,8 +26,8 @@ void Stage::BeginContribution(bool accumulating) {
   }
 }
 
-// LibTorch lets a parameter take a gradient that is a view, and another one, of an input say, be a view of the same elements.
-// What is added to the one in place would change the other.
+// LibTorch lets a parameter take a gradient that is a view, and another one, of an input say, be a view of the same
+// elements. What is added to the one in place would change the other.
 void Stage::OwnGradients() {
   for (NamedTensor& parameter : parameters_) {
     at::Tensor& gradient = parameter.tensor.mutable_grad();

@@ -1,8 +1,8 @@
 #pragma once
 
-// Parameters that several layers share. Each use has a leaf and a gradient of its own; before the step the gradients of all
-// uses are summed in model order, so that the sum does not depend on the cut. Every stage that uses a tied parameter holds a
-// copy and steps it with the same sum, so that the copies stay equal without being sent.
+// Parameters that several layers share. Each use has a leaf and a gradient of its own; before the step the gradients of
+// all uses are summed in model order, so that the sum does not depend on the cut. Every stage that uses a tied
+// parameter holds a copy and steps it with the same sum, so that the copies stay equal without being sent.
 
 #include <string>
 #include <vector>
@@ -29,16 +29,16 @@ struct StageTie {
 // The gradients of all uses, [group][position]; undefined where there is none. Each entry has one writer.
 using TiedGradients = std::vector<std::vector<at::Tensor>>;
 
-// Makes the uses of each tie one parameter: initial values of the first use, and one memory per stage. The layers stand on
-// the devices of their stages. `first_layers` are the first layers of the stages. Returns the ties by stage. May throw
-// (RunTorch).
+// Makes the uses of each tie one parameter: initial values of the first use, and one memory per stage. The layers stand
+// on the devices of their stages. `first_layers` are the first layers of the stages. Returns the ties by stage. May
+// throw (RunTorch).
 std::vector<std::vector<StageTie>> TieParameters(const std::vector<TieGroup>& groups, std::vector<NamedLayer>& layers,
                                                  const std::vector<int>& first_layers);
 
-// Ties that nobody declared: layers whose parameters share memory.
+// Undeclared ties: layers whose parameters share memory.
 //
-// Fails:     INVALID_ARGUMENT / SPEC_INVALID "module with duplicate parameters on distinct devices is not supported", as
-//            torch's pipeline.sync, if the stages of such layers stand on different devices (`device_of_layer`).
+// Fails:     INVALID_ARGUMENT / SPEC_INVALID "module with duplicate parameters on distinct devices is not supported",
+//            as torch's pipeline.sync, if the stages of such layers stand on different devices (`device_of_layer`).
 absl::StatusOr<std::vector<TieGroup>> FindSharedParameters(const std::vector<NamedLayer>& layers,
                                                            const std::vector<std::string>& device_of_layer);
 

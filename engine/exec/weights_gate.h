@@ -30,12 +30,13 @@ class GateVisit {
 
 // Keeps the weights still while inference runs are open, and keeps inference out while they change.
 //
-// Model:     the open runs, at most one writer, and a queue of runs that came after the writer asked. The writer does not
-//            wait for inference to finish: open runs are asked to give way, leave after the action that they are in, and
-//            come again. Whether a run gives way or must finish is its own decision.
+// Model:     the open runs, at most one writer, and a queue of runs that came after the writer asked. The writer does
+//            not wait for inference to finish: open runs are asked to give way, leave after the action that they are
+//            in, and come again. Whether a run gives way or must finish is its own decision.
 // Threads:   any method from any thread. Visits start, and `granted` runs, on the thread whose call let them go.
 // Lifecycle: Enter() ... Leave() for each run; RequestExclusive() ... ReleaseExclusive() for each change.
-// Fails:     Enter() and RequestExclusive() throw std::bad_alloc before anything has happened; the others take no memory.
+// Fails:     Enter() and RequestExclusive() throw std::bad_alloc before anything has happened; the others take no
+//            memory.
 class WeightsGate {
  public:
   using Visit = std::shared_ptr<GateVisit>;
@@ -46,8 +47,8 @@ class WeightsGate {
   // Leaves to come again: waits for the writer, if there is one, in its old place.
   void Reenter(const Visit& visit);
 
-  // Asks open runs to give way and runs `granted` as soon as none is open. New ones wait from now on. At most one writer at
-  // a time.
+  // Asks open runs to give way and runs `granted` as soon as none is open. New ones wait from now on. At most one
+  // writer at a time.
   void RequestExclusive(std::function<void()> granted);
   void ReleaseExclusive();
 

@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kMaxKept = 64;  // sizes of micro-batches, and lists: whoever sends ever new ones starts anew
+constexpr size_t kMaxKept = 64;  // sizes of micro-batches, and lists: with one more, all are forgotten
 
 bool FarApart(Ticks a, Ticks b) { return std::abs(a - b) * 50 > std::max(a, b); }
 

@@ -19,9 +19,9 @@ namespace penstock {
 
 // Forecasts training runs from what earlier ones took.
 //
-// Model:     per rows of a micro-batch, the costs of every stage: calibrated, and with each run a quarter of the way to its
-//            means. Only times of actions count, never waits, so that inference which holds training up does not make the
-//            next gap look longer. Forecasts are kept until a cost has moved by more than a fiftieth.
+// Model:     per rows of a micro-batch, the costs of every stage: calibrated, and with each run a quarter of the way to
+//            its means. Only times of actions count, never waits, so that inference which holds training up does not
+//            make the next gap look longer. Forecasts are kept until a cost has moved by more than a fiftieth.
 // Threads:   any method from any thread.
 class TrainingCosts {
  public:
@@ -49,9 +49,9 @@ class TrainingCosts {
 
 // Expects what inference actions take.
 //
-// Model:     per stage and rows of a micro-batch, a running mean of what they took and of how far they were from it. The
-//            expectation is the mean plus that deviation. Rows that were not seen yet are scaled from the calibrated
-//            forward, and never expected to be faster than that for fewer rows.
+// Model:     per stage and rows of a micro-batch, a running mean of what they took and of how far they were from it.
+//            The expectation is the mean plus that deviation. Rows that were not seen yet are scaled from the
+//            calibrated forward, and never expected to be faster than that for fewer rows.
 // Threads:   any method from any thread.
 // Units:     nanoseconds; kNever if nothing is known.
 class InferenceCosts {
@@ -61,8 +61,8 @@ class InferenceCosts {
 
   void Observe(StageIndex stage, int64_t rows, int64_t nanos) ABSL_LOCKS_EXCLUDED(mu_);
   int64_t Expected(StageIndex stage, int64_t rows) const ABSL_LOCKS_EXCLUDED(mu_);
-  // From the begin of an action of `stage` to the end of its run, at the least: this micro-batch through all later stages,
-  // and `behind` more through the last one.
+  // From the begin of an action of `stage` to the end of its run, at the least: this micro-batch through all later
+  // stages, and `behind` more through the last one.
   int64_t MinToEnd(StageIndex stage, int64_t rows, int behind) const ABSL_LOCKS_EXCLUDED(mu_);
   // All actions of a run whose micro-batches have these rows, on all stages together. Both: 0 if nothing is known.
   int64_t Work(const std::vector<int64_t>& rows) const ABSL_LOCKS_EXCLUDED(mu_);

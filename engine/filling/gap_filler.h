@@ -20,7 +20,7 @@ struct InferenceCandidate {
   int32_t priority = 0;
   bool due = false;                    // has waited so long that it goes before training
   bool fills = true;                   // its pipeline's switch: false keeps it out of steps
-  int64_t duration = kNever;           // expected; kNever: nobody knows
+  int64_t duration = kNever;           // expected; kNever: unknown
   int64_t to_end = 0;                  // until its run can be done on all stages, at the least
   int64_t training_at = kNever;        // when its own pipeline is expected to train on the device
   int64_t weights_change_at = kNever;  // in the open step of its pipeline
@@ -29,18 +29,19 @@ struct InferenceCandidate {
 
 // The choice of one device.
 //
-// Model:     training first: this is only asked when no training action is ready, but for runs that are due. An action fits if
-//            the time until training needs the device, by all that is known, is at least four fifths of what the action is
-//            expected to take: gaps are often just as long as an action, and both vary. So training pays for a gap with at
-//            most a fifth of one action, plus what was foreseen wrongly. An action whose run can't be done on all stages before the weights change is not begun: it would
-//            have to be done again. Without training in sight everything fits.
-//            Among those that fit, the pipeline that was served longest ago goes first; within it the highest priority, then
-//            the oldest run, so that runs finish rather than begin. Runs that are due go before all: the highest
-//            priority, then the oldest.
+// Model:     training first: this is only asked when no training action is ready, but for runs that are due. An action
+//            fits if the time until training needs the device, by all that is known, is at least four fifths of what
+//            the action is expected to take: gaps are often just as long as an action, and both vary. So training pays
+//            for a gap with at most a fifth of one action, plus what was foreseen wrongly. An action whose run can't be
+//            done on all stages before the weights change is not begun: it would have to be done again. Without
+//            training in sight everything fits. Among those that fit, the pipeline that was served longest ago goes
+//            first; within it the highest priority, then the oldest run, so that runs finish rather than begin. Runs
+//            that are due go before all: the highest priority, then the oldest.
 // Threads:   one at a time: a device's.
 class GapFiller {
  public:
-  // The time until which the device may be needed: the earliest that any training run open on it expects; kNever: none is.
+  // The time until which the device may be needed: the earliest that any training run open on it expects; kNever: none
+  // is.
   struct Outlook {
     int64_t now = 0;
     int64_t training_at = kNever;

@@ -12,7 +12,7 @@ namespace penstock {
 
 // One inference call of a pipeline, through all of its restarts.
 //
-// Units:     nanoseconds; 0 where nobody knows.
+// Units:     nanoseconds; 0 where unknown.
 struct InferenceTicket {
   int64_t sequence = 0;  // order of acceptance, unique in the pipeline
   int32_t priority = 0;  // higher first
@@ -25,15 +25,16 @@ struct InferenceTicket {
 
 // Lets inference that found no gap go before training, for a bounded share of the time.
 //
-// Model:     a token bucket. It gains `share` of the time that passes and holds what it gains in two seconds; a run that has
-//            waited long enough becomes due while it isn't overdrawn. Becoming due takes out what the run is expected to take
-//            on a lane; at its end that is replaced by what it did take from training on the lane where it took most (what
-//            one lane has lost, those behind it wait for anyway, and use for theirs). So training loses at most `share` in the
-//            long run, and a load below that waits no longer than it must. A load that neither the gaps nor the share can
-//            carry waits longer, as any overload does.
-//            Long enough is `max_wait_nanos`; or, if that is 0, as long as the run would take alone, so that a small call takes
-//            about twice that. Between steps only: a run becomes due where a training run begins after it was accepted and
-//            has not acted yet, and so runs before that training run's first action; or else with the next one.
+// Model:     a token bucket. It gains `share` of the time that passes and holds what it gains in two seconds; a run
+//            that has waited long enough becomes due while it isn't overdrawn. Becoming due takes out what the run is
+//            expected to take on a lane; at its end that is replaced by what it did take from training on the lane
+//            where it took most (what one lane has lost, those behind it wait for anyway, and use for theirs). So
+//            training loses at most `share` in the long run, and a load below that waits no longer than it must. A load
+//            that neither the gaps nor the share can carry waits longer, as any overload does.
+//            Long enough is `max_wait_nanos`; or, if that is 0, as long as the run would take alone, so that a small
+//            call takes about twice that. Between steps only: a run becomes due where a training run begins after it
+//            was accepted and has not acted yet, and so runs before that training run's first action; or else with the
+//            next one.
 // Threads:   any method from any thread.
 // Units:     nanoseconds; a share of 0 lets nothing become due.
 class InferenceTurns {
@@ -51,8 +52,8 @@ class InferenceTurns {
   void Charge(const InferenceTicket& ticket, LaneIndex lane, int64_t nanos) ABSL_LOCKS_EXCLUDED(mu_);
   // A run has ended for good.
   void Release(const InferenceTicket& ticket, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
-  // When the run may become due at the earliest, if nobody goes before it; kNever with a share of 0, and where a training run
-  // must begin first.
+  // When the run may become due at the earliest, if no other run goes before it; kNever with a share of 0, and where a
+  // training run must begin first.
   int64_t ClaimableAt(const InferenceTicket& ticket) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // A training run begins; a lane takes an action of it.

@@ -41,12 +41,13 @@ absl::StatusOr<RunForecast> MakeForecast(const Schedule& schedule, const Schedul
 
 // Follows one training run and says when each of its lanes will have work again.
 //
-// Model:     where every lane is: in an action since when, or before one. A working lane is late by the time from its action's
-//            forecast start to its real one, and once the forecast end has passed, by the time since then. The run is as
-//            late as the least late of the working lanes: while none is earlier than that, nothing that is to come can begin
-//            before its forecast plus this lateness (as long as actions take what they are believed to). Where no lane
-//            works, the one whose action is next in the forecast begins now. So a gap is rather said too short than too long.
-//            The forecast is made by whoever first asks for one, a lane with nothing else to do; nobody waits for it.
+// Model:     where every lane is: in an action since when, or before one. A working lane is late by the time from its
+//            action's forecast start to its real one, and once the forecast end has passed, by the time since then. The
+//            run is as late as the least late of the working lanes: while none is earlier than that, nothing that is to
+//            come can begin before its forecast plus this lateness (as long as actions take what they are believed to).
+//            Where no lane works, the one whose action is next in the forecast begins now. So a gap is rather said too
+//            short than too long. The first lane that asks makes the forecast, one with nothing else to do;
+//            nobody waits for it.
 // Threads:   any method from any thread.
 // Fails:     without a forecast every gap is empty.
 class RunProgress {

@@ -9,9 +9,9 @@ namespace penstock {
 
 // Expects the next training run of a pipeline, so that the pause between two steps is a gap like any other.
 //
-// Model:     running means of the pauses between runs and of how far they are from that. A trainer is expected after the
-//            mean pause less the deviation, and given up once it is late by half the pause and four deviations, at least
-//            0.2 ms and at most 20 ms: then inference runs freely again.
+// Model:     running means of the pauses between runs and of how far they are from that. A trainer is expected after
+//            the mean pause less the deviation, and given up once it is late by half the pause and four deviations, at
+//            least 0.2 ms and at most 20 ms: then inference runs freely again.
 // Threads:   any method from any thread.
 // Units:     nanoseconds.
 class StepRhythm {
@@ -19,7 +19,8 @@ class StepRhythm {
   void Began(int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
   void Ended(int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // When the next run is expected, not before `now`; kNever during a run, before the second one, and once it is given up.
+  // When the next run is expected, not before `now`; kNever during a run, before the second one, and once it is given
+  // up.
   int64_t ExpectedStart(int64_t now) const ABSL_LOCKS_EXCLUDED(mu_);
   // When it will be given up; kNever if there is nothing to give up.
   int64_t GivenUpAt() const ABSL_LOCKS_EXCLUDED(mu_);

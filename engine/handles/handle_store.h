@@ -62,7 +62,7 @@ class HandleProducer {
   // Someone wants the call to stop. Unless kNotCancellable, the store then makes the handle
   // CANCELLED by itself; the producer does so for the call's other handles.
   virtual CancelEffect RequestCancel() = 0;
-  // The owner let go of a PENDING handle which nobody else waits for. Called once per handle.
+  // The owner released a PENDING handle for which no other caller waits. Called once per handle.
   virtual void Abandon(const HandleId& id) = 0;
 };
 
@@ -172,7 +172,7 @@ class HandleStore {
     int64_t bytes = 0;        // expected; held from now on
     int64_t later_bytes = 0;  // must fit beside them now, but are held only once Hold() says so
     absl::Duration lease = absl::ZeroDuration();
-    std::shared_ptr<HandleProducer> producer = {};  // null: nobody can stop it
+    std::shared_ptr<HandleProducer> producer = {};  // null: the call can't be stopped
   };
 
   struct Counts {
@@ -205,7 +205,8 @@ class HandleStore {
   // From now on a PENDING handle holds so many bytes. If they don't fit, it holds what it held, and HANDLE_BUDGET is
   // returned; a handle that is no longer pending returns its error, or HANDLE_RELEASED.
   absl::Status Hold(const HandleName& name, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // Gives up a reservation that will not be filled. Who has pinned the handle or waits for it hears HANDLE_RELEASED.
+  // Gives up a reservation that will not be filled. Callers that have pinned the handle or wait for it get
+  // HANDLE_RELEASED.
   void Withdraw(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes it READY. If the content is larger than reserved and the budget is full, it becomes FAILED
   // with HANDLE_BUDGET. On a handle that is no longer pending the content is dropped, unless a pin

@@ -25,8 +25,8 @@ at::Tensor BatchNorm::Apply(const at::Tensor& input, const LayerContext& context
   }
   if (!options_.track) return normalise({}, {}, /*own=*/true, 0);
 
-  // With a momentum of 1, running statistics that start at zero become those of this micro-batch. A recomputation has them too:
-  // of bf16 inputs LibTorch computes in float only where a weight or running statistics are float.
+  // With a momentum of 1, running statistics that start at zero become those of this micro-batch. A recomputation has
+  // them too: of bf16 inputs LibTorch computes in float only where a weight or running statistics are float.
   const at::Tensor mean = at::zeros_like(tensors_.running_mean);
   const at::Tensor variance = at::zeros_like(tensors_.running_var);
   const at::Tensor output = normalise(mean, variance, /*own=*/true, 1);
@@ -34,7 +34,8 @@ at::Tensor BatchNorm::Apply(const at::Tensor& input, const LayerContext& context
   const int64_t count = input.numel() / options_.features;
   if (count == 0) return output;
   Note note{mean.to(at::kDouble), variance.to(at::kDouble), count};
-  // Of a single value there is none: 0 divided by 0. Not in place: in double precision the graph holds this very tensor.
+  // Of a single value there is none: 0 divided by 0. Not in place: in double precision the graph holds this very
+  // tensor.
   if (count == 1) note.variance = at::zeros_like(note.variance);
   notes_.insert_or_assign(context.micro_batch, std::move(note));
   return output;
@@ -55,8 +56,9 @@ void BatchNorm::Commit() {
 
 void BatchNorm::Discard(MicroBatchIndex first) { notes_.erase(notes_.lower_bound(first), notes_.end()); }
 
-// Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979. Sums of
-// squared deviations add up, and no difference of large numbers is taken, so that nothing cancels and nothing gets negative.
+// Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979. Sums
+// of squared deviations add up, and no difference of large numbers is taken, so that nothing cancels and nothing gets
+// negative.
 BatchNorm::Note BatchNorm::Merged(const Note& left, const Note& right) {
   const auto left_count = static_cast<double>(left.count);
   const auto right_count = static_cast<double>(right.count);

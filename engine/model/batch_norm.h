@@ -1,9 +1,10 @@
 #pragma once
 
-// Batch normalisation whose running statistics change with the step, not with the forward: what layers with batch norms own.
+// Batch normalisation whose running statistics change with the step, not with the forward: what layers with batch norms
+// own.
 //
-// LibTorch's own changes them in the middle of a forward. A forward that is repeated, or whose mini-batch fails, would leave
-// its trace there, and results would depend on the order in which a schedule runs micro-batches.
+// LibTorch's own changes them in the middle of a forward. A forward that is repeated, or whose mini-batch fails, would
+// leave its trace there, and results would depend on the order in which a schedule runs micro-batches.
 
 #include <ATen/core/Tensor.h>
 
@@ -28,8 +29,8 @@ struct BatchNormOptions {
 // Normalises each feature (dimension 1) over all other dimensions.
 //
 // Model:     training normalises with the statistics of the micro-batch, evaluation with the running ones. Plain: each
-//            micro-batch counts as one update of the running statistics. Deferred: all micro-batches of a mini-batch are
-//            merged into one update, as if it had come in one piece. The stored variance is the unbiased one.
+//            micro-batch counts as one update of the running statistics. Deferred: all micro-batches of a mini-batch
+//            are merged into one update, as if it had come in one piece. The stored variance is the unbiased one.
 // Owns:      the notes of training forwards since the last Discard; the tensors are the layer's.
 // Threads:   one at a time: the thread of the stage that holds the layer.
 // Lifecycle: any number of Apply; then Commit with the step, and Discard when it is over or its mini-batch failed.

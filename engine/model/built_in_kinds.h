@@ -1,7 +1,7 @@
 #pragma once
 
-// What the folders below bring: the registry knows layer kinds and reference models by these two tables alone, so that no
-// include goes down.
+// What the folders below bring: the registry knows layer kinds and reference models by these two tables alone, so that
+// no include goes down.
 
 #include <map>
 #include <string>

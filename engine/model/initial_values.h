@@ -18,8 +18,8 @@ inline constexpr double kGptDeviation = 0.02;
 at::Tensor InitialLinearWeight(const LayerRequest& request, int64_t in, int64_t out);
 at::Tensor InitialLinearBias(const LayerRequest& request, int64_t in, int64_t out);
 
-// Weight [out, in, height, width] of a convolution, in the same way: the inputs are all that one output sees. The bias is
-// InitialLinearBias.
+// Weight [out, in, height, width] of a convolution, in the same way: the inputs are all that one output sees. The bias
+// is InitialLinearBias.
 at::Tensor InitialConvolutionWeight(const LayerRequest& request, const std::vector<int64_t>& shape);
 
 }  // namespace penstock

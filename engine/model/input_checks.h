@@ -1,7 +1,7 @@
 #pragma once
 
-// Checks that a layer makes of what it is given. They leave by ThrowStatus with INVALID_ARGUMENT / TENSOR_SIGNATURE, so that
-// a model whose layers don't fit together is told as what it is. Under RunTorch only.
+// Checks that a layer makes of what it is given. They leave by ThrowStatus with INVALID_ARGUMENT / TENSOR_SIGNATURE, so
+// that a model whose layers don't fit together is reported as such. Under RunTorch only.
 
 #include <c10/core/ScalarType.h>
 
@@ -15,8 +15,8 @@ namespace penstock {
 // The one tensor that a layer of this kind takes.
 const at::Tensor& OnlyInput(const Batch& inputs, std::string_view kind);
 
-// The same, of elements of the weights' type (any floating one while autocast is on) and at least `min_rank` dimensions,
-// the last of which is `width`.
+// The same, of elements of the weights' type (any floating one while autocast is on) and at least `min_rank`
+// dimensions, the last of which is `width`.
 const at::Tensor& WideInput(const Batch& inputs, std::string_view kind, at::ScalarType type, int64_t width,
                             int64_t min_rank = 2);
 

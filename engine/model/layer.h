@@ -22,12 +22,12 @@ namespace penstock {
 
 // The skip values of one layer during one forward, under the names that it declared.
 //
-// Model:     a value that is stashed goes to the one layer that declared to pop it, on whichever stage that is. Stashing
-//            twice: the last value wins.
+// Model:     a value that is stashed goes to the one layer that declared to pop it, on whichever stage that is.
+//            Stashing twice: the last value wins.
 // Owns:      nothing beyond the forward: a layer must not keep it.
 // Threads:   the one that runs the layer.
-// Fails:     both throw (RunTorch) FAILED_PRECONDITION / SKIP_INVALID: "'N' has not been declared as stashable", "'N' has
-//            not been declared as poppable", "'N' has not been stashed".
+// Fails:     both throw (RunTorch) FAILED_PRECONDITION / SKIP_INVALID: "'N' has not been declared as stashable", "'N'
+//            has not been declared as poppable", "'N' has not been stashed".
 class LayerSkips {
  public:
   virtual ~LayerSkips() = default;
@@ -35,7 +35,7 @@ class LayerSkips {
   virtual Value Pop(const std::string& name) = 0;
 };
 
-// What one pass over one micro-batch tells a layer.
+// What a layer gets to know of one pass over one micro-batch.
 struct LayerContext {
   bool training = false;
   bool recomputing = false;  // a second forward of the same pass: no side effects
@@ -50,9 +50,9 @@ struct LayerRequest;
 
 // One layer of a model.
 //
-// Model:     parameters are leaves that require grad, in a fixed order, named within the layer (weight, attention.bias).
-//            Buffers (running statistics) are what else is saved. Training forwards do not change them: they note what they
-//            saw, by micro-batch, and CommitStatistics changes the buffers with the step.
+// Model:     parameters are leaves that require grad, in a fixed order, named within the layer (weight,
+//            attention.bias). Buffers (running statistics) are what else is saved. Training forwards do not change
+//            them: they note what they saw, by micro-batch, and CommitStatistics changes the buffers with the step.
 // Threads:   one at a time: the thread of the stage that holds it.
 // Fails:     Forward may throw; it runs under RunTorch.
 class Layer {
@@ -84,16 +84,16 @@ class Layer {
   // Puts the layer's skip names (or only some of them) into a namespace; a later call wins.
   void Isolate(const SkipIsolation& isolation);
 
-  // What the layer takes if it is the first of a model; empty if it takes whatever comes and passes the form on, `any` if it
-  // takes whatever comes and does something of its own with it.
+  // What the layer takes if it is the first of a model; empty if it takes whatever comes and passes the form on, `any`
+  // if it takes whatever comes and does something of its own with it.
   virtual std::vector<TensorSignature> InputSignature() const = 0;
   // What to put for open dimensions other than the batch when the layer is measured: the longest sequence, say.
   virtual int64_t LargestOpenDimension() const { return 1; }
   // What the layer gives if it is the last of a model; empty if it gives what it takes, `any` if only a run can tell.
   // SignatureOf follows all layers.
   virtual std::vector<TensorSignature> OutputSignature() const = 0;
-  // Whether it works on the last dimension only, so that inputs of more dimensions than its signature's pass and keep the
-  // leading ones.
+  // Whether it works on the last dimension only, so that inputs of more dimensions than its signature's pass and keep
+  // the leading ones.
   virtual bool KeepsLeadingDimensions() const { return false; }
 
  protected:

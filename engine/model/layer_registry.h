@@ -31,10 +31,11 @@ struct BuildOptions {
 };
 BuildOptions BuildOptionsOf(const ModelSpec& spec);
 
-// The layers of a specification: a reference model expanded, the explicit list, or an exported program's; names filled in
-// where empty.
+// The layers of a specification: a reference model expanded, the explicit list, or an exported program's; names filled
+// in where empty.
 //
-// Fails:     MODEL_NOT_FOUND; SPEC_INVALID naming field and value: none or several given, a bad or repeated name, too many layers.
+// Fails:     MODEL_NOT_FOUND; SPEC_INVALID naming field and value: none or several given, a bad or repeated name, too
+//            many layers.
 absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec);
 
 // What the specification ties, and what its exported program does.

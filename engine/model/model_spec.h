@@ -12,7 +12,8 @@
 
 namespace penstock {
 
-// Puts skip names of a layer into a namespace, so that a layer that stands in a model several times does not meet itself.
+// Puts skip names of a layer into a namespace, so that a layer that stands in a model several times does not meet
+// itself.
 struct SkipIsolation {
   std::string skip_namespace;
   std::vector<std::string> only = {};  // these names; empty: all of the layer. A later isolation wins
@@ -38,8 +39,8 @@ struct LayerSpec {
   std::shared_ptr<const LayerSource> program = {};
 };
 
-// Parameters of equal shape that are one parameter of several layers: `embedding.weight`, `head.weight`. The first one in
-// model order gives the initial value and the name; gradients of all uses are summed in model order before the step.
+// Parameters of equal shape that are one parameter of several layers: `embedding.weight`, `head.weight`. The first one
+// in model order gives the initial value and the name; gradients of all uses are summed in model order before the step.
 struct TieSpec {
   std::vector<std::string> parameters;
 };

@@ -13,14 +13,14 @@
 #include "engine/base/error.h"
 #include "engine/device/torch_status.h"
 
-// Between two layers may be a cut, where a gradient stops at a leaf of one graph and goes on into another. What this does to a
-// gradient happens to all of them, so that a cut changes no bit of any result:
+// Between two layers may be a cut, where a gradient stops at a leaf of one graph and goes on into another. What this
+// does to a gradient happens to all of them, so that a cut changes no bit of any result:
 //
-//   order      A tensor that leaves a layer several times (as output and stash) gets a node of its own for each time. Then
-//              the gradients of its uses are summed two by two in the order of the layers, as from stage to stage.
-//   layout     A leaf lays its gradient out in memory as it is laid out itself. LibTorch's backward functions choose their
-//              order of summation, or their approximation of a function, by that layout: part of a larger gradient, as behind
-//              a concatenation, gives other roundings than a whole one.
+//   order      A tensor that leaves a layer several times (as output and stash) gets a node of its own for each time.
+//              Then the gradients of its uses are summed two by two in the order of the layers, as from stage to stage.
+//   layout     A leaf lays its gradient out in memory as it is laid out itself. LibTorch's backward functions choose
+//              their order of summation, or their approximation of a function, by that layout: part of a larger
+//              gradient, as behind a concatenation, gives other roundings than a whole one.
 
 namespace penstock {
 namespace {

@@ -30,8 +30,8 @@ struct SafetensorsLimits {
 // Reads a whole file; the tensors are copies.
 //
 // Fails:     INVALID_ARGUMENT / SPEC_INVALID, with the values "field" and "value", for anything that is not exactly the
-//            format: a length beyond the file, JSON that is malformed, too deep or repeats a key, an unknown type, a shape
-//            that does not fit its range, and ranges that overlap, leave a gap or end elsewhere than the file.
+//            format: a length beyond the file, JSON that is malformed, too deep or repeats a key, an unknown type, a
+//            shape that does not fit its range, and ranges that overlap, leave a gap or end elsewhere than the file.
 //            RESOURCE_EXHAUSTED / HOST_MEMORY.
 absl::StatusOr<Safetensors> ReadSafetensors(std::string_view bytes, const SafetensorsLimits& limits = {});
 

@@ -44,8 +44,8 @@ absl::Status SkipFaults(const std::vector<std::string>& faults, std::string_view
 // The static check: each (namespace, name) is stashed by one layer and then popped by one later layer. `layers` are the
 // layers' names, for the sentences.
 //
-// Fails:     INVALID_ARGUMENT / WRONG_TYPE of field spec.model.layers with all faults: "one or more pairs of stash and pop do
-//            not match:\n\n* ...".
+// Fails:     INVALID_ARGUMENT / WRONG_TYPE of field spec.model.layers with all faults: "one or more pairs of stash and
+//            pop do not match:\n\n* ...".
 absl::Status CheckSkips(const std::vector<std::string>& layers, const std::vector<SkipDeclaration>& declarations);
 
 }  // namespace penstock

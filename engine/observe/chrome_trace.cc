@@ -1,5 +1,5 @@
-// Chrome's trace event format, JSON: one process per lane, one thread per track. Source: "Trace Event Format", the Chromium
-// project, 2016.
+// Chrome's trace event format, JSON: one process per lane, one thread per track. Source: "Trace Event Format", the
+// Chromium project, 2016.
 
 #include <array>
 #include <cmath>

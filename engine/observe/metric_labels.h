@@ -14,7 +14,8 @@ enum class Phase { kForward, kBackward, kBackwardInput, kBackwardWeight, kRecomp
 inline constexpr std::array<std::string_view, 7> kPhaseNames = {
     "forward", "backward", "backward_input", "backward_weight", "recompute", "optimizer", "infer"};
 
-// What the memory of a lane is taken by. Stash: what forwards keep for their backwards. Undo: copies of what a step changes.
+// What the memory of a lane is taken by. Stash: what forwards keep for their backwards. Undo: copies of what a step
+// changes.
 enum class MemoryKind { kWeights, kGradients, kOptimizer, kStash, kBuffers, kUndo };
 inline constexpr std::array<std::string_view, 6> kMemoryKindNames = {"weights", "gradients", "optimizer",
                                                                      "stash",   "buffers",   "undo"};

@@ -1,5 +1,6 @@
 // Perfetto's trace format: TracePackets in protobuf's wire form, names interned. Field numbers are those of
-// protos/perfetto/trace in Perfetto's source, v49; tests/unit/observe/perfetto_trace.proto repeats them and reads this back.
+// protos/perfetto/trace in Perfetto's source, v49; tests/unit/observe/perfetto_trace.proto repeats them and reads this
+// back.
 
 #include <bit>
 #include <string_view>

@@ -17,7 +17,7 @@ struct ProcessStatistics {
   double start_time_seconds = 0;  // since 1970
 };
 
-// Reads /proc/self. INTERNAL if the kernel does not answer as expected.
+// Reads /proc/self. Fails with INTERNAL if a file is missing or not of the expected form.
 absl::StatusOr<ProcessStatistics> ReadProcessStatistics();
 
 // The parts of /proc/self/stat that count: clock ticks and pages are the kernel's units.

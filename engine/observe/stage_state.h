@@ -1,6 +1,7 @@
 #pragma once
 
-// Everything that a lane can be doing or waiting for: one table with name, class and colour, for all who show it.
+// Everything that a lane can be doing or waiting for: one table with name, class and colour, for metrics, pages and
+// pictures.
 
 #include <array>
 #include <cstdint>

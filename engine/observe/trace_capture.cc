@@ -60,8 +60,8 @@ void TraceRecorder::Take(const TraceRing& ring, uint64_t until, uint64_t* next, 
   drop = std::max(drop, static_cast<size_t>(std::max<int64_t>(excess, 0)));
   to->erase(to->begin(), to->begin() + static_cast<std::ptrdiff_t>(drop));
   if (!to->empty()) {
-    // Records stand in the order of their ends: what is lost ended before the first that is left did. States follow each
-    // other.
+    // Records stand in the order of their ends: what is lost ended before the first that is left did. States follow
+    // each other.
     const TraceRecord& first = to->front();
     lane->lost_until_nanos =
         std::max(lane->lost_until_nanos, first.kind == TraceKind::kState ? first.begin_nanos : first.end_nanos);

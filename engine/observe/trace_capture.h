@@ -57,8 +57,9 @@ struct TraceCapture {
 
 // Records from its construction on, past what the rings hold if Collect() is called often enough.
 //
-// Model:     counters and ring positions of every lane at the begin; each Collect() copies what has come since. What the
-//            rings lost in between, or what is beyond `max_records` of one ring, makes the capture begin later, and incomplete.
+// Model:     counters and ring positions of every lane at the begin; each Collect() copies what has come since. What
+//            the rings lost in between, or what is beyond `max_records` of one ring, makes the capture begin later, and
+//            incomplete.
 // Owns:      a share of the metrics.
 // Threads:   one thread at a time; the lanes go on meanwhile.
 class TraceRecorder {
@@ -96,12 +97,12 @@ class TraceRecorder {
   std::vector<QueueSample> queues_;
 };
 
-// The last `max_records` actions of each lane, without states and counters: cheap, for who looks for one run. Incomplete
-// if there were more.
+// The last `max_records` actions of each lane, without states and counters: cheap, for looking up one run.
+// Incomplete if there were more.
 TraceCapture CaptureActions(const PipelineMetrics& metrics, uint64_t max_records);
 
-// The part of a capture from `begin_nanos` to `end_nanos`: states are cut at both, actions must lie between. Counters at
-// the new ends follow from the spans that were cut off.
+// The part of a capture from `begin_nanos` to `end_nanos`: states are cut at both, actions must lie between. Counters
+// at the new ends follow from the spans that were cut off.
 TraceCapture CutTrace(const TraceCapture& capture, int64_t begin_nanos, int64_t end_nanos);
 
 // The part that holds the optimizer steps from `first` to `last`, as Outcome.step counts them, both included.

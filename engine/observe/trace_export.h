@@ -18,10 +18,11 @@ enum class TraceFormat { kChrome, kPerfetto };
 
 // Writes a capture piece by piece.
 //
-// Model:     tracks of the pipeline (its runs; inference where it overlaps; queues; calls, where they are known), and below each lane one of its states,
-//            its actions, what it sends and receives, and how many micro-batches are in flight. Flows follow each message
-//            from the action that made it to the one that used it. Counters of all states at both ends are in the file
-//            too, with the offset to wall time and its uncertainty, and whether records were lost.
+// Model:     tracks of the pipeline (its runs; inference where it overlaps; queues; calls, where they are known), and
+//            below each lane one of its states, its actions, what it sends and receives, and how many micro-batches are
+//            in flight. Flows follow each message from the action that made it to the one that used it. Counters of all
+//            states at both ends are in the file too, with the offset to wall time and its uncertainty, and whether
+//            records were lost.
 // Threads:   one at a time.
 // Units:     Chrome: microseconds with three decimals; Perfetto: nanoseconds; both of the daemon's monotonic clock.
 class TraceExport {

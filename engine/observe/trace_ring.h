@@ -50,11 +50,11 @@ struct TraceRecord {
 
 // A ring of records with one writer, read by anyone without stopping it.
 //
-// Model:     Record n stands in slot n modulo the capacity, behind a sequence number that is odd while the writer is at it
-//            and tells afterwards which record it is. A reader that finds another number than it looks for, before or
-//            after its copy, knows that the record is gone: the writer overwrites the oldest and waits for nobody.
-//            Every word is atomic; stores of the words release and loads acquire, so a reader that sees one new word sees
-//            the odd number too. On x86 those are plain moves.
+// Model:     Record n stands in slot n modulo the capacity, behind a sequence number that is odd while the writer is at
+//            it and tells afterwards which record it is. A reader that finds another number than it looks for, before
+//            or after its copy, knows that the record is gone: the writer overwrites the oldest and waits for nobody.
+//            Every word is atomic; stores of the words release and loads acquire, so a reader that sees one new word
+//            sees the odd number too. On x86 those are plain moves.
 // Owns:      its memory, one cache line per record; pages are taken when they are first written.
 // Threads:   Record() from one thread at a time, ordered by the caller if it is not always the same; the rest from any.
 // Units:     records. The capacity is rounded up to a power of two, at least 16; a ring of 0 keeps and counts nothing.
@@ -89,8 +89,8 @@ class TraceRing {
   // How many of them have been overwritten.
   uint64_t dropped() const;
 
-  // Appends the records with numbers in [from, to) that are still there: without a gap, up to the last. Returns how many
-  // at the beginning were gone.
+  // Appends the records with numbers in [from, to) that are still there: without a gap, up to the last. Returns how
+  // many at the beginning were gone.
   uint64_t Read(uint64_t from, uint64_t to, std::vector<TraceRecord>* out) const;
 
  private:

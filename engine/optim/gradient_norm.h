@@ -8,8 +8,8 @@
 
 namespace penstock {
 
-// The 2-norm of each parameter's gradient, in order; a parameter without gradient has none. Scalars of the gradient's type,
-// but of a 16-bit one float32: its own would round the norm, and fp16 overflow. May throw.
+// The 2-norm of each parameter's gradient, in order; a parameter without gradient has none. Scalars of the gradient's
+// type, but of a 16-bit one float32: its own would round the norm, and fp16 overflow. May throw.
 std::vector<at::Tensor> GradientNorms(const NamedTensors& parameters);
 
 // The norm of all norms, in the order given (that of the model). 0 if there are none. May throw.

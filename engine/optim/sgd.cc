@@ -1,5 +1,5 @@
-// Optimizer `sgd`: with weight decay g += decay * p; with momentum v = momentum * v + g, and g becomes v, or g + momentum * v
-// with Nesterov's rule; then p -= rate * g.
+// Optimizer `sgd`: with weight decay g += decay * p; with momentum v = momentum * v + g, and g becomes v, or g +
+// momentum * v with Nesterov's rule; then p -= rate * g.
 
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/zeros_like.h>

@@ -1,6 +1,7 @@
 #pragma once
 
-// A library of layer kinds: a shared object that penstockd loads by --layer-library. docs/own_layers.md shows a whole one.
+// A library of layer kinds: a shared object that penstockd loads by --layer-library. docs/own_layers.md shows a whole
+// one.
 
 #include <torch/headeronly/version.h>
 
@@ -24,8 +25,8 @@ class LayerKindList {
     LayerFactory factory;
   };
 
-  // `name` is what a client's specification calls the kind: 1 to 64 lower-case letters, digits and _, a letter first, and not
-  // the name of another kind. The daemon checks this after the registration.
+  // `name` is what a client's specification calls the kind: 1 to 64 lower-case letters, digits and _, a letter first,
+  // and not the name of another kind. The daemon checks this after the registration.
   void Add(std::string name, LayerFactory factory) { kinds_.push_back({std::move(name), factory}); }
 
   const std::vector<Kind>& kinds() const { return kinds_; }
@@ -39,10 +40,12 @@ class LayerKindList {
 // The versions that a library was built with. PENSTOCK_BUILD comes with the CMake target penstock::layers.
 #define PENSTOCK_LAYER_LIBRARY_BUILD "Penstock " PENSTOCK_BUILD " and LibTorch " TORCH_VERSION
 
-// Stands before the versions in the bytes of a library, where the daemon reads them before it runs any of the library's code.
+// Stands before the versions in the bytes of a library, where the daemon reads them before it runs any of the library's
+// code.
 #define PENSTOCK_LAYER_LIBRARY_MARK "penstock-layer-library:"
 
-// Defines what the daemon calls once, before it makes the first pipeline. A library has one of it. Exceptions are reported.
+// Defines what the daemon calls once, before it makes the first pipeline. A library has one of it. Exceptions are
+// reported.
 // Example:   PENSTOCK_LAYER_LIBRARY(kinds) { kinds.Add("gated_block", MakeGatedBlock); }
 #define PENSTOCK_LAYER_LIBRARY(kinds)                                                                   \
   extern "C" {                                                                                          \

@@ -31,8 +31,8 @@ absl::Status Refused(const std::string& file, const std::string& problem) {
   return InvalidField("--layer-library", problem, file);
 }
 
-// The file's bytes tell what it was built for. To load it first would run its constructors, and the linker would report a
-// symbol where the versions are what matters.
+// The file's bytes tell what it was built for. To load it first would run its constructors, and the linker would report
+// a symbol where the versions are what matters.
 absl::Status CheckBuild(const std::string& file) {
   const absl::StatusOr<std::string> bytes = ReadToEnd(file);
   if (!bytes.ok()) {

@@ -25,8 +25,8 @@ std::vector<double> Normalised(const std::vector<double>& costs) {
   return normalised;
 }
 
-// The blocks while elements move. Block i ends before element ends_[i] and begins where block i-1 ends; it is empty if that
-// is not before its own end.
+// The blocks while elements move. Block i ends before element ends_[i] and begins where block i-1 ends; it is empty if
+// that is not before its own end.
 class Blocks {
  public:
   Blocks(std::vector<double> costs, int parts) : costs_(std::move(costs)), ends_(parts), sizes_(parts) {

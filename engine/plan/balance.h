@@ -1,6 +1,6 @@
 #pragma once
 
-// The ancestors' way to cut costs into blocks, for those who want their cuts again.
+// torchgpipe's way to cut costs into blocks, for reproducing its cuts.
 
 #include <vector>
 
@@ -8,10 +8,11 @@
 
 namespace penstock {
 
-// Lengths of `parts` consecutive blocks of `costs`, as torchgpipe v0.0.7 finds them (torchgpipe/balance/blockpartition.py,
-// after Bárány and Grinberg, "Block partitions of sequences", arXiv 1308.2452): costs are normalised to [0, 1], and one
-// element at a time moves between neighbours until the largest block exceeds the smallest by at most 1. That is no least
-// bottleneck: 10,1,1,1,1,1 in two blocks gives 3,3. PartitionExactly (partition.h) finds the least.
+// Lengths of `parts` consecutive blocks of `costs`, as torchgpipe v0.0.7 finds them
+// (torchgpipe/balance/blockpartition.py, after Bárány and Grinberg, "Block partitions of sequences", arXiv 1308.2452):
+// costs are normalised to [0, 1], and one element at a time moves between neighbours until the largest block exceeds
+// the smallest by at most 1. That is no least bottleneck: 10,1,1,1,1,1 in two blocks gives 3,3. PartitionExactly
+// (partition.h) finds the least.
 //
 // Where the ancestor returns an empty block, loses or repeats elements, or never returns, this returns the blocks of
 // PartitionExactly. Blocks are never empty and hold every element once.

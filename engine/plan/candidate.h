@@ -44,10 +44,11 @@ struct PlanChoice {
   bool cut_is_given = false;  // by the request, which then says where stages stand, too
 };
 
-// Simulates one step and counts the memory of each device. Nothing if the step takes `limit` or longer: where a lower bound
-// says so, it is not simulated. Adds to `work` the actions that are simulated, as SearchBudget counts them.
+// Simulates one step and counts the memory of each device. Nothing if the step takes `limit` or longer: where a lower
+// bound says so, it is not simulated. Adds to `work` the actions that are simulated, as SearchBudget counts them.
 //
-// Fails:     as CheckRequest, GivenCut and PlaceOnLanes, where there is no such schedule; PLAN_DOES_NOT_FIT as CheckNeeds.
+// Fails:     as CheckRequest, GivenCut and PlaceOnLanes, where there is no such schedule; PLAN_DOES_NOT_FIT as
+//            CheckNeeds.
 absl::StatusOr<std::optional<PredictedPlan>> PredictChoice(const PlanChoice& choice, Ticks limit, int64_t& work);
 
 }  // namespace penstock

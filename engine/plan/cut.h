@@ -18,11 +18,11 @@ struct Cut {
   std::vector<std::string> why;
 };
 
-// The cut that the specification gives by a balance or by its layers' devices; without stages if costs must decide. Checks
-// everything of spec.cut that needs no measurement.
+// The cut that the specification gives by a balance or by its layers' devices; without stages if costs must decide.
+// Checks everything of spec.cut that needs no measurement.
 //
-// Fails:     SPEC_INVALID naming spec.cut..., spec.model.layers[i].device or spec.devices; OUT_OF_RANGE where devices or
-//            ranks are too few.
+// Fails:     SPEC_INVALID naming spec.cut..., spec.model.layers[i].device or spec.devices; OUT_OF_RANGE where devices
+//            or ranks are too few.
 absl::StatusOr<Cut> GivenCut(const PlanRequest& request);
 
 // The same, and else by the layers' costs.
@@ -51,8 +51,8 @@ absl::StatusOr<Cut> CutByCost(const PlanRequest& request, const std::vector<Laye
 std::vector<SkipRoute> RoutesOf(const PlanRequest& request, const std::vector<LayerProfile>& profile,
                                 const std::vector<int>& first_layers);
 
-// What the cut weighs, per layer. Units: microseconds or bytes, as the specification says; 1 for the time of a layer that
-// could not be measured.
+// What the cut weighs, per layer. Units: microseconds or bytes, as the specification says; 1 for the time of a layer
+// that could not be measured.
 std::vector<double> CutCosts(const PlanRequest& request, const std::vector<LayerProfile>& profile);
 
 }  // namespace penstock

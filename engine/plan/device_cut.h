@@ -11,11 +11,11 @@
 
 namespace penstock {
 
-// The device that each layer names, in full (`cuda` is cuda:0), `cpu` as it is; empty where it names none. A layer that runs
-// others stands where those do.
+// The device that each layer names, in full (`cuda` is cuda:0), `cpu` as it is; empty where it names none. A layer that
+// runs others stands where those do.
 //
-// Fails:     SPEC_INVALID of spec.model.layers[i].device: a device that is not among `devices`, or nested layers that name
-//            several.
+// Fails:     SPEC_INVALID of spec.model.layers[i].device: a device that is not among `devices`, or nested layers that
+//            name several.
 absl::StatusOr<std::vector<std::string>> DevicesOfLayers(const std::vector<LayerSpec>& layers,
                                                          const std::vector<Device>& devices);
 
@@ -27,9 +27,9 @@ struct DeviceStage {
   bool operator==(const DeviceStage&) const = default;
 };
 
-// Cuts by what DevicesOfLayers returned, of which one at least is not empty. Neighbours on one cuda:k or cpu:k are one stage.
-// Every layer on plain `cpu` is a stage of its own, on cpu:0, as in torch.distributed.pipeline.sync (PyTorch 1.10,
-// _split_module). A layer without a device joins the stage before it, or the first one if there is none before.
+// Cuts by what DevicesOfLayers returned, of which one at least is not empty. Neighbours on one cuda:k or cpu:k are one
+// stage. Every layer on plain `cpu` is a stage of its own, on cpu:0, as in torch.distributed.pipeline.sync (PyTorch
+// 1.10, _split_module). A layer without a device joins the stage before it, or the first one if there is none before.
 std::vector<DeviceStage> CutByDevices(const std::vector<std::string>& devices);
 
 // Where a layer of plain `cpu` runs.

@@ -50,11 +50,11 @@ std::vector<StageBytes> BytesOf(const Plan& plan);
 
 // Per lane of `lists`, which `simulation` has run.
 //
-// Model:     lifetimes of schedules.md, section 6. Activations: from F, or R where one follows, to B, or W where the backward
-//            is split; what the input half frees is not counted, so this errs to the safe side. Received inputs, skips
-//            included: from their producer's end, in a recomputed micro-batch too, to the last use in the backward. Received
-//            gradients: from their producer's end to the end of B or I. What the model itself is given, what a kernel uses
-//            meanwhile, and copies on their way are not counted.
+// Model:     how long each buffer lives. Activations: from F, or R where one follows, to B, or W where the
+//            backward is split; what the input half frees is not counted, so this errs to the safe side. Received
+//            inputs, skips included: from their producer's end, in a recomputed micro-batch too, to the last use in the
+//            backward. Received gradients: from their producer's end to the end of B or I. What the model itself is
+//            given, what a kernel uses meanwhile, and copies on their way are not counted.
 // Units:     bytes.
 std::vector<BufferBytes> LaneMemory(const Schedule& lists, const Simulation& simulation,
                                     const std::vector<StageBytes>& stages, const std::vector<SkipRoute>& skips);

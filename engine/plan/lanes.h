@@ -14,13 +14,16 @@ namespace penstock {
 
 // The lane of each of so many stages, as the kind of schedule places its chunks. With one chunk: a lane for each.
 //
-// Fails:     SPEC_INVALID of spec.schedule.kind, or of spec.schedule.chunks where the kind does not take so many or the lanes
-//            would not have the same number of stages; of spec.schedule.actions where an imported schedule has other stages.
+// Fails:     SPEC_INVALID of spec.schedule.kind, or of spec.schedule.chunks where the kind does not take so many or the
+//            lanes would not have the same number of stages; of spec.schedule.actions where an imported schedule has
+//            other stages.
 absl::StatusOr<std::vector<int>> LanesOfStages(const ScheduleSpec& schedule, int stages);
 
-// How many stages a cut by cost makes: as many as are asked for, else those of an imported schedule, else `chunks` per device.
+// How many stages a cut by cost makes: as many as are asked for, else those of an imported schedule, else `chunks` per
+// device.
 //
-// Fails:     as LanesOfStages; SPEC_INVALID of spec.schedule.chunks or spec.schedule.actions where the layers are fewer.
+// Fails:     as LanesOfStages; SPEC_INVALID of spec.schedule.chunks or spec.schedule.actions where the layers are
+//            fewer.
 absl::StatusOr<int> StagesByCost(const PlanRequest& request);
 
 // Fills in the devices of stages whose layers name none: that of another stage of the lane, else the next one in turn.

@@ -66,8 +66,8 @@ class ExactCut {
   }
 
  private:
-  // Calls visit(end, cost, entering bytes) for every range that begins here and leaves enough layers for the stages behind
-  // it, shortest first. `left` counts this stage and those behind it.
+  // Calls visit(end, cost, entering bytes) for every range that begins here and leaves enough layers for the stages
+  // behind it, shortest first. `left` counts this stage and those behind it.
   template <typename Visit>
   void ForEachRange(int begin, int left, Visit visit) const {
     int64_t entering = begin == 0 ? 0 : input_.boundary_bytes[begin - 1];

@@ -29,10 +29,10 @@ struct PartitionInput {
   std::function<bool(int stage, int begin, int end)> fits = {};
 };
 
-// Layers per stage with the least possible cost of the most expensive stage; no stage is empty. Among equal bottlenecks,
-// the least sum of bytes that enter stages, then the earliest cuts. Exact dynamic program over (stages, layers), O(n^2 k),
-// from the last layer backwards: least[k][j] = min over i of max(cost(j..i-1), least[k-1][i]); a second one finds the
-// fewest bytes among ranges that stay within that bottleneck.
+// Layers per stage with the least possible cost of the most expensive stage; no stage is empty. Among equal
+// bottlenecks, the least sum of bytes that enter stages, then the earliest cuts. Exact dynamic program over (stages,
+// layers), O(n^2 k), from the last layer backwards: least[k][j] = min over i of max(cost(j..i-1), least[k-1][i]); a
+// second one finds the fewest bytes among ranges that stay within that bottleneck.
 //
 // Fails:     INVALID_ARGUMENT / SPEC_INVALID of field spec.cut.stages if there are fewer layers than stages, or none.
 absl::StatusOr<std::vector<int>> PartitionExactly(const PartitionInput& input, int stages);

@@ -31,7 +31,8 @@ struct CutSpec {
   };
   std::vector<int> balance = {};  // one entry per stage: lanes times chunks of them
   std::vector<int> ranks = {};    // with a balance: the process of each stage, from 0 on, ascending; empty: all on 0
-  // Instead of a balance: names of the layers at which the stages after the first begin; of a program's layers also modules.
+  // Instead of a balance: names of the layers at which the stages after the first begin; of a program's layers also
+  // modules.
   std::vector<std::string> starts = {};
   int stages = 0;
   Cost cost = Cost::kTime;

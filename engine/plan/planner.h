@@ -27,7 +27,8 @@ struct PlanTrials {
   RunSteps run;           // rehearse.h
 };
 
-// Number of micro-batches first, then the kind: the planner's part of what is checked before anything about the model is.
+// Checks the number of micro-batches, then the kind: the planner's part of the checks that come before all checks of
+// the model.
 //
 // Fails:     SPEC_INVALID of spec.schedule.micro_batches or spec.schedule.kind.
 absl::Status CheckSchedule(const ScheduleSpec& schedule);
@@ -36,16 +37,16 @@ absl::Status CheckSchedule(const ScheduleSpec& schedule);
 // predicts makespan and bubble by the simulator. Where nothing could be measured, open choices are as `schedule` says.
 // When the time of options.planning is over, it takes the best that it has found.
 //
-// Fails:     SPEC_INVALID naming cut, schedule, devices or layer; PLAN_DOES_NOT_FIT naming the device, its limit, and the
-//            largest class of bytes; WORK_CANCELLED once options.planning says that it is not wanted.
+// Fails:     SPEC_INVALID naming cut, schedule, devices or layer; PLAN_DOES_NOT_FIT naming the device, its limit, and
+//            the largest class of bytes; WORK_CANCELLED once options.planning says that it is not wanted.
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request, const ProfileOptions& options, Clock* clock,
                               const PlanTrials& trials = {});
 
 // The same from given costs: pure.
 absl::StatusOr<Plan> PlanFromProfile(const PlanRequest& request, const std::vector<LayerProfile>& profile);
 
-// What MakePlan measures, after all that needs no measurement was checked. When time is up, what it has is enough, but one
-// size at least it measures.
+// Measures the layers for MakePlan, after everything that needs no measurement was checked. Ends early when the time is
+// over, but measures at least one size.
 //
 // Fails:     as MakePlan.
 absl::StatusOr<SizeProfile> ProfileSizes(const PlanRequest& request, const ProfileOptions& options, Clock* clock);
@@ -57,7 +58,7 @@ absl::StatusOr<Plan> PlanOf(const PlanRequest& request, const SizeProfile& profi
 
 // SearchPlans with the whole plan of the best candidate. Where something is left open, the best few are tried.
 //
-// Fails:     as MakePlan; that nothing is possible is no failure.
+// Fails:     as MakePlan, but finding no plan is no failure.
 absl::StatusOr<PlanSearch> PlanBySearch(const PlanRequest& request, const SizeProfile& profile,
                                         Planning* planning = EndlessPlanning(), const PlanTrials& trials = {});
 

@@ -26,21 +26,22 @@ struct PlanProgress {
   double budget_seconds = 0;   // that planning may take; infinite: as long as it takes
 };
 
-// What who plans looks at between its steps, and what others may look at meanwhile.
+// The state of one planning: the planner reads its time and whether it is still wanted; other threads read its
+// progress.
 //
-// Model:     A phase, and how many of its parts are done. Each phase may use the budget up to a share of its own, so that
-//            one which comes later has its time too: what an earlier one leaves over is the next one's.
+// Model:     A phase, and how many of its parts are done. Each phase may use the budget up to a share of its own, so
+//            that one which comes later has its time too: what an earlier one leaves over is the next one's.
 // Threads:   any method from any thread; `unwanted` is called without a lock.
 class Planning {
  public:
-  // `unwanted` tells whether nobody waits for the plan any more; empty: it is wanted.
+  // `unwanted` returns true once no caller waits for the plan any more; empty: it is always wanted.
   Planning(Clock* clock, double budget_seconds, std::function<bool()> unwanted = {});
 
-  // The next phase, of so many parts; one that is not later than the present is none.
+  // Begins a phase of `parts` parts. Does nothing if the phase is not later than the present one.
   void Enter(PlanPhase phase, int64_t parts) ABSL_LOCKS_EXCLUDED(mu_);
   void PartDone() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Whether the phase must end with what it has: its share of the time is over, or nobody wants the plan.
+  // Whether the phase must end with what it has: its share of the time is over, or the plan is unwanted.
   bool OutOfTime() const ABSL_LOCKS_EXCLUDED(mu_) { return SecondsLeft() <= 0 || !CheckWanted().ok(); }
   // Until the phase must end; at least 0.
   double SecondsLeft() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -62,7 +63,7 @@ class Planning {
   int64_t done_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One that takes as long as it takes and nobody watches. Never destroyed.
+// A planning without a time limit, which nothing cancels or watches. Never destroyed.
 Planning* EndlessPlanning();
 
 }  // namespace penstock

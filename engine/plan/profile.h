@@ -18,8 +18,8 @@ namespace penstock {
 
 // The costs of one layer for one micro-batch.
 //
-// Units:     seconds; bytes. `stash_bytes` is what the forward keeps for the backward, its output included; `skip_bytes` what
-//            it hands to later layers past those between.
+// Units:     seconds; bytes. `stash_bytes` is what the forward keeps for the backward, its output included;
+//            `skip_bytes` what it hands to later layers past those between.
 struct LayerProfile {
   double forward_seconds = 0;
   double backward_seconds = 0;        // both halves in one
@@ -57,12 +57,12 @@ Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t row
 //
 // Layers that are equal but for their names, get inputs of equal shape and have no skips are measured once.
 //
-// A layer gets what the one before it has really given, and the skips that were stashed for it. Every repeat begins with
-// equal inputs, which the layer may change in place. As in a pipeline, a tensor requires grad if it did where it comes from,
-// what the first layer gets does not, and outputs without grad are not back-propagated.
+// A layer gets what the one before it has really given, and the skips that were stashed for it. Every repeat begins
+// with equal inputs, which the layer may change in place. As in a pipeline, a tensor requires grad if it did where it
+// comes from, what the first layer gets does not, and outputs without grad are not back-propagated.
 //
-// On an accelerator the layer and its inputs stand there, every time is taken when its streams are done, and the stash is what
-// its allocator says.
+// On an accelerator the layer and its inputs stand there, every time is taken when its streams are done, and the stash
+// is what its allocator says.
 //
 // Fails:     what a layer's forward throws, naming the layer: a model whose layers do not fit together is found here.
 //            FAILED_PRECONDITION / SKIP_INVALID for a layer that does not stash or pop what it declares.

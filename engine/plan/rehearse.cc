@@ -83,7 +83,8 @@ void RehearseBest(const RunSteps& run, double max_seconds, const OutOfTime& out_
                  {{"plan", DescribeSchedule(one.candidate.schedule)}, {"error", std::string(one.status.message())}});
     }
   }
-  // Without an entry, for the time was up in the first round or it can't be run, a plan is as it was, behind those that ran.
+  // Without an entry, for the time was up in the first round or it can't be run, a plan is as it was, behind those that
+  // ran.
   std::stable_sort(those.begin(), those.end(), [](const Rehearsed& a, const Rehearsed& b) {
     constexpr double kNever = std::numeric_limits<double>::infinity();
     return a.candidate.rehearsed_seconds.value_or(kNever) < b.candidate.rehearsed_seconds.value_or(kNever);

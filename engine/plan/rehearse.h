@@ -14,18 +14,19 @@ namespace penstock {
 
 using OutOfTime = std::function<bool()>;  // empty: never
 
-// Seconds of each of some steps of a plan, without the optimizer. A pipeline is made for it and dropped again. Ends early when
-// the time is up.
+// Seconds of each of some steps of a plan, without the optimizer. A pipeline is made for it and dropped again. Ends
+// early when the time is up.
 using RunSteps = std::function<absl::StatusOr<std::vector<double>>(const Plan&, const OutOfTime&)>;
 
-// What a simulation from measured stages leaves out (caches that a neighbour's stage empties, the order in which memory is
-// touched) differs by kind, by a few per cent: as much as the best plans differ from each other. Their steps tell.
+// What a simulation from measured stages leaves out (caches that a neighbour's stage empties, the order in which memory
+// is touched) differs by kind, by a few per cent: as much as the best plans differ from each other. Their steps tell.
 //
 // Model:     runs the first candidates, as many as are predicted within kWorthRehearsing of the first, but at most
 //            kMaxRehearsed, and no more than `max_seconds` by their predictions; in rounds, the second backwards, so
-//            that a machine that gets slower is unfair to none; in one round, where two would be too long for two plans. They are listed by the median of their steps. One that can't
-//            be run on the made-up batch, or now, stays as it was, behind those that ran. Time that is up ends it after the
-//            last whole round, and the search is not complete.
+//            that a machine that gets slower is unfair to none; in one round, where two would be too long for two
+//            plans. They are listed by the median of their steps. One that can't be run on the made-up batch, or now,
+//            stays as it was, behind those that ran. Time that is up ends it after the last whole round, and the search
+//            is not complete.
 // `plans`:   of the first candidates, in their order; reordered with them.
 void RehearseBest(const RunSteps& run, double max_seconds, const OutOfTime& out_of_time, std::vector<Plan>& plans,
                   PlanSearch& search);

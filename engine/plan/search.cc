@@ -171,7 +171,7 @@ void Search::Consider(const Choice& choice) {
     }
   }
   if (Try(choice) || !request_.limits.open.checkpoint) return;
-  // Recomputation costs time, so nobody asks for it who has the memory.
+  // Recomputation costs time, so it is tried only where memory is short.
   for (CheckpointMode mode : {CheckpointMode::kSkipAdjacent, CheckpointMode::kExceptLast, CheckpointMode::kAlways}) {
     Choice recomputing = choice;
     recomputing.schedule.checkpoint = mode;

@@ -26,8 +26,9 @@ std::vector<int64_t> RowsToMeasure(const PlanRequest& request, int64_t profile_r
 // Whether any choice splits backwards in two halves.
 bool MayChooseSplit(const PlanRequest& request);
 
-// Every choice, in a fixed order: simpler kinds, fewer chunks, fewer micro-batches first. Where the checkpoint mode is open
-// it is kNever, which is never slower than the others. Some may turn out impossible. `lanes` is how many there would be.
+// Every choice, in a fixed order: simpler kinds, fewer chunks, fewer micro-batches first. Where the checkpoint mode is
+// open it is kNever, which is never slower than the others. Some may turn out impossible. `lanes` is how many there
+// would be.
 std::vector<ScheduleSpec> SearchSpace(const PlanRequest& request, int lanes);
 
 }  // namespace penstock

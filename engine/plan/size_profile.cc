@@ -13,7 +13,8 @@ constexpr int64_t kFarApart = 3;
 // The line through (x0, y0) and (x1, y1), x0 < x1, at x.
 double Line(double x0, double y0, double x1, double y1, double x) {
   const double y = y0 + (y1 - y0) * (x - x0) / (x1 - x0);
-  // Noise may bend a line down: no size costs less than its share of a larger one, or more than its multiple of a smaller.
+  // Noise may bend a line down: no size costs less than its share of a larger one, or more than its multiple of a
+  // smaller.
   if (x < x0) return std::clamp(y, y0 * x / x0, std::max(y0, y0 * x / x0));
   if (x > x1) return std::clamp(y, std::min(y1, y1 * x / x1), y1 * x / x1);
   return y;

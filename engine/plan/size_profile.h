@@ -1,7 +1,7 @@
 #pragma once
 
-// What layers cost by the size of a micro-batch. Small micro-batches are dear where a layer has a fixed cost: the planner must
-// know that before it cuts a mini-batch into many.
+// What layers cost by the size of a micro-batch. Small micro-batches are dear where a layer has a fixed cost: the
+// planner must know that before it cuts a mini-batch into many.
 
 #include <cstdint>
 #include <map>
@@ -14,8 +14,9 @@ namespace penstock {
 
 // Measurements at a few sizes.
 //
-// Model:     by rows of a micro-batch. Between two measured sizes a straight line: a fixed part, and one per row. Beyond the
-//            last one the line goes on, but never faster than in proportion; below the first one in the same way.
+// Model:     by rows of a micro-batch. Between two measured sizes a straight line: a fixed part, and one per row.
+//            Beyond the last one the line goes on, but never faster than in proportion; below the first one in the same
+//            way.
 // Units:     as LayerProfile.
 class SizeProfile {
  public:
@@ -36,8 +37,8 @@ class SizeProfile {
   std::map<int64_t, std::vector<LayerProfile>> measured_;
 };
 
-// At which sizes to measure for micro-batches of `smallest` to `largest` rows: both, and the geometric mean if they are far
-// apart, for caches bend the line.
+// At which sizes to measure for micro-batches of `smallest` to `largest` rows: both, and the geometric mean if they are
+// far apart, for caches bend the line.
 std::vector<int64_t> SizesToMeasure(int64_t smallest, int64_t largest);
 
 }  // namespace penstock

@@ -2,8 +2,8 @@
 
 // Where skip tensors go once the layers are cut: which stage hands which names to which stage.
 //
-// After the ancestors' skip layout (torchgpipe v0.0.7, skip/layout.py), with the order of names fixed: that in which the
-// stashing layers declare them.
+// After the ancestors' skip layout (torchgpipe v0.0.7, skip/layout.py), with the order of names fixed: that in which
+// the stashing layers declare them.
 
 #include <cstdint>
 #include <vector>
@@ -22,8 +22,8 @@ struct SkipRoute {
   bool operator==(const SkipRoute&) const = default;
 };
 
-// One route per pair of stages that skips cross, sorted by (to, from); skips within a stage need none. `skips` has one entry
-// per layer, or is empty; `first_layers` has the first layer of each stage, ascending from 0.
+// One route per pair of stages that skips cross, sorted by (to, from); skips within a stage need none. `skips` has one
+// entry per layer, or is empty; `first_layers` has the first layer of each stage, ascending from 0.
 //
 // What has no partner is left out: whether stashes and pops match is checked with the model, not here.
 std::vector<SkipRoute> LayOutSkips(const std::vector<SkipDeclaration>& skips, const std::vector<int>& first_layers);

@@ -214,8 +214,8 @@ absl::Status ReadTensors(const ProgramArchive& archive, const std::string& folde
   return reader.CheckLengths();
 }
 
-// Of tied weights, the one that the graph takes first is the one that the others are the same as: PyTorch names parameters in
-// this order, too. Then no graph uses another.
+// Of tied weights, the one that the graph takes first is the one that the others are the same as: PyTorch names
+// parameters in this order, too. Then no graph uses another.
 void ChooseFirstNames(ExportedProgram& program) {
   std::map<int, int> chosen;  // by what ReadTensors had chosen
   const auto group = [&](int tensor) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// An exported program: the .pt2 file that plain PyTorch writes with torch.export.save. A list of operators in JSON with the
-// weights beside it: data, no code.
+// An exported program: the .pt2 file that plain PyTorch writes with torch.export.save. A list of operators in JSON with
+// the weights beside it: data, no code.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>

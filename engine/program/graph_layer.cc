@@ -251,8 +251,8 @@ Batch GraphLayer::Finish(const Mode& mode, std::vector<c10::IValue>& values, con
   return Batch::Tuple(std::move(leaves));
 }
 
-// What the graph gives against what the file says of it: results go to clients, who trust the signature. Autocast narrows
-// floating numbers.
+// What the graph gives against what the file says of it: results go to clients, who trust the signature. Autocast
+// narrows floating numbers.
 void GraphLayer::CheckOutputs(const Mode& mode, const std::vector<Value>& leaves) {
   const auto wrong = [](const std::string& field, const std::string& wanted, const std::string& found) {
     ThrowStatus(ProgramError(field, absl::StrCat("must be ", wanted, ", as the file says"), found));

@@ -39,18 +39,20 @@ struct GraphLayerRequest {
 
 // A range of operators with the tensors that they use.
 //
-// Model:     values live in numbered places during one pass, each until its last use. What the layer before gave comes as a
-//            tuple, what others farther away gave as skips. What the graph changes in place among these is copied first.
-//            Buffers that the graph changes (counters, moving means) are copied for a pass; in training, the operators that
-//            change them run again on the buffers themselves with the step, in micro-batch order, on what the pass saw.
+// Model:     values live in numbered places during one pass, each until its last use. What the layer before gave comes
+//            as a tuple, what others farther away gave as skips. What the graph changes in place among these is copied
+//            first. Buffers that the graph changes (counters, moving means) are copied for a pass; in training, the
+//            operators that change them run again on the buffers themselves with the step, in micro-batch order, on
+//            what the pass saw.
 // Owns:      its parameters and buffers; nothing of the file.
 // Threads:   as Layer.
-// Fails:     Forward throws (RunTorch) INVALID_ARGUMENT / TENSOR_SIGNATURE, naming the node, where an operator refuses its
-//            arguments or an assertion of the graph does not hold, and naming the input whose shape breaks a constraint.
-//            SPEC_INVALID for an output that is not what the file says.
+// Fails:     Forward throws (RunTorch) INVALID_ARGUMENT / TENSOR_SIGNATURE, naming the node, where an operator refuses
+//            its arguments or an assertion of the graph does not hold, and naming the input whose shape breaks a
+//            constraint. SPEC_INVALID for an output that is not what the file says.
 class GraphLayer : public Layer {
  public:
-  // Fails: SPEC_INVALID for statistics that are no buffers of the file, and a changed buffer that depends on random numbers.
+  // Fails: SPEC_INVALID for statistics that are no buffers of the file, and a changed buffer that depends on random
+  // numbers.
   static absl::StatusOr<std::unique_ptr<GraphLayer>> Create(const GraphLayerRequest& request);
 
   Batch Forward(const Batch& inputs, const LayerContext& context) override;

@@ -114,8 +114,8 @@ absl::StatusOr<BatchNorm*> GraphLayer::MakeBatchNorm(const GraphLayerRequest& re
   return batch_norms_.back().get();
 }
 
-// The steps that make the new content of changed buffers, and what else they need: found backwards from the changes, along
-// what depends on the buffers.
+// The steps that make the new content of changed buffers, and what else they need: found backwards from the changes,
+// along what depends on the buffers.
 absl::Status GraphLayer::FindStateSteps(const GraphLayerMode& source, const std::vector<ProgramValueIndex>& places,
                                         Mode& mode) {
   if (mode.states.empty()) return absl::OkStatus();

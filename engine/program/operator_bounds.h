@@ -16,8 +16,8 @@ struct BoundedCall {
   const std::vector<c10::IValue>& values;
 };
 
-// Throws (RunTorch) INVALID_ARGUMENT / TENSOR_SIGNATURE naming the argument and the value that lies outside. On an accelerator
-// it waits until the arguments are there.
+// Throws (RunTorch) INVALID_ARGUMENT / TENSOR_SIGNATURE naming the argument and the value that lies outside. On an
+// accelerator it waits until the arguments are there.
 using BoundsCheck = void (*)(const BoundedCall& call);
 
 // The check of an operator, aten::embedding; null if it takes nothing on trust.

@@ -36,8 +36,9 @@ struct OperatorPass {
 //
 // Model:     a stack of arguments in which the literals stand already; the others are numbers of values.
 // Threads:   Run from any thread, each with values of its own.
-// Fails:     Run throws (RunTorch) what LibTorch throws; INVALID_ARGUMENT / TENSOR_SIGNATURE for an assertion that does not
-//            hold and an index that lies outside (operator_bounds.h); FAILED_PRECONDITION / SPEC_INVALID for random numbers in evaluation.
+// Fails:     Run throws (RunTorch) what LibTorch throws; INVALID_ARGUMENT / TENSOR_SIGNATURE for an assertion that does
+//            not hold and an index that lies outside (operator_bounds.h); FAILED_PRECONDITION / SPEC_INVALID for random
+//            numbers in evaluation.
 class OperatorCall {
  public:
   // Fails: SPEC_INVALID for an operator that LibTorch does not have, and arguments that do not fit its schema.
@@ -130,7 +131,7 @@ class OperatorCall {
   ProgramValueIndex changes_ = kNoValue;
   bool trains_ = false;
   BoundsCheck bounds_ = nullptr;
-  bool fills_ = false;  // with zeros what LibTorch leaves as it was: nobody may see what stood there
+  bool fills_ = false;  // with zeros what LibTorch leaves uninitialised, so that no old memory is seen
 };
 
 }  // namespace penstock

@@ -8,8 +8,8 @@
 #include "engine/model/layers/dropout.h"
 #include "engine/program/operator_call.h"
 
-// Operators that train otherwise than they evaluate. What they draw comes from the keyed generator and is drawn on the CPU,
-// wherever the stage is, so that a device draws what the others would.
+// Operators that train otherwise than they evaluate. What they draw comes from the keyed generator and is drawn on the
+// CPU, wherever the stage is, so that a device draws what the others would.
 
 namespace penstock {
 namespace {

@@ -243,8 +243,8 @@ void OperatorCall::KeepEachInputOnce() {
   inputs_.erase(std::unique(inputs_.begin(), inputs_.end()), inputs_.end());
 }
 
-// Which results are changed arguments, and which may be views of arguments. Some composite operators give their argument
-// back although their schema does not say so.
+// Which results are changed arguments, and which may be views of arguments. Some composite operators give their
+// argument back although their schema does not say so.
 void OperatorCall::FindAliases() {
   static constexpr std::string_view kSilent[] = {"aten::atleast_1d", "aten::atleast_2d",      "aten::atleast_3d",
                                                  "aten::dropout",    "aten::feature_dropout", "aten::broadcast_tensors",

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::string_view kAten = "torch.ops.aten.";
 
-// Operators that compute values from values and do nothing else: no files, no storages, no callbacks, no process-wide state.
-// An operator in place stands here by its own name.
+// Operators that compute values from values and do nothing else: no files, no storages, no callbacks, no process-wide
+// state. An operator in place stands here by its own name.
 constexpr std::string_view kPlainOperators[] = {
     // sizes and views
     "alias as_strided atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to chunk contiguous detach "

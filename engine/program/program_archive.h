@@ -2,9 +2,9 @@
 
 // The archive around an exported program: a zip file whose records are stored as they are, under one folder.
 //
-// LibTorch has a reader of its own (caffe2/serialize/inline_container.h). It inflates compressed records, so that a small file
-// can ask for any amount of memory, and it takes ranges that overlap and names with `..`. A .pt2 file needs none of this:
-// torch.export.save only ever stores records.
+// LibTorch has a reader of its own (caffe2/serialize/inline_container.h). It inflates compressed records, so that a
+// small file can ask for any amount of memory, and it takes ranges that overlap and names with `..`. A .pt2 file needs
+// none of this: torch.export.save only ever stores records.
 
 #include <cstdint>
 #include <map>
@@ -27,10 +27,10 @@ struct ProgramArchiveLimits {
 // Model:     a record has a name without the archive's folder (models/model.json) and a range of the bytes.
 // Owns:      nothing: the bytes must outlive it.
 // Threads:   immutable; any thread.
-// Fails:     INVALID_ARGUMENT / SPEC_INVALID, with the values "field" and "value", for anything that is not exactly such an
-//            archive: records that are compressed, encrypted, overlap or lie outside, names that repeat, leave the folder
-//            (.., a leading /) or are no plain text, directory and records that tell different stories, a checksum that does
-//            not fit.
+// Fails:     INVALID_ARGUMENT / SPEC_INVALID, with the values "field" and "value", for anything that is not exactly
+//            such an archive: records that are compressed, encrypted, overlap or lie outside, names that repeat, leave
+//            the folder (.., a leading /) or are no plain text, directory and records that tell different stories, a
+//            checksum that does not fit.
 class ProgramArchive {
  public:
   static absl::StatusOr<ProgramArchive> Open(std::string_view bytes, const ProgramArchiveLimits& limits = {});

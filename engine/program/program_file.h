@@ -12,8 +12,8 @@
 
 namespace penstock {
 
-// A name that a model may have in the root: 1 to 128 letters, digits, _ . -, not beginning with a dot or -, ending in .pt2. So
-// it is no path.
+// A name that a model may have in the root: 1 to 128 letters, digits, _ . -, not beginning with a dot or -, ending in
+// .pt2. So it is no path.
 bool IsProgramName(std::string_view name);
 
 // Reads and cuts ROOT/NAME. An empty root has no models.

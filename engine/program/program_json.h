@@ -15,8 +15,8 @@
 
 namespace penstock {
 
-// Parses a record. Depth, the number of values and repeated keys are checked: the parser itself takes any depth and number,
-// and the last of equal keys.
+// Parses a record. Depth, the number of values and repeated keys are checked: the parser itself takes any depth and
+// number, and the last of equal keys.
 //
 // Fails:     as ReadExportedProgram, naming the record.
 absl::StatusOr<nlohmann::json> ParseProgramJson(std::string_view text, const std::string& record,
@@ -63,8 +63,8 @@ at::ScalarType ProgramScalarType(const nlohmann::json& value, ProgramFields& fie
 absl::StatusOr<ProgramGraph> ParseProgramGraph(const nlohmann::json& document, const std::string& record,
                                                const std::vector<ProgramTensor>& tensors, const ProgramLimits& limits);
 
-// What the model's own code calls its outputs, so many: the keys of a dictionary, positions in a tuple. Each once, of letters,
-// digits, _ . and -; where the file does not say, output0, output1.
+// What the model's own code calls its outputs, so many: the keys of a dictionary, positions in a tuple. Each once, of
+// letters, digits, _ . and -; where the file does not say, output0, output1.
 std::vector<std::string> ProgramOutputNames(const nlohmann::json& module, size_t count, const ProgramLimits& limits,
                                             ProgramFields& fields);
 

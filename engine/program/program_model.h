@@ -17,9 +17,10 @@ namespace penstock {
 
 // A program that is cut into layers, none of them built yet.
 //
-// Model:     a layer is named after its module (layer1_0), its tensors as in state_dict() (layer1.0.conv1.weight). A parameter
-//            that several layers use has the name of state_dict() in the first, and is called after it and the layer in the
-//            others (embedding.weight-head). A buffer that several layers read belongs to the first, which hands it on.
+// Model:     a layer is named after its module (layer1_0), its tensors as in state_dict() (layer1.0.conv1.weight). A
+//            parameter that several layers use has the name of state_dict() in the first, and is called after it and
+//            the layer in the others (embedding.weight-head). A buffer that several layers read belongs to the first,
+//            which hands it on.
 // Owns:      the file's bytes, so that each layer can be built from them.
 // Threads:   immutable; any thread.
 class ProgramModel : public LayerSource {

@@ -16,8 +16,9 @@ struct ModuleBoundary {
   std::string module;  // name of the module that begins, or of the node
 };
 
-// Boundaries between modules, the first node left out. The model itself is always opened, and so is each module that holds
-// blocks of one type, or a module that holds such; in these, each nn.Sequential. What lies between modules belongs to the one before.
+// Boundaries between modules, the first node left out. The model itself is always opened, and so is each module that
+// holds blocks of one type, or a module that holds such; in these, each nn.Sequential. What lies between modules
+// belongs to the one before.
 std::vector<ModuleBoundary> ModuleBoundaries(const ProgramGraph& graph);
 
 // A boundary before each node but the first.

@@ -75,8 +75,8 @@ Ways WaysThroughParts(const ResolvedGraph& graph, const std::vector<int>& part_o
   return ways;
 }
 
-// Something must go from each part to the next. Where nothing does, the value that was made last and is needed later takes
-// the way through both.
+// Something must go from each part to the next. Where nothing does, the value that was made last and is needed later
+// takes the way through both.
 void BridgeGaps(const ResolvedGraph& graph, int parts, Ways& ways) {
   std::vector<bool> bridged(parts, false);
   for (const auto& [value, way] : ways) {

@@ -14,8 +14,8 @@ namespace penstock {
 
 // A graph whose operators have been found.
 //
-// Model:     a value that an operator changed in place is still that value: the operator's result has its number. Values that
-//            may share elements form a class, with the smallest of their numbers as its name.
+// Model:     a value that an operator changed in place is still that value: the operator's result has its number.
+//            Values that may share elements form a class, with the smallest of their numbers as its name.
 struct ResolvedGraph {
   const ExportedProgram* program = nullptr;
   const ProgramGraph* graph = nullptr;
@@ -34,8 +34,8 @@ struct ResolvedGraph {
 
 // Finds operators and what they change.
 //
-// Fails:     SPEC_INVALID with the names of all operators that are not supported; as OperatorCall::Resolve; for a graph that
-//            changes a parameter in place.
+// Fails:     SPEC_INVALID with the names of all operators that are not supported; as OperatorCall::Resolve; for a graph
+//            that changes a parameter in place.
 absl::StatusOr<ResolvedGraph> ResolveGraph(const ExportedProgram& program, const ProgramGraph& graph);
 
 // The counter beside a batch norm's running mean, or -1.

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kinds of action and all that differs between them, in one table: who adds a kind adds a row.
+// The kinds of action and all that differs between them, in one table. A new kind is a new row.
 
 #include <array>
 #include <optional>

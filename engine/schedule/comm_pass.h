@@ -13,7 +13,7 @@ namespace penstock {
 // between stages of one lane. Runs after the recomputation pass, so that R stands before the wait for the gradient.
 //
 // Each of `skips` (valid by CheckSkips of skips.h) that crosses lanes gets messages of its own at the same places, with
-// the other end named as peer, after the neighbour's and in ascending order of peers. So does one between neighbours:
+// the other end named as peer, after the neighbour's and in ascending order of peers; a skip between neighbours too:
 // a message carries either what one stage hands to the next, or skip values, never both.
 Schedule InsertCommunication(const Schedule& schedule, const std::vector<SkipEdge>& skips = {});
 

@@ -49,8 +49,8 @@ class ActionIndex {
 //            through the receive if the lists hold communication, else directly. F also needs the receive of each skip
 //            that ends at its stage, B and I that of each skip that begins there; the skips are those that the lists
 //            name. Without communication the chain of stages implies them. With credits, send number k of an edge also
-//            needs receive number k - credits; a skip is an edge of its own. Backwards of a list without forwards need none: those ran
-//            before. OPT needs nothing here: it stands last in its list.
+//            needs receive number k - credits; a skip is an edge of its own. Backwards of a list without forwards need
+//            none: those ran before. OPT needs nothing here: it stands last in its list.
 // Lifecycle: as ActionIndex.
 class Dependencies {
  public:

@@ -1,5 +1,5 @@
-// dualpipe-v: DualPipe cut in half. Two chunks in V placement; in the middle, the forward of one chunk stands beside the
-// backward of the other, so that a device that can run both at once may.
+// dualpipe-v: DualPipe cut in half. Two chunks in V placement; in the middle, the forward of one chunk stands beside
+// the backward of the other, so that a device that can run both at once may.
 //
 // Sources: DeepSeek-AI, "DeepSeek-V3 technical report", 2024 (DualPipe); Sea AI Lab's cut-in-half form, as in
 // deepseek-ai/DualPipe (dualpipev.py). The numbers are its steps.

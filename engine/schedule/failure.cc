@@ -95,7 +95,7 @@ absl::Status CheckShape(const Schedule& schedule) {
 }
 
 absl::Status ExplainStuck(const Schedule& schedule, const Dependencies& dependencies, const ListWalk& walk) {
-  // What every stuck lane waits for. One that waits for an action nobody performs explains it all.
+  // What every stuck lane waits for. A wait for an action that no lane performs explains the rest.
   std::vector<std::optional<Wait>> waits(schedule.lanes.size());
   std::vector<Action> needed;
   for (size_t lane = 0; lane < schedule.lanes.size(); ++lane) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// How a broken schedule is told: the invariant, the place, the cause, then the grid with the cells concerned marked.
+// The error of a broken schedule: the invariant, the place, the cause, then the grid with the cells concerned marked.
 
 #include <string>
 #include <string_view>

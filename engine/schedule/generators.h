@@ -43,7 +43,7 @@ struct ScheduleKind {
   Placement placement = Placement::kLooped;  // of its stages, in every run of a pipeline of this kind
   int min_chunks = 1;
   int max_chunks = 1;
-  int usual_chunks = 1;                // for those who do not say
+  int usual_chunks = 1;                // where a request leaves `chunks` unset
   int min_micro_batches_per_lane = 0;  // 2: at least 2P of them
 
   // From a request that CheckRequest takes, but for too few micro-batches.
@@ -56,8 +56,9 @@ const std::vector<ScheduleKind>& ScheduleKinds();
 // The kind of that name. INVALID_ARGUMENT / FIELD_INVALID of field `kind`, with the known names, if there is none.
 absl::StatusOr<ScheduleKind> FindScheduleKind(std::string_view name);
 
-// What generates the lists of a request: FindScheduleKind of its kind, or, with lists of its own, a kind that returns them.
-// Such a kind takes the lanes and chunks of the lists and at most their micro-batches, of which the first are kept.
+// What generates the lists of a request: FindScheduleKind of its kind, or, with lists of its own, a kind that returns
+// them. Such a kind takes the lanes and chunks of the lists and at most their micro-batches, of which the first are
+// kept.
 absl::StatusOr<ScheduleKind> KindOf(const ScheduleRequest& request);
 
 // The fewest micro-batches that a kind takes: 1, or what its rule needs.
@@ -92,13 +93,13 @@ Schedule LaggingWeightGradients(int lanes, int micro_batches, int lag);
 Schedule ZeroBubbleH1(int lanes, int micro_batches);
 Schedule ZeroBubbleH2(int lanes, int micro_batches);
 
-// "zbv" and "dualpipe-v": two chunks, V placement. With fewer than 2P micro-batches the second is correct, but no longer
-// what its name says.
+// "zbv" and "dualpipe-v": two chunks, V placement. With fewer than 2P micro-batches the second is correct, but no
+// longer what its name says.
 Schedule ZeroBubbleV(int lanes, int micro_batches);
 Schedule DualPipeV(int lanes, int micro_batches);
 
-// "auto": best makespan of all candidates within `live_limit`, at least 1, activations per lane; then least window, then
-// least memory. `costs` one per lane, valid by CheckCosts. Fails only where Simulate does.
+// "auto": best makespan of all candidates within `live_limit`, at least 1, activations per lane; then least window,
+// then least memory. `costs` one per lane, valid by CheckCosts. Fails only where Simulate does.
 absl::StatusOr<Schedule> CostAware(int lanes, int micro_batches, int live_limit, const ScheduleCosts& costs);
 
 // "forward-only": inference, and the forward half of a graph that is kept.

@@ -1,6 +1,6 @@
 #pragma once
 
-// A training step that somebody else wrote down, made fit to be run: by hand, by a search of one's own, by PyTorch.
+// Schedules from outside: a training step written by hand, by a search or by PyTorch, checked and made ready to run.
 
 #include <string_view>
 
@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-// What a schedule from a file is called, wherever others have the name of their kind.
+// The name of a schedule from a file, in the place of its kind.
 inline constexpr std::string_view kImportedKind = "imported";
 
 // The lists that take a generator's place.
@@ -20,8 +20,8 @@ struct ImportedSchedule {
   int chunks = 1;  // stages per lane
 };
 
-// Reads what ReadSchedule (torch_csv.h) reads. It must verify as it is. Sends, receives and optimizer steps are taken out:
-// the passes put in their own, which are those of the model's skips too.
+// Reads what ReadSchedule (torch_csv.h) reads. It must verify as it is. Sends, receives and optimizer steps are taken
+// out: the passes put in their own, which are those of the model's skips too.
 //
 // Fails:     FIELD_INVALID as ReadSchedule; SPEC_INVALID as Verify, and, with the action or the lane as value,
 //            - where a forward or a backward is missing altogether, as in inference;

@@ -13,8 +13,8 @@ namespace penstock {
 //   backwards, the backwards and hops of the stages before its first one (of a list without backwards: the forwards
 //   after its last stage);
 // - the way of one micro-batch through all stages and back.
-// Fused backwards count at their own cost, optimizer steps not at all. With equal costs and one micro-batch per lane or more it is what 1f1b,
-// interleaved-1f1b, zb-h1, interleaved-zb and zbv take.
+// Fused backwards count at their own cost, optimizer steps not at all. With equal costs and one micro-batch per lane or
+// more it is what 1f1b, interleaved-1f1b, zb-h1, interleaved-zb and zbv take.
 //
 // Units:     ticks. `costs` one per stage, valid by CheckCosts; the request valid by CheckRequest.
 Ticks LowerBound(const ScheduleRequest& request, const ScheduleCosts& costs,

@@ -16,11 +16,12 @@ struct MessageDirections {
   bool backward = true;
 };
 
-// Checks that each edge between stages of different lanes, a neighbour's or one of `skips`, has a send and a receive per
-// micro-batch and direction, and that there are no other messages.
+// Checks that each edge between stages of different lanes, a neighbour's or one of `skips`, has a send and a receive
+// per micro-batch and direction, and that there are no other messages.
 //
 // Fails:     ScheduleFailure of invariant `matching`, for the first message that is missing or has no edge.
-// Lifecycle: after CheckShape, CheckSkips, placement and completeness: every stage is on one lane, nothing occurs twice.
+// Lifecycle: after CheckShape, CheckSkips, placement and completeness: every stage is on one lane, nothing occurs
+// twice.
 absl::Status CheckMessages(const Schedule& schedule, const ActionIndex& index, const std::vector<SkipEdge>& skips,
                            MessageDirections directions);
 

@@ -13,8 +13,8 @@
 
 namespace penstock {
 
-// Values that one stage stashes and a later one pops: they travel straight from the first to the second, past the stages
-// between them, and their gradients travel back.
+// Values that one stage stashes and a later one pops: they travel straight from the first to the second, past the
+// stages between them, and their gradients travel back.
 struct SkipEdge {
   int from = 0;
   int to = 0;  // above `from`
@@ -59,7 +59,8 @@ std::vector<int> LaneOfEachStage(const Schedule& schedule);
 std::string ToText(const Schedule& schedule);
 
 // The inverse of ToText. A "." cell anywhere is a deliberate idle slot and is skipped.
-// Fails:     both parsers, with FIELD_INVALID that shows the place; SPEC_INVALID for an action out of the heading's range.
+// Fails:     both parsers, with FIELD_INVALID that shows the place; SPEC_INVALID for an action out of the heading's
+//            range.
 absl::StatusOr<Schedule> ParseText(std::string_view text);
 
 // One row per lane, one action per cell, no heading.

@@ -32,7 +32,7 @@ class CrossingSkips {
   const std::vector<int>& SourcesOf(int stage) const { return sources_[stage]; }  // whose values it pops, ascending
   const std::vector<int>& DestinationsOf(int stage) const {
     return destinations_[stage];
-  }  // who pops its own, ascending
+  }  // stages that pop their own skips, ascending
 
  private:
   std::vector<SkipEdge> edges_;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Schedules in the CSV that PyTorch's torch.distributed.pipelining writes and reads (compute_only and compute_comms alike).
-// It is ours but for a few actions.
+// Schedules in the CSV that PyTorch's torch.distributed.pipelining writes and reads (compute_only and compute_comms
+// alike). It is ours but for a few actions.
 
 #include <string>
 #include <string_view>

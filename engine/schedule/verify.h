@@ -43,8 +43,8 @@ VerifyOptions ImpliedOptions(const Schedule& schedule);
 // Checks, in this order: sizes; which kinds of action may occur; placement (each stage on one lane); completeness
 // (nothing missing, nothing twice); order within a stage (F, R, B or I, W; receives before use, sends after; B and W
 // ascending; OPT last); matching (each edge between lanes, neighbours' or skip, has its messages once at both ends,
-// and there are no others); freedom from deadlock, also with the given credits; the peak of live activations. Buffer lifetimes follow: with these, every read comes after its one
-// write and before its one release.
+// and there are no others); freedom from deadlock, also with the given credits; the peak of live activations. Buffer
+// lifetimes follow: with these, every read comes after its one write and before its one release.
 //
 // `skips` are the model's, in any order; lists without communication imply them by the chain of stages.
 //
@@ -55,7 +55,7 @@ VerifyOptions ImpliedOptions(const Schedule& schedule);
 //              schedule: deadlock at lane 1, position 1 (1B0)
 //                1B0 waits for 2B0; 2B0 follows 2F1 on lane 2; ...
 //              pos  lane 0  lane 1   lane 2
-//            Only the first failure is told. Large grids are cut to the rows and lanes around the marks.
+//            Only the first failure is reported. Large grids are cut to the rows and lanes around the marks.
 absl::StatusOr<PeakActivations> Verify(const Schedule& schedule, const VerifyOptions& options,
                                        const std::vector<SkipEdge>& skips = {});
 

@@ -11,7 +11,7 @@
 namespace penstock {
 
 // Virtual time is integral: sums are exact and equal on every machine. A caller with measured costs may let one tick be
-// one nanosecond; one who thinks in units takes kTicksPerUnit, which halves, thirds and quarters divide.
+// one nanosecond; costs in abstract units are multiplied by kTicksPerUnit, which 2, 3 and 4 divide.
 using Ticks = int64_t;
 inline constexpr Ticks kTicksPerUnit = 12'000;
 inline constexpr Ticks kMaxCost = 1'000'000'000'000;  // of one action or hop: no sum overflows within kMaxCells

@@ -15,9 +15,9 @@ namespace penstock {
 
 // The question. Field names in errors are those of the command line's options, with '_'.
 //
-// Units:     costs in units of time, at least 0, decimal, of a whole device and one micro-batch: a chunk costs its share.
-//            Each is rounded to the nearest of 12,000 ticks per unit, after scaling. The defaults are equal stages and a
-//            backward of twice the forward.
+// Units:     costs in units of time, at least 0, decimal, of a whole device and one micro-batch: a chunk costs its
+//            share. Each is rounded to the nearest of 12,000 ticks per unit, after scaling. The defaults are equal
+//            stages and a backward of twice the forward.
 struct WhatIfOptions {
   std::string kind;
   int devices = 1;
@@ -54,8 +54,8 @@ struct WhatIfResult {
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID that names the option and its value.
 absl::StatusOr<WhatIfResult> WhatIf(const WhatIfOptions& options);
 
-// The same for lists that were made elsewhere, at the costs of `options`: its kind and sizes are not read. They may hold
-// any actions that Simulate takes.
+// The same for lists that were made elsewhere, at the costs of `options`: its kind and sizes are not read. They may
+// hold any actions that Simulate takes.
 absl::StatusOr<WhatIfResult> WhatIf(Schedule schedule, const WhatIfOptions& costs);
 
 }  // namespace penstock

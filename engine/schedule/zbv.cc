@@ -1,7 +1,8 @@
 // zbv: two chunks in V placement and split backwards. The last stage shares its lane with the first, so a micro-batch's
 // backward starts where its forward did, and every lane holds the memory of 1F1B's first lane and no more.
 //
-// Source: Qi et al., "Pipeline parallelism with controllable memory", 2024; the rule as in PyTorch's ScheduleZBVZeroBubble.
+// Source: Qi et al., "Pipeline parallelism with controllable memory", 2024; the rule as in PyTorch's
+// ScheduleZBVZeroBubble.
 
 #include <algorithm>
 

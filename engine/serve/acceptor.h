@@ -1,6 +1,6 @@
 #pragma once
 
-// How calls come in.
+// The way of a call into the queues.
 
 #include <memory>
 #include <optional>
@@ -31,8 +31,8 @@ class TimerQueue;
 //                             order)                                                came meanwhile)
 //
 // Model:     a retry gets the first answer. What is refused leaves no handle and no record.
-// Owns:      nothing; what it is made of outlives it. Handles and timers hold calls, and reach this only while the pipeline
-//            lives.
+// Owns:      nothing; what it is made of outlives it. Handles and timers hold calls, and reach this only while the
+//            pipeline lives.
 // Threads:   any; no lock held but where it says so.
 // Fails:     DRAINING, QUEUE_FULL, CALLER_QUOTA, GRAPH_LIMIT, HANDLE_BUDGET, REQUEST_ID_REUSED, REQUEST_LOG_FULL; as
 //            CallPreparation and TrainingQueue::CheckNew(). All name the pipeline.
@@ -64,7 +64,7 @@ class Acceptor {
   // A read of parameters; once `cancel` says so, it makes no copy.
   void AcceptRead(CallContext context, ReadCall read, std::shared_ptr<CancelToken> cancel)
       ABSL_LOCKS_EXCLUDED(calls_->mu);
-  // The end of an accumulation whose lease is over; nobody asks for it.
+  // Ends an accumulation whose lease is over. No client call asks for it.
   void AcceptExpiry() ABSL_LOCKS_EXCLUDED(calls_->mu);
 
   // Queues a call that needs no admission, and sets its deadline.

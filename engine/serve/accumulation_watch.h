@@ -13,11 +13,11 @@ namespace penstock {
 
 class Clock;
 
-// Sees to it that an accumulation with a lease ends, in the order of calls.
+// Ends an accumulation when its lease is over, in the order of training calls.
 //
 // Owns:      nothing; its timer is one of ServedCalls. TimerQueue and Clock must outlive it.
-// Threads:   those of ServedCalls, whose lock is held around Look(). `expire` runs on the timers' thread, without the lock; it
-//            finds out by itself whether the lease is over still.
+// Threads:   those of ServedCalls, whose lock is held around Look(). `expire` runs on the timers' thread, without the
+//            lock; it finds out by itself whether the lease is over still.
 class AccumulationWatch {
  public:
   AccumulationWatch(TimerQueue* timers, Clock* clock, std::function<void()> expire)

@@ -40,11 +40,11 @@ const std::vector<const char*>& MethodNames();
 
 // A call with all that its run needs.
 //
-// Model:     kNew until it is in a queue; then kQueued, kRunning, kDone. One that ends before it runs skips kRunning. Whoever
-//            makes it kDone settles its handles.
-// Threads:   the request never changes. What is guarded belongs to the lock of the pipeline that serves it, and is reached
-//            through its ServedCalls, or by the queues that these hold; all else belongs to the thread that accepts the call,
-//            and then to the one that runs it.
+// Model:     kNew until it is in a queue; then kQueued, kRunning, kDone. One that ends before it runs skips kRunning.
+//            Whoever makes it kDone settles its handles.
+// Threads:   the request never changes. What is guarded belongs to the lock of the pipeline that serves it, and is
+//            reached through its ServedCalls, or by the queues that these hold; all else belongs to the thread that
+//            accepts the call, and then to the one that runs it.
 struct Call {
   enum class Phase { kNew, kQueued, kRunning, kDone };
 

@@ -19,7 +19,7 @@ namespace penstock {
 //
 // Owns:      The pins. The HandleStore must outlive it.
 // Threads:   One at a time.
-// Lifecycle: Make(); then OnReady(), at most once; then Take() when it has called back. Destruction lets go of the pins.
+// Lifecycle: Make(); then OnReady(), at most once; then Take() when it has called back. Destruction releases the pins.
 // Fails:     Make(): the reasons of handles, HANDLE_KIND for one without tensors, all naming the handle and the field.
 //            Take(): an input's own error; INVALID_ARGUMENT / TENSOR_SIGNATURE for a tensor that its handle lacks.
 class CallInputs {

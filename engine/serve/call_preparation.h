@@ -28,7 +28,7 @@ struct CallResults {
   int64_t output_bytes = 0;
 };
 
-// The values of a request, apart from it, so that they go when the call lets go of its inputs.
+// The values of a request, apart from it, so that they are freed when the call drops its inputs.
 struct CallSources {
   std::vector<InputSource> inputs = {};
   std::optional<InputSource> target = {};
@@ -47,7 +47,8 @@ class CallPreparation {
   CallPreparation(std::string pipeline_name, HandleStore* handles, const Pipeline* pipeline, const CallRunner* runner)
       : name_(std::move(pipeline_name)), handles_(handles), pipeline_(pipeline), runner_(runner) {}
 
-  // Of a call with handles for its results: pins its inputs, checks what is there, and says which results there will be.
+  // Of a call with handles for its results: pins its inputs, checks what is there, and says which results there will
+  // be.
   absl::StatusOr<CallResults> Prepare(Call& call, CallSources sources) const;
   // Pins the handles of a write, which must be ready.
   absl::StatusOr<CallInputs> PinWritten(const std::string& caller, const WriteCall& write) const;

@@ -20,7 +20,7 @@
 
 namespace penstock {
 
-// Who calls, how, and for how long.
+// What every call carries beside its tensors: caller, ids, lease, timeout.
 struct CallContext {
   std::string caller = {};
   std::string session = {};                            // which of the caller's programs; empty: it does not say
@@ -70,7 +70,8 @@ struct ContributionCall {
   std::vector<InputSource> inputs = {};
   std::optional<InputSource> target = {};  // its name does not matter; unset where the loss needs none
   ContributionRequest request = {};
-  // ForwardBackward only: what is accumulated is discarded unless another contribution or the step comes in so long; 0: never.
+  // ForwardBackward only: what is accumulated is discarded unless another contribution or the step comes in so long; 0:
+  // never.
   absl::Duration accumulation_lease = absl::ZeroDuration();
 };
 
@@ -86,7 +87,7 @@ struct StepCall {
   StepRequest request = {};
 };
 
-// The accumulation's lease is over. Nobody asks for it.
+// Discards an accumulation whose lease is over. The pipeline makes this call itself; no client does.
 struct ExpireCall {};
 
 struct SaveCall {

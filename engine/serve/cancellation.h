@@ -1,6 +1,7 @@
 #pragma once
 
-// Calls that end before their work does: by a cancel, by their deadline, because nobody wants them, or by a drain.
+// Calls that end before their work does: by a cancel, by their deadline, because their handles were released, or by a
+// drain.
 
 #include <memory>
 #include <vector>
@@ -16,8 +17,8 @@ namespace penstock {
 
 // Ends calls early.
 //
-// Model:     What waits is taken out of its queue. What runs is told to stop where it leaves nothing behind; what changes state
-//            runs to its end.
+// Model:     What waits is taken out of its queue. What runs and changes no state is asked to stop; what
+//            changes state runs to its end.
 // Owns:      nothing; what it is made of outlives it.
 // Threads:   any; under no lock but where it says so.
 class Cancellation {
@@ -26,11 +27,12 @@ class Cancellation {
       : calls_(calls), settlement_(settlement), watch_(watch) {}
 
   CancelEffect Cancel(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
-  // One of its handles was let go of. With the last one, a call that changes no state is cancelled.
+  // One of its handles was released. With the last one, a call that changes no state is cancelled.
   void Abandon(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   void OnDeadline(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
-  // Takes all that waits out of the queues; SettleCancelled() then ends it. One whose end throws keeps no other from ending.
+  // Takes all that waits out of the queues; SettleCancelled() then ends it. One whose end throws keeps no other from
+  // ending.
   std::vector<CallPointer> RemoveAllQueued(ServedCalls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls.mu);
   void SettleCancelled(const std::vector<CallPointer>& removed) ABSL_LOCKS_EXCLUDED(calls_->mu);
 

@@ -19,8 +19,8 @@ class Clock;
 
 // Hands inference to the stages, some calls at a time, and settles each when its run has ended.
 //
-// Owns:      the thread `ps-infer`. What it is made of outlives it, and so does this the runs: a pipeline stops when nothing is
-//            in flight.
+// Owns:      the thread `ps-infer`. What it is made of outlives it, and so does this the runs: a pipeline stops when
+//            nothing is in flight.
 // Threads:   its own; runs end on the thread of their last lane.
 // Lifecycle: Start(); the thread ends when ServedCalls is stopping, and Join() waits for that.
 class InferenceLoop {

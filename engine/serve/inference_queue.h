@@ -14,9 +14,10 @@ namespace penstock {
 
 // Inference calls, some of which run at any time.
 //
-// Model:     A call waits from acceptance on; once its inputs are there it is ready, too. The ready ones start by priority, equal
-//            ones as they became ready; but of the runs, a caller's with a priority above 0 take at most a quarter while another
-//            call can start, so that whoever takes the highest priority does not keep all others waiting.
+// Model:     A call waits from acceptance on; once its inputs are there it is ready, too. The ready ones start by
+//            priority, equal ones as they became ready; but of the runs, a caller's with a priority above 0 take at
+//            most a quarter while another call can start, so that one caller with the highest priority does not keep
+//            all others waiting.
 // Threads:   Those of ServedCalls, whose lock is held around every call.
 // Fails:     CheckNew: QUEUE_FULL, CALLER_QUOTA.
 class InferenceQueue {

@@ -21,9 +21,9 @@ namespace penstock {
 
 // The callers who wait for one piece of work, a call and its repetitions, and what it gave once it is done.
 //
-// Model:     the request log knows it from the first call on. A failure is not kept: the repetition of what had no effect is a
-//            first attempt.
-// Threads:   those of whoever serves the calls, under the lock that guards the log; TellAll() under none.
+// Model:     the request log knows it from the first call on. A failure is not kept: the repetition of what had no
+//            effect is a first attempt.
+// Threads:   any thread that holds the lock that guards the log; TellAll() without that lock.
 template <typename Answer>
 struct Joined {
   using Callback = std::function<void(absl::StatusOr<Answer>)>;
@@ -39,8 +39,9 @@ struct JoinedCall {
   std::optional<absl::StatusOr<Answer>> now;
 };
 
-// Looks for an earlier attempt in the log, whose records are joins of this kind, or variants that hold one. If there is none,
-// and `start` returns OK, the call is the first; its join is recorded. `done` is taken unless the call is answered now.
+// Looks for an earlier attempt in the log, whose records are joins of this kind, or variants that hold one. If there is
+// none, and `start` returns OK, the call is the first; its join is recorded. `done` is taken unless the call is
+// answered now.
 template <typename Answer, typename Log, typename Start>
 JoinedCall<Answer> JoinOrAnswer(Log& log, const RequestKey& key, const std::string& payload_digest, int64_t now_nanos,
                                 typename Joined<Answer>::Callback& done, Start&& start) {
@@ -65,8 +66,8 @@ JoinedCall<Answer> JoinOrAnswer(Log& log, const RequestKey& key, const std::stri
   return {std::move(join), std::nullopt};
 }
 
-// The work is over. Keeps the answer if it is one; else forgets the attempt, unless it has been answered before. Returns who
-// waits, to be told by TellAll().
+// The work is over. Keeps the answer if it is one; else forgets the attempt, unless it has been answered before.
+// Returns the callbacks of those that wait, for TellAll().
 template <typename Answer, typename Log>
 std::vector<typename Joined<Answer>::Callback> Settle(Log& log, const RequestKey& key, Joined<Answer>& join,
                                                       absl::StatusOr<Answer> answer) {
@@ -78,8 +79,8 @@ std::vector<typename Joined<Answer>::Callback> Settle(Log& log, const RequestKey
   return std::exchange(join.callbacks, {});
 }
 
-// Tells each of them what `answer` gives for it: `answer(last)`, where `last` says that nobody comes after it. One that throws
-// keeps nobody else from hearing.
+// Calls each callback with `answer(last)`, where `last` is true for the last callback. A callback that
+// throws does not keep the others from being called.
 template <typename Callback, typename MakeAnswer>
 void TellAll(std::string_view work, const std::vector<Callback>& callbacks, const MakeAnswer& answer) {
   for (size_t i = 0; i < callbacks.size(); ++i) {

@@ -28,15 +28,16 @@ struct PipelineFactory {
   std::function<absl::StatusOr<std::unique_ptr<Pipeline>>(const PipelineSpec&, Pipeline::Options)> create;
   std::function<absl::StatusOr<Plan>(const PipelineSpec&, const Pipeline::Options&)> plan;
   std::function<absl::StatusOr<PlanSearch>(const PipelineSpec&, const Pipeline::Options&)> search = {};
-  // Reads what the specification only names: its exported program, whose digest it fills in. Null: there is nothing to read.
+  // Reads what the specification only names: its exported program, whose digest it fills in. Null: there is nothing to
+  // read.
   std::function<absl::Status(ModelSpec*)> load = {};
 };
 
 // Makes served pipelines from specifications, and looks for their plans, with what all pipelines of a server share.
 //
 // Threads:   any; a call takes as long as planning and building take.
-// Fails:     INVALID_ARGUMENT for what is wrong with the specification; RESOURCE_EXHAUSTED / HOST_MEMORY beyond what is left
-//            to claim; whatever the factory fails with. What was claimed for it goes with it.
+// Fails:     INVALID_ARGUMENT for what is wrong with the specification; RESOURCE_EXHAUSTED / HOST_MEMORY beyond what is
+//            left to claim; whatever the factory fails with. What was claimed for it goes with it.
 class PipelineBuilder {
  public:
   // What the pointers name must outlive the builder and all that it has made.
@@ -66,7 +67,8 @@ class PipelineBuilder {
                                                         const std::string& spec_digest, const MayRehearse& may_rehearse,
                                                         Planning* planning) const;
 
-  // The plan that Build() would choose, and the plans that it would choose from, best first. `caller` holds what trials place.
+  // The plan that Build() would choose, and the plans that it would choose from, best first. `caller` holds what trials
+  // place.
   absl::StatusOr<Plan> FindPlan(const std::string& caller, PipelineSpec spec, const MayRehearse& may_rehearse,
                                 Planning* planning) const;
   absl::StatusOr<PlanSearch> SearchPlans(const std::string& caller, PipelineSpec spec, const MayRehearse& may_rehearse,

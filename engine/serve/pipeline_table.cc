@@ -280,8 +280,8 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
       start);
   if (join == nullptr) return;
   const absl::Status begun = Guarded("the deletion of a pipeline", [&] {
-    // Drain() may call back before it returns; the deletion waits until this thread has let go of the pipeline, so that its
-    // memory is free when the deletion is done.
+    // Drain() may call back before it returns; the deletion waits until this thread has let go of the pipeline, so that
+    // its memory is free when the deletion is done.
     std::shared_ptr<ServedPipeline> kept = pipeline;
     const auto let_go = std::make_shared<absl::Notification>();
     const absl::Cleanup leave = [&] {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Searches for plans that nobody has to be made for: one after the other, and only so many.
+// Searches for plans from which no pipeline is created (PlanPipeline, validate_only): one after the other, with a
+// bounded queue.
 
 #include <deque>
 #include <functional>
@@ -19,17 +20,18 @@ namespace penstock {
 
 // Runs searches on a thread of its own, `ps-plans`.
 //
-// Model:     One runs, the others wait in the order in which they came, at most kMaxWaiting of them and of one caller its
-//            share. One that is cancelled while it waits gives its place to the next that comes.
+// Model:     One runs, the others wait in the order in which they came, at most kMaxWaiting of them and of one caller
+//            its share. One that is cancelled while it waits gives its place to the next that comes.
 // Threads:   Post() from any thread; Close() from one other thread at a time.
 // Lifecycle: Close() runs what waits, then ends the thread.
-// Fails:     UNAVAILABLE / DRAINING after Close(). RESOURCE_EXHAUSTED / QUEUE_FULL or CALLER_QUOTA of the queue "planning", with the time after which to ask again.
+// Fails:     UNAVAILABLE / DRAINING after Close(). RESOURCE_EXHAUSTED / QUEUE_FULL or CALLER_QUOTA of the queue
+//            "planning", with the time after which to ask again.
 class PlanQueue {
  public:
   static constexpr int kMaxWaiting = 16;
 
-  // `search` is called once, on the queue's thread, or, if it was cancelled while it waited, by a later Post(): it looks at
-  // `cancel` by itself, and returns at once then.
+  // `search` is called once, on the queue's thread, or, if it was cancelled while it waited, by a later Post(): it must
+  // check `cancel` itself and return at once if it is set.
   absl::Status Post(const std::string& caller, std::shared_ptr<CancelToken> cancel, std::function<void()> search)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Close() ABSL_LOCKS_EXCLUDED(mu_);

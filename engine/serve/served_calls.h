@@ -23,11 +23,12 @@ namespace penstock {
 
 // The calls of one pipeline that wait and run, and what is known of those that have ended.
 //
-// Model:     A part of the pipeline reaches what is guarded here, and the guarded half of a call, only with `mu` held; the
-//            compiler checks it. The queues are values: who holds `mu` may use them. A part that is called under the lock is
-//            handed this, and says by an annotation that it wants `calls.mu`.
+// Model:     A part of the pipeline reaches what is guarded here, and the guarded half of a call, only with `mu` held;
+//            the compiler checks it. The queues are values: a thread that holds `mu` may use them. A part that is
+//            called under the lock is handed this, and says by an annotation that it wants `calls.mu`.
 // Owns:      the calls, with the handles and threads that they are with. Outlives the parts.
-// Threads:   any. Nothing that may call back, the handle store above all, is called under `mu`: its callbacks may need it.
+// Threads:   any. Nothing that may call back, the handle store above all, is called under `mu`: its callbacks may need
+//            it.
 struct ServedCalls {
   enum class State { kReady, kDraining, kStopped };
 
@@ -45,7 +46,8 @@ struct ServedCalls {
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return training.idle() && inference.idle(); }
   void UpdateQueueMetrics() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
-  // Who waits for the end of all accepted work, if it has come: to be called by CallDrained(), under no lock.
+  // Returns the callbacks that wait for the end of all accepted work if it has come, else none. CallDrained() calls
+  // them, without a lock.
   std::vector<std::function<void()>> TakeDrained() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   static void CallDrained(const std::vector<std::function<void()>>& callbacks);
   void NotifyIfDrained() ABSL_LOCKS_EXCLUDED(mu);
@@ -57,8 +59,8 @@ struct ServedCalls {
     double last_measured_bubble = 0;
   };
 
-  // A function that does nothing once the pipeline is gone, and else keeps it: for timers, handles and graphs, which may
-  // outlive it.
+  // A function that does nothing once the pipeline is gone, and else keeps it: for timers, handles and graphs, which
+  // may outlive it.
   template <typename Body>
   auto WhileItLives(Body body) const {
     return [owner = owner, body = std::move(body)]() mutable {

@@ -1,6 +1,6 @@
 #pragma once
 
-// How calls end: their handles settle, their callers and observers hear of it, metrics and log lines tell of it.
+// The end of a call: its handles settle, its caller and observer are told, metrics and log lines record it.
 
 #include <cstdint>
 #include <deque>
@@ -36,8 +36,8 @@ class Settlement {
   Settlement(std::string name, ServedCalls* calls, HandleStore* handles, TimerQueue* timers, Clock* clock)
       : name_(std::move(name)), calls_(calls), handles_(handles), timers_(timers), clock_(clock) {}
 
-  // Fails, or cancels, the call's handles, or calls back those who wait, with the error and the ids of the call. The call must
-  // be kDone or fall to nobody else. One that has not run is over with that.
+  // Fails, or cancels, the call's handles, or calls back those who wait, with the error and the ids of the call. The
+  // call must be kDone or fall to nobody else. One that has not run is over with that.
   void Fail(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // The end of a run that an exception has left: what it has not settled fails.
   void FailRun(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
@@ -48,13 +48,13 @@ class Settlement {
   void Fulfil(Call& call, const ForwardOutcome& outcome) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Gives the caller's place back, unless the call waits or runs.
   void EndPlace(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
-  // Lets go of inputs and deadline; nobody reads them any more.
+  // Drops the call's inputs and deadline. Nothing reads them afterwards.
   void ReleaseInputs(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
   // A run begins: counts how long the call has waited.
   void CountStart(const Call& call);
-  // A run has ended, well or not: counts it, keeps how it went, and tells the call's observer. What fails in that is logged; the
-  // call has gone as it has. `step`: as trace records have it, or 0. `executed`: null where the run failed.
+  // A run has ended, well or not: counts it, keeps how it went, and tells the call's observer. What fails in that is
+  // logged; the call has gone as it has. `step`: as trace records have it, or 0. `executed`: null where the run failed.
   void RecordEnd(const Call& call, int64_t step, const absl::Status& status, const Executed* executed);
 
   // The last calls that have ended, in the order of their ends; some hundreds are kept.

@@ -56,7 +56,7 @@ class TrainingLoop {
   AccumulationWatch* const watch_;
   TimerQueue* const timers_;
   Clock* const clock_;
-  // Graphs that exist, wherever they are held; shared with their deleters.
+  // The number of graphs that exist; shared with their deleters.
   const std::shared_ptr<std::atomic<int64_t>> graphs_alive_ = std::make_shared<std::atomic<int64_t>>(0);
 
   bool idle_reason_stale_ ABSL_GUARDED_BY(calls_->mu) = false;

@@ -20,13 +20,13 @@ struct Executed;  // call_runner.h
 
 // Calls that change state, one after another, in the order in which they were accepted.
 //
-// Model:     A queue, and the call that runs. The training state is foreseen at acceptance, as if all accepted calls succeeded;
-//            it is checked again when the call's turn comes. Versions tell what changed: of weights and gradients together (in
-//            the token), of the weights alone, and which of those a checkpoint holds.
+// Model:     A queue, and the call that runs. The training state is foreseen at acceptance, as if all accepted calls
+//            succeeded; it is checked again when the call's turn comes. Versions tell what changed: of weights and
+//            gradients together (in the token), of the weights alone, and which of those a checkpoint holds.
 // Threads:   Those of ServedCalls, whose lock is held around every call.
 // Units:     Monotonic nanoseconds.
-// Fails:     CheckNew: QUEUE_FULL, CALLER_QUOTA, reasons of TrainingState, STATE_MISMATCH. CheckTurn: the last two, and SPEC_INVALID
-//            for gradients of inputs that the forward did not prepare for.
+// Fails:     CheckNew: QUEUE_FULL, CALLER_QUOTA, reasons of TrainingState, STATE_MISMATCH. CheckTurn: the last two, and
+//            SPEC_INVALID for gradients of inputs that the forward did not prepare for.
 class TrainingQueue {
  public:
   // `token_prefix`: of this life of the pipeline. `step`: that it starts with.
@@ -42,14 +42,14 @@ class TrainingQueue {
   // Takes the first call; it runs.
   CallPointer Start();
   absl::Status CheckTurn(const Call& call, int64_t now) const;
-  // What the running call has done. Returns graphs that are stale now.
+  // What the running call has done. Returns the graphs that have become stale.
   std::vector<HandleId> Note(const Call& call, const Executed& executed, int64_t now);
   // Sees to it that the state is what the engine says, whether the running call failed or not.
   void Reconcile(const Call& call, bool accumulating, int64_t now);
   void EndRun() { running_ = nullptr; }
 
-  // The call that ends the accumulation if nobody goes on with it: none if its lease is not over, or its holder's next call
-  // came in time.
+  // The call that discards the accumulation when its lease is over: none if its lease is not over, or its holder's next
+  // call came in time.
   std::optional<TrainingParty> Expired(int64_t now) const;
 
   const std::deque<CallPointer>& waiting() const { return waiting_; }

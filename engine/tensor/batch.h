@@ -1,6 +1,7 @@
 #pragma once
 
-// What travels between layers and stages for one micro-batch, or comes with a whole mini-batch: one value or a tuple of them.
+// What travels between layers and stages for one micro-batch, or comes with a whole mini-batch: one value or a tuple of
+// them.
 
 #include <cstddef>
 #include <functional>

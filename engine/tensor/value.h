@@ -27,8 +27,9 @@ using ValueDict = std::vector<std::pair<std::string, Value>>;  // in the order i
 
 // Cheap to copy: tensors share their elements, lists and dictionaries are shared and never change.
 //
-// Model:     nothing (None), a tensor, a whole tensor, a plain value, or a list, a tuple or a dictionary of values. Only a
-//            tensor by itself is split into micro-batches, joined again, and has a gradient; one inside a container has none.
+// Model:     nothing (None), a tensor, a whole tensor, a plain value, or a list, a tuple or a dictionary of values.
+//            Only a tensor by itself is split into micro-batches, joined again, and has a gradient; one inside a
+//            container has none.
 class Value {
  public:
   Value() = default;                                        // None

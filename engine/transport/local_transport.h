@@ -12,14 +12,15 @@
 
 namespace penstock {
 
-// A transport inside one process: tensors change hands without a copy, unless their stages stand on different accelerators.
+// A transport inside one process: tensors change hands without a copy, unless their stages stand on different
+// accelerators.
 //
 // Model:     per receiving stage, a map from key to tensors, and the set of open runs.
 // Threads:   any method from any thread; `on_arrival` runs on the sender's thread, without a lock held.
 // Lifecycle: Open(run) before its first message, Close(run) after its last.
 class LocalTransport : public Transport {
  public:
-  // `streams` of the stages' devices. `on_arrival` is told each key that can now be received; it may be empty.
+  // `streams` of the stages' devices. `on_arrival` is called with each key that can now be received; it may be empty.
   LocalTransport(std::vector<DeviceStreams*> streams, std::function<void(const MessageKey&)> on_arrival);
 
   void Open(int64_t run);
@@ -27,7 +28,7 @@ class LocalTransport : public Transport {
   std::optional<ValuesInFlight> TryReceive(const MessageKey& key) override;
   void Close(int64_t run) override;
 
-  // Messages that nobody has received yet.
+  // Messages that have not been received yet.
   int64_t waiting() const;
 
  private:

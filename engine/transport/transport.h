@@ -37,8 +37,8 @@ struct ValuesInFlight {
 //
 // Threads:   any method from any thread.
 // Lifecycle: Close(run) forgets the messages of a run; later sends to it are dropped.
-// Fails:     Send: INTERNAL / BUG for a key sent twice; DEVICE_MEMORY where the receiver's device is full. A receive never
-//            fails: it finds a message or doesn't.
+// Fails:     Send: INTERNAL / BUG for a key sent twice; DEVICE_MEMORY where the receiver's device is full. A receive
+//            never fails: it finds a message or doesn't.
 class Transport {
  public:
   virtual ~Transport() = default;

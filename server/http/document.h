@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-// A value of a table. Texts come from anywhere; whoever draws them escapes them.
+// A value of a table. Texts are not escaped here; the code that draws them escapes them.
 struct Cell {
   Cell(std::string text) : text(std::move(text)) {}  // NOLINT: {"a", 1.0} is a row
   Cell(const char* text) : text(text) {}             // NOLINT

@@ -32,7 +32,7 @@ struct HttpRequest {
   std::string_view query;      // without the question mark
   std::string_view host = {};  // the headers of these names; empty without
   std::string_view accept = {};
-  // Of a POST: who asks for a change, and from which site.
+  // Of a POST: the headers that say who asks for a change, and from which site.
   std::string_view origin = {};
   std::string_view fetch_site = {};  // Sec-Fetch-Site
   std::string_view change = {};      // X-Penstock-Change
@@ -49,8 +49,8 @@ struct HttpResponse {
 
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
 
-// Answers a request: 404 for an unknown path, 405 for a method other than GET and HEAD. The body of a HEAD answer is the
-// one of GET; the sender leaves it away.
+// Answers a request: 404 for an unknown path, 405 for a method other than GET and HEAD. The body of a HEAD answer is
+// the one of GET; the sender leaves it away.
 HttpResponse Respond(const HttpPages& pages, const HttpRequest& request);
 
 // A line of text, for people who asked for something else.
@@ -59,7 +59,8 @@ HttpResponse PlainAnswer(int status, std::string line);
 // 405, with what is allowed: "GET, HEAD".
 HttpResponse MethodNotAllowed(std::string allowed = "GET, HEAD");
 
-// 200 if all conditions hold, otherwise 503. One line per condition, "NAME ok" or "NAME not ok"; if verbose, with details.
+// 200 if all conditions hold, otherwise 503. One line per condition, "NAME ok" or "NAME not ok"; if verbose, with
+// details.
 HttpResponse HealthPage(const std::vector<HealthCondition>& conditions, bool verbose);
 
 // The same for programs, as `penstock health -o json` tells it, and with the conditions.

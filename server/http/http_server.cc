@@ -139,7 +139,8 @@ void HttpServer::Library::Stop() {
   stopped = true;
 }
 
-// The library's threads have stacks of 100 KiB, of which pages take more than half: each request gets a thread of the usual size.
+// The library's threads have stacks of 100 KiB, of which pages take more than half: each request gets a thread of the
+// usual size.
 int HttpServer::Library::OnRequest(mg_connection* connection) {
   int status = 500;
   Guarded("a page", [&] { Thread("ps-http-page", [&] { status = Serve(connection); }); }).IgnoreError();
@@ -166,7 +167,7 @@ int HttpServer::Library::Serve(mg_connection* connection) {
   std::string head =
       absl::StrCat("HTTP/1.1 ", response.status, " ", std::string(StatusText(response.status)),
                    "\r\nContent-Type: ", response.content_type, "\r\nCache-Control: no-store\r\nConnection: close\r\n");
-  // One whose length nobody knows yet ends with the connection; a client of HTTP/1.1 wants to know that it is whole.
+  // A body of unknown length ends with the connection; a client of HTTP/1.1 needs to see that it is complete.
   const bool chunked = response.next != nullptr && view(info->http_version) == "1.1";
   if (response.next == nullptr) absl::StrAppend(&head, "Content-Length: ", response.body.size(), "\r\n");
   if (chunked) head += "Transfer-Encoding: chunked\r\n";

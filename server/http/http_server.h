@@ -12,15 +12,16 @@
 
 namespace penstock {
 
-// Serves what a handler answers over plain HTTP until it is destroyed.
+// Serves what a handler returns over plain HTTP until it is destroyed.
 //
-// Owns:      the listening socket and a few worker threads (ps-http), which give each request a thread of its own (ps-http-page).
+// Owns:      the listening socket and a few worker threads (ps-http), which give each request a thread of its own
+//            (ps-http-page).
 // Threads:   the handler runs on the workers, several at once.
 // Lifecycle: listens from Create() on; the destructor waits for requests in progress.
 // Units:     a client has `request_timeout_ms` to send its request; a request above 8 KiB is refused. Each connection
 //            serves one request, so that an idle client holds no worker, and as long for each part of the answer.
-// Fails:     INVALID_ARGUMENT / FIELD_INVALID for an address that can't be read, FAILED_PRECONDITION / LISTEN_FAILED for
-//            one that can't be bound; both name it.
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID for an address that can't be read, FAILED_PRECONDITION / LISTEN_FAILED
+//            for one that can't be bound; both name it.
 class HttpServer {
  public:
   struct Options {

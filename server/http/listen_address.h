@@ -17,11 +17,12 @@ struct ListenAddress {
 
   // "127.0.0.1:8473" or "[::1]:8473".
   std::string ToString() const;
-  // Whether nobody beyond this host gets there.
+  // Whether only this host can reach the address.
   bool IsLoopback() const;
 };
 
-// Why nobody can listen there now, as the system says it, for example "Address already in use"; empty if it is free by now.
+// Why the address can't be listened on now, in the system's words, for example "Address already in use"; empty if it is
+// free by now.
 std::string WhyNotFree(const ListenAddress& address);
 
 // Reads "127.0.0.1:8473", "[::1]:8473", "localhost:8473"; the port may be 0.

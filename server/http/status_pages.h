@@ -85,17 +85,16 @@ struct StatusSources {
   std::vector<SettingRow> settings;
   HttpPages probes;  // /metrics, /healthz, /readyz: as on their own port
   CommandOutputs commands;
-  bool may_change =
-      false;  // whether anybody may change anything by a page: only where nobody beyond this host gets to it
+  bool may_change = false;  // whether pages accept changes: only where the listener is reachable from this host alone
 };
 
 // Answers a request of the admin port.
 //
-// Model:     every page is a Document. HTML for browsers, plain text for curl; `?format=html|text|json` decides where given.
-//            Nothing changes by GET or HEAD. Only /logz takes a POST, as change_request.h says.
-// Fails:     403 for a Host that is no IP address and not localhost, so that no web site can point its own name here and
-//            read on (DNS rebinding); 404 for a path or a pipeline that is not there; 405 for another method, with those
-//            that are allowed; 400 for an unknown format.
+// Model:     every page is a Document. HTML for browsers, plain text for curl; `?format=html|text|json` decides where
+//            given. Nothing changes by GET or HEAD. Only /logz takes a POST, as change_request.h says.
+// Fails:     403 for a Host that is no IP address and not localhost, so that no web site can point its own name here
+//            and read on (DNS rebinding); 404 for a path or a pipeline that is not there; 405 for another method, with
+//            those that are allowed; 400 for an unknown format.
 HttpResponse RespondStatus(const StatusSources& sources, const HttpRequest& request);
 
 // Whether a Host header may be answered: an IP address or localhost, with or without a port.

@@ -39,8 +39,8 @@ struct StepPicture {
 // The last training run that is whole. Nothing if none is in the last records of the rings.
 std::optional<StepPicture> LastStep(const PipelineMetrics& pipeline);
 
-// One row per lane, one rectangle per action, idle states below the line, the ideal finish marked; with what the colours
-// mean. As SVG, as characters for a terminal, and as JSON.
+// One row per lane, one rectangle per action, idle states below the line, the ideal finish marked; with what the
+// colours mean. As SVG, as characters for a terminal, and as JSON.
 Section DrawStep(const std::optional<StepPicture>& picture);
 
 }  // namespace penstock

@@ -1,6 +1,6 @@
 #pragma once
 
-// What can be told of an exported program without running it.
+// What is known of an exported program without running it.
 
 #include <cstdint>
 #include <map>

@@ -26,8 +26,8 @@ namespace penstock {
 // Model:     A model is a file whose name is a program name (program_file.h); nothing else in the folder is looked
 //            at, and links are refused. What a file holds is read once for each size and time of change, and kept.
 // Owns:      nothing on disk: an operator may put files there and take them away. FileSystem outlives it.
-// Threads:   Any method from any thread; all but root() and limits() touch the disk and may take long. Load() of one model
-//            and Delete() of it exclude each other.
+// Threads:   Any method from any thread; all but root() and limits() touch the disk and may take long. Load() of one
+//            model and Delete() of it exclude each other.
 // Fails:     NAME_INVALID for what is no name; MODEL_NOT_FOUND; for content SPEC_INVALID and TENSOR_TOO_LARGE as
 //            ReadExportedProgram; MODEL_TOO_LARGE and HOST_MEMORY before a file is read.
 class ModelRoot {
@@ -40,7 +40,7 @@ class ModelRoot {
     int64_t max_list_bytes = int64_t{256} << 20;  // that one List() reads
     // Pipelines that were made from a model and live; also those that are being made.
     std::function<std::vector<std::string>(const std::string& model)> users;
-    MemoryClaims* memory = nullptr;  // what is read is claimed; null: nobody counts it
+    MemoryClaims* memory = nullptr;  // claims the memory of what is read; null: it is not counted
   };
   explicit ModelRoot(Options options);
 
@@ -52,8 +52,9 @@ class ModelRoot {
     std::vector<ModelDescription> models = {};
     bool more = false;  // there are models after these
   };
-  // By name, those after `after`, at most `limit`; those that can't be used have an error. The page is shorter where more than
-  // max_list_bytes of files that are not known yet would be read for it; it has at least one model if there is one.
+  // By name, those after `after`, at most `limit`; those that can't be used have an error. The page is shorter where
+  // more than max_list_bytes of files that are not known yet would be read for it; it has at least one model if there
+  // is one.
   absl::StatusOr<Page> List(const std::string& after, int limit) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Reads the program that a specification names, if any, and fills in its digest.
@@ -66,7 +67,7 @@ class ModelRoot {
 
   // The bytes of all models, and how many they are. For uploads.
   absl::StatusOr<std::pair<int64_t, int>> Usage();
-  // For as long as a file of so many bytes is in memory; null where nobody counts.
+  // A claim to hold while a file of so many bytes is in memory; null where memory is not counted.
   //
   // Fails:     MODEL_TOO_LARGE; HOST_MEMORY.
   absl::StatusOr<std::unique_ptr<MemoryClaims::Claim>> Claim(const std::string& name, int64_t bytes) const;
@@ -79,7 +80,7 @@ class ModelRoot {
   absl::StatusOr<FileInfo> Find(const std::string& name);
   // What describing it would read: 0 if it is known, or can't be read.
   int64_t BytesToRead(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
-  // May answer a description with an error.
+  // May return a description with an error.
   absl::StatusOr<ModelDescription> Known(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;

@@ -21,15 +21,15 @@ namespace penstock {
 
 // Writes uploads into the model root.
 //
-// Model:     An upload is a file `.upload-N.part` in the root, whose name is no model's, with a digest of what has come. The
-//            last chunk is followed by the checks: digest, sync, content; then the file gets its name in one rename. Whatever
-//            fails, the file goes; only a stream that breaks off and a chunk that must be sent again leave it, for 10 minutes.
-//            The latest stream has the upload; what an earlier one still sends is refused.
-// Owns:      those files; nobody else makes such ones. Root, TimerQueue and Clock outlive it.
+// Model:     An upload is a file `.upload-N.part` in the root, whose name is no model's, with a digest of what has
+//            come. The last chunk is followed by the checks: digest, sync, content; then the file gets its name in one
+//            rename. Whatever fails, the file goes; only a stream that breaks off and a chunk that must be sent again
+//            leave it, for 10 minutes. The latest stream has the upload; what an earlier one still sends is refused.
+// Owns:      those files; nothing else makes such files. Root, TimerQueue and Clock outlive it.
 // Threads:   Everything but Create() and Close() on the job thread; one may take as long as reading a model.
 // Lifecycle: Create() removes what a crash has left. Close() removes what is open; after the job thread's end.
-// Fails:     MODEL_EXISTS; NAME_INVALID, FIELD_INVALID; MODEL_TOO_LARGE, HOST_MEMORY, STORAGE_FULL; CALLER_QUOTA; CHUNK_SIZE,
-//            CHUNK_CHECKSUM; STREAM_PROTOCOL; DATA_LOSS / MODEL_DIGEST; for content as ModelRoot.
+// Fails:     MODEL_EXISTS; NAME_INVALID, FIELD_INVALID; MODEL_TOO_LARGE, HOST_MEMORY, STORAGE_FULL; CALLER_QUOTA;
+//            CHUNK_SIZE, CHUNK_CHECKSUM; STREAM_PROTOCOL; DATA_LOSS / MODEL_DIGEST; for content as ModelRoot.
 class ModelUploads {
  public:
   static constexpr absl::Duration kBrokenLife = absl::Minutes(10);

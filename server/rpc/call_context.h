@@ -1,6 +1,6 @@
 #pragma once
 
-// What every call says of itself beside its message: who calls, until when, under which request id.
+// What every call carries beside its message: caller, deadline, request id.
 
 #include <cstdint>
 #include <string>
@@ -20,7 +20,8 @@ namespace penstock {
 // Fails:     INVALID_ARGUMENT / NAME_INVALID unless it is [A-Za-z0-9_.@:-]{1,128} and stands once.
 absl::StatusOr<std::string> CallerOf(const grpc::ServerContextBase& context);
 
-// Which of the caller's programs calls: the metadata `penstock-session`, or empty. It holds accumulations, and nothing else.
+// Which of the caller's programs calls: the metadata `penstock-session`, or empty. It holds accumulations, and nothing
+// else.
 //
 // Fails:     as CallerOf.
 absl::StatusOr<std::string> SessionOf(const grpc::ServerContextBase& context);

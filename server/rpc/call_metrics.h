@@ -1,6 +1,6 @@
 #pragma once
 
-// Counts every call of every method, whoever serves it: one interceptor instead of a line per method.
+// Counts every call of every method in one interceptor, instead of in each method.
 
 #include "engine/observe/metrics.h"
 #include "grpcpp/support/server_interceptor.h"

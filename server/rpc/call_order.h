@@ -16,10 +16,10 @@ namespace penstock {
 // Keeps calls that come before the call that they must follow.
 //
 // Model:     A waiting call names its predecessor by caller, pipeline and request id. It is taken out once: by the
-//            predecessor's acceptance, or by Remove(). Which calls were accepted is the request log's to know, not this
-//            class's: Add(), then ask the log, then Remove() if it knows the predecessor.
-// Threads:   Any method from any thread. `go` runs on the thread of Accepted(), without the lock; a chain of calls that wait
-//            for each other runs there one after the other, not one within the other.
+//            predecessor's acceptance, or by Remove(). The request log, not this class, knows which calls were
+//            accepted: Add(), then ask the log, then Remove() if it knows the predecessor.
+// Threads:   Any method from any thread. `go` runs on the thread of Accepted(), without the lock; a chain of calls that
+//            wait for each other runs there one after the other, not one within the other.
 // Fails:     a `go` that throws is logged (guard.h), and the next one runs: it is not its predecessor's failure.
 class CallOrder {
  public:
@@ -35,7 +35,8 @@ class CallOrder {
   WaitId Add(Key predecessor, std::function<void()> go) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether the call still waited. Then its `go` never runs.
   bool Remove(WaitId id) ABSL_LOCKS_EXCLUDED(mu_);
-  // Runs what waited for this call, in the order of Add(). Within a `go` of the same thread it is noted, and done after it.
+  // Runs what waited for this call, in the order of Add(). Within a `go` of the same thread it is noted, and done after
+  // it.
   void Accepted(const Key& call) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// Follows every call of every method, whoever serves it, as part of its caller's trace.
+// Traces every call of every method in one interceptor, as part of the caller's trace.
 
 #include <memory>
 
@@ -14,7 +14,7 @@ namespace penstock {
 //
 // Model:     reads traceparent and tracestate; ends the call's span with its status; names trace_id and
 //            span_id in the ErrorInfo of an error that does not name those of an earlier call. Probes and reflection
-//            (grpc.*) are nobody's requests and are left alone.
+//            (grpc.*) are not traced.
 // Owns:      nothing; the tracer outlives the server.
 class CallTracingFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:

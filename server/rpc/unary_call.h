@@ -36,8 +36,9 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
 
 // The part of a unary call that does not depend on its messages: answers exactly once.
 //
-// Owns:      itself, until gRPC has sent the answer; closures that answer later hold a share of what RunUnary() gave. The
-//            last of them answers with BUG if none has: a callback that threw or was dropped leaves no caller waiting.
+// Owns:      itself, until gRPC has sent the answer; closures that answer later hold a share of what RunUnary() gave.
+//            The last of them answers with BUG if none has: a callback that threw or was dropped leaves no caller
+//            waiting.
 // Threads:   Any method from any thread. The first answer counts, later ones are dropped: so a
 //            result, a timer and a cancel may race.
 // Lifecycle: a cancel by the caller runs what OnCancelled() was given and ends the call.
@@ -59,18 +60,18 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   grpc::CallbackServerContext& context() { return *context_; }
   // Errors will name it.
   void set_request_id(std::string id);
-  // Of the call, or null if nobody asked for one; set by Start().
+  // The trace of the call, or null if it is not traced; set by Start().
   const std::shared_ptr<RequestTrace>& trace() const { return trace_; }
   // What log lines of the call name.
   std::vector<std::pair<std::string, std::string>> LogFields() const;
-  // Released just before the answer is sent, so that a caller's next call finds it so.
+  // Released just before the reply is sent, so that the caller's next call finds the place free.
   void Keep(std::shared_ptr<void> ticket) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Reads the caller; on failure the call is answered and false is returned. The call keeps itself
   // alive from here on.
   bool Start();
 
-  // Nobody is left who could answer: the call fails with BUG if nobody has.
+  // The last closure that could reply is gone: the call fails with BUG if it has no reply yet.
   void Abandon() ABSL_LOCKS_EXCLUDED(mu_);
 
   void OnDone() override;
@@ -119,11 +120,11 @@ class UnaryCall final : public UnaryCallBase {
 template <typename Request, typename Response>
 using UnaryCallPtr = std::shared_ptr<UnaryCall<Request, Response>>;
 
-// Runs a unary method: caller, then `handler(call)`, which answers now or later; what it throws is the call's error. All who
-// answer the call share what `handler` is given.
+// Runs a unary method: caller, then `handler(call)`, which answers now or later; what it throws is the call's error.
+// All closures that may reply share what `handler` is given.
 template <typename Call, typename Handler>
 grpc::ServerUnaryReactor* RunUnary(const std::shared_ptr<Call>& call, Handler&& handler) {
-  struct Answering {  // goes with the last who could answer
+  struct Answering {  // destroyed with the last closure that could reply
     explicit Answering(std::shared_ptr<Call> answered) : call(std::move(answered)) {}
     ~Answering() { call->Abandon(); }
     const std::shared_ptr<Call> call;

@@ -1,4 +1,5 @@
-// One HTTP/1.1 POST per batch, over plain sockets: no library that is linked can bound and cut short every wait of a client.
+// One HTTP/1.1 POST per batch, over plain sockets: no library that is linked can bound and cut short every wait of a
+// client.
 
 #include <netdb.h>
 #include <poll.h>

@@ -9,8 +9,8 @@
 
 namespace penstock {
 
-// One request with all spans, in one line. Ids are hexadecimal, 64-bit numbers are decimal strings, names are in lower camel
-// case. Source: OpenTelemetry Protocol Specification 1.3, "JSON Protobuf Encoding".
+// One request with all spans, in one line. Ids are hexadecimal, 64-bit numbers are decimal strings, names are in lower
+// camel case. Source: OpenTelemetry Protocol Specification 1.3, "JSON Protobuf Encoding".
 //
 // `resource`: what the spans are of; service.name first.
 std::string ToOtlpJson(const SpanAttributes& resource, const std::string& version, std::span<const Span> spans);

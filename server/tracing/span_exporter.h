@@ -27,8 +27,8 @@ namespace penstock {
 //            does not take is counted as failed and not sent again.
 // Owns:      the sink and the thread. Counters and clock outlive it.
 // Threads:   Add() from any; Close() from one.
-// Lifecycle: Close() sends what is queued, for at most `flush`, and counts the rest as dropped; later spans are dropped.
-//            The destructor closes.
+// Lifecycle: Close() sends what is queued, for at most `flush`, and counts the rest as dropped; later spans are
+//            dropped. The destructor closes.
 // Fails:     never; the first failure after a success is logged, and the first success after failures.
 class SpanExporter {
  public:

@@ -46,8 +46,8 @@ absl::StatusOr<CollectorAddress> ParseCollectorAddress(std::string_view text, st
 // Posts each batch to a collector, over a connection of its own.
 //
 // Model:     connect, write, read the status; each waits at most until the same deadline, `timeout` after the begin.
-// Fails:     Send(): UNAVAILABLE with what went wrong; a status other than 2xx is in the message. Nothing is sent twice.
-//            Only looking up the name of a host can't be cut short.
+// Fails:     Send(): UNAVAILABLE with what went wrong; a status other than 2xx is in the message. Nothing is sent
+//            twice. Only looking up the name of a host can't be cut short.
 std::unique_ptr<SpanSink> MakeCollectorSink(CollectorAddress address, Clock* clock, int64_t timeout_nanos);
 
 }  // namespace penstock

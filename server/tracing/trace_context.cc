@@ -46,7 +46,8 @@ std::string_view Trimmed(std::string_view text) {
 
 bool IsLowerOrDigit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
-// KEY of a member: a letter, then letters, digits and _ - * /; or with @ before a vendor's name, and then a digit may be first.
+// KEY of a member: a letter, then letters, digits and _ - * /; or with @ before a vendor's name, and then a digit may
+// be first.
 bool IsStateKey(std::string_view key) {
   const size_t at = key.find('@');
   const bool long_enough = !key.empty() && IsLowerOrDigit(key[0]);

@@ -14,7 +14,7 @@ namespace penstock {
 using TraceId = std::array<uint8_t, 16>;
 using SpanId = std::array<uint8_t, 8>;
 
-// One span of a trace, as those who come after it see it. Neither id is all zeros.
+// The ids of one span of a trace, as its children refer to it. Neither id is all zeros.
 struct TraceContext {
   TraceId trace_id = {};
   SpanId span_id = {};
@@ -28,8 +28,9 @@ struct TraceContext {
 std::string ToHex(const TraceId& id);
 std::string ToHex(const SpanId& id);
 
-// Reads a `traceparent`: "00-<32 hex>-<16 hex>-<2 hex>", lower case. Of a version after 00 that is known by nobody yet, the
-// fields of 00 count if what follows them is set off by a dash. Nothing for version ff, all-zero ids and anything else.
+// Reads a `traceparent`: "00-<32 hex>-<16 hex>-<2 hex>", lower case. Of a later version than 00,
+// the fields of 00 count if what follows them is set off by a dash. Nothing for version ff, all-zero ids and anything
+// else.
 // Source: W3C Recommendation "Trace Context", 23 November 2021, sections 3.2 and 4.2.
 std::optional<TraceContext> ParseTraceparent(std::string_view text);
 std::string FormatTraceparent(const TraceContext& context);
@@ -38,8 +39,8 @@ std::string FormatTraceparent(const TraceContext& context);
 // KEY=VALUE, 512 bytes, no key twice.
 std::string JoinTracestate(const std::vector<std::string_view>& values);
 
-// What the metadata of a call says. A traceparent that can't be read, or stands there twice, counts as none. The metadata
-// `grpc-trace-bin` is not read: gRPC's core keeps it from services.
+// What the metadata of a call says. A traceparent that can't be read, or stands there twice, counts as none. The
+// metadata `grpc-trace-bin` is not read: gRPC's core keeps it from services.
 std::optional<TraceContext> ReadTraceContext(const std::vector<std::string_view>& traceparent,
                                              const std::vector<std::string_view>& tracestate);
 

@@ -22,9 +22,9 @@ namespace penstock {
 
 // One call from its arrival to the end of its work, which may come after its answer.
 //
-// Model:     a span "Recv.SERVICE.METHOD" of the RPC; below it, once the work has ended, "queue" from acceptance to start
-//            and "run" from start to end. Where the call is not sampled there are ids, for errors and log lines, and no
-//            spans.
+// Model:     a span "Recv.SERVICE.METHOD" of the RPC; below it, once the work has ended, "queue" from acceptance to
+//            start and "run" from start to end. Where the call is not sampled there are ids, for errors and log lines,
+//            and no spans.
 // Threads:   any method from any thread. Finish() and OnEnded() come in any order; each counts once.
 class RequestTrace final : public CallObserver {
  public:
@@ -67,8 +67,9 @@ class RequestTrace final : public CallObserver {
 
 // Begins the traces of calls.
 //
-// Model:     a call with a caller's context belongs to that trace and is sampled as it says. Any other one starts a trace,
-//            sampled by `sample_ratio`, if spans are wanted at all. Which ones are sampled follows from the trace's id.
+// Model:     a call with a caller's context belongs to that trace and is sampled as it says. Any other one starts a
+//            trace, sampled by `sample_ratio`, if spans are wanted at all. Which ones are sampled follows from the
+//            trace's id.
 // Threads:   any.
 class Tracer {
  public:
@@ -80,7 +81,7 @@ class Tracer {
   };
   Tracer(Options options, Clock* clock);
 
-  // The trace of a call to "/SERVICE/METHOD"; null if nobody wants one.
+  // The trace of a call to "/SERVICE/METHOD"; null if spans are off and the caller sends no trace.
   std::shared_ptr<RequestTrace> Begin(std::string_view path, const std::optional<TraceContext>& caller) const;
 
  private:

@@ -3,20 +3,21 @@
 //   fill_bench [--workload delay4|delay8|gpt] [--rounds 7] [--steps 6] [--m 16] [--kind 1f1b] [--in-flight 0]
 //              [--rows 2] [--inference-ms 2] [--every-ms 0] [--filling on|off] [--share 0.02] [--max-wait 0]
 //
-// In each round, in an order that rotates: training alone; inference alone; training with the inference beside it. The load is
-// closed: `in-flight` calls of one micro-batch are always open (0: four per lane). `delayP` is P devices that sleep, 5 ms per
-// forward, 10 ms per backward and `inference-ms` per inference, so that P may be more than there are cores; `gpt` is that of
-// workloads.h on two cores, with `rows` rows per inference. With --every-ms the load is open and light: a call begins every so
-// many ms, half as many more or less by chance, however long the earlier ones take.
+// In each round, in an order that rotates: training alone; inference alone; training with the inference beside it. The
+// load is closed: `in-flight` calls of one micro-batch are always open (0: four per lane). `delayP` is P devices that
+// sleep, 5 ms per forward, 10 ms per backward and `inference-ms` per inference, so that P may be more than there are
+// cores; `gpt` is that of workloads.h on two cores, with `rows` rows per inference. With --every-ms the load is open
+// and light: a call begins every so many ms, half as many more or less by chance, however long the earlier ones take.
 //
 // Printed, as medians over the rounds with their least and most:
-//   slower      time of a step with inference beside it, less that of training alone in the same round, as a share of it
+//   slower      time of a step with inference beside it, less that of training alone in the same round, as a share of
+//               it
 //   filled      inference work inside the steps, in device time, as a share of the bubble of training alone
 //   useful      the part of it that answered calls needed: what was begun and had to give way is left out
 //   p50, p99    of the inference calls, from call to answer, beside training and alone
 //   both        the time of the two loads one after the other, over the time that they took together
-//   bound       with --every-ms: two p50 alone and, on each lane, the longest action of training, which a call may meet. The
-//               latencies of all rounds together stand beside it.
+//   bound       with --every-ms: two p50 alone and, on each lane, the longest action of training, which a call may
+//               meet. The latencies of all rounds together stand beside it.
 
 #include <ATen/ops/randn.h>
 

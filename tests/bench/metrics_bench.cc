@@ -1,5 +1,5 @@
-// What a scrape costs: two pipelines of eight lanes and the methods of the daemon, as the budget of 6,000 series allows.
-// The budget is 10 ms.
+// What a scrape costs: two pipelines of eight lanes and the methods of the daemon, as the budget of 6,000 series
+// allows. The budget is 10 ms.
 //
 //   metrics_bench [ROUNDS]
 

@@ -2,19 +2,21 @@
 //
 //   observation_bench [--workload delay4|gpt|mlp] [--rounds 9] [--seconds 3] [--m 8]
 //
-// Two pipelines that differ in their trace rings only run in turns, each for `seconds`, in an order that rotates from round to
-// round; both are made anew for each round, in an order that alternates too, so that no place in memory favours one of them.
+// Two pipelines that differ in their trace rings only run in turns, each for `seconds`, in an order that rotates from
+// round to round; both are made anew for each round, in an order that alternates too, so that no place in memory
+// favours one of them.
 //   off      no rings, nobody asks
 //   on       rings; /metrics each second, as Prometheus does; a page's JSON each second, as a browser does
 //   storm    the same, and ten more scrapes each second
 //   slow     the same as on, and 8 readers that take one byte of the largest page each 100 ms
 //   flood    the same as on, and 500 half-open connections at the port of the status pages
 // The clients run in this process, on the same cores, so what they take counts against us. /metrics has the size of two
-// pipelines of eight lanes, whatever runs. `delayP` is P devices that sleep, 5 ms per forward, 10 ms per backward; the others
-// are those of workloads.h on two cores.
+// pipelines of eight lanes, whatever runs. `delayP` is P devices that sleep, 5 ms per forward, 10 ms per backward; the
+// others are those of workloads.h on two cores.
 //
-// Printed: the time of a step, and by round its ratio to `off`: median, least, most. Cells and states can't be switched off, so
-// what they take is the number of their records in a step times what one takes here. And how long pages took to come.
+// Printed: the time of a step, and by round its ratio to `off`: median, least, most. Cells and states can't be switched
+// off, so what they take is the number of their records in a step times what one takes here. And how long pages took to
+// come.
 
 #include <ATen/ops/randn.h>
 

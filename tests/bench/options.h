@@ -6,7 +6,8 @@
 
 namespace penstock::bench {
 
-// Fills in what was added to `app`. Ends the program: with 0 after --help, with 2 after a wrong argument, which it names.
+// Fills in what was added to `app`. Ends the program: with 0 after --help, with 2 after a wrong argument, which it
+// names.
 void ParseOptions(CLI::App& app, int argc, char** argv);
 
 }  // namespace penstock::bench

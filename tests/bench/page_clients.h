@@ -52,8 +52,8 @@ class PageReader : public Repeater {
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// Connections that ask for a page and take one byte of it each 100 ms, through the smallest window that the kernel gives.
-// One that the server has ended begins anew.
+// Connections that ask for a page and take one byte of it each 100 ms, through the smallest window that the kernel
+// gives. One that the server has ended begins anew.
 class SlowReaders : public Repeater {
  public:
   SlowReaders(int port, std::string target, int connections);
@@ -65,8 +65,8 @@ class SlowReaders : public Repeater {
   std::vector<int> sockets_;  // of the thread
 };
 
-// Connections of which one half sends nothing and the other half a request line: "GET /sta". Each that the server has ended
-// is opened anew within a second.
+// Connections of which one half sends nothing and the other half a request line: "GET /sta". Each that the server has
+// ended is opened anew within a second.
 class HalfOpenFlood : public Repeater {
  public:
   HalfOpenFlood(int port, int connections);

@@ -6,9 +6,9 @@
 //   pipeline_bench overhead
 //   pipeline_bench undo     [--workload gpt] [--rounds 7] [--m 8]
 //
-// speed: in each round every variant runs once, in an order that rotates: one core and two intra-op threads with the full
-// batch, then the pipeline at each m. Ratios are taken round by round. `predicted` is the simulator's makespan from costs
-// profiled at that micro-batch size with the other core busy; `ideal` is n m / (m + n - 1) times one core.
+// speed: in each round every variant runs once, in an order that rotates: one core and two intra-op threads with the
+// full batch, then the pipeline at each m. Ratios are taken round by round. `predicted` is the simulator's makespan
+// from costs profiled at that micro-batch size with the other core busy; `ideal` is n m / (m + n - 1) times one core.
 // ablation: four stages on two cores, everything recomputed, and one mechanism at a time switched off.
 // undo: whole training steps on two cores, with the copies that undo a failed step and without.
 
@@ -112,7 +112,8 @@ int64_t StatusKib(const char* key) {
   return 0;
 }
 
-// Bytes of tensors that are alive, and the most there were: LibTorch's own reports, from every thread that has begun to.
+// Bytes of tensors that are alive, and the most there were: LibTorch's own reports, from every thread that has begun
+// to.
 //
 // Threads:   any.
 class LiveBytes : public c10::MemoryReportingInfoBase {
@@ -151,8 +152,9 @@ void ReportLive(const Action&) {
   (void)reports;
 }
 
-// What an action holds while it runs and gives back by its end, the most of each stage, summed: results that operators make
-// on their way, and a weight gradient until it is added to the one that is there. Any execution of one micro-batch has it.
+// What an action holds while it runs and gives back by its end, the most of each stage, summed: results that operators
+// make on their way, and a weight gradient until it is added to the one that is there. Any execution of one micro-batch
+// has it.
 int64_t TransientBytes(const Options& options, int m) {
   DevicePool one_at_a_time(OneCoreDevices(2), DevicePool::Mode::kSerial);
   const Workload workload = MakeWorkload(options.workload, 2, m, CheckpointMode::kNever);

@@ -51,7 +51,8 @@ struct Variant {
 // After one round that warms up, unless every step warms up by itself.
 void RunRounds(std::vector<Variant>& variants, int rounds, bool warm_up = true);
 
-// So many devices, each pinned to one core; with more devices than cores they share them. Dies with fewer than two cores.
+// So many devices, each pinned to one core; with more devices than cores they share them. Dies with fewer than two
+// cores.
 std::vector<Device> OneCoreDevices(int count);
 
 // Profiled at that micro-batch size, nine repeats.
@@ -59,9 +60,9 @@ Pipeline::Options On(DevicePool& pool, int64_t rows);
 
 ContributionRequest Request(const Workload& workload);
 
-// Keeps the cores from halting: one thread per core that only runs where nobody else wants to (SCHED_IDLE). On a virtual
-// machine a halted core takes tens of microseconds to wake, which would count as the engine's. The threads do not pause: a
-// host takes the core away from a guest that pauses in a loop, and it comes back cold.
+// Keeps the cores from halting: one thread per core that only runs where nobody else wants to (SCHED_IDLE). On a
+// virtual machine a halted core takes tens of microseconds to wake, which would count as the engine's. The threads do
+// not pause: a host takes the core away from a guest that pauses in a loop, and it comes back cold.
 class AwakeCores {
  public:
   AwakeCores();
@@ -72,8 +73,8 @@ class AwakeCores {
   std::vector<std::unique_ptr<Thread>> threads_;
 };
 
-// What the daemon's main does first: large activations come from the heap, not from a mapping of their own for each step, and
-// locks are not checked for deadlocks.
+// What the daemon's main does first: large activations come from the heap, not from a mapping of their own for each
+// step, and locks are not checked for deadlocks.
 void BeLikeTheDaemon();
 
 }  // namespace penstock::bench

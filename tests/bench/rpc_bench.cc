@@ -2,8 +2,8 @@
 //
 //   rpc_bench PENSTOCKD [--workload gpt|mlp] [--rounds 9] [--m 8]
 //
-// Each round runs one TrainStep in-process and one over gRPC (the client waits for each), in alternating order. The ratio is
-// taken round by round.
+// Each round runs one TrainStep in-process and one over gRPC (the client waits for each), in alternating order. The
+// ratio is taken round by round.
 
 #include <malloc.h>
 

@@ -7,13 +7,13 @@
 //   schedule_bench overhead [--lanes 8] [--m 32] [--rounds 51] [--kinds all]
 //
 // delay: every stage is a layer that sleeps --ms for a forward, an input and a weight gradient each;
-// `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss. Beside it `bare`:
-// threads that do nothing but sleep and wait for each other, by the same lists: what the machine gives at most. Where other
-// work is about, run it as `chrt --fifo 10 schedule_bench delay`.
-// real: two cores, a workload or an exported program; `predicted` is the simulator's from the costs of each stage, measured with
-// the other core busy, anew in every round just before the step is measured.
-// plans: what the planner lists when everything is open, each of them measured; is its first choice the best? `delay`: four
-// devices that sleep, layers of unequal times, and a memory limit.
+// `predicted` is the simulator's makespan from those times alone, so all that the engine costs counts as loss. Beside
+// it `bare`: threads that do nothing but sleep and wait for each other, by the same lists: what the machine gives at
+// most. Where other work is about, run it as `chrt --fifo 10 schedule_bench delay`.
+// real: two cores, a workload or an exported program; `predicted` is the simulator's from the costs of each stage,
+// measured with the other core busy, anew in every round just before the step is measured.
+// plans: what the planner lists when everything is open, each of them measured; is its first choice the best? `delay`:
+// four devices that sleep, layers of unequal times, and a memory limit.
 // overhead: the same as delay with no delays: what the engine costs per action.
 //
 // In each round every variant runs once, in an order that rotates; medians, and the least and the most.
@@ -118,7 +118,8 @@ std::vector<Choice> Choices(const Options& options, int lanes, int m) {
   return wanted;
 }
 
-// The pipeline's schedule; a pipeline that only infers trains by the kind that places its stages as `forward-only` does.
+// The pipeline's schedule; a pipeline that only infers trains by the kind that places its stages as `forward-only`
+// does.
 ScheduleSpec SpecOf(const Choice& choice, int m) {
   ScheduleSpec spec;
   spec.kind = choice.trains ? choice.kind : choice.chunks > 1 ? "looped-bfs" : "gpipe";
@@ -149,9 +150,9 @@ double Run(Pipeline& pipeline, const Workload& workload, const Choice& choice) {
   return static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;
 }
 
-// A step of a pipeline made for it, as a training job would see it: after one that warms up, the median of as many as fit a
-// fifth of a second. Pipelines that wait for their turn would find their weights out of the caches. `predicted`: seconds,
-// from what its stages cost just now, measured so often.
+// A step of a pipeline made for it, as a training job would see it: after one that warms up, the median of as many as
+// fit a fifth of a second. Pipelines that wait for their turn would find their weights out of the caches. `predicted`:
+// seconds, from what its stages cost just now, measured so often.
 double RunFresh(const PipelineSpec& spec, DevicePool& pool, const Workload& workload, const Choice& choice, int repeats,
                 double* predicted) {
   Pipeline::Options pipeline_options = On(pool, workload.rows / spec.schedule.micro_batches);

@@ -159,8 +159,9 @@ def test_probed_and_ended_under_load(tmp_path: pathlib.Path, pods: list[Pod]) ->
         load.await_calls(50)
         assert all(readiness)
 
-        # The pod is deleted. While preStop sleeps, the daemon knows of nothing and callers go on; how long it sleeps is a part
-        # of the sum in test_manifests.py, so nobody waits for it here. Endpoints are slow: callers go on into the announcement.
+        # The pod is deleted. While preStop sleeps, the daemon knows of nothing and callers go on; how long it sleeps is
+        # a part of the sum in test_manifests.py, so nobody waits for it here. Endpoints are slow: callers go on into
+        # the announcement.
         before_stop = pod.container["lifecycle"]["preStop"]["sleep"]["seconds"]
         grace_ends = time.monotonic() + overlay.pod["spec"]["terminationGracePeriodSeconds"] - before_stop
         load.await_calls(load.calls + 20)

@@ -10,8 +10,8 @@
 
 namespace penstock {
 
-// Reads a program and a safetensors file with its inputs, input.0, input.1, ...; ends the process with a message where that
-// fails.
+// Reads a program and a safetensors file with its inputs, input.0, input.1, ...; ends the process with a message where
+// that fails.
 //
 // Threads:   one at a time.
 class ProgramPasses {

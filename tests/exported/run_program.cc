@@ -1,7 +1,7 @@
 // Runs an exported program as tests/exported/compare_with_eager.py wants it:
 //   run_program PROGRAM.pt2 INPUTS.safetensors RESULTS.safetensors modules|nodes
-// Inputs are called input.0, input.1, ...; results are eval.K and train.K of each output, gradient.NAME of the mean square of
-// the first one, buffer.NAME after a commit.
+// Inputs are called input.0, input.1, ...; results are eval.K and train.K of each output, gradient.NAME of the mean
+// square of the first one, buffer.NAME after a commit.
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>

@@ -1,6 +1,6 @@
-// Feeds foreign bytes to the reader of exported programs, and what it takes of them to the graph layer. The first byte chooses
-// what they are: a whole archive, or one record of an archive that is otherwise sound. Nothing may crash, leak or take much
-// memory; errors must have a reason.
+// Feeds foreign bytes to the reader of exported programs, and what it takes of them to the graph layer. The first byte
+// chooses what they are: a whole archive, or one record of an archive that is otherwise sound. Nothing may crash, leak
+// or take much memory; errors must have a reason.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Feeds foreign bytes to the reader of ModelInfer: its split, its parameters, its tensors. Nothing may crash, leak or take
-// more memory than the request has bytes to speak of.
+// Feeds foreign bytes to the reader of ModelInfer: its split, its parameters, its tensors. Nothing may crash, leak or
+// take more memory than the request has bytes to speak of.
 
 #include <cstddef>
 #include <cstdint>

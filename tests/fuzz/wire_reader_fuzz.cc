@@ -1,4 +1,5 @@
-// Feeds foreign bytes to the readers of protobuf's wire format, whole and cut into pieces. Both must see the same fields.
+// Feeds foreign bytes to the readers of protobuf's wire format, whole and cut into pieces. Both must see the same
+// fields.
 
 #include <cstddef>
 #include <cstdint>

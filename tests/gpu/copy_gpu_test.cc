@@ -69,8 +69,9 @@ TEST_F(CopyGpuTest, AMissingGradientStaysMissing) {
   }
 }
 
-// Two inputs of 1024x3x32x32 in 32 micro-batches through a layer (a, 2b, 3b) and one that adds the three, whose gradients
-// of b come late. With one wait for all tensors the norm of b's gradient is 5 times that of the norm's own gradient, 1.
+// Two inputs of 1024x3x32x32 in 32 micro-batches through a layer (a, 2b, 3b) and one that adds the three, whose
+// gradients of b come late. With one wait for all tensors the norm of b's gradient is 5 times that of the norm's own
+// gradient, 1.
 TEST_F(CopyGpuTest, BugsTupleWait) {
   constexpr int kChunks = 32;
   for (const auto& [from, to] : Pairs()) {

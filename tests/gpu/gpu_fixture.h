@@ -48,7 +48,8 @@ class GpuTest : public ::testing::Test {
     return pairs;
   }
 
-  // Keeps a stream of a GPU busy for a tenth of a second or so, without allocating on it. On a CPU nothing is ever late.
+  // Keeps a stream of a GPU busy for a tenth of a second or so, without allocating on it. On a CPU nothing is ever
+  // late.
   static void Delay(DeviceStreams& device, StreamKind stream) {
     if (&device == &CpuStreams()) return;
     static std::vector<at::Tensor> ballast(16);  // by device; 512 MiB each

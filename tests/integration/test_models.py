@@ -498,7 +498,8 @@ def test_a_daemon_that_takes_no_models(start_daemon: StartDaemon, tmp_path: path
 def test_inference_equals_eager_pytorch_and_names_are_kept(client: penstock.Client, raw: Raw) -> None:
     expected = files.reference("conv_net.safetensors")
     pipeline = create(client, brought(raw, "conv_net.pt2"), "cross_entropy")
-    # Stored on a machine whose kernels may differ in the last bit; own_models compares with this machine's, bit for bit.
+    # Stored on a machine whose kernels may differ in the last bit; own_models compares with this machine's, bit for
+    # bit.
     np.testing.assert_allclose(
         pipeline.infer(expected["input.0"], micro_batches=1)["output"], expected["eval.output"], rtol=1e-5, atol=1e-6
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-# Name, type (C counter, G gauge, H and its buckets), labels with their fixed values. L: pipeline lane device. `|` parts values.
+# Name, type (C counter, G gauge, H and its buckets), labels with their fixed values. L: pipeline lane device. `|` parts
+# values.
 _TABLE = """
 penstock_stage_time_seconds_total                 C  L state
 penstock_device_busy_seconds_total                C  L kind=compute|copy_in|copy_out|peer_copy

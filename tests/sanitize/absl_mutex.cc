@@ -1,12 +1,12 @@
-// Tells ThreadSanitizer what Debian's Abseil does, which is not built for it: a lock orders what happened before its release
-// with what happens after its acquisition.
+// Tells ThreadSanitizer what Debian's Abseil does, which is not built for it: a lock orders what happened before its
+// release with what happens after its acquisition.
 //
 // Linked into every program of the tsan preset. The functions below take the place of the library's (the dynamic linker
-// prefers the program's), call the library's own, and announce the order. Without them every guarded member looks like a
-// race; with them a member that is touched without its lock still is one.
+// prefers the program's), call the library's own, and announce the order. Without them every guarded member looks like
+// a race; with them a member that is touched without its lock still is one.
 //
-// While the library runs, reads and writes are not recorded: it evaluates the conditions of waiting threads on whichever
-// thread releases the lock.
+// While the library runs, reads and writes are not recorded: it evaluates the conditions of waiting threads on
+// whichever thread releases the lock.
 
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>

@@ -15,8 +15,8 @@ namespace penstock::testing {
 
 // A running daemon.
 //
-// Owns:      the process and a temporary folder with its state and log. The destructor sends SIGTERM, waits, and removes
-//            the folder.
+// Owns:      the process and a temporary folder with its state and log. The destructor sends SIGTERM, waits, and
+//            removes the folder.
 // Fails:     Start: what the daemon's log ends with, if it does not become ready within 60 s.
 class DaemonProcess {
  public:

@@ -15,7 +15,8 @@ inline constexpr bool kCanFailNew = true;
 #endif
 
 // Makes `operator new` fail on this thread: after `spared` more allocations, every one throws std::bad_alloc, until
-// StopFailingNew(). Of a program that links penstock::failing_new; memory that is not taken by `operator new` is not touched.
+// StopFailingNew(). Of a program that links penstock::failing_new; memory that is not taken by `operator new` is not
+// touched.
 void FailNew(int spared = 0);
 // The same, but only one fails: there is memory again afterwards.
 void FailNewOnce(int spared);

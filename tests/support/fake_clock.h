@@ -15,8 +15,8 @@ namespace penstock::testing {
 
 // A Clock whose time passes by Advance() only; wall time passes with it, from 1970 plus the monotonic time.
 //
-// Threads:   any method from any thread. Advance() takes the mutexes of all waiters, one after the other: its caller must
-//            hold none of them.
+// Threads:   any method from any thread. Advance() takes the mutexes of all waiters, one after the other: its caller
+//            must hold none of them.
 // Example:   clock.AwaitWaiters(1);             // the thread under test sleeps
 //            clock.Advance(absl::Seconds(5));   // and wakes up
 class FakeClock : public Clock {

@@ -27,8 +27,8 @@ namespace penstock::testing {
 // What tests see of a FakePipeline and tell it; shared, so that it outlives the pipeline.
 //
 // Model:     The weight w is one number; output y = x * w; a contribution adds the mean of x to the gradient; a step
-//            subtracts it. Inputs that are no tensors may stand beside x, and inference gives them back. The gradient of x
-//            is that of y times w. Every training run waits while held, and fails if told to.
+//            subtracts it. Inputs that are no tensors may stand beside x, and inference gives them back. The gradient
+//            of x is that of y times w. Every training run waits while held, and fails if told to.
 class FakePipelineControl {
  public:
   // Training runs wait at their start until Resume().

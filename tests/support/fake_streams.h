@@ -1,11 +1,11 @@
 #pragma once
 
-// An accelerator without hardware: it computes on the CPU, at once, and writes down in which order a real one would have
-// been told to do what. Its events are not ready before somebody waits for them on the host.
+// An accelerator without hardware: it computes on the CPU, at once, and writes down in which order a real one would
+// have been told to do what. Its events are not ready before somebody waits for them on the host.
 //
-// With a time of its own (KeepTime) what a test gives it with Work() takes that long behind what it has been given before,
-// while no time passes on the host: timed events are ready once the host's clock has come so far. The host's clock moves on
-// only where the host waits for one.
+// With a time of its own (KeepTime) what a test gives it with Work() takes that long behind what it has been given
+// before, while no time passes on the host: timed events are ready once the host's clock has come so far. The host's
+// clock moves on only where the host waits for one.
 
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>

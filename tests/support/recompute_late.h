@@ -6,8 +6,8 @@
 
 namespace penstock::testing {
 
-// Moves each R behind the receives that stand between it and its backward, so that it waits for the gradient: it costs the
-// recomputation of P-1 lanes. Runs after the communication pass.
+// Moves each R behind the receives that stand between it and its backward, so that it waits for the gradient: it costs
+// the recomputation of P-1 lanes. Runs after the communication pass.
 Schedule RecomputeLate(Schedule schedule);
 
 }  // namespace penstock::testing

@@ -1,7 +1,7 @@
 #pragma once
 
-// Accelerators without hardware, two of them: for LibTorch devices of the type PrivateUse1, called stand_in, which compute
-// at once and with the CPU's own kernels, so that every result has the bits of a CPU.
+// Accelerators without hardware, two of them: for LibTorch devices of the type PrivateUse1, called stand_in, which
+// compute at once and with the CPU's own kernels, so that every result has the bits of a CPU.
 //
 // They are as strict as hardware. An operator refuses tensors of two devices, but for scalars of the host. Addresses of
 // their memory are no addresses of the host: reading or writing through one ends the process.
@@ -14,8 +14,8 @@ namespace penstock::testing {
 
 inline constexpr int kStandInDevices = 2;
 
-// The streams of one of them. What RunOn launches runs with the device current and backward passes stay on the thread, as
-// on hardware.
+// The streams of one of them. What RunOn launches runs with the device current and backward passes stay on the thread,
+// as on hardware.
 class StandInStreams : public FakeStreams {
  public:
   // `log` must outlive it and its events.

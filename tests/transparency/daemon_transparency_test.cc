@@ -1,5 +1,5 @@
-// The same promise as engine_transparency_test, seen by a client: ten steps over gRPC through a real daemon equal the plain
-// loop, bit for bit.
+// The same promise as engine_transparency_test, seen by a client: ten steps over gRPC through a real daemon equal the
+// plain loop, bit for bit.
 
 #include <gtest/gtest.h>
 

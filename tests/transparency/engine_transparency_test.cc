@@ -1,5 +1,5 @@
-// The promise: whatever the cut, schedule, checkpoint mode and number of devices, training equals the plain loop, bit for
-// bit, on the same micro-batches.
+// The promise: whatever the cut, schedule, checkpoint mode and number of devices, training equals the plain loop, bit
+// for bit, on the same micro-batches.
 
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 #pragma once
 
-// Random ways to train a random model: cut, devices, schedule, checkpoint mode, optimizer, mini-batches, steps, and what goes
-// wrong on the way.
+// Random ways to train a random model: cut, devices, schedule, checkpoint mode, optimizer, mini-batches, steps, and
+// what goes wrong on the way.
 
 #include <cstdint>
 #include <optional>
@@ -78,7 +78,8 @@ RandomCase MakeRandomCase(uint64_t seed);
 // What a pipeline of this layout is made from.
 PipelineSpec SpecOf(const RandomCase& one, const RandomLayout& layout);
 
-// Everything that is needed to see what a case is; to run it again its seed, and the edits of random_shrink.h, are enough.
+// Everything that is needed to see what a case is; to run it again its seed, and the edits of random_shrink.h, are
+// enough.
 std::string Describe(const RandomCase& one);
 
 // The values of a mini-batch, and its target. `number` tells mini-batches apart.

@@ -310,8 +310,8 @@ class Builder {
     while (!open_.empty()) Pop(static_cast<size_t>(dice_.Below(static_cast<int64_t>(open_.size()))));
   }
 
-  // Whether a layer fits into a group of a model whose tensors have more than two dimensions: a group says what it takes and
-  // gives as if its first and last layers that say so were alone.
+  // Whether a layer fits into a group of a model whose tensors have more than two dimensions: a group says what it
+  // takes and gives as if its first and last layers that say so were alone.
   static bool KeepsLeadingDimensions(const LayerSpec& layer) {
     const std::set<std::string> kinds = {"linear",  "layer_norm", "mlp_block", "relu",   "gelu",
                                          "dropout", "identity",   "stash",     "pop_add"};

@@ -279,7 +279,8 @@ ShrunkCase Shrink(const RandomCase& whole, const std::function<bool(const Random
   int tries = 0;
   for (bool smaller = true; smaller;) {
     smaller = false;
-    // After an edit the candidates are others; those before it have been tried on a larger case, and wait for the next round.
+    // After an edit the candidates are others; those before it have been tried on a larger case, and wait for the next
+    // round.
     std::vector<std::string> candidates = Candidates(shrunk.one);
     for (size_t i = 0; i < candidates.size();) {
       RandomCase next = shrunk.one;

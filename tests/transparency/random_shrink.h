@@ -1,6 +1,7 @@
 #pragma once
 
-// Makes a case that fails smaller, so that a person can see why: fewer steps, layers, rows, features, and less that is unusual.
+// Makes a case that fails smaller, so that a person can see why: fewer steps, layers, rows, features, and less that is
+// unusual.
 
 #include <functional>
 #include <string>

@@ -1,14 +1,15 @@
-// The promise of engine_transparency_test, for whatever may be built from layers: random models, cut, placed, scheduled and
-// fed at random, train and infer as plain autograd does on the same micro-batches, bit for bit.
+// The promise of engine_transparency_test, for whatever may be built from layers: random models, cut, placed, scheduled
+// and fed at random, train and infer as plain autograd does on the same micro-batches, bit for bit.
 //
-// PENSTOCK_TRANSPARENCY_CASES is the number of cases (500) with the seeds 1, 2, 3 and so on; a fifth as many have new seeds in each
-// run, which are printed. With PENSTOCK_TRANSPARENCY_SEED the seeds begin there, and there are no others. A case that fails is
-// made smaller, and told with the line that runs it again: its seed, and PENSTOCK_TRANSPARENCY_EDITS (random_shrink.h).
+// PENSTOCK_TRANSPARENCY_CASES is the number of cases (500) with the seeds 1, 2, 3 and so on; a fifth as many have new
+// seeds in each run, which are printed. With PENSTOCK_TRANSPARENCY_SEED the seeds begin there, and there are no others.
+// A case that fails is made smaller, and told with the line that runs it again: its seed, and
+// PENSTOCK_TRANSPARENCY_EDITS (random_shrink.h).
 //
 // It has been seen to fail, each time within the first 250 cases, with: another seed in a recomputation
-// (StageExecutor::ContextOf), the gradients of one skip port left out (Stage::Backward), the last use of a tie left out of
-// its sum (Stage::SumTiedGradients), without the nodes for a tensor's further uses, and without the layout of gradients
-// (run_layer.cc; this one within 500).
+// (StageExecutor::ContextOf), the gradients of one skip port left out (Stage::Backward), the last use of a tie left out
+// of its sum (Stage::SumTiedGradients), without the nodes for a tensor's further uses, and without the layout of
+// gradients (run_layer.cc; this one within 500).
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -79,8 +80,8 @@ class RandomTransparency : public ::testing::Test {
   std::map<ActionKind, int> actions_;
 };
 
-// PIPE-35: same results whatever the cut and the mode; PIPE-36: also with batch norm and in-layer randomness, for the plain
-// loop runs on the same micro-batches and draws the same numbers.
+// PIPE-35: same results whatever the cut and the mode; PIPE-36: also with batch norm and in-layer randomness, for the
+// plain loop runs on the same micro-batches and draws the same numbers.
 TEST_F(RandomTransparency, RandomModelsTrainAndInferAsPlainAutograd) {
   const uint64_t cases = FromEnvironment("PENSTOCK_TRANSPARENCY_CASES", 500);
   const uint64_t first = FromEnvironment("PENSTOCK_TRANSPARENCY_SEED", 1);

@@ -20,8 +20,8 @@ struct TransparencyCase {
   int chunks = 1;
 };
 
-// Every combination of: both models; 1 to 4 stages; gpipe and 1f1b; always, except_last, never; m in {1, 3, 8}. And every
-// other kind on two lanes, with as many chunks as it usually has.
+// Every combination of: both models; 1 to 4 stages; gpipe and 1f1b; always, except_last, never; m in {1, 3, 8}. And
+// every other kind on two lanes, with as many chunks as it usually has.
 std::vector<TransparencyCase> AllTransparencyCases();
 
 // "gpt, 3 stages, 1f1b, except_last, m = 8"

@@ -68,8 +68,8 @@ TEST(TransparencyEdges, ATensorThatIsStashedTwiceHasOneOrderOfItsGradients) {
   }
 }
 
-// Behind a concatenation a gradient is a part of a larger one, until it goes to another stage: LibTorch's batch norm sums the
-// two in another order, and its gelu approximates otherwise.
+// Behind a concatenation a gradient is a part of a larger one, until it goes to another stage: LibTorch's batch norm
+// sums the two in another order, and its gelu approximates otherwise.
 TEST(TransparencyEdges, AGradientThatIsPartOfALargerOneCountsAsOneThatIsWhole) {
   const std::vector<LayerSpec> sensitive = {{"batch_norm", "n", {{"features", kFeatures}}}, {"gelu", "n", {}}};
   for (const LayerSpec& layer : sensitive) {
@@ -93,7 +93,8 @@ TEST(TransparencyEdges, BatchNormTrainsOnSingleValuesInDoublePrecision) {
       "");
 }
 
-// The plain reference has a leaf for each use of a tied weight; here there truly is one tensor, and LibTorch alone sums.
+// The plain reference has a leaf for each use of a tied weight; here there truly is one tensor, and LibTorch alone
+// sums.
 class TiedTransparency : public ::testing::TestWithParam<std::vector<int>> {};
 
 TEST_P(TiedTransparency, TrainsAsOneSharedWeightDoesUpToRounding) {

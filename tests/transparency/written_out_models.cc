@@ -159,8 +159,8 @@ ModelSpec TiedSpec() {
 
 // --- How they train ---
 
-// Adam divides a gradient by its own size, and so makes rounding errors of a gradient that is zero as large as any step:
-// `epsilon` is above them.
+// Adam divides a gradient by its own size, and so makes rounding errors of a gradient that is zero as large as any
+// step: `epsilon` is above them.
 OptimizerSpec Adam(double epsilon) {
   OptimizerSpec optimizer;
   optimizer.name = "adamw";
@@ -203,14 +203,15 @@ std::vector<WrittenOutCase> WrittenOutCases() {
   std::vector<WrittenOutCase> cases;
   for (const WrittenOutCase& model : models) {
     for (const std::string precision : {"fp64", "fp32", "bf16"}) {
-      // What these two answer after a step differs by 1.5 %: roundings, but none that a bound of 1 % could tell from a fault.
+      // What these two answer after a step differs by 1.5 %: roundings, but none that a bound of 1 % could tell from a
+      // fault.
       if (precision == "bf16" && (model.name == "gpt" || model.name == "unet")) continue;
       WrittenOutCase one = model;
       one.name = absl::StrCat(model.name, "_", precision);
       one.spec.seed = 7;
       one.spec.optimizer = model.name == "tied" ? Momentum() : Adam(precision == "fp64" ? 1e-8 : 1e-3);
-      // Norms and AdamW on small gradients blow up what bf16 rounds, in one run more than in another: no bound would tell
-      // after several steps, nor of single weights.
+      // Norms and AdamW on small gradients blow up what bf16 rounds, in one run more than in another: no bound would
+      // tell after several steps, nor of single weights.
       one.brief = precision == "bf16" && model.name != "mlp" && model.name != "tied";
       if (one.brief) one.spec.optimizer = Plain();
       one.spec.model.dtype = precision == "fp64" ? "fp64" : "fp32";

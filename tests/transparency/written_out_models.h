@@ -21,8 +21,8 @@ struct WrittenOutCase {
   bool brief = false;    // one step: loss, gradient norm and then outputs are compared, weights are not
 };
 
-// mlp, gpt, a convolutional net with batch norm (running statistics by micro-batch and deferred), a U-Net, and a residual
-// net with tied weights; in double precision, in single precision and under bf16 autocast.
+// mlp, gpt, a convolutional net with batch norm (running statistics by micro-batch and deferred), a U-Net, and a
+// residual net with tied weights; in double precision, in single precision and under bf16 autocast.
 std::vector<WrittenOutCase> WrittenOutCases();
 
 // The mini-batch number `number`; depends on the model and the number only.

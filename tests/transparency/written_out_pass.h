@@ -1,6 +1,7 @@
 #pragma once
 
-// Layers written out as arithmetic on tensors, for the reference that shares nothing with the engine (written_out_training.h).
+// Layers written out as arithmetic on tensors, for the reference that shares nothing with the engine
+// (written_out_training.h).
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -21,9 +22,9 @@ struct DrawKey {
   int64_t micro_batch = 0;  // counted over all contributions of the step
 };
 
-// The generator of one draw, by the formula: the words "draw-key", seed, step, micro-batch, layer, draw are folded into a
-// hash h by h = mix((h xor mix(word + g)) + g), where mix is the finalizer of SplitMix64 and g = 0x9e3779b97f4a7c15. The
-// upper halves of the SplitMix64 sequence that starts at h are the state of a Mersenne Twister; its top bit is set.
+// The generator of one draw, by the formula: the words "draw-key", seed, step, micro-batch, layer, draw are folded into
+// a hash h by h = mix((h xor mix(word + g)) + g), where mix is the finalizer of SplitMix64 and g = 0x9e3779b97f4a7c15.
+// The upper halves of the SplitMix64 sequence that starts at h are the state of a Mersenne Twister; its top bit is set.
 at::Generator GeneratorOfDraw(const DrawKey& key, int64_t layer, int64_t draw);
 
 // How a batch norm keeps its running statistics.
@@ -33,10 +34,11 @@ struct RunningStatistics {
   bool deferred = false;    // one update for all micro-batches of a step, instead of one for each
 };
 
-// One forward pass of one micro-batch. Parameters and buffers are found by the names that the pipeline saves them under.
+// One forward pass of one micro-batch. Parameters and buffers are found by the names that the pipeline saves them
+// under.
 //
-// Model:     bf16 autocast is written out: `linear`, `conv2d` and attention take their operands as bf16, other operators take
-//            what comes and compute in float inside.
+// Model:     bf16 autocast is written out: `linear`, `conv2d` and attention take their operands as bf16, other
+//            operators take what comes and compute in float inside.
 // Threads:   one at a time.
 class WrittenOutPass {
  public:

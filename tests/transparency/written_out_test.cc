@@ -1,5 +1,5 @@
-// Pipelines against a reference that shares no code with the engine, within a tolerance: engine_transparency_test compares
-// bit for bit, but with a loop of the engine's own layers, optimizers and random draws.
+// Pipelines against a reference that shares no code with the engine, within a tolerance: engine_transparency_test
+// compares bit for bit, but with a loop of the engine's own layers, optimizers and random draws.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -1,9 +1,9 @@
 #pragma once
 
-// A training loop that shares nothing with the engine but the specification: layers, losses, shares, random draws, running
-// statistics, clipping, rates and optimizers are written out as arithmetic on tensors; gradients are LibTorch's autograd's.
-// PlainReference uses the engine's own layers and operators, and so is equal bit for bit; this one is equal up to rounding,
-// and sees what is wrong in those parts themselves.
+// A training loop that shares nothing with the engine but the specification: layers, losses, shares, random draws,
+// running statistics, clipping, rates and optimizers are written out as arithmetic on tensors; gradients are LibTorch's
+// autograd's. PlainReference uses the engine's own layers and operators, and so is equal bit for bit; this one is equal
+// up to rounding, and sees what is wrong in those parts themselves.
 
 #include <cstdint>
 #include <map>
@@ -30,7 +30,8 @@ class WrittenOutTraining {
   // `initial`: parameters and buffers as a new pipeline saves them; a tied parameter stands there once.
   WrittenOutTraining(const PipelineSpec& spec, WrittenOutModel model, const NamedTensors& initial);
 
-  // The mean loss of this mini-batch, in `m` micro-batches. `total`: counted elements of the whole step; unset: of this one.
+  // The mean loss of this mini-batch, in `m` micro-batches. `total`: counted elements of the whole step; unset: of this
+  // one.
   double Contribute(const at::Tensor& input, const at::Tensor& target, int m, std::optional<int64_t> total);
 
   struct StepResult {

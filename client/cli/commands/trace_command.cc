@@ -30,8 +30,8 @@ struct TraceOptions {
   int64_t last_step = 0;
 };
 
-// A file that comes into being with its first bytes, and goes again if what comes after fails. One whose name ends in .gz is
-// compressed.
+// A file that comes into being with its first bytes, and goes again if what comes after fails. One whose name ends in
+// .gz is compressed.
 class PieceFile {
  public:
   PieceFile(std::string path, Session& session) : path_(std::move(path)), session_(session) {

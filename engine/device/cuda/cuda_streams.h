@@ -15,7 +15,8 @@ namespace penstock {
 // One GPU.
 //
 // Threads:   as DeviceStreams.
-// Lifecycle: its streams are made at first use: that is when the driver takes memory on it. It lives as long as the process.
+// Lifecycle: its streams are made at first use: that is when the driver takes memory on it. It lives as long as the
+// process.
 class CudaStreams : public DeviceStreams {
  public:
   explicit CudaStreams(int index) : index_(static_cast<c10::DeviceIndex>(index)) {}

@@ -1,9 +1,10 @@
-// Layer kinds of AmoebaNet-D. A cell takes the outputs of the two cells before it, the nearer one first, and gives its own
-// and the nearer one's; the first cell takes one tensor as both.
-//   amoeba_stem      ReLU, 3 x 3 convolution, batch norm; half the size. Options: in (3), out (needed), image (224): the
-//                    height and width that it is measured with
-//   amoeba_cell      options: nearer, further (channels of its inputs), channels (all needed), reduction (false): it halves
-//                    the size, after_reduction (false): so did the nearer cell, first (false): it takes one tensor
+// Layer kinds of AmoebaNet-D. A cell takes the outputs of the two cells before it, the nearer one first, and gives its
+// own and the nearer one's; the first cell takes one tensor as both.
+//   amoeba_stem      ReLU, 3 x 3 convolution, batch norm; half the size. Options: in (3), out (needed), image (224):
+//                    the height and width that it is measured with
+//   amoeba_cell      options: nearer, further (channels of its inputs), channels (all needed), reduction (false): it
+//                    halves the size, after_reduction (false): so did the nearer cell, first (false): it takes one
+//                    tensor
 //   amoeba_classify  average of all pixels of the nearer one, linear map. Options: in, classes (both needed)
 
 #include <ATen/ops/cat.h>

@@ -12,8 +12,8 @@ namespace penstock {
 
 using enum AmoebaOperation;
 
-// The joined states of a normal cell are those of the authors' TensorFlow code, not of the paper's drawing: only with them
-// have the models the sizes that the GPipe paper tells.
+// The joined states of a normal cell are those of the authors' TensorFlow code, not of the paper's drawing: only with
+// them have the models the sizes that the GPipe paper tells.
 const AmoebaGenotype& NormalCell() {
   static const auto* const cell = new AmoebaGenotype{{{1, kConv1x1},
                                                       {1, kMaxPool3x3},

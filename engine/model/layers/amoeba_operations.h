@@ -13,8 +13,8 @@ namespace penstock {
 
 enum class AmoebaOperation { kNone, kAveragePool3x3, kMaxPool2x2, kMaxPool3x3, kConv1x1, kConv3x3, kConv1x7And7x1 };
 
-// A pair of operations' one half: on which state it works. States 0 and 1 are what reaches the cell; each pair's sum is the
-// next state.
+// One half of a pair of operations, and the state that it works on. States 0 and 1 are what reaches the cell; each
+// pair's sum is the next state.
 struct AmoebaStep {
   int state;
   AmoebaOperation operation;

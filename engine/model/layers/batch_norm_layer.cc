@@ -1,6 +1,6 @@
-// Layer kind `batch_norm`, over all dimensions but the second, of inputs with 2 to 5. Options: features (needed), eps (1e-5),
-// momentum (0.1) or cumulative (false): average everything seen, affine (true), track (true): have running statistics,
-// deferred (as the model says): update them by mini-batch.
+// Layer kind `batch_norm`, over all dimensions but the second, of inputs with 2 to 5. Options: features (needed), eps
+// (1e-5), momentum (0.1) or cumulative (false): average everything seen, affine (true), track (true): have running
+// statistics, deferred (as the model says): update them by mini-batch.
 
 #include "engine/base/status_macros.h"
 #include "engine/model/batch_norm.h"

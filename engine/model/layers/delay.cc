@@ -1,18 +1,20 @@
-// Layer kind `delay`: stands for an accelerator that takes its time. It gives its first value plus one learned number, `shift`,
-// which is 0 at first, and the other values as they are; and it sleeps (SleepUntilNanos: exact to some 50 us), so that many
-// devices can be scheduled on a machine with few cores.
-// Options: forward_ms (1), input_ms (1), weight_ms (1): what forward, input gradient and weight gradient take; at most a
-// minute. inference_ms (forward_ms): what a forward takes outside of training. features (0): the width of the one value, if
-// it is a float tensor of that width; 0: whatever comes. A model that begins with the latter cannot be measured before it runs.
+// Layer kind `delay`: stands for an accelerator that takes its time. It gives its first value plus one learned number,
+// `shift`, which is 0 at first, and the other values as they are; and it sleeps (SleepUntilNanos: exact to some 50 us),
+// so that many devices can be scheduled on a machine with few cores.
+// Options: forward_ms (1), input_ms (1), weight_ms (1): what forward, input gradient and weight gradient take; at most
+// a minute. inference_ms (forward_ms): what a forward takes outside of training. features (0): the width of the one
+// value, if it is a float tensor of that width; 0: whatever comes. A model that begins with the latter cannot be
+// measured before it runs.
 //
 //   where                         sleeps
 //   forward, recomputation        forward_ms, that of the addition included
 //   fused backward                input_ms + weight_ms
-//   input-gradient half           input_ms, and nothing on a stage whose inputs ask for no gradient (the first one, mostly)
+//   input-gradient half           input_ms, and nothing on a stage whose inputs ask for no gradient (the first one,
+//                                 mostly)
 //   weight-gradient half          weight_ms, and there input_ms + weight_ms: the whole backward is its weight half
 //
-// So every stage's backward takes the same time in total, the first one's too. With gradients for the inputs of the first
-// stage, its halves are as long as the others'.
+// So every stage's backward takes the same time in total, the first one's too. With gradients for the inputs of the
+// first stage, its halves are as long as the others'.
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/sum.h>
@@ -61,8 +63,8 @@ void SleepInPass(int64_t nanos) {
   Sleep(nanos, start);
 }
 
-// Nodes of the graph, not functions of the operators' kind: whoever waits 5 ms finds all code cold, and a device's own work
-// on the host should be small beside what it stands for.
+// Nodes of the graph, not functions of the operators' kind: whoever waits 5 ms finds all code cold, and a device's own
+// work on the host should be small beside what it stands for.
 
 // The gradient of the shift: the sum of what arrives.
 class WeightSleep : public Node {
@@ -96,8 +98,8 @@ class InputSleep : public Node {
   const int64_t nanos_;
 };
 
-// Hands what arrives to the input and to the shift. A node of its own: a split backward runs the node at which the two ways
-// part in both halves.
+// Hands what arrives to the input and to the shift. A node of its own: a split backward runs the node at which the two
+// ways part in both halves.
 class Fork : public Node {
  public:
   explicit Fork(torch::autograd::edge_list next) : Node(std::move(next)) {}
@@ -113,8 +115,8 @@ std::shared_ptr<T> NewNode(Arguments&&... arguments) {
   return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...), torch::autograd::deleteNode);
 }
 
-// The two sleeps of the backward stand at different places of the graph: the input's above the sum, where every backward
-// comes through; the weight's between the sum and the parameter.
+// The two sleeps of the backward stand at different places of the graph: the input's above the sum, where every
+// backward comes through; the weight's between the sum and the parameter.
 class DelayLayer : public Layer {
  public:
   struct Times {

@@ -1,5 +1,5 @@
-// Layer kind `gpt_block`: a pre-norm decoder block, causal self-attention and a feed-forward net four times as wide with
-// GELU, each added to its input after dropout; the attention itself has none.
+// Layer kind `gpt_block`: a pre-norm decoder block, causal self-attention and a feed-forward net four times as wide
+// with GELU, each added to its input after dropout; the attention itself has none.
 // Options: width (256), heads (4), dropout (0).
 
 #include <ATen/ops/gelu.h>

@@ -1,10 +1,10 @@
 // Layer kinds of ResNet (He et al., "Deep residual learning for image recognition", 2015), as torchvision has it: the
 // stride of a bottleneck is in its 3 x 3 convolution.
-//   resnet_stem        7 x 7 convolution, batch norm, ReLU, 3 x 3 maximum; a quarter of the size. Options: in (3), out (64),
-//                      image (224): the height and width that it is measured with
+//   resnet_stem        7 x 7 convolution, batch norm, ReLU, 3 x 3 maximum; a quarter of the size. Options: in (3), out
+//                      (64), image (224): the height and width that it is measured with
 //   resnet_bottleneck  1 x 1, 3 x 3 and 1 x 1 convolutions, each with batch norm, around which the input goes; where it
-//                      does not fit, through a convolution of its own. Options: in, width (both needed): it gives four times
-//                      the width; stride (1)
+//                      does not fit, through a convolution of its own. Options: in, width (both needed): it gives four
+//                      times the width; stride (1)
 //   resnet_head        average of all pixels, linear map. Options: in, classes (both needed)
 
 #include <ATen/ops/linear.h>

@@ -1,8 +1,8 @@
 // Layer kinds that carry a value past other layers; option of all: name (skip).
 //   stash     keeps its input under the name and gives it on
 //   pop_add   adds what was kept to its input
-//   pop_cat   joins its input and what was kept along dimension 1; an input that is smaller in later dimensions is padded
-//             with zeros at their ends, as halving and doubling an odd size leaves it
+//   pop_cat   joins its input and what was kept along dimension 1; an input that is smaller in later dimensions is
+//             padded with zeros at their ends, as halving and doubling an odd size leaves it
 // Where None was kept, the popping kinds give their input on.
 
 #include <ATen/ops/cat.h>

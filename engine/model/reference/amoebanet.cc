@@ -1,8 +1,8 @@
 // Reference model `amoebanet`: AmoebaNet-D with each cell a layer that takes and gives two tensors.
 // Options: layers (18), normal cells, a multiple of 3; filters (208), a multiple of 8: "AmoebaNet-D (layers, filters)";
 // channels (3), classes (1000), image (224): the height and width that it is measured with; others may be given.
-// Source: Real et al., "Regularized evolution for image classifier architecture search", 2018, as Huang et al. scale it in
-// "GPipe", 2018.
+// Source: Real et al., "Regularized evolution for image classifier architecture search", 2018, as Huang et al. scale it
+// in "GPipe", 2018.
 
 #include <utility>
 

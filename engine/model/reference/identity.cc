@@ -1,4 +1,5 @@
-// Reference model `identity`: one layer that gives what it takes, any values; a model without layers, so to say. No options.
+// Reference model `identity`: one layer that gives what it takes, any values; a model without layers, so to say. No
+// options.
 
 #include "engine/base/status_macros.h"
 #include "engine/model/reference/reference_models.h"

@@ -1,7 +1,7 @@
 // Reference model `resnet`: stem, bottlenecks in four groups, head; each a layer.
-// Options: depth (101; also 14, 26, 50, 152) or the numbers of bottlenecks in the groups, blocks1 to blocks4; width (64) of
-// the first group, channels (3), classes (1000), image (224): the height and width that the model is measured with; others
-// may be given.
+// Options: depth (101; also 14, 26, 50, 152) or the numbers of bottlenecks in the groups, blocks1 to blocks4; width
+// (64) of the first group, channels (3), classes (1000), image (224): the height and width that the model is measured
+// with; others may be given.
 // Source: He et al., "Deep residual learning for image recognition", 2015.
 
 #include <array>

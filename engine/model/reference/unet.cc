@@ -1,12 +1,12 @@
-// Reference model `unet`: U-Net with each operator a layer of its own, so that it can be cut anywhere; its long skips are
-// skip connections over layers.
+// Reference model `unet`: U-Net with each operator a layer of its own, so that it can be cut anywhere; its long skips
+// are skip connections over layers.
 //
 //   encoder 0 ------------------- decoder 0 - segment      an encoder: convolutions, stash, half the size
 //      encoder 1 ------------ decoder 1                    a decoder: twice the size, pop and join, convolutions
 //          ...  bottleneck  ...
 //
-// Options: depth (5), convs (5) in each part, channels (64) of the first encoder: "U-Net (convs, channels)"; in (3), out
-// (1), dropout (0.1) of channels, image (192): the height and width that it is measured with; others may be given.
+// Options: depth (5), convs (5) in each part, channels (64) of the first encoder: "U-Net (convs, channels)"; in (3),
+// out (1), dropout (0.1) of channels, image (192): the height and width that it is measured with; others may be given.
 // Source: Ronneberger et al., "U-Net", 2015, in the simplified form of torchgpipe's benchmarks.
 
 #include <utility>

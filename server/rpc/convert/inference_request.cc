@@ -67,8 +67,8 @@ absl::Status RefuseSharedMemory(const ParameterMap& parameters, const std::strin
   return absl::OkStatus();
 }
 
-// Copies numbers of one kind into a new tensor of another, and checks that each fits. There are as many as the shape says
-// before the tensor is made.
+// Copies numbers of one kind into a new tensor of another, and checks that each fits. There are as many as the shape
+// says before the tensor is made.
 template <typename To, typename From>
 absl::StatusOr<at::Tensor> CopyNumbers(const google::protobuf::RepeatedField<From>& numbers, const std::string& field,
                                        const TensorHeader& header) {

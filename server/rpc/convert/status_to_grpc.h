@@ -27,8 +27,8 @@ inline constexpr size_t kMaxDetailBytes = 4096;
 // Units:     message at most 512 printable bytes without paths and pointers; details at most 4 KiB.
 google::rpc::Status ToRpcStatus(const absl::Status& status);
 
-// The same as a status of gRPC, its details serialized. OK stays OK. Where memory is too short for that, the code alone: who
-// ends a call or a stream can do so whatever happens.
+// The same as a status of gRPC, its details serialized. OK stays OK. Where memory is too short for that, the code
+// alone, so that a call or a stream can always be ended with it.
 grpc::Status ToGrpcStatus(const absl::Status& status) noexcept;
 
 // The end of a stream: the same, with the trailing metadata that tells a client when to come back.

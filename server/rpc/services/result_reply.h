@@ -1,6 +1,6 @@
 #pragma once
 
-// When and with what a work call answers: its handles, after a wait if asked for, small tensors inline.
+// The reply of a work call: its handles, after a wait if asked for, with small tensors inline.
 
 #include <functional>
 #include <memory>
@@ -36,7 +36,7 @@ struct Results {
 };
 
 // Calls back once, when the handles of an accepted call have settled or the plan's wait has passed. If
-// the caller leaves before, and nobody can have heard of the handles, work that changes no state is
+// the caller leaves before, so that no client can know the handles, work that changes no state is
 // cancelled and its handles are released.
 void WhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<UnaryCallBase>& call,
                  const Accepted& accepted, const ReplyPlan& plan, bool cancel_with_call,

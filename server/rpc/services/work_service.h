@@ -14,8 +14,8 @@
 namespace penstock {
 
 // Turns work messages into calls on a served pipeline. Every method: check ids and limits, find the
-// pipeline, be admitted, wait for the call to follow, decode tensors, hand over, answer when the results have settled or at
-// once.
+// pipeline, be admitted, wait for the call to follow, decode tensors, hand over, answer when the results have settled
+// or at once.
 //
 // Threads:   gRPC's callback threads; no method blocks.
 class WorkServiceImpl final
@@ -49,8 +49,8 @@ class WorkServiceImpl final
   template <typename Call>
   absl::StatusOr<Work> Begin(const Call& call);
 
-  // Runs `go` when the call that this one must follow has been accepted: at once if there is none. A call that comes too
-  // early keeps its place among the caller's calls in flight.
+  // Runs `go` when the call that this one must follow has been accepted: at once if there is none. A call that comes
+  // too early keeps its place among the caller's calls in flight.
   // Fails:     DEADLINE_EXCEEDED / PREDECESSOR_PENDING when the reply's wait_for has passed; then `go` never runs.
   template <typename Call>
   void InOrder(const Call& call, const Work& work, const std::function<void()>& go);

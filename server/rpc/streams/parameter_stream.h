@@ -14,8 +14,8 @@ namespace penstock {
 
 // Answers one ReadParameters: all headers, then all chunks, of a snapshot taken between two steps.
 //
-// Owns:      a share of the snapshot, and of the caller's place in the admission, which the read holds too while it waits; both
-//            go with the stream.
+// Owns:      a share of the snapshot, and of the caller's place in the admission, which the read holds too while it
+//            waits; both go with the stream.
 // Fails:     as ServedPipeline::ReadParameters(); CALLER_QUOTA.
 class ParameterStream final : public ChunkStream {
  public:
@@ -31,7 +31,7 @@ class ParameterStream final : public ChunkStream {
   void OnEnded() override { left_->Cancel(); }
 
   const ServiceEnvironment environment_;
-  const std::shared_ptr<CancelToken> left_ = std::make_shared<CancelToken>();  // nobody is left to read
+  const std::shared_ptr<CancelToken> left_ = std::make_shared<CancelToken>();  // cancelled when the reader has gone
   int64_t chunk_bytes_ = 0;
   std::shared_ptr<const ParameterSnapshot> snapshot_;
 };

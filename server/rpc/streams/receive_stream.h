@@ -21,11 +21,11 @@ namespace penstock {
 
 // The sending half, the credit and the end of such a stream; what is read, and what it means, is the derived class's.
 //
-// Model:     writes are queued, and the status waits for them; a sender may send as many bytes as it has credit, which comes
-//            back in portions as the bytes are taken in. Nothing here holds it to that: messages are read one after the other,
-//            and what a hasty sender is ahead waits in its own flow window.
+// Model:     writes are queued, and the status waits for them; a sender may send as many bytes as it has credit, which
+//            comes back in portions as the bytes are taken in. Credit is not enforced here: messages are read one after
+//            the other, so what a sender sends beyond it waits in gRPC's flow window.
 // Owns:      itself, until gRPC is done with it.
-// Threads:   Write and End from any thread. The credit belongs to whoever takes in what was read.
+// Threads:   Write and End from any thread. The credit belongs to the code that consumes what was read.
 class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   static constexpr int64_t kMaxMessageBytes = (int64_t{1} << 20) + (int64_t{64} << 10);
@@ -39,13 +39,13 @@ class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // The same where the client has closed its side, or is gone, before it sent its last chunk.
   void EndEarly(bool started);
 
-  // Released just before the end is told, so that the caller's next call finds it so.
+  // Released just before the client learns of the end, so that its next call finds the place free.
   void Keep(std::shared_ptr<void> place) ABSL_LOCKS_EXCLUDED(mu_);
 
   // So many bytes were taken in: their credit goes back to the sender.
   void Took(int64_t bytes) { taken_ += bytes; }
-  // Writes an answer that says where to go on, with the credit that the sender gets now: all of it for the first time, later
-  // what was taken in, if that is worth a message.
+  // Writes an answer that says where to go on, with the credit that the sender gets now: all of it for the first time,
+  // later what was taken in, if that is worth a message.
   template <typename Response>
   void WriteCredit(Response& response, bool first) {
     const std::optional<int64_t> credit = Credit(first);
@@ -65,8 +65,8 @@ class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   std::optional<int64_t> Credit(bool first);
   void OnWriteDone(bool ok) final;
   void OnDone() final;
-  // The status to finish with, once, when all that was written has left: who gets it finishes, and nobody else may touch
-  // this afterwards.
+  // The status to finish with, once, when all that was written has left. The caller that gets it must finish the
+  // stream, and no other may touch this afterwards.
   std::optional<absl::Status> TakeEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -16,9 +16,10 @@ namespace penstock {
 
 // Cancels a stream whose peer is too slow, so that it can't hold memory for ever.
 //
-// Model:     The peer has some time left, at most `patience`. It runs out while the peer is to act; each byte that moves buys
-//            1 / min_rate seconds, and a message that has no data buys all of it again. So a peer that moves data at the
-//            least rate goes on, and one that sends a little now and then does not. EndAt() bounds the whole stream.
+// Model:     The peer has some time left, at most `patience`. It runs out while the peer is to act; each byte that
+//            moves buys 1 / min_rate seconds, and a message that has no data buys all of it again. So a peer that moves
+//            data at the least rate goes on, and one that sends a little now and then does not. EndAt() bounds the
+//            whole stream.
 // Threads:   any method from any thread.
 // Lifecycle: Watch(); Progress(), Moved() at each message; Stop() when the call is done, before its context goes.
 // Units:     bytes, bytes per second, monotonic nanoseconds of the Clock.

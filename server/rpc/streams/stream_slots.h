@@ -13,8 +13,8 @@ namespace penstock {
 
 // Bounds how many streams of one kind are open at a time.
 //
-// Threads:   any method from any thread; a slot is free again when its last share is dropped, which may be after the end of
-//            this.
+// Threads:   any method from any thread; a slot is free again when its last share is dropped, which may be after the
+//            end of this.
 // Fails:     RESOURCE_EXHAUSTED / STREAM_LIMIT naming the kind and the limit.
 class StreamSlots {
  public:
@@ -25,7 +25,8 @@ class StreamSlots {
 
   absl::StatusOr<Slot> Take() {
     const bool room = ++*open_ <= most_;
-    Slot slot(open_.get(), [open = open_](void*) { --*open; });  // not null: who waits asks whether it is there
+    Slot slot(open_.get(),
+              [open = open_](void*) { --*open; });  // not null, so that a caller can test whether it has a slot
     if (room) return slot;
     return Error(absl::StatusCode::kResourceExhausted, "STREAM_LIMIT",
                  absl::StrCat("at most ", most_, " ", kind_, " may be open at once"))

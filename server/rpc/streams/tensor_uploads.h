@@ -20,19 +20,19 @@ namespace penstock {
 
 // Finds the upload that a stream starts or goes on with.
 //
-// Model:     An upload is a reserved handle and a TensorReceiver. The handle holds memory for what has come and for the credit
-//            of the stream that sends, not for what was announced; while no stream sends, for what has come. One with a request id is found by
-//            (caller, pipeline, request id): while it is under way, for 60 s after it broke off, and
-//            for 10 minutes after it was complete; there may be a million of these, and of one caller its share
-//            (CallerShare). An upload that is not complete after an hour is given up. The latest stream
-//            has it; what an earlier one still sends is refused. Of one that is complete only its name and a digest of its
-//            headers are kept, once, however often it is asked for.
+// Model:     An upload is a reserved handle and a TensorReceiver. The handle holds memory for what has come and for the
+//            credit of the stream that sends, not for what was announced; while no stream sends, for what has come. One
+//            with a request id is found by (caller, pipeline, request id): while it is under way, for 60 s after it
+//            broke off, and for 10 minutes after it was complete; there may be a million of these, and of one caller
+//            its share (CallerShare). An upload that is not complete after an hour is given up. The latest stream
+//            has it; what an earlier one still sends is refused. Of one that is complete only its name and a digest of
+//            its headers are kept, once, however often it is asked for.
 // Owns:      the uploads; HandleStore, TimerQueue and Clock outlive it.
 // Threads:   Any method from any thread; of one upload, receiving is serialized by its lock.
 // Lifecycle: Close() before destruction, when no stream is left.
 // Fails:     REQUEST_ID_REUSED for other tensors under the same id; RESOURCE_EXHAUSTED / REQUEST_LOG_FULL;
-//            INVALID_ARGUMENT / STREAM_PROTOCOL for an upload that another stream has taken over; what Reserve() and the
-//            receiver fail with.
+//            INVALID_ARGUMENT / STREAM_PROTOCOL for an upload that another stream has taken over; what Reserve() and
+//            the receiver fail with.
 class TensorUploads : public std::enable_shared_from_this<TensorUploads> {
  public:
   static constexpr absl::Duration kBrokenLife = absl::Seconds(60);

@@ -19,14 +19,15 @@
 
 namespace penstock {
 
-// Answers one ExportTrace: a summary, then the file, each piece made when the last has left. All that takes time is done on
-// the job thread.
+// Answers one ExportTrace: a summary, then the file, each piece made when the last has left. All that takes time is
+// done on the job thread.
 //
-// Model:     With `steps`, it says by an empty message that it records, looks at the rings every few milliseconds until so many steps have ended, and takes what has
-//            come each time, so that a recording may be longer than the rings. Else it copies the rings at once.
+// Model:     With `steps`, it says by an empty message that it records, looks at the rings every few milliseconds until
+//            so many steps have ended, and takes what has come each time, so that a recording may be longer than the
+//            rings. Else it copies the rings at once.
 // Owns:      the capture and a slot. A share of the pipeline's metrics while it records, none of the pipeline.
-// Threads:   gRPC's callback threads and the timers' hand everything on to the job thread, which has all members to itself
-//            but those under mu_.
+// Threads:   gRPC's callback threads and the timers' hand everything on to the job thread, which has all members to
+//            itself but those under mu_.
 // Fails:     FIELD_INVALID; STEP_NOT_RETAINED; PIPELINE_NOT_FOUND, also if the pipeline goes while it records;
 //            RESOURCE_EXHAUSTED / STREAM_LIMIT; DEADLINE_EXCEEDED / WORK_DEADLINE where no step ends for so long.
 class TraceStream final : public WriteStream {
@@ -41,8 +42,8 @@ class TraceStream final : public WriteStream {
   void Begin(const grpc::ByteBuffer& request);
 
  private:
-  // Runs a part on the job thread, unless the stream has ended by then; what it fails with ends the stream. The slot stays
-  // taken while the part waits.
+  // Runs a part on the job thread, unless the stream has ended by then; what it fails with ends the stream. The slot
+  // stays taken while the part waits.
   void Post(absl::Status (TraceStream::*part)());
   absl::Status Accept(const grpc::ByteBuffer& request);
   absl::Status Record() ABSL_LOCKS_EXCLUDED(mu_);

@@ -14,11 +14,11 @@ namespace penstock {
 
 // Serves one UploadModel stream.
 //
-// Model:     A message is taken by a job, since it goes to the disk; the next one is read when that is done. The start is
-//            answered with credit and where to go on; credit comes back with what was written; the last chunk is answered
-//            with the model, and the stream ends.
-// Owns:      itself, until gRPC is done with it. A job under way keeps gRPC from being done: nothing else says that the stream
-//            ends.
+// Model:     A message is taken by a job, since it goes to the disk; the next one is read when that is done. The start
+//            is answered with credit and where to go on; credit comes back with what was written; the last chunk is
+//            answered with the model, and the stream ends.
+// Owns:      itself, until gRPC is done with it. gRPC is not done with it while a job runs: only the job ends the
+//            stream then.
 // Threads:   gRPC's and the job thread, one after the other.
 // Fails:     as ModelUploads; STREAM_PROTOCOL for a message out of place, MESSAGE_TOO_LARGE.
 class UploadStream final : public ReceiveStream {

@@ -20,8 +20,8 @@ namespace penstock {
 // A server stream that sends one message after another and ends exactly once.
 //
 // Model:     idle, sending, or ended. An end that comes while a message is on its way waits for it.
-// Owns:      itself, from Start() until gRPC is done with it; others hold a share. The guard that cancels it where the peer
-//            takes too long; the derived class says from when on it watches, and when the peer has nothing to do.
+// Owns:      itself, from Start() until gRPC is done with it; others hold a share. The guard that cancels it where the
+//            peer takes too long; the derived class says from when on it watches, and when the peer has nothing to do.
 // Threads:   Any method from any thread. The hooks run on gRPC's threads, never under a lock, and
 //            must not block; what they throw ends the stream.
 // Lifecycle: Start(); Send() when idle; Close(). A cancel by the caller closes the stream.
@@ -46,14 +46,14 @@ class WriteStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Run(Work&& work) {
     if (absl::Status done = Guarded("the stream", std::forward<Work>(work)); !done.ok()) Close(done);
   }
-  // Whether nobody will hear more: what waits to work for the stream need not.
+  // Whether the stream has ended for its reader: work that waits for it need not be done.
   bool ended() ABSL_LOCKS_EXCLUDED(mu_);
-  // Released just before the end is told, so that the caller's next call finds it so.
+  // Released just before the client learns of the end, so that its next call finds the place free.
   void Keep(std::shared_ptr<void> place) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The message has left: time for the next.
   virtual void OnSent() = 0;
-  // The caller has gone, or nobody will hear more; runs once, before the stream goes away.
+  // The caller has gone, or the stream has ended; runs once, before the stream goes away.
   virtual void OnEnded() {}
 
   grpc::CallbackServerContext* context() { return context_; }

@@ -1,4 +1,5 @@
-// Schedules and their drawings, compared with files that people have read. PENSTOCK_REWRITE_GOLDEN=1 rewrites the files.
+// Schedules and their drawings, compared with files that people have read. PENSTOCK_REWRITE_GOLDEN=1 rewrites the
+// files.
 
 #include <gtest/gtest.h>
 
@@ -115,8 +116,8 @@ Schedule ComputeActionsOf(Schedule schedule) {
   return schedule;
 }
 
-// torch/*.csv are what PyTorch 2.11 writes for its own schedules, idle slots and overlapped pairs included: the same lists
-// as ours. Its messages verify; before it adds them it fuses every I with the W beside it, and after that shards.
+// torch/*.csv are what PyTorch 2.11 writes for its own schedules, idle slots and overlapped pairs included: the same
+// lists as ours. Its messages verify; before it adds them it fuses every I with the W beside it, and after that shards.
 TEST(GoldenSchedulesTest, ListsOfPyTorchAreOurs) {
   for (const char* kind : {"interleaved-1f1b", "interleaved-zb", "zbv", "dualpipe-v"}) {
     SCOPED_TRACE(kind);

@@ -30,10 +30,10 @@ MODELS = {model.name: model for model in real_models("small")}
 ROWS, MICRO_BATCHES = 4, 2
 
 # Why some gradients are summed in another order than in eager PyTorch, and so differ by a rounding:
-# convnext_tiny   between layers a gradient is laid out in memory as its tensor is, so that a cut changes no bit; eager PyTorch
-#                 hands on the layout that the mean over an image gives.
-# gpt2, t5        the uses of a tied weight on different stages are summed over the micro-batches first, then with one another;
-#                 eager PyTorch sums the uses of each micro-batch first.
+# convnext_tiny   between layers a gradient is laid out in memory as its tensor is, so that a cut changes no bit; eager
+#                 PyTorch hands on the layout that the mean over an image gives.
+# gpt2, t5        the uses of a tied weight on different stages are summed over the micro-batches first, then with one
+#                 another; eager PyTorch sums the uses of each micro-batch first.
 # llama           on a processor with AVX2 alone, by 6e-8; with AVX-512 every bit is equal. Why is not known.
 SUMS_DIFFER = {"convnext_tiny", "gpt2", "t5", "llama"}
 

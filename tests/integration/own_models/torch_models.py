@@ -21,8 +21,8 @@ from real_models import NAMES, RealModel, Tensors, mean_loss, real_models  # noq
 
 Batch = tuple[Tensors, torch.Tensor]
 
-# Not the default epsilon of 1e-8: some gradients are zero but for rounding, such as that of a bias of attention's keys, and
-# AdamW would make steps of the full learning rate out of these roundings.
+# Not the default epsilon of 1e-8: some gradients are zero but for rounding, such as that of a bias of attention's keys,
+# and AdamW would make steps of the full learning rate out of these roundings.
 ADAMW = {"learning_rate": 1e-3, "weight_decay": 0.01, "epsilon": 1e-5}
 
 

@@ -140,7 +140,8 @@ void ExpectSoundTimes(const Schedule& schedule, const ScheduleCosts& costs, cons
   EXPECT_LE(simulation.window, simulation.makespan);
 }
 
-// What is built verifies (BuildSchedule proves it) and simulates to its end at random costs, and nothing beats the bound.
+// What is built verifies (BuildSchedule proves it) and simulates to its end at random costs, and nothing beats the
+// bound.
 TEST(SchedulePropertyTest, WholeStepsVerifyEndAndRespectTheLowerBound) {
   std::mt19937 random(20'240'229);
   int met = 0;

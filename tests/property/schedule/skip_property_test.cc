@@ -33,8 +33,8 @@ std::vector<SkipEdge> RandomSkips(int stages, std::mt19937* random) {
   return skips;
 }
 
-// Calls visit(request with random skips and recomputation) for kinds of each sort, training and inference, and every small
-// size. Kinds of several chunks have two.
+// Calls visit(request with random skips and recomputation) for kinds of each sort, training and inference, and every
+// small size. Kinds of several chunks have two.
 template <typename Visit>
 void ForEachRequest(const Visit& visit) {
   std::mt19937 random(31'337);

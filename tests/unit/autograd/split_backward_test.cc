@@ -1,5 +1,5 @@
-// The properties that a backward in two halves must have (and that LibTorch's versions have had differently), each against a
-// plain backward of the same graph, bit for bit.
+// The properties that a backward in two halves must have (and that LibTorch's versions have had differently), each
+// against a plain backward of the same graph, bit for bit.
 
 #include "engine/autograd/split_backward.h"
 
@@ -72,8 +72,8 @@ void ExpectSame(const Tensors& split, const Tensors& plain, const std::string& w
   }
 }
 
-// Two micro-batches with the same parameters, the input halves of both before the weight halves: everything is as after two
-// plain backwards, and after the input halves the parameters have no gradients yet.
+// Two micro-batches with the same parameters, the input halves of both before the weight halves: everything is as after
+// two plain backwards, and after the input halves the parameters have no gradients yet.
 void ExpectSplitEqualsPlain(const Graph& graph) {
   const Tensors plain = Random(graph.parameters, 1, true);
   const Tensors split = Random(graph.parameters, 1, true);

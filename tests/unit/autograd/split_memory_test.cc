@@ -68,8 +68,8 @@ TEST(SplitBackwardMemory, HoldsHalfOfWhatTheForwardHasSaved) {
   auto owed = SplitBackward::InputHalf({y}, {gradient}, {x});
   x.mutable_grad().reset();
   for (at::Tensor* dropped : {&x, &y, &gradient}) dropped->reset();
-  // Of a block's four saved tensors (before norm, linear and gelu, and the dropout's mask) two are needed for its weights;
-  // and a gradient waits at each of those two operators, whoever does the split.
+  // Of a block's four saved tensors (before norm, linear and gelu, and the dropout's mask) two are needed for its
+  // weights; and a gradient waits at each of those two operators, whoever does the split.
   const int64_t arrived = 2 * kBlocks * kRows * kWidth * int64_t{sizeof(float)};
   const int64_t held = bytes.now();
   EXPECT_GT(held, arrived);

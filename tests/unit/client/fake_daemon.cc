@@ -141,8 +141,8 @@ v1::PipelineStatistics StatisticsAfter(int64_t steps, int64_t handles, int64_t c
   return statistics;
 }
 
-// Two stages and two micro-batches, one forward and one backward each: 1 ms and 2 ms as planned. Measured, everything is a
-// tenth slower, and 1B0 takes 1 ms longer. Three actions to a page.
+// Two stages and two micro-batches, one forward and one backward each: 1 ms and 2 ms as planned. Measured, everything
+// is a tenth slower, and 1B0 takes 1 ms longer. Three actions to a page.
 v1::GetScheduleResponse SchedulePage(const v1::GetScheduleRequest& request) {
   constexpr int kPerPage = 3;
   struct Planned {

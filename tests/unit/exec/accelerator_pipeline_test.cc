@@ -1,5 +1,5 @@
-// A pipeline on accelerators that compute as the CPU does (stand_in_device.h): placement, copies between devices, and the
-// order of streams. Whatever mixes tensors of two devices, or reads a device's memory from the host, fails here.
+// A pipeline on accelerators that compute as the CPU does (stand_in_device.h): placement, copies between devices, and
+// the order of streams. Whatever mixes tensors of two devices, or reads a device's memory from the host, fails here.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>

@@ -1,5 +1,5 @@
-// A pipeline on accelerators whose work takes time while the host goes on (fake_streams.h): whatever Penstock counts, draws
-// and foresees is the devices' time.
+// A pipeline on accelerators whose work takes time while the host goes on (fake_streams.h): whatever Penstock counts,
+// draws and foresees is the devices' time.
 
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>

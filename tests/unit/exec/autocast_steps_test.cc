@@ -36,7 +36,8 @@ std::unique_ptr<Pipeline> TwoLinears(DevicePool& pool, CheckpointMode mode) {
   return Pipeline::Create(spec, std::move(options)).value();
 }
 
-// A step of LibTorch's own operators, with its autocast as a training loop uses it; weights: weight and bias of each layer.
+// A step of LibTorch's own operators, with its autocast as a training loop uses it; weights: weight and bias of each
+// layer.
 void PlainStep(std::vector<at::Tensor>& weights, const at::Tensor& input, const at::Tensor& target) {
   for (int64_t row : {0, 2}) {
     at::autocast::set_autocast_enabled(at::kCPU, true);

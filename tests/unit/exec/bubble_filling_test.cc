@@ -275,8 +275,8 @@ TEST_F(SerialFilling, HigherPrioritiesAreServedFirst) {
   EXPECT_THAT(order, ElementsAre(1, 3, 0, 2));
 }
 
-// Layers that take as long as a test says, by a clock that only they move. Everything runs on one thread, so that a forecast,
-// which counts on lanes at the same time, says every gap rather too short, as it should.
+// Layers that take as long as a test says, by a clock that only they move. Everything runs on one thread, so that a
+// forecast, which counts on lanes at the same time, says every gap rather too short, as it should.
 class TimedFilling : public SerialFilling {
  protected:
   static constexpr int64_t kForward = 1'000'000;

@@ -1,6 +1,7 @@
 #pragma once
 
-// What the tests of whole pipelines share: layers whose forward is a function of the test, and short forms of the calls.
+// What the tests of whole pipelines share: layers whose forward is a function of the test, and short forms of the
+// calls.
 
 #include <functional>
 #include <memory>

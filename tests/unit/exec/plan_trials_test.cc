@@ -39,8 +39,8 @@ PlanSearch Search(const PipelineSpec& spec, DevicePool::Mode mode, bool rehearse
   return search.ok() ? *std::move(search) : PlanSearch();
 }
 
-// Whether there are two that are near enough to each other to be run. What is near enough was measured, on a machine that may
-// be busy.
+// Whether there are two that are near enough to each other to be run. What is near enough was measured, on a machine
+// that may be busy.
 bool WorthRehearsing(const PlanSearch& search) {
   std::vector<double> confirmed;
   for (const PlanCandidate& one : search.candidates) {

@@ -1,4 +1,5 @@
-// Failures and cancellations at every action of every kind of schedule: the first error says where, and nothing is lost.
+// Failures and cancellations at every action of every kind of schedule: the first error says where, and nothing is
+// lost.
 
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>

@@ -18,7 +18,8 @@ enum class Halves {
   kOwed,      // the W of all micro-batches behind the I of all
 };
 
-// What came of a chain's micro-batches, in a form to compare: input gradients by stage and micro-batch, skip gradients too.
+// What came of a chain's micro-batches, in a form to compare: input gradients by stage and micro-batch, skip gradients
+// too.
 struct ChainGradients {
   NamedTensors parameters;  // accumulated over the micro-batches
   NamedTensors inputs;      // stage/micro-batch/position

@@ -1,5 +1,6 @@
-// Bubble filling as a whole, on lanes that exist only here: lists, forecasts and choices are the real ones, time is a number. So
-// what filling does to training can be said to the nanosecond, without a machine that is busy with other things.
+// Bubble filling as a whole, on lanes that exist only here: lists, forecasts and choices are the real ones, time is a
+// number. So what filling does to training can be said to the nanosecond, without a machine that is busy with other
+// things.
 
 #include <gtest/gtest.h>
 

@@ -18,8 +18,8 @@ bool EndsWith(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// Dashboards and alerts of others depend on names, types, labels and buckets: PENSTOCK_REWRITE_GOLDEN=1 rewrites the file,
-// and its diff is to be read.
+// Dashboards and alerts of others depend on names, types, labels and buckets: PENSTOCK_REWRITE_GOLDEN=1 rewrites the
+// file, and its diff is to be read.
 TEST(MetricTableTest, EqualsTheTableThatPeopleHaveRead) {
   const std::string path = std::string(PENSTOCK_GOLDEN_FOLDER) + "/metric_table.json";
   if (std::getenv("PENSTOCK_REWRITE_GOLDEN") != nullptr) std::ofstream(path) << MetricTableJson();

@@ -1,5 +1,5 @@
-// Layer kind `delay`. Sleeps are never early, so that times are compared with lower bounds only; what must not sleep gets a
-// sleep that no test would survive.
+// Layer kind `delay`. Sleeps are never early, so that times are compared with lower bounds only; what must not sleep
+// gets a sleep that no test would survive.
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>

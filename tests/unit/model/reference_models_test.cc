@@ -1,4 +1,5 @@
-// The reference models of the ancestors' benchmarks: their sizes to the digits that were printed, and tiny ones that run.
+// The reference models of the ancestors' benchmarks: their sizes to the digits that were printed, and tiny ones that
+// run.
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

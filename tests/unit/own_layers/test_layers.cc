@@ -25,8 +25,8 @@ using penstock::TensorSignature;
 // Whether they are larger than what a plan is made with.
 bool AreLarge(const Batch& inputs) { return at::max(inputs.TensorAt(0)).item().toFloat() > 1000; }
 
-// Kind `test_twice`: twice its input. Kind `test_faulty`: option fault says how it fails: factory, null, same_name, large, of
-// large inputs, or commit, at the end of the first step that has large inputs.
+// Kind `test_twice`: twice its input. Kind `test_faulty`: option fault says how it fails: factory, null, same_name,
+// large, of large inputs, or commit, at the end of the first step that has large inputs.
 class Twice : public Layer {
  public:
   explicit Twice(bool fails_when_large) : fails_when_large_(fails_when_large) {}

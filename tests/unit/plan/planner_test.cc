@@ -95,7 +95,8 @@ TEST(Planner, RefusesWhatDoesNotFitNamingDeviceAndLargestClass) {
   EXPECT_TRUE(PlanFromProfile(request, EqualLayers(4)).ok());
 }
 
-// Weights and the optimizer's state, twice: copies to undo a step have a place only where they fit beside everything else.
+// Weights and the optimizer's state, twice: copies to undo a step have a place only where they fit beside everything
+// else.
 TEST(Planner, KeepsRoomForAnUndoWhereThereIsSome) {
   PlanRequest request = Request(4, 2);
   request.cut.balance = {2, 2};

@@ -73,7 +73,7 @@ const PlanCandidate* Find(const PlanSearch& search, const std::string& kind) {
 TEST(Search, NothingOpenIsOneCandidateWithTheGoldenMakespan) {
   const PlanSearch search = Search(SearchRequest(4, 4, {}), Same(std::vector<LayerProfile>(4, Layer())));
   ASSERT_EQ(search.candidates.size(), 1);
-  EXPECT_NEAR(search.candidates[0].makespan_seconds, 0.033, 1e-9);  // schedules.md, 4.1: 1F1B, P4 m8
+  EXPECT_NEAR(search.candidates[0].makespan_seconds, 0.033, 1e-9);  // 1F1B: (m + P - 1) * 3 ms with P 4, m 8
   EXPECT_EQ(search.candidates[0].messages, 2 * 3 * 8);
   EXPECT_NEAR(search.candidates[0].bubble, 1 - 24.0 / 33, 1e-9);
   EXPECT_TRUE(search.complete);
@@ -87,7 +87,7 @@ TEST(Search, SplitsWhereTheHalvesFillTheBubble) {
   const PlanCandidate* plain = Find(search, "1f1b");
   ASSERT_NE(zb, nullptr);
   ASSERT_NE(plain, nullptr);
-  EXPECT_NEAR(zb->makespan_seconds, 0.027, 1e-9);  // schedules.md, 4.1
+  EXPECT_NEAR(zb->makespan_seconds, 0.027, 1e-9);  // zero bubble: 3m + P - 1 ms
   EXPECT_NEAR(plain->makespan_seconds, 0.033, 1e-9);
   EXPECT_NEAR(search.candidates[0].makespan_seconds, 0.027, 1e-9);
 }
@@ -350,7 +350,7 @@ TEST(Search, CountsTheMemoryOfAllChunksOfALane) {
   const DeviceNeed& first = search.candidates[0].memory[0];
   EXPECT_EQ(first.buffers[BufferClass::kWeights], 20 * kMegabytes);
   EXPECT_EQ(first.buffers[BufferClass::kOptimizerState], 40 * kMegabytes);
-  // schedules.md, section 2: P + (P-1)/v u on lane 0, here 2.5 u of two layers' 8 MiB.
+  // Interleaved 1F1B holds P + (P-1)/v u on lane 0, here 2.5 u of two layers' 8 MiB.
   EXPECT_EQ(first.buffers[BufferClass::kActivations], 20 * kMegabytes);
 }
 

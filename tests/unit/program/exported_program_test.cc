@@ -31,7 +31,7 @@ ExportedProgram Golden(const std::string& file) {
   return *std::move(program);
 }
 
-// A refusal that names the field, as protocol.md wants it.
+// A refusal that names the field.
 void ExpectRefused(const absl::StatusOr<ExportedProgram>& program, const std::string& sentence) {
   ASSERT_FALSE(program.ok()) << "should say: " << sentence;
   EXPECT_EQ(program.status().code(), absl::StatusCode::kInvalidArgument);

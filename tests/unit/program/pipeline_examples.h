@@ -38,8 +38,8 @@ struct ProgramExample {
   }
 };
 
-// Batch norm, dropout, attention's dropout, buffers that change, ties, several inputs and outputs, None, an input that is a
-// number.
+// Batch norm, dropout, attention's dropout, buffers that change, ties, several inputs and outputs, None, an input that
+// is a number.
 inline std::vector<ProgramExample> ProgramExamples(int64_t rows) {
   const at::Tensor labels = at::randint(0, 5, {rows}, at::kLong);
   const at::Tensor ids = at::randint(0, 11, {rows, 7}, at::kLong);

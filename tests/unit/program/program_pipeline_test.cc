@@ -1,5 +1,5 @@
-// Exported programs in pipelines: whatever the cut, schedule and checkpoint mode, training equals the plain loop over the same
-// layers, bit for bit, dropout included.
+// Exported programs in pipelines: whatever the cut, schedule and checkpoint mode, training equals the plain loop over
+// the same layers, bit for bit, dropout included.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>

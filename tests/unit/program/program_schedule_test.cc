@@ -1,5 +1,5 @@
-// Exported programs under every schedule, cut into up to four lanes and eight stages, at modules and at any operator: losses,
-// gradient norms and every saved tensor equal those of the plain loop over the uncut program, bit for bit.
+// Exported programs under every schedule, cut into up to four lanes and eight stages, at modules and at any operator:
+// losses, gradient norms and every saved tensor equal those of the plain loop over the uncut program, bit for bit.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>

@@ -1,4 +1,5 @@
-// Specifications and plans between messages and engine values: everything arrives, and what can't be is refused by name.
+// Specifications and plans between messages and engine values: everything arrives, and what can't be is refused by
+// name.
 
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>

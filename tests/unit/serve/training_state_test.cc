@@ -16,7 +16,8 @@ std::string Check(const TrainingState& state, TrainingCall call, const TrainingP
   return ReasonOf(state.Check(call, party, 0));
 }
 
-// What each call returns when CLEAN, ACCUMULATING for oneself, for another program of the same caller, for another caller.
+// What each call returns when CLEAN, ACCUMULATING for oneself, for another program of the same caller, for another
+// caller.
 TEST(TrainingStateTest, FollowsTheTable) {
   struct Row {
     TrainingCall call;
