@@ -85,6 +85,10 @@ class Attempts(Endpoint):
                 if given is None:
                     return response
                 flow.add(*given)
+        except PenstockError:
+            if flow.error is not None:
+                raise flow.error from None
+            raise
         finally:
             flow.end()
         raise PenstockError(grpc.StatusCode.UNAVAILABLE, "", "the upload's stream ended without an answer")

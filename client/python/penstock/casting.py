@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -29,10 +29,10 @@ def cast(field: str, value: Any, wanted: tensor_pb2.TensorSignature | None) -> A
     """
     try:
         array = as_array(value)
-    except ValueError as error:
-        raise ValueError(f"{field}: is no array: {error}") from None
+    except (TypeError, ValueError, RuntimeError) as error:  # of a tensor of PyTorch without an array: sparse, quantized
+        raise type(error)(f"{field}: is no array: {error}") from None
     if array.dtype == object:
-        raise TypeError(f"{field}: an array has numbers of one type, got {_first_odd(array)!r}")
+        _raise_odd(field, array)
     if wanted is None or wanted.any or not wanted.type:
         return array
     dtype = dtype_of(wanted.type)
@@ -63,21 +63,29 @@ def _rounded(field: str, array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _exact(field: str, array: Array, dtype: np.dtype[Any]) -> Array:
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        wrong = (array < limits.min) | (array > limits.max)
-    else:
-        # Each integer up to so many bits is there, and beyond it some are not.
-        most = 1 << (np.finfo(dtype).nmant + 1)
-        wrong = (array > most) | (array < -most)
+    if dtype.kind == "f":
+        return _exact_up_to(field, 1 << (np.finfo(dtype).nmant + 1), array, str(dtype)).astype(dtype)
+    limits = np.iinfo(dtype)
+    return _within(field, limits.min, limits.max, array, str(dtype)).astype(dtype)
+
+
+def _exact_up_to(field: str, most: int, array: Array, name: str) -> Array:
+    """Each integer up to this one is in a floating type, and beyond it some are not."""
+    return _within(field, -most, most, array, name)
+
+
+def _within(field: str, least: int, most: int, array: Array, name: str) -> Array:
+    wrong = (array < least) | (array > most)
     if wrong.any():
-        raise ValueError(f"{field}: must fit {dtype}, got {array[wrong].flat[0]}")
-    return array.astype(dtype)
+        raise ValueError(f"{field}: must fit {name}, got {array[wrong].flat[0]}")
+    return array
 
 
 def _to_bfloat16(field: str, array: Array, value: Any) -> Array:
     """numpy has no such type by itself: the upper halves of float32, rounded to even."""
-    if array.dtype != np.float64 and not isinstance(value, (list, tuple, int, float)):
+    if array.dtype.kind in "iub":
+        array = _exact_up_to(field, 256, array, "bfloat16")
+    elif array.dtype != np.float64 and not isinstance(value, (list, tuple, int, float)):
         return array
     single = _rounded(field, array.astype(np.float64), np.dtype(np.float32))
     bits = np.ascontiguousarray(single).view(np.uint32)
@@ -95,5 +103,9 @@ def _shown(array: Array) -> str:
     return str(odd.flat[0] if odd.size else array.flat[0] if array.size else "no value")
 
 
-def _first_odd(array: Array) -> Any:
-    return next((item for item in array.flat if not isinstance(item, (bool, int, float))), None)
+def _raise_odd(field: str, array: Array) -> NoReturn:
+    for item in array.flat:
+        if not isinstance(item, (bool, int, float)):
+            raise TypeError(f"{field}: an array has numbers of one type, got {item!r}")
+    largest = max(array.flat, key=abs)
+    raise ValueError(f"{field}: must be numbers of at most 64 bits, got {largest}")

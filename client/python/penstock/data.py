@@ -44,7 +44,7 @@ class Batches:
         start: batches to pass over.
 
     Raises:
-        ValueError: arrays have different numbers of rows, or fewer than one batch needs.
+        ValueError: arrays have different numbers of rows, or fewer than one batch needs; a number is out of range.
     """
 
     def __init__(
@@ -63,14 +63,18 @@ class Batches:
         given = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
         self._inputs: dict[str, Array] = {name: as_array(values) for name, values in given.items()}
         self._target = None if target is None else as_array(target)
-        counts = {name: len(values) for name, values in self._inputs.items()}
-        if self._target is not None:
-            counts["target"] = len(self._target)
+        columns = [*self._inputs.items(), *([] if self._target is None else [("target", self._target)])]
+        for name, values in columns:
+            if not values.ndim:
+                raise ValueError(f"{name}: must have rows, got the number {values}")
+        counts = {name: len(values) for name, values in columns}
         if len(set(counts.values())) != 1:
             raise ValueError(f"all arrays must have as many rows, got {counts}")
         self._count = next(iter(counts.values()))
         if rows < 1 or (self._count < rows and drop_last) or self._count < 1:
             raise ValueError(f"rows must be 1 to {self._count}, the number of rows there are, got {rows}")
+        if epochs < 0 or start < 0:
+            raise ValueError(f"epochs and start must be at least 0, got {epochs} and {start}")
         self._rows, self._epochs, self._shuffle, self._seed = rows, epochs, shuffle, seed
         self._per_epoch = self._count // rows if drop_last else -(-self._count // rows)
         self._start = min(start, self._per_epoch * epochs)

@@ -23,21 +23,31 @@ class Upload(Protocol):
 
 
 def requests_of(upload: Upload, flow: Flow) -> Iterator[Any]:
-    """What to send on one stream, messages or their bytes. Runs on a thread of gRPC."""
-    yield upload.start()
-    position = flow.position()
-    if position is None:
-        return
-    for size, request in upload.chunks(*position):
-        if not flow.take(size):
+    """What to send on one stream, messages or their bytes. Runs on a thread of gRPC, which ends the call with what this
+    raises, and forgets it: ``flow.error`` keeps it."""
+    try:
+        yield upload.start()
+        position = flow.position()
+        if position is None:
             return
-        yield request
+        for size, request in upload.chunks(*position):
+            if not flow.take(size):
+                return
+            yield request
+    except Exception as error:
+        flow.error = error
+        raise
 
 
 class Flow:
-    """What the daemon lets the sender send on one stream. Threads: the sender takes, the receiver adds and ends."""
+    """What the daemon lets the sender send on one stream. Threads: the sender takes, the receiver adds and ends.
+
+    Attributes:
+        error: why the sender sends no more; ``None`` if it did not fail.
+    """
 
     def __init__(self) -> None:
+        self.error: Exception | None = None
         self._changed = threading.Condition()
         self._credit = 0
         self._position: tuple[int, int] = (0, 0)

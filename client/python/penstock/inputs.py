@@ -100,8 +100,15 @@ class Prepared:
 
 
 def upload_id(request_id: str) -> str:
-    """The request id of the upload that belongs to a call: the same one, if the call is made again."""
-    return str(uuid.uuid5(uuid.UUID(request_id), "inputs"))
+    """The request id of the upload that belongs to a call: the same one, if the call is made again.
+
+    Raises:
+        ValueError: the call's is no UUID.
+    """
+    try:
+        return str(uuid.uuid5(uuid.UUID(request_id), "inputs"))
+    except ValueError:
+        raise ValueError(f"request_id: must be a UUID, got {request_id!r}") from None
 
 
 def gone_upload(error: PenstockError) -> str:

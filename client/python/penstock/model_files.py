@@ -33,7 +33,11 @@ class ModelUpload:
         )
 
     def chunks(self, first: int, offset: int) -> Iterator[tuple[int, model_pb2.UploadModelRequest]]:
-        """The rest of the file, from an offset on: sizes and requests."""
+        """The rest of the file, from an offset on: sizes and requests.
+
+        Raises:
+            OSError: it has become shorter.
+        """
         with self._path.open("rb") as file:
             file.seek(offset)
             while data := file.read(CHUNK_BYTES):
@@ -42,6 +46,8 @@ class ModelUpload:
                 offset += len(data)
                 if offset < self._size:
                     self._progress(offset, self._size)
+        if offset < self._size:  # the daemon would wait for the rest
+            raise OSError(f"{self._path}: was {self._size} bytes long, and is {offset} now")
 
     def credit(self, answer: model_pb2.UploadModelResponse) -> tuple[int, tuple[int, int]] | None:
         """Bytes that may be sent, and where to go on; ``None``: the answer is the last one, the daemon has the file."""

@@ -31,6 +31,7 @@ class Parameters(dict[str, Array]):
     """
 
     step: int = 0
+    _missing: int = 0  # bytes that are still to come
 
     def accept(self, answer: state_pb2.ReadParametersResponse | Chunk) -> None:
         """Takes one answer of the stream, in order.
@@ -41,12 +42,24 @@ class Parameters(dict[str, Array]):
         if not isinstance(answer, Chunk):
             self.step = answer.start.step
             self._arrays = [tensors.empty(header) for header in answer.start.tensors]
+            self._missing = sum(array.nbytes for array in self._arrays)
             self.update(zip((header.name for header in answer.start.tensors), self._arrays))
             return
         chunk, data = answer, answer.data
         if crc32c(data) != chunk.crc32c:
             raise PenstockError(grpc.StatusCode.DATA_LOSS, "CHUNK_CHECKSUM", "parameters arrived damaged")
+        self._missing -= len(data)
         tensors.bytes_of(self._arrays[chunk.tensor])[chunk.offset : chunk.offset + len(data)] = data
+
+    def end(self) -> None:
+        """The stream has ended well.
+
+        Raises:
+            PenstockError: too early: the rest of the arrays would be what the memory held before.
+        """
+        if self._missing:
+            text = f"the stream of parameters ended {self._missing} bytes too early"
+            raise PenstockError(grpc.StatusCode.DATA_LOSS, "CHUNK_SIZE", text)
 
 
 def write_request(pipeline: str, handles: list[str], step: int | None, force: bool) -> state_pb2.WriteParametersRequest:

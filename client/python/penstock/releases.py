@@ -49,7 +49,7 @@ class Releases:
                 return
         try:
             self._send(handle_pb2.ReleaseHandlesRequest(names=part)).add_done_callback(self._next)
-        except ValueError:  # the channel is closed; leases end the rest
+        except Exception:  # the client is closed, or the caller's traceparent raises; leases end the rest
             with self._changed:
                 self._names.clear()
             self._next()

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from penstock.deadline import Deadline
 from penstock.inputs import Inputs, InputValue
 from penstock.results import seconds
-from penstock.specifications import OptionValue, loss_spec
+from penstock.specifications import OptionValue, loss_spec, names_of
 from penstock.v1 import pipeline_pb2, tensor_pb2, work_pb2
 
 _INLINE_REPLY = 1 << 20  # bytes
@@ -159,7 +159,7 @@ def infer(
     return work_pb2.InferRequest(
         pipeline=pipeline,
         inputs=inputs,
-        outputs=outputs,
+        outputs=names_of(outputs),
         micro_batches=micro_batches,
         priority=priority,
         request_id=call.request_id,
@@ -189,7 +189,7 @@ def train_step(
         target=target,
         loss=loss_spec(loss, loss_options, loss_output),
         micro_batches=micro_batches,
-        outputs=outputs,
+        outputs=names_of(outputs),
         learning_rate=learning_rate,
         clip_norm=clip_norm,
         request_id=call.request_id,
@@ -224,7 +224,7 @@ def forward_backward(
         total_rows=total_rows,
         total_elements=total_elements,
         micro_batches=micro_batches,
-        outputs=outputs,
+        outputs=names_of(outputs),
         request_id=call.request_id,
         expected_state=expected_state,
         reply=call.reply(),
@@ -247,7 +247,7 @@ def forward(
         micro_batches=micro_batches,
         request_id=call.request_id,
         reply=call.reply(),
-        outputs=outputs,
+        outputs=names_of(outputs),
         input_gradients=input_gradients,
     )
 

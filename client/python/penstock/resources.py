@@ -12,11 +12,13 @@ from penstock import uploads
 from penstock.attempts import collect
 from penstock.connection import Connection
 from penstock.handles import Handle, ValueHandle, release_all
+from penstock.off_loop import off_loop
 from penstock.deadline import LONGEST_WAIT, Deadline
 from penstock.facts import PipelineFacts
 from penstock.insight import Trace, schedule_request, trace_request, watch_request, write_trace
 from penstock.parameters import Parameters
 from penstock.requests import checkpoint_name, new_request_id
+from penstock.specifications import names_of
 from penstock.v1 import handle_pb2, insight_pb2, pipeline_pb2, state_pb2
 
 
@@ -170,7 +172,7 @@ class PipelineResource(PipelineFacts):
         self, names: Sequence[str] = (), include_optimizer_state: bool = False, deadline: Deadline | None = None
     ) -> Parameters:
         request = state_pb2.ReadParametersRequest(
-            pipeline=self.name, names=names, include_optimizer_state=include_optimizer_state
+            pipeline=self.name, names=names_of(names), include_optimizer_state=include_optimizer_state
         )
         result = Parameters()
 
@@ -182,6 +184,7 @@ class PipelineResource(PipelineFacts):
                 ),
                 result.accept,
             )
+            result.end()
 
         self._connection.retry(attempt, "StateService/ReadParameters", deadline)
         return result
@@ -267,7 +270,7 @@ class PipelineResource(PipelineFacts):
 
         trace = self._connection.retry(attempt, method, deadline)
         if path is not None:
-            write_trace(path, trace)
+            off_loop(write_trace, path, trace)
         return trace
 
     # --- the end ------------------------------------------------------------------------------------------------------

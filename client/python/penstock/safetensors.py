@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 import struct
@@ -92,14 +93,15 @@ def arrays_of(path: str | os.PathLike[str]) -> dict[str, Array]:
             end = 0
             for name, entry in entries:
                 begin, last = entry["data_offsets"]
-                array = np.empty(tuple(entry["shape"]), tensors.dtype_of(_CODES[entry["dtype"]]))
-                if begin != end or last - begin != array.nbytes or last > size - 8 - length:
+                shape, dtype = tuple(entry["shape"]), tensors.dtype_of(_CODES[entry["dtype"]])
+                if begin != end or last - begin != math.prod(shape) * dtype.itemsize or last > size - 8 - length:
                     raise ValueError(f"{name} is said to be at bytes {begin} to {last}")
+                array = np.empty(shape, dtype)
                 if file.readinto(tensors.bytes_of(array)) != array.nbytes:
                     raise ValueError(f"{name} is cut off")
                 arrays[name] = array
                 end = last
-        except (KeyError, TypeError, AttributeError, ValueError) as problem:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as problem:
             raise ValueError(f"{source}: no safetensors file: {problem}") from None
     return arrays
 

@@ -82,7 +82,12 @@ class Layer:
         )
 
 
-def option(value: OptionValue) -> pipeline_pb2.Option:
+def names_of(given: Sequence[str]) -> Sequence[str]:
+    """A list of names. One by itself is a list of one, not of its letters."""
+    return [given] if isinstance(given, str) else given
+
+
+def option(name: str, value: OptionValue) -> pipeline_pb2.Option:
     """A typed option. Numbers of numpy count as Python's.
 
     Raises:
@@ -99,7 +104,7 @@ def option(value: OptionValue) -> pipeline_pb2.Option:
         return pipeline_pb2.Option(double_value=plain)
     if isinstance(plain, str):
         return pipeline_pb2.Option(string_value=plain)
-    raise TypeError(f"an option is a bool, int, float or str, not {type(value).__name__}")
+    raise TypeError(f"{name}: an option is a bool, int, float or str, not {type(value).__name__}")
 
 
 # What a pipeline runs: a reference model or a file (``*.pt2``) by name, layers, or an exported program.
@@ -107,7 +112,7 @@ Model = Union[str, Sequence[Layer], Program, model_pb2.Model]
 
 
 def options_of(values: Mapping[str, OptionValue] | None) -> Mapping[str, pipeline_pb2.Option]:
-    return {name: option(value) for name, value in (values or {}).items()}
+    return {name: option(name, value) for name, value in (values or {}).items()}
 
 
 def loss_spec(
@@ -207,13 +212,13 @@ def pipeline_spec(
         cut=pipeline_pb2.Cut(
             balance=balance,
             ranks=ranks,
-            starts=starts,
+            starts=names_of(starts),
             stages=0 if balance or starts else stages,
             cost=_chosen("cut_cost", cut_cost, _CUT_COSTS),
             method=_chosen("cut_method", cut_method, _CUT_METHODS),
             parameter_scale=parameter_scale,
         ),
-        devices=devices,
+        devices=names_of(devices),
         schedule=pipeline_pb2.ScheduleSpec(
             kind=schedule,
             micro_batches=micro_batches,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import safetensors, tensors
 from penstock import uploads
 from penstock.handles import ValueHandle
+from penstock.off_loop import off_loop
 from penstock.resources import PipelineResource
 from penstock.deadline import LONGEST_WAIT, Deadline
 from penstock.parameters import (
@@ -139,14 +140,14 @@ class PipelineState(PipelineResource):
         """
         parameters = self._read_parameters((), include_optimizer_state)
         metadata = {"format": "pt", "penstock_step": str(parameters.step)}
-        safetensors.write_safetensors(path, with_tied_names(parameters, self._tied_names()), metadata)
+        off_loop(safetensors.write_safetensors, path, with_tied_names(parameters, self._tied_names()), metadata)
         return parameters.step
 
     def load_safetensors(
         self, path: str | os.PathLike[str], *, strict: bool = True, step: int | None = None
     ) -> None:
         """Puts the content of such a file into the pipeline, all or nothing; see :meth:`load_state_dict`."""
-        state = safetensors.arrays_of(path)
+        state = off_loop(safetensors.arrays_of, path)
         slots = {name: array for name, array in state.items() if name.startswith(OPTIMIZER_PREFIX)}
         weights = {name: array for name, array in state.items() if not name.startswith(OPTIMIZER_PREFIX)}
         names = self.read_names() if strict else None

@@ -274,7 +274,7 @@ class PipelineWork(PipelineState):
 
     def _finish(self, handle: OutcomeHandle, call: requests.Call) -> Outcome:
         """What a call that changes state did; the handle is given back, unless its outcome is still to come."""
-        self._wait(call, handle)
+        self._wait(call, handle, *handle.kept())
         self._connection.release_later([handle.name])
         return handle.result_until(call.deadline)
 

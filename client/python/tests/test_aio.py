@@ -63,8 +63,10 @@ def test_a_creation_tells_how_far_it_is(daemon: FakeDaemon) -> None:
         def fail(progress: pipeline_pb2.CreateProgress) -> None:
             raise KeyError(progress.phase)
 
+        before = asyncio.all_tasks()
         with pytest.raises(KeyError, match="measuring"):
             await client.create_pipeline("third", progress=fail)
+        assert asyncio.all_tasks() <= before, "nothing goes on"
         daemon.progress.clear()
 
     run(daemon, body)

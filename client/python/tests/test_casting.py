@@ -56,6 +56,9 @@ def test_arrays_get_the_type_of_the_signature(value: Any, wanted: str, dtype: ty
         ([float("nan")], "INT64", TypeError, "x: must be of int64, got nan"),
         (np.ones(2, np.float32), "INT32", TypeError, "x: must be of int32, got 1.0 of float32"),
         ([1, 2**31], "INT32", ValueError, "x: must fit int32, got 2147483648"),
+        ([1, 2**70], "INT64", ValueError, f"x: must be numbers of at most 64 bits, got {2**70}"),
+        ([257], "BF16", ValueError, "x: must fit bfloat16, got 257"),
+        (np.array([-300]), "BF16", ValueError, "x: must fit bfloat16, got -300"),
         ([-1], "UINT8", ValueError, "x: must fit uint8, got -1"),
         ([2**24 + 1], "FP32", ValueError, "x: must fit float32, got 16777217"),
         ([1e39], "FP32", ValueError, r"x: must fit float32, got 1e\+39"),
@@ -152,3 +155,30 @@ def test_batches_of_tensors_with_gradients() -> None:
         tensors.as_array([Tensor(rows), Tensor(rows.astype(np.float64))])
     batches = list(penstock.Batches(Tensor(rows), Tensor(rows[:, 0]), rows=1, shuffle=False))
     assert np.array_equal(batches[1].inputs, rows[1:]) and np.array_equal(batches[1].target, rows[1:, 0])
+
+
+def test_integers_that_bfloat16_has_are_taken() -> None:
+    for value in ([-256, 256], np.array([-256, 256], np.int32), [[True, False]]):
+        made = cast("x", value, signature("x", "BF16"))
+        assert made.dtype == tensors.BFLOAT16
+        bits = np.asarray(value).astype(np.float32).view(np.uint32) >> 16
+        assert np.array_equal(made.view(np.uint16), bits)
+
+
+def test_a_tensor_without_an_array_is_named() -> None:
+    class Sparse:
+        """As a sparse tensor of PyTorch."""
+
+        dtype = "torch.float32"
+
+        def detach(self) -> Sparse:
+            return self
+
+        def cpu(self) -> Sparse:
+            return self
+
+        def numpy(self) -> None:
+            raise TypeError("can't convert Sparse layout tensor to numpy")
+
+    with pytest.raises(TypeError, match="^x: is no array: can't convert Sparse layout"):
+        cast("x", Sparse(), signature("x", "FP32"))

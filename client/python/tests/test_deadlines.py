@@ -222,6 +222,11 @@ def test_whichever_part_stands_still(pipeline: penstock.Pipeline, daemon: FakeDa
         pipeline.infer(LARGE, timeout=0.5)
 
 
+def test_a_request_id_that_is_none_is_named(pipeline: penstock.Pipeline) -> None:
+    with pytest.raises(ValueError, match="^request_id: must be a UUID, got 'mine'"):
+        pipeline.infer(LARGE, request_id="mine")
+
+
 # --- nothing is applied twice -----------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import pathlib
 
@@ -106,3 +107,68 @@ def test_what_says_nothing_is_refused() -> None:
         penstock.pipeline_spec(model=penstock.Program("mine.pt2", cuts="lines"))
     with pytest.raises(ValueError, match="name it"):
         penstock.pipeline_spec(model="mine.pt2", loss_output="logits")
+
+
+class Stop(Exception):
+    """Of who looks."""
+
+
+def stop(sent: int, all: int) -> None:
+    raise Stop
+
+
+def test_an_error_of_who_looks_ends_an_upload(
+    client: penstock.Client, daemon: FakeDaemon, file: pathlib.Path
+) -> None:
+    file.write_bytes(bytes(3 << 20))
+    with pytest.raises(Stop):
+        client.models.upload(file, progress=stop)
+
+    async def main() -> None:
+        async with penstock.aio.Client(daemon.address) as aio:
+            await aio.models.upload(file, "other.pt2", progress=stop)
+
+    with pytest.raises(Stop):
+        asyncio.run(main())
+
+
+def test_a_file_that_becomes_shorter_ends_its_upload(
+    client: penstock.Client, daemon: FakeDaemon, file: pathlib.Path
+) -> None:
+    """The daemon and the client would wait for each other."""
+
+    def cut_off(sent: int, all: int) -> None:
+        file.write_bytes(file.read_bytes()[: sent - 1])
+
+    file.write_bytes(bytes(3 << 20))
+    with pytest.raises(OSError, match="mine.pt2: was 3145728 bytes long, and is 1048576 now"):
+        client.models.upload(file, progress=cut_off)
+    file.write_bytes(bytes(3 << 20))
+
+    async def main() -> None:
+        async with penstock.aio.Client(daemon.address) as aio, asyncio.timeout(10):
+            await aio.models.upload(file, "other.pt2", progress=cut_off)
+
+    with pytest.raises(OSError, match="mine.pt2: was 3145728 bytes long, and is 1048576 now"):
+        asyncio.run(main())
+
+
+def test_one_name_is_a_list_of_one(client: penstock.Client, daemon: FakeDaemon) -> None:
+    """And not of its letters."""
+    pipeline = client.create_pipeline("demo", devices="cpu:0", starts="head")
+    spec = daemon.requests["CreatePipeline"][0].spec
+    assert list(spec.devices) == ["cpu:0"] and list(spec.cut.starts) == ["head"]
+    rows = [[1.0, 2.0, 3.0, 4.0]]
+    pipeline.infer(rows, outputs="output")
+    pipeline.train_step(rows, rows, outputs="output")
+    pipeline.forward_backward(rows, rows, outputs="output")
+    pipeline.forward(rows, outputs="output")
+    for method in ("Infer", "TrainStep", "ForwardBackward", "Forward"):
+        assert list(daemon.requests[method][0].outputs) == ["output"], method
+    pipeline.read_parameters("weight")
+    assert list(daemon.requests["ReadParameters"][0].names) == ["weight"]
+
+
+def test_an_option_of_another_type_is_named() -> None:
+    with pytest.raises(TypeError, match="^widths: an option is a bool, int, float or str, not list"):
+        penstock.pipeline_spec(options={"widths": [1, 2]})  # type: ignore[dict-item]

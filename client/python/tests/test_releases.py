@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent import futures
 
 import grpc
 import numpy as np
@@ -10,6 +11,7 @@ import penstock
 import pytest
 from fake_daemon import FakeDaemon, status
 from penstock.errors import DeadlineError
+from penstock.releases import Releases
 
 from penstock.v1 import handle_pb2
 
@@ -88,3 +90,34 @@ def test_a_wait_of_no_time_names_the_handle_and_asks_nobody(pipeline: penstock.P
     with pytest.raises(DeadlineError, match="HANDLE_PENDING") as raised:
         handle.wait(0.0)
     assert raised.value.values == {"handle": handle.name} and not daemon.requests["WaitHandles"]
+
+
+def test_a_call_that_failed_keeps_nothing(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    rows = np.ones((2, 4), np.float32)
+    graph = pipeline.forward(rows, input_gradients=True).graph
+    daemon.result_error = status(grpc.StatusCode.INTERNAL, "STAGE_FAILED", "broken")
+    with pytest.raises(penstock.PenstockError, match="STAGE_FAILED"):
+        pipeline.train_step(rows, rows, outputs=["output"])
+    with pytest.raises(penstock.PenstockError, match="STAGE_FAILED"):
+        pipeline.backward(graph, rows, input_gradients=True)
+    daemon.handles = {name: handle for name, handle in daemon.handles.items() if handle.error.code}
+    assert daemon.wait_until_released(), daemon.handles
+
+
+def test_a_call_that_could_not_be_sent_does_not_end_what_comes_after_it() -> None:
+    """As where the function that is asked for a trace raises."""
+    sent: list[list[str]] = []
+
+    def send(request: handle_pb2.ReleaseHandlesRequest) -> futures.Future[None]:
+        if not sent:
+            sent.append([])
+            raise RuntimeError("no trace here")
+        sent.append(list(request.names))
+        made: futures.Future[None] = futures.Future()
+        made.set_result(None)
+        return made
+
+    releases = Releases(send)
+    releases.add(["a"])
+    releases.add(["b"])
+    assert releases.finish(0.0) and sent == [[], ["b"]]

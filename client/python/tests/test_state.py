@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import json
 import pathlib
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import penstock
@@ -164,3 +169,50 @@ def test_without_pytorch_export_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match="pip install torch"):
         penstock.export(None, None, tmp_path / "x.pt2")  # type: ignore[arg-type]
+
+
+def test_weights_that_end_too_early_are_refused(
+    own: penstock.Pipeline, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = daemon.ReadParameters
+    monkeypatch.setattr(daemon, "ReadParameters", lambda *call: itertools.islice(whole(*call), 1), raising=False)
+    with pytest.raises(penstock.PenstockError, match="CHUNK_SIZE.*24 bytes too early"):
+        own.read_parameters()
+
+
+@pytest.mark.parametrize("shape", [[10**12], [10**30], [0, 10**30]], ids=["large", "too large", "empty"])
+def test_a_header_of_huge_arrays_asks_for_no_memory(shape: list[int], tmp_path: pathlib.Path) -> None:
+    entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0 if 0 in shape else 4]}
+    text = json.dumps({"a": entry}).encode()
+    (tmp_path / "bad").write_bytes(struct.pack("<Q", len(text)) + text + bytes(4))
+    with pytest.raises(ValueError, match="no safetensors file"):
+        penstock.read_safetensors(tmp_path / "bad")
+
+
+def test_files_are_written_and_read_beside_the_event_loop(
+    daemon: FakeDaemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, int] = {}
+
+    def noted(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def note(*arguments: Any) -> Any:
+            threads[name] = threading.get_ident()
+            return function(*arguments)
+
+        monkeypatch.setattr(module, name, note)
+
+    noted(penstock.safetensors, "write_safetensors")
+    noted(penstock.safetensors, "arrays_of")
+    noted(penstock.aio.resources, "write_trace")
+
+    async def main() -> None:
+        async with penstock.aio.Client(daemon.address) as client:
+            pipeline = await client.create_pipeline("demo")
+            await pipeline.save_safetensors(tmp_path / "w")
+            await pipeline.load_safetensors(tmp_path / "w")
+            await pipeline.trace(tmp_path / "t.json.gz")
+
+    asyncio.run(main())
+    assert len(threads) == 3 and threading.get_ident() not in threads.values()

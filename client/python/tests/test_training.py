@@ -38,6 +38,11 @@ def test_what_is_left_over() -> None:
             penstock.Batches(ROWS, **wrong)
     with pytest.raises(ValueError, match="as many rows, got {'inputs': 10, 'target': 9}"):
         penstock.Batches(ROWS, TARGET[:9], rows=2)
+    for number in ({"start": -1}, {"epochs": -1}):
+        with pytest.raises(ValueError, match="epochs and start must be at least 0"):
+            penstock.Batches(ROWS, rows=2, **number)
+    with pytest.raises(ValueError, match="target: must have rows, got the number 3"):
+        penstock.Batches(ROWS, np.int64(3), rows=2)
 
 
 def test_steps_are_under_way_ahead(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:

@@ -191,6 +191,10 @@ class OutcomeHandle(Handle):
         self.outputs = outputs
         self.input_gradients = input_gradients
 
+    def kept(self) -> list[ValueHandle]:
+        """What the call keeps for its caller beside the outcome."""
+        return [handle for handle in (self.outputs, self.input_gradients) if handle is not None]
+
     async def result(self, timeout: float | None = None) -> Outcome:
         """Waits, and answers what happened. Raises as :meth:`wait`."""
         return await self.result_until(Deadline(timeout))

@@ -24,3 +24,6 @@ async def while_looking(work: Attempt[Result], look: Attempt[None], deadline: De
         return under_way.result()
     finally:
         under_way.cancel()
+        await asyncio.wait([under_way])  # it has ended, and its own error is of no interest beside the look's
+        if not under_way.cancelled():
+            under_way.exception()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import safetensors, tensors
 from penstock.aio import uploads
 from penstock.aio.handles import ValueHandle
+from penstock.aio.off_loop import off_loop
 from penstock.aio.resources import PipelineResource
 from penstock.deadline import LONGEST_WAIT, Deadline
 from penstock.parameters import (
@@ -138,14 +139,14 @@ class PipelineState(PipelineResource):
         """
         parameters = await self._read_parameters((), include_optimizer_state)
         metadata = {"format": "pt", "penstock_step": str(parameters.step)}
-        safetensors.write_safetensors(path, with_tied_names(parameters, await self._tied_names()), metadata)
+        await off_loop(safetensors.write_safetensors, path, with_tied_names(parameters, await self._tied_names()), metadata)
         return parameters.step
 
     async def load_safetensors(
         self, path: str | os.PathLike[str], *, strict: bool = True, step: int | None = None
     ) -> None:
         """Puts the content of such a file into the pipeline, all or nothing; see :meth:`load_state_dict`."""
-        state = safetensors.arrays_of(path)
+        state = await off_loop(safetensors.arrays_of, path)
         slots = {name: array for name, array in state.items() if name.startswith(OPTIMIZER_PREFIX)}
         weights = {name: array for name, array in state.items() if not name.startswith(OPTIMIZER_PREFIX)}
         names = await self.read_names() if strict else None

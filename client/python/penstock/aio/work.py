@@ -273,7 +273,7 @@ class PipelineWork(PipelineState):
 
     async def _finish(self, handle: OutcomeHandle, call: requests.Call) -> Outcome:
         """What a call that changes state did; the handle is given back, unless its outcome is still to come."""
-        await self._wait(call, handle)
+        await self._wait(call, handle, *handle.kept())
         self._connection.release_later([handle.name])
         return await handle.result_until(call.deadline)
 
