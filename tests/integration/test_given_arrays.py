@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import penstock
 import pytest
@@ -11,7 +9,7 @@ from penstock import Layer
 from penstock.errors import PenstockError
 
 from layer_lists import create
-from small_models import WIDTH, create_mlp, fresh_name, gpt_batch, mlp_batch
+from small_models import WIDTH, create_gpt, create_mlp, gpt_batch, mlp_batch
 
 
 def test_lists_and_float64_take_the_models_types(client: penstock.Client) -> None:
@@ -30,15 +28,7 @@ def test_lists_and_float64_take_the_models_types(client: penstock.Client) -> Non
 
 
 def test_labels_of_a_batch_are_the_target(client: penstock.Client) -> None:
-    arguments: dict[str, Any] = {
-        "model": "gpt",
-        "options": {"blocks": 1, "width": 8, "heads": 2, "sequence": 16, "vocab": 256},
-        "stages": 1,
-        "micro_batches": 2,
-        "loss": "cross_entropy",
-        "seed": 3,
-    }
-    pair, mapping, contributed = (client.create_pipeline(fresh_name("labels"), **arguments) for _ in range(3))
+    pair, mapping, contributed = (create_gpt(client) for _ in range(3))
     batches = [gpt_batch(seed) for seed in range(3)]
     losses = [pair.train_step(*batch).loss for batch in batches]
     as_mappings = [{"tokens": tokens, "labels": labels} for tokens, labels in batches]

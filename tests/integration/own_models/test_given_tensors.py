@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from own_fixtures import daemon, reference_has_one_thread  # noqa: F401
-from small_models import differing, fresh_name, state_of
+from small_models import SEQUENCE, VOCABULARY, create_gpt, differing, fresh_name, state_of
 
 
 def test_tensors_of_pytorch_wherever_arrays_go(client: penstock.Client) -> None:
@@ -52,17 +52,9 @@ def test_tensors_of_pytorch_wherever_arrays_go(client: penstock.Client) -> None:
 
 def test_batches_with_labels_from_a_data_loader(client: penstock.Client) -> None:
     """As those of Hugging Face: tensors by name, labels among them."""
-    arguments: dict[str, Any] = {
-        "model": "gpt",
-        "options": {"blocks": 1, "width": 8, "heads": 2, "sequence": 8, "vocab": 32},
-        "stages": 1,
-        "micro_batches": 2,
-        "loss": "cross_entropy",
-        "seed": 3,
-    }
-    text = torch.randint(0, 32, (8, 9), generator=torch.Generator().manual_seed(1))
+    one, two = (create_gpt(client) for _ in range(2))
+    text = torch.randint(0, VOCABULARY, (8, SEQUENCE + 1), generator=torch.Generator().manual_seed(1))
     rows = [{"tokens": row[:-1], "labels": row[1:]} for row in text]
-    one, two = (client.create_pipeline(fresh_name("labels"), **arguments) for _ in range(2))
     pairs = [(text[i : i + 4, :-1], text[i : i + 4, 1:]) for i in (0, 4)]
     wanted = [outcome.loss for outcome in penstock.train(one, pairs)]
     assert [outcome.loss for outcome in penstock.train(two, DataLoader(rows, batch_size=4))] == wanted
