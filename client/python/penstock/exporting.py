@@ -156,8 +156,8 @@ def _check_batch(tensors: Mapping[str, torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
-    """Gives every module its mode back, and buffers that tracing might have touched their values; no fast paths
-    meanwhile: these are other operators than those that training uses."""
+    """Gives every module its mode back. No fast paths meanwhile: these are other operators than those that training
+    uses."""
     torch = _torch()
     modes = {module: module.training for module in model.modules()}
     fast = torch.backends.mha.get_fastpath_enabled()

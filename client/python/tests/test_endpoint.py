@@ -71,6 +71,14 @@ def test_a_closed_client_of_asyncio_says_so(daemon: FakeDaemon, name: str) -> No
         asyncio.run(main())
 
 
+def test_handles_of_several_clients_are_not_asked_for_together(client: penstock.Client, daemon: FakeDaemon) -> None:
+    with penstock.Client(daemon.address) as other:
+        handles = [one.create_pipeline("demo").submit_infer(ROWS) for one in (client, other)]
+        with pytest.raises(ValueError, match="^handles: must all be of one client"):
+            penstock.gather(*handles)
+    assert not daemon.requests["WaitHandles"]
+
+
 def test_an_interrupt_ends_the_call_that_it_interrupts(
     pipeline: penstock.Pipeline, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,9 +211,12 @@ async def gather(*handles: Handle, timeout: float | None = None) -> list[Any]:
     """Waits for many with few calls, and returns their results in order.
 
     Raises:
+        ValueError: they are of several clients.
         DeadlineError: one has not settled in time.
         PenstockError: the first in order that failed.
     """
+    if any(handle._connection is not handles[0]._connection for handle in handles):
+        raise ValueError("handles: must all be of one client, whose daemon is asked")
     deadline = Deadline(timeout)
     if handles:
         await wait_all(handles[0]._connection, handles, deadline)
