@@ -1,11 +1,14 @@
-"""Chunks written and read by hand are those of protobuf."""
+"""Chunks written and read by hand are those of protobuf, and come in their order."""
 
 from __future__ import annotations
 
 import numpy as np
+import penstock
 import pytest
 from penstock.checksum import crc32c
 from penstock.chunks import Chunk, reader, request_of
+from penstock.download import Download
+from penstock.flow import Flow
 
 from penstock.v1 import handle_pb2, state_pb2, tensor_pb2
 
@@ -53,6 +56,33 @@ def test_an_unusual_message_is_read_by_protobuf() -> None:
                 read(twice[:cut])
         else:
             assert read(twice[:cut]) == expected
+
+
+def test_only_the_first_credit_says_where_to_go_on() -> None:
+    flow = Flow()
+    flow.add(5, (1, 20))
+    flow.add(5, (3, 40))
+    assert flow.position() == (1, 20)
+    assert flow.take(10)
+
+
+def test_a_download_takes_each_byte_in_its_place() -> None:
+    header = tensor_pb2.TensorHeader(name="x", type=tensor_pb2.DATA_TYPE_FP32, shape=[4], byte_size=16)
+    values = np.arange(4, dtype=np.float32)
+
+    def piece(begin: int, end: int) -> Chunk:
+        data = values.tobytes()[begin:end]
+        return Chunk(0, begin, memoryview(data), crc32c(data))
+
+    download = Download("h", [header])
+    with pytest.raises(penstock.PenstockError, match="DATA_LOSS / CHUNK_SIZE"):
+        download.accept(piece(8, 16))
+    download.accept(piece(0, 8))
+    with pytest.raises(penstock.PenstockError, match="CHUNK_SIZE: h: the stream ended at 8"):
+        download.end_tensor()
+    download.accept(piece(8, 16))
+    download.end_tensor()
+    assert download.request() is None and np.array_equal(download.arrays()["x"], values)
 
 
 def _failure(message: bytes) -> Exception:

@@ -114,6 +114,35 @@ def test_what_the_daemon_says_is_not_repeated() -> None:
         assert raised.value is said
 
 
+def test_a_client_without_patience_repeats_nothing() -> None:
+    for deadline in (Deadline(None), Deadline(60.0)):
+        with pytest.raises(penstock.PenstockError) as raised:
+            Patience("A/B", 0.0, deadline, "id-1").wait_after(UNREACHABLE)
+        assert raised.value is UNREACHABLE
+
+
+def test_a_call_that_was_given_up_is_not_repeated() -> None:
+    deadline = Deadline(None)
+    deadline.cancel()
+    with pytest.raises(penstock.PenstockError) as raised:
+        Patience("A/B", 10.0, deadline, "id-1").wait_after(UNREACHABLE)
+    assert raised.value is UNREACHABLE
+
+
+def test_a_hint_of_the_transport_is_in_milliseconds() -> None:
+    class Refused:
+        def trailing_metadata(self) -> list[tuple[str, str]]:
+            return [("grpc-retry-pushback-ms", "250")]
+
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.UNAVAILABLE
+
+        def details(self) -> str:
+            return "busy"
+
+    assert penstock.PenstockError.from_call(Refused()).retry_delay == 0.25
+
+
 def test_the_daemon_says_when_to_ask_again() -> None:
     patience = Patience("A/B", 10.0, Deadline(60.0), "id-1")
     busy = penstock.PenstockError(grpc.StatusCode.UNAVAILABLE, "STARTING", "not yet", retry_delay=7.5)

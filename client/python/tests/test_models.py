@@ -17,7 +17,7 @@ from penstock.v1 import model_pb2, pipeline_pb2
 @pytest.fixture
 def file(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "mine.pt2"
-    path.write_bytes(bytes(range(256)) * 4000)  # a million bytes: several chunks
+    path.write_bytes(bytes(range(250)) * 12000)  # three million bytes: three chunks, each of other bytes
     return path
 
 
@@ -27,7 +27,7 @@ def test_a_file_is_brought(client: penstock.Client, daemon: FakeDaemon, file: pa
     digest = "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()
     assert (model.name, model.digest) == ("models/mine.pt2", digest)
     assert daemon.uploaded["mine.pt2"] == file.read_bytes()
-    assert seen[-1] == (1024000, 1024000) and seen == sorted(set(seen))
+    assert seen[-1] == (3000000, 3000000) and seen == sorted(set(seen))
 
 
 def test_progress_ends_with_all_where_the_daemon_has_the_file(file: pathlib.Path) -> None:
@@ -35,13 +35,13 @@ def test_progress_ends_with_all_where_the_daemon_has_the_file(file: pathlib.Path
     upload = ModelUpload(file, "mine.pt2", lambda sent, all: seen.append((sent, all)))
     for _ in upload.chunks(0, 0):  # the sender need not come back after the last chunk
         pass
-    assert (1024000, 1024000) not in seen
+    assert (3000000, 3000000) not in seen
     assert upload.credit(model_pb2.UploadModelResponse(model=model_pb2.Model(name="models/mine.pt2"))) is None
-    assert seen[-1] == (1024000, 1024000)
+    assert seen[-1] == (3000000, 3000000)
 
 
 def test_a_broken_upload_goes_on_where_it_was(client: penstock.Client, daemon: FakeDaemon, file: pathlib.Path) -> None:
-    daemon.break_upload_at = 500_000
+    daemon.break_upload_at = 1_000_000
     client.models.upload(file, "other.pt2")
     assert daemon.uploaded["other.pt2"] == file.read_bytes()
     first, second = daemon.requests["UploadStart"]

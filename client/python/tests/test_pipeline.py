@@ -6,6 +6,7 @@ import gzip
 import io
 import pathlib
 import uuid
+from typing import Any
 
 import grpc
 import numpy as np
@@ -13,8 +14,8 @@ import penstock
 import pytest
 from fake_daemon import FakeDaemon, status
 
-from penstock import creation
-from penstock.v1 import insight_pb2, pipeline_pb2, work_pb2
+from penstock import creation, results
+from penstock.v1 import handle_pb2, insight_pb2, pipeline_pb2, work_pb2
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -469,6 +470,25 @@ def test_the_life_of_a_handle(pipeline: penstock.Pipeline, daemon: FakeDaemon) -
         with pytest.raises(penstock.PenstockError) as raised:
             gone()
         assert raised.value.reason == "HANDLE_RELEASED"
+
+
+@pytest.mark.parametrize("of_a_loss", [{"loss_output": "logits"}, {"loss_options": {"ignore_index": -1}}])
+def test_what_belongs_to_a_loss_needs_its_name(client: penstock.Client, of_a_loss: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="belong to a loss: name it"):
+        client.create_pipeline("demo", model="gpt", **of_a_loss)
+
+
+def test_what_is_ready_failed_or_cancelled_has_settled() -> None:
+    def settled(state: int) -> bool:
+        return results.Remote(handle_pb2.Result(handle=handle_pb2.Handle(state=state))).settled
+
+    names = [name for name, state in handle_pb2.HandleState.items() if settled(state)]
+    assert names == ["HANDLE_STATE_READY", "HANDLE_STATE_FAILED", "HANDLE_STATE_CANCELLED"]
+
+
+def test_a_wait_names_a_thousand_handles_at_most() -> None:
+    pending = [results.Remote(handle_pb2.Result(handle=handle_pb2.Handle(name=str(i)))) for i in range(1001)]
+    assert list(results.wait_request(pending, 1.0).names) == [str(i) for i in range(1000)]
 
 
 def test_checkpoints(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:

@@ -43,8 +43,9 @@ def test_weights_go_back(own: penstock.Pipeline, daemon: FakeDaemon) -> None:
     state = {name: array + 1 for name, array in own.state_arrays().items()}
     own.load_state_dict(state, step=3)
     assert np.array_equal(daemon.state["weight"], state["weight"]) and daemon.step == 3
-    assert not daemon.requests["WriteParameters"][0].force
     assert daemon.wait_until_released(), "what was uploaded is released"
+    own.write_parameters({"weight": state["weight"]}, force=True)
+    assert [request.force for request in daemon.requests["WriteParameters"]] == [False, True]
 
 
 def test_names_that_do_not_fit(own: penstock.Pipeline, daemon: FakeDaemon) -> None:
@@ -127,6 +128,8 @@ def test_every_type_survives_a_file(tmp_path: pathlib.Path) -> None:
     penstock.write_safetensors(tmp_path / "all", arrays)
     read = penstock.read_safetensors(tmp_path / "all")
     assert all(np.array_equal(read[name], array) and read[name].dtype == array.dtype for name, array in arrays.items())
+    sizes = [array.dtype.itemsize for array in read.values()]
+    assert sizes == sorted(sizes, reverse=True), "each begins where its type may begin"
     with pytest.raises(TypeError, match="complex"):
         penstock.write_safetensors(tmp_path / "no", {"a": np.zeros(1, complex)})
     assert not (tmp_path / "no").exists()
