@@ -25,9 +25,9 @@ LivenessWatch::~LivenessWatch() {
 }
 
 void LivenessWatch::Schedule() {
-  pending_ = true;
   timer_ =
       timers_->Add(registry_->clock()->NowNanos() + absl::ToInt64Nanoseconds(options_.interval), [this] { Look(); });
+  pending_ = true;  // not before: the destructor waits for it
 }
 
 std::string LivenessWatch::Stalled() const {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/clock.h"
@@ -145,6 +146,7 @@ int ServeUntilSignal(penstock::Daemon* daemon, penstock::DrainSignal* drain, con
       }
     }
   });
+  const absl::Cleanup stop = [&] { over = true; };
   const penstock::DrainEnd end = daemon->Drain(drain);
   if (end == penstock::DrainEnd::kHangs) {
     // Nobody can wait for a thread whose disk does not answer; what is on the disk is whole at any time.

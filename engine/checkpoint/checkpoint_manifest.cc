@@ -58,6 +58,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
   bool good = ReadNumber(text, "step", &manifest.step) && ReadNumber(text, "bytes", &manifest.bytes) &&
               ReadNumber(text, "created_unix_ms", &manifest.created_unix_ms) && checksum && digest && names &&
               absl::SimpleHexAtoi(Unquoted(*checksum), &manifest.crc32c);
+  good = good && manifest.step >= 0 && manifest.step <= kMaxStep;
   if (good) {
     manifest.spec_digest = Unquoted(*digest);
     std::string_view list = *names;

@@ -11,9 +11,12 @@
 
 namespace penstock {
 
+// The last step that a state from outside may have. A state counts on from it, in doubles too.
+inline constexpr int64_t kMaxStep = int64_t{1} << 53;
+
 // What the manifest says. Texts hold printable ASCII without quotes and backslashes.
 struct CheckpointManifest {
-  int64_t step = 0;
+  int64_t step = 0;     // 0 to kMaxStep
   int64_t bytes = 0;    // of state.safetensors
   uint32_t crc32c = 0;  // of state.safetensors
   std::string spec_digest = {};

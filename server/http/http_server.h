@@ -14,7 +14,7 @@ namespace penstock {
 
 // Serves what a handler returns over plain HTTP until it is destroyed.
 //
-// Owns:      the listening socket and a few worker threads (ps-http), which give each request a thread of its own
+// Owns:      the listening socket and its worker threads (ps-http), which give each request a thread of its own
 //            (ps-http-page).
 // Threads:   the handler runs on the workers, several at once.
 // Lifecycle: listens from Create() on; the destructor waits for requests in progress.
@@ -25,7 +25,7 @@ namespace penstock {
 class HttpServer {
  public:
   struct Options {
-    int threads = 3;
+    int threads = 16;  // so that some clients that send nothing do not keep a probe waiting
     int request_timeout_ms = 2000;
   };
 

@@ -1,9 +1,11 @@
 #include "server/models/model_uploads.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/caller_share.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
@@ -76,7 +78,13 @@ absl::Status ModelUploads::CheckRoom(const Request& request) {
         .With("limit_value", absl::StrCat(limit));
   };
   if (uploads_.size() >= kMaxUploads) {
-    return full("CALLER_QUOTA", absl::StrCat("at most ", kMaxUploads, " uploads may be open at once"), kMaxUploads);
+    return full("STREAM_LIMIT", absl::StrCat("at most ", kMaxUploads, " uploads may be open at once"), kMaxUploads);
+  }
+  const auto own = std::count_if(uploads_.begin(), uploads_.end(),
+                                 [&](const auto& entry) { return entry.second->request.caller == request.caller; });
+  const int64_t share = CallerShare(kMaxUploads, /*others=*/own < static_cast<int64_t>(uploads_.size()));
+  if (own > 0 && own >= share) {
+    return full("CALLER_QUOTA", absl::StrCat("a caller may have at most ", share, " uploads open at once"), share);
   }
   PENSTOCK_ASSIGN_OR_RETURN(auto usage, root_->Usage());
   if (usage.second >= kMaxModels) {

@@ -28,13 +28,13 @@ namespace penstock {
 // Owns:      those files; nothing else makes such files. Root, TimerQueue and Clock outlive it.
 // Threads:   Everything but Create() and Close() on the job thread; one may take as long as reading a model.
 // Lifecycle: Create() removes what a crash has left. Close() removes what is open; after the job thread's end.
-// Fails:     MODEL_EXISTS; NAME_INVALID, FIELD_INVALID; MODEL_TOO_LARGE, HOST_MEMORY, STORAGE_FULL; CALLER_QUOTA;
+// Fails:     MODEL_EXISTS; NAME_INVALID, FIELD_INVALID; MODEL_TOO_LARGE, HOST_MEMORY, STORAGE_FULL; STREAM_LIMIT, CALLER_QUOTA;
 //            CHUNK_SIZE, CHUNK_CHECKSUM; STREAM_PROTOCOL; DATA_LOSS / MODEL_DIGEST; for content as ModelRoot.
 class ModelUploads {
  public:
   static constexpr absl::Duration kBrokenLife = absl::Minutes(10);
   static constexpr absl::Duration kMaxAge = absl::Hours(12);
-  static constexpr int kMaxUploads = 4;
+  static constexpr int kMaxUploads = 8;  // of all callers; one has its share (CallerShare)
   static constexpr int kMaxModels = 1000;
 
   static absl::StatusOr<std::unique_ptr<ModelUploads>> Create(ModelRoot* root, std::shared_ptr<JobThread> jobs,

@@ -1,5 +1,8 @@
 #include "server/rpc/admission.h"
 
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -29,6 +32,8 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(const std::string& caller, co
     CountRefusal(pipeline, RejectReason::kDraining);
     return open;
   }
+  // Before anything is counted, for it takes memory; a string of its own, so that a move does not copy it.
+  auto leave = [this, caller = std::string(caller)](void*) { Leave(caller); };
   bool full;
   {
     absl::MutexLock lock(&mu_);
@@ -46,7 +51,7 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(const std::string& caller, co
         .With("caller", caller)
         .With("limit", absl::StrCat(calls_per_caller_));
   }
-  return Ticket(static_cast<void*>(this), [this, caller](void*) { Leave(caller); });
+  return Ticket(static_cast<void*>(this), std::move(leave));  // leaves if it throws
 }
 
 void Admission::Leave(const std::string& caller) {

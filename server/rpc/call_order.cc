@@ -12,8 +12,13 @@ namespace penstock {
 CallOrder::WaitId CallOrder::Add(Key predecessor, std::function<void()> go) {
   absl::MutexLock lock(&mu_);
   const WaitId id = ++last_;
-  by_predecessor_.emplace(predecessor, id);
+  const auto listed = by_predecessor_.emplace(predecessor, id);
+  absl::Cleanup undo = [&] {
+    mu_.AssertHeld();
+    by_predecessor_.erase(listed);
+  };
   waiting_.emplace(id, Waiting{std::move(predecessor), std::move(go)});
+  std::move(undo).Cancel();
   return id;
 }
 

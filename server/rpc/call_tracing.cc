@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/guard.h"
 #include "server/rpc/convert/status_to_grpc.h"
 
 namespace penstock {
@@ -29,13 +30,19 @@ class CallTracing final : public grpc::experimental::Interceptor {
   }
 
   // A call that ends without a status of ours was cancelled.
-  ~CallTracing() override { trace_->Finish(static_cast<int>(grpc::StatusCode::CANCELLED), ""); }
+  ~CallTracing() override {
+    Guarded("a trace", [this] { trace_->Finish(static_cast<int>(grpc::StatusCode::CANCELLED), ""); }).IgnoreError();
+  }
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) {
-      const grpc::Status status = methods->GetSendStatus();
-      if (!status.ok()) methods->ModifySendStatus(WithErrorValues(status, trace_->Ids()));
-      trace_->Finish(static_cast<int>(status.error_code()), status.error_message());
+      Guarded("a trace",
+              [&] {  // without it the call ends as it does
+                const grpc::Status status = methods->GetSendStatus();
+                if (!status.ok()) methods->ModifySendStatus(WithErrorValues(status, trace_->Ids()));
+                trace_->Finish(static_cast<int>(status.error_code()), status.error_message());
+              })
+          .IgnoreError();
     }
     methods->Proceed();
   }

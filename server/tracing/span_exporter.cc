@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "server/tracing/otlp_json.h"
 
@@ -40,8 +41,8 @@ void SpanExporter::Close() {
   thread_.reset();
 }
 
-// Waits for a batch; an empty one means that there will be no other.
-std::vector<Span> SpanExporter::NextBatch() {
+// Waits for a batch; an empty one means that there will be no other. Takes no memory but what `batch` has.
+void SpanExporter::NextBatch(std::vector<Span>& batch) {
   const auto any = [this] {
     mu_.AssertReaderHeld();
     return closing_ || !queue_.empty();
@@ -50,7 +51,7 @@ std::vector<Span> SpanExporter::NextBatch() {
     mu_.AssertReaderHeld();
     return closing_ || queue_.size() >= options_.batch_spans;
   };
-  std::vector<Span> batch;
+  batch.clear();
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(&any));
   const int64_t until = clock_->NowNanos() + absl::ToInt64Nanoseconds(options_.max_delay);
@@ -58,17 +59,19 @@ std::vector<Span> SpanExporter::NextBatch() {
   const auto end = queue_.begin() + static_cast<std::ptrdiff_t>(std::min(queue_.size(), options_.batch_spans));
   batch.assign(std::make_move_iterator(queue_.begin()), std::make_move_iterator(end));
   queue_.erase(queue_.begin(), end);
-  return batch;
 }
 
 void SpanExporter::Run() {
+  std::vector<Span> batch;
+  batch.reserve(options_.batch_spans);
   while (true) {
-    const std::vector<Span> batch = NextBatch();
+    NextBatch(batch);
     if (batch.empty()) return;
-    if (clock_->NowNanos() < give_up_nanos_) {
-      Send(batch);
-    } else {
-      (*counters_)[SpanOutcome::kDropped].Add(static_cast<int64_t>(batch.size()));
+    const auto count = static_cast<int64_t>(batch.size());
+    if (clock_->NowNanos() >= give_up_nanos_) {
+      (*counters_)[SpanOutcome::kDropped].Add(count);
+    } else if (!Guarded("the export of spans", [&] { Send(batch); }).ok()) {
+      (*counters_)[SpanOutcome::kFailed].Add(count);
     }
   }
 }

@@ -50,7 +50,7 @@ class SpanExporter {
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<Span> NextBatch() ABSL_LOCKS_EXCLUDED(mu_);
+  void NextBatch(std::vector<Span>& batch) ABSL_LOCKS_EXCLUDED(mu_);
   void Send(const std::vector<Span>& batch);
 
   const std::unique_ptr<SpanSink> sink_;

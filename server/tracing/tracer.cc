@@ -61,6 +61,13 @@ void RequestTrace::Set(std::string key, SpanValue value) {
 
 void RequestTrace::Finish(int code, std::string_view message) {
   if (!options_.context.sampled) return;
+  SpanAttributes ended;
+  {
+    absl::MutexLock lock(&mu_);
+    if (finished_) return;
+    finished_ = true;
+    ended = attributes_;
+  }
   Span span{.context = options_.context,
             .parent = options_.parent,
             .name = options_.name,
@@ -69,12 +76,7 @@ void RequestTrace::Finish(int code, std::string_view message) {
             .end_unix_nanos = ToUnix(options_.clock->NowNanos()),
             .attributes = options_.attributes,
             .failed = IsServerFault(code)};
-  {
-    absl::MutexLock lock(&mu_);
-    if (finished_) return;
-    finished_ = true;
-    span.attributes.insert(span.attributes.end(), attributes_.begin(), attributes_.end());
-  }
+  span.attributes.insert(span.attributes.end(), ended.begin(), ended.end());
   span.attributes.emplace_back("rpc.grpc.status_code", int64_t{code});
   if (span.failed) span.message = std::string(message);
   options_.send(std::move(span));

@@ -84,7 +84,8 @@ def test_what_is_refused_changes_nothing(client: penstock.Client, raw: Raw, daem
     refused(lambda: writing({f"optimizer/{first}/absent": weights[first]}), Code.NOT_FOUND, "PARAMETER_NOT_FOUND")
     with pipeline.put(good) as held:
         refused(lambda: write(raw, pipeline, held.name, held.name), Code.NOT_FOUND, "PARAMETER_NOT_FOUND")
-        refused(lambda: write(raw, pipeline, held.name, step=-1), INVALID, "FIELD_INVALID", "step")
+        for step in (-1, 2**53 + 1, 2**63 - 1):
+            refused(lambda: write(raw, pipeline, held.name, step=step), INVALID, "FIELD_INVALID", "step")
         refused(lambda: write(raw, pipeline, held.name, request_id=""), INVALID, "REQUEST_ID_MISSING")
         other = Raw(daemon.address, caller="stranger")
         refused(lambda: write(other, pipeline, held.name), Code.NOT_FOUND, "HANDLE_NOT_FOUND")

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/handles/handle_store.h"
 #include "engine/serve/pipeline_table.h"
 #include "server/rpc/admission.h"
@@ -167,8 +168,8 @@ absl::Status StateServiceImpl::Write(
     return InvalidField("handles", absl::StrCat("must have at most ", kMaxWrittenHandles, " entries"),
                         absl::StrCat(request.handles_size()));
   }
-  if (request.has_step() && request.step() < 0) {
-    return InvalidField("step", "must be at least 0", absl::StrCat(request.step()));
+  if (request.has_step() && (request.step() < 0 || request.step() > kMaxStep)) {
+    return InvalidField("step", "must be between 0 and 2^53", absl::StrCat(request.step()));
   }
   WriteCall write{.handles = {}, .step = {}, .force = request.force()};
   if (request.has_step()) write.step = request.step();

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -120,8 +121,10 @@ void WorkServiceImpl::InOrder(const Call& call, const Work& work, const std::fun
     if (absl::Status checked = CheckRequestId(after, true, "after_request_id"); !checked.ok())
       return call->Fail(checked);
     const CallOrder::WaitId id = order_->Add({call->caller(), work.pipeline->name(), after}, go);
+    absl::Cleanup forget = [&] { order_->Remove(id); };  // a call that fails here must not run later
     // The predecessor is looked for after Add(): one that is accepted in between runs `go` itself.
     if (work.pipeline->HasAccepted(call->caller(), after)) {
+      std::move(forget).Cancel();
       if (order_->Remove(id)) go();
       return;
     }
@@ -139,6 +142,7 @@ void WorkServiceImpl::InOrder(const Call& call, const Work& work, const std::fun
     // The timer goes with the call's answer, which lets go of this action, or with its cancel.
     const std::shared_ptr<void> held(nullptr, [timers = environment_.timers, timer](void*) { timers->Remove(timer); });
     call->OnCancelled([order = order_, id, held] { order->Remove(id); });
+    std::move(forget).Cancel();
   } else {
     go();
   }

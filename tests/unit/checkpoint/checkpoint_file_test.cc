@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -335,6 +336,13 @@ TEST(CheckpointManifestTest, RoundTrips) {
     ASSERT_TRUE(parsed.ok()) << FormatManifest(manifest);
     EXPECT_EQ(*parsed, manifest);
   }
+}
+
+TEST(CheckpointManifestTest, RefusesAStepThatIsNone) {
+  for (const int64_t step : {int64_t{-1}, kMaxStep + 1, std::numeric_limits<int64_t>::max()}) {
+    EXPECT_FALSE(ParseManifest(FormatManifest({.step = step, .bytes = 9, .names = {}})).ok()) << step;
+  }
+  EXPECT_TRUE(ParseManifest(FormatManifest({.step = kMaxStep, .bytes = 9, .names = {}})).ok());
 }
 
 TEST(EpochFileTest, RisesAtEachStart) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
@@ -159,6 +161,21 @@ TEST_F(ModelUploadsTest, CallersDoNotMeet) {
   ModelUploads::Request other = Request(file_);
   other.caller = "you";
   EXPECT_EQ(uploads_->Start(other, &theirs)->offset, 0);
+}
+
+TEST_F(ModelUploadsTest, ACallerHasAShareOfTheUploadsAndLeavesRoomForOthers) {
+  std::vector<ModelUploads::Hold> holds;
+  const auto start = [&](const std::string& caller, const std::string& model) {
+    ModelUploads::Request request = Request(file_);
+    request.caller = caller;
+    request.model = model;
+    return ReasonOf(uploads_->Start(request, &holds.emplace_back()).status());
+  };
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(start("me", "m" + std::to_string(i) + ".pt2"), "");
+  EXPECT_EQ(start("me", "more.pt2"), "CALLER_QUOTA");
+  EXPECT_EQ(start("you", "a.pt2"), "");
+  EXPECT_EQ(start("you", "b.pt2"), "");
+  EXPECT_EQ(start("she", "a.pt2"), "STREAM_LIMIT") << "all are taken";
 }
 
 TEST_F(ModelUploadsTest, ClosingRemovesWhatIsOpen) {

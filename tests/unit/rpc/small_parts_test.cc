@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "server/rpc/call_order.h"
 #include "server/rpc/convert/page_token.h"
 #include "server/rpc/convert/payload_digest.h"
+#include "tests/support/failing_new.h"
 #include "tests/support/fake_clock.h"
 
 namespace penstock {
@@ -137,6 +140,50 @@ TEST(Admission, CountsEachCallerByItself) {
   first->reset();
   EXPECT_TRUE(admission.Admit("ann", "gpt").ok());
   EXPECT_EQ(admission.in_flight(), 1);
+}
+
+// Each allocation fails once, one after another.
+TEST(Admission, CountsNoCallThatFoundNoMemory) {
+  if (!testing::kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  Admission admission(1, nullptr);
+  admission.SetGate(Admission::Gate::kOpen);
+  const std::string caller(40, 'a');  // longer than a string keeps by itself
+  int thrown = 0;
+  for (bool failed = true; failed;) {
+    testing::FailNewOnce(thrown);
+    try {
+      EXPECT_TRUE(admission.Admit(caller, "gpt").ok());
+    } catch (const std::bad_alloc&) {
+      ++thrown;
+    }
+    failed = testing::StopFailingNew();
+    ASSERT_EQ(admission.in_flight(), 0) << thrown;
+  }
+  EXPECT_GT(thrown, 2);
+}
+
+TEST(CallOrder, ACallThatFoundNoMemoryIsNotExpected) {
+  if (!testing::kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  const CallOrder::Key key{"ann", "gpt", std::string(40, 'a')};
+  int thrown = 0;
+  for (bool failed = true; failed;) {
+    CallOrder order;
+    int runs = 0;
+    CallOrder::Key copy = key;
+    std::function<void()> go = [&runs] { ++runs; };
+    bool added = false;
+    testing::FailNewOnce(thrown);
+    try {
+      order.Add(std::move(copy), std::move(go));
+      added = true;
+    } catch (const std::bad_alloc&) {
+      ++thrown;
+    }
+    failed = testing::StopFailingNew();
+    order.Accepted(key);
+    EXPECT_EQ(runs, added ? 1 : 0);
+  }
+  EXPECT_GT(thrown, 1);
 }
 
 TEST(CallOrder, AChainOfWaitingCallsRunsOneAfterTheOther) {

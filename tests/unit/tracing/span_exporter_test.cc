@@ -1,6 +1,8 @@
 #include "server/tracing/span_exporter.h"
 
+#include <new>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
@@ -19,6 +21,7 @@ class FakeSink final : public SpanSink {
     std::vector<std::vector<std::string>> batches ABSL_GUARDED_BY(mu);
     bool hold ABSL_GUARDED_BY(mu) = false;
     bool fail ABSL_GUARDED_BY(mu) = false;
+    bool fault ABSL_GUARDED_BY(mu) = false;  // the next one throws
     int entered ABSL_GUARDED_BY(mu) = 0;
   };
   explicit FakeSink(State* state, Clock* clock) : state_(state), clock_(clock) {}
@@ -33,6 +36,7 @@ class FakeSink final : public SpanSink {
       return !state_->hold || clock_->NowNanos() >= give_up_nanos;
     };
     clock_->AwaitUntil(&state_->mu, absl::Condition(&free), std::numeric_limits<int64_t>::max());
+    if (std::exchange(state_->fault, false)) throw std::bad_alloc();
     if (state_->hold || state_->fail) return absl::UnavailableError("told to fail");
     state_->batches.push_back(std::move(names));
     return absl::OkStatus();
@@ -122,6 +126,20 @@ TEST_F(SpanExporterTest, WhatIsNotTakenIsCountedAndNotSentAgain) {
   exporter_->Close();
   EXPECT_EQ(Count(SpanOutcome::kFailed), 2);
   EXPECT_EQ(Count(SpanOutcome::kSent), 2);
+}
+
+TEST_F(SpanExporterTest, ASinkThatThrowsLosesItsBatchAndNoOther) {
+  {
+    absl::MutexLock lock(&sink_.mu);
+    sink_.fault = true;
+  }
+  Make({.batch_spans = 1});
+  Add("lost");
+  Add("sent");
+  AwaitBatches(1);
+  exporter_->Close();
+  EXPECT_EQ(Count(SpanOutcome::kFailed), 1);
+  EXPECT_EQ(Count(SpanOutcome::kSent), 1);
 }
 
 TEST_F(SpanExporterTest, ClosingSendsWhatIsQueued) {
