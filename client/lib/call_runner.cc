@@ -4,12 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/lib/deadline.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 
@@ -41,7 +42,7 @@ CallRunner::CallRunner(const ClientOptions& options)
       end_(absl::Nanoseconds(clock_->NowNanos()) + options.total_deadline) {}
 
 absl::Status CallRunner::Run(absl::Duration deadline, std::string_view request_id, const Attempt& attempt) {
-  const int64_t deadline_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(std::min(deadline, left()));
+  const int64_t deadline_nanos = DeadlineAfter(clock_, std::min(deadline, left()));
   uint64_t seed = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -64,8 +65,8 @@ absl::Duration CallRunner::left() const { return end_ - absl::Nanoseconds(clock_
 
 CallError CallRunner::RunOnce(int64_t deadline_nanos, const Attempt& attempt) {
   grpc::ClientContext context;
-  const int64_t left = deadline_nanos - clock_->NowNanos();
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(left));
+  const absl::Duration left = absl::Nanoseconds(deadline_nanos) - absl::Nanoseconds(clock_->NowNanos());
+  context.set_deadline(absl::ToChronoTime(absl::Now() + left));
   if (!caller_.empty()) context.AddMetadata("penstock-caller", caller_);
   context.AddMetadata("penstock-session", ProcessSession());
   if (!traceparent_.empty()) context.AddMetadata("traceparent", traceparent_);
@@ -82,7 +83,7 @@ CallError CallRunner::RunOnce(int64_t deadline_nanos, const Attempt& attempt) {
 
 bool CallRunner::Sleep(absl::Duration delay) {
   absl::MutexLock lock(&mu_);
-  const int64_t until = clock_->NowNanos() + absl::ToInt64Nanoseconds(delay);
+  const int64_t until = DeadlineAfter(clock_, delay);
   return !clock_->AwaitUntil(&mu_, absl::Condition(&cancelled_), until);
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/lib/channel.h"
+#include "client/lib/deadline.h"
 #include "client/lib/durations.h"
 #include "client/lib/large_inputs.h"
 #include "client/lib/request_id.h"
@@ -34,11 +35,19 @@ namespace {
 
 constexpr absl::Duration kLongestWait = absl::Seconds(60);  // that the server grants one call
 constexpr absl::Duration kLongestRead = absl::Minutes(10);  // of a model's file, beyond the usual deadline
+constexpr absl::Duration kLastDuty = absl::Seconds(10);     // of a release after CancelCalls()
 constexpr int kPageSize = 200;
 
 template <typename Request>
 void FillRequestId(Request* request) {
   if (request->request_id().empty()) request->set_request_id(NewRequestId());
+}
+
+// Of calls after CancelCalls(): one attempt each, whatever is left of the client's time.
+ClientOptions ForLastDuties(ClientOptions options) {
+  options.total_deadline = absl::InfiniteDuration();
+  options.retry.give_up_after = absl::ZeroDuration();
+  return options;
 }
 
 // What a stub's method returns.
@@ -90,7 +99,8 @@ struct PipelineClient::Stubs {
   grpc::health::v1::Health::Stub health;
 };
 
-PipelineClient::PipelineClient(const ClientOptions& options) : options_(options), runner_(options) {}
+PipelineClient::PipelineClient(const ClientOptions& options)
+    : options_(options), runner_(options), last_runner_(ForLastDuties(options)) {}
 PipelineClient::~PipelineClient() = default;
 
 absl::StatusOr<std::unique_ptr<PipelineClient>> PipelineClient::Create(ClientOptions options) {
@@ -177,7 +187,7 @@ absl::StatusOr<Response> PipelineClient::Work(Method method, Request request) {
   absl::StatusOr<Response> response =
       Call(stubs_->work, method, request, request.request_id(), FromMessage(request.reply().wait_for()));
   // Accepted work holds its inputs; a release that fails leaves them to their lease.
-  if (!uploaded.empty()) ReleaseHandles(std::array{uploaded}).status().IgnoreError();
+  if (!uploaded.empty()) GiveBack(std::array{uploaded});
   return response;
 }
 
@@ -241,6 +251,19 @@ absl::StatusOr<v1::ReleaseHandlesResponse> PipelineClient::ReleaseHandles(std::s
   return Call(stubs_->handles, &v1::HandleService::Stub::ReleaseHandles, request);
 }
 
+void PipelineClient::GiveBack(std::span<const std::string> names) {
+  if (ReleaseHandles(names).ok() || !runner_.cancelled()) return;
+  v1::ReleaseHandlesRequest request;
+  request.mutable_names()->Add(names.begin(), names.end());
+  last_runner_
+      .Run(kLastDuty, {},
+           [&](grpc::ClientContext& context) {
+             v1::ReleaseHandlesResponse response;
+             return DecodeCallError(stubs_->handles.ReleaseHandles(&context, request, &response), context);
+           })
+      .IgnoreError();
+}
+
 absl::StatusOr<v1::CancelHandlesResponse> PipelineClient::CancelHandles(std::span<const std::string> names) {
   v1::CancelHandlesRequest request;
   request.mutable_names()->Add(names.begin(), names.end());
@@ -249,7 +272,7 @@ absl::StatusOr<v1::CancelHandlesResponse> PipelineClient::CancelHandles(std::spa
 
 absl::StatusOr<v1::Handle> PipelineClient::AwaitHandle(const std::string& name, absl::Duration timeout) {
   timeout = std::min(timeout, runner_.left());
-  const int64_t end = runner_.clock()->NowNanos() + absl::ToInt64Nanoseconds(timeout);
+  const int64_t end = DeadlineAfter(runner_.clock(), timeout);
   while (true) {
     const absl::Duration left = absl::Nanoseconds(end - runner_.clock()->NowNanos());
     v1::WaitHandlesRequest request;

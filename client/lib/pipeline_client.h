@@ -41,7 +41,8 @@ enum class Health { kServing, kNotServing, kServiceUnknown };
 //            PutTensors first, and the handle released afterwards.
 // Owns:      two connections: control calls never wait behind tensors.
 // Threads:   any method from any thread.
-// Lifecycle: Create() connects lazily. After CancelCalls() every call, running or new, ends with CANCELLED.
+// Lifecycle: Create() connects lazily. After CancelCalls() every call, running or new, ends with
+//            CANCELLED, but GiveBack().
 // Units:     ClientOptions::call_deadline, plus the time that a request asks the server to wait, bounds all attempts.
 // Fails:     With the server's code; engine/base/error.h reads its reason, its named values and `request_id`.
 //            UNAVAILABLE without a reason: the daemon could not be reached.
@@ -81,6 +82,8 @@ class PipelineClient {
   absl::StatusOr<std::vector<v1::Handle>> ListHandles(const std::string& parent);  // every page
   absl::StatusOr<v1::RenewHandlesResponse> RenewHandles(const v1::RenewHandlesRequest& request);
   absl::StatusOr<v1::ReleaseHandlesResponse> ReleaseHandles(std::span<const std::string> names);
+  // Releases handles that nobody needs any more, after CancelCalls() too. A failure leaves them to their leases.
+  void GiveBack(std::span<const std::string> names);
   absl::StatusOr<v1::CancelHandlesResponse> CancelHandles(std::span<const std::string> names);
 
   // Waits until one handle has settled, with as many calls as it takes; returns it, or its own error if it failed or
@@ -146,6 +149,7 @@ class PipelineClient {
 
   const ClientOptions options_;
   CallRunner runner_;
+  CallRunner last_runner_;  // never cancelled
   std::unique_ptr<Stubs> stubs_;
 };
 

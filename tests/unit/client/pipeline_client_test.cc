@@ -196,6 +196,48 @@ TEST_F(PipelineClientTest, LargeInputsTravelByHandle) {
   EXPECT_EQ(daemon_.LiveHandles(), 1);
 }
 
+// Cancels a client's calls as soon as one of them waits to be tried again.
+class CancellingClock : public testing::JumpingClock {
+ public:
+  bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition,
+                  int64_t) override ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    mutex->Unlock();
+    client->CancelCalls();
+    mutex->Lock();
+    return condition.Eval();
+  }
+
+  PipelineClient* client = nullptr;
+};
+
+TEST_F(PipelineClientTest, LargeInputsOfACancelledCallAreGivenBack) {
+  CancellingClock clock;
+  ClientOptions options;
+  options.channel = daemon_.Channel();
+  options.clock = &clock;
+  client_ = *PipelineClient::Create(options);
+  clock.client = client_.get();
+  daemon_.Fail("TrainStep", RichStatus(grpc::StatusCode::UNAVAILABLE, "DRAINING", "later"));
+  EXPECT_EQ(ReasonOf(client_->TrainStep(Step(3 << 20)).status()), "WORK_CANCELLED");
+  EXPECT_THAT(daemon_.RequestIds("PutTensors"), SizeIs(1));
+  EXPECT_EQ(daemon_.LiveHandles(), 0);
+}
+
+TEST_F(PipelineClientTest, AnEndlessDeadlineIsNoneAtAll) {
+  for (const absl::Duration time : {absl::InfiniteDuration(), absl::Hours(24 * 365 * 300)}) {
+    ClientOptions options;
+    options.channel = daemon_.Channel();
+    options.clock = &clock_;
+    options.call_deadline = time;
+    options.total_deadline = time;
+    client_ = *PipelineClient::Create(options);
+    EXPECT_TRUE(client_->GetServerInfo().ok());
+    const auto step = client_->TrainStep(Step(8));
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_TRUE(client_->AwaitHandle(step->outcome().handle().name(), time).ok());
+  }
+}
+
 TEST_F(PipelineClientTest, SmallInputsTravelInline) {
   ASSERT_TRUE(client_->TrainStep(Step(1 << 20)).ok());
   EXPECT_TRUE(daemon_.LastTrainStep().inputs(0).has_tensor());
