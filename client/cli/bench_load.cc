@@ -23,8 +23,11 @@ int64_t Nanos(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 class Callers {
  public:
   Callers(const LoadOptions& options, const LoadWork& work, Clock* clock)
-      : options_(options), work_(work), clock_(clock), random_(options.seed), due_nanos_(clock->NowNanos()) {
-    for (int i = 0; i < options.callers; ++i) {
+      : options_(options), work_(work), clock_(clock), random_(options.seed), due_nanos_(clock->NowNanos()) {}
+
+  // Not in the constructor: where the machine has no thread left, the destructor must end those that there are.
+  void Start() {
+    for (int i = 0; i < options_.callers; ++i) {
       threads_.push_back(std::make_unique<Thread>(absl::StrCat("ps-bench-", i), [this] { Run(); }));
     }
   }
@@ -136,6 +139,7 @@ LoadResult RunLoad(const LoadOptions& options, const LoadWork& work, Clock* cloc
   LoadResult result;
   std::vector<LoadWindow> windows;
   Callers callers(options, work, clock);
+  callers.Start();
   // Waits for a window in pieces; returns what ended in it.
   const auto await = [&](double seconds) {
     LoadWindow window;

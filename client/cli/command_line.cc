@@ -17,6 +17,7 @@
 #include "client/cli/number_checks.h"
 #include "client/cli/setting_file.h"
 #include "engine/base/clock.h"
+#include "engine/base/guard.h"
 #include "engine/base/read_to_end.h"
 #include "engine/base/status_macros.h"
 
@@ -125,6 +126,13 @@ absl::Status ApplyFiles(CLI::App& app, const std::vector<std::string>& files, st
   return absl::OkStatus();
 }
 
+// The exit code of a command that went well, and whose output must have been written, too.
+int Ended(const CommandWorld& world, ExitCode code) {
+  if (world.out->flush()) return static_cast<int>(code);
+  *world.err << "penstock: the output could not be written\n" << std::flush;
+  return static_cast<int>(ExitCode::kFailure);
+}
+
 // Parses; returns an exit code if there is nothing to run. The only place that meets CLI11's exceptions.
 std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& arguments, const CommandWorld& world) {
   try {
@@ -132,8 +140,8 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& argument
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
-    *world.out << Deepest(&app)->help() << std::flush;
-    return static_cast<int>(ExitCode::kSuccess);
+    *world.out << Deepest(&app)->help();
+    return Ended(world, ExitCode::kSuccess);
   } catch (const CLI::ParseError& error) {
     const std::string unknown = UnknownArgument(app, arguments);
     const std::string words = CommandWords(*Deepest(&app));
@@ -150,20 +158,21 @@ int RunChosen(const CommandTable& table, const GlobalOptions& options, const Com
   if (interrupts) {
     interrupt = std::make_unique<Interrupt>([&session] { session.CancelCalls(); });
   }
-  const absl::Status status = table.chosen()(session);
+  absl::Status status;
+  const absl::Status guarded = Guarded("the command", [&] { status = table.chosen()(session); });
+  if (!guarded.ok()) {
+    *world.err << ErrorText(CommandWords(*table.chosen_command()), guarded, options.server) << std::flush;
+    return static_cast<int>(ExitCode::kFailure);  // whatever its reason means of the daemon
+  }
   if (!status.ok()) {
     *world.err << ErrorText(CommandWords(*table.chosen_command()), status, options.server) << std::flush;
     return ExitCodeOf(status, options.grpc_exit_codes);
   }
-  if (!world.out->good()) {
-    *world.err << "penstock: the output could not be written\n" << std::flush;
-    return static_cast<int>(ExitCode::kFailure);
-  }
   if (session.unstable()) {
     session.Say("penstock: the measurement did not settle; longer windows (--window) or a quieter machine may help");
-    return static_cast<int>(ExitCode::kUnstable);
+    return Ended(world, ExitCode::kUnstable);
   }
-  return static_cast<int>(session.partial() ? ExitCode::kPartial : ExitCode::kSuccess);
+  return Ended(world, session.partial() ? ExitCode::kPartial : ExitCode::kSuccess);
 }
 
 }  // namespace
@@ -199,8 +208,8 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
 
   if (const std::optional<int> done = Parse(app, arguments, world)) return *done;
   if (!dump.empty()) {
-    *world.out << DumpCommands(app) << std::flush;
-    return static_cast<int>(ExitCode::kSuccess);
+    *world.out << DumpCommands(app);
+    return Ended(world, ExitCode::kSuccess);
   }
   if (table.chosen() == nullptr) {
     const std::string words = CommandWords(*Deepest(&app));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/lib/deadline.h"
 #include "engine/base/clock.h"
 
 namespace penstock {
@@ -43,8 +44,7 @@ CreationWatch::~CreationWatch() {
 
 bool CreationWatch::Wait() {
   absl::MutexLock lock(&mu_);
-  return !session_.clock()->AwaitUntil(&mu_, absl::Condition(&over_),
-                                       session_.clock()->NowNanos() + absl::ToInt64Nanoseconds(kInterval));
+  return !session_.clock()->AwaitUntil(&mu_, absl::Condition(&over_), DeadlineAfter(session_.clock(), kInterval));
 }
 
 void CreationWatch::Run() {

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "client/cli/terminal.h"
+
 namespace penstock {
 namespace {
 
@@ -17,7 +19,11 @@ sigset_t Signals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGUSR2);  // ours: wakes the thread to end it
+  sigaddset(&signals, SIGQUIT);
+  struct sigaction hangup;
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);  // not under nohup: what is blocked is not ignored
+  sigaddset(&signals, SIGUSR2);                                   // ours: wakes the thread to end it
   return signals;
 }
 
@@ -37,7 +43,10 @@ Interrupt::Interrupt(std::function<void()> on_first) {
         if (closing_) return;
         continue;
       }
-      if (interrupted) _exit(kInterruptedExit);
+      if (interrupted) {
+        RestoreTerminal();
+        _exit(kInterruptedExit);
+      }
       interrupted = true;
       [[maybe_unused]] const auto told = write(STDERR_FILENO, kInterrupted, sizeof(kInterrupted) - 1);
       on_first();

@@ -10,12 +10,12 @@
 
 namespace penstock {
 
-// Turns SIGINT and SIGTERM into one call of `on_first`, and says so on the process's stderr: past the stream, which the
+// Turns SIGINT, SIGTERM, SIGQUIT and SIGHUP (unless it is ignored, as under nohup) into one call of `on_first`, and says so on the process's stderr: past the stream, which the
 // command's thread may be writing to.
 //
 // Threads:   `on_first` runs on a thread of its own (`ps-interrupt`), at most once.
-// Lifecycle: BlockSignals() before any other thread starts, or a thread of a library takes them. A second signal ends
-//            the process with code 130.
+// Lifecycle: BlockSignals() before any other thread starts, or a thread of a library takes them. A second signal gives
+//            the terminal back and ends the process with code 130.
 class Interrupt {
  public:
   // Blocks the signals in this thread and in those that it starts from now on.

@@ -13,6 +13,7 @@
 #include "client/cli/command_line.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/setting_file.h"
+#include "client/cli/stoppable_input.h"
 #include "client/cli/terminal.h"
 
 namespace {
@@ -42,7 +43,10 @@ int main(int argc, char** argv) {
   grpc_init();
   std::ios::sync_with_stdio(false);
   penstock::CommandWorld world;
-  world.in = &std::cin;
+  penstock::StoppableInput input(STDIN_FILENO);
+  std::istream in(&input);
+  world.in = &in;
+  world.stop_input = [&input] { input.Stop(); };
   world.out = &std::cout;
   world.err = &std::cerr;
   world.in_is_terminal = isatty(STDIN_FILENO);

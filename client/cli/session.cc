@@ -1,13 +1,11 @@
 #include "client/cli/session.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <iterator>
 #include <utility>
 
 #include "absl/strings/strip.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/output_file.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/read_to_end.h"
@@ -50,6 +48,7 @@ void Session::CancelCalls() {
   absl::MutexLock lock(&mu_);
   cancelled_ = true;
   if (client_ != nullptr) client_->CancelCalls();
+  if (world_.stop_input) world_.stop_input();
 }
 
 bool Session::cancelled() const {
@@ -68,23 +67,20 @@ absl::Status Session::Confirm(bool yes, const std::string& question) {
 }
 
 absl::StatusOr<std::string> Session::ReadFile(const std::string& path) {
-  if (path == "-") return std::string(std::istreambuf_iterator<char>(in()), {});
+  if (path == "-") {
+    std::string bytes(std::istreambuf_iterator<char>(in()), {});
+    if (cancelled()) return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "interrupted while it read stdin");
+    return bytes;
+  }
   absl::StatusOr<std::string> bytes = ReadToEnd(path);
   if (!bytes.ok()) return UsageError(path, "cannot be read (" + std::string(bytes.status().message()) + ")");
   return bytes;
 }
 
 absl::Status Session::WriteFile(const std::string& path, std::string_view bytes) {
-  if (path == "-") {
-    out().write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    out().flush();
-    return absl::OkStatus();
-  }
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file) return UsageError(path, std::string("cannot be written: ") + std::strerror(errno));
-  return absl::OkStatus();
+  OutputFile file(path, out());
+  PENSTOCK_RETURN_IF_ERROR(file.Append(bytes));
+  return file.Commit();
 }
 
 }  // namespace penstock

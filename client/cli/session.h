@@ -56,6 +56,8 @@ struct CommandWorld {
 
   std::function<std::unique_ptr<Terminal>()> open_terminal;  // null, or returns null: there is none
 
+  std::function<void()> stop_input;  // ends whoever reads `in`, from any thread; null: nobody waits there
+
   // Usually only tests set these.
   std::shared_ptr<grpc::Channel> channel;
   Clock* clock = nullptr;  // null: the machine's
@@ -99,12 +101,12 @@ class Session {
   // A line for people on stderr: what changed, the next useful command.
   void Say(const std::string& line) { err() << line << "\n" << std::flush; }
 
-  // Asks on a terminal; elsewhere --yes is demanded. OK: go on.
+  // Asks on a terminal; elsewhere --yes is demanded. OK: go on. WORK_CANCELLED: not confirmed, or interrupted.
   absl::Status Confirm(bool yes, const std::string& question);
 
-  // The whole of a file; "-" is stdin.
+  // The whole of a file; "-" is stdin. WORK_CANCELLED if an interrupt came before stdin's end.
   absl::StatusOr<std::string> ReadFile(const std::string& path);
-  // "-" is stdout.
+  // As a whole, or not at all; "-" is stdout.
   absl::Status WriteFile(const std::string& path, std::string_view bytes);
 
   // Some names of a batch failed: sets the exit code.

@@ -5,17 +5,24 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <atomic>
+
 namespace penstock {
 namespace {
 
+termios before_keys;                   // the terminal as it was found
+std::atomic<bool> gives_keys = false;  // it is not so now
+
 class ProcessTerminal : public Terminal {
  public:
-  explicit ProcessTerminal(const termios& before) : before_(before) {
+  explicit ProcessTerminal(const termios& before) {
+    before_keys = before;
+    gives_keys = true;
     termios keys = before;
     keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // signals stay: Ctrl-C is one
     tcsetattr(STDIN_FILENO, TCSANOW, &keys);
   }
-  ~ProcessTerminal() override { tcsetattr(STDIN_FILENO, TCSANOW, &before_); }
+  ~ProcessTerminal() override { RestoreTerminal(); }
 
   int Columns() override {
     winsize size = {};
@@ -33,9 +40,6 @@ class ProcessTerminal : public Terminal {
     }
     return pressed;
   }
-
- private:
-  const termios before_;
 };
 
 }  // namespace
@@ -44,6 +48,10 @@ std::unique_ptr<Terminal> OpenProcessTerminal() {
   termios before = {};
   if (!isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &before) != 0) return nullptr;
   return std::make_unique<ProcessTerminal>(before);
+}
+
+void RestoreTerminal() {
+  if (gives_keys.exchange(false)) tcsetattr(STDIN_FILENO, TCSANOW, &before_keys);
 }
 
 std::string CutLines(std::string_view text, int columns) {

@@ -20,8 +20,12 @@ class Terminal {
   virtual bool Pressed(char key) = 0;  // since the last question; other keys are lost
 };
 
-// The terminal of this process's stdin and stdout; null if one of them is none.
+// The terminal of this process's stdin and stdout; null if one of them is none. One at a time.
 std::unique_ptr<Terminal> OpenProcessTerminal();
+
+// Makes the terminal as it was before OpenProcessTerminal(), for a process that ends without its destructors. From any
+// thread; nothing where none is open.
+void RestoreTerminal();
 
 // Each line cut to so many columns; escape sequences for colours take none.
 std::string CutLines(std::string_view text, int columns);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/exit_code.h"
 #include "engine/base/check.h"
+#include "engine/wire/tensor_header.h"
 
 namespace penstock {
 namespace {
@@ -24,6 +25,12 @@ HostTensor Integers(std::string name, std::vector<int64_t> shape, const std::vec
 }
 
 }  // namespace
+
+absl::Status CheckBatch(int64_t rows, int64_t sequence) {
+  const int64_t most = WireLimits().max_tensor_bytes / static_cast<int64_t>(sizeof(int64_t)) / sequence;
+  if (rows <= most) return absl::OkStatus();
+  return UsageError("--batch", absl::StrCat("must be at most ", most, " rows of ", sequence, " bytes, got ", rows));
+}
 
 absl::StatusOr<TextWindows> TextWindows::Create(std::string text, int64_t sequence, uint64_t seed) {
   if (static_cast<int64_t>(text.size()) < sequence + 2) {

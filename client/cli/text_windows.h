@@ -7,10 +7,14 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/lib/host_tensor.h"
 
 namespace penstock {
+
+// A usage error of --batch unless a tensor can hold so many rows of so many bytes as INT64.
+absl::Status CheckBatch(int64_t rows, int64_t sequence);
 
 // Draws random windows of a text: inputs are bytes, targets the bytes that follow them.
 //
@@ -27,6 +31,7 @@ class TextWindows {
     HostTensor inputs;
     HostTensor targets;
   };
+  // Rows that CheckBatch() takes.
   Batch BatchOf(int64_t step, int64_t rows) const;
 
   int64_t sequence() const { return sequence_; }

@@ -7,6 +7,7 @@
 #include "client/cli/command_table.h"
 #include "client/cli/number_checks.h"
 #include "client/lib/call_error.h"
+#include "client/lib/deadline.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -35,7 +36,7 @@ absl::Status Ask(PipelineClient& client, const std::string& service) {
 absl::Status Check(const HealthOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client(absl::ZeroDuration()));
   Clock* clock = session.clock();
-  const int64_t end = clock->NowNanos() + absl::ToInt64Nanoseconds(absl::Seconds(options.wait_seconds));
+  const int64_t end = DeadlineAfter(clock, absl::Seconds(options.wait_seconds));
   absl::Status status = Ask(*client, options.service);
   const bool never = false;
   absl::Mutex mutex;
@@ -43,8 +44,7 @@ absl::Status Check(const HealthOptions& options, Session& session) {
   while (may_change() && clock->NowNanos() < end && !session.cancelled()) {
     {
       absl::MutexLock lock(&mutex);
-      clock->AwaitUntil(&mutex, absl::Condition(&never),
-                        std::min(end, clock->NowNanos() + absl::ToInt64Nanoseconds(kPollInterval)));
+      clock->AwaitUntil(&mutex, absl::Condition(&never), std::min(end, DeadlineAfter(clock, kPollInterval)));
     }
     status = Ask(*client, options.service);
   }

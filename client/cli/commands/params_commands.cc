@@ -68,7 +68,7 @@ absl::Status Write(const WriteOptions& options, Session& session) {
   request.set_force(options.force);
   std::vector<std::string> handles;
   const absl::Cleanup release = [&] {  // their leases end what is not released
-    if (!handles.empty()) client->ReleaseHandles(handles).status().IgnoreError();
+    if (!handles.empty()) client->GiveBack(handles);
   };
   for (size_t first = 0; first < tensors.size(); first += kTensorsOfAnUpload) {
     const size_t count = std::min(kTensorsOfAnUpload, tensors.size() - first);

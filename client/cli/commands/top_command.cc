@@ -12,6 +12,7 @@
 #include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
 #include "client/cli/terminal.h"
+#include "client/lib/deadline.h"
 #include "engine/base/clock.h"
 #include "engine/base/status_macros.h"
 
@@ -119,7 +120,7 @@ absl::Status Top(const TopOptions& options, Session& session) {
   absl::Mutex mutex;
   for (int shown = 0; options.looks == 0 || shown < options.looks; ++shown) {
     // In pieces, so that Ctrl-C and q are heard.
-    const int64_t next = clock->NowNanos() + absl::ToInt64Nanoseconds(absl::Seconds(options.interval_seconds));
+    const int64_t next = DeadlineAfter(clock, absl::Seconds(options.interval_seconds));
     while (clock->NowNanos() < next && !session.cancelled()) {
       if (terminal != nullptr && terminal->Pressed('q')) return absl::OkStatus();
       absl::MutexLock lock(&mutex);
@@ -137,6 +138,7 @@ absl::Status Top(const TopOptions& options, Session& session) {
     if (columns > 0) document.text = CutLines(document.text, columns);
     if (live) document.text = "\x1b[H\x1b[2J" + document.text;
     session.Print(document);
+    if (!session.out()) return absl::OkStatus();  // nobody reads it: the exit code tells
     before = *std::move(after);
   }
   return absl::OkStatus();

@@ -1,20 +1,15 @@
 // penstock trace: what a pipeline did, as a file for trace viewers
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
-#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/command_table.h"
-#include "client/cli/exit_code.h"
 #include "client/cli/gzip_stream.h"
 #include "client/cli/number_checks.h"
+#include "client/cli/output_file.h"
 #include "client/cli/pipeline_text.h"
 #include "engine/base/status_macros.h"
 
@@ -30,52 +25,23 @@ struct TraceOptions {
   int64_t last_step = 0;
 };
 
-// A file that comes into being with its first bytes, and goes again if what comes after fails. One whose name ends in
-// .gz is compressed.
-class PieceFile {
+// A trace's file, compressed if its name ends in .gz.
+class TraceFile {
  public:
-  PieceFile(std::string path, Session& session) : path_(std::move(path)), session_(session) {
-    if (absl::EndsWith(path_, ".gz")) gzip_.emplace();
+  TraceFile(const std::string& path, std::ostream& out) : file_(path, out) {
+    if (absl::EndsWith(path, ".gz")) gzip_.emplace();
   }
 
-  absl::Status Append(std::string_view bytes) { return Write(gzip_.has_value() ? gzip_->Add(bytes) : bytes); }
+  absl::Status Append(std::string_view bytes) { return file_.Append(gzip_.has_value() ? gzip_->Add(bytes) : bytes); }
 
-  absl::Status Close() {
-    if (gzip_.has_value()) PENSTOCK_RETURN_IF_ERROR(Write(gzip_->Finish()));
-    if (path_ == "-") return absl::OkStatus();
-    Open().flush();
-    if (!file_) return Failed();
-    file_.close();
-    return file_ ? absl::OkStatus() : Failed();
-  }
-
-  // Removes what was begun: a file of our own making, not a device.
-  void Discard() {
-    if (!file_.is_open()) return;
-    file_.close();
-    std::error_code ignored;
-    if (std::filesystem::is_regular_file(path_, ignored)) std::filesystem::remove(path_, ignored);
+  absl::Status Commit() {
+    if (gzip_.has_value()) PENSTOCK_RETURN_IF_ERROR(file_.Append(gzip_->Finish()));
+    return file_.Commit();
   }
 
  private:
-  absl::Status Write(std::string_view bytes) {
-    std::ostream& out = path_ == "-" ? session_.out() : Open();
-    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    return out ? absl::OkStatus() : Failed();
-  }
-
-  std::ofstream& Open() {
-    if (!tried_) file_.open(path_, std::ios::binary | std::ios::trunc);
-    tried_ = true;
-    return file_;
-  }
-  absl::Status Failed() const { return UsageError(path_, std::string("cannot be written: ") + std::strerror(errno)); }
-
-  const std::string path_;
-  Session& session_;
+  OutputFile file_;
   std::optional<GzipStream> gzip_;
-  bool tried_ = false;
-  std::ofstream file_;
 };
 
 std::string StepsText(int steps) { return CountText(steps) + (steps == 1 ? " step" : " steps"); }
@@ -94,22 +60,16 @@ absl::Status Trace(const TraceOptions& options, Session& session) {
     session.Say(absl::StrCat("recording the next ", StepsText(options.steps), " of ", ShortName(request.pipeline()),
                              "; Ctrl-C gives up"));
   }
-  PieceFile file(options.to, session);
-  const auto summary = client->ExportTrace(request, [&](std::string_view bytes) { return file.Append(bytes); });
-  if (!summary.ok()) {
-    file.Discard();
-    return summary.status();
-  }
-  if (absl::Status closed = file.Close(); !closed.ok()) {
-    file.Discard();
-    return closed;
-  }
-  session.Say(absl::StrFormat(
-      "wrote %s, %s of %d lanes, %s records, to %s; open it in ui.perfetto.dev%s", StepsText(summary->steps()),
-      absl::StrFormat("%.4g s", summary->seconds()), summary->lanes(), CountText(summary->records()),
-      options.to == "-" ? "stdout" : options.to, options.format == "chrome" ? " or chrome://tracing" : ""));
-  if (summary->incomplete()) {
-    session.Say(absl::StrCat("older records were overwritten, ", CountText(summary->lost_records()),
+  TraceFile file(options.to, session.out());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::TraceSummary summary,
+                            client->ExportTrace(request, [&](std::string_view bytes) { return file.Append(bytes); }));
+  PENSTOCK_RETURN_IF_ERROR(file.Commit());
+  session.Say(absl::StrFormat("wrote %s, %s of %d lanes, %s records, to %s; open it in ui.perfetto.dev%s",
+                              StepsText(summary.steps()), absl::StrFormat("%.4g s", summary.seconds()), summary.lanes(),
+                              CountText(summary.records()), options.to == "-" ? "stdout" : options.to,
+                              options.format == "chrome" ? " or chrome://tracing" : ""));
+  if (summary.incomplete()) {
+    session.Say(absl::StrCat("older records were overwritten, ", CountText(summary.lost_records()),
                              " of them; penstockd --trace-ring-events keeps more"));
   }
   return absl::OkStatus();

@@ -97,6 +97,7 @@ absl::Status Train(const TrainOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client(kPatience));
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(const ByteModel model, AsByteModel(pipeline, options.sequence));
+  PENSTOCK_RETURN_IF_ERROR(CheckBatch(options.batch, model.sequence));
   PENSTOCK_ASSIGN_OR_RETURN(const TextWindows windows,
                             TextWindows::Create(std::move(text), model.sequence, options.seed));
   PENSTOCK_ASSIGN_OR_RETURN(const v1::ServerInfo server, client->GetServerInfo());

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -609,6 +610,54 @@ TEST_F(CommandLineTest, HealthWaitsUntilReady) {
   daemon_.Fail("Check", grpc::Status(grpc::StatusCode::CANCELLED, "CANCELLED"));
   EXPECT_EQ(Run("health --wait 60"), 0) << err_;
   EXPECT_EQ(Run("health nonsense"), 1);
+}
+
+TEST_F(CommandLineTest, HealthWaitsForAsLongAsItIsTold) {
+  for (const std::string wait : {"inf", "1e10", "1e300"}) {
+    daemon_.SetReady(false);
+    daemon_.Fail("Check", grpc::Status(grpc::StatusCode::UNAVAILABLE, "connection refused"));
+    EXPECT_EQ(Run("health --wait " + wait), 0) << wait << err_;
+    EXPECT_EQ(Run("--timeout " + wait + " health"), 0) << wait << err_;
+  }
+}
+
+// A stream of which nothing comes out, like a pipe that nobody reads.
+class BrokenStream : public std::ostream {
+ public:
+  BrokenStream() : std::ostream(nullptr) {}
+};
+
+TEST_F(CommandLineTest, ATextThatNobodyReadsIsNotContinued) {
+  std::istringstream in;
+  std::ostringstream err;
+  BrokenStream out;
+  CommandWorld world;
+  world.in = &in;
+  world.out = &out;
+  world.err = &err;
+  world.channel = channel_;
+  world.clock = &clock_;
+  EXPECT_EQ(RunCommandLine({"infer", "gpt", "--prompt", "abc", "--bytes", "100"}, world), 1);
+  EXPECT_THAT(daemon_.RequestIds("Infer"), SizeIs(1));
+  EXPECT_EQ(daemon_.LiveHandles(), 0);
+  EXPECT_EQ(RunCommandLine({"top", "gpt", "--interval", "1", "--looks", "100"}, world), 1);
+  EXPECT_THAT(daemon_.RequestIds("WatchStatistics"), SizeIs(2)) << "the first look and the one that was not written";
+}
+
+TEST_F(CommandLineTest, AnExceptionEndsTheCommandAlone) {
+  std::istringstream in;
+  std::ostringstream err;
+  std::ostringstream out;
+  CommandWorld world;
+  world.in = &in;
+  world.out = &out;
+  world.err = &err;
+  world.channel = channel_;
+  world.clock = &clock_;
+  world.open_terminal = []() -> std::unique_ptr<Terminal> { throw std::bad_alloc(); };
+  world.out_has_colours = true;
+  EXPECT_EQ(RunCommandLine({"top"}, world), 1);
+  EXPECT_THAT(err.str(), HasSubstr("HOST_MEMORY"));
 }
 
 TEST_F(CommandLineTest, VersionNeedsNoDaemon) {

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -17,6 +19,7 @@
 #include "client/cli/message_json.h"
 #include "client/cli/setting_file.h"
 #include "engine/base/clock.h"
+#include "engine/base/guard.h"
 #include "tests/unit/client/fake_daemon.h"
 #include "tests/unit/client/jumping_clock.h"
 
@@ -280,6 +283,26 @@ TEST(BenchLoadTest, AnOpenLoopChargesTheServerForWhatItDelays) {
   const LoadResult result = RunLoad(options, work, RealClock(), [] { return false; });
   ASSERT_GT(result.measured.latencies.size(), 2);
   EXPECT_GT(result.measured.latencies.back(), 0.04);
+}
+
+TEST(BenchLoadTest, ALoadThatCanNotBeginEnds) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto begin_without_memory = [] {
+    alarm(60);  // where the threads that have begun are never told to stop
+    std::ifstream file("/proc/self/statm");
+    rlim_t pages = 0;
+    file >> pages;
+    const rlim_t bytes = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (rlim_t{256} << 20);
+    const rlimit limit = {bytes, bytes};  // of the address space: it has no room for so many stacks
+    setrlimit(RLIMIT_AS, &limit);
+    LoadOptions options;
+    options.callers = 1000;
+    options.rate = 1e-3;
+    const LoadWork work = {[]() -> absl::StatusOr<std::string> { return absl::UnavailableError("no"); }, {}};
+    const auto load = [&] { RunLoad(options, work, RealClock(), [] { return true; }); };
+    _exit(Guarded("the load", load).ok() ? 1 : 0);
+  };
+  EXPECT_EXIT(begin_without_memory(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(OperatorCommandsTest, BenchMeasuresEachLoad) {

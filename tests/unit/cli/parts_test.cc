@@ -2,9 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <sstream>
@@ -13,11 +17,14 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/near_miss.h"
 #include "client/cli/output.h"
+#include "client/cli/output_file.h"
 #include "client/cli/progress.h"
 #include "client/cli/safetensors_file.h"
 #include "client/cli/sampling.h"
+#include "client/cli/stoppable_input.h"
 #include "client/cli/text_windows.h"
 #include "engine/base/error.h"
+#include "engine/base/thread.h"
 
 namespace penstock {
 namespace {
@@ -47,6 +54,74 @@ TEST(OutputTest, NumbersForPeople) {
   EXPECT_EQ(CountText(-100'000), "-100,000");
   EXPECT_EQ(NumberText(2.34567, 4), "2.3457");
   EXPECT_EQ(NumberText(-std::numeric_limits<double>::quiet_NaN(), 4), "nan");
+}
+
+TEST(OutputFileTest, ReplacesAFileAsAWhole) {
+  const std::string folder = ::testing::TempDir() + "/penstock_output_file";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  const std::string path = folder + "/file";
+  const auto contents = [&] {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const auto names = [&] {
+    return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+  };
+  std::ostringstream out;
+  {
+    OutputFile file(path, out);
+    ASSERT_TRUE(file.Append("old").ok());
+    EXPECT_FALSE(std::filesystem::exists(path));
+    ASSERT_TRUE(file.Commit().ok());
+  }
+  EXPECT_EQ(contents(), "old");
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  std::filesystem::create_symlink("file", folder + "/link");
+  {
+    OutputFile file(folder + "/link", out);
+    ASSERT_TRUE(file.Append("ne").ok());
+    ASSERT_TRUE(file.Append("w").ok());
+    EXPECT_EQ(contents(), "old");
+    ASSERT_TRUE(file.Commit().ok());
+  }
+  EXPECT_EQ(contents(), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder + "/link"));
+  EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_all);
+  {
+    OutputFile file(path, out);
+    ASSERT_TRUE(file.Append("half of it").ok());
+  }
+  EXPECT_EQ(contents(), "new");
+  EXPECT_EQ(names(), 2) << "the file and its link";
+  EXPECT_EQ(ReasonOf(OutputFile(folder + "/none/file", out).Append("x")), "OUTPUT_NOT_WRITTEN");
+  EXPECT_EQ(ReasonOf(OutputFile("/dev/full", out).Append("x")), "OUTPUT_NOT_WRITTEN");
+  EXPECT_TRUE(std::filesystem::exists("/dev/full")) << "a device is not removed";
+  EXPECT_TRUE(OutputFile("-", out).Append("to stdout").ok());
+  EXPECT_EQ(out.str(), "to stdout");
+}
+
+TEST(StoppableInputTest, EndsWithItsPipeOrWhenItIsStopped) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  StoppableInput input(ends[0]);
+  std::istream in(&input);
+  ASSERT_EQ(write(ends[1], "one\ntwo", 7), 7);
+  std::string line;
+  std::getline(in, line);
+  EXPECT_EQ(line, "one");
+  EXPECT_EQ(in.get(), 't');
+  Thread stopper("stopper", [&] { input.Stop(); });  // the pipe stays open: without this the reader waits for ever
+  const std::string rest(std::istreambuf_iterator<char>(in), {});
+  EXPECT_EQ(rest, "wo");
+  stopper.Join();
+  ASSERT_EQ(write(ends[1], "more", 4), 4);
+  EXPECT_EQ(input.sgetc(), std::char_traits<char>::eof()) << "nothing is read after the end";
+  close(ends[1]);
+  StoppableInput other(ends[0]);
+  std::istream ended(&other);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(ended), {}), "more");
+  close(ends[0]);
 }
 
 TEST(ExitCodeTest, AWrongUsageKeepsItsOwnWhereErrorsHaveThoseOfGrpc) {

@@ -1,0 +1,72 @@
+#include "client/cli/output_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!part_.empty()) ::unlink(part_.c_str());
+}
+
+absl::Status OutputFile::Append(std::string_view bytes) {
+  if (path_ == "-") {
+    out_.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    return out_ ? absl::OkStatus() : Failed(errno);
+  }
+  PENSTOCK_RETURN_IF_ERROR(Open());
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor_, bytes.data(), std::min<size_t>(bytes.size(), 1 << 30));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return Failed(errno);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Commit() {
+  if (path_ == "-") return out_.flush() ? absl::OkStatus() : Failed(errno);
+  PENSTOCK_RETURN_IF_ERROR(Open());
+  if (!part_.empty() && ::fsync(descriptor_) != 0) return Failed(errno);
+  if (::close(std::exchange(descriptor_, -1)) != 0) return Failed(errno);
+  if (!part_.empty() && std::rename(part_.c_str(), target_.c_str()) != 0) return Failed(errno);
+  part_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Open() {
+  if (descriptor_ >= 0) return absl::OkStatus();
+  std::error_code unknown;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(path_, unknown);
+  target_ = unknown ? path_ : target.string();
+  struct stat old;
+  const bool exists = ::stat(target_.c_str(), &old) == 0;
+  const bool replaced = !exists || S_ISREG(old.st_mode);
+  const std::string opened = replaced ? target_ + ".part" : target_;
+  descriptor_ = ::open(opened.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (replaced ? O_TRUNC : 0), 0666);
+  if (descriptor_ < 0) return Failed(errno);
+  if (replaced) part_ = opened;
+  if (replaced && exists && ::fchmod(descriptor_, old.st_mode & 07777) != 0) return Failed(errno);
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Failed(int error) const {
+  return Error(absl::StatusCode::kInternal, "OUTPUT_NOT_WRITTEN",
+               (path_ == "-" ? "stdout" : path_) + ": cannot be written: " + std::strerror(error))
+      .With("file", path_);
+}
+
+}  // namespace penstock

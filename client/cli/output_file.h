@@ -1,0 +1,40 @@
+#pragma once
+
+// What a command writes to a file: all of it, or nothing.
+
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace penstock {
+
+// A file that is replaced as a whole.
+//
+// Model:     Bytes go to PATH.part, which Commit() syncs and renames to PATH; until then PATH is as it was. A link's
+//            target is replaced, not the link. A device or a pipe gets its bytes at once, as does `out` for "-".
+// Lifecycle: PATH.part comes with the first bytes; the destructor removes it where Commit() did not succeed.
+// Fails:     INTERNAL / OUTPUT_NOT_WRITTEN with the path and the system's words.
+class OutputFile {
+ public:
+  OutputFile(std::string path, std::ostream& out) : path_(std::move(path)), out_(out) {}
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  absl::Status Append(std::string_view bytes);
+  absl::Status Commit();
+
+ private:
+  absl::Status Open();
+  absl::Status Failed(int error) const;
+
+  const std::string path_;
+  std::ostream& out_;
+  std::string target_;  // what `path_` leads to
+  std::string part_;    // empty: none, or it is gone
+  int descriptor_ = -1;
+};
+
+}  // namespace penstock
