@@ -23,15 +23,21 @@
 namespace penstock {
 namespace {
 
-// Counts the bytes that this thread allocates and has not yet freed, through LibTorch's reporting hook.
+// Counts the bytes that this thread allocates and has not yet freed, through LibTorch's reporting hook; `around`, which
+// may be null, is told as before.
 class LiveBytes : public c10::MemoryReportingInfoBase {
  public:
-  void reportMemoryUsage(void*, int64_t change, size_t, size_t, c10::Device) override { live_ += change; }
+  explicit LiveBytes(c10::MemoryReportingInfoBase* around) : around_(around) {}
+  void reportMemoryUsage(void* block, int64_t change, size_t allocated, size_t reserved, c10::Device device) override {
+    if (around_ != nullptr) around_->reportMemoryUsage(block, change, allocated, reserved, device);
+    live_ += change;
+  }
   void reportOutOfMemory(int64_t, size_t, size_t, c10::Device) override {}
   bool memoryProfilingEnabled() const override { return true; }
   int64_t live() const { return live_; }
 
  private:
+  c10::MemoryReportingInfoBase* const around_;
   int64_t live_ = 0;
 };
 
@@ -129,7 +135,8 @@ Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, bool halves, Dev
     tracker.Put(name, popped.back());
   }
   KeyedRandom random(0, StepId(0), MicroBatchIndex(0), LayerIndex(0));
-  auto memory = std::make_shared<LiveBytes>();
+  auto memory = std::make_shared<LiveBytes>(
+      static_cast<c10::MemoryReportingInfoBase*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE)));
   Timing timing;
   Returned returned;
   {

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "engine/device/torch_status.h"
 #include "engine/model/layer_registry.h"
 #include "engine/plan/layer_probe.h"
+#include "engine/plan/measured_memory.h"
 #include "engine/tensor/codec.h"
 
 namespace penstock {
@@ -52,7 +54,9 @@ absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, cons
                   [&] { profile = MeasureLayer(built[0], arrival, streams, settings, options, clock); });
   });
   if (status.ok()) return profile;
-  if (ReasonOf(status) == "SKIP_INVALID") return status;
+  const bool of_model = status.code() != absl::StatusCode::kCancelled &&
+                        status.code() != absl::StatusCode::kResourceExhausted && ReasonOf(status) != "SKIP_INVALID";
+  if (!of_model) return status;
   return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
                absl::StrCat("spec.model: layer ", index, " (", spec.name,
                             ") does not run on the output of the layer before it: ", status.message()))
@@ -166,12 +170,14 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerS
   std::vector<absl::StatusOr<std::vector<LayerProfile>>> measured(
       devices.size(), absl::StatusOr<std::vector<LayerProfile>>(std::vector<LayerProfile>()));
   {
+    const auto memory = std::make_shared<MeasuredMemory>(options.claim_memory, options.planning);
     std::vector<std::unique_ptr<Thread>> threads;
     for (size_t d = 0; d < devices.size(); ++d) {
       threads.push_back(std::make_unique<Thread>(
           absl::StrCat("ps-profile-", d),
           [&, d] {
             UseCores(devices[d]);
+            const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, memory);
             measured[d] = ProfileOnThisThread(layers, devices[d], settings, options, clock);
           },
           devices[d].cores));

@@ -3,6 +3,7 @@
 // Measures what each layer costs, with real kernels on the devices that will run it.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -44,6 +45,9 @@ struct ProfileOptions {
   int64_t budget_nanos = 1'000'000'000;    // per layer: fewer repeats, but at least one, if they take longer
   bool halves = false;                     // measure the two halves of a backward by themselves too
   Planning* planning = EndlessPlanning();  // at its end one repeat is enough; told of each layer that is measured
+  // Called with the bytes of the host that measuring wants, before they are touched, and with 0 at its end; an error
+  // ends it. Null: nobody counts them.
+  std::function<absl::Status(int64_t bytes)> claim_memory = {};
 };
 
 // Inputs to measure with: normally distributed numbers, or integer zeros, of a signature, with `rows` rows and
@@ -66,7 +70,8 @@ Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t row
 //
 // Fails:     what a layer's forward throws, naming the layer: a model whose layers do not fit together is found here.
 //            FAILED_PRECONDITION / SKIP_INVALID for a layer that does not stash or pop what it declares.
-//            WORK_CANCELLED, before the next layer, once the plan is not wanted.
+//            WORK_CANCELLED, before the next layer or the next allocation of one, once the plan is not wanted. What
+//            `claim_memory` fails with.
 absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerSpec>& layers,
                                                         const std::vector<Device>& devices,
                                                         const ModelSettings& settings, const ProfileOptions& options,

@@ -151,8 +151,8 @@ void GraphLayer::CheckShapes(const Batch& inputs) const {
           ThrowInput(where, absl::StrCat("was exported as ", dimension.addend), absl::StrCat(size));
         continue;
       }
-      const int64_t rest = size - dimension.addend;
-      if (dimension.factor == 0 || rest % dimension.factor != 0) {
+      int64_t rest = 0;
+      if (__builtin_sub_overflow(size, dimension.addend, &rest) || rest % dimension.factor != 0) {
         ThrowInput(where, absl::StrCat("must be ", dimension.factor, " times a number plus ", dimension.addend),
                    absl::StrCat(size));
       }
@@ -205,6 +205,19 @@ void GraphLayer::RunStep(const Step& step, std::vector<c10::IValue>& values, con
   step.call.Run(values, pass, step.batch_norm);
 }
 
+// What the step takes now, for the time when it changes the buffer itself.
+void GraphLayer::NoteInputs(const Step& step, const std::vector<c10::IValue>& values, std::vector<c10::IValue>& note) {
+  for (const auto& [place, changes] : step.noted) {
+    const c10::IValue& value = values[place];
+    if (!value.isTensor()) {
+      note.push_back(value);
+      continue;
+    }
+    const at::Tensor seen = value.toTensor().detach();
+    note.push_back(changes ? seen.clone() : seen);
+  }
+}
+
 Batch GraphLayer::Forward(const Batch& inputs, const LayerContext& context) {
   const Mode& mode = context.training ? training_ : evaluation_;
   std::vector<c10::IValue> values = PlaceValues(mode, inputs, context);
@@ -217,22 +230,19 @@ Batch GraphLayer::Forward(const Batch& inputs, const LayerContext& context) {
   }
   for (const auto& [place, tensor] : mode.tensors) values[place] = TensorOn(tensor, pass.device);
   for (const auto& [place, tensor] : mode.states) values[place] = TensorOn(tensor, pass.device).detach().clone();
+  const bool notes = context.training && !context.recomputing && !mode.states.empty();
+  std::vector<c10::IValue> note;
   const Step* running = nullptr;
   const absl::Status status = RunTorch([&] {
     for (const Step& step : mode.steps) {
       running = &step;
+      if (notes) NoteInputs(step, values, note);
       RunStep(step, values, pass);
       for (const Place place : step.ends) values[place] = c10::IValue();
     }
   });
   if (!status.ok()) ThrowStatus(running == nullptr ? status : AtNode(status, running->node));
-  if (context.training && !context.recomputing && !mode.states.empty()) {
-    std::vector<c10::IValue>& note = notes_[context.micro_batch];
-    note.clear();
-    for (const Place place : mode.noted) {
-      note.push_back(values[place].isTensor() ? values[place].toTensor().detach() : values[place]);
-    }
-  }
+  if (notes) notes_[context.micro_batch] = std::move(note);
   return Finish(mode, values, context);
 }
 
@@ -301,8 +311,16 @@ void GraphLayer::CommitStatistics() {
       values[place] = tensors_[tensor];
       pass.device = tensors_[tensor].device();
     }
-    for (size_t i = 0; i < note.size(); ++i) values[training_.noted[i]] = note[i];
-    for (const int step : training_.state_steps) RunStep(training_.steps[step], values, pass);
+    auto noted = note.begin();
+    for (const int s : training_.state_steps) {
+      const Step& step = training_.steps[s];
+      for (const auto& [place, changes] : step.noted) {
+        // A step that is undone is taken again, with the same notes.
+        values[place] = changes && noted->isTensor() ? noted->toTensor().clone() : *noted;
+        ++noted;
+      }
+      RunStep(step, values, pass);
+    }
   }
 }
 

@@ -73,6 +73,8 @@ class GraphLayer : public Layer {
     bool autocast = true;
     BatchNorm* batch_norm = nullptr;
     std::vector<Place> ends = {};  // values that no later step needs
+    // Of a step in Mode::state_steps: what it takes of a pass, and whether this step or a later one changes it.
+    std::vector<std::pair<Place, bool>> noted = {};
   };
   struct Mode {
     std::vector<Step> steps;
@@ -88,7 +90,6 @@ class GraphLayer : public Layer {
     std::vector<std::pair<Place, c10::IValue>> constants = {};
     std::vector<std::pair<Place, int>> states = {};  // tensors that steps change
     std::vector<int> state_steps = {};               // what changes them
-    std::vector<Place> noted = {};                   // what these steps need of a pass
     std::optional<bool> train_literals = {};
   };
 
@@ -99,6 +100,7 @@ class GraphLayer : public Layer {
   absl::Status AddSteps(const GraphLayerRequest& request, const GraphLayerMode& source, bool training,
                         const std::vector<ProgramValueIndex>& places, Mode& mode);
   absl::Status FindStateSteps(const GraphLayerMode& source, const std::vector<ProgramValueIndex>& places, Mode& mode);
+  static void NoteInputs(const Step& step, const std::vector<c10::IValue>& values, std::vector<c10::IValue>& note);
   static void FindEnds(Mode& mode);
   absl::StatusOr<BatchNorm*> MakeBatchNorm(const GraphLayerRequest& request, const ResolvedGraph& graph,
                                            const OperatorCall& call);

@@ -1,6 +1,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -125,32 +126,57 @@ absl::Status GraphLayer::FindStateSteps(const GraphLayerMode& source, const std:
   }
   std::set<ProgramValueIndex> state_classes;
   for (const auto& [place, tensor] : mode.states) state_classes.insert(class_of[place]);
-  std::vector<bool> depends(static_cast<size_t>(mode.places), false);
+  std::vector<bool> depends(static_cast<size_t>(mode.places), false);  // now: on the buffers
   for (const auto& [place, tensor] : mode.states) depends[place] = true;
-  std::vector<bool> of_state(mode.steps.size(), false);
-  for (size_t s = 0; s < mode.steps.size(); ++s) {
-    const OperatorCall& call = mode.steps[s].call;
-    of_state[s] = std::any_of(call.inputs().begin(), call.inputs().end(), [&](Place place) { return depends[place]; });
-    for (const Place place : call.outputs()) depends[place] = depends[place] || of_state[s];
-  }
-  std::set<Place> needed;
-  for (size_t s = mode.steps.size(); s-- > 0;) {
-    const OperatorCall& call = mode.steps[s].call;
-    const bool changes = call.changes() != kNoValue && state_classes.count(class_of[call.changes()]) != 0;
-    const bool gives = of_state[s] && std::any_of(call.outputs().begin(), call.outputs().end(),
-                                                  [&](Place place) { return needed.count(place) != 0; });
-    if (!changes && !gives) continue;
-    if (call.random() || mode.steps[s].batch_norm != nullptr) {
-      return ProgramError("node " + mode.steps[s].node, "must not decide what becomes of a buffer", "random numbers");
-    }
-    mode.state_steps.insert(mode.state_steps.begin(), static_cast<int>(s));
-    for (const Place place : call.inputs()) needed.insert(place);
-  }
   std::set<Place> held;
   for (const auto& [place, tensor] : mode.tensors) held.insert(place);
   for (const auto& [place, constant] : mode.constants) held.insert(place);
-  for (const Place place : needed) {
-    if (!depends[place] && held.count(place) == 0) mode.noted.push_back(place);
+  std::vector<bool> of_state(mode.steps.size(), false);
+  std::vector<std::vector<Place>> of_pass(mode.steps.size());  // what each step takes that does not depend
+  std::map<ProgramValueIndex, int> first_mixed;  // by class: the first step that changes it by what depends
+  std::map<ProgramValueIndex, int> last_change;  // by class
+  for (size_t s = 0; s < mode.steps.size(); ++s) {
+    const OperatorCall& call = mode.steps[s].call;
+    for (const Place place : call.inputs()) {
+      if (depends[place]) {
+        of_state[s] = true;
+      } else if (held.count(place) == 0) {
+        of_pass[s].push_back(place);
+      }
+    }
+    for (const Place place : call.outputs()) depends[place] = depends[place] || of_state[s];
+    if (call.changes() == kNoValue) continue;
+    last_change[class_of[call.changes()]] = static_cast<int>(s);
+    if (of_state[s]) first_mixed.emplace(class_of[call.changes()], static_cast<int>(s));
+  }
+  std::set<Place> needed;
+  std::set<ProgramValueIndex> needed_classes;
+  for (size_t s = mode.steps.size(); s-- > 0;) {
+    Step& step = mode.steps[s];
+    const OperatorCall& call = step.call;
+    const ProgramValueIndex changed = call.changes() == kNoValue ? kNoValue : class_of[call.changes()];
+    const bool changes = changed != kNoValue && state_classes.count(changed) != 0;
+    const bool gives = of_state[s] && (needed_classes.count(changed) != 0 ||
+                                       std::any_of(call.outputs().begin(), call.outputs().end(),
+                                                   [&](Place place) { return needed.count(place) != 0; }));
+    if (!changes && !gives) continue;
+    if (call.random() || step.batch_norm != nullptr) {
+      return ProgramError("node " + step.node, "must not decide what becomes of a buffer", "random numbers");
+    }
+    mode.state_steps.insert(mode.state_steps.begin(), static_cast<int>(s));
+    for (const Place place : call.inputs()) {
+      needed.insert(place);
+      needed_classes.insert(class_of[place]);
+    }
+    for (const Place place : of_pass[s]) {
+      const auto mixed = first_mixed.find(class_of[place]);
+      if (mixed != first_mixed.end() && mixed->second < static_cast<int>(s)) {
+        return ProgramError("node " + step.node, "must not read an older view of what a buffer has changed",
+                            source.graph->graph->values[class_of[place]]);
+      }
+      const auto change = last_change.find(class_of[place]);
+      step.noted.emplace_back(place, change != last_change.end() && change->second >= static_cast<int>(s));
+    }
   }
   return absl::OkStatus();
 }
@@ -158,7 +184,6 @@ absl::Status GraphLayer::FindStateSteps(const GraphLayerMode& source, const std:
 void GraphLayer::FindEnds(Mode& mode) {
   std::set<Place> kept(mode.leaves.begin(), mode.leaves.end());
   for (const auto& [name, place] : mode.stashes) kept.insert(place);
-  kept.insert(mode.noted.begin(), mode.noted.end());
   std::set<Place> seen = kept;
   for (size_t s = mode.steps.size(); s-- > 0;) {
     Step& step = mode.steps[s];

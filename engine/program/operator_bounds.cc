@@ -3,9 +3,11 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/result_type.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 #include <unordered_map>
@@ -13,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/device/torch_status.h"
+#include "engine/program/operator_call.h"
 
 namespace penstock {
 namespace {
@@ -162,7 +165,11 @@ void CheckUnpool(const BoundedCall& call) {
   const c10::IValue* size = Find(call, "output_size");
   if (!indices || size == nullptr || !size->isIntList()) return;
   int64_t elements = 1;
-  for (const int64_t one : size->toIntVector()) elements *= one;
+  for (const int64_t one : size->toIntVector()) {
+    if (one < 0 || __builtin_mul_overflow(elements, one, &elements)) {
+      ThrowOutside("output_size", "be a number of elements", absl::StrCat(one));
+    }
+  }
   CheckRange(*indices, "indices", 0, elements - 1);
 }
 
@@ -200,14 +207,65 @@ void CheckBinaryLoss(const BoundedCall& call) {
   if (const auto target = TensorOf(call, "target")) CheckNumbers(*target, "target", 1);
 }
 
+// Of div: the least integer by -1 has no result, and a processor that is asked for it ends the process. The other
+// roundings take care of it themselves.
+void CheckDivision(const BoundedCall& call) {
+  const c10::IValue* rounding = Find(call, "rounding_mode");
+  const c10::IValue* by = Find(call, "other");
+  const auto self = TensorOf(call, "self");
+  if (!self || by == nullptr || rounding == nullptr || !rounding->isString() || rounding->toStringRef() != "trunc") {
+    return;
+  }
+  if (!by->isTensor() && !IsNumber(*by)) return;
+  const at::Tensor divisor = by->isTensor() ? by->toTensor() : WrappedNumber(*by);
+  const at::ScalarType type = at::result_type(*self, divisor);
+  if (type != at::kInt && type != at::kLong) return;
+  const int64_t least = type == at::kInt ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
+  if (!self->to(type).eq(least).logical_and(divisor.to(type).eq(-1)).any().item<bool>()) return;
+  ThrowOutside("other", absl::StrCat("not be -1 where self is ", least), "-1");
+}
+
+// Of what resizes: by one scale per dimension, here from the last one on. One that would leave less than one
+// element reads beside the input.
+void CheckScales(const BoundedCall& call) {
+  static constexpr std::array<std::array<const char*, 2>, 3> kNames = {
+      {{"scales_w", "scales"}, {"scales_h", ""}, {"scales_d", ""}}};
+  const auto self = TensorOf(call, "self");
+  if (!self) return;
+  for (size_t d = 0; d < kNames.size() && static_cast<int64_t>(d) < self->dim(); ++d) {
+    for (const char* name : kNames[d]) {
+      const c10::IValue* scale = Find(call, name);
+      if (scale == nullptr || !scale->isDouble() || scale->toDouble() <= 0) continue;  // that is: none
+      const double size = static_cast<double>(self->size(self->dim() - 1 - static_cast<int64_t>(d)));
+      if (scale->toDouble() * size >= 0.5) continue;
+      ThrowOutside(name, absl::StrCat("leave an element of ", size), absl::StrCat(scale->toDouble()));
+    }
+  }
+}
+
+// Heads of the query that share those of key and value: a number of them by another.
+void CheckSharedHeads(const BoundedCall& call) {
+  const c10::IValue* shared = Find(call, "enable_gqa");
+  if (shared == nullptr || !shared->isBool() || !shared->toBool()) return;
+  for (const char* name : {"key", "value"}) {
+    const auto tensor = TensorOf(call, name);
+    if (tensor && tensor->dim() >= 3 && tensor->size(-3) == 0) ThrowOutside(name, "have heads", "0");
+  }
+}
+
 }  // namespace
 
 BoundsCheck BoundsOfOperator(std::string_view name) {
   static const auto* const checks = new std::unordered_map<std::string_view, BoundsCheck>{
+      {"aten::_upsample_bicubic2d_aa", &CheckScales},
+      {"aten::_upsample_bilinear2d_aa", &CheckScales},
       {"aten::bernoulli", &CheckProbabilities},
       {"aten::bernoulli_", &CheckProbabilities},
       {"aten::binary_cross_entropy", &CheckBinaryLoss},
       {"aten::cross_entropy_loss", &CheckLabels},
+      {"aten::div", &CheckDivision},
+      {"aten::div_", &CheckDivision},
+      {"aten::divide", &CheckDivision},
       {"aten::embedding", &CheckEmbedding},
       {"aten::gather", &CheckAlongDimension},
       {"aten::index", &CheckIndexList},
@@ -235,8 +293,16 @@ BoundsCheck BoundsOfOperator(std::string_view name) {
       {"aten::scatter_add", &CheckAlongDimension},
       {"aten::scatter_add_", &CheckAlongDimension},
       {"aten::scatter_reduce", &CheckAlongDimension},
+      {"aten::scaled_dot_product_attention", &CheckSharedHeads},
       {"aten::take", &CheckTake},
       {"aten::take_along_dim", &CheckTakeAlongDim},
+      {"aten::upsample_bicubic2d", &CheckScales},
+      {"aten::upsample_bilinear2d", &CheckScales},
+      {"aten::upsample_linear1d", &CheckScales},
+      {"aten::upsample_nearest1d", &CheckScales},
+      {"aten::upsample_nearest2d", &CheckScales},
+      {"aten::upsample_nearest3d", &CheckScales},
+      {"aten::upsample_trilinear3d", &CheckScales},
   };
   const auto found = checks->find(name);
   return found == checks->end() ? nullptr : found->second;

@@ -111,7 +111,8 @@ absl::Status OperatorCall::ResolveSchema(const ProgramNode& node) {
 
 absl::Status OperatorCall::ResolveArgument(const ProgramNode& node, const c10::Argument& wanted,
                                            const ProgramArgument* given) {
-  if (given == nullptr) {
+  // Where a stage's memory lies is the stage's matter.
+  if (given == nullptr || wanted.name() == "pin_memory") {
     const bool generator = wanted.name() == "generator";
     if (!wanted.default_value().has_value() && !generator) return NodeError(node, "lacks an argument", wanted.name());
     if (wanted.default_value().has_value()) literals_.back() = *wanted.default_value();

@@ -18,6 +18,7 @@ using nlohmann::json;
 constexpr int64_t kSchemaMajor = 8;
 constexpr int64_t kNewestSchemaMinor = 17;
 constexpr int64_t kOperatorSet = 10;
+constexpr int64_t kMaxAddend = int64_t{1} << 40;  // of a dimension that varies
 
 class GraphReader {
  public:
@@ -70,7 +71,9 @@ class GraphReader {
         const json& value = fields_.At(range, key);
         return value.is_null() ? open : fields_.Int(value);
       };
-      graph_.symbols[symbol] = {bound("min_val", 0), bound("max_val", std::numeric_limits<int64_t>::max())};
+      const ProgramRange read = {bound("min_val", 0), bound("max_val", std::numeric_limits<int64_t>::max())};
+      if (read.least > read.most) fields_.Fail("must begin before it ends", absl::StrCat(read.least));
+      graph_.symbols[symbol] = read;
     }
   }
 
@@ -156,6 +159,12 @@ class GraphReader {
     ProgramDimension dimension = *std::move(read);
     const json& hint = fields_.At(fields_.At(*content, "hint"), "as_int");
     dimension.example = hint.is_null() ? 1 : fields_.Int(hint);
+    if (!dimension.symbol.empty() &&
+        (dimension.factor < 1 || dimension.addend < -kMaxAddend || dimension.addend > kMaxAddend)) {
+      fields_.Fail(absl::StrCat("must be a symbol at least once, plus a number within +-", kMaxAddend), expression);
+    }
+    if (dimension.symbol.empty() && dimension.addend < 0) fields_.Fail("must have sizes from 0", expression);
+    if (dimension.example < 0) fields_.Fail("must have an example from 0", absl::StrCat(dimension.example));
     if (!dimension.symbol.empty() && graph_.symbols.count(dimension.symbol) == 0) {
       graph_.symbols[dimension.symbol] = {0, std::numeric_limits<int64_t>::max()};
     }

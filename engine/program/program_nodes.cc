@@ -22,9 +22,9 @@ constexpr char kNoModule[] = "_empty_nn_module_stack_from_metadata_hook";
 void ProgramNodes::CheckGraph(const json& graph) {
   fields_.Object(graph, {"inputs", "outputs", "nodes", "tensor_values", "sym_int_values", "sym_bool_values"},
                  {"is_single_tensor_return", "custom_obj_values", "sym_float_values"});
-  if (fields_.ok() && !fields_.At(graph, "custom_obj_values").empty()) {
-    fields_.Fail("must not use custom objects", fields_.At(graph, "custom_obj_values").begin().key());
-  }
+  if (!fields_.ok() || fields_.At(graph, "custom_obj_values").is_null()) return;
+  const json& objects = fields_.Map(graph, "custom_obj_values");
+  if (fields_.ok() && !objects.empty()) fields_.Fail("must not use custom objects", objects.begin().key());
 }
 
 void ProgramNodes::Define(ProgramScope& scope, const std::string& name, ProgramItem item) {

@@ -82,12 +82,15 @@ void BridgeGaps(const ResolvedGraph& graph, int parts, Ways& ways) {
   for (const auto& [value, way] : ways) {
     for (const int part : way) bridged[part] = bridged[part] || way.count(part + 1) != 0;
   }
+  std::vector<std::vector<ProgramValueIndex>> come(parts);  // by the part where the way begins
+  for (const auto& [value, way] : ways) come[*way.begin()].push_back(value);
+  std::set<ProgramValueIndex> under_way;
   for (int p = 0; p + 1 < parts; ++p) {
+    under_way.insert(come[p].begin(), come[p].end());
+    while (!under_way.empty() && *ways[*under_way.rbegin()].rbegin() <= p) under_way.erase(*under_way.rbegin());
     if (bridged[p]) continue;
     ProgramValueIndex bridge = graph.graph->inputs.empty() ? kNoValue : graph.graph->inputs[0].value;
-    for (const auto& [value, way] : ways) {
-      if (*way.begin() <= p && *way.rbegin() > p) bridge = value;
-    }
+    if (!under_way.empty()) bridge = *under_way.rbegin();
     if (bridge == kNoValue) continue;
     std::set<int>& way = ways[bridge];
     way.insert({p, p + 1});
@@ -154,13 +157,17 @@ std::vector<bool> ForbiddenCuts(const ResolvedGraph& graph) {
       forbid(first, last_change);
       continue;
     }
-    for (int cut = 1; cut <= last_change; ++cut) {
-      int live = 0;
-      for (const ProgramValueIndex value : values) {
-        const Lifetime& life = lifetimes[value];
-        if (life.made < cut && !life.uses.empty() && life.uses.back() >= cut && graph.TensorOf(value) < 0) ++live;
-      }
-      if (live > 1) forbidden[cut] = true;
+    std::map<int, int> born;  // by cut: members that live from it on, less those that have died
+    for (const ProgramValueIndex value : values) {
+      const Lifetime& life = lifetimes[value];
+      if (life.uses.empty() || life.uses.back() <= life.made || graph.TensorOf(value) >= 0) continue;
+      ++born[life.made + 1];
+      --born[life.uses.back() + 1];
+    }
+    int live = 0;
+    for (auto at = born.begin(); at != born.end(); ++at) {
+      live += at->second;
+      if (live > 1) forbid(std::max(at->first, 1) - 1, std::min(last_change, std::next(at)->first - 1));
     }
   }
   // A batch norm that is called twice has one set of statistics.

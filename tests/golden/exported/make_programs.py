@@ -94,6 +94,7 @@ def main():
     make("language", small_models.Language(), (ids, mask), shapes, ("evaluation",), "logits")
     make("language_dropout", small_models.Language(0.2), (ids, mask), shapes, ("both",))
     make("counting", small_models.Counting(), (torch.randn(4, 4),), ({0: batch},), ("training", "both"))
+    make("remembering", small_models.Remembering(), (torch.randn(4, 4),), ({0: batch},), ("training",))
     labelled = (torch.randn(4, 4), torch.randint(0, 3, (4,)))
     make("own_loss", small_models.OwnLoss(), labelled, ({0: batch}, {0: batch}), ("evaluation",))
     make("scaled", small_models.Scaled(), (torch.randn(4, 4), torch.tensor(2.0)), ({0: batch}, None), ("evaluation",))

@@ -275,6 +275,36 @@ TEST_F(ProfileTest, LayersThatDoNotFitAreNamed) {
   EXPECT_EQ(ValuesOf(status)["field"], "spec.model.layers[1]");
 }
 
+TEST_F(ProfileTest, WhatIsMeasuredIsClaimedBeforeItIsTouched) {
+  constexpr int64_t kLimit = 10 << 20;
+  std::vector<int64_t> claims;
+  ProfileOptions options;
+  options.claim_memory = [&](int64_t bytes) -> absl::Status {
+    claims.push_back(bytes);
+    if (bytes <= kLimit) return absl::OkStatus();
+    return Error(absl::StatusCode::kResourceExhausted, "HOST_MEMORY", "too much");
+  };
+  const auto profile = [&](int64_t times) {
+    return ProfileLayers({ExpandLayer(times)}, {kDevice}, {}, options, &ProfileClock()).status();
+  };
+  EXPECT_TRUE(profile(2).ok()) << profile(2);
+  EXPECT_EQ(claims.back(), 0) << "nothing is held behind it";
+  const absl::Status refused = profile(100);  // 160 KB each, some twice
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(refused), "HOST_MEMORY") << refused;
+  EXPECT_EQ(claims.back(), 0);
+  EXPECT_EQ(Counts().alive, 0);
+}
+
+TEST_F(ProfileTest, APlanThatNobodyWantsEndsWithinALayer) {
+  Planning planning(&ProfileClock(), 1000, [] { return Counts().trained > 0; });
+  ProfileOptions options;
+  options.planning = &planning;
+  const absl::Status status = ProfileLayers({ExpandLayer(2)}, {kDevice}, {}, options, &ProfileClock()).status();
+  EXPECT_EQ(ReasonOf(status), "WORK_CANCELLED") << status;
+  EXPECT_EQ(Counts().trained, 1);
+}
+
 TEST_F(ProfileTest, AModelThatTakesAnythingIsCutByCount) {
   const std::vector<LayerSpec> layers = {AnythingLayer(), SleepLayer(1), SleepLayer(100), SleepLayer(1)};
   for (const LayerProfile& layer : Profile(layers)) EXPECT_FALSE(layer.measured);

@@ -107,6 +107,35 @@ TEST(ProgramLimits, HoldForTheTreeOfOutputs) {
   EXPECT_EQ(program->graph.outputs[0].name, "output0");
 }
 
+// Each would end the process, or never be met, when the input of a call is compared with it.
+TEST(ProgramLimits, HoldForDimensionsThatVary) {
+  const std::string symbol = "Symbol('s77', positive=True, integer=True)";
+  const auto read = [&](const std::string& expression) {
+    Repacked changed("counting_both.pt2");
+    for (const char* record : {kModel, "extra/penstock_training.json"}) changed.Replace(record, symbol, expression);
+    return changed.Read().status();
+  };
+  EXPECT_TRUE(read("Add(Mul(" + symbol + ", Integer(2)), Integer(-1))").ok());
+  for (const std::string wrong :
+       {"Mul(" + symbol + ", Integer(-1))", "Mul(" + symbol + ", Integer(0))",
+        "Add(Mul(" + symbol + ", Integer(-1)), Integer(-9223372036854775808))",
+        "Add(" + symbol + ", Integer(-9223372036854775808))", "Add(" + symbol + ", Integer(9223372036854775807))"}) {
+    ExpectInvalid(read(wrong), "must be a symbol at least once, plus a number within +-");
+  }
+  ExpectInvalid(read("Integer(-1)"), "must have sizes from 0");
+  Repacked empty("counting_both.pt2");
+  empty.Replace(kModel, R"({"min_val": 1, "max_val": 4096})", R"({"min_val": 7, "max_val": 6})");
+  ExpectInvalid(empty.Read().status(), "must begin before it ends, got 7");
+}
+
+TEST(ProgramLimits, CustomObjectsOfAnyFormAreRefused) {
+  for (const char* objects : {R"({"a": 1})", "[1]", "1", R"("a")"}) {
+    Repacked changed("counting_both.pt2");
+    changed.Replace(kModel, R"("custom_obj_values": {})", absl::StrCat(R"("custom_obj_values": )", objects));
+    EXPECT_EQ(ReasonOf(changed.Read().status()), "SPEC_INVALID") << objects;
+  }
+}
+
 TEST(ProgramDimension, IsASumOrProductOfNumbersAndOneSymbol) {
   const auto parse = [](std::string_view text) { return ParseProgramDimension(text); };
   EXPECT_EQ(parse("Integer(7)")->addend, 7);

@@ -193,6 +193,18 @@ TEST(GraphLayer, BuffersThatTheGraphChangesFollowMicroBatchesInOrder) {
   EXPECT_EQ(runner.Buffer("calls").item<int64_t>(), 2) << "evaluation counts nothing";
 }
 
+// What a buffer gets is what the graph had there, not what became of it in place: twice, with a change between.
+TEST(GraphLayer, BuffersTakeWhatIsChangedInPlaceAfterwards) {
+  ProgramRunner runner("remembering_training.pt2");
+  for (int i = 0; i < 2; ++i) runner.Forward({at::full({2, 4}, i + 1.0)}, {.training = true, .micro_batch = i});
+  for (int times = 0; times < 2; ++times) {  // a step that is undone is taken again
+    runner.Commit();
+    ExpectClose(runner.Buffer("before"), at::full({4}, -2.0), "before");  // x * -1
+    ExpectClose(runner.Buffer("after"), at::zeros({4}), "after");
+    ExpectClose(runner.Buffer("sum"), at::full({4}, (times + 1) * 2 * -3.0), "sum");  // of both, over two rows
+  }
+}
+
 TEST(GraphLayer, CountsInABufferThatIsOnlyNamedLikeABatchNorms) {
   Repacked renamed("counting_both.pt2");
   for (const std::string record :

@@ -11,6 +11,7 @@
 
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/device/torch_status.h"
 #include "tests/unit/program/program_runner.h"
@@ -110,6 +111,56 @@ TEST(OperatorBounds, NumbersThatMustBeProbabilities) {
   }
   EXPECT_TRUE(Check("aten::multinomial", {{"self", at::full({2}, 7.0)}}).ok());
   ExpectOutside(Check("aten::multinomial", {{"self", at::full({2}, -7.0)}}), "must lie in [0, ");
+}
+
+// Each ends the process where it is not refused.
+TEST(OperatorBounds, ADivisionThatHasNoResult) {
+  for (const at::ScalarType type : {at::kInt, at::kLong}) {
+    const int64_t least = type == at::kInt ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
+    const at::Tensor self = at::full({2}, least, at::TensorOptions(type));
+    const at::Tensor minus = at::full({2}, -1, at::TensorOptions(type));
+    for (const char* name : {"aten::div", "aten::div_", "aten::divide"}) {
+      SCOPED_TRACE(name);
+      const auto with = [&](const at::Tensor& a, const c10::IValue& b, const char* mode) {
+        return Check(name, {{"self", a}, {"other", b}, {"rounding_mode", c10::IValue(std::string(mode))}});
+      };
+      ExpectOutside(with(self, minus, "trunc"), absl::StrCat("other: must not be -1 where self is ", least));
+      ExpectOutside(with(self, int64_t{-1}, "trunc"), "other: must not be -1");
+      EXPECT_TRUE(with(self, minus, "floor").ok());
+      EXPECT_TRUE(with(self, int64_t{2}, "trunc").ok());
+      EXPECT_TRUE(with(self + 1, minus, "trunc").ok());
+      EXPECT_TRUE(with(self.to(at::kFloat), minus, "trunc").ok());
+    }
+  }
+}
+
+TEST(OperatorBounds, ScalesThatLeaveNothing) {
+  const at::Tensor image = at::zeros({1, 1, 4, 8});
+  for (const char* name : {"aten::_upsample_bilinear2d_aa", "aten::_upsample_bicubic2d_aa", "aten::upsample_nearest2d",
+                           "aten::upsample_bilinear2d", "aten::upsample_bicubic2d"}) {
+    SCOPED_TRACE(name);
+    const auto with = [&](const c10::IValue& high, const c10::IValue& wide) {
+      return Check(name, {{"self", image}, {"scales_h", high}, {"scales_w", wide}});
+    };
+    EXPECT_TRUE(with(0.25, 0.125).ok());
+    EXPECT_TRUE(with({}, 3.0).ok());
+    ExpectOutside(with(1e-12, 1.0), "scales_h: must leave an element of 4, got 1e-12");
+    ExpectOutside(with(1.0, 1e-12), "scales_w: must leave an element of 8, got 1e-12");
+  }
+  ExpectOutside(Check("aten::upsample_nearest1d", {{"self", at::zeros({1, 1, 4})}, {"scales", 1e-12}}), "scales: ");
+  ExpectOutside(Check("aten::upsample_nearest3d", {{"self", at::zeros({1, 1, 2, 2, 2})}, {"scales_d", 1e-12}}),
+                "scales_d: ");
+}
+
+TEST(OperatorBounds, HeadsThatSharedOnesAreDividedBy) {
+  const auto with = [](int64_t heads, bool shared) {
+    const at::Tensor keys = at::zeros({1, heads, 3, 2});
+    return Check("aten::scaled_dot_product_attention",
+                 {{"query", at::zeros({1, 4, 3, 2})}, {"key", keys}, {"value", keys}, {"enable_gqa", shared}});
+  };
+  EXPECT_TRUE(with(2, true).ok());
+  EXPECT_TRUE(with(0, false).ok());
+  ExpectOutside(with(0, true), "key: must have heads, got 0");
 }
 
 TEST(OperatorBounds, AProgramRefusesAnIndexBeforeItsOperatorRuns) {
