@@ -170,6 +170,7 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int
   }
   const std::string unfinished = absl::StrCat(folder_, "/", kUnfinished, id);
   const std::string finished = absl::StrCat(folder_, "/", id);
+  if (files_->Exists(unfinished)) PENSTOCK_RETURN_IF_ERROR(Clear(unfinished));  // a removal has left it
   int64_t taken = 0;  // for the elements; the few bytes of the header are known when they are written
   for (const NamedTensor& tensor : state) taken += static_cast<int64_t>(tensor.tensor.nbytes());
   if (quota_ != nullptr) {
@@ -177,12 +178,14 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int
   }
   // Whatever fails or throws from here on, nothing of the save stays.
   absl::Cleanup give_up = [&] {
-    if (quota_ != nullptr) quota_->Return(pipeline_, taken);
+    int64_t left = 0;
     Guarded("the end of a failed save", [&] {
       if (absl::Status removed = files_->RemoveAll(unfinished); !removed.ok()) {
+        left = TensorBytes(files_, unfinished);
         LogError("can't remove an unfinished checkpoint", {{"pipeline", pipeline_}, {"checkpoint", id}});
       }
     }).IgnoreError();
+    if (quota_ != nullptr) quota_->Return(pipeline_, taken - left);
   };
   PENSTOCK_RETURN_IF_ERROR(WithValue(Write(unfinished, manifest, state, cancel), "checkpoint", id));
   CheckpointInfo info = InfoOf(pipeline_, id, manifest);
@@ -215,7 +218,6 @@ absl::Status CheckpointFolder::Write(const std::string& folder, CheckpointManife
     return absl::Status(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the save was given up"));
   };
 
-  PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(folder));
   PENSTOCK_RETURN_IF_ERROR(files_->CreateDirectories(folder));
   PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(folder + kStateFile));
   PENSTOCK_RETURN_IF_ERROR(WriteSafetensors(state, MetadataOf(manifest), [&](std::string_view bytes) {
@@ -299,8 +301,7 @@ absl::Status CheckpointFolder::RemoveOne(const std::string& id) {
   PENSTOCK_RETURN_IF_ERROR(Find(id).status());
   const std::string finished = absl::StrCat(folder_, "/", id);
   const std::string unfinished = absl::StrCat(folder_, "/", kUnfinished, id);
-  const int64_t bytes = TensorBytes(files_, finished);
-  PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(unfinished));
+  PENSTOCK_RETURN_IF_ERROR(Clear(unfinished));
   const absl::Status renamed = files_->Rename(finished, unfinished);
   // A rename whose sync failed may have happened.
   if (!renamed.ok() && files_->Exists(finished)) return WithValue(renamed, "checkpoint", id);
@@ -308,15 +309,24 @@ absl::Status CheckpointFolder::RemoveOne(const std::string& id) {
     absl::MutexLock lock(&mu_);
     index_.erase(id);
   }
-  PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(unfinished));
-  if (quota_ != nullptr) quota_->Return(pipeline_, bytes);
+  PENSTOCK_RETURN_IF_ERROR(Clear(unfinished));
   return absl::IsNotFound(renamed) ? absl::OkStatus() : renamed;
+}
+
+// What can't be removed counts until it can.
+absl::Status CheckpointFolder::Clear(const std::string& unfinished) {
+  const int64_t bytes = TensorBytes(files_, unfinished);
+  absl::Status removed = files_->RemoveAll(unfinished);
+  if (quota_ != nullptr) quota_->Return(pipeline_, bytes - (removed.ok() ? 0 : TensorBytes(files_, unfinished)));
+  return removed;
 }
 
 absl::Status CheckpointFolder::Purge() {
   absl::MutexLock disk_lock(&disk_mu_);
   for (const CheckpointInfo& info : List()) PENSTOCK_RETURN_IF_ERROR(RemoveOne(info.id));
-  return files_->RemoveAll(folder_);
+  PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(folder_));
+  if (quota_ != nullptr) quota_->Set(pipeline_, 0);
+  return absl::OkStatus();
 }
 
 absl::Status CountCheckpoints(FileSystem* files, const std::string& state_dir, CheckpointQuota* quota) {

@@ -92,6 +92,8 @@ class CheckpointFolder {
                      const CancelToken* cancel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::StatusOr<LoadedCheckpoint> Read(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status RemoveOne(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  // Removes a folder that is no checkpoint, and gives the quota back what its files had.
+  absl::Status Clear(const std::string& unfinished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
 
   FileSystem* const files_;
   Clock* const clock_;

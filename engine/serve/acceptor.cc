@@ -165,10 +165,11 @@ void Acceptor::AcceptState(CallContext context, Request request, StateCallback d
     if (pinned.ok()) call->inputs = *std::move(inputs);
   }
   JoinedCall<StateAnswer> joined;
-  if (pinned.ok()) {
+  {
     absl::MutexLock lock(&calls_->mu);
-    const auto admit = [&]() -> absl::Status {
+    const auto admit = [&]() -> absl::Status {  // of a first attempt: a retry needs its handles no more
       calls_->mu.AssertHeld();
+      if (!pinned.ok()) return pinned;
       const absl::Status admitted = Admit(*call, /*handles_reserved=*/false);
       return admitted.ok() ? admitted : Refused(admitted);
     };
@@ -185,8 +186,6 @@ void Acceptor::AcceptState(CallContext context, Request request, StateCallback d
       std::move(forget).Cancel();
       return;
     }
-  } else {
-    joined.now = pinned;
   }
   settlement_->EndPlace(*call);  // before the caller hears, so that its next call finds it free
   if (joined.now.has_value()) done(*std::move(joined.now));

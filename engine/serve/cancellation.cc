@@ -14,10 +14,8 @@ void Cancellation::RemoveQueued(ServedCalls& calls, const CallPointer& call) {
   }).IgnoreError();
 }
 
-std::vector<CallPointer> Cancellation::RemoveAllQueued(ServedCalls& calls) {
-  std::vector<CallPointer> removed = calls.Waiting();
-  for (const CallPointer& call : removed) RemoveQueued(calls, call);
-  return removed;
+void Cancellation::RemoveQueued(ServedCalls& calls, const std::vector<CallPointer>& waiting) {
+  for (const CallPointer& call : waiting) RemoveQueued(calls, call);
 }
 
 void Cancellation::SettleCancelled(const std::vector<CallPointer>& removed) {

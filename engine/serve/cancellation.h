@@ -31,9 +31,10 @@ class Cancellation {
   void Abandon(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   void OnDeadline(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
-  // Takes all that waits out of the queues; SettleCancelled() then ends it. One whose end throws keeps no other from
+  // Takes calls that wait out of the queues; SettleCancelled() then ends them. One whose end throws keeps no other from
   // ending.
-  std::vector<CallPointer> RemoveAllQueued(ServedCalls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls.mu);
+  void RemoveQueued(ServedCalls& calls, const std::vector<CallPointer>& waiting)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls.mu);
   void SettleCancelled(const std::vector<CallPointer>& removed) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
  private:

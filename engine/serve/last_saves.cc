@@ -1,36 +1,95 @@
 #include "engine/serve/last_saves.h"
 
-#include <optional>
+#include <cstddef>
 #include <utility>
 
-#include "absl/status/statusor.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/base/guard.h"
 
 namespace penstock {
 namespace {
 
-struct LastSaveRun {
-  std::vector<std::shared_ptr<ServedPipeline>> left;
-  std::shared_ptr<CancelToken> cancel;
-  std::function<void(LastSaves)> done;
-  std::vector<std::string> failed = {};
-};
+// One save at a time, in the order in which the pipelines' work ends: one whose work does not end holds up no other.
+class LastSaveRun : public std::enable_shared_from_this<LastSaveRun> {
+ public:
+  LastSaveRun(std::vector<std::shared_ptr<ServedPipeline>> pipelines, std::shared_ptr<CancelToken> cancel,
+              std::function<void(LastSaves)> done)
+      : pipelines_(std::move(pipelines)), cancel_(std::move(cancel)), done_(std::move(done)), left_(pipelines_.size()) {
+    // What takes memory comes first.
+    idle_.reserve(pipelines_.size());
+    saves_.failed.reserve(pipelines_.size());
+    for (const auto& pipeline : pipelines_) names_.push_back(pipeline->name());
+  }
 
-void SaveNext(const std::shared_ptr<LastSaveRun>& run) {
-  if (run->left.empty()) return run->done({std::move(run->failed)});
-  const std::shared_ptr<ServedPipeline> pipeline = std::move(run->left.back());
-  run->left.pop_back();
-  const std::string& name = pipeline->name();
-  pipeline->SaveLast(run->cancel, [run, name](const absl::StatusOr<std::optional<CheckpointInfo>>& saved) {
-    if (!saved.ok()) run->failed.push_back(name);
-    SaveNext(run);
-  });
-}
+  void Start() {
+    if (pipelines_.empty()) return done_({});
+    for (size_t i = 0; i < pipelines_.size(); ++i) {
+      const absl::Status drains = Guarded("a last save", [&] {
+        pipelines_[i]->Drain(/*force=*/true, [run = shared_from_this(), i] { run->OnIdle(i); });
+      });
+      if (!drains.ok()) OnEnd(i, /*saved=*/false);
+    }
+  }
+
+ private:
+  void OnIdle(size_t i) {
+    {
+      absl::MutexLock lock(&mu_);
+      idle_.push_back(i);
+    }
+    SaveNext();
+  }
+  void SaveNext() {
+    size_t next = 0;
+    {
+      absl::MutexLock lock(&mu_);
+      if (saving_ || taken_ == idle_.size()) return;
+      saving_ = true;
+      next = idle_[taken_++];
+    }
+    const absl::Status begun = Guarded("a last save", [&] {
+      pipelines_[next]->SaveLast(
+          cancel_, [run = shared_from_this(), next](const auto& saved) { run->OnSaved(next, saved.ok()); });
+    });
+    if (!begun.ok()) OnSaved(next, /*saved=*/false);
+  }
+  void OnSaved(size_t i, bool saved) {
+    {
+      absl::MutexLock lock(&mu_);
+      saving_ = false;
+    }
+    OnEnd(i, saved);
+    SaveNext();
+  }
+  void OnEnd(size_t i, bool saved) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (!saved) saves_.failed.push_back(std::move(names_[i]));
+      if (--left_ > 0) return;
+    }
+    done_(std::move(saves_));  // nobody else is left
+  }
+
+  const std::vector<std::shared_ptr<ServedPipeline>> pipelines_;
+  const std::shared_ptr<CancelToken> cancel_;
+  const std::function<void(LastSaves)> done_;
+
+  absl::Mutex mu_;
+  std::vector<std::string> names_;
+  std::vector<size_t> idle_ ABSL_GUARDED_BY(mu_);  // pipelines whose work has ended, in that order
+  size_t taken_ ABSL_GUARDED_BY(mu_) = 0;          // of these, those whose save has begun
+  bool saving_ ABSL_GUARDED_BY(mu_) = false;
+  size_t left_ ABSL_GUARDED_BY(mu_);
+  LastSaves saves_;
+};
 
 }  // namespace
 
 void SaveAllLast(std::vector<std::shared_ptr<ServedPipeline>> pipelines, std::shared_ptr<CancelToken> cancel,
                  std::function<void(LastSaves)> done) {
-  SaveNext(std::make_shared<LastSaveRun>(LastSaveRun{std::move(pipelines), std::move(cancel), std::move(done)}));
+  std::make_shared<LastSaveRun>(std::move(pipelines), std::move(cancel), std::move(done))->Start();
 }
 
 }  // namespace penstock

@@ -42,9 +42,6 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
                                                                        Planning* planning) const {
   planning->Enter(PlanPhase::kLoading, 1);
   PENSTOCK_RETURN_IF_ERROR(Load(spec));
-  PENSTOCK_ASSIGN_OR_RETURN(
-      std::unique_ptr<CheckpointFolder> checkpoints,
-      CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name, options_.checkpoint_quota));
   std::shared_ptr<PipelineMetrics> metrics;
   Pipeline::Options engine = EngineOptions(may_rehearse(), planning);
   std::shared_ptr<MemoryClaims::Claim> claim;  // goes where the creation fails
@@ -61,6 +58,10 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(*spec, std::move(engine));
   spec->model.loaded_program = nullptr;  // the layers have its tensors
   if (!pipeline.ok()) return pipeline.status();
+  // A pipeline that is refused leaves no folder.
+  PENSTOCK_ASSIGN_OR_RETURN(
+      std::unique_ptr<CheckpointFolder> checkpoints,
+      CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name, options_.checkpoint_quota));
   ServedPipeline::Options hosting = options_.hosting;
   hosting.name = name;
   hosting.spec_digest = spec_digest;

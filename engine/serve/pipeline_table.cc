@@ -294,8 +294,8 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
       deletions_.Post([this, key, join, name, purge, let_go, pipeline = std::move(pipeline),
                        deleted = std::move(deleted)]() mutable {
         let_go->WaitForNotification();
-        DeleteNow(name, std::move(pipeline), purge);
-        Answer(key, join, std::move(deleted));
+        const absl::Status purged = DeleteNow(name, std::move(pipeline), purge);
+        Answer(key, join, purged.ok() ? absl::StatusOr<PipelineEntry>(std::move(deleted)) : purged);
       });
     });
   });
@@ -307,22 +307,28 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
   Answer(key, join, begun);
 }
 
-void PipelineTable::DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge) {
+absl::Status PipelineTable::DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge) {
   // What fails leaves something behind, and the name comes free all the same.
   const auto attempt = [&name](const char* failure, auto&& part) {
-    const absl::Status done = Guarded("the deletion of a pipeline", part);
-    if (done.ok()) return;
+    absl::Status done = Guarded("the deletion of a pipeline", part);
+    if (done.ok()) return done;
     Guarded("the deletion of a pipeline", [&] {
       LogError(failure, {{"pipeline", name}, {"error", std::string(done.message())}});
     }).IgnoreError();
+    return done;
   };
-  attempt("can't stop a deleted pipeline", [&] { pipeline->Stop(); });
-  attempt("can't release the handles of a deleted pipeline",
-          [&] { builder_.options().handles->ReleasePipeline(name); });
+  attempt("can't stop a deleted pipeline", [&] { pipeline->Stop(); }).IgnoreError();
+  attempt("can't release the handles of a deleted pipeline", [&] {
+    builder_.options().handles->ReleasePipeline(name);
+  }).IgnoreError();
+  absl::Status purged;
   if (purge) {
-    attempt("can't remove the checkpoints of a deleted pipeline", [&] { return pipeline->PurgeCheckpoints(); });
+    purged = attempt("can't remove the checkpoints of a deleted pipeline", [&] {
+      const absl::Status left = Guarded("a purge", [&] { return pipeline->PurgeCheckpoints(); });
+      return WithPrefix(WithValue(left, "pipeline", name), "the pipeline is deleted, but not all of its checkpoints: ");
+    });
   }
-  attempt("can't remove the metrics of a deleted pipeline", [&] { RemoveMetrics(*pipeline); });
+  attempt("can't remove the metrics of a deleted pipeline", [&] { RemoveMetrics(*pipeline); }).IgnoreError();
   // Its memory first: who takes the name next finds room.
   std::shared_ptr<ServedPipeline> listed;
   {
@@ -336,8 +342,9 @@ void PipelineTable::DeleteNow(const std::string& name, std::shared_ptr<ServedPip
     entries_.erase(name);
   }
   attempt("can't tell of a deleted pipeline", [&] {
-    LogInfo("pipeline deleted", {{"pipeline", name}, {"purged", purge ? "true" : "false"}});
-  });
+    LogInfo("pipeline deleted", {{"pipeline", name}, {"purged", purge && purged.ok() ? "true" : "false"}});
+  }).IgnoreError();
+  return purged;
 }
 
 void PipelineTable::RemoveMetrics(const ServedPipeline& pipeline) const {

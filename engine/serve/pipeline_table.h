@@ -94,7 +94,7 @@ class PipelineTable {
 
   // Answers when it is gone: accepted work has finished (`force`: what had not started is cancelled,
   // and an open accumulation or graph is lost; without it, those are PIPELINE_IN_USE), its handles are
-  // released. `purge` removes its checkpoints.
+  // released. `purge` removes its checkpoints; where that fails, the pipeline is gone and the answer is the error.
   void Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done);
 
   // From now on nothing is created and no work is accepted; calls back when all accepted work has
@@ -122,7 +122,8 @@ class PipelineTable {
   void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineSpec spec, const std::string& spec_digest,
                                           Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
-  void DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge)
+  // Returns what kept checkpoints from being purged; the pipeline is gone all the same.
+  absl::Status DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge)
       ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveMetrics(const ServedPipeline& pipeline) const;
   // Looks on the plans' thread, by one of the builder's methods.

@@ -6,6 +6,7 @@
 #include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/base/freed_memory.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/observe/metrics.h"
 
@@ -97,42 +98,41 @@ void ServedPipeline::Drain(bool force, std::function<void()> done) {
   std::vector<CallPointer> cancelled;
   {
     absl::MutexLock lock(&calls_.mu);
-    calls_.drained.push_back(std::move(done));  // what may fail comes first
+    if (force) cancelled = calls_.Waiting();    // what may fail comes first
+    calls_.drained.push_back(std::move(done));  // the same
     if (calls_.state == State::kReady) calls_.state = State::kDraining;
-    if (force) cancelled = cancellation_.RemoveAllQueued(calls_);
+    cancellation_.RemoveQueued(calls_, cancelled);
   }
   cancellation_.SettleCancelled(cancelled);
   calls_.NotifyIfDrained();
 }
 
 void ServedPipeline::SaveLast(std::shared_ptr<CancelToken> cancel, LastSaveCallback done) {
-  Drain(/*force=*/true, [this, cancel = std::move(cancel), done = std::move(done)] { EnqueueLastSave(cancel, done); });
+  Drain(/*force=*/true, [this, cancel = std::move(cancel), done = std::move(done)] {
+    const absl::StatusOr<bool> enqueued = Guarded("a last save", [&] { return EnqueueLastSave(cancel, done); });
+    if (!enqueued.ok()) return done(enqueued.status());
+    if (!*enqueued) done(std::nullopt);
+  });
 }
 
-void ServedPipeline::EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel, const LastSaveCallback& done) {
-  absl::StatusOr<std::optional<CheckpointInfo>> now = std::nullopt;
-  bool lost = false;
-  bool enqueued = false;
-  {
-    absl::MutexLock lock(&calls_.mu);
-    lost = calls_.training.state().accumulating();
-    if (calls_.stopping) {
-      now = CancelledCall();
-    } else if (!calls_.training.saved()) {
-      const auto call = std::make_shared<Call>(CallContext(), SaveCall{.last = true});
-      call->cancel = cancel;
-      call->join = std::make_shared<StateJoin>();
-      call->join->callbacks.push_back([done](const absl::StatusOr<StateAnswer>& answer) {
-        if (!answer.ok()) return done(answer.status());
-        done(answer->checkpoint);
-      });
-      calls_.Of(call).inputs_ready = true;
-      acceptor_.Enqueue(calls_, call);
-      enqueued = true;
-    }
+absl::StatusOr<bool> ServedPipeline::EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel,
+                                                     const LastSaveCallback& done) {
+  if (statistics().accumulating) {
+    LogWarning("accumulated gradients are lost: they are in no checkpoint", {{"pipeline", options_.name}});
   }
-  if (lost) LogWarning("accumulated gradients are lost: they are in no checkpoint", {{"pipeline", options_.name}});
-  if (!enqueued) done(std::move(now));
+  absl::MutexLock lock(&calls_.mu);
+  if (calls_.stopping) return CancelledCall();
+  if (calls_.training.saved()) return false;
+  const auto call = std::make_shared<Call>(CallContext(), SaveCall{.last = true});
+  call->cancel = cancel;
+  call->join = std::make_shared<StateJoin>();
+  call->join->callbacks.push_back([done](const absl::StatusOr<StateAnswer>& answer) {
+    if (!answer.ok()) return done(answer.status());
+    done(answer->checkpoint);
+  });
+  calls_.Of(call).inputs_ready = true;
+  acceptor_.Enqueue(calls_, call);
+  return true;
 }
 
 void ServedPipeline::Stop() {
@@ -146,7 +146,8 @@ void ServedPipeline::Stop() {
     absl::MutexLock lock(&calls_.mu);
     calls_.state = State::kStopped;
     calls_.stopping = true;
-    late = cancellation_.RemoveAllQueued(calls_);
+    late = calls_.Waiting();
+    cancellation_.RemoveQueued(calls_, late);
   }
   cancellation_.SettleCancelled(late);
   training_.Join();

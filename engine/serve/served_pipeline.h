@@ -185,7 +185,8 @@ class ServedPipeline {
  private:
   ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_ptr<CheckpointFolder> checkpoints, Options options);
 
-  void EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel, const LastSaveCallback& done)
+  // Returns whether there is something to save; `done` is told of that later. An error comes without it.
+  absl::StatusOr<bool> EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel, const LastSaveCallback& done)
       ABSL_LOCKS_EXCLUDED(calls_.mu);
 
   const Options options_;

@@ -4,12 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/caller_share.h"
 #include "engine/base/error.h"
 
 namespace penstock {
 namespace {
 
-constexpr size_t kMaxLosses = 64;
+constexpr int64_t kMaxLosses = 1024;
+constexpr int64_t kLossNanos = int64_t{24} * 3600 * 1'000'000'000;
 constexpr size_t kShownSession = 8;  // characters of a session in a message
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
@@ -57,7 +59,7 @@ absl::Status TrainingState::Check(TrainingCall call, const TrainingParty& party,
                                 "; discard, then contribute all of the step anew"))
           .With("cause", loss->cause);
     }
-    if (call == TrainingCall::kContribution) return absl::OkStatus();
+    if (call == TrainingCall::kContribution) return CheckRoom(party.caller, now);
     return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_EMPTY",
                  "no gradients are accumulated: nothing to step with");
   }
@@ -87,9 +89,25 @@ const TrainingState::Loss* TrainingState::LossOf(const TrainingParty& party) con
   return found == losses_.end() ? nullptr : &*found;
 }
 
-void TrainingState::Lose(std::string cause) {
-  if (losses_.size() >= kMaxLosses) losses_.pop_front();
-  losses_.push_back({*holder_, std::move(cause)});
+absl::Status TrainingState::CheckRoom(const std::string& caller, int64_t now) const {
+  int64_t all = 0;
+  int64_t own = 0;
+  for (const Loss& loss : losses_) {
+    if (now - loss.at >= kLossNanos) continue;
+    ++all;
+    own += int{loss.party.caller == caller};
+  }
+  if (all < kMaxLosses && own < CallerShare(kMaxLosses, /*others=*/all > own)) return absl::OkStatus();
+  return Error(
+             absl::StatusCode::kResourceExhausted, "CALLER_QUOTA",
+             "too many accumulations were lost in the last day, and those who lost them have not discarded: TrainStep "
+             "does without one")
+      .With("limit_value", std::to_string(kMaxLosses));
+}
+
+void TrainingState::Lose(std::string cause, int64_t now) {
+  while (!losses_.empty() && now - losses_.front().at >= kLossNanos) losses_.pop_front();
+  losses_.push_back({*holder_, std::move(cause), now});
 }
 
 void TrainingState::Clear() {
@@ -110,14 +128,15 @@ void TrainingState::Apply(TrainingCall call, const TrainingParty& party, int64_t
     case TrainingCall::kRestoreForced:
       if (accumulating() && holder_ != party) {
         Lose(absl::StrCat(
-            call == TrainingCall::kRestoreForced ? "a restore or write of caller " : "a DISCARD of caller ",
-            party.caller));
+                 call == TrainingCall::kRestoreForced ? "a restore or write of caller " : "a DISCARD of caller ",
+                 party.caller),
+             now);
       }
       if (call != TrainingCall::kRestoreForced)
         std::erase_if(losses_, [&](const Loss& loss) { return loss.party == party; });
       return Clear();
     case TrainingCall::kExpire:
-      if (accumulating()) Lose("their lease is over");
+      if (accumulating()) Lose("their lease is over", now);
       return Clear();
     case TrainingCall::kApply:
     case TrainingCall::kTrainStep:

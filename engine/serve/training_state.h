@@ -42,9 +42,10 @@ struct TrainingParty {
 //
 // Model:     a party adds to its own accumulation only. It ends by a step or DISCARD of that party; by DISCARD of another session
 //            of the same caller, which a restarted program is; by force; and by the end of its lease. A party whose gradients
-//            others or the lease have ended is told so: until it discards, it can't go on as if they were there.
+//            others or the lease have ended is told so: until it discards, for a day, it can't go on as if they were there. While
+//            too many such losses are kept, of one caller its share (CallerShare), no accumulation begins.
 // Fails:     Check(): FAILED_PRECONDITION / ACCUMULATION_EMPTY; ACCUMULATION_LOST; ACCUMULATION_OPEN and ACCUMULATION_HELD, which
-//            name the holder (`holder`, `session`) and the age (`age_seconds`).
+//            name the holder (`holder`, `session`) and the age (`age_seconds`). RESOURCE_EXHAUSTED / CALLER_QUOTA.
 // Units:     nanoseconds of one monotonic clock.
 class TrainingState {
  public:
@@ -65,10 +66,13 @@ class TrainingState {
   struct Loss {
     TrainingParty party;
     std::string cause;
+    int64_t at = 0;
   };
   absl::Status Held(std::string_view reason, std::string_view what_to_do, int64_t now) const;
   const Loss* LossOf(const TrainingParty& party) const;
-  void Lose(std::string cause);
+  // Whether a loss of this caller could be kept.
+  absl::Status CheckRoom(const std::string& caller, int64_t now) const;
+  void Lose(std::string cause, int64_t now);
   void Clear();
 
   std::optional<TrainingParty> holder_;

@@ -38,7 +38,7 @@ class FaultyFileSystem : public FileSystem {
     fail_rename_ = in;
     rename_fault_ = fault;
   }
-  // The next call of that method, "Read" or "RemoveAll", throws, as where memory is short.
+  // The next call of that method, "Create", "Read" or "RemoveAll", throws, as where memory is short.
   void ThrowIn(const std::string& method) {
     absl::MutexLock lock(&mu_);
     throw_in_ = method;
@@ -55,6 +55,7 @@ class FaultyFileSystem : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
     if (absl::Status status = Change(); !status.ok()) return status;
+    MayThrow("Create");
     absl::StatusOr<std::unique_ptr<WritableFile>> file = files_->Create(path);
     if (!file.ok()) return file;
     return std::make_unique<File>(this, *std::move(file));

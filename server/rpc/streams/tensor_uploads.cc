@@ -70,28 +70,38 @@ class TensorUploads::Upload {
   std::optional<TensorReceiver> receiver ABSL_GUARDED_BY(mu);  // until it is complete
 };
 
+absl::StatusOr<std::optional<TensorUploads::Hold>> TensorUploads::Join(const Key& key, const std::string& request_id,
+                                                                       const std::string& digest) {
+  std::shared_ptr<Upload> found;
+  {
+    absl::MutexLock lock(&mu_);
+    if (auto it = uploads_.find(key); it != uploads_.end()) found = it->second;
+  }
+  if (found == nullptr) return std::optional<Hold>();
+  {
+    absl::MutexLock lock(&found->mu);
+    if (!found->forgotten) {
+      if (found->digest != digest) {
+        return Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
+                     "request_id: was used for other tensors, got " + request_id)
+            .With("field", "request_id")
+            .With("value", request_id);
+      }
+      if (!found->complete()) PENSTOCK_RETURN_IF_ERROR(handles_->Hold(found->name, found->BytesToHold()));
+      return std::optional<Hold>(Hold{found, ++found->generation, found->end_nanos});
+    }
+  }
+  RemoveFromMap(found);  // it goes; the next one may come
+  return std::optional<Hold>();
+}
+
 absl::StatusOr<TensorUploads::Hold> TensorUploads::Attach(Request request) {
   const Key key = {request.caller, request.pipeline + " " + request.request_id};
+  const std::string digest = DigestOf(request.headers);
   if (!request.request_id.empty()) {
     const absl::Status room = CheckRoom(request.caller);
-    std::shared_ptr<Upload> found;
-    {
-      absl::MutexLock lock(&mu_);
-      if (auto it = uploads_.find(key); it != uploads_.end()) found = it->second;
-    }
-    if (found != nullptr) {
-      absl::MutexLock lock(&found->mu);
-      if (!found->forgotten) {
-        if (found->digest != DigestOf(request.headers)) {
-          return Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
-                       "request_id: was used for other tensors, got " + request.request_id)
-              .With("field", "request_id")
-              .With("value", request.request_id);
-        }
-        if (!found->complete()) PENSTOCK_RETURN_IF_ERROR(handles_->Hold(found->name, found->BytesToHold()));
-        return Hold{found, ++found->generation, found->end_nanos};
-      }
-    }
+    PENSTOCK_ASSIGN_OR_RETURN(std::optional<Hold> known, Join(key, request.request_id, digest));
+    if (known.has_value()) return *std::move(known);
     PENSTOCK_RETURN_IF_ERROR(room);
   }
   const int64_t bytes = TotalBytes(request.headers);
@@ -118,11 +128,25 @@ absl::StatusOr<TensorUploads::Hold> TensorUploads::Attach(Request request) {
       upload->receiver.reset();
     }
   }
-  if (!request.request_id.empty()) {
-    absl::MutexLock lock(&mu_);
-    uploads_[key] = upload;
+  while (!request.request_id.empty()) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (uploads_.try_emplace(key, upload).second) return hold;
+    }
+    // Another stream with the same id was faster: there is one upload, and this stream goes on with it.
+    absl::StatusOr<std::optional<Hold>> other = Join(key, request.request_id, digest);
+    if (other.ok() && !other->has_value()) continue;
+    handles_->Withdraw(name.id);
+    if (!other.ok()) return other.status();
+    return **std::move(other);
   }
   return hold;
+}
+
+void TensorUploads::RemoveFromMap(const std::shared_ptr<Upload>& upload) {
+  absl::MutexLock lock(&mu_);
+  const auto found = uploads_.find(upload->key);
+  if (found != uploads_.end() && found->second == upload) uploads_.erase(found);
 }
 
 absl::StatusOr<TensorUploads::Position> TensorUploads::Where(const Hold& hold) {
@@ -233,11 +257,7 @@ void TensorUploads::Forget(const std::shared_ptr<Upload>& upload, int64_t genera
     upload->forgotten = true;
     complete = upload->complete();
   }
-  {
-    absl::MutexLock lock(&mu_);
-    const auto found = uploads_.find(upload->key);
-    if (found != uploads_.end() && found->second == upload) uploads_.erase(found);
-  }
+  RemoveFromMap(upload);
   if (!complete) handles_->Withdraw(upload->name.id);
 }
 

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,6 +83,10 @@ class TensorUploads : public std::enable_shared_from_this<TensorUploads> {
     int64_t until_nanos = 0;
   };
 
+  // The upload that is known under the key; none where there is none.
+  absl::StatusOr<std::optional<Hold>> Join(const Key& key, const std::string& request_id, const std::string& digest)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void RemoveFromMap(const std::shared_ptr<Upload>& upload) ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetBroken(const Hold& hold);
   void KeepComplete(const std::shared_ptr<Upload>& upload) ABSL_LOCKS_EXCLUDED(mu_);
   // Lets those go whose time is over; refuses where another one of the caller may not be kept.

@@ -311,12 +311,27 @@ TEST_F(CheckpointTest, ASaveThatThrowsGivesTheQuotaBackAndLeavesNothing) {
   for (const NamedTensor& tensor : State(1)) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
   CheckpointQuota quota(bytes);
   const auto folder = *CheckpointFolder::Open(&files_, &clock_, temporary_.path(), "gpt", &quota);
-  files_.ThrowIn("RemoveAll");
+  files_.ThrowIn("Create");
   const absl::Status thrown = Guarded("a save", [&] { return folder->Save("a", 1, "d", State(1)).status(); });
   EXPECT_EQ(ReasonOf(thrown), "HOST_MEMORY");
   EXPECT_THAT(OnDisk(), IsEmpty());
   const absl::Status again = folder->Save("a", 1, "d", State(1)).status();
   EXPECT_TRUE(again.ok()) << again;
+}
+
+TEST_F(CheckpointTest, WhatARemovalLeavesOnTheDiskCountsUntilItIsGone) {
+  const auto bytes = Open()->Save("a", 1, "d", State(1))->bytes;
+  CheckpointQuota quota(bytes);
+  const auto folder = *CheckpointFolder::Open(&files_, &clock_, temporary_.path(), "gpt", &quota);
+  files_.DieBeforeChange(2);  // it has lost its name
+  EXPECT_FALSE(folder->Remove("a").ok());
+  files_.DieBeforeChange(-1);
+  EXPECT_THAT(folder->List(), IsEmpty());
+  EXPECT_EQ(ReasonOf(quota.CheckRoom(bytes)), "STORAGE_FULL");
+  const absl::Status saved = folder->Save("a", 1, "d", State(1)).status();
+  EXPECT_TRUE(saved.ok()) << "it takes the place of what was left: " << saved;
+  ASSERT_TRUE(folder->Remove("a").ok());
+  EXPECT_TRUE(quota.CheckRoom(bytes).ok());
 }
 
 TEST_F(CheckpointTest, PurgeRemovesEverything) {

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <utility>
+
 #include "engine/base/error.h"
 #include "engine/wire/checksum.h"
 #include "tests/support/fake_clock.h"
@@ -119,6 +122,39 @@ TEST_F(TensorUploadsTest, APutWhoseHandleWasReleasedIsGivenUp) {
   const auto again = Announce("ann");
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(table_->Where(*again)->offset, 0) << "nothing was kept";
+}
+
+// A clock that lets something happen when it is asked the time.
+class InterruptedClock : public testing::FakeClock {
+ public:
+  int64_t NowNanos() override {
+    if (before_answer != nullptr && in-- == 0) std::exchange(before_answer, nullptr)();
+    return FakeClock::NowNanos();
+  }
+  int in = 0;
+  std::function<void()> before_answer;
+};
+
+TEST_F(TensorUploadsTest, TwoStreamsThatBeginAtOnceHaveOneUpload) {
+  InterruptedClock clock;
+  const auto table = std::make_shared<TensorUploads>(&handles_, &timers_, &clock);
+  const auto attach = [&] {
+    return table->Attach({.caller = "ann",
+                          .pipeline = "gpt",
+                          .request_id = "id",
+                          .headers = {{"input", DataType::kUint8, {9}, 9}},
+                          .lease = absl::Hours(1)});
+  };
+  absl::StatusOr<TensorUploads::Hold> inner;
+  clock.in = 1;  // when the outer one has looked for an upload
+  clock.before_answer = [&] { inner = attach(); };
+  const absl::StatusOr<TensorUploads::Hold> outer = attach();
+  ASSERT_TRUE(inner.ok() && outer.ok()) << inner.status() << outer.status();
+  EXPECT_TRUE(table->NameOf(*inner) == table->NameOf(*outer));
+  EXPECT_EQ(handles_.TotalCounts().live(), 1);
+  EXPECT_EQ(ReasonOf(table->Where(*inner).status()), "STREAM_PROTOCOL") << "the later one goes on with it";
+  EXPECT_TRUE(table->Where(*outer).ok());
+  table->Close();
 }
 
 TEST_F(TensorUploadsTest, APutMustBeCompleteInTime) {

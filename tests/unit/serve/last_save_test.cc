@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +15,7 @@
 #include "engine/base/cancel_token.h"
 #include "engine/base/log.h"
 #include "engine/checkpoint/checkpoint_file.h"
+#include "tests/support/failing_new.h"
 #include "tests/unit/serve/hosting_fixture.h"
 
 namespace penstock::testing {
@@ -30,6 +33,12 @@ class LastSaveTest : public HostingFixture {
     });
     done.WaitForNotification();
     return answer;
+  }
+  // Waits until "gpt" has nothing to do; it accepts nothing any more.
+  void AwaitIdle() {
+    absl::Notification idle;
+    gpt_->Drain(/*force=*/false, [&] { idle.Notify(); });
+    idle.WaitForNotification();
   }
   static std::shared_ptr<CancelToken> NewToken() { return std::make_shared<CancelToken>(); }
 };
@@ -163,6 +172,59 @@ TEST_F(LastSaveTest, TheTableSavesAllAndNamesThoseThatFail) {
   EXPECT_EQ(saved(), 2);
   EXPECT_TRUE(save_all().failed.empty());
   EXPECT_EQ(saved(), 2) << "nothing has changed since";
+}
+
+TEST_F(LastSaveTest, APipelineWhoseWorkDoesNotEndHoldsUpTheSaveOfNoOther) {
+  ASSERT_TRUE(Create("z").ok());
+  const auto z = *table_->Find("z");
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  control_->Hold();
+  ASSERT_TRUE(z->TrainStep(Caller(), Batch(), {}).ok());
+  control_->AwaitHeld();
+  const auto cancel = NewToken();
+  LastSaves all;
+  absl::Notification done;
+  table_->SaveLast(cancel, [&](LastSaves saves) {
+    all = std::move(saves);
+    done.Notify();
+  });
+  AwaitIdle();
+  EXPECT_EQ(gpt_->ListCheckpoints().size(), 1) << "it has been saved";
+  cancel->Cancel();
+  control_->Resume();
+  done.WaitForNotification();
+  EXPECT_EQ(all.failed, std::vector<std::string>{"z"});
+  EXPECT_TRUE(z->ListCheckpoints().empty());
+}
+
+TEST_F(LastSaveTest, OneThatFindsNoMemoryIsAnswered) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  AwaitIdle();  // from here on it is this thread that saves
+  int answered = 0;
+  int failures = 0;
+  for (bool failed = true; failed; ++failures) {
+    const auto cancel = NewToken();
+    absl::Notification done;
+    int answers = 0;
+    const std::function<void(absl::StatusOr<std::optional<CheckpointInfo>>)> tell = [&](const auto&) {
+      ++answers;
+      done.Notify();
+    };
+    bool thrown = false;
+    FailNewOnce(failures);
+    try {
+      gpt_->SaveLast(cancel, tell);
+    } catch (const std::bad_alloc&) {
+      thrown = true;
+    }
+    failed = StopFailingNew();
+    if (thrown) continue;
+    done.WaitForNotification();
+    EXPECT_EQ(answers, 1);
+    ++answered;
+  }
+  EXPECT_GT(answered, 1);
 }
 
 TEST_F(LastSaveTest, TheTableSavesNothingThatIsBeingDeleted) {

@@ -186,8 +186,18 @@ TEST_F(PipelineTableTest, ADeletionThatMeetsAFaultIsAnsweredAndFreesTheName) {
   ASSERT_TRUE(Save("kept").ok());
   gpt_.reset();
   files_.ThrowIn("RemoveAll");
+  const absl::Status left = Delete("gpt", false, /*purge=*/true);
+  EXPECT_EQ(ReasonOf(left), "HOST_MEMORY") << "there are checkpoints still";
+  EXPECT_EQ(ValuesOf(left)["pipeline"], "gpt");
+  EXPECT_THAT(std::string(left.message()), ::testing::HasSubstr("is deleted, but not all of its checkpoints"));
+  ASSERT_TRUE(Create("gpt").ok());
+  EXPECT_EQ((*table_->Find("gpt"))->ListCheckpoints().size(), 1);
   EXPECT_TRUE(Delete("gpt", false, /*purge=*/true).ok());
-  EXPECT_TRUE(Create("gpt").ok());
+}
+
+TEST_F(PipelineTableTest, ARefusedPipelineLeavesNoFolder) {
+  EXPECT_EQ(ReasonOf(Create("refused", "broken").status()), "SPEC_INVALID");
+  EXPECT_FALSE(files_.Exists(temporary_.path() + "/pipelines/refused"));
 }
 
 // Memory is short from the moment on in which the pipeline itself is gone.

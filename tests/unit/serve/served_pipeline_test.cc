@@ -747,6 +747,23 @@ TEST_F(ServedPipelineTest, AReplacedStateIsAnotherThoughItsStepIsTheSame) {
   EXPECT_EQ(gpt_->statistics().step, 0);
 }
 
+TEST_F(ServedPipelineTest, ARetryOfAWriteGetsTheFirstAnswerThoughItsHandlesAreReleased) {
+  const HandleName put = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+  handles_->Fulfil(put.id, NamedTensors{{"scale.weight", at::full({1}, 5.0f)}});
+  const auto write = [&](const std::string& id, const std::string& digest) {
+    return Wait([&](auto done) { gpt_->WriteParameters(Caller("ann", id, digest), {.handles = {put}}, done); });
+  };
+  const absl::StatusOr<StateAnswer> first = write("id", "d");
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE(handles_->Release("ann", put).ok());
+  const absl::StatusOr<StateAnswer> again = write("id", "d");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->state_token, first->state_token);
+  EXPECT_EQ(again->sequence, first->sequence);
+  EXPECT_EQ(ReasonOf(write("id", "other").status()), "REQUEST_ID_REUSED");
+  EXPECT_EQ(ReasonOf(write("another", "d").status()), "HANDLE_RELEASED");
+}
+
 TEST_F(ServedPipelineTest, GradientsOfInputsNeedAForwardThatPreparedThem) {
   const auto back = [&](const Accepted& forward) {
     BackwardCall call;

@@ -120,16 +120,31 @@ TEST(TrainingStateTest, TheLeaseIsThatOfTheLastContribution) {
   EXPECT_EQ(state.expires_at(), std::nullopt);
 }
 
-TEST(TrainingStateTest, OnlyTheNewestLossesAreRemembered) {
+TEST(TrainingStateTest, NoLossIsForgottenForADay) {
+  constexpr int64_t kDay = 24 * 3600 * kSecond;
   TrainingState state;
-  for (int i = 0; i < 100; ++i) {
-    const TrainingParty party = {"ann", std::to_string(i)};
-    state.Apply(TrainingCall::kContribution, party, 0);
-    state.Apply(TrainingCall::kDiscardForced, kBob, 0);
-  }
-  EXPECT_EQ(Check(state, TrainingCall::kContribution, {"ann", "99"}), "ACCUMULATION_LOST");
-  EXPECT_EQ(Check(state, TrainingCall::kContribution, {"ann", "36"}), "ACCUMULATION_LOST");
-  EXPECT_EQ(Check(state, TrainingCall::kContribution, {"ann", "35"}), "");
+  const auto lose = [&](const TrainingParty& party, int64_t now) {
+    const std::string refused = ReasonOf(state.Check(TrainingCall::kContribution, party, now));
+    if (!refused.empty()) return refused;
+    state.Apply(TrainingCall::kContribution, party, now);
+    state.Apply(TrainingCall::kDiscardForced, {"carl", ""}, now);
+    return refused;
+  };
+  EXPECT_EQ(lose(kAnn, 0), "");
+  int decoys = 0;
+  while (lose({"bob", std::to_string(decoys)}, kSecond).empty()) ++decoys;
+  EXPECT_EQ(decoys, 256) << "his share";
+  EXPECT_EQ(lose({"bob", "one more"}, kSecond), "CALLER_QUOTA");
+  EXPECT_EQ(lose({"dora", ""}, kSecond), "") << "others have room";
+  EXPECT_EQ(Check(state, TrainingCall::kTrainStep, {"bob", "one more"}), "");
+  decoys = 0;
+  while (lose({"decoy-" + std::to_string(decoys), ""}, kSecond).empty()) ++decoys;
+  EXPECT_EQ(decoys, 1024 - 256 - 2);
+  EXPECT_EQ(Check(state, TrainingCall::kContribution, kAnn), "ACCUMULATION_LOST");
+  EXPECT_EQ(Check(state, TrainingCall::kContribution, {"dora", ""}), "ACCUMULATION_LOST");
+  EXPECT_EQ(lose({"emil", ""}, kDay - 1), "CALLER_QUOTA");
+  EXPECT_EQ(lose({"emil", ""}, kDay), "") << "that of ann is a day old";
+  EXPECT_EQ(Check(state, TrainingCall::kApply, kAnn), "ACCUMULATION_EMPTY") << "it is forgotten";
 }
 
 TEST(TrainingStateTest, TheEngineHasTheLastWord) {
