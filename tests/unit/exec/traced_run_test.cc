@@ -122,7 +122,8 @@ TEST_F(TracedRunTest, LinksCountWhatWasSent) {
   EXPECT_EQ(sent(1, {.to = 0, .kind = LinkKind::kGradient}), 8 * kWidth * 4);
   EXPECT_EQ(metrics_->lane(0).LinkTo({.to = 1, .kind = LinkKind::kGradient}), nullptr);
   int64_t nanos = 0;  // by the trace
-  for (const TraceRecord& record : Dump().lanes[0].actions) {
+  const TraceCapture capture = Dump();
+  for (const TraceRecord& record : capture.lanes[0].actions) {
     if (record.kind == TraceKind::kSendActivation) nanos += record.end_nanos - record.begin_nanos;
   }
   EXPECT_GT(nanos, 0);
