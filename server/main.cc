@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -122,6 +123,9 @@ class Feeder {
   int64_t next_nanos_ = 0;
 };
 
+// How long the end takes at most after a second signal: what is being measured or computed may take hours.
+constexpr absl::Duration kHurriedClose = absl::Seconds(5);
+
 // Waits for a signal, then drains; a second signal makes the drain hurry, a third waits for nothing.
 // `drain` outlives the daemon, whose threads may still tell it that work has ended.
 int ServeUntilSignal(penstock::Daemon* daemon, penstock::DrainSignal* drain, const sigset_t& signals,
@@ -134,16 +138,19 @@ int ServeUntilSignal(penstock::Daemon* daemon, penstock::DrainSignal* drain, con
   manager.Tell("STOPPING=1\nSTATUS=draining: finishing the accepted work");
   std::atomic<bool> over = false;
   penstock::Thread second("ps-signal", [&] {
+    int64_t latest = std::numeric_limits<int64_t>::max();
     while (!over) {
       feeder.Feed();
-      if (AwaitSignal(signals, absl::Milliseconds(50)) > 0) {
-        if (drain->hurried()) {
-          penstock::LogError("third signal: ending by force");
-          EndByForce();
-        }
-        penstock::LogWarning("second signal: closing at once");
-        drain->Hurry();
+      const bool signalled = AwaitSignal(signals, absl::Milliseconds(50)) > 0;
+      const int64_t now = penstock::RealClock()->NowNanos();
+      if (now >= latest || (signalled && drain->hurried())) {
+        penstock::LogError("ending by force", {{"after", signalled ? "a third signal" : "a close that does not end"}});
+        EndByForce();
       }
+      if (!signalled) continue;
+      penstock::LogWarning("second signal: closing at once");
+      drain->Hurry();
+      latest = now + absl::ToInt64Nanoseconds(kHurriedClose);
     }
   });
   const absl::Cleanup stop = [&] { over = true; };

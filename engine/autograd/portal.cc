@@ -5,8 +5,13 @@
 
 namespace penstock {
 
-Batch Portal::Use() {
+const Batch& Portal::Look() const {
   if (life_ == 0) ThrowStatus(Error(absl::StatusCode::kInternal, "BUG", "tensor in portal has been removed"));
+  return values_;
+}
+
+Batch Portal::Use() {
+  (void)Look();
   if (--life_ > 0) return values_;
   return std::exchange(values_, Batch());
 }

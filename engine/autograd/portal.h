@@ -15,7 +15,7 @@ namespace penstock {
 //            the pop of the recomputation use it; at 2 without recomputation. At 0 the values are dropped. The gradient
 //            is there for one use.
 // Threads:   one at a time.
-// Fails:     Use and TakeGradient throw (RunTorch) INTERNAL / BUG.
+// Fails:     Look, Use and TakeGradient throw (RunTorch) INTERNAL / BUG.
 class Portal {
  public:
   static constexpr int kCheckpointed = 3;
@@ -24,6 +24,8 @@ class Portal {
   Portal() = default;
   Portal(Batch values, int life) : values_(std::move(values)), life_(life) {}
 
+  // The values, without taking a life. Throws as Use.
+  const Batch& Look() const;
   // The values; takes one life. Throws "tensor in portal has been removed" if none is left.
   Batch Use();
   int life() const { return life_; }

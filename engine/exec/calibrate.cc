@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/thread.h"
@@ -65,8 +66,8 @@ class StageMeasurement {
   }
 
   // Goes on until the last device has measured, so that none measures beside an idle device.
-  void Accompany(const std::atomic<int>& measuring) {
-    while (measuring.load() > 0) Repeat(/*split=*/false);
+  void Accompany(const std::atomic<int>& measuring, const Planning& planning) {
+    while (measuring.load() > 0 && planning.CheckWanted().ok()) Repeat(/*split=*/false);
   }
 
   StageTimes Run(const ProfileOptions& options, bool split) {
@@ -175,12 +176,14 @@ class AllMeasurements {
     std::map<std::string, std::vector<size_t>> stages_of;
     for (size_t s = 0; s < placed_.stages.size(); ++s) stages_of[placed_.devices[s].name].push_back(s);
     measuring_ = static_cast<int>(stages_of.size());
-    std::vector<std::unique_ptr<Thread>> threads;  // last: they read what stands above until they are joined
+    std::vector<std::unique_ptr<Thread>> threads;        // they read what stands above until they are joined
+    absl::Cleanup give_up = [this] { measuring_ = 0; };  // where one can't start, the others must not wait for it
     for (const auto& [name, own] : stages_of) {
       threads.push_back(std::make_unique<Thread>(
           absl::StrCat("ps-calib-", name), [this, &own = own] { MeasureDevice(own); },
           placed_.devices[own.front()].cores));
     }
+    std::move(give_up).Cancel();
   }
 
   // After Run(), by stage.
@@ -199,7 +202,8 @@ class AllMeasurements {
     --measuring_;
     const size_t any = own.back();
     if (failed_[any].ok()) {
-      failed_[any] = OnStage(any, [&](StageMeasurement& measurement) { measurement.Accompany(measuring_); });
+      failed_[any] =
+          OnStage(any, [&](StageMeasurement& measurement) { measurement.Accompany(measuring_, *options_.planning); });
     }
   }
 

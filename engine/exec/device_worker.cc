@@ -73,9 +73,9 @@ DeviceWorker::~DeviceWorker() {
   thread_.reset();
 }
 
-void DeviceWorker::Add(std::unique_ptr<StageExecutor> executor) {
+void DeviceWorker::Add(NewExecutors executors) {
   absl::MutexLock lock(&mu_);
-  new_.push_back(std::move(executor));
+  new_.splice(new_.end(), executors);
   woken_ = true;
   wakes_.fetch_add(1, std::memory_order_release);
   if (sleeping_) changed_.Signal();

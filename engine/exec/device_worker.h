@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <vector>
 
@@ -37,7 +38,9 @@ class DeviceWorker {
   ~DeviceWorker();
 
   const Device& device() const { return device_; }
-  void Add(std::unique_ptr<StageExecutor> executor) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes the executors of the list, and can't fail: of a run, all lanes begin or none.
+  using NewExecutors = std::list<std::unique_ptr<StageExecutor>>;
+  void Add(NewExecutors executors) ABSL_LOCKS_EXCLUDED(mu_);
   // Something may have become ready: a message, a grant, an error.
   void Wake() ABSL_LOCKS_EXCLUDED(mu_);
   // Runs at most one action; returns whether it did or whether an executor ended.
@@ -91,7 +94,7 @@ class DeviceWorker {
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   bool sleeping_ ABSL_GUARDED_BY(mu_) = false;
-  Executors new_ ABSL_GUARDED_BY(mu_);
+  NewExecutors new_ ABSL_GUARDED_BY(mu_);
 
   std::unique_ptr<Thread> thread_;  // last: it uses all of the above
 };

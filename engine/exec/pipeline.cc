@@ -66,10 +66,11 @@ absl::Status PipelineImpl::RunToEnd(const LedRun& led, RunOutcome& outcome) {
     if (!closed.ok()) led.leader->Fail(closed);
     finished.Notify();
   });
-  rank_.Start(run);
-  devices_->Wait(finished);
+  const absl::Status started = Guarded("the start of a run", [&] { rank_.Start(run); });
+  if (started.ok()) devices_->Wait(finished);
   const int64_t end = clock_->NowNanos();
   rank_.filling().EndRun(run->progress.get(), rows, end);
+  PENSTOCK_RETURN_IF_ERROR(started);
   outcome.seconds = static_cast<double>(end - begin) * 1e-9;
   outcome.measured_bubble = TimesBetween(before, metrics_->LaneTimes(end)).MeasuredBubble();
   return led.leader->Result();

@@ -110,7 +110,8 @@ std::unique_ptr<Pipeline> AssemblePipeline(const PipelineSpec& spec, Pipeline::O
   parts.metrics = options.metrics ? options.metrics(parts.plan) : OwnMetrics(parts.plan, options.clock);
   parts.options = std::move(options);
   parts.options.profile.planning = EndlessPlanning();
-  parts.options.claim_memory = nullptr;  // it is the caller's, for as long as the call lasts
+  parts.options.claim_memory = parts.options.profile.claim_memory =
+      nullptr;  // they are the caller's, for as long as the call lasts
   return std::make_unique<PipelineImpl>(std::move(parts));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
@@ -90,7 +91,11 @@ std::shared_ptr<Run> RankEngine::Prepare(RunSpec spec, ListsOfRun lists, std::sh
 
 void RankEngine::Start(const std::shared_ptr<Run>& run) {
   transport_.Open(run->spec.id);
-  for (const auto& lane : lanes_) workers_[lane->index]->Add(std::make_unique<StageExecutor>(run, lane.get()));
+  absl::Cleanup close = [&] { transport_.Close(run->spec.id); };
+  std::vector<DeviceWorker::NewExecutors> made(lanes_.size());  // all of them before the first one runs
+  for (size_t i = 0; i < lanes_.size(); ++i) made[i].push_back(std::make_unique<StageExecutor>(run, lanes_[i].get()));
+  for (size_t i = 0; i < lanes_.size(); ++i) workers_[lanes_[i]->index]->Add(std::move(made[i]));
+  std::move(close).Cancel();
 }
 
 void RankEngine::End(const Run& run) {

@@ -167,8 +167,9 @@ void Stage::Recompute(const PassContext& context, const LossContext& loss, Pass&
   // The first stage's inputs come from the client, who seldom asks for their gradients.
   pass.leaves = Leaves(pass.stash, !first() || context.input_gradients);
   pass.skip_leaves.clear();
-  for (Portal& portal : pass.received) pass.skip_leaves.push_back(Leaves(portal.Use(), true));
+  for (Portal& portal : pass.received) pass.skip_leaves.push_back(Leaves(portal.Look(), true));
   RunLayers(pass, pass.leaves, pass.skip_leaves, context, loss);
+  for (Portal& portal : pass.received) (void)portal.Use();  // a recomputation that fails may be tried again
   pass.graph = true;
 }
 

@@ -33,6 +33,7 @@ absl::Status PipelineBuilder::ClaimMemory(std::string holder, std::shared_ptr<Me
   if (options_.memory == nullptr) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(*claim, options_.memory->Take(std::move(holder), 0));
   engine->claim_memory = [claim = claim->get()](int64_t bytes) { return claim->Resize(bytes); };
+  engine->profile.claim_memory = engine->claim_memory;
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "engine/program/program_file.h"
 #include "engine/program/program_model.h"
@@ -89,7 +90,7 @@ absl::StatusOr<ModelDescription> ModelRoot::Known(const std::string& name) {
     const auto found = known_.find(name);
     if (found != known_.end() && SameFile(found->second.first, info)) return found->second.second;
   }
-  absl::StatusOr<ModelDescription> read = [&]() -> absl::StatusOr<ModelDescription> {
+  absl::StatusOr<ModelDescription> read = Guarded("reading a model", [&]() -> absl::StatusOr<ModelDescription> {
     if (!info.plain) {
       return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
                    absl::StrCat("model: must be a plain file, got ", name))
@@ -99,7 +100,7 @@ absl::StatusOr<ModelDescription> ModelRoot::Known(const std::string& name) {
     PENSTOCK_ASSIGN_OR_RETURN(const auto claim, Claim(name, info.bytes));
     PENSTOCK_ASSIGN_OR_RETURN(std::string bytes, options_.files->Read(PathOf(name)));
     return Inspect(std::move(bytes));
-  }();
+  });
   if (absl::IsNotFound(read.status())) return ModelNotFound(name);  // it went meanwhile
   ModelDescription description;
   if (read.ok()) {

@@ -63,6 +63,14 @@ TEST(Portal, DropsTheTensorWithItsLastUse) {
   EXPECT_TRUE(watch.expired());
 }
 
+TEST(Portal, LooksWithoutTakingALife) {
+  Portal portal(Batch(at::ones({2})), 1);
+  EXPECT_TRUE(portal.Look()[0].is_tensor());
+  EXPECT_EQ(portal.life(), 1);
+  portal.Use();
+  EXPECT_FALSE(RunTorch([&] { portal.Look(); }).ok());
+}
+
 TEST(Portal, TheGradientIsThereForOneUse) {
   Portal portal(Batch(at::ones({1})), Portal::kPlain);
   const auto take = [&] { return RunTorch([&] { portal.TakeGradient(); }); };

@@ -49,6 +49,24 @@ ContributionRequest Rows(int64_t rows) { return Contribution(Range({rows, 2}), a
 
 // --- The first error ---
 
+// Where the executor of a lane can't be made, no other lane has begun: none would find the run again.
+TEST(PipeFailure, ARunOfWhichOneLaneCanNotStartRunsOnNone) {
+  PipeWorld world;
+  bool fails = false;
+  int actions = 0;
+  world.watch_passes = [&](const PassEvent& event) {
+    if (event.when == PassEvent::When::kBegins) ++actions;
+    if (fails && event.when == PassEvent::When::kLeftOver && event.lane == 1) throw std::runtime_error("no memory");
+  };
+  const auto pipeline = world.Make(Pipe({Weighted(), Weighted()}, {1, 1}, 2));
+  fails = true;
+  EXPECT_EQ(ReasonOf(pipeline->TrainStep(Rows(4), {}).status()), "BUG");
+  EXPECT_EQ(actions, 0);
+  fails = false;
+  EXPECT_TRUE(pipeline->TrainStep(Rows(4), {}).ok());
+  EXPECT_GT(actions, 0);
+}
+
 TEST(PipeFailure, TheStageBeforeTheBrokenOneRanTwoMicroBatches) {
   // One device per stage, as the ancestors have.
   DevicePool pool({{"cpu:0", {}, 0}, {"cpu:1", {}, 0}, {"cpu:2", {}, 0}, {"cpu:3", {}, 0}}, DevicePool::Mode::kSerial);

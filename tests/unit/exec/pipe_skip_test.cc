@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <new>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
@@ -300,6 +302,25 @@ TEST(PipeSkip, ARetainedGraphNeedsItsSkipsAgain) {
     EXPECT_TRUE(at::equal(gradients[0], gradients[1]));
     EXPECT_TRUE(at::equal(gradients[0], gradients[2]));
   }
+}
+
+TEST(PipeSkip, ARecomputationThatFailsMayBeTriedAgain) {
+  PipeWorld world;
+  bool fails = true;
+  const auto pop = [&fails](const Batch& in, const LayerContext& context, const Tensors& weights) {
+    const at::Tensor skip = *context.skips->Pop("s").tensor();
+    if (context.recomputing && fails) throw std::bad_alloc();
+    return Batch(in.TensorAt(0).mul(weights[0]).add(skip));
+  };
+  const LayerSpec last = Function({.forward = pop, .parameters = {{2}}, .pops = {"s"}});
+  auto pipeline = world.Make(Pipe({Stash({"s"}), Weighted(), last}, {1, 1, 1}, 2, CheckpointMode::kAlways));
+  auto forward = pipeline->Forward(Ask(Input(Range({4, 2})), true));
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  const NamedTensors gradients = {{"output", at::ones({4, 2})}};
+  EXPECT_EQ(ReasonOf(pipeline->Backward(forward->graph, gradients, /*retain_graph=*/true).status()), "HOST_MEMORY");
+  fails = false;
+  const auto backward = pipeline->Backward(forward->graph, gradients, /*retain_graph=*/false);
+  EXPECT_TRUE(backward.ok()) << backward.status();
 }
 
 TEST(PipeSkip, APoppedValueThatNobodyUsesHasNoGradientAndNoError) {
