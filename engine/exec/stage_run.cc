@@ -34,12 +34,8 @@ void StageRun::Forward(int m) {
   const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
   if (!last()) outgoing_[m] = pass.outputs.MapTensors(detached);
   if (last() && run_->spec.keep_outputs) {
-    // They may be views of what a step of the same run changes.
-    const bool changes = run_->spec.Steps();
-    run_->outputs[m] = pass.outputs.MapTensors([changes](const at::Tensor& tensor) {
-      const at::Tensor result = tensor.detach();
-      return changes && result.is_cpu() ? result.clone() : ToHost(result);
-    });
+    // They may be views of what a step of the same run changes: it is decided once they are joined, which copies them.
+    run_->outputs[m] = pass.outputs.MapTensors([](const at::Tensor& tensor) { return ToHost(tensor.detach()); });
   }
   outgoing_skips_[m].clear();
   for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));

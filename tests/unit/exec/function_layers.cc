@@ -68,7 +68,10 @@ class RunsFunction : public Layer {
   }
   std::vector<TensorSignature> InputSignature() const override { return {{"", DataType::kUnspecified, {}, true}}; }
   std::vector<TensorSignature> OutputSignature() const override {
-    return {{"output", DataType::kUnspecified, {}, true}};
+    if (layer_.outputs.empty()) return {{"output", DataType::kUnspecified, {}, true}};
+    std::vector<TensorSignature> signatures;
+    for (const std::string& name : layer_.outputs) signatures.push_back({name, DataType::kFp32, {-1, -1}});
+    return signatures;
   }
 
  private:

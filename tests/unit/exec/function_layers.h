@@ -28,6 +28,8 @@ struct FunctionLayer {
   std::vector<std::string> stashes = {};
   std::vector<std::string> pops = {};
   std::string name = {};
+  std::vector<std::string> outputs =
+      {};                  // names of the tensors that it gives, float32 [rows, ?]; empty: only a run tells
   bool needs_grad = true;  // whether parameters require it
 };
 

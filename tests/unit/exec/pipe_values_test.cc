@@ -74,6 +74,30 @@ TEST(PipeGradients, OfAParameterAndOfAnInputShareNoElements) {
   }
 }
 
+TEST(PipeGradients, StayWhereALaterContributionDoesNotReachTheParameter) {
+  const at::Tensor input = Range({4, 2}) + 1;
+  const at::Tensor target = at::zeros({4, 2});
+  for (const CheckpointMode mode : kModes) {
+    bool reaches = true;
+    const auto may_multiply = [&](const Batch& inputs, const LayerContext& context, const Tensors& parameters) {
+      return reaches ? Multiply(inputs, context, parameters) : inputs;
+    };
+    PipeWorld world;
+    const std::vector<LayerSpec> layers = {Function({.forward = may_multiply, .parameters = {{2}}}),
+                                           Function({.forward = Multiply, .parameters = {{2}}})};
+    const auto pipeline = world.Make(Pipe(layers, {1, 1}, 2, mode));
+    const at::Tensor factor = ParametersOf(layers[0])[0].detach().clone().requires_grad_();
+    const at::Tensor other = ParametersOf(layers[1])[0].detach().clone();
+    ASSERT_TRUE(pipeline->ForwardBackward(Contribution(input, target)).ok());
+    reaches = false;
+    ASSERT_TRUE(pipeline->ForwardBackward(Contribution(input, target)).ok());
+    ASSERT_TRUE(pipeline->OptimizerStep({}).ok());
+    const at::Tensor loss = at::mse_loss(input.mul(factor).mul(other), target);
+    const auto gradients = torch::autograd::grad({loss}, {factor});
+    EXPECT_TRUE(at::allclose(ParametersOf(layers[0])[0], factor - gradients[0])) << ModeName(mode);
+  }
+}
+
 // --- Gather ---
 
 TEST(PipeGather, ConcatenatesTensorsAndListsTheRestInMicroBatchOrder) {
@@ -93,6 +117,24 @@ TEST(PipeGather, ConcatenatesTensorsAndListsTheRestInMicroBatchOrder) {
     EXPECT_EQ(*outputs[2].value.list()->at(i).text(), "text");
   }
   EXPECT_TRUE(at::equal(*outputs[3].value.tensor(), x.mul(2)));
+}
+
+TEST(PipeGather, OutputsComeInTheOrderInWhichTheyAreWanted) {
+  PipeWorld world;
+  const auto pair = [](const Batch& inputs, const LayerContext&, const Tensors&) {
+    return Batch::Tuple({inputs[0], Value(inputs.TensorAt(0).mul(2))});
+  };
+  const auto pipeline = world.Make(Pipe({Function({.forward = pair, .outputs = {"once", "twice"}})}, {1}, 2));
+  const at::Tensor x = Range({4, 2});
+  ForwardRequest request = Ask(Input(x));
+  request.outputs = {"twice", "once"};
+  const auto forward = pipeline->Forward(std::move(request));
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  ASSERT_EQ(forward->outputs.size(), 2);
+  EXPECT_EQ(forward->outputs[0].name, "twice");
+  EXPECT_TRUE(at::equal(*forward->outputs[0].value.tensor(), x.mul(2)));
+  EXPECT_EQ(forward->outputs[1].name, "once");
+  EXPECT_TRUE(at::equal(*forward->outputs[1].value.tensor(), x));
 }
 
 TEST(PipeGather, RefusesWhatDoesNotJoinWithTheAncestorsSentences) {

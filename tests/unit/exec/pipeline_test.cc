@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -161,6 +162,16 @@ TEST_F(SerialPipeline, NamesThePlaceOfTheFirstErrorAndStartsNothingLater) {
   EXPECT_EQ(pipeline->step(), 1);
 }
 
+TEST_F(SerialPipeline, AfterAFailureNothingIsInFlightAndNoGradientsAreCounted) {
+  auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
+  break_at_ = "1B0";
+  EXPECT_FALSE(pipeline->TrainStep(SmallBatch(4), {}).ok());
+  for (const int lane : {0, 1}) EXPECT_EQ(metrics_->lane(lane).inflight_micro_batches.value(), 0) << lane;
+  break_at_ = "0B1";  // both stages have some
+  EXPECT_FALSE(pipeline->ForwardBackward(SmallBatch(4)).ok());
+  for (const int lane : {0, 1}) EXPECT_EQ((*metrics_->lane(lane).memory)[MemoryKind::kGradients].value(), 0) << lane;
+}
+
 TEST_F(SerialPipeline, UndoesAFailedContributionAndKeepsTheOnesBefore) {
   auto one = Make(Mlp(2, 2, CheckpointMode::kNever));
   auto two = Make(Mlp(2, 2, CheckpointMode::kNever));
@@ -198,6 +209,35 @@ TEST_F(SerialPipeline, ContributionsEqualOneStepWithTheSameMicroBatches) {
   EXPECT_TRUE(SameState(parts->ExportState(true).value(), whole->ExportState(true).value()));
 }
 
+TEST_F(SerialPipeline, ACallTellsTheMeanOverItsOwnRows) {
+  auto pipeline = Make(Mlp(2, 2, CheckpointMode::kNever));
+  ContributionRequest request = SmallBatch(4);
+  const auto alone = pipeline->ForwardBackward(request);
+  pipeline->DiscardGradients();
+  request.total_rows = 8;
+  const auto half_of_a_step = pipeline->ForwardBackward(request);
+  ASSERT_TRUE(alone.ok() && half_of_a_step.ok());
+  EXPECT_DOUBLE_EQ(*half_of_a_step->loss, *alone->loss);
+}
+
+TEST_F(SerialPipeline, LabelsThatAreIgnoredDoNotCount) {
+  PipelineSpec spec = Mlp(2, 2, CheckpointMode::kNever);
+  spec.loss.name = "cross_entropy";
+  auto pipeline = Make(spec);
+  ContributionRequest request = SmallBatch(4);
+  request.target = at::tensor({int64_t{1}, int64_t{-100}, int64_t{-100}, int64_t{-100}});
+  ContributionRequest first;
+  first.inputs = NamedTensors{{"input", request.inputs[0].value.tensor()->narrow(0, 0, 1)}};
+  first.target = request.target.narrow(0, 0, 1);
+  const auto alone = pipeline->ForwardBackward(first);
+  pipeline->DiscardGradients();
+  const auto beside_ignored = pipeline->ForwardBackward(request);
+  ASSERT_TRUE(alone.ok() && beside_ignored.ok()) << alone.status() << beside_ignored.status();
+  EXPECT_NEAR(*beside_ignored->loss, *alone->loss, 1e-6);
+  request.total_rows = 8;
+  EXPECT_EQ(ValuesOf(pipeline->ForwardBackward(request).status())["field"], "total_elements");
+}
+
 TEST_F(SerialPipeline, AppliesNothingWhenTheLossIsNotFinite) {
   auto pipeline = Make(Mlp(2, 2, CheckpointMode::kExceptLast));
   const NamedTensors before = pipeline->ExportState(true).value();
@@ -211,6 +251,37 @@ TEST_F(SerialPipeline, AppliesNothingWhenTheLossIsNotFinite) {
   auto good = pipeline->TrainStep(SmallBatch(4), {});
   ASSERT_TRUE(good.ok());
   EXPECT_EQ(good->applied, true);
+}
+
+// One layer with weights of zero: what comes out and the loss are small, whatever comes in.
+TEST_F(SerialPipeline, AppliesNothingWhenAGradientIsNotFinite) {
+  PipelineSpec spec = Mlp(1, 2, CheckpointMode::kNever);
+  spec.model = {};
+  spec.model.layers = {{"linear", "", {{"in", kWidth}, {"out", kWidth}}}};
+  auto pipeline = Make(spec);
+  NamedTensors zeros = pipeline->ExportState(true).value();
+  for (NamedTensor& tensor : zeros) tensor.tensor.zero_();
+  ASSERT_TRUE(pipeline->ImportState(zeros, 0).ok());
+  ContributionRequest steep;
+  steep.inputs = NamedTensors{{"input", at::full({4, kWidth}, 1e38f)}};
+  steep.target = at::full({4, kWidth}, 100.0f);
+  auto outcome = pipeline->TrainStep(steep, {});
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(std::isfinite(*outcome->loss));
+  EXPECT_EQ(outcome->applied, false);
+  EXPECT_EQ(pipeline->step(), 0);
+  EXPECT_TRUE(SameState(zeros, pipeline->ExportState(true).value()));
+}
+
+TEST_F(SerialPipeline, TheClipOfACallWinsOverTheSpecifications) {
+  PipelineSpec clipped = Mlp(2, 2, CheckpointMode::kNever);
+  clipped.optimizer.clip_norm = 1e-3;
+  auto by_specification = Make(clipped);
+  auto by_call = Make(Mlp(2, 2, CheckpointMode::kNever));
+  const ContributionRequest request = SmallBatch(4);
+  ASSERT_TRUE(by_specification->TrainStep(request, {}).ok());
+  ASSERT_TRUE(by_call->TrainStep(request, {.clip_norm = 1e-3}).ok());
+  EXPECT_TRUE(SameState(by_specification->ExportState(true).value(), by_call->ExportState(true).value()));
 }
 
 TEST_F(SerialPipeline, ForwardThenBackwardAddsTheSameGradients) {

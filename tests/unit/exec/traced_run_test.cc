@@ -121,6 +121,12 @@ TEST_F(TracedRunTest, LinksCountWhatWasSent) {
   EXPECT_EQ(sent(0, {.to = 1, .kind = LinkKind::kActivation}), 8 * kWidth * 4);
   EXPECT_EQ(sent(1, {.to = 0, .kind = LinkKind::kGradient}), 8 * kWidth * 4);
   EXPECT_EQ(metrics_->lane(0).LinkTo({.to = 1, .kind = LinkKind::kGradient}), nullptr);
+  int64_t nanos = 0;  // by the trace
+  for (const TraceRecord& record : Dump().lanes[0].actions) {
+    if (record.kind == TraceKind::kSendActivation) nanos += record.end_nanos - record.begin_nanos;
+  }
+  EXPECT_GT(nanos, 0);
+  EXPECT_EQ(metrics_->lane(0).LinkTo({.to = 1, .kind = LinkKind::kActivation})->nanos.value(), nanos);
 }
 
 TEST_F(TracedRunTest, EveryMessageHasBothEnds) {

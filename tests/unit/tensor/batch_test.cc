@@ -41,7 +41,9 @@ TEST(Batch, ATuple) {
   EXPECT_EQ(batch.value().status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(batch.value().status()), HasSubstr("not atomic batch"));
   EXPECT_EQ(batch.size(), 3u);
+  EXPECT_TRUE(batch.At(-1)->tensor()->equal(at::zeros({1}))) << "the last one";
   EXPECT_TRUE(batch.At(-2)->tensor()->equal(a));
+  EXPECT_FALSE(batch.At(-3)->is_tensor()) << "the first one";
   EXPECT_FALSE(batch.At(3).ok());
   EXPECT_FALSE(batch.At(-4).ok());
   EXPECT_TRUE(batch.FirstTensor()->equal(a)) << "the first tensor, not the first value";
