@@ -16,10 +16,10 @@ namespace {
 
 constexpr int64_t kMaxInlineBytes = int64_t{1} << 20;
 
-// Adds the tensors of a READY value if they fit into what is left of the inline bytes.
-void AddInline(const ServiceEnvironment& environment, const std::string& caller, const HandleInfo& info, int64_t* left,
-               v1::Result* result) {
-  if (info.kind != HandleKind::kValue || info.state != HandleState::kReady || info.bytes > *left) {
+// Adds the tensors of a READY value of at most so many bytes. A call has one value at most.
+void AddInline(const ServiceEnvironment& environment, const std::string& caller, const HandleInfo& info,
+               int64_t max_bytes, v1::Result* result) {
+  if (info.kind != HandleKind::kValue || info.state != HandleState::kReady || info.bytes > max_bytes) {
     return;
   }
   const absl::StatusOr<HandlePin> pin = environment.handles->Pin(caller, info.name);
@@ -38,7 +38,6 @@ void AddInline(const ServiceEnvironment& environment, const std::string& caller,
     const std::string_view bytes = BytesOf(*sendable);
     added->set_data(bytes.data(), bytes.size());
   }
-  *left -= info.bytes;
 }
 
 }  // namespace
@@ -66,7 +65,6 @@ void WhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<Un
       call->caller(), names, HandleStore::WaitMode::kAll, deadline,
       [environment, call, accepted, names, plan, reply](std::vector<HandleStore::HandleAnswer> answers) {
         Results results;
-        int64_t left = plan.inline_bytes;
         for (size_t i = 0; i < names.size(); ++i) {
           v1::Result* result = accepted.outcome.has_value() && names[i] == *accepted.outcome ? &results.outcome
                                : accepted.graph.has_value() && names[i] == *accepted.graph   ? &results.graph
@@ -74,7 +72,7 @@ void WhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<Un
           result->mutable_handle()->set_name(ToString(names[i]));
           if (answers[i].ok()) {
             *result->mutable_handle() = ToProto(*answers[i]);
-            AddInline(environment, call->caller(), *answers[i], &left, result);
+            AddInline(environment, call->caller(), *answers[i], plan.inline_bytes, result);
           } else {
             *result->mutable_handle()->mutable_error() = ToRpcStatus(answers[i].status());
           }

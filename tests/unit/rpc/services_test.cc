@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -45,16 +46,21 @@ std::string Uuid(int number) {
   return text;
 }
 
+google::rpc::ErrorInfo InfoOf(const grpc::Status& status) {
+  google::rpc::Status details;
+  details.ParseFromString(status.error_details());
+  google::rpc::ErrorInfo info;
+  for (const auto& any : details.details()) {
+    if (any.UnpackTo(&info)) break;
+  }
+  return info;
+}
+
 // The reason of an answer, or "OK".
 std::string Reason(const grpc::Status& status) {
   if (status.ok()) return "OK";
-  google::rpc::Status details;
-  details.ParseFromString(status.error_details());
-  for (const auto& any : details.details()) {
-    google::rpc::ErrorInfo info;
-    if (any.UnpackTo(&info)) return info.reason();
-  }
-  return "no reason: " + status.error_message();
+  const std::string reason = InfoOf(status).reason();
+  return reason.empty() ? "no reason: " + status.error_message() : reason;
 }
 
 // Waits until something holds of whose change nobody tells.
@@ -77,7 +83,9 @@ class ServicesTest : public HostingFixture {
     inference_service_ = std::make_unique<InferenceServiceImpl>(
         environment, InferenceServiceImpl::Options{.version = "1", .ready = [] { return true; }});
     admission_.SetGate(Admission::Gate::kOpen);
-    AddServiceMetrics("penstock.v1.WorkService", &registry_.server());
+    for (const char* service : {"penstock.v1.WorkService", "penstock.v1.InsightService"}) {
+      AddServiceMetrics(service, &registry_.server());
+    }
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(64 << 20);
     for (grpc::Service* service :
@@ -405,23 +413,25 @@ TEST_F(ServicesTest, AMethodForWhichMemoryIsShortSaysSo) {
   EXPECT_EQ(admission_.in_flight(), 0);
 }
 
+// A service whose one method does what a test says.
+class OneMethod : public v1::WorkService::WithRawCallbackMethod_Infer<v1::WorkService::Service> {
+ public:
+  using Handler = std::function<void(const UnaryCallPtr<v1::InferRequest, v1::InferResponse>&)>;
+
+  explicit OneMethod(Handler handler) : handler_(std::move(handler)) {}
+  grpc::ServerUnaryReactor* Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override {
+    return ServeUnary<v1::InferRequest, v1::InferResponse>(context, request, response, kWorkMessageBytes, handler_);
+  }
+
+ private:
+  const Handler handler_;
+};
+
 // A call whose callback is dropped, or ends by an exception, on a thread that knows nothing of calls.
 TEST(UnaryCallTest, ACallThatNobodyCanAnswerAnyMoreFailsByAnIncident) {
-  class Service : public v1::WorkService::WithRawCallbackMethod_Infer<v1::WorkService::Service> {
-   public:
-    explicit Service(JobThread* jobs) : jobs_(jobs) {}
-    grpc::ServerUnaryReactor* Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                    grpc::ByteBuffer* response) override {
-      return ServeUnary<v1::InferRequest, v1::InferResponse>(
-          context, request, response, kWorkMessageBytes,
-          [this](const auto& call) { jobs_->Post([call] { throw std::runtime_error("x"); }); });
-    }
-
-   private:
-    JobThread* const jobs_;
-  };
   JobThread jobs("ps-test");
-  Service service(&jobs);
+  OneMethod service([&](const auto& call) { jobs.Post([call] { throw std::runtime_error("x"); }); });
   const std::unique_ptr<grpc::Server> server = grpc::ServerBuilder().RegisterService(&service).BuildAndStart();
   const auto stub = v1::WorkService::NewStub(server->InProcessChannel({}));
   for (int i = 0; i < 2; ++i) {
@@ -430,6 +440,32 @@ TEST(UnaryCallTest, ACallThatNobodyCanAnswerAnyMoreFailsByAnIncident) {
     v1::InferResponse response;
     EXPECT_EQ(Reason(stub->Infer(&context, v1::InferRequest(), &response)), "BUG");
   }
+}
+
+TEST(UnaryCallTest, AnActionBehindACancelRunsAtOnce) {
+  absl::Notification begun;
+  absl::Notification cancelled;
+  absl::Notification late;
+  JobThread jobs("ps-test");
+  OneMethod service([&](const auto& call) {
+    call->OnCancelled([&] { cancelled.Notify(); });
+    jobs.Post([&, call] {
+      cancelled.WaitForNotification();
+      call->OnCancelled([&] { late.Notify(); });
+    });
+    begun.Notify();
+  });
+  const std::unique_ptr<grpc::Server> server = grpc::ServerBuilder().RegisterService(&service).BuildAndStart();
+  const auto stub = v1::WorkService::NewStub(server->InProcessChannel({}));
+  grpc::ClientContext context;
+  context.AddMetadata("penstock-caller", "ann");
+  v1::InferResponse response;
+  Thread sender("sender", [&] { stub->Infer(&context, v1::InferRequest(), &response).IgnoreError(); });
+  begun.WaitForNotification();
+  context.TryCancel();
+  sender.Join();
+  jobs.Close();
+  EXPECT_TRUE(late.HasBeenNotified());
 }
 
 TEST_F(ServicesTest, ChecksBeforeItWorks) {
@@ -455,6 +491,18 @@ TEST_F(ServicesTest, ChecksBeforeItWorks) {
   request.mutable_inputs(0)->mutable_tensor()->set_data(std::string(5 << 20, 'x'));
   EXPECT_EQ(Reason(Infer(request, &response)), "MESSAGE_TOO_LARGE");
   EXPECT_EQ(Reason(Infer(AskX({1, 2}), &response, "no spaces, please")), "NAME_INVALID");
+  grpc::ClientContext two_callers;
+  As(&two_callers, "ann");
+  As(&two_callers, "bob");
+  EXPECT_EQ(Reason(work_->Infer(&two_callers, AskX({1, 2}), &response)), "NAME_INVALID");
+  v1::OptimizerStepRequest step;
+  step.set_pipeline("pipelines/gpt");
+  step.set_request_id(Uuid(1));
+  step.set_force(true);
+  v1::OptimizerStepResponse stepped;
+  grpc::ClientContext forced;
+  As(&forced);
+  EXPECT_EQ(Reason(work_->OptimizerStep(&forced, step, &stepped)), "FIELD_INVALID") << "it goes with DISCARD";
   v1::TrainStepResponse trained;
   auto train = Train(1);
   train.clear_request_id();
@@ -473,7 +521,9 @@ TEST_F(ServicesTest, ARetryGetsTheFirstAnswer) {
   EXPECT_EQ(again.outcome().handle().name(), first.outcome().handle().name());
   auto other = Train(1);
   other.set_micro_batches(2);
-  EXPECT_EQ(Reason(TrainStep(other, &again)), "REQUEST_ID_REUSED");
+  const grpc::Status refused = TrainStep(other, &again);
+  EXPECT_EQ(Reason(refused), "REQUEST_ID_REUSED");
+  EXPECT_EQ(InfoOf(refused).metadata().at("request_id"), Uuid(1));
 }
 
 TEST_F(ServicesTest, ACallThatComesTooEarlyIsAcceptedAfterTheOneThatItFollows) {
@@ -564,6 +614,7 @@ TEST_F(ServicesTest, ADrainingServerTakesNoWorkAndKeepsResults) {
   const grpc::Status status = Infer(AskX({1, 2}), &refused);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Reason(status), "DRAINING");
+  EXPECT_EQ(registry_.Find("gpt")->rejected[RejectReason::kDraining].value(), 1);
   grpc::ClientContext context;
   As(&context);
   v1::GetHandleRequest get;
@@ -661,6 +712,50 @@ TEST_F(ServicesTest, WhatWasPutCanBeFetchedFromAnyOffset) {
   EXPECT_EQ(Reason(Fetch(results_.get(), request).status), "FIELD_INVALID");
 }
 
+TEST_F(ServicesTest, APartIsOfOneTensor) {
+  const HandleName two = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+  handles_->Fulfil(two.id, NamedTensors{{"x", at::full({2}, 1.0f)}, {"y", at::full({2}, 2.0f)}});
+  v1::FetchHandleRequest request;
+  request.set_name(ToString(two));
+  EXPECT_EQ(Fetch(results_.get(), request).bytes.size(), 16u);
+  request.set_limit(4);
+  EXPECT_EQ(Reason(Fetch(results_.get(), request).status), "FIELD_INVALID");
+  request.set_tensor("y");
+  EXPECT_EQ(Fetch(results_.get(), request).bytes.size(), 4u);
+}
+
+// So that a client that has sent as much as it may goes on before all of it has come.
+TEST_F(ServicesTest, APutGetsItsCreditBackInEighths) {
+  constexpr int64_t kChunk = 512 << 10;
+  constexpr int64_t kBytes = kPutCreditBytes / 4 + kChunk;
+  grpc::ClientContext context;
+  As(&context);
+  auto stream = results_->PutTensors(&context);
+  v1::PutTensorsRequest start;
+  start.mutable_start()->set_pipeline("pipelines/gpt");
+  auto* header = start.mutable_start()->add_tensors();
+  header->set_name("x");
+  header->set_type(v1::DATA_TYPE_FP32);
+  header->add_shape(kBytes / 4);
+  header->set_byte_size(kBytes);
+  stream->Write(start);
+  for (int64_t offset = 0; offset < kBytes; offset += kChunk) {
+    v1::PutTensorsRequest message;
+    message.mutable_chunk()->set_offset(offset);
+    message.mutable_chunk()->set_data(std::string(kChunk, 'd'));
+    message.mutable_chunk()->set_crc32c(Crc32c(message.chunk().data()));
+    ASSERT_TRUE(stream->Write(message));
+  }
+  stream->WritesDone();
+  std::vector<int64_t> credits;
+  v1::PutTensorsResponse response;
+  while (stream->Read(&response)) {
+    if (response.has_credit()) credits.push_back(response.credit().bytes());
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(credits, (std::vector<int64_t>{kPutCreditBytes, kPutCreditBytes / 8, kPutCreditBytes / 8}));
+}
+
 TEST_F(ServicesTest, APutThatBreaksOffLeavesNothing) {
   v1::Handle handle;
   EXPECT_EQ(Reason(Put(results_.get(), Pattern(1'000'000), "", &handle, 3)), "CHUNK_SIZE");
@@ -692,6 +787,23 @@ TEST_F(ServicesTest, PutsThatCantBeAreRefused) {
   chunk.mutable_chunk()->set_data("x");
   stream->Write(chunk);
   stream->WritesDone();
+  EXPECT_EQ(Reason(stream->Finish()), "STREAM_PROTOCOL");
+  grpc::ClientContext twice;
+  As(&twice);
+  stream = results_->PutTensors(&twice);
+  v1::PutTensorsRequest start;
+  start.mutable_start()->set_pipeline("pipelines/gpt");
+  auto* header = start.mutable_start()->add_tensors();
+  header->set_name("x");
+  header->set_type(v1::DATA_TYPE_FP32);
+  header->add_shape(1);
+  header->set_byte_size(4);
+  stream->Write(start);
+  stream->Write(start);
+  stream->WritesDone();
+  v1::PutTensorsResponse response;
+  while (stream->Read(&response)) {
+  }
   EXPECT_EQ(Reason(stream->Finish()), "STREAM_PROTOCOL");
 }
 
@@ -942,7 +1054,11 @@ TEST_F(ServicesTest, AWatcherOfStatisticsThatTakesNothingIsLetGo) {
   v1::PipelineStatistics statistics;
   ASSERT_TRUE(reader->Read(&statistics));
   // Until the server has heard of that, its messages are taken; from then on nobody takes one.
-  for (int second = 0; second < 40; ++second) Advance(absl::Seconds(1));
+  const MethodMetrics& calls = registry_.server().MethodOf("/penstock.v1.InsightService/WatchStatistics");
+  Await([&] {
+    Advance(absl::Seconds(1));
+    return calls.handled_by_code[grpc::StatusCode::CANCELLED].value() == 1;
+  });
   while (reader->Read(&statistics)) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -1175,6 +1291,22 @@ TEST_F(ServicesTest, ARecordingEndsWithTheService) {
   EXPECT_EQ(Reason(insight_->ExportTrace(&later, request)->Finish()), "DRAINING");
 }
 
+TEST_F(ServicesTest, WrittenParametersHaveTheStepThatCameWithThem) {
+  const HandleName put = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+  handles_->Fulfil(put.id, NamedTensors{{"scale.weight", at::full({1}, 5.0f)}});
+  v1::WriteParametersRequest request;
+  request.set_pipeline("pipelines/gpt");
+  request.set_request_id(Uuid(1));
+  request.add_handles(ToString(put));
+  request.set_step(7);
+  v1::WriteParametersResponse response;
+  grpc::ClientContext context;
+  As(&context);
+  ASSERT_EQ(Reason(state_->WriteParameters(&context, request, &response)), "OK");
+  EXPECT_EQ(response.step(), 7);
+  EXPECT_EQ(gpt_->statistics().step, 7);
+}
+
 TEST_F(ServicesTest, TracesAndSchedulesOfNothingAreNamed) {
   const auto trace = [&](auto change) {
     grpc::ClientContext context;
@@ -1185,6 +1317,11 @@ TEST_F(ServicesTest, TracesAndSchedulesOfNothingAreNamed) {
   };
   EXPECT_EQ(trace([](auto& request) { request.set_first_step(1); }), "STEP_NOT_RETAINED");
   EXPECT_EQ(trace([](auto& request) { request.set_steps(-1); }), "FIELD_INVALID");
+  const auto backwards = [](auto& request) {
+    request.set_first_step(5);
+    request.set_last_step(4);
+  };
+  EXPECT_EQ(trace(backwards), "FIELD_INVALID");
   EXPECT_EQ(trace([](auto& request) { request.set_pipeline("pipelines/none"); }), "PIPELINE_NOT_FOUND");
   EXPECT_EQ(trace([](auto& request) { request.set_pipeline("none"); }), "NAME_INVALID");
   const auto schedule = [&](auto change) {

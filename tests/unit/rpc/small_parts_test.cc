@@ -202,6 +202,17 @@ TEST(CallOrder, AChainOfWaitingCallsRunsOneAfterTheOther) {
   EXPECT_TRUE(std::is_sorted(ran.begin(), ran.end()));
 }
 
+TEST(CallOrder, WhatIsRemovedDoesNotRunAndIsGone) {
+  CallOrder order;
+  const CallOrder::Key first{"ann", "gpt", "first"};
+  bool ran = false;
+  const CallOrder::WaitId id = order.Add(first, [&] { ran = true; });
+  EXPECT_TRUE(order.Remove(id));
+  EXPECT_FALSE(order.Remove(id)) << "whoever comes second does nothing";
+  order.Accepted(first);
+  EXPECT_FALSE(ran);
+}
+
 TEST(CallOrder, WhatAFollowerThrowsIsNotItsPredecessorsFailure) {
   CallOrder order;
   const CallOrder::Key first{"ann", "gpt", "first"};

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "google/rpc/error_details.pb.h"
 #include "tests/support/failing_new.h"
 
@@ -89,9 +90,11 @@ TEST(StatusToGrpc, OverloadSaysWhenToComeBack) {
   ASSERT_EQ(CountDetails(ToRpcStatus(graphs), &retry), 1);
   EXPECT_EQ(retry.retry_delay().seconds(), 1);
   EXPECT_EQ(RetryPushbackMillis(graphs), 1000);
-  const absl::Status large = Error(absl::StatusCode::kResourceExhausted, "MESSAGE_TOO_LARGE", "large");
-  EXPECT_EQ(CountDetails(ToRpcStatus(large), &retry), 0);
-  EXPECT_EQ(RetryPushbackMillis(large), -1);
+  for (const char* reason : {"MESSAGE_TOO_LARGE", "TENSOR_TOO_LARGE", "MODEL_TOO_LARGE"}) {
+    const absl::Status large = Error(absl::StatusCode::kResourceExhausted, reason, "large");
+    EXPECT_EQ(CountDetails(ToRpcStatus(large), &retry), 0) << reason;
+    EXPECT_EQ(RetryPushbackMillis(large), -1) << reason;
+  }
   EXPECT_EQ(RetryPushbackMillis(InvalidField("a", "b", "c")), std::nullopt);
 }
 
@@ -106,6 +109,14 @@ TEST(StatusToGrpc, UnknownAndInternalAreBugsWithAnIncident) {
     EXPECT_EQ(InfoOf(answer).metadata().at("incident"), InfoOf(ToRpcStatus(status)).metadata().at("incident"));
   }
   EXPECT_EQ(InfoOf(ToRpcStatus(absl::CancelledError("gone"))).reason(), "WORK_CANCELLED");
+}
+
+TEST(StatusToGrpc, ABugIsLoggedOnceHoweverOftenItIsAnswered) {
+  const absl::Status bug = absl::InternalError("answered twice");
+  const int64_t before = LoggedLines(LogLevel::kError);
+  ToRpcStatus(bug);
+  ToRpcStatus(bug);
+  EXPECT_EQ(LoggedLines(LogLevel::kError), before + 1);
 }
 
 TEST(StatusToGrpc, IsBoundedWhateverComesIn) {

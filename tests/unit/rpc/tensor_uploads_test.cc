@@ -157,6 +157,20 @@ TEST_F(TensorUploadsTest, TwoStreamsThatBeginAtOnceHaveOneUpload) {
   table->Close();
 }
 
+TEST_F(TensorUploadsTest, APutThatBrokeOffIsKeptForItsTime) {
+  const auto ann = Announce("ann");
+  ASSERT_TRUE(Send(*ann, 0).ok());
+  table_->Detach(*ann);
+  const auto pass = [this](absl::Duration time) {
+    clock_.Advance(time);
+    timers_.SettleForTest();
+  };
+  pass(TensorUploads::kBrokenLife - absl::Nanoseconds(1));
+  EXPECT_EQ(handles_.TotalCounts().bytes, kChunk);
+  pass(absl::Nanoseconds(1));
+  EXPECT_EQ(handles_.TotalCounts().live(), 0);
+}
+
 TEST_F(TensorUploadsTest, APutMustBeCompleteInTime) {
   const auto first = Announce("ann");
   EXPECT_EQ(first->end_nanos, clock_.NowNanos() + absl::ToInt64Nanoseconds(TensorUploads::kMaxAge));

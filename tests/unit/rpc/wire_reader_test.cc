@@ -115,7 +115,8 @@ TEST(WireReader, RefusesWhatIsNoMessage) {
   const std::string zero("\x02\x00", 2);
   const std::string endless(11, '\xff');
   const std::string beyond("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11);  // 2^64 - 1 bytes
-  for (const std::string& bytes : {group, zero, endless, beyond}) {
+  const std::string number_of_65_bits = "\x08" + std::string(9, '\xff') + "\x02";
+  for (const std::string& bytes : {group, zero, endless, beyond, number_of_65_bits}) {
     WireReader reader({bytes});
     const auto field = reader.Next();
     ASSERT_FALSE(field.ok());
