@@ -167,7 +167,7 @@ void Acceptor::AcceptState(CallContext context, Request request, StateCallback d
   JoinedCall<StateAnswer> joined;
   {
     absl::MutexLock lock(&calls_->mu);
-    const auto admit = [&]() -> absl::Status {  // of a first attempt: a retry needs its handles no more
+    const auto admit = [&]() -> absl::Status {  // of a first attempt; a retry does not need its handles
       calls_->mu.AssertHeld();
       if (!pinned.ok()) return pinned;
       const absl::Status admitted = Admit(*call, /*handles_reserved=*/false);

@@ -724,6 +724,18 @@ TEST_F(ServicesTest, APartIsOfOneTensor) {
   EXPECT_EQ(Fetch(results_.get(), request).bytes.size(), 4u);
 }
 
+// The start of an upload of one tensor.
+v1::PutTensorsRequest StartOfPut(int64_t bytes) {
+  v1::PutTensorsRequest start;
+  start.mutable_start()->set_pipeline("pipelines/gpt");
+  auto* header = start.mutable_start()->add_tensors();
+  header->set_name("x");
+  header->set_type(v1::DATA_TYPE_FP32);
+  header->add_shape(bytes / 4);
+  header->set_byte_size(bytes);
+  return start;
+}
+
 // So that a client that has sent as much as it may goes on before all of it has come.
 TEST_F(ServicesTest, APutGetsItsCreditBackInEighths) {
   constexpr int64_t kChunk = 512 << 10;
@@ -731,14 +743,7 @@ TEST_F(ServicesTest, APutGetsItsCreditBackInEighths) {
   grpc::ClientContext context;
   As(&context);
   auto stream = results_->PutTensors(&context);
-  v1::PutTensorsRequest start;
-  start.mutable_start()->set_pipeline("pipelines/gpt");
-  auto* header = start.mutable_start()->add_tensors();
-  header->set_name("x");
-  header->set_type(v1::DATA_TYPE_FP32);
-  header->add_shape(kBytes / 4);
-  header->set_byte_size(kBytes);
-  stream->Write(start);
+  stream->Write(StartOfPut(kBytes));
   for (int64_t offset = 0; offset < kBytes; offset += kChunk) {
     v1::PutTensorsRequest message;
     message.mutable_chunk()->set_offset(offset);
@@ -813,14 +818,7 @@ TEST_F(ServicesTest, AnUploadThatOnlyTricklesIsEnded) {
   grpc::ClientContext context;
   As(&context);
   auto stream = results_->PutTensors(&context);
-  v1::PutTensorsRequest start;
-  start.mutable_start()->set_pipeline("pipelines/gpt");
-  auto* header = start.mutable_start()->add_tensors();
-  header->set_name("x");
-  header->set_type(v1::DATA_TYPE_FP32);
-  header->add_shape(kBytes / 4);
-  header->set_byte_size(kBytes);
-  stream->Write(start);
+  stream->Write(StartOfPut(kBytes));
   v1::PutTensorsResponse response;
   ASSERT_TRUE(stream->Read(&response));
   int sent = 0;
