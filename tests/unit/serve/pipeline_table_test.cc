@@ -245,6 +245,20 @@ TEST_F(PipelineTableTest, ACreationThatThrowsLeavesNoMetrics) {
   EXPECT_EQ(registry_.Find("other"), nullptr);
 }
 
+TEST_F(PipelineTableTest, WhatACreationMeasuresIsClaimedFromTheMemoryOfAll) {
+  absl::Status all;
+  absl::Status more;
+  before_create_ = [&](const Pipeline::Options& engine) {
+    ASSERT_TRUE(engine.profile.claim_memory);
+    all = engine.profile.claim_memory(100);
+    more = engine.profile.claim_memory(101);
+    EXPECT_TRUE(engine.profile.claim_memory(0).ok());
+  };
+  EXPECT_TRUE(Create("other").ok());
+  EXPECT_TRUE(all.ok()) << all;
+  EXPECT_EQ(ReasonOf(more), "HOST_MEMORY");
+}
+
 TEST_F(PipelineTableTest, WhetherCandidatesMayRunIsAskedWhenTheModelIsRead) {
   gpt_.reset();
   before_load_ = [&] { EXPECT_TRUE(Delete("gpt").ok()); };
