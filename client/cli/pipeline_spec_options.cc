@@ -7,41 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/option_pairs.h"
 #include "client/cli/spec_file.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
 namespace {
-
-using OptionMap = google::protobuf::Map<std::string, v1::Option>;
-
-// true, false, 12, 1e-3, anything else as text.
-v1::Option ParseValue(const std::string& text) {
-  v1::Option option;
-  int64_t integer = 0;
-  double number = 0;
-  if (text == "true" || text == "false") {
-    option.set_bool_value(text == "true");
-  } else if (absl::SimpleAtoi(text, &integer)) {
-    option.set_int_value(integer);
-  } else if (absl::SimpleAtod(text, &number)) {
-    option.set_double_value(number);
-  } else {
-    option.set_string_value(text);
-  }
-  return option;
-}
-
-absl::Status PutPairs(std::string_view argument, const std::vector<std::string>& pairs, OptionMap* map) {
-  for (const std::string& pair : pairs) {
-    const size_t equals = pair.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return UsageError(argument, "must be KEY=VALUE, got '" + pair + "'");
-    }
-    (*map)[pair.substr(0, equals)] = ParseValue(pair.substr(equals + 1));
-  }
-  return absl::OkStatus();
-}
 
 v1::CheckpointMode CheckpointModeOf(const std::string& word) {
   if (word == "always") return v1::CHECKPOINT_MODE_ALWAYS;
@@ -131,10 +102,6 @@ void PutCut(const PipelineSpecOptions& o, v1::Cut* cut) {
     cut->set_method(o.cut_method == "exact" ? v1::CUT_METHOD_EXACT : v1::CUT_METHOD_BLOCK_PARTITION);
   }
   if (o.parameter_scale.has_value()) cut->set_parameter_scale(*o.parameter_scale);
-}
-
-void SetDouble(OptionMap* map, const char* name, const std::optional<double>& value) {
-  if (value.has_value()) (*map)[name].set_double_value(*value);
 }
 
 void AddScheduleOptions(CLI::App* command, PipelineSpecOptions* o) {
@@ -240,26 +207,17 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
   command->add_option("--parameter-scale", o->parameter_scale, "Bytes that a parameter's byte weighs by size")
       ->type_name("X");
   AddScheduleOptions(command, o);
-  command->add_option("--optimizer", o->optimizer, "adamw, sgd")->type_name("NAME");
-  command->add_option("--optimizer-option", o->optimizer_options, "Setting of the optimizer, for example beta2=0.95")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  command->add_option("--learning-rate", o->learning_rate, "Learning rate, or its peak")->type_name("RATE");
-  command->add_option("--weight-decay", o->weight_decay, "Weight decay")->type_name("X");
-  command->add_option("--clip-norm", o->clip_norm, "Longest gradient; 0: any")->type_name("X");
-  CLI::Option* total =
-      command->add_option("--total-steps", o->total_steps, "Length of the cosine schedule")->type_name("N");
-  command->add_option("--warmup-steps", o->warmup_steps, "Steps of rising rate before the cosine")
-      ->type_name("N")
-      ->needs(total);
-  command->add_option("--final-ratio", o->final_ratio, "Rate at the end, as a part of the peak")
-      ->type_name("X")
-      ->needs(total);
+  command->add_option("--optimizer", o->optimizer, "adagrad, adam, adamw, lion, nadam, rmsprop, sgd; unset: adamw")
+      ->type_name("NAME");
+  AddOptimizerOptions(command, &o->of_optimizer);
   command->add_option("--loss", o->loss, "cross_entropy, mean_squared_error, binary_cross_entropy, scalar_output")
       ->type_name("NAME");
-  command->add_option("--loss-option", o->loss_options, "Setting of the loss, for example ignore_index=-100")
+  command->add_option("--loss-option", o->loss_options, "Setting of the loss, for example label_smoothing=0.1")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
+  command->add_option("--class-weights", o->class_weights, "Of cross_entropy: one for each class, for example 1,2.5,1")
+      ->delimiter(',')
+      ->type_name("X,X");
   command
       ->add_option("--loss-output", o->loss_output, "Output that the loss is of, by name or position; unset: the first")
       ->type_name("OUTPUT");
@@ -291,21 +249,14 @@ absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o,
 
   v1::OptimizerSpec* optimizer = spec.mutable_optimizer();
   if (!o.optimizer.empty()) optimizer->set_name(o.optimizer);
-  PENSTOCK_RETURN_IF_ERROR(PutPairs("--optimizer-option", o.optimizer_options, optimizer->mutable_options()));
-  SetDouble(optimizer->mutable_options(), "learning_rate", o.learning_rate);
-  SetDouble(optimizer->mutable_options(), "weight_decay", o.weight_decay);
-  if (o.clip_norm.has_value()) optimizer->set_clip_norm(*o.clip_norm);
-  if (o.total_steps.has_value()) {
-    v1::LearningRateSpec* rate = optimizer->mutable_learning_rate_schedule();
-    rate->set_name("warmup_cosine");
-    rate->set_total_steps(*o.total_steps);
-    if (o.warmup_steps.has_value()) rate->set_warmup_steps(*o.warmup_steps);
-    if (o.final_ratio.has_value()) rate->set_final_ratio(*o.final_ratio);
-  }
+  PENSTOCK_RETURN_IF_ERROR(PutOptimizer(o.of_optimizer, optimizer));
 
   if (!o.loss.empty()) spec.mutable_loss()->set_name(o.loss);
   PENSTOCK_RETURN_IF_ERROR(PutPairs("--loss-option", o.loss_options, spec.mutable_loss()->mutable_options()));
   if (!o.loss_output.empty()) spec.mutable_loss()->set_output(o.loss_output);
+  if (!o.class_weights.empty()) {
+    spec.mutable_loss()->mutable_class_weights()->Assign(o.class_weights.begin(), o.class_weights.end());
+  }
   if (o.seed.has_value()) spec.set_seed(*o.seed);
   if (!o.bubble_filling.empty()) {
     spec.mutable_bubble_filling()->set_mode(o.bubble_filling == "off" ? v1::BUBBLE_FILLING_OFF : v1::BUBBLE_FILLING_ON);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/optimizer_options.h"
 #include "client/cli/session.h"
 #include "penstock/v1/pipeline.pb.h"
 
@@ -44,16 +45,11 @@ struct PipelineSpecOptions {
   std::string schedule_file;
   std::optional<int64_t> mini_batch_rows;
   std::string optimizer;
-  std::vector<std::string> optimizer_options;  // KEY=VALUE
-  std::optional<double> learning_rate;
-  std::optional<double> weight_decay;
-  std::optional<double> clip_norm;
-  std::optional<int64_t> warmup_steps;
-  std::optional<int64_t> total_steps;
-  std::optional<double> final_ratio;
+  OptimizerOptions of_optimizer;
   std::string loss;
   std::vector<std::string> loss_options;  // KEY=VALUE
   std::string loss_output;
+  std::vector<double> class_weights;
   std::optional<uint64_t> seed;
   std::string bubble_filling;
   std::optional<double> inference_share;

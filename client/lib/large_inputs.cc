@@ -14,9 +14,10 @@ std::vector<v1::Input*> Pointers(Inputs* inputs) {
 }
 
 template <typename Request>
-std::vector<v1::Input*> WithTarget(Request& request) {
+std::vector<v1::Input*> WithLoss(Request& request) {
   std::vector<v1::Input*> inputs = Pointers(request.mutable_inputs());
   if (request.has_target()) inputs.push_back(request.mutable_target());
+  if (request.has_weights()) inputs.push_back(request.mutable_weights());
   return inputs;
 }
 
@@ -25,9 +26,9 @@ std::vector<v1::Input*> WithTarget(Request& request) {
 std::vector<v1::Input*> InputsOf(v1::InferRequest& request) { return Pointers(request.mutable_inputs()); }
 std::vector<v1::Input*> InputsOf(v1::ForwardRequest& request) { return Pointers(request.mutable_inputs()); }
 std::vector<v1::Input*> InputsOf(v1::BackwardRequest& request) { return Pointers(request.mutable_gradients()); }
-std::vector<v1::Input*> InputsOf(v1::ForwardBackwardRequest& request) { return WithTarget(request); }
+std::vector<v1::Input*> InputsOf(v1::ForwardBackwardRequest& request) { return WithLoss(request); }
 std::vector<v1::Input*> InputsOf(v1::OptimizerStepRequest&) { return {}; }
-std::vector<v1::Input*> InputsOf(v1::TrainStepRequest& request) { return WithTarget(request); }
+std::vector<v1::Input*> InputsOf(v1::TrainStepRequest& request) { return WithLoss(request); }
 
 absl::StatusOr<std::string> MoveToHandle(
     std::span<v1::Input* const> inputs,

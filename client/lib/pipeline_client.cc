@@ -166,6 +166,13 @@ absl::StatusOr<std::vector<v1::Pipeline>> PipelineClient::ListPipelines() {
                                [](v1::ListPipelinesResponse& page) { return page.mutable_pipelines(); });
 }
 
+absl::StatusOr<v1::Pipeline> PipelineClient::UpdateOptimizer(v1::UpdateOptimizerRequest request) {
+  FillRequestId(&request);
+  // Training calls that were accepted before go first.
+  return Call(stubs_->pipelines, &v1::PipelineService::Stub::UpdateOptimizer, request, request.request_id(),
+              absl::Minutes(10));
+}
+
 absl::StatusOr<v1::DeletePipelineResponse> PipelineClient::DeletePipeline(v1::DeletePipelineRequest request) {
   FillRequestId(&request);
   return Call(stubs_->pipelines, &v1::PipelineService::Stub::DeletePipeline, request, request.request_id());

@@ -63,6 +63,8 @@ class PipelineClient {
   absl::StatusOr<v1::PlanPipelineResponse> PlanPipeline(const v1::PlanPipelineRequest& request);
   absl::StatusOr<v1::Pipeline> GetPipeline(const std::string& name);
   absl::StatusOr<std::vector<v1::Pipeline>> ListPipelines();  // every page
+  // Other settings of the optimizer, all of them: put what shall be different into those of GetPipeline.
+  absl::StatusOr<v1::Pipeline> UpdateOptimizer(v1::UpdateOptimizerRequest request);
   absl::StatusOr<v1::DeletePipelineResponse> DeletePipeline(v1::DeletePipelineRequest request);
 
   // Work.

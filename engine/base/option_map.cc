@@ -22,7 +22,7 @@ const OptionValue* OptionReader::Find(const std::string& name) {
   return found == options_.end() ? nullptr : &found->second;
 }
 
-void OptionReader::Fault(const std::string& name, const std::string& problem) {
+void OptionReader::Refuse(const std::string& name, const std::string& problem) {
   if (!first_.ok()) return;
   const std::string field = absl::StrCat(path_, "[", name, "]");
   const auto given = options_.find(name);
@@ -38,18 +38,18 @@ int64_t OptionReader::Int(const std::string& name, int64_t fallback, int64_t min
   if (value == nullptr) return fallback;
   const int64_t* whole = std::get_if<int64_t>(value);
   if (whole == nullptr) {
-    Fault(name, "must be a whole number");
+    Refuse(name, "must be a whole number");
     return fallback;
   }
   if (*whole < min || *whole > max) {
-    Fault(name, absl::StrCat("must lie in [", min, ", ", max, "]"));
+    Refuse(name, absl::StrCat("must lie in [", min, ", ", max, "]"));
     return fallback;
   }
   return *whole;
 }
 
 int64_t OptionReader::NeededInt(const std::string& name, int64_t min, int64_t max) {
-  if (!Has(name)) Fault(name, "is needed");
+  if (!Has(name)) Refuse(name, "is needed");
   return Int(name, min, min, max);
 }
 
@@ -62,11 +62,11 @@ double OptionReader::Double(const std::string& name, double fallback, double min
   } else if (const int64_t* whole = std::get_if<int64_t>(value)) {
     number = static_cast<double>(*whole);
   } else {
-    Fault(name, "must be a number");
+    Refuse(name, "must be a number");
     return fallback;
   }
   if (!std::isfinite(number) || number < min || number > max) {
-    Fault(name, absl::StrCat("must lie in [", min, ", ", max, "]"));
+    Refuse(name, absl::StrCat("must lie in [", min, ", ", max, "]"));
     return fallback;
   }
   return number;
@@ -77,7 +77,7 @@ bool OptionReader::Bool(const std::string& name, bool fallback) {
   if (value == nullptr) return fallback;
   const bool* flag = std::get_if<bool>(value);
   if (flag == nullptr) {
-    Fault(name, "must be true or false");
+    Refuse(name, "must be true or false");
     return fallback;
   }
   return *flag;
@@ -88,7 +88,7 @@ std::string OptionReader::Text(const std::string& name, const std::string& fallb
   if (value == nullptr) return fallback;
   const std::string* text = std::get_if<std::string>(value);
   if (text == nullptr) {
-    Fault(name, "must be a text");
+    Refuse(name, "must be a text");
     return fallback;
   }
   return *text;
@@ -98,7 +98,7 @@ absl::Status OptionReader::Finish() {
   if (!first_.ok()) return first_;
   for (const auto& [name, value] : options_) {
     if (read_.count(name) == 0) {
-      Fault(name, absl::StrCat("is not known; known are ", absl::StrJoin(read_, ", ")));
+      Refuse(name, absl::StrCat("is not known; known are ", absl::StrJoin(read_, ", ")));
       return first_;
     }
   }

@@ -39,13 +39,14 @@ class OptionReader {
   bool Bool(const std::string& name, bool fallback);
   std::string Text(const std::string& name, const std::string& fallback);
   bool Has(const std::string& name) const { return options_.count(name) != 0; }
+  // A fault that only the caller can see, such as two options that don't go together.
+  void Refuse(const std::string& name, const std::string& problem);
 
   // The first fault, or an unknown name, or OK.
   absl::Status Finish();
 
  private:
   const OptionValue* Find(const std::string& name);
-  void Fault(const std::string& name, const std::string& problem);
 
   const OptionMap& options_;
   const std::string path_;

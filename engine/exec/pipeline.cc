@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -102,49 +103,53 @@ absl::StatusOr<ScatteredBatch> PipelineImpl::ScatterInputs(const NamedValues& in
 absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, const ScatteredBatch& scattered,
                                          ScatteredLoss& result) const {
   const int64_t rows = TotalRows(scattered.rows);
-  PENSTOCK_RETURN_IF_ERROR(CheckTarget(request.target, request.loss, rows));
+  PENSTOCK_RETURN_IF_ERROR(CheckTarget(request.target, request.weights, request.loss, rows));
   if (request.loss.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(result.owned, MakeLoss(*request.loss));
   }
   const Loss* loss = request.loss.has_value() ? result.owned.get() : loss_.get();
   PENSTOCK_ASSIGN_OR_RETURN(const int output,
                             LossOutput(request.loss.value_or(spec_.loss), signature_.outputs, "loss"));
-  int64_t total = 0;
+  double total = 0;
+  bool uneven = request.weights.defined() || loss->weighs();  // not all elements count alike
   absl::Status status = RunTorch([&] {
     at::NoGradGuard no_graph;
-    std::vector<int64_t> counted;
+    std::vector<double> counted;
     const bool targets = loss->needs_target();  // without, rows count
+    const Tensors weights =
+        request.weights.defined() ? SplitRows(request.weights, scattered.rows) : Tensors(scattered.rows.size());
     for (const at::Tensor& piece : targets ? SplitRows(request.target, scattered.rows) : Tensors()) {
-      result.losses.push_back({.loss = loss, .target = piece, .output = output});
-      counted.push_back(loss->Counted(piece));
+      const at::Tensor& of_piece = weights[result.losses.size()];
+      result.losses.push_back({.loss = loss, .target = piece, .weights = of_piece, .output = output});
+      counted.push_back(loss->Counted(piece, of_piece));
     }
     if (!targets) {
-      counted = scattered.rows;
-      result.losses.resize(counted.size(), {.loss = loss, .target = {}, .output = output});
+      counted.assign(scattered.rows.begin(), scattered.rows.end());
+      result.losses.resize(counted.size(), {.loss = loss, .target = {}, .weights = {}, .output = output});
     }
-    result.counted = TotalRows(counted);
+    result.counted = std::accumulate(counted.begin(), counted.end(), 0.0);
     total = result.counted;
     const int64_t elements = targets ? request.target.numel() : rows;
     const int64_t per_row = elements / std::max<int64_t>(rows, 1);
     if (request.total_elements.has_value()) {
       total = *request.total_elements;
     } else if (request.total_rows.has_value()) {
-      total = *request.total_rows * per_row;
+      total = static_cast<double>(*request.total_rows * per_row);
     }
-    for (size_t m = 0; m < counted.size(); ++m) {
-      result.losses[m].share = total == 0 ? 0 : static_cast<double>(counted[m]) / static_cast<double>(total);
-    }
-    result.ignored = result.counted != elements;
+    for (size_t m = 0; m < counted.size(); ++m) result.losses[m].share = total == 0 ? 0 : counted[m] / total;
+    uneven = uneven || result.counted != static_cast<double>(elements);
   });
   PENSTOCK_RETURN_IF_ERROR(status);
-  if (result.ignored && request.total_rows.has_value() && !request.total_elements.has_value()) {
-    return InvalidField("total_elements", "is required, instead of total_rows, where labels are ignored",
+  if (uneven && request.total_rows.has_value() && !request.total_elements.has_value()) {
+    return InvalidField("total_elements", "is required, instead of total_rows, where labels are ignored or weighted",
                         absl::StrCat("total_rows ", *request.total_rows));
   }
-  if (total < result.counted) {
-    return InvalidField(request.total_elements.has_value() ? "total_elements" : "total_rows",
-                        "must not be less than what this call has",
-                        absl::StrCat(request.total_elements.value_or(request.total_rows.value_or(0))));
+  constexpr double kRounding = 1e-6;  // of a sum of weights that the caller has added up in another order
+  if (total < result.counted * (1 - kRounding)) {
+    return InvalidField(
+        request.total_elements.has_value() ? "total_elements" : "total_rows",
+        "must not be less than what this call has",
+        absl::StrCat(request.total_elements.value_or(static_cast<double>(request.total_rows.value_or(0)))));
   }
   result.total = total;
   return absl::OkStatus();
@@ -201,7 +206,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   for (double value : run.loss_values) sum += value;
   if (!std::isfinite(sum)) loss_finite_ = loss_finite_ && rule.has_value();
   // The call's own mean: what it added, without its share of the step.
-  outcome.loss = loss.counted == 0 ? 0 : sum * (static_cast<double>(loss.total) / static_cast<double>(loss.counted));
+  outcome.loss = loss.counted == 0 ? 0 : sum * (loss.total / loss.counted);
   outcome.step = step_.load();
   return outcome;
 }
@@ -288,8 +293,9 @@ absl::Status PipelineImpl::health() const {
 }
 
 PipelineImpl::StepRule PipelineImpl::RuleOf(const StepRequest& request) const {
-  return {.learning_rate = request.learning_rate.value_or(LearningRate(spec_.optimizer, step_.load())),
-          .clip_norm = request.clip_norm.value_or(spec_.optimizer.clip_norm),
+  const OptimizerSpec now = optimizer();
+  return {.learning_rate = request.learning_rate.value_or(LearningRate(now, step_.load())),
+          .clip_norm = request.clip_norm.value_or(now.clip_norm),
           .loss_finite = loss_finite_};
 }
 

@@ -34,12 +34,13 @@ class PipelineMetrics;
 struct ContributionRequest {
   NamedValues inputs;
   at::Tensor target;
+  at::Tensor weights = {};  // of the target's elements, in its first dimensions; undefined: all weigh 1
   std::optional<LossSpec> loss;
   std::optional<int> micro_batches;
-  std::optional<int64_t> total_rows;      // of the whole step; unset: this call's rows
-  std::optional<int64_t> total_elements;  // counted elements of the whole step, where labels are ignored
-  std::vector<std::string> outputs;       // to keep
-  std::shared_ptr<CancelToken> cancel;    // may be null
+  std::optional<int64_t> total_rows;     // of the whole step; unset: this call's rows
+  std::optional<double> total_elements;  // counted elements of the whole step, or the sum of what they weigh
+  std::vector<std::string> outputs;      // to keep
+  std::shared_ptr<CancelToken> cancel;   // may be null
 };
 
 struct StepRequest {
@@ -135,8 +136,8 @@ class Pipeline {
 
   // Checks inputs against the signature without running: names, types, shapes, equal rows, at least one row.
   virtual absl::Status CheckInputs(const NamedValues& inputs) const = 0;
-  virtual absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss,
-                                   int64_t rows) const = 0;
+  virtual absl::Status CheckTarget(const at::Tensor& target, const at::Tensor& weights,
+                                   const std::optional<LossSpec>& loss, int64_t rows) const = 0;
   // Wanted outputs: known names, each once. Gradients for a Backward: one per output, of its shape.
   virtual absl::Status CheckOutputs(const std::vector<std::string>& outputs) const = 0;
   virtual absl::Status CheckGradients(const Graph& graph, const NamedTensors& gradients) const = 0;
@@ -149,6 +150,13 @@ class Pipeline {
   // Replaces all of it. Fails: MODEL_MISMATCH naming the first tensor that is missing, unknown or differs, HOST_MEMORY, with
   // nothing changed; PIPELINE_BROKEN if a copy fails after others were made. Mends a broken pipeline.
   virtual absl::Status ImportState(const NamedTensors& state, int64_t step) = 0;
+
+  // Other settings of the same optimizer: options, groups, clipping, schedule. All or nothing; the state stays.
+  // Fails: as Create, for names of groups too; SPEC_INVALID for another name, or for options that keep other state;
+  // ACCUMULATION_OPEN; PIPELINE_BROKEN.
+  virtual absl::Status UpdateOptimizer(const OptimizerSpec& spec) = 0;
+  // The settings as they are now. From any thread.
+  virtual OptimizerSpec optimizer() const = 0;
 
   // OK, or why everything but ImportState is refused. From any thread.
   virtual absl::Status health() const = 0;

@@ -21,6 +21,7 @@
 #include "engine/exec/signature_check.h"
 #include "engine/model/model_signature.h"
 #include "engine/model/ties.h"
+#include "engine/optim/parameter_groups.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/planner.h"
 #include "engine/tensor/codec.h"
@@ -137,7 +138,9 @@ PipelineImpl::PipelineImpl(Parts parts)
              .edit_lists = options_.edits.lists,
              .before_action = options_.before_action,
              .fault_point = options_.fault_point,
-             .watch_passes = options_.watch_passes}) {
+             .watch_passes = options_.watch_passes}),
+      optimizer_(spec_.optimizer) {
+  rank_.FreezeGroups(spec_.optimizer.groups);
   SetIdleReason(IdleReason::kNoWork);
 }
 
@@ -151,15 +154,18 @@ absl::Status PipelineImpl::CheckInputs(const NamedValues& inputs) const {
   return MatchSignature(signature_.inputs, inputs, "inputs").status();
 }
 
-absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss,
-                                       int64_t rows) const {
+absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const at::Tensor& weights,
+                                       const std::optional<LossSpec>& loss, int64_t rows) const {
   std::vector<TensorSignature> wanted = signature_.targets;
   std::unique_ptr<Loss> own;
   if (loss.has_value()) {
     PENSTOCK_ASSIGN_OR_RETURN(own, MakeLoss(*loss));
     PENSTOCK_ASSIGN_OR_RETURN(const int output, LossOutput(*loss, signature_.outputs, "loss"));
     wanted.clear();
-    if (!signature_.outputs.empty() && own->needs_target()) wanted = {own->Target(signature_.outputs[output])};
+    if (!signature_.outputs.empty()) {
+      PENSTOCK_RETURN_IF_ERROR(own->CheckOutput(signature_.outputs[output]));
+      if (own->needs_target()) wanted = {own->Target(signature_.outputs[output])};
+    }
   } else if (loss_ == nullptr) {
     return Error(absl::StatusCode::kInvalidArgument, "LOSS_UNKNOWN",
                  "loss.name: is required, for the pipeline has no loss of its own, got nothing")
@@ -167,6 +173,10 @@ absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const std::opti
         .With("value", "");
   }
   if (!(own != nullptr ? *own : *loss_).needs_target()) {
+    if (weights.defined()) {
+      return InvalidField("weights", "must not be set, for the loss is an output of the model",
+                          ShapeText(weights.sizes()));
+    }
     if (!target.defined()) return absl::OkStatus();
     return InvalidField("target", "must not be set, for the loss is an output of the model", ShapeText(target.sizes()));
   }
@@ -181,7 +191,7 @@ absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const std::opti
         .With("field", "target.shape")
         .With("value", ShapeText(target.sizes()));
   }
-  return absl::OkStatus();
+  return weights.defined() ? CheckWeights(weights, target) : absl::OkStatus();
 }
 
 absl::Status PipelineImpl::CheckOutputs(const std::vector<std::string>& outputs) const {
@@ -293,6 +303,32 @@ absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) 
     status = health();
   }
   return status;
+}
+
+absl::Status PipelineImpl::UpdateOptimizer(const OptimizerSpec& spec) {
+  PENSTOCK_RETURN_IF_ERROR(health());
+  if (accumulating_) return NotNow("ACCUMULATION_OPEN", "accumulated gradients wait for an OptimizerStep");
+  if (const std::string name = optimizer().name; spec.name != name) {
+    return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+                 absl::StrCat("spec.optimizer.name: must stay ", name, ", got ", Shortened(spec.name)))
+        .With("field", "spec.optimizer.name")
+        .With("value", Shortened(spec.name));
+  }
+  PENSTOCK_RETURN_IF_ERROR(CheckGroups(spec.groups, rank_.ParameterNames()));
+  // Inference reads the parameters, too.
+  absl::Notification granted;
+  gate_.RequestExclusive([&granted] { granted.Notify(); });
+  devices_->Wait(granted);
+  const absl::Cleanup release = [this] { gate_.ReleaseExclusive(); };
+  PENSTOCK_RETURN_IF_ERROR(rank_.UpdateOptimizer(spec));
+  absl::MutexLock lock(&optimizer_mu_);
+  optimizer_ = spec;
+  return absl::OkStatus();
+}
+
+OptimizerSpec PipelineImpl::optimizer() const {
+  absl::MutexLock lock(&optimizer_mu_);
+  return optimizer_;
 }
 
 int64_t PipelineImpl::parameter_count() const { return rank_.parameter_count(); }

@@ -1,5 +1,6 @@
 #include "engine/exec/pipeline_draft.h"
 
+#include <set>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "engine/exec/device_worker.h"
 #include "engine/exec/plan_trials.h"
 #include "engine/model/skip_spec.h"
+#include "engine/optim/parameter_groups.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/named_cut.h"
 #include "engine/plan/planner.h"
@@ -54,6 +56,24 @@ absl::StatusOr<std::vector<TieGroup>> AllTies(const Draft& draft, const Plan& pl
   return ties;
 }
 
+// Of every parameter, as a checkpoint names it: a tied one by its first use.
+std::vector<std::string> SavedNames(const std::vector<NamedLayer>& layers, const std::vector<TieGroup>& ties) {
+  std::set<std::pair<int, int>> later_uses;
+  for (const TieGroup& tie : ties) {
+    for (size_t u = 1; u < tie.uses.size(); ++u) later_uses.emplace(tie.uses[u].layer, tie.uses[u].parameter);
+  }
+  std::vector<std::string> names;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const NamedTensors& parameters = layers[i].layer->parameters();
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      if (!later_uses.contains({static_cast<int>(i), static_cast<int>(p)})) {
+        names.push_back(layers[i].TensorName(parameters[p].name));
+      }
+    }
+  }
+  return names;
+}
+
 // Puts the tensors of a stage's layers where the stage stands.
 absl::Status PlaceLayers(const std::vector<NamedLayer>& layers, const StagePlan& stage, const Device& device) {
   if (device.kind == DeviceKind::kCpu) return absl::OkStatus();
@@ -90,6 +110,7 @@ absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipelin
   }
   PENSTOCK_RETURN_IF_ERROR(CheckSkips(names, skips));
   PENSTOCK_ASSIGN_OR_RETURN(draft.ties, CheckTies(TiesOf(spec.model), shapes));
+  PENSTOCK_RETURN_IF_ERROR(CheckGroups(spec.optimizer.groups, SavedNames(shapes, draft.ties)));
   PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get(), spec.loss));
   PENSTOCK_ASSIGN_OR_RETURN(CutSpec cut, WithBalance(spec.cut, draft.layers));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
@@ -171,7 +192,7 @@ absl::Status Calibrate(const PipelineSpec& spec, const Pipeline::Options& option
                        const PlacedStages& placed, Plan& plan) {
   ProfileOptions calibration = options.profile;
   if (plan.micro_batch_rows > 0) calibration.rows = plan.micro_batch_rows;
-  LossContext loss{.loss = draft.loss.get(), .target = {}};
+  LossContext loss{.loss = draft.loss.get(), .target = {}, .weights = {}};
   PENSTOCK_ASSIGN_OR_RETURN(loss.output, LossOutput(spec.loss, draft.signature.outputs, "spec.loss"));
   return CalibrateStages(placed.stages, placed.devices, draft.signature.inputs, loss, calibration,
                          placed.open_dimension, ClockOf(options), plan);

@@ -63,12 +63,15 @@ class PipelineImpl : public Pipeline {
   void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) override;
 
   absl::Status CheckInputs(const NamedValues& inputs) const override;
-  absl::Status CheckTarget(const at::Tensor& target, const std::optional<LossSpec>& loss, int64_t rows) const override;
+  absl::Status CheckTarget(const at::Tensor& target, const at::Tensor& weights, const std::optional<LossSpec>& loss,
+                           int64_t rows) const override;
   absl::Status CheckOutputs(const std::vector<std::string>& outputs) const override;
   absl::Status CheckGradients(const Graph& graph, const NamedTensors& gradients) const override;
   absl::StatusOr<NamedTensors> ExportState(bool with_optimizer) const override;
   NamedTensors StateShapes() const override;
   absl::Status ImportState(const NamedTensors& state, int64_t step) override;
+  absl::Status UpdateOptimizer(const OptimizerSpec& spec) override;
+  OptimizerSpec optimizer() const override ABSL_LOCKS_EXCLUDED(optimizer_mu_);
 
   absl::Status health() const override ABSL_LOCKS_EXCLUDED(health_mu_);
   int64_t step() const override { return step_.load(); }
@@ -83,9 +86,8 @@ class PipelineImpl : public Pipeline {
   struct ScatteredLoss {
     std::unique_ptr<Loss> owned;  // if the call named its own
     std::vector<LossContext> losses;
-    int64_t counted = 0;
-    int64_t total = 0;     // of the whole step
-    bool ignored = false;  // some labels don't count
+    double counted = 0;  // elements, or the sum of what they weigh
+    double total = 0;    // of the whole step
   };
 
   // What a call asks of an optimizer step.
@@ -127,7 +129,7 @@ class PipelineImpl : public Pipeline {
   absl::StatusOr<std::vector<at::Tensor>> SourcesOf(const NamedTensors& views, const NamedTensors& state) const;
 
   // Constant after construction.
-  const PipelineSpec spec_;
+  const PipelineSpec spec_;  // but for its optimizer: optimizer_
   const Options options_;
   const Plan plan_;
   const ModelSignature signature_;
@@ -155,6 +157,9 @@ class PipelineImpl : public Pipeline {
       Error(absl::StatusCode::kFailedPrecondition, "PIPELINE_BROKEN",
             "the pipeline has failed half-way; restore a checkpoint, write all parameters with "
             "the optimizer's state, or delete the pipeline");
+  mutable absl::Mutex optimizer_mu_;
+  OptimizerSpec optimizer_ ABSL_GUARDED_BY(optimizer_mu_);  // written by the caller
+
   mutable absl::Mutex health_mu_;
   absl::Status health_ ABSL_GUARDED_BY(health_mu_);
 

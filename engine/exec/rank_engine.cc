@@ -167,6 +167,28 @@ NamedTensors RankEngine::ReplicaViews() const {
   return views;
 }
 
+std::vector<std::string> RankEngine::ParameterNames() const {
+  std::vector<std::string> names;
+  for (const auto& stage : stages_) {
+    for (const NamedTensor& parameter : stage->LearnedParameters()) names.push_back(parameter.name);
+  }
+  return names;
+}
+
+absl::Status RankEngine::UpdateOptimizer(const OptimizerSpec& spec) {
+  std::vector<std::unique_ptr<Optimizer>> changed;
+  for (const auto& stage : stages_) {
+    PENSTOCK_ASSIGN_OR_RETURN(changed.emplace_back(), stage->OptimizerWith(spec));
+  }
+  for (size_t i = 0; i < stages_.size(); ++i) stages_[i]->UseOptimizer(std::move(changed[i]));
+  FreezeGroups(spec.groups);
+  return absl::OkStatus();
+}
+
+void RankEngine::FreezeGroups(const std::vector<ParameterGroup>& groups) {
+  for (const auto& stage : stages_) stage->FreezeGroups(groups);
+}
+
 int64_t RankEngine::parameter_count() const {
   int64_t count = 0;
   for (const auto& stage : stages_) {

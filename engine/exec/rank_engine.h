@@ -83,7 +83,12 @@ class RankEngine {
   // Parameters, buffers and, if asked, optimizer state, in model order: views. And the copies of tied ones among them.
   NamedTensors StateViews(bool with_optimizer) const;
   NamedTensors ReplicaViews() const;
+  // Of every parameter that learns, or is frozen, once, in model order.
+  std::vector<std::string> ParameterNames() const;
   int64_t parameter_count() const;
+  // Other settings of the optimizer, on all stages or on none. Fails: as Optimizer::WithSettings.
+  absl::Status UpdateOptimizer(const OptimizerSpec& spec);
+  void FreezeGroups(const std::vector<ParameterGroup>& groups);
   // What its lanes are counted under while they have nothing to do.
   void SetIdle(StageState state) const;
 

@@ -96,13 +96,23 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(Parts parts, const Optimize
   for (const StageTie& tie : parts.ties) {
     for (size_t u = 1; u < tie.uses.size(); ++u) stepped[tie.uses[u].parameter] = false;
   }
-  NamedTensors own;
+  const std::vector<std::string> names = SavedNames(parts, parameters);
+  RuleTensors own;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (stepped[i]) own.push_back(parameters[i]);
+    if (stepped[i]) own.parameters.push_back({names[i], parameters[i].tensor});
   }
   std::unique_ptr<Stage> stage(new Stage(std::move(parts), std::move(parameters)));
   PENSTOCK_ASSIGN_OR_RETURN(stage->optimizer_, MakeOptimizer(optimizer, std::move(own)));
   return stage;
+}
+
+std::vector<std::string> Stage::SavedNames(const Parts& parts, const NamedTensors& parameters) {
+  std::vector<std::string> names;
+  for (const NamedTensor& parameter : parameters) names.push_back(parameter.name);
+  for (const StageTie& tie : parts.ties) {
+    for (const StageTie::Use& use : tie.uses) names[use.parameter] = tie.name;
+  }
+  return names;
 }
 
 void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>& skips, const PassContext& context,
@@ -143,8 +153,11 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
     pass.skip_outputs.push_back(Batch::Tuple(std::move(stashed)));
   }
   if (parts_.last && loss.loss != nullptr) {
-    const at::Tensor target = loss.target.defined() ? ToDevice(loss.target, parts_.device) : at::Tensor();
-    pass.loss = at::mul(loss.loss->Mean(values.TensorAt(loss.output), target), loss.share);
+    const auto here = [this](const at::Tensor& tensor) {
+      return tensor.defined() ? ToDevice(tensor, parts_.device) : at::Tensor();
+    };
+    const at::Tensor mean = loss.loss->Mean(values.TensorAt(loss.output), here(loss.target), here(loss.weights));
+    pass.loss = at::mul(mean, loss.share);
   }
   pass.outputs = std::move(values);
 }

@@ -35,9 +35,10 @@ struct PassContext {
 // What the last stage does after its layers when the server computes the loss.
 struct LossContext {
   const Loss* loss = nullptr;
-  at::Tensor target;  // undefined: the loss needs none
-  double share = 1;   // of the step's counted elements
-  int output = 0;     // that it is of, by position
+  at::Tensor target;   // undefined: the loss needs none
+  at::Tensor weights;  // of the target's elements; undefined: all weigh 1
+  double share = 1;    // of the step's counted elements
+  int output = 0;      // that it is of, by position
 };
 
 // The skip values that pass between this stage and one other.
@@ -146,6 +147,14 @@ class Stage {
   void RestoreTiedGradients(const TiedGradients& board);
   void Undo();
 
+  // Other settings of the optimizer, in two parts: the first may fail (as Optimizer's) and changes nothing, the second makes
+  // them the stage's, and lets parameters ask for gradients or not. Between runs, without gradients.
+  absl::StatusOr<std::unique_ptr<Optimizer>> OptimizerWith(const OptimizerSpec& spec) const {
+    return optimizer_->WithSettings(spec);
+  }
+  void UseOptimizer(std::unique_ptr<Optimizer> optimizer) { optimizer_ = std::move(optimizer); }
+  void FreezeGroups(const std::vector<ParameterGroup>& groups);
+
   // Every parameter of every layer, named layer.parameter; tied ones under each of their names.
   const NamedTensors& parameters() const { return parameters_; }
   // Each parameter that learns, once in the whole model.
@@ -165,6 +174,8 @@ class Stage {
  private:
   Stage(Parts parts, NamedTensors parameters);
   std::vector<bool> IsLearnedHere() const;  // by parameter: not another use of a tied one
+  // By parameter: the name under which the model saves it, which for a tied one is that of its first use.
+  static std::vector<std::string> SavedNames(const Parts& parts, const NamedTensors& parameters);
   // What a backward starts from.
   struct Roots {
     Tensors tensors;

@@ -7,10 +7,10 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/exec/stage.h"
 #include "engine/optim/gradient_norm.h"
+#include "engine/optim/parameter_groups.h"
 #include "engine/tensor/micro_batch.h"
 
 namespace penstock {
@@ -157,6 +157,13 @@ NamedTensors Stage::LearnedParameters() const {
   return parameters;
 }
 
+void Stage::FreezeGroups(const std::vector<ParameterGroup>& groups) {
+  const std::vector<std::string> names = SavedNames(parts_, parameters_);
+  for (size_t i = 0; i < names.size(); ++i) {
+    parameters_[i].tensor.set_requires_grad(!IsFrozen(groups, names[i]));
+  }
+}
+
 NamedTensors Stage::SavedTensors() const {
   const std::vector<bool> saved = IsLearnedHere();
   NamedTensors tensors;
@@ -206,12 +213,12 @@ NamedTensors Stage::Replicas() const {
   return tensors;
 }
 
-// The optimizer names its slots parameter/slot; a replica's slots are those of the parameter that is saved.
+// The optimizer names its slots parameter/slot, as the parameter is saved; a replica's are saved by another stage.
 NamedTensors Stage::SavedOptimizerState() const {
   NamedTensors slots = optimizer_->State();
   for (const StageTie& tie : parts_.ties) {
     if (tie.owner) continue;
-    const std::string prefix = parameters_[tie.uses[0].parameter].name + "/";
+    const std::string prefix = tie.name + "/";
     slots.erase(
         std::remove_if(slots.begin(), slots.end(),
                        [&](const NamedTensor& slot) { return slot.name.compare(0, prefix.size(), prefix) == 0; }),
@@ -224,9 +231,7 @@ NamedTensors Stage::OptimizerReplicas() const {
   NamedTensors replicas;
   for (const NamedTensor& slot : optimizer_->State()) {
     for (const StageTie& tie : parts_.ties) {
-      const std::string prefix = parameters_[tie.uses[0].parameter].name + "/";
-      if (tie.owner || slot.name.compare(0, prefix.size(), prefix) != 0) continue;
-      replicas.push_back({absl::StrCat(tie.name, "/", slot.name.substr(prefix.size())), slot.tensor});
+      if (!tie.owner && slot.name.starts_with(tie.name + "/")) replicas.push_back(slot);
     }
   }
   return replicas;

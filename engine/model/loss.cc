@@ -4,9 +4,13 @@
 #include <ATen/ops/binary_cross_entropy.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/tensor.h>
 
+#include <cmath>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -26,6 +30,13 @@ namespace {
           .With("value", value));
 }
 
+absl::Status ClassWeightsError(const std::string& problem, const std::string& value) {
+  return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+               absl::StrCat("spec.loss.class_weights: ", problem, ", got ", value))
+      .With("field", "spec.loss.class_weights")
+      .With("value", value);
+}
+
 void CheckTarget(const at::Tensor& target, at::ScalarType type, at::IntArrayRef shape) {
   if (target.scalar_type() != type) {
     ThrowTargetError("target.type", absl::StrCat("must be ", c10::toString(type)), c10::toString(target.scalar_type()));
@@ -35,33 +46,87 @@ void CheckTarget(const at::Tensor& target, at::ScalarType type, at::IntArrayRef 
   }
 }
 
-// Options: ignore_index (-100), the label that does not count; class_dimension, -1 (the last) or 1.
+// In the shape of the target, whose first dimensions they have.
+at::Tensor Expanded(const at::Tensor& weights, const at::Tensor& target) {
+  std::vector<int64_t> shape = weights.sizes().vec();
+  shape.resize(target.dim(), 1);
+  return weights.reshape(shape).expand(target.sizes());
+}
+
+double Sum(const at::Tensor& values) { return values.sum(at::kDouble).item<double>(); }
+
+// Without weights every element counts.
+double AllOrWeights(const at::Tensor& target, const at::Tensor& weights) {
+  return weights.defined() ? Sum(weights) : static_cast<double>(target.numel());
+}
+
+// Options: ignore_index (-100), the label that does not count; class_dimension, -1 (the last) or 1; label_smoothing (0).
 class CrossEntropy : public Loss {
  public:
-  CrossEntropy(int64_t ignore_index, bool classes_last) : ignore_index_(ignore_index), classes_last_(classes_last) {}
-
-  at::Tensor Mean(const at::Tensor& output, const at::Tensor& target) const override {
-    if (output.dim() < 2) ThrowTargetError("output.shape", "must be rows by classes", ShapeText(output.sizes()));
-    CheckTarget(target, at::kLong, WithoutClasses(output.sizes().vec()));
-    const int64_t classes = output.size(classes_last_ ? -1 : 1);
-    CheckLabels(target, classes);
-    // The mean over nothing is NaN, the sum is 0.
-    const auto reduction = Counted(target) > 0 ? at::Reduction::Mean : at::Reduction::Sum;
-    if (!classes_last_) return at::cross_entropy_loss(output, target, /*weight=*/{}, reduction, ignore_index_);
-    return at::cross_entropy_loss(output.reshape({-1, classes}), target.reshape({-1}), /*weight=*/{}, reduction,
-                                  ignore_index_);
+  struct Settings {
+    int64_t ignore_index = -100;
+    bool classes_last = true;
+    double label_smoothing = 0;
+    std::vector<double> class_weights = {};
+  };
+  explicit CrossEntropy(Settings settings) : settings_(std::move(settings)) {
+    if (weighs()) class_weights_ = at::tensor(settings_.class_weights, at::kDouble);
   }
 
-  int64_t Counted(const at::Tensor& target) const override { return target.ne(ignore_index_).sum().item<int64_t>(); }
+  bool weighs() const override { return !settings_.class_weights.empty(); }
 
   TensorSignature Target(const TensorSignature& output) const override {
     return {"target", DataType::kInt64, WithoutClasses(output.shape)};
   }
 
+  absl::Status CheckOutput(const TensorSignature& output) const override {
+    if (output.shape.size() < 2) return absl::OkStatus();  // told by Losses
+    return CheckClassWeights(settings_.classes_last ? output.shape.back() : output.shape[1]);
+  }
+
  private:
+  at::Tensor Losses(const at::Tensor& output, const at::Tensor& target, int64_t reduction) const override {
+    if (output.dim() < 2) ThrowTargetError("output.shape", "must be rows by classes", ShapeText(output.sizes()));
+    CheckTarget(target, at::kLong, WithoutClasses(output.sizes().vec()));
+    const int64_t classes = output.size(settings_.classes_last ? -1 : 1);
+    CheckLabels(target, classes);
+    at::Tensor weights;
+    if (weighs()) {
+      if (absl::Status fits = CheckClassWeights(classes); !fits.ok()) ThrowStatus(std::move(fits));
+      weights = class_weights_.to(output.options());
+    }
+    const auto loss = [&](const at::Tensor& scores, const at::Tensor& labels) {
+      return at::cross_entropy_loss(scores, labels, weights, reduction, settings_.ignore_index,
+                                    settings_.label_smoothing);
+    };
+    if (!settings_.classes_last) return loss(output, target);
+    const at::Tensor losses = loss(output.reshape({-1, classes}), target.reshape({-1}));
+    return reduction == at::Reduction::None ? losses.reshape(target.sizes()) : losses;
+  }
+
+  double CountedOf(const at::Tensor& target, const at::Tensor& weights) const override {
+    const at::Tensor counts = target.ne(settings_.ignore_index);
+    if (!weighs() && !weights.defined()) return static_cast<double>(counts.sum().item<int64_t>());
+    at::Tensor all = counts.to(at::kDouble);
+    if (weighs()) {
+      CheckTarget(target, at::kLong, target.sizes());
+      CheckLabels(target, class_weights_.numel());
+      const at::Tensor labels = target.masked_fill(counts.logical_not(), 0);
+      all = all.mul(class_weights_.to(target.device()).index_select(0, labels.reshape({-1})).reshape(target.sizes()));
+    }
+    return Sum(weights.defined() ? all.mul(weights) : all);
+  }
+
   std::vector<int64_t> WithoutClasses(std::vector<int64_t> shape) const {
-    if (!shape.empty()) shape.erase(classes_last_ || shape.size() < 2 ? shape.end() - 1 : shape.begin() + 1);
+    const bool last = settings_.classes_last || shape.size() < 2;
+    if (!shape.empty()) shape.erase(last ? shape.end() - 1 : shape.begin() + 1);
     return shape;
+  }
+
+  absl::Status CheckClassWeights(int64_t classes) const {
+    const auto count = static_cast<int64_t>(settings_.class_weights.size());
+    if (count == 0 || classes < 0 || count == classes) return absl::OkStatus();
+    return ClassWeightsError(absl::StrCat("must be ", classes, " numbers, one for each class"), absl::StrCat(count));
   }
 
   void CheckLabels(const at::Tensor& target, int64_t classes) const {
@@ -69,15 +134,16 @@ class CrossEntropy : public Loss {
     const auto [least, most] = at::aminmax(target);
     if (least.item<int64_t>() >= 0 && most.item<int64_t>() < classes) return;
     // Only labels that don't count may lie outside.
-    const at::Tensor wrong =
-        target.masked_select(target.ne(ignore_index_).logical_and(target.lt(0).logical_or(target.ge(classes))));
+    const at::Tensor wrong = target.masked_select(
+        target.ne(settings_.ignore_index).logical_and(target.lt(0).logical_or(target.ge(classes))));
     if (wrong.numel() == 0) return;
-    ThrowTargetError("target", absl::StrCat("labels must lie in [0, ", classes - 1, "] or equal ", ignore_index_),
+    ThrowTargetError("target",
+                     absl::StrCat("labels must lie in [0, ", classes - 1, "] or equal ", settings_.ignore_index),
                      absl::StrCat(wrong[0].item<int64_t>()));
   }
 
-  const int64_t ignore_index_;
-  const bool classes_last_;
+  const Settings settings_;
+  at::Tensor class_weights_;  // on the host, as doubles; undefined without
 };
 
 // Under autocast an output is narrower than its signature says, and so than its target.
@@ -88,15 +154,18 @@ at::Tensor AsWideAs(const at::Tensor& target, const at::Tensor& output) {
 
 class MeanSquaredError : public Loss {
  public:
-  at::Tensor Mean(const at::Tensor& output, const at::Tensor& target) const override {
+  TensorSignature Target(const TensorSignature& output) const override { return {"target", output.type, output.shape}; }
+
+ private:
+  at::Tensor Losses(const at::Tensor& output, const at::Tensor& target, int64_t reduction) const override {
     const at::Tensor wide = AsWideAs(target, output);
     CheckTarget(target, wide.scalar_type(), wide.sizes());
-    return at::mse_loss(wide, target, wide.numel() > 0 ? at::Reduction::Mean : at::Reduction::Sum);
+    return at::mse_loss(wide, target, reduction);
   }
 
-  int64_t Counted(const at::Tensor& target) const override { return target.numel(); }
-
-  TensorSignature Target(const TensorSignature& output) const override { return {"target", output.type, output.shape}; }
+  double CountedOf(const at::Tensor& target, const at::Tensor& weights) const override {
+    return AllOrWeights(target, weights);
+  }
 };
 
 // The first element that is less than 0 or more than 1; NaN is neither. Undefined if there is none.
@@ -105,37 +174,43 @@ at::Tensor OutsideUnit(const at::Tensor& values) {
   return outside.numel() == 0 ? at::Tensor() : outside[0];
 }
 
-// Option: logits (true); without, the output is a probability.
+// Options: logits (true); without, the output is a probability. pos_weight (1), of logits: what the loss of a 1 weighs.
 class BinaryCrossEntropy : public Loss {
  public:
-  explicit BinaryCrossEntropy(bool logits) : logits_(logits) {}
+  BinaryCrossEntropy(bool logits, double pos_weight) : logits_(logits), pos_weight_(pos_weight) {}
 
-  at::Tensor Mean(const at::Tensor& output, const at::Tensor& target) const override {
+  TensorSignature Target(const TensorSignature& output) const override { return {"target", output.type, output.shape}; }
+
+ private:
+  at::Tensor Losses(const at::Tensor& output, const at::Tensor& target, int64_t reduction) const override {
     const at::Tensor wide = AsWideAs(target, output);
     CheckTarget(target, wide.scalar_type(), wide.sizes());
-    const auto reduction = wide.numel() > 0 ? at::Reduction::Mean : at::Reduction::Sum;
-    if (logits_) return at::binary_cross_entropy_with_logits(wide, target, {}, {}, reduction);
+    if (logits_) {
+      const at::Tensor pos_weight = pos_weight_ == 1 ? at::Tensor() : at::full({}, pos_weight_, wide.options());
+      return at::binary_cross_entropy_with_logits(wide, target, {}, pos_weight, reduction);
+    }
     const at::Tensor detached = wide.detach();
     if (const at::Tensor outside = OutsideUnit(detached); outside.defined()) {
       ThrowTargetError("output", "must be a probability, or the option logits be true",
                        absl::StrCat(outside.item<double>()));
     }
     // LibTorch ends the call on NaN; here a step that is not finite is answered as such.
-    if (detached.isnan().any().item<bool>()) return wide.mean();
+    if (detached.isnan().any().item<bool>()) return reduction == at::Reduction::None ? wide : wide.mean();
     return at::binary_cross_entropy(wide, target, {}, reduction);
   }
 
-  int64_t Counted(const at::Tensor& target) const override {
-    if (const at::Tensor outside = OutsideUnit(target); outside.defined()) {
-      ThrowTargetError("target", "must lie in [0, 1]", absl::StrCat(outside.item<double>()));
-    }
-    return target.numel();
+  void CheckValues(const at::Tensor& target) const override {
+    const at::Tensor outside = OutsideUnit(target);
+    if (!outside.defined()) return;
+    ThrowTargetError("target", "must lie in [0, 1]", absl::StrCat(outside.item<double>()));
   }
 
-  TensorSignature Target(const TensorSignature& output) const override { return {"target", output.type, output.shape}; }
+  double CountedOf(const at::Tensor& target, const at::Tensor& weights) const override {
+    return AllOrWeights(target, weights);
+  }
 
- private:
   const bool logits_;
+  const double pos_weight_;
 };
 
 // The mean that the model computes itself, from labels among its inputs.
@@ -143,7 +218,10 @@ class ScalarOutput : public Loss {
  public:
   bool needs_target() const override { return false; }
 
-  at::Tensor Mean(const at::Tensor& output, const at::Tensor& /*target*/) const override {
+  TensorSignature Target(const TensorSignature& /*output*/) const override { return {}; }
+
+ private:
+  at::Tensor Losses(const at::Tensor& output, const at::Tensor& /*target*/, int64_t /*reduction*/) const override {
     if (output.numel() != 1 || output.dim() > 1 || !at::isFloatingType(output.scalar_type())) {
       ThrowTargetError("output", "must be one floating number, for it is the loss",
                        absl::StrCat(c10::toString(output.scalar_type()), " ", ShapeText(output.sizes())));
@@ -151,32 +229,82 @@ class ScalarOutput : public Loss {
     return output.dim() == 0 ? output : output.reshape({});
   }
 
-  int64_t Counted(const at::Tensor& /*target*/) const override { return 0; }
-
-  TensorSignature Target(const TensorSignature& /*output*/) const override { return {}; }
+  double CountedOf(const at::Tensor& /*target*/, const at::Tensor& /*weights*/) const override { return 0; }
 };
+
+absl::StatusOr<std::unique_ptr<Loss>> MakeCrossEntropy(const LossSpec& spec, OptionReader& reader) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
+  CrossEntropy::Settings settings;
+  settings.ignore_index = reader.Int("ignore_index", settings.ignore_index, -kLimit, kLimit);
+  const int64_t dimension = reader.Int("class_dimension", -1, -1, 1);
+  if (dimension == 0) reader.Refuse("class_dimension", "must be -1, the last, or 1");
+  settings.classes_last = dimension == -1;
+  settings.label_smoothing = reader.Double("label_smoothing", 0, 0, 1);
+  PENSTOCK_RETURN_IF_ERROR(reader.Finish());
+  settings.class_weights = spec.class_weights;
+  for (const double weight : settings.class_weights) {
+    // A smoothed label has a loss in every class: one that weighs nothing would have a loss that counts in no mean.
+    const bool above = weight > 0 || (weight == 0 && settings.label_smoothing == 0);
+    if (above && std::isfinite(weight)) continue;
+    return ClassWeightsError(settings.label_smoothing == 0 ? "must be finite and not negative"
+                                                           : "must be finite and, with label_smoothing, above 0",
+                             absl::StrCat(weight));
+  }
+  return std::make_unique<CrossEntropy>(std::move(settings));
+}
 
 }  // namespace
 
+at::Tensor Loss::Mean(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) const {
+  if (!weights.defined()) {
+    // The mean over nothing is NaN, the sum is 0.
+    return Losses(output, target, CountedOf(target, {}) > 0 ? at::Reduction::Mean : at::Reduction::Sum);
+  }
+  const at::Tensor losses = Losses(output, target, at::Reduction::None);
+  const at::Tensor expanded = Expanded(weights, target);
+  const double counted = CountedOf(target, expanded);
+  const at::Tensor sum = losses.mul(expanded.to(losses.scalar_type())).sum();
+  return counted > 0 ? sum.div(counted) : sum;
+}
+
+double Loss::Counted(const at::Tensor& target, const at::Tensor& weights) const {
+  CheckValues(target);
+  return CountedOf(target, weights.defined() ? Expanded(weights, target) : at::Tensor());
+}
+
+absl::Status CheckWeights(const at::Tensor& weights, const at::Tensor& target) {
+  return RunTorch([&] {
+    if (at::isComplexType(weights.scalar_type())) {
+      ThrowTargetError("weights.type", "must be a number", c10::toString(weights.scalar_type()));
+    }
+    bool fits = weights.dim() >= 1 && weights.dim() <= target.dim() && weights.size(0) == target.size(0);
+    for (int64_t d = 1; fits && d < weights.dim(); ++d)
+      fits = weights.size(d) == target.size(d) || weights.size(d) == 1;
+    if (!fits) {
+      ThrowTargetError("weights.shape",
+                       absl::StrCat("must have the first dimensions of the target, ", ShapeText(target.sizes()),
+                                    ", or 1 behind the rows"),
+                       ShapeText(weights.sizes()));
+    }
+    const at::Tensor wide = weights.to(at::kDouble);
+    const at::Tensor wrong = wide.masked_select(wide.isfinite().logical_and(wide.ge(0)).logical_not());
+    if (wrong.numel() == 0) return;
+    ThrowStatus(InvalidField("weights", "must be finite and not negative", absl::StrCat(wrong[0].item<double>())));
+  });
+}
+
 absl::StatusOr<std::unique_ptr<Loss>> MakeLoss(const LossSpec& spec) {
   OptionReader reader(spec.options, "spec.loss.options");
-  if (spec.name == "cross_entropy") {
-    constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
-    const int64_t ignore_index = reader.Int("ignore_index", -100, -kLimit, kLimit);
-    const int64_t dimension = reader.Int("class_dimension", -1, -1, 1);
-    PENSTOCK_RETURN_IF_ERROR(reader.Finish());
-    if (dimension == 0) {
-      return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
-                   "spec.loss.options[class_dimension]: must be -1, the last, or 1, got 0")
-          .With("field", "spec.loss.options[class_dimension]")
-          .With("value", "0");
-    }
-    return std::make_unique<CrossEntropy>(ignore_index, dimension == -1);
+  if (spec.name == "cross_entropy") return MakeCrossEntropy(spec, reader);
+  if (!spec.class_weights.empty()) {
+    return ClassWeightsError("are for cross_entropy", absl::StrCat(spec.class_weights.size(), " numbers"));
   }
   if (spec.name == "binary_cross_entropy") {
     const bool logits = reader.Bool("logits", true);
+    const double pos_weight = reader.Double("pos_weight", 1, 0, 1e6);
+    if (!logits && pos_weight != 1) reader.Refuse("pos_weight", "is for logits");
     PENSTOCK_RETURN_IF_ERROR(reader.Finish());
-    return std::make_unique<BinaryCrossEntropy>(logits);
+    return std::make_unique<BinaryCrossEntropy>(logits, pos_weight);
   }
   if (spec.name == "scalar_output") {
     PENSTOCK_RETURN_IF_ERROR(reader.Finish());

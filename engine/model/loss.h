@@ -14,8 +14,11 @@
 
 namespace penstock {
 
-// A mean over counted elements. The pipeline weights each micro-batch's mean by its share of the step's count.
+// A weighted mean over the elements of a target. The pipeline weights each micro-batch's mean by its share of what counts in the
+// step.
 //
+// Model:     an element weighs 1, or what the weight of its class and its own are together; one whose label is ignored
+//            weighs nothing. `weights` are those of a target that CheckWeights has let through; undefined: all weigh 1.
 // Threads:   immutable; any thread.
 class Loss {
  public:
@@ -23,17 +26,35 @@ class Loss {
 
   // Whether it compares with a target. If not, rows count, and `target` is undefined.
   virtual bool needs_target() const { return true; }
+  // Whether elements that count may weigh otherwise than 1 by themselves.
+  virtual bool weighs() const { return false; }
 
   // The mean over the micro-batch, a scalar that carries a graph; 0 with a graph if nothing counts. May throw (RunTorch).
-  virtual at::Tensor Mean(const at::Tensor& output, const at::Tensor& target) const = 0;
+  at::Tensor Mean(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) const;
 
-  // How many elements of a target count: labels other than ignore_index, or all elements. May throw (RunTorch): for a target
-  // whose values no output can have.
-  virtual int64_t Counted(const at::Tensor& target) const = 0;
+  // The sum of what the elements weigh: without weights, the number of labels other than ignore_index, or of all elements. May
+  // throw (RunTorch): for a target whose values no output can have.
+  double Counted(const at::Tensor& target, const at::Tensor& weights) const;
 
   // What the target of an output with this signature looks like.
   virtual TensorSignature Target(const TensorSignature& output) const = 0;
+  // Fails: SPEC_INVALID naming an option that does not go with such an output.
+  virtual absl::Status CheckOutput(const TensorSignature& /*output*/) const { return absl::OkStatus(); }
+
+ private:
+  // The losses of the elements under an at::Reduction: kNone in the target's shape, 0 where nothing counts. Weights of classes
+  // are in them, those of elements are not.
+  virtual at::Tensor Losses(const at::Tensor& output, const at::Tensor& target, int64_t reduction) const = 0;
+  // Throws for a target whose values no output can have, if Losses would not.
+  virtual void CheckValues(const at::Tensor& /*target*/) const {}
+  // As Counted; `weights` are in the target's shape, if they are defined.
+  virtual double CountedOf(const at::Tensor& target, const at::Tensor& weights) const = 0;
 };
+
+// Weights of a target's elements are numbers, finite and not negative, in the target's first dimensions: [rows], or more of
+// them, each of the target's size or 1; behind the first.
+// Fails: TENSOR_SIGNATURE naming weights.type or weights.shape; FIELD_INVALID naming weights and the first wrong one.
+absl::Status CheckWeights(const at::Tensor& weights, const at::Tensor& target);
 
 // Fails: LOSS_UNKNOWN naming the loss and the known ones; SPEC_INVALID for its options (prefix spec.loss.options).
 absl::StatusOr<std::unique_ptr<Loss>> MakeLoss(const LossSpec& spec);

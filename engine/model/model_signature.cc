@@ -132,6 +132,7 @@ absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers
   if (outputs.has_value()) model.outputs = *outputs;
   if (loss == nullptr) return model;
   PENSTOCK_ASSIGN_OR_RETURN(const int output, LossOutput(loss_spec, model.outputs, "spec.loss"));
+  if (outputs.has_value()) PENSTOCK_RETURN_IF_ERROR(loss->CheckOutput(outputs->at(output)));
   if (!loss->needs_target()) return model;
   if (outputs.has_value() && outputs->at(output).shape.empty()) {
     return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",

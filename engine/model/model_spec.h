@@ -64,7 +64,8 @@ struct ModelSpec {
 struct LossSpec {
   std::string name;  // as LossNames()
   OptionMap options;
-  std::string output = {};  // of the model, by name or position; empty: the first
+  std::string output = {};                 // of the model, by name or position; empty: the first
+  std::vector<double> class_weights = {};  // of cross_entropy, one per class; empty: all weigh 1
 };
 
 // A named value that a model takes or gives; the batch dimension is -1, and so are others that may vary.

@@ -1,20 +1,20 @@
 #include "engine/optim/optimizer.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_mul.h>
-
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/check.h"
-#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
 #include "engine/optim/learning_rate.h"
 #include "engine/optim/optimizer_kinds.h"
+#include "engine/optim/parameter_groups.h"
+#include "engine/optim/spec_error.h"
 #include "engine/wire/tensor_header.h"
 
 namespace penstock {
@@ -23,101 +23,135 @@ namespace {
 // Every rule by its name, sorted.
 struct NamedRule {
   std::string_view name;
-  absl::StatusOr<OptimizerRule> (*read)(const OptionMap& options);
+  RuleSpec (*read)(OptionReader& options);
 };
-constexpr NamedRule kRules[] = {{"adamw", ReadAdamw}, {"sgd", ReadSgd}};
+constexpr NamedRule kRules[] = {{"adagrad", ReadAdagrad}, {"adam", ReadAdam},   {"adamw", ReadAdamw},
+                                {"lion", ReadLion},       {"nadam", ReadNadam}, {"rmsprop", ReadRmsprop},
+                                {"sgd", ReadSgd}};
 
-// Of scaled copies of gradients at one time.
-constexpr int64_t kScaledBytes = 16 << 20;
-
-absl::StatusOr<OptimizerRule> ReadRule(const OptimizerSpec& spec) {
-  for (const NamedRule& rule : kRules) {
-    if (rule.name == spec.name) return rule.read(spec.options);
+absl::StatusOr<RuleSpec> ReadRule(const std::string& name, const OptionMap& options, const std::string& field) {
+  for (const NamedRule& known : kRules) {
+    if (known.name != name) continue;
+    OptionReader reader(options, field);
+    RuleSpec rule = known.read(reader);
+    PENSTOCK_RETURN_IF_ERROR(reader.Finish());
+    return rule;
   }
   return OptimizerError("spec.optimizer.name",
                         absl::StrCat("is not known; known are ", absl::StrJoin(OptimizerNames(), ", ")),
-                        Shortened(spec.name));
+                        Shortened(name));
+}
+
+// The rule of parameters of no group first, then those of the groups, whose options go over the optimizer's.
+absl::StatusOr<std::vector<RuleSpec>> ReadRules(const OptimizerSpec& spec) {
+  std::vector<RuleSpec> rules;
+  PENSTOCK_ASSIGN_OR_RETURN(rules.emplace_back(), ReadRule(spec.name, spec.options, "spec.optimizer.options"));
+  for (size_t g = 0; g < spec.groups.size(); ++g) {
+    OptionMap options = spec.groups[g].options;
+    options.insert(spec.options.begin(), spec.options.end());
+    const std::string field = absl::StrCat("spec.optimizer.groups[", g, "].options");
+    PENSTOCK_ASSIGN_OR_RETURN(rules.emplace_back(), ReadRule(spec.name, options, field));
+    if (rules[0].learning_rate == 0 && rules.back().learning_rate != 0) {
+      return OptimizerError("spec.optimizer.options[learning_rate]",
+                            "must be above 0 where a group has a rate of its own, which is in proportion to it", "0");
+    }
+  }
+  return rules;
 }
 
 }  // namespace
 
-std::vector<size_t> Optimizer::WithGradient() const {
-  std::vector<size_t> indices;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].tensor.grad().defined()) indices.push_back(i);
-  }
-  return indices;
-}
+Optimizer::Optimizer(NamedTensors parameters, std::vector<Part> parts, std::vector<Place> places)
+    : parameters_(std::move(parameters)), parts_(std::move(parts)), places_(std::move(places)) {}
 
 void Optimizer::Step(double learning_rate, double scale) {
-  const at::NoGradGuard no_grad;
-  const std::vector<size_t> indices = WithGradient();
-  if (indices.empty()) return;
-  Tensors gradients;
-  for (size_t i : indices) gradients.push_back(parameters_[i].tensor.grad());
-  if (scale != 1) at::_foreach_mul_(gradients, scale);
-  Update(indices, gradients, learning_rate);
+  for (const Part& part : parts_) {
+    if (!part.frozen) part.rule->Step(learning_rate * part.rate_ratio, scale);
+  }
 }
 
 void Optimizer::StepKeepingGradients(double learning_rate, double scale) {
-  if (scale == 1) return Step(learning_rate, scale);
-  const at::NoGradGuard no_grad;
-  const std::vector<size_t> indices = WithGradient();
-  for (size_t next = 0; next < indices.size();) {
-    std::vector<size_t> group;
-    Tensors gradients;
-    int64_t bytes = 0;
-    do {
-      group.push_back(indices[next]);
-      gradients.push_back(parameters_[indices[next]].tensor.grad());
-      bytes += static_cast<int64_t>(gradients.back().nbytes());
-      ++next;
-    } while (next < indices.size() &&
-             bytes + static_cast<int64_t>(parameters_[indices[next]].tensor.grad().nbytes()) <= kScaledBytes);
-    Update(group, at::_foreach_mul(gradients, scale), learning_rate);
+  for (const Part& part : parts_) {
+    if (!part.frozen) part.rule->StepKeepingGradients(learning_rate * part.rate_ratio, scale);
   }
 }
 
 Tensors Optimizer::Changing() const {
   Tensors changing;
-  for (size_t i : WithGradient()) {
-    changing.push_back(parameters_[i].tensor);
-    for (at::Tensor& state : StateOf(i)) changing.push_back(std::move(state));
+  for (const Part& part : parts_) {
+    if (part.frozen) continue;
+    for (at::Tensor& tensor : part.rule->Changing()) changing.push_back(std::move(tensor));
   }
   return changing;
 }
 
-absl::Status OptimizerError(const std::string& field, const std::string& problem, const std::string& value) {
-  return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", absl::StrCat(field, ": ", problem, ", got ", value))
-      .With("field", field)
-      .With("value", value);
+NamedTensors Optimizer::State() const {
+  NamedTensors state;
+  for (const Place& place : places_) {
+    for (NamedTensor& slot : parts_[place.part].rule->StateOf(place.index)) state.push_back(std::move(slot));
+  }
+  return state;
+}
+
+absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::WithSettings(const OptimizerSpec& spec) const {
+  RuleTensors tensors{.parameters = parameters_};
+  const NamedTensors now = State();
+  for (const NamedTensor& slot : now) tensors.state.emplace(slot.name, slot.tensor);
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Optimizer> changed, MakeOptimizer(spec, std::move(tensors)));
+  const NamedTensors then = changed->State();
+  for (size_t i = 0; i < std::max(now.size(), then.size()); ++i) {
+    if (i < now.size() && i < then.size() && now[i].name == then[i].name) continue;
+    return OptimizerError("spec.optimizer.options",
+                          "must keep the state that there is: make another pipeline for others",
+                          i < then.size() ? Shortened(then[i].name) : "no " + Shortened(now[i].name));
+  }
+  return changed;
 }
 
 absl::Status CheckOptimizer(const OptimizerSpec& spec) {
-  PENSTOCK_RETURN_IF_ERROR(ReadRule(spec).status());
+  PENSTOCK_RETURN_IF_ERROR(ReadRules(spec).status());
   if (!std::isfinite(spec.clip_norm) || spec.clip_norm < 0) {
     return OptimizerError("spec.optimizer.clip_norm", "must be finite and not negative", absl::StrCat(spec.clip_norm));
   }
   return CheckLearningRate(spec.learning_rate_schedule);
 }
 
-absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSpec& spec, NamedTensors parameters) {
+absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSpec& spec, RuleTensors tensors) {
   PENSTOCK_RETURN_IF_ERROR(CheckOptimizer(spec));
-  PENSTOCK_ASSIGN_OR_RETURN(const OptimizerRule rule, ReadRule(spec));
-  std::unique_ptr<Optimizer> optimizer;
-  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { optimizer = rule.make(std::move(parameters)); }));
-  return optimizer;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<RuleSpec> rules, ReadRules(spec));
+  std::vector<RuleTensors> of_part(rules.size());
+  std::vector<Optimizer::Place> places;
+  for (const NamedTensor& parameter : tensors.parameters) {
+    const std::optional<size_t> group = GroupOf(spec.groups, parameter.name);
+    const size_t part = group.has_value() ? *group + 1 : 0;
+    places.push_back({part, of_part[part].parameters.size()});
+    of_part[part].parameters.push_back(parameter);
+  }
+  std::vector<Optimizer::Part> parts;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+    for (size_t i = 0; i < rules.size(); ++i) {
+      of_part[i].state = tensors.state;
+      const bool own_rate = rules[i].learning_rate != rules[0].learning_rate;
+      parts.push_back({.frozen = i > 0 && spec.groups[i - 1].frozen,
+                       .rate_ratio = own_rate ? rules[i].learning_rate / rules[0].learning_rate : 1,
+                       .rule = rules[i].make(std::move(of_part[i]))});
+    }
+  }));
+  return std::unique_ptr<Optimizer>(new Optimizer(std::move(tensors.parameters), std::move(parts), std::move(places)));
 }
 
 double OptimizerStateRatio(const OptimizerSpec& spec) {
-  const absl::StatusOr<OptimizerRule> rule = ReadRule(spec);
-  return rule.ok() ? rule->state_ratio : 0;
+  const absl::StatusOr<std::vector<RuleSpec>> rules = ReadRules(spec);
+  if (!rules.ok()) return 0;
+  double most = 0;
+  for (const RuleSpec& rule : *rules) most = std::max(most, rule.state_ratio);
+  return most;
 }
 
 double LearningRate(const OptimizerSpec& spec, int64_t step) {
-  const absl::StatusOr<OptimizerRule> rule = ReadRule(spec);
-  PENSTOCK_CHECK(rule.ok());  // the specification was checked
-  return rule->learning_rate * LearningRateFactor(spec.learning_rate_schedule, step);
+  const absl::StatusOr<std::vector<RuleSpec>> rules = ReadRules(spec);
+  PENSTOCK_CHECK(rules.ok());  // the specification was checked
+  return rules->front().learning_rate * LearningRateFactor(spec.learning_rate_schedule, step);
 }
 
 std::vector<std::string> OptimizerNames() {

@@ -23,14 +23,15 @@ const char* MethodName(const Request& request) {
           [](const StepCall&) { return "OptimizerStep"; }, [](const ExpireCall&) { return "OptimizerStep"; },
           [](const TrainStepCall&) { return "TrainStep"; }, [](const SaveCall&) { return "SaveCheckpoint"; },
           [](const RestoreCall&) { return "RestoreCheckpoint"; }, [](const WriteCall&) { return "WriteParameters"; },
-          [](const DeleteCall&) { return "DeleteCheckpoint"; }, [](const ReadCall&) { return "ReadParameters"; }},
+          [](const DeleteCall&) { return "DeleteCheckpoint"; }, [](const ReadCall&) { return "ReadParameters"; },
+          [](const UpdateOptimizerCall&) { return "UpdateOptimizer"; }},
       request);
 }
 
 const std::vector<const char*>& MethodNames() {
   static const auto* const names = new std::vector<const char*>{
-      "Infer",     "Forward",        "Backward",          "ForwardBackward", "OptimizerStep",
-      "TrainStep", "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters", "DeleteCheckpoint"};
+      "Infer",          "Forward",           "Backward",        "ForwardBackward",  "OptimizerStep",  "TrainStep",
+      "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters", "DeleteCheckpoint", "UpdateOptimizer"};
   return *names;
 }
 
@@ -54,7 +55,8 @@ std::optional<TrainingCall> TrainingCallOf(const Request& request) {
                                  return write.force ? TrainingCall::kRestoreForced : TrainingCall::kRestore;
                                },
                                [](const DeleteCall&) -> Answer { return TrainingCall::kDeleteCheckpoint; },
-                               [](const ReadCall&) -> Answer { return TrainingCall::kRead; }},
+                               [](const ReadCall&) -> Answer { return TrainingCall::kRead; },
+                               [](const UpdateOptimizerCall&) -> Answer { return TrainingCall::kUpdateOptimizer; }},
                     request);
 }
 

@@ -10,8 +10,9 @@ namespace penstock {
 namespace {
 
 CallSources TakeSources(ContributionCall& contribution) {
-  CallSources sources{std::exchange(contribution.inputs, {}), contribution.target};
+  CallSources sources{std::exchange(contribution.inputs, {}), contribution.target, contribution.weights};
   if (contribution.target.has_value()) contribution.target->source = at::Tensor();
+  if (contribution.weights.has_value()) contribution.weights->source = at::Tensor();
   return sources;
 }
 
@@ -86,11 +87,8 @@ absl::StatusOr<CallResults> CallPreparation::PrepareBackward(Call& call, const B
 absl::StatusOr<CallResults> CallPreparation::PrepareContribution(Call& call, const ContributionCall& contribution,
                                                                  CallSources sources) const {
   PENSTOCK_RETURN_IF_ERROR(PinInputs(call, std::move(sources.inputs), "inputs"));
-  if (sources.target.has_value()) {
-    std::vector<InputSource> target;
-    target.push_back(*std::move(sources.target));
-    PENSTOCK_RETURN_IF_ERROR(PinInputs(call, std::move(target), "target"));
-  }
+  if (sources.target.has_value()) PENSTOCK_RETURN_IF_ERROR(PinInputs(call, {*std::move(sources.target)}, "target"));
+  if (sources.weights.has_value()) PENSTOCK_RETURN_IF_ERROR(PinInputs(call, {*std::move(sources.weights)}, "weights"));
   PENSTOCK_RETURN_IF_ERROR(runner_->CheckTensors(call));
   call.queue_weight = MicroBatches(contribution.request.micro_batches);
   const bool keeps = !contribution.request.outputs.empty();

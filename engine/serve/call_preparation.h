@@ -32,9 +32,10 @@ struct CallResults {
 struct CallSources {
   std::vector<InputSource> inputs = {};
   std::optional<InputSource> target = {};
+  std::optional<InputSource> weights = {};
 };
 
-// Takes them out. What stays of a target says only that there is one.
+// Takes them out. What stays of a target or of weights says only that there are some.
 CallSources TakeSources(Request& request);
 
 // Pins and checks the inputs of calls.

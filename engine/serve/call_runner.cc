@@ -36,12 +36,32 @@ int64_t RowsOf(const NamedValues& inputs) {
   return 0;
 }
 
-absl::StatusOr<at::Tensor> TargetOf(const NamedValue& target) {
-  if (target.value.is_tensor()) return *target.value.tensor();
-  const std::string type = target.value.is_whole() ? "a whole one" : target.value.TypeName();
-  return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE", "target: expected Tensor, but got " + type)
-      .With("field", "target")
+// What a loss compares an output with.
+struct LossTensors {
+  at::Tensor target;
+  at::Tensor weights;
+};
+
+absl::StatusOr<at::Tensor> TakeLast(NamedValues& values, const std::string& field) {
+  const Value value = std::move(values.back().value);
+  values.pop_back();
+  if (value.is_tensor()) return *value.tensor();
+  const std::string type = value.is_whole() ? "a whole one" : value.TypeName();
+  return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE", field + ": expected Tensor, but got " + type)
+      .With("field", field)
       .With("value", type);
+}
+
+// The call has pinned them behind its inputs, where they do not stay.
+absl::StatusOr<LossTensors> TakeLossTensors(const ContributionCall& contribution, NamedValues& values) {
+  LossTensors taken;
+  if (contribution.weights.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(taken.weights, TakeLast(values, "weights"));
+  }
+  if (contribution.target.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(taken.target, TakeLast(values, "target"));
+  }
+  return taken;
 }
 
 // The outputs that the caller wants kept; empty: all of a forward, none of a contribution.
@@ -75,16 +95,15 @@ absl::Status CallRunner::CheckTensors(Call& call) const {
   const bool takes_inputs = call.stoppable() || contribution != nullptr;
   if (!takes_inputs || call.inputs_checked || !call.inputs.ready()) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(NamedValues inputs, call.inputs.Take());
-  at::Tensor target;
-  if (contribution != nullptr && contribution->target.has_value()) {
-    PENSTOCK_ASSIGN_OR_RETURN(target, TargetOf(inputs.back()));
-    inputs.pop_back();
+  LossTensors loss;
+  if (contribution != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(loss, TakeLossTensors(*contribution, inputs));
   }
   PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckOutputs(OutputsOf(call)));
   PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckInputs(inputs));
   call.rows = RowsOf(inputs);
   if (contribution != nullptr) {
-    PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(target, contribution->request.loss, call.rows));
+    PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(loss.target, loss.weights, contribution->request.loss, call.rows));
     const std::optional<int64_t> total_rows = contribution->request.total_rows;
     if (total_rows.has_value() && *total_rows < call.rows) {
       return InvalidField("total_rows", absl::StrCat("must be at least the number of rows, ", call.rows),
@@ -127,10 +146,9 @@ absl::StatusOr<ContributionRequest> CallRunner::Complete(const ContributionCall&
   PENSTOCK_RETURN_IF_ERROR(CheckTensors(call));
   ContributionRequest request = contribution.request;
   PENSTOCK_ASSIGN_OR_RETURN(request.inputs, call.inputs.Take());
-  if (contribution.target.has_value()) {
-    PENSTOCK_ASSIGN_OR_RETURN(request.target, TargetOf(request.inputs.back()));
-    request.inputs.pop_back();
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(LossTensors loss, TakeLossTensors(contribution, request.inputs));
+  request.target = std::move(loss.target);
+  request.weights = std::move(loss.weights);
   request.cancel = call.cancel;
   return request;
 }
@@ -229,6 +247,15 @@ absl::StatusOr<Executed> CallRunner::Run(const ReadCall& read, Call& call) const
   Executed executed;
   executed.run.step = pipeline_->step();
   PENSTOCK_ASSIGN_OR_RETURN(executed.snapshot, reader_.Take(read, call.weights_version));
+  return executed;
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const UpdateOptimizerCall& update, Call&) const {
+  PENSTOCK_RETURN_IF_ERROR(pipeline_->UpdateOptimizer(update.optimizer));
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  executed.checkpoint = CheckpointInfo{};
+  executed.replaced_state = true;
   return executed;
 }
 

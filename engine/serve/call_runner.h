@@ -24,7 +24,7 @@ struct Executed {
   std::shared_ptr<Graph> graph;
   std::optional<CheckpointInfo> checkpoint;
   std::shared_ptr<const ParameterSnapshot> snapshot;
-  bool replaced_state = false;  // restored or written: as good as a step for graphs and tokens
+  bool replaced_state = false;  // restored, written, or to be learnt otherwise: as good as a step for graphs and tokens
 };
 
 // Turns calls into calls on the Pipeline and the CheckpointFolder.
@@ -72,6 +72,7 @@ class CallRunner {
   absl::StatusOr<Executed> Run(const WriteCall& write, Call& call) const;
   absl::StatusOr<Executed> Run(const DeleteCall& remove, Call& call) const;
   absl::StatusOr<Executed> Run(const ReadCall& read, Call& call) const;
+  absl::StatusOr<Executed> Run(const UpdateOptimizerCall& update, Call& call) const;
   absl::StatusOr<Executed> Discard() const;
   // Puts the state in the place of the pipeline's; gradients of the weights that are gone go too.
   absl::StatusOr<Executed> Replace(const NamedTensors& state, int64_t step) const;

@@ -68,7 +68,8 @@ struct BackwardCall {
 // ForwardBackward; with a StepRequest, TrainStep.
 struct ContributionCall {
   std::vector<InputSource> inputs = {};
-  std::optional<InputSource> target = {};  // its name does not matter; unset where the loss needs none
+  std::optional<InputSource> target = {};   // its name does not matter; unset where the loss needs none
+  std::optional<InputSource> weights = {};  // of the target's elements, in the same way; unset: all weigh 1
   ContributionRequest request = {};
   // ForwardBackward only: what is accumulated is discarded unless another contribution or the step comes in so long; 0:
   // never.
@@ -126,9 +127,15 @@ struct ReadCall {
   SnapshotCallback done = {};  // called once
 };
 
+// Other settings of the optimizer.
+struct UpdateOptimizerCall {
+  OptimizerSpec optimizer = {};
+};
+
 // What a call asks for.
 using Request = std::variant<InferCall, ForwardCall, BackwardCall, ContributionCall, TrainStepCall, StepCall,
-                             ExpireCall, SaveCall, RestoreCall, WriteCall, DeleteCall, ReadCall>;
+                             ExpireCall, SaveCall, RestoreCall, WriteCall, DeleteCall, ReadCall,
+                             UpdateOptimizerCall>;
 
 // The contribution in it, or null.
 inline const ContributionCall* ContributionOf(const Request& request) {
@@ -154,7 +161,7 @@ struct Accepted {
   }
 };
 
-// The answer to a save, restore, write or delete.
+// The answer to a save, restore, write, delete or update.
 struct StateAnswer {
   CheckpointInfo checkpoint = {};
   int64_t step = 0;

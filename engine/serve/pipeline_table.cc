@@ -36,8 +36,9 @@ absl::Status Draining() {
   return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
 }
 
-// As it is now: a pipeline that was ready may have broken since.
+// As it is now: a pipeline that was ready may have broken since, and its optimizer may have other settings.
 PipelineEntry Present(PipelineEntry entry) {
+  if (entry.pipeline != nullptr) entry.spec.optimizer = entry.pipeline->pipeline().optimizer();
   if (entry.state != PipelineEntry::State::kReady) return entry;
   entry.error = entry.pipeline->pipeline().health();
   if (!entry.error.ok()) entry.state = PipelineEntry::State::kFailed;

@@ -146,6 +146,10 @@ class ServedPipeline {
   void WriteParameters(CallContext context, WriteCall write, StateCallback done) {
     acceptor_.AcceptState(std::move(context), std::move(write), std::move(done));
   }
+  // Other settings of the optimizer. Open graphs become stale. Fails: as Pipeline::UpdateOptimizer.
+  void UpdateOptimizer(CallContext context, OptimizerSpec optimizer, StateCallback done) {
+    acceptor_.AcceptState(std::move(context), UpdateOptimizerCall{.optimizer = std::move(optimizer)}, std::move(done));
+  }
   std::vector<CheckpointInfo> ListCheckpoints() const { return checkpoints_->List(); }
 
   // The named tensors, as they are when the read's turn in the training order comes. Who reads the same step shares one copy.

@@ -38,6 +38,7 @@ absl::Status TrainingState::Check(TrainingCall call, const TrainingParty& party,
                       : "wait for its step, or use force, which discards them",
                   now);
     case TrainingCall::kTrainStep:
+    case TrainingCall::kUpdateOptimizer:
       if (!accumulating()) return absl::OkStatus();
       if (own) return Held("ACCUMULATION_OPEN", "apply or discard them with OptimizerStep first", now);
       break;
@@ -146,6 +147,7 @@ void TrainingState::Apply(TrainingCall call, const TrainingParty& party, int64_t
     case TrainingCall::kSave:
     case TrainingCall::kDeleteCheckpoint:
     case TrainingCall::kRead:
+    case TrainingCall::kUpdateOptimizer:
       return;
   }
 }

@@ -25,7 +25,8 @@ enum class TrainingCall {
   kRestore,
   kRestoreForced,
   kDeleteCheckpoint,
-  kRead
+  kRead,
+  kUpdateOptimizer
 };
 
 // Whether the call only forgets gradients.

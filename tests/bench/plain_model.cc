@@ -51,8 +51,8 @@ double PlainModel::Step(const Workload& workload, int micro_batches, const std::
             KeyedRandom random(0, StepId(0), MicroBatchIndex(m), LayerIndex(static_cast<int>(i)));
             values = RunLayer(layers_[i], values, {.training = true, .recomputing = false, .random = &random}, skips);
           }
-          const at::Tensor loss =
-              at::mul(loss_->Mean(values.TensorAt(0), workload.target.narrow(0, m * rows, rows)), 1.0 / micro_batches);
+          const at::Tensor loss = at::mul(
+              loss_->Mean(values.TensorAt(0), workload.target.narrow(0, m * rows, rows), {}), 1.0 / micro_batches);
           torch::autograd::backward({loss}, {});
         }
         seconds = static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;

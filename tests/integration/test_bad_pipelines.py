@@ -37,6 +37,10 @@ def _changed(change: Callable[[pipeline_pb2.PipelineSpec], Any]) -> pipeline_pb2
     return spec
 
 
+def _group(pattern: str, **options: float) -> penstock.ParameterGroup:
+    return penstock.ParameterGroup([pattern], options)
+
+
 BAD_SPECS: dict[str, tuple[pipeline_pb2.PipelineSpec, str, str]] = {
     # name: specification, field, value
     "unknown model": (_spec(model="alexnet"), "model", "alexnet"),
@@ -66,7 +70,7 @@ BAD_SPECS: dict[str, tuple[pipeline_pb2.PipelineSpec, str, str]] = {
     "no micro-batches": (_spec(micro_batches=0), "micro_batches", "0"),
     "negative micro-batches": (_spec(micro_batches=-4), "micro_batches", "-4"),
     "unknown checkpoint mode": (_changed(lambda s: setattr(s.schedule, "checkpoint", 99)), "checkpoint", "99"),
-    "unknown optimizer": (_spec(optimizer="lion"), "optimizer", "lion"),
+    "unknown optimizer": (_spec(optimizer="lamb"), "optimizer", "lamb"),
     "unknown option of the optimizer": (_spec(optimizer_options={"speed": 1.0}), "speed", "1"),
     "a rate that is no number": (_spec(optimizer_options={"learning_rate": math.nan}), "learning_rate", "nan"),
     "a negative rate": (_spec(optimizer_options={"learning_rate": -0.1}), "learning_rate", "-0.1"),
@@ -77,6 +81,17 @@ BAD_SPECS: dict[str, tuple[pipeline_pb2.PipelineSpec, str, str]] = {
         "warmup_steps",
         "-1",
     ),
+    "a schedule without its length": (_spec(learning_rate_schedule="linear"), "total_steps", "0"),
+    "steps of no size": (_spec(learning_rate_schedule="step"), "step_size", "0"),
+    "a factor of another schedule": (_spec(learning_rate_schedule="linear", total_steps=5, gamma=0.5), "gamma", "0.5"),
+    "a group of no parameter": (_spec(groups=[_group("*.wieght")]), "patterns[0]", "*.wieght"),
+    "a group without patterns": (_spec(groups=[penstock.ParameterGroup([])]), "groups[0].patterns", "nothing"),
+    "unknown option of a group": (_spec(groups=[_group("*.bias", speed=1.0)]), "groups[0].options[speed]", "1"),
+    "a negative decay of a group": (_spec(groups=[_group("*.bias", weight_decay=-1.0)]), "weight_decay", "-1"),
+    "class weights of another loss": (_spec(class_weights=[1.0, 2.0]), "class_weights", "2 numbers"),
+    "too few class weights": (_spec(loss="cross_entropy", class_weights=[1.0, 2.0]), "class_weights", "2"),
+    "a negative class weight": (_spec(loss="cross_entropy", class_weights=[-0.5] * 16), "class_weights", "-0.5"),
+    "smoothing above one": (_spec(loss="cross_entropy", loss_options={"label_smoothing": 1.5}), "smoothing", "1.5"),
     "unknown loss": (_spec(loss="hinge"), "loss", "hinge"),
 }
 OTHER_REASONS = {"unknown model": (Code.NOT_FOUND, "MODEL_NOT_FOUND"), "unknown loss": (INVALID, "LOSS_UNKNOWN")}

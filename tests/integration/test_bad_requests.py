@@ -72,6 +72,10 @@ def test_every_lease_is_refused_with_the_same_range(raw: Raw, pipeline: penstock
     assert "must be between 5s and 1h" in error.message
 
 
+def _weights(values: list[float]) -> tensor_pb2.Input:
+    return given("weights", np.array(values, np.float32))
+
+
 BAD_TRAIN_FIELDS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "no request id": ({"request_id": ""}, "REQUEST_ID_MISSING", "request_id", ""),
     "an unknown loss": ({"loss": pipeline_pb2.LossSpec(name="hinge")}, "LOSS_UNKNOWN", "loss", "hinge"),
@@ -86,6 +90,21 @@ BAD_TRAIN_FIELDS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "an infinite clip norm": ({"clip_norm": math.inf}, "FIELD_INVALID", "clip_norm", "inf"),
     "a negative clip norm": ({"clip_norm": -1.0}, "FIELD_INVALID", "clip_norm", "-1"),
     "no target": ({"target": None}, "FIELD_INVALID", "target", ""),
+    "class weights of another loss": (
+        {"loss": pipeline_pb2.LossSpec(name="mean_squared_error", class_weights=[1, 2])},
+        "SPEC_INVALID",
+        "class_weights",
+        "2 numbers",
+    ),
+    "a negative weight": ({"weights": _weights([1, 1, 1, -0.5])}, "FIELD_INVALID", "weights", "-0.5"),
+    "a weight that is no number": ({"weights": _weights([1, 1, 1, math.nan])}, "FIELD_INVALID", "weights", "nan"),
+    "too many weights": ({"weights": _weights([1, 1, 1])}, "TENSOR_SIGNATURE", "weights.shape", "3"),
+    "weights that are no tensor": (
+        {"weights": tensor_pb2.Input(name="weights", plain=tensor_pb2.PlainValue(double_value=1))},
+        "WRONG_TYPE",
+        "weights",
+        "float",
+    ),
 }
 
 

@@ -258,7 +258,8 @@ class FakePipeline : public Pipeline {
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", "expects one vector x")
         .With("field", "inputs");
   }
-  absl::Status CheckTarget(const at::Tensor&, const std::optional<LossSpec>&, int64_t) const override {
+  absl::Status CheckTarget(const at::Tensor&, const at::Tensor&, const std::optional<LossSpec>&,
+                           int64_t) const override {
     return absl::OkStatus();
   }
   absl::Status CheckOutputs(const std::vector<std::string>&) const override { return absl::OkStatus(); }
@@ -277,6 +278,16 @@ class FakePipeline : public Pipeline {
     weight_ = state[0].tensor.item<float>();
     step_ = step;
     return absl::OkStatus();
+  }
+  absl::Status UpdateOptimizer(const OptimizerSpec& spec) override {
+    if (absl::Status status = control_->Begin("UpdateOptimizer", nullptr); !status.ok()) return status;
+    absl::MutexLock lock(&optimizer_mu_);
+    optimizer_ = spec;
+    return absl::OkStatus();
+  }
+  OptimizerSpec optimizer() const override {
+    absl::MutexLock lock(&optimizer_mu_);
+    return optimizer_;
   }
   absl::Status health() const override { return control_->health(); }
   int64_t step() const override { return step_; }
@@ -315,6 +326,8 @@ class FakePipeline : public Pipeline {
   const std::shared_ptr<FakePipelineControl> control_;
   ModelSignature signature_;
   Plan plan_;
+  mutable absl::Mutex optimizer_mu_;
+  OptimizerSpec optimizer_ ABSL_GUARDED_BY(optimizer_mu_);
   std::atomic<float> weight_ = 1;
   float gradient_ = 0;
   std::atomic<int64_t> step_ = 0;

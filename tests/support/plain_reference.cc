@@ -14,6 +14,7 @@
 #include "engine/autograd/seeds.h"
 #include "engine/model/run_layer.h"
 #include "engine/optim/gradient_norm.h"
+#include "engine/optim/parameter_groups.h"
 
 namespace penstock::testing {
 namespace {
@@ -80,7 +81,15 @@ PlainReference::PlainReference(const PlainSpec& spec)
       saved_.push_back({layers_[i].TensorName(buffer.name), buffer.tensor});
     }
   }
-  optimizer_ = Valid(MakeOptimizer(spec.optimizer, parameters_));
+  for (const TieGroup& tie : ties_) {
+    const std::string name = layers_[tie.uses[0].layer].TensorName(
+        layers_[tie.uses[0].layer].layer->parameters()[tie.uses[0].parameter].name);
+    for (const TiedUse& use : tie.uses) Leaf(use).set_requires_grad(!IsFrozen(spec.optimizer.groups, name));
+  }
+  for (const NamedTensor& parameter : parameters_) {
+    parameter.tensor.set_requires_grad(!IsFrozen(spec.optimizer.groups, parameter.name));
+  }
+  optimizer_ = Valid(MakeOptimizer(spec.optimizer, {parameters_}));
 }
 
 at::Tensor PlainReference::Leaf(const TiedUse& use) const {
@@ -101,18 +110,18 @@ Batch PlainReference::RunLayers(Batch values, bool training, int micro_batch) co
 }
 
 double PlainReference::Contribute(const Inputs& inputs, const at::Tensor& target, int m,
-                                  std::optional<int64_t> total_counted) {
+                                  std::optional<double> total_counted) {
   const std::vector<Batch> chunks = Chunks(inputs, m);
   const std::vector<at::Tensor> targets = target.chunk(m);
-  const int64_t total = total_counted.value_or(loss_->Counted(target));
+  const double total = total_counted.value_or(loss_->Counted(target, {}));
   double sum = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
     const Batch outputs = RunLayers(chunks.at(i), /*training=*/true, next_micro_batch_++);
-    const double share = total == 0 ? 0 : static_cast<double>(loss_->Counted(targets[i])) / static_cast<double>(total);
+    const double share = total == 0 ? 0 : loss_->Counted(targets[i], {}) / total;
     at::Tensor loss;
     {
       const AutocastGuard precision(at::kCPU, TypeOf(autocast_));
-      loss = loss_->Mean(outputs.TensorAt(0), targets[i]).mul(share);
+      loss = loss_->Mean(outputs.TensorAt(0), targets[i], {}).mul(share);
     }
     if (loss.requires_grad()) loss.backward();
     sum += loss.item().toDouble();

@@ -56,7 +56,7 @@ class PlainReference {
   // Adds the gradients of one mini-batch to the open accumulation; micro-batch numbers run on from the last one. Answers
   // what it adds to the loss of the step. `total_counted`: counted elements of the whole step; unset: those of this call.
   double Contribute(const Inputs& inputs, const at::Tensor& target, int m,
-                    std::optional<int64_t> total_counted = std::nullopt);
+                    std::optional<double> total_counted = std::nullopt);
   // A training forward that keeps its graph, for a loss made elsewhere: call backward on what follows from the outputs, one
   // list per micro-batch, in order. The gradients join the open accumulation.
   std::vector<Batch> Forward(const Inputs& inputs, int m);

@@ -13,9 +13,11 @@
 #include "absl/strings/str_join.h"
 #include "engine/autograd/seeds.h"
 #include "engine/base/check.h"
+#include "engine/optim/optimizer.h"
 #include "engine/plan/planner.h"
 #include "engine/schedule/generators.h"
 #include "engine/schedule/imported.h"
+#include "tests/support/plain_reference.h"
 
 namespace penstock::testing {
 namespace {
@@ -118,19 +120,41 @@ RandomLayout MakeRandomLayout(Dice& dice, int64_t layers) {
   return layout;
 }
 
-OptimizerSpec RandomOptimizer(Dice& dice) {
+// Of one parameter, or of all that the layers call so; frozen, or with options of their own.
+ParameterGroup RandomGroup(Dice& dice, const std::vector<std::string>& names) {
+  ParameterGroup group;
+  std::string pattern = dice.Of(names);
+  if (dice.OneIn(2)) pattern = absl::StrCat("*", pattern.substr(pattern.rfind('.')));
+  group.patterns.push_back(std::move(pattern));
+  group.frozen = dice.OneIn(2);
+  if (dice.OneIn(2)) group.options["weight_decay"] = 0.2;
+  if (dice.OneIn(2)) group.options["learning_rate"] = 0.02;
+  return group;
+}
+
+OptimizerSpec RandomOptimizer(Dice& dice, const ModelSpec& model) {
   OptimizerSpec optimizer;
-  if (dice.OneIn(2)) {
-    optimizer.name = "sgd";
-    optimizer.options = {{"learning_rate", 0.05}, {"momentum", dice.Of<double>({0.0, 0.9})}};
-    if (std::get<double>(optimizer.options["momentum"]) > 0) optimizer.options["nesterov"] = dice.OneIn(2);
-  } else {
-    optimizer.name = "adamw";
-    optimizer.options = {{"learning_rate", 0.01}};
+  optimizer.name = dice.OneIn(2) ? "sgd" : dice.Of(OptimizerNames());
+  optimizer.options = {{"learning_rate", optimizer.name == "sgd" ? 0.05 : 0.01}};
+  if (optimizer.name == "sgd" || optimizer.name == "rmsprop") {
+    optimizer.options["momentum"] = dice.Of<double>({0.0, 0.9});
   }
+  if (optimizer.name == "sgd" && std::get<double>(optimizer.options["momentum"]) > 0) {
+    optimizer.options["nesterov"] = dice.OneIn(2);
+  }
+  if (optimizer.name == "rmsprop") optimizer.options["centered"] = dice.OneIn(2);
   optimizer.options["weight_decay"] = dice.Of<double>({0.0, 0.1});
   optimizer.clip_norm = dice.Of<double>({0.0, 0.0, 0.3, 2.0});
   if (dice.OneIn(3)) optimizer.learning_rate_schedule = {"warmup_cosine", 2, 4, 0.1};
+  if (dice.OneIn(3)) {
+    std::vector<std::string> names;
+    for (const NamedTensor& gradient :
+         PlainReference({.model = model, .loss = {}, .optimizer = optimizer}).Gradients()) {
+      names.push_back(gradient.name);
+    }
+    const int64_t groups = names.empty() ? 0 : dice.Between(1, 2);
+    for (int64_t i = 0; i < groups; ++i) optimizer.groups.push_back(RandomGroup(dice, names));
+  }
   return optimizer;
 }
 
@@ -217,7 +241,7 @@ RandomCase MakeRandomCase(uint64_t seed) {
   one.spec.model = std::move(model.spec);
   const auto layers = static_cast<int64_t>(one.spec.model.layers.size());
   one.layout = MakeRandomLayout(dice, layers);
-  one.spec.optimizer = RandomOptimizer(dice);
+  one.spec.optimizer = RandomOptimizer(dice, one.spec.model);
   one.spec.loss.name = dice.OneIn(2) ? "mean_squared_error" : "cross_entropy";
   one.spec.seed = seed;
   one.mode = dice.OneIn(2) ? DevicePool::Mode::kSerial : DevicePool::Mode::kThreads;
@@ -248,6 +272,10 @@ std::string Describe(const RandomCase& one) {
                    optimizer.name);
   for (const auto& [name, value] : optimizer.options) absl::StrAppend(&text, " ", name, "=", OptionText(value));
   absl::StrAppend(&text, " clip=", optimizer.clip_norm, " ", optimizer.learning_rate_schedule.name);
+  for (const ParameterGroup& group : optimizer.groups) {
+    absl::StrAppend(&text, ", ", group.patterns[0], group.frozen ? " frozen" : "");
+    for (const auto& [name, value] : group.options) absl::StrAppend(&text, " ", name, "=", OptionText(value));
+  }
   for (size_t i = 0; i < one.steps.size(); ++i) {
     if (one.move.has_value() && one.move->before_step == static_cast<int>(i)) {
       absl::StrAppend(&text, "\n  moved to ", Describe(one.move->layout));

@@ -175,7 +175,7 @@ bool PlainOptimizer(RandomCase& one, const Numbers&) {
   plain.name = "sgd";
   plain.options = {{"learning_rate", 0.05}};
   const OptimizerSpec& now = one.spec.optimizer;
-  if (now.name == plain.name && now.options == plain.options && now.clip_norm == 0 &&
+  if (now.name == plain.name && now.options == plain.options && now.clip_norm == 0 && now.groups.empty() &&
       now.learning_rate_schedule.name == plain.learning_rate_schedule.name) {
     return false;
   }

@@ -210,11 +210,11 @@ Difference SideBySide::Whole(const RandomStep& step) {
 Difference SideBySide::Step(const RandomStep& step) {
   if (step.whole) return Whole(step);
   std::vector<RandomBatch> batches;
-  int64_t total = 0;
+  double total = 0;
   const int first = batch_;
   for (const RandomContribution& part : step.contributions) {
     batches.push_back(MakeRandomBatch(case_, batch_++, part));
-    total += loss_->Counted(batches.back().target);
+    total += loss_->Counted(batches.back().target, {});
   }
   std::vector<Half> halves;
   for (size_t i = 0; i < batches.size(); ++i) {
@@ -224,7 +224,7 @@ Difference SideBySide::Step(const RandomStep& step) {
       difference = Forward(part, batches[i], first + static_cast<int>(i), halves.emplace_back());
       if (!difference.found() && !step.backwards_last) difference = Backward(halves.back());
     } else {
-      difference = Contribution(part, batches[i], step.total_given ? std::optional<int64_t>(total) : std::nullopt);
+      difference = Contribution(part, batches[i], step.total_given ? std::optional<double>(total) : std::nullopt);
     }
     if (difference.found()) return {difference.kind, absl::StrCat("contribution ", i, ": ", difference.text)};
   }
@@ -239,7 +239,7 @@ Difference SideBySide::Step(const RandomStep& step) {
 }
 
 Difference SideBySide::Contribution(const RandomContribution& contribution, const RandomBatch& batch,
-                                    std::optional<int64_t> total) {
+                                    std::optional<double> total) {
   ContributionRequest request;
   request.inputs = Named(batch.inputs);
   request.target = batch.target;
@@ -259,10 +259,10 @@ Difference SideBySide::Contribution(const RandomContribution& contribution, cons
 }
 
 Difference SideBySide::CompareLoss(const RunOutcome& got, const RandomContribution& contribution,
-                                   const RandomBatch& batch, std::optional<int64_t> total) {
+                                   const RandomBatch& batch, std::optional<double> total) {
   const double sum = plain_->Contribute(batch.inputs, batch.target, contribution.micro_batches, total);
-  const auto counted = static_cast<double>(loss_->Counted(batch.target));
-  const double mean = counted == 0 ? 0 : sum * (total.has_value() ? static_cast<double>(*total) / counted : 1);
+  const double counted = loss_->Counted(batch.target, {});
+  const double mean = counted == 0 ? 0 : sum * (total.has_value() ? *total / counted : 1);
   if (SameBits(*got.loss, mean)) return {};
   return Values(absl::StrCat("loss ", *got.loss, " not ", mean));
 }

@@ -60,9 +60,9 @@ class SideBySide {
   Difference Step(const RandomStep& step);
   Difference Whole(const RandomStep& step);
   Difference Contribution(const RandomContribution& contribution, const RandomBatch& batch,
-                          std::optional<int64_t> total);
+                          std::optional<double> total);
   Difference CompareLoss(const RunOutcome& got, const RandomContribution& contribution, const RandomBatch& batch,
-                         std::optional<int64_t> total);
+                         std::optional<double> total);
   Difference Forward(const RandomContribution& contribution, const RandomBatch& batch, int number, Half& half);
   Difference Backward(Half& half);
   Difference BackwardOnce(Half& half, bool retain, bool attempt);

@@ -1,4 +1,4 @@
-// penstock pipeline create, plan, get, list, delete, discard; penstock plan
+// penstock pipeline create, plan, get, list, update, delete, discard; penstock plan
 
 #include <memory>
 
@@ -6,6 +6,7 @@
 #include "client/cli/command_table.h"
 #include "client/cli/creation_watch.h"
 #include "client/cli/help_text.h"
+#include "client/cli/optimizer_options.h"
 #include "client/cli/pipeline_spec_options.h"
 #include "client/cli/pipeline_text.h"
 #include "engine/base/status_macros.h"
@@ -143,6 +144,40 @@ absl::Status ListPipelines(Session& session) {
   return absl::OkStatus();
 }
 
+struct UpdateOptions {
+  std::string name;
+  OptimizerOptions optimizer;
+  bool no_groups = false;
+};
+
+// What was said, over the settings as they are.
+absl::Status UpdateOptimizer(const UpdateOptions& options, Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline before, client->GetPipeline(options.name));
+  v1::UpdateOptimizerRequest request;
+  request.set_name(PipelineName(options.name));
+  request.set_request_id(session.options().request_id);
+  *request.mutable_optimizer() = before.spec().optimizer();
+  if (options.no_groups) request.mutable_optimizer()->clear_groups();
+  PENSTOCK_RETURN_IF_ERROR(PutOptimizer(options.optimizer, request.mutable_optimizer()));
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->UpdateOptimizer(request));
+  session.Print(PipelineDocument(pipeline));
+  session.Say("changed the optimizer of " + pipeline.name() + " after step " + std::to_string(pipeline.step()));
+  return absl::OkStatus();
+}
+
+void AddUpdateOptimizer(CommandTable& table, CLI::App* group) {
+  CLI::App* command =
+      table.Add(group, "update", "Give the optimizer of a pipeline other settings; what is not said stays as it is",
+                "penstock pipeline update gpt --learning-rate 1e-4 --freeze 'block0.*'\n"
+                "penstock pipeline update gpt --no-groups --rate-schedule linear --total-steps 500");
+  auto options = std::make_shared<UpdateOptions>();
+  command->add_option("NAME", options->name, "Name of the pipeline")->required();
+  AddOptimizerOptions(command, &options->optimizer);
+  command->add_flag("--no-groups", options->no_groups, "All parameters are learnt, by the optimizer's own settings");
+  table.Run(command, [options](Session& session) { return UpdateOptimizer(*options, session); });
+}
+
 struct DeletePipelineOptions {
   std::string name;
   bool force = false;
@@ -198,7 +233,7 @@ absl::Status DiscardGradients(const DiscardOptions& options, Session& session) {
 }  // namespace
 
 void AddPipelineCommands(CommandTable& table) {
-  CLI::App* group = table.Add(table.root(), "pipeline", "Create, look at and delete pipelines",
+  CLI::App* group = table.Add(table.root(), "pipeline", "Create, look at, change and delete pipelines",
                               "penstock pipeline list\npenstock pipeline get gpt -o wide");
   AddCreate(table, group);
   AddPlan(table, group);
@@ -213,6 +248,8 @@ void AddPipelineCommands(CommandTable& table) {
 
   CLI::App* list = table.Add(group, "list", "List the pipelines of the daemon", "penstock pipeline list -o wide");
   table.Run(list, ListPipelines);
+
+  AddUpdateOptimizer(table, group);
 
   CLI::App* remove = table.Add(group, "delete", "Delete a pipeline; asks first, or takes --yes",
                                "penstock pipeline delete gpt --yes\npenstock pipeline delete gpt --force --purge");

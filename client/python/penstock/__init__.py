@@ -23,7 +23,7 @@ from penstock.insight import Trace
 from penstock.parameters import Parameters
 from penstock.pipelines import Pipeline
 from penstock.safetensors import read_safetensors, write_safetensors
-from penstock.specifications import Isolate, Layer, Program, pipeline_spec
+from penstock.specifications import Isolate, Layer, ParameterGroup, Program, pipeline_spec
 from penstock.training import Progress, Save, Training, outcomes, train
 from penstock.work import Forward
 
@@ -43,6 +43,7 @@ __all__ = [
     "Layer",
     "Outcome",
     "OutcomeHandle",
+    "ParameterGroup",
     "Parameters",
     "PenstockError",
     "Pipeline",

@@ -24,7 +24,7 @@ from penstock.creation import (
 )
 from penstock.deadline import Deadline
 from penstock.errors import DeadlineError, PenstockError
-from penstock.specifications import Model, OptionValue, pipeline_spec
+from penstock.specifications import Model, OptionValue, ParameterGroup, pipeline_spec
 from penstock.v1 import admin_pb2, pipeline_pb2
 
 
@@ -110,9 +110,14 @@ class Client:
         warmup_steps: int = 0,
         total_steps: int = 0,
         final_ratio: float = 0.0,
+        step_size: int = 0,
+        gamma: float | None = None,
+        power: float | None = None,
+        groups: Sequence[ParameterGroup] = (),
         loss: str | None = None,
         loss_options: Mapping[str, OptionValue] | None = None,
         loss_output: str = "",
+        class_weights: Sequence[float] = (),
         seed: int = 0,
         bubble_filling: bool = True,
         inference_share: float | None = None,
@@ -157,15 +162,20 @@ class Client:
             actions: instead of ``schedule``, ``micro_batches`` and ``chunks``: what every device does in one training
                 step, in order, as text or CSV with a row per device: ``"0F0,0F1,0B0,0B1"``. F is a
                 forward, B a backward, I and W its halves. CSV that PyTorch's pipelining wrote is taken too.
-            optimizer: ``"adamw"`` or ``"sgd"``; its options are learning_rate, weight_decay, momentum, nesterov, beta1,
-                beta2, epsilon.
+            optimizer: ``"adamw"``, ``"adam"``, ``"nadam"`` (options beta1, beta2, epsilon; momentum_decay), ``"sgd"``
+                (momentum, nesterov), ``"rmsprop"`` (alpha, epsilon, momentum, centered), ``"adagrad"`` (lr_decay,
+                initial_accumulator_value, epsilon) or ``"lion"`` (beta1, beta2); all have learning_rate and
+                weight_decay, and PyTorch's defaults.
             clip_norm: the largest norm of all gradients together; 0 does not clip.
-            learning_rate_schedule: ``"constant"`` or ``"warmup_cosine"`` with warmup_steps, total_steps and final_ratio
-                (of the peak rate, at total_steps).
-            loss: the default of training calls: ``"cross_entropy"`` (options ignore_index, class_dimension),
-                ``"mean_squared_error"``, ``"binary_cross_entropy"`` (option logits), or ``"scalar_output"``: the model
-                gives it.
+            learning_rate_schedule: ``"constant"``; ``"warmup_cosine"``, ``"linear"`` or ``"polynomial"`` (with power)
+                over total_steps, to final_ratio of the peak rate; or ``"step"``: every step_size steps the rate is
+                multiplied by gamma. Before, it rises for warmup_steps.
+            groups: parameters with options of their own, or frozen: see :class:`ParameterGroup`.
+            loss: the default of training calls: ``"cross_entropy"`` (options ignore_index, class_dimension,
+                label_smoothing), ``"mean_squared_error"``, ``"binary_cross_entropy"`` (options logits, pos_weight), or
+                ``"scalar_output"``: the model gives it.
             loss_output: the output that it looks at, by name or position; empty: the first.
+            class_weights: of ``"cross_entropy"``: what a label of each class weighs in the mean.
             seed: of weights and dropout.
             bubble_filling: whether inference runs in the gaps of training steps; ``False``: between them.
             inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``:
@@ -213,9 +223,14 @@ class Client:
             warmup_steps=warmup_steps,
             total_steps=total_steps,
             final_ratio=final_ratio,
+            step_size=step_size,
+            gamma=gamma,
+            power=power,
+            groups=groups,
             loss=loss,
             loss_options=loss_options,
             loss_output=loss_output,
+            class_weights=class_weights,
             seed=seed,
             bubble_filling=bubble_filling,
             inference_share=inference_share,

@@ -18,7 +18,16 @@ from penstock.v1 import state_pb2
 
 OPTIMIZER_PREFIX = "optimizer/"
 # What PyTorch's optimizers call the slots.
-_SLOTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq", "momentum": "momentum_buffer", "step": "step"}
+_SLOTS = {
+    "first_moment": "exp_avg",
+    "second_moment": "exp_avg_sq",
+    "momentum": "momentum_buffer",
+    "momentum_product": "mu_product",
+    "square_average": "square_avg",
+    "gradient_average": "grad_avg",
+    "square_sum": "sum",
+    "step": "step",
+}
 _DAEMONS_SLOTS = {torchs: daemons for daemons, torchs in _SLOTS.items()}
 _TENSORS_OF_AN_UPLOAD = 64  # the daemon takes so many at once
 

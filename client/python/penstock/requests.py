@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from penstock.deadline import Deadline
 from penstock.inputs import Inputs, InputValue
@@ -44,6 +44,7 @@ class LossOptions(TypedDict, total=False):
     loss: str | None
     loss_options: Mapping[str, OptionValue] | None
     loss_output: str
+    class_weights: Sequence[float]
     micro_batches: int | None
     outputs: Sequence[str]
     expected_state: str
@@ -67,13 +68,15 @@ class LoopArguments(LossOptions, total=False):
 
 
 class TrainArguments(LoopArguments, total=False):
+    weights: InputValue
     request_id: str
     after: str
 
 
 class ContributionArguments(LossOptions, CallArguments, total=False):
+    weights: InputValue
     total_rows: int | None
-    total_elements: int | None
+    total_elements: float | None
     accumulation_lease: float
 
 
@@ -170,12 +173,13 @@ def infer(
 def train_step(
     pipeline: str,
     inputs: Messages,
-    target: tensor_pb2.Input | None,
+    of_loss: LossInputs,
     call: Call,
     *,
     loss: str | None = None,
     loss_options: Mapping[str, OptionValue] | None = None,
     loss_output: str = "",
+    class_weights: Sequence[float] = (),
     micro_batches: int | None = None,
     learning_rate: float | None = None,
     clip_norm: float | None = None,
@@ -186,8 +190,9 @@ def train_step(
     return work_pb2.TrainStepRequest(
         pipeline=pipeline,
         inputs=inputs,
-        target=target,
-        loss=loss_spec(loss, loss_options, loss_output),
+        target=of_loss.target,
+        weights=of_loss.weights,
+        loss=loss_spec(loss, loss_options, loss_output, class_weights),
         micro_batches=micro_batches,
         outputs=names_of(outputs),
         learning_rate=learning_rate,
@@ -202,14 +207,15 @@ def train_step(
 def forward_backward(
     pipeline: str,
     inputs: Messages,
-    target: tensor_pb2.Input | None,
+    of_loss: LossInputs,
     call: Call,
     *,
     loss: str | None = None,
     loss_options: Mapping[str, OptionValue] | None = None,
     loss_output: str = "",
+    class_weights: Sequence[float] = (),
     total_rows: int | None = None,
-    total_elements: int | None = None,
+    total_elements: float | None = None,
     micro_batches: int | None = None,
     outputs: Sequence[str] = (),
     expected_state: str = "",
@@ -219,8 +225,9 @@ def forward_backward(
         pipeline=pipeline,
         accumulation_lease=seconds(accumulation_lease, "accumulation_lease"),
         inputs=inputs,
-        target=target,
-        loss=loss_spec(loss, loss_options, loss_output),
+        target=of_loss.target,
+        weights=of_loss.weights,
+        loss=loss_spec(loss, loss_options, loss_output, class_weights),
         total_rows=total_rows,
         total_elements=total_elements,
         micro_batches=micro_batches,
@@ -317,19 +324,35 @@ def with_labels(
     return {name: value for name, value in inputs.items() if name != "labels"}, inputs["labels"]
 
 
-def with_target(values: dict[str, InputValue], signature: pipeline_pb2.ModelSignature, target: InputValue) -> None:
-    """Adds the target to the inputs, as the last one.
+class LossInputs(NamedTuple):
+    """What a loss compares an output with, as messages or before."""
 
-    Raises:
-        ValueError: an input has the target's name.
-    """
-    if target is not None:
-        name = signature.targets[0].name if signature.targets else "target"
-        if name in values:
-            raise ValueError(f"the target is given twice: {name!r} is among the inputs")
-        values[name] = target
+    target: Any = None
+    weights: Any = None
 
+    @classmethod
+    def of(cls, target: InputValue, arguments: Mapping[str, Any]) -> tuple[LossInputs, dict[str, Any]]:
+        """With the weights among a call's arguments, and the other arguments."""
+        others = dict(arguments)
+        return cls(target, others.pop("weights", None)), others
 
-def without_target(messages: list[tensor_pb2.Input], target: InputValue) -> tuple[Messages, tensor_pb2.Input | None]:
-    """The inputs and the target, apart."""
-    return (messages, None) if target is None else (messages[:-1], messages[-1])
+    def add_to(self, values: dict[str, InputValue], signature: pipeline_pb2.ModelSignature) -> None:
+        """Adds them to the inputs, as the last ones.
+
+        Raises:
+            ValueError: an input has the name of one.
+        """
+        names = LossInputs(signature.targets[0].name if signature.targets else "target", "weights")
+        for name, value in zip(names, self):
+            if value is None:
+                continue
+            if name in values:
+                raise ValueError(f"{name!r} is given twice: it is among the inputs")
+            values[name] = value
+
+    def apart(self, messages: list[tensor_pb2.Input]) -> tuple[Messages, LossInputs]:
+        """The inputs, and what was added to them."""
+        own = list(messages)
+        weights = None if self.weights is None else own.pop()
+        target = None if self.target is None else own.pop()
+        return own, LossInputs(target, weights)

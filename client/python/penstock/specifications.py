@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypedDict, Union
 
 from penstock.v1 import model_pb2, pipeline_pb2
 
@@ -87,6 +87,29 @@ def names_of(given: Sequence[str]) -> Sequence[str]:
     return [given] if isinstance(given, str) else given
 
 
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters that the optimizer treats otherwise than the rest; the first group that matches has a parameter.
+
+    Attributes:
+        patterns: of names as :meth:`Pipeline.read_names` gives them: ``*`` is any characters, dots too, ``?`` is one:
+            ``"*.bias"``, ``"block0.*"``. A tied parameter goes by its first name.
+        options: over those of the optimizer; a ``learning_rate`` of its own follows the schedule in proportion.
+        frozen: they are not learnt: no gradients, and values and state stay, bit for bit.
+    """
+
+    patterns: Sequence[str]
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    frozen: bool = False
+
+    def message(self) -> pipeline_pb2.ParameterGroup:
+        return pipeline_pb2.ParameterGroup(
+            patterns=names_of(self.patterns),
+            options=options_of(self.options),
+            frozen=self.frozen,
+        )
+
+
 def option(name: str, value: OptionValue) -> pipeline_pb2.Option:
     """A typed option. Numbers of numpy count as Python's.
 
@@ -116,18 +139,89 @@ def options_of(values: Mapping[str, OptionValue] | None) -> Mapping[str, pipelin
 
 
 def loss_spec(
-    loss: str | None, options: Mapping[str, OptionValue] | None = None, output: str = ""
+    loss: str | None,
+    options: Mapping[str, OptionValue] | None = None,
+    output: str = "",
+    class_weights: Sequence[float] = (),
 ) -> pipeline_pb2.LossSpec | None:
     """``None`` leaves the choice to the pipeline.
 
     Raises:
-        ValueError: an output or options without a loss: they would say nothing.
+        ValueError: an output, options or class weights without a loss: they would say nothing.
     """
+    weights = [float(weight) for weight in class_weights]
     if loss is None:
-        if output or options:
-            raise ValueError("loss_output and loss_options belong to a loss: name it")
+        if output or options or weights:
+            raise ValueError("loss_output, loss_options and class_weights belong to a loss: name it")
         return None
-    return pipeline_pb2.LossSpec(name=loss, options=options_of(options), output=output)
+    return pipeline_pb2.LossSpec(name=loss, options=options_of(options), output=output, class_weights=weights)
+
+
+def rate_spec(
+    name: str = "constant",
+    warmup_steps: int = 0,
+    total_steps: int = 0,
+    final_ratio: float = 0.0,
+    step_size: int = 0,
+    gamma: float | None = None,
+    power: float | None = None,
+) -> pipeline_pb2.LearningRateSpec:
+    """How the learning rate changes; the arguments are those of :meth:`Client.create_pipeline`."""
+    return pipeline_pb2.LearningRateSpec(
+        name=name,
+        warmup_steps=warmup_steps,
+        total_steps=total_steps,
+        final_ratio=final_ratio,
+        step_size=step_size,
+        gamma=gamma,
+        power=power,
+    )
+
+
+class OptimizerSettings(TypedDict, total=False):
+    """What :meth:`Pipeline.update_optimizer` may change; the names are those of :meth:`Client.create_pipeline`."""
+
+    optimizer_options: Mapping[str, OptionValue]
+    clip_norm: float
+    learning_rate_schedule: str
+    warmup_steps: int
+    total_steps: int
+    final_ratio: float
+    step_size: int
+    gamma: float
+    power: float
+    groups: Sequence[ParameterGroup]
+
+
+def changed_optimizer(spec: pipeline_pb2.OptimizerSpec, settings: Mapping[str, Any]) -> pipeline_pb2.OptimizerSpec:
+    """The settings, those of :class:`OptimizerSettings`, over ``spec``: options one by one, the schedule and the groups
+    as a whole.
+
+    Raises:
+        TypeError: a setting is none of an optimizer.
+        ValueError: parts of a schedule without its name.
+    """
+    for name in settings:
+        if name not in OptimizerSettings.__annotations__:
+            raise TypeError(f"{name}: no setting of an optimizer, got {settings[name]!r}")
+    changed = pipeline_pb2.OptimizerSpec()
+    changed.CopyFrom(spec)
+    for name, value in options_of(settings.get("optimizer_options")).items():
+        changed.options[name].CopyFrom(value)
+    if "clip_norm" in settings:
+        changed.clip_norm = settings["clip_norm"]
+    schedule = {name: value for name, value in settings.items() if name in _SCHEDULE}
+    if "learning_rate_schedule" in settings:
+        changed.learning_rate_schedule.CopyFrom(rate_spec(settings["learning_rate_schedule"], **schedule))
+    elif schedule:
+        raise ValueError(f"{', '.join(schedule)}: belong to a learning_rate_schedule: name it")
+    if "groups" in settings:
+        del changed.groups[:]
+        changed.groups.extend(group.message() for group in settings["groups"])
+    return changed
+
+
+_SCHEDULE = ("warmup_steps", "total_steps", "final_ratio", "step_size", "gamma", "power")
 
 
 def _chosen(argument: str, word: str, words: Mapping[str, Any]) -> Any:
@@ -186,9 +280,14 @@ def pipeline_spec(
     warmup_steps: int = 0,
     total_steps: int = 0,
     final_ratio: float = 0.0,
+    step_size: int = 0,
+    gamma: float | None = None,
+    power: float | None = None,
+    groups: Sequence[ParameterGroup] = (),
     loss: str | None = None,
     loss_options: Mapping[str, OptionValue] | None = None,
     loss_output: str = "",
+    class_weights: Sequence[float] = (),
     seed: int = 0,
     bubble_filling: bool = True,
     inference_share: float | None = None,
@@ -233,14 +332,12 @@ def pipeline_spec(
             name=optimizer,
             options=options_of(optimizer_options),
             clip_norm=clip_norm,
-            learning_rate_schedule=pipeline_pb2.LearningRateSpec(
-                name=learning_rate_schedule,
-                warmup_steps=warmup_steps,
-                total_steps=total_steps,
-                final_ratio=final_ratio,
+            learning_rate_schedule=rate_spec(
+                learning_rate_schedule, warmup_steps, total_steps, final_ratio, step_size, gamma, power
             ),
+            groups=[group.message() for group in groups],
         ),
-        loss=loss_spec(loss, loss_options, loss_output),
+        loss=loss_spec(loss, loss_options, loss_output, class_weights),
         seed=seed,
         bubble_filling=pipeline_pb2.BubbleFillingSpec(
             mode=pipeline_pb2.BUBBLE_FILLING_ON if bubble_filling else pipeline_pb2.BUBBLE_FILLING_OFF,

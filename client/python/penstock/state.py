@@ -24,11 +24,14 @@ from penstock.parameters import (
     without_tied_names,
     write_request,
 )
+from penstock.requests import new_request_id
+from penstock.specifications import OptimizerSettings, changed_optimizer
 from penstock.tensors import as_array, as_tensor
-from penstock.v1 import model_pb2, state_pb2
+from penstock.v1 import model_pb2, pipeline_pb2, state_pb2
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
 
 class PipelineState(PipelineResource):
@@ -83,8 +86,8 @@ class PipelineState(PipelineResource):
         self._write_parameters(arrays, step, False, deadline)
 
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """The optimizer's state by parameter and slot, as PyTorch calls them: ``exp_avg``, ``exp_avg_sq``, ``step``; or
-        ``momentum_buffer``. See :meth:`load_into` for a whole ``torch.optim`` optimizer."""
+        """The optimizer's state by parameter and slot, as PyTorch calls them: ``exp_avg``, ``exp_avg_sq``, ``step``;
+        ``momentum_buffer``; ``square_avg``. See :meth:`load_into` for a whole ``torch.optim`` optimizer."""
         state: dict[str, dict[str, torch.Tensor]] = {}
         for name, slot, array in slots_of(self._read_parameters((), True)):
             state.setdefault(name, {})[slot] = as_tensor(array)
@@ -128,6 +131,44 @@ class PipelineState(PipelineResource):
             }
             arrays |= daemons_slots(state)
         self.write_parameters(arrays)
+
+    def update_optimizer(
+        self, *, expected_state: str = "", timeout: float | None = None, **settings: Unpack[OptimizerSettings]
+    ) -> pipeline_pb2.Pipeline:
+        """Gives the optimizer other settings, in the order of training calls; what is not named stays as it is::
+
+            pipeline.update_optimizer(optimizer_options={"learning_rate": 1e-4}, groups=[])  # nothing is frozen any more
+
+        Its state stays, and open graphs become stale. The settings are those of :meth:`Client.create_pipeline`.
+
+        Args:
+            optimizer_options: those that change.
+            learning_rate_schedule: a whole schedule, with its warmup_steps and so on.
+            groups: all of them, in the place of those that there are.
+            expected_state: the ``state_token`` of the last outcome; a stale one is refused (STATE_MISMATCH).
+            timeout: seconds for all of the call; ``None``: as long as it takes.
+
+        Returns:
+            The pipeline as it is then; its ``spec.optimizer`` has the settings.
+
+        Raises:
+            ValueError: parts of a schedule without its name.
+            PenstockError: SPEC_INVALID, also for options that keep other state, such as a momentum where there was none;
+                ACCUMULATION_OPEN; STATE_MISMATCH.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        deadline = Deadline(timeout)
+        now = self.refresh_until(deadline)
+        request = pipeline_pb2.UpdateOptimizerRequest(
+            name=self.name,
+            optimizer=changed_optimizer(now.spec.optimizer, settings),
+            request_id=new_request_id(),
+            expected_state=expected_state,
+        )
+        self.message = self._connection.unary(
+            "PipelineService/UpdateOptimizer", request, pipeline_pb2.Pipeline, deadline, LONGEST_WAIT
+        )
+        return self.message
 
     # --- files --------------------------------------------------------------------------------------------------------
 

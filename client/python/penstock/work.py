@@ -82,7 +82,10 @@ class PipelineWork(PipelineState):
             target: what the loss compares with; cross-entropy: class indices, INT64 ``[rows, ...]``; ``None`` for
                 ``"scalar_output"``, where the model itself gives the loss, and where the inputs are a mapping that has
                 it as ``"labels"``, which is no input of the model.
-            loss: as in :meth:`Client.create_pipeline`, with its options and output; ``None`` as the pipeline says.
+            weights: of the target's elements, in its first dimensions: ``[rows]``, or more of them, each of the target's
+                size or 1; the loss is the sum of the weighted losses over the sum of the weights; ``None``: all weigh 1.
+            loss: as in :meth:`Client.create_pipeline`, with its options, output and class weights; ``None`` as the
+                pipeline says.
             learning_rate, clip_norm: instead of the pipeline's, for this step; a ``clip_norm`` of 0 does not clip.
             outputs: names of model outputs to keep; they come as ``Outcome.outputs``.
             expected_state: the ``state_token`` of the last outcome; a stale one is refused (STATE_MISMATCH).
@@ -110,7 +113,7 @@ class PipelineWork(PipelineState):
 
         Args:
             total_rows: rows of the whole step, over all its contributions; ``None``: this call's rows.
-            total_elements: counted elements of the whole step, where labels are ignored.
+            total_elements: counted elements of the whole step, where labels are ignored, or the sum of what they weigh.
             accumulation_lease: seconds after which the daemon discards what is accumulated, if neither a further
                 contribution nor the step has come; 0: never. What has been lost is told by ACCUMULATION_LOST.
 
@@ -197,15 +200,15 @@ class PipelineWork(PipelineState):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _staged(
-        self, inputs: Inputs, target: InputValue, call: requests.Call, loss: str | None = None
+        self, inputs: Inputs, of_loss: requests.LossInputs, call: requests.Call, loss: str | None = None
     ) -> AbstractContextManager[list[tensor_pb2.Input]]:
         values = named(inputs, self.signature.inputs, "inputs")
-        requests.with_target(values, self.signature, target)
+        of_loss.add_to(values, self.signature)
         signature = [*self.signature.inputs, *(self.signature.targets if loss is None else ())]
         return staged(self._connection, self.name, values, signature, call.deadline, call.request_id)
 
     def _infer(self, inputs: Inputs, call: requests.Call, own: dict[str, Any]) -> ValueHandle:
-        with self._staged(inputs, None, call) as messages:
+        with self._staged(inputs, requests.LossInputs(), call) as messages:
             request = requests.infer(self.name, messages, call, **own)
             response = self._connection.unary(
                 "WorkService/Infer", request, work_pb2.InferResponse, call.deadline, LONGEST_WAIT
@@ -217,8 +220,9 @@ class PipelineWork(PipelineState):
     ) -> OutcomeHandle:
         """The first part of :meth:`train_step`: when it returns, the daemon has accepted the call."""
         inputs, target = requests.with_labels(inputs, target, self.signature, own.get("loss"))
-        with self._staged(inputs, target, call, own.get("loss")) as messages:
-            request = requests.train_step(self.name, *requests.without_target(messages, target), call, **own)
+        of_loss, own = requests.LossInputs.of(target, own)
+        with self._staged(inputs, of_loss, call, own.get("loss")) as messages:
+            request = requests.train_step(self.name, *of_loss.apart(messages), call, **own)
             response = self._connection.unary(
                 "WorkService/TrainStep", request, work_pb2.TrainStepResponse, call.deadline, LONGEST_WAIT
             )
@@ -228,15 +232,16 @@ class PipelineWork(PipelineState):
         self, inputs: Inputs, target: InputValue, call: requests.Call, own: dict[str, Any]
     ) -> OutcomeHandle:
         inputs, target = requests.with_labels(inputs, target, self.signature, own.get("loss"))
-        with self._staged(inputs, target, call, own.get("loss")) as messages:
-            request = requests.forward_backward(self.name, *requests.without_target(messages, target), call, **own)
+        of_loss, own = requests.LossInputs.of(target, own)
+        with self._staged(inputs, of_loss, call, own.get("loss")) as messages:
+            request = requests.forward_backward(self.name, *of_loss.apart(messages), call, **own)
             response = self._connection.unary(
                 "WorkService/ForwardBackward", request, work_pb2.ForwardBackwardResponse, call.deadline, LONGEST_WAIT
             )
         return self._handle(response.outcome, response.outputs if own.get("outputs") else None)
 
     def _forward(self, inputs: Inputs, call: requests.Call, own: dict[str, Any]) -> Forward:
-        with self._staged(inputs, None, call) as messages:
+        with self._staged(inputs, requests.LossInputs(), call) as messages:
             request = requests.forward(self.name, messages, call, **own)
             response = self._connection.unary(
                 "WorkService/Forward", request, work_pb2.ForwardResponse, call.deadline, LONGEST_WAIT

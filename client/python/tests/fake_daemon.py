@@ -217,6 +217,10 @@ class FakeDaemon:
             )
         return pipeline_pb2.ListPipelinesResponse(pipelines=[pipeline_pb2.Pipeline(name="pipelines/b")])
 
+    def UpdateOptimizer(self, request: Any, context: Any) -> Any:
+        self.pipeline.spec.optimizer.CopyFrom(request.optimizer)
+        return self.pipeline
+
     def DeletePipeline(self, request: Any, context: Any) -> Any:
         return pipeline_pb2.DeletePipelineResponse()
 

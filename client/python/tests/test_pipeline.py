@@ -548,6 +548,65 @@ def test_a_trace_is_one_file(pipeline: penstock.Pipeline, daemon: FakeDaemon, tm
         pipeline.trace(format="svg")
 
 
+def test_an_optimizer_is_described_and_updated(client: penstock.Client, daemon: FakeDaemon) -> None:
+    frozen = penstock.ParameterGroup(["block0.*"], frozen=True)
+    pipeline = client.create_pipeline(
+        "tuned",
+        optimizer="rmsprop",
+        optimizer_options={"alpha": 0.9, "learning_rate": 0.1},
+        clip_norm=1.5,
+        learning_rate_schedule="step",
+        step_size=30,
+        gamma=0.5,
+        warmup_steps=3,
+        groups=[frozen, penstock.ParameterGroup("*.bias", {"weight_decay": 0.0})],
+        loss="cross_entropy",
+        loss_options={"label_smoothing": 0.1},
+        class_weights=np.array([1, 2.5]),
+    )
+    spec = daemon.requests["CreatePipeline"][0].spec
+    schedule = spec.optimizer.learning_rate_schedule
+    assert (schedule.name, schedule.step_size, schedule.gamma, schedule.warmup_steps) == ("step", 30, 0.5, 3)
+    assert not schedule.HasField("power")
+    assert [(list(group.patterns), group.frozen) for group in spec.optimizer.groups] == [
+        (["block0.*"], True),
+        (["*.bias"], False),
+    ]
+    assert spec.optimizer.groups[1].options["weight_decay"].double_value == 0
+    assert list(spec.loss.class_weights) == [1, 2.5]
+
+    answer = pipeline.update_optimizer(
+        optimizer_options={"learning_rate": 0.01}, learning_rate_schedule="linear", total_steps=9, expected_state="token"
+    )
+    request = daemon.requests["UpdateOptimizer"][0]
+    assert request.name == pipeline.name and request.expected_state == "token" and uuid.UUID(request.request_id)
+    sent = request.optimizer
+    assert sent.name == "rmsprop" and sent.clip_norm == 1.5 and len(sent.groups) == 2, "what is not named stays"
+    assert sent.options["alpha"].double_value == 0.9 and sent.options["learning_rate"].double_value == 0.01
+    assert sent.learning_rate_schedule == pipeline_pb2.LearningRateSpec(name="linear", total_steps=9)
+    assert answer.spec.optimizer == sent and pipeline.message.spec.optimizer == sent
+    pipeline.update_optimizer(groups=[], clip_norm=0)
+    assert not daemon.requests["UpdateOptimizer"][1].optimizer.groups
+    with pytest.raises(ValueError, match="total_steps.*name it"):
+        pipeline.update_optimizer(total_steps=9)
+    with pytest.raises(TypeError, match="momentum"):
+        pipeline.update_optimizer(momentum=0.9)  # type: ignore[call-arg]
+
+
+def test_weights_go_with_the_target(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    weights = np.array([0.5, 2], np.float32)
+    pipeline.train_step(ROWS, ROWS, weights=weights, loss="cross_entropy", class_weights=[1, 2])
+    pipeline.forward_backward(ROWS, ROWS, weights=weights, total_elements=2.5)
+    for method in ("TrainStep", "ForwardBackward"):
+        request = daemon.requests[method][0]
+        assert [one.name for one in request.inputs] == ["input"] and request.target.name == "target"
+        assert np.frombuffer(request.weights.tensor.data, np.float32).tolist() == [0.5, 2]
+    assert daemon.requests["ForwardBackward"][0].total_elements == 2.5
+    assert list(daemon.requests["TrainStep"][0].loss.class_weights) == [1, 2]
+    with pytest.raises(ValueError, match="name it"):
+        pipeline.train_step(ROWS, ROWS, class_weights=[1, 2])
+
+
 def test_a_target_among_the_inputs_is_refused(pipeline: penstock.Pipeline) -> None:
     with pytest.raises(ValueError, match="twice"):
         pipeline.train_step({"input": ROWS, "target": ROWS}, ROWS)

@@ -32,6 +32,7 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PlanPipelineRequest& request);
 // At most 4,096 layers over all depths, at most 16 deep.
 absl::StatusOr<ModelSpec> FromProto(const v1::ModelSpec& model, const std::string& field);
 absl::StatusOr<LossSpec> FromProto(const v1::LossSpec& loss, std::string_view field);
+absl::StatusOr<OptimizerSpec> FromProto(const v1::OptimizerSpec& optimizer);
 TensorHeader FromProto(const v1::TensorHeader& header);
 // Also WRONG_TYPE for a plain value that shall be whole.
 absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view field);
@@ -44,6 +45,7 @@ absl::StatusOr<std::vector<std::string>> CheckedOutputs(const google::protobuf::
 // Outwards.
 
 v1::PipelineSpec ToProto(const PipelineSpec& spec);
+v1::OptimizerSpec ToProto(const OptimizerSpec& spec);
 v1::ModelSpec ToProto(const ModelSpec& spec);
 v1::CheckpointMode ToProto(CheckpointMode mode);
 v1::ScheduleSpec ToProto(const ScheduleSpec& schedule);

@@ -23,6 +23,9 @@ namespace {
 
 constexpr int kMaxListedStages = 1024;
 constexpr int kMaxLimits = 64;
+constexpr int kMaxGroups = 64;
+constexpr int kMaxPatterns = 64;         // of a group
+constexpr int kMaxClassWeights = 16384;  // 128 KiB, as kMaxActionBytes
 constexpr int kMaxPlanningSeconds = 3600;
 constexpr size_t kMaxActionBytes = size_t{128} << 10;  // so that a list of pipelines fits into an answer
 
@@ -200,6 +203,19 @@ absl::StatusOr<CutSpec> ReadCut(const v1::Cut& cut) {
   return spec;
 }
 
+// What a schedule does not have is unset.
+v1::LearningRateSpec ToProto(const LearningRateSpec& spec) {
+  v1::LearningRateSpec message;
+  message.set_name(spec.name);
+  message.set_warmup_steps(spec.warmup_steps);
+  message.set_total_steps(spec.total_steps);
+  message.set_final_ratio(spec.final_ratio);
+  message.set_step_size(spec.step_size);
+  if (spec.name == "step") message.set_gamma(spec.gamma);
+  if (spec.name == "polynomial") message.set_power(spec.power);
+  return message;
+}
+
 v1::Cut ToProto(const CutSpec& spec) {
   v1::Cut message;
   for (int layers : spec.balance) message.add_balance(layers);
@@ -213,7 +229,34 @@ v1::Cut ToProto(const CutSpec& spec) {
   return message;
 }
 
-absl::StatusOr<OptimizerSpec> ReadOptimizer(const v1::OptimizerSpec& optimizer) {
+absl::StatusOr<LearningRateSpec> ReadLearningRate(const v1::LearningRateSpec& rate) {
+  LearningRateSpec spec;
+  PENSTOCK_RETURN_IF_ERROR(CheckText(rate.name(), "spec.optimizer.learning_rate_schedule.name"));
+  if (!rate.name().empty()) spec.name = rate.name();
+  spec.warmup_steps = rate.warmup_steps();
+  spec.total_steps = rate.total_steps();
+  spec.final_ratio = rate.final_ratio();
+  spec.step_size = rate.step_size();
+  if (rate.has_gamma()) spec.gamma = rate.gamma();
+  if (rate.has_power()) spec.power = rate.power();
+  return spec;
+}
+
+absl::StatusOr<ParameterGroup> ReadGroup(const v1::ParameterGroup& group, const std::string& field) {
+  ParameterGroup spec;
+  PENSTOCK_RETURN_IF_ERROR(CheckCount(group.patterns_size(), kMaxPatterns, field + ".patterns", "patterns"));
+  for (int i = 0; i < group.patterns_size(); ++i) {
+    PENSTOCK_RETURN_IF_ERROR(CheckText(group.patterns(i), absl::StrCat(field, ".patterns[", i, "]")));
+    spec.patterns.push_back(group.patterns(i));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(spec.options, ReadOptions(group.options(), field + ".options"));
+  spec.frozen = group.frozen();
+  return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<OptimizerSpec> FromProto(const v1::OptimizerSpec& optimizer) {
   OptimizerSpec spec;
   PENSTOCK_RETURN_IF_ERROR(CheckText(optimizer.name(), "spec.optimizer.name"));
   if (!optimizer.name().empty()) spec.name = optimizer.name();
@@ -223,14 +266,16 @@ absl::StatusOr<OptimizerSpec> ReadOptimizer(const v1::OptimizerSpec& optimizer) 
                        absl::StrCat(optimizer.clip_norm()));
   }
   spec.clip_norm = optimizer.clip_norm();
-  const v1::LearningRateSpec& rate = optimizer.learning_rate_schedule();
-  PENSTOCK_RETURN_IF_ERROR(CheckText(rate.name(), "spec.optimizer.learning_rate_schedule.name"));
-  if (!rate.name().empty()) spec.learning_rate_schedule.name = rate.name();
-  spec.learning_rate_schedule.warmup_steps = rate.warmup_steps();
-  spec.learning_rate_schedule.total_steps = rate.total_steps();
-  spec.learning_rate_schedule.final_ratio = rate.final_ratio();
+  PENSTOCK_ASSIGN_OR_RETURN(spec.learning_rate_schedule, ReadLearningRate(optimizer.learning_rate_schedule()));
+  PENSTOCK_RETURN_IF_ERROR(CheckCount(optimizer.groups_size(), kMaxGroups, "spec.optimizer.groups", "groups"));
+  for (int i = 0; i < optimizer.groups_size(); ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(spec.groups.emplace_back(),
+                              ReadGroup(optimizer.groups(i), absl::StrCat("spec.optimizer.groups[", i, "]")));
+  }
   return spec;
 }
+
+namespace {
 
 absl::StatusOr<BubbleFillingSpec> ReadFilling(const v1::BubbleFillingSpec& filling) {
   BubbleFillingSpec spec;
@@ -261,6 +306,9 @@ absl::StatusOr<LossSpec> FromProto(const v1::LossSpec& loss, std::string_view fi
   PENSTOCK_ASSIGN_OR_RETURN(spec.options, ReadOptions(loss.options(), std::string(field) + ".options"));
   PENSTOCK_RETURN_IF_ERROR(CheckText(loss.output(), std::string(field) + ".output"));
   spec.output = loss.output();
+  PENSTOCK_RETURN_IF_ERROR(
+      CheckCount(loss.class_weights_size(), kMaxClassWeights, std::string(field) + ".class_weights", "numbers"));
+  spec.class_weights.assign(loss.class_weights().begin(), loss.class_weights().end());
   return spec;
 }
 
@@ -282,7 +330,7 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& message) {
     PENSTOCK_RETURN_IF_ERROR(CheckText(message.devices(i), absl::StrCat("spec.devices[", i, "]")));
     spec.devices.push_back(message.devices(i));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(spec.optimizer, ReadOptimizer(message.optimizer()));
+  PENSTOCK_ASSIGN_OR_RETURN(spec.optimizer, FromProto(message.optimizer()));
   PENSTOCK_ASSIGN_OR_RETURN(spec.loss, FromProto(message.loss(), "spec.loss"));
   spec.seed = message.seed();
   PENSTOCK_ASSIGN_OR_RETURN(spec.bubble_filling, ReadFilling(message.bubble_filling()));
@@ -310,24 +358,32 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PlanPipelineRequest& request) {
   return spec;
 }
 
+v1::OptimizerSpec ToProto(const OptimizerSpec& spec) {
+  v1::OptimizerSpec message;
+  message.set_name(spec.name);
+  WriteOptions(spec.options, message.mutable_options());
+  message.set_clip_norm(spec.clip_norm);
+  *message.mutable_learning_rate_schedule() = ToProto(spec.learning_rate_schedule);
+  for (const ParameterGroup& group : spec.groups) {
+    v1::ParameterGroup* added = message.add_groups();
+    added->mutable_patterns()->Add(group.patterns.begin(), group.patterns.end());
+    WriteOptions(group.options, added->mutable_options());
+    added->set_frozen(group.frozen);
+  }
+  return message;
+}
+
 v1::PipelineSpec ToProto(const PipelineSpec& spec) {
   v1::PipelineSpec message;
   *message.mutable_model() = ToProto(spec.model);
   *message.mutable_cut() = ToProto(spec.cut);
   for (const std::string& device : spec.devices) message.add_devices(device);
   *message.mutable_schedule() = ToProto(spec.schedule, spec.limits);
-  v1::OptimizerSpec* optimizer = message.mutable_optimizer();
-  optimizer->set_name(spec.optimizer.name);
-  WriteOptions(spec.optimizer.options, optimizer->mutable_options());
-  optimizer->set_clip_norm(spec.optimizer.clip_norm);
-  v1::LearningRateSpec* rate = optimizer->mutable_learning_rate_schedule();
-  rate->set_name(spec.optimizer.learning_rate_schedule.name);
-  rate->set_warmup_steps(spec.optimizer.learning_rate_schedule.warmup_steps);
-  rate->set_total_steps(spec.optimizer.learning_rate_schedule.total_steps);
-  rate->set_final_ratio(spec.optimizer.learning_rate_schedule.final_ratio);
+  *message.mutable_optimizer() = ToProto(spec.optimizer);
   message.mutable_loss()->set_name(spec.loss.name);
   WriteOptions(spec.loss.options, message.mutable_loss()->mutable_options());
   message.mutable_loss()->set_output(spec.loss.output);
+  message.mutable_loss()->mutable_class_weights()->Add(spec.loss.class_weights.begin(), spec.loss.class_weights.end());
   message.set_seed(spec.seed);
   v1::BubbleFillingSpec* filling = message.mutable_bubble_filling();
   filling->set_mode(spec.bubble_filling.enabled ? v1::BUBBLE_FILLING_ON : v1::BUBBLE_FILLING_OFF);

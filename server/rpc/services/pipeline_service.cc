@@ -162,6 +162,42 @@ absl::StatusOr<v1::ListPipelinesResponse> PipelineServiceImpl::List(const std::s
   return response;
 }
 
+grpc::ServerUnaryReactor* PipelineServiceImpl::UpdateOptimizer(grpc::CallbackServerContext* context,
+                                                               const grpc::ByteBuffer* request,
+                                                               grpc::ByteBuffer* response) {
+  return ServeUnary<v1::UpdateOptimizerRequest, v1::Pipeline>(
+      context, request, response, kSpecificationMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Update(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status PipelineServiceImpl::Update(const UnaryCallPtr<v1::UpdateOptimizerRequest, v1::Pipeline>& call) {
+  const v1::UpdateOptimizerRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  PENSTOCK_ASSIGN_OR_RETURN(OptimizerSpec optimizer, FromProto(request.optimizer()));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.name(), "name"));
+  if (request.optimizer().name().empty()) optimizer.name = pipeline->pipeline().optimizer().name;
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
+  call->Keep(ticket);
+  CallContext context;
+  context.caller = call->caller();
+  context.session = call->session();
+  context.request_id = request.request_id();
+  context.payload_digest = PayloadDigest(request);
+  context.expected_state = request.expected_state();
+  context.observer = call->trace();
+  context.place = std::move(ticket);
+  pipeline->UpdateOptimizer(std::move(context), std::move(optimizer),
+                            [this, call, name = pipeline->name()](const auto& answer) {
+                              if (!answer.ok()) return call->Fail(answer.status());
+                              const auto entry = environment_.pipelines->Get(name);
+                              if (!entry.ok()) return call->Fail(entry.status());
+                              call->Reply(ToProto(*entry, environment_.handles->epoch()));
+                            });
+  return absl::OkStatus();
+}
+
 grpc::ServerUnaryReactor* PipelineServiceImpl::DeletePipeline(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* request,
                                                               grpc::ByteBuffer* response) {

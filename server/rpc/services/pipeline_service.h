@@ -1,6 +1,6 @@
 #pragma once
 
-// PipelineService: create, plan, get, list, delete.
+// PipelineService: create, plan, get, list, update, delete.
 
 #include "penstock/v1/pipeline_service.grpc.pb.h"
 #include "server/rpc/service_environment.h"
@@ -16,7 +16,8 @@ class PipelineServiceImpl final
           v1::PipelineService::WithRawCallbackMethod_PlanPipeline<
               v1::PipelineService::WithRawCallbackMethod_GetPipeline<
                   v1::PipelineService::WithRawCallbackMethod_ListPipelines<
-                      v1::PipelineService::WithRawCallbackMethod_DeletePipeline<v1::PipelineService::Service>>>>> {
+                      v1::PipelineService::WithRawCallbackMethod_UpdateOptimizer<
+                          v1::PipelineService::WithRawCallbackMethod_DeletePipeline<v1::PipelineService::Service>>>>>> {
  public:
   explicit PipelineServiceImpl(const ServiceEnvironment& environment) : environment_(environment) {}
 
@@ -28,6 +29,8 @@ class PipelineServiceImpl final
                                         grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListPipelines(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* UpdateOptimizer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* DeletePipeline(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                            grpc::ByteBuffer* response) override;
 
@@ -35,6 +38,7 @@ class PipelineServiceImpl final
   absl::Status Create(const UnaryCallPtr<v1::CreatePipelineRequest, v1::Pipeline>& call);
   absl::Status Search(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call);
   absl::StatusOr<v1::ListPipelinesResponse> List(const std::string& caller, const v1::ListPipelinesRequest& request);
+  absl::Status Update(const UnaryCallPtr<v1::UpdateOptimizerRequest, v1::Pipeline>& call);
   absl::Status Delete(const UnaryCallPtr<v1::DeletePipelineRequest, v1::DeletePipelineResponse>& call);
 
   const ServiceEnvironment environment_;

@@ -39,6 +39,15 @@ absl::StatusOr<std::optional<double>> NotNegative(bool present, double value, co
   return std::optional<double>(value);
 }
 
+constexpr double kMaxTotal = int64_t{1} << 53;  // rows or elements of a step: whole in a double, which weighs by it
+
+absl::StatusOr<std::optional<double>> TotalElements(const v1::ForwardBackwardRequest& request) {
+  if (!request.has_total_elements()) return std::optional<double>();
+  const double total = request.total_elements();
+  if (total > 0 && total <= kMaxTotal) return std::optional<double>(total);
+  return InvalidField("total_elements", "must be above 0 and at most 2^53", absl::StrCat(total));
+}
+
 template <typename Request>
 absl::StatusOr<std::optional<int>> MicroBatches(const Request& request) {
   if (request.has_micro_batches() && request.micro_batches() < 1) {
@@ -76,6 +85,9 @@ absl::StatusOr<ContributionCall> Contribution(const Request& request) {
   PENSTOCK_ASSIGN_OR_RETURN(call.inputs, FromProto(request.inputs(), "inputs"));
   if (request.has_target()) {
     PENSTOCK_ASSIGN_OR_RETURN(call.target, FromProto(request.target(), "target"));
+  }
+  if (request.has_weights()) {
+    PENSTOCK_ASSIGN_OR_RETURN(call.weights, FromProto(request.weights(), "weights"));
   }
   return call;
 }
@@ -243,13 +255,10 @@ grpc::ServerUnaryReactor* WorkServiceImpl::ForwardBackward(grpc::CallbackServerC
   return Serve<v1::ForwardBackwardRequest, v1::ForwardBackwardResponse>(
       context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         const v1::ForwardBackwardRequest& message = call->request();
-        constexpr int64_t kMost = int64_t{1} << 53;  // whole in a double, which weighs by it
-        PENSTOCK_ASSIGN_OR_RETURN(
-            const std::optional<int64_t> rows,
-            Positive<int64_t>(message.has_total_rows(), message.total_rows(), kMost, "total_rows"));
-        PENSTOCK_ASSIGN_OR_RETURN(
-            const std::optional<int64_t> elements,
-            Positive<int64_t>(message.has_total_elements(), message.total_elements(), kMost, "total_elements"));
+        PENSTOCK_ASSIGN_OR_RETURN(const std::optional<int64_t> rows,
+                                  Positive<int64_t>(message.has_total_rows(), message.total_rows(),
+                                                    static_cast<int64_t>(kMaxTotal), "total_rows"));
+        PENSTOCK_ASSIGN_OR_RETURN(const std::optional<double> elements, TotalElements(message));
         PENSTOCK_ASSIGN_OR_RETURN(ContributionCall contribution, Contribution(message));
         contribution.request.total_rows = rows;
         contribution.request.total_elements = elements;

@@ -197,6 +197,54 @@ TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
   EXPECT_EQ(spec.planning_seconds(), 7.5);
 }
 
+TEST_F(CommandLineTest, AnOptimizerIsDescribedAndUpdated) {
+  EXPECT_EQ(Run("pipeline create small --model gpt --optimizer rmsprop --optimizer-option centered=true "
+                "--rate-schedule step --rate-step-size 30 --rate-gamma 0.5 --warmup-steps 3 "
+                "--group *.bias,*.norm.*:weight_decay=0,learning_rate=0.5 --freeze block0.* --freeze embedding.* "
+                "--loss cross_entropy --loss-option label_smoothing=0.1 --class-weights 1,2.5"),
+            0)
+      << err_;
+  const v1::PipelineSpec spec = daemon_.LastCreate().spec();
+  EXPECT_EQ(spec.optimizer().name(), "rmsprop");
+  EXPECT_EQ(spec.optimizer().options().at("centered").bool_value(), true);
+  const v1::LearningRateSpec& rate = spec.optimizer().learning_rate_schedule();
+  EXPECT_EQ(rate.name(), "step");
+  EXPECT_EQ(rate.step_size(), 30);
+  EXPECT_EQ(rate.gamma(), 0.5);
+  EXPECT_EQ(rate.warmup_steps(), 3);
+  EXPECT_FALSE(rate.has_power());
+  ASSERT_EQ(spec.optimizer().groups_size(), 2);
+  EXPECT_THAT(spec.optimizer().groups(0).patterns(), ElementsAre("block0.*", "embedding.*"));
+  EXPECT_TRUE(spec.optimizer().groups(0).frozen());
+  EXPECT_THAT(spec.optimizer().groups(1).patterns(), ElementsAre("*.bias", "*.norm.*"));
+  EXPECT_EQ(spec.optimizer().groups(1).options().at("weight_decay").int_value(), 0);
+  EXPECT_EQ(spec.optimizer().groups(1).options().at("learning_rate").double_value(), 0.5);
+  EXPECT_THAT(spec.loss().class_weights(), ElementsAre(1, 2.5));
+  EXPECT_EQ(Run("pipeline create small --model gpt --group weight_decay=0"), 2);
+  EXPECT_THAT(err_, HasSubstr("--group"));
+
+  // What is not said stays.
+  EXPECT_EQ(Run("pipeline update gpt --learning-rate 0.25 --rate-schedule polynomial --total-steps 9 --rate-power 2"),
+            0)
+      << err_;
+  v1::UpdateOptimizerRequest update = daemon_.LastUpdate();
+  EXPECT_EQ(update.name(), "pipelines/gpt");
+  EXPECT_EQ(update.request_id().size(), 36);
+  EXPECT_EQ(update.optimizer().name(), "adamw");
+  EXPECT_EQ(update.optimizer().options().at("beta1").double_value(), 0.5);
+  EXPECT_EQ(update.optimizer().options().at("learning_rate").double_value(), 0.25);
+  EXPECT_EQ(update.optimizer().groups_size(), 1);
+  EXPECT_EQ(update.optimizer().learning_rate_schedule().name(), "polynomial");
+  EXPECT_EQ(update.optimizer().learning_rate_schedule().warmup_steps(), 0) << "a schedule that is named begins anew";
+  EXPECT_EQ(update.optimizer().learning_rate_schedule().power(), 2);
+  EXPECT_THAT(err_, HasSubstr("changed the optimizer of pipelines/gpt"));
+  EXPECT_EQ(Run("pipeline update gpt --no-groups --warmup-steps 8"), 0) << err_;
+  update = daemon_.LastUpdate();
+  EXPECT_EQ(update.optimizer().groups_size(), 0);
+  EXPECT_EQ(update.optimizer().learning_rate_schedule().name(), "warmup_cosine");
+  EXPECT_EQ(update.optimizer().learning_rate_schedule().warmup_steps(), 8);
+}
+
 v1::CreateProgress ProgressOf(const std::string& phase, double done) {
   v1::CreateProgress progress;
   progress.set_phase(phase);

@@ -280,6 +280,15 @@ struct FakeDaemon::Services {
       }
       return grpc::Status::OK;
     }
+    grpc::Status UpdateOptimizer(grpc::ServerContext* context, const v1::UpdateOptimizerRequest* request,
+                                 v1::Pipeline* response) override {
+      if (auto s = daemon->Enter(context, "UpdateOptimizer", request->request_id()); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      daemon->last_update_ = *request;
+      *response = daemon->PipelineLocked();
+      *response->mutable_spec()->mutable_optimizer() = request->optimizer();
+      return grpc::Status::OK;
+    }
     grpc::Status DeletePipeline(grpc::ServerContext* context, const v1::DeletePipelineRequest* request,
                                 v1::DeletePipelineResponse*) override {
       return daemon->Enter(context, "DeletePipeline", request->request_id());
@@ -715,6 +724,12 @@ v1::Pipeline FakeDaemon::PipelineLocked() const {
   v1::Pipeline pipeline;
   pipeline.set_name(kPipeline);
   pipeline.mutable_spec()->mutable_model()->set_name("gpt");
+  v1::OptimizerSpec* optimizer = pipeline.mutable_spec()->mutable_optimizer();
+  optimizer->set_name("adamw");
+  (*optimizer->mutable_options())["beta1"].set_double_value(0.5);
+  optimizer->mutable_learning_rate_schedule()->set_name("warmup_cosine");
+  optimizer->mutable_learning_rate_schedule()->set_total_steps(9);
+  optimizer->add_groups()->add_patterns("*.bias");
   pipeline.set_state(v1::PIPELINE_STATE_READY);
   pipeline.set_epoch(3);
   pipeline.set_step(steps_);
@@ -795,6 +810,11 @@ v1::PlanPipelineRequest FakeDaemon::LastPlan() const {
 void FakeDaemon::SetProgress(std::deque<v1::CreateProgress> progress) {
   absl::MutexLock lock(&mu_);
   progress_ = std::move(progress);
+}
+
+v1::UpdateOptimizerRequest FakeDaemon::LastUpdate() const {
+  absl::MutexLock lock(&mu_);
+  return last_update_;
 }
 
 v1::CreatePipelineRequest FakeDaemon::LastCreate() const {

@@ -65,6 +65,7 @@ class FakeDaemon {
   std::vector<std::string> Traceparents() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::TrainStepRequest LastTrainStep() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::CreatePipelineRequest LastCreate() const ABSL_LOCKS_EXCLUDED(mu_);
+  v1::UpdateOptimizerRequest LastUpdate() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::PlanPipelineRequest LastPlan() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::RestoreCheckpointRequest LastRestore() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<int64_t> UploadedOffsets() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -109,6 +110,7 @@ class FakeDaemon {
   std::vector<std::string> traceparents_ ABSL_GUARDED_BY(mu_);
   v1::TrainStepRequest last_train_step_ ABSL_GUARDED_BY(mu_);
   v1::CreatePipelineRequest last_create_ ABSL_GUARDED_BY(mu_);
+  v1::UpdateOptimizerRequest last_update_ ABSL_GUARDED_BY(mu_);
   v1::PlanPipelineRequest last_plan_ ABSL_GUARDED_BY(mu_);
   v1::RestoreCheckpointRequest last_restore_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Stored> handles_ ABSL_GUARDED_BY(mu_);

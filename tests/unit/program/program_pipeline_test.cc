@@ -142,7 +142,7 @@ TEST(ProgramPipeline, ANumberIsCheckedAsRowsAre) {
   EXPECT_EQ(ReasonOf(with_rows), "TENSOR_SIGNATURE");
   EXPECT_EQ(ValuesOf(with_rows)["field"], "inputs[1].shape");
   EXPECT_EQ(ValuesOf(check(at::ones({}, at::kLong)))["field"], "inputs[1].type");
-  EXPECT_EQ(ReasonOf((*pipeline)->CheckTarget(at::ones({}), {}, 2)), "TENSOR_SIGNATURE");
+  EXPECT_EQ(ReasonOf((*pipeline)->CheckTarget(at::ones({}), {}, {}, 2)), "TENSOR_SIGNATURE");
 }
 
 }  // namespace

@@ -97,8 +97,13 @@ TEST(SpecConvert, TheSpecificationComesBackAsItWasSent) {
     }
     devices: "cpu:0"
     schedule { kind: "gpipe" micro_batches: 3 checkpoint: CHECKPOINT_MODE_ALWAYS chunks: 1 }
-    optimizer { name: "sgd" clip_norm: 1 learning_rate_schedule { name: "constant" } }
-    loss { name: "mean_squared_error" }
+    optimizer {
+      name: "sgd" clip_norm: 1
+      learning_rate_schedule { name: "step" warmup_steps: 2 step_size: 3 gamma: 0.5 }
+      groups { patterns: "*.bias" patterns: "a" options { key: "weight_decay" value { double_value: 0 } } }
+      groups { patterns: "b" frozen: true }
+    }
+    loss { name: "cross_entropy" class_weights: 0.5 class_weights: 2 }
     seed: 7
     bubble_filling { mode: BUBBLE_FILLING_OFF inference_share: 0.25 max_wait_seconds: 2 }
     planning_seconds: 7.5)");
@@ -120,6 +125,23 @@ TEST(SpecConvert, WhatIsUnsetIsTheDefault) {
   EXPECT_TRUE(spec->bubble_filling.enabled);
   EXPECT_EQ(spec->limits.planning_seconds, 20);
   EXPECT_EQ(spec->bubble_filling.inference_share, 0.02);
+}
+
+TEST(SpecConvert, AnOptimizerHasBounds) {
+  v1::PipelineSpec message;
+  v1::OptimizerSpec* optimizer = message.mutable_optimizer();
+  for (int i = 0; i <= 64; ++i) optimizer->add_groups();
+  ExpectRefused(message, "spec.optimizer.groups", "must have at most 64 groups, got 65");
+  optimizer->clear_groups();
+  v1::ParameterGroup* group = optimizer->add_groups();
+  for (int i = 0; i <= 64; ++i) group->add_patterns("*");
+  ExpectRefused(message, "spec.optimizer.groups[0].patterns", "must have at most 64 patterns, got 65");
+  group->clear_patterns();
+  group->add_patterns(std::string(257, 'x'));
+  ExpectRefused(message, "spec.optimizer.groups[0].patterns[0]", "must have at most 256 bytes, got 257 bytes");
+  optimizer->clear_groups();
+  message.mutable_loss()->mutable_class_weights()->Resize(16385, 1);
+  ExpectRefused(message, "spec.loss.class_weights", "must have at most 16384 numbers, got 16385");
 }
 
 TEST(SpecConvert, HowInferenceRunsBesideTrainingIsChecked) {

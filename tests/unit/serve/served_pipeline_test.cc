@@ -764,6 +764,51 @@ TEST_F(ServedPipelineTest, ARetryOfAWriteGetsTheFirstAnswerThoughItsHandlesAreRe
   EXPECT_EQ(ReasonOf(write("another", "d").status()), "HANDLE_RELEASED");
 }
 
+TEST_F(ServedPipelineTest, TheOptimizerTakesOtherSettingsInTheOrderOfCalls) {
+  const auto update = [&](double clip_norm, const CallContext& context, StateCallback done) {
+    gpt_->UpdateOptimizer(context, {.clip_norm = clip_norm}, std::move(done));
+  };
+  const Accepted forward = *gpt_->Forward(Caller(), {.inputs = {X(1)}});
+  Settled(*forward.outputs);
+  const std::string token = gpt_->statistics().state_token;
+  control_->Hold();
+  const Accepted before = *gpt_->TrainStep(Caller(), Batch(), {});
+  absl::StatusOr<StateAnswer> first;
+  absl::Notification done;
+  update(2, Caller("ann", "id-1"), [&](absl::StatusOr<StateAnswer> answer) {
+    first = std::move(answer);
+    done.Notify();
+  });
+  const Accepted after = *gpt_->TrainStep(Caller(), Batch(), {});
+  EXPECT_EQ(gpt_->pipeline().optimizer().clip_norm, 0) << "it waits for its turn";
+  control_->Resume();
+  done.WaitForNotification();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->step, 1);
+  EXPECT_NE(first->state_token, token);
+  Settled(*after.outcome);
+  EXPECT_THAT(control_->runs(), ElementsAre("Forward", "TrainStep", "UpdateOptimizer", "TrainStep"));
+  EXPECT_EQ((*table_->Get("gpt")).spec.optimizer.clip_norm, 2);
+
+  // A retry gets the first answer, and a stale token is refused.
+  update(7, Caller(), [](const auto&) {});
+  EXPECT_EQ(Wait([&](auto call) { update(2, Caller("ann", "id-1"), call); })->state_token, first->state_token);
+  CallContext stale = Caller();
+  stale.expected_state = token;
+  EXPECT_EQ(ReasonOf(Wait([&](auto call) { update(9, stale, call); }).status()), "STATE_MISMATCH");
+  EXPECT_EQ(gpt_->pipeline().optimizer().clip_norm, 7);
+
+  // Graphs of the settings before are stale, though the step is the same.
+  const Accepted open = *gpt_->Forward(Caller(), {.inputs = {X(1)}});
+  ASSERT_TRUE(Wait([&](auto call) { update(3, Caller(), call); }).ok());
+  EXPECT_EQ(ReasonOf(handles_->Get("ann", *open.graph)->error), "GRAPH_STALE");
+
+  Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
+  EXPECT_EQ(ReasonOf(Wait([&](auto call) { update(4, Caller(), call); }).status()), "ACCUMULATION_OPEN");
+  EXPECT_EQ(ReasonOf(Wait([&](auto call) { update(4, Caller("bob"), call); }).status()), "ACCUMULATION_HELD");
+  EXPECT_EQ(gpt_->pipeline().optimizer().clip_norm, 3);
+}
+
 TEST_F(ServedPipelineTest, GradientsOfInputsNeedAForwardThatPreparedThem) {
   const auto back = [&](const Accepted& forward) {
     BackwardCall call;

@@ -35,6 +35,7 @@ TEST(TrainingStateTest, FollowsTheTable) {
       {TrainingCall::kRestore, "", "ACCUMULATION_OPEN", "ACCUMULATION_OPEN", "ACCUMULATION_OPEN", false},
       {TrainingCall::kRestoreForced, "", "", "", "", false},
       {TrainingCall::kDeleteCheckpoint, "", "", "", "", true},
+      {TrainingCall::kUpdateOptimizer, "", "ACCUMULATION_OPEN", "ACCUMULATION_HELD", "ACCUMULATION_HELD", false},
   };
   for (const Row& row : table) {
     SCOPED_TRACE(static_cast<int>(row.call));

@@ -154,16 +154,22 @@ class LayerSpec(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., device: _Optional[str] = ..., isolate: _Optional[_Iterable[_Union[SkipIsolation, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ...) -> None: ...
 
 class LearningRateSpec(_message.Message):
-    __slots__ = ["final_ratio", "name", "total_steps", "warmup_steps"]
+    __slots__ = ["final_ratio", "gamma", "name", "power", "step_size", "total_steps", "warmup_steps"]
     FINAL_RATIO_FIELD_NUMBER: _ClassVar[int]
+    GAMMA_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    POWER_FIELD_NUMBER: _ClassVar[int]
+    STEP_SIZE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     WARMUP_STEPS_FIELD_NUMBER: _ClassVar[int]
     final_ratio: float
+    gamma: float
     name: str
+    power: float
+    step_size: int
     total_steps: int
     warmup_steps: int
-    def __init__(self, name: _Optional[str] = ..., warmup_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., final_ratio: _Optional[float] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., warmup_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., final_ratio: _Optional[float] = ..., step_size: _Optional[int] = ..., gamma: _Optional[float] = ..., power: _Optional[float] = ...) -> None: ...
 
 class ListPipelinesRequest(_message.Message):
     __slots__ = ["page_size", "page_token"]
@@ -182,7 +188,7 @@ class ListPipelinesResponse(_message.Message):
     def __init__(self, pipelines: _Optional[_Iterable[_Union[Pipeline, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class LossSpec(_message.Message):
-    __slots__ = ["name", "options", "output"]
+    __slots__ = ["class_weights", "name", "options", "output"]
     class OptionsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -190,13 +196,15 @@ class LossSpec(_message.Message):
         key: str
         value: Option
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
+    CLASS_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    class_weights: _containers.RepeatedScalarFieldContainer[float]
     name: str
     options: _containers.MessageMap[str, Option]
     output: str
-    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., output: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., output: _Optional[str] = ..., class_weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ModelSignature(_message.Message):
     __slots__ = ["inputs", "outputs", "targets"]
@@ -242,7 +250,7 @@ class ModelSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ..., ties: _Optional[_Iterable[_Union[TieSpec, _Mapping]]] = ..., deferred_batch_norm: bool = ..., tuple_as_one_argument: bool = ..., dtype: _Optional[str] = ..., autocast: _Optional[str] = ..., program: _Optional[str] = ..., program_cuts: _Optional[_Union[ProgramCuts, str]] = ..., program_digest: _Optional[str] = ...) -> None: ...
 
 class OptimizerSpec(_message.Message):
-    __slots__ = ["clip_norm", "learning_rate_schedule", "name", "options"]
+    __slots__ = ["clip_norm", "groups", "learning_rate_schedule", "name", "options"]
     class OptionsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -251,14 +259,16 @@ class OptimizerSpec(_message.Message):
         value: Option
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     clip_norm: float
+    groups: _containers.RepeatedCompositeFieldContainer[ParameterGroup]
     learning_rate_schedule: LearningRateSpec
     name: str
     options: _containers.MessageMap[str, Option]
-    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., clip_norm: _Optional[float] = ..., learning_rate_schedule: _Optional[_Union[LearningRateSpec, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., clip_norm: _Optional[float] = ..., learning_rate_schedule: _Optional[_Union[LearningRateSpec, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[ParameterGroup, _Mapping]]] = ...) -> None: ...
 
 class Option(_message.Message):
     __slots__ = ["bool_value", "double_value", "int_value", "string_value"]
@@ -271,6 +281,23 @@ class Option(_message.Message):
     int_value: int
     string_value: str
     def __init__(self, bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ...) -> None: ...
+
+class ParameterGroup(_message.Message):
+    __slots__ = ["frozen", "options", "patterns"]
+    class OptionsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Option
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Option, _Mapping]] = ...) -> None: ...
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    PATTERNS_FIELD_NUMBER: _ClassVar[int]
+    frozen: bool
+    options: _containers.MessageMap[str, Option]
+    patterns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, patterns: _Optional[_Iterable[str]] = ..., options: _Optional[_Mapping[str, Option]] = ..., frozen: bool = ...) -> None: ...
 
 class Pipeline(_message.Message):
     __slots__ = ["create_time", "epoch", "error", "etag", "name", "parameters", "plan", "progress", "signature", "spec", "state", "state_token", "step"]
@@ -511,6 +538,18 @@ class TieSpec(_message.Message):
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     parameters: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, parameters: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class UpdateOptimizerRequest(_message.Message):
+    __slots__ = ["expected_state", "name", "optimizer", "request_id"]
+    EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    expected_state: str
+    name: str
+    optimizer: OptimizerSpec
+    request_id: str
+    def __init__(self, name: _Optional[str] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ...) -> None: ...
 
 class ProgramCuts(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 from penstock.v1 import pipeline_pb2 as penstock_dot_v1_dot_pipeline__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"penstock/v1/pipeline_service.proto\x12\x0bpenstock.v1\x1a\x1apenstock/v1/pipeline.proto2\xad\x03\n\x0fPipelineService\x12K\n\x0e\x43reatePipeline\x12\".penstock.v1.CreatePipelineRequest\x1a\x15.penstock.v1.Pipeline\x12S\n\x0cPlanPipeline\x12 .penstock.v1.PlanPipelineRequest\x1a!.penstock.v1.PlanPipelineResponse\x12\x45\n\x0bGetPipeline\x12\x1f.penstock.v1.GetPipelineRequest\x1a\x15.penstock.v1.Pipeline\x12V\n\rListPipelines\x12!.penstock.v1.ListPipelinesRequest\x1a\".penstock.v1.ListPipelinesResponse\x12Y\n\x0e\x44\x65letePipeline\x12\".penstock.v1.DeletePipelineRequest\x1a#.penstock.v1.DeletePipelineResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"penstock/v1/pipeline_service.proto\x12\x0bpenstock.v1\x1a\x1apenstock/v1/pipeline.proto2\xfc\x03\n\x0fPipelineService\x12K\n\x0e\x43reatePipeline\x12\".penstock.v1.CreatePipelineRequest\x1a\x15.penstock.v1.Pipeline\x12S\n\x0cPlanPipeline\x12 .penstock.v1.PlanPipelineRequest\x1a!.penstock.v1.PlanPipelineResponse\x12\x45\n\x0bGetPipeline\x12\x1f.penstock.v1.GetPipelineRequest\x1a\x15.penstock.v1.Pipeline\x12V\n\rListPipelines\x12!.penstock.v1.ListPipelinesRequest\x1a\".penstock.v1.ListPipelinesResponse\x12M\n\x0fUpdateOptimizer\x12#.penstock.v1.UpdateOptimizerRequest\x1a\x15.penstock.v1.Pipeline\x12Y\n\x0e\x44\x65letePipeline\x12\".penstock.v1.DeletePipelineRequest\x1a#.penstock.v1.DeletePipelineResponseb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.pipeline_service_pb2', globals())
@@ -22,5 +22,5 @@ if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
   _PIPELINESERVICE._serialized_start=80
-  _PIPELINESERVICE._serialized_end=509
+  _PIPELINESERVICE._serialized_end=588
 # @@protoc_insertion_point(module_scope)

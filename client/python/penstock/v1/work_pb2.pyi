@@ -45,7 +45,7 @@ class BackwardResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., input_gradients: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
 class ForwardBackwardRequest(_message.Message):
-    __slots__ = ["accumulation_lease", "after_request_id", "expected_state", "inputs", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "total_elements", "total_rows"]
+    __slots__ = ["accumulation_lease", "after_request_id", "expected_state", "inputs", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "total_elements", "total_rows", "weights"]
     ACCUMULATION_LEASE_FIELD_NUMBER: _ClassVar[int]
     AFTER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class ForwardBackwardRequest(_message.Message):
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TOTAL_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_ROWS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     accumulation_lease: _duration_pb2.Duration
     after_request_id: str
     expected_state: str
@@ -70,9 +71,10 @@ class ForwardBackwardRequest(_message.Message):
     reply: ReplyOptions
     request_id: str
     target: _tensor_pb2.Input
-    total_elements: int
+    total_elements: float
     total_rows: int
-    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., total_rows: _Optional[int] = ..., total_elements: _Optional[int] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., after_request_id: _Optional[str] = ..., accumulation_lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    weights: _tensor_pb2.Input
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., total_rows: _Optional[int] = ..., total_elements: _Optional[float] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., after_request_id: _Optional[str] = ..., accumulation_lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., weights: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ...) -> None: ...
 
 class ForwardBackwardResponse(_message.Message):
     __slots__ = ["outcome", "outputs", "request_id"]
@@ -195,7 +197,7 @@ class ReplyOptions(_message.Message):
     def __init__(self, wait_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., inline_bytes: _Optional[int] = ..., lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., work_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class TrainStepRequest(_message.Message):
-    __slots__ = ["after_request_id", "clip_norm", "expected_state", "inputs", "learning_rate", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target"]
+    __slots__ = ["after_request_id", "clip_norm", "expected_state", "inputs", "learning_rate", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "weights"]
     AFTER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -208,6 +210,7 @@ class TrainStepRequest(_message.Message):
     REPLY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     after_request_id: str
     clip_norm: float
     expected_state: str
@@ -220,7 +223,8 @@ class TrainStepRequest(_message.Message):
     reply: ReplyOptions
     request_id: str
     target: _tensor_pb2.Input
-    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., after_request_id: _Optional[str] = ...) -> None: ...
+    weights: _tensor_pb2.Input
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., micro_batches: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., learning_rate: _Optional[float] = ..., clip_norm: _Optional[float] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., after_request_id: _Optional[str] = ..., weights: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ...) -> None: ...
 
 class TrainStepResponse(_message.Message):
     __slots__ = ["outcome", "outputs", "request_id"]
