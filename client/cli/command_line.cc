@@ -192,6 +192,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
   AddPipelineCommands(table);
   AddModelCommands(table);
   AddTrainCommand(table);
+  AddEvaluateCommand(table);
   AddInferCommand(table);
   AddHandleCommands(table);
   AddCheckpointCommands(table);

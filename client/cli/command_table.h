@@ -59,6 +59,7 @@ void AddStatusCommand(CommandTable& table);
 void AddPipelineCommands(CommandTable& table);
 void AddModelCommands(CommandTable& table);
 void AddTrainCommand(CommandTable& table);
+void AddEvaluateCommand(CommandTable& table);
 void AddInferCommand(CommandTable& table);
 void AddHandleCommands(CommandTable& table);
 void AddCheckpointCommands(CommandTable& table);

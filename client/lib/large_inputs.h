@@ -19,6 +19,7 @@ inline constexpr size_t kMaxUnaryBytes = size_t{4} << 20;  // of a unary work re
 
 // Every input of a request that may hold a tensor.
 std::vector<v1::Input*> InputsOf(v1::InferRequest& request);
+std::vector<v1::Input*> InputsOf(v1::EvaluateRequest& request);
 std::vector<v1::Input*> InputsOf(v1::ForwardRequest& request);
 std::vector<v1::Input*> InputsOf(v1::BackwardRequest& request);
 std::vector<v1::Input*> InputsOf(v1::ForwardBackwardRequest& request);

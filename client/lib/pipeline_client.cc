@@ -202,6 +202,10 @@ absl::StatusOr<v1::InferResponse> PipelineClient::Infer(v1::InferRequest request
   return Work<v1::InferResponse>(&v1::WorkService::Stub::Infer, std::move(request));
 }
 
+absl::StatusOr<v1::EvaluateResponse> PipelineClient::Evaluate(v1::EvaluateRequest request) {
+  return Work<v1::EvaluateResponse>(&v1::WorkService::Stub::Evaluate, std::move(request));
+}
+
 absl::StatusOr<v1::ForwardResponse> PipelineClient::Forward(v1::ForwardRequest request) {
   return Work<v1::ForwardResponse>(&v1::WorkService::Stub::Forward, std::move(request));
 }

@@ -69,6 +69,7 @@ class PipelineClient {
 
   // Work.
   absl::StatusOr<v1::InferResponse> Infer(v1::InferRequest request);
+  absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request);
   absl::StatusOr<v1::ForwardResponse> Forward(v1::ForwardRequest request);
   absl::StatusOr<v1::BackwardResponse> Backward(v1::BackwardRequest request);
   absl::StatusOr<v1::ForwardBackwardResponse> ForwardBackward(v1::ForwardBackwardRequest request);

@@ -206,6 +206,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   for (double value : run.loss_values) sum += value;
   if (!std::isfinite(sum)) loss_finite_ = loss_finite_ && rule.has_value();
   // The call's own mean: what it added, without its share of the step.
+  outcome.counted = loss.counted;
   outcome.loss = loss.counted == 0 ? 0 : sum * (loss.total / loss.counted);
   outcome.step = step_.load();
   return outcome;
@@ -243,12 +244,17 @@ absl::Status PipelineImpl::FinishStep(const LedRun& led, const absl::Status& sta
   if (!status.ok()) return UndoStep(led, changed, status);
   DiscardGradients();
   const StepDecision& decision = leader.decision();
-  if (decision.applied) step_.fetch_add(1);
+  if (decision.applied) ChangeWeights(step_.load() + 1);
   outcome.gradient_norm = decision.norm;
   outcome.applied = decision.applied;
   outcome.learning_rate = decision.learning_rate;
   outcome.step = step_.load();
   return absl::OkStatus();
+}
+
+void PipelineImpl::ChangeWeights(int64_t step) {
+  step_ = step;
+  state_ = next_state_;
 }
 
 absl::Status PipelineImpl::UndoStep(const LedRun& led, bool changed, const absl::Status& cause) {

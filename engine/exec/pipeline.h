@@ -48,6 +48,13 @@ struct StepRequest {
   std::optional<double> clip_norm;
 };
 
+// What an evaluation asks for.
+struct EvaluationRequest {
+  ContributionRequest batch;         // without totals and outputs
+  std::vector<std::string> metrics;  // as MakeMetrics
+  int32_t priority = 0;              // as a ForwardRequest's
+};
+
 struct ForwardRequest {
   NamedValues inputs;
   std::optional<int> micro_batches;
@@ -72,8 +79,8 @@ struct PipelineEdits {
 //            runs give way, to be run again, and new ones wait: an inference sees the weights of one finished step on every
 //            stage.
 // Owns:      its stages and their tensors. DevicePool, Clock and PipelineMetrics outlive it.
-// Threads:   Training calls (all but InferAsync and the accessors) from one thread at a time; they block until the run ends.
-//            InferAsync and accessors from any thread; its callback runs on a stage's thread, must not block.
+// Threads:   Training calls (all but InferAsync, EvaluateAsync and the accessors) from one thread at a time; they block until
+//            the run ends. Those and accessors from any thread; their callbacks run on a stage's thread, must not block.
 // Lifecycle: the destructor waits for open runs.
 // Fails:     The first error wins and names stage, micro_batch and action as values of the Status; what the run had
 //            added to gradients is undone, and the pipeline is usable at once. ABORTED / STEP_ROLLED_BACK, with the reason
@@ -134,10 +141,17 @@ class Pipeline {
   // Runs a forward without a graph and calls `done` once, with the outputs and the step of their weights.
   virtual void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) = 0;
 
+  // The same with a loss and metrics instead of outputs: the bits of a loop over the micro-batches without dropout, with running
+  // statistics, whose losses are weighted as a step's are. Gradients and statistics stay as they are.
+  virtual void EvaluateAsync(EvaluationRequest request, std::function<void(absl::StatusOr<RunOutcome>)> done) = 0;
+
   // Checks inputs against the signature without running: names, types, shapes, equal rows, at least one row.
   virtual absl::Status CheckInputs(const NamedValues& inputs) const = 0;
   virtual absl::Status CheckTarget(const at::Tensor& target, const at::Tensor& weights,
                                    const std::optional<LossSpec>& loss, int64_t rows) const = 0;
+  // Metrics of an evaluation: known for the loss, each once.
+  virtual absl::Status CheckMetrics(const std::vector<std::string>& metrics,
+                                    const std::optional<LossSpec>& loss) const = 0;
   // Wanted outputs: known names, each once. Gradients for a Backward: one per output, of its shape.
   virtual absl::Status CheckOutputs(const std::vector<std::string>& outputs) const = 0;
   virtual absl::Status CheckGradients(const Graph& graph, const NamedTensors& gradients) const = 0;
@@ -157,6 +171,13 @@ class Pipeline {
   virtual absl::Status UpdateOptimizer(const OptimizerSpec& spec) = 0;
   // The settings as they are now. From any thread.
   virtual OptimizerSpec optimizer() const = 0;
+
+  // A copy of what is accumulated, as OptimizerStep would take it: not clipped, that of a tied parameter summed over its uses.
+  // In model order, named as ExportState names parameters; those that have no gradient are left out. Consistent as
+  // ExportState. Fails: ACCUMULATION_EMPTY; PIPELINE_BROKEN; HOST_MEMORY.
+  virtual absl::StatusOr<NamedTensors> ExportGradients() const = 0;
+  // The caller's number of the state that the next training call leads to, if it changes the weights; 0 at first.
+  virtual void SetNextState(int64_t number) = 0;
 
   // OK, or why everything but ImportState is refused. From any thread.
   virtual absl::Status health() const = 0;

@@ -194,6 +194,11 @@ absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const at::Tenso
   return weights.defined() ? CheckWeights(weights, target) : absl::OkStatus();
 }
 
+absl::Status PipelineImpl::CheckMetrics(const std::vector<std::string>& metrics,
+                                        const std::optional<LossSpec>& loss) const {
+  return MakeMetrics(metrics, loss.value_or(spec_.loss)).status();
+}
+
 absl::Status PipelineImpl::CheckOutputs(const std::vector<std::string>& outputs) const {
   return MatchNames(signature_.outputs, outputs, "outputs").status();
 }
@@ -217,16 +222,28 @@ absl::Status PipelineImpl::CheckGradients(const Graph& graph, const NamedTensors
 
 absl::StatusOr<NamedTensors> PipelineImpl::ExportState(bool with_optimizer) const {
   PENSTOCK_RETURN_IF_ERROR(health());
+  return CopyToHost([&] { return rank_.StateViews(with_optimizer); });
+}
+
+absl::StatusOr<NamedTensors> PipelineImpl::ExportGradients() const {
+  PENSTOCK_RETURN_IF_ERROR(health());
+  if (!accumulating_) return NotNow("ACCUMULATION_EMPTY", "no gradients were accumulated");
+  return CopyToHost([&] { return rank_.Gradients(ties_); });
+}
+
+absl::StatusOr<NamedTensors> PipelineImpl::CopyToHost(const std::function<NamedTensors()>& views) const {
   rank_.SetIdle(StageState::kCheckpoint);
-  NamedTensors state;
+  NamedTensors copies;
   const absl::Status status = RunTorch([&] {
     const at::NoGradGuard no_graph;
-    state = rank_.StateViews(with_optimizer);
-    for (NamedTensor& entry : state) entry.tensor = entry.tensor.is_cpu() ? entry.tensor.clone() : ToHost(entry.tensor);
+    copies = views();
+    for (NamedTensor& entry : copies) {
+      entry.tensor = entry.tensor.is_cpu() ? entry.tensor.clone() : ToHost(entry.tensor);
+    }
   });
   rank_.SetIdle(idle_.load());
   if (!status.ok()) return status;
-  return state;
+  return copies;
 }
 
 NamedTensors PipelineImpl::StateShapes() const {
@@ -295,7 +312,7 @@ absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) 
   });
   if (status.ok()) {
     DiscardGradients();
-    step_ = step;
+    ChangeWeights(step);
     absl::MutexLock lock(&health_mu_);
     health_ = absl::OkStatus();
   } else {

@@ -22,6 +22,7 @@
 #include "engine/exec/stage.h"
 #include "engine/exec/weights_gate.h"
 #include "engine/model/loss.h"
+#include "engine/model/metric.h"
 #include "engine/observe/bubble.h"
 #include "engine/observe/metrics.h"
 
@@ -61,10 +62,13 @@ class PipelineImpl : public Pipeline {
                                       bool retain_graph) override;
   void DiscardGradients() override;
   void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) override;
+  void EvaluateAsync(EvaluationRequest request, std::function<void(absl::StatusOr<RunOutcome>)> done) override;
 
   absl::Status CheckInputs(const NamedValues& inputs) const override;
   absl::Status CheckTarget(const at::Tensor& target, const at::Tensor& weights, const std::optional<LossSpec>& loss,
                            int64_t rows) const override;
+  absl::Status CheckMetrics(const std::vector<std::string>& metrics,
+                            const std::optional<LossSpec>& loss) const override;
   absl::Status CheckOutputs(const std::vector<std::string>& outputs) const override;
   absl::Status CheckGradients(const Graph& graph, const NamedTensors& gradients) const override;
   absl::StatusOr<NamedTensors> ExportState(bool with_optimizer) const override;
@@ -72,6 +76,8 @@ class PipelineImpl : public Pipeline {
   absl::Status ImportState(const NamedTensors& state, int64_t step) override;
   absl::Status UpdateOptimizer(const OptimizerSpec& spec) override;
   OptimizerSpec optimizer() const override ABSL_LOCKS_EXCLUDED(optimizer_mu_);
+  absl::StatusOr<NamedTensors> ExportGradients() const override;
+  void SetNextState(int64_t number) override { next_state_ = number; }
 
   absl::Status health() const override ABSL_LOCKS_EXCLUDED(health_mu_);
   int64_t step() const override { return step_.load(); }
@@ -123,9 +129,14 @@ class PipelineImpl : public Pipeline {
   // From here on the weights belong to no step (PIPELINE_BROKEN): only an ImportState repairs that.
   void Break(std::string_view what, const absl::Status& cause) ABSL_LOCKS_EXCLUDED(health_mu_);
   absl::Status CheckStep(const StepRequest& request) const;
+  // Other weights are there: the finished steps from now on.
+  void ChangeWeights(int64_t step);
   class InferenceCall;
-  absl::StatusOr<ForwardOutcome> InferenceOutcome(const LedRun& led, const std::vector<int>& wanted,
-                                                  int64_t step) const;
+  struct InferenceParts;
+  void StartInference(InferenceParts parts, int32_t priority);
+  absl::StatusOr<RunOutcome> InferenceOutcome(const LedRun& led, const InferenceParts& parts, double seconds) const;
+  void Measure(const Run& run, const InferenceParts& parts, RunOutcome& outcome) const;
+  absl::StatusOr<NamedTensors> CopyToHost(const std::function<NamedTensors()>& views) const;
   absl::StatusOr<std::vector<at::Tensor>> SourcesOf(const NamedTensors& views, const NamedTensors& state) const;
 
   // Constant after construction.
@@ -145,12 +156,14 @@ class PipelineImpl : public Pipeline {
   std::atomic<int64_t> next_run_ = 1;
   std::atomic<int64_t> next_inference_ = 1;
   std::atomic<int64_t> step_ = 0;
+  std::atomic<int64_t> state_ = 0;  // number of the one that the weights came with
   std::atomic<bool> accumulating_ = false;
   std::atomic<StageState> idle_ = StageState::kNoWork;
 
   // Caller.
   int next_micro_batch_ = 0;  // of the open step
   bool loss_finite_ = true;   // of the open accumulation
+  int64_t next_state_ = 0;    // number of the one that this call leads to
 
   // What is told while there are no details.
   const absl::Status broken_ =

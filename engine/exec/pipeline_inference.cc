@@ -1,8 +1,10 @@
-// Inference of a pipeline: a forward without a graph, beside training, on the weights of one finished step.
+// Inference of a pipeline: a forward without a graph, beside training, on the weights of one finished step. An evaluation is
+// one whose last stage computes the loss and metrics.
 //
-//   InferAsync ──▶ gate ──▶ a run ──▶ all lanes to the end of their lists ──▶ outputs, and the step of the weights
-//                   ▲         │
-//                   └─────────┘ the weights want to change first: the run gives way and starts anew on the new ones
+//   InferAsync, EvaluateAsync ──▶ gate ──▶ a run ──▶ all lanes to the end of their lists ──▶ outputs or loss, and the step
+//                                  ▲         │
+//                                  └─────────┘ the weights want to change first: the run gives way and starts anew on the
+//                                              new ones
 
 #include <utility>
 
@@ -14,6 +16,22 @@
 
 namespace penstock {
 
+// What all runs of one call have.
+struct PipelineImpl::InferenceParts {
+  ScatteredBatch inputs;
+  std::vector<int> wanted;  // outputs
+  // Of an evaluation, which has no outputs.
+  ScatteredLoss loss;
+  std::vector<std::unique_ptr<EvaluationMetric>> metrics;
+  std::vector<std::string> metric_names;
+
+  ListsOfRun lists;
+  std::shared_ptr<CancelToken> cancel;
+  std::function<void(absl::StatusOr<RunOutcome>)> done;
+
+  bool evaluates() const { return !loss.losses.empty(); }
+};
+
 // One call through all of its runs. It fails if a change of the weights has left them broken.
 //
 // Model:     at most one run at a time, from Start() until its last lane has left. Then it is run again if it gave way
@@ -22,14 +40,7 @@ namespace penstock {
 // Threads:   as GateVisit; a run ends on the thread of its last lane.
 class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_from_this<InferenceCall> {
  public:
-  struct Parts {
-    ScatteredBatch inputs;
-    std::vector<int> wanted;
-    ListsOfRun lists;
-    std::shared_ptr<CancelToken> cancel;
-    std::function<void(absl::StatusOr<ForwardOutcome>)> done;
-  };
-  InferenceCall(PipelineImpl* pipeline, Parts parts, int64_t sequence, int32_t priority)
+  InferenceCall(PipelineImpl* pipeline, InferenceParts parts, int64_t sequence, int32_t priority)
       : GateVisit(sequence, priority), pipeline_(pipeline), parts_(std::move(parts)) {
     ticket_->sequence = sequence;
     ticket_->priority = priority;
@@ -61,9 +72,11 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     RunSpec spec = pipeline_->NewSpec(SchedulePurpose::kForwardOnly, static_cast<int>(parts_.inputs.rows.size()));
     spec.rows = parts_.inputs.rows;
     spec.inference = true;
-    spec.keep_outputs = true;
+    spec.keep_outputs = !parts_.evaluates();
     const LedRun led = pipeline_->NewRun(std::move(spec), parts_.lists, parts_.cancel);
     led.run->inputs = parts_.inputs.micro_batches;
+    led.run->losses = parts_.loss.losses;
+    for (const auto& metric : parts_.metrics) led.run->metrics.push_back(metric.get());
     led.run->ticket = ticket_;
     led.leader->WaitForTurn(&pipeline_->rank_.filling().turns(), ticket_);
     led.leader->OnEnd([self = shared_from_this()] { self->OnRunEnd(); });
@@ -72,6 +85,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
       absl::MutexLock lock(&mu_);
       gives_way = gives_way_;
       run_ = led;
+      began_nanos_ = pipeline_->clock_->NowNanos();
     }
     if (gives_way) led.leader->GiveWay();
     pipeline_->rank_.Start(led.run);
@@ -80,10 +94,12 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
   void OnRunEnd() {
     PipelineImpl& pipeline = *pipeline_;
     LedRun ended;  // whose end this is: goes with its last executor
+    double seconds = 0;
     {
       absl::MutexLock lock(&mu_);
       std::swap(ended, run_);
       gives_way_ = false;
+      seconds = static_cast<double>(pipeline.clock_->NowNanos() - began_nanos_) * 1e-9;
     }
     pipeline.rank_.End(*ended.run);
     if (ended.leader->MustRunAgain()) {
@@ -91,11 +107,11 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
       pipeline.gate_.Reenter(shared_from_this());
       return;
     }
-    const int64_t step = pipeline.step_.load();  // can't change before Leave()
-    Answer(Guarded("an inference", [&] { return pipeline.InferenceOutcome(ended, parts_.wanted, step); }));
+    // The weights can't change before Leave().
+    Answer(Guarded("an inference", [&] { return pipeline.InferenceOutcome(ended, parts_, seconds); }));
   }
 
-  void Answer(absl::StatusOr<ForwardOutcome> outcome) {
+  void Answer(absl::StatusOr<RunOutcome> outcome) {
     PipelineImpl& pipeline = *pipeline_;
     Guarded("an inference", [&] {
       pipeline.rank_.filling().turns().Release(*ticket_, pipeline.clock_->NowNanos());
@@ -108,31 +124,22 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
   }
 
   PipelineImpl* const pipeline_;
-  const Parts parts_;
+  const InferenceParts parts_;
   const std::shared_ptr<InferenceTicket> ticket_ = std::make_shared<InferenceTicket>();
 
   absl::Mutex mu_;
   bool gives_way_ ABSL_GUARDED_BY(mu_) = false;
   LedRun run_ ABSL_GUARDED_BY(mu_);
+  int64_t began_nanos_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) {
-  if (absl::Status broken = health(); !broken.ok()) return done(broken);
-  absl::StatusOr<std::vector<int>> wanted = MatchNames(signature_.outputs, request.outputs, "outputs");
-  if (!wanted.ok()) return done(wanted.status());
-  absl::StatusOr<ScatteredBatch> scattered = ScatterInputs(request.inputs, request.micro_batches);
-  if (!scattered.ok()) return done(scattered.status());
+void PipelineImpl::StartInference(InferenceParts parts, int32_t priority) {
   absl::StatusOr<ListsOfRun> lists =
-      rank_.Find(SchedulePurpose::kForwardOnly, static_cast<int>(scattered->rows.size()));
-  if (!lists.ok()) return done(lists.status());
-  auto call =
-      std::make_shared<InferenceCall>(this,
-                                      InferenceCall::Parts{.inputs = *std::move(scattered),
-                                                           .wanted = *std::move(wanted),
-                                                           .lists = *std::move(lists),
-                                                           .cancel = std::move(request.cancel),
-                                                           .done = std::move(done)},
-                                      next_inference_.fetch_add(1, std::memory_order_relaxed), request.priority);
+      rank_.Find(SchedulePurpose::kForwardOnly, static_cast<int>(parts.inputs.rows.size()));
+  if (!lists.ok()) return parts.done(lists.status());
+  parts.lists = *std::move(lists);
+  auto call = std::make_shared<InferenceCall>(this, std::move(parts),
+                                              next_inference_.fetch_add(1, std::memory_order_relaxed), priority);
   {
     absl::MutexLock lock(&inference_mu_);
     ++open_inferences_;
@@ -146,13 +153,73 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
   std::move(forget).Cancel();
 }
 
-absl::StatusOr<ForwardOutcome> PipelineImpl::InferenceOutcome(const LedRun& led, const std::vector<int>& wanted,
-                                                              int64_t step) const {
+void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) {
+  if (absl::Status broken = health(); !broken.ok()) return done(broken);
+  absl::StatusOr<std::vector<int>> wanted = MatchNames(signature_.outputs, request.outputs, "outputs");
+  if (!wanted.ok()) return done(wanted.status());
+  absl::StatusOr<ScatteredBatch> scattered = ScatterInputs(request.inputs, request.micro_batches);
+  if (!scattered.ok()) return done(scattered.status());
+  InferenceParts parts;
+  parts.inputs = *std::move(scattered);
+  parts.wanted = *std::move(wanted);
+  parts.cancel = std::move(request.cancel);
+  parts.done = [done = std::move(done)](absl::StatusOr<RunOutcome> outcome) {
+    if (!outcome.ok()) return done(outcome.status());
+    done(ForwardOutcome{.outputs = std::move(outcome->outputs), .graph = nullptr, .step = outcome->step});
+  };
+  StartInference(std::move(parts), request.priority);
+}
+
+void PipelineImpl::EvaluateAsync(EvaluationRequest request, std::function<void(absl::StatusOr<RunOutcome>)> done) {
+  if (absl::Status broken = health(); !broken.ok()) return done(broken);
+  ContributionRequest& batch = request.batch;
+  absl::StatusOr<ScatteredBatch> scattered = ScatterInputs(batch.inputs, batch.micro_batches);
+  if (!scattered.ok()) return done(scattered.status());
+  InferenceParts parts;
+  parts.inputs = *std::move(scattered);
+  absl::Status status = ScatterTarget(batch, parts.inputs, parts.loss);
+  if (!status.ok()) return done(std::move(status));
+  auto metrics = MakeMetrics(request.metrics, batch.loss.value_or(spec_.loss));
+  if (!metrics.ok()) return done(metrics.status());
+  parts.metrics = *std::move(metrics);
+  parts.metric_names = std::move(request.metrics);
+  parts.cancel = std::move(batch.cancel);
+  parts.done = std::move(done);
+  StartInference(std::move(parts), request.priority);
+}
+
+absl::StatusOr<RunOutcome> PipelineImpl::InferenceOutcome(const LedRun& led, const InferenceParts& parts,
+                                                          double seconds) const {
   PENSTOCK_RETURN_IF_ERROR(led.leader->Result());
-  ForwardOutcome outcome;
-  outcome.step = step;
-  PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*led.run, wanted));
+  RunOutcome outcome;
+  outcome.step = step_.load();
+  outcome.state = state_.load();
+  outcome.rows = TotalRows(parts.inputs.rows);
+  outcome.micro_batches = static_cast<int>(parts.inputs.rows.size());
+  outcome.seconds = seconds;
+  if (parts.evaluates()) {
+    Measure(*led.run, parts, outcome);
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(*led.run, parts.wanted));
+  }
   return outcome;
+}
+
+// In the order of the micro-batches, whichever lane or schedule computed them.
+void PipelineImpl::Measure(const Run& run, const InferenceParts& parts, RunOutcome& outcome) const {
+  double loss = 0;
+  for (double value : run.loss_values) loss += value;
+  outcome.loss = parts.loss.counted == 0 ? 0 : loss;
+  outcome.counted = parts.loss.counted;
+  for (size_t k = 0; k < parts.metrics.size(); ++k) {
+    MetricSum sum;
+    for (const std::vector<MetricSum>& of_micro_batch : run.metric_sums) {
+      sum.sum += of_micro_batch[k].sum;
+      sum.counted += of_micro_batch[k].counted;
+    }
+    outcome.metric_elements = sum.counted;  // the metrics of one loss count the same elements
+    outcome.metrics[parts.metric_names[k]] = sum.counted == 0 ? 0 : sum.sum / static_cast<double>(sum.counted);
+  }
 }
 
 }  // namespace penstock

@@ -81,6 +81,7 @@ std::shared_ptr<Run> RankEngine::Prepare(RunSpec spec, ListsOfRun lists, std::sh
   run->outputs.resize(run->micro_batches());
   run->input_gradient_values.resize(run->micro_batches());
   run->loss_values.resize(run->micro_batches());
+  run->metric_sums.resize(run->micro_batches());
   if (!run->spec.inference) {
     run->before_action = before_action_;
     run->fault_point = fault_point_;
@@ -187,6 +188,15 @@ absl::Status RankEngine::UpdateOptimizer(const OptimizerSpec& spec) {
 
 void RankEngine::FreezeGroups(const std::vector<ParameterGroup>& groups) {
   for (const auto& stage : stages_) stage->FreezeGroups(groups);
+}
+
+NamedTensors RankEngine::Gradients(TiedGradients places) const {
+  for (const auto& stage : stages_) stage->ShareTiedGradients(places);
+  NamedTensors gradients;
+  for (const auto& stage : stages_) {
+    for (NamedTensor& gradient : stage->Gradients(places)) gradients.push_back(std::move(gradient));
+  }
+  return gradients;
 }
 
 int64_t RankEngine::parameter_count() const {

@@ -15,6 +15,7 @@
 #include "engine/exec/run_spec.h"
 #include "engine/exec/schedule_book.h"
 #include "engine/exec/stage.h"
+#include "engine/model/metric.h"
 #include "engine/schedule/schedule.h"
 #include "engine/tensor/micro_batch.h"
 
@@ -59,9 +60,10 @@ struct Run {
   RunSpec spec;
   ListsOfRun lists;
   std::shared_ptr<RunCoordinator> coordinator;
-  std::vector<Batch> inputs;            // by micro-batch, for the first stage
-  std::vector<LossContext> losses;      // by micro-batch, for the last stage; empty without a loss
-  std::vector<Batch> output_gradients;  // by micro-batch, for a Backward
+  std::vector<Batch> inputs;                     // by micro-batch, for the first stage
+  std::vector<LossContext> losses;               // by micro-batch, for the last stage; empty without a loss
+  std::vector<const EvaluationMetric*> metrics;  // for the last stage, of outputs and targets of the losses
+  std::vector<Batch> output_gradients;           // by micro-batch, for a Backward
   BubbleFilling* filling = nullptr;
   std::shared_ptr<RunProgress> progress;                   // of a training run, if it is followed
   std::shared_ptr<InferenceTicket> ticket;                 // of an inference run
@@ -69,10 +71,11 @@ struct Run {
   std::function<void(FaultPoint, int stage)> fault_point;  // the same
   std::function<void(const PassEvent&)> watch_passes;      // for tests that count; may be empty
   // ---
-  std::vector<std::vector<Pass>> passes;     // [stage][micro-batch]
-  std::vector<Batch> outputs;                // by micro-batch
-  std::vector<Batch> input_gradient_values;  // by micro-batch
-  std::vector<double> loss_values;           // by micro-batch, scaled
+  std::vector<std::vector<Pass>> passes;            // [stage][micro-batch]
+  std::vector<Batch> outputs;                       // by micro-batch
+  std::vector<Batch> input_gradient_values;         // by micro-batch
+  std::vector<double> loss_values;                  // by micro-batch, scaled
+  std::vector<std::vector<MetricSum>> metric_sums;  // by micro-batch, then by metric
 
   int micro_batches() const { return lists.schedule->micro_batches; }
   bool Checkpoints(StageIndex stage, int micro_batch) const {

@@ -139,6 +139,9 @@ class Stage {
   // return the norms; with undo, copy what the step will change; change the weights, then the statistics.
   void ShareTiedGradients(TiedGradients& board) const;
   std::vector<at::Tensor> SumTiedGradients(const TiedGradients& board);
+  // What a step would take: of each parameter that learns, once in the whole model, and has a gradient. Views, and the sums of
+  // tied ones.
+  NamedTensors Gradients(const TiedGradients& board) const;
   void KeepForUndo();
   void Step(double learning_rate, double scale);
   // What a failed step leaves: the gradients of tied parameters as they were shared, and, after KeepForUndo,
@@ -189,6 +192,7 @@ class Stage {
   NamedTensors parameters_;
   std::unique_ptr<Optimizer> optimizer_;
 
+  at::Tensor SumOfUses(const std::vector<at::Tensor>& gradients) const;  // undefined if none has one
   void OwnGradients();
   void AddEarlierGradients();
   void Keep(const at::Tensor& tensor, bool always);

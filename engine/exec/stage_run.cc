@@ -1,5 +1,7 @@
 #include "engine/exec/stage_run.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <utility>
 
 #include "engine/base/check.h"
@@ -31,6 +33,7 @@ void StageRun::Forward(int m) {
   Pass& pass = this->pass(m);
   stage_->Forward(std::move(inputs), ContextOf(m, graph, false), LossOf(m), pass);
   if (last() && pass.loss.defined()) run_->loss_values[m] = pass.loss.item().toDouble();
+  if (last()) Measure(m, pass);
   const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
   if (!last()) outgoing_[m] = pass.outputs.MapTensors(detached);
   if (last() && run_->spec.keep_outputs) {
@@ -43,6 +46,16 @@ void StageRun::Forward(int m) {
     pass = Pass();
   } else if (!graph) {
     pass.DropGraph();
+  }
+}
+
+void StageRun::Measure(int m, const Pass& pass) {
+  if (run_->metrics.empty()) return;
+  const at::NoGradGuard no_graph;
+  const LossContext loss = LossOf(m);
+  const at::Tensor target = ToDevice(loss.target, stage_->device());
+  for (const EvaluationMetric* metric : run_->metrics) {
+    run_->metric_sums[m].push_back(metric->Sum(pass.outputs.TensorAt(loss.output), target));
   }
 }
 

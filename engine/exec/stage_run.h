@@ -37,6 +37,7 @@ class StageRun {
   bool last() const { return stage_->index() + 1 == run_->lists.schedule->stages; }
   PassContext ContextOf(int micro_batch, bool graph, bool recomputing) const;
   LossContext LossOf(int micro_batch) const;
+  void Measure(int micro_batch, const Pass& pass);
   Batch OutputGradients(int micro_batch);
   void GiveBack(int micro_batch, InputGradients gradients);
 

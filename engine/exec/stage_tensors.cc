@@ -77,20 +77,25 @@ void Stage::ShareTiedGradients(TiedGradients& board) const {
   }
 }
 
+at::Tensor Stage::SumOfUses(const std::vector<at::Tensor>& gradients) const {
+  at::Tensor sum;
+  for (const at::Tensor& gradient : gradients) {
+    if (!gradient.defined()) continue;
+    const at::Tensor here = ToDevice(gradient, parts_.device);  // another stage's may stand elsewhere
+    if (sum.defined()) {
+      sum.add_(here);
+    } else {
+      sum = here.clone();
+    }
+  }
+  return sum;
+}
+
 std::vector<at::Tensor> Stage::SumTiedGradients(const TiedGradients& board) {
   const at::NoGradGuard no_graph;
   summed_ties_ = true;
   for (const StageTie& tie : parts_.ties) {
-    at::Tensor sum;
-    for (const at::Tensor& gradient : board.at(tie.group)) {
-      if (!gradient.defined()) continue;
-      const at::Tensor here = ToDevice(gradient, parts_.device);  // another stage's may stand elsewhere
-      if (sum.defined()) {
-        sum.add_(here);
-      } else {
-        sum = here.clone();
-      }
-    }
+    const at::Tensor sum = SumOfUses(board.at(tie.group));
     for (size_t u = 0; u < tie.uses.size(); ++u) {
       parameters_[tie.uses[u].parameter].tensor.mutable_grad() = u == 0 ? sum : at::Tensor();
     }
@@ -162,6 +167,20 @@ void Stage::FreezeGroups(const std::vector<ParameterGroup>& groups) {
   for (size_t i = 0; i < names.size(); ++i) {
     parameters_[i].tensor.set_requires_grad(!IsFrozen(groups, names[i]));
   }
+}
+
+NamedTensors Stage::Gradients(const TiedGradients& board) const {
+  const std::vector<bool> learned = IsLearnedHere();
+  std::vector<at::Tensor> gradients;
+  for (const NamedTensor& parameter : parameters_) gradients.push_back(parameter.tensor.grad());
+  for (const StageTie& tie : parts_.ties) {
+    if (tie.owner) gradients[tie.uses[0].parameter] = SumOfUses(board.at(tie.group));
+  }
+  NamedTensors named;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (learned[i] && gradients[i].defined()) named.push_back({parameters_[i].name, gradients[i]});
+  }
+  return named;
 }
 
 NamedTensors Stage::SavedTensors() const {

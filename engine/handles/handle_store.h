@@ -40,11 +40,11 @@ inline constexpr std::array<const char*, kHandleStateCount> kHandleStateNames = 
                                                                                  "CANCELLED", "RELEASED", "EXPIRED"};
 enum class HandleKind { kValue, kGraph, kOutcome };
 
-// What a state-changing call did, and where it stands in its pipeline's order.
+// What a state-changing call did, and where it stands in its pipeline's order; or what an evaluation found.
 struct CallOutcome {
-  RunOutcome run;  // without its outputs: they have a handle of their own
-  int64_t sequence = 0;
-  std::string state_token;  // after the call
+  RunOutcome run;           // without its outputs: they have a handle of their own
+  int64_t sequence = 0;     // 0: an evaluation, which has no place there
+  std::string state_token;  // after the call; of an evaluation: of the state that its weights came with
 };
 
 // What a handle holds once it is ready: by kind, tensors, a graph or an outcome.

@@ -23,8 +23,9 @@ inline constexpr std::array<std::string_view, 6> kMemoryKindNames = {"weights", 
 enum class LinkKind { kActivation, kGradient };
 inline constexpr std::array<std::string_view, 2> kLinkKindNames = {"activation", "gradient"};
 
-enum class BatchMode { kTrain, kForward, kBackward, kInfer };
-inline constexpr std::array<std::string_view, 4> kBatchModeNames = {"train", "forward", "backward", "infer"};
+enum class BatchMode { kTrain, kForward, kBackward, kInfer, kEvaluate };
+inline constexpr std::array<std::string_view, 5> kBatchModeNames = {"train", "forward", "backward", "infer",
+                                                                    "evaluate"};
 
 enum class BatchOutcome { kOk, kFailed, kCancelled };
 inline constexpr std::array<std::string_view, 3> kBatchOutcomeNames = {"ok", "failed", "cancelled"};

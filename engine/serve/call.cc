@@ -18,26 +18,29 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 const char* MethodName(const Request& request) {
   return std::visit(
       Overloaded{
-          [](const InferCall&) { return "Infer"; }, [](const ForwardCall&) { return "Forward"; },
-          [](const BackwardCall&) { return "Backward"; }, [](const ContributionCall&) { return "ForwardBackward"; },
-          [](const StepCall&) { return "OptimizerStep"; }, [](const ExpireCall&) { return "OptimizerStep"; },
-          [](const TrainStepCall&) { return "TrainStep"; }, [](const SaveCall&) { return "SaveCheckpoint"; },
-          [](const RestoreCall&) { return "RestoreCheckpoint"; }, [](const WriteCall&) { return "WriteParameters"; },
-          [](const DeleteCall&) { return "DeleteCheckpoint"; }, [](const ReadCall&) { return "ReadParameters"; },
+          [](const InferCall&) { return "Infer"; }, [](const EvaluateCall&) { return "Evaluate"; },
+          [](const ForwardCall&) { return "Forward"; }, [](const BackwardCall&) { return "Backward"; },
+          [](const ContributionCall&) { return "ForwardBackward"; }, [](const StepCall&) { return "OptimizerStep"; },
+          [](const ExpireCall&) { return "OptimizerStep"; }, [](const TrainStepCall&) { return "TrainStep"; },
+          [](const SaveCall&) { return "SaveCheckpoint"; }, [](const RestoreCall&) { return "RestoreCheckpoint"; },
+          [](const WriteCall&) { return "WriteParameters"; }, [](const DeleteCall&) { return "DeleteCheckpoint"; },
+          [](const ReadCall&) { return "ReadParameters"; },
           [](const UpdateOptimizerCall&) { return "UpdateOptimizer"; }},
       request);
 }
 
 const std::vector<const char*>& MethodNames() {
   static const auto* const names = new std::vector<const char*>{
-      "Infer",          "Forward",           "Backward",        "ForwardBackward",  "OptimizerStep",  "TrainStep",
-      "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters", "DeleteCheckpoint", "UpdateOptimizer"};
+      "Infer",           "Evaluate",       "Forward",           "Backward",        "ForwardBackward",  "OptimizerStep",
+      "TrainStep",       "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters", "DeleteCheckpoint",
+      "UpdateOptimizer"};
   return *names;
 }
 
 std::optional<TrainingCall> TrainingCallOf(const Request& request) {
   using Answer = std::optional<TrainingCall>;
   return std::visit(Overloaded{[](const InferCall&) -> Answer { return std::nullopt; },
+                               [](const EvaluateCall&) -> Answer { return std::nullopt; },
                                [](const ForwardCall&) -> Answer { return TrainingCall::kForward; },
                                [](const BackwardCall&) -> Answer { return TrainingCall::kContribution; },
                                [](const ContributionCall&) -> Answer { return TrainingCall::kContribution; },
@@ -55,7 +58,10 @@ std::optional<TrainingCall> TrainingCallOf(const Request& request) {
                                  return write.force ? TrainingCall::kRestoreForced : TrainingCall::kRestore;
                                },
                                [](const DeleteCall&) -> Answer { return TrainingCall::kDeleteCheckpoint; },
-                               [](const ReadCall&) -> Answer { return TrainingCall::kRead; },
+                               [](const ReadCall& read) -> Answer {
+                                 return read.content == ReadContent::kGradients ? TrainingCall::kReadGradients
+                                                                                : TrainingCall::kRead;
+                               },
                                [](const UpdateOptimizerCall&) -> Answer { return TrainingCall::kUpdateOptimizer; }},
                     request);
 }
@@ -63,6 +69,7 @@ std::optional<TrainingCall> TrainingCallOf(const Request& request) {
 std::optional<BatchMode> BatchModeOf(const Request& request) {
   using Answer = std::optional<BatchMode>;
   return std::visit(Overloaded{[](const InferCall&) -> Answer { return BatchMode::kInfer; },
+                               [](const EvaluateCall&) -> Answer { return BatchMode::kEvaluate; },
                                [](const ForwardCall&) -> Answer { return BatchMode::kForward; },
                                [](const BackwardCall&) -> Answer { return BatchMode::kBackward; },
                                [](const ContributionCall&) -> Answer { return BatchMode::kTrain; },
@@ -80,6 +87,7 @@ void Call::Guarded::Enter(Phase next) {
 }
 
 int32_t Call::priority() const {
+  if (const auto* evaluate = As<EvaluateCall>()) return evaluate->priority;
   const auto* infer = As<InferCall>();
   return infer == nullptr ? 0 : infer->request.priority;
 }

@@ -33,7 +33,7 @@ using RecordedAnswer = std::variant<Accepted, std::shared_ptr<StateJoin>>;
 
 // What follows from a request by itself.
 const char* MethodName(const Request& request);                      // as on the wire: "TrainStep"
-std::optional<TrainingCall> TrainingCallOf(const Request& request);  // unset: an inference
+std::optional<TrainingCall> TrainingCallOf(const Request& request);  // unset: an inference or evaluation
 std::optional<BatchMode> BatchModeOf(const Request& request);        // unset: it runs no mini-batch
 // The names of all methods; a request_id is looked for under each.
 const std::vector<const char*>& MethodNames();
@@ -87,7 +87,7 @@ struct Call {
   int64_t queue_weight = 1;  // micro-batches, for the queue's gauges
   int64_t accepted_nanos = 0;
   int64_t started_nanos = 0;    // 0: it has not; set by the thread that runs it
-  int64_t weights_version = 0;  // as it starts; set by the same thread
+  int64_t read_version = 0;     // of what a read reads, as it starts; set by the same thread
 
   // The request as one of its kinds, or null.
   template <typename T>
@@ -97,9 +97,11 @@ struct Call {
   const char* method() const { return MethodName(request); }
   TrainingParty party() const { return {context.caller, context.session}; }
   RequestKey key() const { return {context.caller, method(), context.request_id}; }
-  int32_t priority() const;  // of an inference
+  int32_t priority() const;  // of an inference or evaluation
   // A run that may be stopped: it leaves nothing behind.
-  bool stoppable() const { return mode == BatchMode::kInfer || mode == BatchMode::kForward; }
+  bool stoppable() const {
+    return mode == BatchMode::kInfer || mode == BatchMode::kEvaluate || mode == BatchMode::kForward;
+  }
 
  private:
   friend struct ServedCalls;

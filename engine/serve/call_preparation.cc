@@ -20,6 +20,7 @@ CallSources TakeSources(ContributionCall& contribution) {
 
 CallSources TakeSources(Request& request) {
   if (auto* infer = std::get_if<InferCall>(&request)) return {std::exchange(infer->inputs, {})};
+  if (auto* evaluate = std::get_if<EvaluateCall>(&request)) return TakeSources(evaluate->batch);
   if (auto* forward = std::get_if<ForwardCall>(&request)) return {std::exchange(forward->inputs, {})};
   if (auto* backward = std::get_if<BackwardCall>(&request)) return {std::exchange(backward->gradients, {})};
   if (auto* contribution = std::get_if<ContributionCall>(&request)) return TakeSources(*contribution);

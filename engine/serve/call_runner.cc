@@ -104,6 +104,9 @@ absl::Status CallRunner::CheckTensors(Call& call) const {
   call.rows = RowsOf(inputs);
   if (contribution != nullptr) {
     PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(loss.target, loss.weights, contribution->request.loss, call.rows));
+    if (const auto* evaluate = call.As<EvaluateCall>()) {
+      PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckMetrics(evaluate->metrics, evaluate->batch.request.loss));
+    }
     const std::optional<int64_t> total_rows = contribution->request.total_rows;
     if (total_rows.has_value() && *total_rows < call.rows) {
       return InvalidField("total_rows", absl::StrCat("must be at least the number of rows, ", call.rows),
@@ -153,8 +156,24 @@ absl::StatusOr<ContributionRequest> CallRunner::Complete(const ContributionCall&
   return request;
 }
 
-absl::StatusOr<ForwardRequest> CallRunner::InferenceRequest(Call& call) const {
-  return Complete(call.As<InferCall>()->request, call);
+void CallRunner::StartInference(Call& call, std::function<void(absl::StatusOr<RunOutcome>)> done) const {
+  if (const auto* evaluate = call.As<EvaluateCall>()) {
+    absl::StatusOr<ContributionRequest> batch = Complete(evaluate->batch, call);
+    if (!batch.ok()) return done(batch.status());
+    return pipeline_->EvaluateAsync(
+        {.batch = *std::move(batch), .metrics = evaluate->metrics, .priority = evaluate->priority}, std::move(done));
+  }
+  absl::StatusOr<ForwardRequest> request = Complete(call.As<InferCall>()->request, call);
+  if (!request.ok()) return done(request.status());
+  pipeline_->InferAsync(*std::move(request),
+                        [done = std::move(done), rows = call.rows](absl::StatusOr<ForwardOutcome> outcome) {
+                          if (!outcome.ok()) return done(outcome.status());
+                          RunOutcome run;
+                          run.step = outcome->step;
+                          run.rows = rows;
+                          run.outputs = std::move(outcome->outputs);
+                          done(std::move(run));
+                        });
 }
 
 absl::StatusOr<Executed> CallRunner::Run(Call& call) const {
@@ -163,6 +182,10 @@ absl::StatusOr<Executed> CallRunner::Run(Call& call) const {
 
 absl::StatusOr<Executed> CallRunner::Run(const InferCall&, Call&) const {
   return Error(absl::StatusCode::kInternal, "BUG", "inference stands in the training order");
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const EvaluateCall&, Call&) const {
+  return Error(absl::StatusCode::kInternal, "BUG", "evaluation stands in the training order");
 }
 
 absl::StatusOr<Executed> CallRunner::Run(const ForwardCall& forward, Call& call) const {
@@ -246,7 +269,7 @@ absl::StatusOr<Executed> CallRunner::Run(const ReadCall& read, Call& call) const
   if (call.cancel->cancelled()) return CancelledCall();  // nobody is left to read a copy
   Executed executed;
   executed.run.step = pipeline_->step();
-  PENSTOCK_ASSIGN_OR_RETURN(executed.snapshot, reader_.Take(read, call.weights_version));
+  PENSTOCK_ASSIGN_OR_RETURN(executed.snapshot, reader_.Take(read, call.read_version));
   return executed;
 }
 

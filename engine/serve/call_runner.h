@@ -2,6 +2,7 @@
 
 // What each kind of call does to the pipeline, when its turn has come.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,14 +54,15 @@ class CallRunner {
   // A call of the training order. A failure has had no effect.
   absl::StatusOr<Executed> Run(Call& call) const;
   int64_t snapshot_bytes() const { return reader_.bytes(); }  // of copies that somebody reads
-  // The request of an inference, complete.
-  absl::StatusOr<ForwardRequest> InferenceRequest(Call& call) const;
+  // Starts an inference or evaluation; `done` comes once, as the pipeline's callbacks do.
+  void StartInference(Call& call, std::function<void(absl::StatusOr<RunOutcome>)> done) const;
 
  private:
   absl::StatusOr<ForwardRequest> Complete(ForwardRequest request, Call& call) const;
   absl::StatusOr<ContributionRequest> Complete(const ContributionCall& contribution, Call& call) const;
 
   absl::StatusOr<Executed> Run(const InferCall& infer, Call& call) const;
+  absl::StatusOr<Executed> Run(const EvaluateCall& evaluate, Call& call) const;
   absl::StatusOr<Executed> Run(const ForwardCall& forward, Call& call) const;
   absl::StatusOr<Executed> Run(const BackwardCall& backward, Call& call) const;
   absl::StatusOr<Executed> Run(const ContributionCall& contribution, Call& call) const;

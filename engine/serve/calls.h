@@ -81,6 +81,13 @@ struct TrainStepCall {
   StepRequest step = {};
 };
 
+// Runs beside training, as an inference.
+struct EvaluateCall {
+  ContributionCall batch = {};
+  std::vector<std::string> metrics = {};
+  int32_t priority = 0;  // as InferCall's
+};
+
 // OptimizerStep.
 struct StepCall {
   bool discard = false;  // forgets the gradients instead
@@ -112,7 +119,14 @@ struct DeleteCall {
   std::string id = {};
 };
 
-// Parameters of one step. Those who read the same step share its tensors.
+// What a read of parameters gives.
+enum class ReadContent {
+  kParameters,     // and buffers
+  kWithOptimizer,  // and the optimizer's state
+  kGradients,      // what is accumulated, instead
+};
+
+// Parameters, or gradients, of one step. Those who read the same share its tensors.
 struct ParameterSnapshot {
   int64_t step = 0;
   NamedTensors tensors = {};
@@ -123,7 +137,7 @@ using SnapshotCallback = std::function<void(absl::StatusOr<std::shared_ptr<const
 // A read of parameters, which leaves the state as it is.
 struct ReadCall {
   std::vector<std::string> names = {};  // empty: all
-  bool with_optimizer = false;
+  ReadContent content = ReadContent::kParameters;
   SnapshotCallback done = {};  // called once
 };
 
@@ -133,12 +147,13 @@ struct UpdateOptimizerCall {
 };
 
 // What a call asks for.
-using Request = std::variant<InferCall, ForwardCall, BackwardCall, ContributionCall, TrainStepCall, StepCall,
-                             ExpireCall, SaveCall, RestoreCall, WriteCall, DeleteCall, ReadCall,
-                             UpdateOptimizerCall>;
+using Request =
+    std::variant<InferCall, EvaluateCall, ForwardCall, BackwardCall, ContributionCall, TrainStepCall, StepCall,
+                 ExpireCall, SaveCall, RestoreCall, WriteCall, DeleteCall, ReadCall, UpdateOptimizerCall>;
 
-// The contribution in it, or null.
+// The mini-batch with a target in it, or null.
 inline const ContributionCall* ContributionOf(const Request& request) {
+  if (const auto* evaluate = std::get_if<EvaluateCall>(&request)) return &evaluate->batch;
   if (const auto* step = std::get_if<TrainStepCall>(&request)) return &step->contribution;
   return std::get_if<ContributionCall>(&request);
 }
@@ -146,7 +161,7 @@ inline const ContributionCall* ContributionOf(const Request& request) {
 // The answer to every work call: it has its place, and here is where its results will be.
 struct Accepted {
   std::string request_id = {};
-  int64_t sequence = 0;  // 0 for inference
+  int64_t sequence = 0;  // 0 for inference and evaluation
   int64_t step = 0;      // finished steps when it was accepted
   std::optional<HandleName> outcome = {};
   std::optional<HandleName> outputs = {};

@@ -1,6 +1,7 @@
 #include "engine/serve/inference_loop.h"
 
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,15 +36,13 @@ void InferenceLoop::Loop() {
 void InferenceLoop::StartRun(const CallPointer& call) {
   call->started_nanos = clock_->NowNanos();
   settlement_->CountStart(*call);
-  absl::StatusOr<ForwardRequest> request = runner_->InferenceRequest(*call);
-  if (!request.ok()) return OnRunEnd(call, request.status());
   // This outlives the run: Stop() waits until nothing is in flight.
-  pipeline_->InferAsync(*std::move(request),
-                        [this, call](const absl::StatusOr<ForwardOutcome>& outcome) { OnRunEnd(call, outcome); });
+  runner_->StartInference(*call,
+                          [this, call](absl::StatusOr<RunOutcome> outcome) { OnRunEnd(call, std::move(outcome)); });
 }
 
-void InferenceLoop::OnRunEnd(const CallPointer& call, const absl::StatusOr<ForwardOutcome>& outcome) {
-  const absl::Status settled = Guarded("an inference", [&] { Settle(call, outcome); });
+void InferenceLoop::OnRunEnd(const CallPointer& call, absl::StatusOr<RunOutcome> outcome) {
+  const absl::Status settled = Guarded("an inference", [&] { Settle(call, std::move(outcome)); });
   if (!settled.ok()) Guarded("an inference", [&] { settlement_->FailRun(call, settled); }).IgnoreError();
   // Last: from here on, Stop() may return on its thread.
   std::vector<std::function<void()>> callbacks;
@@ -55,16 +54,18 @@ void InferenceLoop::OnRunEnd(const CallPointer& call, const absl::StatusOr<Forwa
   ServedCalls::CallDrained(callbacks);
 }
 
-void InferenceLoop::Settle(const CallPointer& call, const absl::StatusOr<ForwardOutcome>& outcome) {
+void InferenceLoop::Settle(const CallPointer& call, absl::StatusOr<RunOutcome> outcome) {
+  Executed executed;
+  if (outcome.ok()) executed.run = *std::move(outcome);
+  std::string token;  // of the state that its weights came with
   {
     absl::MutexLock lock(&calls_->mu);
     calls_->Of(call).Finish();
+    token = calls_->training.TokenOf(executed.run.state);
   }
-  Executed executed;
-  executed.run.rows = call->rows;
-  settlement_->RecordEnd(*call, outcome.ok() ? outcome->step : 0, outcome.status(), outcome.ok() ? &executed : nullptr);
+  settlement_->RecordEnd(*call, executed.run.step, outcome.status(), outcome.ok() ? &executed : nullptr);
   if (outcome.ok()) {
-    settlement_->Fulfil(*call, *outcome);
+    settlement_->Fulfil(*call, std::move(executed), token, {});
   } else {
     settlement_->Fail(call, outcome.status());
   }

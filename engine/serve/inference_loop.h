@@ -1,13 +1,13 @@
 #pragma once
 
-// The thread that starts inference beside training.
+// The thread that starts inference and evaluation beside training.
 
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "engine/base/thread.h"
-#include "engine/exec/pipeline.h"
+#include "engine/exec/outcome.h"
 #include "engine/serve/call.h"
 #include "engine/serve/call_runner.h"
 #include "engine/serve/served_calls.h"
@@ -25,8 +25,8 @@ class Clock;
 // Lifecycle: Start(); the thread ends when ServedCalls is stopping, and Join() waits for that.
 class InferenceLoop {
  public:
-  InferenceLoop(ServedCalls* calls, const CallRunner* runner, Pipeline* pipeline, Settlement* settlement, Clock* clock)
-      : calls_(calls), runner_(runner), pipeline_(pipeline), settlement_(settlement), clock_(clock) {}
+  InferenceLoop(ServedCalls* calls, const CallRunner* runner, Settlement* settlement, Clock* clock)
+      : calls_(calls), runner_(runner), settlement_(settlement), clock_(clock) {}
 
   void Start();
   void Join() { thread_.reset(); }
@@ -34,12 +34,11 @@ class InferenceLoop {
  private:
   void Loop() ABSL_LOCKS_EXCLUDED(calls_->mu);
   void StartRun(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
-  void OnRunEnd(const CallPointer& call, const absl::StatusOr<ForwardOutcome>& outcome) ABSL_LOCKS_EXCLUDED(calls_->mu);
-  void Settle(const CallPointer& call, const absl::StatusOr<ForwardOutcome>& outcome) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  void OnRunEnd(const CallPointer& call, absl::StatusOr<RunOutcome> outcome) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  void Settle(const CallPointer& call, absl::StatusOr<RunOutcome> outcome) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
   ServedCalls* const calls_;
   const CallRunner* const runner_;
-  Pipeline* const pipeline_;
   Settlement* const settlement_;
   Clock* const clock_;
 

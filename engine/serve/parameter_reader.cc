@@ -9,6 +9,11 @@
 #include "engine/plan/layer_names.h"
 
 namespace penstock {
+namespace {
+
+bool IsOptimizerSlot(const std::string& name) { return name.starts_with("optimizer/"); }
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterReader::Take(const ReadCall& read,
                                                                                int64_t version) const {
@@ -17,31 +22,37 @@ absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterReader::Take(c
     return WithValue(std::move(broken), "pipeline", name_);
   }
   PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<const ParameterSnapshot> all,
-                            snapshots_.Take(version, read.with_optimizer, [&] { return Copy(read.with_optimizer); }));
+                            snapshots_.Take(version, read.content, [&] { return Copy(read.content); }));
   if (read.names.empty()) return all;
   // Keeps the whole copy, so that it is counted as long as a part of it is read.
   std::shared_ptr<ParameterSnapshot> chosen(new ParameterSnapshot{.step = all->step},
                                             [all](const ParameterSnapshot* part) { delete part; });
   Index index;
   for (const NamedTensor& tensor : all->tensors) index.emplace(tensor.name, &tensor);
+  if (read.content == ReadContent::kGradients) {  // what has none is known, and left out
+    for (const NamedTensor& tensor : pipeline_->StateShapes()) {
+      if (!IsOptimizerSlot(tensor.name)) index.emplace(tensor.name, nullptr);
+    }
+  }
   for (const std::string& name : read.names) {
     PENSTOCK_ASSIGN_OR_RETURN(const NamedTensor* const found, Find(index, name));
-    chosen->tensors.push_back(*found);
+    if (found != nullptr) chosen->tensors.push_back(*found);
   }
   return std::shared_ptr<const ParameterSnapshot>(std::move(chosen));
 }
 
-absl::StatusOr<ParameterSnapshot> ParameterReader::Copy(bool with_optimizer) const {
+absl::StatusOr<ParameterSnapshot> ParameterReader::Copy(ReadContent content) const {
+  const bool with_optimizer = content == ReadContent::kWithOptimizer;
   ParameterSnapshot copy{.step = pipeline_->step()};
   if (memory_ != nullptr) {
     int64_t bytes = 0;
     for (const NamedTensor& tensor : pipeline_->StateShapes()) {
-      if (with_optimizer || !tensor.name.starts_with("optimizer/"))
-        bytes += static_cast<int64_t>(tensor.tensor.nbytes());
+      if (with_optimizer || !IsOptimizerSlot(tensor.name)) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
     }
     PENSTOCK_ASSIGN_OR_RETURN(copy.claim, memory_->Take("reads of pipeline " + name_, bytes));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(copy.tensors, pipeline_->ExportState(with_optimizer));
+  PENSTOCK_ASSIGN_OR_RETURN(copy.tensors, content == ReadContent::kGradients ? pipeline_->ExportGradients()
+                                                                             : pipeline_->ExportState(with_optimizer));
   return copy;
 }
 

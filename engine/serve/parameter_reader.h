@@ -16,23 +16,23 @@ namespace penstock {
 class MemoryClaims;
 class Pipeline;
 
-// Takes what a read asks for out of a copy that all readers of one step share.
+// Takes what a read asks for out of a copy that all readers of the same share.
 //
 // Owns:      nothing; the pipeline outlives it, and the claims (may be null) its copies.
 // Threads:   Take() from the training thread, bytes() from any.
-// Fails:     NOT_FOUND / PARAMETER_NOT_FOUND naming it; PIPELINE_BROKEN; HOST_MEMORY where a copy finds no room; as
+// Fails:     NOT_FOUND / PARAMETER_NOT_FOUND naming it; ACCUMULATION_EMPTY; PIPELINE_BROKEN; HOST_MEMORY where a copy finds no room; as
 //            ParameterSnapshots.
 class ParameterReader {
  public:
   ParameterReader(std::string name, const Pipeline* pipeline, MemoryClaims* memory)
       : name_(std::move(name)), pipeline_(pipeline), memory_(memory) {}
 
-  // `version`: of the weights as they are now.
+  // `version`: of what is read, as it is now.
   absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Take(const ReadCall& read, int64_t version) const;
   int64_t bytes() const { return snapshots_.bytes(); }  // of copies that somebody reads
 
  private:
-  absl::StatusOr<ParameterSnapshot> Copy(bool with_optimizer) const;
+  absl::StatusOr<ParameterSnapshot> Copy(ReadContent content) const;
   using Index = std::unordered_map<std::string, const NamedTensor*>;
   absl::StatusOr<const NamedTensor*> Find(const Index& all, const std::string& name) const;
 

@@ -12,7 +12,7 @@
 namespace penstock {
 
 struct ParameterSnapshots::Alive {
-  using Key = std::pair<int64_t, bool>;  // version, with the optimizer's state
+  using Key = std::pair<int64_t, ReadContent>;  // version, and what of
 
   absl::Mutex mu;
   int64_t bytes ABSL_GUARDED_BY(mu) = 0;
@@ -26,9 +26,9 @@ int64_t ParameterSnapshots::bytes() const {
   return alive_->bytes;
 }
 
-absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterSnapshots::Take(int64_t version, bool with_optimizer,
+absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterSnapshots::Take(int64_t version, ReadContent content,
                                                                                   const Make& make) const {
-  const Alive::Key key = {version, with_optimizer};
+  const Alive::Key key = {version, content};
   {
     absl::MutexLock lock(&alive_->mu);
     if (const auto found = alive_->copies.find(key); found != alive_->copies.end()) {

@@ -11,10 +11,10 @@
 
 namespace penstock {
 
-// Makes one copy of the parameters per version of the weights, shared by all who read it.
+// Makes one copy of each content per version of it, shared by all who read it.
 //
-// Model:     A copy lives until its last reader lets go of it. There are two kinds, with and without the optimizer's state;
-//            at most kMaxSnapshots copies, of whatever kind and version, live at a time.
+// Model:     A copy lives until its last reader lets go of it. At most kMaxSnapshots copies, of whatever content and version,
+//            live at a time.
 // Owns:      nothing but the count of what lives; a copy may outlive it.
 // Threads:   Take() from one thread at a time, bytes() from any; copies are let go of on any.
 // Fails:     RESOURCE_EXHAUSTED / STREAM_LIMIT where another copy would be one too many; as `make`.
@@ -25,8 +25,8 @@ class ParameterSnapshots {
 
   ParameterSnapshots();
 
-  // The copy of this version and kind; `make` makes it if there is none.
-  absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Take(int64_t version, bool with_optimizer,
+  // The copy of this version of the content; `make` makes it if there is none.
+  absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Take(int64_t version, ReadContent content,
                                                                 const Make& make) const;
 
   // Of all copies that live.

@@ -54,7 +54,7 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_p
                  .forward_timeout = options_.forward_timeout},
                 &calls_, &preparation_, &settlement_, &cancellation_),
       training_(&calls_, &runner_, pipeline_.get(), &settlement_, &watch_, options_.timers, options_.clock),
-      inference_(&calls_, &runner_, pipeline_.get(), &settlement_, options_.clock) {
+      inference_(&calls_, &runner_, &settlement_, options_.clock) {
   if (options_.metrics == nullptr) return;
   const double micro_batches = std::max(1, pipeline_->plan().schedule.micro_batches);
   auto& queues = options_.metrics->queues;

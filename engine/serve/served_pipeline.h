@@ -54,7 +54,7 @@ class PipelineMetrics;
 // Model:     Calls that change state stand in one queue and run one after another, in the order in
 //            which they were accepted; each has a sequence number. Inference stands in another
 //            queue, and some of it runs at any time. Every call returns at once with the names of
-//            handles that will hold its results. A call whose inputs are handles that are not ready
+//            handles that will hold its results. Evaluation is inference here. A call whose inputs are handles that are not ready
 //            waits for them: a training call in its place, inference aside. A call out of place is refused
 //            at once, as far as it can be foreseen, and is checked again when its turn comes.
 // Owns:      The Pipeline, the CheckpointFolder, and its parts, with the threads `ps-train` and `ps-infer`.
@@ -113,6 +113,10 @@ class ServedPipeline {
   absl::StatusOr<Accepted> Infer(CallContext context, InferCall call) {
     return acceptor_.Accept(std::move(context), std::move(call));
   }
+  // Its outcome tells step and token of the weights.
+  absl::StatusOr<Accepted> Evaluate(CallContext context, EvaluateCall call) {
+    return acceptor_.Accept(std::move(context), std::move(call));
+  }
   absl::StatusOr<Accepted> Forward(CallContext context, ForwardCall call) {
     return acceptor_.Accept(std::move(context), std::move(call));
   }
@@ -152,9 +156,9 @@ class ServedPipeline {
   }
   std::vector<CheckpointInfo> ListCheckpoints() const { return checkpoints_->List(); }
 
-  // The named tensors, as they are when the read's turn in the training order comes. Who reads the same step shares one copy.
+  // The named tensors, as they are when the read's turn in the training order comes. Who reads the same shares one copy.
   // `cancel`: nobody wants it any more; it keeps its place in the order, and makes no copy.
-  // Fails:     as ParameterReader, and as any call of the training order.
+  // Fails:     as ParameterReader, and as any call of the training order; gradients as TrainingState::Check() too.
   void ReadParameters(CallContext context, ReadCall read, std::shared_ptr<CancelToken> cancel) {
     acceptor_.AcceptRead(std::move(context), std::move(read), std::move(cancel));
   }

@@ -125,11 +125,6 @@ void Settlement::FulfilHandles(const Call& call, Executed executed, const std::s
   }
 }
 
-void Settlement::Fulfil(Call& call, const ForwardOutcome& outcome) {
-  EndPlace(call);
-  FulfilValues(call.accepted.outputs->id, outcome.outputs);
-}
-
 // A handle holds tensors: an output that is none fails it by name.
 void Settlement::FulfilValues(const HandleId& id, const NamedValues& values) {
   absl::StatusOr<NamedTensors> tensors = ToTensors(values);

@@ -41,11 +41,9 @@ class Settlement {
   void Fail(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // The end of a run that an exception has left: what it has not settled fails.
   void FailRun(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
-  // Fulfils the handles of a call of the training order, after graphs that went stale, or calls back those who wait.
+  // Fulfils the handles of a call, after graphs that went stale, or calls back those who wait.
   void Fulfil(Call& call, Executed executed, const std::string& token, const std::vector<HandleId>& stale_graphs)
       ABSL_LOCKS_EXCLUDED(calls_->mu);
-  // Fulfils the handle of an inference.
-  void Fulfil(Call& call, const ForwardOutcome& outcome) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Gives the caller's place back, unless the call waits or runs.
   void EndPlace(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Drops the call's inputs and deadline. Nothing reads them afterwards.

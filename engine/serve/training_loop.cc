@@ -86,11 +86,16 @@ void TrainingLoop::Run(const CallPointer& call) {
 }
 
 absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
+  int64_t next_version = 0;
   {
     absl::MutexLock lock(&calls_->mu);
     PENSTOCK_RETURN_IF_ERROR(calls_->training.CheckTurn(call, clock_->NowNanos()));
-    call.weights_version = calls_->training.weights_version();
+    const int64_t version = calls_->training.version();
+    call.read_version =
+        call.training == TrainingCall::kReadGradients ? version : calls_->training.weights_version();
+    next_version = version + 1;
   }
+  pipeline_->SetNextState(next_version);
   PENSTOCK_ASSIGN_OR_RETURN(Executed executed, runner_->Run(call));
   if (executed.graph != nullptr) executed.graph = Watched(std::move(executed.graph));
   return executed;

@@ -14,7 +14,7 @@ namespace penstock {
 TrainingQueue::TrainingQueue(QueueBounds::Limits limits, std::string token_prefix, int64_t step)
     : token_prefix_(std::move(token_prefix)), bounds_("training", limits), step_(step) {}
 
-std::string TrainingQueue::token() const { return absl::StrCat(token_prefix_, "-", version_); }
+std::string TrainingQueue::TokenOf(int64_t version) const { return absl::StrCat(token_prefix_, "-", version); }
 
 TrainingState TrainingQueue::Foreseen(int64_t now) const {
   TrainingState state = state_;
@@ -122,7 +122,8 @@ std::optional<TrainingParty> TrainingQueue::Expired(int64_t now) const {
   const TrainingParty& holder = *state_.holder();
   // A call of the holder that came in time goes on with what there is, or ends it.
   const auto of_holder = [&holder](const CallPointer& call) {
-    return call->party() == holder && call->training != TrainingCall::kForward && call->training != TrainingCall::kRead;
+    return call->party() == holder && call->training != TrainingCall::kForward &&
+           call->training != TrainingCall::kRead && call->training != TrainingCall::kReadGradients;
   };
   if (std::any_of(waiting_.begin(), waiting_.end(), of_holder) || (Runs() && of_holder(running_))) return std::nullopt;
   return holder;

@@ -59,7 +59,10 @@ class TrainingQueue {
   int64_t step() const { return step_; }
   int64_t weights_version() const { return weights_version_; }
   bool saved() const { return weights_version_ == saved_version_; }  // what was just made has nothing to save
-  std::string token() const;
+  // The state's number, which rises with every call that changes it, and its token; and that of another number.
+  int64_t version() const { return version_; }
+  std::string token() const { return TokenOf(version_); }
+  std::string TokenOf(int64_t version) const;
 
  private:
   TrainingState Foreseen(int64_t now) const;

@@ -47,30 +47,36 @@ absl::Status TrainingState::Check(TrainingCall call, const TrainingParty& party,
     case TrainingCall::kDiscard:
     case TrainingCall::kDiscardForced:
     case TrainingCall::kExpire:
+    case TrainingCall::kReadGradients:
       if (own) return absl::OkStatus();
       break;
   }
+  const Loss* loss = LossOf(party);
+  if (loss != nullptr && call == TrainingCall::kReadGradients) return Lost(*loss);
   if (!accumulating()) {
-    const Loss* loss = LossOf(party);
     const bool discards = call == TrainingCall::kDiscard || call == TrainingCall::kDiscardForced;
     if (loss != nullptr && discards) return absl::OkStatus();  // it takes note
     if (loss != nullptr && (call == TrainingCall::kContribution || call == TrainingCall::kApply)) {
-      return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_LOST",
-                   absl::StrCat("the gradients that were accumulated are gone: ", loss->cause,
-                                "; discard, then contribute all of the step anew"))
-          .With("cause", loss->cause);
+      return Lost(*loss);
     }
     if (call == TrainingCall::kContribution) return CheckRoom(party.caller, now);
     return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_EMPTY",
-                 "no gradients are accumulated: nothing to step with");
+                 "no gradients are accumulated: nothing to step with or to read");
   }
   if (call == TrainingCall::kDiscardForced) return absl::OkStatus();
   if (party.caller != holder_->caller) {
     return Held("ACCUMULATION_HELD", "wait for its step; DISCARD with force ends what a program has left behind", now);
   }
-  if (call == TrainingCall::kDiscard) return absl::OkStatus();
+  if (call == TrainingCall::kDiscard || call == TrainingCall::kReadGradients) return absl::OkStatus();
   return Held("ACCUMULATION_HELD",
               "another program of this caller; wait for its step, or DISCARD what it has left behind", now);
+}
+
+absl::Status TrainingState::Lost(const Loss& loss) {
+  return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_LOST",
+               absl::StrCat("the gradients that were accumulated are gone: ", loss.cause,
+                            "; discard, then contribute all of the step anew"))
+      .With("cause", loss.cause);
 }
 
 absl::Status TrainingState::Held(std::string_view reason, std::string_view what_to_do, int64_t now) const {
@@ -148,6 +154,7 @@ void TrainingState::Apply(TrainingCall call, const TrainingParty& party, int64_t
     case TrainingCall::kDeleteCheckpoint:
     case TrainingCall::kRead:
     case TrainingCall::kUpdateOptimizer:
+    case TrainingCall::kReadGradients:
       return;
   }
 }

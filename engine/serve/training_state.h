@@ -26,6 +26,7 @@ enum class TrainingCall {
   kRestoreForced,
   kDeleteCheckpoint,
   kRead,
+  kReadGradients,
   kUpdateOptimizer
 };
 
@@ -44,7 +45,8 @@ struct TrainingParty {
 // Model:     a party adds to its own accumulation only. It ends by a step or DISCARD of that party; by DISCARD of another session
 //            of the same caller, which a restarted program is; by force; and by the end of its lease. A party whose gradients
 //            others or the lease have ended is told so: until it discards, for a day, it can't go on as if they were there. While
-//            too many such losses are kept, of one caller its share (CallerShare), no accumulation begins.
+//            too many such losses are kept, of one caller its share (CallerShare), no accumulation begins. Every
+//            session of the holder's caller may read the gradients.
 // Fails:     Check(): FAILED_PRECONDITION / ACCUMULATION_EMPTY; ACCUMULATION_LOST; ACCUMULATION_OPEN and ACCUMULATION_HELD, which
 //            name the holder (`holder`, `session`) and the age (`age_seconds`). RESOURCE_EXHAUSTED / CALLER_QUOTA.
 // Units:     nanoseconds of one monotonic clock.
@@ -69,6 +71,7 @@ class TrainingState {
     std::string cause;
     int64_t at = 0;
   };
+  static absl::Status Lost(const Loss& loss);
   absl::Status Held(std::string_view reason, std::string_view what_to_do, int64_t now) const;
   const Loss* LossOf(const TrainingParty& party) const;
   // Whether a loss of this caller could be kept.

@@ -32,6 +32,7 @@ class Raw:
         self._connection = Connection(address, caller, timeout=30.0, retry_for=0.0)
         self._answers = {
             "Infer": ("WorkService", work_pb2.InferResponse),
+            "Evaluate": ("WorkService", work_pb2.EvaluateResponse),
             "Forward": ("WorkService", work_pb2.ForwardResponse),
             "Backward": ("WorkService", work_pb2.BackwardResponse),
             "ForwardBackward": ("WorkService", work_pb2.ForwardBackwardResponse),

@@ -57,6 +57,7 @@ def test_reflection_lists_and_describes_every_service(channel: grpc.Channel) -> 
     work = pool.FindServiceByName("penstock.v1.WorkService")
     assert [method.name for method in work.methods] == [
         "Infer",
+        "Evaluate",
         "Forward",
         "Backward",
         "ForwardBackward",

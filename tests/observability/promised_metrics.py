@@ -23,11 +23,11 @@ penstock_out_of_memory_total                      C  L
 penstock_device_memory_bytes                      G  L kind=weights|gradients|optimizer|stash|buffers|undo|handles|other
 penstock_device_memory_limit_bytes                G  device
 penstock_host_memory_bytes                        G  kind=pinned|spill
-penstock_batches_started_total                    C  pipeline mode=train|forward|backward|infer
-penstock_batches_total                            C  pipeline mode=train|forward|backward|infer outcome=ok|failed|cancelled
-penstock_samples_total                            C  pipeline mode=train|forward|backward|infer
-penstock_batch_duration_seconds                   B2 pipeline mode=train|forward|backward|infer
-penstock_runs_active                              G  pipeline mode=train|forward|backward|infer
+penstock_batches_started_total                    C  pipeline mode=train|forward|backward|infer|evaluate
+penstock_batches_total                            C  pipeline mode=train|forward|backward|infer|evaluate outcome=ok|failed|cancelled
+penstock_samples_total                            C  pipeline mode=train|forward|backward|infer|evaluate
+penstock_batch_duration_seconds                   B2 pipeline mode=train|forward|backward|infer|evaluate
+penstock_runs_active                              G  pipeline mode=train|forward|backward|infer|evaluate
 penstock_step_number                              G  pipeline
 penstock_loss                                     G  pipeline
 penstock_nonfinite_steps_total                    C  pipeline kind=loss|gradient

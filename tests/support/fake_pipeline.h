@@ -248,6 +248,36 @@ class FakePipeline : public Pipeline {
     run();
   }
 
+  // The loss is the mean of x * w - target; the only metric is "rows".
+  void EvaluateAsync(EvaluationRequest request, std::function<void(absl::StatusOr<RunOutcome>)> done) override {
+    const float weight = weight_;
+    auto run = [request, weight, step = step_.load(), state = state_.load(), done = std::move(done)] {
+      if (request.batch.cancel->cancelled()) {
+        done(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the run was cancelled"));
+        return;
+      }
+      const at::Tensor& x = *request.batch.inputs[0].value.tensor();
+      RunOutcome outcome;
+      outcome.loss = at::mul(x, weight).sub(request.batch.target).mean().item<float>();
+      outcome.step = step;
+      outcome.state = state;
+      outcome.rows = x.size(0);
+      outcome.counted = static_cast<double>(x.numel());
+      outcome.metric_elements = x.numel();
+      for (const std::string& metric : request.metrics) outcome.metrics[metric] = static_cast<double>(x.size(0));
+      done(std::move(outcome));
+    };
+    {
+      absl::MutexLock lock(&control_->mu_);
+      control_->priorities_.push_back(request.priority);
+      if (control_->inference_held_) {
+        control_->kept_.push_back(std::move(run));
+        return;
+      }
+    }
+    run();
+  }
+
   absl::Status CheckInputs(const NamedValues& inputs) const override {
     control_->MayThrow("CheckInputs");
     control_->Set([&] { control_->inputs_ = inputs; });
@@ -261,6 +291,10 @@ class FakePipeline : public Pipeline {
   absl::Status CheckTarget(const at::Tensor&, const at::Tensor&, const std::optional<LossSpec>&,
                            int64_t) const override {
     return absl::OkStatus();
+  }
+  absl::Status CheckMetrics(const std::vector<std::string>& metrics, const std::optional<LossSpec>&) const override {
+    if (metrics.empty() || metrics[0] == "rows") return absl::OkStatus();
+    return InvalidField("metrics[0]", "the loss has: rows", metrics[0]);
   }
   absl::Status CheckOutputs(const std::vector<std::string>&) const override { return absl::OkStatus(); }
   absl::Status CheckGradients(const Graph&, const NamedTensors&) const override { return absl::OkStatus(); }
@@ -277,6 +311,7 @@ class FakePipeline : public Pipeline {
     }
     weight_ = state[0].tensor.item<float>();
     step_ = step;
+    state_ = next_state_;
     return absl::OkStatus();
   }
   absl::Status UpdateOptimizer(const OptimizerSpec& spec) override {
@@ -289,6 +324,11 @@ class FakePipeline : public Pipeline {
     absl::MutexLock lock(&optimizer_mu_);
     return optimizer_;
   }
+  absl::StatusOr<NamedTensors> ExportGradients() const override {
+    if (!accumulating_) return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_EMPTY", "none");
+    return NamedTensors{{"scale.weight", at::full({1}, gradient_)}};
+  }
+  void SetNextState(int64_t number) override { next_state_ = number; }
   absl::Status health() const override { return control_->health(); }
   int64_t step() const override { return step_; }
   bool accumulating() const override { return accumulating_; }
@@ -319,6 +359,7 @@ class FakePipeline : public Pipeline {
     DiscardGradients();
     RunOutcome outcome;
     outcome.step = ++step_;
+    state_ = next_state_;
     outcome.applied = true;
     return outcome;
   }
@@ -331,6 +372,8 @@ class FakePipeline : public Pipeline {
   std::atomic<float> weight_ = 1;
   float gradient_ = 0;
   std::atomic<int64_t> step_ = 0;
+  std::atomic<int64_t> state_ = 0;
+  int64_t next_state_ = 0;
   std::atomic<bool> accumulating_ = false;
 };
 

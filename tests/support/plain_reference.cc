@@ -117,16 +117,29 @@ double PlainReference::Contribute(const Inputs& inputs, const at::Tensor& target
   double sum = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
     const Batch outputs = RunLayers(chunks.at(i), /*training=*/true, next_micro_batch_++);
-    const double share = total == 0 ? 0 : loss_->Counted(targets[i], {}) / total;
-    at::Tensor loss;
-    {
-      const AutocastGuard precision(at::kCPU, TypeOf(autocast_));
-      loss = loss_->Mean(outputs.TensorAt(0), targets[i], {}).mul(share);
-    }
+    const at::Tensor loss = WeightedLoss(outputs, targets[i], total);
     if (loss.requires_grad()) loss.backward();
     sum += loss.item().toDouble();
   }
   if (!std::isfinite(sum)) loss_finite_ = false;
+  return sum;
+}
+
+at::Tensor PlainReference::WeightedLoss(const Batch& outputs, const at::Tensor& target, double total) const {
+  const double share = total == 0 ? 0 : loss_->Counted(target, {}) / total;
+  const AutocastGuard precision(at::kCPU, TypeOf(autocast_));
+  return loss_->Mean(outputs.TensorAt(0), target, {}).mul(share);
+}
+
+double PlainReference::Evaluate(const Inputs& inputs, const at::Tensor& target, int m) const {
+  const at::NoGradGuard no_graph;
+  const std::vector<Batch> chunks = Chunks(inputs, m);
+  const std::vector<at::Tensor> targets = target.chunk(m);
+  double sum = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const Batch outputs = RunLayers(chunks.at(i), /*training=*/false, static_cast<int>(i));
+    sum += WeightedLoss(outputs, targets[i], loss_->Counted(target, {})).item().toDouble();
+  }
   return sum;
 }
 
@@ -138,15 +151,20 @@ std::vector<Batch> PlainReference::Forward(const Inputs& inputs, int m) {
   return outputs;
 }
 
+at::Tensor PlainReference::SumOfUses(const TieGroup& tie) const {
+  at::Tensor sum;
+  for (const TiedUse& use : tie.uses) {
+    const at::Tensor gradient = Leaf(use).grad();
+    if (gradient.defined()) sum = sum.defined() ? sum.add(gradient) : gradient.clone();
+  }
+  return sum;
+}
+
 void PlainReference::SumTies() {
   const at::NoGradGuard no_graph;
   for (const TieGroup& tie : ties_) {
-    at::Tensor sum;
-    for (const TiedUse& use : tie.uses) {
-      const at::Tensor gradient = Leaf(use).grad();
-      if (gradient.defined()) sum = sum.defined() ? sum.add(gradient) : gradient.clone();
-      Leaf(use).mutable_grad() = at::Tensor();
-    }
+    const at::Tensor sum = SumOfUses(tie);
+    for (const TiedUse& use : tie.uses) Leaf(use).mutable_grad() = at::Tensor();
     Leaf(tie.uses[0]).mutable_grad() = sum;
   }
 }
@@ -207,7 +225,12 @@ Tensors PlainReference::Infer(const Inputs& inputs, int m) const {
 
 NamedTensors PlainReference::Gradients() const {
   NamedTensors gradients;
-  for (const NamedTensor& parameter : parameters_) gradients.push_back({parameter.name, parameter.tensor.grad()});
+  for (const NamedTensor& parameter : parameters_) {
+    gradients.push_back({parameter.name, parameter.tensor.grad()});
+    for (const TieGroup& tie : ties_) {
+      if (Leaf(tie.uses[0]).is_same(parameter.tensor)) gradients.back().tensor = SumOfUses(tie);
+    }
+  }
   return gradients;
 }
 

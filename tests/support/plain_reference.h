@@ -57,6 +57,8 @@ class PlainReference {
   // what it adds to the loss of the step. `total_counted`: counted elements of the whole step; unset: those of this call.
   double Contribute(const Inputs& inputs, const at::Tensor& target, int m,
                     std::optional<double> total_counted = std::nullopt);
+  // The loss of a mini-batch without dropout and graph, with running statistics; nothing changes.
+  double Evaluate(const Inputs& inputs, const at::Tensor& target, int m) const;
   // A training forward that keeps its graph, for a loss made elsewhere: call backward on what follows from the outputs, one
   // list per micro-batch, in order. The gradients join the open accumulation.
   std::vector<Batch> Forward(const Inputs& inputs, int m);
@@ -73,7 +75,7 @@ class PlainReference {
   const NamedTensors& Parameters() const { return parameters_; }
   // Parameters and buffers, as a pipeline saves them.
   const NamedTensors& SavedTensors() const { return saved_; }
-  // The gradients in the same order and under the same names; undefined where there is none.
+  // The gradients in the same order and under the same names, a tied one's summed; undefined where there is none.
   NamedTensors Gradients() const;
   // Named `layer.parameter/slot`; views.
   NamedTensors OptimizerState() const { return optimizer_->State(); }
@@ -82,6 +84,8 @@ class PlainReference {
 
  private:
   Batch RunLayers(Batch values, bool training, int micro_batch) const;
+  at::Tensor WeightedLoss(const Batch& outputs, const at::Tensor& target, double total) const;
+  at::Tensor SumOfUses(const TieGroup& tie) const;
   void SumTies();
   void EndStep(bool applied);
   at::Tensor Leaf(const TiedUse& use) const;

@@ -33,6 +33,9 @@ bool SameBits(const at::Tensor& a, const at::Tensor& b) {
   return std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
 }
 
+// The same NaN for all: of two that are added in another order another one's payload stays.
+at::Tensor OneNan(const at::Tensor& tensor) { return tensor.masked_fill(tensor.isnan(), NAN); }
+
 Difference Values(std::string text) { return {"values", std::move(text)}; }
 
 Difference Failed(const std::string& call, const absl::Status& status) {
@@ -232,6 +235,7 @@ Difference SideBySide::Step(const RandomStep& step) {
     if (!step.backwards_last) break;
     if (Difference difference = Backward(half); difference.found()) return difference;
   }
+  if (Difference difference = BeforeTheStep(); difference.found()) return difference;
   if (!step.discarded) return Applied(pipeline_->OptimizerStep({step.learning_rate, step.clip_norm}), step);
   pipeline_->DiscardGradients();
   plain_->Discard();
@@ -343,6 +347,46 @@ Difference SideBySide::CompareState() const {
     if (got[i].name != want[i].name) return Values(absl::StrCat(got[i].name, " instead of ", want[i].name));
     if (!SameBits(got[i].tensor, want[i].tensor)) return Values(got[i].name + Apart(got[i].tensor, want[i].tensor));
   }
+  return {};
+}
+
+Difference SideBySide::BeforeTheStep() {
+  if (!pipeline_->accumulating()) return {};
+  if (Difference difference = Evaluation(); difference.found()) return difference;
+  return CompareGradients();
+}
+
+Difference SideBySide::CompareGradients() const {
+  const absl::StatusOr<NamedTensors> got = pipeline_->ExportGradients();
+  if (!got.ok()) return Failed("ExportGradients", got.status());
+  NamedTensors want = plain_->Gradients();
+  std::erase_if(want, [](const NamedTensor& gradient) { return !gradient.tensor.defined(); });
+  if (got->size() != want.size()) return Values(absl::StrCat(got->size(), " gradients instead of ", want.size()));
+  for (size_t i = 0; i < want.size(); ++i) {
+    if ((*got)[i].name != want[i].name) return Values(absl::StrCat("gradient of ", (*got)[i].name));
+    if (SameBits(OneNan((*got)[i].tensor), OneNan(want[i].tensor))) continue;
+    return Values(absl::StrCat("gradient of ", want[i].name, Apart((*got)[i].tensor, want[i].tensor)));
+  }
+  return {};
+}
+
+Difference SideBySide::Evaluation() const {
+  const RandomBatch batch = MakeRandomBatch(case_, batch_, case_.inference);
+  EvaluationRequest request;
+  request.batch.inputs = Named(batch.inputs);
+  request.batch.target = batch.target;
+  request.batch.micro_batches = case_.inference.micro_batches;
+  absl::Notification done;
+  absl::StatusOr<RunOutcome> got;
+  pipeline_->EvaluateAsync(std::move(request), [&](absl::StatusOr<RunOutcome> outcome) {
+    got = std::move(outcome);
+    done.Notify();
+  });
+  pool_.Wait(done);
+  if (!got.ok()) return Failed("Evaluate", got.status());
+  const double want = plain_->Evaluate(batch.inputs, batch.target, case_.inference.micro_batches);
+  if (!SameBits(*got->loss, want)) return Values(absl::StrCat("evaluated loss ", *got->loss, " not ", want));
+  if (got->counted != loss_->Counted(batch.target)) return Values(absl::StrCat("counted ", *got->counted));
   return {};
 }
 

@@ -26,8 +26,8 @@ struct Difference {
   bool found() const { return !kind.empty(); }
 };
 
-// One case, run by a pipeline and by the plain loop side by side: losses, norms, outputs, all saved tensors after every step,
-// and an inference at the end are compared byte by byte. So -0 is not 0, and a NaN equals a NaN of the same sign and payload.
+// One case, run by a pipeline and by the plain loop side by side: losses, norms, outputs, gradients and an evaluation before
+// every step, all saved tensors after it, and an inference at the end are compared byte by byte. So -0 is not 0, and a NaN equals a NaN of the same sign and payload.
 //
 // Threads:   one at a time, with one intra-op thread (at::set_num_threads(1)) and RegisterValueLayers() done.
 class SideBySide {
@@ -67,6 +67,9 @@ class SideBySide {
   Difference Backward(Half& half);
   Difference BackwardOnce(Half& half, bool retain, bool attempt);
   Difference Applied(const absl::StatusOr<RunOutcome>& got, const RandomStep& step);
+  Difference BeforeTheStep();
+  Difference CompareGradients() const;
+  Difference Evaluation() const;
   Difference CompareState() const;
   Difference Inference();
 

@@ -89,6 +89,7 @@ class WrittenOut : public ::testing::TestWithParam<WrittenOutCase> {
   void RunStep(const StepPlan& step);
   void CompareState();
   void CompareInference();
+  void CompareEvaluation();
 
   DevicePool pool_{{{"cpu:0", {0}, 0}, {"cpu:1", {1}, 0}}, DevicePool::Mode::kSerial};
   std::unique_ptr<Pipeline> pipeline_;
@@ -149,6 +150,29 @@ void WrittenOut::CompareInference() {
   pool_.Wait(done);
 }
 
+void WrittenOut::CompareEvaluation() {
+  const WrittenOutBatch batch = WrittenOutBatchOf(GetParam(), batch_, 7);
+  const bool labels = GetParam().spec.loss.name == "cross_entropy";
+  EvaluationRequest request;
+  request.batch.inputs = NamedTensors{{GetParam().input, batch.input}};
+  request.batch.target = batch.target;
+  request.batch.micro_batches = 3;  // uneven
+  if (labels) request.metrics = {"accuracy"};
+  absl::Notification done;
+  pipeline_->EvaluateAsync(std::move(request), [&](absl::StatusOr<RunOutcome> got) {
+    EXPECT_TRUE(got.ok()) << got.status();
+    if (got.ok()) {
+      const auto want = reference_->Evaluate(batch.input, batch.target);
+      ExpectNear(Difference(*got->loss, want.loss), absl::StrCat("evaluated ", *got->loss, " instead of ", want.loss));
+      if (labels) {
+        EXPECT_DOUBLE_EQ(got->metrics.at("accuracy"), want.accuracy);
+      }
+    }
+    done.Notify();
+  });
+  pool_.Wait(done);
+}
+
 TEST_P(WrittenOut, StepsEqualTheReferenceWithinATolerance) {
   for (const CutPlan& cut : CutPlans()) {
     SCOPED_TRACE(cut.schedule);
@@ -165,6 +189,7 @@ TEST_P(WrittenOut, StepsEqualTheReferenceWithinATolerance) {
       if (!GetParam().brief) CompareState();
     }
     CompareInference();
+    CompareEvaluation();
     if (HasFailure()) return;
   }
   RecordProperty("largest_difference", absl::StrCat(largest_));

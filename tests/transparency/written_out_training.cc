@@ -178,4 +178,15 @@ at::Tensor WrittenOutTraining::Infer(const at::Tensor& input) const {
   return model_(pass, input);
 }
 
+WrittenOutTraining::Evaluation WrittenOutTraining::Evaluate(const at::Tensor& input, const at::Tensor& target) const {
+  const at::Tensor output = Infer(input);
+  const auto counted = static_cast<double>(CountedOf(spec_.loss.name, target));
+  Evaluation found{.loss = ElementLosses(spec_.loss.name, output, target).sum().item<double>() / counted};
+  if (spec_.loss.name != "cross_entropy") return found;
+  const at::Tensor best = std::get<0>(output.max(-1));
+  const at::Tensor own = output.gather(-1, (target * (target != kIgnored)).unsqueeze(-1)).squeeze(-1);
+  found.accuracy = ((own == best) * (target != kIgnored)).sum().item<double>() / counted;
+  return found;
+}
+
 }  // namespace penstock::testing

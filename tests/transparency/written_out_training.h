@@ -42,6 +42,12 @@ class WrittenOutTraining {
   StepResult Step(std::optional<double> learning_rate, std::optional<double> clip_norm);
 
   at::Tensor Infer(const at::Tensor& input) const;
+  // The mean loss without dropout, with running statistics; and of labels, how many have the highest score, as a share.
+  struct Evaluation {
+    double loss = 0;
+    double accuracy = 0;
+  };
+  Evaluation Evaluate(const at::Tensor& input, const at::Tensor& target) const;
 
   // Parameters, buffers and optimizer state, under the names that a pipeline saves them under.
   const TensorMap& state() const { return state_; }

@@ -25,6 +25,7 @@ struct ReadOptions {
   std::string to;
   std::vector<std::string> names;
   bool optimizer_state = false;
+  bool gradients = false;
 };
 
 absl::Status Read(const ReadOptions& options, Session& session) {
@@ -32,12 +33,14 @@ absl::Status Read(const ReadOptions& options, Session& session) {
   request.set_pipeline(PipelineName(options.pipeline));
   request.mutable_names()->Assign(options.names.begin(), options.names.end());
   request.set_include_optimizer_state(options.optimizer_state);
+  request.set_gradients(options.gradients);
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const ParameterDownload snapshot, client->ReadParameters(request));
   const std::string step = absl::StrCat(snapshot.step);
   PENSTOCK_RETURN_IF_ERROR(session.WriteFile(
       options.to, WriteSafetensors(snapshot.tensors, {{"pipeline", request.pipeline()}, {"step", step}})));
-  session.Say(absl::StrCat("read ", snapshot.tensors.size(), " tensors of step ", step));
+  session.Say(absl::StrCat("read ", snapshot.tensors.size(),
+                           options.gradients ? " gradients after step " : " tensors of step ", step));
   return absl::OkStatus();
 }
 
@@ -99,7 +102,9 @@ void AddParamsCommands(CommandTable& table) {
   read->add_option("--name", options->names, "Only this parameter; repeatable")
       ->type_name("NAME")
       ->allow_extra_args(false);
-  read->add_flag("--optimizer-state", options->optimizer_state, "The optimizer's state too");
+  CLI::Option* state = read->add_flag("--optimizer-state", options->optimizer_state, "The optimizer's state too");
+  read->add_flag("--gradients", options->gradients, "Instead, the gradients that the caller has accumulated")
+      ->excludes(state);
   table.Run(read, [options](Session& session) { return Read(*options, session); });
 
   CLI::App* write = table.Add(group, "write", "Replace parameters by those of a safetensors file, by name",

@@ -16,12 +16,14 @@ from penstock import aio
 from penstock.client import Client
 from penstock.data import Batch, Batches
 from penstock.errors import DeadlineError, PenstockError
+from penstock.evaluation import evaluate
 from penstock.exporting import Exported, ExportError, export
-from penstock.handles import GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle, gather
+from penstock.handles import EvaluationHandle, GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle, gather
 from penstock.inputs import Plain, Whole
 from penstock.insight import Trace
 from penstock.parameters import Parameters
 from penstock.pipelines import Pipeline
+from penstock.results import Evaluation
 from penstock.safetensors import read_safetensors, write_safetensors
 from penstock.specifications import Isolate, Layer, ParameterGroup, Program, pipeline_spec
 from penstock.training import Progress, Save, Training, outcomes, train
@@ -34,6 +36,8 @@ __all__ = [
     "Batches",
     "Client",
     "DeadlineError",
+    "Evaluation",
+    "EvaluationHandle",
     "ExportError",
     "Exported",
     "Forward",
@@ -56,6 +60,7 @@ __all__ = [
     "ValueHandle",
     "Whole",
     "aio",
+    "evaluate",
     "export",
     "gather",
     "outcomes",

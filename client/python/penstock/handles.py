@@ -15,7 +15,7 @@ from penstock.deadline import LONGEST_WAIT, Deadline
 from penstock.download import Download
 from penstock.errors import DeadlineError, PenstockError
 from penstock.releases import NAMES_OF_A_CALL
-from penstock.results import OutcomeFacts, effect_of, outcome_fields, seconds, wait_request
+from penstock.results import Evaluation, OutcomeFacts, effect_of, outcome_fields, seconds, wait_request
 from penstock.tensors import Array
 from penstock.v1 import handle_pb2
 
@@ -206,6 +206,19 @@ class OutcomeHandle(Handle):
         return Outcome(
             **outcome_fields(self.message.outcome), outputs=self.outputs, input_gradients=self.input_gradients
         )
+
+
+class EvaluationHandle(Handle):
+    """What an evaluation finds."""
+
+    def result(self, timeout: float | None = None) -> Evaluation:
+        """Waits, and answers what was found. Raises as :meth:`wait`."""
+        return self.result_until(Deadline(timeout))
+
+    def result_until(self, deadline: Deadline) -> Evaluation:
+        """As :meth:`result`, for a part of a longer call."""
+        self.wait_until(deadline)
+        return Evaluation.of(self.message.outcome)
 
 
 def gather(*handles: Handle, timeout: float | None = None) -> list[Any]:

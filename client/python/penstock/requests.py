@@ -32,6 +32,17 @@ class InferArguments(CallArguments, total=False):
     priority: int
 
 
+class EvaluateArguments(CallArguments, total=False):
+    metrics: Sequence[str]
+    loss: str | None
+    loss_options: Mapping[str, OptionValue] | None
+    loss_output: str
+    class_weights: Sequence[float]
+    weights: InputValue
+    micro_batches: int | None
+    priority: int
+
+
 class ForwardArguments(CallArguments, total=False):
     outputs: Sequence[str]
     micro_batches: int | None
@@ -164,6 +175,34 @@ def infer(
         inputs=inputs,
         outputs=names_of(outputs),
         micro_batches=micro_batches,
+        priority=priority,
+        request_id=call.request_id,
+        reply=call.reply(),
+    )
+
+
+def evaluate(
+    pipeline: str,
+    inputs: Messages,
+    of_loss: LossInputs,
+    call: Call,
+    *,
+    metrics: Sequence[str] = (),
+    loss: str | None = None,
+    loss_options: Mapping[str, OptionValue] | None = None,
+    loss_output: str = "",
+    class_weights: Sequence[float] = (),
+    micro_batches: int | None = None,
+    priority: int = 0,
+) -> work_pb2.EvaluateRequest:
+    return work_pb2.EvaluateRequest(
+        pipeline=pipeline,
+        inputs=inputs,
+        target=of_loss.target,
+        weights=of_loss.weights,
+        loss=loss_spec(loss, loss_options, loss_output, class_weights),
+        micro_batches=micro_batches,
+        metrics=metrics,
         priority=priority,
         request_id=call.request_id,
         reply=call.reply(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,8 @@ class OutcomeFacts:
         gradient_norm: the norm over all parameters before clipping, of calls that step.
         applied: ``False``: the loss or a gradient was not finite, and the weights are as before.
         learning_rate: that of the step.
+        counted: elements that the loss is the mean of: labels that are not ignored, elements, or rows; ``None`` without
+            a loss.
         rows: rows of the mini-batch; micro_batches: how many it was cut into.
         seconds: from the start of the run to its end.
         measured_bubble: 1 - work / in-step time over all stages, of this run.
@@ -111,6 +114,81 @@ class OutcomeFacts:
     micro_batches: int
     seconds: float
     measured_bubble: float | None
+    counted: float | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found, of one mini-batch or of several.
+
+    Attributes:
+        loss: the mean over counted elements; 0 where nothing counts.
+        metrics: by name: means over ``metric_elements``.
+        counted: elements: labels that are not ignored, elements, or rows; with weights, the sum of what they weigh.
+        metric_elements: labels that are not ignored, or elements; 0 without metrics.
+        rows: of all mini-batches; micro_batches: how many they were cut into.
+        step: finished optimizer steps of the weights; of several mini-batches: those of the last one.
+        state_token: of the state that these weights came with: fits ``expected_state``, unless a call has changed the
+            state since.
+        seconds: from the start of the run to its end; of several mini-batches: the sum.
+    """
+
+    loss: float
+    metrics: dict[str, float]
+    counted: float
+    metric_elements: int
+    rows: int
+    micro_batches: int
+    step: int
+    state_token: str
+    seconds: float
+
+    @property
+    def perplexity(self) -> float:
+        """Of cross-entropy: e to the power of the loss."""
+        return math.exp(self.loss)
+
+    @classmethod
+    def of(cls, message: handle_pb2.Outcome) -> Evaluation:
+        return cls(
+            loss=message.loss,
+            metrics=dict(message.metrics),
+            counted=message.counted_elements,
+            metric_elements=message.metric_elements,
+            rows=message.rows,
+            micro_batches=message.micro_batches,
+            step=message.step,
+            state_token=message.state_token,
+            seconds=message.seconds,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Evaluation]) -> Evaluation:
+        """The evaluation of all: each part's loss has the weight of its counted elements, and so have its metrics.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if not parts:
+            raise ValueError("there is no mini-batch to evaluate")
+        counted = [part.counted for part in parts]
+        elements = [part.metric_elements for part in parts]
+
+        def mean(values: list[float], weights: Sequence[float]) -> float:
+            total = math.fsum(weights)
+            return math.fsum(value * weight for value, weight in zip(values, weights)) / total if total else 0.0
+
+        return cls(
+            loss=mean([part.loss for part in parts], counted),
+            metrics={name: mean([part.metrics[name] for part in parts], elements) for name in parts[0].metrics},
+            counted=math.fsum(counted),
+            metric_elements=sum(elements),
+            rows=sum(part.rows for part in parts),
+            micro_batches=sum(part.micro_batches for part in parts),
+            step=parts[-1].step,
+            state_token=parts[-1].state_token,
+            seconds=math.fsum(part.seconds for part in parts),
+        )
 
 
 def outcome_fields(message: handle_pb2.Outcome) -> dict[str, Any]:
@@ -120,6 +198,7 @@ def outcome_fields(message: handle_pb2.Outcome) -> dict[str, Any]:
     }
     for name in ("loss", "gradient_norm", "applied", "learning_rate", "measured_bubble"):
         facts[name] = getattr(message, name) if message.HasField(name) else None
+    facts["counted"] = message.counted_elements if message.HasField("counted_elements") else None
     return facts
 
 

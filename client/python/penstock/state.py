@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,36 @@ class PipelineState(PipelineResource):
             ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
         """
         return tensors.shown(self._state(Deadline(timeout)))
+
+    def gradients(self, names: Sequence[str] = (), *, timeout: float | None = None) -> Parameters:
+        """What this caller has accumulated by :meth:`forward_backward` and :meth:`backward`, as :meth:`optimizer_step`
+        would take it: by the names of the parameters, not clipped, that of a parameter with several names or uses
+        summed, under each of its names. Read after all calls of training that were accepted before. A parameter without
+        a gradient is left out, as PyTorch has ``None``.
+
+        With it any optimizer of your own can make the step::
+
+            outcome = pipeline.forward_backward(inputs, target)
+            gradients = pipeline.gradients()
+            for name, parameter in module.named_parameters():
+                parameter.grad = torch.from_numpy(gradients[name]) if name in gradients else None
+            optimizer.step()
+            pipeline.load_from(module, step=outcome.step + 1, force=True)  # discards what was accumulated
+
+        Args:
+            names: only of these parameters; empty: of all.
+            timeout: seconds for all of the call; ``None``: as long as it takes.
+
+        Raises:
+            PenstockError: ACCUMULATION_EMPTY; ACCUMULATION_HELD: another caller holds what is accumulated;
+                ACCUMULATION_LOST: that of this program was discarded by others or by the end of its lease;
+                PARAMETER_NOT_FOUND.
+            ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        deadline = Deadline(timeout)
+        gradients = self._read_parameters(names, False, deadline, gradients=True)
+        return tensors.shown(with_tied_names(gradients, self._tied_names(deadline)))
 
     def load_state_dict(
         self,
@@ -120,8 +150,21 @@ class PipelineState(PipelineResource):
                     optimizer.state[by_name[name]][slot] = as_tensor(array)
         return parameters.step
 
-    def load_from(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """The way back: weights of the module, and the state of a PyTorch optimizer over its parameters."""
+    def load_from(
+        self,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        step: int | None = None,
+        force: bool = False,
+    ) -> None:
+        """The way back: weights of the module, and the state of a PyTorch optimizer over its parameters.
+
+        Args:
+            step: finished optimizer steps from now on, which learning-rate schedules and dropout follow; ``None``: as
+                it was.
+            force: discards open contributions, which are an error otherwise.
+        """
         arrays = without_tied_names(module.state_dict(), self._tied_names(), None)
         if optimizer is not None:
             state = {
@@ -130,7 +173,7 @@ class PipelineState(PipelineResource):
                 if parameter in optimizer.state
             }
             arrays |= daemons_slots(state)
-        self.write_parameters(arrays)
+        self.write_parameters(arrays, step=step, force=force)
 
     def update_optimizer(
         self, *, expected_state: str = "", timeout: float | None = None, **settings: Unpack[OptimizerSettings]

@@ -7,12 +7,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import requests
-from penstock.handles import GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle
+from penstock.handles import EvaluationHandle, GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle
 from penstock.state import PipelineState
 from penstock.uploads import staged
 from penstock.deadline import LONGEST_WAIT
 from penstock.errors import DeadlineError, PenstockError
 from penstock.inputs import Inputs, InputValue, named
+from penstock.results import Evaluation
 from penstock.tensors import Array
 from penstock.v1 import handle_pb2, tensor_pb2, work_pb2
 
@@ -70,6 +71,37 @@ class PipelineWork(PipelineState):
     def submit_infer(self, inputs: Inputs, **arguments: Unpack[requests.InferArguments]) -> ValueHandle:
         """As :meth:`infer`, but returns when the daemon has accepted the call."""
         return self._infer(inputs, *requests.split(requests.InferArguments, False, arguments))
+
+    def evaluate(
+        self, inputs: Inputs, target: InputValue = None, **arguments: Unpack[requests.EvaluateArguments]
+    ) -> Evaluation:
+        """The loss and metrics of a mini-batch, computed by the daemon as :meth:`infer` runs: beside training, on the
+        weights of one finished step, with running statistics and without dropout. Nothing changes, and no outputs come
+        here. See :func:`penstock.evaluate` for many mini-batches.
+
+        Args:
+            target, weights, loss: as in :meth:`train_step`.
+            metrics: names: cross-entropy has ``"accuracy"`` and ``"top_5_accuracy"`` (or another number), binary
+                cross-entropy ``"accuracy"``, mean squared error ``"mean_absolute_error"``. Labels that the loss ignores
+                are not counted; what an element weighs does not matter to them.
+            micro_batches: into how many the rows are cut; ``None`` as the pipeline says.
+            priority: among inference calls that wait, higher ones go first.
+
+        Raises:
+            PenstockError: also FIELD_INVALID for a metric that the loss does not have.
+        """
+        call, own = requests.split(requests.EvaluateArguments, True, arguments)
+        handle = self._evaluate(inputs, target, call, own)
+        try:
+            return handle.result_until(call.deadline)
+        finally:
+            self._connection.release_later([handle.name])
+
+    def submit_evaluate(
+        self, inputs: Inputs, target: InputValue = None, **arguments: Unpack[requests.EvaluateArguments]
+    ) -> EvaluationHandle:
+        """As :meth:`evaluate`, but returns when the daemon has accepted the call."""
+        return self._evaluate(inputs, target, *requests.split(requests.EvaluateArguments, False, arguments))
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -214,6 +246,18 @@ class PipelineWork(PipelineState):
                 "WorkService/Infer", request, work_pb2.InferResponse, call.deadline, LONGEST_WAIT
             )
         return ValueHandle(self._connection, response.outputs)
+
+    def _evaluate(
+        self, inputs: Inputs, target: InputValue, call: requests.Call, own: dict[str, Any]
+    ) -> EvaluationHandle:
+        inputs, target = requests.with_labels(inputs, target, self.signature, own.get("loss"))
+        of_loss, own = requests.LossInputs.of(target, own)
+        with self._staged(inputs, of_loss, call, own.get("loss")) as messages:
+            request = requests.evaluate(self.name, *of_loss.apart(messages), call, **own)
+            response = self._connection.unary(
+                "WorkService/Evaluate", request, work_pb2.EvaluateResponse, call.deadline, LONGEST_WAIT
+            )
+        return EvaluationHandle(self._connection, response.outcome)
 
     def _train_step(
         self, inputs: Inputs, target: InputValue, call: requests.Call, own: dict[str, Any]

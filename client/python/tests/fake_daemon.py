@@ -283,6 +283,28 @@ class FakeDaemon:
         handle = self.new_handle(handle_pb2.HANDLE_KIND_VALUE, {"output": doubled})
         return work_pb2.InferResponse(request_id=request.request_id, outputs=self.result(handle, request.reply))
 
+    def Evaluate(self, request: Any, context: Any) -> Any:
+        """The loss is the mean of the first input, every metric that of the target; as much counts as the target has."""
+        target = self.array(request.target)
+        if not np.isfinite(target).all():
+            refuse(context, status(grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_SIGNATURE", "target"))
+        handle = self.new_handle(handle_pb2.HANDLE_KIND_OUTCOME)
+        handle.outcome.Clear()
+        handle.outcome.MergeFrom(
+            handle_pb2.Outcome(
+                step=self.step,
+                state_token=f"token-{self.step}",
+                loss=float(self.array(request.inputs[0]).mean()),
+                counted_elements=target.size,
+                metric_elements=target.size,
+                metrics={name: float(target.mean()) for name in request.metrics},
+                rows=len(target),
+                micro_batches=2,
+                seconds=0.5,
+            )
+        )
+        return work_pb2.EvaluateResponse(request_id=request.request_id, outcome=self.result(handle, request.reply))
+
     def Forward(self, request: Any, context: Any) -> Any:
         outputs = self.new_handle(handle_pb2.HANDLE_KIND_VALUE, {"output": self.array(request.inputs[0])})
         graph = self.new_handle(handle_pb2.HANDLE_KIND_GRAPH)
@@ -469,6 +491,8 @@ class FakeDaemon:
 
     def ReadParameters(self, request: Any, context: Any) -> Any:
         weights = self.state | (self.optimizer if request.include_optimizer_state else {})
+        if request.gradients:
+            weights = {name: -array for name, array in self.state.items() if not request.names or name in request.names}
         headers = [tensors.header_of(name, array) for name, array in weights.items()]
         yield state_pb2.ReadParametersResponse(start=state_pb2.ReadParametersResponse.Start(step=7, tensors=headers))
         for index, array in enumerate(weights.values()):

@@ -33,7 +33,7 @@ def run(daemon: FakeDaemon, body: Body) -> Any:
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("name", ["Client", "Pipeline", "ValueHandle", "OutcomeHandle", "GraphHandle"])
+@pytest.mark.parametrize("name", ["Client", "Pipeline", "ValueHandle", "OutcomeHandle", "EvaluationHandle", "GraphHandle"])
 def test_it_has_what_the_other_has(name: str) -> None:
     """Nothing is missing: every public method, with its arguments."""
     other = {"future"}  # with asyncio, the handle itself is awaited
@@ -79,6 +79,9 @@ def test_work(daemon: FakeDaemon) -> None:
         assert np.array_equal(both[1]["output"], 2 * ROWS + 2)
         outcome = await pipeline.train_step(ROWS, ROWS, learning_rate=0.5, loss="mean_squared_error")
         assert outcome.step == 1 and outcome.loss == 0.5
+        assert (await pipeline.evaluate(ROWS, ROWS, metrics=["accuracy"])).step == 1
+        assert (await penstock.aio.evaluate(pipeline, [(ROWS, ROWS)] * 3)).rows == 3 * len(ROWS)
+        assert np.array_equal((await pipeline.gradients())["weight"], -daemon.state["weight"])
         outputs, graph = await pipeline.forward(ROWS)
         gradients = await outputs.fetch()
         given = await pipeline.backward(graph, gradients, input_gradients=True)
@@ -122,6 +125,7 @@ def test_handles(daemon: FakeDaemon) -> None:
 
 CALLS: dict[str, Callable[[penstock.aio.Pipeline, str], Awaitable[Any]]] = {
     "infer": lambda pipeline, name: getattr(pipeline, name)(ROWS),
+    "evaluate": lambda pipeline, name: getattr(pipeline, name)(ROWS, ROWS),
     "train_step": lambda pipeline, name: getattr(pipeline, name)(ROWS, ROWS),
     "forward_backward": lambda pipeline, name: getattr(pipeline, name)(ROWS, ROWS),
     "optimizer_step": lambda pipeline, name: getattr(pipeline, name)(),

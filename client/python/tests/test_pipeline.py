@@ -351,6 +351,48 @@ def test_train_step_answers_its_outcome(pipeline: penstock.Pipeline, daemon: Fak
     assert daemon.wait_until_released(), "the outcome was not released"
 
 
+def test_evaluate_answers_what_was_found(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.step = 5
+    found = pipeline.evaluate(
+        ROWS, ROWS, metrics=["accuracy"], loss="cross_entropy", loss_options={"ignore_index": 0}, micro_batches=3, priority=2
+    )
+    assert (found.step, found.state_token, found.counted, found.rows) == (5, "token-5", ROWS.size, len(ROWS))
+    assert found.loss == pytest.approx(ROWS.mean()) and found.metrics == {"accuracy": pytest.approx(ROWS.mean())}
+    assert found.perplexity == pytest.approx(np.exp(ROWS.mean()))
+    (request,) = daemon.requests["Evaluate"]
+    assert list(request.metrics) == ["accuracy"] and request.priority == 2 and request.micro_batches == 3
+    assert request.loss.name == "cross_entropy" and request.target.name == "target"
+    assert daemon.wait_until_released(), "the outcome was not released"
+
+
+def test_an_evaluation_takes_labels_for_the_target(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    pipeline.evaluate({"input": ROWS, "labels": ROWS}, loss="mean_squared_error")
+    (request,) = daemon.requests["Evaluate"]
+    assert len(request.inputs) == 1 and request.HasField("target")
+
+
+def test_an_evaluation_of_many_batches_weighs_what_counts(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    batches = [(np.full((rows, 4), value, np.float32), np.full((rows, 4), -value, np.float32))
+               for rows, value in ((2, 1.0), (6, 5.0), (1, 0.0))]  # fmt: skip
+    found = penstock.evaluate(pipeline, batches, metrics=["accuracy"], ahead=1)
+    assert found.loss == pytest.approx((2 * 1.0 + 6 * 5.0) / 9)
+    assert found.metrics == {"accuracy": pytest.approx(-(2 * 1.0 + 6 * 5.0) / 9)}
+    assert (found.rows, found.counted, found.micro_batches, found.seconds) == (9, 36, 6, 1.5)
+    assert daemon.wait_until_released()
+    with pytest.raises(ValueError, match="no mini-batch"):
+        penstock.evaluate(pipeline, [])
+    with pytest.raises(TypeError, match="request_id"):
+        penstock.evaluate(pipeline, batches, request_id="1")
+
+
+def test_an_evaluation_that_fails_leaves_nothing(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    batches = [(ROWS, ROWS), (ROWS, ROWS), (ROWS, np.full_like(ROWS, np.nan)), (ROWS, ROWS)]
+    with pytest.raises(penstock.PenstockError, match="TENSOR_SIGNATURE"):
+        penstock.evaluate(pipeline, batches, ahead=4)
+    assert len(daemon.requests["Evaluate"]) == 3
+    assert daemon.wait_until_released()
+
+
 def test_outputs_of_a_step_come_with_the_outcome(pipeline: penstock.Pipeline) -> None:
     outcome = pipeline.train_step(ROWS, ROWS, outputs=["output"])
     assert outcome.outputs is not None

@@ -39,6 +39,16 @@ def test_weights_that_arrive_damaged_are_refused(own: penstock.Pipeline, daemon:
         own.state_arrays()
 
 
+def test_gradients_have_all_names_of_their_parameters(own: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    gradients = own.gradients()
+    assert list(gradients) == ["weight", "empty", "head.weight"] and gradients.step == 7
+    assert np.array_equal(gradients["head.weight"], -daemon.state["weight"])
+    assert list(own.gradients(["empty"])) == ["empty"]
+    assert [request.gradients for request in daemon.requests["ReadParameters"]] == [True, True]
+    own.state_arrays()
+    assert not daemon.requests["ReadParameters"][2].gradients
+
+
 def test_weights_go_back(own: penstock.Pipeline, daemon: FakeDaemon) -> None:
     state = {name: array + 1 for name, array in own.state_arrays().items()}
     own.load_state_dict(state, step=3)

@@ -18,6 +18,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "penstock"
 MODULES = (
     "client.py",
     "connection.py",
+    "evaluation.py",
     "handles.py",
     "models.py",
     "resources.py",

@@ -216,7 +216,11 @@ v1::Outcome ToProto(const CallOutcome& outcome) {
   message.set_rows(outcome.run.rows);
   message.set_micro_batches(outcome.run.micro_batches);
   message.set_seconds(outcome.run.seconds);
-  message.set_measured_bubble(outcome.run.measured_bubble);
+  const bool in_step = outcome.sequence != 0;  // an evaluation has no bubble
+  if (in_step) message.set_measured_bubble(outcome.run.measured_bubble);
+  if (outcome.run.counted.has_value()) message.set_counted_elements(*outcome.run.counted);
+  message.set_metric_elements(outcome.run.metric_elements);
+  message.mutable_metrics()->insert(outcome.run.metrics.begin(), outcome.run.metrics.end());
   return message;
 }
 

@@ -19,6 +19,7 @@ namespace {
 
 // Each number of micro-batches has action lists of its own, which are built for the call.
 constexpr int kMaxMicroBatchesOfACall = 4'096;
+constexpr int kMaxMetrics = 64;
 
 // A count that a request may leave unset.
 template <typename Number>
@@ -71,14 +72,17 @@ constexpr absl::Duration kMaxAccumulationLease = absl::Hours(24);
 
 bool ChangesState(const google::protobuf::Message&) { return true; }
 bool ChangesState(const v1::InferRequest&) { return false; }
+bool ChangesState(const v1::EvaluateRequest&) { return false; }
 bool ChangesState(const v1::ForwardRequest& request) { return request.mode() != v1::ForwardRequest::MODE_EVAL; }
 
-// The parts of a contribution that ForwardBackward and TrainStep share.
+// The mini-batch that ForwardBackward, TrainStep and Evaluate share.
 template <typename Request>
 absl::StatusOr<ContributionCall> Contribution(const Request& request) {
   ContributionCall call;
   PENSTOCK_ASSIGN_OR_RETURN(call.request.micro_batches, MicroBatches(request));
-  PENSTOCK_ASSIGN_OR_RETURN(call.request.outputs, CheckedOutputs(request.outputs()));
+  if constexpr (requires { request.outputs(); }) {
+    PENSTOCK_ASSIGN_OR_RETURN(call.request.outputs, CheckedOutputs(request.outputs()));
+  }
   if (request.has_loss()) {
     PENSTOCK_ASSIGN_OR_RETURN(call.request.loss, FromProto(request.loss(), "loss"));
   }
@@ -210,6 +214,23 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Infer(grpc::CallbackServerContext* co
         PENSTOCK_ASSIGN_OR_RETURN(infer.inputs, FromProto(call->request().inputs(), "inputs"));
         infer.request.priority = call->request().priority();
         return work.pipeline->Infer(std::move(work.context), std::move(infer));
+      });
+}
+
+grpc::ServerUnaryReactor* WorkServiceImpl::Evaluate(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return Serve<v1::EvaluateRequest, v1::EvaluateResponse>(
+      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
+        const v1::EvaluateRequest& message = call->request();
+        if (message.metrics_size() > kMaxMetrics) {
+          return InvalidField("metrics", absl::StrCat("must have at most ", kMaxMetrics, " entries"),
+                              absl::StrCat(message.metrics_size()));
+        }
+        EvaluateCall evaluate;
+        PENSTOCK_ASSIGN_OR_RETURN(evaluate.batch, Contribution(message));
+        evaluate.metrics.assign(message.metrics().begin(), message.metrics().end());
+        evaluate.priority = message.priority();
+        return work.pipeline->Evaluate(work.context, std::move(evaluate));
       });
 }
 

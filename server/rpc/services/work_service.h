@@ -19,15 +19,18 @@ namespace penstock {
 //
 // Threads:   gRPC's callback threads; no method blocks.
 class WorkServiceImpl final
-    : public v1::WorkService::WithRawCallbackMethod_Infer<v1::WorkService::WithRawCallbackMethod_Forward<
-          v1::WorkService::WithRawCallbackMethod_Backward<v1::WorkService::WithRawCallbackMethod_ForwardBackward<
-              v1::WorkService::WithRawCallbackMethod_OptimizerStep<
-                  v1::WorkService::WithRawCallbackMethod_TrainStep<v1::WorkService::Service>>>>>> {
+    : public v1::WorkService::WithRawCallbackMethod_Infer<
+          v1::WorkService::WithRawCallbackMethod_Evaluate<v1::WorkService::WithRawCallbackMethod_Forward<
+              v1::WorkService::WithRawCallbackMethod_Backward<v1::WorkService::WithRawCallbackMethod_ForwardBackward<
+                  v1::WorkService::WithRawCallbackMethod_OptimizerStep<
+                      v1::WorkService::WithRawCallbackMethod_TrainStep<v1::WorkService::Service>>>>>>> {
  public:
   explicit WorkServiceImpl(const ServiceEnvironment& environment) : environment_(environment) {}
 
   grpc::ServerUnaryReactor* Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                   grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Evaluate(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                     grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Backward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,

@@ -32,7 +32,11 @@ absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
   v1::ReadParametersRequest request;
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kSpecificationMessageBytes, &request));
   PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string session, SessionOf(*context()));
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request.chunk_size()));
+  if (request.gradients() && request.include_optimizer_state()) {
+    return InvalidField("include_optimizer_state", "goes with parameters, not with gradients", "true");
+  }
   if (request.names_size() > kMaxParameterNames) {
     return InvalidField("names", absl::StrCat("must have at most ", kMaxParameterNames, " entries"),
                         absl::StrCat(request.names_size()));
@@ -46,9 +50,11 @@ absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(caller, pipeline->name()));
   Keep(place);
   pipeline->ReadParameters(
-      {.caller = caller, .place = std::move(place)},
+      {.caller = caller, .session = session, .place = std::move(place)},
       {.names = {request.names().begin(), request.names().end()},
-       .with_optimizer = request.include_optimizer_state(),
+       .content = request.gradients()                 ? ReadContent::kGradients
+                  : request.include_optimizer_state() ? ReadContent::kWithOptimizer
+                                                      : ReadContent::kParameters,
        .done =
            [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
              stream->Run([&] { return snapshot.ok() ? stream->StartChunks(*std::move(snapshot)) : snapshot.status(); });

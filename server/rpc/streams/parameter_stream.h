@@ -1,6 +1,6 @@
 #pragma once
 
-// ReadParameters: the weights of one step, in chunks.
+// ReadParameters: the weights or gradients of one step, in chunks.
 
 #include <memory>
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -570,6 +571,32 @@ TEST_F(CommandLineTest, TrainReleasesWhatItHeldWhenItFails) {
   EXPECT_EQ(daemon_.LiveHandles(), 0);
 }
 
+TEST_F(CommandLineTest, EvaluateWeighsMiniBatchesByWhatCounts) {
+  const std::string text = TemporaryFile("text.txt", std::string(500, 'a'));
+  const std::string command = "evaluate gpt --text " + text + " --batches 2 --batch 4 --metric accuracy";
+  EXPECT_EQ(Run(command + " -o json"), 0) << err_;
+  const v1::EvaluateRequest request = daemon_.LastEvaluate();
+  EXPECT_EQ(request.inputs(0).name(), "tokens");
+  EXPECT_EQ(request.target().name(), "targets");
+  EXPECT_THAT(request.metrics(), ElementsAre("accuracy"));
+  const Json json = Json::parse(out_, nullptr, false);
+  EXPECT_NEAR(json["loss"].get<double>(), (12 * 2 + 4 * 1) / 16.0, 1e-12);
+  EXPECT_NEAR(json["perplexity"].get<double>(), std::exp(1.75), 1e-9);
+  EXPECT_NEAR(json["metrics"]["accuracy"].get<double>(), (12 * 0.5 + 4 * 0.25) / 16, 1e-12);
+  EXPECT_EQ(json["counted_elements"], 16);
+  EXPECT_EQ(json["rows"], 8);
+  EXPECT_EQ(json["state_token"], "token");
+  EXPECT_EQ(daemon_.LiveHandles(), 0);
+  EXPECT_EQ(daemon_.Steps(), 0);
+  EXPECT_EQ(Run(command), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("loss 1.0000  perplexity 2.72  accuracy 0.2500  of 8 bytes in 8 rows, at step 0"));
+  EXPECT_EQ(Run("evaluate gpt --text " + text + " --batches 0"), 2);
+  daemon_.Fail("Evaluate", RichStatus(grpc::StatusCode::INVALID_ARGUMENT, "FIELD_INVALID", "no such metric",
+                                      {{"field", "metrics[0]"}}));
+  EXPECT_EQ(Run(command), 1);
+  EXPECT_THAT(err_, HasSubstr("no such metric"));
+}
+
 TEST_F(CommandLineTest, InferContinuesThePrompt) {
   EXPECT_EQ(Run("infer gpt --prompt abc --bytes 5"), 0) << err_;
   EXPECT_EQ(out_, "abcdefgh\n");
@@ -648,6 +675,11 @@ TEST_F(CommandLineTest, ParametersAreWrittenAsSafetensors) {
   const auto tensors = ReadSafetensors(out_);
   ASSERT_TRUE(tensors.ok());
   EXPECT_EQ((*tensors)[0].name(), "head.weight");
+  EXPECT_FALSE(daemon_.LastRead().gradients());
+  EXPECT_EQ(Run("params read gpt --gradients --to -"), 0) << err_;
+  EXPECT_TRUE(daemon_.LastRead().gradients());
+  EXPECT_THAT(err_, HasSubstr("read 1 gradients after step 7"));
+  EXPECT_EQ(Run("params read gpt --gradients --optimizer-state --to -"), 2);
 }
 
 TEST_F(CommandLineTest, HealthWaitsUntilReady) {

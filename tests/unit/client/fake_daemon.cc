@@ -321,6 +321,27 @@ struct FakeDaemon::Services {
       response->set_request_id(request->request_id());
       return grpc::Status::OK;
     }
+    // Of the first call three elements of each row count, and its loss is 2; of every other one element, and 1.
+    grpc::Status Evaluate(grpc::ServerContext* context, const v1::EvaluateRequest* request,
+                          v1::EvaluateResponse* response) override {
+      if (auto s = daemon->Enter(context, "Evaluate", request->request_id()); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      const bool first = daemon->last_evaluate_.pipeline().empty();
+      daemon->last_evaluate_ = *request;
+      v1::Handle handle;
+      handle.set_kind(v1::HANDLE_KIND_OUTCOME);
+      handle.set_state(v1::HANDLE_STATE_READY);
+      v1::Outcome* outcome = handle.mutable_outcome();
+      outcome->set_step(daemon->steps_);
+      outcome->set_state_token("token");
+      outcome->set_rows(request->target().tensor().header().shape(0));
+      outcome->set_counted_elements(first ? 3 * outcome->rows() : outcome->rows());
+      outcome->set_loss(first ? 2 : 1);
+      for (const std::string& metric : request->metrics()) (*outcome->mutable_metrics())[metric] = first ? 0.5 : 0.25;
+      const std::string name = daemon->StoreLocked(handle, {});
+      *response->mutable_outcome()->mutable_handle() = daemon->handles_[name].handle;
+      return grpc::Status::OK;
+    }
     grpc::Status Infer(grpc::ServerContext* context, const v1::InferRequest* request,
                        v1::InferResponse* response) override {
       if (auto s = daemon->Enter(context, "Infer", request->request_id()); !s.ok()) return s;
@@ -565,9 +586,13 @@ struct FakeDaemon::Services {
       Fill("step-7", response->add_checkpoints());
       return grpc::Status::OK;
     }
-    grpc::Status ReadParameters(grpc::ServerContext* context, const v1::ReadParametersRequest*,
+    grpc::Status ReadParameters(grpc::ServerContext* context, const v1::ReadParametersRequest* request,
                                 grpc::ServerWriter<v1::ReadParametersResponse>* writer) override {
       if (auto s = daemon->Enter(context, "ReadParameters"); !s.ok()) return s;
+      {
+        absl::MutexLock lock(&daemon->mu_);
+        daemon->last_read_ = *request;
+      }
       v1::Tensor tensor;
       Work::SetHeader("head.weight", v1::DATA_TYPE_FP32, {2}, &tensor);
       tensor.mutable_header()->set_byte_size(8);
@@ -800,6 +825,16 @@ std::vector<std::string> FakeDaemon::Traceparents() const {
 v1::TrainStepRequest FakeDaemon::LastTrainStep() const {
   absl::MutexLock lock(&mu_);
   return last_train_step_;
+}
+
+v1::EvaluateRequest FakeDaemon::LastEvaluate() const {
+  absl::MutexLock lock(&mu_);
+  return last_evaluate_;
+}
+
+v1::ReadParametersRequest FakeDaemon::LastRead() const {
+  absl::MutexLock lock(&mu_);
+  return last_read_;
 }
 
 v1::PlanPipelineRequest FakeDaemon::LastPlan() const {

@@ -64,6 +64,8 @@ class FakeDaemon {
   std::vector<std::string> Callers() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::string> Traceparents() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::TrainStepRequest LastTrainStep() const ABSL_LOCKS_EXCLUDED(mu_);
+  v1::EvaluateRequest LastEvaluate() const ABSL_LOCKS_EXCLUDED(mu_);
+  v1::ReadParametersRequest LastRead() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::CreatePipelineRequest LastCreate() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::UpdateOptimizerRequest LastUpdate() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::PlanPipelineRequest LastPlan() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -109,6 +111,8 @@ class FakeDaemon {
   std::vector<std::string> callers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> traceparents_ ABSL_GUARDED_BY(mu_);
   v1::TrainStepRequest last_train_step_ ABSL_GUARDED_BY(mu_);
+  v1::EvaluateRequest last_evaluate_ ABSL_GUARDED_BY(mu_);
+  v1::ReadParametersRequest last_read_ ABSL_GUARDED_BY(mu_);
   v1::CreatePipelineRequest last_create_ ABSL_GUARDED_BY(mu_);
   v1::UpdateOptimizerRequest last_update_ ABSL_GUARDED_BY(mu_);
   v1::PlanPipelineRequest last_plan_ ABSL_GUARDED_BY(mu_);

@@ -1185,6 +1185,66 @@ TEST_F(ServicesTest, ARecordingWithoutStepsEnds) {
   EXPECT_EQ(Reason(reader->Finish()), "WORK_DEADLINE");
 }
 
+TEST_F(ServicesTest, GradientsAreReadByTheCallerThatHoldsThem) {
+  const auto read = [&](const std::string& session, bool optimizer, v1::ReadParametersResponse* first,
+                        const std::string& caller = "ann") {
+    grpc::ClientContext context;
+    As(&context, caller);
+    context.AddMetadata("penstock-session", session);
+    v1::ReadParametersRequest request;
+    request.set_pipeline("pipelines/gpt");
+    request.set_gradients(true);
+    request.set_include_optimizer_state(optimizer);
+    const auto reader = state_->ReadParameters(&context, request);
+    v1::ReadParametersResponse dropped;
+    if (reader->Read(first)) {
+      while (reader->Read(&dropped)) {
+      }
+    }
+    return Reason(reader->Finish());
+  };
+  v1::ReadParametersResponse first;
+  EXPECT_EQ(read("one", false, &first), "ACCUMULATION_EMPTY");
+  CallContext session = Caller();
+  session.session = "one";
+  Settled(*gpt_->ForwardBackward(session, Batch())->outcome);
+  EXPECT_EQ(read("one", false, &first, "bob"), "ACCUMULATION_HELD");
+  EXPECT_EQ(read("one", true, &first), "FIELD_INVALID");
+  EXPECT_EQ(read("one", false, &first), "OK");
+  ASSERT_EQ(first.start().tensors_size(), 1);
+  EXPECT_EQ(first.start().tensors(0).name(), "scale.weight");
+  Settled(*gpt_->OptimizerStep(Caller(), {.discard = true})->outcome);  // of no session
+  EXPECT_EQ(read("one", false, &first), "ACCUMULATION_LOST");
+}
+
+TEST_F(ServicesTest, EvaluatesWithoutOutputs) {
+  v1::EvaluateRequest request;
+  request.set_pipeline("pipelines/gpt");
+  SetX(request.add_inputs(), {3, 3});
+  SetX(request.mutable_target(), {1, 1}, "target");
+  request.add_metrics("rows");
+  request.set_priority(4);
+  request.mutable_reply()->mutable_wait_for()->set_seconds(30);
+  const auto evaluate = [&](v1::EvaluateResponse* response) {
+    grpc::ClientContext context;
+    As(&context);
+    return work_->Evaluate(&context, request, response);
+  };
+  v1::EvaluateResponse response;
+  ASSERT_EQ(Reason(evaluate(&response)), "OK");
+  const v1::Outcome& outcome = response.outcome().handle().outcome();
+  EXPECT_EQ(response.outcome().handle().method(), "Evaluate");
+  EXPECT_EQ(outcome.loss(), 2);
+  EXPECT_EQ(outcome.counted_elements(), 2);
+  EXPECT_EQ(outcome.metrics().at("rows"), 2);
+  EXPECT_EQ(outcome.state_token(), gpt_->statistics().state_token);
+  EXPECT_FALSE(outcome.has_measured_bubble());
+  EXPECT_EQ(outcome.sequence(), 0);
+  EXPECT_EQ(control_->inference_priorities().back(), 4);
+  for (int i = 0; i < 64; ++i) request.add_metrics("rows");
+  EXPECT_EQ(Reason(evaluate(&response)), "FIELD_INVALID");
+}
+
 TEST_F(ServicesTest, ReadersOfParametersHaveAPlaceInTheAdmission) {
   const auto read = [&](grpc::ClientContext* context) {
     As(context);

@@ -174,6 +174,13 @@ class HostingFixture : public ::testing::Test {
     return call;
   }
 
+  static EvaluateCall Judge(float value = 1) {
+    EvaluateCall call;
+    call.batch = Batch(value);
+    call.metrics = {"rows"};
+    return call;
+  }
+
   // Waits until a handle has settled, and tells how.
   HandleInfo Settled(const HandleName& name, const std::string& caller = "ann") {
     HandleInfo info;
@@ -213,17 +220,26 @@ class HostingFixture : public ::testing::Test {
   }
   void StartRead(std::vector<std::string> names, bool optimizer, SnapshotCallback done,
                  CallContext context = Caller()) {
-    gpt_->ReadParameters(std::move(context),
-                         {.names = std::move(names), .with_optimizer = optimizer, .done = std::move(done)},
-                         std::make_shared<CancelToken>());
+    StartRead({.names = std::move(names),
+               .content = optimizer ? ReadContent::kWithOptimizer : ReadContent::kParameters,
+               .done = std::move(done)},
+              std::move(context));
+  }
+  void StartRead(ReadCall read, CallContext context = Caller()) {
+    gpt_->ReadParameters(std::move(context), std::move(read), std::make_shared<CancelToken>());
   }
   absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Read(std::vector<std::string> names, bool optimizer) {
+    return Read(ReadCall{.names = std::move(names),
+                         .content = optimizer ? ReadContent::kWithOptimizer : ReadContent::kParameters});
+  }
+  absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> Read(ReadCall read, CallContext context = Caller()) {
     absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> answer;
     absl::Notification done;
-    StartRead(std::move(names), optimizer, [&](auto snapshot) {
+    read.done = [&](auto snapshot) {
       answer = std::move(snapshot);
       done.Notify();
-    });
+    };
+    StartRead(std::move(read), std::move(context));
     done.WaitForNotification();
     return answer;
   }

@@ -902,6 +902,131 @@ TEST_F(ServedPipelineTest, ReadsParametersBetweenCallsOfOneStep) {
   EXPECT_EQ(ValuesOf(unknown)["value"], "scale.wait");
 }
 
+TEST_F(ServedPipelineTest, GradientsAreReadInTheirPlaceAmongTheCallsOfTraining) {
+  const auto read = [&](absl::Notification& done, float& value) {
+    StartRead(ReadCall{.content = ReadContent::kGradients, .done = [&](const auto& snapshot) {
+                         value = snapshot.ok() ? (*snapshot)->tensors[0].tensor.template item<float>() : -1;
+                         done.Notify();
+                       }});
+  };
+  control_->Hold();
+  const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
+  ASSERT_TRUE(gpt_->ForwardBackward(Caller(), Batch(1)).ok());
+  ContributionCall waits = Batch();
+  waits.inputs[0].source = HandleTensor{pending, ""};
+  const Accepted second = *gpt_->ForwardBackward(Caller(), std::move(waits));
+  absl::Notification both, all;
+  float of_both = 0, of_all = 0;
+  read(both, of_both);
+  const Accepted third = *gpt_->ForwardBackward(Caller(), Batch(4));
+  read(all, of_all);
+  control_->Resume();
+  EXPECT_FALSE(both.HasBeenNotified());
+  handles_->Fulfil(pending.id, NamedTensors{{"x", at::full({2}, 2.0f)}});
+  Settled(*third.outcome);
+  both.WaitForNotification();
+  all.WaitForNotification();
+  EXPECT_EQ(of_both, 3);
+  EXPECT_EQ(of_all, 7);
+}
+
+TEST_F(ServedPipelineTest, GradientsAreReadByTheirCallerAlone) {
+  const auto reason = [&](const std::string& caller, const std::string& session) {
+    CallContext context = Caller(caller);
+    context.session = session;
+    return ReasonOf(Read(ReadCall{.content = ReadContent::kGradients}, context).status());
+  };
+  EXPECT_EQ(reason("ann", "one"), "ACCUMULATION_EMPTY");
+  CallContext session = Caller();
+  session.session = "one";
+  Settled(*gpt_->ForwardBackward(session, Leased(Batch(), absl::Seconds(10)))->outcome);
+  EXPECT_EQ(reason("ann", "one"), "");
+  EXPECT_EQ(reason("ann", "two"), "") << "a shell beside the program";
+  EXPECT_EQ(reason("bob", "one"), "ACCUMULATION_HELD");
+  Advance(absl::Seconds(10));
+  EXPECT_EQ(reason("ann", "one"), "ACCUMULATION_LOST");
+  EXPECT_EQ(reason("ann", "two"), "ACCUMULATION_EMPTY");
+  session.session = "two";
+  Settled(*gpt_->ForwardBackward(session, Batch())->outcome);
+  EXPECT_EQ(reason("ann", "one"), "ACCUMULATION_LOST") << "these are not its own";
+}
+
+TEST_F(ServedPipelineTest, ReadersOfTheSameGradientsShareOneCopy) {
+  const ReadCall call = {.content = ReadContent::kGradients};
+  Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
+  const auto first = Read(call).value();
+  const auto again = Read(call).value();
+  EXPECT_EQ(first->tensors[0].tensor.data_ptr(), again->tensors[0].tensor.data_ptr());
+  EXPECT_EQ(memory_.claimed_bytes(), 4) << "of one number";
+  const auto weights = Read({}, false).value();
+  EXPECT_NE(first->tensors[0].tensor.data_ptr(), weights->tensors[0].tensor.data_ptr());
+  Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
+  EXPECT_EQ(Read(call).value()->tensors[0].tensor.item<float>(), 2) << "not the copy of before";
+  EXPECT_EQ(first->tensors[0].tensor.item<float>(), 1);
+  ReadCall unknown = call;
+  unknown.names = {"scale.bias"};
+  EXPECT_EQ(ReasonOf(Read(unknown).status()), "PARAMETER_NOT_FOUND");
+  unknown.names = {"optimizer/scale.weight/momentum"};
+  EXPECT_EQ(ReasonOf(Read(unknown).status()), "PARAMETER_NOT_FOUND");
+}
+
+TEST_F(ServedPipelineTest, AnEvaluationTellsLossAndMetricsAndWhichStateItsWeightsCameWith) {
+  const auto evaluate = [&] { return *Settled(*gpt_->Evaluate(Caller(), Judge())->outcome).outcome; };
+  const CallOutcome first = evaluate();
+  EXPECT_EQ(first.run.loss, 1);
+  EXPECT_EQ(first.run.metrics.at("rows"), 2);
+  EXPECT_EQ(first.run.counted, 2);
+  EXPECT_EQ(first.sequence, 0);
+  EXPECT_EQ(first.state_token, gpt_->statistics().state_token);
+  Settled(*gpt_->TrainStep(Caller(), Batch(0.5), {})->outcome);
+  const CallOutcome second = evaluate();
+  EXPECT_EQ(second.run.loss, 0.5);
+  EXPECT_EQ(second.run.step, 1);
+  EXPECT_EQ(second.state_token, gpt_->statistics().state_token);
+  EXPECT_NE(second.state_token, first.state_token);
+  CallContext expects = Caller();
+  expects.expected_state = second.state_token;
+  Settled(*gpt_->ForwardBackward(expects, Batch())->outcome);
+  EXPECT_EQ(evaluate().state_token, second.state_token) << "the state has moved on, its weights have not";
+  EXPECT_NE(gpt_->statistics().state_token, second.state_token);
+  Settled(*gpt_->OptimizerStep(Caller(), {.discard = true})->outcome);
+  ASSERT_TRUE(Save("s").ok());
+  ASSERT_TRUE(Restore("s").ok());
+  EXPECT_EQ(evaluate().state_token, gpt_->statistics().state_token) << "restored weights are others";
+  EXPECT_EQ(Metrics()->batches[BatchMode::kEvaluate][BatchOutcome::kOk].value(), 4);
+  EXPECT_EQ(Metrics()->samples[BatchMode::kEvaluate].value(), 8);
+}
+
+TEST_F(ServedPipelineTest, EvaluationsRunBesideTrainingInTheQueueOfInference) {
+  control_->Hold();
+  const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->AwaitHeld();
+  EXPECT_EQ(Settled(*gpt_->Evaluate(Caller(), Judge())->outcome).state, HandleState::kReady);
+  control_->HoldInference();
+  EvaluateCall urgent = Judge();
+  urgent.priority = 7;
+  const Accepted kept = *gpt_->Evaluate(Caller("ann", "id-1"), urgent);
+  EXPECT_EQ(gpt_->Evaluate(Caller("ann", "id-1"), urgent)->outcome, kept.outcome) << "a retry gets the first answer";
+  control_->AwaitInferences(1);
+  EXPECT_EQ(control_->inference_priorities().back(), 7);
+  EXPECT_EQ(*handles_->RequestCancel("ann", *kept.outcome), CancelEffect::kCancelling);
+  EXPECT_EQ(ErrorOf(*kept.outcome), "WORK_CANCELLED");
+  control_->ResumeInference();
+  control_->Resume();
+  Settled(*runs.outcome);
+}
+
+TEST_F(ServedPipelineTest, AnEvaluationOfAnUnknownMetricIsRefusedAtOnceOrWhenItsInputsAreThere) {
+  EvaluateCall unknown = Judge();
+  unknown.metrics = {"f1"};
+  EXPECT_EQ(ValuesOf(gpt_->Evaluate(Caller(), unknown).status())["field"], "metrics[0]");
+  const HandleName pending = *handles_->Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
+  unknown.batch.inputs[0].source = HandleTensor{pending, ""};
+  const Accepted later = *gpt_->Evaluate(Caller(), unknown);
+  handles_->Fulfil(pending.id, NamedTensors{{"x", at::full({2}, 2.0f)}});
+  EXPECT_EQ(ErrorOf(*later.outcome), "FIELD_INVALID");
+}
+
 TEST_F(ServedPipelineTest, ReadersOfOneStepShareOneCopyOfTheParameters) {
   using Snapshot = absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>;
   const auto read = [&](std::vector<std::string> names = {}) { return Read(std::move(names), true); };

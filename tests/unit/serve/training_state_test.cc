@@ -36,6 +36,7 @@ TEST(TrainingStateTest, FollowsTheTable) {
       {TrainingCall::kRestoreForced, "", "", "", "", false},
       {TrainingCall::kDeleteCheckpoint, "", "", "", "", true},
       {TrainingCall::kUpdateOptimizer, "", "ACCUMULATION_OPEN", "ACCUMULATION_HELD", "ACCUMULATION_HELD", false},
+      {TrainingCall::kReadGradients, "ACCUMULATION_EMPTY", "", "", "ACCUMULATION_HELD", true},
   };
   for (const Row& row : table) {
     SCOPED_TRACE(static_cast<int>(row.call));

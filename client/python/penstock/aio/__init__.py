@@ -13,13 +13,15 @@ One event loop, the one that made the client. A call that is cancelled ends here
 """
 
 from penstock.aio.client import Client
-from penstock.aio.handles import GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle, gather
+from penstock.aio.evaluation import evaluate
+from penstock.aio.handles import EvaluationHandle, GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle, gather
 from penstock.aio.models import Models
 from penstock.aio.pipelines import Pipeline
 from penstock.aio.work import Forward
 
 __all__ = [
     "Client",
+    "EvaluationHandle",
     "Forward",
     "GraphHandle",
     "Handle",
@@ -28,5 +30,6 @@ __all__ = [
     "OutcomeHandle",
     "Pipeline",
     "ValueHandle",
+    "evaluate",
     "gather",
 ]

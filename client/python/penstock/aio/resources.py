@@ -168,10 +168,17 @@ class PipelineResource(PipelineFacts):
         return tensors.shown(await self._read_parameters(names, include_optimizer_state, Deadline(timeout)))
 
     async def _read_parameters(
-        self, names: Sequence[str] = (), include_optimizer_state: bool = False, deadline: Deadline | None = None
+        self,
+        names: Sequence[str] = (),
+        include_optimizer_state: bool = False,
+        deadline: Deadline | None = None,
+        gradients: bool = False,
     ) -> Parameters:
         request = state_pb2.ReadParametersRequest(
-            pipeline=self.name, names=names_of(names), include_optimizer_state=include_optimizer_state
+            pipeline=self.name,
+            names=names_of(names),
+            include_optimizer_state=include_optimizer_state,
+            gradients=gradients,
         )
         result = Parameters()
 

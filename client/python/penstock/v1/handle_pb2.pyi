@@ -131,12 +131,22 @@ class ListHandlesResponse(_message.Message):
     def __init__(self, handles: _Optional[_Iterable[_Union[Handle, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ["applied", "gradient_norm", "learning_rate", "loss", "measured_bubble", "micro_batches", "rows", "seconds", "sequence", "state_token", "step"]
+    __slots__ = ["applied", "counted_elements", "gradient_norm", "learning_rate", "loss", "measured_bubble", "metric_elements", "metrics", "micro_batches", "rows", "seconds", "sequence", "state_token", "step"]
+    class MetricsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     APPLIED_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     MEASURED_BUBBLE_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    METRIC_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -144,17 +154,20 @@ class Outcome(_message.Message):
     STATE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     applied: bool
+    counted_elements: float
     gradient_norm: float
     learning_rate: float
     loss: float
     measured_bubble: float
+    metric_elements: int
+    metrics: _containers.ScalarMap[str, float]
     micro_batches: int
     rows: int
     seconds: float
     sequence: int
     state_token: str
     step: int
-    def __init__(self, step: _Optional[int] = ..., sequence: _Optional[int] = ..., state_token: _Optional[str] = ..., loss: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., applied: bool = ..., learning_rate: _Optional[float] = ..., rows: _Optional[int] = ..., micro_batches: _Optional[int] = ..., seconds: _Optional[float] = ..., measured_bubble: _Optional[float] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., sequence: _Optional[int] = ..., state_token: _Optional[str] = ..., loss: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., applied: bool = ..., learning_rate: _Optional[float] = ..., rows: _Optional[int] = ..., micro_batches: _Optional[int] = ..., seconds: _Optional[float] = ..., measured_bubble: _Optional[float] = ..., counted_elements: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., metric_elements: _Optional[int] = ...) -> None: ...
 
 class PutCredit(_message.Message):
     __slots__ = ["bytes", "next_offset", "next_tensor"]

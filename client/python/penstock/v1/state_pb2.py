@@ -16,15 +16,15 @@ from penstock.v1 import handle_pb2 as penstock_dot_v1_dot_handle__pb2
 from penstock.v1 import tensor_pb2 as penstock_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/state.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18penstock/v1/handle.proto\x1a\x18penstock/v1/tensor.proto\"\xa9\x01\n\nCheckpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x11\n\tbyte_size\x18\x03 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12+\n\x05state\x18\x05 \x01(\x0e\x32\x1c.penstock.v1.CheckpointState\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x15SaveCheckpointRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"]\n\x18RestoreCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x10\n\x08pipeline\x18\x04 \x01(\t\">\n\x19RestoreCheckpointResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0bstate_token\x18\x02 \x01(\t\"M\n\x17\x44\x65leteCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\x1a\n\x18\x44\x65leteCheckpointResponse\"O\n\x16ListCheckpointsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"`\n\x17ListCheckpointsResponse\x12,\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x17.penstock.v1.Checkpoint\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"m\n\x15ReadParametersRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x1f\n\x17include_optimizer_state\x18\x03 \x01(\x08\x12\x12\n\nchunk_size\x18\x04 \x01(\x05\"\xcd\x01\n\x16ReadParametersResponse\x12:\n\x05start\x18\x01 \x01(\x0b\x32).penstock.v1.ReadParametersResponse.StartH\x00\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x18.penstock.v1.TensorChunkH\x00\x1a\x41\n\x05Start\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12*\n\x07tensors\x18\x02 \x03(\x0b\x32\x19.penstock.v1.TensorHeaderB\t\n\x07message\"z\n\x16WriteParametersRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x0f\n\x07handles\x18\x02 \x03(\t\x12\x11\n\x04step\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x66orce\x18\x04 \x01(\x08\x12\x12\n\nrequest_id\x18\x05 \x01(\tB\x07\n\x05_step\"<\n\x17WriteParametersResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0bstate_token\x18\x02 \x01(\t*\xab\x01\n\x0f\x43heckpointState\x12 \n\x1c\x43HECKPOINT_STATE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43HECKPOINT_STATE_WRITING\x10\x01\x12\x1d\n\x19\x43HECKPOINT_STATE_COMPLETE\x10\x02\x12\x1b\n\x17\x43HECKPOINT_STATE_FAILED\x10\x03\x12\x1c\n\x18\x43HECKPOINT_STATE_DAMAGED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/state.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18penstock/v1/handle.proto\x1a\x18penstock/v1/tensor.proto\"\xa9\x01\n\nCheckpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x11\n\tbyte_size\x18\x03 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12+\n\x05state\x18\x05 \x01(\x0e\x32\x1c.penstock.v1.CheckpointState\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x15SaveCheckpointRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"]\n\x18RestoreCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x10\n\x08pipeline\x18\x04 \x01(\t\">\n\x19RestoreCheckpointResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0bstate_token\x18\x02 \x01(\t\"M\n\x17\x44\x65leteCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\x1a\n\x18\x44\x65leteCheckpointResponse\"O\n\x16ListCheckpointsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"`\n\x17ListCheckpointsResponse\x12,\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x17.penstock.v1.Checkpoint\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x80\x01\n\x15ReadParametersRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x1f\n\x17include_optimizer_state\x18\x03 \x01(\x08\x12\x12\n\nchunk_size\x18\x04 \x01(\x05\x12\x11\n\tgradients\x18\x05 \x01(\x08\"\xcd\x01\n\x16ReadParametersResponse\x12:\n\x05start\x18\x01 \x01(\x0b\x32).penstock.v1.ReadParametersResponse.StartH\x00\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x18.penstock.v1.TensorChunkH\x00\x1a\x41\n\x05Start\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12*\n\x07tensors\x18\x02 \x03(\x0b\x32\x19.penstock.v1.TensorHeaderB\t\n\x07message\"z\n\x16WriteParametersRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x0f\n\x07handles\x18\x02 \x03(\t\x12\x11\n\x04step\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x66orce\x18\x04 \x01(\x08\x12\x12\n\nrequest_id\x18\x05 \x01(\tB\x07\n\x05_step\"<\n\x17WriteParametersResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0bstate_token\x18\x02 \x01(\t*\xab\x01\n\x0f\x43heckpointState\x12 \n\x1c\x43HECKPOINT_STATE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43HECKPOINT_STATE_WRITING\x10\x01\x12\x1d\n\x19\x43HECKPOINT_STATE_COMPLETE\x10\x02\x12\x1b\n\x17\x43HECKPOINT_STATE_FAILED\x10\x03\x12\x1c\n\x18\x43HECKPOINT_STATE_DAMAGED\x10\x04\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.state_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _CHECKPOINTSTATE._serialized_start=1334
-  _CHECKPOINTSTATE._serialized_end=1505
+  _CHECKPOINTSTATE._serialized_start=1354
+  _CHECKPOINTSTATE._serialized_end=1525
   _CHECKPOINT._serialized_start=126
   _CHECKPOINT._serialized_end=295
   _SAVECHECKPOINTREQUEST._serialized_start=297
@@ -41,14 +41,14 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _LISTCHECKPOINTSREQUEST._serialized_end=728
   _LISTCHECKPOINTSRESPONSE._serialized_start=730
   _LISTCHECKPOINTSRESPONSE._serialized_end=826
-  _READPARAMETERSREQUEST._serialized_start=828
-  _READPARAMETERSREQUEST._serialized_end=937
-  _READPARAMETERSRESPONSE._serialized_start=940
-  _READPARAMETERSRESPONSE._serialized_end=1145
-  _READPARAMETERSRESPONSE_START._serialized_start=1069
-  _READPARAMETERSRESPONSE_START._serialized_end=1134
-  _WRITEPARAMETERSREQUEST._serialized_start=1147
-  _WRITEPARAMETERSREQUEST._serialized_end=1269
-  _WRITEPARAMETERSRESPONSE._serialized_start=1271
-  _WRITEPARAMETERSRESPONSE._serialized_end=1331
+  _READPARAMETERSREQUEST._serialized_start=829
+  _READPARAMETERSREQUEST._serialized_end=957
+  _READPARAMETERSRESPONSE._serialized_start=960
+  _READPARAMETERSRESPONSE._serialized_end=1165
+  _READPARAMETERSRESPONSE_START._serialized_start=1089
+  _READPARAMETERSRESPONSE_START._serialized_end=1154
+  _WRITEPARAMETERSREQUEST._serialized_start=1167
+  _WRITEPARAMETERSREQUEST._serialized_end=1289
+  _WRITEPARAMETERSRESPONSE._serialized_start=1291
+  _WRITEPARAMETERSRESPONSE._serialized_end=1351
 # @@protoc_insertion_point(module_scope)

@@ -44,6 +44,38 @@ class BackwardResponse(_message.Message):
     request_id: str
     def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., input_gradients: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
 
+class EvaluateRequest(_message.Message):
+    __slots__ = ["inputs", "loss", "metrics", "micro_batches", "pipeline", "priority", "reply", "request_id", "target", "weights"]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
+    loss: _pipeline_pb2.LossSpec
+    metrics: _containers.RepeatedScalarFieldContainer[str]
+    micro_batches: int
+    pipeline: str
+    priority: int
+    reply: ReplyOptions
+    request_id: str
+    target: _tensor_pb2.Input
+    weights: _tensor_pb2.Input
+    def __init__(self, pipeline: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ..., loss: _Optional[_Union[_pipeline_pb2.LossSpec, _Mapping]] = ..., micro_batches: _Optional[int] = ..., metrics: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., reply: _Optional[_Union[ReplyOptions, _Mapping]] = ..., priority: _Optional[int] = ..., weights: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ...) -> None: ...
+
+class EvaluateResponse(_message.Message):
+    __slots__ = ["outcome", "request_id"]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    outcome: _handle_pb2.Result
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
+
 class ForwardBackwardRequest(_message.Message):
     __slots__ = ["accumulation_lease", "after_request_id", "expected_state", "inputs", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "total_elements", "total_rows", "weights"]
     ACCUMULATION_LEASE_FIELD_NUMBER: _ClassVar[int]
