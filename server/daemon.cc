@@ -20,8 +20,8 @@
 #include "engine/base/status_macros.h"
 #include "engine/base/thread.h"
 #include "engine/base/timer_queue.h"
-#include "engine/checkpoint/checkpoint_file.h"
 #include "engine/checkpoint/checkpoint_quota.h"
+#include "engine/checkpoint/checkpoint_store.h"
 #include "engine/checkpoint/epoch_file.h"
 #include "engine/device/device.h"
 #include "engine/device/memory_claims.h"
@@ -163,7 +163,9 @@ class Daemon::Parts {
     PENSTOCK_ASSIGN_OR_RETURN(epoch_, RaiseEpoch(RealFileSystem(), options_.state_dir));
     const int64_t limit = options_.checkpoint_bytes;
     checkpoint_quota_ = std::make_unique<CheckpointQuota>(limit > 0 ? limit : DiskBytes(options_.state_dir) / 2);
-    return CountCheckpoints(RealFileSystem(), options_.state_dir, checkpoint_quota_.get());
+    PENSTOCK_ASSIGN_OR_RETURN(
+        checkpoints_, CheckpointStore::Open(RealFileSystem(), clock_, options_.state_dir, checkpoint_quota_.get()));
+    return absl::OkStatus();
   }
 
   absl::Status OpenDevices() {
@@ -217,11 +219,9 @@ class Daemon::Parts {
     builder.devices = devices_.get();
     builder.handles = handles_.get();
     builder.timers = timers_.get();
-    builder.files = RealFileSystem();
     builder.clock = clock_;
     builder.metrics = &registry_;
-    builder.state_dir = options_.state_dir;
-    builder.checkpoint_quota = checkpoint_quota_.get();
+    builder.checkpoints = checkpoints_.get();
     builder.memory = memory_.get();
     builder.hosting = HostingOptions(options_);
     pipelines_ = std::make_unique<PipelineTable>(PipelineTable::Options{
@@ -255,6 +255,7 @@ class Daemon::Parts {
 
   ServiceEnvironment Environment() {
     return {.pipelines = pipelines_.get(),
+            .checkpoints = checkpoints_.get(),
             .handles = handles_.get(),
             .timers = timers_.get(),
             .clock = clock_,
@@ -421,6 +422,7 @@ class Daemon::Parts {
   std::unique_ptr<StateLock> state_lock_;
   Epoch epoch_;
   std::unique_ptr<CheckpointQuota> checkpoint_quota_;
+  std::unique_ptr<CheckpointStore> checkpoints_;
   MetricsRegistry registry_;
   std::unique_ptr<RequestTracing> tracing_;
   std::unique_ptr<DevicePool> devices_;

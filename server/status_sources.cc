@@ -10,6 +10,7 @@
 #include "engine/checkpoint/checkpoint_file.h"
 #include "proto/message_json.h"
 #include "server/http/listen_address.h"
+#include "server/rpc/convert/checkpoint_convert.h"
 #include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/services/insight_service.h"
 
@@ -84,10 +85,11 @@ CommandOutputs DescribeForPrograms(const ServiceEnvironment& environment) {
   };
   outputs.checkpoints = [environment] {
     std::vector<std::string> list;
+    CheckpointMessages messages;
     for (const PipelineEntry& entry : environment.pipelines->List("", kMaxPipelines)) {
       if (entry.pipeline == nullptr) continue;
       for (const CheckpointInfo& info : entry.pipeline->ListCheckpoints())
-        list.push_back(MessageToJsonText(ToProto(info)));
+        list.push_back(MessageToJsonText(messages.Make(info, /*pipeline_exists=*/true)));
     }
     return absl::StrCat("[", absl::StrJoin(list, ", "), "]");
   };

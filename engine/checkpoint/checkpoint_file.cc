@@ -22,10 +22,11 @@
 namespace penstock {
 namespace {
 
-constexpr char kStateFile[] = "/state.safetensors";
 constexpr char kManifestFile[] = "/manifest.json";
 // A folder under a name that no checkpoint can have is not a checkpoint yet.
 constexpr char kUnfinished[] = ".unfinished-";
+// More than any specification and any names of tensors take: a larger file is no manifest, and is not read.
+constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
 // How much goes to the disk between two looks at a cancel token.
 constexpr size_t kPieceBytes = 16 << 20;
 
@@ -35,20 +36,34 @@ absl::Status Corrupt(const std::string& id, std::string_view problem) {
       .With("checkpoint", id);
 }
 
-absl::Status NotFound(const std::string& id) {
-  return Error(absl::StatusCode::kNotFound, "CHECKPOINT_NOT_FOUND", absl::StrCat("there is no checkpoint ", id))
-      .With("checkpoint", id);
-}
-
 absl::Status Taken(const std::string& id) {
   return Error(absl::StatusCode::kAlreadyExists, "CHECKPOINT_EXISTS", absl::StrCat("checkpoint ", id, " exists"))
       .With("checkpoint", id);
 }
 
-// Bytes of the file that holds a checkpoint's tensors; 0 if it is missing.
-int64_t TensorBytes(FileSystem* files, const std::string& checkpoint) {
-  const absl::StatusOr<FileInfo> info = files->Info(checkpoint + kStateFile);
+std::string StatePath(const std::string& checkpoint, std::string_view file) {
+  return absl::StrCat(checkpoint, "/", absl::string_view(file.data(), file.size()));
+}
+
+int64_t FileBytes(FileSystem* files, const std::string& path) {
+  const absl::StatusOr<FileInfo> info = files->Info(path);
   return info.ok() ? info->bytes : 0;
+}
+
+// Bytes of all files of a checkpoint that hold tensors.
+int64_t TensorBytes(FileSystem* files, const std::string& checkpoint) {
+  int64_t bytes = 0;
+  for (const std::string_view file : kStateFiles) bytes += FileBytes(files, StatePath(checkpoint, file));
+  return bytes;
+}
+
+// Fails: NOT_FOUND if it is missing; INVALID_ARGUMENT if it is no manifest.
+absl::StatusOr<CheckpointManifest> ReadManifest(FileSystem* files, const std::string& checkpoint) {
+  const std::string path = checkpoint + kManifestFile;
+  PENSTOCK_ASSIGN_OR_RETURN(const FileInfo info, files->Info(path));
+  if (info.bytes > kMaxManifestBytes) return InvalidField("manifest", "is too large", std::to_string(info.bytes));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, files->Read(path));
+  return ParseManifest(text);
 }
 
 // Makes one folder whose existence survives a loss of power: a rename syncs the folder above.
@@ -75,39 +90,42 @@ std::map<std::string, std::string> MetadataOf(const CheckpointManifest& manifest
           {"penstock.created_unix_ms", std::to_string(manifest.created_unix_ms)}};
 }
 
-CheckpointInfo InfoOf(const std::string& pipeline, const std::string& id, const CheckpointManifest& manifest) {
-  return {.pipeline = pipeline,
-          .id = id,
-          .step = manifest.step,
-          .bytes = manifest.bytes,
-          .digest = absl::StrFormat("crc32c:%08x", manifest.crc32c),
-          .spec_digest = manifest.spec_digest,
-          .create_time = absl::FromUnixMillis(manifest.created_unix_ms)};
-}
-
 }  // namespace
 
-CheckpointFolder::CheckpointFolder(FileSystem* files, Clock* clock, std::string folder, std::string pipeline,
+absl::Status CheckpointNotFound(const std::string& id) {
+  return Error(absl::StatusCode::kNotFound, "CHECKPOINT_NOT_FOUND", absl::StrCat("there is no checkpoint ", id))
+      .With("checkpoint", id);
+}
+
+CheckpointFolder::CheckpointFolder(FileSystem* files, Clock* clock, const std::string& state_dir, std::string pipeline,
                                    CheckpointQuota* quota)
-    : files_(files), clock_(clock), folder_(std::move(folder)), pipeline_(std::move(pipeline)), quota_(quota) {}
+    : files_(files),
+      clock_(clock),
+      state_dir_(state_dir),
+      pipeline_(std::move(pipeline)),
+      folder_(absl::StrCat(state_dir_, "/pipelines/", pipeline_, "/checkpoints")),
+      quota_(quota) {}
 
 absl::StatusOr<std::unique_ptr<CheckpointFolder>> CheckpointFolder::Open(FileSystem* files, Clock* clock,
                                                                          const std::string& state_dir,
                                                                          const std::string& pipeline,
                                                                          CheckpointQuota* quota) {
-  PENSTOCK_RETURN_IF_ERROR(files->CreateDirectories(state_dir));
-  PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files, state_dir, "pipelines"));
-  const std::string above = absl::StrCat(state_dir, "/pipelines");
-  PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files, above, pipeline));
-  PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files, absl::StrCat(above, "/", pipeline), "checkpoints"));
-  std::unique_ptr<CheckpointFolder> folder(
-      new CheckpointFolder(files, clock, absl::StrCat(above, "/", pipeline, "/checkpoints"), pipeline, quota));
-  PENSTOCK_RETURN_IF_ERROR(folder->Scan());
+  std::unique_ptr<CheckpointFolder> folder(new CheckpointFolder(files, clock, state_dir, pipeline, quota));
+  PENSTOCK_RETURN_IF_ERROR(folder->Reopen());
   return folder;
 }
 
-absl::Status CheckpointFolder::Scan() {
+absl::Status CheckpointFolder::Reopen() {
   absl::MutexLock disk_lock(&disk_mu_);
+  PENSTOCK_RETURN_IF_ERROR(files_->CreateDirectories(state_dir_));
+  PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files_, state_dir_, "pipelines"));
+  const std::string above = absl::StrCat(state_dir_, "/pipelines");
+  PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files_, above, pipeline_));
+  PENSTOCK_RETURN_IF_ERROR(MakeDurableFolder(files_, absl::StrCat(above, "/", pipeline_), "checkpoints"));
+  return Scan();
+}
+
+absl::Status CheckpointFolder::Scan() {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_->List(folder_));
   std::map<std::string, CheckpointInfo> found;
   int64_t bytes = 0;
@@ -120,6 +138,7 @@ absl::Status CheckpointFolder::Scan() {
       continue;
     }
     if (!IsResourceId(name)) continue;
+    PENSTOCK_RETURN_IF_ERROR(RemoveReplaced(name));
     found[name] = Describe(name);
     bytes += TensorBytes(files_, path);
     if (found[name].damaged) LogWarning("a checkpoint is damaged", {{"pipeline", pipeline_}, {"checkpoint", name}});
@@ -130,16 +149,47 @@ absl::Status CheckpointFolder::Scan() {
   return absl::OkStatus();
 }
 
-// What can be known without reading the tensors.
-CheckpointInfo CheckpointFolder::Describe(const std::string& id) {
-  const std::string path = absl::StrCat(folder_, "/", id);
-  const absl::StatusOr<std::string> text = files_->Read(path + kManifestFile);
-  const absl::StatusOr<CheckpointManifest> manifest =
-      text.ok() ? ParseManifest(*text) : absl::StatusOr<CheckpointManifest>(text.status());
-  if (!manifest.ok()) return {.pipeline = pipeline_, .id = id, .damaged = true};
-  CheckpointInfo info = InfoOf(pipeline_, id, *manifest);
-  info.damaged = TensorBytes(files_, path) != manifest->bytes;
+CheckpointInfo CheckpointFolder::InfoOf(const std::string& id, const CheckpointManifest& manifest) const {
+  CheckpointInfo info{.pipeline = pipeline_,
+                      .id = id,
+                      .step = manifest.step,
+                      .bytes = manifest.bytes,
+                      .digest = absl::StrFormat("crc32c:%08x", manifest.crc32c),
+                      .spec_digest = manifest.spec_digest,
+                      .rotating = manifest.rotating,
+                      .create_time = absl::FromUnixMillis(manifest.created_unix_ms)};
+  if (manifest.specification.empty()) return info;
+  absl::MutexLock lock(&mu_);
+  if (specification_ == nullptr || *specification_ != manifest.specification) {
+    specification_ = std::make_shared<const std::string>(manifest.specification);
+  }
+  info.specification = specification_;
   return info;
+}
+
+// What can be known without reading the tensors.
+CheckpointInfo CheckpointFolder::Describe(const std::string& id) const {
+  const std::string path = absl::StrCat(folder_, "/", id);
+  const absl::StatusOr<CheckpointManifest> manifest = ReadManifest(files_, path);
+  if (!manifest.ok()) return {.pipeline = pipeline_, .id = id, .damaged = true};
+  CheckpointInfo info = InfoOf(id, *manifest);
+  info.damaged = FileBytes(files_, StatePath(path, manifest->file)) != manifest->bytes;
+  return info;
+}
+
+absl::Status CheckpointFolder::RemoveReplaced(const std::string& id) {
+  const std::string path = absl::StrCat(folder_, "/", id);
+  const std::string unfinished = path + kManifestFile + ".new";
+  if (files_->Exists(unfinished)) PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(unfinished));
+  for (const std::string_view file : kStateFiles) {
+    const std::string other = StatePath(path, file);
+    const absl::StatusOr<CheckpointManifest> manifest = ReadManifest(files_, path);
+    if (!manifest.ok() || manifest->file == file || !files_->Exists(other)) continue;
+    // The manifest may have come by a rename that was not synced: then a loss of power would bring back one that needs the file.
+    PENSTOCK_RETURN_IF_ERROR(WriteManifest(path, *manifest));
+    PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(other));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointFolder::CheckFree(const std::string& id) const {
@@ -157,49 +207,110 @@ absl::Status CheckpointFolder::CheckRoom(const std::string& id, int64_t bytes) c
   return quota_ == nullptr ? absl::OkStatus() : WithValue(quota_->CheckRoom(bytes), "checkpoint", id);
 }
 
-absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, int64_t step,
-                                                      const std::string& spec_digest, const NamedTensors& state,
-                                                      const CancelToken* cancel, bool beyond_quota) {
+absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, const CheckpointFacts& facts,
+                                                      const NamedTensors& state, const SaveOptions& options) {
   absl::MutexLock disk_lock(&disk_mu_);
-  PENSTOCK_RETURN_IF_ERROR(CheckFree(id));
-  CheckpointManifest manifest{
-      .step = step, .spec_digest = spec_digest, .created_unix_ms = absl::ToUnixMillis(clock_->WallNow())};
+  const bool over = options.replace && Find(id).ok();
+  if (!over) PENSTOCK_RETURN_IF_ERROR(CheckFree(id));
+  CheckpointManifest manifest{.step = facts.step,
+                              .spec_digest = facts.spec_digest,
+                              .rotating = facts.rotating,
+                              .created_unix_ms = absl::ToUnixMillis(clock_->WallNow())};
+  if (facts.specification != nullptr) manifest.specification = *facts.specification;
   for (const NamedTensor& tensor : state) {
     if (!IsManifestText(tensor.name)) return InvalidField("state", "has a tensor with an unusable name", tensor.name);
     manifest.names.push_back(tensor.name);
   }
+  const std::string path = absl::StrCat(folder_, "/", id);
   const std::string unfinished = absl::StrCat(folder_, "/", kUnfinished, id);
-  const std::string finished = absl::StrCat(folder_, "/", id);
+  if (over) PENSTOCK_RETURN_IF_ERROR(RemoveReplaced(id));
   if (files_->Exists(unfinished)) PENSTOCK_RETURN_IF_ERROR(Clear(unfinished));  // a removal has left it
+  const int64_t before = over ? TensorBytes(files_, path) : 0;
   int64_t taken = 0;  // for the elements; the few bytes of the header are known when they are written
   for (const NamedTensor& tensor : state) taken += static_cast<int64_t>(tensor.tensor.nbytes());
   if (quota_ != nullptr) {
-    PENSTOCK_RETURN_IF_ERROR(WithValue(quota_->Take(pipeline_, taken, beyond_quota), "checkpoint", id));
+    PENSTOCK_RETURN_IF_ERROR(WithValue(quota_->Take(pipeline_, taken, options.beyond_quota), "checkpoint", id));
   }
+  // Whatever fails or throws, the quota counts what is there.
+  const absl::Cleanup count = [&] {
+    int64_t now = before;
+    Guarded("the count of a checkpoint's bytes", [&] {
+      now = TensorBytes(files_, path) + TensorBytes(files_, unfinished);  // that of a failed save may have stayed
+    }).IgnoreError();
+    if (quota_ != nullptr) quota_->Return(pipeline_, taken + before - now);
+  };
+  absl::StatusOr<CheckpointInfo> saved =
+      over ? SaveOver(id, manifest, state, options.cancel) : SaveNew(id, manifest, state, options.cancel);
+  if (!saved.ok()) return WithValue(saved.status(), "checkpoint", id);
+  return saved;
+}
+
+absl::StatusOr<CheckpointInfo> CheckpointFolder::SaveNew(const std::string& id, CheckpointManifest& manifest,
+                                                         const NamedTensors& state, const CancelToken* cancel) {
+  const std::string unfinished = absl::StrCat(folder_, "/", kUnfinished, id);
+  const std::string finished = absl::StrCat(folder_, "/", id);
   // Whatever fails or throws from here on, nothing of the save stays.
   absl::Cleanup give_up = [&] {
-    int64_t left = 0;
     Guarded("the end of a failed save", [&] {
       if (absl::Status removed = files_->RemoveAll(unfinished); !removed.ok()) {
-        left = TensorBytes(files_, unfinished);
         LogError("can't remove an unfinished checkpoint", {{"pipeline", pipeline_}, {"checkpoint", id}});
       }
     }).IgnoreError();
-    if (quota_ != nullptr) quota_->Return(pipeline_, taken - left);
   };
-  PENSTOCK_RETURN_IF_ERROR(WithValue(Write(unfinished, manifest, state, cancel), "checkpoint", id));
-  CheckpointInfo info = InfoOf(pipeline_, id, manifest);
+  PENSTOCK_RETURN_IF_ERROR(files_->CreateDirectories(unfinished));
+  PENSTOCK_RETURN_IF_ERROR(WriteState(unfinished, manifest, state, cancel));
+  PENSTOCK_RETURN_IF_ERROR(WriteManifest(unfinished, manifest));
+  CheckpointInfo info = InfoOf(id, manifest);
   std::map<std::string, CheckpointInfo> listed;  // made before the rename: after it, nothing can fail
   listed.emplace(id, info);
   if (absl::Status renamed = files_->Rename(unfinished, finished); !renamed.ok()) {
     // A rename whose sync failed may have happened: what nobody was told of must not come back.
     files_->RemoveAll(finished).IgnoreError();
-    return WithValue(std::move(renamed), "checkpoint", id);
+    return renamed;
   }
   std::move(give_up).Cancel();
-  if (quota_ != nullptr) quota_->Return(pipeline_, taken - manifest.bytes);
   absl::MutexLock lock(&mu_);
   index_.merge(listed);
+  return info;
+}
+
+absl::StatusOr<CheckpointInfo> CheckpointFolder::SaveOver(const std::string& id, CheckpointManifest& manifest,
+                                                          const NamedTensors& state, const CancelToken* cancel) {
+  const std::string path = absl::StrCat(folder_, "/", id);
+  const absl::StatusOr<CheckpointManifest> old = ReadManifest(files_, path);
+  // Of one without a manifest nothing is known; its tensors stay until the new ones are there, if they can.
+  const std::string_view old_file = old.ok() ? std::string_view(old->file) : kStateFiles[0];
+  manifest.file = std::string(old_file == kStateFiles[0] ? kStateFiles[1] : kStateFiles[0]);
+  const std::string old_tensors = StatePath(path, old_file);
+  const auto remove = [&](const std::string& tensors) {
+    Guarded("the end of a save", [&] {
+      if (absl::Status removed = files_->RemoveAll(tensors); !removed.ok()) {
+        LogError("can't remove replaced tensors", {{"pipeline", pipeline_}, {"checkpoint", id}});
+      }
+    }).IgnoreError();
+  };
+  // Whatever fails or throws before the new manifest is there, the old one stays.
+  absl::Cleanup give_up = [&] {
+    Guarded("the end of a failed save", [&] {
+      // After a rename whose sync failed, either manifest may be there after a loss of power, and needs its tensors.
+      const absl::StatusOr<CheckpointManifest> now = ReadManifest(files_, path);
+      if (!now.ok() || now->file != manifest.file) remove(StatePath(path, manifest.file));
+      const CheckpointInfo left = Describe(id);
+      absl::MutexLock lock(&mu_);
+      index_[id] = left;
+    }).IgnoreError();
+  };
+  PENSTOCK_RETURN_IF_ERROR(files_->CreateDirectories(path));
+  PENSTOCK_RETURN_IF_ERROR(WriteState(path, manifest, state, cancel));
+  CheckpointInfo info = InfoOf(id, manifest);
+  CheckpointInfo listed = info;  // made before the rename: after it, nothing can fail
+  PENSTOCK_RETURN_IF_ERROR(WriteManifest(path, manifest));
+  std::move(give_up).Cancel();
+  {
+    absl::MutexLock lock(&mu_);
+    index_.at(id) = std::move(listed);
+  }
+  remove(old_tensors);
   return info;
 }
 
@@ -211,15 +322,14 @@ std::string CheckpointFolder::FreeId(int64_t step) const {
   return id;
 }
 
-absl::Status CheckpointFolder::Write(const std::string& folder, CheckpointManifest& manifest, const NamedTensors& state,
-                                     const CancelToken* cancel) {
+absl::Status CheckpointFolder::WriteState(const std::string& folder, CheckpointManifest& manifest,
+                                          const NamedTensors& state, const CancelToken* cancel) {
   const auto cancelled = [cancel] {
     if (cancel == nullptr || !cancel->cancelled()) return absl::OkStatus();
     return absl::Status(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the save was given up"));
   };
 
-  PENSTOCK_RETURN_IF_ERROR(files_->CreateDirectories(folder));
-  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(folder + kStateFile));
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(StatePath(folder, manifest.file)));
   PENSTOCK_RETURN_IF_ERROR(WriteSafetensors(state, MetadataOf(manifest), [&](std::string_view bytes) {
     manifest.bytes += static_cast<int64_t>(bytes.size());
     manifest.crc32c = ExtendCrc32c(manifest.crc32c, bytes);
@@ -231,11 +341,14 @@ absl::Status CheckpointFolder::Write(const std::string& folder, CheckpointManife
   }));
   PENSTOCK_RETURN_IF_ERROR(cancelled());
   PENSTOCK_RETURN_IF_ERROR(file->Sync());
-  PENSTOCK_RETURN_IF_ERROR(file->Close());
-  // The manifest comes last and by a rename, which syncs the folder with both of its files.
-  const std::string manifest_path = folder + kManifestFile;
-  PENSTOCK_RETURN_IF_ERROR(WriteWhole(files_, manifest_path + ".new", FormatManifest(manifest)));
-  return files_->Rename(manifest_path + ".new", manifest_path);
+  return file->Close();
+}
+
+// It comes last and by a rename, which syncs the folder with all of its files.
+absl::Status CheckpointFolder::WriteManifest(const std::string& folder, const CheckpointManifest& manifest) {
+  const std::string path = folder + kManifestFile;
+  PENSTOCK_RETURN_IF_ERROR(WriteWhole(files_, path + ".new", FormatManifest(manifest)));
+  return files_->Rename(path + ".new", path);
 }
 
 absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Load(const std::string& id) {
@@ -254,15 +367,15 @@ absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Load(const std::string& id) {
 absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Read(const std::string& id) {
   const std::string folder = absl::StrCat(folder_, "/", id);
   // A file that is gone is damage too; other faults of the disk are told as they are.
-  const auto read = [&](const char* file) -> absl::StatusOr<std::string> {
-    absl::StatusOr<std::string> bytes = files_->Read(folder + file);
-    if (absl::IsNotFound(bytes.status())) return Corrupt(id, "a file is missing");
-    return bytes;
-  };
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, read(kManifestFile));
-  const absl::StatusOr<CheckpointManifest> manifest = ParseManifest(text);
-  if (!manifest.ok()) return Corrupt(id, "its manifest is not what was written");
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string bytes, read(kStateFile));
+  const auto missing = [&id] { return Corrupt(id, "a file is missing"); };
+  const absl::StatusOr<CheckpointManifest> manifest = ReadManifest(files_, folder);
+  if (absl::IsNotFound(manifest.status())) return missing();
+  if (absl::IsInvalidArgument(manifest.status())) return Corrupt(id, "its manifest is not what was written");
+  PENSTOCK_RETURN_IF_ERROR(manifest.status());
+  const absl::StatusOr<std::string> read = files_->Read(StatePath(folder, manifest->file));
+  if (absl::IsNotFound(read.status())) return missing();
+  PENSTOCK_RETURN_IF_ERROR(read.status());
+  const std::string& bytes = *read;
   if (static_cast<int64_t>(bytes.size()) != manifest->bytes) {
     return Corrupt(id, absl::StrCat("it must have ", manifest->bytes, " bytes, got ", bytes.size()));
   }
@@ -274,13 +387,13 @@ absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Read(const std::string& id) {
   std::vector<std::string> names;
   for (const NamedTensor& tensor : file->tensors) names.push_back(tensor.name);
   if (names != manifest->names) return Corrupt(id, "its manifest names other tensors");
-  return LoadedCheckpoint{InfoOf(pipeline_, id, *manifest), std::move(file->tensors)};
+  return LoadedCheckpoint{InfoOf(id, *manifest), std::move(file->tensors)};
 }
 
 absl::StatusOr<CheckpointInfo> CheckpointFolder::Find(const std::string& id) const {
   absl::MutexLock lock(&mu_);
   auto found = index_.find(id);
-  if (found == index_.end()) return NotFound(id);
+  if (found == index_.end()) return CheckpointNotFound(id);
   return found->second;
 }
 
@@ -326,21 +439,6 @@ absl::Status CheckpointFolder::Purge() {
   for (const CheckpointInfo& info : List()) PENSTOCK_RETURN_IF_ERROR(RemoveOne(info.id));
   PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(folder_));
   if (quota_ != nullptr) quota_->Set(pipeline_, 0);
-  return absl::OkStatus();
-}
-
-absl::Status CountCheckpoints(FileSystem* files, const std::string& state_dir, CheckpointQuota* quota) {
-  const std::string above = absl::StrCat(state_dir, "/pipelines");
-  if (!files->Exists(above)) return absl::OkStatus();
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> pipelines, files->List(above));
-  for (const std::string& pipeline : pipelines) {
-    const std::string folder = absl::StrCat(above, "/", pipeline, "/checkpoints");
-    if (!IsResourceId(pipeline) || !files->Exists(folder)) continue;
-    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> names, files->List(folder));
-    int64_t bytes = 0;
-    for (const std::string& name : names) bytes += TensorBytes(files, absl::StrCat(folder, "/", name));
-    quota->Set(pipeline, bytes);
-  }
   return absl::OkStatus();
 }
 

@@ -32,9 +32,28 @@ struct CheckpointInfo {
   int64_t bytes = 0;             // of the file that holds the tensors
   std::string digest = {};       // "crc32c:" and 8 hex digits of that file
   std::string spec_digest = {};  // of the pipeline that it was saved from, as the caller gave it
+  std::shared_ptr<const std::string> specification = {};  // of that pipeline, as the caller gave it; null: none
+  bool rotating = false;                                  // saved to be deleted when enough newer ones are there
   absl::Time create_time = {};
   bool damaged = false;  // its manifest or the size of its file is wrong, or its content was when it was last read
 };
+
+// What a checkpoint keeps beside the tensors. Nothing of it is looked at.
+struct CheckpointFacts {
+  int64_t step = 0;
+  std::string spec_digest = {};
+  std::shared_ptr<const std::string> specification = {};  // any bytes; null: none
+  bool rotating = false;
+};
+
+struct SaveOptions {
+  const CancelToken* cancel = nullptr;  // gives it up between two pieces of the file; null: nobody does
+  bool beyond_quota = false;            // it is saved whatever the quota is
+  bool replace = false;                 // one of this name, if there is one
+};
+
+// CHECKPOINT_NOT_FOUND, naming it.
+absl::Status CheckpointNotFound(const std::string& id);
 
 struct LoadedCheckpoint {
   CheckpointInfo info;
@@ -43,19 +62,22 @@ struct LoadedCheckpoint {
 
 // The checkpoints of one pipeline.
 //
-// Model:     A folder `checkpoints` with one folder per checkpoint: `state.safetensors`, and
-//            `manifest.json` with step, bytes, CRC32C, digest of the specification and the names of
+// Model:     A folder `checkpoints` with one folder per checkpoint: the tensors in `state.safetensors`, and
+//            `manifest.json` with step, bytes, CRC32C, the specification, its digest and the names of
 //            the tensors. A checkpoint is written under a name that starts with a dot, synced, and
-//            renamed: what has its name is whole. An index of the manifests is kept in memory.
+//            renamed: what has its name is whole. One that replaces another puts its tensors beside the other's, as
+//            `state-2.safetensors`, and its manifest over the other's, which is one rename: at any moment one of the two is
+//            whole. An index of the manifests is kept in memory.
 // Owns:      The folder; nobody else writes there. FileSystem, Clock and CheckpointQuota must outlive it.
 // Threads:   Any method from any thread. Save(), Load() and Remove() touch the disk, one at a time; List()
 //            and Find() never do.
-// Lifecycle: Open() removes what a crash has left of a save or a removal.
+// Lifecycle: Open() and Reopen() remove what a crash has left of a save or a removal.
 // Fails:     ALREADY_EXISTS / CHECKPOINT_EXISTS; NOT_FOUND / CHECKPOINT_NOT_FOUND; DATA_LOSS /
 //            CHECKPOINT_CORRUPT for anything that is not exactly what was written; these name the
 //            checkpoint. CANCELLED / WORK_CANCELLED. RESOURCE_EXHAUSTED / STORAGE_FULL for a full disk, and for the quota
 //            before anything is written; INTERNAL for other faults of the disk. A failed Save() leaves nothing behind, and the
-//            other checkpoints as they were.
+//            other checkpoints as they were; one that was to be replaced stays, or is replaced all the same where only the last
+//            sync failed, as List() tells.
 class CheckpointFolder {
  public:
   // `state_dir`/pipelines/`pipeline`/checkpoints, made if missing. Without a quota any number of bytes may be saved.
@@ -63,15 +85,16 @@ class CheckpointFolder {
                                                                 const std::string& state_dir,
                                                                 const std::string& pipeline,
                                                                 CheckpointQuota* quota = nullptr);
+  // Makes the folder if it is missing, and reads it anew.
+  absl::Status Reopen() ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
 
   // Fails at once if the name is taken: for a refusal before acceptance.
   absl::Status CheckFree(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
   // Whether the quota has room for that many bytes. Fails: STORAGE_FULL.
   absl::Status CheckRoom(const std::string& id, int64_t bytes) const;
-  // `cancel` gives it up between two pieces of the file; null: nobody does. `beyond_quota`: it is saved whatever the quota is.
-  absl::StatusOr<CheckpointInfo> Save(const std::string& id, int64_t step, const std::string& spec_digest,
-                                      const NamedTensors& state, const CancelToken* cancel = nullptr,
-                                      bool beyond_quota = false) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
+  // With `replace`, both must fit at once: the old one goes when the new one is there.
+  absl::StatusOr<CheckpointInfo> Save(const std::string& id, const CheckpointFacts& facts, const NamedTensors& state,
+                                      const SaveOptions& options = {}) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
   // step-{n}, or step-{n}-end and step-{n}-end-{i} where that is taken.
   std::string FreeId(int64_t step) const ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<LoadedCheckpoint> Load(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
@@ -84,12 +107,23 @@ class CheckpointFolder {
   absl::Status Purge() ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
 
  private:
-  CheckpointFolder(FileSystem* files, Clock* clock, std::string folder, std::string pipeline, CheckpointQuota* quota);
-  absl::Status Scan() ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
-  CheckpointInfo Describe(const std::string& id);
-  // Fills in the manifest's bytes and checksum.
-  absl::Status Write(const std::string& folder, CheckpointManifest& manifest, const NamedTensors& state,
-                     const CancelToken* cancel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  CheckpointFolder(FileSystem* files, Clock* clock, const std::string& state_dir, std::string pipeline,
+                   CheckpointQuota* quota);
+  absl::Status Scan() ABSL_LOCKS_EXCLUDED(mu_) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  CheckpointInfo Describe(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
+  CheckpointInfo InfoOf(const std::string& id, const CheckpointManifest& manifest) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Removes the tensors that the manifest does not name, which a replacement has left.
+  absl::Status RemoveReplaced(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::StatusOr<CheckpointInfo> SaveNew(const std::string& id, CheckpointManifest& manifest, const NamedTensors& state,
+                                         const CancelToken* cancel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::StatusOr<CheckpointInfo> SaveOver(const std::string& id, CheckpointManifest& manifest,
+                                          const NamedTensors& state, const CancelToken* cancel)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  // Writes the tensors to the manifest's file, and fills in its bytes and checksum.
+  absl::Status WriteState(const std::string& folder, CheckpointManifest& manifest, const NamedTensors& state,
+                          const CancelToken* cancel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  absl::Status WriteManifest(const std::string& folder, const CheckpointManifest& manifest)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::StatusOr<LoadedCheckpoint> Read(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status RemoveOne(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   // Removes a folder that is no checkpoint, and gives the quota back what its files had.
@@ -97,16 +131,16 @@ class CheckpointFolder {
 
   FileSystem* const files_;
   Clock* const clock_;
-  const std::string folder_;
+  const std::string state_dir_;
   const std::string pipeline_;
+  const std::string folder_;
   CheckpointQuota* const quota_;  // null: none
 
   absl::Mutex disk_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // one writer or reader of files at a time
   mutable absl::Mutex mu_;
   std::map<std::string, CheckpointInfo> index_ ABSL_GUARDED_BY(mu_);
+  // The last one that was read: checkpoints of one pipeline share theirs.
+  mutable std::shared_ptr<const std::string> specification_ ABSL_GUARDED_BY(mu_);
 };
-
-// Tells a quota what all pipelines of a state folder hold, those that nobody has opened included.
-absl::Status CountCheckpoints(FileSystem* files, const std::string& state_dir, CheckpointQuota* quota);
 
 }  // namespace penstock

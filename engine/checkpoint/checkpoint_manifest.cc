@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/error.h"
+#include "engine/wire/checksum.h"
 
 namespace penstock {
 namespace {
@@ -44,21 +46,42 @@ bool IsManifestText(std::string_view text) {
 std::string FormatManifest(const CheckpointManifest& manifest) {
   const std::string names =
       manifest.names.empty() ? "" : absl::StrCat("\"", absl::StrJoin(manifest.names, "\", \""), "\"");
-  return absl::StrFormat(
-      "{\n  \"format\": 1,\n  \"step\": %d,\n  \"bytes\": %d,\n  \"crc32c\": \"%08x\",\n  \"spec_digest\": \"%s\",\n"
-      "  \"created_unix_ms\": %d,\n  \"names\": [%s]\n}\n",
-      manifest.step, manifest.bytes, manifest.crc32c, manifest.spec_digest, manifest.created_unix_ms, names);
+  std::string text =
+      absl::StrFormat("{\n  \"format\": %d,\n  \"step\": %d,\n  \"bytes\": %d,\n  \"crc32c\": \"%08x\",\n",
+                      manifest.format, manifest.step, manifest.bytes, manifest.crc32c);
+  if (manifest.format > 1) absl::StrAppend(&text, "  \"file\": \"", manifest.file, "\",\n");
+  absl::StrAppend(&text, "  \"spec_digest\": \"", manifest.spec_digest, "\",\n");
+  if (manifest.format > 1) {
+    absl::StrAppend(&text, "  \"specification\": \"", absl::Base64Escape(manifest.specification),
+                    "\",\n  \"rotating\": ", manifest.rotating ? 1 : 0, ",\n");
+  }
+  absl::StrAppend(&text, "  \"created_unix_ms\": ", manifest.created_unix_ms, ",\n  \"names\": [", names, "]");
+  if (manifest.format > 1) absl::StrAppendFormat(&text, ",\n  \"manifest_crc32c\": \"%08x\"", Crc32c(text));
+  return text + "\n}\n";
 }
 
 absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
   CheckpointManifest manifest;
+  int64_t format = 0;
+  int64_t rotating = 0;
   const auto checksum = ValueOf(text, "crc32c");
   const auto digest = ValueOf(text, "spec_digest");
   const auto names = ValueOf(text, "names");
-  bool good = ReadNumber(text, "step", &manifest.step) && ReadNumber(text, "bytes", &manifest.bytes) &&
+  bool good = ReadNumber(text, "format", &format) && ReadNumber(text, "step", &manifest.step) &&
+              ReadNumber(text, "bytes", &manifest.bytes) &&
               ReadNumber(text, "created_unix_ms", &manifest.created_unix_ms) && checksum && digest && names &&
-              absl::SimpleHexAtoi(Unquoted(*checksum), &manifest.crc32c);
+              absl::SimpleHexAtoi(Unquoted(*checksum), &manifest.crc32c) && (format == 1 || format == 2);
   good = good && manifest.step >= 0 && manifest.step <= kMaxStep;
+  manifest.format = static_cast<int>(format);
+  if (good && format == 2) {
+    const auto file = ValueOf(text, "file");
+    const auto specification = ValueOf(text, "specification");
+    good = file && specification && ReadNumber(text, "rotating", &rotating) &&
+           absl::Base64Unescape(Unquoted(*specification), &manifest.specification);
+    manifest.rotating = rotating == 1;
+    if (good) manifest.file = Unquoted(*file);
+    good = good && std::find(kStateFiles.begin(), kStateFiles.end(), manifest.file) != kStateFiles.end();
+  }
   if (good) {
     manifest.spec_digest = Unquoted(*digest);
     std::string_view list = *names;

@@ -24,7 +24,7 @@ const char* MethodName(const Request& request) {
           [](const ExpireCall&) { return "OptimizerStep"; }, [](const TrainStepCall&) { return "TrainStep"; },
           [](const SaveCall&) { return "SaveCheckpoint"; }, [](const RestoreCall&) { return "RestoreCheckpoint"; },
           [](const WriteCall&) { return "WriteParameters"; }, [](const DeleteCall&) { return "DeleteCheckpoint"; },
-          [](const ReadCall&) { return "ReadParameters"; },
+          [](const ReadCall&) { return "ReadParameters"; }, [](const CopyCall&) { return "CopyCheckpoint"; },
           [](const UpdateOptimizerCall&) { return "UpdateOptimizer"; }},
       request);
 }
@@ -33,7 +33,7 @@ const std::vector<const char*>& MethodNames() {
   static const auto* const names = new std::vector<const char*>{
       "Infer",           "Evaluate",       "Forward",           "Backward",        "ForwardBackward",  "OptimizerStep",
       "TrainStep",       "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters", "DeleteCheckpoint",
-      "UpdateOptimizer"};
+      "UpdateOptimizer", "CopyCheckpoint"};
   return *names;
 }
 
@@ -51,6 +51,7 @@ std::optional<TrainingCall> TrainingCallOf(const Request& request) {
                                [](const ExpireCall&) -> Answer { return TrainingCall::kExpire; },
                                [](const TrainStepCall&) -> Answer { return TrainingCall::kTrainStep; },
                                [](const SaveCall&) -> Answer { return TrainingCall::kSave; },
+                               [](const CopyCall&) -> Answer { return TrainingCall::kSave; },
                                [](const RestoreCall& restore) -> Answer {
                                  return restore.force ? TrainingCall::kRestoreForced : TrainingCall::kRestore;
                                },

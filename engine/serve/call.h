@@ -24,7 +24,7 @@
 
 namespace penstock {
 
-// The callers of one save, restore, write, delete or update. Each callback comes once, when the work is done.
+// The callers of one save, copy, restore, write, delete or update. Each callback comes once, when the work is done.
 using StateJoin = Joined<StateAnswer>;
 using StateCallback = StateJoin::Callback;
 

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/signature_check.h"
+#include "engine/serve/saved_state.h"
 #include "engine/tensor/micro_batch.h"
 
 namespace penstock {
@@ -71,12 +74,6 @@ const std::vector<std::string>& OutputsOf(const Call& call) {
   if (const auto* forward = call.As<ForwardCall>()) return forward->request.outputs;
   const ContributionCall* contribution = ContributionOf(call.request);
   return contribution == nullptr ? *none : contribution->request.outputs;
-}
-
-// What stands behind the blank in the digest of a specification.
-std::string ProgramDigest(const std::string& spec_digest) {
-  const size_t blank = spec_digest.find(' ');
-  return blank == std::string::npos ? "" : spec_digest.substr(blank + 1);
 }
 
 // The name of an optimizer's slot as a tensor on the wire may have it, optimizer.NAME.SLOT, is optimizer/NAME/SLOT; or empty.
@@ -176,7 +173,7 @@ void CallRunner::StartInference(Call& call, std::function<void(absl::StatusOr<Ru
                         });
 }
 
-absl::StatusOr<Executed> CallRunner::Run(Call& call) const {
+absl::StatusOr<Executed> CallRunner::Run(Call& call) {
   return std::visit([&](const auto& request) { return Run(request, call); }, call.request);
 }
 
@@ -247,13 +244,56 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) const
   executed.run.step = pipeline_->step();
   std::string id = save.id.empty() ? absl::StrCat("step-", executed.run.step) : save.id;
   if (save.last) id = checkpoints_->FreeId(executed.run.step);
-  PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
+  if (!save.replace || !checkpoints_->Find(id).ok()) PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
   // Before the state is copied.
   if (!save.last) PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckRoom(id, ByteSize(pipeline_->StateShapes())));
   PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
-  PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint,
-                            checkpoints_->Save(id, executed.run.step, spec_digest_, state,
-                                               save.last ? call.cancel.get() : nullptr, /*beyond_quota=*/save.last));
+  PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint, checkpoints_->Save(id,
+                                                                    {.step = executed.run.step,
+                                                                     .spec_digest = origin_.spec_digest,
+                                                                     .specification = origin_.specification,
+                                                                     .rotating = save.keep > 0},
+                                                                    state,
+                                                                    {.cancel = save.last ? call.cancel.get() : nullptr,
+                                                                     .beyond_quota = save.last,
+                                                                     .replace = save.replace}));
+  if (save.keep > 0) Rotate(save.keep, id);
+  return executed;
+}
+
+void CallRunner::Rotate(int keep, const std::string& saved) const {
+  std::vector<CheckpointInfo> rotating = checkpoints_->List();
+  std::erase_if(rotating, [&](const CheckpointInfo& info) {
+    return !info.rotating || info.damaged || info.id == saved || info.id == origin_.restored_from;
+  });
+  std::sort(rotating.begin(), rotating.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
+    return std::tie(a.create_time, a.step, a.id) < std::tie(b.create_time, b.step, b.id);
+  });
+  for (size_t i = 0; i + static_cast<size_t>(keep) <= rotating.size(); ++i) {
+    const std::string& id = rotating[i].id;
+    if (const absl::Status removed = checkpoints_->Remove(id); !removed.ok()) {
+      LogWarning("can't delete an old checkpoint",
+                 {{"pipeline", name_}, {"checkpoint", id}, {"error", std::string(removed.message())}});
+    }
+  }
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const CopyCall& copy, Call&) const {
+  const std::string id = copy.id.empty() ? copy.source_id : copy.id;
+  PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
+  PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo source, copy.source->Find(copy.source_id));
+  PENSTOCK_RETURN_IF_ERROR(CheckProgram(source, origin_.spec_digest));
+  PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckRoom(id, source.bytes));
+  PENSTOCK_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded, copy.source->Load(copy.source_id));
+  const absl::Status fits = CheckState(loaded.state, pipeline_->StateShapes());
+  if (!fits.ok()) return WithValue(fits, "checkpoint", copy.source_id);
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint, checkpoints_->Save(id,
+                                                                    {.step = loaded.info.step,
+                                                                     .spec_digest = loaded.info.spec_digest,
+                                                                     .specification = loaded.info.specification},
+                                                                    loaded.state));
   return executed;
 }
 
@@ -292,24 +332,16 @@ absl::StatusOr<Executed> CallRunner::Replace(const NamedTensors& state, int64_t 
   return executed;
 }
 
-absl::StatusOr<Executed> CallRunner::Run(const RestoreCall& restore, Call&) const {
-  // Known without reading the tensors. One that is not there or damaged is Load's to refuse.
-  if (const absl::StatusOr<CheckpointInfo> info = checkpoints_->Find(restore.id); info.ok() && !info->damaged) {
-    const std::string saved = ProgramDigest(info->spec_digest);
-    const std::string here = ProgramDigest(spec_digest_);
-    if (saved != here) {
-      return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
-                   absl::StrCat("the checkpoint was saved from another model file, ", saved.empty() ? "none" : saved,
-                                ", got ", here.empty() ? "none" : here))
-          .With("field", "spec.model.program_digest")
-          .With("value", here)
-          .With("checkpoint", restore.id);
-    }
+absl::StatusOr<Executed> CallRunner::Run(const RestoreCall& restore, Call&) {
+  // Known without reading the tensors. One that is not there is Load's to refuse.
+  if (const absl::StatusOr<CheckpointInfo> info = checkpoints_->Find(restore.id); info.ok()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckProgram(*info, origin_.spec_digest));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded, checkpoints_->Load(restore.id));
   absl::StatusOr<Executed> executed = Replace(loaded.state, loaded.info.step);
   if (!executed.ok()) return WithValue(executed.status(), "checkpoint", restore.id);
   executed->checkpoint = loaded.info;
+  origin_.restored_from = restore.id;
   return executed;
 }
 

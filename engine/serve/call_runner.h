@@ -28,6 +28,14 @@ struct Executed {
   bool replaced_state = false;  // restored, written, or to be learnt otherwise: as good as a step for graphs and tokens
 };
 
+// What checkpoints say of where they come from.
+struct CheckpointOrigin {
+  // What stands behind a blank, the digest of an exported program, must be that of a checkpoint which is restored or copied.
+  std::string spec_digest = {};
+  std::shared_ptr<const std::string> specification = {};  // any bytes; null: none
+  std::string restored_from = {};  // one of the pipeline's own, which no rotation deletes; empty: none
+};
+
 // Turns calls into calls on the Pipeline and the CheckpointFolder.
 //
 // Owns:      the copies of parameters that are read, with their readers. Pipeline, folder and claims outlive it.
@@ -36,12 +44,11 @@ struct Executed {
 //            PARAMETER_NOT_FOUND; MODEL_MISMATCH for a checkpoint of another model file; as ParameterReader.
 class CallRunner {
  public:
-  // `spec_digest`: goes into checkpoints. What stands behind a blank, the digest of an exported program, must be that of a
-  // checkpoint which is restored. `memory`: where copies of the parameters claim; null: nobody counts them.
-  CallRunner(std::string name, std::string spec_digest, Pipeline* pipeline, CheckpointFolder* checkpoints,
+  // `memory`: where copies of the parameters claim; null: nobody counts them.
+  CallRunner(std::string name, CheckpointOrigin origin, Pipeline* pipeline, CheckpointFolder* checkpoints,
              MemoryClaims* memory)
       : name_(name),
-        spec_digest_(std::move(spec_digest)),
+        origin_(std::move(origin)),
         pipeline_(pipeline),
         checkpoints_(checkpoints),
         reader_(std::move(name), pipeline, memory) {}
@@ -52,7 +59,7 @@ class CallRunner {
   int64_t ExpectedOutputBytes(const Call& call) const;
 
   // A call of the training order. A failure has had no effect.
-  absl::StatusOr<Executed> Run(Call& call) const;
+  absl::StatusOr<Executed> Run(Call& call);
   int64_t snapshot_bytes() const { return reader_.bytes(); }  // of copies that somebody reads
   // Starts an inference or evaluation; `done` comes once, as the pipeline's callbacks do.
   void StartInference(Call& call, std::function<void(absl::StatusOr<RunOutcome>)> done) const;
@@ -70,17 +77,20 @@ class CallRunner {
   absl::StatusOr<Executed> Run(const StepCall& step, Call& call) const;
   absl::StatusOr<Executed> Run(const ExpireCall& expire, Call& call) const;
   absl::StatusOr<Executed> Run(const SaveCall& save, Call& call) const;
-  absl::StatusOr<Executed> Run(const RestoreCall& restore, Call& call) const;
+  absl::StatusOr<Executed> Run(const CopyCall& copy, Call& call) const;
+  absl::StatusOr<Executed> Run(const RestoreCall& restore, Call& call);
   absl::StatusOr<Executed> Run(const WriteCall& write, Call& call) const;
   absl::StatusOr<Executed> Run(const DeleteCall& remove, Call& call) const;
   absl::StatusOr<Executed> Run(const ReadCall& read, Call& call) const;
   absl::StatusOr<Executed> Run(const UpdateOptimizerCall& update, Call& call) const;
   absl::StatusOr<Executed> Discard() const;
+  // Deletes the oldest of the rotating checkpoints beyond `keep`, of which `saved` is one. What can't be deleted is logged.
+  void Rotate(int keep, const std::string& saved) const;
   // Puts the state in the place of the pipeline's; gradients of the weights that are gone go too.
   absl::StatusOr<Executed> Replace(const NamedTensors& state, int64_t step) const;
 
   const std::string name_;
-  const std::string spec_digest_;
+  CheckpointOrigin origin_;  // the training thread changes what it was restored from
   Pipeline* const pipeline_;
   CheckpointFolder* const checkpoints_;
   const ParameterReader reader_;

@@ -99,8 +99,19 @@ struct StepCall {
 struct ExpireCall {};
 
 struct SaveCall {
-  std::string id = {};  // empty: step-{n}
-  bool last = false;    // of the pipeline's life: it finds its identifier itself, and can be cancelled
+  std::string id = {};   // empty: step-{n}
+  bool replace = false;  // a checkpoint of this name
+  // After success, of the checkpoints that were saved with a number here the oldest beyond this number are deleted, but not
+  // the one that was last restored from. 0: nothing is deleted, and no later save deletes this one.
+  int keep = 0;
+  bool last = false;  // of the pipeline's life: it finds its identifier itself, and can be cancelled
+};
+
+// Takes in a checkpoint of another pipeline of the same model, or another of its own under a new name.
+struct CopyCall {
+  std::shared_ptr<CheckpointFolder> source = {};
+  std::string source_id = {};
+  std::string id = {};  // empty: as the source
 };
 
 struct RestoreCall {
@@ -149,7 +160,7 @@ struct UpdateOptimizerCall {
 // What a call asks for.
 using Request =
     std::variant<InferCall, EvaluateCall, ForwardCall, BackwardCall, ContributionCall, TrainStepCall, StepCall,
-                 ExpireCall, SaveCall, RestoreCall, WriteCall, DeleteCall, ReadCall, UpdateOptimizerCall>;
+                 ExpireCall, SaveCall, CopyCall, RestoreCall, WriteCall, DeleteCall, ReadCall, UpdateOptimizerCall>;
 
 // The mini-batch with a target in it, or null.
 inline const ContributionCall* ContributionOf(const Request& request) {
@@ -176,7 +187,7 @@ struct Accepted {
   }
 };
 
-// The answer to a save, restore, write, delete or update.
+// The answer to a save, copy, restore, write, delete or update.
 struct StateAnswer {
   CheckpointInfo checkpoint = {};
   int64_t step = 0;

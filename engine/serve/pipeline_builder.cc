@@ -5,13 +5,14 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
-#include "engine/base/file.h"
+#include "engine/base/error.h"
 #include "engine/base/freed_memory.h"
 #include "engine/base/status_macros.h"
-#include "engine/checkpoint/checkpoint_file.h"
+#include "engine/checkpoint/checkpoint_store.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/plan/planning.h"
 #include "engine/serve/pipeline_metrics.h"
+#include "engine/serve/saved_state.h"
 
 namespace penstock {
 
@@ -37,12 +38,25 @@ absl::Status PipelineBuilder::ClaimMemory(std::string holder, std::shared_ptr<Me
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std::string& name, PipelineSpec* spec,
-                                                                       const std::string& spec_digest,
+absl::Status PipelineBuilder::Restore(const CheckpointSource& source, const std::string& spec_digest,
+                                      Pipeline& pipeline) const {
+  const absl::Status restored = [&]() -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo info, options_.checkpoints->Find(source.pipeline, source.id));
+    PENSTOCK_RETURN_IF_ERROR(CheckProgram(info, spec_digest));
+    const std::shared_ptr<CheckpointFolder> folder = options_.checkpoints->FindFolder(source.pipeline);
+    PENSTOCK_ASSIGN_OR_RETURN(LoadedCheckpoint loaded, folder->Load(source.id));
+    PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, FitState(std::move(loaded.state), pipeline));
+    return pipeline.ImportState(state, loaded.info.step);
+  }();
+  return restored.ok() ? restored : WithValue(restored, "checkpoint", source.id);
+}
+
+absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std::string& name, PipelineRecipe* recipe,
                                                                        const MayRehearse& may_rehearse,
                                                                        Planning* planning) const {
   planning->Enter(PlanPhase::kLoading, 1);
-  PENSTOCK_RETURN_IF_ERROR(Load(spec));
+  PipelineSpec& spec = recipe->spec;
+  PENSTOCK_RETURN_IF_ERROR(Load(&spec));
   std::shared_ptr<PipelineMetrics> metrics;
   Pipeline::Options engine = EngineOptions(may_rehearse(), planning);
   std::shared_ptr<MemoryClaims::Claim> claim;  // goes where the creation fails
@@ -56,17 +70,23 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
     if (metrics != nullptr) options_.metrics->RemovePipeline(*metrics);
     ReturnFreedMemory();  // a part of it may have stood
   };
-  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(*spec, std::move(engine));
-  spec->model.loaded_program = nullptr;  // the layers have its tensors
+  CheckpointOrigin origin{.spec_digest = recipe->spec_digest};
+  if (!spec.model.program_digest.empty()) absl::StrAppend(&origin.spec_digest, " ", spec.model.program_digest);
+  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(spec, std::move(engine));
+  spec.model.loaded_program = nullptr;  // the layers have its tensors
   if (!pipeline.ok()) return pipeline.status();
+  if (recipe->from.has_value()) {
+    PENSTOCK_RETURN_IF_ERROR(Restore(*recipe->from, origin.spec_digest, **pipeline));
+    if (recipe->from->pipeline == name) origin.restored_from = recipe->from->id;
+  }
+  if (recipe->describe) {
+    origin.specification = std::make_shared<const std::string>(recipe->describe((*pipeline)->plan(), spec.model));
+  }
   // A pipeline that is refused leaves no folder.
-  PENSTOCK_ASSIGN_OR_RETURN(
-      std::unique_ptr<CheckpointFolder> checkpoints,
-      CheckpointFolder::Open(options_.files, options_.clock, options_.state_dir, name, options_.checkpoint_quota));
+  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<CheckpointFolder> checkpoints, options_.checkpoints->FolderOf(name));
   ServedPipeline::Options hosting = options_.hosting;
   hosting.name = name;
-  hosting.spec_digest = spec_digest;
-  if (!spec->model.program_digest.empty()) absl::StrAppend(&hosting.spec_digest, " ", spec->model.program_digest);
+  hosting.origin = std::move(origin);
   hosting.handles = options_.handles;
   hosting.timers = options_.timers;
   hosting.clock = options_.clock;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,9 +16,8 @@
 
 namespace penstock {
 
-class CheckpointQuota;
+class CheckpointStore;
 class DevicePool;
-class FileSystem;
 class HandleStore;
 class MetricsRegistry;
 class Planning;
@@ -33,6 +33,24 @@ struct PipelineFactory {
   std::function<absl::Status(ModelSpec*)> load = {};
 };
 
+// A checkpoint of a pipeline, living or deleted.
+struct CheckpointSource {
+  std::string pipeline;
+  std::string id;
+};
+
+// What a pipeline is made from.
+struct PipelineRecipe {
+  PipelineSpec spec = {};
+  // Goes into its checkpoints, with the digest of the exported program, on which alone they can be restored.
+  std::string spec_digest = {};
+  // Returns the bytes that checkpoints keep of the specification, once the plan and the digest of the program are known. Null:
+  // they keep none.
+  std::function<std::string(const Plan& plan, const ModelSpec& model)> describe = {};
+  // Whose weights, step and, where it fits (FitState), optimizer state it starts with; unset: it starts anew.
+  std::optional<CheckpointSource> from = {};
+};
+
 // Makes served pipelines from specifications, and looks for their plans, with what all pipelines of a server share.
 //
 // Threads:   any; a call takes as long as planning and building take.
@@ -46,13 +64,11 @@ class PipelineBuilder {
     DevicePool* devices = nullptr;  // handed to the factory
     HandleStore* handles = nullptr;
     TimerQueue* timers = nullptr;
-    FileSystem* files = nullptr;
     Clock* clock = nullptr;
     MetricsRegistry* metrics = nullptr;  // null: counts go nowhere
-    std::string state_dir;
-    CheckpointQuota* checkpoint_quota = nullptr;  // null: none
-    MemoryClaims* memory = nullptr;               // null: pipelines take what they need
-    ServedPipeline::Options hosting;              // limits; the builder fills in the rest
+    CheckpointStore* checkpoints = nullptr;
+    MemoryClaims* memory = nullptr;   // null: pipelines take what they need
+    ServedPipeline::Options hosting;  // limits; the builder fills in the rest
   };
 
   explicit PipelineBuilder(Options options) : options_(std::move(options)) {}
@@ -63,9 +79,10 @@ class PipelineBuilder {
   using MayRehearse = std::function<bool()>;
 
   // Reads what the specification names, fills in its digest, and makes the pipeline.
-  absl::StatusOr<std::shared_ptr<ServedPipeline>> Build(const std::string& name, PipelineSpec* spec,
-                                                        const std::string& spec_digest, const MayRehearse& may_rehearse,
-                                                        Planning* planning) const;
+  //
+  // Fails:     also, of a checkpoint: CHECKPOINT_NOT_FOUND, CHECKPOINT_CORRUPT, MODEL_MISMATCH.
+  absl::StatusOr<std::shared_ptr<ServedPipeline>> Build(const std::string& name, PipelineRecipe* recipe,
+                                                        const MayRehearse& may_rehearse, Planning* planning) const;
 
   // The plan that Build() would choose, and the plans that it would choose from, best first. `caller` holds what trials
   // place.
@@ -76,6 +93,8 @@ class PipelineBuilder {
 
  private:
   absl::Status Load(PipelineSpec* spec) const;
+  // Puts the state of a checkpoint into a new pipeline.
+  absl::Status Restore(const CheckpointSource& source, const std::string& spec_digest, Pipeline& pipeline) const;
   Pipeline::Options EngineOptions(bool rehearse, Planning* planning) const;
   // Lets the engine claim what it places for as long as the claim lives.
   absl::Status ClaimMemory(std::string holder, std::shared_ptr<MemoryClaims::Claim>* claim,

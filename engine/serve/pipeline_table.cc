@@ -15,6 +15,7 @@
 #include "engine/base/log.h"
 #include "engine/base/resource_id.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/checkpoint_store.h"
 #include "engine/handles/handle_store.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/plan/planning.h"
@@ -55,13 +56,21 @@ PipelineTable::~PipelineTable() { Close(); }
 // --- Retries.
 
 PipelineTable::JoinPointer PipelineTable::Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
-                                                const std::function<absl::Status()>& start) {
+                                                const Start& start, const std::string& creates) {
   JoinedCall<PipelineEntry> call;
+  std::optional<Standing> standing;
   {
     absl::MutexLock lock(&mu_);
     call = JoinOrAnswer<PipelineEntry>(log_, key, context.payload_digest, builder_.options().clock->NowNanos(), done,
-                                       start);
-    if (call.now.has_value() && call.now->ok()) {
+                                       [&] { return start(&standing); });
+    if (call.first != nullptr && !creates.empty()) creating_[creates] = call.first;
+    if (standing.has_value() && standing->creation != nullptr) {
+      standing->creation->callbacks.push_back(std::move(done));
+      call.now.reset();
+    } else if (standing.has_value()) {
+      call.now = std::move(standing->entry);
+    }
+    if (!standing.has_value() && call.now.has_value() && call.now->ok()) {
       // The pipeline itself, if it is still the one that was made then.
       const auto found = entries_.find((*call.now)->name);
       if (found != entries_.end() && found->second.create_time == (*call.now)->create_time) call.now = found->second;
@@ -101,12 +110,28 @@ void PipelineTable::SetState(PipelineEntry& entry, PipelineEntry::State state) {
   entry.version = ++versions_;
 }
 
-void PipelineTable::Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest,
+absl::StatusOr<PipelineTable::Standing> PipelineTable::Existing(const PipelineEntry& entry,
+                                                                 const AcceptExisting& accept) const {
+  const std::string& name = entry.name;
+  if (accept == nullptr) {
+    return TableError(absl::StatusCode::kAlreadyExists, "PIPELINE_EXISTS", absl::StrCat("pipeline ", name, " exists"),
+                      name);
+  }
+  if (entry.state == PipelineEntry::State::kDeleting) {
+    return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                      absl::StrCat("pipeline ", name, " is being deleted"), name);
+  }
+  if (const absl::Status accepted = accept(entry); !accepted.ok()) return WithValue(accepted, "pipeline", name);
+  const auto creation = creating_.find(name);
+  return Standing{creation == creating_.end() ? nullptr : creation->second, Present(entry)};
+}
+
+void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe recipe, AcceptExisting accept,
                            CreateCallback done) {
   const RequestKey key{context.caller, "CreatePipeline", context.request_id};
-  const auto planning = std::make_shared<Planning>(builder_.options().clock, spec.limits.planning_seconds,
+  const auto planning = std::make_shared<Planning>(builder_.options().clock, recipe.spec.limits.planning_seconds,
                                                    [this] { return IsDraining(); });
-  const auto start = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+  const Start start = [&](std::optional<Standing>* standing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (!IsResourceId(name)) {
       return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
                    "a pipeline's identifier has 1 to 63 of a-z, 0-9 and -, and begins with a letter")
@@ -114,9 +139,9 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineSpec s
           .With("value", Shortened(name));
     }
     if (draining_) return Draining();
-    if (entries_.count(name) != 0) {
-      return TableError(absl::StatusCode::kAlreadyExists, "PIPELINE_EXISTS", absl::StrCat("pipeline ", name, " exists"),
-                        name);
+    if (const auto found = entries_.find(name); found != entries_.end()) {
+      PENSTOCK_ASSIGN_OR_RETURN(*standing, Existing(found->second, accept));
+      return absl::AlreadyExistsError("it stands");
     }
     if (static_cast<int>(entries_.size()) >= max_pipelines_) {
       return WithValue(TableError(absl::StatusCode::kResourceExhausted, "CALLER_QUOTA",
@@ -125,40 +150,40 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineSpec s
     }
     PipelineEntry& entry = entries_[name];
     entry.name = name;
-    entry.spec = spec;
+    entry.spec = recipe.spec;
     entry.create_time = builder_.options().clock->WallNow();
     entry.planning = planning;
     SetState(entry, PipelineEntry::State::kCreating);
     return absl::OkStatus();
   };
-  const JoinPointer join = Begin(key, context, std::move(done), start);
+  const JoinPointer join = Begin(key, context, std::move(done), start, name);
   if (join == nullptr) return;
-  creations_.Post([this, key, join, name, planning, spec = std::move(spec), spec_digest = std::move(spec_digest)] {
-    Answer(key, join,
-           Guarded("the creation of a pipeline", [&] { return CreateNow(name, spec, spec_digest, planning.get()); }));
+  creations_.Post([this, key, join, name, planning, recipe = std::move(recipe)] {
+    Answer(key, join, Guarded("the creation of a pipeline", [&] { return CreateNow(name, recipe, planning.get()); }));
   });
 }
 
-absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, PipelineSpec spec,
-                                                       const std::string& spec_digest, Planning* planning) {
+absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, PipelineRecipe recipe,
+                                                       Planning* planning) {
   bool draining = IsDraining();
   // All that can fail, copies too, before the entry changes.
   absl::StatusOr<PipelineEntry> made = Guarded("the creation of a pipeline", [&]() -> absl::StatusOr<PipelineEntry> {
     if (draining) return Draining();
-    PENSTOCK_ASSIGN_OR_RETURN(auto pipeline, builder_.Build(name, &spec, spec_digest, may_rehearse_, planning));
+    PENSTOCK_ASSIGN_OR_RETURN(auto pipeline, builder_.Build(name, &recipe, may_rehearse_, planning));
     PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry ready, Get(name));
     ready.planning = nullptr;
     ready.pipeline = std::move(pipeline);
-    ready.spec.model.program_digest = spec.model.program_digest;
+    ready.spec.model.program_digest = recipe.spec.model.program_digest;
     return ready;
   });
   {
     absl::MutexLock lock(&mu_);
+    creating_.erase(name);
     PipelineEntry& entry = entries_.at(name);
     if (made.ok()) {
       entry.planning = nullptr;
       entry.pipeline = made->pipeline;
-      entry.spec.model.program_digest = std::move(spec.model.program_digest);
+      entry.spec.model.program_digest = std::move(recipe.spec.model.program_digest);
       SetState(entry, PipelineEntry::State::kReady);
       made->state = entry.state;
       made->version = entry.version;
@@ -254,7 +279,7 @@ std::vector<std::shared_ptr<ServedPipeline>> PipelineTable::Live(bool deleting_t
 void PipelineTable::Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done) {
   const RequestKey key{context.caller, "DeletePipeline", context.request_id};
   std::shared_ptr<ServedPipeline> pipeline;
-  const auto start = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+  const Start start = [&](std::optional<Standing>*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (draining_) return Draining();  // what there is will be saved
     auto found = entries_.find(name);
     if (found == entries_.end()) return NotFound(name);
@@ -351,6 +376,33 @@ absl::Status PipelineTable::DeleteNow(const std::string& name, std::shared_ptr<S
 void PipelineTable::RemoveMetrics(const ServedPipeline& pipeline) const {
   if (builder_.options().metrics == nullptr || pipeline.metrics() == nullptr) return;
   builder_.options().metrics->RemovePipeline(*pipeline.metrics());
+}
+
+void PipelineTable::DeleteCheckpoint(CallContext context, CheckpointSource checkpoint, DeleteCallback done) {
+  const RequestKey key{context.caller, "DeleteCheckpoint", context.request_id};
+  const Start start = [&](std::optional<Standing>*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    if (entries_.contains(checkpoint.pipeline)) {
+      return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                        absl::StrCat("pipeline ", checkpoint.pipeline, " is being created or deleted"),
+                        checkpoint.pipeline);
+    }
+    PENSTOCK_RETURN_IF_ERROR(builder_.options().checkpoints->Find(checkpoint.pipeline, checkpoint.id).status());
+    return absl::OkStatus();
+  };
+  const JoinPointer join = Begin(
+      key, context, [done = std::move(done)](const absl::StatusOr<PipelineEntry>& entry) { done(entry.status()); },
+      start);
+  if (join == nullptr) return;
+  deletions_.Post([this, key, join, checkpoint = std::move(checkpoint)] {
+    const absl::Status removed = Guarded("the deletion of a checkpoint", [&] {
+      return builder_.options().checkpoints->FindFolder(checkpoint.pipeline)->Remove(checkpoint.id);
+    });
+    if (removed.ok()) {
+      LogInfo("checkpoint deleted", {{"pipeline", checkpoint.pipeline}, {"checkpoint", checkpoint.id}});
+      return Answer(key, join, PipelineEntry{.name = checkpoint.pipeline});
+    }
+    Answer(key, join, WithValue(removed, "pipeline", checkpoint.pipeline));
+  });
 }
 
 // --- The end.

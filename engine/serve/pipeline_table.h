@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -76,9 +77,11 @@ class PipelineTable {
 
   // Answers when the pipeline is READY. It goes on if nobody waits any more: a retry with the same request_id joins or gets
   // its answer. Planning takes the specification's time, whatever the caller's.
-  // Of the context, caller, request_id and payload_digest count. `spec_digest` goes into checkpoints, with
-  // the digest of the exported program, on which alone they can be restored.
-  void Create(CallContext context, std::string name, PipelineSpec spec, std::string spec_digest, CreateCallback done);
+  // Of the context, caller, request_id and payload_digest count.
+  // `accept` is asked where there is a pipeline of this name, being made or ready: OK takes that one, when it is ready, for the
+  // answer, an error is the answer. It must not call the table. Null: none is taken.
+  using AcceptExisting = std::function<absl::Status(const PipelineEntry&)>;
+  void Create(CallContext context, std::string name, PipelineRecipe recipe, AcceptExisting accept, CreateCallback done);
   // What Create() would do, without doing it. CANCELLED / WORK_CANCELLED soon after `cancel`.
   void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
 
@@ -97,6 +100,10 @@ class PipelineTable {
   // released. `purge` removes its checkpoints; where that fails, the pipeline is gone and the answer is the error.
   void Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done);
 
+  // Removes a checkpoint of a pipeline that does not live; a living one does it itself, in the order of its calls.
+  // Fails:     CHECKPOINT_NOT_FOUND; PIPELINE_NOT_READY for one that is being made or deleted, or lives.
+  void DeleteCheckpoint(CallContext context, CheckpointSource checkpoint, DeleteCallback done);
+
   // From now on nothing is created and no work is accepted; calls back when all accepted work has
   // ended.
   void Drain(std::function<void()> done);
@@ -113,15 +120,25 @@ class PipelineTable {
   using JoinPointer = std::shared_ptr<TableJoin>;
   using EntryCallback = TableJoin::Callback;
 
-  // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt or by what `start` refused,
-  // or has joined one.
-  JoinPointer Begin(const RequestKey& key, const CallContext& context, EntryCallback done,
-                    const std::function<absl::Status()>& start) ABSL_LOCKS_EXCLUDED(mu_);
+  // What there is already and will do: its creation, or once it has been made, itself.
+  struct Standing {
+    JoinPointer creation;
+    PipelineEntry entry;
+  };
+  // Begins the work under the lock, refuses it, or finds something standing and returns any error.
+  using Start = std::function<absl::Status(std::optional<Standing>* standing)>;
+  // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt, by what stands or by what
+  // `start` refused, or has joined one. `creates`: the pipeline whose creation the call is; empty: none.
+  JoinPointer Begin(const RequestKey& key, const CallContext& context, EntryCallback done, const Start& start,
+                    const std::string& creates = "") ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineSpec spec, const std::string& spec_digest,
-                                          Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
+  // What a creation finds where there is a pipeline of its name.
+  absl::StatusOr<Standing> Existing(const PipelineEntry& entry, const AcceptExisting& accept) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineRecipe recipe, Planning* planning)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Returns what kept checkpoints from being purged; the pipeline is gone all the same.
   absl::Status DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -143,6 +160,7 @@ class PipelineTable {
 
   mutable absl::Mutex mu_;
   std::map<std::string, PipelineEntry> entries_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, JoinPointer> creating_ ABSL_GUARDED_BY(mu_);
   RequestLog<JoinPointer> log_ ABSL_GUARDED_BY(mu_);
   uint64_t versions_ ABSL_GUARDED_BY(mu_) = 0;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;

@@ -20,7 +20,7 @@ std::string TokenPrefix(const HandleStore& handles) {
 }  // namespace
 
 std::shared_ptr<ServedPipeline> ServedPipeline::Start(std::unique_ptr<Pipeline> pipeline,
-                                                      std::unique_ptr<CheckpointFolder> checkpoints, Options options) {
+                                                      std::shared_ptr<CheckpointFolder> checkpoints, Options options) {
   std::shared_ptr<ServedPipeline> served(
       new ServedPipeline(std::move(pipeline), std::move(checkpoints), std::move(options)));
   served->calls_.owner = served;
@@ -29,7 +29,7 @@ std::shared_ptr<ServedPipeline> ServedPipeline::Start(std::unique_ptr<Pipeline> 
   return served;
 }
 
-ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_ptr<CheckpointFolder> checkpoints,
+ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints,
                                Options options)
     : options_(std::move(options)),
       pipeline_(std::move(pipeline)),
@@ -40,7 +40,7 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_p
                         pipeline_->step()),
           InferenceQueue({options_.infer_queue_calls, options_.infer_queue_bytes}, options_.infer_in_flight),
           options_.metrics),
-      runner_(options_.name, options_.spec_digest, pipeline_.get(), checkpoints_.get(), options_.memory),
+      runner_(options_.name, options_.origin, pipeline_.get(), checkpoints_.get(), options_.memory),
       settlement_(options_.name, &calls_, options_.handles, options_.timers, options_.clock),
       watch_(options_.timers, options_.clock, [this] { acceptor_.AcceptExpiry(); }),
       cancellation_(&calls_, &settlement_, &watch_),

@@ -57,7 +57,7 @@ class PipelineMetrics;
 //            handles that will hold its results. Evaluation is inference here. A call whose inputs are handles that are not ready
 //            waits for them: a training call in its place, inference aside. A call out of place is refused
 //            at once, as far as it can be foreseen, and is checked again when its turn comes.
-// Owns:      The Pipeline, the CheckpointFolder, and its parts, with the threads `ps-train` and `ps-infer`.
+// Owns:      The Pipeline, a share of the CheckpointFolder, and its parts, with the threads `ps-train` and `ps-infer`.
 //            HandleStore, TimerQueue and Clock must outlive it.
 // Threads:   Any method from any thread; none blocks for work or disk but Stop() and the destructor.
 //            Callbacks come on one of its threads, a stage's or the timers', and must not block.
@@ -70,7 +70,7 @@ class ServedPipeline {
  public:
   struct Options {
     std::string name = {};
-    std::string spec_digest = {};  // as CallRunner's
+    CheckpointOrigin origin = {};  // as CallRunner's
     HandleStore* handles = nullptr;
     TimerQueue* timers = nullptr;
     Clock* clock = nullptr;
@@ -107,7 +107,7 @@ class ServedPipeline {
   };
 
   static std::shared_ptr<ServedPipeline> Start(std::unique_ptr<Pipeline> pipeline,
-                                               std::unique_ptr<CheckpointFolder> checkpoints, Options options);
+                                               std::shared_ptr<CheckpointFolder> checkpoints, Options options);
   ~ServedPipeline();
 
   absl::StatusOr<Accepted> Infer(CallContext context, InferCall call) {
@@ -136,8 +136,12 @@ class ServedPipeline {
   // Calls of the training order without handles: the answer comes when the work is done. A retry
   // joins the first attempt or gets its answer; an attempt that failed had no effect and is
   // forgotten.
-  void SaveCheckpoint(CallContext context, std::string id, StateCallback done) {  // an empty id means step-{n}
-    acceptor_.AcceptState(std::move(context), SaveCall{.id = std::move(id)}, std::move(done));
+  void SaveCheckpoint(CallContext context, SaveCall save, StateCallback done) {
+    acceptor_.AcceptState(std::move(context), std::move(save), std::move(done));
+  }
+  // Fails:     MODEL_MISMATCH for a state that a restore would refuse.
+  void CopyCheckpoint(CallContext context, CopyCall copy, StateCallback done) {
+    acceptor_.AcceptState(std::move(context), std::move(copy), std::move(done));
   }
   void RestoreCheckpoint(CallContext context, std::string id, bool force, StateCallback done) {
     acceptor_.AcceptState(std::move(context), RestoreCall{.id = std::move(id), .force = force}, std::move(done));
@@ -191,7 +195,7 @@ class ServedPipeline {
   absl::Status PurgeCheckpoints() { return checkpoints_->Purge(); }
 
  private:
-  ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::unique_ptr<CheckpointFolder> checkpoints, Options options);
+  ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints, Options options);
 
   // Returns whether there is something to save; `done` is told of that later. An error comes without it.
   absl::StatusOr<bool> EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel, const LastSaveCallback& done)
@@ -199,10 +203,10 @@ class ServedPipeline {
 
   const Options options_;
   std::unique_ptr<Pipeline> pipeline_;
-  const std::unique_ptr<CheckpointFolder> checkpoints_;
+  const std::shared_ptr<CheckpointFolder> checkpoints_;
   // Each uses some of those before it.
   ServedCalls calls_;
-  const CallRunner runner_;
+  CallRunner runner_;
   Settlement settlement_;
   AccumulationWatch watch_;
   Cancellation cancellation_;

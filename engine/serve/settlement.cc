@@ -184,6 +184,9 @@ void Settlement::LogCheckpoint(const Call& call, const absl::Status& status, con
   } else if (const auto* restore = call.As<RestoreCall>()) {
     what = status.ok() ? "checkpoint restored" : "checkpoint not restored";
     id = restore->id;
+  } else if (const auto* copy = call.As<CopyCall>()) {
+    what = status.ok() ? "checkpoint copied" : "checkpoint not copied";
+    id = copy->id.empty() ? copy->source_id : copy->id;
   } else if (const auto* removed = call.As<DeleteCall>(); removed != nullptr && status.ok()) {
     what = "checkpoint deleted";
     id = removed->id;

@@ -28,7 +28,7 @@ class TimerQueue;
 // Lifecycle: Start(); the thread ends when ServedCalls is stopping, and Join() waits for that.
 class TrainingLoop {
  public:
-  TrainingLoop(ServedCalls* calls, const CallRunner* runner, Pipeline* pipeline, Settlement* settlement,
+  TrainingLoop(ServedCalls* calls, CallRunner* runner, Pipeline* pipeline, Settlement* settlement,
                AccumulationWatch* watch, TimerQueue* timers, Clock* clock)
       : calls_(calls),
         runner_(runner),
@@ -50,7 +50,7 @@ class TrainingLoop {
   void UpdateIdleReason() ABSL_LOCKS_EXCLUDED(calls_->mu);
 
   ServedCalls* const calls_;
-  const CallRunner* const runner_;
+  CallRunner* const runner_;
   Pipeline* const pipeline_;
   Settlement* const settlement_;
   AccumulationWatch* const watch_;

@@ -99,6 +99,7 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
     saved_checkpoint_ = executed.checkpoint->id;
     return stale;
   }
+  if (call.As<CopyCall>() != nullptr) return stale;
   if (const auto* removed = call.As<DeleteCall>()) {
     if (removed->id == saved_checkpoint_) saved_version_ = -1;
     return stale;

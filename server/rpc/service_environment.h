@@ -9,6 +9,7 @@
 namespace penstock {
 
 class Admission;
+class CheckpointStore;
 class Clock;
 class HandleStore;
 class MetricsRegistry;
@@ -19,6 +20,7 @@ class TimerQueue;
 // What the services work on. All of it outlives them.
 struct ServiceEnvironment {
   PipelineTable* pipelines = nullptr;
+  CheckpointStore* checkpoints = nullptr;
   HandleStore* handles = nullptr;
   TimerQueue* timers = nullptr;
   Clock* clock = nullptr;

@@ -260,17 +260,6 @@ v1::HandleAnswer ToProto(const RenewedHandle& renewed) {
   return message;
 }
 
-v1::Checkpoint ToProto(const CheckpointInfo& info) {
-  v1::Checkpoint message;
-  message.set_name(absl::StrCat("pipelines/", info.pipeline, "/checkpoints/", info.id));
-  message.set_step(info.step);
-  message.set_byte_size(info.bytes);
-  message.set_digest(info.digest);
-  message.set_state(info.damaged ? v1::CHECKPOINT_STATE_DAMAGED : v1::CHECKPOINT_STATE_COMPLETE);
-  *message.mutable_create_time() = ToTimestamp(info.create_time);
-  return message;
-}
-
 v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch) {
   v1::Pipeline message;
   message.set_name("pipelines/" + entry.name);

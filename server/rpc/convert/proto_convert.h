@@ -17,7 +17,6 @@
 #include "engine/serve/pipeline_table.h"
 #include "penstock/v1/handle.pb.h"
 #include "penstock/v1/pipeline.pb.h"
-#include "penstock/v1/state.pb.h"
 #include "penstock/v1/tensor.pb.h"
 #include "penstock/v1/work.pb.h"
 
@@ -55,7 +54,6 @@ v1::ModelSignature ToProto(const ModelSignature& signature);
 v1::TensorHeader ToProto(const TensorHeader& header);
 v1::Outcome ToProto(const CallOutcome& outcome);
 v1::Handle ToProto(const HandleInfo& info);
-v1::Checkpoint ToProto(const CheckpointInfo& info);
 v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch);
 v1::HandleAnswer ToProto(const HandleName& name, const absl::StatusOr<HandleInfo>& answer);
 v1::HandleAnswer ToProto(const RenewedHandle& renewed);  // name, state and expiry only

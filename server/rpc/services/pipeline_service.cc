@@ -2,14 +2,17 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/cancel_token.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/checkpoint_store.h"
 #include "engine/serve/pipeline_table.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/convert/checkpoint_convert.h"
 #include "server/rpc/convert/page_token.h"
 #include "server/rpc/convert/payload_digest.h"
 #include "server/rpc/convert/proto_convert.h"
@@ -77,7 +80,17 @@ absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRe
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), !request.validate_only()));
   call->set_request_id(request.request_id());
   PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.pipeline_id(), "pipeline_id"));
-  PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(request.spec()));
+  CheckpointSpecifications specs{request.spec(), request.spec()};
+  PipelineRecipe recipe;
+  if (!request.from_checkpoint().empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName source,
+                              ParseCheckpointName(request.from_checkpoint(), "from_checkpoint"));
+    PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo info,
+                              environment_.checkpoints->Find(source.pipeline, source.checkpoint));
+    PENSTOCK_ASSIGN_OR_RETURN(specs, SpecificationFrom(info, request.spec()));
+    recipe.from = CheckpointSource{source.pipeline, source.checkpoint};
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(specs.planned));
   PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
   if (request.validate_only()) {
     environment_.pipelines->Plan(call->caller(), spec, CancelOf(*call), [call, spec](absl::StatusOr<Plan> plan) {
@@ -94,7 +107,20 @@ absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRe
   context.caller = call->caller();
   context.request_id = request.request_id();
   context.payload_digest = PayloadDigest(request);
-  environment_.pipelines->Create(std::move(context), request.pipeline_id(), std::move(spec), SpecDigest(request.spec()),
+  PipelineTable::AcceptExisting accept;
+  if (request.exist_ok()) {
+    // One that trained on under the name of its own checkpoint is as it was asked for.
+    PENSTOCK_ASSIGN_OR_RETURN(const PipelineSpec asked, FromProto(specs.asked));
+    accept = [same = std::vector<PipelineSpec>{asked, spec}](const PipelineEntry& entry) {
+      return CheckSameSpecification(entry, same);
+    };
+  }
+  recipe.spec = std::move(spec);
+  recipe.spec_digest = SpecDigest(specs.planned);
+  recipe.describe = [asked = std::move(specs.planned)](const Plan& plan, const ModelSpec& model) {
+    return SpecificationBytes(asked, plan, model);
+  };
+  environment_.pipelines->Create(std::move(context), request.pipeline_id(), std::move(recipe), std::move(accept),
                                  [call, epoch = environment_.handles->epoch()](absl::StatusOr<PipelineEntry> entry) {
                                    if (!entry.ok()) return call->Fail(entry.status());
                                    call->Reply(ToProto(*entry, epoch));

@@ -6,19 +6,22 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_store.h"
 #include "engine/handles/handle_store.h"
 #include "engine/serve/pipeline_table.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/convert/checkpoint_convert.h"
 #include "server/rpc/convert/page_token.h"
 #include "server/rpc/convert/payload_digest.h"
-#include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/streams/parameter_stream.h"
 
 namespace penstock {
 namespace {
 
 constexpr int kMaxWrittenHandles = 4096;
+constexpr int kMaxKeptCheckpoints = 10'000;
+constexpr char kAllPipelines[] = "pipelines/-";
 
 template <typename Call>
 CallContext ContextOf(const Call& call, Admission::Ticket place) {
@@ -62,12 +65,50 @@ absl::Status StateServiceImpl::Save(const UnaryCallPtr<v1::SaveCheckpointRequest
   if (!request.checkpoint_id().empty()) {
     PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.checkpoint_id(), "checkpoint_id"));
   }
+  if (request.keep() < 0 || request.keep() > kMaxKeptCheckpoints) {
+    return InvalidField("keep", absl::StrCat("must be 0 to ", kMaxKeptCheckpoints), absl::StrCat(request.keep()));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
-  pipeline->SaveCheckpoint(ContextOf(call, std::move(ticket)), request.checkpoint_id(), [call](const auto& answer) {
-    if (!answer.ok()) return call->Fail(answer.status());
-    call->Reply(ToProto(answer->checkpoint));
-  });
+  pipeline->SaveCheckpoint(ContextOf(call, std::move(ticket)),
+                           {.id = request.checkpoint_id(), .replace = request.replace(), .keep = request.keep()},
+                           [call](const auto& answer) {
+                             if (!answer.ok()) return call->Fail(answer.status());
+                             call->Reply(CheckpointMessages().Make(answer->checkpoint, /*pipeline_exists=*/true));
+                           });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* StateServiceImpl::CopyCheckpoint(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  return ServeUnary<v1::CopyCheckpointRequest, v1::Checkpoint>(context, request, response, kControlMessageBytes,
+                                                               [this](const auto& call) {
+                                                                 if (absl::Status accepted = Copy(call); !accepted.ok())
+                                                                   call->Fail(accepted);
+                                                               });
+}
+
+absl::Status StateServiceImpl::Copy(const UnaryCallPtr<v1::CopyCheckpointRequest, v1::Checkpoint>& call) {
+  const v1::CopyCheckpointRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName source, ParseCheckpointName(request.source(), "source"));
+  if (!request.checkpoint_id().empty()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.checkpoint_id(), "checkpoint_id"));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.destination(), "destination"));
+  const std::shared_ptr<CheckpointFolder> folder = environment_.checkpoints->FindFolder(source.pipeline);
+  if (folder == nullptr) {
+    return WithValue(CheckpointNotFound(source.checkpoint), "pipeline", source.pipeline);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
+  pipeline->CopyCheckpoint(ContextOf(call, std::move(ticket)),
+                           {.source = folder, .source_id = source.checkpoint, .id = request.checkpoint_id()},
+                           [call](const auto& answer) {
+                             if (!answer.ok()) return call->Fail(answer.status());
+                             call->Reply(CheckpointMessages().Make(answer->checkpoint, /*pipeline_exists=*/true));
+                           });
   return absl::OkStatus();
 }
 
@@ -114,6 +155,19 @@ absl::Status StateServiceImpl::Delete(
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
   call->set_request_id(request.request_id());
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, CheckpointOf(request));
+  if (!Exists(name.pipeline) && environment_.checkpoints->FindFolder(name.pipeline) != nullptr) {
+    PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
+    CallContext context;
+    context.caller = call->caller();
+    context.request_id = request.request_id();
+    context.payload_digest = PayloadDigest(request);
+    environment_.pipelines->DeleteCheckpoint(std::move(context), {name.pipeline, name.checkpoint},
+                                             [call](const absl::Status& deleted) {
+                                               if (!deleted.ok()) return call->Fail(deleted);
+                                               call->Reply(v1::DeleteCheckpointResponse());
+                                             });
+    return absl::OkStatus();
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, environment_.pipelines->Find(name.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
   pipeline->DeleteCheckpoint(ContextOf(call, std::move(ticket)), name.checkpoint, [call](const auto& answer) {
@@ -122,6 +176,8 @@ absl::Status StateServiceImpl::Delete(
   });
   return absl::OkStatus();
 }
+
+bool StateServiceImpl::Exists(const std::string& pipeline) const { return environment_.pipelines->Get(pipeline).ok(); }
 
 grpc::ServerUnaryReactor* StateServiceImpl::ListCheckpoints(grpc::CallbackServerContext* context,
                                                             const grpc::ByteBuffer* request,
@@ -133,21 +189,38 @@ grpc::ServerUnaryReactor* StateServiceImpl::ListCheckpoints(grpc::CallbackServer
 
 absl::StatusOr<v1::ListCheckpointsResponse> StateServiceImpl::List(const std::string& caller,
                                                                    const v1::ListCheckpointsRequest& request) {
-  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.parent(), "parent"));
   PENSTOCK_ASSIGN_OR_RETURN(const int size, CheckedPageSize(request.page_size()));
   const std::string scope = "ListCheckpoints " + caller + " " + request.parent();
   PENSTOCK_ASSIGN_OR_RETURN(const std::string after, environment_.page_tokens->Read(scope, request.page_token()));
+  // One more than asked for tells whether there is another page.
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> found, Checkpoints(request.parent(), after, size + 1));
   v1::ListCheckpointsResponse response;
-  for (const CheckpointInfo& info : pipeline->ListCheckpoints()) {  // by identifier
-    if (info.id <= after) continue;
+  CheckpointMessages messages;
+  for (const CheckpointInfo& info : found) {
     if (response.checkpoints_size() == size) {
-      const CheckpointName last = *ParseCheckpointName(response.checkpoints(size - 1).name(), "name");
-      response.set_next_page_token(environment_.page_tokens->Make(scope, last.checkpoint));
+      response.set_next_page_token(environment_.page_tokens->Make(scope, response.checkpoints(size - 1).name()));
       break;
     }
-    *response.add_checkpoints() = ToProto(info);
+    *response.add_checkpoints() = messages.Make(info, Exists(info.pipeline));
   }
   return response;
+}
+
+absl::StatusOr<std::vector<CheckpointInfo>> StateServiceImpl::Checkpoints(const std::string& parent,
+                                                                          const std::string& after, int limit) const {
+  CheckpointName last;
+  if (!after.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(last, ParseCheckpointName(after, "page_token"));
+  }
+  if (parent == kAllPipelines) return environment_.checkpoints->List(last.pipeline, last.checkpoint, limit);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, ParsePipelineName(parent, "parent"));
+  const std::shared_ptr<CheckpointFolder> folder = environment_.checkpoints->FindFolder(pipeline);
+  std::vector<CheckpointInfo> list;
+  if (folder != nullptr) list = folder->List();
+  if (list.empty()) PENSTOCK_RETURN_IF_ERROR(environment_.pipelines->Get(pipeline).status());
+  std::erase_if(list, [&](const CheckpointInfo& info) { return info.id <= last.checkpoint; });
+  if (list.size() > static_cast<size_t>(limit)) list.resize(limit);
+  return list;
 }
 
 grpc::ServerUnaryReactor* StateServiceImpl::WriteParameters(grpc::CallbackServerContext* context,

@@ -73,8 +73,14 @@ void Await(const Ready& ready) {
 class ServicesTest : public HostingFixture {
  protected:
   ServicesTest() : admission_(3, &registry_), tokens_(&clock_) {
-    const ServiceEnvironment environment{table_.get(), handles_.get(), &timers_, &clock_,
-                                         &registry_,   &admission_,    &tokens_};
+    const ServiceEnvironment environment{.pipelines = table_.get(),
+                                         .checkpoints = checkpoints_.get(),
+                                         .handles = handles_.get(),
+                                         .timers = &timers_,
+                                         .clock = &clock_,
+                                         .metrics = &registry_,
+                                         .admission = &admission_,
+                                         .page_tokens = &tokens_};
     pipelines_service_ = std::make_unique<PipelineServiceImpl>(environment);
     work_service_ = std::make_unique<WorkServiceImpl>(environment);
     handles_service_ = std::make_unique<HandleServiceImpl>(environment);
@@ -1480,6 +1486,187 @@ TEST_F(ServicesTest, CountsCallsByMethodAndCode) {
   EXPECT_EQ(metrics.handled_by_code[3].value(), 1);
   EXPECT_EQ(metrics.messages_received.value(), 2);
   EXPECT_EQ(metrics.messages_sent.value(), 1);
+}
+
+// --- Checkpoints.
+
+class CheckpointServicesTest : public ServicesTest {
+ protected:
+  struct Answer {
+    std::string reason;
+    v1::Checkpoint checkpoint;
+  };
+  Answer SaveAs(const std::string& id, bool replace = false, int keep = 0) {
+    v1::SaveCheckpointRequest request;
+    request.set_pipeline("pipelines/gpt");
+    request.set_checkpoint_id(id);
+    request.set_replace(replace);
+    request.set_keep(keep);
+    request.set_request_id(Uuid(++number_));
+    grpc::ClientContext context;
+    Answer answer;
+    answer.reason = Reason(state_->SaveCheckpoint(&context, request, &answer.checkpoint));
+    return answer;
+  }
+  Answer CopyTo(const std::string& destination, const std::string& source, const std::string& id = "") {
+    v1::CopyCheckpointRequest request;
+    request.set_source(source);
+    request.set_destination(destination);
+    request.set_checkpoint_id(id);
+    request.set_request_id(Uuid(++number_));
+    grpc::ClientContext context;
+    Answer answer;
+    answer.reason = Reason(state_->CopyCheckpoint(&context, request, &answer.checkpoint));
+    return answer;
+  }
+  std::string DeleteOne(const std::string& name) {
+    v1::DeleteCheckpointRequest request;
+    request.set_name(name);
+    request.set_request_id(Uuid(++number_));
+    grpc::ClientContext context;
+    v1::DeleteCheckpointResponse response;
+    return Reason(state_->DeleteCheckpoint(&context, request, &response));
+  }
+  // All pages.
+  std::vector<v1::Checkpoint> ListOf(const std::string& parent, int size, std::string* reason = nullptr) {
+    std::vector<v1::Checkpoint> all;
+    v1::ListCheckpointsRequest request;
+    request.set_parent(parent);
+    request.set_page_size(size);
+    while (true) {
+      grpc::ClientContext context;
+      v1::ListCheckpointsResponse response;
+      const grpc::Status status = state_->ListCheckpoints(&context, request, &response);
+      if (reason != nullptr) *reason = Reason(status);
+      EXPECT_LE(response.checkpoints_size(), size);
+      all.insert(all.end(), response.checkpoints().begin(), response.checkpoints().end());
+      request.set_page_token(response.next_page_token());
+      if (!status.ok() || request.page_token().empty()) return all;
+    }
+  }
+  struct Made {
+    grpc::Status status;
+    v1::Pipeline pipeline;
+    std::string reason() const { return Reason(status); }
+  };
+  Made CreateBy(v1::CreatePipelineRequest request) {
+    request.set_request_id(Uuid(++number_));
+    grpc::ClientContext context;
+    As(&context);
+    Made made;
+    made.status = pipelines_->CreatePipeline(&context, request, &made.pipeline);
+    return made;
+  }
+  static v1::CreatePipelineRequest Asked(const std::string& name) {
+    v1::CreatePipelineRequest request;
+    request.set_pipeline_id(name);
+    request.mutable_spec()->mutable_model()->set_name("fake");
+    request.mutable_spec()->set_seed(5);
+    return request;
+  }
+
+  int number_ = 100;
+};
+
+TEST_F(CheckpointServicesTest, SavesTellHowLongTheyAreKept) {
+  EXPECT_FALSE(SaveAs("a").checkpoint.rotating());
+  EXPECT_TRUE(SaveAs("b", false, 1).checkpoint.rotating());
+  EXPECT_EQ(SaveAs("a").reason, "CHECKPOINT_EXISTS");
+  EXPECT_EQ(SaveAs("a", true).reason, "OK");
+  EXPECT_EQ(SaveAs("c", false, 1).reason, "OK");
+  EXPECT_EQ(ListOf("pipelines/gpt", 10).size(), 2u) << "b is gone";
+  EXPECT_EQ(SaveAs("d", false, -1).reason, "FIELD_INVALID");
+  EXPECT_EQ(SaveAs("d", false, 10'001).reason, "FIELD_INVALID");
+}
+
+TEST_F(CheckpointServicesTest, ThoseOfDeletedPipelinesAreListedInPages) {
+  ASSERT_TRUE(Create("mlp").ok());
+  SaveAs("a");
+  SaveAs("b");
+  for (const char* id : {"a", "b", "c"})
+    EXPECT_EQ(CopyTo("pipelines/mlp", "pipelines/gpt/checkpoints/a", id).reason, "OK");
+  gpt_ = nullptr;
+  ASSERT_TRUE(Delete("gpt").ok());
+  for (const int size : {1, 2, 3, 10}) {
+    std::vector<std::string> names;
+    for (const v1::Checkpoint& checkpoint : ListOf("pipelines/-", size)) {
+      names.push_back(checkpoint.name() + (checkpoint.pipeline_exists() ? "" : " deleted"));
+    }
+    EXPECT_EQ(names, (std::vector<std::string>{"pipelines/gpt/checkpoints/a deleted",
+                                               "pipelines/gpt/checkpoints/b deleted", "pipelines/mlp/checkpoints/a",
+                                               "pipelines/mlp/checkpoints/b", "pipelines/mlp/checkpoints/c"}))
+        << size;
+    EXPECT_EQ(ListOf("pipelines/gpt", size).size(), 2u);
+  }
+  std::string reason;
+  EXPECT_TRUE(ListOf("pipelines/none", 10, &reason).empty());
+  EXPECT_EQ(reason, "PIPELINE_NOT_FOUND");
+  ListOf("pipelines/-/checkpoints", 10, &reason);
+  EXPECT_EQ(reason, "NAME_INVALID");
+  EXPECT_EQ(DeleteOne("pipelines/gpt/checkpoints/a"), "OK");
+  EXPECT_EQ(DeleteOne("pipelines/gpt/checkpoints/a"), "CHECKPOINT_NOT_FOUND");
+  EXPECT_EQ(DeleteOne("pipelines/none/checkpoints/a"), "PIPELINE_NOT_FOUND");
+  EXPECT_EQ(DeleteOne("pipelines/gpt/checkpoints/b"), "OK");
+  ListOf("pipelines/gpt", 10, &reason);
+  EXPECT_EQ(reason, "PIPELINE_NOT_FOUND") << "it has left nothing";
+}
+
+TEST_F(CheckpointServicesTest, CopiesAreCheckedByName) {
+  SaveAs("a");
+  const std::string a = "pipelines/gpt/checkpoints/a";
+  EXPECT_EQ(CopyTo("pipelines/gpt", a).reason, "CHECKPOINT_EXISTS");
+  EXPECT_EQ(CopyTo("pipelines/gpt", a, "x/y").reason, "NAME_INVALID");
+  EXPECT_EQ(CopyTo("pipelines/gpt", "pipelines/gpt/checkpoints/../a").reason, "NAME_INVALID");
+  EXPECT_EQ(CopyTo("pipelines/none", a).reason, "PIPELINE_NOT_FOUND");
+  EXPECT_EQ(CopyTo("pipelines/gpt", "pipelines/none/checkpoints/a").reason, "CHECKPOINT_NOT_FOUND");
+}
+
+TEST_F(CheckpointServicesTest, APipelineIsMadeFromACheckpointAlone) {
+  ASSERT_EQ(CreateBy(Asked("one")).reason(), "OK");
+  gpt_ = *table_->Find("one");
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  ASSERT_TRUE(Save("mine").ok());
+  const v1::Checkpoint listed = ListOf("pipelines/one", 10).at(0);
+  EXPECT_EQ(listed.model(), "fake");
+  EXPECT_TRUE(listed.has_specification());
+  gpt_ = nullptr;
+  ASSERT_TRUE(Delete("one").ok());
+
+  v1::CreatePipelineRequest request;
+  request.set_pipeline_id("two");
+  request.set_from_checkpoint("pipelines/one/checkpoints/mine");
+  const Made made = CreateBy(request);
+  ASSERT_EQ(made.reason(), "OK") << made.status.error_message();
+  EXPECT_EQ(made.pipeline.step(), 1);
+  EXPECT_EQ(made.pipeline.spec().model().name(), "fake");
+  EXPECT_EQ(made.pipeline.spec().seed(), 5);
+  EXPECT_EQ(made.pipeline.spec().schedule().micro_batches(), 2) << "as it was planned";
+  EXPECT_EQ(made.pipeline.spec().cut().balance_size(), 1);
+
+  request.set_pipeline_id("three");
+  request.mutable_spec()->mutable_optimizer()->set_name("sgd");
+  request.mutable_spec()->mutable_cut()->set_stages(1);
+  EXPECT_EQ(CreateBy(request).pipeline.spec().optimizer().name(), "sgd");
+
+  request.set_from_checkpoint("pipelines/one/checkpoints/none");
+  EXPECT_EQ(CreateBy(request).reason(), "CHECKPOINT_NOT_FOUND");
+  request.set_from_checkpoint("one/mine");
+  EXPECT_EQ(CreateBy(request).reason(), "NAME_INVALID");
+}
+
+TEST_F(CheckpointServicesTest, AnEqualPipelineMayExist) {
+  v1::CreatePipelineRequest request = Asked("one");
+  ASSERT_EQ(CreateBy(request).reason(), "OK");
+  EXPECT_EQ(CreateBy(request).reason(), "PIPELINE_EXISTS");
+  request.set_exist_ok(true);
+  EXPECT_EQ(CreateBy(request).reason(), "OK");
+  request.mutable_spec()->mutable_optimizer()->set_name("adamw");
+  EXPECT_EQ(CreateBy(request).reason(), "OK") << "a default that is said";
+  request.mutable_spec()->mutable_optimizer()->set_name("sgd");
+  const Made made = CreateBy(request);
+  EXPECT_EQ(made.reason(), "PIPELINE_EXISTS");
+  EXPECT_NE(made.status.error_message().find("modified: optimizer.name: \"adamw\" -> \"sgd\""), std::string::npos)
+      << made.status.error_message();
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include "engine/base/file.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/timer_queue.h"
+#include "engine/checkpoint/checkpoint_quota.h"
+#include "engine/checkpoint/checkpoint_store.h"
 #include "engine/device/memory_claims.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/plan/planning.h"
@@ -97,10 +99,10 @@ class HostingFixture : public ::testing::Test {
     };
     options.builder.handles = handles_.get();
     options.builder.timers = &timers_;
-    options.builder.files = &files_;
     options.builder.clock = &clock_;
     options.builder.metrics = &registry_;
-    options.builder.state_dir = temporary_.path();
+    checkpoints_ = CheckpointStore::Open(&files_, &clock_, temporary_.path(), &quota_).value();
+    options.builder.checkpoints = checkpoints_.get();
     options.builder.memory = &memory_;
     options.max_pipelines = max_pipelines;
     options.builder.hosting = hosting;
@@ -125,8 +127,8 @@ class HostingFixture : public ::testing::Test {
     spec.model.name = model;
     absl::StatusOr<PipelineEntry> answer;
     absl::Notification done;
-    table_->Create({.caller = "ann", .request_id = request_id, .payload_digest = name}, name, spec, "digest",
-                   [&](absl::StatusOr<PipelineEntry> entry) {
+    table_->Create({.caller = "ann", .request_id = request_id, .payload_digest = name}, name,
+                   {.spec = spec, .spec_digest = "digest"}, nullptr, [&](absl::StatusOr<PipelineEntry> entry) {
                      answer = std::move(entry);
                      done.Notify();
                    });
@@ -200,7 +202,7 @@ class HostingFixture : public ::testing::Test {
     return (*handles_->Pin("ann", name)->tensors())[0].tensor[0].item<float>();
   }
   absl::StatusOr<StateAnswer> Save(const std::string& id, const std::string& request_id = "") {
-    return Wait([&](auto done) { gpt_->SaveCheckpoint(Caller("ann", request_id), id, done); });
+    return Wait([&](auto done) { gpt_->SaveCheckpoint(Caller("ann", request_id), {.id = id}, done); });
   }
   absl::StatusOr<StateAnswer> Restore(const std::string& id, bool force = false) {
     return Wait([&](auto done) { gpt_->RestoreCheckpoint(Caller(), id, force, done); });
@@ -262,6 +264,8 @@ class HostingFixture : public ::testing::Test {
   std::optional<Plan> plan_;  // that metrics are told
   PipelineSpec searched_;     // what a search was asked
   const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
+  CheckpointQuota quota_{int64_t{1} << 30};
+  std::unique_ptr<CheckpointStore> checkpoints_;
   std::unique_ptr<HandleStore> handles_;
   std::unique_ptr<PipelineTable> table_;
   std::shared_ptr<ServedPipeline> gpt_;

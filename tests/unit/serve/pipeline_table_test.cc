@@ -128,12 +128,12 @@ TEST_F(PipelineTableTest, ARetryJoinsTheFirstAttempt) {
       done->Notify();
     };
   };
-  table_->Create(context, "mlp", {}, "", answered(&first));
+  table_->Create(context, "mlp", {}, nullptr, answered(&first));
   making.WaitForNotification();
   EXPECT_EQ(ReasonOf(table_->Find("mlp").status()), "PIPELINE_NOT_READY");
   EXPECT_EQ(table_->Get("mlp")->state, PipelineEntry::State::kCreating);
   EXPECT_TRUE(table_->Find("gpt").ok()) << "others are served meanwhile";
-  table_->Create(context, "mlp", {}, "", answered(&second));
+  table_->Create(context, "mlp", {}, nullptr, answered(&second));
   go.Notify();
   first.WaitForNotification();
   second.WaitForNotification();
@@ -224,7 +224,7 @@ TEST_F(PipelineTableTest, AForcedDeletionSettlesAllThatWaitedThoughOneOfThemThro
   control_->Hold();
   const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
   control_->AwaitHeld();
-  gpt_->SaveCheckpoint(Caller(), "one", [](const auto&) { throw std::runtime_error("x"); });
+  gpt_->SaveCheckpoint(Caller(), {.id = "one"}, [](const auto&) { throw std::runtime_error("x"); });
   const Accepted waits = *gpt_->TrainStep(Caller(), Batch(), {});
   gpt_.reset();
   absl::Notification deleted;
@@ -271,7 +271,7 @@ TEST_F(PipelineTableTest, WhetherCandidatesMayRunIsAskedWhenTheModelIsRead) {
 TEST_F(PipelineTableTest, WhoIsToldOfANewPipelineHoldsItAloneWithTheTable) {
   long holders = 0;
   absl::Notification done;
-  table_->Create(Caller("ann", "", "a"), "a", {}, "", [&](absl::StatusOr<PipelineEntry> entry) {
+  table_->Create(Caller("ann", "", "a"), "a", {}, nullptr, [&](absl::StatusOr<PipelineEntry> entry) {
     holders = entry->pipeline.use_count();
     entry = absl::CancelledError("");
     done.Notify();
@@ -337,7 +337,8 @@ TEST_F(PipelineTableTest, ACreationIsWatchedUntilItIsReady) {
   absl::Notification ready;
   PipelineSpec spec;
   spec.limits.planning_seconds = 50;
-  table_->Create({.caller = "ann"}, "mlp", spec, "", [&](const absl::StatusOr<PipelineEntry>&) { ready.Notify(); });
+  table_->Create({.caller = "ann"}, "mlp", {.spec = spec}, nullptr,
+                 [&](const absl::StatusOr<PipelineEntry>&) { ready.Notify(); });
   half.WaitForNotification();
   const PipelineEntry entry = *table_->Get("mlp");
   ASSERT_NE(entry.planning, nullptr);
@@ -360,8 +361,7 @@ TEST_F(PipelineTableTest, ADeletionDoesNotWaitForTheCreationOfAnother) {
     go.WaitForNotification();
   };
   absl::Notification ready;
-  table_->Create({.caller = "ann"}, "new", PipelineSpec(), "",
-                 [&](const absl::StatusOr<PipelineEntry>&) { ready.Notify(); });
+  table_->Create({.caller = "ann"}, "new", {}, nullptr, [&](const absl::StatusOr<PipelineEntry>&) { ready.Notify(); });
   under_way.WaitForNotification();
   absl::Notification deleted;
   table_->Delete({.caller = "ann"}, "old", false, false, [&](absl::Status) { deleted.Notify(); });

@@ -55,7 +55,7 @@ class ServedEngine {
     std::unique_ptr<Pipeline> pipeline = Pipeline::Create(ServedSpec(), std::move(options)).value();
     hosted = ServedPipeline::Start(
         std::move(pipeline), CheckpointFolder::Open(RealFileSystem(), &clock_, folder, "gpt").value(),
-        {.name = "gpt", .spec_digest = "d", .handles = &handles_, .timers = &timers_, .clock = &clock_});
+        {.name = "gpt", .origin = {.spec_digest = "d"}, .handles = &handles_, .timers = &timers_, .clock = &clock_});
   }
   ~ServedEngine() {
     hosted->Stop();
@@ -141,7 +141,7 @@ class ServedEngine {
     return tensors;
   }
   absl::Status Save(const std::string& id) {
-    return Wait([&](auto done) { hosted->SaveCheckpoint(Ann(), id, done); });
+    return Wait([&](auto done) { hosted->SaveCheckpoint(Ann(), {.id = id}, done); });
   }
   absl::Status Restore(const std::string& id) {
     return Wait([&](auto done) { hosted->RestoreCheckpoint(Ann(), id, /*force=*/false, done); });

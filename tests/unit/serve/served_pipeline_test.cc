@@ -235,10 +235,10 @@ TEST_F(ServedPipelineTest, ACallbackThatThrowsKeepsNobodyFromHearingAndTheAnswer
   control_->Hold();
   const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
   control_->AwaitHeld();
-  gpt_->SaveCheckpoint(Caller("ann", "id"), "one", [](const auto&) { throw std::runtime_error("x"); });
+  gpt_->SaveCheckpoint(Caller("ann", "id"), {.id = "one"}, [](const auto&) { throw std::runtime_error("x"); });
   absl::StatusOr<StateAnswer> second;
   absl::Notification heard;
-  gpt_->SaveCheckpoint(Caller("ann", "id"), "one", [&](auto answer) {
+  gpt_->SaveCheckpoint(Caller("ann", "id"), {.id = "one"}, [&](auto answer) {
     second = std::move(answer);
     heard.Notify();
   });
@@ -274,7 +274,7 @@ TEST_F(ServedPipelineTest, ACallersPlaceIsFreeWhenItHears) {
     const std::weak_ptr<void> place = context.place;
     bool expired = false;
     absl::Notification heard;
-    gpt_->SaveCheckpoint(std::move(context), "one", [&](const auto&) {
+    gpt_->SaveCheckpoint(std::move(context), {.id = "one"}, [&](const auto&) {
       expired = place.expired();
       heard.Notify();
     });
@@ -565,7 +565,7 @@ TEST_F(ServedPipelineTest, ThePlaceOfACallerLivesAsLongAsItsWork) {
   const Accepted first = *gpt_->TrainStep(std::move(runs), Batch(), {});
   const Accepted second = *gpt_->TrainStep(std::move(cancelled), Batch(), {});
   absl::Notification saved;
-  gpt_->SaveCheckpoint(std::move(saves), "a", [&](const auto&) {
+  gpt_->SaveCheckpoint(std::move(saves), {.id = "a"}, [&](const auto&) {
     EXPECT_TRUE(saving.expired()) << "free before the caller hears of the end";
     saved.Notify();
   });

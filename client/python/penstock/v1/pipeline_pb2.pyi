@@ -43,16 +43,20 @@ class BubbleFillingSpec(_message.Message):
     def __init__(self, mode: _Optional[_Union[BubbleFilling, str]] = ..., inference_share: _Optional[float] = ..., max_wait_seconds: _Optional[float] = ...) -> None: ...
 
 class CreatePipelineRequest(_message.Message):
-    __slots__ = ["pipeline_id", "request_id", "spec", "validate_only"]
+    __slots__ = ["exist_ok", "from_checkpoint", "pipeline_id", "request_id", "spec", "validate_only"]
+    EXIST_OK_FIELD_NUMBER: _ClassVar[int]
+    FROM_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    exist_ok: bool
+    from_checkpoint: str
     pipeline_id: str
     request_id: str
     spec: PipelineSpec
     validate_only: bool
-    def __init__(self, pipeline_id: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., validate_only: bool = ..., request_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, pipeline_id: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., validate_only: bool = ..., request_id: _Optional[str] = ..., from_checkpoint: _Optional[str] = ..., exist_ok: bool = ...) -> None: ...
 
 class CreateProgress(_message.Message):
     __slots__ = ["budget_seconds", "done", "elapsed_seconds", "phase"]

@@ -1,5 +1,6 @@
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from penstock.v1 import handle_pb2 as _handle_pb2
+from penstock.v1 import pipeline_pb2 as _pipeline_pb2
 from penstock.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -15,20 +16,52 @@ CHECKPOINT_STATE_WRITING: CheckpointState
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Checkpoint(_message.Message):
-    __slots__ = ["byte_size", "create_time", "digest", "name", "state", "step"]
+    __slots__ = ["byte_size", "create_time", "digest", "has_specification", "model", "name", "pipeline_exists", "program_digest", "rotating", "state", "step"]
     BYTE_SIZE_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    HAS_SPECIFICATION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ROTATING_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     byte_size: int
     create_time: _timestamp_pb2.Timestamp
     digest: str
+    has_specification: bool
+    model: str
     name: str
+    pipeline_exists: bool
+    program_digest: str
+    rotating: bool
     state: CheckpointState
     step: int
-    def __init__(self, name: _Optional[str] = ..., step: _Optional[int] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., step: _Optional[int] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[str] = ..., program_digest: _Optional[str] = ..., pipeline_exists: bool = ..., has_specification: bool = ..., rotating: bool = ...) -> None: ...
+
+class CheckpointSpecification(_message.Message):
+    __slots__ = ["balance", "schedule", "spec"]
+    BALANCE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    balance: _containers.RepeatedScalarFieldContainer[int]
+    schedule: _pipeline_pb2.ScheduleSpec
+    spec: _pipeline_pb2.PipelineSpec
+    def __init__(self, spec: _Optional[_Union[_pipeline_pb2.PipelineSpec, _Mapping]] = ..., schedule: _Optional[_Union[_pipeline_pb2.ScheduleSpec, _Mapping]] = ..., balance: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CopyCheckpointRequest(_message.Message):
+    __slots__ = ["checkpoint_id", "destination", "request_id", "source"]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: str
+    destination: str
+    request_id: str
+    source: str
+    def __init__(self, source: _Optional[str] = ..., destination: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class DeleteCheckpointRequest(_message.Message):
     __slots__ = ["name", "pipeline", "request_id"]
@@ -112,14 +145,18 @@ class RestoreCheckpointResponse(_message.Message):
     def __init__(self, step: _Optional[int] = ..., state_token: _Optional[str] = ...) -> None: ...
 
 class SaveCheckpointRequest(_message.Message):
-    __slots__ = ["checkpoint_id", "pipeline", "request_id"]
+    __slots__ = ["checkpoint_id", "keep", "pipeline", "replace", "request_id"]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: str
+    keep: int
     pipeline: str
+    replace: bool
     request_id: str
-    def __init__(self, pipeline: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., request_id: _Optional[str] = ..., replace: bool = ..., keep: _Optional[int] = ...) -> None: ...
 
 class WriteParametersRequest(_message.Message):
     __slots__ = ["force", "handles", "pipeline", "request_id", "step"]
