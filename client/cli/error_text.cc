@@ -31,6 +31,7 @@ constexpr auto kReasonHints = std::to_array<Hint>({
     {"CHECKPOINT_NOT_FOUND", "penstock checkpoint list names the checkpoints there are"},
     {"CHECKPOINT_EXISTS", "choose another name"},
     {"CHECKPOINT_CORRUPT", "restore an older one: penstock checkpoint list"},
+    {"CHECKPOINT_SPEC_MISSING", "describe the pipeline as it was when it was made: --model, --option, --optimizer ..."},
     {"MODEL_MISMATCH", "restore into a pipeline with the same layers"},
     {"ACCUMULATION_OPEN", "finish or discard the accumulated gradients first (restore has --force)"},
     {"ACCUMULATION_HELD",

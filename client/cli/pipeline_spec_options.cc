@@ -231,12 +231,12 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("SECONDS");
 }
 
-absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o, Session& session) {
+absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o, Session& session, bool needs_model) {
   v1::PipelineSpec spec;
   if (!o.file.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(spec, ReadSpecFile(o.file, session));
   }
-  if (o.file.empty() && o.model.empty() && o.model_program.empty()) {
+  if (needs_model && o.file.empty() && o.model.empty() && o.model_program.empty()) {
     return UsageError("--model",
                       "missing; or give an exported program by --model-program, or a specification by --spec");
   }

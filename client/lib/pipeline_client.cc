@@ -328,6 +328,11 @@ absl::StatusOr<v1::Checkpoint> PipelineClient::SaveCheckpoint(v1::SaveCheckpoint
   return Call(stubs_->state, &v1::StateService::Stub::SaveCheckpoint, request, request.request_id(), absl::Minutes(10));
 }
 
+absl::StatusOr<v1::Checkpoint> PipelineClient::CopyCheckpoint(v1::CopyCheckpointRequest request) {
+  FillRequestId(&request);
+  return Call(stubs_->state, &v1::StateService::Stub::CopyCheckpoint, request, request.request_id(), absl::Minutes(10));
+}
+
 absl::StatusOr<v1::RestoreCheckpointResponse> PipelineClient::RestoreCheckpoint(v1::RestoreCheckpointRequest request) {
   FillRequestId(&request);
   return Call(stubs_->state, &v1::StateService::Stub::RestoreCheckpoint, request, request.request_id(),

@@ -98,9 +98,11 @@ class PipelineClient {
 
   // State.
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint(v1::SaveCheckpointRequest request);
+  absl::StatusOr<v1::Checkpoint> CopyCheckpoint(v1::CopyCheckpointRequest request);
   absl::StatusOr<v1::RestoreCheckpointResponse> RestoreCheckpoint(v1::RestoreCheckpointRequest request);
   absl::Status DeleteCheckpoint(v1::DeleteCheckpointRequest request);
-  absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& pipeline);  // every page
+  // Every page. "-": of all pipelines, living and deleted.
+  absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& pipeline);
   absl::StatusOr<ParameterDownload> ReadParameters(const v1::ReadParametersRequest& request);
   // `request.handles` are of PutTensors, ready.
   absl::StatusOr<v1::WriteParametersResponse> WriteParameters(v1::WriteParametersRequest request);

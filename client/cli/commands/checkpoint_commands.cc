@@ -1,11 +1,14 @@
-// penstock checkpoint save, restore, list, delete
+// penstock checkpoint save, restore, list, copy, delete
 
+#include <algorithm>
 #include <memory>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "client/cli/checkpoint_name.h"
 #include "client/cli/command_table.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/pipeline_text.h"
@@ -15,32 +18,59 @@
 namespace penstock {
 namespace {
 
-std::string CheckpointListText(const std::vector<v1::Checkpoint>& checkpoints, bool wide) {
+// "pipelines/gpt/checkpoints/step-200" -> "gpt".
+std::string PipelineOf(const v1::Checkpoint& checkpoint) {
+  const std::vector<std::string> parts = absl::StrSplit(checkpoint.name(), '/');
+  return parts.size() == 4 ? parts[1] : checkpoint.name();
+}
+
+// `all`: of several pipelines, whose names are shown, with a star where the pipeline does not live.
+std::string CheckpointListText(const std::vector<v1::Checkpoint>& checkpoints, bool wide, bool all = false) {
   if (checkpoints.empty()) return "no checkpoints\n";
-  Table table({{"CHECKPOINT"}, {"STEP", true}, {"STATE"}, {"SIZE", true}, {"CREATED"}, {"DIGEST", false, true}});
+  Table table({{"CHECKPOINT"},
+               {"STEP", true},
+               {"STATE"},
+               {"SIZE", true},
+               {"CREATED"},
+               {"KEPT", false, true},
+               {"MODEL", false, true},
+               {"DIGEST", false, true}});
   for (const v1::Checkpoint& checkpoint : checkpoints) {
     const std::string state =
         absl::AsciiStrToLower(absl::StripPrefix(v1::CheckpointState_Name(checkpoint.state()), "CHECKPOINT_STATE_"));
-    table.Add({ShortName(checkpoint.name()), absl::StrCat(checkpoint.step()), state,
-               BytesText(static_cast<double>(checkpoint.byte_size())),
+    const std::string name = all ? absl::StrCat(PipelineOf(checkpoint), checkpoint.pipeline_exists() ? "/" : "*/",
+                                                ShortName(checkpoint.name()))
+                                 : ShortName(checkpoint.name());
+    table.Add({name, absl::StrCat(checkpoint.step()), state, BytesText(static_cast<double>(checkpoint.byte_size())),
                absl::FormatTime("%Y-%m-%d %H:%M:%SZ", FromMessage(checkpoint.create_time()), absl::UTCTimeZone()),
+               checkpoint.rotating() ? "rotating" : "always",
+               checkpoint.has_specification() ? (checkpoint.model().empty() ? "layers" : checkpoint.model()) : "-",
                checkpoint.digest()});
   }
   return table.Text(wide);
 }
 
 // The full name of a checkpoint of a pipeline, both given short or full.
-absl::StatusOr<std::string> CheckpointName(const std::string& pipeline, const std::string& checkpoint) {
+absl::StatusOr<std::string> CheckpointNameOf(const std::string& pipeline, const std::string& checkpoint) {
   const std::string folder = PipelineName(pipeline) + "/checkpoints/";
   if (!absl::StrContains(checkpoint, '/')) return folder + checkpoint;
   if (absl::StartsWith(checkpoint, folder)) return checkpoint;
   return UsageError("CHECKPOINT", absl::StrCat("must be one of ", PipelineName(pipeline), ", got ", checkpoint));
 }
 
-absl::Status Save(const std::string& pipeline, const std::string& id, Session& session) {
+struct SaveOptions {
+  std::string pipeline;
+  std::string id;
+  bool replace = false;
+  int keep = 0;
+};
+
+absl::Status Save(const SaveOptions& options, Session& session) {
   v1::SaveCheckpointRequest request;
-  request.set_pipeline(PipelineName(pipeline));
-  request.set_checkpoint_id(id);
+  request.set_pipeline(PipelineName(options.pipeline));
+  request.set_checkpoint_id(options.id);
+  request.set_replace(options.replace);
+  request.set_keep(options.keep);
   request.set_request_id(session.options().request_id);
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, client->SaveCheckpoint(request));
@@ -50,11 +80,42 @@ absl::Status Save(const std::string& pipeline, const std::string& id, Session& s
                  CheckpointListText({checkpoint}, false),
                  CheckpointListText({checkpoint}, true)});
   session.Say(absl::StrCat("saved step ", checkpoint.step(), "; next: penstock checkpoint restore ",
-                           ShortName(pipeline), " ", ShortName(checkpoint.name())));
+                           ShortName(options.pipeline), " ", ShortName(checkpoint.name())));
   return absl::OkStatus();
 }
 
-absl::Status ListCheckpoints(const std::string& pipeline, Session& session) {
+struct CopyOptions {
+  std::string source;
+  std::string pipeline;
+  std::string id;
+};
+
+absl::Status Copy(const CopyOptions& options, Session& session) {
+  v1::CopyCheckpointRequest request;
+  PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_source(), CheckpointName(options.source, "SOURCE"));
+  request.set_destination(PipelineName(options.pipeline));
+  request.set_checkpoint_id(options.id);
+  request.set_request_id(session.options().request_id);
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, client->CopyCheckpoint(request));
+  session.Print({MessageToJson(checkpoint),
+                 {},
+                 {checkpoint.name()},
+                 CheckpointListText({checkpoint}, false),
+                 CheckpointListText({checkpoint}, true)});
+  session.Say(absl::StrCat("copied step ", checkpoint.step(), "; next: penstock checkpoint restore ",
+                           ShortName(options.pipeline), " ", ShortName(checkpoint.name())));
+  return absl::OkStatus();
+}
+
+struct ListedCheckpoints {
+  std::string pipeline;
+  bool all = false;
+};
+
+absl::Status ListCheckpoints(const ListedCheckpoints& options, Session& session) {
+  if (options.all != options.pipeline.empty()) return UsageError("PIPELINE", "give a pipeline, or --all, not both");
+  const std::string pipeline = options.all ? "-" : options.pipeline;
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, client->ListCheckpoints(pipeline));
   Document document;
@@ -63,9 +124,15 @@ absl::Status ListCheckpoints(const std::string& pipeline, Session& session) {
     document.names.push_back(checkpoint.name());
   }
   document.json["checkpoints"] = document.lines;
-  document.text = CheckpointListText(checkpoints, false);
-  document.wide = CheckpointListText(checkpoints, true);
+  document.text = CheckpointListText(checkpoints, false, options.all);
+  document.wide = CheckpointListText(checkpoints, true, options.all);
   session.Print(document);
+  const bool deleted = std::any_of(checkpoints.begin(), checkpoints.end(),
+                                   [](const v1::Checkpoint& checkpoint) { return !checkpoint.pipeline_exists(); });
+  if (options.all && deleted) {
+    session.Say(
+        "*: the pipeline is deleted; next: penstock pipeline create NAME --from-checkpoint PIPELINE/CHECKPOINT");
+  }
   return absl::OkStatus();
 }
 
@@ -76,7 +143,7 @@ struct DeleteOptions {
 };
 
 absl::Status Delete(const DeleteOptions& options, Session& session) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, CheckpointName(options.pipeline, options.checkpoint));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, CheckpointNameOf(options.pipeline, options.checkpoint));
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_RETURN_IF_ERROR(session.Confirm(options.yes, "Delete " + name + "?"));
   v1::DeleteCheckpointRequest request;
@@ -98,7 +165,7 @@ struct RestoreOptions {
 };
 
 absl::Status Restore(const RestoreOptions& options, Session& session) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, CheckpointName(options.pipeline, options.checkpoint));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, CheckpointNameOf(options.pipeline, options.checkpoint));
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   if (options.dry_run) {
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, client->ListCheckpoints(options.pipeline));
@@ -126,15 +193,21 @@ absl::Status Restore(const RestoreOptions& options, Session& session) {
 }  // namespace
 
 void AddCheckpointCommands(CommandTable& table) {
-  CLI::App* group = table.Add(table.root(), "checkpoint", "Save, restore, list and delete the state of a pipeline",
-                              "penstock checkpoint save gpt\npenstock checkpoint list gpt");
+  CLI::App* group =
+      table.Add(table.root(), "checkpoint", "Save, restore, list, copy and delete the state of a pipeline",
+                "penstock checkpoint save gpt\npenstock checkpoint list gpt");
 
   CLI::App* save = table.Add(group, "save", "Save weights, optimizer state and step",
-                             "penstock checkpoint save gpt\npenstock checkpoint save gpt --name before-change");
-  auto saved = std::make_shared<std::pair<std::string, std::string>>();
-  save->add_option("PIPELINE", saved->first, "Name of the pipeline")->required();
-  save->add_option("--name", saved->second, "Name of the checkpoint; unset: step-N")->type_name("NAME");
-  table.Run(save, [saved](Session& session) { return Save(saved->first, saved->second, session); });
+                             "penstock checkpoint save gpt\n"
+                             "penstock checkpoint save gpt --name latest --replace\n"
+                             "penstock checkpoint save gpt --keep 3");
+  auto saved = std::make_shared<SaveOptions>();
+  save->add_option("PIPELINE", saved->pipeline, "Name of the pipeline")->required();
+  save->add_option("--name", saved->id, "Name of the checkpoint; unset: step-N")->type_name("NAME");
+  save->add_flag("--replace", saved->replace, "Replace a checkpoint of this name; one of both is whole at any moment");
+  save->add_option("--keep", saved->keep, "Delete the oldest of those that were saved with --keep beyond this number")
+      ->type_name("N");
+  table.Run(save, [saved](Session& session) { return Save(*saved, session); });
 
   CLI::App* restore = table.Add(group, "restore", "Go back to a checkpoint; asks first, or takes --yes",
                                 "penstock checkpoint restore gpt step-200 --yes");
@@ -146,11 +219,22 @@ void AddCheckpointCommands(CommandTable& table) {
   restore->add_flag("--dry-run", options->dry_run, "Say what would be restored");
   table.Run(restore, [options](Session& session) { return Restore(*options, session); });
 
-  CLI::App* list =
-      table.Add(group, "list", "List the checkpoints of a pipeline", "penstock checkpoint list gpt -o wide");
-  auto pipeline = std::make_shared<std::string>();
-  list->add_option("PIPELINE", *pipeline, "Name of the pipeline")->required();
-  table.Run(list, [pipeline](Session& session) { return ListCheckpoints(*pipeline, session); });
+  CLI::App* list = table.Add(group, "list", "List the checkpoints of a pipeline, living or deleted, or of all",
+                             "penstock checkpoint list gpt -o wide\npenstock checkpoint list --all");
+  auto listed = std::make_shared<ListedCheckpoints>();
+  list->add_option("PIPELINE", listed->pipeline, "Name of the pipeline");
+  list->add_flag("--all", listed->all, "Of all pipelines, those of deleted ones too");
+  table.Run(list, [listed](Session& session) { return ListCheckpoints(*listed, session); });
+
+  CLI::App* copy = table.Add(group, "copy", "Copy a checkpoint to another pipeline of the same model",
+                             "penstock checkpoint copy gpt/step-200 tuned\n"
+                             "penstock checkpoint copy gpt/step-200 tuned --name start");
+  auto copied = std::make_shared<CopyOptions>();
+  copy->add_option("SOURCE", copied->source, "The checkpoint: PIPELINE/CHECKPOINT; its pipeline may be deleted")
+      ->required();
+  copy->add_option("PIPELINE", copied->pipeline, "Name of the pipeline that gets it")->required();
+  copy->add_option("--name", copied->id, "Name of the copy; unset: as the source")->type_name("NAME");
+  table.Run(copy, [copied](Session& session) { return Copy(*copied, session); });
 
   CLI::App* remove = table.Add(group, "delete", "Delete a checkpoint; asks first, or takes --yes",
                                "penstock checkpoint delete gpt step-200 --yes");

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "client/cli/byte_model.h"
+#include "client/cli/checkpoint_name.h"
 #include "client/cli/command_table.h"
 #include "client/cli/creation_watch.h"
 #include "client/cli/help_text.h"
@@ -17,6 +18,8 @@ namespace {
 struct CreateOptions {
   std::string name;
   PipelineSpecOptions spec;
+  std::string from_checkpoint;  // PIPELINE/CHECKPOINT, or a full name
+  bool exist_ok = false;
   bool dry_run = false;
 };
 
@@ -33,7 +36,14 @@ absl::StatusOr<v1::Pipeline> CreateAndShow(const v1::CreatePipelineRequest& requ
 
 absl::Status Create(const CreateOptions& options, Session& session) {
   v1::CreatePipelineRequest request;
-  PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(), BuildPipelineSpec(options.spec, session));
+  const bool from_checkpoint = !options.from_checkpoint.empty();
+  PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(),
+                            BuildPipelineSpec(options.spec, session, /*needs_model=*/!from_checkpoint));
+  if (from_checkpoint) {
+    PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_from_checkpoint(),
+                              CheckpointName(options.from_checkpoint, "--from-checkpoint"));
+  }
+  request.set_exist_ok(options.exist_ok);
   request.set_pipeline_id(ShortName(options.name));
   request.set_validate_only(options.dry_run);
   request.set_request_id(session.options().request_id);
@@ -52,7 +62,8 @@ absl::Status Create(const CreateOptions& options, Session& session) {
   session.Print(PipelineDocument(pipeline));
   const bool takes_text = AsByteModel(pipeline, 0).ok();
   session.Say(
-      "created " + pipeline.name() + "; next: " +
+      (from_checkpoint || options.exist_ok ? "ready at step " + std::to_string(pipeline.step()) + ": " : "created ") +
+      pipeline.name() + "; next: " +
       (takes_text ? "penstock train " + name + " --text FILE" : "penstock infer " + name + " --input FILE --to FILE"));
   return absl::OkStatus();
 }
@@ -113,9 +124,20 @@ void AddCreate(CommandTable& table, CLI::App* group) {
       "penstock " + words +
           " gpt --model gpt --option blocks=8 --option width=256 --stages 2 --micro-batches 8\n"
           "penstock " +
-          words + " small --model mlp --balance 3,2 --device cpu:0 --device cpu:1 --optimizer sgd --learning-rate 0.1");
+          words +
+          " small --model mlp --balance 3,2 --device cpu:0 --device cpu:1 --optimizer sgd --learning-rate 0.1\n"
+          "penstock " +
+          words + " tuned --from-checkpoint gpt/step-200 --stages 4");
   auto options = std::make_shared<CreateOptions>();
   command->add_option("NAME", options->name, "Name of the pipeline: letters, digits, '-'")->required();
+  command
+      ->add_option(
+          "--from-checkpoint", options->from_checkpoint,
+          "Start with the state of this checkpoint, of a living or a deleted pipeline, for example gpt/step-200; "
+          "what is not given of the specification is the checkpoint's")
+      ->type_name("PIPELINE/CHECKPOINT");
+  command->add_flag("--exist-ok", options->exist_ok,
+                    "Show the pipeline if there is one of this name with an equal specification");
   command->add_flag("--dry-run", options->dry_run, "Show the plan and create nothing");
   AddPipelineSpecOptions(command, &options->spec);
   table.Run(command, [options](Session& session) { return Create(*options, session); });

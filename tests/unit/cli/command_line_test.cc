@@ -661,6 +661,45 @@ TEST_F(CommandLineTest, Checkpoints) {
   EXPECT_THAT(daemon_.RequestIds("DeleteCheckpoint"), SizeIs(1));
 }
 
+TEST_F(CommandLineTest, CheckpointsOfAllPipelines) {
+  EXPECT_EQ(Run("checkpoint list --all"), 0) << err_;
+  ExpectGolden("checkpoint_list_all.txt");
+  EXPECT_THAT(err_, HasSubstr("*: the pipeline is deleted; next: penstock pipeline create NAME --from-checkpoint"));
+  EXPECT_EQ(Run("checkpoint list"), 2);
+  EXPECT_EQ(Run("checkpoint list gpt --all"), 2);
+}
+
+TEST_F(CommandLineTest, SavesReplaceAndRotate) {
+  EXPECT_EQ(Run("checkpoint save gpt --name mine --replace --keep 3 -o wide"), 0) << err_;
+  EXPECT_TRUE(daemon_.LastSave().replace());
+  EXPECT_EQ(daemon_.LastSave().keep(), 3);
+  EXPECT_THAT(out_, HasSubstr("rotating"));
+}
+
+TEST_F(CommandLineTest, CheckpointsAreCopied) {
+  EXPECT_EQ(Run("checkpoint copy old/best gpt"), 0) << err_;
+  EXPECT_EQ(daemon_.LastCopy().source(), "pipelines/old/checkpoints/best");
+  EXPECT_EQ(daemon_.LastCopy().destination(), "pipelines/gpt");
+  EXPECT_EQ(daemon_.LastCopy().checkpoint_id(), "");
+  EXPECT_EQ(Run("checkpoint copy pipelines/old/checkpoints/best gpt --name start"), 0) << err_;
+  EXPECT_EQ(daemon_.LastCopy().checkpoint_id(), "start");
+  EXPECT_THAT(err_, HasSubstr("next: penstock checkpoint restore gpt start"));
+  for (const std::string bad : {"best", "a/b/c", "/best", "old/"}) {
+    EXPECT_EQ(Run("checkpoint copy " + bad + " gpt"), 2);
+    EXPECT_THAT(err_, HasSubstr("must be PIPELINE/CHECKPOINT, got " + bad));
+  }
+}
+
+TEST_F(CommandLineTest, APipelineFromACheckpointNeedsNoModel) {
+  EXPECT_EQ(Run("pipeline create tuned --from-checkpoint gpt/step-7 --stages 2 --exist-ok"), 0) << err_;
+  EXPECT_EQ(daemon_.LastCreate().from_checkpoint(), "pipelines/gpt/checkpoints/step-7");
+  EXPECT_TRUE(daemon_.LastCreate().exist_ok());
+  EXPECT_EQ(daemon_.LastCreate().spec().cut().stages(), 2);
+  EXPECT_EQ(daemon_.LastCreate().spec().model().ByteSizeLong(), 0u);
+  EXPECT_EQ(Run("pipeline create tuned --exist-ok"), 2);
+  EXPECT_EQ(Run("pipeline create tuned --from-checkpoint step-7"), 2);
+}
+
 TEST_F(CommandLineTest, ACheckpointOfAnotherPipelineIsRefused) {
   for (const std::string command : {"restore", "delete"}) {
     EXPECT_EQ(Run("checkpoint " + command + " gpt pipelines/other/checkpoints/step-7 --yes"), 2);

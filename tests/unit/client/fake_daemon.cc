@@ -554,18 +554,32 @@ struct FakeDaemon::Services {
 
   struct State : v1::StateService::Service {
     explicit State(FakeDaemon* d) : daemon(d) {}
-    static void Fill(const std::string& name, v1::Checkpoint* checkpoint) {
-      checkpoint->set_name(absl::StrCat(kPipeline, "/checkpoints/", name));
+    static void Fill(const std::string& name, v1::Checkpoint* checkpoint, const std::string& pipeline = kPipeline) {
+      checkpoint->set_name(absl::StrCat(pipeline, "/checkpoints/", name));
       checkpoint->set_step(7);
       checkpoint->set_byte_size(25'000'000);
       checkpoint->set_digest("crc32c:0badcafe");
       checkpoint->set_state(v1::CHECKPOINT_STATE_COMPLETE);
       checkpoint->mutable_create_time()->set_seconds(1'700'000'000);
+      checkpoint->set_has_specification(true);
+      checkpoint->set_model("gpt");
+      checkpoint->set_pipeline_exists(pipeline == kPipeline);
     }
     grpc::Status SaveCheckpoint(grpc::ServerContext* context, const v1::SaveCheckpointRequest* request,
                                 v1::Checkpoint* response) override {
       if (auto s = daemon->Enter(context, "SaveCheckpoint", request->request_id()); !s.ok()) return s;
       Fill(request->checkpoint_id().empty() ? "step-7" : request->checkpoint_id(), response);
+      response->set_rotating(request->keep() > 0);
+      absl::MutexLock lock(&daemon->mu_);
+      daemon->last_save_ = *request;
+      return grpc::Status::OK;
+    }
+    grpc::Status CopyCheckpoint(grpc::ServerContext* context, const v1::CopyCheckpointRequest* request,
+                                v1::Checkpoint* response) override {
+      if (auto s = daemon->Enter(context, "CopyCheckpoint", request->request_id()); !s.ok()) return s;
+      Fill(request->checkpoint_id().empty() ? "step-7" : request->checkpoint_id(), response, request->destination());
+      absl::MutexLock lock(&daemon->mu_);
+      daemon->last_copy_ = *request;
       return grpc::Status::OK;
     }
     grpc::Status RestoreCheckpoint(grpc::ServerContext* context, const v1::RestoreCheckpointRequest* request,
@@ -580,10 +594,11 @@ struct FakeDaemon::Services {
                                   v1::DeleteCheckpointResponse*) override {
       return daemon->Enter(context, "DeleteCheckpoint", request->request_id());
     }
-    grpc::Status ListCheckpoints(grpc::ServerContext* context, const v1::ListCheckpointsRequest*,
+    grpc::Status ListCheckpoints(grpc::ServerContext* context, const v1::ListCheckpointsRequest* request,
                                  v1::ListCheckpointsResponse* response) override {
       if (auto s = daemon->Enter(context, "ListCheckpoints"); !s.ok()) return s;
       Fill("step-7", response->add_checkpoints());
+      if (request->parent() == "pipelines/-") Fill("best", response->add_checkpoints(), "pipelines/old");
       return grpc::Status::OK;
     }
     grpc::Status ReadParameters(grpc::ServerContext* context, const v1::ReadParametersRequest* request,
@@ -855,6 +870,16 @@ v1::UpdateOptimizerRequest FakeDaemon::LastUpdate() const {
 v1::CreatePipelineRequest FakeDaemon::LastCreate() const {
   absl::MutexLock lock(&mu_);
   return last_create_;
+}
+
+v1::SaveCheckpointRequest FakeDaemon::LastSave() const {
+  absl::MutexLock lock(&mu_);
+  return last_save_;
+}
+
+v1::CopyCheckpointRequest FakeDaemon::LastCopy() const {
+  absl::MutexLock lock(&mu_);
+  return last_copy_;
 }
 
 std::vector<int64_t> FakeDaemon::UploadedOffsets() const {

@@ -70,6 +70,8 @@ class FakeDaemon {
   v1::UpdateOptimizerRequest LastUpdate() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::PlanPipelineRequest LastPlan() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::RestoreCheckpointRequest LastRestore() const ABSL_LOCKS_EXCLUDED(mu_);
+  v1::SaveCheckpointRequest LastSave() const ABSL_LOCKS_EXCLUDED(mu_);
+  v1::CopyCheckpointRequest LastCopy() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<int64_t> UploadedOffsets() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::string> FetchedTensors() const ABSL_LOCKS_EXCLUDED(mu_);  // "tensor@offset" per call
   int64_t LiveHandles() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -117,6 +119,8 @@ class FakeDaemon {
   v1::UpdateOptimizerRequest last_update_ ABSL_GUARDED_BY(mu_);
   v1::PlanPipelineRequest last_plan_ ABSL_GUARDED_BY(mu_);
   v1::RestoreCheckpointRequest last_restore_ ABSL_GUARDED_BY(mu_);
+  v1::SaveCheckpointRequest last_save_ ABSL_GUARDED_BY(mu_);
+  v1::CopyCheckpointRequest last_copy_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Stored> handles_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Upload> uploads_ ABSL_GUARDED_BY(mu_);  // broken ones, by request_id
   std::vector<int64_t> uploaded_offsets_ ABSL_GUARDED_BY(mu_);
