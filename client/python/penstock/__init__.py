@@ -13,6 +13,7 @@ Bring a model of your own with :func:`export`; :mod:`penstock.aio` is the same c
 """
 
 from penstock import aio
+from penstock.checkpoints import Checkpoint
 from penstock.client import Client
 from penstock.data import Batch, Batches
 from penstock.errors import DeadlineError, PenstockError
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "Batches",
+    "Checkpoint",
     "Client",
     "DeadlineError",
     "Evaluation",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from penstock.attempts import pause
+from penstock.checkpoints import Checkpoint
 from penstock.connection import Connection
 from penstock.models import Models
 from penstock.pipelines import Pipeline
@@ -25,7 +26,7 @@ from penstock.creation import (
 from penstock.deadline import Deadline
 from penstock.errors import DeadlineError, PenstockError
 from penstock.specifications import Model, OptionValue, ParameterGroup, pipeline_spec
-from penstock.v1 import admin_pb2, pipeline_pb2
+from penstock.v1 import admin_pb2, pipeline_pb2, state_pb2
 
 
 class Client:
@@ -80,14 +81,16 @@ class Client:
         self,
         name: str,
         *,
-        model: Model = "gpt",
+        from_checkpoint: str = "",
+        exist_ok: bool = False,
+        model: Model | None = None,
         options: Mapping[str, OptionValue] | None = None,
         stages: int = 0,
         balance: Sequence[int] = (),
         ranks: Sequence[int] = (),
         starts: Sequence[str] = (),
-        cut_cost: str = "time",
-        cut_method: str = "exact",
+        cut_cost: str = "",
+        cut_method: str = "",
         parameter_scale: float | None = None,
         devices: Sequence[str] = (),
         ties: Sequence[Sequence[str]] = (),
@@ -103,10 +106,10 @@ class Client:
         live_limit: int | None = None,
         mini_batch_rows: int | None = None,
         actions: str = "",
-        optimizer: str = "adamw",
+        optimizer: str = "",
         optimizer_options: Mapping[str, OptionValue] | None = None,
         clip_norm: float = 0.0,
-        learning_rate_schedule: str = "constant",
+        learning_rate_schedule: str = "",
         warmup_steps: int = 0,
         total_steps: int = 0,
         final_ratio: float = 0.0,
@@ -119,7 +122,7 @@ class Client:
         loss_output: str = "",
         class_weights: Sequence[float] = (),
         seed: int = 0,
-        bubble_filling: bool = True,
+        bubble_filling: bool | None = None,
         inference_share: float | None = None,
         inference_max_wait: float | None = None,
         planning_seconds: float | None = None,
@@ -130,18 +133,25 @@ class Client:
 
         Args:
             name: ``[a-z]([a-z0-9-]{0,61}[a-z0-9])?``.
+            from_checkpoint: the full name of a checkpoint, of a living or a deleted pipeline (:meth:`checkpoints`): the
+                pipeline starts with its step, weights and optimizer state. What is not given of the other arguments is
+                the checkpoint's, with the cut and schedule that were planned then. Of another optimizer, a parameter
+                keeps its state where all of it fits by name, shape and type, else it starts anew.
+            exist_ok: a pipeline of this name with an equal specification is returned as it is; one with another is
+                PIPELINE_EXISTS, naming what differs.
             model: a reference model (``"mlp"``, ``"gpt"``, ``"resnet"``; ``server_info().models`` has all), a list of
                 :class:`Layer`, or an exported program: its id (``"mine.pt2"``), what :meth:`Models.upload` answered, or
-                :class:`Program` to cut between any two operators.
+                :class:`Program` to cut between any two operators. ``None``: ``"gpt"``, or the checkpoint's.
             options: of a reference model, for example ``{"blocks": 8, "width": 256, "heads": 4, "sequence": 128}``.
             stages: how many stages the daemon cuts by cost; 0: one per device, or as the layers' devices say.
             balance: instead of ``stages``: layers per stage.
             ranks: with ``balance``: the process of each stage, ``[0, 0, 1]``; this daemon runs rank 0 only.
             starts: instead of ``balance``: names of the layers (``"layer1_0"``) or modules (``"layer1.0"``) at which
                 the stages after the first begin.
-            cut_cost: what a cut weighs: measured ``"time"``, or ``"size"``: stashed activations and ``parameter_scale``
-                times the parameters (``None``: 2).
-            cut_method: ``"exact"``, the least possible bottleneck, or ``"block_partition"``, as torchgpipe cuts.
+            cut_cost: what a cut weighs: measured ``"time"`` (also if empty), or ``"size"``: stashed activations and
+                ``parameter_scale`` times the parameters (``None``: 2).
+            cut_method: ``"exact"`` (also if empty), the least possible bottleneck, or ``"block_partition"``, as
+                torchgpipe cuts.
             devices: one per stage; a device may stand several times; empty: all of the daemon.
             ties: parameters of equal shape that are one: ``[("embedding.weight", "head.weight")]``.
             deferred_batch_norm: running statistics follow mini-batches instead of micro-batches.
@@ -162,14 +172,14 @@ class Client:
             actions: instead of ``schedule``, ``micro_batches`` and ``chunks``: what every device does in one training
                 step, in order, as text or CSV with a row per device: ``"0F0,0F1,0B0,0B1"``. F is a
                 forward, B a backward, I and W its halves. CSV that PyTorch's pipelining wrote is taken too.
-            optimizer: ``"adamw"``, ``"adam"``, ``"nadam"`` (options beta1, beta2, epsilon; momentum_decay), ``"sgd"``
-                (momentum, nesterov), ``"rmsprop"`` (alpha, epsilon, momentum, centered), ``"adagrad"`` (lr_decay,
-                initial_accumulator_value, epsilon) or ``"lion"`` (beta1, beta2); all have learning_rate and
-                weight_decay, and PyTorch's defaults.
+            optimizer: ``"adamw"`` (also if empty), ``"adam"``, ``"nadam"`` (options beta1, beta2, epsilon;
+                momentum_decay), ``"sgd"`` (momentum, nesterov), ``"rmsprop"`` (alpha, epsilon, momentum, centered),
+                ``"adagrad"`` (lr_decay, initial_accumulator_value, epsilon) or ``"lion"`` (beta1, beta2); all have
+                learning_rate and weight_decay, and PyTorch's defaults.
             clip_norm: the largest norm of all gradients together; 0 does not clip.
-            learning_rate_schedule: ``"constant"``; ``"warmup_cosine"``, ``"linear"`` or ``"polynomial"`` (with power)
-                over total_steps, to final_ratio of the peak rate; or ``"step"``: every step_size steps the rate is
-                multiplied by gamma. Before, it rises for warmup_steps.
+            learning_rate_schedule: ``"constant"`` (also if empty); ``"warmup_cosine"``, ``"linear"`` or
+                ``"polynomial"`` (with power) over total_steps, to final_ratio of the peak rate; or ``"step"``: every
+                step_size steps the rate is multiplied by gamma. Before, it rises for warmup_steps.
             groups: parameters with options of their own, or frozen: see :class:`ParameterGroup`.
             loss: the default of training calls: ``"cross_entropy"`` (options ignore_index, class_dimension,
                 label_smoothing), ``"mean_squared_error"``, ``"binary_cross_entropy"`` (options logits, pos_weight), or
@@ -177,7 +187,8 @@ class Client:
             loss_output: the output that it looks at, by name or position; empty: the first.
             class_weights: of ``"cross_entropy"``: what a label of each class weighs in the mean.
             seed: of weights and dropout.
-            bubble_filling: whether inference runs in the gaps of training steps; ``False``: between them.
+            bubble_filling: whether inference runs in the gaps of training steps (also if ``None``); ``False``: between
+                them.
             inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``:
                 0.02.
             inference_max_wait: seconds that it waits before; ``None``: as long as it would take alone.
@@ -189,11 +200,12 @@ class Client:
                 planner's. When they are over, the daemon goes on: :meth:`pipeline` finds what it makes.
 
         Raises:
-            PenstockError: PIPELINE_EXISTS, SPEC_INVALID, PLAN_DOES_NOT_FIT, or why it FAILED.
+            PenstockError: PIPELINE_EXISTS, SPEC_INVALID, PLAN_DOES_NOT_FIT, or why it FAILED; of a checkpoint also
+                CHECKPOINT_NOT_FOUND, CHECKPOINT_CORRUPT, CHECKPOINT_SPEC_MISSING, MODEL_NOT_FOUND, MODEL_MISMATCH.
             DeadlineError: it is not ready in time.
         """
         spec = pipeline_spec(
-            model=model,
+            model="gpt" if model is None and not from_checkpoint else model,
             options=options,
             stages=stages,
             balance=balance,
@@ -237,24 +249,30 @@ class Client:
             inference_max_wait=inference_max_wait,
             planning_seconds=planning_seconds,
         )
-        return self.create_pipeline_from(name, spec, progress=progress, timeout=timeout)
+        return self.create_pipeline_from(
+            name, spec, from_checkpoint=from_checkpoint, exist_ok=exist_ok, progress=progress, timeout=timeout
+        )
 
     def create_pipeline_from(
         self,
         name: str,
         spec: pipeline_pb2.PipelineSpec,
         *,
+        from_checkpoint: str = "",
+        exist_ok: bool = False,
         progress: bool | Progress = False,
         timeout: float | None = None,
     ) -> Pipeline:
-        """As :meth:`create_pipeline`, from a whole specification (see :func:`pipeline_spec`)."""
+        """As :meth:`create_pipeline`, from a whole specification (see :func:`pipeline_spec`). With ``from_checkpoint``,
+        what is set in it goes over the checkpoint's."""
         timeout = planning_timeout(spec) if timeout is None else timeout
         deadline = Deadline(timeout)
+        request = create_request(name, spec, from_checkpoint=from_checkpoint, exist_ok=exist_ok)
         with shown(name, progress) as show:
             if show is None:
-                message = self._create(name, spec, False, deadline)
+                message = self._create(request, deadline)
             else:
-                message = self._create_and_show(name, spec, deadline, show)
+                message = self._create_and_show(request, deadline, show)
         pipeline = Pipeline(self._connection, message)
         while pipeline.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
             if deadline.left() <= 0:
@@ -273,7 +291,7 @@ class Client:
     ) -> pipeline_pb2.Plan:
         """What the daemon would make of a specification; creates nothing. ``timeout`` as in :meth:`plan`."""
         deadline = Deadline(planning_timeout(spec) if timeout is None else timeout)
-        return (self._create(name, spec, True, deadline)).plan
+        return (self._create(create_request(name, spec, validate_only=True), deadline)).plan
 
     def plan(
         self,
@@ -315,24 +333,23 @@ class Client:
         )
 
     def _create(
-        self, name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool, deadline: Deadline
+        self, request: pipeline_pb2.CreatePipelineRequest, deadline: Deadline
     ) -> pipeline_pb2.Pipeline:
-        request = create_request(name, spec, validate_only)
         wait = deadline.left()  # an answer may take all of it
         return self._connection.unary(
             "PipelineService/CreatePipeline", request, pipeline_pb2.Pipeline, deadline, wait
         )
 
     def _create_and_show(
-        self, name: str, spec: pipeline_pb2.PipelineSpec, deadline: Deadline, show: Progress
+        self, request: pipeline_pb2.CreatePipelineRequest, deadline: Deadline, show: Progress
     ) -> pipeline_pb2.Pipeline:
-        request = pipeline_pb2.GetPipelineRequest(name=f"pipelines/{name}")
+        made = pipeline_pb2.GetPipelineRequest(name=f"pipelines/{request.pipeline_id}")
 
         def create() -> pipeline_pb2.Pipeline:
-            return self._create(name, spec, False, deadline)
+            return self._create(request, deadline)
 
         def look() -> None:
-            if (now := self._progress_of(request)) is not None:
+            if (now := self._progress_of(made)) is not None:
                 show(now)
 
         return while_looking(create, look, deadline)
@@ -365,6 +382,25 @@ class Client:
                 "PipelineService/ListPipelines", request, pipeline_pb2.ListPipelinesResponse
             )
             found.extend(Pipeline(self._connection, message) for message in response.pipelines)
+            request.page_token = response.next_page_token
+            if not request.page_token:
+                return found
+
+    def checkpoints(self, pipeline: str = "-") -> list[Checkpoint]:
+        """The checkpoints of all pipelines, living and deleted, by pipeline and name; or those of one, by its short or
+        full name.
+
+        Raises:
+            PenstockError: PIPELINE_NOT_FOUND for a pipeline that neither lives nor has left checkpoints.
+        """
+        found: list[Checkpoint] = []
+        parent = pipeline if "/" in pipeline else f"pipelines/{pipeline}"
+        request = state_pb2.ListCheckpointsRequest(parent=parent, page_size=1000)
+        while True:
+            response = self._connection.unary(
+                "StateService/ListCheckpoints", request, state_pb2.ListCheckpointsResponse
+            )
+            found.extend(Checkpoint(self._connection, message) for message in response.checkpoints)
             request.page_token = response.next_page_token
             if not request.page_token:
                 return found

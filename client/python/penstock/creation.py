@@ -32,10 +32,20 @@ def planning_timeout(spec: pipeline_pb2.PipelineSpec) -> float:
 
 
 def create_request(
-    name: str, spec: pipeline_pb2.PipelineSpec, validate_only: bool
+    name: str,
+    spec: pipeline_pb2.PipelineSpec,
+    *,
+    validate_only: bool = False,
+    from_checkpoint: str = "",
+    exist_ok: bool = False,
 ) -> pipeline_pb2.CreatePipelineRequest:
     return pipeline_pb2.CreatePipelineRequest(
-        pipeline_id=name, spec=spec, validate_only=validate_only, request_id=new_request_id()
+        pipeline_id=name,
+        spec=spec,
+        validate_only=validate_only,
+        from_checkpoint=from_checkpoint,
+        exist_ok=exist_ok,
+        request_id=new_request_id(),
     )
 
 

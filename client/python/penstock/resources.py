@@ -70,10 +70,16 @@ class PipelineResource(PipelineFacts):
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    def save_checkpoint(self, checkpoint_id: str = "", *, timeout: float | None = None) -> state_pb2.Checkpoint:
+    def save_checkpoint(
+        self, checkpoint_id: str = "", *, replace: bool = False, keep: int = 0, timeout: float | None = None
+    ) -> state_pb2.Checkpoint:
         """Saves weights and optimizer state after the last finished step. Without a name it is called ``step-{n}``.
 
         Args:
+            replace: a checkpoint of this name is replaced; at any moment the old one or the new one is whole.
+            keep: after success, of this pipeline's checkpoints that were saved with ``keep`` the newest so many stay, and
+                older ones are deleted; but never the one that was last restored from. 0: nothing is deleted, and no
+                later save deletes this one.
             timeout: seconds for all of the call; ``None``: as long as it takes. A save that the daemon has accepted
                 goes on after it.
 
@@ -82,7 +88,7 @@ class PipelineResource(PipelineFacts):
             DeadlineError: it took more than ``timeout`` seconds.
         """
         request = state_pb2.SaveCheckpointRequest(
-            pipeline=self.name, checkpoint_id=checkpoint_id, request_id=new_request_id()
+            pipeline=self.name, checkpoint_id=checkpoint_id, replace=replace, keep=keep, request_id=new_request_id()
         )
         return self._connection.unary(
             "StateService/SaveCheckpoint", request, state_pb2.Checkpoint, Deadline(timeout), LONGEST_WAIT

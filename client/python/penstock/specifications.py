@@ -25,6 +25,11 @@ _CUT_METHODS = {
 }
 
 
+_FILLING_MODES = {
+    None: pipeline_pb2.BUBBLE_FILLING_UNSPECIFIED,
+    True: pipeline_pb2.BUBBLE_FILLING_ON,
+    False: pipeline_pb2.BUBBLE_FILLING_OFF,
+}
 _PROGRAM_CUTS = {"modules": pipeline_pb2.PROGRAM_CUTS_MODULES, "nodes": pipeline_pb2.PROGRAM_CUTS_NODES}
 
 
@@ -230,8 +235,10 @@ def _chosen(argument: str, word: str, words: Mapping[str, Any]) -> Any:
     return words[word]
 
 
-def model_spec(model: Model, options: Mapping[str, OptionValue] | None = None) -> pipeline_pb2.ModelSpec:
-    """The part of a specification that says what to run."""
+def model_spec(model: Model | None, options: Mapping[str, OptionValue] | None = None) -> pipeline_pb2.ModelSpec:
+    """The part of a specification that says what to run; ``None`` leaves it open."""
+    if model is None:
+        return pipeline_pb2.ModelSpec(options=options_of(options))
     if isinstance(model, model_pb2.Model):
         model = Program(model.name.removeprefix("models/"), digest=model.digest)
     elif isinstance(model, str) and model.endswith(".pt2"):
@@ -250,14 +257,14 @@ def model_spec(model: Model, options: Mapping[str, OptionValue] | None = None) -
 
 def pipeline_spec(
     *,
-    model: Model = "gpt",
+    model: Model | None = "gpt",
     options: Mapping[str, OptionValue] | None = None,
     stages: int = 0,
     balance: Sequence[int] = (),
     ranks: Sequence[int] = (),
     starts: Sequence[str] = (),
-    cut_cost: str = "time",
-    cut_method: str = "exact",
+    cut_cost: str = "",
+    cut_method: str = "",
     parameter_scale: float | None = None,
     devices: Sequence[str] = (),
     ties: Sequence[Sequence[str]] = (),
@@ -273,10 +280,10 @@ def pipeline_spec(
     live_limit: int | None = None,
     mini_batch_rows: int | None = None,
     actions: str = "",
-    optimizer: str = "adamw",
+    optimizer: str = "",
     optimizer_options: Mapping[str, OptionValue] | None = None,
     clip_norm: float = 0.0,
-    learning_rate_schedule: str = "constant",
+    learning_rate_schedule: str = "",
     warmup_steps: int = 0,
     total_steps: int = 0,
     final_ratio: float = 0.0,
@@ -289,12 +296,13 @@ def pipeline_spec(
     loss_output: str = "",
     class_weights: Sequence[float] = (),
     seed: int = 0,
-    bubble_filling: bool = True,
+    bubble_filling: bool | None = None,
     inference_share: float | None = None,
     inference_max_wait: float | None = None,
     planning_seconds: float | None = None,
 ) -> pipeline_pb2.PipelineSpec:
-    """A specification; the arguments are those of :meth:`Client.create_pipeline`.
+    """A specification; the arguments are those of :meth:`Client.create_pipeline`. A model of ``None`` leaves it open, for
+    a pipeline that is made from a checkpoint.
 
     Raises:
         ValueError: the checkpoint mode, cuts, cut_cost or cut_method is unknown. Everything else is the daemon's to
@@ -306,6 +314,7 @@ def pipeline_spec(
     what.tuple_as_one_argument = tuple_as_one_argument
     what.dtype = dtype
     what.autocast = autocast
+    rate = rate_spec(learning_rate_schedule, warmup_steps, total_steps, final_ratio, step_size, gamma, power)
     return pipeline_pb2.PipelineSpec(
         model=what,
         cut=pipeline_pb2.Cut(
@@ -313,8 +322,8 @@ def pipeline_spec(
             ranks=ranks,
             starts=names_of(starts),
             stages=0 if balance or starts else stages,
-            cost=_chosen("cut_cost", cut_cost, _CUT_COSTS),
-            method=_chosen("cut_method", cut_method, _CUT_METHODS),
+            cost=_chosen("cut_cost", cut_cost, _CUT_COSTS) if cut_cost else None,
+            method=_chosen("cut_method", cut_method, _CUT_METHODS) if cut_method else None,
             parameter_scale=parameter_scale,
         ),
         devices=names_of(devices),
@@ -332,15 +341,13 @@ def pipeline_spec(
             name=optimizer,
             options=options_of(optimizer_options),
             clip_norm=clip_norm,
-            learning_rate_schedule=rate_spec(
-                learning_rate_schedule, warmup_steps, total_steps, final_ratio, step_size, gamma, power
-            ),
+            learning_rate_schedule=rate if rate.ByteSize() else None,
             groups=[group.message() for group in groups],
         ),
         loss=loss_spec(loss, loss_options, loss_output, class_weights),
         seed=seed,
         bubble_filling=pipeline_pb2.BubbleFillingSpec(
-            mode=pipeline_pb2.BUBBLE_FILLING_ON if bubble_filling else pipeline_pb2.BUBBLE_FILLING_OFF,
+            mode=_FILLING_MODES[bubble_filling],
             inference_share=inference_share,
             max_wait_seconds=inference_max_wait,
         ),

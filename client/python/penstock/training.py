@@ -8,7 +8,6 @@ import itertools
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +18,7 @@ from penstock.data import Batch, batches_of
 from penstock.errors import PenstockError
 from penstock.handles import Outcome
 from penstock.requests import Call, LoopArguments, split
+from penstock.resuming import names_of, newest_first, pass_over, warn_of_save
 from penstock.window import MOST_AHEAD, Window
 
 if TYPE_CHECKING:
@@ -47,13 +47,16 @@ class Training(list[Outcome]):
 
     Attributes:
         saves: the checkpoints that were to be saved, also those that could not be.
+        resumed_step: the step of the checkpoint that it began with, with ``resume``; ``None`` without.
     """
 
     saves: list[Save]
+    resumed_step: int | None
 
     def __init__(self) -> None:
         super().__init__()
         self.saves = []
+        self.resumed_step = None
 
 
 def train(
@@ -64,6 +67,8 @@ def train(
     steps: int | None = None,
     progress: bool | Progress = False,
     save_every: int = 0,
+    keep: int = 0,
+    resume: bool = False,
     on_step: Callable[[Outcome], object] | None = None,
     **arguments: Unpack[LoopArguments],
 ) -> Training:
@@ -76,19 +81,32 @@ def train(
             ...
 
     Args:
-        steps: ends after so many.
+        steps: ends after so many; with ``resume``, those that were made before count too.
         progress: ``True`` shows a line on the terminal: steps, loss, rows per second, bubble, time left. Or a
             :class:`Progress` of your own.
         save_every: saves a checkpoint of each step whose number, ``Outcome.step``, is a multiple of it: 5, 10, 15. The
             next step begins after the save. A batch that is not applied makes no step. A checkpoint that exists is
             kept: the new one is ``step-10-v2``, ``step-10-v3`` and so on. A save that fails is warned of and told in
             ``saves`` of the result; the training goes on.
+        keep: of the checkpoints that this saves, the newest so many stay; see :meth:`Pipeline.save_checkpoint`. 0: all.
+        resume: goes on where a run of the same script ended, however it ended: restores the newest checkpoint that is
+            complete, by step and then by time, and leaves out as many of the first batches as its step says; without a
+            checkpoint it begins by saving one. What was trained after that checkpoint is trained again, and open
+            contributions are discarded. The weights are then bit for bit those of a run that was never interrupted, if
+            the batches are the same in the same order (shuffling is the caller's: :class:`Batches` with its ``seed``)
+            and each was applied: a batch that was not makes no step, and so is not left out. Where ``micro_batches``
+            is the planner's choice, make the pipeline from the checkpoint, or give it.
         on_step: called with each outcome; what it raises ends the loop, after the steps under way.
     """
     line = progress if isinstance(progress, Progress) else Progress() if progress else None
     count = _count_of(batches)
     total = min((number for number in (steps, count) if number is not None), default=None)
     made = Training()
+    if resume:
+        made.resumed_step = _resume(pipeline, keep)
+        batches = itertools.islice(batches, made.resumed_step, None)
+        steps = None if steps is None else max(0, steps - made.resumed_step)
+        total = None if total is None else max(0, total - made.resumed_step)
     window = Window(ahead, save_every, pipeline.refresh().step if save_every else 0)
     try:
         for outcome in _outcomes(pipeline, batches, window, steps, arguments):
@@ -96,7 +114,7 @@ def train(
             if line is not None:
                 line.show(outcome, len(made), total)
             if window.is_due(outcome):
-                made.saves.append(_save(pipeline, outcome.step))
+                made.saves.append(_save(pipeline, outcome.step, keep))
             if on_step is not None:
                 on_step(outcome)
     finally:
@@ -196,18 +214,26 @@ def _ended(under_way: collections.deque[_Step], window: Window) -> Outcome:
     return outcome
 
 
-def _save(pipeline: Pipeline, step: int) -> Save:
-    name = ""  # the daemon calls it step-{n}
-    for version in itertools.count(2):
+def _resume(pipeline: Pipeline, keep: int) -> int:
+    """Puts the pipeline to its newest complete checkpoint; the step."""
+    found = newest_first(pipeline.list_checkpoints())
+    for checkpoint in found:
         try:
-            return Save(step, pipeline.save_checkpoint(name).name)
+            # In the order of calls: what a run before has left under way ends first.
+            return pipeline.restore_checkpoint(checkpoint.name, force=True).step
+        except PenstockError as error:
+            pass_over(checkpoint, error, checkpoint is found[-1])
+    return pipeline.save_checkpoint(replace=True, keep=keep).step
+
+
+def _save(pipeline: Pipeline, step: int, keep: int) -> Save:
+    for name in names_of(step):
+        try:
+            return Save(step, pipeline.save_checkpoint(name, keep=keep).name)
         except PenstockError as error:
             if error.reason != "CHECKPOINT_EXISTS":
-                warnings.warn(
-                    f"the checkpoint of step {step} could not be saved: {error}", RuntimeWarning, stacklevel=3
-                )
+                warn_of_save(step, error)
                 return Save(step, "", error)
-        name = f"step-{step}-v{version}"
     raise AssertionError
 
 

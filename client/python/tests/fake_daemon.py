@@ -70,6 +70,7 @@ class FakeDaemon:
         self.stopping = threading.Event()
         self.silent: set[str] = set()  # methods that are never answered
         self.checkpoints: set[str] = set()
+        self.listed = [state_pb2.Checkpoint(name="pipelines/demo/checkpoints/c", step=1)]
         self.double: Callable[[Any], Any] = lambda value: 2 * value
         self.handles: dict[str, handle_pb2.Handle] = {}
         self.values: dict[str, dict[str, np.ndarray]] = {}
@@ -475,19 +476,32 @@ class FakeDaemon:
 
     def SaveCheckpoint(self, request: Any, context: Any) -> Any:
         name = request.checkpoint_id or f"step-{self.step}"
-        if name in self.checkpoints:
+        if name in self.checkpoints and not request.replace:
             refuse(context, status(grpc.StatusCode.ALREADY_EXISTS, "CHECKPOINT_EXISTS", "there is one"))
         self.checkpoints.add(name)
         return state_pb2.Checkpoint(name=f"{request.pipeline}/checkpoints/{name}", step=self.step)
 
+    def CopyCheckpoint(self, request: Any, context: Any) -> Any:
+        name = request.checkpoint_id or request.source.rsplit("/", 1)[1]
+        return state_pb2.Checkpoint(name=f"{request.destination}/checkpoints/{name}", step=1)
+
     def RestoreCheckpoint(self, request: Any, context: Any) -> Any:
+        for checkpoint in self.listed:
+            if checkpoint.name == request.name:
+                if checkpoint.digest == "wrong":
+                    refuse(context, status(grpc.StatusCode.DATA_LOSS, "CHECKPOINT_CORRUPT", "damaged"))
+                self.step = checkpoint.step
         return state_pb2.RestoreCheckpointResponse(step=self.step)
 
     def DeleteCheckpoint(self, request: Any, context: Any) -> Any:
         return state_pb2.DeleteCheckpointResponse()
 
     def ListCheckpoints(self, request: Any, context: Any) -> Any:
-        return state_pb2.ListCheckpointsResponse(checkpoints=[state_pb2.Checkpoint(name="c", step=1)])
+        first = request.page_token == ""
+        return state_pb2.ListCheckpointsResponse(
+            checkpoints=self.listed[:1] if first else self.listed[1:],
+            next_page_token="more" if first and len(self.listed) > 1 else "",
+        )
 
     def ReadParameters(self, request: Any, context: Any) -> Any:
         weights = self.state | (self.optimizer if request.include_optimizer_state else {})

@@ -14,7 +14,7 @@ import penstock
 import pytest
 from fake_daemon import FakeDaemon, status
 
-from penstock.v1 import handle_pb2, pipeline_pb2
+from penstock.v1 import handle_pb2, pipeline_pb2, state_pb2
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -33,7 +33,9 @@ def run(daemon: FakeDaemon, body: Body) -> Any:
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("name", ["Client", "Pipeline", "ValueHandle", "OutcomeHandle", "EvaluationHandle", "GraphHandle"])
+@pytest.mark.parametrize(
+    "name", ["Client", "Checkpoint", "Pipeline", "ValueHandle", "OutcomeHandle", "EvaluationHandle", "GraphHandle"]
+)
 def test_it_has_what_the_other_has(name: str) -> None:
     """Nothing is missing: every public method, with its arguments."""
     other = {"future"}  # with asyncio, the handle itself is awaited
@@ -250,6 +252,31 @@ def test_training_from_any_source(daemon: FakeDaemon) -> None:
         with pytest.raises(TypeError, match="after: no argument of this call, got 'x'"):
             await anext(pipeline.train(batches, after="x"))  # type: ignore[call-arg]
         assert await asyncio.to_thread(daemon.wait_until_released)
+
+    run(daemon, body)
+
+
+def test_training_saves_and_resumes(daemon: FakeDaemon) -> None:
+    numbered = [(np.full((2, 4), number, np.float32), ROWS) for number in range(9)]
+
+    async def body(client: penstock.aio.Client, pipeline: penstock.aio.Pipeline) -> None:
+        daemon.listed = []
+        made = [one.step async for one in pipeline.train(numbered, steps=5, save_every=2, keep=3, resume=True)]
+        assert made == [1, 2, 3, 4, 5] and daemon.checkpoints == {"step-0", "step-2", "step-4"}
+        assert [request.keep for request in daemon.requests["SaveCheckpoint"]] == [3, 3, 3]
+        daemon.listed = [
+            state_pb2.Checkpoint(name=f"{pipeline.name}/checkpoints/{name}", step=step, state="CHECKPOINT_STATE_COMPLETE")
+            for name, step in (("a", 4), ("b", 2))
+        ]
+        daemon.trained.clear()
+        assert [one.step async for one in pipeline.train(numbered, steps=8, resume=True)] == [5, 6, 7, 8]
+        assert daemon.trained == [4, 5, 6, 7]
+        daemon.fail("SaveCheckpoint", status(grpc.StatusCode.RESOURCE_EXHAUSTED, "STORAGE_FULL", "no room"))
+        with pytest.warns(RuntimeWarning, match="step 9 could not be saved"):
+            assert [one.step async for one in pipeline.train(numbered[:1], save_every=3)] == [9]
+        (first, _), copied = await client.checkpoints(), await client.checkpoints("demo")
+        assert first.step == 4 and len(copied) == 2
+        assert (await first.copy_to(pipeline, "c")).name == f"{pipeline.name}/checkpoints/c"
 
     run(daemon, body)
 

@@ -15,7 +15,7 @@ import pytest
 from fake_daemon import FakeDaemon, status
 
 from penstock import creation, results
-from penstock.v1 import handle_pb2, insight_pb2, pipeline_pb2, work_pb2
+from penstock.v1 import handle_pb2, insight_pb2, pipeline_pb2, state_pb2, work_pb2
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -543,6 +543,45 @@ def test_checkpoints(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     assert [checkpoint.step for checkpoint in pipeline.list_checkpoints()] == [1]
     pipeline.delete_checkpoint("mine")
     assert daemon.requests["DeleteCheckpoint"][0].name == "pipelines/demo/checkpoints/mine"
+
+
+def test_saves_that_replace_and_rotate(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    pipeline.save_checkpoint("mine")
+    pipeline.save_checkpoint("mine", replace=True, keep=3)
+    assert [(one.replace, one.keep) for one in daemon.requests["SaveCheckpoint"]] == [(False, 0), (True, 3)]
+
+
+def test_checkpoints_of_all_pipelines(
+    client: penstock.Client, pipeline: penstock.Pipeline, daemon: FakeDaemon
+) -> None:
+    daemon.listed = [
+        state_pb2.Checkpoint(name=f"pipelines/{name}/checkpoints/c", step=1, state="CHECKPOINT_STATE_COMPLETE")
+        for name in ("a", "b")
+    ]
+    first, second = client.checkpoints()
+    assert (first.pipeline, second.pipeline, first.step, first.state) == ("a", "b", 1, "COMPLETE")
+    assert repr(first) == "Checkpoint('pipelines/a/checkpoints/c', COMPLETE, step 1)"
+    client.checkpoints("a")
+    client.checkpoints("pipelines/a")
+    parents = [request.parent for request in daemon.requests["ListCheckpoints"]]
+    assert parents == ["pipelines/-"] * 2 + ["pipelines/a"] * 4
+    assert first.copy_to(pipeline).name == "pipelines/demo/checkpoints/c"
+    assert first.copy_to(pipeline, "mine", timeout=9).name == "pipelines/demo/checkpoints/mine"
+    assert daemon.requests["CopyCheckpoint"][0].source == first.name
+    second.delete()
+    assert daemon.requests["DeleteCheckpoint"][0].name == second.name
+
+
+def test_a_pipeline_from_a_checkpoint_says_only_what_is_given(client: penstock.Client, daemon: FakeDaemon) -> None:
+    name = "pipelines/a/checkpoints/c"
+    client.create_pipeline("demo", from_checkpoint=name)
+    client.create_pipeline("demo", from_checkpoint=name, optimizer_options={"learning_rate": 0.5}, stages=2)
+    client.create_pipeline("demo", exist_ok=True)
+    plain, changed, other = daemon.requests["CreatePipeline"]
+    assert plain.from_checkpoint == name and not plain.exist_ok
+    assert all(value.ByteSize() == 0 for _, value in plain.spec.ListFields())
+    assert {field.name for field, value in changed.spec.ListFields() if value.ByteSize()} == {"cut", "optimizer"}
+    assert other.exist_ok and other.spec.model.name == "gpt" and not other.from_checkpoint
 
 
 def test_a_checkpoint_of_another_pipeline_is_refused_here(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import penstock
 import pytest
 from fake_daemon import FakeDaemon, status
+from google.protobuf import timestamp_pb2
+from penstock.v1 import state_pb2
 
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 TARGET = np.arange(10)
@@ -153,6 +155,52 @@ def test_saves_go_on_by_the_number_of_the_step(pipeline: penstock.Pipeline, daem
     daemon.checkpoints = {"step-10", "step-10-v2"}
     made = penstock.train(pipeline, [(GOOD, GOOD)] * 9, ahead=4, save_every=5)
     assert [(save.step, save.name.split("/")[-1]) for save in made.saves] == [(10, "step-10-v3"), (15, "step-15")]
+
+
+def checkpoint(name: str, step: int, **facts: object) -> state_pb2.Checkpoint:
+    made = state_pb2.Checkpoint(name=f"pipelines/demo/checkpoints/{name}", step=step, state="CHECKPOINT_STATE_COMPLETE")
+    made.MergeFrom(state_pb2.Checkpoint(**facts))  # type: ignore[arg-type]
+    return made
+
+
+def numbered(count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(np.full((2, 4), number, np.float32), GOOD) for number in range(count)]
+
+
+def test_resuming_restores_the_newest_complete_one_and_leaves_out_what_is_done(
+    pipeline: penstock.Pipeline, daemon: FakeDaemon
+) -> None:
+    daemon.step = 9  # what a run before has left
+    daemon.listed = [
+        checkpoint("a", 4, create_time=timestamp_pb2.Timestamp(seconds=2)),
+        checkpoint("b", 4, create_time=timestamp_pb2.Timestamp(seconds=3)),
+        checkpoint("c", 2, create_time=timestamp_pb2.Timestamp(seconds=9)),
+        checkpoint("d", 7, state="CHECKPOINT_STATE_DAMAGED"),
+    ]
+    made = penstock.train(pipeline, numbered(10), steps=8, save_every=3, keep=2, resume=True)
+    (restored,) = daemon.requests["RestoreCheckpoint"]
+    assert restored.name.endswith("/b") and restored.force
+    assert made.resumed_step == 4 and [outcome.step for outcome in made] == [5, 6, 7, 8]
+    assert daemon.trained == [4, 5, 6, 7]
+    assert [save.name.rsplit("/", 1)[1] for save in made.saves] == ["step-6"]
+    assert [request.keep for request in daemon.requests["SaveCheckpoint"]] == [2]
+
+
+def test_resuming_without_a_checkpoint_saves_one_first(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.listed = []
+    made = penstock.train(pipeline, numbered(2), resume=True, keep=3)
+    assert daemon.checkpoints == {"step-0"} and daemon.requests["SaveCheckpoint"][0].keep == 3
+    assert made.resumed_step == 0 and daemon.trained == [0, 1]
+    assert penstock.train(pipeline, numbered(1)).resumed_step is None
+
+
+def test_resuming_passes_over_damaged_ones(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.listed = [checkpoint("a", 1), checkpoint("b", 2, digest="wrong")]
+    with pytest.warns(RuntimeWarning, match="checkpoints/b is damaged"):
+        assert penstock.train(pipeline, numbered(2), resume=True).resumed_step == 1
+    daemon.listed = daemon.listed[1:]
+    with pytest.raises(penstock.PenstockError, match="CHECKPOINT_CORRUPT"):
+        penstock.train(pipeline, numbered(2), resume=True)
 
 
 def test_a_save_that_fails_is_told_and_the_training_goes_on(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:

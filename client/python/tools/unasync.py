@@ -16,6 +16,7 @@ import tokenize
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "penstock"
 MODULES = (
+    "checkpoints.py",
     "client.py",
     "connection.py",
     "evaluation.py",

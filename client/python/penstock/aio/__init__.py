@@ -12,6 +12,7 @@ Example::
 One event loop, the one that made the client. A call that is cancelled ends here; what the daemon has accepted goes on.
 """
 
+from penstock.aio.checkpoints import Checkpoint
 from penstock.aio.client import Client
 from penstock.aio.evaluation import evaluate
 from penstock.aio.handles import EvaluationHandle, GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle, gather
@@ -20,6 +21,7 @@ from penstock.aio.pipelines import Pipeline
 from penstock.aio.work import Forward
 
 __all__ = [
+    "Checkpoint",
     "Client",
     "EvaluationHandle",
     "Forward",

@@ -15,6 +15,8 @@ from penstock import requests
 from penstock.aio.handles import Outcome
 from penstock.aio.work import PipelineWork
 from penstock.data import Batch, batches_of
+from penstock.errors import PenstockError
+from penstock.resuming import names_of, newest_first, pass_over, warn_of_save
 from penstock.window import Window
 
 if TYPE_CHECKING:
@@ -30,11 +32,16 @@ class Pipeline(PipelineWork):
         *,
         ahead: int = 2,
         steps: int | None = None,
+        save_every: int = 0,
+        keep: int = 0,
+        resume: bool = False,
         **arguments: Unpack[requests.LoopArguments],
     ) -> AsyncIterator[Outcome]:
         """Makes one step of each batch and gives the outcomes in order; see :func:`penstock.outcomes`. Batches may come
-        from an ``async for``, too."""
-        window = Window(ahead)
+        from an ``async for``, too. ``save_every``, ``keep`` and ``resume`` are those of :func:`penstock.train`; a
+        checkpoint is saved before its step's outcome is given, and one that can't be is warned of."""
+        done = await self._resume(keep) if resume else 0
+        window = Window(ahead, save_every, (await self.refresh()).step if save_every else 0)
         under_way: collections.deque[asyncio.Task[Outcome]] = collections.deque()
         last = ""
         accepted: set[asyncio.Task[Outcome]] = set()
@@ -47,7 +54,11 @@ class Pipeline(PipelineWork):
         async def ended() -> Outcome:
             task = under_way.popleft()
             try:
-                return await task
+                outcome = await task
+                window.end(outcome)
+                if window.is_due(outcome):
+                    await self._save(outcome.step, keep)
+                return outcome
             except BaseException:  # the end of whoever takes the outcomes, too
                 give_up_behind(task)
                 raise
@@ -61,7 +72,11 @@ class Pipeline(PipelineWork):
                     later.cancel()
 
         try:
+            number = 0
             async for batch in _batches(batches, steps):
+                number += 1
+                if number <= done:
+                    continue
                 call, own = requests.split(requests.LoopArguments, True, arguments)
                 under_way.append(asyncio.create_task(make(batch, call, {**own, "after": last})))
                 last = call.request_id
@@ -78,6 +93,26 @@ class Pipeline(PipelineWork):
             finally:  # cancelled once more
                 for task in under_way:
                     task.cancel()
+
+    async def _resume(self, keep: int) -> int:
+        """Puts it to its newest complete checkpoint; the step."""
+        found = newest_first(await self.list_checkpoints())
+        for checkpoint in found:
+            try:
+                # In the order of calls: what a run before has left under way ends first.
+                return (await self.restore_checkpoint(checkpoint.name, force=True)).step
+            except PenstockError as error:
+                pass_over(checkpoint, error, checkpoint is found[-1])
+        return (await self.save_checkpoint(replace=True, keep=keep)).step
+
+    async def _save(self, step: int, keep: int) -> None:
+        for name in names_of(step):
+            try:
+                await self.save_checkpoint(name, keep=keep)
+                return
+            except PenstockError as error:
+                if error.reason != "CHECKPOINT_EXISTS":
+                    return warn_of_save(step, error)
 
 
 async def _batches(source: Iterable[Any] | AsyncIterable[Any], steps: int | None) -> AsyncIterator[Batch]:

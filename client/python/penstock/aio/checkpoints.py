@@ -1,0 +1,73 @@
+"""Checkpoints as they lie on the daemon's disk, of pipelines that live and of deleted ones."""
+
+from __future__ import annotations
+
+from penstock.aio.connection import Connection
+from penstock.aio.resources import PipelineResource
+from penstock.deadline import LONGEST_WAIT, Deadline
+from penstock.requests import new_request_id
+from penstock.v1 import state_pb2
+
+
+class Checkpoint:
+    """One checkpoint, as it was when it was listed.
+
+    Attributes:
+        message: what the daemon tells of it: ``state``, ``byte_size``, ``create_time``, ``model``, ``pipeline_exists`` ...
+        name: ``pipelines/{pipeline}/checkpoints/{checkpoint}``.
+        pipeline: the short name of its pipeline, which may be deleted.
+        step: finished optimizer steps.
+    """
+
+    def __init__(self, connection: Connection, message: state_pb2.Checkpoint) -> None:
+        self._connection = connection
+        self.message = message
+        self.name = message.name
+        self.pipeline = message.name.split("/")[1]
+        self.step = message.step
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.name!r}, {self.state}, step {self.step})"
+
+    @property
+    def state(self) -> str:
+        """``COMPLETE`` or ``DAMAGED``."""
+        return state_pb2.CheckpointState.Name(self.message.state).replace("CHECKPOINT_STATE_", "")
+
+    async def copy_to(
+        self, pipeline: PipelineResource, checkpoint_id: str = "", *, timeout: float | None = None
+    ) -> Checkpoint:
+        """Copies it to a pipeline of the same model, which may then restore it.
+
+        Args:
+            checkpoint_id: short name of the copy; empty: as this one.
+            timeout: seconds for all of the call; ``None``: as long as it takes.
+
+        Raises:
+            PenstockError: MODEL_MISMATCH, naming what differs; CHECKPOINT_EXISTS, CHECKPOINT_NOT_FOUND,
+                CHECKPOINT_CORRUPT, STORAGE_FULL.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        request = state_pb2.CopyCheckpointRequest(
+            source=self.name, destination=pipeline.name, checkpoint_id=checkpoint_id, request_id=new_request_id()
+        )
+        message = await self._connection.unary(
+            "StateService/CopyCheckpoint", request, state_pb2.Checkpoint, Deadline(timeout), LONGEST_WAIT
+        )
+        return Checkpoint(self._connection, message)
+
+    async def delete(self, *, timeout: float | None = None) -> None:
+        """Deletes it, also where its pipeline is deleted.
+
+        Raises:
+            PenstockError: CHECKPOINT_NOT_FOUND.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        request = state_pb2.DeleteCheckpointRequest(name=self.name, request_id=new_request_id())
+        await self._connection.unary(
+            "StateService/DeleteCheckpoint",
+            request,
+            state_pb2.DeleteCheckpointResponse,
+            Deadline(timeout),
+            LONGEST_WAIT,
+        )
