@@ -31,15 +31,17 @@ class CheckpointMessages {
 // cut and schedule that were planned.
 std::string SpecificationBytes(const v1::PipelineSpec& asked, const Plan& plan, const ModelSpec& model);
 
+// Of a pipeline that is made from a checkpoint.
+struct CheckpointSpecifications {
+  v1::PipelineSpec planned;  // with the cut and schedule that were planned, where nothing is given that bears on them
+  v1::PipelineSpec asked;    // as it was asked for
+};
+
 // The specification of a pipeline that is made from a checkpoint: the checkpoint's, with `given` over it, as
 // CreatePipelineRequest.from_checkpoint says.
 //
 // Fails:     FAILED_PRECONDITION / CHECKPOINT_SPEC_MISSING; DATA_LOSS / CHECKPOINT_CORRUPT for a damaged one, or bytes that are no
 //            specification. Whether the specification is good is FromProto's to say.
-struct CheckpointSpecifications {
-  v1::PipelineSpec planned;  // with the cut and schedule that were planned, where nothing is given that bears on them
-  v1::PipelineSpec asked;    // as it was asked for
-};
 absl::StatusOr<CheckpointSpecifications> SpecificationFrom(const CheckpointInfo& info, const v1::PipelineSpec& given);
 
 // Whether a pipeline is as one of some specifications asks for, defaults filled in. The digest of a program counts if it is
