@@ -24,7 +24,7 @@ std::vector<v1::Input*> WithLoss(Request& request) {
 }  // namespace
 
 std::vector<v1::Input*> InputsOf(v1::InferRequest& request) { return Pointers(request.mutable_inputs()); }
-std::vector<v1::Input*> InputsOf(v1::EvaluateRequest& request) { return WithTarget(request); }
+std::vector<v1::Input*> InputsOf(v1::EvaluateRequest& request) { return WithLoss(request); }
 std::vector<v1::Input*> InputsOf(v1::ForwardRequest& request) { return Pointers(request.mutable_inputs()); }
 std::vector<v1::Input*> InputsOf(v1::BackwardRequest& request) { return Pointers(request.mutable_gradients()); }
 std::vector<v1::Input*> InputsOf(v1::ForwardBackwardRequest& request) { return WithLoss(request); }

@@ -31,9 +31,9 @@ const char* MethodName(const Request& request) {
 
 const std::vector<const char*>& MethodNames() {
   static const auto* const names = new std::vector<const char*>{
-      "Infer",           "Evaluate",       "Forward",           "Backward",        "ForwardBackward",  "OptimizerStep",
-      "TrainStep",       "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters", "DeleteCheckpoint",
-      "UpdateOptimizer", "CopyCheckpoint"};
+      "Infer",         "Evaluate",       "Forward",           "Backward",        "ForwardBackward",  "OptimizerStep",
+      "TrainStep",     "SaveCheckpoint", "RestoreCheckpoint", "WriteParameters", "DeleteCheckpoint", "UpdateOptimizer",
+      "CopyCheckpoint"};
   return *names;
 }
 

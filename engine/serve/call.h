@@ -86,8 +86,8 @@ struct Call {
   int64_t rows = 0;          // of the inputs, once known
   int64_t queue_weight = 1;  // micro-batches, for the queue's gauges
   int64_t accepted_nanos = 0;
-  int64_t started_nanos = 0;    // 0: it has not; set by the thread that runs it
-  int64_t read_version = 0;     // of what a read reads, as it starts; set by the same thread
+  int64_t started_nanos = 0;  // 0: it has not; set by the thread that runs it
+  int64_t read_version = 0;   // of what a read reads, as it starts; set by the same thread
 
   // The request as one of its kinds, or null.
   template <typename T>

@@ -91,8 +91,7 @@ absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
     absl::MutexLock lock(&calls_->mu);
     PENSTOCK_RETURN_IF_ERROR(calls_->training.CheckTurn(call, clock_->NowNanos()));
     const int64_t version = calls_->training.version();
-    call.read_version =
-        call.training == TrainingCall::kReadGradients ? version : calls_->training.weights_version();
+    call.read_version = call.training == TrainingCall::kReadGradients ? version : calls_->training.weights_version();
     next_version = version + 1;
   }
   pipeline_->SetNextState(next_version);

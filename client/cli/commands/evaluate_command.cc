@@ -59,8 +59,8 @@ class Found {
     for (const auto& [name, sum] : metrics_) {
       absl::StrAppend(&text, "  ", name, " ", NumberText(Mean(sum, metric_elements_), 4));
     }
-    return absl::StrCat(text, "  of ", CountText(std::llround(counted_)), " bytes in ", CountText(rows_), " rows, at step ",
-                        last_.step(), "\n");
+    return absl::StrCat(text, "  of ", CountText(std::llround(counted_)), " bytes in ", CountText(rows_),
+                        " rows, at step ", last_.step(), "\n");
   }
 
  private:

@@ -136,7 +136,8 @@ class ServedEngine {
                               : absl::StatusOr<NamedTensors>(snapshot.status());
       done.Notify();
     };
-    hosted->ReadParameters(Ann(), {.content = ReadContent::kWithOptimizer, .done = read}, std::make_shared<CancelToken>());
+    hosted->ReadParameters(Ann(), {.content = ReadContent::kWithOptimizer, .done = read},
+                           std::make_shared<CancelToken>());
     done.WaitForNotification();
     return tensors;
   }
