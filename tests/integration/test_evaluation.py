@@ -78,6 +78,32 @@ def test_many_batches_are_as_one(client: penstock.Client) -> None:
     assert not pipeline.handles(), "no outcome is left"
 
 
+def test_many_weighted_batches_are_as_one(client: penstock.Client) -> None:
+    """The loss by what the elements weigh, the metrics by how many there are."""
+    weights_of_classes = [0.1 + (label % 7) for label in range(256)]
+    pipeline = create_gpt(client, class_weights=weights_of_classes, optimizer_options={"learning_rate": 0.01})
+    tokens, target = gpt_batch(50, rows=7)
+    for _ in range(10):
+        pipeline.train_step(tokens[:4], target[:4])
+    whole = pipeline.evaluate(tokens, target, metrics=["accuracy"])
+    held_out = penstock.Batches(tokens, target, rows=3, shuffle=False, drop_last=False)
+    parts = penstock.evaluate(pipeline, held_out, metrics=["accuracy"], micro_batches=2)
+    weights = np.random.default_rng(1).random(target.shape, np.float32)
+    weighted = pipeline.evaluate(tokens, target, weights=weights, metrics=["accuracy"])
+    joined = penstock.Evaluation.joined(
+        [
+            pipeline.evaluate(tokens[rows], target[rows], weights=weights[rows], metrics=["accuracy"], micro_batches=1)
+            for rows in (slice(0, 2), slice(2, 7))
+        ]
+    )
+    for found, expected in ((parts, whole), (joined, weighted)):
+        assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+        assert found.counted == pytest.approx(expected.counted, rel=1e-6)
+        assert found.metrics == pytest.approx(expected.metrics, rel=1e-12)
+        assert found.metric_elements == target.size != pytest.approx(found.counted)
+    assert weighted.loss != whole.loss and weighted.metrics == whole.metrics and whole.metrics["accuracy"] > 0.1
+
+
 def test_it_runs_while_a_step_waits_and_while_gradients_are_open(client: penstock.Client) -> None:
     pipeline = create_mlp(client, dropout=0.1)
     alone = create_mlp(client, dropout=0.1)

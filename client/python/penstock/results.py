@@ -164,7 +164,7 @@ class Evaluation:
 
     @classmethod
     def joined(cls, parts: Sequence[Evaluation]) -> Evaluation:
-        """The evaluation of all: each part's loss has the weight of its counted elements, and so have its metrics.
+        """The evaluation of all: each part's loss has the weight of its counted elements, its metrics that of their number.
 
         Raises:
             ValueError: there is none.

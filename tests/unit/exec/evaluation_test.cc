@@ -87,6 +87,28 @@ TEST_F(Evaluation, HasTheBitsOfAPlainLoopForEveryCutAndSchedule) {
   }
 }
 
+TEST_F(Evaluation, UnderWeightsItIsTheValueOfTheWholeBatchHoweverItIsCut) {
+  PipelineSpec spec = Classifier({2, 2});
+  spec.loss.class_weights = {0.5, 1, 2, 3, 0.25, 1};
+  const auto pipeline = world_.Make(spec);
+  ContributionRequest batch = LabelledBatch(9, 7);
+  batch.weights = at::arange(7, at::kFloat).mul(0.75).add(0.1);
+  const at::Tensor logits = *world_.Infer(*pipeline, batch.inputs)->outputs[0].value.tensor();
+  const at::Tensor counts = batch.target.ne(-100);
+  const at::Tensor labels = batch.target.clamp_min(0);
+  const at::Tensor weights = at::tensor(spec.loss.class_weights, at::kDouble)[labels] * batch.weights * counts;
+  const at::Tensor losses = -at::log_softmax(logits.to(at::kDouble), -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1);
+  const auto right = logits.argmax(-1).eq(batch.target).sum().item<double>();
+  for (int m : {1, 3, 7}) {
+    batch.micro_batches = m;  // of 3: three rows, two and two
+    const RunOutcome found = Evaluate(*pipeline, batch, {"accuracy"}).value();
+    EXPECT_NEAR(found.counted, weights.sum().item<double>(), 1e-5) << m;
+    EXPECT_NEAR(*found.loss, ((losses * weights).sum() / weights.sum()).item<double>(), 1e-6) << m;
+    EXPECT_EQ(found.metric_elements, 6) << "metrics take no weights";
+    EXPECT_DOUBLE_EQ(found.metrics.at("accuracy"), right / 6) << m;
+  }
+}
+
 TEST_F(Evaluation, LeavesAnOpenAccumulationAsItIs) {
   const PipelineSpec spec = Classifier({2, 2});
   const auto pipeline = world_.Make(spec);
