@@ -239,7 +239,15 @@ absl::StatusOr<Executed> CallRunner::Discard() const {
   return executed;
 }
 
-absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) const {
+std::shared_ptr<const std::string> CallRunner::Specification() {
+  if (!origin_.describe) return nullptr;
+  std::string now = origin_.describe(*pipeline_);
+  if (specification_ == nullptr || *specification_ != now)
+    specification_ = std::make_shared<const std::string>(std::move(now));
+  return specification_;
+}
+
+absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
   Executed executed;
   executed.run.step = pipeline_->step();
   std::string id = save.id.empty() ? absl::StrCat("step-", executed.run.step) : save.id;
@@ -251,7 +259,7 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) const
   PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint, checkpoints_->Save(id,
                                                                     {.step = executed.run.step,
                                                                      .spec_digest = origin_.spec_digest,
-                                                                     .specification = origin_.specification,
+                                                                     .specification = Specification(),
                                                                      .rotating = save.keep > 0},
                                                                     state,
                                                                     {.cancel = save.last ? call.cancel.get() : nullptr,

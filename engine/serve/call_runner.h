@@ -32,7 +32,8 @@ struct Executed {
 struct CheckpointOrigin {
   // What stands behind a blank, the digest of an exported program, must be that of a checkpoint which is restored or copied.
   std::string spec_digest = {};
-  std::shared_ptr<const std::string> specification = {};  // any bytes; null: none
+  // Returns the bytes that a checkpoint keeps of the specification, as it is when the checkpoint is saved. Null: it keeps none.
+  std::function<std::string(const Pipeline&)> describe = {};
   std::string restored_from = {};  // one of the pipeline's own, which no rotation deletes; empty: none
 };
 
@@ -76,7 +77,7 @@ class CallRunner {
   absl::StatusOr<Executed> Run(const TrainStepCall& step, Call& call) const;
   absl::StatusOr<Executed> Run(const StepCall& step, Call& call) const;
   absl::StatusOr<Executed> Run(const ExpireCall& expire, Call& call) const;
-  absl::StatusOr<Executed> Run(const SaveCall& save, Call& call) const;
+  absl::StatusOr<Executed> Run(const SaveCall& save, Call& call);
   absl::StatusOr<Executed> Run(const CopyCall& copy, Call& call) const;
   absl::StatusOr<Executed> Run(const RestoreCall& restore, Call& call);
   absl::StatusOr<Executed> Run(const WriteCall& write, Call& call) const;
@@ -84,13 +85,16 @@ class CallRunner {
   absl::StatusOr<Executed> Run(const ReadCall& read, Call& call) const;
   absl::StatusOr<Executed> Run(const UpdateOptimizerCall& update, Call& call) const;
   absl::StatusOr<Executed> Discard() const;
+  // The bytes of the specification now; checkpoints of one specification share them.
+  std::shared_ptr<const std::string> Specification();
   // Deletes the oldest of the rotating checkpoints beyond `keep`, of which `saved` is one. What can't be deleted is logged.
   void Rotate(int keep, const std::string& saved) const;
   // Puts the state in the place of the pipeline's; gradients of the weights that are gone go too.
   absl::StatusOr<Executed> Replace(const NamedTensors& state, int64_t step) const;
 
   const std::string name_;
-  CheckpointOrigin origin_;  // the training thread changes what it was restored from
+  CheckpointOrigin origin_;                           // the training thread changes what it was restored from
+  std::shared_ptr<const std::string> specification_;  // of the last save
   Pipeline* const pipeline_;
   CheckpointFolder* const checkpoints_;
   const ParameterReader reader_;

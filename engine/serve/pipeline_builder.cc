@@ -80,7 +80,9 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
     if (recipe->from->pipeline == name) origin.restored_from = recipe->from->id;
   }
   if (recipe->describe) {
-    origin.specification = std::make_shared<const std::string>(recipe->describe((*pipeline)->plan(), spec.model));
+    origin.describe = [describe = recipe->describe, model = spec.model](const Pipeline& made) {
+      return describe(made.plan(), model, made.optimizer());
+    };
   }
   // A pipeline that is refused leaves no folder.
   PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<CheckpointFolder> checkpoints, options_.checkpoints->FolderOf(name));

@@ -111,7 +111,7 @@ void PipelineTable::SetState(PipelineEntry& entry, PipelineEntry::State state) {
 }
 
 absl::StatusOr<PipelineTable::Standing> PipelineTable::Existing(const PipelineEntry& entry,
-                                                                 const AcceptExisting& accept) const {
+                                                                const AcceptExisting& accept) const {
   const std::string& name = entry.name;
   if (accept == nullptr) {
     return TableError(absl::StatusCode::kAlreadyExists, "PIPELINE_EXISTS", absl::StrCat("pipeline ", name, " exists"),
@@ -121,9 +121,10 @@ absl::StatusOr<PipelineTable::Standing> PipelineTable::Existing(const PipelineEn
     return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
                       absl::StrCat("pipeline ", name, " is being deleted"), name);
   }
-  if (const absl::Status accepted = accept(entry); !accepted.ok()) return WithValue(accepted, "pipeline", name);
+  const PipelineEntry present = Present(entry);
+  if (const absl::Status accepted = accept(present); !accepted.ok()) return WithValue(accepted, "pipeline", name);
   const auto creation = creating_.find(name);
-  return Standing{creation == creating_.end() ? nullptr : creation->second, Present(entry)};
+  return Standing{creation == creating_.end() ? nullptr : creation->second, present};
 }
 
 void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe recipe, AcceptExisting accept,

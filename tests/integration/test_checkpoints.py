@@ -101,6 +101,45 @@ def test_another_optimizer_takes_what_fits(client: penstock.Client) -> None:
         pipeline.delete(purge=True)
 
 
+def test_a_checkpoint_has_the_optimizers_settings_of_its_time(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    settings: Any = {
+        "optimizer_options": {"learning_rate": 1e-3},
+        "groups": [penstock.ParameterGroup(["*.bias"], frozen=True)],
+        "learning_rate_schedule": "linear",
+        "total_steps": 20,
+    }
+    with penstock.Client(daemon.address) as client:
+        pipeline = create_mlp(client, "first")
+        created = pipeline.message.spec.optimizer
+        train(pipeline, 0, 2)
+        before = pipeline.save_checkpoint("before").name
+        updated = pipeline.update_optimizer(**settings).spec.optimizer
+        train(pipeline, 2, 3)
+        after = pipeline.save_checkpoint("after").name
+        train(pipeline, 3, 5)
+        undisturbed = state_of(pipeline)
+        pipeline.delete()
+    daemon.kill()
+    daemon.start()
+    with penstock.Client(daemon.address) as client:
+        assert client.create_pipeline("old", from_checkpoint=before).message.spec.optimizer == created
+        pipeline = client.create_pipeline("first", from_checkpoint=after)
+        assert pipeline.message.spec.optimizer == updated != created
+        train(pipeline, 3, 5)
+        assert not differing(state_of(pipeline), undisturbed)
+        # It is the same pipeline as long as nobody changes it again.
+        assert client.create_pipeline("first", from_checkpoint=after, exist_ok=True).message.step == 5
+        pipeline.update_optimizer(optimizer_options={"learning_rate": 0.5})
+        again = reason_of(lambda: client.create_pipeline("first", from_checkpoint=after, exist_ok=True))
+        assert again == "PIPELINE_EXISTS"
+        # A schedule of another name is taken as a whole.
+        steps = {"learning_rate_schedule": "step", "step_size": 2}
+        other = client.create_pipeline("other", from_checkpoint=after, **steps).message.spec.optimizer
+        assert other.learning_rate_schedule.total_steps == 0 and other.groups == updated.groups
+    daemon.stop()
+
+
 def test_what_does_not_fit_makes_no_pipeline(client: penstock.Client, daemon: Daemon) -> None:
     source = create_mlp(client)
     saved = source.save_checkpoint("mine").name

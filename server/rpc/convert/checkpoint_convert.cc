@@ -4,28 +4,31 @@
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/error.h"
-#include "engine/base/status_macros.h"
+#include "server/rpc/convert/message_entries.h"
+#include "server/rpc/convert/message_limits.h"
 #include "server/rpc/convert/proto_convert.h"
-#include "server/rpc/unary_call.h"
 
 namespace penstock {
 namespace {
 
-constexpr int64_t kMaxSpecificationBytes = 4 * kSpecificationMessageBytes;
+constexpr size_t kMaxSpecificationBytes = 4 * kSpecificationMessageBytes;
 constexpr size_t kNamedDifferences = 3;
 constexpr size_t kDifferenceLength = 120;
 
-absl::StatusOr<v1::CheckpointSpecification> ReadSpecification(const std::string& bytes) {
-  const grpc::Slice slice(bytes);
-  const grpc::ByteBuffer buffer(&slice, 1);
+// Nothing of bytes that are too many, or that are no specification.
+std::optional<v1::CheckpointSpecification> ReadSpecification(const std::string& bytes) {
   v1::CheckpointSpecification specification;
-  PENSTOCK_RETURN_IF_ERROR(ParseMessage(buffer, kMaxSpecificationBytes, &specification));
+  if (bytes.size() > kMaxSpecificationBytes) return std::nullopt;
+  if (!CheckMessageEntries({std::string_view(bytes)}, specification.GetDescriptor()).ok()) return std::nullopt;
+  if (!specification.ParseFromString(bytes)) return std::nullopt;
   return specification;
 }
 
@@ -73,6 +76,9 @@ void PutOver(const v1::PipelineSpec& given, v1::PipelineSpec* base) {
   if (Says(given.cut())) base->clear_cut();
   if (Says(given.schedule())) base->clear_schedule();
   if (!given.optimizer().name().empty() && optimizer(given) != optimizer(*base)) base->clear_optimizer();
+  const std::string& rate = given.optimizer().learning_rate_schedule().name();
+  if (!rate.empty() && rate != base->optimizer().learning_rate_schedule().name())
+    base->mutable_optimizer()->clear_learning_rate_schedule();
   if (!given.loss().name().empty() && given.loss().name() != base->loss().name()) base->clear_loss();
   ClearGivenLists(given, base);
   base->MergeFrom(given);
@@ -97,9 +103,9 @@ v1::Checkpoint CheckpointMessages::Make(const CheckpointInfo& info, bool pipelin
   if (info.specification != read_) {
     read_ = info.specification;
     facts_.Clear();
-    absl::StatusOr<v1::CheckpointSpecification> specification = absl::NotFoundError("");
+    std::optional<v1::CheckpointSpecification> specification;
     if (read_ != nullptr) specification = ReadSpecification(*read_);
-    if (specification.ok() && NamesModel(specification->spec().model())) {
+    if (specification.has_value() && NamesModel(specification->spec().model())) {
       const v1::ModelSpec& model = specification->spec().model();
       facts_.set_model(model.program().empty() ? model.name() : model.program());
       facts_.set_program_digest(model.program_digest());
@@ -118,10 +124,12 @@ v1::Checkpoint CheckpointMessages::Make(const CheckpointInfo& info, bool pipelin
   return message;
 }
 
-std::string SpecificationBytes(const v1::PipelineSpec& asked, const Plan& plan, const ModelSpec& model) {
+std::string SpecificationBytes(const v1::PipelineSpec& asked, const Plan& plan, const ModelSpec& model,
+                               const OptimizerSpec& optimizer) {
   v1::CheckpointSpecification specification;
   *specification.mutable_spec() = asked;
   specification.mutable_spec()->mutable_model()->set_program_digest(model.program_digest);
+  *specification.mutable_spec()->mutable_optimizer() = ToProto(optimizer);
   *specification.mutable_schedule() = ToProto(plan.schedule);
   for (const StagePlan& stage : plan.stages) specification.add_balance(static_cast<int>(stage.layers.size()));
   return specification.SerializeAsString();
@@ -140,8 +148,8 @@ absl::StatusOr<CheckpointSpecifications> SpecificationFrom(const CheckpointInfo&
         .With("checkpoint", info.id)
         .With("pipeline", info.pipeline);
   }
-  const absl::StatusOr<v1::CheckpointSpecification> kept = ReadSpecification(*info.specification);
-  if (!kept.ok() || !NamesModel(kept->spec().model())) return Corrupt(info, "its specification can't be read");
+  const std::optional<v1::CheckpointSpecification> kept = ReadSpecification(*info.specification);
+  if (!kept.has_value() || !NamesModel(kept->spec().model())) return Corrupt(info, "its specification can't be read");
   CheckpointSpecifications both;
   both.asked = kept->spec();
   PutOver(given, &both.asked);

@@ -27,9 +27,10 @@ class CheckpointMessages {
   v1::Checkpoint facts_;  // that its specification tells
 };
 
-// The bytes that checkpoints keep of a pipeline: the specification as it was asked for, with the digest of its program, and the
-// cut and schedule that were planned.
-std::string SpecificationBytes(const v1::PipelineSpec& asked, const Plan& plan, const ModelSpec& model);
+// The bytes that checkpoints keep of a pipeline: the specification as it was asked for, with the digest of its program and the
+// optimizer's settings as they are now, and the cut and schedule that were planned.
+std::string SpecificationBytes(const v1::PipelineSpec& asked, const Plan& plan, const ModelSpec& model,
+                               const OptimizerSpec& optimizer);
 
 // Of a pipeline that is made from a checkpoint.
 struct CheckpointSpecifications {

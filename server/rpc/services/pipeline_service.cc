@@ -117,8 +117,9 @@ absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRe
   }
   recipe.spec = std::move(spec);
   recipe.spec_digest = SpecDigest(specs.planned);
-  recipe.describe = [asked = std::move(specs.planned)](const Plan& plan, const ModelSpec& model) {
-    return SpecificationBytes(asked, plan, model);
+  recipe.describe = [asked = std::move(specs.planned)](const Plan& plan, const ModelSpec& model,
+                                                       const OptimizerSpec& optimizer) {
+    return SpecificationBytes(asked, plan, model, optimizer);
   };
   environment_.pipelines->Create(std::move(context), request.pipeline_id(), std::move(recipe), std::move(accept),
                                  [call, epoch = environment_.handles->epoch()](absl::StatusOr<PipelineEntry> entry) {

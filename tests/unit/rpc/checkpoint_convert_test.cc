@@ -32,11 +32,12 @@ CheckpointInfo Checkpoint(const std::string& text = kAsked) {
   plan.schedule = {.kind = "zb-h1", .micro_batches = 4, .checkpoint = CheckpointMode::kNever};
   plan.stages = {{.layers = {"a", "b"}}, {.layers = {"c"}}, {.layers = {"d"}}};
   const v1::PipelineSpec asked = Spec(text);
+  const OptimizerSpec optimizer = FromProto(asked.optimizer()).value();
   ModelSpec model;
   if (!asked.model().program().empty()) model.program_digest = "sha256:1";
   return {.pipeline = "gpt",
           .id = "mine",
-          .specification = std::make_shared<const std::string>(SpecificationBytes(asked, plan, model))};
+          .specification = std::make_shared<const std::string>(SpecificationBytes(asked, plan, model, optimizer))};
 }
 
 v1::PipelineSpec From(const CheckpointInfo& info, const std::string& given) {
@@ -56,7 +57,9 @@ TEST(CheckpointConvertTest, UnsetItIsAsItWasPlanned) {
   EXPECT_EQ(spec.cut().balance(0), 2);
   EXPECT_EQ(spec.seed(), 9u);
   EXPECT_TRUE(FromProto(spec).ok()) << FromProto(spec).status();
-  EXPECT_EQ(SpecificationFrom(Checkpoint(), {})->asked.SerializeAsString(), Spec(kAsked).SerializeAsString());
+  v1::PipelineSpec asked = Spec(kAsked);
+  asked.mutable_optimizer()->mutable_learning_rate_schedule()->set_name("constant");
+  EXPECT_EQ(SpecificationFrom(Checkpoint(), {})->asked.SerializeAsString(), asked.SerializeAsString());
   const v1::PipelineSpec program = From(Checkpoint(R"(model { program: "resnet.pt2" })"), "");
   EXPECT_EQ(program.model().program_digest(), "sha256:1") << "the file must be the same one";
 }
@@ -107,6 +110,38 @@ TEST(CheckpointConvertTest, AnotherModelOptimizerOrLossIsTakenAsAWhole) {
                 .clip_norm(),
             2)
       << "it is the default";
+}
+
+TEST(CheckpointConvertTest, TheOptimizersSettingsAreThoseOfTheTimeOfTheSave) {
+  OptimizerSpec changed = FromProto(Spec(kAsked).optimizer()).value();
+  changed.options["momentum"] = 0.5;
+  changed.groups = {{.patterns = {"a"}, .frozen = true}};
+  CheckpointInfo info = Checkpoint();
+  info.specification = std::make_shared<const std::string>(SpecificationBytes(Spec(kAsked), {}, {}, changed));
+  const v1::OptimizerSpec optimizer = From(info, "").optimizer();
+  EXPECT_EQ(optimizer.options().at("momentum").double_value(), 0.5);
+  ASSERT_EQ(optimizer.groups_size(), 1);
+  EXPECT_TRUE(optimizer.groups(0).frozen());
+}
+
+TEST(CheckpointConvertTest, AnotherLearningRateScheduleIsTakenAsAWhole) {
+  const CheckpointInfo info = Checkpoint(
+      R"(model { name: "gpt" }
+         optimizer { clip_norm: 1 learning_rate_schedule { name: "step" step_size: 3 gamma: 0.5 warmup_steps: 2 } })");
+  const v1::OptimizerSpec optimizer =
+      From(info, R"(optimizer { learning_rate_schedule { name: "linear" total_steps: 9 } })").optimizer();
+  EXPECT_EQ(optimizer.clip_norm(), 1);
+  const v1::LearningRateSpec& rate = optimizer.learning_rate_schedule();
+  EXPECT_EQ(rate.total_steps(), 9);
+  EXPECT_EQ(rate.warmup_steps(), 0);
+  EXPECT_EQ(rate.step_size(), 0);
+  EXPECT_FALSE(rate.has_gamma());
+  EXPECT_EQ(From(info, R"(optimizer { learning_rate_schedule { warmup_steps: 4 } })")
+                .optimizer()
+                .learning_rate_schedule()
+                .step_size(),
+            3)
+      << "field by field";
 }
 
 TEST(CheckpointConvertTest, OneWithoutASpecificationNeedsAModel) {

@@ -268,15 +268,38 @@ TEST_F(CheckpointCallsTest, TheOneThatAPipelineWasMadeFromStays) {
 TEST_F(CheckpointCallsTest, CheckpointsKeepWhatThePipelineIsDescribedAs) {
   PipelineRecipe recipe;
   recipe.spec.model.program_digest = "sha256:1";
-  recipe.describe = [](const Plan& plan, const ModelSpec& model) {
-    return absl::StrCat(plan.schedule.micro_batches, " ", model.program_digest);
+  recipe.describe = [](const Plan& plan, const ModelSpec& model, const OptimizerSpec& optimizer) {
+    return absl::StrCat(plan.schedule.micro_batches, " ", model.program_digest, " ", optimizer.clip_norm);
   };
   ASSERT_TRUE(Make("new", std::move(recipe)).ok());
   gpt_ = *table_->Find("new");
   ASSERT_TRUE(Save({.id = "mine"}).ok());
-  EXPECT_EQ(*checkpoints_->Find("new", "mine")->specification, "2 sha256:1");
+  EXPECT_EQ(*checkpoints_->Find("new", "mine")->specification, "2 sha256:1 0");
   ASSERT_TRUE(Copy(*gpt_, "new", "mine", "copy").ok());
-  EXPECT_EQ(*checkpoints_->Find("new", "copy")->specification, "2 sha256:1");
+  EXPECT_EQ(*checkpoints_->Find("new", "copy")->specification, "2 sha256:1 0");
+}
+
+TEST_F(CheckpointCallsTest, CheckpointsKeepTheOptimizersSettingsOfTheirTime) {
+  PipelineRecipe recipe;
+  recipe.describe = [](const Plan&, const ModelSpec&, const OptimizerSpec& optimizer) {
+    return absl::StrCat(optimizer.clip_norm);
+  };
+  ASSERT_TRUE(Make("new", std::move(recipe)).ok());
+  gpt_ = *table_->Find("new");
+  const auto update = [&](double clip_norm) {
+    return Wait([&](auto done) { gpt_->UpdateOptimizer(Caller(), {.clip_norm = clip_norm}, done); }).ok();
+  };
+  ASSERT_TRUE(Save({.id = "first"}).ok());
+  ASSERT_TRUE(Save({.id = "same"}).ok());
+  ASSERT_TRUE(update(2));
+  ASSERT_TRUE(Save({.id = "second"}).ok());
+  ASSERT_TRUE(update(0));
+  ASSERT_TRUE(Save({.id = "third"}).ok());
+  const auto specification = [&](const std::string& id) { return checkpoints_->Find("new", id)->specification; };
+  EXPECT_EQ(*specification("first"), "0");
+  EXPECT_EQ(*specification("second"), "2");
+  EXPECT_EQ(*specification("third"), "0");
+  EXPECT_EQ(specification("first"), specification("same")) << "kept once";
 }
 
 TEST_F(CheckpointCallsTest, OfAnotherOptimizerWhatFitsIsKept) {
@@ -304,8 +327,10 @@ TEST_F(CheckpointCallsTest, OfAnotherOptimizerWhatFitsIsKept) {
 
 TEST_F(CheckpointCallsTest, AnExistingPipelineIsTheAnswerIfItIsAccepted) {
   Step();
+  ASSERT_TRUE(Wait([&](auto done) { gpt_->UpdateOptimizer(Caller(), {.clip_norm = 2}, done); }).ok());
   const auto accept = [](const PipelineEntry& entry) {
     EXPECT_EQ(entry.name, "gpt");
+    EXPECT_EQ(entry.spec.optimizer.clip_norm, 2) << "as it is now";
     return absl::OkStatus();
   };
   const auto found = Make("gpt", {}, accept, "id");
