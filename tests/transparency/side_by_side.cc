@@ -386,7 +386,7 @@ Difference SideBySide::Evaluation() const {
   if (!got.ok()) return Failed("Evaluate", got.status());
   const double want = plain_->Evaluate(batch.inputs, batch.target, case_.inference.micro_batches);
   if (!SameBits(*got->loss, want)) return Values(absl::StrCat("evaluated loss ", *got->loss, " not ", want));
-  if (got->counted != loss_->Counted(batch.target)) return Values(absl::StrCat("counted ", *got->counted));
+  if (got->counted != loss_->Counted(batch.target, {})) return Values(absl::StrCat("counted ", *got->counted));
   return {};
 }
 

@@ -194,7 +194,7 @@ void AddUpdateOptimizer(CommandTable& table, CLI::App* group) {
                 "penstock pipeline update gpt --learning-rate 1e-4 --freeze 'block0.*'\n"
                 "penstock pipeline update gpt --no-groups --rate-schedule linear --total-steps 500");
   auto options = std::make_shared<UpdateOptions>();
-  command->add_option("NAME", options->name, "Name of the pipeline")->required();
+  command->add_option("PIPELINE", options->name, "Name of the pipeline")->required();
   AddOptimizerOptions(command, &options->optimizer);
   command->add_flag("--no-groups", options->no_groups, "All parameters are learnt, by the optimizer's own settings");
   table.Run(command, [options](Session& session) { return UpdateOptimizer(*options, session); });

@@ -582,7 +582,7 @@ TEST_F(CommandLineTest, EvaluateWeighsMiniBatchesByWhatCounts) {
   const Json json = Json::parse(out_, nullptr, false);
   EXPECT_NEAR(json["loss"].get<double>(), (12 * 2 + 4 * 1) / 16.0, 1e-12);
   EXPECT_NEAR(json["perplexity"].get<double>(), std::exp(1.75), 1e-9);
-  EXPECT_NEAR(json["metrics"]["accuracy"].get<double>(), (12 * 0.5 + 4 * 0.25) / 16, 1e-12);
+  EXPECT_NEAR(json["metrics"]["accuracy"].get<double>(), (4 * 0.5 + 4 * 0.25) / 8, 1e-12);
   EXPECT_EQ(json["counted_elements"], 16);
   EXPECT_EQ(json["rows"], 8);
   EXPECT_EQ(json["state_token"], "token");

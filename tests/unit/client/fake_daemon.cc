@@ -336,6 +336,7 @@ struct FakeDaemon::Services {
       outcome->set_state_token("token");
       outcome->set_rows(request->target().tensor().header().shape(0));
       outcome->set_counted_elements(first ? 3 * outcome->rows() : outcome->rows());
+      outcome->set_metric_elements(outcome->rows());
       outcome->set_loss(first ? 2 : 1);
       for (const std::string& metric : request->metrics()) (*outcome->mutable_metrics())[metric] = first ? 0.5 : 0.25;
       const std::string name = daemon->StoreLocked(handle, {});

@@ -19,11 +19,11 @@ using ::testing::HasSubstr;
 
 TEST(MatchesPattern, TakesStarsAndQuestionMarks) {
   for (const char* pattern : {"block_0.norm.bias", "*", "*.bias", "block_0.*", "block_?.norm.*", "*norm*", "b*k_0*.*s",
-                              "**.bias", "block_0.norm.bias*", "*o*o*o*"}) {
+                              "**.bias", "block_0.norm.bias*", "*o*o*"}) {
     EXPECT_TRUE(MatchesPattern(pattern, "block_0.norm.bias")) << pattern;
   }
   for (const char* pattern : {"", "bias", "block_0", "block_1.*", "*.weight", "block_0.norm.bias?",
-                              "?block_0.norm.bias", "*o*o*o*o*", "block_0.norm.bia"}) {
+                              "?block_0.norm.bias", "*o*o*o*", "block_0.norm.bia"}) {
     EXPECT_FALSE(MatchesPattern(pattern, "block_0.norm.bias")) << pattern;
   }
   EXPECT_TRUE(MatchesPattern("*", ""));

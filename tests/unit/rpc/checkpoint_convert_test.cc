@@ -185,7 +185,6 @@ TEST(CheckpointConvertTest, DifferencesOfSpecificationsAreNamed) {
   PipelineEntry entry;
   entry.name = "gpt";
   entry.spec = FromProto(Spec(kAsked)).value();
-  entry.spec.model.program_digest = "sha256:1";
   const auto check = [&](const std::string& text) {
     return CheckSameSpecification(entry, {FromProto(Spec(text)).value()});
   };
@@ -197,9 +196,10 @@ TEST(CheckpointConvertTest, DifferencesOfSpecificationsAreNamed) {
   EXPECT_TRUE(CheckSameSpecification(
                   entry, {FromProto(Spec(R"(model { name: "mlp" })")).value(), FromProto(Spec(kAsked)).value()})
                   .ok());
-  v1::PipelineSpec other = Spec(kAsked);
-  other.mutable_model()->set_program_digest("sha256:2");
-  EXPECT_EQ(ReasonOf(CheckSameSpecification(entry, {FromProto(other).value()})), "PIPELINE_EXISTS");
+  entry.spec = FromProto(Spec(R"(model { program: "resnet.pt2" program_digest: "sha256:1" })")).value();
+  EXPECT_TRUE(check(R"(model { program: "resnet.pt2" })").ok()) << "a digest counts if it is given";
+  EXPECT_TRUE(check(R"(model { program: "resnet.pt2" program_digest: "sha256:1" })").ok());
+  EXPECT_EQ(ReasonOf(check(R"(model { program: "resnet.pt2" program_digest: "sha256:2" })")), "PIPELINE_EXISTS");
 }
 
 }  // namespace
