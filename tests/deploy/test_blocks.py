@@ -64,7 +64,7 @@ def test_the_lists_of_the_planning_page_can_be_run(tmp_path: pathlib.Path) -> No
     subprocess.run([PENSTOCK, "schedule", "verify", str(lists)], check=True)
 
 
-@pytest.mark.parametrize("page", ["docs/models.md", "docs/traces.md"])
+@pytest.mark.parametrize("page", ["docs/fine_tune_a_model.md", "docs/models.md", "docs/traces.md"])
 def test_the_daemons_of_the_pages_would_start(page: str, tmp_path: pathlib.Path) -> None:
     lines = [line for _, text in blocks(page) for line in text.splitlines() if line.startswith("penstockd ")]
     assert lines
