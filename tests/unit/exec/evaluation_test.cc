@@ -96,13 +96,14 @@ TEST_F(Evaluation, UnderWeightsItIsTheValueOfTheWholeBatchHoweverItIsCut) {
   const at::Tensor logits = *world_.Infer(*pipeline, batch.inputs)->outputs[0].value.tensor();
   const at::Tensor counts = batch.target.ne(-100);
   const at::Tensor labels = batch.target.clamp_min(0);
-  const at::Tensor weights = at::tensor(spec.loss.class_weights, at::kDouble)[labels] * batch.weights * counts;
+  const at::Tensor weights =
+      at::tensor(spec.loss.class_weights, at::kDouble).index_select(0, labels) * batch.weights * counts;
   const at::Tensor losses = -at::log_softmax(logits.to(at::kDouble), -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1);
   const auto right = logits.argmax(-1).eq(batch.target).sum().item<double>();
   for (int m : {1, 3, 7}) {
     batch.micro_batches = m;  // of 3: three rows, two and two
     const RunOutcome found = Evaluate(*pipeline, batch, {"accuracy"}).value();
-    EXPECT_NEAR(found.counted, weights.sum().item<double>(), 1e-5) << m;
+    EXPECT_NEAR(*found.counted, weights.sum().item<double>(), 1e-5) << m;
     EXPECT_NEAR(*found.loss, ((losses * weights).sum() / weights.sum()).item<double>(), 1e-6) << m;
     EXPECT_EQ(found.metric_elements, 6) << "metrics take no weights";
     EXPECT_DOUBLE_EQ(found.metrics.at("accuracy"), right / 6) << m;
