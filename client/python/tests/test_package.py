@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import pathlib
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import zipfile
 import grpc
 import penstock
 import pytest
+from penstock.spec_arguments import SpecArguments
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -78,3 +80,7 @@ def test_pyright_is_content() -> None:
         [sys.executable, "-m", "basedpyright", "--project", "pyproject.toml", "--pythonpath", python], cwd=ROOT, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_what_is_passed_on_is_what_a_specification_takes() -> None:
+    assert list(SpecArguments.__annotations__) == list(inspect.signature(penstock.pipeline_spec).parameters)

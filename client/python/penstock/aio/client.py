@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from penstock.aio.attempts import pause
 from penstock.aio.checkpoints import Checkpoint
@@ -24,8 +25,13 @@ from penstock.creation import (
 )
 from penstock.deadline import Deadline
 from penstock.errors import DeadlineError, PenstockError
-from penstock.specifications import Model, OptionValue, ParameterGroup, pipeline_spec
+from penstock.specifications import pipeline_spec
 from penstock.v1 import admin_pb2, pipeline_pb2, state_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from penstock.spec_arguments import SpecArguments
 
 
 class Client:
@@ -82,51 +88,9 @@ class Client:
         *,
         from_checkpoint: str = "",
         exist_ok: bool = False,
-        model: Model | None = None,
-        options: Mapping[str, OptionValue] | None = None,
-        stages: int = 0,
-        balance: Sequence[int] = (),
-        ranks: Sequence[int] = (),
-        starts: Sequence[str] = (),
-        cut_cost: str = "",
-        cut_method: str = "",
-        parameter_scale: float | None = None,
-        devices: Sequence[str] = (),
-        ties: Sequence[Sequence[str]] = (),
-        deferred_batch_norm: bool = False,
-        tuple_as_one_argument: bool = False,
-        dtype: str = "",
-        autocast: str = "",
-        schedule: str = "",
-        micro_batches: int | None = None,
-        checkpoint: str = "",
-        chunks: int | None = None,
-        lag: int | None = None,
-        live_limit: int | None = None,
-        mini_batch_rows: int | None = None,
-        actions: str = "",
-        optimizer: str = "",
-        optimizer_options: Mapping[str, OptionValue] | None = None,
-        clip_norm: float = 0.0,
-        learning_rate_schedule: str = "",
-        warmup_steps: int = 0,
-        total_steps: int = 0,
-        final_ratio: float = 0.0,
-        step_size: int = 0,
-        gamma: float | None = None,
-        power: float | None = None,
-        groups: Sequence[ParameterGroup] = (),
-        loss: str | None = None,
-        loss_options: Mapping[str, OptionValue] | None = None,
-        loss_output: str = "",
-        class_weights: Sequence[float] = (),
-        seed: int = 0,
-        bubble_filling: bool | None = None,
-        inference_share: float | None = None,
-        inference_max_wait: float | None = None,
-        planning_seconds: float | None = None,
         progress: bool | Progress = False,
         timeout: float | None = None,
+        **arguments: Unpack[SpecArguments],
     ) -> Pipeline:
         """Makes a pipeline and waits until it is ready.
 
@@ -203,51 +167,9 @@ class Client:
                 CHECKPOINT_NOT_FOUND, CHECKPOINT_CORRUPT, CHECKPOINT_SPEC_MISSING, MODEL_NOT_FOUND, MODEL_MISMATCH.
             DeadlineError: it is not ready in time.
         """
-        spec = pipeline_spec(
-            model="gpt" if model is None and not from_checkpoint else model,
-            options=options,
-            stages=stages,
-            balance=balance,
-            ranks=ranks,
-            starts=starts,
-            cut_cost=cut_cost,
-            cut_method=cut_method,
-            parameter_scale=parameter_scale,
-            devices=devices,
-            ties=ties,
-            deferred_batch_norm=deferred_batch_norm,
-            tuple_as_one_argument=tuple_as_one_argument,
-            dtype=dtype,
-            autocast=autocast,
-            schedule=schedule,
-            micro_batches=micro_batches,
-            checkpoint=checkpoint,
-            chunks=chunks,
-            lag=lag,
-            live_limit=live_limit,
-            mini_batch_rows=mini_batch_rows,
-            actions=actions,
-            optimizer=optimizer,
-            optimizer_options=optimizer_options,
-            clip_norm=clip_norm,
-            learning_rate_schedule=learning_rate_schedule,
-            warmup_steps=warmup_steps,
-            total_steps=total_steps,
-            final_ratio=final_ratio,
-            step_size=step_size,
-            gamma=gamma,
-            power=power,
-            groups=groups,
-            loss=loss,
-            loss_options=loss_options,
-            loss_output=loss_output,
-            class_weights=class_weights,
-            seed=seed,
-            bubble_filling=bubble_filling,
-            inference_share=inference_share,
-            inference_max_wait=inference_max_wait,
-            planning_seconds=planning_seconds,
-        )
+        if arguments.get("model") is None:
+            arguments["model"] = None if from_checkpoint else "gpt"
+        spec = pipeline_spec(**arguments)
         return await self.create_pipeline_from(
             name, spec, from_checkpoint=from_checkpoint, exist_ok=exist_ok, progress=progress, timeout=timeout
         )
