@@ -105,6 +105,7 @@ absl::Status Evaluate(const EvaluateOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(const ByteModel model, AsByteModel(pipeline, options.sequence));
+  PENSTOCK_RETURN_IF_ERROR(CheckBatch(options.batch, model.sequence));
   PENSTOCK_ASSIGN_OR_RETURN(const TextWindows windows,
                             TextWindows::Create(std::move(text), model.sequence, options.seed));
   Found found;
