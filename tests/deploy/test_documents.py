@@ -96,7 +96,7 @@ def commands_in(text: str) -> list[list[str]]:
     for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.S | re.M):
         if language not in ("", "sh"):
             continue
-        for line in block.splitlines():
+        for line in block.replace("\\\n", " ").splitlines():
             match = re.match(r"(?:\$penstock|penstock) (.*)", line)
             if match:
                 words = shlex.split(match[1], comments=True)

@@ -93,7 +93,7 @@ def test_it_trains_as_plain_pytorch(name: str, client: penstock.Client, tmp_path
 
 def test_the_lines_of_the_page_train(daemon: Daemon, tmp_path: pathlib.Path) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "own_optimizer.md").read_text(), re.DOTALL)
-    program = program.replace("127.0.0.1:8470", daemon.address)
+    program = "import torch\ntorch.manual_seed(0)\n" + program.replace("127.0.0.1:8470", daemon.address)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "client" / "python")}
     result = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
