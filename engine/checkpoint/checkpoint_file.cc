@@ -185,7 +185,7 @@ absl::Status CheckpointFolder::RemoveReplaced(const std::string& id) {
     const std::string other = StatePath(path, file);
     const absl::StatusOr<CheckpointManifest> manifest = ReadManifest(files_, path);
     if (!manifest.ok() || manifest->file == file || !files_->Exists(other)) continue;
-    // The manifest may have come by a rename that was not synced: then a loss of power would bring back one that needs the file.
+    // The manifest may have come by a rename that was not synced: a loss of power would bring back one that needs it.
     PENSTOCK_RETURN_IF_ERROR(WriteManifest(path, *manifest));
     PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(other));
   }

@@ -1,10 +1,10 @@
-// Inference of a pipeline: a forward without a graph, beside training, on the weights of one finished step. An evaluation is
-// one whose last stage computes the loss and metrics.
+// Inference of a pipeline: a forward without a graph, beside training, on the weights of one finished step. An
+// evaluation is one whose last stage computes the loss and metrics.
 //
-//   InferAsync, EvaluateAsync ──▶ gate ──▶ a run ──▶ all lanes to the end of their lists ──▶ outputs or loss, and the step
+//   InferAsync, EvaluateAsync ──▶ gate ──▶ a run ──▶ all lanes to the end of their lists ──▶ outputs or loss, step
 //                                  ▲         │
-//                                  └─────────┘ the weights want to change first: the run gives way and starts anew on the
-//                                              new ones
+//                                  └─────────┘ the weights want to change first: the run gives way and starts
+//                                              anew on the new ones
 
 #include <utility>
 

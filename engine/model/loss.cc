@@ -60,7 +60,7 @@ double AllOrWeights(const at::Tensor& target, const at::Tensor& weights) {
   return weights.defined() ? Sum(weights) : static_cast<double>(target.numel());
 }
 
-// Options: ignore_index (-100), the label that does not count; class_dimension, -1 (the last) or 1; label_smoothing (0).
+// Options: ignore_index (-100), a label that does not count; class_dimension, -1 (the last) or 1; label_smoothing (0).
 class CrossEntropy : public Loss {
  public:
   struct Settings {

@@ -76,7 +76,7 @@ const std::vector<std::string>& OutputsOf(const Call& call) {
   return contribution == nullptr ? *none : contribution->request.outputs;
 }
 
-// The name of an optimizer's slot as a tensor on the wire may have it, optimizer.NAME.SLOT, is optimizer/NAME/SLOT; or empty.
+// optimizer/NAME/SLOT for optimizer.NAME.SLOT, which a tensor on the wire may have as its name; else empty.
 std::string OptimizerSlotName(const std::string& name) {
   static constexpr char kPrefix[] = "optimizer.";
   const size_t begin = sizeof(kPrefix) - 1;

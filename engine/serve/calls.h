@@ -101,8 +101,8 @@ struct ExpireCall {};
 struct SaveCall {
   std::string id = {};   // empty: step-{n}
   bool replace = false;  // a checkpoint of this name
-  // After success, of the checkpoints that were saved with a number here the oldest beyond this number are deleted, but not
-  // the one that was last restored from. 0: nothing is deleted, and no later save deletes this one.
+  // After success, of the checkpoints that were saved with a number here the oldest beyond this number are deleted, but
+  // not the one that was last restored from. 0: nothing is deleted, and no later save deletes this one.
   int keep = 0;
   bool last = false;  // of the pipeline's life: it finds its identifier itself, and can be cancelled
 };

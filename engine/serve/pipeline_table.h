@@ -47,9 +47,9 @@ struct PipelineEntry {
 //
 // Model:     A map from name to a pipeline with its state. A pipeline that could not be made leaves
 //            no entry: its error is the answer of Create().
-// Owns:      The served pipelines, with whoever holds a reference meanwhile; three threads: `ps-creations` creates one pipeline
-//            after the other, `ps-deletions` destroys them, `ps-plans` (plan_queue.h) looks for plans that nothing is created
-//            from. What Options points to must outlive the table.
+// Owns:      The served pipelines, with whoever holds a reference meanwhile; three threads: `ps-creations` creates one
+//            pipeline after the other, `ps-deletions` destroys them, `ps-plans` (plan_queue.h) looks for plans that
+//            nothing is created from. What Options points to must outlive the table.
 // Threads:   Any method from any thread; none blocks but Close(). Creation and deletion run on the
 //            table's threads, outside its lock, so other calls are served meanwhile, and neither waits for the other.
 //            Callbacks come on these threads and must not call Close().
@@ -75,11 +75,11 @@ class PipelineTable {
   using SearchCallback = std::function<void(absl::StatusOr<PlanSearch>)>;
   using DeleteCallback = std::function<void(absl::Status)>;
 
-  // Answers when the pipeline is READY. It goes on if nobody waits any more: a retry with the same request_id joins or gets
-  // its answer. Planning takes the specification's time, whatever the caller's.
-  // Of the context, caller, request_id and payload_digest count.
-  // `accept` is asked where there is a pipeline of this name, being made or ready: OK takes that one, when it is ready, for the
-  // answer, an error is the answer. It must not call the table. Null: none is taken.
+  // Answers when the pipeline is READY. It goes on if nobody waits any more: a retry with the same request_id joins or
+  // gets its answer. Planning takes the specification's time, whatever the caller's. Of the context, caller, request_id
+  // and payload_digest count. `accept` is asked where there is a pipeline of this name, being made or ready: OK takes
+  // that one, when it is ready, for the answer, an error is the answer. It must not call the table. Null: none is
+  // taken.
   using AcceptExisting = std::function<absl::Status(const PipelineEntry&)>;
   void Create(CallContext context, std::string name, PipelineRecipe recipe, AcceptExisting accept, CreateCallback done);
   // What Create() would do, without doing it. CANCELLED / WORK_CANCELLED soon after `cancel`.
@@ -127,8 +127,8 @@ class PipelineTable {
   };
   // Begins the work under the lock, refuses it, or finds something standing and returns any error.
   using Start = std::function<absl::Status(std::optional<Standing>* standing)>;
-  // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt, by what stands or by what
-  // `start` refused, or has joined one. `creates`: the pipeline whose creation the call is; empty: none.
+  // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt, by what stands or by
+  // what `start` refused, or has joined one. `creates`: the pipeline whose creation the call is; empty: none.
   JoinPointer Begin(const RequestKey& key, const CallContext& context, EntryCallback done, const Start& start,
                     const std::string& creates = "") ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)

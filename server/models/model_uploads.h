@@ -28,8 +28,9 @@ namespace penstock {
 // Owns:      those files; nothing else makes such files. Root, TimerQueue and Clock outlive it.
 // Threads:   Everything but Create() and Close() on the job thread; one may take as long as reading a model.
 // Lifecycle: Create() removes what a crash has left. Close() removes what is open; after the job thread's end.
-// Fails:     MODEL_EXISTS; NAME_INVALID, FIELD_INVALID; MODEL_TOO_LARGE, HOST_MEMORY, STORAGE_FULL; STREAM_LIMIT, CALLER_QUOTA;
-//            CHUNK_SIZE, CHUNK_CHECKSUM; STREAM_PROTOCOL; DATA_LOSS / MODEL_DIGEST; for content as ModelRoot.
+// Fails:     MODEL_EXISTS; NAME_INVALID, FIELD_INVALID; MODEL_TOO_LARGE, HOST_MEMORY, STORAGE_FULL; STREAM_LIMIT,
+//            CALLER_QUOTA; CHUNK_SIZE, CHUNK_CHECKSUM; STREAM_PROTOCOL; DATA_LOSS / MODEL_DIGEST; for content as
+//            ModelRoot.
 class ModelUploads {
  public:
   static constexpr absl::Duration kBrokenLife = absl::Minutes(10);

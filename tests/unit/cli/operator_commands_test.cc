@@ -67,7 +67,7 @@ class OperatorCommandsTest : public ::testing::Test {
   std::string err_;
 };
 
-// --- settings ------------------------------------------------------------------------------------------------------------
+// --- settings --------------------------------------------------------------------------------------------------------
 
 TEST(SettingFileTest, ReadsNamesAndValues) {
   const auto settings = ParseSettings(
@@ -153,7 +153,7 @@ TEST_F(OperatorCommandsTest, UnknownSettingsAndBadValuesAreErrors) {
   EXPECT_EQ(Run("--help"), 0) << "help is there in any case";
 }
 
-// --- completion ----------------------------------------------------------------------------------------------------------
+// --- completion ------------------------------------------------------------------------------------------------------
 
 TEST_F(OperatorCommandsTest, CompletionKnowsCommandsOptionsAndChoices) {
   EXPECT_EQ(Run("completion bash"), 0) << err_;
@@ -167,7 +167,7 @@ TEST_F(OperatorCommandsTest, CompletionKnowsCommandsOptionsAndChoices) {
   EXPECT_EQ(Run("completion tcsh"), 2);
 }
 
-// --- top -----------------------------------------------------------------------------------------------------------------
+// --- top -------------------------------------------------------------------------------------------------------------
 
 v1::PipelineStatistics Lanes(double forward, double backward, double wait, double none) {
   v1::PipelineStatistics statistics;
@@ -223,7 +223,7 @@ TEST_F(OperatorCommandsTest, TopShowsLanesAgainAndAgain) {
   EXPECT_TRUE(json["pipelines"][0]["lanes"][0].contains("busy"));
 }
 
-// --- bench ---------------------------------------------------------------------------------------------------------------
+// --- bench -----------------------------------------------------------------------------------------------------------
 
 TEST(BenchLoadTest, PercentilesAreNearestRank) {
   const std::vector<double> values = {1, 2, 3, 4};
@@ -330,7 +330,7 @@ TEST_F(OperatorCommandsTest, BenchMeasuresEachLoad) {
   }
 }
 
-// --- doctor --------------------------------------------------------------------------------------------------------------
+// --- doctor ----------------------------------------------------------------------------------------------------------
 
 MachineFacts GoodMachine() {
   MachineFacts facts;

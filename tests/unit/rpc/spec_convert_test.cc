@@ -215,7 +215,8 @@ TEST(SpecConvert, UnsetChunksAreOneWhereABalanceOrDevicesAreGiven) {
 
 TEST(SpecConvert, AllOfAScheduleComesAndGoes) {
   const v1::PipelineSpec message = Parse(R"(
-    schedule { kind: "lag" micro_batches: 8 checkpoint: CHECKPOINT_MODE_SKIP_ADJACENT chunks: 1 lag: 5 mini_batch_rows: 64 })");
+    schedule { kind: "lag" micro_batches: 8 checkpoint: CHECKPOINT_MODE_SKIP_ADJACENT chunks: 1 lag: 5
+               mini_batch_rows: 64 })");
   const absl::StatusOr<PipelineSpec> spec = FromProto(message);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->schedule.lag, 5);
