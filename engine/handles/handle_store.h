@@ -266,7 +266,7 @@ class HandleStore {
   // What each owner is charged for, by name.
   std::map<std::string, HandleBudget::Use> UseByOwner() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Fails pending handles with UNAVAILABLE / DRAINING, answers every wait, refuses reservations,
+  // Fails pending handles with UNAVAILABLE / DRAINING, ends every wait, refuses reservations,
   // and waits for the last pin.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -75,7 +75,7 @@ class PipelineTable {
   using SearchCallback = std::function<void(absl::StatusOr<PlanSearch>)>;
   using DeleteCallback = std::function<void(absl::Status)>;
 
-  // Answers when the pipeline is READY. It goes on if nobody waits any more: a retry with the same request_id joins or
+  // Calls back when it is READY. It goes on if nobody waits any more: a retry with the same request_id joins or
   // gets its answer. Planning takes the specification's time, whatever the caller's. Of the context, caller, request_id
   // and payload_digest count. `accept` is asked where there is a pipeline of this name, being made or ready: OK takes
   // that one, when it is ready, for the answer, an error is the answer. It must not call the table. Null: none is
@@ -95,7 +95,7 @@ class PipelineTable {
   // By name, those after `after`, at most `limit`.
   std::vector<PipelineEntry> List(const std::string& after, int limit) const;
 
-  // Answers when it is gone: accepted work has finished (`force`: what had not started is cancelled,
+  // Calls back when it is gone: accepted work has finished (`force`: what had not started is cancelled,
   // and an open accumulation or graph is lost; without it, those are PIPELINE_IN_USE), its handles are
   // released. `purge` removes its checkpoints; where that fails, the pipeline is gone and the answer is the error.
   void Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done);

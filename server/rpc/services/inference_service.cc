@@ -28,7 +28,7 @@ void Describe(const std::vector<TensorSignature>& signatures,
   }
 }
 
-// Answers an inference when its outputs have settled, and lets go of the handle that held them.
+// Replies to an inference when its outputs have settled, and lets go of the handle that held them.
 void AnswerWhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<UnaryCallBase>& call,
                        inference::ModelInferRequest request, const HandleName& outputs) {
   HandleStore* handles = environment.handles;

@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// Answers one FetchHandle: the handle, then its chunks; each chunk is made when the last has left.
+// Serves one FetchHandle: the handle, then its chunks; each chunk is made when the last has left.
 //
 // Owns:      a pin on the handle.
 // Fails:     reasons of handles; HANDLE_PENDING when it did not settle in time; OFFSET_OUT_OF_RANGE.
