@@ -1,3 +1,6 @@
+// Saving, replacing, listing, loading and removing. They stand in one file, for each relies on the order in which the
+// others write, sync and rename; the manifest's content stands in checkpoint_manifest.
+
 #include "engine/checkpoint/checkpoint_file.h"
 
 #include <algorithm>

@@ -33,7 +33,7 @@ inline absl::Status NotNow(std::string_view reason, std::string_view message) {
   return Error(absl::StatusCode::kFailedPrecondition, reason, message);
 }
 
-// The Pipeline of pipeline.h: leads the runs of a rank, today the only one.
+// The Pipeline of pipeline.h: leads the runs of a rank, today the only one. It is wide, for all parts meet here.
 //
 // Threads:   members marked "caller" belong to the thread of the training calls; the rest is constant after
 //            construction, safe by itself, or guarded.

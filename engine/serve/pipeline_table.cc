@@ -1,3 +1,6 @@
+// Creation, retry, drain and deletion of pipelines. They stand in one file, for each must see under the one lock what
+// the others have begun; how a pipeline is made stands in pipeline_builder.
+
 #include "engine/serve/pipeline_table.h"
 
 #include <atomic>
