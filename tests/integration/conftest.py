@@ -32,13 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """It must live to the end of the run and then exit with 0."""
-    shared = Daemon(tmp_path_factory.mktemp("daemon"), *QUICK_DRAIN)
-    shared.start()
-    try:
+    with Daemon(tmp_path_factory.mktemp("daemon"), *QUICK_DRAIN).running() as shared:
         yield shared
-        shared.stop()
-    finally:
-        shared.kill()
 
 
 @pytest.fixture(scope="module")
