@@ -49,9 +49,8 @@ class ModelUploads::Upload {
   const Request request;
   const std::string path;
   const int64_t end_nanos;
-  int64_t generation = 1;  // rises with each stream that takes it
-  int64_t offset = 0;      // bytes that stand in the file
-  bool over = false;       // it is a model, or nothing
+  UploadTurns turns;   // over: it is a model, or nothing
+  int64_t offset = 0;  // bytes that stand in the file
   Sha256 digest;
   std::unique_ptr<WritableFile> file;
 };
@@ -120,7 +119,7 @@ absl::StatusOr<ModelUploads::Position> ModelUploads::Start(const Request& reques
   }
   const auto found = uploads_.find({request.caller, request.model, request.bytes, request.digest});
   if (found != uploads_.end()) {
-    *hold = {found->second, ++found->second->generation, found->second->end_nanos};
+    *hold = {found->second, found->second->turns.Take(), found->second->end_nanos};
     return Position{.offset = found->second->offset, .model = {}};
   }
   PENSTOCK_RETURN_IF_ERROR(CheckRoom(request));
@@ -129,14 +128,15 @@ absl::StatusOr<ModelUploads::Position> ModelUploads::Start(const Request& reques
   auto upload = std::make_shared<Upload>(request, path, end_nanos);
   PENSTOCK_ASSIGN_OR_RETURN(upload->file, files()->Create(path));
   uploads_[upload->key()] = upload;
-  *hold = {std::move(upload), 1, end_nanos};
+  const int64_t turn = upload->turns.Take();
+  *hold = {std::move(upload), turn, end_nanos};
   return Position{};
 }
 
 absl::StatusOr<ModelUploads::Position> ModelUploads::Add(const Hold& hold, int64_t offset, const std::string& data,
                                                          uint32_t checksum) {
   Upload& upload = *hold.upload;
-  if (upload.generation != hold.generation || upload.over) {
+  if (!upload.turns.Has(hold.turn)) {
     return Error(absl::StatusCode::kInvalidArgument, "STREAM_PROTOCOL",
                  absl::StrCat("message: another stream goes on with this upload, got ", upload.request.model))
         .With("field", "message")
@@ -203,7 +203,7 @@ absl::StatusOr<ModelDescription> ModelUploads::Finish(Upload& upload) {
 }
 
 void ModelUploads::Forget(const std::shared_ptr<Upload>& upload) {
-  upload->over = true;
+  upload->turns.End();
   upload->file.reset();
   uploads_.erase(upload->key());
   if (absl::Status removed = files()->RemoveAll(upload->path); !removed.ok()) {
@@ -212,10 +212,10 @@ void ModelUploads::Forget(const std::shared_ptr<Upload>& upload) {
 }
 
 void ModelUploads::Detach(const Hold& hold) {
-  if (hold.upload == nullptr || hold.upload->over || hold.upload->generation != hold.generation) return;
+  if (hold.upload == nullptr || !hold.upload->turns.Has(hold.turn)) return;
   if (clock_->NowNanos() >= hold.end_nanos) return Forget(hold.upload);
   const auto forget = [this, hold, alive = std::weak_ptr<bool>(alive_)] {
-    if (alive.expired() || hold.upload->over || hold.upload->generation != hold.generation) return;
+    if (alive.expired() || !hold.upload->turns.Has(hold.turn)) return;
     Forget(hold.upload);
   };
   timers_->Add(clock_->NowNanos() + absl::ToInt64Nanoseconds(kBrokenLife),

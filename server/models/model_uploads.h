@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "engine/base/clock.h"
 #include "engine/base/job_thread.h"
+#include "engine/base/resumable_upload.h"
 #include "engine/base/timer_queue.h"
 #include "server/models/model_root.h"
 
@@ -49,12 +50,7 @@ class ModelUploads {
     std::string digest;
   };
   class Upload;
-  // A stream's hold on an upload; without one the model was there already.
-  struct Hold {
-    std::shared_ptr<Upload> upload;
-    int64_t generation = 0;
-    int64_t end_nanos = 0;  // by then the upload must be over, however many streams it takes
-  };
+  using Hold = UploadHold<Upload>;  // without an upload the model was there already
   struct Position {
     int64_t offset = 0;
     std::optional<ModelDescription> model;  // the upload is over
