@@ -19,8 +19,8 @@ START = 'syntax = "proto3";\n\npackage penstock.v1;\n\n'
 
 
 def blocks(text: str, language: str) -> list[tuple[str, str]]:
-    """Each block of a language, with the line of text before it."""
-    return re.findall(rf"^(.*)\n\n```{language}\n(.*?)^```", text, re.S | re.M)
+    """Each block of a language, with the line of text before it; that is empty where another block ends there."""
+    return re.findall(rf"(?:^([^\n]*)\n\n)?^```{language}\n(.*?)^```$", text, re.S | re.M)
 
 
 def copied_tree(guide: pathlib.Path) -> pathlib.Path:
