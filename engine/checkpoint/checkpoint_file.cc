@@ -377,6 +377,7 @@ absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Read(const std::string& id) {
   PENSTOCK_RETURN_IF_ERROR(manifest.status());
   const absl::StatusOr<std::string> read = files_->Read(StatePath(folder, manifest->file));
   if (absl::IsNotFound(read.status())) return missing();
+  if (absl::IsInvalidArgument(read.status())) return Corrupt(id, "its tensors are in no regular file");
   PENSTOCK_RETURN_IF_ERROR(read.status());
   const std::string& bytes = *read;
   if (static_cast<int64_t>(bytes.size()) != manifest->bytes) {

@@ -81,7 +81,8 @@ absl::Status ModelUploads::CheckRoom(const Request& request) {
   }
   const auto own = std::count_if(uploads_.begin(), uploads_.end(),
                                  [&](const auto& entry) { return entry.second->request.caller == request.caller; });
-  const int64_t share = CallerShare(kMaxUploads, /*others=*/own < static_cast<int64_t>(uploads_.size()));
+  const bool others = own < static_cast<int64_t>(uploads_.size());
+  const int64_t share = CallerShare(kMaxUploads, others);
   if (own > 0 && own >= share) {
     return full("CALLER_QUOTA", absl::StrCat("a caller may have at most ", share, " uploads open at once"), share);
   }
@@ -90,8 +91,19 @@ absl::Status ModelUploads::CheckRoom(const Request& request) {
     return full("STORAGE_FULL", absl::StrCat("at most ", kMaxModels, " models may be in the root; delete one"),
                 kMaxModels);
   }
-  for (const auto& [key, upload] : uploads_) usage.first += upload->request.bytes;
   const int64_t most = root_->options().max_root_bytes;
+  int64_t announced = 0;
+  for (const auto& [key, upload] : uploads_) {
+    if (upload->request.caller == request.caller) announced += upload->request.bytes;
+  }
+  const int64_t bytes_share = CallerShare(std::max<int64_t>(most - usage.first, 0), others);
+  if (own > 0 && request.bytes > bytes_share - announced) {
+    return full("CALLER_QUOTA",
+                absl::StrCat("a caller may have uploads of at most ", bytes_share, " bytes open at once, ", announced,
+                             " are announced"),
+                bytes_share);
+  }
+  for (const auto& [key, upload] : uploads_) usage.first += upload->request.bytes;
   if (request.bytes > most - usage.first) {
     return full("STORAGE_FULL",
                 absl::StrCat("all models together may have ", most, " bytes (--model-root-bytes), ", usage.first,

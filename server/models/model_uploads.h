@@ -36,7 +36,9 @@ class ModelUploads {
  public:
   static constexpr absl::Duration kBrokenLife = absl::Minutes(10);
   static constexpr absl::Duration kMaxAge = absl::Hours(12);
-  static constexpr int kMaxUploads = 8;  // of all callers; one has its share (CallerShare)
+  // Of all callers; one has its share (CallerShare). So it is with the bytes that the root has room for, of which the
+  // announced ones are taken: beside its first upload, which only needs room, a caller may announce its share.
+  static constexpr int kMaxUploads = 8;
   static constexpr int kMaxModels = 1000;
 
   static absl::StatusOr<std::unique_ptr<ModelUploads>> Create(ModelRoot* root, std::shared_ptr<JobThread> jobs,

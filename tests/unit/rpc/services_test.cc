@@ -1040,6 +1040,11 @@ TEST_F(ServicesTest, WatchesOfStatisticsAreLimited) {
   std::vector<std::unique_ptr<grpc::ClientReader<v1::PipelineStatistics>>> readers;
   for (int i = 0; i < InsightServiceImpl::kMaxWatches; ++i) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
+    if (i >= InsightServiceImpl::kMaxWatches * 3 / 4) contexts.back()->AddMetadata("penstock-caller", "other");
+    if (i == InsightServiceImpl::kMaxWatches * 3 / 4) {
+      grpc::ClientContext more;
+      EXPECT_EQ(Reason(insight_->WatchStatistics(&more, request)->Finish()), "CALLER_QUOTA");
+    }
     readers.push_back(insight_->WatchStatistics(contexts.back().get(), request));
     ASSERT_TRUE(readers.back()->Read(&statistics));
   }
