@@ -11,7 +11,7 @@ from typing import TextIO
 import grpc
 
 from penstock.deadline import Deadline
-from penstock.errors import DeadlineError
+from penstock.errors import DeadlineError, PenstockError
 from penstock.requests import new_request_id
 from penstock.v1 import pipeline_pb2
 
@@ -73,6 +73,16 @@ def not_ready(name: str, timeout: float | None) -> DeadlineError:
         "PIPELINE_NOT_READY",
         f"{name} is not ready in {timeout} s",
         {"pipeline": name},
+    )
+
+
+def in_the_making(name: str) -> PenstockError:
+    """As the daemon refuses work of a pipeline that is not ready."""
+    return PenstockError(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "PIPELINE_NOT_READY",
+        f"{name} is being created",
+        {"pipeline": name.removeprefix("pipelines/")},
     )
 
 
