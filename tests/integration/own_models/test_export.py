@@ -229,3 +229,28 @@ def test_a_fixed_batch_works_where_one_is_needed(tmp_path: pathlib.Path) -> None
     assert penstock.export(FixedRows(), torch.ones(3, 4), tmp_path / "x.pt2", dynamic_batch=False).nodes
     with pytest.raises(ValueError, match="modes are"):
         penstock.export(FixedRows(), torch.ones(3, 4), tmp_path / "x.pt2", modes=["testing"])
+
+
+class Shares(nn.Module):
+    """Divides by what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head((1000 // x + 1000 % x).float())
+
+
+def test_a_model_that_divides_by_its_integers_is_made(client: penstock.Client, tmp_path: pathlib.Path) -> None:
+    """The planner measures with integers: not with zeros alone."""
+    model = Shares().eval()
+    path = tmp_path / f"{fresh_name('shares')}.pt2"
+    penstock.export(model, {"x": torch.ones(2, 2, dtype=torch.int64)}, path)
+    pipeline = client.create_pipeline(
+        fresh_name("shares"), model=client.models.upload(path), stages=1, micro_batches=1, loss="cross_entropy"
+    )
+    rows = torch.arange(1, 7).reshape(3, 2)
+    (output,) = pipeline.infer(rows.numpy()).values()
+    torch.testing.assert_close(torch.from_numpy(output), model(rows))
+    pipeline.delete()
