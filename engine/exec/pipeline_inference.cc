@@ -103,7 +103,6 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     }
     pipeline.rank_.End(*ended.run);
     if (ended.leader->MustRunAgain()) {
-      ticket_->restarts.fetch_add(1, std::memory_order_relaxed);
       pipeline.gate_.Reenter(shared_from_this());
       return;
     }
