@@ -125,7 +125,7 @@ absl::Status HandleStore::Hold(const HandleName& name, int64_t bytes) {
 }
 
 void HandleStore::Withdraw(const HandleId& id) {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   const auto given_up = [](const HandleEntry& entry) {
     return HandleError(absl::StatusCode::kNotFound, "HANDLE_RELEASED", "what was to fill the handle was given up",
@@ -140,10 +140,11 @@ void HandleStore::Withdraw(const HandleId& id) {
   if (found == entries_.end()) return;
   const EntryPointer entry = found->second;
   SettleEntry(entry, given_up(*entry), HandleState::kFailed, aftermath);  // for those who wait
+  aftermath.MakeRoom(0);
   Unlink(*entry);
   SetState(*entry, HandleState::kReleased);
   Count(*entry, [](Counts& c) { --c.created; });
-  if (entry->pins == 0) FreeContent(entry, aftermath);
+  if (entry->pins == 0) aftermath.freed.push_back(FreeContent(*entry));
 }
 
 void HandleStore::Fulfil(const HandleId& id, HandleContent content) {
@@ -160,7 +161,7 @@ void HandleStore::Cancel(const HandleId& id) {
 }
 
 void HandleStore::Settle(const HandleId& id, absl::StatusOr<HandleContent> result, HandleState state) {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   auto found = entries_.find(id);
   if (found == entries_.end()) {
@@ -180,12 +181,15 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
     aftermath.Keep(std::move(result));
     return;
   }
+  // All that takes memory comes before what is seen: where there is none, the handle is PENDING as before.
+  std::vector<TensorHeader> tensors;
+  std::optional<CallOutcome> described;
   if (result.ok()) {
-    absl::Status taken = DescribeTensors(*result, entry->tensors);
+    absl::Status taken = DescribeTensors(*result, tensors);
     if (taken.ok()) taken = Recharge(*entry, ContentBytes(*result));
     if (!taken.ok()) {
       aftermath.Keep(std::move(result));
-      entry->tensors.clear();
+      tensors.clear();
       result = WithValue(std::move(taken), "handle", ToString(entry->name));
       state = HandleState::kFailed;
     }
@@ -193,10 +197,13 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
     result = WithValue(std::move(result).status(), "handle", ToString(entry->name));
   }
   if (result.ok()) {
-    if (const auto* outcome = std::get_if<CallOutcome>(&*result)) entry->outcome = *outcome;
-  } else {
-    PENSTOCK_CHECK(Recharge(*entry, 0).ok());
+    if (const auto* outcome = std::get_if<CallOutcome>(&*result)) described = *outcome;
   }
+  aftermath.MakeRoom(entry->content_waits.size());
+  if (entry->live) StartLease(entry, clock_->NowNanos() + entry->lease_nanos);
+  if (!result.ok()) PENSTOCK_CHECK(Recharge(*entry, 0).ok());
+  entry->tensors = std::move(tensors);
+  entry->outcome = std::move(described);
   entry->result = std::move(result);
   aftermath.producers.push_back(std::move(entry->producer));
   if (entry->live) {
@@ -205,7 +212,6 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
       Count(*entry, [](Counts& c) { ++c.cancelled; });
       if (options_.metrics != nullptr) options_.metrics->handles_ended[HandleEnd::kCancelled].Add();
     }
-    StartLease(entry, clock_->NowNanos() + entry->lease_nanos);
     WakeWaits(*entry, aftermath);
   } else {
     detached_.erase(entry->name.id);
@@ -218,13 +224,14 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
 
 void HandleStore::Invalidate(const HandleId& id, absl::Status error) {
   PENSTOCK_CHECK(!error.ok());
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   auto found = entries_.find(id);
   if (found == entries_.end() || found->second->state != HandleState::kReady) return;
   EntryPointer entry = found->second;
-  aftermath.Keep(*std::move(entry->result));
-  entry->result = WithValue(std::move(error), "handle", ToString(entry->name));
+  error = WithValue(std::move(error), "handle", ToString(entry->name));
+  aftermath.Keep(*std::move(entry->result));  // leaves it as it is where there is no memory
+  entry->result = std::move(error);
   entry->tensors.clear();
   entry->outcome.reset();
   PENSTOCK_CHECK(Recharge(*entry, 0).ok());
@@ -286,7 +293,7 @@ std::optional<absl::Time> HandleStore::ExpireTime(const HandleEntry& entry) cons
 // --- Everybody's.
 
 void HandleStore::ReleasePipeline(const std::string& pipeline) {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   std::vector<EntryPointer> ending;
   for (const auto& [id, entry] : entries_) {
@@ -296,9 +303,7 @@ void HandleStore::ReleasePipeline(const std::string& pipeline) {
   pipelines_.erase(pipeline);
 }
 
-void HandleStore::Count(const HandleEntry& entry, const std::function<void(Counts&)>& change) {
-  change(total_);
-  change(*entry.counts);
+void HandleStore::PublishCounts() {
   if (options_.metrics == nullptr) return;
   ServerMetrics& metrics = *options_.metrics;
   const auto& states = total_.by_state;
@@ -326,7 +331,7 @@ std::map<std::string, HandleBudget::Use> HandleStore::UseByOwner() const {
 }
 
 void HandleStore::Close() {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   closed_ = true;
   std::vector<EntryPointer> pending;

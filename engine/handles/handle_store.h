@@ -273,6 +273,7 @@ class HandleStore {
  private:
   friend class HandlePin;
   struct Aftermath;
+  struct Freed;
   using EntryPointer = std::shared_ptr<HandleEntry>;
 
   // What stays of a handle that is gone.
@@ -292,6 +293,7 @@ class HandleStore {
     std::set<EntryPointer> pending;
     TimerQueue::TimerId timer = TimerQueue::kNoTimer;
     SettledCallback callback;
+    std::optional<std::vector<HandleAnswer>> answers = {};  // once it is over, if there was memory for them
   };
 
   static absl::Status HandleError(absl::StatusCode code, std::string_view reason, std::string_view message,
@@ -314,7 +316,8 @@ class HandleStore {
   void Unlink(HandleEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const EntryPointer& entry, HandleState state, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddTombstone(const HandleEntry& entry, HandleState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FreeContent(const EntryPointer& entry, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What an entry had that nobody can reach any more. Takes no memory.
+  Freed FreeContent(HandleEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Changes what an entry is charged for.
   absl::Status Recharge(HandleEntry& entry, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetState(HandleEntry& entry, HandleState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -322,8 +325,14 @@ class HandleStore {
   void RenewEntry(const EntryPointer& entry, int64_t lease_nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeWaits(HandleEntry& entry, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishWait(WaitId wait, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Changes the counts of the server and of the entry's pipeline alike, and publishes them.
-  void Count(const HandleEntry& entry, const std::function<void(Counts&)>& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status MakeAnswers(Wait& wait, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Calls back, under no lock.
+  void TellWait(Wait& wait) ABSL_LOCKS_EXCLUDED(mu_);
+  // Changes the counts of the server and of the entry's pipeline alike, and publishes them. Takes no memory, for what is
+  // counted has happened.
+  template <typename Change>
+  void Count(const HandleEntry& entry, const Change& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PublishCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnLeaseTimer(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
   void OnDeadline(WaitId wait) ABSL_LOCKS_EXCLUDED(mu_);
   void Unpin(const EntryPointer& entry) ABSL_LOCKS_EXCLUDED(mu_);

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "engine/base/job_thread.h"
+#include "engine/base/turn_thread.h"
 #include "engine/exec/pipeline.h"
 #include "engine/serve/calls.h"
 #include "engine/serve/joined.h"
@@ -48,7 +49,8 @@ struct PipelineEntry {
 // Model:     A map from name to a pipeline with its state. A pipeline that could not be made leaves
 //            no entry: its error is the answer of Create().
 // Owns:      The served pipelines, with whoever holds a reference meanwhile; three threads: `ps-creations` creates one
-//            pipeline after the other, `ps-deletions` destroys them, `ps-plans` (plan_queue.h) looks for plans that
+//            pipeline after the other (one that takes longer than its planning and kPatience keeps no other waiting: a
+//            single operator that is measured can't be interrupted), `ps-deletions` destroys them, `ps-plans` (plan_queue.h) looks for plans that
 //            nothing is created from. What Options points to must outlive the table.
 // Threads:   Any method from any thread; none blocks but Close(). Creation and deletion run on the
 //            table's threads, outside its lock, so other calls are served meanwhile, and neither waits for the other.
@@ -62,6 +64,9 @@ struct PipelineEntry {
 //            All name the pipeline.
 class PipelineTable {
  public:
+  // Beside its planning_seconds, until those behind a creation or a search no longer wait for it.
+  static constexpr absl::Duration kPatience = absl::Minutes(1);
+
   struct Options {
     PipelineBuilder::Options builder;
     int max_pipelines = 16;
@@ -165,7 +170,7 @@ class PipelineTable {
   uint64_t versions_ ABSL_GUARDED_BY(mu_) = 0;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  JobThread creations_{"ps-creations"};  // last, with the next: they use all of the above
+  TurnThread creations_;  // last, with the next: they use all of the above
   JobThread deletions_{"ps-deletions"};
   PlanQueue plans_;
 };

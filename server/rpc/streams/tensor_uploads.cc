@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/caller_share.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "engine/wire/sha256.h"
 
@@ -112,16 +114,14 @@ absl::StatusOr<TensorUploads::Hold> TensorUploads::Attach(Request request) {
                                                                       .bytes = held,
                                                                       .later_bytes = bytes - held,
                                                                       .lease = request.lease}));
+  absl::Cleanup withdraw = [&] { Guarded("the end of an upload", [&] { handles_->Withdraw(name.id); }).IgnoreError(); };
   const int64_t end_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(kMaxAge);
   auto upload = std::make_shared<Upload>(key, request.request_id, name, std::move(request.headers), end_nanos);
   Hold hold{.upload = upload, .end_nanos = end_nanos};
   {
     absl::MutexLock lock(&upload->mu);
     hold.turn = upload->turns.Take();
-    if (absl::Status started = upload->receiver->Start(); !started.ok()) {
-      handles_->Withdraw(name.id);
-      return started;
-    }
+    PENSTOCK_RETURN_IF_ERROR(upload->receiver->Start());
     if (upload->receiver->complete()) {  // nothing is to come
       handles_->Fulfil(name.id, upload->receiver->Take());
       upload->receiver.reset();
@@ -130,15 +130,15 @@ absl::StatusOr<TensorUploads::Hold> TensorUploads::Attach(Request request) {
   while (!request.request_id.empty()) {
     {
       absl::MutexLock lock(&mu_);
-      if (uploads_.try_emplace(key, upload).second) return hold;
+      if (uploads_.try_emplace(key, upload).second) break;
     }
     // Another stream with the same id was faster: there is one upload, and this stream goes on with it.
     absl::StatusOr<std::optional<Hold>> other = Join(key, request.request_id, digest);
     if (other.ok() && !other->has_value()) continue;
-    handles_->Withdraw(name.id);
     if (!other.ok()) return other.status();
     return **std::move(other);
   }
+  std::move(withdraw).Cancel();
   return hold;
 }
 
