@@ -186,6 +186,10 @@ TEST_F(CommandLineTest, AnOptimizerIsDescribedAndUpdated) {
   EXPECT_EQ(update.optimizer().learning_rate_schedule().warmup_steps(), 0) << "a schedule that is named begins anew";
   EXPECT_EQ(update.optimizer().learning_rate_schedule().power(), 2);
   EXPECT_THAT(err_, HasSubstr("changed the optimizer of pipelines/gpt"));
+  EXPECT_EQ(Run("pipeline update gpt --group head.*:weight_decay=0"), 0) << err_;
+  update = daemon_.LastUpdate();
+  ASSERT_EQ(update.optimizer().groups_size(), 1) << "groups that are named begin anew";
+  EXPECT_THAT(update.optimizer().groups(0).patterns(), ElementsAre("head.*"));
   EXPECT_EQ(Run("pipeline update gpt --no-groups --warmup-steps 8"), 0) << err_;
   update = daemon_.LastUpdate();
   EXPECT_EQ(update.optimizer().groups_size(), 0);

@@ -180,8 +180,13 @@ TEST_F(OperatorCommandsTest, TopShowsLanesAgainAndAgain) {
   EXPECT_THAT(out_, Not(HasSubstr("\x1b"))) << "no colours where nobody looks";
   const size_t first = out_.find("PIPELINE");
   EXPECT_NE(out_.find("PIPELINE", first + 1), std::string::npos);
+  const std::string text = ::testing::TempDir() + "/penstock_top.txt";
+  std::ofstream(text) << std::string(200, 'x');
+  EXPECT_EQ(Run("train gpt --steps 2 --batch 2 --text " + text), 0) << err_;
   EXPECT_EQ(Run("top gpt --looks 1 -o json"), 0);
   const Json json = Json::parse(out_, nullptr, false);
+  EXPECT_EQ(json["pipelines"][0]["step"], 2);
+  EXPECT_EQ(json["pipelines"][0]["samples"], 0) << "between the two looks";
   EXPECT_EQ(json["pipelines"][0]["pipeline"], "pipelines/gpt");
   EXPECT_TRUE(json["pipelines"][0]["lanes"][0].contains("busy"));
 }

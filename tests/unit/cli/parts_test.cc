@@ -23,6 +23,7 @@
 #include "client/cli/sampling.h"
 #include "client/cli/stoppable_input.h"
 #include "client/cli/text_windows.h"
+#include "client/cli/training_report.h"
 #include "engine/base/error.h"
 #include "engine/base/thread.h"
 
@@ -169,6 +170,21 @@ TEST(ProgressTest, RewritesOneLineOnATerminal) {
   EXPECT_EQ(out.str(), "\rone\x1b[K\rtwo\x1b[K\n");
 }
 
+TEST(TrainingReportTest, TimeOutsideOfStepsIsNoBubble) {
+  v1::PipelineStatistics before;
+  v1::PipelineStatistics after;
+  auto& then = *before.add_lanes()->mutable_state_seconds();
+  then["forward"] = 10;
+  auto& now = *after.add_lanes()->mutable_state_seconds();
+  now["forward"] = 13;
+  now["wait_gradient"] = 1;
+  now["no_work"] = 4;
+  TrainingReport report;
+  CompareStatistics(before, after, &report);
+  EXPECT_EQ(report.lanes.at(0).total, 8);
+  EXPECT_EQ(report.bubble_measured, 0.25);
+}
+
 TEST(TextWindowsTest, TargetsAreTheNextBytes) {
   std::string text;
   for (int i = 0; i < 250; ++i) text += static_cast<char>(i);
@@ -205,7 +221,9 @@ TEST(TextWindowsTest, ShortTextIsRefusedAndTheShortestWorks) {
 TEST(SamplingTest, ColdIsTheHighestAndWarmFollowsTheWeights) {
   std::mt19937_64 random(1);
   const std::vector<float> scores = {0, 3, 3, std::numeric_limits<float>::quiet_NaN()};
-  EXPECT_EQ(SampleIndex(scores, 0, random), 1);
+  for (const double cold : {0.0, -1.0}) {
+    for (int i = 0; i < 10; ++i) EXPECT_EQ(SampleIndex(scores, cold, random), 1) << cold;
+  }
   int counts[4] = {};
   for (int i = 0; i < 10'000; ++i) ++counts[SampleIndex(scores, 1, random)];
   EXPECT_EQ(counts[3], 0);

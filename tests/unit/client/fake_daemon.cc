@@ -770,6 +770,7 @@ v1::Pipeline FakeDaemon::PipelineLocked() const {
   (*optimizer->mutable_options())["beta1"].set_double_value(0.5);
   optimizer->mutable_learning_rate_schedule()->set_name("warmup_cosine");
   optimizer->mutable_learning_rate_schedule()->set_total_steps(9);
+  optimizer->mutable_learning_rate_schedule()->set_warmup_steps(2);
   optimizer->add_groups()->add_patterns("*.bias");
   pipeline.set_state(v1::PIPELINE_STATE_READY);
   pipeline.set_epoch(3);

@@ -274,7 +274,7 @@ TEST_F(ServicesTest, AnOutputThatIsNoTensorFailsItsHandleByName) {
       << response.outputs().handle().error().message();
 }
 
-TEST_F(ServicesTest, ATargetMustBeATensor) {
+TEST_F(ServicesTest, ATargetAndItsWeightsMustBeTensors) {
   v1::TrainStepRequest request = Train(1);
   request.mutable_target()->set_whole(true);
   v1::TrainStepResponse response;
@@ -285,6 +285,11 @@ TEST_F(ServicesTest, ATargetMustBeATensor) {
   request.mutable_target()->mutable_plain()->set_string_value("x");
   status = TrainStep(request, &response);
   EXPECT_EQ(status.error_message(), "target: expected Tensor, but got str");
+  request = Train(1);
+  request.mutable_weights()->mutable_plain()->set_string_value("x");
+  status = TrainStep(request, &response);
+  EXPECT_EQ(Reason(status), "WRONG_TYPE");
+  EXPECT_EQ(status.error_message(), "weights: expected Tensor, but got str");
 }
 
 TEST_F(ServicesTest, BackwardAnswersTheGradientsOfInputsThatTheForwardAskedFor) {

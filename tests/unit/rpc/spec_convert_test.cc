@@ -112,6 +112,17 @@ TEST(SpecConvert, TheSpecificationComesBackAsItWasSent) {
   EXPECT_EQ(ToProto(*spec).DebugString(), sent.DebugString());
 }
 
+TEST(SpecConvert, ThePowerOfAPolynomialComesBackAsItWasSent) {
+  v1::PipelineSpec sent;
+  v1::LearningRateSpec* rate = sent.mutable_optimizer()->mutable_learning_rate_schedule();
+  rate->set_name("polynomial");
+  rate->set_total_steps(9);
+  EXPECT_EQ(FromProto(sent)->optimizer.learning_rate_schedule.power, 1);
+  rate->set_power(2);
+  EXPECT_EQ(FromProto(sent)->optimizer.learning_rate_schedule.power, 2);
+  EXPECT_EQ(ToProto(*FromProto(sent)).optimizer().learning_rate_schedule().power(), 2);
+}
+
 TEST(SpecConvert, WhatIsUnsetIsTheDefault) {
   const absl::StatusOr<PipelineSpec> spec = FromProto(v1::PipelineSpec());
   ASSERT_TRUE(spec.ok()) << spec.status();
