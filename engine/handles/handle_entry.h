@@ -39,6 +39,7 @@ struct HandleEntry {
   bool live = true;                                     // in the store's maps; else only pins know it
   std::optional<absl::StatusOr<HandleContent>> result;  // unset while no producer has come to an end
   std::vector<TensorHeader> tensors;
+  std::vector<std::string> values;  // names of what is no tensor
   std::optional<CallOutcome> outcome;
   int64_t bytes = 0;  // as charged: expected, then held
   int64_t pins = 0;

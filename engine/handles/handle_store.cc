@@ -19,18 +19,21 @@ namespace penstock {
 
 int64_t ContentBytes(const HandleContent& content) {
   // Graphs are bounded by their number, and outcomes are a few words.
-  const auto* tensors = std::get_if<NamedTensors>(&content);
-  return tensors == nullptr ? 0 : ByteSize(*tensors);
+  const auto* held = std::get_if<HeldValues>(&content);
+  return held == nullptr ? 0 : ByteSize(held->tensors) + held->value_bytes;
 }
 
 namespace {
 
-absl::Status DescribeTensors(const HandleContent& content, std::vector<TensorHeader>& headers) {
-  const auto* tensors = std::get_if<NamedTensors>(&content);
-  if (tensors == nullptr) return absl::OkStatus();
-  for (const NamedTensor& tensor : *tensors) {
+// What the owner is told of the content.
+absl::Status DescribeValues(const HandleContent& content, std::vector<TensorHeader>& headers,
+                            std::vector<std::string>& names) {
+  const auto* held = std::get_if<HeldValues>(&content);
+  if (held == nullptr) return absl::OkStatus();
+  for (const NamedTensor& tensor : held->tensors) {
     PENSTOCK_ASSIGN_OR_RETURN(headers.emplace_back(), HeaderOf(tensor.name, tensor.tensor));
   }
+  for (const NamedValue& value : held->values) names.push_back(value.name);
   return absl::OkStatus();
 }
 
@@ -183,13 +186,15 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
   }
   // All that takes memory comes before what is seen: where there is none, the handle is PENDING as before.
   std::vector<TensorHeader> tensors;
+  std::vector<std::string> values;  // their names
   std::optional<CallOutcome> described;
   if (result.ok()) {
-    absl::Status taken = DescribeTensors(*result, tensors);
+    absl::Status taken = DescribeValues(*result, tensors, values);
     if (taken.ok()) taken = Recharge(*entry, ContentBytes(*result));
     if (!taken.ok()) {
       aftermath.Keep(std::move(result));
       tensors.clear();
+      values.clear();
       result = WithValue(std::move(taken), "handle", ToString(entry->name));
       state = HandleState::kFailed;
     }
@@ -203,6 +208,7 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
   if (entry->live) StartLease(entry, clock_->NowNanos() + entry->lease_nanos);
   if (!result.ok()) PENSTOCK_CHECK(Recharge(*entry, 0).ok());
   entry->tensors = std::move(tensors);
+  entry->values = std::move(values);
   entry->outcome = std::move(described);
   entry->result = std::move(result);
   aftermath.producers.push_back(std::move(entry->producer));
@@ -233,6 +239,7 @@ void HandleStore::Invalidate(const HandleId& id, absl::Status error) {
   aftermath.Keep(*std::move(entry->result));  // leaves it as it is where there is no memory
   entry->result = std::move(error);
   entry->tensors.clear();
+  entry->values.clear();
   entry->outcome.reset();
   PENSTOCK_CHECK(Recharge(*entry, 0).ok());
   SetState(*entry, HandleState::kFailed);
@@ -278,6 +285,7 @@ HandleInfo HandleStore::Describe(const HandleEntry& entry) const {
   info.expire_time = ExpireTime(entry);
   if (entry.result->ok()) {
     info.tensors = entry.tensors;
+    info.values = entry.values;
     info.outcome = entry.outcome;
   } else {
     info.error = entry.result->status();

@@ -26,6 +26,7 @@
 #include "engine/exec/outcome.h"
 #include "engine/handles/handle_budget.h"
 #include "engine/handles/handle_name.h"
+#include "engine/tensor/held_values.h"
 #include "engine/tensor/named_tensors.h"
 #include "engine/wire/tensor_header.h"
 
@@ -47,8 +48,8 @@ struct CallOutcome {
   std::string state_token;  // after the call; of an evaluation: of the state that its weights came with
 };
 
-// What a handle holds once it is ready: by kind, tensors, a graph or an outcome.
-using HandleContent = std::variant<NamedTensors, std::shared_ptr<Graph>, CallOutcome>;
+// What a handle holds once it is ready: by kind, results, a graph or an outcome.
+using HandleContent = std::variant<HeldValues, std::shared_ptr<Graph>, CallOutcome>;
 
 // What a request to stop the call behind a handle achieved.
 enum class CancelEffect { kCancelled, kCancelling, kNotCancellable };
@@ -72,7 +73,8 @@ struct HandleInfo {
   HandleKind kind = HandleKind::kValue;
   HandleState state = HandleState::kPending;
   std::string method;
-  std::vector<TensorHeader> tensors;   // READY values only
+  std::vector<TensorHeader> tensors;   // READY values only: of all tensors, also those inside of `values`
+  std::vector<std::string> values;     // READY values only: names of what is no tensor
   std::optional<CallOutcome> outcome;  // READY outcomes only
   absl::Status error;                  // FAILED and CANCELLED only
   int64_t bytes = 0;
@@ -115,7 +117,8 @@ class HandlePin {
 
   // The content; or DEADLINE_EXCEEDED / HANDLE_PENDING; or the stored error, each time.
   // INVALID_ARGUMENT / HANDLE_KIND where the handle holds something else.
-  absl::StatusOr<NamedTensors> tensors() const;
+  absl::StatusOr<HeldValues> values() const;
+  absl::StatusOr<NamedTensors> tensors() const;  // of the values: all of them
   absl::StatusOr<std::shared_ptr<Graph>> graph() const;
   absl::StatusOr<CallOutcome> outcome() const;
 
@@ -149,7 +152,7 @@ class HandlePin {
 //            RESOURCE_EXHAUSTED / HANDLE_BUDGET when the budget is full: nothing is evicted. A
 //            failed entry returns its own error at each use. Every error names the handle.
 // Example:   absl::StatusOr<HandleName> name = store->Reserve({.owner = caller, .pipeline = "gpt"});
-//            store->Fulfil(name->id, NamedTensors{{"logits", logits}});
+//            store->Fulfil(name->id, HeldValues({{"logits", logits}}));
 class HandleStore {
  public:
   struct Options {

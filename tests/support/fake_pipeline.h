@@ -295,7 +295,7 @@ class FakePipeline : public Pipeline {
     run();
   }
 
-  absl::Status CheckInputs(const NamedValues& inputs) const override {
+  absl::Status CheckInputs(const NamedValues& inputs, bool) const override {
     control_->MayThrow("CheckInputs");
     control_->Set([&] { control_->inputs_ = inputs; });
     const at::Tensor* x = inputs.empty() ? nullptr : inputs[0].value.any_tensor();

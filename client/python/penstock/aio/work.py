@@ -14,7 +14,6 @@ from penstock.deadline import LONGEST_WAIT
 from penstock.errors import DeadlineError, PenstockError
 from penstock.inputs import Inputs, InputValue, named
 from penstock.results import Evaluation
-from penstock.tensors import Array
 from penstock.v1 import handle_pb2, pipeline_pb2, tensor_pb2, work_pb2
 
 if TYPE_CHECKING:
@@ -42,15 +41,17 @@ class PipelineWork(PipelineState):
             Empty: a new one.
         lease: seconds that results are kept without renewal; 0 is the daemon's default.
         inputs: one array, handle or (handle, tensor) if the model has one input, else a mapping by name. The first
-            dimension is the batch, rows; all inputs have as many rows. Lists of numbers and arrays of float64 take the
-            type of the model where that is safe (:mod:`penstock.casting`). Large arrays are uploaded first.
+            dimension is the batch, rows; all inputs have as many rows, but those that are :class:`Whole`. Values of
+            another kind are ``None``, texts, dictionaries, lists that are no arrays, or in :class:`Plain`. Lists of
+            numbers and arrays of float64 take the type of the model where that is safe (:mod:`penstock.casting`).
+            Large arrays are uploaded first.
 
     And every call raises :class:`PenstockError` for what the daemon refuses or what fails.
     """
 
     # --- inference ----------------------------------------------------------------------------------------------------
 
-    async def infer(self, inputs: Inputs, **arguments: Unpack[requests.InferArguments]) -> dict[str, Array]:
+    async def infer(self, inputs: Inputs, **arguments: Unpack[requests.InferArguments]) -> dict[str, Any]:
         """Runs the model without keeping a graph, on the weights of the last finished step, without dropout.
 
         Args:
@@ -59,7 +60,8 @@ class PipelineWork(PipelineState):
             priority: among inference calls that wait, higher ones go first.
 
         Returns:
-            Arrays by output name, of as many rows as the inputs.
+            By output name, arrays of as many rows as the inputs, also if these have none. What is no tensor is a list with
+            its value of each micro-batch; a list that the model gives is as several outputs.
         """
         call, own = requests.split(requests.InferArguments, True, arguments)
         handle = await self._infer(inputs, call, own)
