@@ -347,7 +347,7 @@ TEST_F(ServicesTest, ATargetAndItsWeightsMustBeTensors) {
   status = TrainStep(request, &response);
   EXPECT_EQ(status.error_message(), "target: expected Tensor, but got str");
   request = Train(1);
-  request.mutable_weights()->mutable_plain()->set_string_value("x");
+  request.mutable_weights()->mutable_value()->set_string_value("x");
   status = TrainStep(request, &response);
   EXPECT_EQ(Reason(status), "WRONG_TYPE");
   EXPECT_EQ(status.error_message(), "weights: expected Tensor, but got str");
