@@ -20,20 +20,22 @@ constexpr int kMaxSteps = 100;              // but no more than these
 bool CanRun(const Draft& draft) {
   if (draft.loss == nullptr) return false;
   if (draft.loss->needs_target() && draft.signature.targets.empty()) return false;
+  if (draft.sample != nullptr) return true;
   const auto any = [](const TensorSignature& input) { return input.any; };
   return std::none_of(draft.signature.inputs.begin(), draft.signature.inputs.end(), any);
 }
 
-// A mini-batch as the signature describes it.
-absl::StatusOr<ContributionRequest> ExampleBatch(const ModelSignature& signature, bool needs_target, int64_t rows,
-                                                 int64_t open_dimension) {
+// A mini-batch of the caller's sample, or as the signature describes it.
+absl::StatusOr<ContributionRequest> ExampleBatch(const Draft& draft, int64_t rows, int64_t open_dimension) {
+  const ModelSignature& signature = draft.signature;
   ContributionRequest request;
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-    Tensors inputs = ExampleInputs(signature.inputs, rows, open_dimension);
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      request.inputs.push_back({signature.inputs[i].name, Value(std::move(inputs[i]))});
+    request.inputs = MeasuringInputs(draft.sample.get(), signature.inputs, rows, open_dimension);
+    if (!draft.loss->needs_target()) return;
+    if (draft.sample != nullptr && draft.sample->target.defined()) {
+      request.target = TakeRows(draft.sample->target, rows);
+      return;
     }
-    if (!needs_target) return;
     at::Tensor target = ExampleInputs(signature.targets, rows, open_dimension).at(0);
     // A loss may want probabilities; no other one minds.
     request.target = target.is_floating_point() ? target.sigmoid() : target;
@@ -64,8 +66,7 @@ absl::StatusOr<std::vector<double>> StepsOf(const PipelineSpec& spec, Pipeline::
   draft.plan = ToTry(plan);
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
   PENSTOCK_ASSIGN_OR_RETURN(const ContributionRequest request,
-                            ExampleBatch(draft.signature, draft.loss->needs_target(), RowsOfAStep(spec, options, plan),
-                                         placed.open_dimension));
+                            ExampleBatch(draft, RowsOfAStep(spec, options, plan), placed.open_dimension));
   const auto pipeline = AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
   std::vector<double> seconds;
   double all = 0;

@@ -44,9 +44,9 @@ absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, cons
   const absl::Status status = RunTorch([&] {
     at::AutoGradMode with_graph(true);
     if (index == 0) {
-      Tensors examples = ExampleInputs(layer.InputSignature(), options.rows, layer.LargestOpenDimension());
-      for (at::Tensor& example : examples) example = ToDevice(example, device);
-      arrival.values = examples.size() == 1 ? Batch(examples[0]) : Batch::OfTensors(examples);
+      const Batch examples = BatchOf(
+          MeasuringInputs(options.sample.get(), layer.InputSignature(), options.rows, layer.LargestOpenDimension()));
+      arrival.values = examples.MapTensors([&](const at::Tensor& tensor) { return ToDevice(tensor, device); });
     }
     PlaceLayer(built[0], device);
     DeviceStreams& streams = StreamsOf(device);
@@ -161,12 +161,29 @@ Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t row
   return inputs;
 }
 
+NamedValues MeasuringInputs(const PlanningSample* sample, const std::vector<TensorSignature>& signature, int64_t rows,
+                            int64_t open_dimension) {
+  NamedValues values;
+  if (sample == nullptr) {
+    Tensors examples = ExampleInputs(signature, rows, open_dimension);
+    for (size_t i = 0; i < examples.size(); ++i) values.push_back({signature[i].name, Value(std::move(examples[i]))});
+    return values;
+  }
+  for (const NamedValue& named : sample->inputs) {
+    const at::Tensor* split = named.value.tensor();  // what every micro-batch gets whole stays as it is
+    values.push_back({named.name, split == nullptr ? named.value : Value(TakeRows(*split, rows))});
+  }
+  return values;
+}
+
 absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerSpec>& layers,
                                                         const std::vector<Device>& devices,
                                                         const ModelSettings& settings, const ProfileOptions& options,
                                                         Clock* clock) {
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<LayerProfile> known, WithoutMeasurement(layers, settings));
-  if (!known.empty()) return known;
+  if (options.sample == nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(std::vector<LayerProfile> known, WithoutMeasurement(layers, settings));
+    if (!known.empty()) return known;
+  }
   std::vector<absl::StatusOr<std::vector<LayerProfile>>> measured(
       devices.size(), absl::StatusOr<std::vector<LayerProfile>>(std::vector<LayerProfile>()));
   {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "engine/model/layer_registry.h"
 #include "engine/model/skip_spec.h"
 #include "engine/plan/planning.h"
+#include "engine/plan/planning_sample.h"
 
 namespace penstock {
 
@@ -48,11 +50,16 @@ struct ProfileOptions {
   // Called with the bytes of the host that measuring wants, before they are touched, and with 0 at its end; an error
   // ends it. Null: nobody counts them.
   std::function<absl::Status(int64_t bytes)> claim_memory = {};
+  std::shared_ptr<const PlanningSample> sample = {};  // what the first layer gets, by rows; null: made-up values
 };
 
-// Inputs to measure with: normally distributed numbers, or integer zeros, of a signature, with `rows` rows and
+// Made-up inputs to measure with: normally distributed numbers, or integer zeros, of a signature, with `rows` rows and
 // `open_dimension` for other open dimensions. Always the same. May throw.
 Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension);
+
+// The sample's inputs with `rows` rows, or, where it is null, made-up ones of the signature (ExampleInputs). May throw.
+NamedValues MeasuringInputs(const PlanningSample* sample, const std::vector<TensorSignature>& signature, int64_t rows,
+                            int64_t open_dimension);
 
 // Runs forward and backward of every layer on every device at the same time, so that the figures are those of a machine
 // whose other cores work too, and returns the mean over the devices of the medians over the repeats. Each device holds
