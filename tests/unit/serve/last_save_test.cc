@@ -178,7 +178,7 @@ TEST_F(LastSaveTest, APipelineWhoseWorkDoesNotEndHoldsUpTheSaveOfNoOther) {
   ASSERT_TRUE(Create("z").ok());
   const auto z = *table_->Find("z");
   Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
-  AwaitIdle();  // so that its save begins in this thread, and the next wait is for that
+  AwaitIdle();  // else its save may begin only after the next AwaitIdle() has returned
   control_->Hold();
   ASSERT_TRUE(z->TrainStep(Caller(), Batch(), {}).ok());
   control_->AwaitHeld();
