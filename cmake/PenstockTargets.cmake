@@ -24,6 +24,8 @@ function(penstock_library room)
   if(room IN_LIST PENSTOCK_QUICK_ROOMS)  # to build one again that has changed takes seconds
     set_target_properties(penstock_${room} PROPERTIES UNITY_BUILD OFF)
     target_compile_options(penstock_${room} PRIVATE -O0)
+  elseif(room IN_LIST PENSTOCK_PLAIN_ROOMS)  # in units, as most of their files include the same large headers
+    target_compile_options(penstock_${room} PRIVATE -O0)
   endif()
 endfunction()
 

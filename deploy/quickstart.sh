@@ -9,7 +9,7 @@ Usage: deploy/quickstart.sh [--text FILE] [--steps N] [--keep] [--json FILE]
 
   --text FILE   train on this file (default: the licence texts that Debian installs everywhere)
   --steps N     training steps (default: 300)
-  --keep        leave the daemon running, with the trained model in it
+  --keep        leave the daemon running, with the trained model in it; it takes models of your own
   --json FILE   write steps, losses, speed, bubble and the time of each stage as one JSON document
 TEXT
 }
@@ -119,7 +119,7 @@ client() { "$penstock" --server "$address" "$@"; }
 say "Start penstockd on $address with the devices cpu:0 and cpu:1"
 # A session of its own: Ctrl-C reaches the client first, and with --keep the daemon outlives the terminal.
 setsid "$penstockd" --listen "$address" --metrics-listen "$metrics" --admin-listen "$admin" \
-  --state-dir "$folder/state" --device cpu:0 --device cpu:1 >"$log" 2>&1 </dev/null &
+  --state-dir "$folder/state" --model-root "$folder/models" --allow-model-upload --device cpu:0 --device cpu:1 >"$log" 2>&1 </dev/null &
 daemon=$!
 client health --wait 60 &
 waiter=$!

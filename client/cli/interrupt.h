@@ -10,8 +10,8 @@
 
 namespace penstock {
 
-// Turns SIGINT, SIGTERM, SIGQUIT and SIGHUP (unless it is ignored, as under nohup) into one call of `on_first`, and says so on the process's stderr: past the stream, which the
-// command's thread may be writing to.
+// Turns SIGINT, SIGTERM, SIGQUIT and SIGHUP (unless it is ignored, as under nohup) into one call of `on_first`, and
+// says so on the process's stderr: past the stream, which the command's thread may be writing to.
 //
 // Threads:   `on_first` runs on a thread of its own (`ps-interrupt`), at most once.
 // Lifecycle: BlockSignals() before any other thread starts, or a thread of a library takes them. A second signal gives

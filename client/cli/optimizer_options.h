@@ -31,8 +31,8 @@ struct OptimizerOptions {
 
 void AddOptimizerOptions(CLI::App* command, OptimizerOptions* options);
 
-// Puts what was said over a specification; groups that were named take the place of its groups, the frozen ones first. A usage
-// error names the option.
+// Puts what was said over a specification; groups that were named take the place of its groups, the frozen ones first.
+// A usage error names the option.
 absl::Status PutOptimizer(const OptimizerOptions& options, v1::OptimizerSpec* optimizer);
 
 }  // namespace penstock

@@ -59,7 +59,7 @@ struct PipelineSpecOptions {
 
 void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* options);
 
-// The specification: the file's, with the options put over it. A usage error names the option. `needs_model`: one must be named.
+// The file's specification with the options over it. A usage error names the option. `needs_model`: one must be named.
 absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& options, Session& session,
                                                    bool needs_model = true);
 

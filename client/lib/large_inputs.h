@@ -26,8 +26,8 @@ std::vector<v1::Input*> InputsOf(v1::ForwardBackwardRequest& request);
 std::vector<v1::Input*> InputsOf(v1::OptimizerStepRequest& request);
 std::vector<v1::Input*> InputsOf(v1::TrainStepRequest& request);
 
-// Uploads all inline tensors of `inputs` as one handle by `put`, and refers to it instead. Returns the handle's name,
-// or "" if no input holds a tensor.
+// Uploads all inline tensors of `inputs`, also those inside of values, as one handle by `put`, and refers to it instead.
+// Returns the handle's name, or "" if no input holds a tensor.
 absl::StatusOr<std::string> MoveToHandle(
     std::span<v1::Input* const> inputs,
     const std::function<absl::StatusOr<std::string>(std::span<const HostTensor>)>& put);

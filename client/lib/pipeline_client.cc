@@ -309,18 +309,21 @@ absl::StatusOr<v1::Handle> PipelineClient::AwaitHandle(const std::string& name, 
   }
 }
 
-absl::StatusOr<std::vector<HostTensor>> PipelineClient::ResultTensors(const v1::Result& result,
-                                                                      const FetchOptions& options) {
-  if (result.tensors_size() == 0) {
-    PENSTOCK_ASSIGN_OR_RETURN(FetchedHandle fetched, FetchHandle(result.handle().name(), options));
-    return std::move(fetched.tensors);
-  }
-  std::vector<HostTensor> tensors;
+absl::StatusOr<FetchedHandle> PipelineClient::FetchResult(const v1::Result& result, const FetchOptions& options) {
+  if (result.tensors_size() == 0 && result.values_size() == 0) return FetchHandle(result.handle().name(), options);
+  FetchedHandle fetched{.handle = result.handle(), .tensors = {}, .values = {}};
   for (const v1::Tensor& message : result.tensors()) {
     PENSTOCK_ASSIGN_OR_RETURN(HostTensor tensor, HostTensor::FromMessage(message));
-    tensors.push_back(std::move(tensor));
+    fetched.tensors.push_back(std::move(tensor));
   }
-  return tensors;
+  fetched.values.assign(result.values().begin(), result.values().end());
+  return fetched;
+}
+
+absl::StatusOr<std::vector<HostTensor>> PipelineClient::ResultTensors(const v1::Result& result,
+                                                                      const FetchOptions& options) {
+  PENSTOCK_ASSIGN_OR_RETURN(FetchedHandle fetched, FetchResult(result, options));
+  return std::move(fetched.tensors);
 }
 
 absl::StatusOr<v1::Checkpoint> PipelineClient::SaveCheckpoint(v1::SaveCheckpointRequest request) {

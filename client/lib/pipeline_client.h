@@ -93,7 +93,9 @@ class PipelineClient {
   // was cancelled.
   absl::StatusOr<v1::Handle> AwaitHandle(const std::string& name, absl::Duration timeout);
 
-  // The tensors of a work call's result, from the reply if they are there, else fetched.
+  // The tensors and values of a work call's result, from the reply if they are there, else fetched.
+  absl::StatusOr<FetchedHandle> FetchResult(const v1::Result& result, const FetchOptions& options = {});
+  // Its tensors alone.
   absl::StatusOr<std::vector<HostTensor>> ResultTensors(const v1::Result& result, const FetchOptions& options = {});
 
   // State.

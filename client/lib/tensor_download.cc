@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -73,6 +74,25 @@ class Arriving {
   int64_t next_offset(int tensor) const { return parts_[tensor].assembler->next_offset(); }
   void Forget() { *this = Arriving(); }
 
+  // Values that are no tensors, each in one message.
+  void AnnounceValues(const google::protobuf::RepeatedPtrField<std::string>& names, const std::string& wanted) {
+    if (values_announced_) return;
+    values_announced_ = true;
+    for (const std::string& name : names) {
+      if (wanted.empty() || wanted == name) missing_values_.push_back(name);
+    }
+  }
+  absl::Status AddValue(v1::NamedValue value) {
+    const auto place = std::find(missing_values_.begin(), missing_values_.end(), value.name());
+    if (place == missing_values_.end()) return ServerBug("a value that was not asked for");
+    missing_values_.erase(place);
+    values_.push_back(std::move(value));
+    return absl::OkStatus();
+  }
+  const std::vector<std::string>& missing_values() const { return missing_values_; }
+  int64_t arrived_values() const { return static_cast<int64_t>(values_.size()); }
+  std::vector<v1::NamedValue> TakeValues() { return std::move(values_); }
+
   std::vector<HostTensor> Take() {
     std::vector<HostTensor> tensors;
     for (Part& part : parts_) {
@@ -89,6 +109,9 @@ class Arriving {
   };
   bool announced_ = false;
   std::vector<Part> parts_;
+  bool values_announced_ = false;
+  std::vector<std::string> missing_values_;
+  std::vector<v1::NamedValue> values_;
 };
 
 // Reads a stream to its end, or to the first local error, which ends the call.
@@ -111,10 +134,10 @@ absl::StatusOr<FetchedHandle> DownloadHandle(CallRunner& runner, v1::HandleServi
                                              const FetchOptions& options) {
   FetchedHandle fetched;
   Arriving arriving;
-  // One pass reads all that is wanted; after a break, one more per tensor that misses bytes.
+  // One pass reads all that is wanted; after a break, one more per value that is missing and per tensor that misses bytes.
   int64_t before = -1;
   do {
-    const int64_t arrived = arriving.TotalBytes();
+    const int64_t arrived = arriving.TotalBytes() + arriving.arrived_values();
     if (arrived == before) return ServerBug("a fetch that ends early");
     before = arrived;
     const absl::Status status = runner.Run(options.deadline, "", [&](grpc::ClientContext& context) -> CallError {
@@ -124,7 +147,9 @@ absl::StatusOr<FetchedHandle> DownloadHandle(CallRunner& runner, v1::HandleServi
       request.set_chunk_size(static_cast<int32_t>(options.chunk_bytes));
       *request.mutable_wait_for() = ToMessage(options.wait_for);
       const int missing = arriving.announced() ? arriving.FirstIncomplete() : -1;
-      if (missing >= 0) {
+      if (!arriving.missing_values().empty()) {
+        request.set_tensor(arriving.missing_values().front());
+      } else if (missing >= 0) {
         request.set_tensor(arriving.name(missing));
         request.set_offset(arriving.next_offset(missing));
       } else if (arriving.announced()) {
@@ -133,14 +158,17 @@ absl::StatusOr<FetchedHandle> DownloadHandle(CallRunner& runner, v1::HandleServi
       auto stream = stub.FetchHandle(&context, request);
       return ReadAll(*stream, context, [&](v1::FetchHandleResponse& response) -> absl::Status {
         if (response.has_chunk()) return arriving.Add(response.chunk());
+        if (response.has_value()) return arriving.AddValue(std::move(*response.mutable_value()));
         fetched.handle = std::move(*response.mutable_handle());
+        arriving.AnnounceValues(fetched.handle.values(), options.tensor);
         return arriving.Announce(fetched.handle.tensors(), options.tensor);
       });
     });
     PENSTOCK_RETURN_IF_ERROR(status);
     if (!arriving.announced()) return ServerBug("a fetch without a handle");
-  } while (arriving.FirstIncomplete() >= 0);
+  } while (arriving.FirstIncomplete() >= 0 || !arriving.missing_values().empty());
   fetched.tensors = arriving.Take();
+  fetched.values = arriving.TakeValues();
   return fetched;
 }
 

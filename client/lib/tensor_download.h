@@ -18,7 +18,7 @@
 namespace penstock {
 
 struct FetchOptions {
-  std::string tensor;       // empty: all of them
+  std::string tensor;       // of a tensor or a value; empty: all of them
   int64_t chunk_bytes = 0;  // 0: 256 KiB
   absl::Duration wait_for;  // for a pending handle
   absl::Duration deadline = absl::Hours(1);
@@ -27,7 +27,8 @@ struct FetchOptions {
 // What a fetch brought.
 struct FetchedHandle {
   v1::Handle handle;
-  std::vector<HostTensor> tensors;
+  std::vector<HostTensor> tensors;     // also those inside of values
+  std::vector<v1::NamedValue> values;  // results that are no tensors
 };
 
 // Fetches a value handle. Each chunk's checksum is compared; after a break or a damaged chunk the fetch goes on at the

@@ -6,6 +6,7 @@ Usage: reference.py --write | --check     (with penstockd and penstock named by 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 import locks as lock_rows
 import python_api
@@ -119,6 +121,19 @@ def comment(info: descriptor_pb2.SourceCodeInfo, path: tuple[int, ...]) -> str:
     return ""
 
 
+def prose(said: str) -> str:
+    """A comment as paragraphs; what is indented in it, a table or an example, as it stands."""
+    text = ""
+    for indented, lines in itertools.groupby(said.splitlines(), lambda line: line.startswith("   ") or not line.strip() and None):
+        block = list(lines)
+        if indented:
+            text += "```text\n" + textwrap.dedent("\n".join(block)) + "\n```\n\n"
+        elif indented is False:
+            for part in re.split(r"\n(?= ?(?:Fails|Units):)", "\n".join(block)):
+                text += cell(part.strip()) + "\n\n"
+    return text
+
+
 def type_of(field: descriptor_pb2.FieldDescriptorProto) -> str:
     kind = field.type_name.removeprefix(".penstock.v1.").lstrip(".")
     if not kind:
@@ -134,7 +149,7 @@ def message_text(message: descriptor_pb2.DescriptorProto, name: str, info: descr
     ]
     text = f"\n### {name}\n\n"
     if said := comment(info, path):
-        text += cell(said) + "\n\n"
+        text += prose(said)
     text += table(("", "field", "type", ""), rows) if rows else "No fields.\n"
     for i, inner in enumerate(message.nested_type):
         if not inner.options.map_entry:
@@ -152,7 +167,7 @@ def grpc_api() -> str:
     for file in files.file:
         info = file.source_code_info
         for s, service in enumerate(file.service):
-            services += f"\n## {service.name}\n\n{cell(comment(info, (6, s)))}\n\n"
+            services += f"\n## {service.name}\n\n{prose(comment(info, (6, s)))}"
             rows = []
             for m, method in enumerate(service.method):
                 asks, gives = method.input_type.split(".")[-1], method.output_type.split(".")[-1]

@@ -73,13 +73,15 @@ absl::Status SyncDirectory(const std::string& path) {
 class PosixFileSystem : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    // A pipe that nobody reads fails instead of waiting.
+    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0600);
     if (descriptor < 0) return FromErrno("create", path, errno);
     return std::make_unique<PosixWritableFile>(descriptor, path);
   }
 
   absl::StatusOr<std::string> Read(const std::string& path) override {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // Of a pipe that nobody writes, an open would wait.
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (descriptor < 0) return FromErrno("open", path, errno);
     std::string bytes;
     struct stat info;
@@ -87,7 +89,7 @@ class PosixFileSystem : public FileSystem {
     if (::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode)) {
       bytes.resize(static_cast<size_t>(info.st_size));
     } else {
-      status = FromErrno("read", path, EINVAL);
+      status = WithValue(absl::InvalidArgumentError("read: it is no regular file"), "path", path);
     }
     size_t done = 0;
     while (status.ok() && done < bytes.size()) {

@@ -35,7 +35,7 @@ struct FileInfo {
 // The file operations that durable state needs.
 //
 // Threads:   any method from any thread.
-// Fails:     NOT_FOUND for a missing path; otherwise as WritableFile. Messages name the operation, never the path: they
+// Fails:     NOT_FOUND for a missing path; INVALID_ARGUMENT where Read() finds no regular file; otherwise as WritableFile. Messages name the operation, never the path: they
 //            may reach a client. The path is in the value "path", which the edges drop.
 class FileSystem {
  public:

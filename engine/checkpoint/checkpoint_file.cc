@@ -1,3 +1,6 @@
+// Saving, replacing, listing, loading and removing. They stand in one file, for each relies on the order in which the
+// others write, sync and rename; the manifest's content stands in checkpoint_manifest.
+
 #include "engine/checkpoint/checkpoint_file.h"
 
 #include <algorithm>
@@ -185,7 +188,7 @@ absl::Status CheckpointFolder::RemoveReplaced(const std::string& id) {
     const std::string other = StatePath(path, file);
     const absl::StatusOr<CheckpointManifest> manifest = ReadManifest(files_, path);
     if (!manifest.ok() || manifest->file == file || !files_->Exists(other)) continue;
-    // The manifest may have come by a rename that was not synced: then a loss of power would bring back one that needs the file.
+    // The manifest may have come by a rename that was not synced: a loss of power would bring back one that needs it.
     PENSTOCK_RETURN_IF_ERROR(WriteManifest(path, *manifest));
     PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(other));
   }
@@ -374,6 +377,7 @@ absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Read(const std::string& id) {
   PENSTOCK_RETURN_IF_ERROR(manifest.status());
   const absl::StatusOr<std::string> read = files_->Read(StatePath(folder, manifest->file));
   if (absl::IsNotFound(read.status())) return missing();
+  if (absl::IsInvalidArgument(read.status())) return Corrupt(id, "its tensors are in no regular file");
   PENSTOCK_RETURN_IF_ERROR(read.status());
   const std::string& bytes = *read;
   if (static_cast<int64_t>(bytes.size()) != manifest->bytes) {

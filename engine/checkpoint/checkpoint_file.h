@@ -66,18 +66,18 @@ struct LoadedCheckpoint {
 //            `manifest.json` with step, bytes, CRC32C, the specification, its digest and the names of
 //            the tensors. A checkpoint is written under a name that starts with a dot, synced, and
 //            renamed: what has its name is whole. One that replaces another puts its tensors beside the other's, as
-//            `state-2.safetensors`, and its manifest over the other's, which is one rename: at any moment one of the two is
-//            whole. An index of the manifests is kept in memory.
+//            `state-2.safetensors`, and its manifest over the other's, which is one rename: at any moment one of the
+//            two is whole. An index of the manifests is kept in memory.
 // Owns:      The folder; nobody else writes there. FileSystem, Clock and CheckpointQuota must outlive it.
 // Threads:   Any method from any thread. Save(), Load() and Remove() touch the disk, one at a time; List()
 //            and Find() never do.
 // Lifecycle: Open() and Reopen() remove what a crash has left of a save or a removal.
 // Fails:     ALREADY_EXISTS / CHECKPOINT_EXISTS; NOT_FOUND / CHECKPOINT_NOT_FOUND; DATA_LOSS /
 //            CHECKPOINT_CORRUPT for anything that is not exactly what was written; these name the
-//            checkpoint. CANCELLED / WORK_CANCELLED. RESOURCE_EXHAUSTED / STORAGE_FULL for a full disk, and for the quota
-//            before anything is written; INTERNAL for other faults of the disk. A failed Save() leaves nothing behind, and the
-//            other checkpoints as they were; one that was to be replaced stays, or is replaced all the same where only the last
-//            sync failed, as List() tells.
+//            checkpoint. CANCELLED / WORK_CANCELLED. RESOURCE_EXHAUSTED / STORAGE_FULL for a full disk, and for the
+//            quota before anything is written; INTERNAL for other faults of the disk. A failed Save() leaves nothing
+//            behind, and the other checkpoints as they were; one that was to be replaced stays, or is replaced all the
+//            same where only the last sync failed, as List() tells.
 class CheckpointFolder {
  public:
   // `state_dir`/pipelines/`pipeline`/checkpoints, made if missing. Without a quota any number of bytes may be saved.

@@ -15,12 +15,12 @@ namespace penstock {
 // The last step that a state from outside may have. A state counts on from it, in doubles too.
 inline constexpr int64_t kMaxStep = int64_t{1} << 53;
 
-// A checkpoint's tensors are in one of these files. The second serves while the first is replaced, and the other way round.
+// A checkpoint's tensors are in one of these files. The second serves while the first is replaced, and vice versa.
 inline constexpr std::array<std::string_view, 2> kStateFiles = {"state.safetensors", "state-2.safetensors"};
 
 // What the manifest says. Texts hold printable ASCII without quotes and backslashes.
 struct CheckpointManifest {
-  // 1: as manifests were before they kept specifications: the first file, no specification, not rotating, no checksum of its own.
+  // 1: before manifests kept specifications: the first file, no specification, not rotating, no checksum of its own.
   int format = 2;
   int64_t step = 0;     // 0 to kMaxStep
   int64_t bytes = 0;    // of the file with the tensors

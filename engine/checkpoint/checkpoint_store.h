@@ -16,14 +16,14 @@ namespace penstock {
 
 // Finds checkpoints by the name of their pipeline.
 //
-// Model:     One CheckpointFolder per pipeline that has, or had, checkpoints. Each exists once, so that those who serve a
-//            pipeline and those who only read its checkpoints share its index and its order of reads and writes.
+// Model:     One CheckpointFolder per pipeline that has, or had, checkpoints. Each exists once, so that those who serve
+//            a pipeline and those who only read its checkpoints share its index and its order of reads and writes.
 // Owns:      The folders, with those who hold one meanwhile. FileSystem, Clock and CheckpointQuota outlive it.
 // Threads:   Any method from any thread. Open() and FolderOf() touch the disk; the others never do.
 // Fails:     as CheckpointFolder.
 class CheckpointStore {
  public:
-  // Reads what there is, and tells the quota, which may be null. A folder that can't be read is logged and counts as empty.
+  // Reads what there is, and tells the quota (or null). A folder that can't be read is logged and counts as empty.
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(FileSystem* files, Clock* clock, std::string state_dir,
                                                                CheckpointQuota* quota);
 

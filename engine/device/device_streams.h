@@ -93,7 +93,7 @@ class DeviceStreams {
   virtual void ResetPeak() = 0;
 
   // Asks the device, after work on it has failed, whether it does anything at all: a GPU whose context has ended
-  // answers every call with the same error until the process ends. Throws nothing.
+  // fails every call with the same error until the process ends. Throws nothing.
   void CheckAlive();
   // Whether it was ever found to do nothing any more.
   bool lost() const { return lost_.load(std::memory_order_relaxed); }

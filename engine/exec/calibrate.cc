@@ -236,11 +236,14 @@ absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, 
     return PredictPlan(plan);
   }
   const PlacedStages placed{stages, devices};
-  std::vector<Arrival> reaches(stages.size());
+  std::vector<Arrival> reaches;
   LossContext last_loss;
-  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-    const Batch outputs = FindArrivals(placed, ExampleInputs(inputs, options.rows, open_dimension), reaches);
-    last_loss = WithTarget(loss, outputs, options.rows);
+  PENSTOCK_RETURN_IF_ERROR(WithExampleInteger(inputs, [&](int64_t integer) {
+    return RunTorch([&] {
+      reaches.assign(stages.size(), {});
+      const Batch outputs = FindArrivals(placed, ExampleInputs(inputs, options.rows, open_dimension, integer), reaches);
+      last_loss = WithTarget(loss, outputs, options.rows);
+    });
   }));
   AllMeasurements measured(placed, reaches, std::move(last_loss), options, SplitsBackward(plan), clock);
   measured.Run();

@@ -64,8 +64,8 @@ struct ForwardRequest {
   int32_t priority = 0;          // of an inference: among those that wait, higher goes first
 };
 
-// Changes what was planned, to show what a mechanism is worth or how it is without one. Only benchmarks and tests set them; an
-// empty one changes nothing. What they leave must be possible still: nothing checks it again.
+// Changes what was planned, to show what a mechanism is worth or how it is without one. Only benchmarks and tests set
+// them; an empty one changes nothing. What they leave must be possible still: nothing checks it again.
 struct PipelineEdits {
   std::function<void(Plan&)> plan;       // once, before memory is claimed and stages are placed
   std::function<void(Schedule&)> lists;  // each schedule that runs, after its verification; from any thread
@@ -73,35 +73,35 @@ struct PipelineEdits {
 
 // A model cut into stages on devices.
 //
-// Model:     stages (layers, parameters, optimizer state), one per entry of the plan, on lanes that hold one or several of
-//            them; a schedule per (call kind, m); at most one training run at a time, and any number of inference runs
-//            beside it, in its gaps (gap_filler.h). Weights change only inside an optimizer step, for which open inference
-//            runs give way, to be run again, and new ones wait: an inference sees the weights of one finished step on every
-//            stage.
+// Model:     stages (layers, parameters, optimizer state), one per entry of the plan, on lanes that hold one or several
+//            of them; a schedule per (call kind, m); at most one training run at a time, and any number of inference
+//            runs beside it, in its gaps (gap_filler.h). Weights change only inside an optimizer step, for which open
+//            inference runs give way, to be run again, and new ones wait: an inference sees the weights of one finished
+//            step on every stage.
 // Owns:      its stages and their tensors. DevicePool, Clock and PipelineMetrics outlive it.
-// Threads:   Training calls (all but InferAsync, EvaluateAsync and the accessors) from one thread at a time; they block until
-//            the run ends. Those and accessors from any thread; their callbacks run on a stage's thread, must not block.
+// Threads:   Training calls (all but InferAsync, EvaluateAsync and the accessors) from one thread at a time; they block
+//            until the run ends. The others from any thread; their callbacks run on a stage's thread, must not block.
 // Lifecycle: the destructor waits for open runs.
 // Fails:     The first error wins and names stage, micro_batch and action as values of the Status; what the run had
-//            added to gradients is undone, and the pipeline is usable at once. ABORTED / STEP_ROLLED_BACK, with the reason
-//            as `cause` and the `step_part`, if the optimizer's step itself failed: nothing has changed, the accumulation
-//            is kept. FAILED_PRECONDITION / PIPELINE_BROKEN if it failed half-way and could not be undone (Plan::undo), or
-//            an ImportState did: from then on everything is refused so, but ImportState.
+//            added to gradients is undone, and the pipeline is usable at once. ABORTED / STEP_ROLLED_BACK, with the
+//            reason as `cause` and the `step_part`, if the optimizer's step itself failed: nothing has changed, the
+//            accumulation is kept. FAILED_PRECONDITION / PIPELINE_BROKEN if it failed half-way and could not be undone
+//            (Plan::undo), or an ImportState did: from then on everything is refused so, but ImportState.
 class Pipeline {
  public:
   struct Options {
     DevicePool* devices = nullptr;  // required
     Clock* clock = nullptr;         // null: the real one
     ProfileOptions profile;         // with its `planning` until the call returns
-    // Whether a search may run steps of the best plans. They take memory and time on the devices: not beside other pipelines.
+    // Whether a search may run steps of the best plans on the devices. No other pipeline may work there meanwhile.
     bool rehearse = true;
-    // Called with the bytes that a plan will take of the host's memory, before any of it is placed, and once more with what was
-    // measured; an error ends the creation. Null: nobody counts them.
+    // Called with the bytes that a plan will take of the host's memory, before any of it is placed, and once more with
+    // what was measured; an error ends the creation. Null: nobody counts them.
     std::function<absl::Status(int64_t bytes)> claim_memory = {};
     // Called before each action of a training run, on the stage's thread; may throw. Usually only tests set this.
     std::function<void(const Action&)> before_action;
-    // Called at each of these points, kDecide for stage 0, kImport for the position of the tensor; may throw. Only tests set
-    // this.
+    // Called at each of these points, kDecide for stage 0, kImport for the position of the tensor; may throw. Only
+    // tests set this.
     std::function<void(FaultPoint, int stage)> fault_point;
     // Called with each pass before and after an action of a training run, on the stage's thread. Only tests set this.
     std::function<void(const PassEvent&)> watch_passes;
@@ -112,15 +112,15 @@ class Pipeline {
 
   // Builds layers, profiles them if the cut is automatic, plans, places the stages.
   //
-  // Fails:     SPEC_INVALID naming the field and value; MODEL_NOT_FOUND; LOSS_UNKNOWN; PLAN_DOES_NOT_FIT naming the device.
-  //            FAILED_PRECONDITION / SPEC_INVALID for stages on other ranks than 0.
+  // Fails:     SPEC_INVALID naming the field and value; MODEL_NOT_FOUND; LOSS_UNKNOWN; PLAN_DOES_NOT_FIT naming the
+  //            device. FAILED_PRECONDITION / SPEC_INVALID for stages on other ranks than 0.
   static absl::StatusOr<std::unique_ptr<Pipeline>> Create(const PipelineSpec& spec, Options options);
 
   // The plan that Create would use. What it places to measure, it removes again.
   static absl::StatusOr<Plan> MakePlan(const PipelineSpec& spec, const Options& options);
 
-  // The plans that Create could choose from, best first, and what was refused: what the specification gives is kept, what it
-  // leaves open (spec.limits) is tried.
+  // The plans that Create could choose from, best first, and what was refused: what the specification gives is kept,
+  // what it leaves open (spec.limits) is tried.
   static absl::StatusOr<PlanSearch> SearchPlans(const PipelineSpec& spec, const Options& options);
 
   virtual ~Pipeline() = default;
@@ -141,12 +141,13 @@ class Pipeline {
   // Runs a forward without a graph and calls `done` once, with the outputs and the step of their weights.
   virtual void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) = 0;
 
-  // The same with a loss and metrics instead of outputs: the bits of a loop over the micro-batches without dropout, with running
-  // statistics, whose losses are weighted as a step's are. Gradients and statistics stay as they are.
+  // The same with a loss and metrics instead of outputs: the bits of a loop over the micro-batches without dropout,
+  // with running statistics, whose losses are weighted as a step's are. Gradients and statistics stay as they are.
   virtual void EvaluateAsync(EvaluationRequest request, std::function<void(absl::StatusOr<RunOutcome>)> done) = 0;
 
-  // Checks inputs against the signature without running: names, types, shapes, equal rows, at least one row.
-  virtual absl::Status CheckInputs(const NamedValues& inputs) const = 0;
+  // Checks inputs against the signature without running: names, types, shapes, equal rows; to train on or to evaluate, at least
+  // one row.
+  virtual absl::Status CheckInputs(const NamedValues& inputs, bool needs_rows) const = 0;
   virtual absl::Status CheckTarget(const at::Tensor& target, const at::Tensor& weights,
                                    const std::optional<LossSpec>& loss, int64_t rows) const = 0;
   // Metrics of an evaluation: known for the loss, each once.
@@ -161,8 +162,8 @@ class Pipeline {
   virtual absl::StatusOr<NamedTensors> ExportState(bool with_optimizer) const = 0;
   // Names, shapes and types of all of it, in the same order: tensors without elements (of the device `meta`).
   virtual NamedTensors StateShapes() const = 0;
-  // Replaces all of it. Fails: MODEL_MISMATCH naming the first tensor that is missing, unknown or differs, HOST_MEMORY, with
-  // nothing changed; PIPELINE_BROKEN if a copy fails after others were made. Mends a broken pipeline.
+  // Replaces all of it. Fails: MODEL_MISMATCH naming the first tensor that is missing, unknown or differs, HOST_MEMORY,
+  // with nothing changed; PIPELINE_BROKEN if a copy fails after others were made. Mends a broken pipeline.
   virtual absl::Status ImportState(const NamedTensors& state, int64_t step) = 0;
 
   // Other settings of the same optimizer: options, groups, clipping, schedule. All or nothing; the state stays.
@@ -172,9 +173,9 @@ class Pipeline {
   // The settings as they are now. From any thread.
   virtual OptimizerSpec optimizer() const = 0;
 
-  // A copy of what is accumulated, as OptimizerStep would take it: not clipped, that of a tied parameter summed over its uses.
-  // In model order, named as ExportState names parameters; those that have no gradient are left out. Consistent as
-  // ExportState. Fails: ACCUMULATION_EMPTY; PIPELINE_BROKEN; HOST_MEMORY.
+  // A copy of what is accumulated, as OptimizerStep would take it: not clipped, that of a tied parameter summed over
+  // its uses. In model order, named as ExportState names parameters; those that have no gradient are left out.
+  // Consistent as ExportState. Fails: ACCUMULATION_EMPTY; PIPELINE_BROKEN; HOST_MEMORY.
   virtual absl::StatusOr<NamedTensors> ExportGradients() const = 0;
   // The caller's number of the state that the next training call leads to, if it changes the weights; 0 at first.
   virtual void SetNextState(int64_t number) = 0;

@@ -150,8 +150,9 @@ PipelineImpl::~PipelineImpl() {
       +[](int* open) { return *open == 0; }, &open_inferences_));
 }
 
-absl::Status PipelineImpl::CheckInputs(const NamedValues& inputs) const {
-  return MatchSignature(signature_.inputs, inputs, "inputs").status();
+absl::Status PipelineImpl::CheckInputs(const NamedValues& inputs, bool needs_rows) const {
+  PENSTOCK_RETURN_IF_ERROR(MatchSignature(signature_.inputs, inputs, "inputs").status());
+  return needs_rows ? CheckHasRows(inputs, "inputs") : absl::OkStatus();
 }
 
 absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const at::Tensor& weights,

@@ -33,7 +33,7 @@ inline absl::Status NotNow(std::string_view reason, std::string_view message) {
   return Error(absl::StatusCode::kFailedPrecondition, reason, message);
 }
 
-// The Pipeline of pipeline.h: leads the runs of a rank, today the only one.
+// The Pipeline of pipeline.h: leads the runs of a rank, today the only one. It is wide, for all parts meet here.
 //
 // Threads:   members marked "caller" belong to the thread of the training calls; the rest is constant after
 //            construction, safe by itself, or guarded.
@@ -64,7 +64,7 @@ class PipelineImpl : public Pipeline {
   void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) override;
   void EvaluateAsync(EvaluationRequest request, std::function<void(absl::StatusOr<RunOutcome>)> done) override;
 
-  absl::Status CheckInputs(const NamedValues& inputs) const override;
+  absl::Status CheckInputs(const NamedValues& inputs, bool needs_rows) const override;
   absl::Status CheckTarget(const at::Tensor& target, const at::Tensor& weights, const std::optional<LossSpec>& loss,
                            int64_t rows) const override;
   absl::Status CheckMetrics(const std::vector<std::string>& metrics,

@@ -1,10 +1,10 @@
-// Inference of a pipeline: a forward without a graph, beside training, on the weights of one finished step. An evaluation is
-// one whose last stage computes the loss and metrics.
+// Inference of a pipeline: a forward without a graph, beside training, on the weights of one finished step. An
+// evaluation is one whose last stage computes the loss and metrics.
 //
-//   InferAsync, EvaluateAsync ──▶ gate ──▶ a run ──▶ all lanes to the end of their lists ──▶ outputs or loss, and the step
+//   InferAsync, EvaluateAsync ──▶ gate ──▶ a run ──▶ all lanes to the end of their lists ──▶ outputs or loss, step
 //                                  ▲         │
-//                                  └─────────┘ the weights want to change first: the run gives way and starts anew on the
-//                                              new ones
+//                                  └─────────┘ the weights want to change first: the run gives way and starts
+//                                              anew on the new ones
 
 #include <utility>
 
@@ -103,7 +103,6 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     }
     pipeline.rank_.End(*ended.run);
     if (ended.leader->MustRunAgain()) {
-      ticket_->restarts.fetch_add(1, std::memory_order_relaxed);
       pipeline.gate_.Reenter(shared_from_this());
       return;
     }
@@ -173,6 +172,7 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
 void PipelineImpl::EvaluateAsync(EvaluationRequest request, std::function<void(absl::StatusOr<RunOutcome>)> done) {
   if (absl::Status broken = health(); !broken.ok()) return done(broken);
   ContributionRequest& batch = request.batch;
+  if (absl::Status rows = CheckHasRows(batch.inputs, "inputs"); !rows.ok()) return done(std::move(rows));
   absl::StatusOr<ScatteredBatch> scattered = ScatterInputs(batch.inputs, batch.micro_batches);
   if (!scattered.ok()) return done(scattered.status());
   InferenceParts parts;

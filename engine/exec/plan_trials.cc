@@ -24,12 +24,12 @@ bool CanRun(const Draft& draft) {
   return std::none_of(draft.signature.inputs.begin(), draft.signature.inputs.end(), any);
 }
 
-// A mini-batch as the signature describes it.
+// A mini-batch as the signature describes it, with this integer in its inputs.
 absl::StatusOr<ContributionRequest> ExampleBatch(const ModelSignature& signature, bool needs_target, int64_t rows,
-                                                 int64_t open_dimension) {
+                                                 int64_t open_dimension, int64_t integer) {
   ContributionRequest request;
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-    Tensors inputs = ExampleInputs(signature.inputs, rows, open_dimension);
+    Tensors inputs = ExampleInputs(signature.inputs, rows, open_dimension, integer);
     for (size_t i = 0; i < inputs.size(); ++i) {
       request.inputs.push_back({signature.inputs[i].name, Value(std::move(inputs[i]))});
     }
@@ -63,20 +63,27 @@ absl::StatusOr<std::vector<double>> StepsOf(const PipelineSpec& spec, Pipeline::
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
   draft.plan = ToTry(plan);
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
-  PENSTOCK_ASSIGN_OR_RETURN(const ContributionRequest request,
-                            ExampleBatch(draft.signature, draft.loss->needs_target(), RowsOfAStep(spec, options, plan),
-                                         placed.open_dimension));
+  const ModelSignature signature = draft.signature;
+  const bool needs_target = draft.loss->needs_target();
+  const int64_t rows = RowsOfAStep(spec, options, plan);
+  const int64_t open_dimension = placed.open_dimension;
   const auto pipeline = AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
   std::vector<double> seconds;
-  double all = 0;
-  for (int step = 0; step <= kRehearsalSteps || (all < kMinSecondsOfSteps && step < kMaxSteps); ++step) {
-    if (out_of_time && out_of_time()) break;
-    pipeline->DiscardGradients();
-    PENSTOCK_ASSIGN_OR_RETURN(const RunOutcome outcome, pipeline->ForwardBackward(request));
-    if (step == 0) continue;  // warms up
-    seconds.push_back(outcome.seconds);
-    all += outcome.seconds;
-  }
+  const auto run = [&](int64_t integer) -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(const ContributionRequest request,
+                              ExampleBatch(signature, needs_target, rows, open_dimension, integer));
+    double all = 0;
+    for (int step = 0; step <= kRehearsalSteps || (all < kMinSecondsOfSteps && step < kMaxSteps); ++step) {
+      if (out_of_time && out_of_time()) break;
+      pipeline->DiscardGradients();
+      PENSTOCK_ASSIGN_OR_RETURN(const RunOutcome outcome, pipeline->ForwardBackward(request));
+      if (step == 0) continue;  // warms up
+      seconds.push_back(outcome.seconds);
+      all += outcome.seconds;
+    }
+    return absl::OkStatus();
+  };
+  PENSTOCK_RETURN_IF_ERROR(WithExampleInteger(signature.inputs, run));
   return seconds;
 }
 

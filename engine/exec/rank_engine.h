@@ -85,8 +85,8 @@ class RankEngine {
   NamedTensors ReplicaViews() const;
   // Of every parameter that learns, or is frozen, once, in model order.
   std::vector<std::string> ParameterNames() const;
-  // What is accumulated, as a step would take it, in model order; parameters without a gradient are left out. Views, and sums
-  // of tied ones. `places`: empty ones, one per use of each tied parameter. May throw (RunTorch).
+  // What is accumulated, as a step would take it, in model order; parameters without a gradient are left out. Views,
+  // and sums of tied ones. `places`: empty ones, one per use of each tied parameter. May throw (RunTorch).
   NamedTensors Gradients(TiedGradients places) const;
   int64_t parameter_count() const;
   // Other settings of the optimizer, on all stages or on none. Fails: as Optimizer::WithSettings.

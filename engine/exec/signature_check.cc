@@ -1,6 +1,7 @@
 #include "engine/exec/signature_check.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -45,8 +46,6 @@ absl::Status CheckTensor(const TensorSignature& want, const at::Tensor& tensor, 
       return Mismatch(field + ".shape", absl::StrCat("must match ", want_text), ShapeText(tensor.sizes()));
     }
   }
-  if (tensor.dim() > 0 && tensor.size(0) < 1)
-    return Mismatch(field + ".shape", "must have at least one row", ShapeText(tensor.sizes()));
   return absl::OkStatus();
 }
 
@@ -60,7 +59,7 @@ absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& s
   ordered.resize(signature.size());
   ordered.tuple = values.tuple;
   std::vector<bool> given(signature.size(), false);
-  std::optional<int64_t> rows;  // of the first tensor
+  std::map<std::string, int64_t> rows;  // of the first tensor of each word
   for (size_t i = 0; i < values.size(); ++i) {
     const std::string place = absl::StrCat(list, "[", i, "]");
     const auto found = std::find_if(signature.begin(), signature.end(),
@@ -83,9 +82,9 @@ absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& s
     PENSTOCK_RETURN_IF_ERROR(CheckTensor(*found, *tensor, place));
     if (found->shape.empty()) ordered[position].value = WholeTensor{*tensor};  // every micro-batch gets the number
     if (ordered[position].value.is_whole() || found->shape[0] >= 0) continue;  // whose rows are its own
-    if (!rows.has_value()) rows = tensor->size(0);
-    if (tensor->size(0) != *rows) {
-      return Mismatch(place + ".shape", absl::StrCat("must have ", *rows, " rows as the first"),
+    const int64_t of_first = rows.try_emplace(found->rows, tensor->size(0)).first->second;
+    if (tensor->size(0) != of_first) {
+      return Mismatch(place + ".shape", absl::StrCat("must have ", of_first, " rows as the first"),
                       ShapeText(tensor->sizes()));
     }
   }
@@ -94,6 +93,17 @@ absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& s
     return Mismatch(list, absl::StrCat("lacks ", signature[i].name), absl::StrCat(values.size(), " tensors"));
   }
   return ordered;
+}
+
+absl::Status CheckHasRows(const NamedValues& values, std::string_view field) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!values[i].value.is_tensor() || values[i].value.tensor()->dim() == 0) continue;
+    const at::Tensor& tensor = *values[i].value.tensor();
+    if (tensor.size(0) > 0) return absl::OkStatus();
+    return Mismatch(absl::StrCat(absl::string_view(field.data(), field.size()), "[", i, "].shape"),
+                    "must have at least one row to train on or to evaluate", ShapeText(tensor.sizes()));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int>> MatchNames(const std::vector<TensorSignature>& signature,

@@ -15,9 +15,13 @@ namespace penstock {
 //
 // `field` names the list in errors: inputs[2].shape. Returns the values in signature order.
 // Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE naming field and value: unknown, missing or duplicate name; type;
-//            rank; dimension; unequal or zero rows. WRONG_TYPE for a value where a tensor belongs.
+//            rank; dimension; unequal rows. WRONG_TYPE for a value where a tensor belongs.
 absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& signature, const NamedValues& values,
                                            std::string_view field);
+
+// Refuses tensors without rows for a training call or an evaluation: they give no loss and no gradient. Inference takes
+// them. Fails: as above.
+absl::Status CheckHasRows(const NamedValues& values, std::string_view field);
 
 // Positions in `signature` of the wanted names; all of them if none is wanted. Fails: as above, for unknown and
 // repeated.

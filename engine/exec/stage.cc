@@ -139,7 +139,7 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
     given.CheckUnchanged(parts_.layers[i].name);
   }
   if (!values.HasTensor()) {
-    const bool list = values.atomic() && values[0].list() != nullptr;
+    const bool list = values.spread();
     ThrowStatus(Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
                       absl::StrCat(list ? "Only Tensor or Tuple of Tensor output is supported. " : "",
                                    "No tensors found in batch: ", TypesText(values)))
@@ -163,7 +163,7 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
 }
 
 void Stage::Forward(Batch inputs, const PassContext& context, const LossContext& loss, Pass& pass) {
-  pass.stash = inputs.MapTensors([this](const at::Tensor& tensor) { return ToDevice(tensor, parts_.device); });
+  pass.stash = inputs.MapAllTensors([this](const at::Tensor& tensor) { return ToDevice(tensor, parts_.device); });
   if (context.graph) {
     Recompute(context, loss, pass);
     return;

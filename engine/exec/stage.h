@@ -139,8 +139,8 @@ class Stage {
   // return the norms; with undo, copy what the step will change; change the weights, then the statistics.
   void ShareTiedGradients(TiedGradients& board) const;
   std::vector<at::Tensor> SumTiedGradients(const TiedGradients& board);
-  // What a step would take: of each parameter that learns, once in the whole model, and has a gradient. Views, and the sums of
-  // tied ones.
+  // What a step would take: of each parameter that learns, once in the whole model, and has a gradient. Views, and the
+  // sums of tied ones.
   NamedTensors Gradients(const TiedGradients& board) const;
   void KeepForUndo();
   void Step(double learning_rate, double scale);
@@ -150,8 +150,8 @@ class Stage {
   void RestoreTiedGradients(const TiedGradients& board);
   void Undo();
 
-  // Other settings of the optimizer, in two parts: the first may fail (as Optimizer's) and changes nothing, the second makes
-  // them the stage's, and lets parameters ask for gradients or not. Between runs, without gradients.
+  // Other settings of the optimizer, in two parts: the first may fail (as Optimizer's) and changes nothing, the second
+  // makes them the stage's, and lets parameters ask for gradients or not. Between runs, without gradients.
   absl::StatusOr<std::unique_ptr<Optimizer>> OptimizerWith(const OptimizerSpec& spec) const {
     return optimizer_->WithSettings(spec);
   }

@@ -20,7 +20,6 @@ struct InferenceTicket {
   int64_t alone_nanos = 0;        // what its run is expected to take where nothing else runs
   int64_t lane_nanos = 0;         // what its actions are expected to take on one lane
   std::atomic<bool> due = false;  // goes before training, and finishes before the weights change
-  std::atomic<int> restarts = 0;
 };
 
 // Lets inference that found no gap go before training, for a bounded share of the time.

@@ -17,13 +17,13 @@ HandleStore::HandleAnswer HandleStore::Answer(const std::string& caller, const H
 }
 
 absl::StatusOr<HandleInfo> HandleStore::Get(const std::string& caller, const HandleName& name) {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   return Answer(caller, name, aftermath);
 }
 
 absl::StatusOr<HandlePin> HandleStore::Pin(const std::string& caller, const HandleName& name) {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   PENSTOCK_ASSIGN_OR_RETURN(EntryPointer entry, Find(caller, name, aftermath));
   ++entry->pins;
@@ -33,7 +33,7 @@ absl::StatusOr<HandlePin> HandleStore::Pin(const std::string& caller, const Hand
 
 HandlePage HandleStore::List(const std::string& caller, const std::string& pipeline, uint64_t after, int limit) {
   limit = std::max(limit, 1);
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   HandlePage page;
   auto owned = owners_.find(caller);
@@ -54,7 +54,7 @@ HandlePage HandleStore::List(const std::string& caller, const std::string& pipel
 
 absl::StatusOr<HandleInfo> HandleStore::Renew(const std::string& caller, const HandleName& name, absl::Duration lease) {
   PENSTOCK_ASSIGN_OR_RETURN(lease, CheckedLease(lease));
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   PENSTOCK_ASSIGN_OR_RETURN(const EntryPointer entry, Find(caller, name, aftermath));
   RenewEntry(entry, absl::ToInt64Nanoseconds(lease));
@@ -92,7 +92,7 @@ uint64_t HandleStore::RenewSome(const std::string& caller, const std::string& pi
 }
 
 absl::StatusOr<HandleInfo> HandleStore::Release(const std::string& caller, const HandleName& name) {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   absl::StatusOr<EntryPointer> entry = Find(caller, name, aftermath);
   HandleInfo info;
@@ -116,7 +116,7 @@ absl::StatusOr<HandleInfo> HandleStore::Release(const std::string& caller, const
 absl::StatusOr<CancelEffect> HandleStore::RequestCancel(const std::string& caller, const HandleName& name) {
   std::shared_ptr<HandleProducer> producer;
   {
-    Aftermath aftermath;
+    Aftermath aftermath(this);
     absl::MutexLock lock(&mu_);
     PENSTOCK_ASSIGN_OR_RETURN(const EntryPointer entry, Find(caller, name, aftermath));
     if (entry->state == HandleState::kCancelled) return CancelEffect::kCancelled;

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -38,6 +39,7 @@ struct HandleEntry {
   bool live = true;                                     // in the store's maps; else only pins know it
   std::optional<absl::StatusOr<HandleContent>> result;  // unset while no producer has come to an end
   std::vector<TensorHeader> tensors;
+  std::vector<std::string> values;  // names of what is no tensor
   std::optional<CallOutcome> outcome;
   int64_t bytes = 0;  // as charged: expected, then held
   int64_t pins = 0;
@@ -49,29 +51,65 @@ struct HandleEntry {
   std::vector<std::shared_ptr<ContentWait>> content_waits;
 };
 
+// What a handle held, to be destroyed under no lock.
+struct HandleStore::Freed {
+  HandleId id;
+  std::optional<absl::StatusOr<HandleContent>> content = {};
+  std::shared_ptr<HandleProducer> abandoned = {};  // of a handle that was to be filled
+
+  void Abandon() {
+    if (abandoned == nullptr) return;
+    Guarded("the end of a producer", [&] { abandoned->Abandon(id); }).IgnoreError();
+  }
+};
+
 // What must not happen under the store's lock: callbacks, and the end of tensors, graphs and producers. It is declared
 // before the lock is taken, so that it runs after the lock is free.
+//
+// Model:     Who changes an entry makes room here first, so that nothing can fail once the change has begun.
 struct HandleStore::Aftermath {
-  Aftermath() = default;
+  explicit Aftermath(HandleStore* store) : store(store) {}
   Aftermath(const Aftermath&) = delete;
   ~Aftermath() { Run(); }
 
   void Keep(absl::StatusOr<HandleContent> content) { contents.push_back(std::move(content)); }
+  // For one more entry, with so many waits for its content.
+  void MakeRoom(size_t content_waits) {
+    Grow(freed, 1);
+    Grow(callbacks, content_waits);
+    Grow(producers, 1);
+    Grow(contents, 1);
+  }
   void Run() {
-    for (const auto& [producer, id] : abandoned) {
-      Guarded("the end of a producer", [&, &producer = producer, &id = id] { producer->Abandon(id); }).IgnoreError();
-    }
-    for (const auto& callback : callbacks) Guarded("a wait for handles", callback).IgnoreError();
-    abandoned.clear();
+    for (Freed& one : freed) one.Abandon();
+    for (auto& [id, wait] : waits) store->TellWait(wait);
+    for (const auto& callback : callbacks) Guarded("a wait for contents", callback).IgnoreError();
+    freed.clear();
+    waits.clear();
     callbacks.clear();
     producers.clear();
     contents.clear();
   }
 
-  std::vector<std::pair<std::shared_ptr<HandleProducer>, HandleId>> abandoned;
+  HandleStore* const store;
+  std::vector<Freed> freed;
+  std::map<WaitId, Wait> waits;  // moved here node by node
   std::vector<std::function<void()>> callbacks;
   std::vector<std::shared_ptr<HandleProducer>> producers;
   std::vector<absl::StatusOr<HandleContent>> contents;
+
+ private:
+  template <typename T>
+  static void Grow(std::vector<T>& vector, size_t more) {
+    if (vector.capacity() - vector.size() < more) vector.reserve(2 * vector.size() + more);
+  }
 };
+
+template <typename Change>
+void HandleStore::Count(const HandleEntry& entry, const Change& change) {
+  change(total_);
+  change(*entry.counts);
+  PublishCounts();
+}
 
 }  // namespace penstock

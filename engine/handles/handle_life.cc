@@ -37,9 +37,9 @@ void HandleStore::SetState(HandleEntry& entry, HandleState state) {
 }
 
 void HandleStore::StartLease(const EntryPointer& entry, int64_t expire_nanos) {
-  timers_->Remove(entry->timer);
+  const TimerQueue::TimerId timer = timers_->Add(expire_nanos, [this, id = entry->name.id] { OnLeaseTimer(id); });
+  timers_->Remove(std::exchange(entry->timer, timer));
   entry->expire_nanos = expire_nanos;
-  entry->timer = timers_->Add(expire_nanos, [this, id = entry->name.id] { OnLeaseTimer(id); });
 }
 
 void HandleStore::RenewEntry(const EntryPointer& entry, int64_t lease_nanos) {
@@ -50,7 +50,7 @@ void HandleStore::RenewEntry(const EntryPointer& entry, int64_t lease_nanos) {
 }
 
 void HandleStore::OnLeaseTimer(const HandleId& id) {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   auto found = entries_.find(id);
   if (found == entries_.end() || !found->second->result.has_value() ||
@@ -73,6 +73,10 @@ void HandleStore::Unlink(HandleEntry& entry) {
 }
 
 void HandleStore::End(const EntryPointer& entry, HandleState state, Aftermath& aftermath) {
+  // All that takes memory comes first; as long as the entry is live, nobody looks at its tombstone.
+  AddTombstone(*entry, state);
+  aftermath.MakeRoom(0);
+  if (entry->pins > 0 && !entry->result.has_value()) detached_.emplace(entry->name.id, entry);
   Unlink(*entry);
   SetState(*entry, state);
   const bool released = state == HandleState::kReleased;
@@ -80,20 +84,15 @@ void HandleStore::End(const EntryPointer& entry, HandleState state, Aftermath& a
   if (options_.metrics != nullptr) {
     options_.metrics->handles_ended[released ? HandleEnd::kReleased : HandleEnd::kExpired].Add();
   }
-  AddTombstone(*entry, state);
   WakeWaits(*entry, aftermath);
-  if (entry->pins == 0) {
-    FreeContent(entry, aftermath);
-  } else if (!entry->result.has_value()) {
-    detached_.emplace(entry->name.id, entry);
-  }
+  if (entry->pins == 0) aftermath.freed.push_back(FreeContent(*entry));
 }
 
 void HandleStore::AddTombstone(const HandleEntry& entry, HandleState state) {
   const int64_t now = clock_->NowNanos();
   const int64_t kept = std::max(entry.lease_nanos, absl::ToInt64Nanoseconds(options_.tombstone_time));
-  tombstones_[entry.name.id] = {entry.owner, entry.name.pipeline, entry.kind, state, now + kept};
   tombstone_order_.push_back(entry.name.id);
+  tombstones_[entry.name.id] = {entry.owner, entry.name.pipeline, entry.kind, state, now + kept};
   while (!tombstone_order_.empty()) {
     auto oldest = tombstones_.find(tombstone_order_.front());
     const bool gone = oldest == tombstones_.end();  // withdrawn
@@ -104,22 +103,27 @@ void HandleStore::AddTombstone(const HandleEntry& entry, HandleState state) {
   }
 }
 
-void HandleStore::FreeContent(const EntryPointer& entry, Aftermath& aftermath) {
-  if (entry->result.has_value()) {
-    aftermath.Keep(*std::move(entry->result));
-    entry->result = absl::Status(absl::StatusCode::kNotFound, "released");
+HandleStore::Freed HandleStore::FreeContent(HandleEntry& entry) {
+  Freed freed{.id = entry.name.id};
+  if (entry.result.has_value()) {
+    freed.content = std::move(entry.result);
+    entry.result = absl::Status(absl::StatusCode::kNotFound, "");
   } else {
-    detached_.erase(entry->name.id);
-    if (entry->producer != nullptr) aftermath.abandoned.emplace_back(std::move(entry->producer), entry->name.id);
+    detached_.erase(entry.name.id);
+    freed.abandoned = std::move(entry.producer);
   }
-  PENSTOCK_CHECK(Recharge(*entry, 0).ok());
+  PENSTOCK_CHECK(Recharge(entry, 0).ok());
+  return freed;
 }
 
 void HandleStore::Unpin(const EntryPointer& entry) {
-  Aftermath aftermath;
-  absl::MutexLock lock(&mu_);
-  --pins_;
-  if (--entry->pins == 0 && !entry->live) FreeContent(entry, aftermath);
+  std::optional<Freed> freed;  // goes after the lock; a destructor calls this, so that nothing may fail
+  {
+    absl::MutexLock lock(&mu_);
+    --pins_;
+    if (--entry->pins == 0 && !entry->live) freed = FreeContent(*entry);
+  }
+  if (freed.has_value()) freed->Abandon();
 }
 
 }  // namespace penstock

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <optional>
 
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/resource_id.h"
@@ -50,11 +50,13 @@ HandleId RandomHandleId(Epoch epoch) {
 }
 
 std::string ToString(const HandleId& id) {
-  return absl::StrFormat("%08x-%016x%016x", id.epoch.value(), id.high, id.low);
+  // Not StrFormat(), which ends the process where there is no memory.
+  return absl::StrCat(absl::Hex(id.epoch.value(), absl::kZeroPad8), "-", absl::Hex(id.high, absl::kZeroPad16),
+                      absl::Hex(id.low, absl::kZeroPad16));
 }
 
 std::string ToString(const HandleName& name) {
-  return absl::StrFormat("pipelines/%s/handles/%s", name.pipeline, ToString(name.id));
+  return absl::StrCat("pipelines/", name.pipeline, "/handles/", ToString(name.id));
 }
 
 absl::StatusOr<HandleName> HandleName::Parse(std::string_view text, std::string_view field) {

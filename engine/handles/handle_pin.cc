@@ -46,9 +46,14 @@ absl::StatusOr<HandleContent> HandlePin::Content(HandleKind kind) const {
   return *entry_->result;
 }
 
-absl::StatusOr<NamedTensors> HandlePin::tensors() const {
+absl::StatusOr<HeldValues> HandlePin::values() const {
   PENSTOCK_ASSIGN_OR_RETURN(HandleContent content, Content(HandleKind::kValue));
-  return std::get<NamedTensors>(std::move(content));
+  return std::get<HeldValues>(std::move(content));
+}
+
+absl::StatusOr<NamedTensors> HandlePin::tensors() const {
+  PENSTOCK_ASSIGN_OR_RETURN(HeldValues held, values());
+  return std::move(held.tensors);
 }
 
 absl::StatusOr<std::shared_ptr<Graph>> HandlePin::graph() const {

@@ -19,18 +19,21 @@ namespace penstock {
 
 int64_t ContentBytes(const HandleContent& content) {
   // Graphs are bounded by their number, and outcomes are a few words.
-  const auto* tensors = std::get_if<NamedTensors>(&content);
-  return tensors == nullptr ? 0 : ByteSize(*tensors);
+  const auto* held = std::get_if<HeldValues>(&content);
+  return held == nullptr ? 0 : ByteSize(held->tensors) + held->value_bytes;
 }
 
 namespace {
 
-absl::Status DescribeTensors(const HandleContent& content, std::vector<TensorHeader>& headers) {
-  const auto* tensors = std::get_if<NamedTensors>(&content);
-  if (tensors == nullptr) return absl::OkStatus();
-  for (const NamedTensor& tensor : *tensors) {
+// What the owner is told of the content.
+absl::Status DescribeValues(const HandleContent& content, std::vector<TensorHeader>& headers,
+                            std::vector<std::string>& names) {
+  const auto* held = std::get_if<HeldValues>(&content);
+  if (held == nullptr) return absl::OkStatus();
+  for (const NamedTensor& tensor : held->tensors) {
     PENSTOCK_ASSIGN_OR_RETURN(headers.emplace_back(), HeaderOf(tensor.name, tensor.tensor));
   }
+  for (const NamedValue& value : held->values) names.push_back(value.name);
   return absl::OkStatus();
 }
 
@@ -125,7 +128,7 @@ absl::Status HandleStore::Hold(const HandleName& name, int64_t bytes) {
 }
 
 void HandleStore::Withdraw(const HandleId& id) {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   const auto given_up = [](const HandleEntry& entry) {
     return HandleError(absl::StatusCode::kNotFound, "HANDLE_RELEASED", "what was to fill the handle was given up",
@@ -140,10 +143,11 @@ void HandleStore::Withdraw(const HandleId& id) {
   if (found == entries_.end()) return;
   const EntryPointer entry = found->second;
   SettleEntry(entry, given_up(*entry), HandleState::kFailed, aftermath);  // for those who wait
+  aftermath.MakeRoom(0);
   Unlink(*entry);
   SetState(*entry, HandleState::kReleased);
   Count(*entry, [](Counts& c) { --c.created; });
-  if (entry->pins == 0) FreeContent(entry, aftermath);
+  if (entry->pins == 0) aftermath.freed.push_back(FreeContent(*entry));
 }
 
 void HandleStore::Fulfil(const HandleId& id, HandleContent content) {
@@ -160,7 +164,7 @@ void HandleStore::Cancel(const HandleId& id) {
 }
 
 void HandleStore::Settle(const HandleId& id, absl::StatusOr<HandleContent> result, HandleState state) {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   auto found = entries_.find(id);
   if (found == entries_.end()) {
@@ -180,12 +184,17 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
     aftermath.Keep(std::move(result));
     return;
   }
+  // All that takes memory comes before what is seen: where there is none, the handle is PENDING as before.
+  std::vector<TensorHeader> tensors;
+  std::vector<std::string> values;  // their names
+  std::optional<CallOutcome> described;
   if (result.ok()) {
-    absl::Status taken = DescribeTensors(*result, entry->tensors);
+    absl::Status taken = DescribeValues(*result, tensors, values);
     if (taken.ok()) taken = Recharge(*entry, ContentBytes(*result));
     if (!taken.ok()) {
       aftermath.Keep(std::move(result));
-      entry->tensors.clear();
+      tensors.clear();
+      values.clear();
       result = WithValue(std::move(taken), "handle", ToString(entry->name));
       state = HandleState::kFailed;
     }
@@ -193,10 +202,14 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
     result = WithValue(std::move(result).status(), "handle", ToString(entry->name));
   }
   if (result.ok()) {
-    if (const auto* outcome = std::get_if<CallOutcome>(&*result)) entry->outcome = *outcome;
-  } else {
-    PENSTOCK_CHECK(Recharge(*entry, 0).ok());
+    if (const auto* outcome = std::get_if<CallOutcome>(&*result)) described = *outcome;
   }
+  aftermath.MakeRoom(entry->content_waits.size());
+  if (entry->live) StartLease(entry, clock_->NowNanos() + entry->lease_nanos);
+  if (!result.ok()) PENSTOCK_CHECK(Recharge(*entry, 0).ok());
+  entry->tensors = std::move(tensors);
+  entry->values = std::move(values);
+  entry->outcome = std::move(described);
   entry->result = std::move(result);
   aftermath.producers.push_back(std::move(entry->producer));
   if (entry->live) {
@@ -205,7 +218,6 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
       Count(*entry, [](Counts& c) { ++c.cancelled; });
       if (options_.metrics != nullptr) options_.metrics->handles_ended[HandleEnd::kCancelled].Add();
     }
-    StartLease(entry, clock_->NowNanos() + entry->lease_nanos);
     WakeWaits(*entry, aftermath);
   } else {
     detached_.erase(entry->name.id);
@@ -218,14 +230,16 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
 
 void HandleStore::Invalidate(const HandleId& id, absl::Status error) {
   PENSTOCK_CHECK(!error.ok());
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   auto found = entries_.find(id);
   if (found == entries_.end() || found->second->state != HandleState::kReady) return;
   EntryPointer entry = found->second;
-  aftermath.Keep(*std::move(entry->result));
-  entry->result = WithValue(std::move(error), "handle", ToString(entry->name));
+  error = WithValue(std::move(error), "handle", ToString(entry->name));
+  aftermath.Keep(*std::move(entry->result));  // leaves it as it is where there is no memory
+  entry->result = std::move(error);
   entry->tensors.clear();
+  entry->values.clear();
   entry->outcome.reset();
   PENSTOCK_CHECK(Recharge(*entry, 0).ok());
   SetState(*entry, HandleState::kFailed);
@@ -271,6 +285,7 @@ HandleInfo HandleStore::Describe(const HandleEntry& entry) const {
   info.expire_time = ExpireTime(entry);
   if (entry.result->ok()) {
     info.tensors = entry.tensors;
+    info.values = entry.values;
     info.outcome = entry.outcome;
   } else {
     info.error = entry.result->status();
@@ -286,7 +301,7 @@ std::optional<absl::Time> HandleStore::ExpireTime(const HandleEntry& entry) cons
 // --- Everybody's.
 
 void HandleStore::ReleasePipeline(const std::string& pipeline) {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   std::vector<EntryPointer> ending;
   for (const auto& [id, entry] : entries_) {
@@ -296,9 +311,7 @@ void HandleStore::ReleasePipeline(const std::string& pipeline) {
   pipelines_.erase(pipeline);
 }
 
-void HandleStore::Count(const HandleEntry& entry, const std::function<void(Counts&)>& change) {
-  change(total_);
-  change(*entry.counts);
+void HandleStore::PublishCounts() {
   if (options_.metrics == nullptr) return;
   ServerMetrics& metrics = *options_.metrics;
   const auto& states = total_.by_state;
@@ -326,7 +339,7 @@ std::map<std::string, HandleBudget::Use> HandleStore::UseByOwner() const {
 }
 
 void HandleStore::Close() {
-  Aftermath aftermath;
+  Aftermath aftermath(this);
   absl::MutexLock lock(&mu_);
   closed_ = true;
   std::vector<EntryPointer> pending;

@@ -26,6 +26,7 @@
 #include "engine/exec/outcome.h"
 #include "engine/handles/handle_budget.h"
 #include "engine/handles/handle_name.h"
+#include "engine/tensor/held_values.h"
 #include "engine/tensor/named_tensors.h"
 #include "engine/wire/tensor_header.h"
 
@@ -47,8 +48,8 @@ struct CallOutcome {
   std::string state_token;  // after the call; of an evaluation: of the state that its weights came with
 };
 
-// What a handle holds once it is ready: by kind, tensors, a graph or an outcome.
-using HandleContent = std::variant<NamedTensors, std::shared_ptr<Graph>, CallOutcome>;
+// What a handle holds once it is ready: by kind, results, a graph or an outcome.
+using HandleContent = std::variant<HeldValues, std::shared_ptr<Graph>, CallOutcome>;
 
 // What a request to stop the call behind a handle achieved.
 enum class CancelEffect { kCancelled, kCancelling, kNotCancellable };
@@ -72,7 +73,8 @@ struct HandleInfo {
   HandleKind kind = HandleKind::kValue;
   HandleState state = HandleState::kPending;
   std::string method;
-  std::vector<TensorHeader> tensors;   // READY values only
+  std::vector<TensorHeader> tensors;   // READY values only: of all tensors, also those inside of `values`
+  std::vector<std::string> values;     // READY values only: names of what is no tensor
   std::optional<CallOutcome> outcome;  // READY outcomes only
   absl::Status error;                  // FAILED and CANCELLED only
   int64_t bytes = 0;
@@ -115,7 +117,8 @@ class HandlePin {
 
   // The content; or DEADLINE_EXCEEDED / HANDLE_PENDING; or the stored error, each time.
   // INVALID_ARGUMENT / HANDLE_KIND where the handle holds something else.
-  absl::StatusOr<NamedTensors> tensors() const;
+  absl::StatusOr<HeldValues> values() const;
+  absl::StatusOr<NamedTensors> tensors() const;  // of the values: all of them
   absl::StatusOr<std::shared_ptr<Graph>> graph() const;
   absl::StatusOr<CallOutcome> outcome() const;
 
@@ -149,7 +152,7 @@ class HandlePin {
 //            RESOURCE_EXHAUSTED / HANDLE_BUDGET when the budget is full: nothing is evicted. A
 //            failed entry returns its own error at each use. Every error names the handle.
 // Example:   absl::StatusOr<HandleName> name = store->Reserve({.owner = caller, .pipeline = "gpt"});
-//            store->Fulfil(name->id, NamedTensors{{"logits", logits}});
+//            store->Fulfil(name->id, HeldValues({{"logits", logits}}));
 class HandleStore {
  public:
   struct Options {
@@ -266,13 +269,14 @@ class HandleStore {
   // What each owner is charged for, by name.
   std::map<std::string, HandleBudget::Use> UseByOwner() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Fails pending handles with UNAVAILABLE / DRAINING, answers every wait, refuses reservations,
+  // Fails pending handles with UNAVAILABLE / DRAINING, ends every wait, refuses reservations,
   // and waits for the last pin.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   friend class HandlePin;
   struct Aftermath;
+  struct Freed;
   using EntryPointer = std::shared_ptr<HandleEntry>;
 
   // What stays of a handle that is gone.
@@ -292,6 +296,7 @@ class HandleStore {
     std::set<EntryPointer> pending;
     TimerQueue::TimerId timer = TimerQueue::kNoTimer;
     SettledCallback callback;
+    std::optional<std::vector<HandleAnswer>> answers = {};  // once it is over, if there was memory for them
   };
 
   static absl::Status HandleError(absl::StatusCode code, std::string_view reason, std::string_view message,
@@ -314,7 +319,8 @@ class HandleStore {
   void Unlink(HandleEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const EntryPointer& entry, HandleState state, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddTombstone(const HandleEntry& entry, HandleState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FreeContent(const EntryPointer& entry, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What an entry had that nobody can reach any more. Takes no memory.
+  Freed FreeContent(HandleEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Changes what an entry is charged for.
   absl::Status Recharge(HandleEntry& entry, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetState(HandleEntry& entry, HandleState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -322,8 +328,14 @@ class HandleStore {
   void RenewEntry(const EntryPointer& entry, int64_t lease_nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeWaits(HandleEntry& entry, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishWait(WaitId wait, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Changes the counts of the server and of the entry's pipeline alike, and publishes them.
-  void Count(const HandleEntry& entry, const std::function<void(Counts&)>& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status MakeAnswers(Wait& wait, Aftermath& aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Calls back, under no lock.
+  void TellWait(Wait& wait) ABSL_LOCKS_EXCLUDED(mu_);
+  // Changes the counts of the server and of the entry's pipeline alike, and publishes them. Takes no memory, for what is
+  // counted has happened.
+  template <typename Change>
+  void Count(const HandleEntry& entry, const Change& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PublishCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnLeaseTimer(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
   void OnDeadline(WaitId wait) ABSL_LOCKS_EXCLUDED(mu_);
   void Unpin(const EntryPointer& entry) ABSL_LOCKS_EXCLUDED(mu_);

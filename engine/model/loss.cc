@@ -8,6 +8,7 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -60,7 +61,7 @@ double AllOrWeights(const at::Tensor& target, const at::Tensor& weights) {
   return weights.defined() ? Sum(weights) : static_cast<double>(target.numel());
 }
 
-// Options: ignore_index (-100), the label that does not count; class_dimension, -1 (the last) or 1; label_smoothing (0).
+// Options: ignore_index (-100), a label that does not count; class_dimension, -1 (the last) or 1; label_smoothing (0).
 class CrossEntropy : public Loss {
  public:
   struct Settings {
@@ -323,20 +324,26 @@ absl::StatusOr<std::unique_ptr<Loss>> MakeLoss(const LossSpec& spec) {
 
 absl::StatusOr<int> LossOutput(const LossSpec& spec, const std::vector<TensorSignature>& outputs,
                                std::string_view prefix) {
-  if (spec.output.empty()) return 0;
-  std::vector<std::string> names;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i].name == spec.output) return static_cast<int>(i);
-    names.push_back(outputs[i].name);
+  if (spec.output.empty()) {
+    const auto is_tensor = [](const TensorSignature& output) { return !output.any; };
+    const auto first = std::find_if(outputs.begin(), outputs.end(), is_tensor);
+    return first == outputs.end() ? 0 : static_cast<int>(first - outputs.begin());
   }
-  int position = 0;
+  const std::string field = absl::StrCat(absl::string_view(prefix.data(), prefix.size()), ".output");
+  std::vector<std::string> names;
+  int position = -1;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].name == spec.output) position = static_cast<int>(i);
+    if (!outputs[i].any) names.push_back(outputs[i].name);
+  }
   constexpr int kMaxOutputs = 1024;
   const int known = outputs.empty() ? kMaxOutputs : static_cast<int>(outputs.size());
-  if (absl::SimpleAtoi(spec.output, &position) && position >= 0 && position < known) return position;
-  const std::string problem = names.empty() ? "must be a position, for only a run can tell the outputs"
-                                            : absl::StrCat("must be one of ", absl::StrJoin(names, ", "));
-  return InvalidField(absl::StrCat(absl::string_view(prefix.data(), prefix.size()), ".output"), problem,
-                      Shortened(spec.output));
+  const bool is_known =
+      position >= 0 || (absl::SimpleAtoi(spec.output, &position) && position >= 0 && position < known);
+  if (is_known && (outputs.empty() || !outputs[position].any)) return position;
+  const std::string problem = outputs.empty() ? "must be a position, for only a run can tell the outputs"
+                                              : absl::StrCat("must be one of ", absl::StrJoin(names, ", "));
+  return InvalidField(field, problem, Shortened(spec.output));
 }
 
 std::vector<std::string> LossNames() {

@@ -14,8 +14,8 @@
 
 namespace penstock {
 
-// A weighted mean over the elements of a target. The pipeline weights each micro-batch's mean by its share of what counts in the
-// step.
+// A weighted mean over the elements of a target. The pipeline weights each micro-batch's mean by its share of what
+// counts in the step.
 //
 // Model:     an element weighs 1, or what the weight of its class and its own are together; one whose label is ignored
 //            weighs nothing. `weights` are those of a target that CheckWeights has let through; undefined: all weigh 1.
@@ -29,11 +29,11 @@ class Loss {
   // Whether elements that count may weigh otherwise than 1 by themselves.
   virtual bool weighs() const { return false; }
 
-  // The mean over the micro-batch, a scalar that carries a graph; 0 with a graph if nothing counts. May throw (RunTorch).
+  // The mean over the micro-batch, a scalar with a graph; 0 with a graph if nothing counts. May throw (RunTorch).
   at::Tensor Mean(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) const;
 
-  // The sum of what the elements weigh: without weights, the number of labels other than ignore_index, or of all elements. May
-  // throw (RunTorch): for a target whose values no output can have.
+  // The sum of what the elements weigh: without weights, the number of labels other than ignore_index, or of all
+  // elements. May throw (RunTorch): for a target whose values no output can have.
   double Counted(const at::Tensor& target, const at::Tensor& weights) const;
 
   // What the target of an output with this signature looks like.
@@ -42,8 +42,8 @@ class Loss {
   virtual absl::Status CheckOutput(const TensorSignature& /*output*/) const { return absl::OkStatus(); }
 
  private:
-  // The losses of the elements under an at::Reduction: kNone in the target's shape, 0 where nothing counts. Weights of classes
-  // are in them, those of elements are not.
+  // The losses of the elements under an at::Reduction: kNone in the target's shape, 0 where nothing counts. Weights of
+  // classes are in them, those of elements are not.
   virtual at::Tensor Losses(const at::Tensor& output, const at::Tensor& target, int64_t reduction) const = 0;
   // Throws for a target whose values no output can have, if Losses would not.
   virtual void CheckValues(const at::Tensor& /*target*/) const {}
@@ -51,8 +51,8 @@ class Loss {
   virtual double CountedOf(const at::Tensor& target, const at::Tensor& weights) const = 0;
 };
 
-// Weights of a target's elements are numbers, finite and not negative, in the target's first dimensions: [rows], or more of
-// them, each of the target's size or 1; behind the first.
+// Weights of a target's elements are numbers, finite and not negative, in the target's first dimensions: [rows], or
+// more of them, each of the target's size or 1; behind the first.
 // Fails: TENSOR_SIGNATURE naming weights.type or weights.shape; FIELD_INVALID naming weights and the first wrong one.
 absl::Status CheckWeights(const at::Tensor& weights, const at::Tensor& target);
 

@@ -113,7 +113,8 @@ absl::StatusOr<std::vector<std::unique_ptr<EvaluationMetric>>> MakeMetrics(const
     if (metrics.back() != nullptr) continue;
     const std::string_view known = MetricsOf(loss);
     return InvalidField(field,
-                        absl::StrCat("the loss ", loss.name, " has: ", absl::string_view(known.data(), known.size())),
+                        absl::StrCat("is no metric of the loss ", loss.name, ", which has ",
+                                     absl::string_view(known.data(), known.size())),
                         Shortened(names[i]));
   }
   return metrics;

@@ -16,20 +16,21 @@ namespace {
 using Signatures = std::vector<TensorSignature>;
 using Flow = std::optional<Signatures>;  // what passes between two layers; nothing: only a run can tell
 
-bool IsAny(const Signatures& signatures) {
-  return std::any_of(signatures.begin(), signatures.end(), [](const TensorSignature& one) { return one.any; });
-}
+// Whether it says nothing, not even of how many values: one of several may be anything.
+bool IsAny(const Signatures& signatures) { return signatures.size() == 1 && signatures[0].any; }
 
 TensorSignature Any(std::string name) { return {std::move(name), DataType::kUnspecified, {}, /*any=*/true}; }
 
 std::string Text(const Signatures& signatures) {
   return absl::StrJoin(signatures, " and ", [](std::string* out, const TensorSignature& one) {
+    if (one.any) return absl::StrAppend(out, "any value");
     const std::string_view type = DataTypeName(one.type);
     absl::StrAppend(out, absl::string_view(type.data(), type.size()), " [", absl::StrJoin(one.shape, ", "), "]");
   });
 }
 
 bool Fits(const TensorSignature& given, const TensorSignature& taken, bool keeps_leading) {
+  if (given.any || taken.any) return true;
   if (given.type != taken.type) return false;
   if (given.shape.size() != taken.shape.size() && !(keeps_leading && given.shape.size() > taken.shape.size())) {
     return false;

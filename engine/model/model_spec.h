@@ -73,7 +73,8 @@ struct TensorSignature {
   std::string name;
   DataType type = {};
   std::vector<int64_t> shape = {};
-  bool any = false;  // any value at all: type and shape say nothing. Without a name: any number of values
+  bool any = false;       // any value at all: type and shape say nothing. Without a name: any number of values
+  std::string rows = {};  // of an input: those of one word have equally many rows, as those without one
 };
 
 struct ModelSignature {

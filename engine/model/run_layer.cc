@@ -132,12 +132,14 @@ std::optional<Value> SkipTracker::Take(const SkipName& name) {
 }
 
 Batch RunLayer(const NamedLayer& layer, const Batch& inputs, LayerContext context, SkipTracker& skips) {
+  const Batch arguments = inputs.Folded();
   RunningLayer running(layer, skips);
   context.skips = &running;
-  Batch outputs = layer.tuple_as_one_argument ? layer.layer->Forward(AsOneArgument(inputs, layer.name), context)
-                                              : layer.layer->Forward(inputs, context);
+  Batch outputs = layer.tuple_as_one_argument ? layer.layer->Forward(AsOneArgument(arguments, layer.name), context)
+                                              : layer.layer->Forward(arguments, context);
   // A tuple that a layer gives as one value is its several values.
   if (outputs.atomic() && outputs[0].tuple() != nullptr) outputs = Batch::Tuple(*outputs[0].tuple());
+  outputs = outputs.Spread();
   running.Finish(outputs);
   return outputs;
 }

@@ -1,5 +1,6 @@
-// Optimizer `adagrad`: g += decay * p; s += g^2, which starts at initial_accumulator_value; then, with t the steps that the
-// parameter took, p -= rate / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + epsilon).
+// Optimizer `adagrad`. s starts at initial_accumulator_value; with t the steps that the parameter took:
+//
+//   g += decay * p;  s += g^2;  p -= rate / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + epsilon)
 
 #include <ATen/ops/_fused_adagrad.h>
 

@@ -1,5 +1,7 @@
-// Optimizer `adam`: g += decay * p; m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; then, with t the steps
-// that the parameter took, p -= rate / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + epsilon).
+// Optimizer `adam`. With t the steps that the parameter took:
+//
+//   g += decay * p;  m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
+//   p -= rate / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + epsilon)
 
 #include <ATen/ops/_fused_adam.h>
 

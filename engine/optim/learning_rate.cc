@@ -16,8 +16,8 @@
 namespace penstock {
 namespace {
 
-// A schedule, from the end of its warm-up on. `done` is the part of the steps from there to total_steps, 0 to 1; what `fall`
-// makes of it falls from 1 to 0.
+// A schedule, from the end of its warm-up on. `done` is the part of the steps from there to total_steps, 0 to 1; what
+// `fall` makes of it falls from 1 to 0.
 struct NamedSchedule {
   std::string_view name;
   double (*fall)(const LearningRateSpec& spec, double done);  // null: it has no end

@@ -10,8 +10,8 @@ namespace penstock {
 // Fails: SPEC_INVALID naming a field of spec.optimizer.learning_rate_schedule and its value.
 absl::Status CheckLearningRate(const LearningRateSpec& spec);
 
-// The factor by which step `step` (0 is the first) multiplies the peak rate: (step + 1) / warmup_steps in the warm-up; then, `t`
-// steps after it of the `T` to total_steps, with r = final_ratio, as PyTorch's schedulers:
+// The factor by which step `step` (0 is the first) multiplies the peak rate: (step + 1) / warmup_steps in the warm-up;
+// then, `t` steps after it of the `T` to total_steps, with r = final_ratio, as PyTorch's schedulers:
 //
 //   constant        1
 //   warmup_cosine   r + (1 - r) * (1 + cos(pi * t / T)) / 2    CosineAnnealingLR

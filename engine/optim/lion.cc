@@ -1,5 +1,6 @@
-// Optimizer `lion` (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2): c = beta1 * m + (1 - beta1)
-// * g; p -= rate * (sign(c) + decay * p); m = beta2 * m + (1 - beta2) * g.
+// Optimizer `lion` (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2):
+//
+//   c = beta1 * m + (1 - beta1) * g;  p -= rate * (sign(c) + decay * p);  m = beta2 * m + (1 - beta2) * g
 
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_lerp.h>

@@ -1,7 +1,8 @@
-// Optimizer `nadam` (Dozat 2016, "Incorporating Nesterov Momentum into Adam"): with t the steps that the parameter took, u(t) =
-// beta1 * (1 - 0.96^(t * momentum_decay) / 2) and U = u(1) * ... * u(t): g += decay * p; m = beta1 * m + (1 - beta1) * g;
-// v = beta2 * v + (1 - beta2) * g^2; p -= rate * ((1 - u(t)) / (1 - U) * g + u(t + 1) / (1 - U * u(t + 1)) * m) / (sqrt(v / (1 -
-// beta2^t)) + epsilon).
+// Optimizer `nadam` (Dozat 2016, "Incorporating Nesterov Momentum into Adam"). With t the steps of the parameter:
+//
+//   u(t) = beta1 * (1 - 0.96^(t * momentum_decay) / 2);  U = u(1) * ... * u(t)
+//   g += decay * p;  m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
+//   p -= rate * ((1 - u(t)) / (1 - U) * g + u(t + 1) / (1 - U * u(t + 1)) * m) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcdiv.h>

@@ -16,20 +16,20 @@ namespace penstock {
 
 // The rules and their state for the parameters of one stage.
 //
-// Model:     parameters of no group, and each group, have a rule with settings of their own. Frozen ones have state, too, so
-//            that they can be learnt later on, but no step touches them.
+// Model:     parameters of no group, and each group, have a rule with settings of their own. Frozen ones have state,
+//            too, so that they can be learnt later on, but no step touches them.
 // Threads:   one at a time: the stage's own.
 // Fails:     both steps may throw (RunTorch).
 class Optimizer {
  public:
-  // As UpdateRule's. `learning_rate` is that of parameters whose group has none of its own; the others' are in proportion.
+  // As UpdateRule's. `learning_rate` is that of parameters whose group has none; the others' are in proportion.
   void Step(double learning_rate, double scale);
   void StepKeepingGradients(double learning_rate, double scale);
   Tensors Changing() const;
   NamedTensors State() const;
 
-  // The same parameters and state under other settings of the same rule. Fails: as MakeOptimizer; SPEC_INVALID for settings that
-  // keep other state, such as a momentum where there was none.
+  // The same parameters and state under other settings of the same rule. Fails: as MakeOptimizer; SPEC_INVALID for
+  // settings that keep other state, such as a momentum where there was none.
   absl::StatusOr<std::unique_ptr<Optimizer>> WithSettings(const OptimizerSpec& spec) const;
 
  private:
@@ -50,11 +50,11 @@ class Optimizer {
   const std::vector<Place> places_;  // by parameter
 };
 
-// Checks a specification, but for the names of its groups (parameter_groups.h). Fails: SPEC_INVALID naming field and value; for
-// an unknown name, with the known ones.
+// Checks a specification, but for the names of its groups (parameter_groups.h). Fails: SPEC_INVALID naming field and
+// value; for an unknown name, with the known ones.
 absl::Status CheckOptimizer(const OptimizerSpec& spec);
 
-// An optimizer of `tensors.parameters`, in the groups that their names fall into. It takes over the state that there is.
+// An optimizer of `tensors.parameters`, in the groups that their names fall into. It takes over what state there is.
 // Fails: as CheckOptimizer; as RunTorch.
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSpec& spec, RuleTensors tensors);
 

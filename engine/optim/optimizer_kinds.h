@@ -26,8 +26,8 @@ RuleSpec ReadNadam(OptionReader& options);
 RuleSpec ReadRmsprop(OptionReader& options);
 RuleSpec ReadSgd(OptionReader& options);
 
-// What several rules read alike: the rate that can be asked for (the rules themselves are given the rate of each step), the
-// decay of weights, and the decay of a running average, below 1.
+// What several rules read alike: the rate that can be asked for (the rules themselves are given the rate of each step),
+// the decay of weights, and the decay of a running average, below 1.
 inline double ReadLearningRate(OptionReader& options, double fallback) {
   return options.Double("learning_rate", fallback, 0, 1e6);
 }

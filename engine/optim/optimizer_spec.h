@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// How the rate changes from step to step. All have `warmup_steps` of a rate that rises evenly; the rest counts from their end.
+// How the rate changes from step to step: it rises evenly for `warmup_steps`; the rest counts from their end.
 struct LearningRateSpec {
   std::string name = "constant";  // constant, warmup_cosine, linear, polynomial, step
   int64_t warmup_steps = 0;

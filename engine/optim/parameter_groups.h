@@ -1,7 +1,7 @@
 #pragma once
 
-// Which parameters a group of the optimizer's specification has, by their names: those that a checkpoint has, so that a tied
-// parameter is in one group, by its first name.
+// Which parameters a group of the optimizer's specification has, by their names: those that a checkpoint has, so that a
+// tied parameter is in one group, by its first name.
 
 #include <optional>
 #include <string>
@@ -21,7 +21,7 @@ std::optional<size_t> GroupOf(const std::vector<ParameterGroup>& groups, std::st
 
 bool IsFrozen(const std::vector<ParameterGroup>& groups, std::string_view name);
 
-// Fails: SPEC_INVALID naming a group without patterns, or a pattern that is of none of these names, with those that come near.
+// Fails: SPEC_INVALID naming a group without patterns, or a pattern that fits none of these names, with near ones.
 absl::Status CheckGroups(const std::vector<ParameterGroup>& groups, const std::vector<std::string>& names);
 
 }  // namespace penstock

@@ -1,5 +1,8 @@
-// Optimizer `rmsprop`: g += decay * p; s = alpha * s + (1 - alpha) * g^2; d = sqrt(s) + epsilon, or, centered, with a = alpha * a +
-// (1 - alpha) * g, d = sqrt(s - a^2) + epsilon; with momentum v = momentum * v + g / d and p -= rate * v, else p -= rate * g / d.
+// Optimizer `rmsprop`:
+//
+//   g += decay * p;  s = alpha * s + (1 - alpha) * g^2;  d = sqrt(s) + epsilon
+//   centered:        a = alpha * a + (1 - alpha) * g;    d = sqrt(s - a^2) + epsilon
+//   p -= rate * g / d;  with momentum: v = momentum * v + g / d;  p -= rate * v
 
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcdiv.h>

@@ -25,9 +25,9 @@ class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
 
-  // Applies the parameters' gradients times `scale` (1 or the clipping factor). A parameter without gradient stays as it is.
-  // The gradients are scaled in place; what else it takes is at most 16 MiB (or the size of one parameter) per tensor of a
-  // parameter that the rule computes with.
+  // Applies the parameters' gradients times `scale` (1 or the clipping factor). A parameter without gradient stays as
+  // it is. The gradients are scaled in place; what else it takes is at most 16 MiB (or the size of one parameter) per
+  // tensor of a parameter that the rule computes with.
   void Step(double learning_rate, double scale);
   // The same bits, and the gradients stay as they are: scaled copies of at most 16 MiB (or of one parameter) at a time.
   void StepKeepingGradients(double learning_rate, double scale);
@@ -60,7 +60,7 @@ class UpdateRule {
   Tensors CountStep(size_t slot, const std::vector<size_t>& indices) const;
 
  private:
-  // Applies these gradients, already scaled, which it must not change, to the parameters of these indices, under NoGrad.
+  // Applies these gradients, scaled, which it must not change, to the parameters of these indices, under NoGrad.
   virtual void Update(const std::vector<size_t>& indices, const Tensors& gradients, double learning_rate) = 0;
   void UpdateInParts(double learning_rate, double scale, bool keep_gradients);
 

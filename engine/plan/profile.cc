@@ -2,7 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/full.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
@@ -36,15 +36,16 @@ void PlaceLayer(const NamedLayer& layer, const Device& device) {
   }
 }
 
-absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, const Device& device, Arrival& arrival,
-                                          const ModelSettings& settings, const ProfileOptions& options, Clock* clock) {
+absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, int64_t integer, const Device& device,
+                                          Arrival& arrival, const ModelSettings& settings,
+                                          const ProfileOptions& options, Clock* clock) {
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> built, BuildLayers({spec}, 0, settings.build));
   Layer& layer = *built[0].layer;
   LayerProfile profile;
   const absl::Status status = RunTorch([&] {
     at::AutoGradMode with_graph(true);
     if (index == 0) {
-      Tensors examples = ExampleInputs(layer.InputSignature(), options.rows, layer.LargestOpenDimension());
+      Tensors examples = ExampleInputs(layer.InputSignature(), options.rows, layer.LargestOpenDimension(), integer);
       for (at::Tensor& example : examples) example = ToDevice(example, device);
       arrival.values = examples.size() == 1 ? Batch(examples[0]) : Batch::OfTensors(examples);
     }
@@ -103,7 +104,7 @@ class Measured {
   std::vector<Entry> entries_;
 };
 
-absl::StatusOr<std::vector<LayerProfile>> ProfileOnThisThread(const std::vector<LayerSpec>& layers,
+absl::StatusOr<std::vector<LayerProfile>> ProfileOnThisThread(int64_t integer, const std::vector<LayerSpec>& layers,
                                                               const Device& device, const ModelSettings& settings,
                                                               const ProfileOptions& options, Clock* clock) {
   std::vector<LayerProfile> profiles;
@@ -118,20 +119,18 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileOnThisThread(const std::vector<
       arrival.values = known->outputs;
       continue;
     }
-    PENSTOCK_ASSIGN_OR_RETURN(LayerProfile profile,
-                              ProfileLayer(layers[i], static_cast<int>(i), device, arrival, settings, options, clock));
+    PENSTOCK_ASSIGN_OR_RETURN(LayerProfile profile, ProfileLayer(layers[i], static_cast<int>(i), integer, device,
+                                                                 arrival, settings, options, clock));
     if (!shapes.empty() && arrival.skips.empty()) measured.Add({layers[i], shapes, profile, arrival.values});
     profiles.push_back(std::move(profile));
   }
   return profiles;
 }
 
-// Nothing if there is something to measure with: the first layer says what it takes.
-absl::StatusOr<std::vector<LayerProfile>> WithoutMeasurement(const std::vector<LayerSpec>& layers,
-                                                             const ModelSettings& settings) {
+// Nothing if there is something to measure with: the first layer says what it takes, `inputs`.
+std::vector<LayerProfile> WithoutMeasurement(const std::vector<NamedLayer>& shapes,
+                                             const std::vector<TensorSignature>& inputs) {
   std::vector<LayerProfile> profiles;
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<NamedLayer> shapes, BuildLayerShapes(layers, settings.build));
-  const std::vector<TensorSignature> inputs = shapes.front().layer->InputSignature();
   const auto is_any = [](const TensorSignature& input) { return input.any; };
   if (!inputs.empty() && std::none_of(inputs.begin(), inputs.end(), is_any)) return profiles;
   for (const NamedLayer& layer : shapes) {
@@ -143,30 +142,10 @@ absl::StatusOr<std::vector<LayerProfile>> WithoutMeasurement(const std::vector<L
   return profiles;
 }
 
-}  // namespace
-
-Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension) {
-  // Not zeros: what a maximum, a comparison or a sparse product costs depends on the values.
-  const at::Generator generator = InitialGenerator(0, LayerIndex(0));
-  Tensors inputs;
-  for (const TensorSignature& input : signature) {
-    std::vector<int64_t> shape = input.shape;
-    if (!shape.empty()) shape[0] = rows;
-    for (size_t i = 1; i < shape.size(); ++i) {
-      if (shape[i] < 0) shape[i] = open_dimension;
-    }
-    inputs.push_back(at::zeros(shape, at::TensorOptions().dtype(ToScalarType(input.type).value())));
-    if (inputs.back().is_floating_point()) inputs.back().normal_(0, 1, generator);
-  }
-  return inputs;
-}
-
-absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerSpec>& layers,
-                                                        const std::vector<Device>& devices,
-                                                        const ModelSettings& settings, const ProfileOptions& options,
-                                                        Clock* clock) {
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<LayerProfile> known, WithoutMeasurement(layers, settings));
-  if (!known.empty()) return known;
+// Measured with this integer in the inputs.
+absl::StatusOr<std::vector<LayerProfile>> ProfileWith(int64_t integer, const std::vector<LayerSpec>& layers,
+                                                      const std::vector<Device>& devices, const ModelSettings& settings,
+                                                      const ProfileOptions& options, Clock* clock) {
   std::vector<absl::StatusOr<std::vector<LayerProfile>>> measured(
       devices.size(), absl::StatusOr<std::vector<LayerProfile>>(std::vector<LayerProfile>()));
   {
@@ -178,7 +157,7 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerS
           [&, d] {
             UseCores(devices[d]);
             const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, memory);
-            measured[d] = ProfileOnThisThread(layers, devices[d], settings, options, clock);
+            measured[d] = ProfileOnThisThread(integer, layers, devices[d], settings, options, clock);
           },
           devices[d].cores));
     }
@@ -203,6 +182,51 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerS
     }
   }
   return mean;
+}
+
+}  // namespace
+
+Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension,
+                      int64_t integer) {
+  // Not zeros: what a maximum, a comparison or a sparse product costs depends on the values.
+  const at::Generator generator = InitialGenerator(0, LayerIndex(0));
+  Tensors inputs;
+  for (const TensorSignature& input : signature) {
+    std::vector<int64_t> shape = input.shape;
+    if (!shape.empty()) shape[0] = rows;
+    for (size_t i = 1; i < shape.size(); ++i) {
+      if (shape[i] < 0) shape[i] = open_dimension;
+    }
+    inputs.push_back(at::full(shape, integer, at::TensorOptions().dtype(ToScalarType(input.type).value())));
+    if (inputs.back().is_floating_point()) inputs.back().normal_(0, 1, generator);
+  }
+  return inputs;
+}
+
+absl::Status WithExampleInteger(const std::vector<TensorSignature>& signature,
+                                const std::function<absl::Status(int64_t integer)>& run) {
+  absl::Status status = run(0);
+  const auto has_integers = [](const TensorSignature& input) {
+    return !input.any && at::isIntegralType(ToScalarType(input.type).value(), /*includeBool=*/true);
+  };
+  const bool of_model = !absl::IsCancelled(status) && !absl::IsResourceExhausted(status);
+  if (status.ok() || !of_model || std::none_of(signature.begin(), signature.end(), has_integers)) return status;
+  return run(1).ok() ? absl::OkStatus() : status;
+}
+
+absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerSpec>& layers,
+                                                        const std::vector<Device>& devices,
+                                                        const ModelSettings& settings, const ProfileOptions& options,
+                                                        Clock* clock) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<NamedLayer> shapes, BuildLayerShapes(layers, settings.build));
+  const std::vector<TensorSignature> inputs = shapes.front().layer->InputSignature();
+  std::vector<LayerProfile> profiles = WithoutMeasurement(shapes, inputs);
+  if (!profiles.empty()) return profiles;
+  PENSTOCK_RETURN_IF_ERROR(WithExampleInteger(inputs, [&](int64_t integer) -> absl::Status {
+    PENSTOCK_ASSIGN_OR_RETURN(profiles, ProfileWith(integer, layers, devices, settings, options, clock));
+    return absl::OkStatus();
+  }));
+  return profiles;
 }
 
 }  // namespace penstock

@@ -50,9 +50,15 @@ struct ProfileOptions {
   std::function<absl::Status(int64_t bytes)> claim_memory = {};
 };
 
-// Inputs to measure with: normally distributed numbers, or integer zeros, of a signature, with `rows` rows and
+// Inputs to measure with: normally distributed numbers, or `integer` everywhere, of a signature, with `rows` rows and
 // `open_dimension` for other open dimensions. Always the same. May throw.
-Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension);
+Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension,
+                      int64_t integer = 0);
+
+// Calls `run` with the integer for ExampleInputs(): 0, which each table has a row for, and where the model refuses that, for
+// example because it divides by it, 1. The error is that of 0 where both are refused.
+absl::Status WithExampleInteger(const std::vector<TensorSignature>& signature,
+                                const std::function<absl::Status(int64_t integer)>& run);
 
 // Runs forward and backward of every layer on every device at the same time, so that the figures are those of a machine
 // whose other cores work too, and returns the mean over the devices of the medians over the repeats. Each device holds
@@ -68,7 +74,7 @@ Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t row
 // On an accelerator the layer and its inputs stand there, every time is taken when its streams are done, and the stash
 // is what its allocator says.
 //
-// Fails:     what a layer's forward throws, naming the layer: a model whose layers do not fit together is found here.
+// Fails:     what a layer's forward throws (WithExampleInteger), naming the layer: a model whose layers do not fit together is found here.
 //            FAILED_PRECONDITION / SKIP_INVALID for a layer that does not stash or pop what it declares.
 //            WORK_CANCELLED, before the next layer or the next allocation of one, once the plan is not wanted. What
 //            `claim_memory` fails with.

@@ -114,15 +114,16 @@ void GraphLayer::Describe(const GraphLayerRequest& request) {
         const bool open = d == 0 || !dimension.symbol.empty();
         signature.shape.push_back(open ? -1 : dimension.addend);
         if (open && d > 0) largest_open_dimension_ = std::max(largest_open_dimension_, dimension.example);
+        if (d == 0) signature.rows = absl::StrCat(dimension.factor, " ", dimension.symbol, " ", dimension.addend);
       }
       inputs_.push_back(std::move(signature));
     }
   }
-  const auto is_tensor = [](const ProgramOutput& output) { return output.tensor; };
-  if (request.last && std::all_of(graph.outputs.begin(), graph.outputs.end(), is_tensor) && !graph.outputs.empty()) {
+  if (request.last && !graph.outputs.empty()) {
     outputs_.clear();
     for (const ProgramOutput& output : graph.outputs) {
-      outputs_.push_back({.name = output.name, .type = *ToDataType(output.type), .shape = output.shape});
+      const DataType type = output.tensor ? *ToDataType(output.type) : DataType::kUnspecified;
+      outputs_.push_back({.name = output.name, .type = type, .shape = output.shape, .any = !output.tensor});
     }
   }
 }

@@ -84,7 +84,7 @@ struct Directory {
 };
 
 absl::StatusOr<Directory> FindDirectory(std::string_view bytes) {
-  if (bytes.size() < kEndBytes) return ArchiveError("must have an end record", absl::StrCat(bytes.size(), " bytes"));
+  if (bytes.size() < kEndBytes) return ArchiveError("must be a zip archive", absl::StrCat(bytes.size(), " bytes"));
   size_t end = bytes.size() - kEndBytes;
   if (Number32(bytes, end) != kEndSignature || Number16(bytes, end + 20) != 0) {
     return ArchiveError("must be a zip archive that ends with its end record, without a comment", "another end");
@@ -177,7 +177,9 @@ absl::StatusOr<Entry> ReadEntry(std::string_view directory, size_t& at, int max_
   entry.name = std::string(directory.substr(at + kEntryBytes, name_size));
   PENSTOCK_RETURN_IF_ERROR(CheckName(entry.name, max_name_bytes));
   if ((flags & ~kAllowedFlags) != 0 || method != 0) {
-    return ArchiveError("records must be stored, neither compressed nor encrypted", entry.name);
+    return ArchiveError(
+        "records must be stored, neither compressed nor encrypted (a file of TorchScript is no exported program)",
+        entry.name);
   }
   entry.checksum = Number32(directory, at + 16);
   uint64_t stored = Number32(directory, at + 20);

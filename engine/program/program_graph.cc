@@ -190,7 +190,6 @@ class GraphReader {
       const std::string value_kind = fields_.Union(outputs[i], value);
       ProgramArgument argument = arguments_.Argument(scope_, value_kind, *value);
       if (argument.items.size() != 1) return fields_.Fail("must be one value", value_kind);
-      if (!argument.items[0].is_value() && argument.items[0].literal.isNone()) continue;
       graph_.outputs.push_back({.name = std::move(names[i]), .item = std::move(argument.items[0])});
       if (value_kind == "as_tensor") ReadOutputMeta(graph, fields_.Text(fields_.At(*value, "name")));
     }

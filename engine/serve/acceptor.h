@@ -58,8 +58,8 @@ class Acceptor {
 
   // A call with handles for its results.
   absl::StatusOr<Accepted> Accept(CallContext context, Request request) ABSL_LOCKS_EXCLUDED(calls_->mu);
-  // A save, copy, restore, write, delete or update: no handles, so its callers wait in a StateJoin, which the request log knows from
-  // acceptance on.
+  // A save, copy, restore, write, delete or update: no handles, so its callers wait in a StateJoin, which the request
+  // log knows from acceptance on.
   void AcceptState(CallContext context, Request request, StateCallback done) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // A read of parameters; once `cancel` says so, it makes no copy.
   void AcceptRead(CallContext context, ReadCall read, std::shared_ptr<CancelToken> cancel)

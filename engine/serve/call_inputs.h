@@ -15,13 +15,14 @@
 
 namespace penstock {
 
-// Named values: given with the call, or tensors behind handles that are pinned until the call has them.
+// Named values: given with the call, or behind handles that are pinned until the call has them.
 //
 // Owns:      The pins. The HandleStore must outlive it.
 // Threads:   One at a time.
 // Lifecycle: Make(); then OnReady(), at most once; then Take() when it has called back. Destruction releases the pins.
 // Fails:     Make(): the reasons of handles, HANDLE_KIND for one without tensors, all naming the handle and the field.
-//            Take(): an input's own error; INVALID_ARGUMENT / TENSOR_SIGNATURE for a tensor that its handle lacks.
+//            Take(): an input's own error; INVALID_ARGUMENT / TENSOR_SIGNATURE for a tensor that its handle lacks, WRONG_TYPE
+//            for a value that shall be whole, or that stands for a tensor inside of another value.
 class CallInputs {
  public:
   CallInputs() = default;
@@ -45,14 +46,24 @@ class CallInputs {
   int64_t inline_bytes() const { return inline_bytes_; }
 
  private:
+  // What stands behind a handle.
+  struct Reference {
+    int pin = -1;                  // index into pins_
+    std::string tensor_name = {};  // and the tensor's name there
+  };
   struct Input {
     std::string name;
     std::string field;
     bool whole = false;
-    Value value = {};              // given with the call; else
-    int pin = -1;                  // index into pins_,
-    std::string tensor_name = {};  // and the tensor's name there
+    Value value = {};  // given with the call; else
+    Reference from = {};
+    std::vector<Reference> inside = {};  // instead of the undefined tensors of `value`
   };
+
+  absl::Status AddReference(HandleStore* store, const std::string& caller, HandleTensor from, const std::string& field,
+                            Reference* reference);
+  absl::StatusOr<Value> TakeValue(const Input& input) const;
+  absl::StatusOr<HeldValues> HeldBy(const Reference& reference, const std::string& field) const;
 
   std::vector<Input> inputs_;
   std::vector<HandlePin> pins_;

@@ -76,7 +76,7 @@ const std::vector<std::string>& OutputsOf(const Call& call) {
   return contribution == nullptr ? *none : contribution->request.outputs;
 }
 
-// The name of an optimizer's slot as a tensor on the wire may have it, optimizer.NAME.SLOT, is optimizer/NAME/SLOT; or empty.
+// optimizer/NAME/SLOT for optimizer.NAME.SLOT, which a tensor on the wire may have as its name; else empty.
 std::string OptimizerSlotName(const std::string& name) {
   static constexpr char kPrefix[] = "optimizer.";
   const size_t begin = sizeof(kPrefix) - 1;
@@ -97,7 +97,7 @@ absl::Status CallRunner::CheckTensors(Call& call) const {
     PENSTOCK_ASSIGN_OR_RETURN(loss, TakeLossTensors(*contribution, inputs));
   }
   PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckOutputs(OutputsOf(call)));
-  PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckInputs(inputs));
+  PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckInputs(inputs, /*needs_rows=*/call.mode != BatchMode::kInfer));
   call.rows = RowsOf(inputs);
   if (contribution != nullptr) {
     PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(loss.target, loss.weights, contribution->request.loss, call.rows));
@@ -123,6 +123,7 @@ int64_t CallRunner::ExpectedOutputBytes(const Call& call) const {
   for (const TensorSignature& output : pipeline_->signature().outputs) {
     const bool wanted = outputs.empty() || std::find(outputs.begin(), outputs.end(), output.name) != outputs.end();
     if (!wanted) continue;
+    if (output.any) continue;
     std::vector<int64_t> shape = output.shape;
     for (size_t i = 0; i < shape.size(); ++i) {
       if (shape[i] < 0) shape[i] = OpenDimension(*inputs, i, call.rows);

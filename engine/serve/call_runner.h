@@ -30,9 +30,9 @@ struct Executed {
 
 // What checkpoints say of where they come from.
 struct CheckpointOrigin {
-  // What stands behind a blank, the digest of an exported program, must be that of a checkpoint which is restored or copied.
+  // What stands behind a blank, an exported program's digest, must be that of a checkpoint which is restored or copied.
   std::string spec_digest = {};
-  // Returns the bytes that a checkpoint keeps of the specification, as it is when the checkpoint is saved. Null: it keeps none.
+  // Returns the bytes that a checkpoint keeps of the specification as it is at the save. Null: it keeps none.
   std::function<std::string(const Pipeline&)> describe = {};
   std::string restored_from = {};  // one of the pipeline's own, which no rotation deletes; empty: none
 };
@@ -87,7 +87,7 @@ class CallRunner {
   absl::StatusOr<Executed> Discard() const;
   // The bytes of the specification now; checkpoints of one specification share them.
   std::shared_ptr<const std::string> Specification();
-  // Deletes the oldest of the rotating checkpoints beyond `keep`, of which `saved` is one. What can't be deleted is logged.
+  // Deletes the oldest of the rotating checkpoints beyond `keep`; `saved` is one. What can't be deleted is logged.
   void Rotate(int keep, const std::string& saved) const;
   // Puts the state in the place of the pipeline's; gradients of the weights that are gone go too.
   absl::StatusOr<Executed> Replace(const NamedTensors& state, int64_t step) const;

@@ -33,7 +33,7 @@ struct CallContext {
   std::shared_ptr<void> place = {};                    // the caller's in the admission; the call drops it at its end
 };
 
-// A tensor of a handle, finished or not. An empty tensor name means the only one.
+// A tensor of a handle, finished or not, or one of its values. An empty name means the only one.
 struct HandleTensor {
   HandleName handle = {};
   std::string tensor = {};
@@ -42,8 +42,10 @@ struct HandleTensor {
 // One named value of a call.
 struct InputSource {
   std::string name = {};
-  std::variant<at::Tensor, HandleTensor, Value> source = {};  // Value: no tensor
+  std::variant<at::Tensor, HandleTensor, Value> source = {};  // Value: no tensor by itself
   bool whole = false;  // of a tensor: it is not split, every micro-batch gets all of it
+  // The tensors that stand for the undefined ones of a Value, in the order of Value::MapTensors.
+  std::vector<HandleTensor> inside = {};
 };
 
 // Each holds the engine's own request: all of it but the tensors and the cancel token, which the call has once it runs.
@@ -101,8 +103,8 @@ struct ExpireCall {};
 struct SaveCall {
   std::string id = {};   // empty: step-{n}
   bool replace = false;  // a checkpoint of this name
-  // After success, of the checkpoints that were saved with a number here the oldest beyond this number are deleted, but not
-  // the one that was last restored from. 0: nothing is deleted, and no later save deletes this one.
+  // After success, of the checkpoints that were saved with a number here the oldest beyond this number are deleted, but
+  // not the one that was last restored from. 0: nothing is deleted, and no later save deletes this one.
   int keep = 0;
   bool last = false;  // of the pipeline's life: it finds its identifier itself, and can be cancelled
 };

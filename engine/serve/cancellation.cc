@@ -18,14 +18,23 @@ void Cancellation::RemoveQueued(ServedCalls& calls, const std::vector<CallPointe
   for (const CallPointer& call : waiting) RemoveQueued(calls, call);
 }
 
+void Cancellation::Settle(const CallPointer& call, const absl::Status& error) {
+  const auto end = [&] { settlement_->Fail(call, error); };
+  const absl::Status ended = Guarded("the end of a call", end);
+  if (!ended.ok()) Guarded("the end of a call", end).IgnoreError();  // its work will not end it
+}
+
 void Cancellation::SettleCancelled(const std::vector<CallPointer>& removed) {
-  for (const CallPointer& call : removed) {
-    Guarded("the end of a cancelled call", [&] { settlement_->Fail(call, CancelledCall()); }).IgnoreError();
-  }
+  for (const CallPointer& call : removed) Settle(call, cancelled_);
 }
 
 void Cancellation::OnDeadline(const CallPointer& call) {
-  absl::Status error;
+  // What takes memory comes first.
+  const absl::Status queued =
+      Error(absl::StatusCode::kDeadlineExceeded, "QUEUE_DEADLINE", "the call's time passed before it started");
+  const absl::Status running =
+      Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran");
+  bool started = false;
   {
     absl::MutexLock lock(&calls_->mu);
     Call::Guarded& guarded = calls_->Of(call);
@@ -34,15 +43,14 @@ void Cancellation::OnDeadline(const CallPointer& call) {
     if (guarded.phase == Call::Phase::kQueued) {
       RemoveQueued(*calls_, call);
       if (calls_->metrics != nullptr) calls_->metrics->rejected[RejectReason::kDeadline].Add();
-      error = Error(absl::StatusCode::kDeadlineExceeded, "QUEUE_DEADLINE", "the call's time passed before it started");
     } else {
+      started = true;
       call->cancel->Cancel();
       // What changes weights tells its outcome when it is known; the rest of the world need not wait for a forward.
       if (!call->stoppable()) return;
-      error = Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran");
     }
   }
-  settlement_->Fail(call, error);
+  Settle(call, started ? running : queued);
   calls_->NotifyIfDrained();
 }
 
@@ -60,7 +68,7 @@ CancelEffect Cancellation::Cancel(const CallPointer& call) {
       RemoveQueued(*calls_, call);
     }
   }
-  settlement_->Fail(call, CancelledCall());
+  Settle(call, cancelled_);
   calls_->NotifyIfDrained();
   return effect;
 }

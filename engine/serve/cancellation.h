@@ -38,11 +38,14 @@ class Cancellation {
   void SettleCancelled(const std::vector<CallPointer>& removed) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
  private:
+  // Ends a call that nothing else will end; once more where there was no memory.
+  void Settle(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
   void RemoveQueued(ServedCalls& calls, const CallPointer& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls.mu);
 
   ServedCalls* const calls_;
   Settlement* const settlement_;
   AccumulationWatch* const watch_;
+  const absl::Status cancelled_ = CancelledCall();  // a copy of it takes no memory
 };
 
 }  // namespace penstock

@@ -25,7 +25,11 @@ void InferenceLoop::Loop() {
       absl::MutexLock lock(&calls_->mu);
       calls_->mu.Await(absl::Condition(&can_start));
       if (calls_->stopping) return;  // nothing waits any more
-      call = calls_->inference.Start();
+      const absl::Status taken = Guarded("the start of an inference", [&] {
+        calls_->mu.AssertHeld();
+        call = calls_->inference.Start();
+      });
+      if (!taken.ok()) continue;  // it waits as before
       calls_->UpdateQueueMetrics();
     }
     const absl::Status started = Guarded("an inference", [&] { StartRun(call); });

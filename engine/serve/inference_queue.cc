@@ -39,9 +39,9 @@ void InferenceQueue::Remove(const CallPointer& call) {
 
 CallPointer InferenceQueue::Start() {
   CallPointer call = Next();
+  running_.insert(call);  // what may fail comes first
   Remove(call);
   call->guarded_.Enter(Call::Phase::kRunning);
-  running_.insert(call);
   return call;
 }
 

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/guard.h"
@@ -59,10 +60,14 @@ JoinedCall<Answer> JoinOrAnswer(Log& log, const RequestKey& key, const std::stri
     join->callbacks.push_back(std::move(done));
     return {};
   }
-  if (absl::Status started = start(); !started.ok()) return {nullptr, std::move(started)};
+  // All that takes memory comes before the start.
   auto join = std::make_shared<Joined<Answer>>();
-  join->callbacks.push_back(std::move(done));
+  join->callbacks.reserve(1);
   log.Record(key, payload_digest, join, now_nanos);
+  absl::Cleanup forget = [&] { log.Erase(key); };
+  if (absl::Status started = start(); !started.ok()) return {nullptr, std::move(started)};
+  std::move(forget).Cancel();
+  join->callbacks.push_back(std::move(done));
   return {std::move(join), std::nullopt};
 }
 

@@ -20,8 +20,8 @@ class Pipeline;
 //
 // Owns:      nothing; the pipeline outlives it, and the claims (may be null) its copies.
 // Threads:   Take() from the training thread, bytes() from any.
-// Fails:     NOT_FOUND / PARAMETER_NOT_FOUND naming it; ACCUMULATION_EMPTY; PIPELINE_BROKEN; HOST_MEMORY where a copy finds no room; as
-//            ParameterSnapshots.
+// Fails:     NOT_FOUND / PARAMETER_NOT_FOUND naming it; ACCUMULATION_EMPTY; PIPELINE_BROKEN; HOST_MEMORY where a copy
+//            finds no room; as ParameterSnapshots.
 class ParameterReader {
  public:
   ParameterReader(std::string name, const Pipeline* pipeline, MemoryClaims* memory)

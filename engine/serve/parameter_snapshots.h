@@ -13,8 +13,8 @@ namespace penstock {
 
 // Makes one copy of each content per version of it, shared by all who read it.
 //
-// Model:     A copy lives until its last reader lets go of it. At most kMaxSnapshots copies, of whatever content and version,
-//            live at a time.
+// Model:     A copy lives until its last reader lets go of it. At most kMaxSnapshots copies, of whatever content and
+//            version, live at a time.
 // Owns:      nothing but the count of what lives; a copy may outlive it.
 // Threads:   Take() from one thread at a time, bytes() from any; copies are let go of on any.
 // Fails:     RESOURCE_EXHAUSTED / STREAM_LIMIT where another copy would be one too many; as `make`.

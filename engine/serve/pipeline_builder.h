@@ -44,8 +44,8 @@ struct PipelineRecipe {
   PipelineSpec spec = {};
   // Goes into its checkpoints, with the digest of the exported program, on which alone they can be restored.
   std::string spec_digest = {};
-  // Returns the bytes that checkpoints keep of the specification, with the plan, the digest of the program and the optimizer's
-  // settings at that time. Null: they keep none.
+  // Returns the bytes that checkpoints keep of the specification, with the plan, the digest of the program and the
+  // optimizer's settings at that time. Null: they keep none.
   std::function<std::string(const Plan& plan, const ModelSpec& model, const OptimizerSpec& optimizer)> describe = {};
   // Whose weights, step and, where it fits (FitState), optimizer state it starts with; unset: it starts anew.
   std::optional<CheckpointSource> from = {};

@@ -1,3 +1,6 @@
+// Creation, retry, drain and deletion of pipelines. They stand in one file, for each must see under the one lock what
+// the others have begun; how a pipeline is made stands in pipeline_builder.
+
 #include "engine/serve/pipeline_table.h"
 
 #include <atomic>
@@ -37,6 +40,10 @@ absl::Status Draining() {
   return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
 }
 
+absl::Duration TurnOf(const PipelineSpec& spec) {
+  return absl::Seconds(spec.limits.planning_seconds) + PipelineTable::kPatience;
+}
+
 // As it is now: a pipeline that was ready may have broken since, and its optimizer may have other settings.
 PipelineEntry Present(PipelineEntry entry) {
   if (entry.pipeline != nullptr) entry.spec.optimizer = entry.pipeline->pipeline().optimizer();
@@ -49,7 +56,11 @@ PipelineEntry Present(PipelineEntry entry) {
 }  // namespace
 
 PipelineTable::PipelineTable(Options options)
-    : max_pipelines_(options.max_pipelines), builder_(std::move(options.builder)), log_({}) {}
+    : max_pipelines_(options.max_pipelines),
+      builder_(std::move(options.builder)),
+      log_({}),
+      creations_("ps-creations", builder_.options().timers, builder_.options().clock),
+      plans_(builder_.options().timers, builder_.options().clock) {}
 
 PipelineTable::~PipelineTable() { Close(); }
 
@@ -149,19 +160,36 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe
                                   absl::StrCat("at most ", max_pipelines_, " pipelines may exist; delete one"), name),
                        "limit_value", std::to_string(max_pipelines_));
     }
-    PipelineEntry& entry = entries_[name];
-    entry.name = name;
-    entry.spec = recipe.spec;
+    PipelineEntry entry{.name = name, .spec = recipe.spec};
     entry.create_time = builder_.options().clock->WallNow();
     entry.planning = planning;
     SetState(entry, PipelineEntry::State::kCreating);
+    creating_.emplace(name, nullptr);  // Begin() sets it
+    absl::Cleanup undo = [&] {
+      mu_.AssertHeld();
+      creating_.erase(name);
+    };
+    entries_.emplace(name, std::move(entry));
+    std::move(undo).Cancel();
     return absl::OkStatus();
   };
   const JoinPointer join = Begin(key, context, std::move(done), start, name);
   if (join == nullptr) return;
-  creations_.Post([this, key, join, name, planning, recipe = std::move(recipe)] {
-    Answer(key, join, Guarded("the creation of a pipeline", [&] { return CreateNow(name, recipe, planning.get()); }));
+  const absl::Status posted = Guarded("the creation of a pipeline", [&] {
+    creations_.Post([this, key, join, name, planning, recipe = std::move(recipe)] {
+      creations_.HoldTurn(TurnOf(recipe.spec));
+      auto made = Guarded("the creation of a pipeline", [&] { return CreateNow(name, recipe, planning.get()); });
+      creations_.HoldTurn(absl::InfiniteDuration());
+      Answer(key, join, std::move(made));
+    });
   });
+  if (posted.ok()) return;
+  {
+    absl::MutexLock lock(&mu_);
+    creating_.erase(name);
+    entries_.erase(name);
+  }
+  Answer(key, join, posted);
 }
 
 absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, PipelineRecipe recipe,
@@ -170,11 +198,12 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
   // All that can fail, copies too, before the entry changes.
   absl::StatusOr<PipelineEntry> made = Guarded("the creation of a pipeline", [&]() -> absl::StatusOr<PipelineEntry> {
     if (draining) return Draining();
-    PENSTOCK_ASSIGN_OR_RETURN(auto pipeline, builder_.Build(name, &recipe, may_rehearse_, planning));
     PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry ready, Get(name));
     ready.planning = nullptr;
-    ready.pipeline = std::move(pipeline);
+    PENSTOCK_ASSIGN_OR_RETURN(ready.pipeline, builder_.Build(name, &recipe, may_rehearse_, planning));
+    absl::Cleanup unlist = [&] { RemoveMetrics(*ready.pipeline); };
     ready.spec.model.program_digest = recipe.spec.model.program_digest;
+    std::move(unlist).Cancel();
     return ready;
   });
   {
@@ -201,10 +230,14 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
     return WithValue(made.status(), "pipeline", name);
   }
   if (draining) made->pipeline->StopAccepting();  // it was made while the server began to stop
-  const Pipeline& engine = made->pipeline->pipeline();
-  LogInfo("pipeline created", {{"pipeline", name},
-                               {"stages", std::to_string(engine.plan().stages.size())},
-                               {"parameters", std::to_string(engine.parameter_count())}});
+  Guarded("the log of a new pipeline",
+          [&] {  // it is made, whatever becomes of the line
+            const Pipeline& engine = made->pipeline->pipeline();
+            LogInfo("pipeline created", {{"pipeline", name},
+                                         {"stages", std::to_string(engine.plan().stages.size())},
+                                         {"parameters", std::to_string(engine.parameter_count())}});
+          })
+      .IgnoreError();
   return made;
 }
 
@@ -225,6 +258,7 @@ void PipelineTable::LookForPlans(const std::string& caller, PipelineSpec spec, s
     Planning planning(builder_.options().clock, spec.limits.planning_seconds,
                       [this, cancel] { return cancel->cancelled() || IsDraining(); });
     PENSTOCK_RETURN_IF_ERROR(planning.CheckWanted());  // it has waited
+    plans_.HoldTurn(TurnOf(spec));
     return (builder_.*look)(caller, std::move(spec), may_rehearse_, &planning);
   };
   // Under no lock: searches that were given up end here.

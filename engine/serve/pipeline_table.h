@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "engine/base/job_thread.h"
+#include "engine/base/turn_thread.h"
 #include "engine/exec/pipeline.h"
 #include "engine/serve/calls.h"
 #include "engine/serve/joined.h"
@@ -47,9 +48,10 @@ struct PipelineEntry {
 //
 // Model:     A map from name to a pipeline with its state. A pipeline that could not be made leaves
 //            no entry: its error is the answer of Create().
-// Owns:      The served pipelines, with whoever holds a reference meanwhile; three threads: `ps-creations` creates one pipeline
-//            after the other, `ps-deletions` destroys them, `ps-plans` (plan_queue.h) looks for plans that nothing is created
-//            from. What Options points to must outlive the table.
+// Owns:      The served pipelines, with whoever holds a reference meanwhile; three threads: `ps-creations` creates one
+//            pipeline after the other (one that takes longer than its planning and kPatience keeps no other waiting: a
+//            single operator that is measured can't be interrupted), `ps-deletions` destroys them, `ps-plans` (plan_queue.h) looks for plans that
+//            nothing is created from. What Options points to must outlive the table.
 // Threads:   Any method from any thread; none blocks but Close(). Creation and deletion run on the
 //            table's threads, outside its lock, so other calls are served meanwhile, and neither waits for the other.
 //            Callbacks come on these threads and must not call Close().
@@ -62,6 +64,9 @@ struct PipelineEntry {
 //            All name the pipeline.
 class PipelineTable {
  public:
+  // Beside its planning_seconds, until those behind a creation or a search no longer wait for it.
+  static constexpr absl::Duration kPatience = absl::Minutes(1);
+
   struct Options {
     PipelineBuilder::Options builder;
     int max_pipelines = 16;
@@ -75,11 +80,11 @@ class PipelineTable {
   using SearchCallback = std::function<void(absl::StatusOr<PlanSearch>)>;
   using DeleteCallback = std::function<void(absl::Status)>;
 
-  // Answers when the pipeline is READY. It goes on if nobody waits any more: a retry with the same request_id joins or gets
-  // its answer. Planning takes the specification's time, whatever the caller's.
-  // Of the context, caller, request_id and payload_digest count.
-  // `accept` is asked where there is a pipeline of this name, being made or ready: OK takes that one, when it is ready, for the
-  // answer, an error is the answer. It must not call the table. Null: none is taken.
+  // Calls back when it is READY. It goes on if nobody waits any more: a retry with the same request_id joins or
+  // gets its answer. Planning takes the specification's time, whatever the caller's. Of the context, caller, request_id
+  // and payload_digest count. `accept` is asked where there is a pipeline of this name, being made or ready: OK takes
+  // that one, when it is ready, for the answer, an error is the answer. It must not call the table. Null: none is
+  // taken.
   using AcceptExisting = std::function<absl::Status(const PipelineEntry&)>;
   void Create(CallContext context, std::string name, PipelineRecipe recipe, AcceptExisting accept, CreateCallback done);
   // What Create() would do, without doing it. CANCELLED / WORK_CANCELLED soon after `cancel`.
@@ -95,7 +100,7 @@ class PipelineTable {
   // By name, those after `after`, at most `limit`.
   std::vector<PipelineEntry> List(const std::string& after, int limit) const;
 
-  // Answers when it is gone: accepted work has finished (`force`: what had not started is cancelled,
+  // Calls back when it is gone: accepted work has finished (`force`: what had not started is cancelled,
   // and an open accumulation or graph is lost; without it, those are PIPELINE_IN_USE), its handles are
   // released. `purge` removes its checkpoints; where that fails, the pipeline is gone and the answer is the error.
   void Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done);
@@ -127,8 +132,8 @@ class PipelineTable {
   };
   // Begins the work under the lock, refuses it, or finds something standing and returns any error.
   using Start = std::function<absl::Status(std::optional<Standing>* standing)>;
-  // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt, by what stands or by what
-  // `start` refused, or has joined one. `creates`: the pipeline whose creation the call is; empty: none.
+  // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt, by what stands or by
+  // what `start` refused, or has joined one. `creates`: the pipeline whose creation the call is; empty: none.
   JoinPointer Begin(const RequestKey& key, const CallContext& context, EntryCallback done, const Start& start,
                     const std::string& creates = "") ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)
@@ -165,7 +170,7 @@ class PipelineTable {
   uint64_t versions_ ABSL_GUARDED_BY(mu_) = 0;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  JobThread creations_{"ps-creations"};  // last, with the next: they use all of the above
+  TurnThread creations_;  // last, with the next: they use all of the above
   JobThread deletions_{"ps-deletions"};
   PlanQueue plans_;
 };

@@ -11,7 +11,7 @@
 //   accumulation_watch   leases of accumulations         cancellation        calls that end early
 //   settlement           how a call ends
 //
-// A call:   accepted ──▶ queued ──▶ runs ──▶ done ──▶ settled, by exactly one of: its run, its deadline, a cancel, a drain
+// A call:   accepted ──▶ queued ──▶ runs ──▶ done ──▶ settled, by exactly one of: run, deadline, cancel, drain
 
 #include <cstdint>
 #include <functional>
@@ -54,9 +54,9 @@ class PipelineMetrics;
 // Model:     Calls that change state stand in one queue and run one after another, in the order in
 //            which they were accepted; each has a sequence number. Inference stands in another
 //            queue, and some of it runs at any time. Every call returns at once with the names of
-//            handles that will hold its results. Evaluation is inference here. A call whose inputs are handles that are not ready
-//            waits for them: a training call in its place, inference aside. A call out of place is refused
-//            at once, as far as it can be foreseen, and is checked again when its turn comes.
+//            handles that will hold its results. Evaluation is inference here. A call whose inputs are handles that are
+//            not ready waits for them: a training call in its place, inference aside. A call out of place is refused at
+//            once, as far as it can be foreseen, and is checked again when its turn comes.
 // Owns:      The Pipeline, a share of the CheckpointFolder, and its parts, with the threads `ps-train` and `ps-infer`.
 //            HandleStore, TimerQueue and Clock must outlive it.
 // Threads:   Any method from any thread; none blocks for work or disk but Stop() and the destructor.
@@ -160,8 +160,8 @@ class ServedPipeline {
   }
   std::vector<CheckpointInfo> ListCheckpoints() const { return checkpoints_->List(); }
 
-  // The named tensors, as they are when the read's turn in the training order comes. Who reads the same shares one copy.
-  // `cancel`: nobody wants it any more; it keeps its place in the order, and makes no copy.
+  // The named tensors, as they are when the read's turn in the training order comes. Who reads the same shares one
+  // copy. `cancel`: nobody wants it any more; it keeps its place in the order, and makes no copy.
   // Fails:     as ParameterReader, and as any call of the training order; gradients as TrainingState::Check() too.
   void ReadParameters(CallContext context, ReadCall read, std::shared_ptr<CancelToken> cancel) {
     acceptor_.AcceptRead(std::move(context), std::move(read), std::move(cancel));
@@ -184,9 +184,9 @@ class ServedPipeline {
   // StopAccepting(), and calls back when all accepted work has ended. `force` cancels what has not
   // started.
   void Drain(bool force, std::function<void()> done) ABSL_LOCKS_EXCLUDED(calls_.mu);
-  // The last thing that is done: cancels what has not started, waits for what runs, and saves the state if it has changed since
-  // the last save or restore, as step-{n} or, if there is one, step-{n}-end. Returns nothing if there was nothing to save.
-  // Accumulated gradients are in no checkpoint. `cancel` gives the save up.
+  // The last thing that is done: cancels what has not started, waits for what runs, and saves the state if it has
+  // changed since the last save or restore, as step-{n} or, if there is one, step-{n}-end. Returns nothing if there was
+  // nothing to save. Accumulated gradients are in no checkpoint. `cancel` gives the save up.
   using LastSaveCallback = std::function<void(absl::StatusOr<std::optional<CheckpointInfo>>)>;
   void SaveLast(std::shared_ptr<CancelToken> cancel, LastSaveCallback done) ABSL_LOCKS_EXCLUDED(calls_.mu);
   // Cancels what has not started, waits for what runs, joins the threads. From no thread of its own.

@@ -12,7 +12,7 @@
 #include "engine/base/timer_queue.h"
 #include "engine/observe/metrics.h"
 #include "engine/serve/joined.h"
-#include "engine/tensor/micro_batch.h"
+#include "engine/tensor/held_values.h"
 
 namespace penstock {
 
@@ -125,13 +125,12 @@ void Settlement::FulfilHandles(const Call& call, Executed executed, const std::s
   }
 }
 
-// A handle holds tensors: an output that is none fails it by name.
-void Settlement::FulfilValues(const HandleId& id, const NamedValues& values) {
-  absl::StatusOr<NamedTensors> tensors = ToTensors(values);
-  if (tensors.ok()) {
-    handles_->Fulfil(id, *std::move(tensors));
+void Settlement::FulfilValues(const HandleId& id, NamedValues values) {
+  absl::StatusOr<HeldValues> held = HoldValues(std::move(values));
+  if (held.ok()) {
+    handles_->Fulfil(id, *std::move(held));
   } else {
-    handles_->Fail(id, tensors.status());
+    handles_->Fail(id, held.status());
   }
 }
 

@@ -68,7 +68,8 @@ class Settlement {
   void ReportEnd(const Call& call, int64_t step, const absl::Status& status);
   absl::Status FailHandles(const Call& call, const absl::Status& error);
   void FulfilHandles(const Call& call, Executed executed, const std::string& token);
-  void FulfilValues(const HandleId& id, const NamedValues& values);
+  // What is more than a handle may hold fails it by name.
+  void FulfilValues(const HandleId& id, NamedValues values);
   void AnswerState(const Call& call, absl::StatusOr<StateAnswer> answer) ABSL_LOCKS_EXCLUDED(calls_->mu);
   static void AnswerRead(const Call& call, absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> snapshot);
   void LogCheckpoint(const Call& call, const absl::Status& status, const Executed* executed) const;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
@@ -52,6 +53,15 @@ void TrainingLoop::Run(const CallPointer& call) {
   const int64_t step = traced ? pipeline_->step() + 1 : 0;
   const LogScope scope(settlement_->LogFieldsOf(*call, step));
   settlement_->CountStart(*call);
+  // Whatever throws before it is noted what the run has done, the run has an end, and the state is the engine's.
+  absl::Cleanup broken_off = [&] {
+    Guarded("the end of a training call", [&] {
+      absl::MutexLock lock(&calls_->mu);
+      calls_->training.Reconcile(*call, pipeline_->accumulating(), clock_->NowNanos());
+      watch_->Look(*calls_, *call);
+    }).IgnoreError();
+    settlement_->RecordEnd(*call, step, absl::Status(absl::StatusCode::kInternal, ""), nullptr);
+  };
   absl::StatusOr<Executed> executed = Guarded("a training call", [&] { return Execute(*call); });
 
   std::vector<HandleId> stale_graphs;
@@ -76,6 +86,7 @@ void TrainingLoop::Run(const CallPointer& call) {
     watch_->Look(*calls_, *call);
     token = calls_->training.token();
   }
+  std::move(broken_off).Cancel();
   settlement_->RecordEnd(*call, step, executed.status(), executed.ok() ? &*executed : nullptr);
   if (executed.ok()) {
     settlement_->Fulfil(*call, *std::move(executed), token, stale_graphs);
@@ -112,7 +123,7 @@ std::shared_ptr<Graph> TrainingLoop::Watched(std::shared_ptr<Graph> graph) {
     graph.reset();
     if (alive->fetch_sub(1) != 1) return;
     // On the timers' thread: the last reference may be dropped under any lock.
-    timers->Add(clock->NowNanos(), look);
+    Guarded("a look at the last graph", [&] { timers->Add(clock->NowNanos(), look); }).IgnoreError();
   });
 }
 

@@ -42,13 +42,13 @@ struct TrainingParty {
 
 // CLEAN, or ACCUMULATING gradients for one party. (Stepping and restoring are calls that run; others queue.)
 //
-// Model:     a party adds to its own accumulation only. It ends by a step or DISCARD of that party; by DISCARD of another session
-//            of the same caller, which a restarted program is; by force; and by the end of its lease. A party whose gradients
-//            others or the lease have ended is told so: until it discards, for a day, it can't go on as if they were there. While
-//            too many such losses are kept, of one caller its share (CallerShare), no accumulation begins. Every
-//            session of the holder's caller may read the gradients.
-// Fails:     Check(): FAILED_PRECONDITION / ACCUMULATION_EMPTY; ACCUMULATION_LOST; ACCUMULATION_OPEN and ACCUMULATION_HELD, which
-//            name the holder (`holder`, `session`) and the age (`age_seconds`). RESOURCE_EXHAUSTED / CALLER_QUOTA.
+// Model:     a party adds to its own accumulation only. It ends by a step or DISCARD of that party; by DISCARD of
+//            another session of the same caller, which a restarted program is; by force; and by the end of its lease. A
+//            party whose gradients others or the lease have ended is told so: until it discards, for a day, it can't go
+//            on as if they were there. While too many such losses are kept, of one caller its share (CallerShare), no
+//            accumulation begins. Every session of the holder's caller may read the gradients.
+// Fails:     Check(): FAILED_PRECONDITION / ACCUMULATION_EMPTY, ACCUMULATION_LOST; ACCUMULATION_OPEN and
+//            ACCUMULATION_HELD, which name `holder`, `session` and `age_seconds`. RESOURCE_EXHAUSTED / CALLER_QUOTA.
 // Units:     nanoseconds of one monotonic clock.
 class TrainingState {
  public:
@@ -56,8 +56,8 @@ class TrainingState {
   absl::Status Check(TrainingCall call, const TrainingParty& party, int64_t now) const;
   // The call has been made, and has succeeded. A contribution's `lease` counts from now; 0: none.
   void Apply(TrainingCall call, const TrainingParty& party, int64_t now, absl::Duration lease = absl::ZeroDuration());
-  // What the engine says after a call of `party` that may have failed: without gradients the state is CLEAN; gradients that
-  // nobody held are this party's.
+  // What the engine says after a call of `party` that may have failed: without gradients the state is CLEAN; gradients
+  // that nobody held are this party's.
   void Reconcile(bool accumulating, const TrainingParty& party, int64_t now);
 
   bool accumulating() const { return holder_.has_value(); }

@@ -28,6 +28,15 @@ Batch Batch::OfTensors(const Tensors& tensors) {
   return batch;
 }
 
+Batch Batch::Spread() const {
+  if (!atomic_ || values_[0].list() == nullptr) return *this;
+  Batch items = Tuple(*values_[0].list());
+  items.spread_ = true;
+  return items;
+}
+
+Batch Batch::Folded() const { return spread_ ? Batch(Value::List(values_)) : *this; }
+
 absl::StatusOr<Value> Batch::value() const {
   if (!atomic_) return Error(absl::StatusCode::kFailedPrecondition, "WRONG_TYPE", "not atomic batch");
   return values_[0];
@@ -103,6 +112,12 @@ Batch Batch::MapTensors(const std::function<at::Tensor(const at::Tensor&)>& f) c
       value = Value(WholeTensor{f(*value.whole())});
     }
   }
+  return mapped;
+}
+
+Batch Batch::MapAllTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const {
+  Batch mapped = *this;
+  for (Value& value : mapped.values_) value = value.MapTensors(f);
   return mapped;
 }
 

@@ -16,7 +16,8 @@ namespace penstock {
 
 // One value by itself ("atomic"), or a tuple. A tuple of one is not the value by itself.
 //
-// Model:     the successor of torchgpipe's micro_batch.Batch. A tuple's items are a layer's arguments.
+// Model:     the successor of torchgpipe's micro_batch.Batch. A tuple's items are a layer's arguments. A list by itself is one
+//            argument; between layers and stages it is spread into its items, which are joined and have gradients as a tuple's.
 // Threads:   as a vector.
 class Batch {
  public:
@@ -26,7 +27,12 @@ class Batch {
   static Batch Tuple(std::vector<Value> values);
   static Batch OfTensors(const Tensors& tensors);  // undefined ones become None
 
+  // A list by itself as its items; anything else as it is. Folded() is the way back.
+  Batch Spread() const;
+  Batch Folded() const;
+
   bool atomic() const { return atomic_; }
+  bool spread() const { return spread_; }  // the items of a list
   size_t size() const { return values_.size(); }
   bool empty() const { return values_.empty(); }
   const Value& operator[](size_t i) const { return values_[i]; }
@@ -58,9 +64,12 @@ class Batch {
   Tensors TensorsByPosition() const;
   // The same batch with every tensor (whole ones too, not those inside containers) run through `f`.
   Batch MapTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const;
+  // The same, with those inside containers, too.
+  Batch MapAllTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const;
 
  private:
   bool atomic_ = false;
+  bool spread_ = false;
   std::vector<Value> values_;
 };
 

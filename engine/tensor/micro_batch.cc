@@ -4,7 +4,9 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
@@ -53,6 +55,56 @@ absl::Status CheckPiece(const at::Tensor& first, const at::Tensor& piece, size_t
   }
   return absl::OkStatus();
 }
+
+// Each micro-batch gets its own copies of lists and dictionaries on its way through the stages.
+constexpr int64_t kMaxValuesInAll = int64_t{1} << 20;
+constexpr int64_t kKeyBytesOfAValue = 64;  // a long key counts as several values
+
+int64_t ValuesInside(const Value& value) {
+  int64_t count = 0;
+  for (const ValueList* list : {value.list(), value.tuple()}) {
+    if (list == nullptr) continue;
+    for (const Value& item : *list) count += 1 + ValuesInside(item);
+  }
+  if (value.dict() == nullptr) return count;
+  for (const auto& [key, item] : *value.dict()) {
+    count += 1 + static_cast<int64_t>(key.size()) / kKeyBytesOfAValue + ValuesInside(item);
+  }
+  return count;
+}
+
+absl::Status CheckValuesInside(const NamedValues& values, size_t micro_batches, const std::string& prefix) {
+  int64_t count = 0;
+  for (const NamedValue& value : values) {
+    count += ValuesInside(value.value);
+    if (count <= kMaxValuesInAll / static_cast<int64_t>(micro_batches)) continue;
+    const std::string field = absl::StrCat(prefix, "[", value.name, "]");
+    const std::string found = absl::StrCat(count, " for each of ", micro_batches);
+    const std::string problem = absl::StrCat("may hold at most ", kMaxValuesInAll, " values for all micro-batches");
+    return Error(absl::StatusCode::kResourceExhausted, "MESSAGE_TOO_LARGE",
+                 absl::StrCat(field, ": ", problem, ", got ", found))
+        .With("field", field)
+        .With("value", found);
+  }
+  return absl::OkStatus();
+}
+
+// OwnElements() of tensors many of which may be one: each micro-batch gives the same value that a call has brought, say.
+class OwnCopies {
+ public:
+  at::Tensor Of(const at::Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
+    const Key key(tensor.storage().unsafeGetStorageImpl(), tensor.scalar_type(), tensor.storage_offset(),
+                  tensor.sizes().vec(), tensor.strides().vec());
+    const auto [copy, is_new] = copies_.try_emplace(key);
+    if (is_new) copy->second = OwnElements(tensor);
+    return copy->second;
+  }
+
+ private:
+  using Key = std::tuple<const void*, at::ScalarType, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
+  std::map<Key, at::Tensor> copies_;
+};
 
 }  // namespace
 
@@ -109,6 +161,7 @@ absl::StatusOr<ScatteredBatch> Scatter(const NamedValues& values, int asked, std
   }
   ScatteredBatch result;
   result.rows = pieces[first - values.data()];
+  PENSTOCK_RETURN_IF_ERROR(CheckValuesInside(values, result.rows.size(), prefix));
   std::vector<int64_t> begins(values.size(), 0);
   for (size_t i = 0; i < result.rows.size(); ++i) {
     std::vector<Value> micro_batch;
@@ -161,7 +214,11 @@ absl::StatusOr<Batch> Gather(const std::vector<Batch>& micro_batches, const std:
       pieces.push_back(*value.tensor());
     }
     if (pieces.empty()) {
-      joined.push_back(Value::List(std::move(others)));
+      Value list = Value::List(std::move(others));
+      OwnCopies own;
+      PENSTOCK_RETURN_IF_ERROR(
+          RunTorch([&] { list = list.MapTensors([&own](const at::Tensor& tensor) { return own.Of(tensor); }); }));
+      joined.push_back(std::move(list));
     } else {
       at::Tensor tensor;
       PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {

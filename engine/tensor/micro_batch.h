@@ -39,12 +39,12 @@ struct ScatteredBatch {
 // the number of pieces.
 //
 // Fails:     INVALID_ARGUMENT: WRONG_TYPE without any tensor; TENSOR_SIGNATURE for a scalar or unequal numbers of
-//            pieces; FIELD_INVALID naming micro_batches if `asked` is below 1.
+//            pieces; FIELD_INVALID naming micro_batches if `asked` is below 1. MESSAGE_TOO_LARGE: 2^20 values inside all.
 absl::StatusOr<ScatteredBatch> Scatter(const NamedValues& values, int asked, std::string_view field);
 
 // Joins the micro-batches' values by position: tensors along dimension 0, m zero-dimensional tensors as one of shape
-// [m], anything else as a list in micro-batch order. The result is atomic if they are. Its tensors own their elements
-// (OwnElements). `names` may be shorter than the values; it names them in errors.
+// [m], anything else as a list in micro-batch order. The result is atomic if they are. Its tensors, also those in
+// lists, own their elements (OwnElements). `names` may be shorter than the values; it names them in errors.
 //
 // Fails:     INVALID_ARGUMENT: WRONG_TYPE if the kinds of values differ, TENSOR_SIGNATURE for types or sizes that don't
 //            match; HOST_MEMORY.

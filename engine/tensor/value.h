@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -62,6 +63,10 @@ class Value {
 
   // The tensor of a tensor or a whole tensor; else null.
   const at::Tensor* any_tensor() const;
+
+  // The same value with every tensor in it, at any depth, run through `f`, in the order of the lists and dictionaries. Whole
+  // ones stay whole.
+  Value MapTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const;
 
   // "Tensor", "NoneType", "int", "str" ...: the names by which the ancestors' errors call them.
   std::string TypeName() const;

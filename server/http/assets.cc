@@ -10,13 +10,13 @@ namespace {
 
 constexpr std::string_view kStyle = R"css(:root {
   color-scheme: light dark;
-  --page: #f6f7f9; --card: #ffffff; --ink: #1c2530; --soft: #5b6875; --line: #dfe4ea; --accent: #00697d; --good: #1b7f3b;
-  --bad: #c62828; --ideal: #c2185b; --shade: #eef1f4;
+  --page: #f6f7f9; --card: #ffffff; --ink: #1c2530; --soft: #5b6875; --line: #dfe4ea; --accent: #00697d;
+  --good: #1b7f3b; --bad: #c62828; --ideal: #c2185b; --shade: #eef1f4;
 }
 @media (prefers-color-scheme: dark) {
   :root {
-    --page: #12171c; --card: #1a2128; --ink: #e3e8ec; --soft: #93a1ad; --line: #2c363f; --accent: #5ec8da; --good: #66c98a;
-    --bad: #ff8a80; --ideal: #ff79b0; --shade: #222b33;
+    --page: #12171c; --card: #1a2128; --ink: #e3e8ec; --soft: #93a1ad; --line: #2c363f; --accent: #5ec8da;
+    --good: #66c98a; --bad: #ff8a80; --ideal: #ff79b0; --shade: #222b33;
   }
 }
 * { box-sizing: border-box; }
@@ -36,11 +36,13 @@ a:focus-visible, button:focus-visible { outline: 2px solid var(--accent); outlin
 main { max-width: 1160px; margin: 0 auto; padding: 22px 28px 8px; }
 h1 { font-size: 24px; line-height: 1.25; margin: 0; overflow-wrap: anywhere; }
 .line { margin: 2px 0 20px; color: var(--soft); }
-.stale .line::after { content: " - the daemon does not answer this page: this is old"; color: var(--bad); font-weight: 600; }
-button { font: inherit; font-size: 13px; padding: 0 10px; border: 1px solid var(--soft); border-radius: 4px; cursor: pointer;
-  background: var(--shade); color: var(--ink); display: none; }
+.stale .line::after { content: " - the daemon does not answer this page: this is old"; color: var(--bad);
+  font-weight: 600; }
+button { font: inherit; font-size: 13px; padding: 0 10px; border: 1px solid var(--soft); border-radius: 4px;
+  cursor: pointer; background: var(--shade); color: var(--ink); display: none; }
 .scripted button { display: inline-block; }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px 20px; margin: 0 0 18px; }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px 20px;
+  margin: 0 0 18px; }
 h2 { font-size: 16px; margin: 0 0 8px; }
 .note, .empty { color: var(--soft); margin: 0 0 12px; max-width: 110ch; }
 .empty { margin: 0; }
@@ -56,7 +58,8 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(200px, 1fr))
 dt { color: var(--soft); font-size: 13px; }
 dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .state, .swatch { box-shadow: inset 0 0 0 1px rgb(128 128 128 / .35); }
-.state { display: inline-block; padding: 0 8px; border-radius: 4px; font-size: 13px; line-height: 20px; white-space: nowrap; }
+.state { display: inline-block; padding: 0 8px; border-radius: 4px; font-size: 13px; line-height: 20px;
+  white-space: nowrap; }
 .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; } .chosen { font-weight: 600; }
 .lanes { list-style: none; margin: 0; padding: 0; display: flex; flex-wrap: wrap; gap: 12px 30px; }
 .lanes li { position: relative; flex: 1 1 150px; max-width: 260px; padding: 10px 14px; border: 1px solid var(--line);
@@ -74,8 +77,8 @@ dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .gantt .grid { stroke: var(--line); stroke-width: 1; }
 .gantt .ideal { stroke: var(--ideal); stroke-width: 1.5; stroke-dasharray: 5 3; }
 .gantt .ideal-text { fill: var(--ideal); font-size: 11px; font-weight: 600; }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 20px; margin: 10px 0 0; padding: 0; font-size: 13px;
-  font-variant-numeric: tabular-nums; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 20px; margin: 10px 0 0; padding: 0;
+  font-size: 13px; font-variant-numeric: tabular-nums; }
 .swatch { display: inline-block; min-width: 18px; height: 18px; border-radius: 3px; margin-right: 6px; font-size: 11px;
   line-height: 18px; text-align: center; vertical-align: middle; }
 footer { max-width: 1160px; margin: 0 auto; padding: 0 28px 28px; color: var(--soft); font-size: 13px; }
@@ -123,8 +126,8 @@ constexpr std::string_view kScript = R"js("use strict";
 
 constexpr std::string_view kIcon =
     R"svg(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><path fill="#1f77b4" d="M1 2h6v3H1z"/>)svg"
-    R"svg(<path fill="#2ca02c" d="M8 2h7v3H8z"/><path fill="#1f77b4" d="M3 7h6v3H3z"/><path fill="#ff7043" d="M10 7h3v3h-3z"/>)svg"
-    R"svg(<path fill="#2ca02c" d="M5 12h9v3H5z"/></svg>)svg";
+    R"svg(<path fill="#2ca02c" d="M8 2h7v3H8z"/><path fill="#1f77b4" d="M3 7h6v3H3z"/>)svg"
+    R"svg(<path fill="#ff7043" d="M10 7h3v3h-3z"/><path fill="#2ca02c" d="M5 12h9v3H5z"/></svg>)svg";
 
 }  // namespace
 

@@ -49,9 +49,8 @@ class ModelUploads::Upload {
   const Request request;
   const std::string path;
   const int64_t end_nanos;
-  int64_t generation = 1;  // rises with each stream that takes it
-  int64_t offset = 0;      // bytes that stand in the file
-  bool over = false;       // it is a model, or nothing
+  UploadTurns turns;   // over: it is a model, or nothing
+  int64_t offset = 0;  // bytes that stand in the file
   Sha256 digest;
   std::unique_ptr<WritableFile> file;
 };
@@ -82,7 +81,8 @@ absl::Status ModelUploads::CheckRoom(const Request& request) {
   }
   const auto own = std::count_if(uploads_.begin(), uploads_.end(),
                                  [&](const auto& entry) { return entry.second->request.caller == request.caller; });
-  const int64_t share = CallerShare(kMaxUploads, /*others=*/own < static_cast<int64_t>(uploads_.size()));
+  const bool others = own < static_cast<int64_t>(uploads_.size());
+  const int64_t share = CallerShare(kMaxUploads, others);
   if (own > 0 && own >= share) {
     return full("CALLER_QUOTA", absl::StrCat("a caller may have at most ", share, " uploads open at once"), share);
   }
@@ -91,8 +91,19 @@ absl::Status ModelUploads::CheckRoom(const Request& request) {
     return full("STORAGE_FULL", absl::StrCat("at most ", kMaxModels, " models may be in the root; delete one"),
                 kMaxModels);
   }
-  for (const auto& [key, upload] : uploads_) usage.first += upload->request.bytes;
   const int64_t most = root_->options().max_root_bytes;
+  int64_t announced = 0;
+  for (const auto& [key, upload] : uploads_) {
+    if (upload->request.caller == request.caller) announced += upload->request.bytes;
+  }
+  const int64_t bytes_share = CallerShare(std::max<int64_t>(most - usage.first, 0), others);
+  if (own > 0 && request.bytes > bytes_share - announced) {
+    return full("CALLER_QUOTA",
+                absl::StrCat("a caller may have uploads of at most ", bytes_share, " bytes open at once, ", announced,
+                             " are announced"),
+                bytes_share);
+  }
+  for (const auto& [key, upload] : uploads_) usage.first += upload->request.bytes;
   if (request.bytes > most - usage.first) {
     return full("STORAGE_FULL",
                 absl::StrCat("all models together may have ", most, " bytes (--model-root-bytes), ", usage.first,
@@ -120,7 +131,7 @@ absl::StatusOr<ModelUploads::Position> ModelUploads::Start(const Request& reques
   }
   const auto found = uploads_.find({request.caller, request.model, request.bytes, request.digest});
   if (found != uploads_.end()) {
-    *hold = {found->second, ++found->second->generation, found->second->end_nanos};
+    *hold = {found->second, found->second->turns.Take(), found->second->end_nanos};
     return Position{.offset = found->second->offset, .model = {}};
   }
   PENSTOCK_RETURN_IF_ERROR(CheckRoom(request));
@@ -129,14 +140,15 @@ absl::StatusOr<ModelUploads::Position> ModelUploads::Start(const Request& reques
   auto upload = std::make_shared<Upload>(request, path, end_nanos);
   PENSTOCK_ASSIGN_OR_RETURN(upload->file, files()->Create(path));
   uploads_[upload->key()] = upload;
-  *hold = {std::move(upload), 1, end_nanos};
+  const int64_t turn = upload->turns.Take();
+  *hold = {std::move(upload), turn, end_nanos};
   return Position{};
 }
 
 absl::StatusOr<ModelUploads::Position> ModelUploads::Add(const Hold& hold, int64_t offset, const std::string& data,
                                                          uint32_t checksum) {
   Upload& upload = *hold.upload;
-  if (upload.generation != hold.generation || upload.over) {
+  if (!upload.turns.Has(hold.turn)) {
     return Error(absl::StatusCode::kInvalidArgument, "STREAM_PROTOCOL",
                  absl::StrCat("message: another stream goes on with this upload, got ", upload.request.model))
         .With("field", "message")
@@ -203,7 +215,7 @@ absl::StatusOr<ModelDescription> ModelUploads::Finish(Upload& upload) {
 }
 
 void ModelUploads::Forget(const std::shared_ptr<Upload>& upload) {
-  upload->over = true;
+  upload->turns.End();
   upload->file.reset();
   uploads_.erase(upload->key());
   if (absl::Status removed = files()->RemoveAll(upload->path); !removed.ok()) {
@@ -212,10 +224,10 @@ void ModelUploads::Forget(const std::shared_ptr<Upload>& upload) {
 }
 
 void ModelUploads::Detach(const Hold& hold) {
-  if (hold.upload == nullptr || hold.upload->over || hold.upload->generation != hold.generation) return;
+  if (hold.upload == nullptr || !hold.upload->turns.Has(hold.turn)) return;
   if (clock_->NowNanos() >= hold.end_nanos) return Forget(hold.upload);
   const auto forget = [this, hold, alive = std::weak_ptr<bool>(alive_)] {
-    if (alive.expired() || hold.upload->over || hold.upload->generation != hold.generation) return;
+    if (alive.expired() || !hold.upload->turns.Has(hold.turn)) return;
     Forget(hold.upload);
   };
   timers_->Add(clock_->NowNanos() + absl::ToInt64Nanoseconds(kBrokenLife),

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "engine/base/clock.h"
 #include "engine/base/job_thread.h"
+#include "engine/base/resumable_upload.h"
 #include "engine/base/timer_queue.h"
 #include "server/models/model_root.h"
 
@@ -28,13 +29,16 @@ namespace penstock {
 // Owns:      those files; nothing else makes such files. Root, TimerQueue and Clock outlive it.
 // Threads:   Everything but Create() and Close() on the job thread; one may take as long as reading a model.
 // Lifecycle: Create() removes what a crash has left. Close() removes what is open; after the job thread's end.
-// Fails:     MODEL_EXISTS; NAME_INVALID, FIELD_INVALID; MODEL_TOO_LARGE, HOST_MEMORY, STORAGE_FULL; STREAM_LIMIT, CALLER_QUOTA;
-//            CHUNK_SIZE, CHUNK_CHECKSUM; STREAM_PROTOCOL; DATA_LOSS / MODEL_DIGEST; for content as ModelRoot.
+// Fails:     MODEL_EXISTS; NAME_INVALID, FIELD_INVALID; MODEL_TOO_LARGE, HOST_MEMORY, STORAGE_FULL; STREAM_LIMIT,
+//            CALLER_QUOTA; CHUNK_SIZE, CHUNK_CHECKSUM; STREAM_PROTOCOL; DATA_LOSS / MODEL_DIGEST; for content as
+//            ModelRoot.
 class ModelUploads {
  public:
   static constexpr absl::Duration kBrokenLife = absl::Minutes(10);
   static constexpr absl::Duration kMaxAge = absl::Hours(12);
-  static constexpr int kMaxUploads = 8;  // of all callers; one has its share (CallerShare)
+  // Of all callers; one has its share (CallerShare). So it is with the bytes that the root has room for, of which the
+  // announced ones are taken: beside its first upload, which only needs room, a caller may announce its share.
+  static constexpr int kMaxUploads = 8;
   static constexpr int kMaxModels = 1000;
 
   static absl::StatusOr<std::unique_ptr<ModelUploads>> Create(ModelRoot* root, std::shared_ptr<JobThread> jobs,
@@ -48,12 +52,7 @@ class ModelUploads {
     std::string digest;
   };
   class Upload;
-  // A stream's hold on an upload; without one the model was there already.
-  struct Hold {
-    std::shared_ptr<Upload> upload;
-    int64_t generation = 0;
-    int64_t end_nanos = 0;  // by then the upload must be over, however many streams it takes
-  };
+  using Hold = UploadHold<Upload>;  // without an upload the model was there already
   struct Position {
     int64_t offset = 0;
     std::optional<ModelDescription> model;  // the upload is over

@@ -43,6 +43,13 @@ absl::StatusOr<std::string> CallerOf(const grpc::ServerContextBase& context) {
   return NameIn(context, "penstock-caller", "local");
 }
 
+std::string HostOf(const grpc::ServerContextBase& context) { return HostIn(context.peer()); }
+
+std::string HostIn(std::string_view peer) {
+  const bool has_port = peer.starts_with("ipv4:") || peer.starts_with("ipv6:");
+  return std::string(has_port ? peer.substr(0, peer.rfind(':')) : peer.substr(0, peer.find(':')));
+}
+
 absl::StatusOr<std::string> SessionOf(const grpc::ServerContextBase& context) {
   return NameIn(context, "penstock-session", "");
 }

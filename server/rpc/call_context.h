@@ -20,6 +20,12 @@ namespace penstock {
 // Fails:     INVALID_ARGUMENT / NAME_INVALID unless it is [A-Za-z0-9_.@:-]{1,128} and stands once.
 absl::StatusOr<std::string> CallerOf(const grpc::ServerContextBase& context);
 
+// Who opens a stream of gRPC's own services, whose clients send no such metadata: the host that it comes from, by its
+// address without the port; all of a Unix socket are one.
+std::string HostOf(const grpc::ServerContextBase& context);
+// The same of an address as gRPC writes it: "ipv4:192.0.2.1:50000", "ipv6:%5B2001:db8::1%5D:50000", "unix:".
+std::string HostIn(std::string_view peer);
+
 // Which of the caller's programs calls: the metadata `penstock-session`, or empty. It holds accumulations, and nothing
 // else.
 //

@@ -130,7 +130,7 @@ void UnaryCallBase::OnCancel() {
 void UnaryCallBase::Abandon() {
   {
     absl::MutexLock lock(&mu_);
-    if (cancelled_ || claimed_) return;  // a cancel answers by itself
+    if (cancelled_ || claimed_) return;  // a cancel replies by itself
   }
   Fail(Guarded("the call", [this] {
     const LogScope scope(LogFields());

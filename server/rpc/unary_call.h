@@ -34,10 +34,10 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t max_bytes, goog
 // The message as bytes to send.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
 
-// The part of a unary call that does not depend on its messages: answers exactly once.
+// The part of a unary call that does not depend on its messages: replies exactly once.
 //
 // Owns:      itself, until gRPC has sent the answer; closures that answer later hold a share of what RunUnary() gave.
-//            The last of them answers with BUG if none has: a callback that threw or was dropped leaves no caller
+//            The last of them replies with BUG if none has: a callback that threw or was dropped leaves no caller
 //            waiting.
 // Threads:   Any method from any thread. The first answer counts, later ones are dropped: so a
 //            result, a timer and a cancel may race.
@@ -46,9 +46,9 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
  public:
   UnaryCallBase(grpc::CallbackServerContext* context, grpc::ByteBuffer* answer) : context_(context), answer_(answer) {}
 
-  // Answers with an error; the request id, if it was set, goes with it.
+  // Replies with an error; the request id, if it was set, goes with it.
   void Fail(const absl::Status& error);
-  // Answers with bytes.
+  // Replies with bytes.
   void ReplyBytes(grpc::ByteBuffer bytes);
 
   // Runs `action` once if the caller cancels or its deadline passes before the answer. Several are run in their order.
@@ -104,7 +104,7 @@ class UnaryCall final : public UnaryCallBase {
 
   Request& request() { return request_; }
   void Reply(const Response& response) { ReplyBytes(SerializeMessage(response)); }
-  // Answers with the value or the error.
+  // Replies with the value or the error.
   void Answer(const absl::StatusOr<Response>& response) {
     if (response.ok()) {
       Reply(*response);
@@ -120,7 +120,7 @@ class UnaryCall final : public UnaryCallBase {
 template <typename Request, typename Response>
 using UnaryCallPtr = std::shared_ptr<UnaryCall<Request, Response>>;
 
-// Runs a unary method: caller, then `handler(call)`, which answers now or later; what it throws is the call's error.
+// Runs a unary method: caller, then `handler(call)`, which replies now or later; what it throws is the call's error.
 // All closures that may reply share what `handler` is given.
 template <typename Call, typename Handler>
 grpc::ServerUnaryReactor* RunUnary(const std::shared_ptr<Call>& call, Handler&& handler) {
@@ -140,7 +140,7 @@ grpc::ServerUnaryReactor* RunUnary(const std::shared_ptr<Call>& call, Handler&& 
   return call.get();
 }
 
-// The same with messages: size, parse, caller, then `handler(call)`, which answers now or later.
+// The same with messages: size, parse, caller, then `handler(call)`, which replies now or later.
 template <typename Request, typename Response, typename Handler>
 grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response, int64_t max_bytes, Handler&& handler) {

@@ -37,8 +37,8 @@ struct CollectorAddress {
   std::string path;
 };
 
-// Reads http://HOST[:PORT][/PATH]; the port 4318 and the path /v1/traces where there are none. An IPv6 address stands in
-// brackets.
+// Reads http://HOST[:PORT][/PATH]; the port 4318 and the path /v1/traces where there are none. An IPv6 address stands
+// in brackets.
 //
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID naming `field` and the text; for https too.
 absl::StatusOr<CollectorAddress> ParseCollectorAddress(std::string_view text, std::string_view field);

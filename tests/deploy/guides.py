@@ -10,6 +10,7 @@ from __future__ import annotations
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -18,8 +19,8 @@ START = 'syntax = "proto3";\n\npackage penstock.v1;\n\n'
 
 
 def blocks(text: str, language: str) -> list[tuple[str, str]]:
-    """Each block of a language, with the line of text before it."""
-    return re.findall(rf"^(.*)\n\n```{language}\n(.*?)^```", text, re.S | re.M)
+    """Each block of a language, with the line of text before it; that is empty where another block ends there."""
+    return re.findall(rf"(?:^([^\n]*)\n\n)?^```{language}\n(.*?)^```$", text, re.S | re.M)
 
 
 def copied_tree(guide: pathlib.Path) -> pathlib.Path:
@@ -61,7 +62,16 @@ def follow(guide: pathlib.Path) -> bool:
     return subprocess.run(["bash", "-c", script], cwd=tree).returncode == 0
 
 
+def someone_serves() -> bool:
+    """Whether a daemon has the port already that the guides' own would have: their commands would ask that one."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", 8470)) == 0
+
+
 def main(names: list[str]) -> int:
+    if someone_serves():
+        print("a daemon runs on port 8470; the guides start one there")
+        return 1
     guides = [guide for guide in sorted((ROOT / "docs/guides").glob("*.md")) if not names or guide.stem in names]
     failed = [guide.stem for guide in guides if not follow(guide)]
     print(f"{len(guides) - len(failed)} of {len(guides)} guides work" + (f"; these don't: {', '.join(failed)}" if failed else ""))

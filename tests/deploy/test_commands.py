@@ -24,13 +24,8 @@ from small_models import create_gpt, create_mlp, differing, mlp_batch, state_of
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    shared = Daemon(tmp_path_factory.mktemp("daemon"), "--drain-announce=0s")
-    shared.start()
-    try:
+    with Daemon(tmp_path_factory.mktemp("daemon"), "--drain-announce=0s").running() as shared:
         yield shared
-        shared.stop()
-    finally:
-        shared.kill()
 
 
 def run(daemon: Daemon, *arguments: str, codes: tuple[int, ...] = (0,)) -> str:

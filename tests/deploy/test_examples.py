@@ -34,18 +34,13 @@ PAGES = ("docs/cli.md", "docs/deployment.md", "docs/optimizers.md", "docs/traces
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon with a pipeline `gpt` that has trained and a checkpoint of it: what the pages take for granted."""
-    shared = Daemon(tmp_path_factory.mktemp("daemon"), "--drain-announce=0s")
-    shared.start()
-    try:
+    with Daemon(tmp_path_factory.mktemp("daemon"), "--drain-announce=0s").running() as shared:
         with penstock.Client(shared.address) as client:
             pipeline = create_gpt(client, "gpt")
             for step in range(12):
                 pipeline.train_step(*gpt_batch(step))
             pipeline.save_checkpoint("step-100")
         yield shared
-        shared.stop()
-    finally:
-        shared.kill()
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,4 +1,4 @@
-"""Fixtures: one daemon for all tests of a file, or one for a test alone, and clients of it."""
+"""Fixtures: one daemon for all files of a run, or one for a test alone, and clients of it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,21 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"PENSTOCKD must name the daemon, got {daemon_process.BINARY!r}", returncode=2)
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon that all tests of the file share; it must live to the end and then exit with 0."""
-    shared = Daemon(tmp_path_factory.mktemp("daemon"), *QUICK_DRAIN)
-    shared.start()
-    try:
+@pytest.fixture(scope="session")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """It must live to the end of the run and then exit with 0."""
+    with Daemon(tmp_path_factory.mktemp("daemon"), *QUICK_DRAIN).running() as shared:
         yield shared
-        shared.stop()
-    finally:
-        shared.kill()
+
+
+@pytest.fixture(scope="module")
+def daemon(shared_daemon: Daemon) -> Iterator[Daemon]:
+    """A daemon that all tests of the file share, and other files of the run after it: each finds it empty."""
+    yield shared_daemon
+    with penstock.Client(shared_daemon.address) as connected:
+        for pipeline in connected.list_pipelines():
+            pipeline.delete(force=True, purge=True)
+    assert shared_daemon.metrics().sum("penstock_handles") == 0
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import random
@@ -11,7 +12,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -114,6 +115,16 @@ class Daemon:
         self.terminate()
         code = self.wait()
         assert code == 0, f"exit code {code}:\n{self.log[-4000:]}"
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Daemon]:
+        """Starts it; it must live to the end of the block and then exit with 0."""
+        try:
+            self.start()
+            yield self
+            self.stop()
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         """Ends it without a chance to do anything."""

@@ -100,7 +100,7 @@ BAD_TRAIN_FIELDS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "a weight that is no number": ({"weights": _weights([1, 1, 1, math.nan])}, "FIELD_INVALID", "weights", "nan"),
     "too many weights": ({"weights": _weights([1, 1, 1])}, "TENSOR_SIGNATURE", "weights.shape", "3"),
     "weights that are no tensor": (
-        {"weights": tensor_pb2.Input(name="weights", plain=tensor_pb2.PlainValue(double_value=1))},
+        {"weights": tensor_pb2.Input(name="weights", value=tensor_pb2.Value(double_value=1))},
         "WRONG_TYPE",
         "weights",
         "float",

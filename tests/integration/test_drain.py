@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import threading
 import time
 
 import grpc
 import penstock
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from penstock.v1 import pipeline_pb2
 
 from conftest import StartDaemon
-from daemon_process import Daemon
+from daemon_process import Daemon, eventually
 from small_models import create_gpt, create_mlp, differing, gpt_batch, mlp_batch, state_of
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -159,6 +163,41 @@ def test_nothing_is_saved_where_there_is_no_time_for_it(start_daemon: StartDaemo
     daemon.stop()
     (folder,) = daemon.state_dir.glob("**/checkpoints")
     assert not list(folder.iterdir())
+
+
+def test_a_second_signal_ends_what_nothing_interrupts(start_daemon: StartDaemon) -> None:
+    """One operator that is measured: attention over a sequence that is far too long."""
+    daemon = start_daemon()
+    failures: list[penstock.PenstockError] = []
+    progress: list[pipeline_pb2.CreateProgress] = []
+
+    def create() -> None:
+        with penstock.Client(daemon.address, retry_for=0) as client:
+            shape = {"blocks": 1, "width": 8, "heads": 1, "sequence": 400_000, "vocab": 2}
+            with pytest.raises(penstock.PenstockError) as refused:
+                client.create_pipeline("long", model="gpt", options=shape, stages=1, progress=progress.append)
+            failures.append(refused.value)
+
+    def cpu_seconds() -> float:
+        fields = pathlib.Path(f"/proc/{daemon.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    while not any(one.phase == "measuring" and one.done > 0 for one in progress):
+        assert thread.is_alive() and daemon.alive()
+        time.sleep(0.02)
+    before = cpu_seconds()
+    while cpu_seconds() < before + 4:  # all that is before the attention takes a part of it
+        assert thread.is_alive() and daemon.alive()
+        time.sleep(0.02)
+    daemon.terminate()
+    eventually(lambda: "draining" in daemon.log)
+    daemon.terminate()
+    assert daemon.wait() == 1, daemon.log[-4000:]
+    assert "ending by force" in daemon.log
+    thread.join(60)
+    assert len(failures) == 1
 
 
 def test_open_streams_do_not_hold_the_daemon(start_daemon: StartDaemon) -> None:

@@ -50,13 +50,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory, root: pathlib.Path) -> Iterator[Daemon]:
     """A daemon that takes models; it must live to the end and then exit with 0."""
-    shared = Daemon(tmp_path_factory.mktemp("daemon"), *flags(root))
-    shared.start()
-    try:
+    with Daemon(tmp_path_factory.mktemp("daemon"), *flags(root)).running() as shared:
         yield shared
-        shared.stop()
-    finally:
-        shared.kill()
 
 
 @pytest.fixture(autouse=True)

@@ -27,13 +27,8 @@ StartDaemon = Callable[..., Daemon]
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon that all tests of the file share; it must live to the end and then exit with 0."""
-    shared = Daemon(tmp_path_factory.mktemp("daemon"), *QUICK_DRAIN)
-    shared.start()
-    try:
+    with Daemon(tmp_path_factory.mktemp("daemon"), *QUICK_DRAIN).running() as shared:
         yield shared
-        shared.stop()
-    finally:
-        shared.kill()
 
 
 @pytest.fixture

@@ -54,24 +54,23 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
     daemon = Daemon(
         folder, "--drain-announce=0s", "--device=cpu:2=0", "--device=cpu:3=1", "--trace-ring-events=1048576"
     )
-    daemon.start()
-    try:
-        with penstock.Client(daemon.address) as client, Prometheus(folder, daemon.metrics_address) as prometheus:
-            pipeline = create(client)
-            pipeline.save_checkpoint()
-            # Work stands still while the first and the last scrape read it, so that it matters not how long they take.
-            first = scraped_after(prometheus, time.time())
-            begin = time.time()
-            work(pipeline, LOAD_SECONDS)
-            end = time.time()
-            last = scraped_after(prometheus, end)
-            assert end - begin < 120
-            path = folder / "trace.json"
-            pipeline.trace(str(path))
-            yield Loaded(prometheus, first, last, json.loads(path.read_text()))
-        daemon.stop()
-    finally:
-        daemon.kill()
+    with (
+        daemon.running(),
+        penstock.Client(daemon.address) as client,
+        Prometheus(folder, daemon.metrics_address) as prometheus,
+    ):
+        pipeline = create(client)
+        pipeline.save_checkpoint()
+        # Work stands still while the first and the last scrape read it, so that it matters not how long they take.
+        first = scraped_after(prometheus, time.time())
+        begin = time.time()
+        work(pipeline, LOAD_SECONDS)
+        end = time.time()
+        last = scraped_after(prometheus, end)
+        assert end - begin < 120
+        path = folder / "trace.json"
+        pipeline.trace(str(path))
+        yield Loaded(prometheus, first, last, json.loads(path.read_text()))
 
 
 def create(client: penstock.Client) -> penstock.Pipeline:

@@ -10,9 +10,11 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -90,6 +92,12 @@ class FakePipelineControl {
     Set([&] { at_the_end_ = std::move(hook); });
   }
 
+  // Runs whenever that point is reached, on the thread that does, and must take no memory: "infer" and "infer ends" as
+  // InferAsync begins and returns while inference is held, "forward ends", "idle" as the idle reason is set.
+  void At(const std::string& point, std::function<void()> hook) {
+    Set([&] { hooks_[point] = std::move(hook); });
+  }
+
   // Waits until a training run stands still.
   void AwaitHeld() {
     Await([this] { return standing_; });
@@ -128,6 +136,10 @@ class FakePipelineControl {
     return value;
   }
 
+  void Reach(std::string_view point) {
+    absl::MutexLock lock(&mu_);
+    if (const auto hook = hooks_.find(point); hook != hooks_.end()) hook->second();
+  }
   void MayThrow(const std::string& method) {
     absl::MutexLock lock(&mu_);
     if (throw_in_ != method) return;
@@ -162,6 +174,7 @@ class FakePipelineControl {
   std::string throw_in_;
   bool out_of_memory_ = false;
   std::function<void()> at_the_end_;
+  std::map<std::string, std::function<void()>, std::less<>> hooks_;
   NamedValues inputs_;
   std::vector<std::string> runs_;
   std::vector<StepRequest> steps_;
@@ -209,7 +222,10 @@ class FakePipeline : public Pipeline {
       --*count;
     });
     std::shared_ptr<Graph> graph(held, reinterpret_cast<Graph*>(held.get()));
-    return ForwardOutcome{{{"y", at::mul(*request.inputs[0].value.tensor(), weight_.load())}}, std::move(graph), step_};
+    ForwardOutcome outcome{
+        {{"y", at::mul(*request.inputs[0].value.tensor(), weight_.load())}}, std::move(graph), step_};
+    control_->Reach("forward ends");
+    return outcome;
   }
   absl::StatusOr<RunOutcome> Backward(const std::shared_ptr<Graph>&, NamedTensors gradients, bool) override {
     if (absl::Status status = control_->Begin("Backward", nullptr); !status.ok()) return status;
@@ -226,6 +242,7 @@ class FakePipeline : public Pipeline {
   }
 
   void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) override {
+    control_->Reach("infer");
     control_->MayThrow("InferAsync");
     const float weight = weight_;
     auto run = [request, weight, step = step_.load(), done = std::move(done)] {
@@ -237,14 +254,14 @@ class FakePipeline : public Pipeline {
       outcome.outputs.insert(outcome.outputs.end(), request.inputs.begin() + 1, request.inputs.end());
       done(std::move(outcome));
     };
+    bool held = false;
     {
       absl::MutexLock lock(&control_->mu_);
       control_->priorities_.push_back(request.priority);
-      if (control_->inference_held_) {
-        control_->kept_.push_back(std::move(run));
-        return;
-      }
+      held = control_->inference_held_;
+      if (held) control_->kept_.push_back(std::move(run));
     }
+    if (held) return control_->Reach("infer ends");
     run();
   }
 
@@ -278,7 +295,7 @@ class FakePipeline : public Pipeline {
     run();
   }
 
-  absl::Status CheckInputs(const NamedValues& inputs) const override {
+  absl::Status CheckInputs(const NamedValues& inputs, bool) const override {
     control_->MayThrow("CheckInputs");
     control_->Set([&] { control_->inputs_ = inputs; });
     const at::Tensor* x = inputs.empty() ? nullptr : inputs[0].value.any_tensor();
@@ -336,6 +353,7 @@ class FakePipeline : public Pipeline {
   const ModelSignature& signature() const override { return signature_; }
   int64_t parameter_count() const override { return 1; }
   void SetIdleReason(IdleReason reason) override {
+    control_->Reach("idle");
     control_->Set([&] { control_->idle_reasons_.push_back(reason); });
   }
 

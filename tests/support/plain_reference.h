@@ -1,6 +1,6 @@
 #pragma once
 
-// The plain training loop that every pipeline is compared with: one thread, no stages, no schedule, LibTorch's own autograd.
+// The plain training loop to compare pipelines with: one thread, no stages, no schedule, LibTorch's own autograd.
 
 #include <cstdint>
 #include <memory>
@@ -25,13 +25,13 @@ struct PlainSpec {
   uint64_t seed = 0;
 };
 
-// Holds all layers of a model and trains it as a plain loop does: micro-batches one after the other, each forward through
-// all layers and backward through the whole graph, then clip and step.
+// Holds all layers of a model and trains it as a plain loop does: micro-batches one after the other, each forward
+// through all layers and backward through the whole graph, then clip and step.
 //
-// Model:     Uses the layers, losses, optimizers and keys of the engine, and nothing of its execution. Tied parameters have
+// Model:     Uses the engine's layers, losses, optimizers and keys, and nothing of its execution. Tied parameters have
 //            a leaf per use, whose gradients are summed in model order before the step: that is what a tie means here.
-// Threads:   one at a time. Results are bit for bit those of a pipeline whose stages have as many intra-op threads as the
-//            calling thread: set one (at::set_num_threads(1)) to compare with stages on one core each.
+// Threads:   one at a time. Results are bit for bit those of a pipeline whose stages have as many intra-op threads as
+//            the calling thread: set one (at::set_num_threads(1)) to compare with stages on one core each.
 // Lifecycle: TrainStep, or any number of Contribute and then Step or Discard.
 // Fails:     ends the program if the specification is invalid; otherwise throws what LibTorch throws.
 // Example:   PlainReference plain({.model = {.name = "mlp"}, .loss = {.name = "mean_squared_error"}, .optimizer = {}});
@@ -53,14 +53,15 @@ class PlainReference {
   // One whole step over a mini-batch in `m` micro-batches.
   StepResult TrainStep(const Inputs& inputs, const at::Tensor& target, int m);
 
-  // Adds the gradients of one mini-batch to the open accumulation; micro-batch numbers run on from the last one. Answers
-  // what it adds to the loss of the step. `total_counted`: counted elements of the whole step; unset: those of this call.
+  // Adds the gradients of one mini-batch to the open accumulation; micro-batch numbers run on from the last one.
+  // Returns what it adds to the loss of the step. `total_counted`: counted elements of the whole step; unset: of this
+  // call.
   double Contribute(const Inputs& inputs, const at::Tensor& target, int m,
                     std::optional<double> total_counted = std::nullopt);
   // The loss of a mini-batch without dropout and graph, with running statistics; nothing changes.
   double Evaluate(const Inputs& inputs, const at::Tensor& target, int m) const;
-  // A training forward that keeps its graph, for a loss made elsewhere: call backward on what follows from the outputs, one
-  // list per micro-batch, in order. The gradients join the open accumulation.
+  // A training forward that keeps its graph, for a loss made elsewhere: call backward on what follows from the outputs,
+  // one list per micro-batch, in order. The gradients join the open accumulation.
   std::vector<Batch> Forward(const Inputs& inputs, int m);
   // Clips, applies unless the norm or a loss is not finite, and clears the gradients. What is set stands in for the
   // specification's.

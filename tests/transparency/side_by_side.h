@@ -26,8 +26,9 @@ struct Difference {
   bool found() const { return !kind.empty(); }
 };
 
-// One case, run by a pipeline and by the plain loop side by side: losses, norms, outputs, gradients and an evaluation before
-// every step, all saved tensors after it, and an inference at the end are compared byte by byte. So -0 is not 0, and a NaN equals a NaN of the same sign and payload.
+// One case, run by a pipeline and by the plain loop side by side: losses, norms, outputs, gradients and an evaluation
+// before every step, all saved tensors after it, and an inference at the end are compared byte by byte. So -0 is not 0,
+// and a NaN equals a NaN of the same sign and payload.
 //
 // Threads:   one at a time, with one intra-op thread (at::set_num_threads(1)) and RegisterValueLayers() done.
 class SideBySide {

@@ -8,6 +8,7 @@
 #include "client/cli/byte_model.h"
 #include "client/cli/command_table.h"
 #include "client/cli/number_checks.h"
+#include "client/cli/text_options.h"
 #include "client/cli/text_windows.h"
 #include "engine/base/status_macros.h"
 
@@ -17,14 +18,10 @@ namespace {
 constexpr int64_t kWaitSeconds = 60;
 constexpr absl::Duration kLongestBatch = absl::Hours(1);
 
-struct EvaluateOptions {
+struct EvaluateOptions : TextOptions {
   std::string pipeline;
-  std::vector<std::string> texts;
   std::vector<std::string> metrics;
   int64_t batches = 8;
-  int64_t batch = 32;
-  int64_t sequence = 0;  // 0: the signature's
-  uint64_t seed = 1;
 };
 
 // Means over all mini-batches so far: the loss over counted elements, metrics over theirs.
@@ -97,11 +94,7 @@ absl::StatusOr<v1::Outcome> EvaluateBatch(PipelineClient& client, const ByteMode
 }
 
 absl::Status Evaluate(const EvaluateOptions& options, Session& session) {
-  std::string text;
-  for (const std::string& path : options.texts) {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string part, session.ReadFile(path));
-    text += part;
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(std::string text, ReadTexts(options, session));
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(const ByteModel model, AsByteModel(pipeline, options.sequence));
@@ -126,10 +119,7 @@ void AddEvaluateCommand(CommandTable& table) {
                                 "penstock evaluate gpt --text held_out.txt --batches 32 -o json");
   auto options = std::make_shared<EvaluateOptions>();
   command->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
-  command->add_option("--text", options->texts, "File to evaluate on; repeatable; - is stdin")
-      ->required()
-      ->type_name("FILE")
-      ->allow_extra_args(false);
+  AddTextOption(command, options.get(), "File to evaluate on; repeatable; - is stdin");
   command->add_option("--metric", options->metrics, "accuracy, top_5_accuracy (or another number); repeatable")
       ->type_name("NAME")
       ->allow_extra_args(false);
@@ -137,14 +127,7 @@ void AddEvaluateCommand(CommandTable& table) {
       ->check(Positive())
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--batch", options->batch, "Rows of each mini-batch")
-      ->check(Positive())
-      ->type_name("ROWS")
-      ->capture_default_str();
-  command->add_option("--sequence", options->sequence, "Bytes of each row; unset: what the pipeline takes")
-      ->check(Positive())
-      ->type_name("N");
-  command->add_option("--seed", options->seed, "Of the choice of text")->type_name("N")->capture_default_str();
+  AddRowOptions(command, options.get(), "Rows of each mini-batch");
   table.Run(command, [options](Session& session) { return Evaluate(*options, session); });
 }
 

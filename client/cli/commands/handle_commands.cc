@@ -11,6 +11,8 @@
 #include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
 #include "client/cli/safetensors_file.h"
+#include "client/cli/tensor_file.h"
+#include "client/cli/value_json.h"
 #include "client/lib/call_error.h"
 #include "client/lib/durations.h"
 #include "engine/base/error.h"
@@ -31,6 +33,7 @@ std::string TensorsText(const v1::Handle& handle) {
     const std::string_view type = DataTypeName(static_cast<DataType>(tensor.type()));
     parts.push_back(absl::StrCat(tensor.name(), " ", std::string(type), "[", absl::StrJoin(tensor.shape(), ","), "]"));
   }
+  parts.insert(parts.end(), handle.values().begin(), handle.values().end());
   if (handle.has_outcome() && handle.outcome().has_loss()) {
     parts.push_back(absl::StrCat("step ", handle.outcome().step(), " loss ", handle.outcome().loss()));
   }
@@ -130,8 +133,16 @@ absl::Status Fetch(const FetchCommandOptions& options, Session& session) {
     PENSTOCK_RETURN_IF_ERROR(client->AwaitHandle(options.name, absl::Seconds(options.wait_seconds)).status());
   }
   PENSTOCK_ASSIGN_OR_RETURN(const FetchedHandle fetched, client->FetchHandle(options.name, fetch));
-  PENSTOCK_RETURN_IF_ERROR(
-      session.WriteFile(options.to, WriteSafetensors(fetched.tensors, {{"handle", options.name}})));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string file,
+                            TensorFile(options.to, "--to", fetched.tensors, {{"handle", options.name}}));
+  PENSTOCK_RETURN_IF_ERROR(session.WriteFile(options.to, file));
+  if (options.to == "-") {
+    SayLeftOut(fetched, session);
+  } else if (!fetched.values.empty()) {
+    const Json values = ValuesToJson(fetched);
+    const std::string text = values.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    session.Print({values, {values}, {options.name}, text, text});
+  }
   session.Say(
       absl::StrCat("fetched ", fetched.tensors.size(), " tensors; next: penstock handle release ", options.name));
   return absl::OkStatus();
@@ -243,8 +254,12 @@ void AddTransfers(CommandTable& table, CLI::App* group) {
                               "penstock handle fetch HANDLE --tensor logits --to - > logits.safetensors");
   auto fetch_options = std::make_shared<FetchCommandOptions>();
   fetch->add_option("HANDLE", fetch_options->name, "Full name of the handle")->required();
-  fetch->add_option("--to", fetch_options->to, "A safetensors file; - is stdout")->required()->type_name("FILE");
-  fetch->add_option("--tensor", fetch_options->tensor, "Only this tensor")->type_name("NAME");
+  fetch
+      ->add_option("--to", fetch_options->to,
+                   "A safetensors or .npz file; values that are no tensors are printed; - is stdout")
+      ->required()
+      ->type_name("FILE");
+  fetch->add_option("--tensor", fetch_options->tensor, "Only this tensor or value")->type_name("NAME");
   fetch->add_option("--wait", fetch_options->wait_seconds, "Wait for a pending handle")
       ->check(NonNegative())
       ->type_name("SECONDS");

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <random>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/byte_model.h"
@@ -10,7 +11,9 @@
 #include "client/cli/number_checks.h"
 #include "client/cli/safetensors_file.h"
 #include "client/cli/sampling.h"
+#include "client/cli/tensor_file.h"
 #include "client/cli/text_windows.h"
+#include "client/cli/value_json.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 
@@ -20,6 +23,7 @@ namespace {
 constexpr size_t kAnswersPerRelease = 32;
 constexpr int64_t kInlineBytes = 1 << 20;
 constexpr int64_t kReplySeconds = 60;
+constexpr int64_t kMaxPrintedElements = 65'536;
 
 struct InferOptions {
   std::string pipeline;
@@ -30,6 +34,8 @@ struct InferOptions {
   int32_t priority = 0;
   int64_t sequence = 0;  // 0: the longest that the pipeline takes
   std::string input;
+  std::vector<std::string> values;  // NAME=JSON
+  std::vector<std::string> whole;   // names of tensors
   std::string to;
 };
 
@@ -132,41 +138,97 @@ absl::Status Continue(const InferOptions& options, Session& session) {
   return absl::OkStatus();
 }
 
-// Runs tensors of a file through the pipeline.
-absl::Status RunFile(const InferOptions& options, Session& session) {
-  if (options.to.empty()) return UsageError("--to", "missing: where the outputs go");
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.input));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadSafetensors(file));
+// NAME=JSON.
+absl::Status AddValue(const std::string& assignment, v1::InferRequest* request) {
+  const size_t equals = assignment.find('=');
+  if (equals == 0 || equals == std::string::npos) {
+    return UsageError("--value", "must be NAME=JSON, got " + assignment);
+  }
+  v1::Input* input = request->add_inputs();
+  input->set_name(assignment.substr(0, equals));
+  PENSTOCK_ASSIGN_OR_RETURN(*input->mutable_value(),
+                            ValueFromJson(assignment.substr(equals + 1), "--value " + input->name()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::InferRequest> FileRequest(const InferOptions& options, Session& session) {
   v1::InferRequest request;
   request.set_pipeline(PipelineName(options.pipeline));
   request.set_request_id(session.options().request_id);
   request.set_priority(options.priority);
+  std::vector<HostTensor> tensors;
+  if (!options.input.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.input));
+    PENSTOCK_ASSIGN_OR_RETURN(tensors, ReadSafetensors(file));
+  }
+  std::set<std::string> whole(options.whole.begin(), options.whole.end());
   for (const HostTensor& tensor : tensors) {
     v1::Input* input = request.add_inputs();
     input->set_name(tensor.name());
     *input->mutable_tensor() = tensor.ToMessage();
+    input->set_whole(whole.erase(tensor.name()) != 0);
   }
+  if (!whole.empty()) return UsageError("--whole", "must name a tensor of --input, got " + *whole.begin());
+  for (const std::string& assignment : options.values) PENSTOCK_RETURN_IF_ERROR(AddValue(assignment, &request));
   AskForAnswer(&request);
+  return request;
+}
+
+// Tensors that go to no file are printed, too.
+absl::StatusOr<Json> OutputsJson(const FetchedHandle& fetched, bool with_tensors) {
+  Json outputs = Json::object();
+  if (with_tensors) {
+    int64_t elements = 0;
+    for (const HostTensor& tensor : fetched.tensors) {
+      elements += tensor.header().byte_size / ItemSize(tensor.header().type);
+    }
+    if (elements > kMaxPrintedElements) {
+      return UsageError("--to", absl::StrCat("missing: the outputs have ", elements, " elements, and at most ",
+                                             kMaxPrintedElements, " are printed"));
+    }
+    for (const HostTensor& tensor : fetched.tensors) outputs[tensor.name()] = TensorToJson(tensor);
+  }
+  outputs.update(ValuesToJson(fetched));
+  return outputs;
+}
+
+// Runs tensors of a file, and values, through the pipeline.
+absl::Status RunFile(const InferOptions& options, Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(v1::InferRequest request, FileRequest(options, session));
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::InferResponse response, client->Infer(std::move(request)));
-  const std::string& handle = response.outputs().handle().name();
+  const v1::Result& result = response.outputs();
   Releaser releaser(*client);
-  releaser.Add(handle);
-  if (response.outputs().tensors_size() == 0)
-    PENSTOCK_RETURN_IF_ERROR(client->AwaitHandle(handle, absl::Minutes(10)).status());
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> outputs, client->ResultTensors(response.outputs()));
-  PENSTOCK_RETURN_IF_ERROR(session.WriteFile(options.to, WriteSafetensors(outputs, {})));
-  session.Say(absl::StrCat("wrote ", outputs.size(), " outputs"));
+  releaser.Add(result.handle().name());
+  if (result.tensors_size() == 0 && result.values_size() == 0) {
+    PENSTOCK_RETURN_IF_ERROR(client->AwaitHandle(result.handle().name(), absl::Minutes(10)).status());
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const FetchedHandle fetched, client->FetchResult(result));
+  if (!options.to.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string file, TensorFile(options.to, "--to", fetched.tensors, {}));
+    PENSTOCK_RETURN_IF_ERROR(session.WriteFile(options.to, file));
+    session.Say(absl::StrCat("wrote ", fetched.tensors.size(), " tensors"));
+    if (options.to == "-") {
+      SayLeftOut(fetched, session);
+      return absl::OkStatus();
+    }
+    if (fetched.values.empty()) return absl::OkStatus();
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const Json outputs, OutputsJson(fetched, /*with_tensors=*/options.to.empty()));
+  const std::string text = outputs.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  session.Print({outputs, {outputs}, {PipelineName(options.pipeline)}, text, text});
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddInferCommand(CommandTable& table) {
-  CLI::App* command = table.Add(table.root(), "infer", "Continue a text, or run tensors of a file through a pipeline",
-                                "penstock infer gpt --prompt \"Once upon \" --bytes 100\n"
-                                "penstock infer gpt --prompt \"Once upon \" --temperature 0.8 --seed 7\n"
-                                "penstock infer mlp --input batch.safetensors --to answers.safetensors");
+  CLI::App* command =
+      table.Add(table.root(), "infer", "Continue a text, or run tensors of a file and values through a pipeline",
+                "penstock infer gpt --prompt \"Once upon \" --bytes 100\n"
+                "penstock infer gpt --prompt \"Once upon \" --temperature 0.8 --seed 7\n"
+                "penstock infer mlp --input batch.safetensors --to answers.npz\n"
+                "penstock infer mine --input batch.safetensors --whole table --value 'flags=[1, null]'");
   auto options = std::make_shared<InferOptions>();
   command->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
   CLI::Option* prompt = command->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
@@ -185,14 +247,29 @@ void AddInferCommand(CommandTable& table) {
   command->add_option("--input", options->input, "Tensors named as the pipeline's inputs, safetensors; - is stdin")
       ->type_name("FILE")
       ->excludes(prompt);
-  command->add_option("--to", options->to, "Where the outputs of --input go, safetensors; - is stdout")
+  command
+      ->add_option("--whole", options->whole, "A tensor of --input that every micro-batch gets all of; may be repeated")
+      ->type_name("NAME")
+      ->allow_extra_args(false)
+      ->excludes(prompt);
+  command
+      ->add_option("--value", options->values,
+                   "An input that is no tensor, as JSON; null is None, an object a dictionary; may be repeated")
+      ->type_name("NAME=JSON")
+      ->allow_extra_args(false)
+      ->excludes(prompt);
+  command
+      ->add_option(
+          "--to", options->to,
+          "Where the output tensors go, safetensors or .npz; - is stdout; without it, all outputs are printed as "
+          "JSON, with it those that are no tensors")
       ->type_name("FILE");
   command->add_option("--priority", options->priority, "Among calls that wait: higher ones go first")
       ->type_name("N")
       ->capture_default_str();
   table.Run(command, [options](Session& session) -> absl::Status {
-    if (!options->input.empty()) return RunFile(*options, session);
-    if (options->prompt.empty()) return UsageError("--prompt", "missing or empty; or give --input");
+    if (!options->input.empty() || !options->values.empty()) return RunFile(*options, session);
+    if (options->prompt.empty()) return UsageError("--prompt", "missing or empty; or give --input or --value");
     return Continue(*options, session);
   });
 }

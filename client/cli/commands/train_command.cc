@@ -10,6 +10,7 @@
 #include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
 #include "client/cli/progress.h"
+#include "client/cli/text_options.h"
 #include "client/cli/text_windows.h"
 #include "client/cli/training_report.h"
 #include "client/cli/training_run.h"
@@ -22,24 +23,11 @@ namespace {
 constexpr absl::Duration kPatience = absl::Minutes(2);  // for a daemon that is being restarted
 constexpr size_t kRecentSteps = 16;                     // over which progress shows speed and bubble
 
-struct TrainOptions {
+struct TrainOptions : TextOptions {
   std::string pipeline;
-  std::vector<std::string> texts;
   int64_t steps = 100;
-  int64_t batch = 32;
-  int64_t sequence = 0;  // 0: the signature's
-  uint64_t seed = 1;
   std::string json;
 };
-
-absl::StatusOr<std::string> ReadTexts(const std::vector<std::string>& paths, Session& session) {
-  std::string text;
-  for (const std::string& path : paths) {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string part, session.ReadFile(path));
-    text += part;
-  }
-  return text;
-}
 
 // Follows the steps: losses for the report, speed and bubble of the last few for the progress line.
 class StepFollower {
@@ -92,7 +80,7 @@ class StepFollower {
 };
 
 absl::Status Train(const TrainOptions& options, Session& session) {
-  PENSTOCK_ASSIGN_OR_RETURN(std::string text, ReadTexts(options.texts, session));
+  PENSTOCK_ASSIGN_OR_RETURN(std::string text, ReadTexts(options, session));
   session.set_endless();
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client(kPatience));
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
@@ -141,22 +129,12 @@ void AddTrainCommand(CommandTable& table) {
                                 "cat *.txt | penstock train gpt --text - --steps 1000 --json report.json");
   auto options = std::make_shared<TrainOptions>();
   command->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
-  command->add_option("--text", options->texts, "File to learn from; repeatable; - is stdin")
-      ->required()
-      ->type_name("FILE")
-      ->allow_extra_args(false);
+  AddTextOption(command, options.get(), "File to learn from; repeatable; - is stdin");
   command->add_option("--steps", options->steps, "Optimizer steps")
       ->check(Positive())
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--batch", options->batch, "Rows of each step")
-      ->check(Positive())
-      ->type_name("ROWS")
-      ->capture_default_str();
-  command->add_option("--sequence", options->sequence, "Bytes of each row; unset: what the pipeline takes")
-      ->check(Positive())
-      ->type_name("N");
-  command->add_option("--seed", options->seed, "Of the choice of text")->type_name("N")->capture_default_str();
+  AddRowOptions(command, options.get(), "Rows of each step");
   command->add_option("--json", options->json, "Write the report as one document; - is stdout")->type_name("FILE");
   table.Run(command, [options](Session& session) { return Train(*options, session); });
 }

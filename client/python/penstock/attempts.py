@@ -66,7 +66,7 @@ class Attempts(Endpoint):
         """One request, many answers. Not repeated: the caller knows where to go on. Closing it ends the call."""
         whole = deadline or Deadline()
         call = self._callable("unary_stream", method, answer)
-        return _answers(call(request, timeout=grpc_seconds(whole.left()), metadata=self._metadata()), whole)
+        return self._answers(call(request, timeout=grpc_seconds(whole.left()), metadata=self._metadata()), whole)
 
     def duplex(
         self, method: str, requests: Iterator[Any], answer: type[Answer], deadline: Deadline | None = None
@@ -74,7 +74,7 @@ class Attempts(Endpoint):
         """Many requests, messages or their bytes; many answers. gRPC reads ``requests`` on a thread of its own."""
         whole = deadline or Deadline()
         call = self._callable("stream_stream", method, answer)
-        return _answers(call(requests, timeout=grpc_seconds(whole.left()), metadata=self._metadata()), whole)
+        return self._answers(call(requests, timeout=grpc_seconds(whole.left()), metadata=self._metadata()), whole)
 
     def send(self, method: str, answer: type[Answer], upload: Upload, deadline: Deadline) -> Answer:
         """Sends what is left of an upload under the daemon's credit, and returns the last answer."""
@@ -99,6 +99,15 @@ class Attempts(Endpoint):
         )
         return call.future(request, timeout=self.timeout, metadata=self._metadata())
 
+    def _answers(self, call: Any, deadline: Deadline) -> Generator[Any]:
+        try:
+            with deadline.cancels(call.cancel):
+                yield from call
+        except grpc.RpcError as error:
+            raise PenstockError.from_call(error, self.address) from None
+        finally:
+            call.cancel()
+
 
 def pause(seconds: float) -> None:
     """Holds this thread for so long."""
@@ -110,13 +119,3 @@ def collect(answers: Generator[Answer], take: Callable[[Answer], object]) -> Non
     with closing(answers):
         for answer in answers:
             take(answer)
-
-
-def _answers(call: Any, deadline: Deadline) -> Generator[Any]:
-    try:
-        with deadline.cancels(call.cancel):
-            yield from call
-    except grpc.RpcError as error:
-        raise PenstockError.from_call(error) from None
-    finally:
-        call.cancel()

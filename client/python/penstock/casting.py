@@ -13,7 +13,7 @@ from penstock.v1 import tensor_pb2
 def cast(field: str, value: Any, wanted: tensor_pb2.TensorSignature | None) -> Array:
     """The array of a value, in the type of the signature where that is safe:
 
-    - lists and numbers of Python, and arrays, whose type is narrower: int32 to int64, float32 to float64;
+    - lists and numbers of Python, and arrays, whose type is narrower: int32 to int64, float32 to float64, bfloat16 to both;
     - float64 to any floating type: it is Python's own, so it is rounded; what is too large for the type is an error;
     - integers to other integers, if all are in the type's range; to floating types, if all are exact there.
 
@@ -36,8 +36,10 @@ def cast(field: str, value: Any, wanted: tensor_pb2.TensorSignature | None) -> A
     if wanted is None or wanted.any or not wanted.type:
         return array
     dtype = dtype_of(wanted.type)
-    if array.dtype == dtype or array.dtype == BFLOAT16:
+    if array.dtype == dtype:
         return array
+    if array.dtype == BFLOAT16:
+        return _from_bfloat16(array).astype(dtype) if dtype in (np.float32, np.float64) else array
     if not array.size and isinstance(value, (list, tuple)):
         return array.astype(dtype)  # an empty list is of float64 by chance
     if array.dtype.kind == "f" and dtype.kind in "iu":
@@ -95,6 +97,12 @@ def _to_bfloat16(field: str, array: Array, value: Any) -> Array:
     if lost.any():
         raise ValueError(f"{field}: must fit bfloat16, got {single[lost].flat[0]}")
     return np.ascontiguousarray(halves).view(BFLOAT16).reshape(single.shape)
+
+
+def _from_bfloat16(array: Array) -> Array:
+    """Each is the upper half of a float32."""
+    bits = array.view(np.uint16).astype(np.uint32) << 16
+    return np.asarray(bits).view(np.float32)
 
 
 def _shown(array: Array) -> str:

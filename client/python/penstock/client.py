@@ -21,7 +21,7 @@ from penstock.creation import (
     create_request,
     not_ready,
     plan_request,
-    planning_timeout,
+    planning_deadline,
     shown,
 )
 from penstock.deadline import Deadline
@@ -187,8 +187,7 @@ class Client:
     ) -> Pipeline:
         """As :meth:`create_pipeline`, from a whole specification (see :func:`pipeline_spec`). With ``from_checkpoint``,
         what is set in it goes over the checkpoint's."""
-        timeout = planning_timeout(spec) if timeout is None else timeout
-        deadline = Deadline(timeout)
+        deadline = planning_deadline(spec, timeout)
         request = create_request(name, spec, from_checkpoint=from_checkpoint, exist_ok=exist_ok)
         with shown(name, progress) as show:
             if show is None:
@@ -198,12 +197,12 @@ class Client:
         pipeline = Pipeline(self._connection, message)
         while pipeline.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
             if deadline.left() <= 0:
-                raise not_ready(pipeline.name, timeout)
+                raise not_ready(pipeline.name, deadline.seconds)
             pause(min(POLL_SECONDS, deadline.left()))
             try:
                 pipeline.refresh_until(deadline)
             except DeadlineError as error:
-                raise not_ready(pipeline.name, timeout) from error
+                raise not_ready(pipeline.name, deadline.seconds) from error
         if pipeline.message.state == pipeline_pb2.PIPELINE_STATE_FAILED:
             raise PenstockError.from_status(pipeline.message.error)
         return pipeline
@@ -212,7 +211,7 @@ class Client:
         self, name: str, spec: pipeline_pb2.PipelineSpec, *, timeout: float | None = None
     ) -> pipeline_pb2.Plan:
         """What the daemon would make of a specification; creates nothing. ``timeout`` as in :meth:`plan`."""
-        deadline = Deadline(planning_timeout(spec) if timeout is None else timeout)
+        deadline = planning_deadline(spec, timeout)
         return (self._create(create_request(name, spec, validate_only=True), deadline)).plan
 
     def plan(
@@ -248,10 +247,10 @@ class Client:
                 QUEUE_FULL or CALLER_QUOTA, with ``retry_delay``, where too many wait for plans.
             DeadlineError: there is no answer in time.
         """
-        timeout = planning_timeout(spec) if timeout is None else timeout
+        deadline = planning_deadline(spec, timeout)
         request = plan_request(spec, kinds, max_chunks, micro_batches, mini_batch_rows)
         return self._connection.unary(
-            "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, Deadline(timeout), timeout
+            "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, deadline, deadline.left()
         )
 
     def _create(

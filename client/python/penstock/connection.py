@@ -62,7 +62,7 @@ class Connection(Attempts):
             try:
                 return attempt()
             except grpc.RpcError as raised:
-                error = PenstockError.from_call(raised)
+                error = PenstockError.from_call(raised, self.address)
             except PenstockError as raised:
                 error = raised
             if self.closed:

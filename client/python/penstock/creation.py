@@ -10,7 +10,8 @@ from typing import TextIO
 
 import grpc
 
-from penstock.errors import DeadlineError
+from penstock.deadline import Deadline
+from penstock.errors import DeadlineError, PenstockError
 from penstock.requests import new_request_id
 from penstock.v1 import pipeline_pb2
 
@@ -24,11 +25,13 @@ _OTHER_SECONDS = 100.0  # for what is made before it, its file and its weights
 _BAR_CELLS = 20
 
 
-def planning_timeout(spec: pipeline_pb2.PipelineSpec) -> float:
-    """Seconds in which the daemon should have an answer, where the caller says nothing."""
+def planning_deadline(spec: pipeline_pb2.PipelineSpec, timeout: float | None) -> Deadline:
+    """The caller's time for a plan or a creation; where it gives none, what the planner may take and 100 s beside it."""
+    if timeout is not None:
+        return Deadline(timeout)
     planning = spec.planning_seconds if spec.HasField("planning_seconds") else _PLANNING_SECONDS
     # The daemon refuses any other time at once.
-    return _OTHER_SECONDS + (planning if 0 < planning < math.inf else 0.0)
+    return Deadline(_OTHER_SECONDS + (planning if 0 < planning < math.inf else 0.0), given=False)
 
 
 def create_request(
@@ -64,12 +67,22 @@ def plan_request(
     )
 
 
-def not_ready(name: str, timeout: float) -> DeadlineError:
+def not_ready(name: str, timeout: float | None) -> DeadlineError:
     return DeadlineError(
         grpc.StatusCode.DEADLINE_EXCEEDED,
         "PIPELINE_NOT_READY",
         f"{name} is not ready in {timeout} s",
         {"pipeline": name},
+    )
+
+
+def in_the_making(name: str) -> PenstockError:
+    """As the daemon refuses work of a pipeline that is not ready."""
+    return PenstockError(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "PIPELINE_NOT_READY",
+        f"{name} is being created",
+        {"pipeline": name.removeprefix("pipelines/")},
     )
 
 

@@ -23,7 +23,7 @@ class Deadline:
         clock: monotonic seconds; usually only tests set this.
 
     Raises:
-        ValueError: the seconds are no number.
+        ValueError: the seconds are no number, or negative.
     """
 
     def __init__(
@@ -31,6 +31,8 @@ class Deadline:
     ) -> None:
         if seconds is not None and math.isnan(seconds):
             raise ValueError(f"timeout: must be a number of seconds, got {seconds}")
+        if seconds is not None and seconds < 0:
+            raise ValueError(f"timeout: must be at least 0 seconds, got {seconds:g}")
         self.seconds = seconds
         self.given = given and seconds is not None
         self._clock = clock

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import grpc
 
-from penstock import tensors
+from penstock import tensors, values
 from penstock.checksum import crc32c
 from penstock.chunks import CHUNK_BYTES, Chunk
 from penstock.errors import PenstockError
-from penstock.tensors import Array
-from penstock.v1 import handle_pb2
+from penstock.v1 import handle_pb2, tensor_pb2
 
 
 class Download:
-    """The tensors of a handle on their way here, one after the other, resumed by offset. Does no input or output
+    """The results of a handle on their way here, one after the other, tensors resumed by offset. Does no input or output
     itself."""
 
-    def __init__(self, name: str, headers: Sequence[Any]) -> None:
-        self._name = name
-        self._headers = list(headers)
-        self._arrays = [tensors.empty(header) for header in headers]
-        tensors.shown(dict(zip((header.name for header in headers), self._arrays)))
+    def __init__(self, handle: handle_pb2.Handle) -> None:
+        self._name = handle.name
+        self._headers = list(handle.tensors)
+        self._arrays = [tensors.empty(header) for header in self._headers]
+        tensors.shown(dict(zip((header.name for header in self._headers), self._arrays)))
         self._done = [0] * len(self._headers)
         self._current = 0
+        self._missing = list(handle.values)
+        self._values: list[tensor_pb2.NamedValue] = []
+        self._ended = False  # the value that was asked for is here
 
     def request(self) -> handle_pb2.FetchHandleRequest | None:
         """What to ask for next; ``None`` when everything is here."""
+        if self._missing:
+            return handle_pb2.FetchHandleRequest(name=self._name, tensor=self._missing[0])
         while self._current < len(self._headers):
             header = self._headers[self._current]
             if self._done[self._current] < header.byte_size:
@@ -39,12 +42,16 @@ class Download:
         return None
 
     def accept(self, answer: handle_pb2.FetchHandleResponse | Chunk) -> None:
-        """Takes the next answer; only chunks count.
+        """Takes the next answer; only values and chunks count.
 
         Raises:
             PenstockError: CHUNK_SIZE or CHUNK_CHECKSUM.
         """
         if not isinstance(answer, Chunk):
+            if answer.HasField("value") and answer.value.name in self._missing:
+                self._missing.remove(answer.value.name)
+                self._values.append(answer.value)
+                self._ended = True
             return
         chunk, data = answer, answer.data
         target = tensors.bytes_of(self._arrays[self._current])
@@ -56,18 +63,24 @@ class Download:
         target[done : done + len(data)] = data
         self._done[self._current] += len(data)
 
-    def end_tensor(self) -> None:
-        """The stream of one tensor has ended well.
+    def end_stream(self) -> None:
+        """The stream of what was asked for has ended well.
 
         Raises:
             PenstockError: too early.
         """
+        if self._ended:  # that of a value
+            self._ended = False
+            return
+        if self._missing:
+            raise _damaged("CHUNK_SIZE", f"{self._name}: the stream ended without {self._missing[0]}")
         done = self._done[self._current]
         if done < self._headers[self._current].byte_size:
             raise _damaged("CHUNK_SIZE", f"{self._name}: the stream ended at {done}")
 
-    def arrays(self) -> dict[str, Array]:
-        return {header.name: array for header, array in zip(self._headers, self._arrays)}
+    def results(self) -> dict[str, Any]:
+        arrays = {header.name: array for header, array in zip(self._headers, self._arrays)}
+        return values.results(arrays, self._values)
 
 
 def _damaged(reason: str, message: str) -> PenstockError:

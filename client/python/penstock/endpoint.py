@@ -42,6 +42,7 @@ class Endpoint:
             raise ValueError(f"timeout: must be more than 0 seconds, got {timeout}")
         if not retry_for >= 0:
             raise ValueError(f"retry_for: must be at least 0 seconds, got {retry_for}")
+        self.address = address
         self.timeout = timeout
         self.retry_for = retry_for
         self.closed = False

@@ -52,7 +52,7 @@ class PenstockError(Exception):
         self.values = dict(values or {})
         self.violations = list(violations)
         self.retry_delay = retry_delay
-        super().__init__(f"{code.name} / {reason or 'no reason'}: {message}")
+        super().__init__(f"{code.name} / {reason}: {message}" if reason else f"{code.name}: {message}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Goes to other processes whole."""
@@ -79,8 +79,8 @@ class PenstockError(Exception):
         return cls(code, reason, status.message, values, violations, retry_delay)
 
     @classmethod
-    def from_call(cls, error: Any) -> PenstockError:
-        """The error of a failed gRPC call: its details if it has any, else what the transport said."""
+    def from_call(cls, error: Any, address: str = "") -> PenstockError:
+        """The error of a failed gRPC call to ``address``: its details if it has any, else what the transport said."""
         pushback = None
         for key, value in error.trailing_metadata() or ():
             if key == _DETAILS_KEY:
@@ -89,7 +89,10 @@ class PenstockError(Exception):
                 return cls.from_status(status)
             if key == "grpc-retry-pushback-ms" and value.isdigit():
                 pushback = int(value) / 1000
-        return cls(error.code(), "", error.details() or "", retry_delay=pushback)
+        said = error.details() or ""
+        if address and error.code() == grpc.StatusCode.UNAVAILABLE:
+            said = f"no daemon answers at {address} ({said})"
+        return cls(error.code(), "", said, retry_delay=pushback)
 
 
 class DeadlineError(PenstockError, TimeoutError):

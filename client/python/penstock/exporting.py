@@ -286,6 +286,11 @@ _FIXED_SIZE = (
 # What PyTorch says, in whole or in part, and what it means.
 _REASONS = (
     (
+        r"for expert_idx in expert_hit",
+        "the model goes through its experts in a loop that depends on data, transformers' experts_implementation='eager'. "
+        "Call model.set_experts_implementation('batched_mm') before the export",
+    ),
+    (
         r"GuardOnDataDependentSymNode|Could not guard on data-dependent|data-dependent expression",
         "what the model does next depends on the values of a tensor (an if, a loop, .item(), a size taken from data), "
         "and a graph is fixed. Compute both ways and choose with torch.where, or take the decision out of forward",

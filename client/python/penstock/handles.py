@@ -16,7 +16,6 @@ from penstock.download import Download
 from penstock.errors import DeadlineError, PenstockError
 from penstock.releases import NAMES_OF_A_CALL
 from penstock.results import Evaluation, OutcomeFacts, effect_of, outcome_fields, seconds, wait_request
-from penstock.tensors import Array
 from penstock.v1 import handle_pb2
 
 Self = TypeVar("Self", bound="Handle")
@@ -119,14 +118,16 @@ class Handle(Settling):
 
 
 class ValueHandle(Handle):
-    """Tensors that the daemon holds. They can be inputs of further calls without coming here."""
+    """Tensors, and values that are none, which the daemon holds. They can be inputs of further calls without coming here."""
 
-    def result(self, timeout: float | None = None) -> dict[str, Array]:
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
         """The same as :meth:`fetch`."""
         return self.fetch(timeout)
 
-    def fetch(self, timeout: float | None = None) -> dict[str, Array]:
-        """Waits, and brings all tensors here, by name. A connection that breaks goes on where it was.
+    def fetch(self, timeout: float | None = None) -> dict[str, Any]:
+        """Waits, and brings all results here, by name: arrays; and, for an output that is no tensor, a list with its value
+        of each micro-batch: ``None``, numbers, texts, lists, tuples, dictionaries, arrays. A connection that breaks goes on
+        where it was.
 
         Raises:
             ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
@@ -134,13 +135,13 @@ class ValueHandle(Handle):
         """
         return self.fetch_until(Deadline(timeout))
 
-    def fetch_until(self, deadline: Deadline) -> dict[str, Array]:
+    def fetch_until(self, deadline: Deadline) -> dict[str, Any]:
         """As :meth:`fetch`, for a part of a longer call."""
         self.wait_until(deadline)
         inline = self.inline()
         if inline is not None:
             return inline
-        download = Download(self.name, self.message.tensors)
+        download = Download(self.message)
 
         def attempt() -> None:
             request = download.request()
@@ -149,11 +150,11 @@ class ValueHandle(Handle):
                 self._connection.stream("HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse, deadline),
                 download.accept,
             )
-            download.end_tensor()
+            download.end_stream()
 
         while download.request() is not None:
             self._connection.retry(attempt, "HandleService/FetchHandle", deadline)
-        return download.arrays()
+        return download.results()
 
 
 class GraphHandle(Handle):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 
+import numpy as np
 import numpy.typing as npt
 
 from penstock import casting, tensors
 from penstock.errors import PenstockError
 from penstock.results import Remote
+from penstock.values import DEEPEST, fill
 from penstock.v1 import tensor_pb2
 
 
@@ -24,14 +27,15 @@ class Whole:
 
 @dataclass(frozen=True)
 class Plain:
-    """A value that is no tensor, for models that take one: it goes unchanged into every micro-batch. ``str`` and
-    ``None`` need no wrapper; a number does, for by itself it is an array."""
+    """A value that is no tensor, for models that take one: it goes unchanged into every micro-batch. A list, a tuple or a
+    dictionary with strings as keys holds such values, arrays and handles, at most 16 deep. ``str``, ``None``, a mapping,
+    and a list that is no array need no wrapper; a number does, for by itself it is an array."""
 
-    value: bool | int | float | str | None
+    value: Any
 
 
-# An array, a handle of one tensor, or (handle, name of its tensor); whole; or a plain value.
-InputValue = Union[npt.ArrayLike, Remote, tuple[Remote, str], Whole, Plain, None]
+# An array, a handle of one result, or (handle, name of its result); whole; or a plain value.
+InputValue = Union[npt.ArrayLike, Remote, tuple[Remote, str], Whole, Plain, Mapping[str, Any], None]
 Inputs = Union[InputValue, Mapping[str, InputValue]]
 Signatures = Sequence[tensor_pb2.TensorSignature]
 
@@ -63,21 +67,17 @@ class Prepared:
     """
 
     def __init__(self, values: Mapping[str, InputValue], signature: Signatures = ()) -> None:
-        wanted = {one.name: one for one in signature}
         self.arrays: dict[str, tensors.Array] = {}
-        self._names = list(values)
-        self._references: dict[str, tensor_pb2.Input] = {}
-        self._whole = {name for name, value in values.items() if isinstance(value, Whole)}
-        for name, given in values.items():
-            value = given.value if isinstance(given, Whole) else given
-            if value is None or isinstance(value, (Plain, str)):
-                self._references[name] = _plain(name, value.value if isinstance(value, Plain) else value)
-            elif isinstance(value, Remote):
-                self._references[name] = _reference(name, value.name, "")
-            elif isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Remote):
-                self._references[name] = _reference(name, value[0].name, str(value[1]))
-            else:
-                self.arrays[name] = tensors.wire_array(casting.cast(name, value, wanted.get(name)))
+        self._messages = [tensor_pb2.Input(name=name) for name in values]
+        self._holders: dict[str, tensor_pb2.Input | tensor_pb2.Value] = {}  # of the arrays, by the arrays' names
+        self._names = set(values)
+        wanted = {one.name: one for one in signature}
+        for message, (name, given) in zip(self._messages, values.items()):
+            value = given
+            if isinstance(given, Whole):
+                message.whole = True
+                value = given.value
+            self._fill(message, value, wanted.get(name))
 
     @property
     def too_large(self) -> bool:
@@ -86,17 +86,43 @@ class Prepared:
 
     def messages(self, upload: str = "") -> list[tensor_pb2.Input]:
         """In the order given; arrays come from the handle ``upload``, if there is one."""
-        made = []
-        for name in self._names:
-            if name in self._references:
-                message = self._references[name]
-            elif upload:
-                message = _reference(name, upload, name)
+        for name, holder in self._holders.items():
+            if upload:
+                holder.handle.CopyFrom(tensor_pb2.HandleTensor(handle=upload, tensor=name))
             else:
-                message = tensor_pb2.Input(name=name, tensor=tensors.encode(name, self.arrays[name]))
-            message.whole = name in self._whole
-            made.append(message)
-        return made
+                holder.tensor.CopyFrom(tensors.encode(name, self.arrays[name]))
+        return self._messages
+
+    def _fill(self, message: tensor_pb2.Input, value: Any, wanted: tensor_pb2.TensorSignature | None) -> None:
+        name = message.name
+        reference = _reference(value)
+        if reference is not None:
+            message.handle.CopyFrom(reference)
+        elif value is None or isinstance(value, (Plain, str, Mapping)) or _is_no_array(value):
+            plain = value.value if isinstance(value, Plain) else value
+            if _is_array(plain) or _reference(plain) is not None:
+                raise TypeError(f"{name}: Plain is for what is no tensor by itself, got {type(plain).__name__}")
+            message.value.SetInParent()
+            fill(message.value, name, plain, lambda inner, leaf: self._fill_leaf(name, inner, leaf))
+        else:
+            self._hold(name, message, casting.cast(name, value, wanted))
+
+    def _fill_leaf(self, name: str, message: tensor_pb2.Value, value: Any) -> bool:
+        """An array or a handle inside of a value."""
+        reference = _reference(value)
+        if reference is not None:
+            message.handle.CopyFrom(reference)
+            return True
+        if not _is_array(value):
+            return False
+        numbers = (f"{name}.{number}" for number in itertools.count())
+        free = next(one for one in numbers if one not in self.arrays and one not in self._names)
+        self._hold(free, message, casting.cast(name, value, None))
+        return True
+
+    def _hold(self, name: str, holder: tensor_pb2.Input | tensor_pb2.Value, array: tensors.Array) -> None:
+        self.arrays[name] = tensors.wire_array(array)
+        self._holders[name] = holder
 
 
 def upload_id(request_id: str) -> str:
@@ -126,20 +152,25 @@ def in_doubt(error: BaseException | None) -> bool:
     return error is not None and not isinstance(error, Exception)
 
 
-def _reference(name: str, handle: str, tensor: str) -> tensor_pb2.Input:
-    return tensor_pb2.Input(name=name, handle=tensor_pb2.HandleTensor(handle=handle, tensor=tensor))
+def _reference(value: Any) -> tensor_pb2.HandleTensor | None:
+    """Of a handle, or (handle, name)."""
+    if isinstance(value, Remote):
+        return tensor_pb2.HandleTensor(handle=value.name)
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Remote):
+        return tensor_pb2.HandleTensor(handle=value[0].name, tensor=str(value[1]))
+    return None
 
 
-def _plain(name: str, value: bool | int | float | str | None) -> tensor_pb2.Input:
-    plain = tensor_pb2.PlainValue()
-    if isinstance(value, bool):
-        plain.bool_value = value
-    elif isinstance(value, int):
-        plain.int_value = value
-    elif isinstance(value, float):
-        plain.double_value = value
-    elif isinstance(value, str):
-        plain.string_value = value
-    elif value is not None:
-        raise TypeError(f"{name}: a plain value is a bool, int, float, str or None, not {type(value).__name__}")
-    return tensor_pb2.Input(name=name, plain=plain)
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or hasattr(value, "detach")
+
+
+def _is_no_array(value: Any, depth: int = 1) -> bool:
+    """Whether a list has more in it than numbers and arrays, or is deeper than a value can be: it may hold itself."""
+    if not isinstance(value, (list, tuple)):
+        return False
+    if depth > DEEPEST:
+        return True
+    return any(
+        part is None or isinstance(part, (str, Mapping, Remote)) or _is_no_array(part, depth + 1) for part in value
+    )

@@ -9,9 +9,8 @@ from typing import Any
 
 from google.protobuf import duration_pb2
 
-from penstock import tensors
+from penstock import tensors, values
 from penstock.errors import PenstockError
-from penstock.tensors import Array
 from penstock.v1 import handle_pb2
 
 _SETTLED = (handle_pb2.HANDLE_STATE_READY, handle_pb2.HANDLE_STATE_FAILED, handle_pb2.HANDLE_STATE_CANCELLED)
@@ -43,6 +42,7 @@ class Remote:
         self.name = result.handle.name
         self.message = result.handle
         self._inline = list(result.tensors)
+        self._inline_values = list(result.values)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.state})"
@@ -72,15 +72,16 @@ class Remote:
         if self.message.state != handle_pb2.HANDLE_STATE_READY:
             raise PenstockError.from_status(self.message.error)
 
-    def inline(self) -> dict[str, Array] | None:
-        """The tensors, if they came with the answer.
+    def inline(self) -> dict[str, Any] | None:
+        """Arrays and values, if they came with the answer.
 
         Raises:
             ImportError: see :meth:`ValueHandle.fetch`.
         """
-        if not self._inline:
+        if not self._inline and not self._inline_values:
             return None
-        return tensors.shown({tensor.header.name: tensors.decode(tensor) for tensor in self._inline})
+        arrays = tensors.shown({tensor.header.name: tensors.decode(tensor) for tensor in self._inline})
+        return values.results(arrays, self._inline_values)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from penstock import requests
 from penstock.handles import EvaluationHandle, GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle
 from penstock.state import PipelineState
 from penstock.uploads import staged
+from penstock.creation import in_the_making
 from penstock.deadline import LONGEST_WAIT
 from penstock.errors import DeadlineError, PenstockError
 from penstock.inputs import Inputs, InputValue, named
 from penstock.results import Evaluation
-from penstock.tensors import Array
-from penstock.v1 import handle_pb2, tensor_pb2, work_pb2
+from penstock.v1 import handle_pb2, pipeline_pb2, tensor_pb2, work_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,15 +42,17 @@ class PipelineWork(PipelineState):
             Empty: a new one.
         lease: seconds that results are kept without renewal; 0 is the daemon's default.
         inputs: one array, handle or (handle, tensor) if the model has one input, else a mapping by name. The first
-            dimension is the batch, rows; all inputs have as many rows. Lists of numbers and arrays of float64 take the
-            type of the model where that is safe (:mod:`penstock.casting`). Large arrays are uploaded first.
+            dimension is the batch, rows; all inputs have as many rows, but those that are :class:`Whole`. Values of
+            another kind are ``None``, texts, dictionaries, lists that are no arrays, or in :class:`Plain`. Lists of
+            numbers and arrays of float64 take the type of the model where that is safe (:mod:`penstock.casting`).
+            Large arrays are uploaded first.
 
     And every call raises :class:`PenstockError` for what the daemon refuses or what fails.
     """
 
     # --- inference ----------------------------------------------------------------------------------------------------
 
-    def infer(self, inputs: Inputs, **arguments: Unpack[requests.InferArguments]) -> dict[str, Array]:
+    def infer(self, inputs: Inputs, **arguments: Unpack[requests.InferArguments]) -> dict[str, Any]:
         """Runs the model without keeping a graph, on the weights of the last finished step, without dropout.
 
         Args:
@@ -59,7 +61,8 @@ class PipelineWork(PipelineState):
             priority: among inference calls that wait, higher ones go first.
 
         Returns:
-            Arrays by output name, of as many rows as the inputs.
+            By output name, arrays of as many rows as the inputs, also if these have none. What is no tensor is a list with
+            its value of each micro-batch; a list that the model gives is as several outputs.
         """
         call, own = requests.split(requests.InferArguments, True, arguments)
         handle = self._infer(inputs, call, own)
@@ -231,6 +234,18 @@ class PipelineWork(PipelineState):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    def _signature(self, call: requests.Call) -> pipeline_pb2.ModelSignature:
+        """Of a pipeline that was last seen in the making, as it is now.
+
+        Raises:
+            PenstockError: PIPELINE_NOT_READY, as the daemon has it, or what is wrong with its creation.
+        """
+        if self.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
+            self.refresh_until(call.deadline)
+        if self.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
+            raise in_the_making(self.name)
+        return self.signature
+
     def _staged(
         self, inputs: Inputs, of_loss: requests.LossInputs, call: requests.Call, loss: str | None = None
     ) -> AbstractContextManager[list[tensor_pb2.Input]]:
@@ -240,6 +255,7 @@ class PipelineWork(PipelineState):
         return staged(self._connection, self.name, values, signature, call.deadline, call.request_id)
 
     def _infer(self, inputs: Inputs, call: requests.Call, own: dict[str, Any]) -> ValueHandle:
+        self._signature(call)
         with self._staged(inputs, requests.LossInputs(), call) as messages:
             request = requests.infer(self.name, messages, call, **own)
             response = self._connection.unary(
@@ -250,7 +266,7 @@ class PipelineWork(PipelineState):
     def _evaluate(
         self, inputs: Inputs, target: InputValue, call: requests.Call, own: dict[str, Any]
     ) -> EvaluationHandle:
-        inputs, target = requests.with_labels(inputs, target, self.signature, own.get("loss"))
+        inputs, target = requests.with_labels(inputs, target, self._signature(call), own.get("loss"))
         of_loss, own = requests.LossInputs.of(target, own)
         with self._staged(inputs, of_loss, call, own.get("loss")) as messages:
             request = requests.evaluate(self.name, *of_loss.apart(messages), call, **own)
@@ -263,7 +279,7 @@ class PipelineWork(PipelineState):
         self, inputs: Inputs, target: InputValue, call: requests.Call, own: dict[str, Any]
     ) -> OutcomeHandle:
         """The first part of :meth:`train_step`: when it returns, the daemon has accepted the call."""
-        inputs, target = requests.with_labels(inputs, target, self.signature, own.get("loss"))
+        inputs, target = requests.with_labels(inputs, target, self._signature(call), own.get("loss"))
         of_loss, own = requests.LossInputs.of(target, own)
         with self._staged(inputs, of_loss, call, own.get("loss")) as messages:
             request = requests.train_step(self.name, *of_loss.apart(messages), call, **own)
@@ -275,7 +291,7 @@ class PipelineWork(PipelineState):
     def _forward_backward(
         self, inputs: Inputs, target: InputValue, call: requests.Call, own: dict[str, Any]
     ) -> OutcomeHandle:
-        inputs, target = requests.with_labels(inputs, target, self.signature, own.get("loss"))
+        inputs, target = requests.with_labels(inputs, target, self._signature(call), own.get("loss"))
         of_loss, own = requests.LossInputs.of(target, own)
         with self._staged(inputs, of_loss, call, own.get("loss")) as messages:
             request = requests.forward_backward(self.name, *of_loss.apart(messages), call, **own)
@@ -285,6 +301,7 @@ class PipelineWork(PipelineState):
         return self._handle(response.outcome, response.outputs if own.get("outputs") else None)
 
     def _forward(self, inputs: Inputs, call: requests.Call, own: dict[str, Any]) -> Forward:
+        self._signature(call)
         with self._staged(inputs, requests.LossInputs(), call) as messages:
             request = requests.forward(self.name, messages, call, **own)
             response = self._connection.unary(
@@ -295,8 +312,8 @@ class PipelineWork(PipelineState):
     def _backward(
         self, graph: GraphHandle, gradients: Inputs, call: requests.Call, own: dict[str, Any]
     ) -> OutcomeHandle:
-        values = named(gradients, self.signature.outputs, "outputs")
-        signature = self.signature.outputs
+        signature = (self._signature(call)).outputs
+        values = named(gradients, signature, "outputs")
         with staged(self._connection, self.name, values, signature, call.deadline, call.request_id) as messages:
             request = requests.backward(self.name, graph.name, messages, call, **own)
             response = self._connection.unary(

@@ -35,7 +35,7 @@ with penstock.Client(daemon.address) as client:
     for refused in (
         pipeline.read_parameters,
         pipeline.state_arrays,
-        lambda: pipeline.infer(bits.view(tensors.BFLOAT16)),                            # comes with the reply
+        lambda: pipeline.infer({"half": bits.view(tensors.BFLOAT16)}),                            # comes with the reply
         lambda: pipeline.put({"x": np.ones((1 << 20, 1), "<u2").view(tensors.BFLOAT16)}).fetch(),
         lambda: penstock.read_safetensors(path),
     ):

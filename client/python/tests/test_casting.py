@@ -91,6 +91,18 @@ def test_lists_of_numbers_as_bfloat16() -> None:
         cast("x", [3.4e38], signature("x", "BF16"))
 
 
+def test_bfloat16_widens() -> None:
+    given = [0.0, -2.5, 0.00390625, 3e38, float("inf"), float("nan")]
+    halves = cast("x", [given, given], signature("x", "BF16"))
+    for name, dtype in (("FP32", np.float32), ("FP64", np.float64)):
+        made = cast("x", halves[:, ::-1], signature("x", name))
+        assert made.dtype == dtype and made.shape == (2, 6)
+        assert made[1, 5] == 0 and made[0, 4] == -2.5 and made[0, 3] == 2**-8 and made[0, 2] == 0xE2 * 2.0**120
+        assert np.isinf(made[0, 1]) and np.isnan(made[0, 0])
+    assert cast("x", halves, signature("x", "FP16")) is halves and cast("x", halves, signature("x", "INT64")) is halves
+    assert cast("x", halves[0, 1:2].reshape(()), signature("x", "FP32")) == -2.5
+
+
 # --- labels -----------------------------------------------------------------------------------------------------------
 
 

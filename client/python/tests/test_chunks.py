@@ -74,15 +74,15 @@ def test_a_download_takes_each_byte_in_its_place() -> None:
         data = values.tobytes()[begin:end]
         return Chunk(0, begin, memoryview(data), crc32c(data))
 
-    download = Download("h", [header])
+    download = Download(handle_pb2.Handle(name="h", tensors=[header]))
     with pytest.raises(penstock.PenstockError, match="DATA_LOSS / CHUNK_SIZE"):
         download.accept(piece(8, 16))
     download.accept(piece(0, 8))
     with pytest.raises(penstock.PenstockError, match="CHUNK_SIZE: h: the stream ended at 8"):
-        download.end_tensor()
+        download.end_stream()
     download.accept(piece(8, 16))
-    download.end_tensor()
-    assert download.request() is None and np.array_equal(download.arrays()["x"], values)
+    download.end_stream()
+    assert download.request() is None and np.array_equal(download.results()["x"], values)
 
 
 def _failure(message: bytes) -> Exception:

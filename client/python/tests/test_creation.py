@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import grpc
+import numpy as np
 import penstock
 import pytest
 from fake_daemon import FakeDaemon, status
@@ -82,3 +83,23 @@ def test_create_waits_until_ready(client: penstock.Client, daemon: FakeDaemon) -
 
 def test_lists_follow_their_pages(client: penstock.Client) -> None:
     assert [pipeline.name for pipeline in client.list_pipelines()] == ["pipelines/a", "pipelines/b"]
+
+
+def test_work_of_a_pipeline_in_the_making_is_the_daemons_refusal_and_goes_once_it_is_ready(
+    client: penstock.Client, daemon: FakeDaemon
+) -> None:
+    client.create_pipeline("demo", model="mlp")
+    daemon.progress = _news(("measuring", 0.1), ("measuring", 0.2), ("measuring", 0.3))
+    found = client.pipeline("demo")
+    assert found.state == "CREATING"
+    rows = np.zeros((2, 4), np.float32)
+    for work in (lambda: found.infer(rows), lambda: found.train_step(rows, rows)):
+        with pytest.raises(penstock.PenstockError) as refused:
+            work()
+        assert (refused.value.code, refused.value.reason) == (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "PIPELINE_NOT_READY",
+        )
+        assert refused.value.values["pipeline"] == "demo"
+    assert found.train_step(rows, rows).step == 1
+    assert found.state == "READY"

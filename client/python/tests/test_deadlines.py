@@ -43,11 +43,13 @@ def test_times_that_no_message_can_carry_are_refused_by_name(pipeline: penstock.
         pipeline.forward_backward(ROWS, ROWS, accumulation_lease=value)
 
 
-def test_a_timeout_that_is_no_number_is_refused_and_nothing_is_sent(
+def test_a_timeout_that_is_no_number_or_negative_is_refused_and_nothing_is_sent(
     pipeline: penstock.Pipeline, daemon: FakeDaemon
 ) -> None:
     with pytest.raises(ValueError, match="^timeout: must be a number of seconds, got nan"):
         pipeline.train_step(ROWS, ROWS, timeout=math.nan)
+    with pytest.raises(ValueError, match="^timeout: must be at least 0 seconds, got -1"):
+        pipeline.train_step(ROWS, ROWS, timeout=-1)
     assert not daemon.requests["TrainStep"]
 
 

@@ -30,7 +30,7 @@ def test_whole_tensors_and_plain_values(pipeline: penstock.Pipeline, daemon: Fak
     assert list(sent) == list(values)
     assert [name for name, entry in sent.items() if entry.whole] == ["whole", "kept", "large"]
     assert sent["kept"].handle.handle == handle.name and sent["large"].HasField("handle")
-    plain = {name: entry.plain.WhichOneof("value") for name, entry in sent.items() if entry.HasField("plain")}
+    plain = {name: entry.value.WhichOneof("kind") for name, entry in sent.items() if entry.HasField("value")}
     assert plain == {
         "flag": "bool_value",
         "count": "int_value",
@@ -38,10 +38,11 @@ def test_whole_tensors_and_plain_values(pipeline: penstock.Pipeline, daemon: Fak
         "word": "string_value",
         "nothing": None,
     }
-    assert sent["flag"].plain.bool_value and sent["count"].plain.int_value == 3
-    assert sent["rate"].plain.double_value == 0.5 and sent["word"].plain.string_value == "yes"
-    with pytest.raises(TypeError, match="a plain value is"):
-        pipeline.infer({"input": penstock.Plain([1])})  # type: ignore[arg-type]
+    assert sent["flag"].value.bool_value and sent["count"].value.int_value == 3
+    assert sent["rate"].value.double_value == 0.5 and sent["word"].value.string_value == "yes"
+    for array in (ROWS, handle):
+        with pytest.raises(TypeError, match="input: Plain is for what is no tensor by itself"):
+            pipeline.infer({"input": penstock.Plain(array)})
 
 
 def test_infer_by_name_equals_infer_of_the_only_input(pipeline: penstock.Pipeline) -> None:

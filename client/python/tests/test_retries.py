@@ -46,6 +46,20 @@ def test_cancelled_work_is_not_repeated(pipeline: penstock.Pipeline, daemon: Fak
     assert len(daemon.requests["Infer"]) == 1
 
 
+@pytest.mark.parametrize("call", ["list", "create", "plan"])
+def test_where_no_daemon_answers_a_call_without_a_time_ends_with_patience_and_names_the_address(call: str) -> None:
+    spec = penstock.pipeline_spec(model="mlp")
+    with penstock.Client("127.0.0.1:1", retry_for=0.2) as client:
+        calls = {
+            "list": client.list_pipelines,
+            "create": lambda: client.create_pipeline_from("demo", spec),
+            "plan": lambda: client.plan(spec),
+        }
+        with pytest.raises(penstock.PenstockError, match="^UNAVAILABLE: no daemon answers at 127.0.0.1:1 [(]") as raised:
+            calls[call]()
+    assert not isinstance(raised.value, penstock.DeadlineError) and raised.value.in_doubt
+
+
 def test_unavailable_is_told_when_patience_ends(daemon: FakeDaemon) -> None:
     with penstock.Client(daemon.address, retry_for=0.0) as impatient:
         daemon.fail("GetServerInfo", status(grpc.StatusCode.UNAVAILABLE, "STARTING", "not yet"))

@@ -203,6 +203,14 @@ def test_resuming_passes_over_damaged_ones(pipeline: penstock.Pipeline, daemon: 
         penstock.train(pipeline, numbered(2), resume=True)
 
 
+def test_resuming_passes_over_no_other_fault(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.listed = [checkpoint("a", 1), checkpoint("b", 2)]
+    daemon.fail("RestoreCheckpoint", status(grpc.StatusCode.FAILED_PRECONDITION, "MODEL_MISMATCH", "another model"))
+    with pytest.raises(penstock.PenstockError, match="MODEL_MISMATCH"):
+        penstock.train(pipeline, numbered(2), resume=True)
+    assert len(daemon.requests["RestoreCheckpoint"]) <= 1 and not daemon.trained
+
+
 def test_a_save_that_fails_is_told_and_the_training_goes_on(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     daemon.fail("SaveCheckpoint", status(grpc.StatusCode.RESOURCE_EXHAUSTED, "STORAGE_FULL", "no room"))
     with pytest.warns(RuntimeWarning, match="step 2 could not be saved.*STORAGE_FULL"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import numpy as np
 import penstock
 import pytest
@@ -60,6 +63,47 @@ def test_an_evaluation_of_many_batches_weighs_what_counts(pipeline: penstock.Pip
         penstock.evaluate(pipeline, [])
     with pytest.raises(TypeError, match="request_id"):
         penstock.evaluate(pipeline, batches, request_id="1")
+
+
+def test_joined_metrics_have_the_weight_of_their_own_elements(pipeline: penstock.Pipeline) -> None:
+    found = pipeline.evaluate(ROWS, ROWS, metrics=["accuracy"])
+    parts = [
+        dataclasses.replace(found, loss=loss, metrics={"accuracy": accuracy}, counted=counted, metric_elements=elements)
+        for loss, accuracy, counted, elements in ((1.0, 1.0, 1.0, 3), (0.0, 0.0, 9.0, 1))
+    ]
+    joined = penstock.Evaluation.joined(parts)
+    assert joined.metrics == {"accuracy": pytest.approx(0.75)} and joined.loss == pytest.approx(0.1)
+
+
+class Counted:
+    """A pipeline, its connection and its results at once, which counts the evaluations under way."""
+
+    name = "handles/1"
+
+    def __init__(self, found: penstock.Evaluation) -> None:
+        self.found = found
+        self.under_way = 0
+        self.most = 0
+        self._connection = self
+
+    def submit_evaluate(self, *batch: Any, **arguments: Any) -> Counted:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        return self
+
+    def result(self, timeout: float | None) -> penstock.Evaluation:
+        self.under_way -= 1
+        return self.found
+
+    def release_later(self, names: list[str]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_so_many_evaluations_are_sent_ahead(pipeline: penstock.Pipeline, ahead: int) -> None:
+    counted = Counted(pipeline.evaluate(ROWS, ROWS))
+    penstock.evaluate(counted, [(ROWS, ROWS)] * 5, ahead=ahead)  # type: ignore[arg-type]
+    assert counted.most == ahead + 1 and counted.under_way == 0
 
 
 def test_an_evaluation_that_fails_leaves_nothing(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:

@@ -27,8 +27,8 @@ class CheckpointMessages {
   v1::Checkpoint facts_;  // that its specification tells
 };
 
-// The bytes that checkpoints keep of a pipeline: the specification as it was asked for, with the digest of its program and the
-// optimizer's settings as they are now, and the cut and schedule that were planned.
+// The bytes that checkpoints keep of a pipeline: the specification as it was asked for, with the digest of its program
+// and the optimizer's settings as they are now, and the cut and schedule that were planned.
 std::string SpecificationBytes(const v1::PipelineSpec& asked, const Plan& plan, const ModelSpec& model,
                                const OptimizerSpec& optimizer);
 
@@ -41,12 +41,12 @@ struct CheckpointSpecifications {
 // The specification of a pipeline that is made from a checkpoint: the checkpoint's, with `given` over it, as
 // CreatePipelineRequest.from_checkpoint says.
 //
-// Fails:     FAILED_PRECONDITION / CHECKPOINT_SPEC_MISSING; DATA_LOSS / CHECKPOINT_CORRUPT for a damaged one, or bytes that are no
-//            specification. Whether the specification is good is FromProto's to say.
+// Fails:     FAILED_PRECONDITION / CHECKPOINT_SPEC_MISSING; DATA_LOSS / CHECKPOINT_CORRUPT for a damaged one, or bytes
+//            that are no specification. Whether the specification is good is FromProto's to say.
 absl::StatusOr<CheckpointSpecifications> SpecificationFrom(const CheckpointInfo& info, const v1::PipelineSpec& given);
 
-// Whether a pipeline is as one of some specifications asks for, defaults filled in. The digest of a program counts if it is
-// given.
+// Whether a pipeline is as one of some specifications asks for, defaults filled in. The digest of a program counts if
+// it is given.
 //
 // Fails:     ALREADY_EXISTS / PIPELINE_EXISTS, naming the first fields in which the first one differs.
 absl::Status CheckSameSpecification(const PipelineEntry& entry, const std::vector<PipelineSpec>& asked);

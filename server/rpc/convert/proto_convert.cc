@@ -8,12 +8,12 @@
 #include "engine/base/status_macros.h"
 #include "engine/tensor/codec.h"
 #include "server/rpc/convert/status_to_grpc.h"
+#include "server/rpc/convert/value_convert.h"
 
 namespace penstock {
 namespace {
 
 constexpr int kMaxTensors = 64;
-constexpr size_t kMaxPlainTextBytes = 65'536;  // of a plain value
 
 absl::Status TooManyTensors(std::string_view field, int count) {
   return InvalidField(field, absl::StrCat("must have at most ", kMaxTensors, " entries"), absl::StrCat(count));
@@ -74,43 +74,6 @@ v1::CreateProgress ToProto(const PlanProgress& progress) {
   return message;
 }
 
-absl::StatusOr<Value> PlainFromProto(const v1::PlainValue& plain, const std::string& field) {
-  switch (plain.value_case()) {
-    case v1::PlainValue::kBoolValue:
-      return Value(plain.bool_value());
-    case v1::PlainValue::kIntValue:
-      return Value(static_cast<int64_t>(plain.int_value()));
-    case v1::PlainValue::kDoubleValue:
-      return Value(plain.double_value());
-    case v1::PlainValue::kStringValue:
-      if (plain.string_value().size() > kMaxPlainTextBytes) {
-        return InvalidField(field + ".string_value", absl::StrCat("must have at most ", kMaxPlainTextBytes, " bytes"),
-                            absl::StrCat(plain.string_value().size(), " bytes"));
-      }
-      return Value(plain.string_value());
-    case v1::PlainValue::VALUE_NOT_SET:
-      break;
-  }
-  return Value();
-}
-
-// The value as text, for error messages.
-std::string PlainText(const v1::PlainValue& plain) {
-  switch (plain.value_case()) {
-    case v1::PlainValue::kBoolValue:
-      return plain.bool_value() ? "True" : "False";
-    case v1::PlainValue::kIntValue:
-      return absl::StrCat(plain.int_value());
-    case v1::PlainValue::kDoubleValue:
-      return absl::StrCat(plain.double_value());
-    case v1::PlainValue::kStringValue:
-      return Shortened(plain.string_value());
-    case v1::PlainValue::VALUE_NOT_SET:
-      break;
-  }
-  return "None";
-}
-
 }  // namespace
 
 google::protobuf::Timestamp ToTimestamp(absl::Time time) {
@@ -148,21 +111,21 @@ absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view f
       source.source = std::move(handle);
       return source;
     }
-    case v1::Input::kPlain: {
+    case v1::Input::kValue: {
       if (input.whole()) {
-        const std::string value = PlainText(input.plain());
+        const std::string value = ValueText(input.value());
         return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
                      prefix + ".whole: NoChunk only supported for tensors, found: " + value)
             .With("field", prefix + ".whole")
             .With("value", value);
       }
-      PENSTOCK_ASSIGN_OR_RETURN(source.source, PlainFromProto(input.plain(), prefix + ".plain"));
+      PENSTOCK_ASSIGN_OR_RETURN(source.source, FromProto(input.value(), prefix + ".value", &source.inside));
       return source;
     }
     case v1::Input::SOURCE_NOT_SET:
       break;
   }
-  return InvalidField(prefix, "must hold a tensor, a handle or a plain value", "nothing");
+  return InvalidField(prefix, "must hold a tensor, a handle or a value", "nothing");
 }
 
 absl::StatusOr<std::vector<InputSource>> FromProto(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
@@ -236,6 +199,7 @@ v1::Handle ToProto(const HandleInfo& info) {
   *message.mutable_create_time() = ToTimestamp(info.create_time);
   if (info.expire_time.has_value()) *message.mutable_expire_time() = ToTimestamp(*info.expire_time);
   message.set_method(info.method);
+  message.mutable_values()->Add(info.values.begin(), info.values.end());
   return message;
 }
 

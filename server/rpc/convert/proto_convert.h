@@ -33,7 +33,7 @@ absl::StatusOr<ModelSpec> FromProto(const v1::ModelSpec& model, const std::strin
 absl::StatusOr<LossSpec> FromProto(const v1::LossSpec& loss, std::string_view field);
 absl::StatusOr<OptimizerSpec> FromProto(const v1::OptimizerSpec& optimizer);
 TensorHeader FromProto(const v1::TensorHeader& header);
-// Also WRONG_TYPE for a plain value that shall be whole.
+// Also WRONG_TYPE for a value that shall be whole.
 absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view field);
 // Names, count and the sum of bytes are checked before any tensor is made.
 absl::StatusOr<std::vector<InputSource>> FromProto(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,

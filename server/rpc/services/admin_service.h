@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-// Answers what the daemon is and what it holds.
+// Returns what the daemon is and what it holds.
 //
 // Threads:   gRPC's callback threads; the closure must not block.
 class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_GetServerInfo<v1::AdminService::Service> {

@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/wire/tensor_header.h"
+#include "server/rpc/call_context.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
@@ -65,7 +66,7 @@ class HealthServiceImpl::Watcher final : public WriteStream {
   absl::Status Accept(const grpc::ByteBuffer& bytes) {
     HealthCheckRequest request;
     PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kMaxMessageBytes, &request));
-    PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, health_->slots_.Take());
+    PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, health_->slots_.Take(HostOf(*context())));
     Keep(std::move(slot));
     service_ = request.service();
     return health_->Remember(std::static_pointer_cast<Watcher>(shared_from_this()));

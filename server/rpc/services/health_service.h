@@ -27,7 +27,8 @@ class TimerQueue;
 // Threads:   Any method from any thread.
 // Lifecycle: Shutdown() ends every watch, so that the server can close; later ones end at once.
 // Fails:     NOT_FOUND in Check for an unknown name; Watch says SERVICE_UNKNOWN and goes on.
-//            RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE above kMaxMessageBytes, STREAM_LIMIT.
+//            RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE above kMaxMessageBytes, STREAM_LIMIT, and
+//            CALLER_QUOTA above a host's share of kMaxWatches.
 class HealthServiceImpl final
     : public grpc::health::v1::Health::WithRawCallbackMethod_Check<
           grpc::health::v1::Health::WithRawCallbackMethod_Watch<grpc::health::v1::Health::Service>> {

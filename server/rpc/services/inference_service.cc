@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/handles/handle_store.h"
@@ -28,7 +29,19 @@ void Describe(const std::vector<TensorSignature>& signatures,
   }
 }
 
-// Answers an inference when its outputs have settled, and lets go of the handle that held them.
+// The protocol has no words for what is no tensor.
+absl::StatusOr<NamedTensors> TensorsOf(const HandlePin& pin) {
+  PENSTOCK_ASSIGN_OR_RETURN(HeldValues held, pin.values());
+  if (held.values.empty()) return std::move(held.tensors);
+  const std::string field = absl::StrCat("outputs[", held.values[0].name, "]");
+  const std::string type = held.values[0].value.TypeName();
+  return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
+               absl::StrCat(field, ": expected Tensor, but got ", type, ", which this protocol does not carry"))
+      .With("field", field)
+      .With("value", type);
+}
+
+// Replies to an inference when its outputs have settled, and lets go of the handle that held them.
 void AnswerWhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<UnaryCallBase>& call,
                        inference::ModelInferRequest request, const HandleName& outputs) {
   HandleStore* handles = environment.handles;
@@ -38,7 +51,7 @@ void AnswerWhenSettled(const ServiceEnvironment& environment, const std::shared_
   const HandleStore::WaitId wait = handles->OnSettled(
       call->caller(), {outputs}, HandleStore::WaitMode::kAll, std::numeric_limits<int64_t>::max(),
       [handles, call, outputs, kept, request = std::move(request)](const auto&) {
-        const absl::StatusOr<NamedTensors> tensors = kept->tensors();
+        const absl::StatusOr<NamedTensors> tensors = TensorsOf(*kept);
         absl::StatusOr<grpc::ByteBuffer> answer = tensors.ok() ? EncodeAnswer(request, *tensors) : tensors.status();
         handles->Release(call->caller(), outputs).status().IgnoreError();
         if (answer.ok()) {

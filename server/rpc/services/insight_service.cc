@@ -96,7 +96,7 @@ class StatisticsStream final : public WriteStream {
   absl::Status Accept(const grpc::ByteBuffer& bytes) {
     v1::WatchStatisticsRequest request;
     PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request));
-    PENSTOCK_RETURN_IF_ERROR(CallerOf(*context()).status());
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
     PENSTOCK_ASSIGN_OR_RETURN(interval_, CheckedDuration(request.interval(), absl::Hours(24), "interval"));
     if (interval_ < kMinInterval) {
       return InvalidField("interval", "must be at least 100 ms", absl::FormatDuration(interval_));
@@ -107,7 +107,7 @@ class StatisticsStream final : public WriteStream {
     max_updates_ = request.max_updates();
     name_ = request.pipeline();
     PENSTOCK_RETURN_IF_ERROR(FindPipeline(environment_, name_, "pipeline").status());
-    PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, service_->watch_slots_.Take());
+    PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, service_->watch_slots_.Take(caller));
     Keep(std::move(slot));
     guard().SetBusy(true);
     guard().Watch(context());

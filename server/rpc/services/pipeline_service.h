@@ -10,7 +10,7 @@ namespace penstock {
 
 // Turns calls about pipelines into calls on the table.
 //
-// Threads:   gRPC's callback threads; no method blocks, the table answers later.
+// Threads:   gRPC's callback threads; no method blocks, the table calls back later.
 class PipelineServiceImpl final
     : public v1::PipelineService::WithRawCallbackMethod_CreatePipeline<
           v1::PipelineService::WithRawCallbackMethod_PlanPipeline<

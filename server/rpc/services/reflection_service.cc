@@ -7,6 +7,7 @@
 #include "engine/wire/tensor_header.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
+#include "server/rpc/call_context.h"
 #include "server/rpc/convert/status_to_grpc.h"
 #include "server/rpc/streams/stall_guard.h"
 #include "server/rpc/unary_call.h"
@@ -104,7 +105,7 @@ class ReflectionServiceImpl<Base, Request, Response>::Stream final
       : service_(service),
         context_(context),
         guard_(std::make_shared<StallGuard>(service->timers_, service->clock_, kReflectionPatience)) {
-    absl::StatusOr<StreamSlots::Slot> slot = service->slots_.Take();
+    absl::StatusOr<StreamSlots::Slot> slot = service->slots_.Take(HostOf(*context));
     if (!slot.ok()) {
       Finish(ToGrpcStatus(slot.status(), context));
       return;

@@ -31,7 +31,8 @@ inline constexpr absl::Duration kReflectionPatience = absl::Minutes(10);
 // Owns:      nothing; TimerQueue and Clock outlive it.
 // Threads:   Any.
 // Fails:     An unknown name is an error response with NOT_FOUND inside the stream, which goes on.
-//            RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE above kMaxReflectionBytes, STREAM_LIMIT; FIELD_INVALID.
+//            RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE above kMaxReflectionBytes, STREAM_LIMIT, CALLER_QUOTA above a host's share of
+//            kMaxReflectionStreams; FIELD_INVALID.
 template <typename Base, typename Request, typename Response>
 class ReflectionServiceImpl final : public Base {
  public:

@@ -10,13 +10,14 @@
 #include "server/rpc/call_context.h"
 #include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/convert/status_to_grpc.h"
+#include "server/rpc/convert/value_convert.h"
 
 namespace penstock {
 namespace {
 
 constexpr int64_t kMaxInlineBytes = int64_t{1} << 20;
 
-// Adds the tensors of a READY value of at most so many bytes. A call has one value at most.
+// Adds the tensors and values of a READY value of at most so many bytes. A call has one value at most.
 void AddInline(const ServiceEnvironment& environment, const std::string& caller, const HandleInfo& info,
                int64_t max_bytes, v1::Result* result) {
   if (info.kind != HandleKind::kValue || info.state != HandleState::kReady || info.bytes > max_bytes) {
@@ -24,9 +25,9 @@ void AddInline(const ServiceEnvironment& environment, const std::string& caller,
   }
   const absl::StatusOr<HandlePin> pin = environment.handles->Pin(caller, info.name);
   if (!pin.ok()) return;  // released meanwhile: the handle alone is the answer
-  const absl::StatusOr<NamedTensors> tensors = pin->tensors();
-  if (!tensors.ok()) return;
-  for (const NamedTensor& tensor : *tensors) {
+  const absl::StatusOr<HeldValues> held = pin->values();
+  if (!held.ok()) return;
+  for (const NamedTensor& tensor : held->tensors) {
     const absl::StatusOr<at::Tensor> sendable = SendableTensor(tensor.tensor);
     const absl::StatusOr<TensorHeader> header = sendable.ok() ? HeaderOf(tensor.name, *sendable) : sendable.status();
     if (!header.ok()) {
@@ -38,6 +39,7 @@ void AddInline(const ServiceEnvironment& environment, const std::string& caller,
     const std::string_view bytes = BytesOf(*sendable);
     added->set_data(bytes.data(), bytes.size());
   }
+  *result->mutable_values() = ToProto(*held);
 }
 
 }  // namespace

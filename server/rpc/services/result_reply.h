@@ -28,7 +28,7 @@ struct ReplyPlan {
   static absl::StatusOr<ReplyPlan> FromProto(const v1::ReplyOptions& options, const HandleStore& handles);
 };
 
-// What an accepted call answers with.
+// What an accepted call replies with.
 struct Results {
   v1::Result outcome;
   v1::Result outputs;

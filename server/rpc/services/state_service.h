@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// Turns calls about weights into calls on a served pipeline, which answers when the work is done.
+// Turns calls about weights into calls on a served pipeline, which replies when the work is done.
 //
 // Threads:   gRPC's callback threads; no method blocks or touches the disk.
 class StateServiceImpl final

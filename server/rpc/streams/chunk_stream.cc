@@ -2,19 +2,26 @@
 
 #include <utility>
 
-#include "server/rpc/unary_call.h"
-
 namespace penstock {
 
-void ChunkStream::SendChunks(const google::protobuf::MessageLite& first, std::vector<TensorSender::Part> parts,
+void ChunkStream::SendChunks(std::deque<grpc::ByteBuffer> heads, std::vector<TensorSender::Part> parts,
                              int64_t chunk_bytes) {
+  heads_ = std::move(heads);
   sender_.emplace(std::move(parts), chunk_bytes);
   guard().Watch(context());
-  Send(SerializeMessage(first));
+  SendHead();
+}
+
+void ChunkStream::SendHead() {
+  grpc::ByteBuffer head = std::move(heads_.front());
+  heads_.pop_front();
+  sending_bytes_ = static_cast<int64_t>(head.Length());
+  Send(std::move(head));
 }
 
 void ChunkStream::OnSent() {
   guard().Moved(sending_bytes_);
+  if (!heads_.empty()) return SendHead();
   std::optional<grpc::ByteBuffer> chunk = sender_->Next();
   if (chunk.has_value()) {
     sending_bytes_ = static_cast<int64_t>(chunk->Length());

@@ -10,12 +10,14 @@
 #include "engine/wire/chunker.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/convert/proto_convert.h"
+#include "server/rpc/convert/value_convert.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
 
-absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const NamedTensors& tensors,
+absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const HeldValues& held,
                                                             const v1::FetchHandleRequest& request) {
+  const NamedTensors& tensors = held.tensors;
   std::vector<TensorSender::Part> parts;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!request.tensor().empty() && tensors[i].name != request.tensor()) continue;
@@ -23,13 +25,15 @@ absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const NamedTensors& 
     const auto size = static_cast<int64_t>(tensor.nbytes());
     parts.push_back({static_cast<int>(i), std::move(tensor), {0, size}});
   }
-  if (parts.empty() && !request.tensor().empty()) {
+  const bool value = !request.tensor().empty() && held.FindValue(request.tensor()) != nullptr;
+  if (parts.empty() && !value && !request.tensor().empty()) {
     return InvalidField("tensor", "is not in this handle", Shortened(request.tensor()));
   }
   if (parts.size() == 1) {
     PENSTOCK_ASSIGN_OR_RETURN(parts[0].range, CheckedRange(request.offset(), request.limit(), parts[0].range.end));
   } else if (request.offset() != 0 || request.limit() != 0) {
-    return InvalidField("tensor", "must be named where offset or limit is set", "an empty name");
+    return InvalidField("tensor", "must name a tensor where offset or limit is set",
+                        value ? Shortened(request.tensor()) : "an empty name");
   }
   return parts;
 }
@@ -61,11 +65,18 @@ void FetchStream::OnSettled(const HandleStore::HandleAnswer& answer) {
 }
 
 absl::Status FetchStream::StartChunks(const HandleInfo& info) {
-  PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors tensors, pin_.tensors());
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<TensorSender::Part> parts, ChooseParts(tensors, request_));
+  PENSTOCK_ASSIGN_OR_RETURN(const HeldValues held, pin_.values());
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<TensorSender::Part> parts, ChooseParts(held, request_));
   v1::FetchHandleResponse first;
   *first.mutable_handle() = ToProto(info);
-  SendChunks(first, std::move(parts), chunk_bytes_);
+  std::deque<grpc::ByteBuffer> heads = {SerializeMessage(first)};
+  for (v1::NamedValue& value : ToProto(held)) {
+    if (!request_.tensor().empty() && value.name() != request_.tensor()) continue;
+    v1::FetchHandleResponse head;
+    *head.mutable_value() = std::move(value);
+    heads.push_back(SerializeMessage(head));
+  }
+  SendChunks(std::move(heads), std::move(parts), chunk_bytes_);
   return absl::OkStatus();
 }
 

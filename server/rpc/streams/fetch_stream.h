@@ -12,7 +12,8 @@
 
 namespace penstock {
 
-// Answers one FetchHandle: the handle, then its chunks; each chunk is made when the last has left.
+// Serves one FetchHandle: the handle, its values that are no tensors, then the tensors' chunks; each is made or sent
+// when the last has left.
 //
 // Owns:      a pin on the handle.
 // Fails:     reasons of handles; HANDLE_PENDING when it did not settle in time; OFFSET_OUT_OF_RANGE.
@@ -36,11 +37,11 @@ class FetchStream final : public ChunkStream {
   HandleStore::WaitId wait_ = 0;
 };
 
-// The parts of `tensors` that a request names.
+// The tensors that a request names.
 //
-// Fails:     INVALID_ARGUMENT / FIELD_INVALID for a tensor that is not there, or an offset without one
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID for a name that nothing of the handle has, or an offset without one tensor
 //            of several; OFFSET_OUT_OF_RANGE.
-absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const NamedTensors& tensors,
+absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const HeldValues& held,
                                                             const v1::FetchHandleRequest& request);
 
 }  // namespace penstock

@@ -75,7 +75,7 @@ absl::Status ParameterStream::StartChunks(std::shared_ptr<const ParameterSnapsho
     const auto size = static_cast<int64_t>(tensor.nbytes());
     parts.push_back({static_cast<int>(parts.size()), std::move(tensor), {0, size}});
   }
-  SendChunks(first, std::move(parts), chunk_bytes_);
+  SendChunks({SerializeMessage(first)}, std::move(parts), chunk_bytes_);
   return absl::OkStatus();
 }
 

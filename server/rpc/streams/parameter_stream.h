@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// Answers one ReadParameters: all headers, then all chunks, of a snapshot taken between two steps.
+// Serves one ReadParameters: all headers, then all chunks, of a snapshot taken between two steps.
 //
 // Owns:      a share of the snapshot, and of the caller's place in the admission, which the read holds too while it
 //            waits; both go with the stream.

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/caller_share.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "engine/wire/sha256.h"
 
@@ -64,9 +66,8 @@ class TensorUploads::Upload {
   const int64_t end_nanos;
 
   absl::Mutex mu;
-  int64_t generation ABSL_GUARDED_BY(mu) = 0;  // rises with each stream that takes it
-  bool kept ABSL_GUARDED_BY(mu) = false;       // among those that are complete
-  bool forgotten ABSL_GUARDED_BY(mu) = false;
+  UploadTurns turns ABSL_GUARDED_BY(mu);                       // over: forgotten
+  bool kept ABSL_GUARDED_BY(mu) = false;                       // among those that are complete
   std::optional<TensorReceiver> receiver ABSL_GUARDED_BY(mu);  // until it is complete
 };
 
@@ -80,7 +81,7 @@ absl::StatusOr<std::optional<TensorUploads::Hold>> TensorUploads::Join(const Key
   if (found == nullptr) return std::optional<Hold>();
   {
     absl::MutexLock lock(&found->mu);
-    if (!found->forgotten) {
+    if (!found->turns.over()) {
       if (found->digest != digest) {
         return Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
                      "request_id: was used for other tensors, got " + request_id)
@@ -88,7 +89,7 @@ absl::StatusOr<std::optional<TensorUploads::Hold>> TensorUploads::Join(const Key
             .With("value", request_id);
       }
       if (!found->complete()) PENSTOCK_RETURN_IF_ERROR(handles_->Hold(found->name, found->BytesToHold()));
-      return std::optional<Hold>(Hold{found, ++found->generation, found->end_nanos});
+      return std::optional<Hold>(Hold{found, found->turns.Take(), found->end_nanos});
     }
   }
   RemoveFromMap(found);  // it goes; the next one may come
@@ -113,16 +114,14 @@ absl::StatusOr<TensorUploads::Hold> TensorUploads::Attach(Request request) {
                                                                       .bytes = held,
                                                                       .later_bytes = bytes - held,
                                                                       .lease = request.lease}));
+  absl::Cleanup withdraw = [&] { Guarded("the end of an upload", [&] { handles_->Withdraw(name.id); }).IgnoreError(); };
   const int64_t end_nanos = clock_->NowNanos() + absl::ToInt64Nanoseconds(kMaxAge);
   auto upload = std::make_shared<Upload>(key, request.request_id, name, std::move(request.headers), end_nanos);
-  Hold hold{upload, 1, end_nanos};
+  Hold hold{.upload = upload, .end_nanos = end_nanos};
   {
     absl::MutexLock lock(&upload->mu);
-    upload->generation = 1;
-    if (absl::Status started = upload->receiver->Start(); !started.ok()) {
-      handles_->Withdraw(name.id);
-      return started;
-    }
+    hold.turn = upload->turns.Take();
+    PENSTOCK_RETURN_IF_ERROR(upload->receiver->Start());
     if (upload->receiver->complete()) {  // nothing is to come
       handles_->Fulfil(name.id, upload->receiver->Take());
       upload->receiver.reset();
@@ -131,15 +130,15 @@ absl::StatusOr<TensorUploads::Hold> TensorUploads::Attach(Request request) {
   while (!request.request_id.empty()) {
     {
       absl::MutexLock lock(&mu_);
-      if (uploads_.try_emplace(key, upload).second) return hold;
+      if (uploads_.try_emplace(key, upload).second) break;
     }
     // Another stream with the same id was faster: there is one upload, and this stream goes on with it.
     absl::StatusOr<std::optional<Hold>> other = Join(key, request.request_id, digest);
     if (other.ok() && !other->has_value()) continue;
-    handles_->Withdraw(name.id);
     if (!other.ok()) return other.status();
     return **std::move(other);
   }
+  std::move(withdraw).Cancel();
   return hold;
 }
 
@@ -152,7 +151,7 @@ void TensorUploads::RemoveFromMap(const std::shared_ptr<Upload>& upload) {
 absl::StatusOr<TensorUploads::Position> TensorUploads::Where(const Hold& hold) {
   Upload& upload = *hold.upload;
   absl::MutexLock lock(&upload.mu);
-  if (upload.generation != hold.generation) return TakenOver(upload.request_id);
+  if (!upload.turns.Has(hold.turn)) return TakenOver(upload.request_id);
   if (upload.complete()) return Position{.complete = true};
   return Position{upload.receiver->next_tensor(), upload.receiver->next_offset(), false};
 }
@@ -162,7 +161,7 @@ absl::StatusOr<TensorUploads::Position> TensorUploads::Add(const Hold& hold, con
   NamedTensors tensors;
   {
     absl::MutexLock lock(&upload.mu);
-    if (upload.generation != hold.generation || upload.forgotten) return TakenOver(upload.request_id);
+    if (!upload.turns.Has(hold.turn)) return TakenOver(upload.request_id);
     if (upload.complete()) return Position{.complete = true};
     PENSTOCK_RETURN_IF_ERROR(upload.receiver->Add(chunk.tensor, chunk.offset, chunk.data, chunk.checksum));
     if (!upload.receiver->complete()) {
@@ -188,7 +187,7 @@ void TensorUploads::Detach(const Hold& hold) {
   bool kept = resumable;
   {
     absl::MutexLock lock(&upload.mu);
-    if (upload.generation != hold.generation) return;
+    if (!upload.turns.Has(hold.turn)) return;
     complete = upload.complete();
     if (complete) {
       if (std::exchange(upload.kept, true)) return;
@@ -199,7 +198,7 @@ void TensorUploads::Detach(const Hold& hold) {
     }
   }
   if (!kept) {
-    Forget(hold.upload, hold.generation);
+    Forget(hold.upload, hold.turn);
   } else if (complete) {
     KeepComplete(hold.upload);
   } else {
@@ -211,7 +210,7 @@ HandleName TensorUploads::NameOf(const Hold& hold) const { return hold.upload->n
 
 void TensorUploads::ForgetBroken(const Hold& hold) {
   timers_->Add(clock_->NowNanos() + absl::ToInt64Nanoseconds(kBrokenLife), [table = weak_from_this(), hold] {
-    if (auto alive = table.lock(); alive != nullptr) alive->Forget(hold.upload, hold.generation);
+    if (auto alive = table.lock(); alive != nullptr) alive->Forget(hold.upload, hold.turn);
   });
 }
 
@@ -249,12 +248,12 @@ absl::Status TensorUploads::CheckRoom(const std::string& caller) {
       .With("limit_value", absl::StrCat(limit));
 }
 
-void TensorUploads::Forget(const std::shared_ptr<Upload>& upload, int64_t generation) {
+void TensorUploads::Forget(const std::shared_ptr<Upload>& upload, int64_t turn) {
   bool complete;
   {
     absl::MutexLock lock(&upload->mu);
-    if (upload->generation != generation || upload->forgotten) return;  // someone goes on with it
-    upload->forgotten = true;
+    if (!upload->turns.Has(turn)) return;  // someone goes on with it
+    upload->turns.End();
     complete = upload->complete();
   }
   RemoveFromMap(upload);
@@ -273,8 +272,8 @@ void TensorUploads::Close() {
     bool withdraw;
     {
       absl::MutexLock lock(&upload->mu);
-      withdraw = !upload->complete() && !upload->forgotten;
-      upload->forgotten = true;
+      withdraw = !upload->complete() && !upload->turns.over();
+      upload->turns.End();
     }
     if (withdraw) handles_->Withdraw(upload->name.id);
   }

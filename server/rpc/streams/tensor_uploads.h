@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/resumable_upload.h"
 #include "engine/base/timer_queue.h"
 #include "engine/handles/handle_store.h"
 #include "server/rpc/streams/tensor_stream.h"
@@ -52,12 +53,7 @@ class TensorUploads : public std::enable_shared_from_this<TensorUploads> {
     absl::Duration lease;
   };
   class Upload;
-  // A stream's hold on an upload.
-  struct Hold {
-    std::shared_ptr<Upload> upload;
-    int64_t generation = 0;
-    int64_t end_nanos = 0;  // by then the upload must be complete, however many streams it takes
-  };
+  using Hold = UploadHold<Upload>;
   struct Position {
     int tensor = 0;
     int64_t offset = 0;
@@ -91,7 +87,7 @@ class TensorUploads : public std::enable_shared_from_this<TensorUploads> {
   void KeepComplete(const std::shared_ptr<Upload>& upload) ABSL_LOCKS_EXCLUDED(mu_);
   // Lets those go whose time is over; refuses where another one of the caller may not be kept.
   absl::Status CheckRoom(const std::string& caller) ABSL_LOCKS_EXCLUDED(mu_);
-  void Forget(const std::shared_ptr<Upload>& upload, int64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
+  void Forget(const std::shared_ptr<Upload>& upload, int64_t turn) ABSL_LOCKS_EXCLUDED(mu_);
 
   HandleStore* const handles_;
   TimerQueue* const timers_;

@@ -95,7 +95,7 @@ void TraceStream::Begin(const grpc::ByteBuffer& request) {
 
 absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request_));
-  PENSTOCK_RETURN_IF_ERROR(CallerOf(*context()).status());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
   PENSTOCK_RETURN_IF_ERROR(CheckRequest(request_));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request_.pipeline(), "pipeline"));
   metrics_ = pipeline->metrics();
@@ -103,7 +103,7 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
     return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
                  "this pipeline keeps no traces (--trace-ring-events)");
   }
-  PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, slots_->Take());
+  PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, slots_->Take(caller));
   slot_ = slot;
   Keep(slot);
   guard().SetBusy(true);

@@ -19,7 +19,7 @@
 
 namespace penstock {
 
-// Answers one ExportTrace: a summary, then the file, each piece made when the last has left. All that takes time is
+// Serves one ExportTrace: a summary, then the file, each piece made when the last has left. All that takes time is
 // done on the job thread.
 //
 // Model:     With `steps`, it says by an empty message that it records, looks at the rings every few milliseconds until

@@ -83,6 +83,72 @@ TEST_F(HandleStoreTest, AReservationThatFindsNoMemoryCountsNothing) {
   EXPECT_EQ(store_->TotalCounts().created, 1);
 }
 
+// The same of the end of a handle's work, and of its release: what was begun is whole, or may be repeated.
+TEST_F(HandleStoreTest, AnEndThatFindsNoMemoryIsWholeOrMayBeRepeated) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  int thrown = 0;
+  const auto sweep = [&](const std::function<void(const HandleName&)>& end, HandleState wanted) {
+    bool failed = true;
+    for (int spared = 0; failed; ++spared) {
+      SCOPED_TRACE(spared);
+      const HandleName name = Reserve();
+      std::vector<HandlePin> pins;
+      pins.push_back(*store_->Pin("ann", name));
+      std::vector<HandleState> told;
+      told.reserve(2);
+      bool content = false;
+      store_->OnSettled("ann", {name}, HandleStore::WaitMode::kAll, std::numeric_limits<int64_t>::max(),
+                        [&told](std::vector<HandleStore::HandleAnswer> answers) {
+                          told.push_back(answers[0].ok() ? answers[0]->state : HandleState::kReleased);
+                        });
+      store_->OnContents(pins, [&content] { content = true; });
+      FailNewOnce(spared);
+      try {
+        end(name);
+      } catch (const std::bad_alloc&) {
+        ++thrown;
+      }
+      failed = StopFailingNew();
+      end(name);  // changes nothing where it was whole
+      const absl::StatusOr<HandleInfo> info = store_->Get("ann", name);
+      EXPECT_EQ(info.ok() ? info->state : HandleState::kReleased, wanted);
+      EXPECT_EQ(told, std::vector<HandleState>{wanted}) << "once";
+      if (wanted == HandleState::kReleased) {
+        EXPECT_FALSE(content) << "the pin waits on";
+        store_->Fulfil(name.id, Tensors());
+      } else {
+        Advance(absl::Seconds(61));
+        EXPECT_EQ(ReasonOfGet(name), "HANDLE_EXPIRED") << "its lease ran";
+      }
+      EXPECT_TRUE(content);
+      EXPECT_TRUE(pins[0].tensors().ok() || wanted != HandleState::kReady);
+      pins.clear();
+      EXPECT_EQ(store_->TotalCounts().bytes, 0);
+      EXPECT_EQ(store_->TotalCounts().live(), 0);
+      EXPECT_TRUE(store_->UseByOwner().empty());
+    }
+  };
+  sweep([this](const HandleName& name) { store_->Fulfil(name.id, Tensors()); }, HandleState::kReady);
+  sweep([this](const HandleName& name) { store_->Cancel(name.id); }, HandleState::kCancelled);
+  sweep([this](const HandleName& name) { (void)store_->Release("ann", name); }, HandleState::kReleased);
+  EXPECT_GT(thrown, 10);
+}
+
+// Destructors call it: an exception would end the process.
+TEST_F(HandleStoreTest, APinIsDroppedWithoutMemory) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  for (const bool ready : {true, false}) {
+    const HandleName name = ready ? Ready() : Reserve();
+    std::vector<HandlePin> pins;
+    pins.push_back(*store_->Pin("ann", name));
+    ASSERT_TRUE(store_->Release("ann", name).ok());
+    FailNew();
+    pins.clear();
+    EXPECT_FALSE(StopFailingNew());
+    EXPECT_EQ(store_->TotalCounts().bytes, 0);
+  }
+}
+
 TEST_F(HandleStoreTest, AFailedHandleTellsItsErrorAtEachUse) {
   const HandleName name = Reserve();
   store_->Fail(name.id, Error(absl::StatusCode::kInternal, "BUG", "broken").With("stage", "1"));

@@ -22,13 +22,8 @@ def reference_has_one_thread() -> None:
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """It must live to the end and then exit with 0."""
     root: pathlib.Path = tmp_path_factory.mktemp("models")
-    shared = Daemon(tmp_path_factory.mktemp("daemon"), *QUICK_DRAIN, f"--model-root={root}", "--allow-model-upload")
-    shared.start()
-    try:
+    with Daemon(tmp_path_factory.mktemp("daemon"), *QUICK_DRAIN, f"--model-root={root}", "--allow-model-upload").running() as shared:
         yield shared
-        shared.stop()
-    finally:
-        shared.kill()
 
 
 @pytest.fixture(scope="module")

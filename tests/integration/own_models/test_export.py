@@ -12,6 +12,7 @@ from typing import Any
 import penstock
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from own_fixtures import daemon, programs, reference_has_one_thread  # noqa: F401
@@ -87,6 +88,45 @@ def test_any_batch_through_the_daemon(client: penstock.Client, tmp_path: pathlib
     pipeline.delete()
     client.models.delete(brought.name)
     assert brought.name not in [one.name for one in client.models.list()]
+
+
+def test_experts_of_transformers(client: penstock.Client, tmp_path: pathlib.Path) -> None:
+    """Of the ways to run them one works, and the refusals of the others name it."""
+    config = transformers.MixtralConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        max_position_embeddings=16,
+    )
+    model = transformers.MixtralForCausalLM(config).eval()
+    inputs = {"input_ids": torch.arange(16).reshape(2, 8)}
+    path = tmp_path / f"{fresh_name('experts')}.pt2"
+    choice: dict[str, Any] = {"outputs": ["logits"], "fixed": {"use_cache": False}}
+    works = r"model\.set_experts_implementation\('batched_mm'\)"
+
+    model.set_experts_implementation("eager")
+    with pytest.raises(penstock.ExportError, match=works):
+        penstock.export(model, inputs, path, **choice)
+
+    model.set_experts_implementation("grouped_mm")
+    penstock.export(model, inputs, path, **choice)
+    with pytest.raises(penstock.PenstockError, match=r"grouped_mm_fallback\.default; experts .*" + works) as refused:
+        client.models.upload(path)
+    assert refused.value.reason == "SPEC_INVALID" and refused.value.values["field"] == "operators"
+
+    model.set_experts_implementation("batched_mm")
+    penstock.export(model, inputs, path, **choice)
+    brought = client.models.upload(path)
+    pipeline = client.create_pipeline(fresh_name("experts"), model=brought, stages=2, micro_batches=1, cut_cost="size")
+    pipeline.load_from(model)
+    with torch.no_grad():
+        assert torch.equal(infer(pipeline, inputs), model(**inputs, use_cache=False).logits)
+    pipeline.delete()
+    client.models.delete(brought.name)
 
 
 class Decides(nn.Module):
@@ -189,3 +229,28 @@ def test_a_fixed_batch_works_where_one_is_needed(tmp_path: pathlib.Path) -> None
     assert penstock.export(FixedRows(), torch.ones(3, 4), tmp_path / "x.pt2", dynamic_batch=False).nodes
     with pytest.raises(ValueError, match="modes are"):
         penstock.export(FixedRows(), torch.ones(3, 4), tmp_path / "x.pt2", modes=["testing"])
+
+
+class Shares(nn.Module):
+    """Divides by what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head((1000 // x + 1000 % x).float())
+
+
+def test_a_model_that_divides_by_its_integers_is_made(client: penstock.Client, tmp_path: pathlib.Path) -> None:
+    """The planner measures with integers: not with zeros alone."""
+    model = Shares().eval()
+    path = tmp_path / f"{fresh_name('shares')}.pt2"
+    penstock.export(model, {"x": torch.ones(2, 2, dtype=torch.int64)}, path)
+    pipeline = client.create_pipeline(
+        fresh_name("shares"), model=client.models.upload(path), stages=1, micro_batches=1, loss="cross_entropy"
+    )
+    rows = torch.arange(1, 7).reshape(3, 2)
+    (output,) = pipeline.infer(rows.numpy()).values()
+    torch.testing.assert_close(torch.from_numpy(output), model(rows))
+    pipeline.delete()

@@ -99,12 +99,8 @@ def daemon(prefix: pathlib.Path, consumers: pathlib.Path, tmp_path_factory: pyte
         shared = Daemon(tmp_path_factory.mktemp("daemon"), *QUICK_DRAIN, f"--layer-library={library}")
     finally:
         daemon_process.BINARY = in_tree
-    shared.start()
-    try:
+    with shared.running():
         yield shared
-        shared.stop()
-    finally:
-        shared.kill()
 
 
 def falls(output: str) -> None:

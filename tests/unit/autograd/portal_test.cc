@@ -78,6 +78,11 @@ TEST(Portal, TheGradientIsThereForOneUse) {
   portal.PutGradient(Batch(at::ones({1}).mul(3)));
   EXPECT_EQ(portal.TakeGradient().TensorAt(0).item().toDouble(), 3);
   ExpectGone(take(), "grad in portal has been removed or never set");
+  at::Tensor gradient = at::ones({4});
+  const c10::weak_intrusive_ptr<c10::TensorImpl> watch(gradient.getIntrusivePtr());
+  portal.PutGradient(Batch(std::move(gradient)));
+  portal.TakeGradient();
+  EXPECT_TRUE(watch.expired());
   portal.PutGradient(Batch(Value()));  // a missing gradient has come, too
   EXPECT_TRUE(portal.TakeGradient()[0].is_none());
 }

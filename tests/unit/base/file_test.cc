@@ -88,7 +88,16 @@ TEST_F(FileTest, AMissingFileIsNotFoundAndOnlyTheValueNamesThePath) {
   EXPECT_EQ(ValuesOf(status).at("path"), Path("gone"));
 }
 
-TEST_F(FileTest, ADirectoryCannotBeReadAsAFile) { EXPECT_FALSE(files_->Read(folder_).ok()); }
+TEST_F(FileTest, OnlyRegularFilesAreReadAndNothingIsWaitedFor) {
+  const std::string pipe = Path("pipe");  // nobody writes it or reads it
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {folder_, pipe, std::string("/dev/zero")}) {
+    const absl::Status status = files_->Read(path).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << path;
+    EXPECT_EQ(ValuesOf(status).at("path"), path);
+  }
+  EXPECT_FALSE(files_->Create(pipe).ok());
+}
 
 TEST_F(FileTest, AFullDiskIsStorageFullAndTheProcessGoesOn) {
   auto file = files_->Create(Path("x"));

@@ -3,6 +3,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -100,6 +101,10 @@ TEST_F(CheckpointTest, AnyDamageIsFoundAndNamedAndTheOthersStillLoad) {
     expect_corrupt(whole + " ", whole.size());
     std::filesystem::remove(path);
     EXPECT_EQ(ReasonOf(folder->Load("bad").status()), "CHECKPOINT_CORRUPT");
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    EXPECT_EQ(ReasonOf(folder->Load("bad").status()), "CHECKPOINT_CORRUPT") << "nobody writes the pipe";
+    EXPECT_TRUE(Open()->List().at(0).damaged);
+    std::filesystem::remove(path);
     WriteFile(path, whole);
     EXPECT_TRUE(folder->Load("bad").ok());
   }

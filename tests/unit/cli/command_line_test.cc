@@ -5,23 +5,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <new>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/safetensors_file.h"
-#include "tests/unit/client/fake_daemon.h"
-#include "tests/unit/client/jumping_clock.h"
+#include "tests/unit/cli/command_fixture.h"
 
 namespace penstock {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::FakeDaemon;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -29,58 +25,9 @@ using testing::RichStatus;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-class CommandLineTest : public ::testing::Test {
+class CommandLineTest : public testing::DaemonCommandFixture {
  protected:
-  CommandLineTest() : channel_(daemon_.Channel()) {}
-
-  // Runs the words of a command; "%" in a word stands for a space.
-  int Run(const std::string& words, const std::string& input = "") {
-    std::vector<std::string> arguments = absl::StrSplit(words, ' ', absl::SkipEmpty());
-    for (std::string& argument : arguments) {
-      for (char& letter : argument) letter = letter == '%' ? ' ' : letter;
-    }
-    std::istringstream in(input);
-    std::ostringstream out;
-    std::ostringstream err;
-    CommandWorld world;
-    world.in = &in;
-    world.out = &out;
-    world.err = &err;
-    world.in_is_terminal = terminal_;
-    world.err_is_terminal = terminal_;
-    world.channel = channel_;
-    world.clock = &clock_;
-    const int code = RunCommandLine(arguments, world);
-    out_ = out.str();
-    err_ = err.str();
-    return code;
-  }
-
-  // Compares stdout with tests/golden/cli/NAME; PENSTOCK_UPDATE_GOLDEN=1 rewrites the file instead.
-  void ExpectGolden(const std::string& name) {
-    const std::string path = std::string(PENSTOCK_GOLDEN_FOLDER) + "/" + name;
-    if (std::getenv("PENSTOCK_UPDATE_GOLDEN") != nullptr) {
-      std::ofstream(path) << out_;
-      return;
-    }
-    std::ifstream file(path);
-    std::stringstream expected;
-    expected << file.rdbuf();
-    EXPECT_EQ(out_, expected.str()) << "PENSTOCK_UPDATE_GOLDEN=1 rewrites " << name;
-  }
-
-  std::string TemporaryFile(const std::string& name, const std::string& text) {
-    const std::string path = ::testing::TempDir() + "/penstock_cli_" + name;
-    std::ofstream(path) << text;
-    return path;
-  }
-
-  FakeDaemon daemon_;
-  std::shared_ptr<grpc::Channel> channel_;
-  testing::JumpingClock clock_;
-  bool terminal_ = false;
-  std::string out_;
-  std::string err_;
+  void OnATerminal() { world_.in_is_terminal = world_.err_is_terminal = true; }
 };
 
 TEST_F(CommandLineTest, EveryCommandIsListed) {
@@ -239,6 +186,10 @@ TEST_F(CommandLineTest, AnOptimizerIsDescribedAndUpdated) {
   EXPECT_EQ(update.optimizer().learning_rate_schedule().warmup_steps(), 0) << "a schedule that is named begins anew";
   EXPECT_EQ(update.optimizer().learning_rate_schedule().power(), 2);
   EXPECT_THAT(err_, HasSubstr("changed the optimizer of pipelines/gpt"));
+  EXPECT_EQ(Run("pipeline update gpt --group head.*:weight_decay=0"), 0) << err_;
+  update = daemon_.LastUpdate();
+  ASSERT_EQ(update.optimizer().groups_size(), 1) << "groups that are named begin anew";
+  EXPECT_THAT(update.optimizer().groups(0).patterns(), ElementsAre("head.*"));
   EXPECT_EQ(Run("pipeline update gpt --no-groups --warmup-steps 8"), 0) << err_;
   update = daemon_.LastUpdate();
   EXPECT_EQ(update.optimizer().groups_size(), 0);
@@ -263,7 +214,7 @@ TEST_F(CommandLineTest, CreateShowsHowFarItIs) {
   EXPECT_THAT(err_, StartsWith("creating small: measuring  [==>                 ]  10 %, 4 s\n"
                                "creating small: confirming [==========>         ]  50 %, 20 s\n"
                                "created pipelines/small"));
-  terminal_ = true;
+  OnATerminal();
   create("");
   EXPECT_THAT(err_, StartsWith("\rcreating small: measuring  [==>                 ]  10 %, 4 s\x1b[K"
                                "\rcreating small: measuring  [====>               ]  20 %, 8 s\x1b[K"
@@ -492,7 +443,7 @@ TEST_F(CommandLineTest, ErrorsSayWhatWhyAndWhatToDo) {
 TEST_F(CommandLineTest, DeletingAsksFirst) {
   EXPECT_EQ(Run("pipeline delete gpt"), 2);
   EXPECT_THAT(err_, HasSubstr("--yes"));
-  terminal_ = true;
+  OnATerminal();
   for (const char* answer : {"n\n", "\n", "", "maybe\n", "yes, but later\n"}) {
     EXPECT_EQ(Run("pipeline delete gpt", answer), 1) << answer;
   }
@@ -747,36 +698,19 @@ class BrokenStream : public std::ostream {
 };
 
 TEST_F(CommandLineTest, ATextThatNobodyReadsIsNotContinued) {
-  std::istringstream in;
-  std::ostringstream err;
   BrokenStream out;
-  CommandWorld world;
-  world.in = &in;
-  world.out = &out;
-  world.err = &err;
-  world.channel = channel_;
-  world.clock = &clock_;
-  EXPECT_EQ(RunCommandLine({"infer", "gpt", "--prompt", "abc", "--bytes", "100"}, world), 1);
+  EXPECT_EQ(RunInto(out, {"infer", "gpt", "--prompt", "abc", "--bytes", "100"}), 1);
   EXPECT_THAT(daemon_.RequestIds("Infer"), SizeIs(1));
   EXPECT_EQ(daemon_.LiveHandles(), 0);
-  EXPECT_EQ(RunCommandLine({"top", "gpt", "--interval", "1", "--looks", "100"}, world), 1);
+  EXPECT_EQ(RunInto(out, {"top", "gpt", "--interval", "1", "--looks", "100"}), 1);
   EXPECT_THAT(daemon_.RequestIds("WatchStatistics"), SizeIs(2)) << "the first look and the one that was not written";
 }
 
 TEST_F(CommandLineTest, AnExceptionEndsTheCommandAlone) {
-  std::istringstream in;
-  std::ostringstream err;
-  std::ostringstream out;
-  CommandWorld world;
-  world.in = &in;
-  world.out = &out;
-  world.err = &err;
-  world.channel = channel_;
-  world.clock = &clock_;
-  world.open_terminal = []() -> std::unique_ptr<Terminal> { throw std::bad_alloc(); };
-  world.out_has_colours = true;
-  EXPECT_EQ(RunCommandLine({"top"}, world), 1);
-  EXPECT_THAT(err.str(), HasSubstr("HOST_MEMORY"));
+  world_.open_terminal = []() -> std::unique_ptr<Terminal> { throw std::bad_alloc(); };
+  world_.out_has_colours = true;
+  EXPECT_EQ(Run("top"), 1);
+  EXPECT_THAT(err_, HasSubstr("HOST_MEMORY"));
 }
 
 TEST_F(CommandLineTest, VersionNeedsNoDaemon) {

@@ -4,58 +4,20 @@
 
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
-#include "absl/strings/str_split.h"
-#include "client/cli/command_line.h"
 #include "client/cli/message_json.h"
-#include "tests/unit/client/fake_daemon.h"
-#include "tests/unit/client/jumping_clock.h"
+#include "tests/unit/cli/command_fixture.h"
 
 namespace penstock {
 namespace {
 
-using testing::FakeDaemon;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using testing::RichStatus;
 using ::testing::StartsWith;
 
-class InsightCommandsTest : public ::testing::Test {
- protected:
-  InsightCommandsTest() : channel_(daemon_.Channel()) {}
-
-  int Run(const std::string& words) {
-    std::istringstream in;
-    std::ostringstream out;
-    std::ostringstream err;
-    CommandWorld world;
-    world.in = &in;
-    world.out = &out;
-    world.err = &err;
-    world.channel = channel_;
-    world.clock = &clock_;
-    const int code = RunCommandLine(absl::StrSplit(words, ' ', absl::SkipEmpty()), world);
-    out_ = out.str();
-    err_ = err.str();
-    return code;
-  }
-
-  static std::string Contents(const std::string& path) {
-    std::ifstream file(path);
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-
-  FakeDaemon daemon_;
-  std::shared_ptr<grpc::Channel> channel_;
-  testing::JumpingClock clock_;
-  std::string out_;
-  std::string err_;
-};
+using InsightCommandsTest = testing::DaemonCommandFixture;
 
 TEST_F(InsightCommandsTest, ATraceBecomesAFile) {
   const std::string path = ::testing::TempDir() + "/penstock_trace.json";

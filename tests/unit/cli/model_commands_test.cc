@@ -6,18 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <sstream>
 
-#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cli/command_line.h"
 #include "client/cli/message_json.h"
 #include "engine/wire/checksum.h"
 #include "engine/wire/sha256.h"
 #include "penstock/v1/model_service.grpc.pb.h"
 #include "penstock/v1/pipeline_service.grpc.pb.h"
-#include "tests/unit/client/fake_daemon.h"
-#include "tests/unit/client/jumping_clock.h"
+#include "tests/unit/cli/command_fixture.h"
 
 namespace penstock {
 namespace {
@@ -120,49 +116,20 @@ class FakePipelines : public v1::PipelineService::Service {
   }
 };
 
-class ModelCommandsTest : public ::testing::Test {
+class ModelCommandsTest : public testing::CommandFixture {
  protected:
   ModelCommandsTest() {
     grpc::ServerBuilder builder;
     builder.RegisterService(&models_);
     builder.RegisterService(&pipelines_);
     server_ = builder.BuildAndStart();
+    world_.channel = server_->InProcessChannel({});
   }
   ~ModelCommandsTest() override { server_->Shutdown(); }
-
-  int Run(const std::string& words, const std::string& input = "") {
-    std::istringstream in(input);
-    std::ostringstream out, err;
-    CommandWorld world;
-    world.in = &in;
-    world.out = &out;
-    world.err = &err;
-    world.channel = server_->InProcessChannel({});
-    world.clock = &clock_;
-    const int code = RunCommandLine(absl::StrSplit(words, ' ', absl::SkipEmpty()), world);
-    out_ = out.str();
-    err_ = err.str();
-    return code;
-  }
-
-  void ExpectGolden(const std::string& name) {
-    const std::string path = std::string(PENSTOCK_GOLDEN_FOLDER) + "/" + name;
-    if (std::getenv("PENSTOCK_UPDATE_GOLDEN") != nullptr) {
-      std::ofstream(path) << out_;
-      return;
-    }
-    std::ifstream file(path);
-    std::stringstream expected;
-    expected << file.rdbuf();
-    EXPECT_EQ(out_, expected.str()) << "PENSTOCK_UPDATE_GOLDEN=1 rewrites " << name;
-  }
 
   FakeModels models_;
   FakePipelines pipelines_;
   std::unique_ptr<grpc::Server> server_;
-  testing::JumpingClock clock_;
-  std::string out_;
-  std::string err_;
 };
 
 TEST_F(ModelCommandsTest, ListsAllPagesInEveryFormat) {

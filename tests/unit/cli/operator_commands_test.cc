@@ -9,65 +9,27 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <sstream>
 
-#include "absl/strings/str_split.h"
 #include "client/cli/bench_load.h"
-#include "client/cli/command_line.h"
 #include "client/cli/doctor_checks.h"
 #include "client/cli/lane_bars.h"
 #include "client/cli/message_json.h"
 #include "client/cli/setting_file.h"
 #include "engine/base/clock.h"
 #include "engine/base/guard.h"
-#include "tests/unit/client/fake_daemon.h"
-#include "tests/unit/client/jumping_clock.h"
+#include "tests/unit/cli/command_fixture.h"
 
 namespace penstock {
 namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
-using testing::FakeDaemon;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class OperatorCommandsTest : public ::testing::Test {
- protected:
-  OperatorCommandsTest() : channel_(daemon_.Channel()) {}
+using OperatorCommandsTest = testing::DaemonCommandFixture;
 
-  int Run(const std::string& words, Clock* clock) {
-    std::istringstream in;
-    std::ostringstream out, err;
-    CommandWorld world;
-    world.in = &in;
-    world.out = &out;
-    world.err = &err;
-    world.channel = channel_;
-    world.clock = clock;
-    world.setting_files = files_;
-    const int code = RunCommandLine(absl::StrSplit(words, ' ', absl::SkipEmpty()), world);
-    out_ = out.str();
-    err_ = err.str();
-    return code;
-  }
-  int Run(const std::string& words) { return Run(words, &clock_); }
-
-  std::string File(const std::string& name, const std::string& text) {
-    const std::string path = ::testing::TempDir() + "/penstock_settings_" + name;
-    std::ofstream(path) << text;
-    return path;
-  }
-
-  FakeDaemon daemon_;
-  std::shared_ptr<grpc::Channel> channel_;
-  testing::JumpingClock clock_;
-  std::vector<std::string> files_;
-  std::string out_;
-  std::string err_;
-};
-
-// --- settings ------------------------------------------------------------------------------------------------------------
+// --- settings --------------------------------------------------------------------------------------------------------
 
 TEST(SettingFileTest, ReadsNamesAndValues) {
   const auto settings = ParseSettings(
@@ -112,10 +74,11 @@ TEST(SettingFileTest, FilesAreFoundNearestFirst) {
 }
 
 TEST_F(OperatorCommandsTest, FlagsWinOverFilesAndNearFilesOverFarOnes) {
-  files_ = {File("project", "timeout = 7\n"), File("user", "timeout = 8\ncaller = \"me\"\n")};
+  world_.setting_files = {TemporaryFile("project", "timeout = 7\n"),
+                          TemporaryFile("user", "timeout = 8\ncaller = \"me\"\n")};
   EXPECT_EQ(Run("config show --origin"), 0) << err_;
-  EXPECT_THAT(out_, HasSubstr("timeout          7               " + files_[0] + ":1"));
-  EXPECT_THAT(out_, HasSubstr("caller           me              " + files_[1] + ":2"));
+  EXPECT_THAT(out_, HasSubstr("timeout          7               " + world_.setting_files[0] + ":1"));
+  EXPECT_THAT(out_, HasSubstr("caller           me              " + world_.setting_files[1] + ":2"));
   EXPECT_THAT(out_, HasSubstr("server           127.0.0.1:8470  default"));
   EXPECT_EQ(Run("--timeout 9 config show --origin -o json"), 0) << err_;
   const Json json = Json::parse(out_, nullptr, false);
@@ -135,7 +98,7 @@ TEST_F(OperatorCommandsTest, FlagsWinOverFilesAndNearFilesOverFarOnes) {
 }
 
 TEST_F(OperatorCommandsTest, FilesRuleCommands) {
-  files_ = {File("names", "output = \"name\"\n")};
+  world_.setting_files = {TemporaryFile("names", "output = \"name\"\n")};
   EXPECT_EQ(Run("status"), 0) << err_;
   EXPECT_EQ(out_, "pipelines/gpt\npipelines/other\n");
   EXPECT_EQ(Run("status -o jsonl"), 0);
@@ -143,17 +106,17 @@ TEST_F(OperatorCommandsTest, FilesRuleCommands) {
 }
 
 TEST_F(OperatorCommandsTest, UnknownSettingsAndBadValuesAreErrors) {
-  files_ = {File("unknown", "\ntimout = 7\n")};
+  world_.setting_files = {TemporaryFile("unknown", "\ntimout = 7\n")};
   EXPECT_EQ(Run("status"), 2);
-  EXPECT_THAT(err_, HasSubstr(files_[0] + ":2: no such setting, got timout; did you mean timeout?"));
-  files_ = {File("bad", "output = \"yaml\"\n")};
+  EXPECT_THAT(err_, HasSubstr(world_.setting_files[0] + ":2: no such setting, got timout; did you mean timeout?"));
+  world_.setting_files = {TemporaryFile("bad", "output = \"yaml\"\n")};
   EXPECT_EQ(Run("status"), 2);
-  EXPECT_THAT(err_, HasSubstr(files_[0] + ":1"));
+  EXPECT_THAT(err_, HasSubstr(world_.setting_files[0] + ":1"));
   EXPECT_THAT(err_, HasSubstr("yaml"));
   EXPECT_EQ(Run("--help"), 0) << "help is there in any case";
 }
 
-// --- completion ----------------------------------------------------------------------------------------------------------
+// --- completion ------------------------------------------------------------------------------------------------------
 
 TEST_F(OperatorCommandsTest, CompletionKnowsCommandsOptionsAndChoices) {
   EXPECT_EQ(Run("completion bash"), 0) << err_;
@@ -167,7 +130,7 @@ TEST_F(OperatorCommandsTest, CompletionKnowsCommandsOptionsAndChoices) {
   EXPECT_EQ(Run("completion tcsh"), 2);
 }
 
-// --- top -----------------------------------------------------------------------------------------------------------------
+// --- top -------------------------------------------------------------------------------------------------------------
 
 v1::PipelineStatistics Lanes(double forward, double backward, double wait, double none) {
   v1::PipelineStatistics statistics;
@@ -217,13 +180,18 @@ TEST_F(OperatorCommandsTest, TopShowsLanesAgainAndAgain) {
   EXPECT_THAT(out_, Not(HasSubstr("\x1b"))) << "no colours where nobody looks";
   const size_t first = out_.find("PIPELINE");
   EXPECT_NE(out_.find("PIPELINE", first + 1), std::string::npos);
+  const std::string text = ::testing::TempDir() + "/penstock_top.txt";
+  std::ofstream(text) << std::string(200, 'x');
+  EXPECT_EQ(Run("train gpt --steps 2 --batch 2 --text " + text), 0) << err_;
   EXPECT_EQ(Run("top gpt --looks 1 -o json"), 0);
   const Json json = Json::parse(out_, nullptr, false);
+  EXPECT_EQ(json["pipelines"][0]["step"], 2);
+  EXPECT_EQ(json["pipelines"][0]["samples"], 0) << "between the two looks";
   EXPECT_EQ(json["pipelines"][0]["pipeline"], "pipelines/gpt");
   EXPECT_TRUE(json["pipelines"][0]["lanes"][0].contains("busy"));
 }
 
-// --- bench ---------------------------------------------------------------------------------------------------------------
+// --- bench -----------------------------------------------------------------------------------------------------------
 
 TEST(BenchLoadTest, PercentilesAreNearestRank) {
   const std::vector<double> values = {1, 2, 3, 4};
@@ -306,31 +274,32 @@ TEST(BenchLoadTest, ALoadThatCanNotBeginEnds) {
 }
 
 TEST_F(OperatorCommandsTest, BenchMeasuresEachLoad) {
+  world_.clock = RealClock();
   const std::string brief = " --warm-up 0.05 --window 0.3 --max-windows 3 --stability-percentage ";
   const std::string quick = brief + "200";  // three windows are always within twice their mean
-  EXPECT_EQ(Run("bench gpt --concurrency 1:2" + quick + " -o json", RealClock()), 0) << err_;
+  EXPECT_EQ(Run("bench gpt --concurrency 1:2" + quick + " -o json"), 0) << err_;
   const Json json = Json::parse(out_, nullptr, false);
   ASSERT_EQ(json["points"].size(), 2) << out_;
   EXPECT_EQ(json["points"][1]["concurrency"], 2);
   EXPECT_GT(json["points"][0]["calls"].get<int64_t>(), 0);
   EXPECT_GT(json["points"][0]["latency_seconds"]["p50"].get<double>(), 0);
-  EXPECT_EQ(Run("bench gpt --rate 50 --poisson --csv" + quick, RealClock()), 0) << err_;
+  EXPECT_EQ(Run("bench gpt --rate 50 --poisson --csv" + quick), 0) << err_;
   EXPECT_THAT(out_, HasSubstr("rate,calls_per_second,p50_ms"));
-  EXPECT_EQ(Run("bench gpt --train --rows 2 --concurrency 1" + quick + " -o json", RealClock()), 0) << err_;
+  EXPECT_EQ(Run("bench gpt --train --rows 2 --concurrency 1" + quick + " -o json"), 0) << err_;
   const Json trained = Json::parse(out_, nullptr, false);
   EXPECT_EQ(trained["calls"], "train") << out_;
   EXPECT_GT(trained["points"][0]["server"]["compute_seconds"].get<double>(), 0);
   EXPECT_EQ(daemon_.LastTrainStep().learning_rate(), 0) << "the weights stay";
   EXPECT_TRUE(daemon_.LastTrainStep().has_learning_rate());
   EXPECT_EQ(daemon_.LastTrainStep().target().name(), "targets");
-  EXPECT_EQ(Run("bench gpt --concurrency 1" + brief + "0", RealClock()), 7) << "no three windows are equal";
+  EXPECT_EQ(Run("bench gpt --concurrency 1" + brief + "0"), 7) << "no three windows are equal";
   for (const char* wrong :
        {"--concurrency 0", "--concurrency 4:1", "--concurrency a", "--concurrency 1.5", "--rate 1:2:3:4"}) {
     EXPECT_EQ(Run("bench gpt " + std::string(wrong) + quick), 2) << wrong;
   }
 }
 
-// --- doctor --------------------------------------------------------------------------------------------------------------
+// --- doctor ----------------------------------------------------------------------------------------------------------
 
 MachineFacts GoodMachine() {
   MachineFacts facts;

@@ -22,7 +22,10 @@
 #include "client/cli/safetensors_file.h"
 #include "client/cli/sampling.h"
 #include "client/cli/stoppable_input.h"
+#include "client/cli/tensor_file.h"
 #include "client/cli/text_windows.h"
+#include "client/cli/training_report.h"
+#include "client/cli/value_json.h"
 #include "engine/base/error.h"
 #include "engine/base/thread.h"
 
@@ -169,6 +172,21 @@ TEST(ProgressTest, RewritesOneLineOnATerminal) {
   EXPECT_EQ(out.str(), "\rone\x1b[K\rtwo\x1b[K\n");
 }
 
+TEST(TrainingReportTest, TimeOutsideOfStepsIsNoBubble) {
+  v1::PipelineStatistics before;
+  v1::PipelineStatistics after;
+  auto& then = *before.add_lanes()->mutable_state_seconds();
+  then["forward"] = 10;
+  auto& now = *after.add_lanes()->mutable_state_seconds();
+  now["forward"] = 13;
+  now["wait_gradient"] = 1;
+  now["no_work"] = 4;
+  TrainingReport report;
+  CompareStatistics(before, after, &report);
+  EXPECT_EQ(report.lanes.at(0).total, 8);
+  EXPECT_EQ(report.bubble_measured, 0.25);
+}
+
 TEST(TextWindowsTest, TargetsAreTheNextBytes) {
   std::string text;
   for (int i = 0; i < 250; ++i) text += static_cast<char>(i);
@@ -205,12 +223,62 @@ TEST(TextWindowsTest, ShortTextIsRefusedAndTheShortestWorks) {
 TEST(SamplingTest, ColdIsTheHighestAndWarmFollowsTheWeights) {
   std::mt19937_64 random(1);
   const std::vector<float> scores = {0, 3, 3, std::numeric_limits<float>::quiet_NaN()};
-  EXPECT_EQ(SampleIndex(scores, 0, random), 1);
+  for (const double cold : {0.0, -1.0}) {
+    for (int i = 0; i < 10; ++i) EXPECT_EQ(SampleIndex(scores, cold, random), 1) << cold;
+  }
   int counts[4] = {};
   for (int i = 0; i < 10'000; ++i) ++counts[SampleIndex(scores, 1, random)];
   EXPECT_EQ(counts[3], 0);
   EXPECT_NEAR(counts[1], counts[2], 300);
   EXPECT_NEAR(counts[0], 10'000 / (1 + 2 * std::exp(3.0)), 100);
+}
+
+TEST(ValueJsonTest, GoesThereAndBack) {
+  for (const std::string text :
+       {"null", "true", "-3", "0.5", "3.0", "\"text\"", "[1,[null,{}],[]]", R"({"a":1,"b":{"c":[2.5]}})"}) {
+    const auto value = ValueFromJson(text, "--value x");
+    ASSERT_TRUE(value.ok()) << value.status();
+    EXPECT_EQ(ValueToJson(*value).dump(), text);
+  }
+  EXPECT_EQ(ValueFromJson("3", "x")->kind_case(), v1::Value::kIntValue);
+  EXPECT_EQ(ValueFromJson("3.0", "x")->kind_case(), v1::Value::kDoubleValue);
+  EXPECT_EQ(ValueFromJson("[]", "x")->kind_case(), v1::Value::kList);
+  EXPECT_EQ(ValueFromJson("{}", "x")->kind_case(), v1::Value::kDict);
+  const std::string deep = std::string(16, '[') + std::string(16, ']');
+  EXPECT_TRUE(ValueFromJson(deep, "x").ok());
+  for (const std::string& text :
+       {std::string("word"), std::string(""), std::string("18446744073709551615"), "[" + deep + "]"}) {
+    const auto value = ValueFromJson(text, "--value x");
+    EXPECT_EQ(ReasonOf(value.status()), "USAGE") << text;
+    EXPECT_THAT(std::string(value.status().message()), ::testing::StartsWith("--value x")) << text;
+  }
+}
+
+TEST(ValueJsonTest, ElementsOfEveryTypeAsListsInLists) {
+  const auto json = [](DataType type, std::vector<int64_t> shape, const std::string& bytes) {
+    return TensorToJson(HostTensor::FromBytes({"x", type, std::move(shape), 0}, bytes).value()).dump();
+  };
+  const float floats[] = {0.5F, -2.0F, std::numeric_limits<float>::infinity()};
+  EXPECT_EQ(json(DataType::kFp32, {3}, {reinterpret_cast<const char*>(floats), 12}), "[0.5,-2.0,null]");
+  EXPECT_EQ(json(DataType::kUint8, {2, 2}, std::string("\0\1\2\3", 4)), "[[0,1],[2,3]]");
+  EXPECT_EQ(json(DataType::kBool, {}, std::string("\1", 1)), "true");
+  EXPECT_EQ(json(DataType::kInt8, {1}, "\xff"), "[-1]");
+  EXPECT_EQ(json(DataType::kBf16, {2}, std::string("\x80\x3f\x20\xc0", 4)), "[1.0,-2.5]");
+  // One, the least above zero, minus two.
+  EXPECT_EQ(json(DataType::kFp16, {3}, std::string("\x00\x3c\x01\x00\x00\xc0", 6)), "[1.0,5.960464477539063e-08,-2.0]");
+  EXPECT_EQ(json(DataType::kInt64, {2, 0}, ""), "[[],[]]");
+}
+
+TEST(TensorFileTest, TheNameDecides) {
+  std::vector<HostTensor> tensors;
+  tensors.push_back(HostTensor::FromBytes({"x", DataType::kFp32, {1}, 0}, std::string(4, '\0')).value());
+  EXPECT_EQ(TensorFile("a.npz", "--to", tensors, {})->substr(0, 4), "PK\3\4");
+  EXPECT_TRUE(ReadSafetensors(*TensorFile("a.safetensors", "--to", tensors, {})).ok());
+  tensors.push_back(HostTensor::FromBytes({"y", DataType::kBf16, {1}, 0}, std::string(2, '\0')).value());
+  EXPECT_TRUE(TensorFile("-", "--to", tensors, {}).ok());
+  const absl::Status refused = TensorFile("a.npz", "--to", tensors, {}).status();
+  EXPECT_EQ(ReasonOf(refused), "USAGE");
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("no bfloat16, the type of y"));
 }
 
 TEST(SafetensorsTest, RefusesDamagedFiles) {

@@ -4,16 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "client/cli/command_line.h"
 #include "engine/schedule/generators.h"
+#include "tests/unit/cli/command_fixture.h"
 
 namespace penstock {
 namespace {
@@ -22,42 +19,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-class ScheduleCommandsTest : public ::testing::Test {
+class ScheduleCommandsTest : public testing::CommandFixture {
  protected:
-  int Run(const std::string& words, const std::string& input = "") {
-    const std::vector<std::string> arguments = absl::StrSplit(words, ' ', absl::SkipEmpty());
-    std::istringstream in(input);
-    std::ostringstream out, err;
-    CommandWorld world;
-    world.in = &in;
-    world.out = &out;
-    world.err = &err;
-    const int code = RunCommandLine(arguments, world);
-    out_ = out.str();
-    err_ = err.str();
-    return code;
-  }
-
-  // Compares stdout with tests/golden/cli/NAME; PENSTOCK_UPDATE_GOLDEN=1 rewrites the file instead.
-  void ExpectGolden(const std::string& name) {
-    const std::string path = std::string(PENSTOCK_GOLDEN_FOLDER) + "/" + name;
-    if (std::getenv("PENSTOCK_UPDATE_GOLDEN") != nullptr) {
-      std::ofstream(path) << out_;
-      return;
-    }
-    std::ifstream file(path);
-    std::stringstream expected;
-    expected << file.rdbuf();
-    EXPECT_EQ(out_, expected.str()) << "PENSTOCK_UPDATE_GOLDEN=1 rewrites " << name;
-  }
-
   double Measure(const std::string& options, const char* key) {
     EXPECT_EQ(Run(absl::StrCat("schedule simulate ", options, " -o json")), 0) << options << "\n" << err_;
     return Json::parse(out_, nullptr, false)[key].get<double>();
   }
-
-  std::string out_;
-  std::string err_;
 };
 
 TEST_F(ScheduleCommandsTest, SimulateAnswersExactlyTheseKeys) {

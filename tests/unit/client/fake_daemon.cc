@@ -472,10 +472,20 @@ struct FakeDaemon::Services {
         faults = daemon->faults_;
         daemon->faults_.break_fetch_after_chunks = -1;
         daemon->faults_.damage_fetch_chunk = -1;
+        daemon->faults_.break_fetch_after_values = -1;
       }
       v1::FetchHandleResponse response;
       *response.mutable_handle() = stored.handle;
       writer->Write(response);
+      int values = 0;
+      for (const v1::NamedValue& value : stored.values) {
+        if (!request->tensor().empty() && request->tensor() != value.name()) continue;
+        if (values++ == faults.break_fetch_after_values) {
+          return RichStatus(grpc::StatusCode::UNAVAILABLE, "DRAINING", "the fake breaks the fetch");
+        }
+        *response.mutable_value() = value;
+        writer->Write(response);
+      }
       const size_t size = request->chunk_size() > 0 ? static_cast<size_t>(request->chunk_size()) : 256 << 10;
       int chunks = 0;
       for (size_t t = 0; t < stored.tensors.size(); ++t) {
@@ -770,6 +780,7 @@ v1::Pipeline FakeDaemon::PipelineLocked() const {
   (*optimizer->mutable_options())["beta1"].set_double_value(0.5);
   optimizer->mutable_learning_rate_schedule()->set_name("warmup_cosine");
   optimizer->mutable_learning_rate_schedule()->set_total_steps(9);
+  optimizer->mutable_learning_rate_schedule()->set_warmup_steps(2);
   optimizer->add_groups()->add_patterns("*.bias");
   pipeline.set_state(v1::PIPELINE_STATE_READY);
   pipeline.set_epoch(3);
@@ -908,12 +919,16 @@ v1::RestoreCheckpointRequest FakeDaemon::LastRestore() const {
   return last_restore_;
 }
 
-std::string FakeDaemon::AddHandle(const std::vector<v1::Tensor>& tensors, v1::HandleState state) {
+std::string FakeDaemon::AddHandle(const std::vector<v1::Tensor>& tensors, v1::HandleState state,
+                                  const std::vector<v1::NamedValue>& values) {
   absl::MutexLock lock(&mu_);
   v1::Handle handle;
   handle.set_kind(v1::HANDLE_KIND_VALUE);
   handle.set_state(state);
-  return StoreLocked(handle, tensors);
+  for (const v1::NamedValue& value : values) handle.add_values(value.name());
+  const std::string name = StoreLocked(handle, tensors);
+  handles_[name].values = values;
+  return name;
 }
 
 }  // namespace penstock::testing

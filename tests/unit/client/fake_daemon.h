@@ -32,6 +32,7 @@ struct StreamFaults {
   int break_fetch_after_chunks = -1;   // once
   int damage_fetch_chunk = -1;         // once: a wrong byte in this chunk
   bool break_read = false;             // once: parameters end in UNAVAILABLE after all their bytes
+  int break_fetch_after_values = -1;   // once: of results that are no tensors
   int64_t upload_credit = 1 << 20;
 };
 
@@ -78,14 +79,15 @@ class FakeDaemon {
   int64_t Steps() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Puts a value handle in place.
-  std::string AddHandle(const std::vector<v1::Tensor>& tensors, v1::HandleState state = v1::HANDLE_STATE_READY)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  std::string AddHandle(const std::vector<v1::Tensor>& tensors, v1::HandleState state = v1::HANDLE_STATE_READY,
+                        const std::vector<v1::NamedValue>& values = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Services;
   struct Stored {
     v1::Handle handle;
     std::vector<v1::Tensor> tensors;
+    std::vector<v1::NamedValue> values = {};
   };
   struct Upload {
     v1::PutStart start;

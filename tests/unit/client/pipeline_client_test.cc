@@ -173,6 +173,60 @@ TEST_F(PipelineClientTest, ABrokenFetchGoesOnAtItsOffset) {
   EXPECT_EQ(fetched->tensors[1].bytes(), tensors[1].bytes());
 }
 
+v1::NamedValue Named(const std::string& name, int64_t value) {
+  v1::NamedValue named;
+  named.set_name(name);
+  named.mutable_value()->set_int_value(value);
+  return named;
+}
+
+TEST_F(PipelineClientTest, ValuesComeWithTheTensorsAndAfterABreak) {
+  const std::vector<v1::Tensor> tensors = {Tensor("x", 5).ToMessage()};
+  const std::string handle = daemon_.AddHandle(tensors, v1::HANDLE_STATE_READY, {Named("count", 3), Named("rows", 4)});
+  for (const int breaks_after : {-1, 0, 1}) {
+    daemon_.SetFaults({.break_fetch_after_values = breaks_after});
+    const auto fetched = client_->FetchHandle(handle);
+    ASSERT_TRUE(fetched.ok()) << fetched.status();
+    ASSERT_THAT(fetched->values, SizeIs(2));
+    EXPECT_EQ(fetched->values[0].value().int_value(), 3);
+    EXPECT_EQ(fetched->values[1].value().int_value(), 4);
+    ASSERT_THAT(fetched->tensors, SizeIs(1));
+    EXPECT_EQ(fetched->tensors[0].bytes(), tensors[0].data());
+  }
+  const auto one = client_->FetchHandle(handle, {.tensor = "rows"});
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_THAT(one->tensors, SizeIs(0));
+  ASSERT_THAT(one->values, SizeIs(1));
+  EXPECT_EQ(one->values[0].name(), "rows");
+
+  // With the reply, values alone need no fetch.
+  const size_t fetches = daemon_.FetchedTensors().size();
+  v1::Result result;
+  result.mutable_handle()->set_name(handle);
+  *result.add_values() = Named("count", 7);
+  const auto with_reply = client_->FetchResult(result);
+  ASSERT_TRUE(with_reply.ok()) << with_reply.status();
+  EXPECT_EQ(with_reply->values.at(0).value().int_value(), 7);
+  EXPECT_EQ(daemon_.FetchedTensors().size(), fetches);
+}
+
+TEST_F(PipelineClientTest, LargeTensorsInsideOfValuesTravelByHandle) {
+  v1::TrainStepRequest request = Step(1 << 20);
+  v1::Input* input = request.add_inputs();
+  input->set_name("cache");
+  v1::NamedValue* entry = input->mutable_value()->mutable_dict()->add_entries();
+  entry->set_name("keys");
+  *entry->mutable_value()->mutable_list()->add_items()->mutable_tensor() = Tensor("k", 2 << 20).ToMessage();
+  entry->mutable_value()->mutable_list()->add_items()->mutable_tuple()->add_items()->set_int_value(5);
+  *entry->mutable_value()->mutable_list()->add_items()->mutable_tensor() = Tensor("v", 2 << 20).ToMessage();
+  ASSERT_TRUE(client_->TrainStep(request).ok());
+  const v1::TrainStepRequest seen = daemon_.LastTrainStep();
+  const v1::ValueList& keys = seen.inputs(seen.inputs_size() - 1).value().dict().entries(0).value().list();
+  EXPECT_EQ(keys.items(0).handle().handle(), seen.inputs(0).handle().handle());
+  EXPECT_NE(keys.items(0).handle().tensor(), keys.items(2).handle().tensor());
+  EXPECT_EQ(keys.items(1).tuple().items(0).int_value(), 5);
+}
+
 TEST_F(PipelineClientTest, ADamagedChunkIsFetchedAgain) {
   std::vector<HostTensor> tensors;
   tensors.push_back(Tensor("first", 600'000));

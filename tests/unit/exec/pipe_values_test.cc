@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -283,14 +284,97 @@ TEST(PipeForms, AListIsOneArgumentAndATupleSeveral) {
   EXPECT_EQ(outputs[1].value.list()->at(0).list()->size(), 2);
 }
 
-TEST(PipeForms, AListAloneHasNoTensorForTheNextStage) {
+// Over a cut a list is one argument, as within a stage; out of the model it is its items, joined.
+TEST(PipeForms, AListIsOneArgumentOverCutsAndSeveralOutputs) {
   PipeWorld world;
-  const auto list = [](const Batch& inputs, const LayerContext&, const Tensors&) {
-    return Batch(Value::List({inputs[0]}));
+  bool lists = true;
+  const auto pair = [](const Batch& in, const LayerContext&, const Tensors& own) {
+    return Batch(Value::List({in[0], Value(in.TensorAt(0).mul(own.at(0)))}));
   };
+  const auto swap = [&](const Batch& in, const LayerContext&, const Tensors&) {
+    lists = lists && in.atomic() && in[0].list() != nullptr && in[0].list()->size() == 2;
+    return Batch(Value::List({in[0].list()->at(1), in[0].list()->at(0)}));
+  };
+  const at::Tensor x = Range({4, 2});
+  for (const CheckpointMode mode : kModes) {
+    std::optional<NamedTensors> first;
+    for (const std::vector<int>& balance : {std::vector<int>{3}, std::vector<int>{1, 2}, std::vector<int>{1, 1, 1}}) {
+      const std::vector<LayerSpec> layers = {Function({.forward = pair, .parameters = {{2}}}), Function(swap),
+                                             Function(swap)};
+      auto pipeline = world.Make(Pipe(layers, balance, 2, mode));
+      auto forward = pipeline->Forward(Ask(Input(x)));
+      ASSERT_TRUE(forward.ok()) << forward.status();
+      ASSERT_EQ(forward->outputs.size(), 2);
+      EXPECT_TRUE(at::equal(*forward->outputs[0].value.tensor(), x));
+      EXPECT_TRUE(at::equal(*forward->outputs[1].value.tensor(), x.mul(Range({2}))));
+      // Its items have gradients over every cut.
+      ASSERT_TRUE(pipeline->Backward(forward->graph, {{"output0", x}, {"output1", x.add(1)}}, false).ok());
+      ASSERT_TRUE(pipeline->OptimizerStep({}).ok());
+      const NamedTensors state = pipeline->ExportState(true).value();
+      if (!first.has_value()) first = state;
+      EXPECT_TRUE(SameTensors(state, *first));
+      EXPECT_TRUE(at::allclose(ParametersOf(layers[0])[0], Range({2}) - x.mul(x.add(1)).sum(0)));
+    }
+  }
+  EXPECT_TRUE(lists);
+}
+
+TEST(PipeForms, AListWithoutTensorsIsRefused) {
+  PipeWorld world;
+  const auto list = [](const Batch&, const LayerContext&, const Tensors&) { return Batch(Value::List({Value(1)})); };
   const absl::Status status = InferFails(world, Pipe({Function(list), Function(PassOn)}, {1, 1}), Input(Range({2, 1})));
   EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("No tensors found in batch: (list)"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Only Tensor or Tuple of Tensor output is supported"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("No tensors found in batch: (int)"));
+}
+
+// What was given with the call, and views, are results of their own.
+TEST(PipeValues, TensorsInsideOfValuesLeaveAsCopiesWithoutAGraph) {
+  PipeWorld world;
+  at::Tensor own;
+  const auto layer = [&](const Batch& in, const LayerContext&, const Tensors& weights) {
+    own = weights.at(0);
+    return Batch::Tuple(
+        {in[0], Value::Dict({{"part", Value(in.TensorAt(0).mul(own).narrow(1, 0, 1))}, {"weight", Value(own)}})});
+  };
+  const at::Tensor x = Range({4, 2});
+  const PipelineSpec spec = Pipe({Function({.forward = layer, .parameters = {{2}}}), Function(PassOn)}, {1, 1}, 2);
+  auto pipeline = world.Make(spec);
+  auto forward = pipeline->Forward(Ask(Input(x)));
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  const ValueList& lists = *forward->outputs.at(1).value.list();
+  ASSERT_EQ(lists.size(), 2u);
+  for (size_t m = 0; m < lists.size(); ++m) {
+    const at::Tensor part = *lists[m].dict()->at(0).second.tensor();
+    EXPECT_TRUE(at::equal(part, x.mul(own).narrow(0, static_cast<int64_t>(m) * 2, 2).narrow(1, 0, 1)));
+    EXPECT_FALSE(part.requires_grad());
+    EXPECT_EQ(part.storage().nbytes(), part.nbytes());
+    const at::Tensor weight = *lists[m].dict()->at(1).second.tensor();
+    EXPECT_FALSE(weight.requires_grad());
+    EXPECT_NE(weight.data_ptr(), own.data_ptr());
+  }
+}
+
+TEST(PipeValues, NoRowsGiveNoRows) {
+  PipeWorld world;
+  const std::vector<LayerSpec> layers = {Linear(2, 3), Built("relu", {}), Linear(3, 4)};
+  for (const int chunks : {1, 4}) {
+    auto pipeline = world.Make(Pipe(layers, {2, 1}, chunks));
+    auto answer = world.Infer(*pipeline, Input(at::zeros({0, 2})));
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->outputs.at(0).value.tensor()->sizes(), at::IntArrayRef({0, 4}));
+    const ContributionRequest batch = Contribution(at::zeros({0, 2}), at::zeros({0, 4}));
+    absl::Status evaluated;
+    pipeline->EvaluateAsync({.batch = batch, .metrics = {}, .priority = 0},
+                            [&](const absl::StatusOr<RunOutcome>& outcome) { evaluated = outcome.status(); });
+    for (const absl::Status& refused : {pipeline->TrainStep(batch, {}).status(), evaluated,
+                                        pipeline->Forward(Ask(Input(at::zeros({0, 2})))).status()}) {
+      EXPECT_EQ(ReasonOf(refused), "TENSOR_SIGNATURE") << refused;
+      EXPECT_EQ(ValuesOf(refused)["field"], "inputs[0].shape");
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("must have at least one row to train on"));
+    }
+    EXPECT_EQ(pipeline->step(), 0);
+  }
 }
 
 TEST(PipeForms, NoneIsLegalInInputsBetweenStagesAndInOutputs) {

@@ -220,30 +220,21 @@ TEST_F(RowsTest, ARankListIsPlannedAndRunOnRankZeroOnly) {
   EXPECT_TRUE(pipeline->TrainStep(MiniBatch(at::randn({4, kWidth}), at::randn({4, kWidth})), {}).ok());
 }
 
-TEST_F(RowsTest, AListIsNoOutputOfAStage) {
-  PipelineSpec spec = Spec({"test_shared", "test_list"}, {1, 1});
-  spec.loss.name.clear();
-  const absl::Status status = [&] {
-    auto pipeline = Pipeline::Create(spec, Options());
-    if (!pipeline.ok()) return pipeline.status();
-    const NamedTensors inputs = {{"input", at::randn({4, kWidth})}};
-    return (*pipeline)->Forward({.inputs = inputs, .micro_batches = {}, .outputs = {}, .cancel = nullptr}).status();
-  }();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ReasonOf(status), "WRONG_TYPE");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("Only Tensor or Tuple of Tensor output is supported"));
-}
-
-TEST_F(RowsTest, AListWithinAStageIsOneArgument) {
-  PipelineSpec spec = Spec({"test_shared", "test_list", "test_unlist"}, {1, 2});
-  spec.loss.name.clear();
-  auto pipeline = Make(spec);
-  ASSERT_NE(pipeline, nullptr);
-  const at::Tensor input = at::randn({4, kWidth});
-  auto outcome = pipeline->Forward(
-      {.inputs = NamedTensors{{"input", input}}, .micro_batches = 1, .outputs = {}, .cancel = nullptr});
-  ASSERT_TRUE(outcome.ok()) << outcome.status();
-  EXPECT_TRUE(at::allclose(*outcome->outputs[0].value.tensor(), at::matmul(input, *shared_weight)));
+// Within a stage, over a cut, and out of the model: where the plan is made by measuring.
+TEST_F(RowsTest, AListIsAnOutputOfAStage) {
+  for (const std::vector<int>& balance : {std::vector<int>{1, 2}, std::vector<int>{2, 1}, std::vector<int>{1, 1}}) {
+    std::vector<std::string> kinds = {"test_shared", "test_list"};
+    if (balance != std::vector<int>{1, 1}) kinds.push_back("test_unlist");
+    PipelineSpec spec = Spec(kinds, balance);
+    spec.loss.name.clear();
+    auto pipeline = Make(spec);
+    ASSERT_NE(pipeline, nullptr);
+    const at::Tensor input = at::randn({4, kWidth});
+    auto outcome = pipeline->Forward(
+        {.inputs = NamedTensors{{"input", input}}, .micro_batches = 2, .outputs = {}, .cancel = nullptr});
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_TRUE(at::allclose(*outcome->outputs[0].value.tensor(), at::matmul(input, *shared_weight)));
+  }
 }
 
 TEST_F(RowsTest, InputsOfAnotherDeviceAreRefused) {

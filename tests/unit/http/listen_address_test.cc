@@ -15,6 +15,15 @@ TEST(ListenAddressTest, ReadsHostAndPort) {
   EXPECT_EQ(ParseListenAddress("localhost:1", "f")->host, "127.0.0.1");
 }
 
+TEST(ListenAddressTest, OnlyAddressesOfThisMachineAreLoopback) {
+  for (const char* here : {"127.0.0.1:1", "127.8.9.10:1", "localhost:1", "[::1]:1"}) {
+    EXPECT_TRUE(ParseListenAddress(here, "f")->IsLoopback()) << here;
+  }
+  for (const char* everywhere : {"0.0.0.0:1", "10.0.0.1:1", "10.127.0.0:1", "[::]:1", "[fe80::1]:1"}) {
+    EXPECT_FALSE(ParseListenAddress(everywhere, "f")->IsLoopback()) << everywhere;
+  }
+}
+
 TEST(ListenAddressTest, RefusesAnythingElseAndNamesIt) {
   for (const char* bad : {"", ":", "8473", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1",
                           "127.0.0.1:http", ":8473", "256.0.0.1:1", "::1:8473", "[127.0.0.1]:1", "[]:1", "[::1:1",

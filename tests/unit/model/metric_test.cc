@@ -97,7 +97,7 @@ TEST(EvaluationMetric, WhatALossDoesNotHaveIsNamedWithWhatItHas) {
     EXPECT_EQ(field("cross_entropy", {wrong}), std::string("metrics[0] ") + wrong);
   }
   EXPECT_THAT(std::string(MakeMetrics({"f1"}, {"cross_entropy", {}}).status().message()),
-              HasSubstr("accuracy, top_K_accuracy"));
+              HasSubstr("is no metric of the loss cross_entropy, which has accuracy, top_K_accuracy, got f1"));
 }
 
 }  // namespace

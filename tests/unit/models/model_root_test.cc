@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 
 #include "engine/base/error.h"
@@ -151,6 +152,33 @@ TEST(ModelRoot, DeletesNothingThatIsUsed) {
   EXPECT_TRUE(root.Delete("a.pt2").ok());
   EXPECT_THAT(folder.Names(), ElementsAre());
   EXPECT_EQ(ReasonOf(root.Delete("a.pt2")), "MODEL_NOT_FOUND");
+}
+
+// A disk that calls back in the middle of a read.
+class InterruptedDisk : public FaultyFileSystem {
+ public:
+  InterruptedDisk() : FaultyFileSystem(RealFileSystem()) {}
+  absl::StatusOr<std::string> Read(const std::string& path) override {
+    if (interrupt != nullptr) interrupt();
+    return FaultyFileSystem::Read(path);
+  }
+  std::function<void()> interrupt;
+};
+
+TEST(ModelRoot, DeletesNothingThatIsBeingLoaded) {
+  ModelFolder folder;
+  folder.Put("a.pt2", GoldenFile("language.pt2"));
+  InterruptedDisk disk;
+  ModelRoot::Options options = folder.Options();
+  options.files = &disk;
+  ModelRoot root(options);
+  absl::Status deleted;
+  disk.interrupt = [&] { deleted = root.Delete("a.pt2"); };
+  ModelSpec spec;
+  spec.program = "a.pt2";
+  EXPECT_TRUE(root.Load(&spec).ok());
+  EXPECT_EQ(ReasonOf(deleted), "MODEL_IN_USE");
+  EXPECT_TRUE(root.Delete("a.pt2").ok()) << "it is loaded";
 }
 
 TEST(ModelRoot, ALoadThatThrowsLeavesNoMark) {

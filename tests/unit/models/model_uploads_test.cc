@@ -178,6 +178,46 @@ TEST_F(ModelUploadsTest, ACallerHasAShareOfTheUploadsAndLeavesRoomForOthers) {
   EXPECT_EQ(start("she", "a.pt2"), "STREAM_LIMIT") << "all are taken";
 }
 
+TEST_F(ModelUploadsTest, ACallerAnnouncesItsShareOfTheRoomAndLeavesOthersTheirs) {
+  std::vector<ModelUploads::Hold> holds;
+  const auto start = [&](const std::string& caller, const std::string& model, int64_t bytes) {
+    ModelUploads::Request request = Request(file_);
+    request.caller = caller;
+    request.model = model;
+    request.bytes = bytes;
+    return ReasonOf(uploads_->Start(request, &holds.emplace_back()).status());
+  };
+  const int64_t quarter = root_->options().max_root_bytes / 4;
+  ASSERT_LE(quarter, root_->options().max_model_bytes);
+  for (const char* model : {"a.pt2", "b.pt2", "c.pt2"}) EXPECT_EQ(start("me", model, quarter), "");
+  EXPECT_EQ(start("me", "d.pt2", 1), "CALLER_QUOTA");
+  EXPECT_EQ(start("you", "a.pt2", quarter), "") << "there is room for the next";
+  EXPECT_EQ(start("she", "a.pt2", 1), "STORAGE_FULL");
+}
+
+TEST_F(ModelUploadsTest, AFileThatCameMeanwhileStays) {
+  ModelUploads::Hold hold;
+  absl::StatusOr<ModelUploads::Position> position = uploads_->Start(Request(file_), &hold);
+  folder_.Put("a.pt2", "theirs");
+  while (position.ok() && !position->model.has_value()) {
+    const std::string chunk = file_.substr(static_cast<size_t>(position->offset), kChunk);
+    position = uploads_->Add(hold, position->offset, chunk, Crc32c(chunk));
+  }
+  EXPECT_EQ(ReasonOf(position.status()), "MODEL_EXISTS");
+  EXPECT_EQ(*RealFileSystem()->Read(folder_.path() + "/a.pt2"), "theirs");
+}
+
+TEST_F(ModelUploadsTest, NoChunkGoesBeyondItsFile) {
+  const std::string file(static_cast<size_t>(kChunk) * 3 / 2, 'x');
+  ModelUploads::Hold hold;
+  ASSERT_TRUE(uploads_->Start(Request(file), &hold).ok());
+  const std::string chunk = file.substr(0, kChunk);
+  ASSERT_TRUE(uploads_->Add(hold, 0, chunk, Crc32c(chunk)).ok());
+  const absl::Status beyond = uploads_->Add(hold, kChunk, chunk, Crc32c(chunk)).status();
+  EXPECT_EQ(ReasonOf(beyond), "CHUNK_SIZE");
+  EXPECT_EQ(ValuesOf(beyond)["value"], std::to_string(kChunk));
+}
+
 TEST_F(ModelUploadsTest, ClosingRemovesWhatIsOpen) {
   ModelUploads::Hold hold;
   ASSERT_TRUE(uploads_->Start(Request(file_), &hold).ok());

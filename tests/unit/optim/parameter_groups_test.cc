@@ -53,6 +53,8 @@ TEST(CheckGroups, NamesAPatternOfNoParameterAndWhatComesNear) {
   EXPECT_THAT(std::string(wrong.message()), HasSubstr("near are block_0.norm.bias, block_1.norm.bias, "));
   EXPECT_THAT(std::string(CheckGroups({{.patterns = {"*.bais"}}}, names).message()),
               HasSubstr("near are block_0.norm.bias"));
+  EXPECT_THAT(std::string(CheckGroups({{.patterns = {"a*b"}}}, {"cxb", "b"}).message()), HasSubstr("near are b, cxb"))
+      << "one character each";
   EXPECT_EQ(ValuesOf(CheckGroups({{.patterns = {}}}, names))["field"], "spec.optimizer.groups[0].patterns");
 }
 

@@ -1,5 +1,6 @@
 // A library of layers that fails in as many ways as a test asks for, by the variable PENSTOCK_TEST_LAYERS_FAULT.
 
+#include <ATen/ops/add.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/mul.h>
 
@@ -21,6 +22,7 @@ using penstock::Layer;
 using penstock::LayerContext;
 using penstock::LayerRequest;
 using penstock::TensorSignature;
+using penstock::Value;
 
 // Whether they are larger than what a plan is made with.
 bool AreLarge(const Batch& inputs) { return at::max(inputs.TensorAt(0)).item().toFloat() > 1000; }
@@ -69,6 +71,47 @@ class FailsToCommit : public Twice {
   bool failed_ = false;
 };
 
+TensorSignature Anything() { return {"", penstock::DataType::kUnspecified, {}, /*any=*/true}; }
+
+// Kind `test_values`: its input, None, the number of its micro-batch, and a dictionary with a tensor in a list.
+class ManyValues : public Layer {
+ public:
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
+    const at::Tensor x = penstock::OnlyInput(inputs, "test_values");
+    return Batch::Tuple({Value(x), Value(), Value(context.micro_batch.value()),
+                         Value::Dict({{"rows", Value(x.size(0))}, {"parts", Value::List({Value(at::mul(x, 3))})}})});
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {Anything()}; }
+};
+
+// Kind `test_list`: a list of its input and twice that. Kind `test_list_sum`: the sum of such a list.
+class MakesList : public Layer {
+ public:
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
+    const at::Tensor x = penstock::OnlyInput(inputs, "test_list");
+    return {Value::List({Value(x), Value(at::mul(x, 2))})};
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {Anything()}; }
+};
+
+class SumsList : public Layer {
+ public:
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
+    const penstock::ValueList* list = inputs.atomic() ? inputs[0].list() : nullptr;
+    if (list == nullptr || list->size() != 2) throw std::runtime_error("test_list_sum takes a list of two");
+    return {at::add(*list->at(0).tensor(), *list->at(1).tensor())};
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {Anything()}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {Anything()}; }
+};
+
+template <typename Kind>
+absl::StatusOr<std::unique_ptr<Layer>> MakePlain(const LayerRequest&) {
+  return std::make_unique<Kind>();
+}
+
 absl::StatusOr<std::unique_ptr<Layer>> MakeTwice(const LayerRequest& request) {
   penstock::OptionReader reader(request.options, request.path);
   PENSTOCK_RETURN_IF_ERROR(reader.Finish());
@@ -99,4 +142,7 @@ PENSTOCK_LAYER_LIBRARY(kinds) {
   if (fault == "built_in") return kinds.Add("linear", MakeTwice);
   kinds.Add("test_twice", MakeTwice);
   kinds.Add("test_faulty", MakeFaulty);
+  kinds.Add("test_values", MakePlain<ManyValues>);
+  kinds.Add("test_list", MakePlain<MakesList>);
+  kinds.Add("test_list_sum", MakePlain<SumsList>);
 }

@@ -3,7 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "engine/base/error.h"
+#include "engine/model/layer_source.h"
 
 namespace penstock {
 namespace {
@@ -28,6 +34,33 @@ TEST(NamedCut, TurnsNamesIntoABalance) {
   EXPECT_THAT(WithBalance(At({"neck"}), Layers())->balance, ElementsAre(2, 2));
   EXPECT_THAT(WithBalance(At({"body", "head"}), Layers())->balance, ElementsAre(1, 2, 1));
   EXPECT_TRUE(WithBalance(At({"body"}), Layers())->starts.empty());
+}
+
+// Modules of an exported program, one layer each.
+class Modules : public LayerSource {
+ public:
+  explicit Modules(std::vector<std::string> modules) : modules_(std::move(modules)) {}
+  int size() const override { return static_cast<int>(modules_.size()); }
+  const std::string& name(int layer) const override { return modules_[static_cast<size_t>(layer)]; }
+  const std::string& module(int layer) const override { return modules_[static_cast<size_t>(layer)]; }
+  const std::vector<TieSpec>& ties() const override { return ties_; }
+  absl::StatusOr<std::unique_ptr<Layer>> Build(int, const SourceOptions&) const override {
+    return absl::UnimplementedError("nothing is built here");
+  }
+
+ private:
+  const std::vector<std::string> modules_;
+  const std::vector<TieSpec> ties_;
+};
+
+TEST(NamedCut, AModuleBeginsWithItsFirstPart) {
+  const auto program = std::make_shared<const Modules>(std::vector<std::string>{"stem", "layer10.0", "layer1.0"});
+  std::vector<LayerSpec> layers;
+  for (int i = 0; i < program->size(); ++i) {
+    layers.push_back({.kind = "exported", .options = {{"layer", int64_t{i}}}, .program = program});
+  }
+  EXPECT_THAT(WithBalance(At({"layer1"}), layers)->balance, ElementsAre(2, 1));
+  EXPECT_THAT(WithBalance(At({"layer10"}), layers)->balance, ElementsAre(1, 2));
 }
 
 TEST(NamedCut, LeavesOtherCutsAlone) {

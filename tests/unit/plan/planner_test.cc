@@ -153,6 +153,17 @@ TEST(Planner, CountsTheBytesBetweenStages) {
   EXPECT_DOUBLE_EQ(plan->hop_seconds, 1000 / request.bytes_per_second);
 }
 
+TEST(Planner, AHopTakesWhatTheLargestMessageTakes) {
+  PlanRequest request = Request(3, 3);
+  std::vector<LayerProfile> profile = EqualLayers(3);
+  profile[0].output_bytes = 3000;
+  profile[1].output_bytes = 1000;
+  request.bytes_per_second = 1e12;
+  const auto plan = PlanFromProfile(request, profile);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_DOUBLE_EQ(plan->hop_seconds, 3000 / 1e12);
+}
+
 TEST(Planner, NamesTheSkipsThatCrossWithTheirBytes) {
   PlanRequest request = Request(4, 2);
   const SkipName far = {"outer", "x"};

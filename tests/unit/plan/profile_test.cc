@@ -322,5 +322,28 @@ TEST_F(ProfileTest, AutocastCountsInBytes) {
   EXPECT_EQ(bytes("bf16"), 8 * 16 * 2);
 }
 
+TEST_F(ProfileTest, ModelsThatRefuseTheInteger0AreMeasuredWith1) {
+  const std::vector<TensorSignature> integers = {{"x", DataType::kInt64, {-1, 2}}};
+  std::vector<int64_t> tried;
+  const auto run = [&](absl::StatusCode code, int64_t accepted) {
+    tried.clear();
+    return [&, code, accepted](int64_t integer) {
+      tried.push_back(integer);
+      EXPECT_EQ(ExampleInputs(integers, 1, 1, integer)[0][0][1].item<int64_t>(), integer);
+      return integer == accepted ? absl::OkStatus() : absl::Status(code, std::to_string(integer));
+    };
+  };
+  EXPECT_TRUE(WithExampleInteger(integers, run(absl::StatusCode::kInternal, 1)).ok());
+  EXPECT_THAT(tried, ElementsAre(0, 1));
+  EXPECT_TRUE(WithExampleInteger(integers, run(absl::StatusCode::kInternal, 0)).ok());
+  EXPECT_THAT(tried, ElementsAre(0));
+  EXPECT_EQ(WithExampleInteger(integers, run(absl::StatusCode::kInvalidArgument, 2)).message(), "0");
+  EXPECT_THAT(tried, ElementsAre(0, 1));
+  EXPECT_FALSE(WithExampleInteger(integers, run(absl::StatusCode::kCancelled, 1)).ok());
+  EXPECT_THAT(tried, ElementsAre(0));
+  EXPECT_FALSE(WithExampleInteger({{"x", DataType::kFp32, {-1}}}, run(absl::StatusCode::kInternal, 1)).ok());
+  EXPECT_THAT(tried, ElementsAre(0));
+}
+
 }  // namespace
 }  // namespace penstock

@@ -47,7 +47,9 @@ TEST(ProgramArchive, ReadsWhatPyTorchWrites) {
 
 TEST(ProgramArchive, RefusesEverythingThatCouldInflate) {
   ExpectRefused(WithRecord({.name = "a/bomb", .data = "x", .method = 8}), "records must be stored");
-  ExpectRefused(WithRecord({.name = "a/secret", .data = "x", .flags = 1}), "neither compressed nor encrypted");
+  ExpectRefused(WithRecord({.name = "a/secret", .data = "x", .flags = 1}),
+                "neither compressed nor encrypted (a file of TorchScript");
+  ExpectRefused("junk", "must be a zip archive, got 4 bytes");
   ExpectRefused(WithRecord({.name = "a/lie", .data = "x", .size = 4'000'000'000}), "must have one size, got a/lie");
   ExpectRefused(WithRecord({.name = "a/lie", .data = "x", .stored_size = 4'000'000'000, .size = 4'000'000'000}),
                 "must lie where the directory says");

@@ -110,6 +110,14 @@ TEST(CheckpointConvertTest, AnotherModelOptimizerOrLossIsTakenAsAWhole) {
                 .clip_norm(),
             2)
       << "it is the default";
+  const CheckpointInfo weighted = Checkpoint(
+      R"(model { name: "gpt" }
+         loss { name: "cross_entropy" class_weights: [1, 2]
+                options { key: "label_smoothing" value { double_value: 0.1 } } })");
+  EXPECT_EQ(From(weighted, "").loss().class_weights_size(), 2);
+  const v1::LossSpec loss = From(weighted, R"(loss { name: "mean_squared_error" })").loss();
+  EXPECT_EQ(loss.options().size(), 0u);
+  EXPECT_EQ(loss.class_weights_size(), 0);
 }
 
 TEST(CheckpointConvertTest, TheOptimizersSettingsAreThoseOfTheTimeOfTheSave) {

@@ -7,14 +7,17 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "engine/base/error.h"
 #include "engine/base/thread.h"
 #include "engine/base/timer_queue.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "server/rpc/call_context.h"
 #include "server/rpc/services/health_service.h"
 #include "server/rpc/services/reflection_service.h"
+#include "server/rpc/streams/stream_slots.h"
 #include "tests/support/fake_clock.h"
 
 namespace penstock {
@@ -39,7 +42,7 @@ class HealthTest : public ::testing::Test {
 
   testing::FakeClock clock_;
   TimerQueue timers_{&clock_};
-  HealthServiceImpl health_{&timers_, &clock_, /*max_watches=*/2};
+  HealthServiceImpl health_{&timers_, &clock_, /*max_watches=*/5};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Health::Stub> stub_;
 };
@@ -130,15 +133,45 @@ TEST_F(HealthTest, TakesNoLongNames) {
   EXPECT_EQ(Reason(stub_->Watch(&watch, Ask(long_name))->Finish()), "MESSAGE_TOO_LARGE");
 }
 
-TEST_F(HealthTest, WatchesAreLimited) {
+TEST_F(HealthTest, AHostHasAShareOfTheWatchesWhateverItCallsItself) {
   HealthCheckResponse response;
-  grpc::ClientContext contexts[3];
-  auto first = stub_->Watch(&contexts[0], Ask(""));
-  auto second = stub_->Watch(&contexts[1], Ask(""));
-  ASSERT_TRUE(first->Read(&response) && second->Read(&response));
-  EXPECT_EQ(Reason(stub_->Watch(&contexts[2], Ask(""))->Finish()), "STREAM_LIMIT");
+  grpc::ClientContext contexts[5];
+  std::vector<std::unique_ptr<grpc::ClientReader<HealthCheckResponse>>> watches;
+  for (int i = 0; i < 5; ++i) {
+    contexts[i].AddMetadata("penstock-caller", "name" + std::to_string(i));
+    watches.push_back(stub_->Watch(&contexts[i], Ask("")));
+    if (i < 4) ASSERT_TRUE(watches[i]->Read(&response)) << i;
+  }
+  EXPECT_EQ(Reason(watches[4]->Finish()), "CALLER_QUOTA");
   contexts[0].TryCancel();
-  EXPECT_EQ(first->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(watches[0]->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST(HostOf, IsTheAddressWithoutThePort) {
+  EXPECT_EQ(HostIn("ipv4:192.0.2.1:50000"), "ipv4:192.0.2.1");
+  EXPECT_EQ(HostIn("ipv6:%5B2001:db8::1%5D:50000"), "ipv6:%5B2001:db8::1%5D");
+  EXPECT_EQ(HostIn("unix:/run/penstock.sock"), "unix");
+  EXPECT_EQ(HostIn("unix:"), "unix");
+}
+
+TEST(StreamSlots, EachHasAShareAndLeavesRoomForOthers) {
+  StreamSlots slots("things", 8);
+  std::vector<StreamSlots::Slot> taken;
+  const auto take = [&](const std::string& owner) {
+    absl::StatusOr<StreamSlots::Slot> slot = slots.Take(owner);
+    if (slot.ok()) taken.push_back(*std::move(slot));
+    return ReasonOf(slot.status());
+  };
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(take("a"), "") << i;
+  EXPECT_EQ(take("a"), "CALLER_QUOTA");
+  EXPECT_EQ(take("b"), "");
+  EXPECT_EQ(take("b"), "");
+  EXPECT_EQ(take("c"), "STREAM_LIMIT");
+  taken.pop_back();
+  EXPECT_EQ(take("a"), "CALLER_QUOTA") << "others have some";
+  EXPECT_EQ(take("c"), "") << "the first needs room only";
+  taken.clear();
+  EXPECT_EQ(take("b"), "");
 }
 
 // Streams that ask for the list of services.
@@ -201,9 +234,9 @@ TEST_F(ReflectionStreams, AreLimited) {
     streams.push_back(stub_->ServerReflectionInfo(contexts.back().get()));
     return streams.back()->Write(request_) && streams.back()->Read(&response_);
   };
-  for (int i = 0; i < kMaxReflectionStreams; ++i) ASSERT_TRUE(open()) << i;
+  for (int i = 0; i < kMaxReflectionStreams * 3 / 4; ++i) ASSERT_TRUE(open()) << i;
   EXPECT_FALSE(open());
-  EXPECT_EQ(Reason(streams.back()->Finish()), "STREAM_LIMIT");
+  EXPECT_EQ(Reason(streams.back()->Finish()), "CALLER_QUOTA");
 }
 
 template <typename Service, typename Request, typename Response>

@@ -229,7 +229,7 @@ TEST_F(ServicesTest, PlainValuesReachThePipeline) {
   v1::InferRequest request = AskX({1, 2}, 30);
   const auto add = [&](const std::string& name) {
     request.add_inputs()->set_name(name);
-    return request.mutable_inputs(request.inputs_size() - 1)->mutable_plain();
+    return request.mutable_inputs(request.inputs_size() - 1)->mutable_value();
   };
   add("flag")->set_bool_value(true);
   add("count")->set_int_value(-3);
@@ -253,7 +253,7 @@ TEST_F(ServicesTest, PlainValuesReachThePipeline) {
 TEST_F(ServicesTest, OnlyTensorsAreWhole) {
   v1::InferRequest request = AskX({1, 2});
   request.add_inputs()->set_name("count");
-  request.mutable_inputs(1)->mutable_plain()->set_int_value(42);
+  request.mutable_inputs(1)->mutable_value()->set_int_value(42);
   request.mutable_inputs(1)->set_whole(true);
   v1::InferResponse response;
   const grpc::Status status = Infer(request, &response);
@@ -262,19 +262,80 @@ TEST_F(ServicesTest, OnlyTensorsAreWhole) {
   EXPECT_EQ(status.error_message(), "inputs[1].whole: NoChunk only supported for tensors, found: 42");
 }
 
-TEST_F(ServicesTest, AnOutputThatIsNoTensorFailsItsHandleByName) {
+// The fake gives back what it gets.
+TEST_F(ServicesTest, OutputsThatAreNoTensorsComeWithTheReplyAndByFetch) {
   v1::InferRequest request = AskX({1, 2}, 30);
+  request.mutable_reply()->set_inline_bytes(1 << 20);
   request.add_inputs()->set_name("count");
-  request.mutable_inputs(1)->mutable_plain()->set_int_value(42);
+  request.mutable_inputs(1)->mutable_value()->set_int_value(42);
+  request.add_inputs()->set_name("state");
+  v1::ValueDict* dict = request.mutable_inputs(2)->mutable_value()->mutable_dict();
+  dict->add_entries()->set_name("none");
+  v1::NamedValue* entry = dict->add_entries();
+  entry->set_name("parts");
+  *entry->mutable_value()->mutable_list()->add_items()->mutable_tensor() = request.inputs(0).tensor();
   v1::InferResponse response;
   ASSERT_EQ(Reason(Infer(request, &response)), "OK");
-  EXPECT_EQ(response.outputs().handle().state(), v1::HANDLE_STATE_FAILED);
-  EXPECT_EQ(response.outputs().handle().error().code(), static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
-  EXPECT_NE(response.outputs().handle().error().message().find("count"), std::string::npos)
-      << response.outputs().handle().error().message();
+  const v1::Result& result = response.outputs();
+  ASSERT_EQ(result.handle().state(), v1::HANDLE_STATE_READY) << result.handle().error().message();
+  EXPECT_EQ(std::vector<std::string>(result.handle().values().begin(), result.handle().values().end()),
+            (std::vector<std::string>{"count", "state"}));
+  ASSERT_EQ(result.values_size(), 2);
+  EXPECT_EQ(result.values(0).value().int_value(), 42);
+  const v1::ValueDict& state = result.values(1).value().dict();
+  EXPECT_EQ(state.entries(0).value().kind_case(), v1::Value::KIND_NOT_SET);
+  EXPECT_EQ(state.entries(1).value().list().items(0).handle().tensor(), "state.0");
+  ASSERT_EQ(result.tensors_size(), result.handle().tensors_size());
+  EXPECT_EQ(result.handle().tensors(result.handle().tensors_size() - 1).name(), "state.0");
+
+  // The same by a fetch, all or one; then as inputs.
+  for (const std::string name : {"", "state", "state.0"}) {
+    grpc::ClientContext context;
+    As(&context);
+    v1::FetchHandleRequest fetch;
+    fetch.set_name(result.handle().name());
+    fetch.set_tensor(name);
+    auto stream = results_->FetchHandle(&context, fetch);
+    v1::FetchHandleResponse answer;
+    std::vector<std::string> values;
+    int chunks = 0;
+    while (stream->Read(&answer)) {
+      if (answer.has_value()) {
+        values.push_back(answer.value().name());
+        EXPECT_EQ(chunks, 0) << "before the chunks";
+      }
+      chunks += answer.has_chunk() ? 1 : 0;
+    }
+    ASSERT_EQ(Reason(stream->Finish()), "OK");
+    const std::vector<std::string> all = {"count", "state"};
+    EXPECT_EQ(values, name.empty()      ? all
+                      : name == "state" ? std::vector<std::string>{"state"}
+                                        : std::vector<std::string>());
+    EXPECT_EQ(chunks, name.empty() ? result.tensors_size() : name == "state" ? 0 : 1);
+  }
+  v1::InferRequest again = AskX({1, 2}, 30);
+  again.add_inputs()->set_name("state");
+  again.mutable_inputs(1)->mutable_handle()->set_handle(result.handle().name());
+  again.mutable_inputs(1)->mutable_handle()->set_tensor("state");
+  again.add_inputs()->set_name("inside");
+  v1::HandleTensor* inside = again.mutable_inputs(2)->mutable_value()->mutable_tuple()->add_items()->mutable_handle();
+  inside->set_handle(result.handle().name());
+  inside->set_tensor("state.0");
+  ASSERT_EQ(Reason(Infer(again, &response)), "OK");
+  const NamedValues inputs = control_->inputs();
+  EXPECT_EQ(inputs[1].value.dict()->at(1).second.list()->at(0).tensor()->numel(), 2);
+  EXPECT_EQ(inputs[2].value.tuple()->at(0).tensor()->numel(), 2);
+  // A value is no tensor: neither whole, nor inside of another.
+  again.mutable_inputs(1)->set_whole(true);
+  EXPECT_EQ(Reason(Infer(again, &response)), "WRONG_TYPE");
+  again.mutable_inputs(1)->set_whole(false);
+  inside->set_tensor("state");
+  EXPECT_EQ(Reason(Infer(again, &response)), "WRONG_TYPE");
+  inside->set_tensor("nothing");
+  EXPECT_EQ(Reason(Infer(again, &response)), "TENSOR_SIGNATURE");
 }
 
-TEST_F(ServicesTest, ATargetMustBeATensor) {
+TEST_F(ServicesTest, ATargetAndItsWeightsMustBeTensors) {
   v1::TrainStepRequest request = Train(1);
   request.mutable_target()->set_whole(true);
   v1::TrainStepResponse response;
@@ -282,9 +343,14 @@ TEST_F(ServicesTest, ATargetMustBeATensor) {
   EXPECT_EQ(Reason(status), "WRONG_TYPE");
   EXPECT_EQ(status.error_message(), "target: expected Tensor, but got a whole one");
   request.mutable_target()->set_whole(false);
-  request.mutable_target()->mutable_plain()->set_string_value("x");
+  request.mutable_target()->mutable_value()->set_string_value("x");
   status = TrainStep(request, &response);
   EXPECT_EQ(status.error_message(), "target: expected Tensor, but got str");
+  request = Train(1);
+  request.mutable_weights()->mutable_value()->set_string_value("x");
+  status = TrainStep(request, &response);
+  EXPECT_EQ(Reason(status), "WRONG_TYPE");
+  EXPECT_EQ(status.error_message(), "weights: expected Tensor, but got str");
 }
 
 TEST_F(ServicesTest, BackwardAnswersTheGradientsOfInputsThatTheForwardAskedFor) {
@@ -1040,6 +1106,11 @@ TEST_F(ServicesTest, WatchesOfStatisticsAreLimited) {
   std::vector<std::unique_ptr<grpc::ClientReader<v1::PipelineStatistics>>> readers;
   for (int i = 0; i < InsightServiceImpl::kMaxWatches; ++i) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
+    if (i >= InsightServiceImpl::kMaxWatches * 3 / 4) contexts.back()->AddMetadata("penstock-caller", "other");
+    if (i == InsightServiceImpl::kMaxWatches * 3 / 4) {
+      grpc::ClientContext more;
+      EXPECT_EQ(Reason(insight_->WatchStatistics(&more, request)->Finish()), "CALLER_QUOTA");
+    }
     readers.push_back(insight_->WatchStatistics(contexts.back().get(), request));
     ASSERT_TRUE(readers.back()->Read(&statistics));
   }

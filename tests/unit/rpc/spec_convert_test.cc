@@ -112,6 +112,17 @@ TEST(SpecConvert, TheSpecificationComesBackAsItWasSent) {
   EXPECT_EQ(ToProto(*spec).DebugString(), sent.DebugString());
 }
 
+TEST(SpecConvert, ThePowerOfAPolynomialComesBackAsItWasSent) {
+  v1::PipelineSpec sent;
+  v1::LearningRateSpec* rate = sent.mutable_optimizer()->mutable_learning_rate_schedule();
+  rate->set_name("polynomial");
+  rate->set_total_steps(9);
+  EXPECT_EQ(FromProto(sent)->optimizer.learning_rate_schedule.power, 1);
+  rate->set_power(2);
+  EXPECT_EQ(FromProto(sent)->optimizer.learning_rate_schedule.power, 2);
+  EXPECT_EQ(ToProto(*FromProto(sent)).optimizer().learning_rate_schedule().power(), 2);
+}
+
 TEST(SpecConvert, WhatIsUnsetIsTheDefault) {
   const absl::StatusOr<PipelineSpec> spec = FromProto(v1::PipelineSpec());
   ASSERT_TRUE(spec.ok()) << spec.status();
@@ -215,7 +226,8 @@ TEST(SpecConvert, UnsetChunksAreOneWhereABalanceOrDevicesAreGiven) {
 
 TEST(SpecConvert, AllOfAScheduleComesAndGoes) {
   const v1::PipelineSpec message = Parse(R"(
-    schedule { kind: "lag" micro_batches: 8 checkpoint: CHECKPOINT_MODE_SKIP_ADJACENT chunks: 1 lag: 5 mini_batch_rows: 64 })");
+    schedule { kind: "lag" micro_batches: 8 checkpoint: CHECKPOINT_MODE_SKIP_ADJACENT chunks: 1 lag: 5
+               mini_batch_rows: 64 })");
   const absl::StatusOr<PipelineSpec> spec = FromProto(message);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->schedule.lag, 5);

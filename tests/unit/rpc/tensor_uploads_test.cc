@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <new>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/wire/checksum.h"
+#include "tests/support/failing_new.h"
 #include "tests/support/fake_clock.h"
 
 namespace penstock {
@@ -68,6 +70,27 @@ TEST_F(TensorUploadsTest, ACompleteUploadIsFoundByItsRequestIdForItsTime) {
   clock_.Advance(TensorUploads::kCompleteLife);
   Put("c");
   EXPECT_FALSE(Put("a") == first);
+}
+
+// Each allocation fails once.
+TEST_F(TensorUploadsTest, AStartThatFindsNoMemoryHoldsNothing) {
+  if (!testing::kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  int thrown = 0;
+  bool failed = true;
+  for (int spared = 0; failed; ++spared) {
+    SCOPED_TRACE(spared);
+    absl::Status status;
+    testing::FailNewOnce(spared);
+    try {
+      status = Announce("ann").status();
+    } catch (const std::bad_alloc&) {
+      ++thrown;
+    }
+    failed = testing::StopFailingNew();
+    if (failed && status.ok()) EXPECT_EQ(handles_.TotalCounts().live(), 0);
+  }
+  EXPECT_GT(thrown, 5);
+  EXPECT_EQ(handles_.TotalCounts().live(), 1);
 }
 
 TEST_F(TensorUploadsTest, WhatIsKeptHasALimit) {

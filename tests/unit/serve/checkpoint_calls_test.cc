@@ -137,6 +137,20 @@ TEST_F(CheckpointCallsTest, TheNewestStaysWhateverTheClockSays) {
   EXPECT_THAT(Ids(*gpt_), ElementsAre("a"));
 }
 
+TEST_F(CheckpointCallsTest, TheOldestGoesAlsoWhereItsStepIsTheHighest) {
+  ASSERT_TRUE(Save({.id = "begin"}).ok());
+  for (int i = 0; i < 2; ++i) {
+    Step();
+    ASSERT_TRUE(Save({.keep = 2}).ok());
+  }
+  for (const char* id : {"again", "once-more"}) {
+    ASSERT_TRUE(Restore("begin").ok());
+    Step();
+    ASSERT_TRUE(Save({.id = id, .keep = 2}).ok());
+  }
+  EXPECT_THAT(Ids(*gpt_), ElementsAre("again", "begin", "once-more")) << "not step-2";
+}
+
 TEST_F(CheckpointCallsTest, ACopyBelongsToItsPipelineWhichMayRestoreIt) {
   ASSERT_TRUE(Create("mlp").ok());
   const auto mlp = *table_->Find("mlp");
@@ -343,6 +357,24 @@ TEST_F(CheckpointCallsTest, AnExistingPipelineIsTheAnswerIfItIsAccepted) {
   EXPECT_EQ(ReasonOf(Make("gpt", {}, refuse).status()), "PIPELINE_EXISTS");
   EXPECT_EQ(ReasonOf(Make("gpt", {}).status()), "PIPELINE_EXISTS");
   EXPECT_TRUE(Make("new", {}, refuse).ok()) << "nobody is asked where there is none";
+}
+
+TEST_F(CheckpointCallsTest, OneThatIsBeingDeletedIsNotReady) {
+  ASSERT_TRUE(Create("other").ok());
+  absl::Notification busy;
+  absl::Notification go;
+  absl::Notification deleted;
+  table_->Delete({.caller = "ann"}, "other", false, false, [&](const absl::Status&) {
+    busy.Notify();
+    go.WaitForNotification();
+  });
+  busy.WaitForNotification();  // deletions run one after the other
+  gpt_ = nullptr;
+  table_->Delete({.caller = "ann"}, "gpt", false, false, [&](const absl::Status&) { deleted.Notify(); });
+  const auto accept = [](const PipelineEntry&) { return absl::OkStatus(); };
+  EXPECT_EQ(ReasonOf(Make("gpt", {}, accept).status()), "PIPELINE_NOT_READY");
+  go.Notify();
+  deleted.WaitForNotification();
 }
 
 TEST_F(CheckpointCallsTest, OneThatIsBeingMadeIsAwaited) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <new>
 #include <stdexcept>
 
@@ -374,6 +375,90 @@ TEST_F(PipelineTableTest, ADeletionDoesNotWaitForTheCreationOfAnother) {
 }
 
 // A plan that is being looked for until it is cancelled, or told to go on.
+// Each allocation of the call fails once.
+TEST_F(PipelineTableTest, ACreationThatFindsNoMemoryLeavesNothingAndMayBeRepeated) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  int thrown = 0;
+  bool failed = true;
+  for (int spared = 0; failed; ++spared) {
+    SCOPED_TRACE(spared);
+    const std::string id = "id-" + std::to_string(spared);
+    const CallContext context{.caller = "ann", .request_id = id, .payload_digest = "made"};
+    PipelineRecipe recipe{.spec_digest = "digest"};
+    recipe.spec.model.name = "fake";
+    std::function<void(absl::StatusOr<PipelineEntry>)> ignored = [](const absl::StatusOr<PipelineEntry>&) {};
+    FailNewOnce(spared);
+    try {
+      table_->Create(context, "made", std::move(recipe), nullptr, std::move(ignored));
+    } catch (const std::bad_alloc&) {
+      ++thrown;
+      StopFailingNew();
+      EXPECT_EQ(ReasonOf(table_->Get("made").status()), "PIPELINE_NOT_FOUND");
+      ASSERT_TRUE(Create("made", "fake", id).ok());
+      ASSERT_TRUE(Delete("made").ok());
+      continue;
+    }
+    failed = StopFailingNew();
+    ASSERT_TRUE(Create("made", "fake", id).ok());
+    ASSERT_TRUE(Delete("made").ok());
+  }
+  EXPECT_GT(thrown, 5);
+}
+
+// As one operator that is measured may: nothing interrupts it.
+TEST_F(PipelineTableTest, ACreationThatIsLateKeepsNoOtherWaiting) {
+  absl::Notification started;
+  absl::Notification go;
+  before_create_ = [&](const Pipeline::Options&) {
+    if (started.HasBeenNotified()) return;
+    started.Notify();
+    go.WaitForNotification();
+  };
+  absl::Notification slow;
+  absl::Notification quick;
+  const auto answered = [](absl::Notification* done) {
+    return [done](absl::StatusOr<PipelineEntry> entry) {
+      EXPECT_TRUE(entry.ok()) << entry.status();
+      done->Notify();
+    };
+  };
+  PipelineRecipe recipe;
+  recipe.spec.limits.planning_seconds = 5;
+  table_->Create(Caller(), "slow", recipe, nullptr, answered(&slow));
+  started.WaitForNotification();
+  table_->Create(Caller(), "quick", {}, nullptr, answered(&quick));
+  const absl::Duration turn = absl::Seconds(5) + PipelineTable::kPatience;
+  clock_.Advance(turn - absl::Seconds(1));
+  timers_.SettleForTest();
+  EXPECT_FALSE(quick.HasBeenNotified());
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(quick.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_FALSE(slow.HasBeenNotified());
+  go.Notify();
+  slow.WaitForNotification();
+  EXPECT_TRUE(table_->Find("slow").ok());
+  before_create_ = nullptr;
+}
+
+TEST_F(PipelineTableTest, ASearchThatIsLateKeepsNoOtherWaiting) {
+  absl::Notification started;
+  absl::Notification go;
+  before_plan_ = [&](const Pipeline::Options&) {
+    if (started.HasBeenNotified()) return;
+    started.Notify();
+    go.WaitForNotification();
+  };
+  const std::shared_ptr<PlanAnswer> slow = AskForPlan();
+  started.WaitForNotification();
+  const std::shared_ptr<PlanAnswer> quick = AskForPlan();
+  clock_.Advance(absl::Seconds(20) + PipelineTable::kPatience);
+  EXPECT_TRUE(quick->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_FALSE(slow->done.HasBeenNotified());
+  go.Notify();
+  EXPECT_EQ(slow->Reason(), "");
+  before_plan_ = nullptr;
+}
+
 class RunningPlan : public PipelineTableTest {
  protected:
   void StartPlan() {

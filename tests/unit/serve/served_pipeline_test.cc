@@ -414,6 +414,72 @@ TEST_F(ServedPipelineTest, AnAcceptanceThatFindsNoMemoryLeavesNothingAndMayBeRep
       [](const Accepted& accepted) { return accepted.outputs; });
 }
 
+// Each allocation between two inferences fails once: the thread that starts them goes on.
+TEST_F(ServedPipelineTest, InferenceGoesOnWhenItsThreadFindsNoMemory) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  std::atomic<bool> failed = true;
+  for (int spared = 0; failed; ++spared) {
+    SCOPED_TRACE(spared);
+    control_->HoldInference();
+    control_->At("infer", [] {});
+    control_->At("infer ends", [spared] { FailNewOnce(spared); });
+    const Accepted first = *gpt_->Infer(Caller(), Ask());
+    control_->AwaitInferences(1);
+    control_->At("infer", [&failed] { failed = StopFailingNew(); });
+    control_->At("infer ends", [] {});
+    const Accepted second = *gpt_->Infer(Caller(), Ask());
+    control_->AwaitInferences(2);
+    control_->ResumeInference();
+    EXPECT_EQ(Settled(*first.outputs).state, HandleState::kReady);
+    EXPECT_EQ(Settled(*second.outputs).state, HandleState::kReady);
+  }
+}
+
+// Each allocation after a forward fails once.
+TEST_F(ServedPipelineTest, ARunThatFindsNoMemoryAtItsEndIsNoLongerActive) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  bool failed = true;
+  for (int spared = 0; failed; ++spared) {
+    SCOPED_TRACE(spared);
+    absl::Notification idle;
+    control_->At("forward ends", [spared] { FailNewOnce(spared); });
+    control_->At("idle", [&] {
+      failed = StopFailingNew();
+      if (!idle.HasBeenNotified()) idle.Notify();
+    });
+    ASSERT_TRUE(gpt_->Forward(Caller(), {.inputs = {X(1)}}).ok());
+    idle.WaitForNotification();
+    control_->At("idle", [] {});
+    EXPECT_EQ(Metrics()->runs_active[BatchMode::kForward].value(), 0);
+    handles_->ReleasePipeline("gpt");
+  }
+}
+
+// Each allocation of a cancellation fails once: the call ends all the same, now or when it is cancelled again.
+TEST_F(ServedPipelineTest, ACancellationThatFindsNoMemoryLeavesNothingPending) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  bool failed = true;
+  for (int spared = 0; failed; ++spared) {
+    SCOPED_TRACE(spared);
+    control_->Hold();
+    const Accepted runs = *gpt_->TrainStep(Caller(), Batch(), {});
+    control_->AwaitHeld();
+    const Accepted waits = *gpt_->TrainStep(Caller(), Batch(), {});
+    FailNewOnce(spared);
+    try {
+      (void)handles_->RequestCancel("ann", *waits.outcome);
+    } catch (const std::bad_alloc&) {
+    }
+    failed = StopFailingNew();
+    if (handles_->Get("ann", *waits.outcome)->state == HandleState::kPending) {
+      EXPECT_EQ(*handles_->RequestCancel("ann", *waits.outcome), CancelEffect::kCancelled);
+    }
+    EXPECT_EQ(Settled(*waits.outcome).state, HandleState::kCancelled);
+    control_->Resume();
+    EXPECT_EQ(Settled(*runs.outcome).state, HandleState::kReady);
+  }
+}
+
 class SmallQueuesTest : public HostingFixture {
  protected:
   SmallQueuesTest() : HostingFixture({.train_queue_calls = 2, .infer_queue_calls = 2, .infer_in_flight = 1}) {}

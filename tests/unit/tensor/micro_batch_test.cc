@@ -108,6 +108,24 @@ TEST(Scatter, RefusesInputsWithoutATensor) {
   EXPECT_THAT(Sentence(status), HasSubstr("inputs do not have any tensors: (int, list, NoChunk)"));
 }
 
+// Every micro-batch gets copies of them.
+TEST(Scatter, BoundsTheValuesOfAllMicroBatches) {
+  const Value list = Value::List(ValueList(1 << 18, Value(1)));
+  NamedValues values = {{"x", at::ones({20, 1})}, {"list", list}};
+  EXPECT_TRUE(Scatter(values, 4, "inputs").ok());
+  const absl::Status five = Scatter(values, 5, "inputs").status();
+  EXPECT_EQ(ReasonOf(five), "MESSAGE_TOO_LARGE");
+  EXPECT_EQ(ValuesOf(five)["field"], "inputs[list]");
+  EXPECT_THAT(Sentence(five), HasSubstr("at most 1048576 values for all micro-batches, got 262144 for each of 5"));
+  // All of a call together.
+  values.push_back({"more", Value::Tuple({Value()})});
+  EXPECT_EQ(ValuesOf(Scatter(values, 4, "inputs").status())["field"], "inputs[more]");
+  // A long key counts, too.
+  values = {{"x", at::ones({12, 1})}, {"dict", Value::Dict({{std::string(1 << 24, 'k'), Value()}})}};
+  EXPECT_TRUE(Scatter(values, 3, "inputs").ok());
+  EXPECT_EQ(ValuesOf(Scatter(values, 4, "inputs").status())["field"], "inputs[dict]");
+}
+
 TEST(Scatter, AnEmptyTupleHasNoTensorEither) {
   NamedValues empty;
   empty.tuple = true;

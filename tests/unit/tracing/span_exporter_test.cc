@@ -59,17 +59,20 @@ class SpanExporterTest : public ::testing::Test {
     exporter_->Add(span);
   }
   int64_t Count(SpanOutcome outcome) const { return counters_[outcome].value(); }
-  void AwaitBatches(size_t count) {
-    const auto there = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return sink_.batches.size() >= count; };
+  template <typename Condition>
+  void AwaitSink(const Condition& there) {
     absl::MutexLock lock(&sink_.mu, absl::Condition(&there));
+  }
+  void AwaitBatches(size_t count) {
+    AwaitSink([=, this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return sink_.batches.size() >= count; });
   }
   void AwaitEntered(int count) {
-    const auto there = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return sink_.entered >= count; };
-    absl::MutexLock lock(&sink_.mu, absl::Condition(&there));
+    AwaitSink([=, this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return sink_.entered >= count; });
   }
-  void Hold(bool hold) {
+  // Tells the sink what to do with the batches from now on.
+  void Tell(bool FakeSink::State::*what, bool value) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     absl::MutexLock lock(&sink_.mu);
-    sink_.hold = hold;
+    sink_.*what = value;
   }
 
   FakeClock clock_;
@@ -97,29 +100,23 @@ TEST_F(SpanExporterTest, AWholeBatchGoesAtOnce) {
 }
 
 TEST_F(SpanExporterTest, WhatFindsTheQueueFullIsDroppedAndCounted) {
-  Hold(true);
+  Tell(&FakeSink::State::hold, true);
   Make({.queue_spans = 3, .batch_spans = 1});
   Add("sent");
   AwaitEntered(1);
   for (int i = 0; i < 5; ++i) Add("queued or not");
   EXPECT_EQ(Count(SpanOutcome::kDropped), 2);
-  Hold(false);
+  Tell(&FakeSink::State::hold, false);
   AwaitBatches(4);
 }
 
 TEST_F(SpanExporterTest, WhatIsNotTakenIsCountedAndNotSentAgain) {
-  {
-    absl::MutexLock lock(&sink_.mu);
-    sink_.fail = true;
-  }
+  Tell(&FakeSink::State::fail, true);
   Make({.batch_spans = 2});
   Add("a");
   Add("b");
   AwaitEntered(1);
-  {
-    absl::MutexLock lock(&sink_.mu);
-    sink_.fail = false;
-  }
+  Tell(&FakeSink::State::fail, false);
   Add("c");
   Add("d");
   AwaitBatches(1);
@@ -129,10 +126,7 @@ TEST_F(SpanExporterTest, WhatIsNotTakenIsCountedAndNotSentAgain) {
 }
 
 TEST_F(SpanExporterTest, ASinkThatThrowsLosesItsBatchAndNoOther) {
-  {
-    absl::MutexLock lock(&sink_.mu);
-    sink_.fault = true;
-  }
+  Tell(&FakeSink::State::fault, true);
   Make({.batch_spans = 1});
   Add("lost");
   Add("sent");
@@ -152,7 +146,7 @@ TEST_F(SpanExporterTest, ClosingSendsWhatIsQueued) {
 }
 
 TEST_F(SpanExporterTest, ClosingGivesUpAHangingSinkAfterTheFlush) {
-  Hold(true);
+  Tell(&FakeSink::State::hold, true);
   Make({.batch_spans = 1, .flush = absl::Seconds(2)});
   Add("held");
   AwaitEntered(1);

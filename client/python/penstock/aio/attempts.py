@@ -97,7 +97,7 @@ class Attempts(Endpoint):
                 async for answer in call:
                     yield answer
         except grpc.RpcError as error:
-            raise PenstockError.from_call(error) from None
+            raise PenstockError.from_call(error, self.address) from None
         finally:
             call.cancel()
 

@@ -61,7 +61,7 @@ class Connection(Attempts):
             try:
                 return await attempt()
             except grpc.RpcError as raised:
-                error = PenstockError.from_call(raised)
+                error = PenstockError.from_call(raised, self.address)
             except PenstockError as raised:
                 error = raised
             if self.closed:

@@ -65,12 +65,14 @@ class FetchHandleRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ..., chunk_size: _Optional[int] = ..., wait_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class FetchHandleResponse(_message.Message):
-    __slots__ = ["chunk", "handle"]
+    __slots__ = ["chunk", "handle", "value"]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
     chunk: TensorChunk
     handle: Handle
-    def __init__(self, handle: _Optional[_Union[Handle, _Mapping]] = ..., chunk: _Optional[_Union[TensorChunk, _Mapping]] = ...) -> None: ...
+    value: _tensor_pb2.NamedValue
+    def __init__(self, handle: _Optional[_Union[Handle, _Mapping]] = ..., chunk: _Optional[_Union[TensorChunk, _Mapping]] = ..., value: _Optional[_Union[_tensor_pb2.NamedValue, _Mapping]] = ...) -> None: ...
 
 class GetHandleRequest(_message.Message):
     __slots__ = ["name"]
@@ -79,7 +81,7 @@ class GetHandleRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Handle(_message.Message):
-    __slots__ = ["byte_size", "create_time", "error", "expire_time", "kind", "method", "name", "outcome", "state", "tensors"]
+    __slots__ = ["byte_size", "create_time", "error", "expire_time", "kind", "method", "name", "outcome", "state", "tensors", "values"]
     BYTE_SIZE_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +92,7 @@ class Handle(_message.Message):
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
     byte_size: int
     create_time: _timestamp_pb2.Timestamp
     error: _status_pb2.Status
@@ -100,7 +103,8 @@ class Handle(_message.Message):
     outcome: Outcome
     state: HandleState
     tensors: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorHeader]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[HandleKind, str]] = ..., state: _Optional[_Union[HandleState, str]] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., byte_size: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., method: _Optional[str] = ...) -> None: ...
+    values: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[HandleKind, str]] = ..., state: _Optional[_Union[HandleState, str]] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., byte_size: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., method: _Optional[str] = ..., values: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HandleAnswer(_message.Message):
     __slots__ = ["error", "handle", "name"]
@@ -236,12 +240,14 @@ class RenewHandlesResponse(_message.Message):
     def __init__(self, handles: _Optional[_Iterable[_Union[HandleAnswer, _Mapping]]] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ["handle", "tensors"]
+    __slots__ = ["handle", "tensors", "values"]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
     handle: Handle
     tensors: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Tensor]
-    def __init__(self, handle: _Optional[_Union[Handle, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.Tensor, _Mapping]]] = ...) -> None: ...
+    values: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedValue]
+    def __init__(self, handle: _Optional[_Union[Handle, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.Tensor, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[_tensor_pb2.NamedValue, _Mapping]]] = ...) -> None: ...
 
 class TensorChunk(_message.Message):
     __slots__ = ["crc32c", "data", "offset", "tensor"]

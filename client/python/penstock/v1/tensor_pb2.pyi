@@ -29,30 +29,26 @@ class HandleTensor(_message.Message):
     def __init__(self, handle: _Optional[str] = ..., tensor: _Optional[str] = ...) -> None: ...
 
 class Input(_message.Message):
-    __slots__ = ["handle", "name", "plain", "tensor", "whole"]
+    __slots__ = ["handle", "name", "tensor", "value", "whole"]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
-    PLAIN_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     handle: HandleTensor
     name: str
-    plain: PlainValue
     tensor: Tensor
+    value: Value
     whole: bool
-    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., handle: _Optional[_Union[HandleTensor, _Mapping]] = ..., plain: _Optional[_Union[PlainValue, _Mapping]] = ..., whole: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., handle: _Optional[_Union[HandleTensor, _Mapping]] = ..., value: _Optional[_Union[Value, _Mapping]] = ..., whole: bool = ...) -> None: ...
 
-class PlainValue(_message.Message):
-    __slots__ = ["bool_value", "double_value", "int_value", "string_value"]
-    BOOL_VALUE_FIELD_NUMBER: _ClassVar[int]
-    DOUBLE_VALUE_FIELD_NUMBER: _ClassVar[int]
-    INT_VALUE_FIELD_NUMBER: _ClassVar[int]
-    STRING_VALUE_FIELD_NUMBER: _ClassVar[int]
-    bool_value: bool
-    double_value: float
-    int_value: int
-    string_value: str
-    def __init__(self, bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ...) -> None: ...
+class NamedValue(_message.Message):
+    __slots__ = ["name", "value"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: Value
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ["data", "header"]
@@ -85,6 +81,40 @@ class TensorSignature(_message.Message):
     shape: _containers.RepeatedScalarFieldContainer[int]
     type: DataType
     def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., any: bool = ...) -> None: ...
+
+class Value(_message.Message):
+    __slots__ = ["bool_value", "dict", "double_value", "handle", "int_value", "list", "string_value", "tensor", "tuple"]
+    BOOL_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DICT_FIELD_NUMBER: _ClassVar[int]
+    DOUBLE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    INT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    STRING_VALUE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    TUPLE_FIELD_NUMBER: _ClassVar[int]
+    bool_value: bool
+    dict: ValueDict
+    double_value: float
+    handle: HandleTensor
+    int_value: int
+    list: ValueList
+    string_value: str
+    tensor: Tensor
+    tuple: ValueList
+    def __init__(self, bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ..., list: _Optional[_Union[ValueList, _Mapping]] = ..., tuple: _Optional[_Union[ValueList, _Mapping]] = ..., dict: _Optional[_Union[ValueDict, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., handle: _Optional[_Union[HandleTensor, _Mapping]] = ...) -> None: ...
+
+class ValueDict(_message.Message):
+    __slots__ = ["entries"]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[NamedValue]
+    def __init__(self, entries: _Optional[_Iterable[_Union[NamedValue, _Mapping]]] = ...) -> None: ...
+
+class ValueList(_message.Message):
+    __slots__ = ["items"]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[Value]
+    def __init__(self, items: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
 
 class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

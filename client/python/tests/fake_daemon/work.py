@@ -96,7 +96,7 @@ class Work(Handles):
                 assert self._order.wait_for(lambda: len(came) >= self.accept_after, 10), f"{len(came)} calls together"
             if after and not self._order.wait_for(lambda: after in self._accepted, wait):
                 refuse(context, status(grpc.StatusCode.DEADLINE_EXCEEDED, "PREDECESSOR_PENDING", "not yet"))
-            if any(given.HasField("plain") for given in request.inputs):
+            if any(given.HasField("value") for given in request.inputs):
                 refuse(context, status(grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_SIGNATURE", "no tensor"))
             if request.request_id not in self._accepted:
                 for given in request.inputs:

@@ -1,0 +1,123 @@
+#include "client/cli/tensor_file.h"
+
+#include <isa-l/crc.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/safetensors_file.h"
+#include "engine/base/status_macros.h"
+
+// The formats: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, version 1.0; and APPNOTE.TXT of PKWARE,
+// stored entries without extensions.
+
+namespace penstock {
+namespace {
+
+constexpr size_t kNpyAlignment = 64;
+constexpr uint16_t kFirstDay = (1 << 5) | 1;  // 1980-01-01: the same content is the same file
+
+// numpy's word for a type; null: it has none.
+const char* NumpyType(DataType type) {
+  static constexpr std::pair<DataType, const char*> kTypes[] = {
+      {DataType::kBool, "|b1"},   {DataType::kUint8, "|u1"},  {DataType::kInt8, "|i1"},  {DataType::kFp16, "<f2"},
+      {DataType::kInt16, "<i2"},  {DataType::kUint16, "<u2"}, {DataType::kFp32, "<f4"},  {DataType::kInt32, "<i4"},
+      {DataType::kUint32, "<u4"}, {DataType::kFp64, "<f8"},   {DataType::kInt64, "<i8"}, {DataType::kUint64, "<u8"},
+  };
+  for (const auto& [known, word] : kTypes) {
+    if (known == type) return word;
+  }
+  return nullptr;
+}
+
+void Number(std::string& out, uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i, value >>= 8) out += static_cast<char>(value & 0xff);
+}
+
+// What stands before an array's elements.
+std::string NpyHead(const HostTensor& tensor) {
+  const std::vector<int64_t>& shape = tensor.header().shape;
+  std::string words =
+      absl::StrCat("{'descr': '", NumpyType(tensor.header().type), "', 'fortran_order': False, 'shape': (",
+                   absl::StrJoin(shape, ", "), shape.size() == 1 ? ",), }" : "), }");
+  std::string head = "\x93NUMPY";
+  Number(head, 0x0001, 2);
+  words.append((kNpyAlignment - (head.size() + 2 + words.size() + 1) % kNpyAlignment) % kNpyAlignment, ' ');
+  Number(head, words.size() + 1, 2);
+  return head + words + "\n";
+}
+
+// The fields that an entry and its line in the directory share.
+std::string ZipFacts(uint32_t crc, uint64_t size, const std::string& name) {
+  std::string facts;
+  Number(facts, 20, 2);  // version that is needed
+  Number(facts, 0, 2);   // flags
+  Number(facts, 0, 2);   // stored
+  Number(facts, 0, 2);   // midnight
+  Number(facts, kFirstDay, 2);
+  Number(facts, crc, 4);
+  Number(facts, size, 4);
+  Number(facts, size, 4);
+  Number(facts, name.size(), 2);
+  Number(facts, 0, 2);  // no extra fields
+  return facts;
+}
+
+uint32_t Crc(uint32_t crc, std::string_view bytes) {
+  return crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+}
+
+absl::StatusOr<std::string> NpzFile(const std::string& argument, std::span<const HostTensor> tensors) {
+  constexpr uint64_t kMost = uint64_t{1} << 32;
+  std::string file;
+  std::string directory;
+  for (const HostTensor& tensor : tensors) {
+    if (NumpyType(tensor.header().type) == nullptr) {
+      return UsageError(argument, absl::StrCat("numpy has no bfloat16, the type of ", tensor.name(),
+                                               ": use a file that ends in .safetensors"));
+    }
+    const std::string name = tensor.name() + ".npy";
+    const std::string head = NpyHead(tensor);
+    const uint64_t size = head.size() + tensor.bytes().size();
+    if (file.size() + size + directory.size() >= kMost) {
+      return UsageError(argument, "an .npz holds less than 4 GiB: use a file that ends in .safetensors");
+    }
+    const std::string facts = ZipFacts(Crc(Crc(0, head), tensor.bytes()), size, name);
+    Number(directory, 0x02014b50, 4);
+    Number(directory, 20, 2);  // version that made it
+    directory += facts;
+    Number(directory, 0, 2 + 2 + 2 + 4);  // comment, disk, attributes
+    Number(directory, file.size(), 4);
+    directory += name;
+    Number(file, 0x04034b50, 4);
+    file += facts;
+    file += name;
+    file += head;
+    file += tensor.bytes();
+  }
+  const uint64_t start = file.size();
+  file += directory;
+  Number(file, 0x06054b50, 4);
+  Number(file, 0, 4);  // one disk
+  Number(file, tensors.size(), 2);
+  Number(file, tensors.size(), 2);
+  Number(file, directory.size(), 4);
+  Number(file, start, 4);
+  Number(file, 0, 2);
+  return file;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> TensorFile(const std::string& path, const std::string& argument,
+                                       std::span<const HostTensor> tensors,
+                                       const std::map<std::string, std::string>& metadata) {
+  if (absl::EndsWith(path, ".npz")) return NpzFile(argument, tensors);
+  return WriteSafetensors(tensors, metadata);
+}
+
+}  // namespace penstock
