@@ -37,11 +37,14 @@ absl::Status PutDevices(const std::vector<std::string>& pairs, v1::ModelSpec* mo
     if (equals == std::string::npos || equals == 0 || equals + 1 == pair.size()) {
       return UsageError("--device-of", "must be LAYER=DEVICE, got '" + pair + "'");
     }
+    if (model->layers().empty()) {
+      (*model->mutable_layer_devices())[pair.substr(0, equals)] = pair.substr(equals + 1);
+      continue;
+    }
     v1::LayerSpec* layer = FindLayer(model, pair.substr(0, equals));
     if (layer == nullptr) {
       return UsageError("--device-of", "must name one of the specification's " + absl::StrCat(model->layers_size()) +
-                                           " layers (a reference model takes --balance and --device), got '" +
-                                           pair.substr(0, equals) + "'");
+                                           " layers, got '" + pair.substr(0, equals) + "'");
     }
     layer->set_device(pair.substr(equals + 1));
   }
@@ -195,7 +198,9 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
   command->add_option("--device", o->devices, "Device of the next stage, for example cpu:0; repeatable")
       ->type_name("DEVICE")
       ->allow_extra_args(false);
-  command->add_option("--device-of", o->device_of, "Device of one layer of --spec, for example head=cpu:1; repeatable")
+  command
+      ->add_option("--device-of", o->device_of,
+                   "Device of one layer, or of a module of a program, for example head=cpu:1; repeatable")
       ->type_name("LAYER=DEVICE")
       ->allow_extra_args(false);
   command->add_option("--cut-cost", o->cut_cost, "What a cut weighs: time, size")

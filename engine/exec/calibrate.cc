@@ -124,8 +124,7 @@ struct PlacedStages {
 };
 
 // Runs example inputs forward through all stages: what reaches each, and the last one's outputs. May throw (RunTorch).
-Batch FindArrivals(const PlacedStages& placed, const Tensors& examples, std::vector<Arrival>& reaches) {
-  Batch values = examples.size() == 1 ? Batch(examples[0]) : Batch::OfTensors(examples);
+Batch FindArrivals(const PlacedStages& placed, Batch values, std::vector<Arrival>& reaches) {
   std::map<std::pair<int, int>, Batch> skips;  // by (from, to)
   for (size_t s = 0; s < placed.stages.size(); ++s) {
     const int index = static_cast<int>(s);
@@ -149,12 +148,16 @@ Batch FindArrivals(const PlacedStages& placed, const Tensors& examples, std::vec
 }
 
 // The loss with a made-up target for these outputs, where it needs one. May throw (RunTorch).
-LossContext WithTarget(LossContext loss, const Batch& outputs, int64_t rows) {
+LossContext WithTarget(LossContext loss, const Batch& outputs, const ProfileOptions& options) {
   if (loss.loss == nullptr || !loss.loss->needs_target()) return loss;
+  if (options.sample != nullptr && options.sample->target.defined()) {
+    loss.target = TakeRows(options.sample->target, options.rows);
+    return loss;
+  }
   const at::Tensor& output = outputs.TensorAt(loss.output);
   const TensorSignature target =
       loss.loss->Target({"", ToDataType(output.scalar_type()).value(), output.sizes().vec()});
-  loss.target = ExampleInputs({target}, rows, 1).at(0);
+  loss.target = ExampleInputs({target}, options.rows, 1).at(0);
   return loss;
 }
 
@@ -231,18 +234,20 @@ class AllMeasurements {
 absl::Status CalibrateStages(const std::vector<std::unique_ptr<Stage>>& stages, const std::vector<Device>& devices,
                              const std::vector<TensorSignature>& inputs, const LossContext& loss,
                              const ProfileOptions& options, int64_t open_dimension, Clock* clock, Plan& plan) {
-  // The inputs of such a model are not known: the plan stays as it is.
-  if (std::any_of(inputs.begin(), inputs.end(), [](const TensorSignature& input) { return input.any; })) {
+  // The inputs of such a model are not known without a sample: the plan stays as it is.
+  if (options.sample == nullptr &&
+      std::any_of(inputs.begin(), inputs.end(), [](const TensorSignature& input) { return input.any; })) {
     return PredictPlan(plan);
   }
   const PlacedStages placed{stages, devices};
   std::vector<Arrival> reaches;
   LossContext last_loss;
-  PENSTOCK_RETURN_IF_ERROR(WithExampleInteger(inputs, [&](int64_t integer) {
+  PENSTOCK_RETURN_IF_ERROR(WithExampleInteger(options.sample.get(), inputs, [&](int64_t integer) {
     return RunTorch([&] {
       reaches.assign(stages.size(), {});
-      const Batch outputs = FindArrivals(placed, ExampleInputs(inputs, options.rows, open_dimension, integer), reaches);
-      last_loss = WithTarget(loss, outputs, options.rows);
+      const Batch examples =
+          BatchOf(MeasuringInputs(options.sample.get(), inputs, options.rows, open_dimension, integer));
+      last_loss = WithTarget(loss, FindArrivals(placed, examples, reaches), options);
     });
   }));
   AllMeasurements measured(placed, reaches, std::move(last_loss), options, SplitsBackward(plan), clock);

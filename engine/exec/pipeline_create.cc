@@ -105,6 +105,7 @@ std::unique_ptr<Pipeline> AssemblePipeline(const PipelineSpec& spec, Pipeline::O
   for (const size_t uses : placed.tie_uses) parts.ties.emplace_back(uses);
   parts.spec = spec;
   parts.spec.model.loaded_program = nullptr;  // the layers have their tensors; the file's bytes may go
+  parts.spec.sample = nullptr;                // it has been measured with
   parts.plan = std::move(draft.plan);
   parts.signature = std::move(draft.signature);
   parts.loss = std::move(draft.loss);

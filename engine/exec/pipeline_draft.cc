@@ -13,8 +13,10 @@
 #include "engine/exec/device_pool.h"
 #include "engine/exec/device_worker.h"
 #include "engine/exec/plan_trials.h"
+#include "engine/exec/signature_check.h"
 #include "engine/model/skip_spec.h"
 #include "engine/optim/parameter_groups.h"
+#include "engine/plan/device_cut.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/named_cut.h"
 #include "engine/plan/planner.h"
@@ -87,6 +89,29 @@ absl::Status PlaceLayers(const std::vector<NamedLayer>& layers, const StagePlan&
   });
 }
 
+// The same values in the order of the signature.
+absl::StatusOr<std::shared_ptr<const PlanningSample>> MatchSample(const PlanningSample& sample,
+                                                                  const ModelSignature& signature) {
+  PlanningSample matched;
+  NamedValues inputs = sample.inputs;
+  const bool alone = inputs.size() == 1 && signature.inputs.size() == 1;
+  if (alone && inputs[0].name.empty()) inputs[0].name = signature.inputs[0].name;
+  PENSTOCK_ASSIGN_OR_RETURN(matched.inputs, MatchSignature(signature.inputs, inputs, "sample.inputs"));
+  if (!sample.target.defined()) return std::make_shared<const PlanningSample>(std::move(matched));
+  if (signature.targets.empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, "FIELD_INVALID",
+                 "sample.target: must not be set, for the pipeline has no loss that takes one")
+        .With("field", "sample.target")
+        .With("value", "a tensor");
+  }
+  std::vector<TensorSignature> wanted = signature.targets;
+  wanted[0].name = "target";
+  PENSTOCK_ASSIGN_OR_RETURN(const NamedValues target,
+                            MatchSignature(wanted, {{"target", Value(sample.target)}}, "sample.target"));
+  matched.target = *target[0].value.any_tensor();
+  return std::make_shared<const PlanningSample>(std::move(matched));
+}
+
 }  // namespace
 
 absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipeline::Options& options) {
@@ -114,6 +139,10 @@ absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipelin
   PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get(), spec.loss));
   PENSTOCK_ASSIGN_OR_RETURN(CutSpec cut, WithBalance(spec.cut, draft.layers));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
+  PENSTOCK_RETURN_IF_ERROR(PlaceByName(spec.model.layer_devices, devices, &draft.layers));
+  if (spec.sample != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(draft.sample, MatchSample(*spec.sample, draft.signature));
+  }
   draft.request = {.layers = draft.layers,
                    .cut = std::move(cut),
                    .devices = std::move(devices),
@@ -131,8 +160,10 @@ Clock* ClockOf(const Pipeline::Options& options) { return options.clock == nullp
 
 absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
-  PENSTOCK_ASSIGN_OR_RETURN(draft.plan, penstock::MakePlan(draft.request, options.profile, ClockOf(options),
-                                                           TrialsOnDevices(spec, options, draft)));
+  ProfileOptions profile = options.profile;
+  profile.sample = draft.sample;
+  PENSTOCK_ASSIGN_OR_RETURN(
+      draft.plan, penstock::MakePlan(draft.request, profile, ClockOf(options), TrialsOnDevices(spec, options, draft)));
   return draft;
 }
 
@@ -191,6 +222,7 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
 absl::Status Calibrate(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
                        const PlacedStages& placed, Plan& plan) {
   ProfileOptions calibration = options.profile;
+  calibration.sample = draft.sample;
   if (plan.micro_batch_rows > 0) calibration.rows = plan.micro_batch_rows;
   LossContext loss{.loss = draft.loss.get(), .target = {}, .weights = {}};
   PENSTOCK_ASSIGN_OR_RETURN(loss.output, LossOutput(spec.loss, draft.signature.outputs, "spec.loss"));

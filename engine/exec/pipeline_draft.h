@@ -25,6 +25,7 @@ struct Draft {
   BuildOptions build;
   std::unique_ptr<Loss> loss;  // null: none
   ModelSignature signature;
+  std::shared_ptr<const PlanningSample> sample;  // of the specification, in the signature's order; null: none
   std::vector<TieGroup> ties;
   PlanRequest request;
   Plan plan;

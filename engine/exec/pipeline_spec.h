@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "engine/optim/optimizer_spec.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_limits.h"
+#include "engine/plan/planning_sample.h"
 
 namespace penstock {
 
@@ -29,6 +31,7 @@ struct PipelineSpec {
   LossSpec loss;  // the default; an empty name means none
   uint64_t seed = 0;
   BubbleFillingSpec bubble_filling;
+  std::shared_ptr<const PlanningSample> sample = {};  // measured with; not kept. Null: made-up values
 };
 
 }  // namespace penstock

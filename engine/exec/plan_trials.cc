@@ -20,20 +20,23 @@ constexpr int kMaxSteps = 100;              // but no more than these
 bool CanRun(const Draft& draft) {
   if (draft.loss == nullptr) return false;
   if (draft.loss->needs_target() && draft.signature.targets.empty()) return false;
+  if (draft.sample != nullptr) return true;
   const auto any = [](const TensorSignature& input) { return input.any; };
   return std::none_of(draft.signature.inputs.begin(), draft.signature.inputs.end(), any);
 }
 
-// A mini-batch as the signature describes it, with this integer in its inputs.
-absl::StatusOr<ContributionRequest> ExampleBatch(const ModelSignature& signature, bool needs_target, int64_t rows,
-                                                 int64_t open_dimension, int64_t integer) {
+// A mini-batch of the caller's sample, or as the signature describes it, with this integer in its inputs.
+absl::StatusOr<ContributionRequest> ExampleBatch(const PlanningSample* sample, const ModelSignature& signature,
+                                                 bool needs_target, int64_t rows, int64_t open_dimension,
+                                                 int64_t integer) {
   ContributionRequest request;
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
-    Tensors inputs = ExampleInputs(signature.inputs, rows, open_dimension, integer);
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      request.inputs.push_back({signature.inputs[i].name, Value(std::move(inputs[i]))});
-    }
+    request.inputs = MeasuringInputs(sample, signature.inputs, rows, open_dimension, integer);
     if (!needs_target) return;
+    if (sample != nullptr && sample->target.defined()) {
+      request.target = TakeRows(sample->target, rows);
+      return;
+    }
     at::Tensor target = ExampleInputs(signature.targets, rows, open_dimension).at(0);
     // A loss may want probabilities; no other one minds.
     request.target = target.is_floating_point() ? target.sigmoid() : target;
@@ -63,6 +66,7 @@ absl::StatusOr<std::vector<double>> StepsOf(const PipelineSpec& spec, Pipeline::
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
   draft.plan = ToTry(plan);
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
+  const std::shared_ptr<const PlanningSample> sample = draft.sample;
   const ModelSignature signature = draft.signature;
   const bool needs_target = draft.loss->needs_target();
   const int64_t rows = RowsOfAStep(spec, options, plan);
@@ -71,7 +75,7 @@ absl::StatusOr<std::vector<double>> StepsOf(const PipelineSpec& spec, Pipeline::
   std::vector<double> seconds;
   const auto run = [&](int64_t integer) -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(const ContributionRequest request,
-                              ExampleBatch(signature, needs_target, rows, open_dimension, integer));
+                              ExampleBatch(sample.get(), signature, needs_target, rows, open_dimension, integer));
     double all = 0;
     for (int step = 0; step <= kRehearsalSteps || (all < kMinSecondsOfSteps && step < kMaxSteps); ++step) {
       if (out_of_time && out_of_time()) break;
@@ -83,7 +87,7 @@ absl::StatusOr<std::vector<double>> StepsOf(const PipelineSpec& spec, Pipeline::
     }
     return absl::OkStatus();
   };
-  PENSTOCK_RETURN_IF_ERROR(WithExampleInteger(signature.inputs, run));
+  PENSTOCK_RETURN_IF_ERROR(WithExampleInteger(sample.get(), signature.inputs, run));
   return seconds;
 }
 

@@ -3,6 +3,7 @@
 // The validated form of what a client asks to run: layers, skips, ties, loss; and what the model takes and gives.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,6 +51,7 @@ struct ModelSpec {
   std::string name;
   OptionMap options;
   std::vector<LayerSpec> layers;
+  std::map<std::string, std::string> layer_devices = {};  // by name of a layer, or of a module of the program
   std::vector<TieSpec> ties = {};
   bool deferred_batch_norm = false;    // running statistics follow mini-batches instead of micro-batches
   bool tuple_as_one_argument = false;  // a layer gets several values as one tuple instead of as its arguments

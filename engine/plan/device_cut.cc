@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/plan/layer_names.h"
 #include "engine/plan/spec_error.h"
 
 namespace penstock {
@@ -34,6 +36,28 @@ absl::Status CheckDevice(const std::string& name, const std::string& field, cons
 }
 
 }  // namespace
+
+absl::Status PlaceByName(const std::map<std::string, std::string>& devices_by_name, const std::vector<Device>& devices,
+                         std::vector<LayerSpec>* layers) {
+  std::vector<const std::string*> placed(layers->size(), nullptr);  // by which name
+  for (const auto& [name, device] : devices_by_name) {              // ascending: a module comes before what lies in it
+    const std::string field = absl::StrCat("spec.model.layer_devices[", Shortened(name), "]");
+    PENSTOCK_RETURN_IF_ERROR(CheckDevice(device, field, devices));
+    const std::vector<size_t> named = LayersNamed(name, *layers);
+    if (named.empty()) {
+      return RefuseSpec(field, absl::StrCat("names no layer; known are ", KnownLayers(*layers)), Shortened(name));
+    }
+    for (const size_t i : named) {
+      LayerSpec& layer = (*layers)[i];
+      if (placed[i] == nullptr && !layer.device.empty()) {
+        return RefuseSpec(field, absl::StrCat("the layer itself names ", layer.device), device);
+      }
+      placed[i] = &name;
+      layer.device = device;
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::vector<std::string>> DevicesOfLayers(const std::vector<LayerSpec>& layers,
                                                          const std::vector<Device>& devices) {

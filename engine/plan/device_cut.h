@@ -2,14 +2,24 @@
 
 // Stages as the layers' devices make them.
 
+#include <map>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/device/device.h"
 #include "engine/model/model_spec.h"
 
 namespace penstock {
+
+// Puts devices by name over the layers that they mean (LayersNamed): a name as `layers.3` wins over the module `layers`
+// that it lies in.
+//
+// Fails:     SPEC_INVALID of spec.model.layer_devices[NAME]: no such layer, a layer that names a device itself, or no
+//            such device.
+absl::Status PlaceByName(const std::map<std::string, std::string>& devices_by_name, const std::vector<Device>& devices,
+                         std::vector<LayerSpec>* layers);
 
 // The device that each layer names, in full (`cuda` is cuda:0), `cpu` as it is; empty where it names none. A layer that
 // runs others stands where those do.

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "engine/base/error.h"
+#include "engine/model/layer_source.h"
 
 namespace penstock {
 namespace {
@@ -37,7 +40,34 @@ const std::string* LayerNamed(const std::vector<std::string>& layers, absl::stri
   return nullptr;
 }
 
+std::string ModuleOf(const LayerSpec& layer) {
+  if (layer.program == nullptr) return "";
+  const auto position = layer.options.find("layer");
+  if (position == layer.options.end()) return "";
+  return layer.program->module(static_cast<int>(std::get<int64_t>(position->second)));
+}
+
 }  // namespace
+
+std::vector<size_t> LayersNamed(const std::string& name, const std::vector<LayerSpec>& layers) {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].name == name) return {i};
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const std::string module = ModuleOf(layers[i]);
+    if (module == name || absl::StartsWith(module, absl::StrCat(name, "."))) found.push_back(i);
+  }
+  return found;
+}
+
+std::string KnownLayers(const std::vector<LayerSpec>& layers, size_t first) {
+  constexpr size_t kMaxNames = 12;
+  std::vector<std::string> known;
+  for (size_t i = first; i < layers.size() && known.size() < kMaxNames; ++i) known.push_back(layers[i].name);
+  if (layers.size() > first + kMaxNames) known.emplace_back("...");
+  return absl::StrJoin(known, ", ");
+}
 
 absl::StatusOr<LayerPlan> LayerAt(const Plan& plan, int64_t index) {
   const auto count = static_cast<int64_t>(plan.layers.size());

@@ -45,9 +45,9 @@ absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, int6
   const absl::Status status = RunTorch([&] {
     at::AutoGradMode with_graph(true);
     if (index == 0) {
-      Tensors examples = ExampleInputs(layer.InputSignature(), options.rows, layer.LargestOpenDimension(), integer);
-      for (at::Tensor& example : examples) example = ToDevice(example, device);
-      arrival.values = examples.size() == 1 ? Batch(examples[0]) : Batch::OfTensors(examples);
+      const Batch examples = BatchOf(MeasuringInputs(options.sample.get(), layer.InputSignature(), options.rows,
+                                                     layer.LargestOpenDimension(), integer));
+      arrival.values = examples.MapTensors([&](const at::Tensor& tensor) { return ToDevice(tensor, device); });
     }
     PlaceLayer(built[0], device);
     DeviceStreams& streams = StreamsOf(device);
@@ -203,14 +203,30 @@ Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t row
   return inputs;
 }
 
-absl::Status WithExampleInteger(const std::vector<TensorSignature>& signature,
+NamedValues MeasuringInputs(const PlanningSample* sample, const std::vector<TensorSignature>& signature, int64_t rows,
+                            int64_t open_dimension, int64_t integer) {
+  NamedValues values;
+  if (sample == nullptr) {
+    Tensors examples = ExampleInputs(signature, rows, open_dimension, integer);
+    for (size_t i = 0; i < examples.size(); ++i) values.push_back({signature[i].name, Value(std::move(examples[i]))});
+    return values;
+  }
+  for (const NamedValue& named : sample->inputs) {
+    const at::Tensor* split = named.value.tensor();  // what every micro-batch gets whole stays as it is
+    values.push_back({named.name, split == nullptr ? named.value : Value(TakeRows(*split, rows))});
+  }
+  return values;
+}
+
+absl::Status WithExampleInteger(const PlanningSample* sample, const std::vector<TensorSignature>& signature,
                                 const std::function<absl::Status(int64_t integer)>& run) {
   absl::Status status = run(0);
   const auto has_integers = [](const TensorSignature& input) {
     return !input.any && at::isIntegralType(ToScalarType(input.type).value(), /*includeBool=*/true);
   };
   const bool of_model = !absl::IsCancelled(status) && !absl::IsResourceExhausted(status);
-  if (status.ok() || !of_model || std::none_of(signature.begin(), signature.end(), has_integers)) return status;
+  if (status.ok() || !of_model || sample != nullptr || std::none_of(signature.begin(), signature.end(), has_integers))
+    return status;
   return run(1).ok() ? absl::OkStatus() : status;
 }
 
@@ -220,9 +236,10 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerS
                                                         Clock* clock) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<NamedLayer> shapes, BuildLayerShapes(layers, settings.build));
   const std::vector<TensorSignature> inputs = shapes.front().layer->InputSignature();
-  std::vector<LayerProfile> profiles = WithoutMeasurement(shapes, inputs);
+  std::vector<LayerProfile> profiles;
+  if (options.sample == nullptr) profiles = WithoutMeasurement(shapes, inputs);
   if (!profiles.empty()) return profiles;
-  PENSTOCK_RETURN_IF_ERROR(WithExampleInteger(inputs, [&](int64_t integer) -> absl::Status {
+  PENSTOCK_RETURN_IF_ERROR(WithExampleInteger(options.sample.get(), inputs, [&](int64_t integer) -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(profiles, ProfileWith(integer, layers, devices, settings, options, clock));
     return absl::OkStatus();
   }));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "engine/model/layer_registry.h"
 #include "engine/model/skip_spec.h"
 #include "engine/plan/planning.h"
+#include "engine/plan/planning_sample.h"
 
 namespace penstock {
 
@@ -48,17 +50,22 @@ struct ProfileOptions {
   // Called with the bytes of the host that measuring wants, before they are touched, and with 0 at its end; an error
   // ends it. Null: nobody counts them.
   std::function<absl::Status(int64_t bytes)> claim_memory = {};
+  std::shared_ptr<const PlanningSample> sample = {};  // what the first layer gets, by rows; null: made-up values
 };
 
-// Inputs to measure with: normally distributed numbers, or `integer` everywhere, of a signature, with `rows` rows and
+// Made-up inputs to measure with: normally distributed numbers, or `integer` everywhere, of a signature, with `rows` rows and
 // `open_dimension` for other open dimensions. Always the same. May throw.
 Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension,
                       int64_t integer = 0);
 
-// Calls `run` with the integer for ExampleInputs(): 0, which each table has a row for, and where the model refuses that, for
-// example because it divides by it, 1. The error is that of 0 where both are refused.
-absl::Status WithExampleInteger(const std::vector<TensorSignature>& signature,
+// Calls `run` with the integer for made-up inputs: 0, which each table has a row for, and where the model refuses that, for
+// example because it divides by it, 1. The error is that of 0 where both are refused. With a sample, it calls once.
+absl::Status WithExampleInteger(const PlanningSample* sample, const std::vector<TensorSignature>& signature,
                                 const std::function<absl::Status(int64_t integer)>& run);
+
+// The sample's inputs with `rows` rows, or, where it is null, made-up ones of the signature (ExampleInputs). May throw.
+NamedValues MeasuringInputs(const PlanningSample* sample, const std::vector<TensorSignature>& signature, int64_t rows,
+                            int64_t open_dimension, int64_t integer = 0);
 
 // Runs forward and backward of every layer on every device at the same time, so that the figures are those of a machine
 // whose other cores work too, and returns the mean over the devices of the medians over the repeats. Each device holds

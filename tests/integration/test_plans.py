@@ -258,3 +258,48 @@ def test_planning_takes_a_time_within_reason(client: penstock.Client, seconds: f
     with pytest.raises(penstock.PenstockError) as error:
         client.create_pipeline(fresh_name("bad"), model="mlp", options=MLP, planning_seconds=seconds)
     _refused("SPEC_INVALID", error, "spec.planning_seconds")
+
+
+def test_layers_of_a_reference_model_stand_on_the_devices_that_are_named(client: penstock.Client) -> None:
+    named = create_mlp(client, stages=0, schedule="gpipe", layer_devices={"linear0": "cpu:1", "linear2": "cpu:0"})
+    assert [stage.device for stage in named.plan.stages] == ["cpu:1", "cpu:0"]
+    assert named.plan.stages[1].layers[0] == "linear2"
+    assert dict(named.spec.model.layer_devices) == {"linear0": "cpu:1", "linear2": "cpu:0"}
+    plain = create_mlp(client, stages=1, schedule="gpipe")
+    rows = np.linspace(-1, 1, 16 * WIDTH, dtype=np.float32).reshape(16, WIDTH)
+    assert [named.train_step(rows, rows).loss for _ in range(3)] == [plain.train_step(rows, rows).loss for _ in range(3)]
+    named.save_checkpoint("elsewhere")
+    moved = create_mlp(client, model=None, options=None, stages=1, from_checkpoint=f"{named.name}/checkpoints/elsewhere")
+    assert moved.train_step(rows, rows).loss == plain.train_step(rows, rows).loss
+
+
+def test_devices_of_layers_that_are_not_there_are_refused(client: penstock.Client) -> None:
+    for devices, name in (({"linear9": "cpu:0"}, "linear9"), ({"linear0": "cpu:9"}, "linear0"), ({"linear0": ""}, "linear0")):
+        with pytest.raises(penstock.PenstockError) as error:
+            create_mlp(client, stages=0, layer_devices=devices)
+        _refused("SPEC_INVALID", error, f"spec.model.layer_devices[{name}]")
+
+
+def test_a_sample_is_what_plans_are_measured_with(client: penstock.Client) -> None:
+    """A row that no embedding has fails where it is measured, and no made-up value would."""
+    tokens = np.zeros((2, 16), np.int64)
+    good = client.plan(_spec(stages=2), sample=tokens, sample_target=tokens)
+    assert good.plan.layers[0].forward_seconds > 0
+    assert create_mlp(client, sample={"x": np.ones((3, WIDTH), np.float32)}).step == 0
+    for changes, reason, field in (
+        ({"sample": tokens + 1000}, "SPEC_INVALID", "spec.model.layers[0]"),
+        ({"sample": tokens.astype(np.float32)}, "TENSOR_SIGNATURE", "sample.inputs[0].type"),
+        ({"sample": {"other": tokens}}, "TENSOR_SIGNATURE", "sample.inputs[0].name"),
+        ({"sample": tokens[:0]}, "TENSOR_SIGNATURE", "sample.inputs[0].shape"),
+        ({"sample": tokens, "sample_target": tokens[:, :3].astype(np.float32)}, "TENSOR_SIGNATURE", "sample.target[0].type"),
+    ):
+        with pytest.raises(penstock.PenstockError) as error:
+            client.plan(_spec(stages=2), **changes)
+        _refused(reason, error, field)
+
+
+def test_a_sample_is_small_and_complete(client: penstock.Client) -> None:
+    with pytest.raises(ValueError, match="sample: has more than"):
+        client.plan(_spec(), sample=np.zeros((1 << 15, 16), np.int64))
+    with pytest.raises(ValueError, match="sample_target: needs a sample"):
+        client.plan(_spec(), sample_target=np.zeros((1, 16), np.int64))

@@ -10,6 +10,7 @@
 #include "client/cli/optimizer_options.h"
 #include "client/cli/pipeline_spec_options.h"
 #include "client/cli/pipeline_text.h"
+#include "client/cli/safetensors_file.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -18,6 +19,7 @@ namespace {
 struct CreateOptions {
   std::string name;
   PipelineSpecOptions spec;
+  std::string sample;           // a file
   std::string from_checkpoint;  // PIPELINE/CHECKPOINT, or a full name
   bool exist_ok = false;
   bool dry_run = false;
@@ -25,6 +27,27 @@ struct CreateOptions {
 
 Document PipelineDocument(const v1::Pipeline& pipeline) {
   return {MessageToJson(pipeline), {}, {pipeline.name()}, PipelineText(pipeline, false), PipelineText(pipeline, true)};
+}
+
+// The tensors of a file by the names of the model's inputs, and `target`.
+absl::Status ReadSample(const std::string& path, Session& session, v1::PlanningSample* sample) {
+  if (path.empty()) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(path));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadSafetensors(file));
+  for (const HostTensor& tensor : tensors) {
+    v1::Input* input = tensor.name() == "target" ? sample->mutable_target() : sample->add_inputs();
+    input->set_name(tensor.name());
+    *input->mutable_tensor() = tensor.ToMessage();
+  }
+  return absl::OkStatus();
+}
+
+void AddSampleOption(CLI::App* command, std::string* path) {
+  command
+      ->add_option("--sample", *path,
+                   "Measure with a batch of your own: a .safetensors file with the model's inputs by name, and "
+                   "`target` if you like")
+      ->type_name("FILE");
 }
 
 absl::StatusOr<v1::Pipeline> CreateAndShow(const v1::CreatePipelineRequest& request, Session& session,
@@ -43,6 +66,7 @@ absl::Status Create(const CreateOptions& options, Session& session) {
     PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_from_checkpoint(),
                               CheckpointName(options.from_checkpoint, "--from-checkpoint"));
   }
+  PENSTOCK_RETURN_IF_ERROR(ReadSample(options.sample, session, request.mutable_sample()));
   request.set_exist_ok(options.exist_ok);
   request.set_pipeline_id(ShortName(options.name));
   request.set_validate_only(options.dry_run);
@@ -71,6 +95,7 @@ absl::Status Create(const CreateOptions& options, Session& session) {
 struct PlanOptions {
   std::string name;  // taken for the sake of lines that begin as `create` does
   PipelineSpecOptions spec;
+  std::string sample;  // a file
   std::vector<std::string> kinds;
   int max_chunks = 0;
   std::vector<int> micro_batches;
@@ -79,6 +104,7 @@ struct PlanOptions {
 absl::Status PlanPipeline(const PlanOptions& options, Session& session) {
   v1::PlanPipelineRequest request;
   PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(), BuildPipelineSpec(options.spec, session));
+  PENSTOCK_RETURN_IF_ERROR(ReadSample(options.sample, session, request.mutable_sample()));
   v1::SearchLimits* limits = request.mutable_limits();
   limits->mutable_kinds()->Assign(options.kinds.begin(), options.kinds.end());
   limits->set_max_chunks(options.max_chunks);
@@ -111,6 +137,7 @@ void AddPlan(CommandTable& table, CLI::App* group) {
   command->add_option("--micro-batch-counts", options->micro_batches, "Numbers of micro-batches to choose from")
       ->delimiter(',')
       ->type_name("M,M");
+  AddSampleOption(command, &options->sample);
   AddPipelineSpecOptions(command, &options->spec);
   table.Run(command, [options](Session& session) { return PlanPipeline(*options, session); });
 }
@@ -139,6 +166,7 @@ void AddCreate(CommandTable& table, CLI::App* group) {
   command->add_flag("--exist-ok", options->exist_ok,
                     "Show the pipeline if there is one of this name with an equal specification");
   command->add_flag("--dry-run", options->dry_run, "Show the plan and create nothing");
+  AddSampleOption(command, &options->sample);
   AddPipelineSpecOptions(command, &options->spec);
   table.Run(command, [options](Session& session) { return Create(*options, session); });
 }

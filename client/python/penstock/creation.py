@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 import grpc
 
 from penstock.deadline import Deadline
 from penstock.errors import DeadlineError, PenstockError
+from penstock.inputs import INLINE_BYTES, Inputs, InputValue, Prepared
 from penstock.requests import new_request_id
 from penstock.v1 import pipeline_pb2
 
@@ -41,6 +42,8 @@ def create_request(
     validate_only: bool = False,
     from_checkpoint: str = "",
     exist_ok: bool = False,
+    sample: Inputs = None,
+    sample_target: InputValue = None,
 ) -> pipeline_pb2.CreatePipelineRequest:
     return pipeline_pb2.CreatePipelineRequest(
         pipeline_id=name,
@@ -49,6 +52,7 @@ def create_request(
         from_checkpoint=from_checkpoint,
         exist_ok=exist_ok,
         request_id=new_request_id(),
+        sample=_sample_message(sample, sample_target),
     )
 
 
@@ -58,13 +62,29 @@ def plan_request(
     max_chunks: int,
     micro_batches: Sequence[int],
     mini_batch_rows: int,
+    sample: Inputs,
+    sample_target: InputValue,
 ) -> pipeline_pb2.PlanPipelineRequest:
     return pipeline_pb2.PlanPipelineRequest(
         spec=spec,
         limits=pipeline_pb2.SearchLimits(
             kinds=kinds, max_chunks=max_chunks, micro_batches=micro_batches, mini_batch_rows=mini_batch_rows
         ),
+        sample=_sample_message(sample, sample_target),
     )
+
+
+def _sample_message(sample: Inputs, target: InputValue) -> pipeline_pb2.PlanningSample | None:
+    if sample is None:
+        if target is not None:
+            raise ValueError("sample_target: needs a sample")
+        return None
+    values = dict(sample) if isinstance(sample, Mapping) else {"": sample}
+    inputs = Prepared(values)
+    targets = Prepared({} if target is None else {"target": target})
+    if inputs.too_large or targets.too_large:
+        raise ValueError(f"sample: has more than {INLINE_BYTES} bytes; a few rows are enough, they are used in turn")
+    return pipeline_pb2.PlanningSample(inputs=inputs.messages(), target=next(iter(targets.messages()), None))
 
 
 def not_ready(name: str, timeout: float | None) -> DeadlineError:

@@ -22,6 +22,7 @@ class SpecArguments(TypedDict, total=False):
     cut_method: str
     parameter_scale: float | None
     devices: Sequence[str]
+    layer_devices: Mapping[str, str] | None
     ties: Sequence[Sequence[str]]
     deferred_batch_norm: bool
     tuple_as_one_argument: bool

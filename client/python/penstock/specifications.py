@@ -267,6 +267,7 @@ def pipeline_spec(
     cut_method: str = "",
     parameter_scale: float | None = None,
     devices: Sequence[str] = (),
+    layer_devices: Mapping[str, str] | None = None,
     ties: Sequence[Sequence[str]] = (),
     deferred_batch_norm: bool = False,
     tuple_as_one_argument: bool = False,
@@ -310,6 +311,7 @@ def pipeline_spec(
     """
     what = model_spec(model, options)
     what.ties.extend(pipeline_pb2.TieSpec(parameters=parameters) for parameters in ties)
+    what.layer_devices.update(layer_devices or {})
     what.deferred_batch_norm = deferred_batch_norm
     what.tuple_as_one_argument = tuple_as_one_argument
     what.dtype = dtype

@@ -12,6 +12,7 @@ namespace {
 constexpr int kMaxLayers = 4096;    // those within layers too
 constexpr int kMaxLayerDepth = 16;  // of layers within layers
 constexpr int kMaxNames = 64;       // of skips in one layer
+constexpr int kMaxPlaced = 4096;    // layers with a device of their own
 constexpr int kMaxTied = 4096;      // ties, and parameters of one
 
 // Reads layers, and counts them over all depths.
@@ -111,6 +112,14 @@ absl::StatusOr<ModelSpec> FromProto(const v1::ModelSpec& model, const std::strin
     PENSTOCK_ASSIGN_OR_RETURN(TieSpec tie, Tie(model.ties(i), absl::StrCat(field, ".ties[", i, "]")));
     spec.ties.push_back(std::move(tie));
   }
+  PENSTOCK_RETURN_IF_ERROR(
+      CheckCount(std::ssize(model.layer_devices()), kMaxPlaced, field + ".layer_devices", "entries"));
+  for (const auto& [name, device] : model.layer_devices()) {
+    const std::string entry = absl::StrCat(field, ".layer_devices[", Shortened(name), "]");
+    PENSTOCK_RETURN_IF_ERROR(CheckText(name, entry));
+    PENSTOCK_RETURN_IF_ERROR(CheckText(device, entry));
+    spec.layer_devices.emplace(name, device);
+  }
   spec.deferred_batch_norm = model.deferred_batch_norm();
   spec.tuple_as_one_argument = model.tuple_as_one_argument();
   PENSTOCK_RETURN_IF_ERROR(CheckText(model.dtype(), field + ".dtype"));
@@ -141,6 +150,7 @@ v1::ModelSpec ToProto(const ModelSpec& spec) {
     v1::TieSpec* added = message.add_ties();
     for (const std::string& parameter : tie.parameters) added->add_parameters(parameter);
   }
+  message.mutable_layer_devices()->insert(spec.layer_devices.begin(), spec.layer_devices.end());
   message.set_deferred_batch_norm(spec.deferred_batch_norm);
   message.set_tuple_as_one_argument(spec.tuple_as_one_argument);
   message.set_dtype(spec.dtype);

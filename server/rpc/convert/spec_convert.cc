@@ -55,7 +55,10 @@ bool NamesDevice(const google::protobuf::RepeatedPtrField<v1::LayerSpec>& layers
 // balance or devices expects what an ancestor would have done.
 OpenChoices ReadOpenChoices(const v1::PipelineSpec& spec) {
   const bool cut_by_hand = spec.cut().balance_size() > 0 || spec.cut().starts_size() > 0;
-  if (cut_by_hand || spec.devices_size() > 0 || NamesDevice(spec.model().layers())) return {};
+  if (cut_by_hand || spec.devices_size() > 0 || NamesDevice(spec.model().layers()) ||
+      !spec.model().layer_devices().empty()) {
+    return {};
+  }
   const v1::ScheduleSpec& schedule = spec.schedule();
   const bool listed = !schedule.actions().empty();
   return {.kind = schedule.kind().empty() && !listed,

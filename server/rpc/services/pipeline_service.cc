@@ -33,6 +33,7 @@ std::string SpecDigest(const v1::PipelineSpec& spec) {
   v1::PipelineSpec lasting;
   *lasting.mutable_model() = spec.model();
   ClearDevices(lasting.mutable_model()->mutable_layers());
+  lasting.mutable_model()->clear_layer_devices();
   lasting.mutable_model()->clear_autocast();
   // The digest of a program's file says all of it; the table adds it once the file was read.
   lasting.mutable_model()->clear_program();
@@ -63,12 +64,44 @@ absl::Status NoPlan(const PlanSearch& search, double planning_seconds) {
   return status;
 }
 
+// A specification alone has a limit of its own: it grows when it is read.
+absl::Status CheckSize(const v1::PipelineSpec& spec) {
+  const auto bytes = static_cast<int64_t>(spec.ByteSizeLong());
+  if (bytes <= kSpecificationMessageBytes) return absl::OkStatus();
+  return InvalidField("spec", absl::StrCat("must have at most ", kSpecificationMessageBytes, " bytes"),
+                      absl::StrCat(bytes));
+}
+
+absl::StatusOr<Value> ReadSampleValue(const v1::Input& input, const std::string& field) {
+  PENSTOCK_ASSIGN_OR_RETURN(const InputSource source, FromProto(input, field));
+  if (const auto* tensor = std::get_if<at::Tensor>(&source.source)) {
+    return source.whole ? Value(WholeTensor{*tensor}) : Value(*tensor);
+  }
+  const auto* value = std::get_if<Value>(&source.source);
+  if (value != nullptr && source.inside.empty()) return *value;
+  return InvalidField(field, "must be in the message", "a handle");
+}
+
+absl::StatusOr<std::shared_ptr<const PlanningSample>> ReadSample(const v1::PlanningSample& message) {
+  PlanningSample sample;
+  for (int i = 0; i < message.inputs_size(); ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(Value value, ReadSampleValue(message.inputs(i), absl::StrCat("sample.inputs[", i, "]")));
+    sample.inputs.push_back({message.inputs(i).name(), std::move(value)});
+  }
+  if (message.has_target()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const Value target, ReadSampleValue(message.target(), "sample.target"));
+    if (!target.is_tensor()) return InvalidField("sample.target", "must be a tensor", target.TypeName());
+    sample.target = *target.tensor();
+  }
+  return std::make_shared<const PlanningSample>(std::move(sample));
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* PipelineServiceImpl::CreatePipeline(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* request,
                                                               grpc::ByteBuffer* response) {
-  return ServeUnary<v1::CreatePipelineRequest, v1::Pipeline>(context, request, response, kSpecificationMessageBytes,
+  return ServeUnary<v1::CreatePipelineRequest, v1::Pipeline>(context, request, response, kWorkMessageBytes,
                                                              [this](const auto& call) {
                                                                if (absl::Status accepted = Create(call); !accepted.ok())
                                                                  call->Fail(accepted);
@@ -90,7 +123,11 @@ absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRe
     PENSTOCK_ASSIGN_OR_RETURN(specs, SpecificationFrom(info, request.spec()));
     recipe.from = CheckpointSource{source.pipeline, source.checkpoint};
   }
+  PENSTOCK_RETURN_IF_ERROR(CheckSize(request.spec()));
   PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(specs.planned));
+  if (request.has_sample()) {
+    PENSTOCK_ASSIGN_OR_RETURN(spec.sample, ReadSample(request.sample()));
+  }
   PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
   if (request.validate_only()) {
     environment_.pipelines->Plan(call->caller(), spec, CancelOf(*call), [call, spec](absl::StatusOr<Plan> plan) {
@@ -133,13 +170,18 @@ grpc::ServerUnaryReactor* PipelineServiceImpl::PlanPipeline(grpc::CallbackServer
                                                             const grpc::ByteBuffer* request,
                                                             grpc::ByteBuffer* response) {
   return ServeUnary<v1::PlanPipelineRequest, v1::PlanPipelineResponse>(
-      context, request, response, kSpecificationMessageBytes, [this](const auto& call) {
+      context, request, response, kWorkMessageBytes, [this](const auto& call) {
         if (absl::Status accepted = Search(call); !accepted.ok()) call->Fail(accepted);
       });
 }
 
 absl::Status PipelineServiceImpl::Search(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call) {
-  PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(call->request()));
+  const v1::PlanPipelineRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckSize(request.spec()));
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(request));
+  if (request.has_sample()) {
+    PENSTOCK_ASSIGN_OR_RETURN(spec.sample, ReadSample(request.sample()));
+  }
   PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
   const double seconds = spec.limits.planning_seconds;
   environment_.pipelines->Search(call->caller(), std::move(spec), CancelOf(*call),

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "engine/base/error.h"
 
 namespace penstock {
@@ -78,6 +82,33 @@ TEST(DeviceCut, AnUnknownDeviceIsNamedWithTheKnownOnes) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("no such device (there are cpu:0, cpu:1, cuda:0)"));
   }
   EXPECT_FALSE(DevicesOfLayers({LayerOn("cpu")}, {{"cpu:1", {}, 0}}).ok());
+}
+
+std::vector<LayerSpec> Named(const std::vector<std::string>& names) {
+  std::vector<LayerSpec> layers;
+  for (const std::string& name : names) layers.push_back({.kind = "relu", .name = name, .options = {}});
+  return layers;
+}
+
+TEST(PlaceByName, PutsDevicesOverTheLayersOfTheseNames) {
+  std::vector<LayerSpec> layers = Named({"embedding", "block0", "block1", "head"});
+  ASSERT_TRUE(PlaceByName({{"block0", "cpu:1"}, {"head", "cuda"}}, Devices(), &layers).ok());
+  EXPECT_THAT(*DevicesOfLayers(layers, Devices()), ElementsAre("", "cpu:1", "", "cuda:0"));
+}
+
+TEST(PlaceByName, RefusesWhatIsNotThere) {
+  std::vector<LayerSpec> layers = Named({"a", "b"});
+  layers[1].device = "cpu:0";
+  for (const auto& [name, device, problem] :
+       std::vector<std::tuple<std::string, std::string, std::string>>{{"c", "cpu:0", "names no layer; known are a, b"},
+                                                                      {"a", "cpu:7", "no such device"},
+                                                                      {"a", "", "no such device"},
+                                                                      {"b", "cpu:1", "the layer itself names cpu:0"}}) {
+    const absl::Status status = PlaceByName({{name, device}}, Devices(), &layers);
+    EXPECT_EQ(ReasonOf(status), "SPEC_INVALID") << name;
+    EXPECT_EQ(ValuesOf(status)["field"], "spec.model.layer_devices[" + name + "]");
+    EXPECT_THAT(status.message(), HasSubstr(problem));
+  }
 }
 
 }  // namespace

@@ -1,10 +1,16 @@
 #include "engine/plan/profile.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/plan/planner.h"
@@ -312,6 +318,27 @@ TEST_F(ProfileTest, AModelThatTakesAnythingIsCutByCount) {
   EXPECT_THAT(Cut(layers, By(CutSpec::Cost::kTime, CutSpec::Method::kExact)), ElementsAre(2, 2));
 }
 
+std::shared_ptr<const PlanningSample> SampleOf(NamedValues inputs) {
+  return std::make_shared<const PlanningSample>(PlanningSample{.inputs = std::move(inputs)});
+}
+
+TEST_F(ProfileTest, ASampleMakesAModelThatTakesAnythingMeasurable) {
+  ProfileOptions options;
+  options.sample = SampleOf({{"x", Value(at::ones({2, 5}))}});
+  const auto profiles = Profile({AnythingLayer(), LinearLayer(5, 3)}, options);
+  EXPECT_TRUE(profiles[0].measured && profiles[1].measured);
+  EXPECT_EQ(profiles[1].output_bytes, options.rows * 3 * int64_t{sizeof(float)}) << "its rows come in turn";
+}
+
+TEST(MeasuringInputs, AreTheSamplesInTurnAndWholeOnesAsTheyAre) {
+  const at::Tensor rows = at::arange(3);
+  const auto sample = SampleOf({{"x", Value(rows)}, {"all", Value(WholeTensor{rows})}, {"flag", Value(true)}});
+  const NamedValues values = MeasuringInputs(sample.get(), {}, 5, 1);
+  EXPECT_TRUE(at::equal(*values[0].value.tensor(), at::tensor({0, 1, 2, 0, 1})));
+  EXPECT_TRUE(at::equal(*values[1].value.whole(), rows));
+  EXPECT_TRUE(*values[2].value.boolean());
+}
+
 TEST_F(ProfileTest, AutocastCountsInBytes) {
   const std::vector<LayerSpec> layers = {LinearLayer(16, 16)};
   const auto bytes = [&](const std::string& autocast) {
@@ -333,15 +360,15 @@ TEST_F(ProfileTest, ModelsThatRefuseTheInteger0AreMeasuredWith1) {
       return integer == accepted ? absl::OkStatus() : absl::Status(code, std::to_string(integer));
     };
   };
-  EXPECT_TRUE(WithExampleInteger(integers, run(absl::StatusCode::kInternal, 1)).ok());
+  EXPECT_TRUE(WithExampleInteger(nullptr, integers, run(absl::StatusCode::kInternal, 1)).ok());
   EXPECT_THAT(tried, ElementsAre(0, 1));
-  EXPECT_TRUE(WithExampleInteger(integers, run(absl::StatusCode::kInternal, 0)).ok());
+  EXPECT_TRUE(WithExampleInteger(nullptr, integers, run(absl::StatusCode::kInternal, 0)).ok());
   EXPECT_THAT(tried, ElementsAre(0));
-  EXPECT_EQ(WithExampleInteger(integers, run(absl::StatusCode::kInvalidArgument, 2)).message(), "0");
+  EXPECT_EQ(WithExampleInteger(nullptr, integers, run(absl::StatusCode::kInvalidArgument, 2)).message(), "0");
   EXPECT_THAT(tried, ElementsAre(0, 1));
-  EXPECT_FALSE(WithExampleInteger(integers, run(absl::StatusCode::kCancelled, 1)).ok());
+  EXPECT_FALSE(WithExampleInteger(nullptr, integers, run(absl::StatusCode::kCancelled, 1)).ok());
   EXPECT_THAT(tried, ElementsAre(0));
-  EXPECT_FALSE(WithExampleInteger({{"x", DataType::kFp32, {-1}}}, run(absl::StatusCode::kInternal, 1)).ok());
+  EXPECT_FALSE(WithExampleInteger(nullptr, {{"x", DataType::kFp32, {-1}}}, run(absl::StatusCode::kInternal, 1)).ok());
   EXPECT_THAT(tried, ElementsAre(0));
 }
 

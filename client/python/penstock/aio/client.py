@@ -25,6 +25,7 @@ from penstock.creation import (
 )
 from penstock.deadline import Deadline
 from penstock.errors import DeadlineError, PenstockError
+from penstock.inputs import Inputs, InputValue
 from penstock.specifications import pipeline_spec
 from penstock.v1 import admin_pb2, pipeline_pb2, state_pb2
 
@@ -88,6 +89,8 @@ class Client:
         *,
         from_checkpoint: str = "",
         exist_ok: bool = False,
+        sample: Inputs = None,
+        sample_target: InputValue = None,
         progress: bool | Progress = False,
         timeout: float | None = None,
         **arguments: Unpack[SpecArguments],
@@ -117,6 +120,8 @@ class Client:
                 torchgpipe cuts.
             devices: one per stage; a device may stand several times; empty: all of the daemon.
             ties: parameters of equal shape that are one: ``[("embedding.weight", "head.weight")]``.
+            layer_devices: the device of a layer by its name, as a plan lists them, or of all layers of a module of an
+                exported program: ``{"layers.0": "cpu:0", "head": "cpu:1"}``. Neighbours on one device are one stage.
             deferred_batch_norm: running statistics follow mini-batches instead of micro-batches.
             tuple_as_one_argument: a layer gets several values as one tuple instead of as its arguments.
             dtype: of parameters: ``"fp32"`` (also if empty), ``"fp64"``, ``"bf16"``, ``"fp16"``.
@@ -157,6 +162,10 @@ class Client:
             inference_max_wait: seconds that it waits before; ``None``: as long as it would take alone.
             planning_seconds: what the planner may take to measure and to choose; then it takes the best that it has
                 found. ``None``: 20.
+            sample: a batch of your own to measure plans with, as :meth:`Pipeline.infer` takes inputs; a few rows, at most
+                2 MiB: they are used in turn. For costs that depend on values, and models whose inputs no signature
+                tells. ``None``: made-up values.
+            sample_target: its target, for the loss; ``None``: a made-up one.
             progress: ``True`` shows on stderr how far it is; a function is called with each
                 ``pipeline_pb2.CreateProgress`` that comes, on this thread (asyncio: in the event loop).
             timeout: seconds for all of it: making and waiting; the plan does not depend on it. ``None``: 100 beside the
@@ -171,7 +180,14 @@ class Client:
             arguments["model"] = None if from_checkpoint else "gpt"
         spec = pipeline_spec(**arguments)
         return await self.create_pipeline_from(
-            name, spec, from_checkpoint=from_checkpoint, exist_ok=exist_ok, progress=progress, timeout=timeout
+            name,
+            spec,
+            from_checkpoint=from_checkpoint,
+            exist_ok=exist_ok,
+            sample=sample,
+            sample_target=sample_target,
+            progress=progress,
+            timeout=timeout,
         )
 
     async def create_pipeline_from(
@@ -181,13 +197,22 @@ class Client:
         *,
         from_checkpoint: str = "",
         exist_ok: bool = False,
+        sample: Inputs = None,
+        sample_target: InputValue = None,
         progress: bool | Progress = False,
         timeout: float | None = None,
     ) -> Pipeline:
         """As :meth:`create_pipeline`, from a whole specification (see :func:`pipeline_spec`). With ``from_checkpoint``,
         what is set in it goes over the checkpoint's."""
         deadline = planning_deadline(spec, timeout)
-        request = create_request(name, spec, from_checkpoint=from_checkpoint, exist_ok=exist_ok)
+        request = create_request(
+            name,
+            spec,
+            from_checkpoint=from_checkpoint,
+            exist_ok=exist_ok,
+            sample=sample,
+            sample_target=sample_target,
+        )
         with shown(name, progress) as show:
             if show is None:
                 message = await self._create(request, deadline)
@@ -221,6 +246,8 @@ class Client:
         max_chunks: int = 0,
         micro_batches: Sequence[int] = (),
         mini_batch_rows: int = 0,
+        sample: Inputs = None,
+        sample_target: InputValue = None,
         timeout: float | None = None,
     ) -> pipeline_pb2.PlanPipelineResponse:
         """What the planner can choose from: at most 20 ``candidates``, best first, each with its predicted step, bubble
@@ -238,6 +265,7 @@ class Client:
             max_chunks: the most stages on each device; 0: 4.
             micro_batches: numbers to choose from; empty: powers of two.
             mini_batch_rows: of the mini-batch that they cut; 0: as the specification says.
+            sample, sample_target: as of :meth:`create_pipeline`.
             timeout: seconds; when they are over, the daemon gives the search up. ``None``: 100 beside the planner's own
                 (``planning_seconds``); when those are over, the best so far is the answer, and ``complete`` is false.
 
@@ -247,7 +275,9 @@ class Client:
             DeadlineError: there is no answer in time.
         """
         deadline = planning_deadline(spec, timeout)
-        request = plan_request(spec, kinds, max_chunks, micro_batches, mini_batch_rows)
+        request = plan_request(
+            spec, kinds, max_chunks, micro_batches, mini_batch_rows, sample, sample_target
+        )
         return await self._connection.unary(
             "PipelineService/PlanPipeline", request, pipeline_pb2.PlanPipelineResponse, deadline, deadline.left()
         )

@@ -43,20 +43,22 @@ class BubbleFillingSpec(_message.Message):
     def __init__(self, mode: _Optional[_Union[BubbleFilling, str]] = ..., inference_share: _Optional[float] = ..., max_wait_seconds: _Optional[float] = ...) -> None: ...
 
 class CreatePipelineRequest(_message.Message):
-    __slots__ = ["exist_ok", "from_checkpoint", "pipeline_id", "request_id", "spec", "validate_only"]
+    __slots__ = ["exist_ok", "from_checkpoint", "pipeline_id", "request_id", "sample", "spec", "validate_only"]
     EXIST_OK_FIELD_NUMBER: _ClassVar[int]
     FROM_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     exist_ok: bool
     from_checkpoint: str
     pipeline_id: str
     request_id: str
+    sample: PlanningSample
     spec: PipelineSpec
     validate_only: bool
-    def __init__(self, pipeline_id: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., validate_only: bool = ..., request_id: _Optional[str] = ..., from_checkpoint: _Optional[str] = ..., exist_ok: bool = ...) -> None: ...
+    def __init__(self, pipeline_id: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., validate_only: bool = ..., request_id: _Optional[str] = ..., from_checkpoint: _Optional[str] = ..., exist_ok: bool = ..., sample: _Optional[_Union[PlanningSample, _Mapping]] = ...) -> None: ...
 
 class CreateProgress(_message.Message):
     __slots__ = ["budget_seconds", "done", "elapsed_seconds", "phase"]
@@ -221,7 +223,14 @@ class ModelSignature(_message.Message):
     def __init__(self, inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[_tensor_pb2.TensorSignature, _Mapping]]] = ...) -> None: ...
 
 class ModelSpec(_message.Message):
-    __slots__ = ["autocast", "deferred_batch_norm", "dtype", "layers", "name", "options", "program", "program_cuts", "program_digest", "ties", "tuple_as_one_argument"]
+    __slots__ = ["autocast", "deferred_batch_norm", "dtype", "layer_devices", "layers", "name", "options", "program", "program_cuts", "program_digest", "ties", "tuple_as_one_argument"]
+    class LayerDevicesEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     class OptionsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +242,7 @@ class ModelSpec(_message.Message):
     DEFERRED_BATCH_NORM_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
+    LAYER_DEVICES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_CUTS_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +253,7 @@ class ModelSpec(_message.Message):
     autocast: str
     deferred_batch_norm: bool
     dtype: str
+    layer_devices: _containers.ScalarMap[str, str]
     layers: _containers.RepeatedCompositeFieldContainer[LayerSpec]
     name: str
     options: _containers.MessageMap[str, Option]
@@ -251,7 +262,7 @@ class ModelSpec(_message.Message):
     program_digest: str
     ties: _containers.RepeatedCompositeFieldContainer[TieSpec]
     tuple_as_one_argument: bool
-    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ..., ties: _Optional[_Iterable[_Union[TieSpec, _Mapping]]] = ..., deferred_batch_norm: bool = ..., tuple_as_one_argument: bool = ..., dtype: _Optional[str] = ..., autocast: _Optional[str] = ..., program: _Optional[str] = ..., program_cuts: _Optional[_Union[ProgramCuts, str]] = ..., program_digest: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[_Mapping[str, Option]] = ..., layers: _Optional[_Iterable[_Union[LayerSpec, _Mapping]]] = ..., ties: _Optional[_Iterable[_Union[TieSpec, _Mapping]]] = ..., deferred_batch_norm: bool = ..., tuple_as_one_argument: bool = ..., dtype: _Optional[str] = ..., autocast: _Optional[str] = ..., program: _Optional[str] = ..., program_cuts: _Optional[_Union[ProgramCuts, str]] = ..., program_digest: _Optional[str] = ..., layer_devices: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class OptimizerSpec(_message.Message):
     __slots__ = ["clip_norm", "groups", "learning_rate_schedule", "name", "options"]
@@ -408,12 +419,14 @@ class PlanCandidate(_message.Message):
     def __init__(self, schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., balance: _Optional[_Iterable[int]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., memory: _Optional[_Iterable[_Union[PlannedMemory, _Mapping]]] = ..., messages: _Optional[int] = ..., micro_batch_rows: _Optional[int] = ..., confirmed: bool = ..., rehearsed_seconds: _Optional[float] = ...) -> None: ...
 
 class PlanPipelineRequest(_message.Message):
-    __slots__ = ["limits", "spec"]
+    __slots__ = ["limits", "sample", "spec"]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     limits: SearchLimits
+    sample: PlanningSample
     spec: PipelineSpec
-    def __init__(self, spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., limits: _Optional[_Union[SearchLimits, _Mapping]] = ...) -> None: ...
+    def __init__(self, spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., limits: _Optional[_Union[SearchLimits, _Mapping]] = ..., sample: _Optional[_Union[PlanningSample, _Mapping]] = ...) -> None: ...
 
 class PlanPipelineResponse(_message.Message):
     __slots__ = ["candidates", "complete", "considered", "plan", "refused"]
@@ -444,6 +457,14 @@ class PlannedMemory(_message.Message):
     largest_class_bytes: int
     limit_bytes: int
     def __init__(self, device: _Optional[str] = ..., lanes: _Optional[_Iterable[int]] = ..., bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., largest_class: _Optional[str] = ..., largest_class_bytes: _Optional[int] = ...) -> None: ...
+
+class PlanningSample(_message.Message):
+    __slots__ = ["inputs", "target"]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
+    target: _tensor_pb2.Input
+    def __init__(self, inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ...) -> None: ...
 
 class RefusedCandidate(_message.Message):
     __slots__ = ["schedule", "why"]
