@@ -71,7 +71,8 @@ absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options&
 
 absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const Options& options) {
   PENSTOCK_ASSIGN_OR_RETURN(const Draft draft, CheckSpecification(spec, options));
-  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile, ProfileSizes(draft.request, options.profile, ClockOf(options)));
+  PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile,
+                            ProfileSizes(draft.request, MeasuringOptions(options, draft), ClockOf(options)));
   return PlanBySearch(draft.request, profile, options.profile.planning, TrialsOnDevices(spec, options, draft));
 }
 

@@ -158,12 +158,16 @@ absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipelin
 
 Clock* ClockOf(const Pipeline::Options& options) { return options.clock == nullptr ? RealClock() : options.clock; }
 
-absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
-  PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
+ProfileOptions MeasuringOptions(const Pipeline::Options& options, const Draft& draft) {
   ProfileOptions profile = options.profile;
   profile.sample = draft.sample;
-  PENSTOCK_ASSIGN_OR_RETURN(
-      draft.plan, penstock::MakePlan(draft.request, profile, ClockOf(options), TrialsOnDevices(spec, options, draft)));
+  return profile;
+}
+
+absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
+  PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
+  PENSTOCK_ASSIGN_OR_RETURN(draft.plan, penstock::MakePlan(draft.request, MeasuringOptions(options, draft),
+                                                           ClockOf(options), TrialsOnDevices(spec, options, draft)));
   return draft;
 }
 
@@ -221,8 +225,7 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
 
 absl::Status Calibrate(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
                        const PlacedStages& placed, Plan& plan) {
-  ProfileOptions calibration = options.profile;
-  calibration.sample = draft.sample;
+  ProfileOptions calibration = MeasuringOptions(options, draft);
   if (plan.micro_batch_rows > 0) calibration.rows = plan.micro_batch_rows;
   LossContext loss{.loss = draft.loss.get(), .target = {}, .weights = {}};
   PENSTOCK_ASSIGN_OR_RETURN(loss.output, LossOutput(spec.loss, draft.signature.outputs, "spec.loss"));

@@ -35,6 +35,9 @@ struct Draft {
 // none.
 absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipeline::Options& options);
 
+// How to measure this draft: with its sample, if it has one.
+ProfileOptions MeasuringOptions(const Pipeline::Options& options, const Draft& draft);
+
 // The same with its plan. Where the plan is open, the best few are placed, tried and dropped again, one after the other
 // (plan_trials.h); else nothing is placed.
 absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options);

@@ -261,10 +261,10 @@ def test_planning_takes_a_time_within_reason(client: penstock.Client, seconds: f
 
 
 def test_layers_of_a_reference_model_stand_on_the_devices_that_are_named(client: penstock.Client) -> None:
-    named = create_mlp(client, stages=0, schedule="gpipe", layer_devices={"linear0": "cpu:1", "linear2": "cpu:0"})
+    named = create_mlp(client, stages=0, schedule="gpipe", layer_devices={"block0": "cpu:1", "block2": "cpu:0"})
     assert [stage.device for stage in named.plan.stages] == ["cpu:1", "cpu:0"]
-    assert named.plan.stages[1].layers[0] == "linear2"
-    assert dict(named.spec.model.layer_devices) == {"linear0": "cpu:1", "linear2": "cpu:0"}
+    assert named.plan.stages[1].layers[0] == "block2"
+    assert dict(named.message.spec.model.layer_devices) == {"block0": "cpu:1", "block2": "cpu:0"}
     plain = create_mlp(client, stages=1, schedule="gpipe")
     rows = np.linspace(-1, 1, 16 * WIDTH, dtype=np.float32).reshape(16, WIDTH)
     assert [named.train_step(rows, rows).loss for _ in range(3)] == [plain.train_step(rows, rows).loss for _ in range(3)]
@@ -274,7 +274,7 @@ def test_layers_of_a_reference_model_stand_on_the_devices_that_are_named(client:
 
 
 def test_devices_of_layers_that_are_not_there_are_refused(client: penstock.Client) -> None:
-    for devices, name in (({"linear9": "cpu:0"}, "linear9"), ({"linear0": "cpu:9"}, "linear0"), ({"linear0": ""}, "linear0")):
+    for devices, name in (({"linear9": "cpu:0"}, "linear9"), ({"block0": "cpu:9"}, "block0"), ({"block0": ""}, "block0")):
         with pytest.raises(penstock.PenstockError) as error:
             create_mlp(client, stages=0, layer_devices=devices)
         _refused("SPEC_INVALID", error, f"spec.model.layer_devices[{name}]")
@@ -285,7 +285,7 @@ def test_a_sample_is_what_plans_are_measured_with(client: penstock.Client) -> No
     tokens = np.zeros((2, 16), np.int64)
     good = client.plan(_spec(stages=2), sample=tokens, sample_target=tokens)
     assert good.plan.layers[0].forward_seconds > 0
-    assert create_mlp(client, sample={"x": np.ones((3, WIDTH), np.float32)}).step == 0
+    assert create_mlp(client, sample={"input": np.ones((3, WIDTH), np.float32)}).message.step == 0
     for changes, reason, field in (
         ({"sample": tokens + 1000}, "SPEC_INVALID", "spec.model.layers[0]"),
         ({"sample": tokens.astype(np.float32)}, "TENSOR_SIGNATURE", "sample.inputs[0].type"),

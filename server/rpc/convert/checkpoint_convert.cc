@@ -73,7 +73,10 @@ void PutOver(const v1::PipelineSpec& given, v1::PipelineSpec* base) {
   const bool same_model =
       model.layers_size() == 0 && model.name() == base->model().name() && model.program() == base->model().program();
   if (NamesModel(model) && !same_model) base->clear_model();
-  if (Says(given.cut())) base->clear_cut();
+  if (Says(given.cut())) {
+    base->clear_cut();
+    base->mutable_model()->clear_layer_devices();  // they are a cut too
+  }
   if (Says(given.schedule())) base->clear_schedule();
   if (!given.optimizer().name().empty() && optimizer(given) != optimizer(*base)) base->clear_optimizer();
   const std::string& rate = given.optimizer().learning_rate_schedule().name();
@@ -160,7 +163,8 @@ absl::StatusOr<CheckpointSpecifications> SpecificationFrom(const CheckpointInfo&
   if (planned) {
     *spec.mutable_schedule() = kept->schedule();
     const bool cut_by_hand = spec.cut().balance_size() > 0 || spec.cut().starts_size() > 0;
-    if (!cut_by_hand && !AnyLayerHasDevice(spec.model().layers())) {
+    const bool by_devices = AnyLayerHasDevice(spec.model().layers()) || !spec.model().layer_devices().empty();
+    if (!cut_by_hand && !by_devices) {
       spec.clear_cut();
       *spec.mutable_cut()->mutable_balance() = kept->balance();
     }
