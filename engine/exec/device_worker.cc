@@ -89,10 +89,13 @@ void DeviceWorker::Wake() {
 }
 
 void DeviceWorker::TakeNew() {
+  const uint64_t wakes = wakes_.load(std::memory_order_acquire);
+  if (wakes == taken_) return;
   absl::MutexLock lock(&mu_);
   woken_ = false;
   for (auto& executor : new_) (executor->run().spec.inference ? inference_ : training_).push_back(std::move(executor));
   new_.clear();
+  taken_ = wakes;
 }
 
 size_t DeviceWorker::FindTraining(bool& ended) {

@@ -79,11 +79,12 @@ class DeviceWorker {
   const Device device_;
   const IdlePolicy waits_;
   std::atomic<bool> busy_ = false;
-  std::atomic<uint64_t> wakes_ = 0;  // so that a spinning worker needs no lock
+  std::atomic<uint64_t> wakes_ = 0;  // so that neither a look nor a spinning worker needs a lock
 
   // The device's thread only.
   Executors training_;   // least recently served first
   Executors inference_;  // in order of arrival
+  uint64_t taken_ = 0;   // of the wakes: nothing is new until there are more
   GapFiller filler_;
   std::vector<InferenceCandidate> candidates_;  // of the last look, and whose they are
   std::vector<StageExecutor*> owners_;

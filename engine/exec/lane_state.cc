@@ -16,8 +16,11 @@ void LaneState::RefreshLocked(std::optional<int64_t> at) {
     state = StageState::kInferWait;
   }
   if (late_.empty() && at.has_value()) return clock_->Enter(state, *at);
-  late_.push_back({state, at});
+  QueueLocked(state, at);
 }
+
+// A function of its own, so that RefreshLocked(), which every action calls twice, needs no stack frame.
+void LaneState::QueueLocked(StageState state, std::optional<int64_t> at) { late_.push_back({state, at}); }
 
 void LaneState::BeginLocked(StageState state, std::optional<int64_t> at) {
   running_ = state == StageState::kInfer && step_open_ ? StageState::kFilled : state;

@@ -56,6 +56,7 @@ class LaneState {
   void EndLocked(std::optional<int64_t> at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Without a time: it comes later.
   void RefreshLocked(std::optional<int64_t> at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void QueueLocked(StageState state, std::optional<int64_t> at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   StateClock* const clock_;
   Clock* const time_;

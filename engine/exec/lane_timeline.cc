@@ -8,7 +8,8 @@
 namespace penstock {
 
 LaneTimeline::LaneTimeline(LaneState* state, DeviceStreams* streams, Clock* clock)
-    : state_(state), streams_(streams), clock_(clock) {
+    : state_(state), streams_(streams), clock_(clock), on_cpu_(streams == &CpuStreams()) {
+  if (on_cpu_) return;
   Mark first = Record();
   if (first.event == nullptr || !RunTorch([&] { first.event->Synchronize(); }).ok()) return;
   last_ = std::move(first.event);
@@ -16,7 +17,6 @@ LaneTimeline::LaneTimeline(LaneState* state, DeviceStreams* streams, Clock* cloc
 }
 
 LaneTimeline::Mark LaneTimeline::Record() {
-  if (streams_ == &CpuStreams()) return {};
   Mark mark{.event = nullptr, .set_at = clock_->NowNanos()};
   if (!RunTorch([&] { mark.event = streams_->RecordTimed(StreamKind::kCompute); }).ok()) GiveUp();
   return mark;
@@ -37,7 +37,7 @@ void LaneTimeline::TellFirst(int64_t at) {
   mark.told(at);
 }
 
-void LaneTimeline::Read() {
+void LaneTimeline::ReadPassed() {
   while (!unread_.empty()) {
     std::optional<int64_t> at;
     if (!RunTorch([&] { at = TimeOf(unread_.front()); }).ok()) return GiveUp();

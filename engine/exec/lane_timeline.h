@@ -33,24 +33,28 @@ class LaneTimeline {
 
   // The compute stream begins an action, or ends it, after what it was given so far. `told` gets the time.
   template <typename Told>
-  void Begin(StageState state, Told told) {
+  void Begin(StageState state, const Told& told) {
+    if (on_cpu_) return told(state_->BeginAction(state));
     Mark mark = Record();
     if (mark.event == nullptr) return told(state_->BeginAction(state));
     state_->LaunchAction(state);
-    mark.told = std::move(told);
+    mark.told = told;
     unread_.push_back(std::move(mark));
   }
   template <typename Told>
-  void End(Told told) {
+  void End(const Told& told) {
+    if (on_cpu_) return told(state_->EndAction());
     Mark mark = Record();
     if (mark.event == nullptr) return told(state_->EndAction());
     state_->LaunchEnd();
-    mark.told = std::move(told);
+    mark.told = told;
     unread_.push_back(std::move(mark));
   }
 
   // Reports the marks that the device has passed since.
-  void Read();
+  void Read() {
+    if (unread()) ReadPassed();
+  }
   bool unread() const { return !unread_.empty(); }
   // Reports all marks, as if the device had passed them now.
   void GiveUp();
@@ -59,17 +63,19 @@ class LaneTimeline {
 
  private:
   struct Mark {
-    TimedEventPtr event;  // null on a CPU, and where recording fails
+    TimedEventPtr event;  // null where recording fails
     int64_t set_at = 0;
     std::function<void(int64_t at)> told = {};
   };
   Mark Record();
+  void ReadPassed();
   std::optional<int64_t> TimeOf(const Mark& mark) const;  // nothing: not passed yet
   void TellFirst(int64_t at);
 
   LaneState* const state_;
   DeviceStreams* const streams_;
   Clock* const clock_;
+  const bool on_cpu_;
 
   std::deque<Mark> unread_;
   TimedEventPtr last_;  // that was told, and when it was passed

@@ -30,8 +30,9 @@ absl::StatusOr<Batch> Await(ValuesInFlight message, DeviceStreams& streams) {
 
 // Whether values have left the sender's device. Where asking fails, waiting for them tells why.
 bool Arrived(const ValuesInFlight& message) {
+  if (message.ready == nullptr) return true;
   bool ready = true;
-  (void)RunTorch([&] { ready = message.ready == nullptr || message.ready->Ready(); });
+  (void)RunTorch([&] { ready = message.ready->Ready(); });
   return ready;
 }
 
@@ -74,8 +75,6 @@ StageRun& StageExecutor::StageOf(const Action& action) {
   PENSTOCK_CHECK(stage != nullptr);  // the lists place stages as the plan does
   return *stage;
 }
-
-const Action* StageExecutor::Next() const { return position_ < actions_.size() ? &actions_[position_] : nullptr; }
 
 StageExecutor::Readiness StageExecutor::Poll() {
   const absl::StatusOr<Readiness> readiness = Guarded("a lane", [this] { return absl::StatusOr<Readiness>(Look()); });

@@ -38,7 +38,8 @@ class StageExecutor {
   Lane& lane() { return *lane_; }
   const Run& run() const { return *run_; }
   LaneIndex lane_index() const { return LaneIndex(lane_->index); }  // of its list
-  const Action* Next() const;                                       // null behind the last
+  // Null behind the last.
+  const Action* Next() const { return position_ < actions_.size() ? &actions_[position_] : nullptr; }
 
  private:
   Readiness Look();
