@@ -46,7 +46,7 @@ constexpr auto kReasonHints = std::to_array<Hint>({
     {"QUEUE_FULL", "try again later"},
     {"CALLER_QUOTA", "wait for calls of yours to end"},
     {"STREAM_LIMIT", "try again when others have ended theirs"},
-    {"STORAGE_FULL", "free space on the daemon's state folder"},
+    {"STORAGE_FULL", "free space at the daemon, in its --state-dir or --model-root, or raise the limit that is named"},
     {"DEVICE_MEMORY", "use smaller batches, more micro-batches, or --checkpoint always"},
     {"STARTING", "wait for it: penstock health --wait 60"},
     {"DRAINING", "the daemon is shutting down; wait for the next one"},

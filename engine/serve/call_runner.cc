@@ -4,6 +4,7 @@
 #include <limits>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -358,6 +359,7 @@ absl::StatusOr<Executed> CallRunner::Run(const WriteCall& write, Call& call) con
   NamedTensors state = pipeline_->StateShapes();
   std::unordered_map<std::string, NamedTensor*> places;
   for (NamedTensor& tensor : state) places.emplace(tensor.name, &tensor);
+  std::unordered_set<std::string> written;
   for (size_t i = 0; i < write.handles.size(); ++i) {
     PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors tensors, call.inputs.pin(static_cast<int>(i)).tensors());
     for (const NamedTensor& given : tensors) {
@@ -365,7 +367,9 @@ absl::StatusOr<Executed> CallRunner::Run(const WriteCall& write, Call& call) con
       if (place == places.end()) place = places.find(OptimizerSlotName(given.name));
       if (place == places.end()) {
         return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
-                     "the pipeline has no such parameter, or it is given twice, got " + Shortened(given.name))
+                     absl::StrCat(written.contains(given.name) ? "a parameter is given twice, got "
+                                                               : "the pipeline has no parameter of this name, got ",
+                                  Shortened(given.name)))
             .With("field", "handles")
             .With("value", Shortened(given.name))
             .With("pipeline", name_);
@@ -381,6 +385,7 @@ absl::StatusOr<Executed> CallRunner::Run(const WriteCall& write, Call& call) con
       }
       tensor = given.tensor;
       places.erase(place);
+      written.insert(given.name);
     }
   }
   if (!places.empty()) {  // what was not given stays; of a broken pipeline all must be given

@@ -88,7 +88,7 @@ HttpResponse Find(const StatusSources& sources, const HttpRequest& request) {
     if (name.empty() && pipelines.size() == 1) name = pipelines.front()->name();
     if (name.empty()) return Draw(IndexPage(sources), request);
     const auto found = sources.registry->Find(name);
-    if (found == nullptr) return PlainAnswer(404, "there is no such pipeline");
+    if (found == nullptr) return PlainAnswer(404, "name: there is no such pipeline; the page / lists all");
     return Draw(PipelinePage(sources, *found), request);
   }
   for (const Route& route : kRoutes) {
