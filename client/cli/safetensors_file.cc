@@ -44,13 +44,7 @@ std::optional<DataType> TypeOfName(const std::string& name) {
 
 absl::Status Broken(const std::string& what) { return UsageError("safetensors", what); }
 
-struct TensorEntry {
-  TensorHeader header;
-  uint64_t begin = 0;
-  uint64_t end = 0;
-};
-
-absl::StatusOr<TensorEntry> ReadEntry(const std::string& name, const Json& json) {
+absl::StatusOr<SafetensorsEntry> ReadEntry(const std::string& name, const Json& json) {
   const auto integers = [](const Json& list) {
     return list.is_array() &&
            std::all_of(list.begin(), list.end(), [](const Json& n) { return n.is_number_unsigned(); });
@@ -60,7 +54,7 @@ absl::StatusOr<TensorEntry> ReadEntry(const std::string& name, const Json& json)
       json["data_offsets"].size() != 2) {
     return Broken(name + ": needs dtype, shape and data_offsets");
   }
-  TensorEntry entry;
+  SafetensorsEntry entry;
   const std::optional<DataType> type = TypeOfName(json["dtype"].get<std::string>());
   if (!type.has_value()) return Broken(name + ": unknown dtype " + json["dtype"].get<std::string>());
   entry.header = {name, *type, json["shape"].get<std::vector<int64_t>>(), 0};
@@ -92,32 +86,44 @@ std::string WriteSafetensors(std::span<const HostTensor> tensors, const std::map
   return file;
 }
 
-absl::StatusOr<std::vector<HostTensor>> ReadSafetensors(std::string_view file) {
-  if (file.size() < kLengthBytes) return Broken("shorter than its header's length");
+absl::StatusOr<uint64_t> SafetensorsHeaderBytes(std::string_view start, uint64_t file_bytes) {
+  if (start.size() < kLengthBytes) return Broken("shorter than its header's length");
   uint64_t length = 0;
-  for (int i = kLengthBytes - 1; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(file[i]);
-  if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
+  for (int i = kLengthBytes - 1; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(start[i]);
+  if (length > kMaxHeaderBytes || length > file_bytes - kLengthBytes) {
     return Broken(absl::StrCat("a header of ", length, " bytes does not fit"));
   }
-  const Json json = Json::parse(file.substr(kLengthBytes, length), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return Broken("the header is no JSON object");
-  const std::string_view data = file.substr(kLengthBytes + length);
+  return kLengthBytes + length;
+}
 
-  std::vector<TensorEntry> entries;
+absl::StatusOr<std::vector<SafetensorsEntry>> ReadSafetensorsHeader(std::string_view header, uint64_t data_bytes) {
+  const Json json = Json::parse(header.substr(kLengthBytes), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return Broken("the header is no JSON object");
+  std::vector<SafetensorsEntry> entries;
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") continue;
-    PENSTOCK_ASSIGN_OR_RETURN(TensorEntry entry, ReadEntry(name, value));
-    if (entry.begin > entry.end || entry.end > data.size()) return Broken(name + ": data_offsets outside the file");
+    PENSTOCK_ASSIGN_OR_RETURN(SafetensorsEntry entry, ReadEntry(name, value));
+    if (entry.begin > entry.end || entry.end > data_bytes) return Broken(name + ": data_offsets outside the file");
     entries.push_back(std::move(entry));
   }
   std::stable_sort(entries.begin(), entries.end(),
-                   [](const TensorEntry& a, const TensorEntry& b) { return a.begin < b.begin; });
-
-  std::vector<HostTensor> tensors;
+                   [](const SafetensorsEntry& a, const SafetensorsEntry& b) { return a.begin < b.begin; });
   uint64_t next = 0;
-  for (TensorEntry& entry : entries) {
+  for (const SafetensorsEntry& entry : entries) {
     if (entry.begin != next) return Broken(entry.header.name + ": its bytes leave a gap or overlap");
     next = entry.end;
+  }
+  if (next != data_bytes) return Broken("bytes behind the last tensor");
+  return entries;
+}
+
+absl::StatusOr<std::vector<HostTensor>> ReadSafetensors(std::string_view file) {
+  PENSTOCK_ASSIGN_OR_RETURN(const uint64_t header_bytes, SafetensorsHeaderBytes(file, file.size()));
+  const std::string_view data = file.substr(header_bytes);
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<SafetensorsEntry> entries,
+                            ReadSafetensorsHeader(file.substr(0, header_bytes), data.size()));
+  std::vector<HostTensor> tensors;
+  for (SafetensorsEntry& entry : entries) {
     const std::string name = entry.header.name;
     // That of a slot of an optimizer has slashes; else it is as on the wire.
     absl::StrReplaceAll({{"/", "."}}, &entry.header.name);
@@ -127,7 +133,6 @@ absl::StatusOr<std::vector<HostTensor>> ReadSafetensors(std::string_view file) {
     tensor->set_name(name);
     tensors.push_back(*std::move(tensor));
   }
-  if (next != data.size()) return Broken("bytes behind the last tensor");
   return tensors;
 }
 

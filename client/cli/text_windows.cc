@@ -4,19 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/split_mix.h"
 #include "engine/base/check.h"
 #include "engine/wire/tensor_header.h"
 
 namespace penstock {
 namespace {
-
-// SplitMix64's finaliser: every bit of the key reaches every bit of the answer.
-uint64_t Mix(uint64_t key) {
-  key += 0x9e3779b97f4a7c15;
-  key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9;
-  key = (key ^ (key >> 27)) * 0x94d049bb133111eb;
-  return key ^ (key >> 31);
-}
 
 HostTensor Integers(std::string name, std::vector<int64_t> shape, const std::vector<int64_t>& values) {
   auto tensor = HostTensor::FromValues<int64_t>(std::move(name), std::move(shape), values);
@@ -46,7 +39,7 @@ TextWindows::Batch TextWindows::BatchOf(int64_t step, int64_t rows) const {
   inputs.reserve(rows * sequence_);
   targets.reserve(rows * sequence_);
   for (int64_t row = 0; row < rows; ++row) {
-    const uint64_t key = Mix(Mix(Mix(seed_) ^ static_cast<uint64_t>(step)) ^ static_cast<uint64_t>(row));
+    const uint64_t key = SplitMix(SplitMix(SplitMix(seed_) ^ static_cast<uint64_t>(step)) ^ static_cast<uint64_t>(row));
     const char* window = text_.data() + key % places;
     for (int64_t i = 0; i < sequence_; ++i) {
       inputs.push_back(static_cast<uint8_t>(window[i]));

@@ -11,12 +11,6 @@ constexpr size_t kStepsPerRelease = 16;
 constexpr absl::Duration kLongestStep = absl::Hours(1);
 constexpr int64_t kOutcomeLeaseSeconds = 600;  // an outcome waits while its client is away
 
-void SetInput(const std::string& name, const HostTensor& tensor, v1::Input* input) {
-  input->set_name(name);
-  *input->mutable_tensor() = tensor.ToMessage();
-  input->mutable_tensor()->mutable_header()->set_name(name);
-}
-
 }  // namespace
 
 absl::Status TrainingRun::Run(const OnStep& on_step) {
@@ -35,12 +29,10 @@ absl::Status TrainingRun::Run(const OnStep& on_step) {
 }
 
 absl::Status TrainingRun::Submit(int64_t number) {
-  const TextWindows::Batch batch = windows_.BatchOf(options_.first_window + number, options_.rows);
+  PENSTOCK_ASSIGN_OR_RETURN(const Batch batch, batches_(options_.first_batch + number));
   v1::TrainStepRequest request;
-  request.set_pipeline(options_.model.pipeline);
-  SetInput(options_.model.input, batch.inputs, request.add_inputs());
-  SetInput(options_.model.target, batch.targets, request.mutable_target());
-  if (!options_.model.loss.empty()) request.mutable_loss()->set_name(options_.model.loss);
+  request.set_pipeline(options_.pipeline);
+  SetBatch(batch, &request);
   request.mutable_reply()->mutable_lease()->set_seconds(kOutcomeLeaseSeconds);
   PENSTOCK_ASSIGN_OR_RETURN(const v1::TrainStepResponse response, client_.TrainStep(std::move(request)));
   open_.push_back(response.outcome().handle().name());

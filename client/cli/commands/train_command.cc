@@ -3,15 +3,17 @@
 #include <deque>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "absl/strings/str_format.h"
-#include "client/cli/byte_model.h"
+#include "client/cli/array_file.h"
 #include "client/cli/command_table.h"
+#include "client/cli/data_batches.h"
 #include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
 #include "client/cli/progress.h"
+#include "client/cli/text_batches.h"
 #include "client/cli/text_options.h"
-#include "client/cli/text_windows.h"
 #include "client/cli/training_report.h"
 #include "client/cli/training_run.h"
 #include "engine/base/clock.h"
@@ -79,22 +81,32 @@ class StepFollower {
   std::deque<Recent> recent_;
 };
 
+absl::StatusOr<BatchSource> DataBatches(const TrainOptions& options, const ArrayFile& file,
+                                        const v1::Pipeline& pipeline) {
+  PENSTOCK_ASSIGN_OR_RETURN(DataRows rows, DataRows::Create(file, pipeline.signature(), options.target));
+  return ShuffledBatches(std::move(rows), options.batch, options.seed);
+}
+
 absl::Status Train(const TrainOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(std::string text, ReadTexts(options, session));
+  std::optional<ArrayFile> file;
+  if (!options.data.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(file, ArrayFile::Open(options.data));
+  }
   session.set_endless();
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client(kPatience));
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
-  PENSTOCK_ASSIGN_OR_RETURN(const ByteModel model, AsByteModel(pipeline, options.sequence));
-  PENSTOCK_RETURN_IF_ERROR(CheckBatch(options.batch, model.sequence));
-  PENSTOCK_ASSIGN_OR_RETURN(const TextWindows windows,
-                            TextWindows::Create(std::move(text), model.sequence, options.seed));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      BatchSource batches, file.has_value()
+                               ? DataBatches(options, *file, pipeline)
+                               : TextBatches(pipeline, std::move(text), options.batch, options.sequence, options.seed));
   PENSTOCK_ASSIGN_OR_RETURN(const v1::ServerInfo server, client->GetServerInfo());
   PENSTOCK_ASSIGN_OR_RETURN(const v1::PipelineStatistics before, client->Statistics(pipeline.name()));
 
   Progress progress(session.err(), session.err_is_terminal() && !session.options().no_color, options.steps);
   StepFollower follower(options, before.ideal_bubble(), session.clock(), &progress);
-  TrainingRun run(*client, windows,
-                  {.model = model, .steps = options.steps, .rows = options.batch, .first_window = pipeline.step()});
+  TrainingRun run(*client, std::move(batches),
+                  {.pipeline = pipeline.name(), .steps = options.steps, .first_batch = pipeline.step()});
   const absl::Status status =
       run.Run([&](int64_t number, const v1::Outcome& outcome) { follower.OnStep(number, outcome); });
   progress.Close();
@@ -116,25 +128,29 @@ absl::Status Train(const TrainOptions& options, Session& session) {
   // With --json - stdout holds the document alone.
   if (options.json != "-") session.Print({json, {}, {pipeline.name()}, ReportText(report), ""});
   if (!options.json.empty()) PENSTOCK_RETURN_IF_ERROR(session.WriteFile(options.json, json.dump(2) + "\n"));
-  session.Say("trained " + pipeline.name() + " to step " + std::to_string(after.step()) + "; next: penstock infer " +
-              ShortName(pipeline.name()) + " --prompt TEXT --bytes 100");
+  const std::string next = file.has_value() ? "evaluate " + ShortName(pipeline.name()) + " --data FILE"
+                                            : "infer " + ShortName(pipeline.name()) + " --prompt TEXT --bytes 100";
+  session.Say("trained " + pipeline.name() + " to step " + std::to_string(after.step()) + "; next: penstock " + next);
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddTrainCommand(CommandTable& table) {
-  CLI::App* command = table.Add(table.root(), "train", "Train a byte-level model on text",
+  CLI::App* command = table.Add(table.root(), "train", "Train a pipeline on text, as bytes, or on arrays of a file",
                                 "penstock train gpt --text book.txt --steps 200 --batch 32\n"
+                                "penstock train mlp --data train.npz --steps 200 --batch 32\n"
                                 "cat *.txt | penstock train gpt --text - --steps 1000 --json report.json");
   auto options = std::make_shared<TrainOptions>();
   command->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
-  AddTextOption(command, options.get(), "File to learn from; repeatable; - is stdin");
+  AddSourceOptions(command, options.get(), "File to learn from; repeatable; - is stdin",
+                   "Instead, arrays with rows, .npz or safetensors, named as the pipeline's inputs and target");
   command->add_option("--steps", options->steps, "Optimizer steps")
       ->check(Positive())
       ->type_name("N")
       ->capture_default_str();
-  AddRowOptions(command, options.get(), "Rows of each step");
+  AddRowOptions(command, options.get(), "Rows of each step",
+                "Of the choice of text, or of the order of rows in each epoch");
   command->add_option("--json", options->json, "Write the report as one document; - is stdout")->type_name("FILE");
   table.Run(command, [options](Session& session) { return Train(*options, session); });
 }

@@ -548,6 +548,38 @@ TEST_F(CommandLineTest, EvaluateWeighsMiniBatchesByWhatCounts) {
   EXPECT_THAT(err_, HasSubstr("no such metric"));
 }
 
+TEST_F(CommandLineTest, TrainsAndEvaluatesOnArraysOfAFile) {
+  const std::vector<int64_t> values(7 * 16, 3);
+  std::vector<HostTensor> tensors;
+  tensors.push_back(*HostTensor::FromValues<int64_t>("labels", {7, 16}, values));
+  tensors.push_back(*HostTensor::FromValues<int64_t>("tokens", {7, 16}, values));
+  const std::string data = TemporaryFile("rows.safetensors", WriteSafetensors(tensors, {}));
+  EXPECT_EQ(Run("train gpt --data " + data + " --steps 5 --batch 3"), 0) << err_;
+  EXPECT_EQ(daemon_.Steps(), 5);
+  EXPECT_EQ(daemon_.LiveHandles(), 0);
+  const v1::TrainStepRequest step = daemon_.LastTrainStep();
+  EXPECT_EQ(step.inputs(0).name(), "tokens");
+  EXPECT_EQ(step.target().name(), "targets");
+  EXPECT_FALSE(step.has_loss());
+  EXPECT_THAT(step.target().tensor().header().shape(), ElementsAre(3, 16));
+  EXPECT_THAT(err_, HasSubstr("next: penstock evaluate gpt --data FILE"));
+
+  EXPECT_EQ(Run("evaluate gpt --batch 3 --data " + data), 0) << err_;
+  EXPECT_THAT(daemon_.RequestIds("Evaluate"), SizeIs(3));
+  EXPECT_THAT(daemon_.LastEvaluate().inputs(0).tensor().header().shape(), ElementsAre(1, 16));
+  EXPECT_THAT(out_, HasSubstr(" elements in "));
+  EXPECT_THAT(out_, Not(HasSubstr("perplexity")));
+  EXPECT_EQ(Run("evaluate gpt --batch 3 --batches 2 --data " + data), 0) << err_;
+  EXPECT_THAT(daemon_.RequestIds("Evaluate"), SizeIs(5));
+
+  const std::string given = " --data " + data;
+  for (const std::string& command : {std::string("train gpt"), std::string("evaluate gpt"),
+                                     std::string("train gpt --text /dev/null --target labels"),
+                                     "train gpt --sequence 4" + given, "train gpt --text /dev/null" + given}) {
+    EXPECT_EQ(Run(command), 2) << command;
+  }
+}
+
 TEST_F(CommandLineTest, InferContinuesThePrompt) {
   EXPECT_EQ(Run("infer gpt --prompt abc --bytes 5"), 0) << err_;
   EXPECT_EQ(out_, "abcdefgh\n");
