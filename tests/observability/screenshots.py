@@ -35,13 +35,13 @@ os.environ["PATH"] += f":{ROOT / 'build/deps/bin'}"
 import charts  # noqa: E402
 import chromium  # noqa: E402
 import expressions  # noqa: E402
-import generate  # noqa: E402
+import panels  # noqa: E402
 import penstock  # noqa: E402
 from daemon_process import Daemon  # noqa: E402
 from prometheus_process import Prometheus  # noqa: E402
 
 FEATURES = 8
-STATES = [name for name, _, _ in generate.read_states()]
+STATES = [name for name, _, _ in panels.read_states()]
 
 # File, page, dark; the first ones while `even` trains, the others while `uneven` trains and infers too.
 EVEN_PAGES = [

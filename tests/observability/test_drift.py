@@ -144,7 +144,7 @@ def test_counters_stand_inside_rates(metrics_table: Table, expression: Expressio
 def test_each_state_is_in_exactly_one_class(metrics_table: Table) -> None:
     """The regular expressions of the rules and the panels are the classes of the code's table, and together all states."""
     sys.path.insert(0, str(ROOT / "deploy/grafana"))
-    import generate
+    import panels
 
     states = next(
         label["values"]
@@ -152,14 +152,14 @@ def test_each_state_is_in_exactly_one_class(metrics_table: Table) -> None:
         if label["name"] == "state"
     )
     classes = {
-        of: [name for name, its, _ in generate.read_states() if its == of] for _, of, _ in generate.read_states()
+        of: [name for name, its, _ in panels.read_states() if its == of] for _, of, _ in panels.read_states()
     }
     assert sorted(sum(classes.values(), [])) == sorted(states)
     work, outside = "|".join(classes["Work"]), "|".join(classes["OutsideStep"])
     text = (ROOT / "deploy/prometheus/rules.yaml").read_text()
     assert set(re.findall(r'state=~"([^"]*)"', text)) == {work}
     assert set(re.findall(r'state!~"([^"]*)"', text)) == {outside}
-    colours = {name: colour for name, _, colour in generate.read_states()}
+    colours = {name: colour for name, _, colour in panels.read_states()}
     for panel in expressions.panels():
         for override in panel["fieldConfig"]["overrides"]:
             state = override["matcher"]["options"].strip("/ $")
