@@ -33,7 +33,7 @@ absl::StatusOr<RowArray> RowArray::Create(TensorHeader header, ByteRange bytes, 
   };
   if (header.shape.empty()) return refused("must have rows, is a single number");
   const absl::StatusOr<int64_t> needed = PayloadBytes(header.type, header.shape, header.name);
-  if (!needed.ok()) return UsageError(bytes.path(), needed.status().message());
+  if (!needed.ok()) return UsageError(bytes.path(), std::string(needed.status().message()));
   if (const int64_t held = bytes.size() - data_begin; held != *needed) {
     return refused(absl::StrCat("must hold ", *needed, " bytes, as its type and shape say, holds ", held));
   }

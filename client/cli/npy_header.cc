@@ -21,11 +21,11 @@ constexpr absl::string_view kMagic = "\x93NUMPY";
 constexpr int64_t kVersionBytes = 8;  // the magic, major, minor
 constexpr int64_t kMaxTextBytes = 1 << 20;
 
-struct NumpyType {
-  absl::string_view name;  // without the order of its bytes
+struct NamedType {
+  std::string_view name;
   DataType type;
 };
-constexpr NumpyType kNumpyTypes[] = {
+constexpr NamedType kNumpyTypes[] = {
     {"b1", DataType::kBool},   {"u1", DataType::kUint8},  {"i1", DataType::kInt8},  {"f2", DataType::kFp16},
     {"i2", DataType::kInt16},  {"u2", DataType::kUint16}, {"f4", DataType::kFp32},  {"i4", DataType::kInt32},
     {"u4", DataType::kUint32}, {"f8", DataType::kFp64},   {"i8", DataType::kInt64}, {"u8", DataType::kUint64},
@@ -92,7 +92,7 @@ absl::StatusOr<DataType> TypeOf(const std::string& name) {
     return Refused(
         absl::StrCat("must be little-endian, is of dtype '", name, "'; save its .astype('<", name.substr(1), "')"));
   }
-  for (const NumpyType& entry : kNumpyTypes) {
+  for (const NamedType& entry : kNumpyTypes) {
     if (name.size() == 3 && (name[0] == '<' || name[0] == '|') && name.substr(1) == entry.name) return entry.type;
   }
   if (name == "|O") return Refused("holds objects of Python (dtype '|O'), not numbers");
@@ -130,6 +130,13 @@ absl::StatusOr<TensorHeader> ParseText(absl::string_view text) {
 }
 
 }  // namespace
+
+std::string_view NumpyType(DataType type) {
+  for (const NamedType& entry : kNumpyTypes) {
+    if (entry.type == type) return entry.name;
+  }
+  return {};
+}
 
 absl::StatusOr<NpyHeader> ReadNpyHeader(const std::string& name, const ByteRange& bytes) {
   const auto refused = [&](absl::string_view what) { return UsageError(bytes.path(), absl::StrCat(name, ": ", what)); };

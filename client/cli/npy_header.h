@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "client/cli/input_file.h"
@@ -17,6 +18,9 @@ struct NpyHeader {
   TensorHeader tensor;
   int64_t data_begin = 0;  // bytes before the elements
 };
+
+// numpy's word for a type without the order of its bytes, "f4"; empty: it has none.
+std::string_view NumpyType(DataType type);
 
 // Of an array of that name.
 //

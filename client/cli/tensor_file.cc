@@ -3,12 +3,12 @@
 #include <isa-l/crc.h>
 
 #include <cstdint>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/npy_header.h"
 #include "client/cli/safetensors_file.h"
 #include "engine/base/status_macros.h"
 
@@ -21,19 +21,6 @@ namespace {
 constexpr size_t kNpyAlignment = 64;
 constexpr uint16_t kFirstDay = (1 << 5) | 1;  // 1980-01-01: the same content is the same file
 
-// numpy's word for a type; null: it has none.
-const char* NumpyType(DataType type) {
-  static constexpr std::pair<DataType, const char*> kTypes[] = {
-      {DataType::kBool, "|b1"},   {DataType::kUint8, "|u1"},  {DataType::kInt8, "|i1"},  {DataType::kFp16, "<f2"},
-      {DataType::kInt16, "<i2"},  {DataType::kUint16, "<u2"}, {DataType::kFp32, "<f4"},  {DataType::kInt32, "<i4"},
-      {DataType::kUint32, "<u4"}, {DataType::kFp64, "<f8"},   {DataType::kInt64, "<i8"}, {DataType::kUint64, "<u8"},
-  };
-  for (const auto& [known, word] : kTypes) {
-    if (known == type) return word;
-  }
-  return nullptr;
-}
-
 void Number(std::string& out, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i, value >>= 8) out += static_cast<char>(value & 0xff);
 }
@@ -41,8 +28,9 @@ void Number(std::string& out, uint64_t value, int bytes) {
 // What stands before an array's elements.
 std::string NpyHead(const HostTensor& tensor) {
   const std::vector<int64_t>& shape = tensor.header().shape;
+  const std::string type(NumpyType(tensor.header().type));
   std::string words =
-      absl::StrCat("{'descr': '", NumpyType(tensor.header().type), "', 'fortran_order': False, 'shape': (",
+      absl::StrCat("{'descr': '", type.back() == '1' ? "|" : "<", type, "', 'fortran_order': False, 'shape': (",
                    absl::StrJoin(shape, ", "), shape.size() == 1 ? ",), }" : "), }");
   std::string head = "\x93NUMPY";
   Number(head, 0x0001, 2);
@@ -76,7 +64,7 @@ absl::StatusOr<std::string> NpzFile(const std::string& argument, std::span<const
   std::string file;
   std::string directory;
   for (const HostTensor& tensor : tensors) {
-    if (NumpyType(tensor.header().type) == nullptr) {
+    if (NumpyType(tensor.header().type).empty()) {
       return UsageError(argument, absl::StrCat("numpy has no bfloat16, the type of ", tensor.name(),
                                                ": use a file that ends in .safetensors"));
     }

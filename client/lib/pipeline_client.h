@@ -1,6 +1,7 @@
 #pragma once
 
-// The client's side of penstock.v1.
+// The client's side of penstock.v1. One class for all services: their calls share connections, a time limit, retries and an
+// end (CancelCalls). Each service's methods stand in a file of its own.
 
 #include <functional>
 #include <memory>
