@@ -15,7 +15,8 @@ namespace penstock {
 namespace {
 
 constexpr int64_t kStartBytes = 8;
-constexpr absl::string_view kArchiveStart = "PK";  // of a member, or of the end of an empty archive
+constexpr absl::string_view kMemberStart("PK\x03\x04", 4);
+constexpr absl::string_view kEmptyArchive("PK\x05\x06", 4);
 constexpr absl::string_view kArrayEnding = ".npy";
 
 absl::StatusOr<RowArray> OpenMember(const std::shared_ptr<const InputFile>& file, const ZipMember& member,
@@ -59,7 +60,8 @@ absl::StatusOr<ArrayFile> ArrayFile::Open(const std::string& path) {
   ArrayFile arrays(std::move(file));
   const ByteRange whole(arrays.file_, 0, arrays.file_->size());
   PENSTOCK_ASSIGN_OR_RETURN(const std::string start, whole.Read(0, std::min(kStartBytes, whole.size())));
-  PENSTOCK_RETURN_IF_ERROR(absl::StartsWith(start, kArchiveStart) ? arrays.AddMembers() : arrays.AddTensors());
+  const bool archive = absl::StartsWith(start, kMemberStart) || absl::StartsWith(start, kEmptyArchive);
+  PENSTOCK_RETURN_IF_ERROR(archive ? arrays.AddMembers() : arrays.AddTensors());
   return arrays;
 }
 

@@ -45,8 +45,8 @@ class RowArray {
 
 // A file of named arrays: what numpy.savez or numpy.savez_compressed wrote, or safetensors, by its first bytes.
 //
-// Model:     Of an array only the rows that are asked for are read; one that is deflated is in memory as a whole, from
-//            Array() on.
+// Model:     Of an array only the rows that are asked for are read. One of an archive is read once as a whole before, for
+//            its checksum; one that is deflated is in memory as a whole, from Array() on.
 // Fails:     usage errors that name the file, and the array.
 class ArrayFile {
  public:

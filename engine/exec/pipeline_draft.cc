@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
@@ -89,6 +90,15 @@ absl::Status PlaceLayers(const std::vector<NamedLayer>& layers, const StagePlan&
   });
 }
 
+absl::Status CheckSampleRows(const Value& value, const std::string& field) {
+  const at::Tensor* tensor = value.tensor();
+  if (tensor == nullptr || tensor->dim() == 0 || tensor->size(0) > 0) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+               absl::StrCat(field, ": must have at least one row to measure with, got ", ShapeText(tensor->sizes())))
+      .With("field", field)
+      .With("value", ShapeText(tensor->sizes()));
+}
+
 // The same values in the order of the signature.
 absl::StatusOr<std::shared_ptr<const PlanningSample>> MatchSample(const PlanningSample& sample,
                                                                   const ModelSignature& signature) {
@@ -97,6 +107,9 @@ absl::StatusOr<std::shared_ptr<const PlanningSample>> MatchSample(const Planning
   const bool alone = inputs.size() == 1 && signature.inputs.size() == 1;
   if (alone && inputs[0].name.empty()) inputs[0].name = signature.inputs[0].name;
   PENSTOCK_ASSIGN_OR_RETURN(matched.inputs, MatchSignature(signature.inputs, inputs, "sample.inputs"));
+  for (size_t i = 0; i < matched.inputs.size(); ++i) {
+    PENSTOCK_RETURN_IF_ERROR(CheckSampleRows(matched.inputs[i].value, absl::StrCat("sample.inputs[", i, "].shape")));
+  }
   if (!sample.target.defined()) return std::make_shared<const PlanningSample>(std::move(matched));
   if (signature.targets.empty()) {
     return Error(absl::StatusCode::kInvalidArgument, "FIELD_INVALID",
@@ -108,6 +121,7 @@ absl::StatusOr<std::shared_ptr<const PlanningSample>> MatchSample(const Planning
   wanted[0].name = "target";
   PENSTOCK_ASSIGN_OR_RETURN(const NamedValues target,
                             MatchSignature(wanted, {{"target", Value(sample.target)}}, "sample.target"));
+  PENSTOCK_RETURN_IF_ERROR(CheckSampleRows(target[0].value, "sample.target[0].shape"));
   matched.target = *target[0].value.any_tensor();
   return std::make_shared<const PlanningSample>(std::move(matched));
 }

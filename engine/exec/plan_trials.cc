@@ -19,10 +19,12 @@ constexpr int kMaxSteps = 100;              // but no more than these
 
 bool CanRun(const Draft& draft) {
   if (draft.loss == nullptr) return false;
-  if (draft.loss->needs_target() && draft.signature.targets.empty()) return false;
-  if (draft.sample != nullptr) return true;
-  const auto any = [](const TensorSignature& input) { return input.any; };
-  return std::none_of(draft.signature.inputs.begin(), draft.signature.inputs.end(), any);
+  const auto any = [](const TensorSignature& signature) { return signature.any; };
+  const bool has_sample = draft.sample != nullptr;
+  if (draft.loss->needs_target() && !(has_sample && draft.sample->target.defined())) {
+    if (draft.signature.targets.empty() || any(draft.signature.targets[0])) return false;
+  }
+  return has_sample || std::none_of(draft.signature.inputs.begin(), draft.signature.inputs.end(), any);
 }
 
 // A mini-batch of the caller's sample, or as the signature describes it, with this integer in its inputs.

@@ -17,10 +17,13 @@ namespace {
 constexpr char kPlainCuda[] = "cuda";
 constexpr char kPlainCudaDevice[] = "cuda:0";
 
+// "cuda" is the first of its kind, as for PyTorch; "cpu" keeps its own meaning in a cut.
+std::string FullName(const std::string& device) { return device == kPlainCuda ? kPlainCudaDevice : device; }
+
 // What a layer names itself wins over what the layers in it name.
 void Collect(const LayerSpec& layer, std::set<std::string>& names) {
   if (!layer.device.empty()) {
-    names.insert(layer.device == kPlainCuda ? kPlainCudaDevice : layer.device);
+    names.insert(FullName(layer.device));
     return;
   }
   for (const LayerSpec& inner : layer.layers) Collect(inner, names);
@@ -39,21 +42,33 @@ absl::Status CheckDevice(const std::string& name, const std::string& field, cons
 
 absl::Status PlaceByName(const std::map<std::string, std::string>& devices_by_name, const std::vector<Device>& devices,
                          std::vector<LayerSpec>* layers) {
-  std::vector<const std::string*> placed(layers->size(), nullptr);  // by which name
-  for (const auto& [name, device] : devices_by_name) {              // ascending: a module comes before what lies in it
+  struct Entry {
+    std::string field;
+    std::string device;
+    std::vector<size_t> layers;
+  };
+  std::vector<Entry> entries;
+  for (const auto& [name, device] : devices_by_name) {
     const std::string field = absl::StrCat("spec.model.layer_devices[", Shortened(name), "]");
-    PENSTOCK_RETURN_IF_ERROR(CheckDevice(device, field, devices));
-    const std::vector<size_t> named = LayersNamed(name, *layers);
-    if (named.empty()) {
+    Entry entry{field, FullName(device), LayersNamed(name, *layers)};
+    PENSTOCK_RETURN_IF_ERROR(CheckDevice(entry.device, field, devices));
+    if (entry.layers.empty()) {
       return RefuseSpec(field, absl::StrCat("names no layer; known are ", KnownLayers(*layers)), Shortened(name));
     }
-    for (const size_t i : named) {
+    entries.push_back(std::move(entry));
+  }
+  // What lies in a module comes after it.
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const Entry& a, const Entry& b) { return a.layers.size() > b.layers.size(); });
+  std::vector<bool> placed(layers->size());
+  for (const Entry& entry : entries) {
+    for (const size_t i : entry.layers) {
       LayerSpec& layer = (*layers)[i];
-      if (placed[i] == nullptr && !layer.device.empty()) {
-        return RefuseSpec(field, absl::StrCat("the layer itself names ", layer.device), device);
+      if (!placed[i] && !layer.device.empty()) {
+        return RefuseSpec(entry.field, absl::StrCat("the layer itself names ", layer.device), entry.device);
       }
-      placed[i] = &name;
-      layer.device = device;
+      placed[i] = true;
+      layer.device = entry.device;
     }
   }
   return absl::OkStatus();

@@ -14,7 +14,7 @@
 namespace penstock {
 
 // Puts devices by name over the layers that they mean (LayersNamed): a name as `layers.3` wins over the module `layers`
-// that it lies in.
+// that it lies in, since it means fewer.
 //
 // Fails:     SPEC_INVALID of spec.model.layer_devices[NAME]: no such layer, a layer that names a device itself, or no
 //            such device.

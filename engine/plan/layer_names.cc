@@ -51,8 +51,9 @@ std::string ModuleOf(const LayerSpec& layer) {
 
 std::vector<size_t> LayersNamed(const std::string& name, const std::vector<LayerSpec>& layers) {
   std::vector<size_t> found;
+  if (name.empty()) return found;
   for (size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i].name == name) return {i};
+    if (layers[i].name == name && ModuleOf(layers[i]) != name) return {i};
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     const std::string module = ModuleOf(layers[i]);

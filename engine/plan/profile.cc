@@ -58,6 +58,13 @@ absl::StatusOr<LayerProfile> ProfileLayer(const LayerSpec& spec, int index, int6
   const bool of_model = status.code() != absl::StatusCode::kCancelled &&
                         status.code() != absl::StatusCode::kResourceExhausted && ReasonOf(status) != "SKIP_INVALID";
   if (!of_model) return status;
+  if (index == 0 && options.sample != nullptr) {
+    return Error(absl::StatusCode::kInvalidArgument, "FIELD_INVALID",
+                 absl::StrCat("sample.inputs: the first layer (", spec.name,
+                              ") does not run on them: ", status.message()))
+        .With("field", "sample.inputs")
+        .With("value", spec.kind);
+  }
   return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
                absl::StrCat("spec.model: layer ", index, " (", spec.name,
                             ") does not run on the output of the layer before it: ", status.message()))

@@ -366,9 +366,10 @@ absl::StatusOr<Executed> CallRunner::Run(const WriteCall& write, Call& call) con
       auto place = places.find(given.name);
       if (place == places.end()) place = places.find(OptimizerSlotName(given.name));
       if (place == places.end()) {
+        const bool twice = written.contains(given.name) || written.contains(OptimizerSlotName(given.name));
         return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
-                     absl::StrCat(written.contains(given.name) ? "a parameter is given twice, got "
-                                                               : "the pipeline has no parameter of this name, got ",
+                     absl::StrCat(twice ? "a parameter is given twice, got "
+                                        : "the pipeline has no parameter of this name, got ",
                                   Shortened(given.name)))
             .With("field", "handles")
             .With("value", Shortened(given.name))
@@ -384,8 +385,8 @@ absl::StatusOr<Executed> CallRunner::Run(const WriteCall& write, Call& call) con
             .With("value", ShapeText(given.tensor.sizes()));
       }
       tensor = given.tensor;
+      written.insert(place->first);
       places.erase(place);
-      written.insert(given.name);
     }
   }
   if (!places.empty()) {  // what was not given stays; of a broken pipeline all must be given

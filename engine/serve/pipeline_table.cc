@@ -161,6 +161,7 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe
                        "limit_value", std::to_string(max_pipelines_));
     }
     PipelineEntry entry{.name = name, .spec = recipe.spec};
+    entry.spec.sample = nullptr;  // it is only measured with
     entry.create_time = builder_.options().clock->WallNow();
     entry.planning = planning;
     SetState(entry, PipelineEntry::State::kCreating);

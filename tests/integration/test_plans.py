@@ -287,10 +287,11 @@ def test_a_sample_is_what_plans_are_measured_with(client: penstock.Client) -> No
     assert good.plan.layers[0].forward_seconds > 0
     assert create_mlp(client, sample={"input": np.ones((3, WIDTH), np.float32)}).message.step == 0
     for changes, reason, field in (
-        ({"sample": tokens + 1000}, "SPEC_INVALID", "spec.model.layers[0]"),
+        ({"sample": tokens + 1000}, "FIELD_INVALID", "sample.inputs"),
         ({"sample": tokens.astype(np.float32)}, "TENSOR_SIGNATURE", "sample.inputs[0].type"),
         ({"sample": {"other": tokens}}, "TENSOR_SIGNATURE", "sample.inputs[0].name"),
         ({"sample": tokens[:0]}, "TENSOR_SIGNATURE", "sample.inputs[0].shape"),
+        ({"sample": tokens, "sample_target": tokens[:0]}, "TENSOR_SIGNATURE", "sample.target[0].shape"),
         ({"sample": tokens, "sample_target": tokens[:, :3].astype(np.float32)}, "TENSOR_SIGNATURE", "sample.target[0].type"),
     ):
         with pytest.raises(penstock.PenstockError) as error:

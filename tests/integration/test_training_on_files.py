@@ -42,9 +42,9 @@ def train(run: Run, pipeline: penstock.Pipeline, file: pathlib.Path, steps: int,
     return json.loads(done.stdout)
 
 
-def refused(run: Run, pipeline: penstock.Pipeline, file: pathlib.Path, *more: str) -> str:
+def refused(run: Run, pipeline: penstock.Pipeline, file: pathlib.Path, *more: str, batch: int = 4) -> str:
     """What the command says; nothing is trained."""
-    done = run("train", pipeline.name, "--data", str(file), "--steps", "1", "--batch", "4", *more)
+    done = run("train", pipeline.name, "--data", str(file), "--steps", "1", "--batch", str(batch), *more)
     assert done.returncode == 2, done.stderr
     assert pipeline.refresh().step == 0 and done.stdout == ""
     return done.stderr
@@ -171,14 +171,23 @@ def test_evaluates_each_row_once(client: penstock.Client, run: Run, tmp_path: pa
 def test_archives_above_4_gib(
     client: penstock.Client, run: Run, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their sizes stand elsewhere; Python writes small ones so if it is told to."""
+    """Their sizes and where the directory is stand elsewhere; Python writes the sizes so if it is told to."""
     file = tmp_path / "rows.npz"
     arrays = columns()
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
     save_plain(file, arrays)
-    assert file.read_bytes().count(b"PK\x06\x06") == 1, "a ZIP64 record"
+    whole = file.read_bytes()
+    record, locator = whole.index(b"PK\x06\x06"), whole.index(b"PK\x06\x07")
+    large = whole[:-14] + b"\xff" * 12 + whole[-2:]  # counts, size and place of the directory are in the record alone
+    file.write_bytes(large)
     loss = create_mlp(client).train_step(arrays["input"][rows_of(0)], arrays["target"][rows_of(0)]).loss
     assert train(run, create_mlp(client), file, 1)["loss_first"] == loss
+    pipeline = create_mlp(client)
+    for place, says in ((record, "its ZIP64 record is damaged"), (locator, "it has no ZIP64 record")):
+        file.write_bytes(large[:place] + b"x" + large[place + 1 :])
+        assert says in refused(run, pipeline, file)
+    file.write_bytes(large[: locator + 8] + b"\xff" * 7 + b"\x00" + large[locator + 16 :])
+    assert "rows.npz" in refused(run, pipeline, file)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +221,7 @@ def test_arrays_that_are_not_there(mlp: penstock.Pipeline, run: Run, tmp_path: p
     assert "has no array target, which the pipeline takes; it has input, y" in refused(run, mlp, file)
     assert "has no array z, which" in refused(run, mlp, file, "--target", "z")
     assert "--batch: must be at most 21, the rows of --data, got 22" in refused(
-        run, mlp, file, "--target", "y", "--batch", "22"
+        run, mlp, file, "--target", "y", batch=22
     )
     assert "cannot be read" in refused(run, mlp, tmp_path / "absent.npz")
     assert "it is no plain file" in refused(run, mlp, tmp_path)

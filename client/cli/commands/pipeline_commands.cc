@@ -31,7 +31,6 @@ Document PipelineDocument(const v1::Pipeline& pipeline) {
 
 // The tensors of a file by the names of the model's inputs, and `target`.
 absl::Status ReadSample(const std::string& path, Session& session, v1::PlanningSample* sample) {
-  if (path.empty()) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(path));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadSafetensors(file));
   for (const HostTensor& tensor : tensors) {
@@ -66,7 +65,9 @@ absl::Status Create(const CreateOptions& options, Session& session) {
     PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_from_checkpoint(),
                               CheckpointName(options.from_checkpoint, "--from-checkpoint"));
   }
-  PENSTOCK_RETURN_IF_ERROR(ReadSample(options.sample, session, request.mutable_sample()));
+  if (!options.sample.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(ReadSample(options.sample, session, request.mutable_sample()));
+  }
   request.set_exist_ok(options.exist_ok);
   request.set_pipeline_id(ShortName(options.name));
   request.set_validate_only(options.dry_run);
@@ -104,7 +105,9 @@ struct PlanOptions {
 absl::Status PlanPipeline(const PlanOptions& options, Session& session) {
   v1::PlanPipelineRequest request;
   PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(), BuildPipelineSpec(options.spec, session));
-  PENSTOCK_RETURN_IF_ERROR(ReadSample(options.sample, session, request.mutable_sample()));
+  if (!options.sample.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(ReadSample(options.sample, session, request.mutable_sample()));
+  }
   v1::SearchLimits* limits = request.mutable_limits();
   limits->mutable_kinds()->Assign(options.kinds.begin(), options.kinds.end());
   limits->set_max_chunks(options.max_chunks);

@@ -82,7 +82,7 @@ def _sample_message(sample: Inputs, target: InputValue) -> pipeline_pb2.Planning
     values = dict(sample) if isinstance(sample, Mapping) else {"": sample}
     inputs = Prepared(values)
     targets = Prepared({} if target is None else {"target": target})
-    if inputs.too_large or targets.too_large:
+    if inputs.nbytes + targets.nbytes > INLINE_BYTES:
         raise ValueError(f"sample: has more than {INLINE_BYTES} bytes; a few rows are enough, they are used in turn")
     return pipeline_pb2.PlanningSample(inputs=inputs.messages(), target=next(iter(targets.messages()), None))
 

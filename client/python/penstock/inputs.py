@@ -80,9 +80,14 @@ class Prepared:
             self._fill(message, value, wanted.get(name))
 
     @property
+    def nbytes(self) -> int:
+        """Of the arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    @property
     def too_large(self) -> bool:
         """Whether the arrays must be uploaded."""
-        return sum(array.nbytes for array in self.arrays.values()) > INLINE_BYTES
+        return self.nbytes > INLINE_BYTES
 
     def messages(self, upload: str = "") -> list[tensor_pb2.Input]:
         """In the order given; arrays come from the handle ``upload``, if there is one."""

@@ -73,10 +73,10 @@ void PutOver(const v1::PipelineSpec& given, v1::PipelineSpec* base) {
   const bool same_model =
       model.layers_size() == 0 && model.name() == base->model().name() && model.program() == base->model().program();
   if (NamesModel(model) && !same_model) base->clear_model();
-  if (Says(given.cut())) {
-    base->clear_cut();
-    base->mutable_model()->clear_layer_devices();  // they are a cut too
-  }
+  // Layers with devices are a cut too.
+  const bool places_layers = !model.layer_devices().empty();
+  if (Says(given.cut()) || places_layers) base->clear_cut();
+  if (Says(given.cut()) || places_layers || given.devices_size() > 0) base->mutable_model()->clear_layer_devices();
   if (Says(given.schedule())) base->clear_schedule();
   if (!given.optimizer().name().empty() && optimizer(given) != optimizer(*base)) base->clear_optimizer();
   const std::string& rate = given.optimizer().learning_rate_schedule().name();

@@ -72,8 +72,7 @@ absl::Status CheckSize(const v1::PipelineSpec& spec) {
                       absl::StrCat(bytes));
 }
 
-absl::StatusOr<Value> ReadSampleValue(const v1::Input& input, const std::string& field) {
-  PENSTOCK_ASSIGN_OR_RETURN(const InputSource source, FromProto(input, field));
+absl::StatusOr<Value> SampleValue(const InputSource& source, const std::string& field) {
   if (const auto* tensor = std::get_if<at::Tensor>(&source.source)) {
     return source.whole ? Value(WholeTensor{*tensor}) : Value(*tensor);
   }
@@ -84,12 +83,14 @@ absl::StatusOr<Value> ReadSampleValue(const v1::Input& input, const std::string&
 
 absl::StatusOr<std::shared_ptr<const PlanningSample>> ReadSample(const v1::PlanningSample& message) {
   PlanningSample sample;
-  for (int i = 0; i < message.inputs_size(); ++i) {
-    PENSTOCK_ASSIGN_OR_RETURN(Value value, ReadSampleValue(message.inputs(i), absl::StrCat("sample.inputs[", i, "]")));
-    sample.inputs.push_back({message.inputs(i).name(), std::move(value)});
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<InputSource> inputs, FromProto(message.inputs(), "sample.inputs"));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(Value value, SampleValue(inputs[i], absl::StrCat("sample.inputs[", i, "]")));
+    sample.inputs.push_back({inputs[i].name, std::move(value)});
   }
   if (message.has_target()) {
-    PENSTOCK_ASSIGN_OR_RETURN(const Value target, ReadSampleValue(message.target(), "sample.target"));
+    PENSTOCK_ASSIGN_OR_RETURN(const InputSource source, FromProto(message.target(), "sample.target"));
+    PENSTOCK_ASSIGN_OR_RETURN(const Value target, SampleValue(source, "sample.target"));
     if (!target.is_tensor()) return InvalidField("sample.target", "must be a tensor", target.TypeName());
     sample.target = *target.tensor();
   }

@@ -101,6 +101,7 @@ TEST(PlaceByName, RefusesWhatIsNotThere) {
   layers[1].device = "cpu:0";
   for (const auto& [name, device, problem] :
        std::vector<std::tuple<std::string, std::string, std::string>>{{"c", "cpu:0", "names no layer; known are a, b"},
+                                                                      {"", "cpu:0", "names no layer; known are a, b"},
                                                                       {"a", "cpu:7", "no such device"},
                                                                       {"a", "", "no such device"},
                                                                       {"b", "cpu:1", "the layer itself names cpu:0"}}) {
