@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/npy_header.h"
@@ -19,30 +20,28 @@ constexpr absl::string_view kMemberStart("PK\x03\x04", 4);
 constexpr absl::string_view kEmptyArchive("PK\x05\x06", 4);
 constexpr absl::string_view kArrayEnding = ".npy";
 
-absl::StatusOr<RowArray> OpenMember(const std::shared_ptr<const InputFile>& file, const ZipMember& member,
-                                    const std::string& name) {
+absl::StatusOr<FileArray> OpenMember(const std::shared_ptr<const InputFile>& file, const ZipMember& member,
+                                     const std::string& name) {
   PENSTOCK_ASSIGN_OR_RETURN(ByteRange bytes, OpenZipMember(file, member));
   PENSTOCK_ASSIGN_OR_RETURN(NpyHeader header, ReadNpyHeader(name, bytes));
-  return RowArray::Create(std::move(header.tensor), std::move(bytes), header.data_begin);
+  return FileArray::Create(std::move(header.tensor), std::move(bytes), header.data_begin);
 }
 
 }  // namespace
 
-absl::StatusOr<RowArray> RowArray::Create(TensorHeader header, ByteRange bytes, int64_t data_begin) {
-  const auto refused = [&](absl::string_view what) {
-    return UsageError(bytes.path(), absl::StrCat(header.name, ": ", what));
-  };
-  if (header.shape.empty()) return refused("must have rows, is a single number");
+absl::StatusOr<FileArray> FileArray::Create(TensorHeader header, ByteRange bytes, int64_t data_begin) {
   const absl::StatusOr<int64_t> needed = PayloadBytes(header.type, header.shape, header.name);
   if (!needed.ok()) return UsageError(bytes.path(), std::string(needed.status().message()));
   if (const int64_t held = bytes.size() - data_begin; held != *needed) {
-    return refused(absl::StrCat("must hold ", *needed, " bytes, as its type and shape say, holds ", held));
+    return UsageError(bytes.path(), absl::StrCat(header.name, ": must hold ", *needed,
+                                                 " bytes, as its type and shape say, holds ", held));
   }
-  const int64_t row_bytes = header.shape[0] == 0 ? 0 : *needed / header.shape[0];
-  return RowArray(std::move(header), std::move(bytes), data_begin, row_bytes);
+  const int64_t rows = header.shape.empty() ? 1 : header.shape[0];
+  const int64_t row_bytes = rows == 0 ? 0 : *needed / rows;
+  return FileArray(std::move(header), std::move(bytes), data_begin, row_bytes);
 }
 
-absl::StatusOr<HostTensor> RowArray::Rows(const std::string& name, std::span<const int64_t> rows) const {
+absl::StatusOr<HostTensor> FileArray::Rows(const std::string& name, std::span<const int64_t> rows) const {
   TensorHeader header = {name, header_.type, header_.shape, 0};
   header.shape[0] = static_cast<int64_t>(rows.size());
   PENSTOCK_ASSIGN_OR_RETURN(HostTensor tensor, HostTensor::Allocate(std::move(header)));
@@ -52,6 +51,16 @@ absl::StatusOr<HostTensor> RowArray::Rows(const std::string& name, std::span<con
         bytes_.Read(data_begin_ + row * row_bytes_, std::span(into, static_cast<size_t>(row_bytes_))));
     into += row_bytes_;
   }
+  return tensor;
+}
+
+absl::StatusOr<HostTensor> FileArray::All() const {
+  TensorHeader header = header_;
+  absl::StrReplaceAll({{"/", "."}},
+                      &header.name);  // that of a slot of an optimizer has slashes; else it is as on the wire
+  PENSTOCK_ASSIGN_OR_RETURN(HostTensor tensor, HostTensor::Allocate(std::move(header)));
+  tensor.set_name(header_.name);
+  PENSTOCK_RETURN_IF_ERROR(bytes_.Read(data_begin_, std::span(tensor.mutable_bytes(), tensor.bytes().size())));
   return tensor;
 }
 
@@ -92,7 +101,7 @@ absl::Status ArrayFile::AddTensors() {
   for (const SafetensorsEntry& entry : *entries) {
     const ByteRange bytes(file_, header_bytes + static_cast<int64_t>(entry.begin),
                           static_cast<int64_t>(entry.end - entry.begin));
-    openers_.emplace(entry.header.name, [entry, bytes] { return RowArray::Create(entry.header, bytes, 0); });
+    openers_.emplace(entry.header.name, [entry, bytes] { return FileArray::Create(entry.header, bytes, 0); });
   }
   return absl::OkStatus();
 }

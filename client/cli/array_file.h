@@ -1,6 +1,6 @@
 #pragma once
 
-// Arrays with rows in a file, `.npz` or safetensors.
+// Arrays of a file, `.npz` or safetensors.
 
 #include <cstdint>
 #include <functional>
@@ -17,24 +17,26 @@
 
 namespace penstock {
 
-// An array of a file; its first dimension counts rows.
+// An array of a file; its first dimension, if it has one, counts rows.
 //
 // Threads:   any method from any thread.
-class RowArray {
+class FileArray {
  public:
-  // Fails: a usage error if there is no first dimension, or the bytes are not what type and shape need.
-  static absl::StatusOr<RowArray> Create(TensorHeader header, ByteRange bytes, int64_t data_begin);
+  // Fails: a usage error if the bytes are not what type and shape need.
+  static absl::StatusOr<FileArray> Create(TensorHeader header, ByteRange bytes, int64_t data_begin);
 
   const std::string& name() const { return header_.name; }
-  int64_t rows() const { return header_.shape[0]; }
+  bool has_rows() const { return !header_.shape.empty(); }
+  int64_t rows() const { return header_.shape[0]; }  // where it has rows
 
   // These rows, in this order, as a tensor [n, ...] of that name; each is 0 to rows() - 1.
   //
   // Fails: TENSOR_TOO_LARGE; usage errors of a file that has become shorter.
   absl::StatusOr<HostTensor> Rows(const std::string& name, std::span<const int64_t> rows) const;
+  absl::StatusOr<HostTensor> All() const;  // fails as Rows()
 
  private:
-  RowArray(TensorHeader header, ByteRange bytes, int64_t data_begin, int64_t row_bytes)
+  FileArray(TensorHeader header, ByteRange bytes, int64_t data_begin, int64_t row_bytes)
       : header_(std::move(header)), bytes_(std::move(bytes)), data_begin_(data_begin), row_bytes_(row_bytes) {}
 
   TensorHeader header_;
@@ -57,7 +59,7 @@ class ArrayFile {
   bool Has(const std::string& name) const { return openers_.count(name) != 0; }
 
   // An array that the file has.
-  absl::StatusOr<RowArray> Array(const std::string& name) const { return openers_.at(name)(); }
+  absl::StatusOr<FileArray> Array(const std::string& name) const { return openers_.at(name)(); }
 
  private:
   explicit ArrayFile(std::shared_ptr<const InputFile> file) : file_(std::move(file)) {}
@@ -65,7 +67,7 @@ class ArrayFile {
   absl::Status AddTensors();  // of safetensors
 
   std::shared_ptr<const InputFile> file_;
-  std::map<std::string, std::function<absl::StatusOr<RowArray>()>> openers_;  // by name
+  std::map<std::string, std::function<absl::StatusOr<FileArray>()>> openers_;  // by name
 };
 
 }  // namespace penstock

@@ -7,7 +7,7 @@
 
 #include "client/cli/byte_model.h"
 #include "client/cli/exit_code.h"
-#include "client/cli/safetensors_file.h"
+#include "client/cli/tensor_file.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -49,8 +49,7 @@ absl::StatusOr<std::vector<v1::Input>> MakeInputs(const v1::Pipeline& pipeline,
                                                   const BenchInput& options, Session& session) {
   std::vector<v1::Input> inputs;
   if (!options.file.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.file));
-    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadSafetensors(file));
+    PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadTensorFile(options.file, session));
     for (const HostTensor& tensor : tensors) {
       v1::Input& input = inputs.emplace_back();
       input.set_name(tensor.name());

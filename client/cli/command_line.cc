@@ -8,6 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "client/cli/command_table.h"
 #include "client/cli/error_text.h"
 #include "client/cli/exit_code.h"
@@ -133,6 +136,14 @@ int Ended(const CommandWorld& world, ExitCode code) {
   return static_cast<int>(ExitCode::kFailure);
 }
 
+// As the other errors: the option, what is wrong with it, and the value.
+std::string ProblemOf(const CLI::ParseError& error) {
+  absl::string_view problem = error.what();
+  if (!absl::ConsumePrefix(&problem, "Could not convert: ")) return error.what();
+  const std::pair<std::string, std::string> parts = absl::StrSplit(problem, absl::MaxSplits(" = ", 1));
+  return absl::StrCat(parts.first, ": takes no such value, got ", parts.second);
+}
+
 // Parses; returns an exit code if there is nothing to run. The only place that meets CLI11's exceptions.
 std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& arguments, const CommandWorld& world) {
   try {
@@ -145,8 +156,9 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& argument
   } catch (const CLI::ParseError& error) {
     const std::string unknown = UnknownArgument(app, arguments);
     const std::string words = CommandWords(*Deepest(&app));
-    *world.err << "penstock" << (words.empty() ? "" : " " + words) << ": " << (unknown.empty() ? error.what() : unknown)
-               << "\n  do:  penstock" << (words.empty() ? "" : " " + words) << " --help\n"
+    *world.err << "penstock" << (words.empty() ? "" : " " + words) << ": "
+               << (unknown.empty() ? ProblemOf(error) : unknown) << "\n  do:  penstock"
+               << (words.empty() ? "" : " " + words) << " --help\n"
                << std::flush;
     return static_cast<int>(ExitCode::kUsage);
   }

@@ -52,7 +52,8 @@ absl::StatusOr<DataRows::Column> DataRows::Open(const ArrayFile& file, const std
     return UsageError(file.path(), absl::StrCat("has no array ", array, ", which the pipeline takes; it has ",
                                                 file.names().empty() ? "none" : absl::StrJoin(file.names(), ", ")));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(RowArray opened, file.Array(array));
+  PENSTOCK_ASSIGN_OR_RETURN(FileArray opened, file.Array(array));
+  if (!opened.has_rows()) return UsageError(file.path(), array + ": must have rows, is a single number");
   if (rows_ < 0) rows_ = opened.rows();
   if (opened.rows() != rows_ || rows_ == 0) {
     return UsageError(file.path(),

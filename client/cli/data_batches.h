@@ -34,7 +34,7 @@ class DataRows {
  private:
   struct Column {
     std::string name;  // of the input
-    RowArray array;
+    FileArray array;
   };
   absl::StatusOr<Column> Open(const ArrayFile& file, const std::string& array, const std::string& name);
 

@@ -3,10 +3,12 @@
 #include <isa-l/crc.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/array_file.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/npy_header.h"
 #include "client/cli/safetensors_file.h"
@@ -18,6 +20,7 @@
 namespace penstock {
 namespace {
 
+constexpr char kArchiveEnding[] = ".npz";
 constexpr size_t kNpyAlignment = 64;
 constexpr uint16_t kFirstDay = (1 << 5) | 1;  // 1980-01-01: the same content is the same file
 
@@ -104,8 +107,25 @@ absl::StatusOr<std::string> NpzFile(const std::string& argument, std::span<const
 absl::StatusOr<std::string> TensorFile(const std::string& path, const std::string& argument,
                                        std::span<const HostTensor> tensors,
                                        const std::map<std::string, std::string>& metadata) {
-  if (absl::EndsWith(path, ".npz")) return NpzFile(argument, tensors);
+  if (absl::EndsWith(path, kArchiveEnding)) return NpzFile(argument, tensors);
   return WriteSafetensors(tensors, metadata);
+}
+
+absl::StatusOr<std::vector<HostTensor>> ReadTensorFile(const std::string& path, Session& session) {
+  if (!absl::EndsWith(path, kArchiveEnding)) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string bytes, session.ReadFile(path));
+    absl::StatusOr<std::vector<HostTensor>> tensors = ReadSafetensors(bytes);
+    if (tensors.ok()) return tensors;
+    return UsageError(path == "-" ? "stdin" : path, std::string(tensors.status().message()));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Open(path));
+  std::vector<HostTensor> tensors;
+  for (const std::string& name : file.names()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const FileArray array, file.Array(name));
+    PENSTOCK_ASSIGN_OR_RETURN(HostTensor tensor, array.All());
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
 }
 
 }  // namespace penstock

@@ -1,12 +1,14 @@
 #pragma once
 
-// Tensors as the content of a file for other programs, by the file's name.
+// Files of tensors, for and from other programs: what they are, their name says.
 
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/session.h"
 #include "client/lib/host_tensor.h"
 
 namespace penstock {
@@ -17,5 +19,10 @@ namespace penstock {
 absl::StatusOr<std::string> TensorFile(const std::string& path, const std::string& argument,
                                        std::span<const HostTensor> tensors,
                                        const std::map<std::string, std::string>& metadata);
+
+// The tensors of a file: of an .npz what numpy.savez or numpy.savez_compressed wrote, else safetensors; "-" is stdin.
+//
+// Fails:     usage errors that name the file.
+absl::StatusOr<std::vector<HostTensor>> ReadTensorFile(const std::string& path, Session& session);
 
 }  // namespace penstock

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import penstock
@@ -47,6 +49,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def test_the_examples_of_a_page_run(page: str, daemon: Daemon, tmp_path: pathlib.Path) -> None:
     calls = commands_in((ROOT / page).read_text())
     assert len(calls) > 2
+    if page == "docs/cli.md":  # the file of the commands
+        (program,) = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
     for words in calls:
         if tuple(words[:2]) in LEFT_OUT:
             continue

@@ -433,30 +433,36 @@ def test_another_file_of_the_same_name(raw: Raw, root: pathlib.Path) -> None:
 
 
 def test_quotas(daemon: Daemon, raw: Raw, root: pathlib.Path) -> None:
-    taken = sum(path.stat().st_size for path in root.glob("*.pt2"))
+    """The folder has room for 4 MiB; uploads count with all that they announce."""
     file = golden(SMALL)
-    many = [OpenUpload(daemon.address) for _ in range(6)]  # a caller's share of eight
+    opened: list[tuple[OpenUpload, int]] = []
+
+    def begin(byte_size: int, caller: str | None = None) -> OpenUpload:
+        upload = OpenUpload(daemon.address, caller)
+        upload.put(start_of(f"open-{len(opened)}.pt2", file, byte_size=byte_size))
+        return upload
+
+    def admitted(byte_size: int, caller: str | None = None) -> None:
+        upload = begin(byte_size, caller)
+        assert upload.answer().HasField("credit")
+        opened.append((upload, byte_size))
+
     try:
-        # The folder has room for 4 MiB: uploads count with all that they announce.
-        for number, one in enumerate(many[:3]):
-            one.put(start_of(f"open-{number}.pt2", file, byte_size=LIMIT))
-            assert one.answer().HasField("credit")
-        if taken > 0:
-            over = start_of("open-3.pt2", file, byte_size=LIMIT)
-            refused(lambda: files.send(raw, iter([over])), Code.RESOURCE_EXHAUSTED, "STORAGE_FULL")
-        for number, one in enumerate(many[3:], start=3):
-            one.put(start_of(f"open-{number}.pt2", file))
-            assert one.answer().HasField("credit")
-        refused(
-            lambda: files.send(raw, iter([start_of("open-6.pt2", file)])), Code.RESOURCE_EXHAUSTED, "CALLER_QUOTA"
-        )
+        for byte_size in (LIMIT, LIMIT, len(file)):
+            admitted(byte_size)
+        # With that, the caller would have more than three quarters of the room.
+        refused(begin(LIMIT).answer, Code.RESOURCE_EXHAUSTED, "CALLER_QUOTA", value="bytes open at once")
+        for _ in range(3):
+            admitted(len(file))
+        refused(begin(len(file)).answer, Code.RESOURCE_EXHAUSTED, "CALLER_QUOTA", value="at most 6 uploads open at once")
+        admitted(LIMIT, "bob")
+        refused(begin(LIMIT, "carol").answer, Code.RESOURCE_EXHAUSTED, "STORAGE_FULL", value="--model-root-bytes")
     finally:
         # Finished with what is no model, they go.
-        for number, one in enumerate(many):
-            size = LIMIT if number < 3 else len(file)
-            for offset in range(0, size, 256 << 10):
-                one.put(chunk_of(bytes(size), offset, 256 << 10))
-            refused(one.answer, Code.DATA_LOSS, "MODEL_DIGEST")
+        for upload, byte_size in opened:
+            for offset in range(0, byte_size, 256 << 10):
+                upload.put(chunk_of(bytes(byte_size), offset, 256 << 10))
+            refused(upload.answer, Code.DATA_LOSS, "MODEL_DIGEST")
     assert not parts(root)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import grpc
 import numpy as np
@@ -271,6 +272,28 @@ def test_layers_of_a_reference_model_stand_on_the_devices_that_are_named(client:
     named.save_checkpoint("elsewhere")
     moved = create_mlp(client, model=None, options=None, stages=1, from_checkpoint=f"{named.name}/checkpoints/elsewhere")
     assert moved.train_step(rows, rows).loss == plain.train_step(rows, rows).loss
+
+
+def test_what_is_given_beside_a_checkpoint_replaces_how_its_layers_were_placed(client: penstock.Client) -> None:
+    """Devices of layers, a cut and a list of devices: each stands in the place of the two others."""
+    placed = create_mlp(client, stages=0, schedule="gpipe", layer_devices={"block0": "cpu:1", "block2": "cpu:0"})
+    placed.save_checkpoint("placed")
+    cut = create_mlp(client, stages=2, schedule="gpipe")
+    cut.save_checkpoint("cut")
+
+    def again(source: penstock.Pipeline, checkpoint: str, **given: Any) -> penstock.Pipeline:
+        return client.create_pipeline(
+            fresh_name("again"), from_checkpoint=f"{source.name}/checkpoints/{checkpoint}", **given
+        )
+
+    other = again(placed, "placed", layer_devices={"block1": "cpu:1"})
+    assert dict(other.message.spec.model.layer_devices) == {"block1": "cpu:1"}
+    assert [stage.device for stage in other.plan.stages] == ["cpu:1"]
+    by_name = again(cut, "cut", layer_devices={"block0": "cpu:1", "block2": "cpu:0"})
+    assert [stage.device for stage in by_name.plan.stages] == ["cpu:1", "cpu:0"]
+    moved = again(placed, "placed", devices=["cpu:0"])
+    assert not moved.message.spec.model.layer_devices
+    assert [stage.device for stage in moved.plan.stages] == ["cpu:0"]
 
 
 def test_devices_of_layers_that_are_not_there_are_refused(client: penstock.Client) -> None:

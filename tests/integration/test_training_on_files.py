@@ -50,7 +50,7 @@ def refused(run: Run, pipeline: penstock.Pipeline, file: pathlib.Path, *more: st
     return done.stderr
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def mlp(client: penstock.Client) -> penstock.Pipeline:
     """For files that are refused."""
     return create_mlp(client)
@@ -188,6 +188,29 @@ def test_archives_above_4_gib(
         assert says in refused(run, pipeline, file)
     file.write_bytes(large[: locator + 8] + b"\xff" * 7 + b"\x00" + large[locator + 16 :])
     assert "rows.npz" in refused(run, pipeline, file)
+
+
+def test_other_commands_read_archives_too(client: penstock.Client, run: Run, tmp_path: pathlib.Path) -> None:
+    """As they write them: numbers without dimensions, and the names of slots, which have slashes."""
+    pipeline, other = create_mlp(client), create_mlp(client, seed=8)
+    rows = columns()["input"]
+    pipeline.train_step(rows, columns()["target"])
+    sent, got, state = tmp_path / "sent.npz", tmp_path / "got.npz", tmp_path / "state.npz"
+    np.savez(sent, input=rows)
+    assert run("infer", pipeline.name, "--input", str(sent), "--to", str(got)).returncode == 0
+    with np.load(got) as outputs:
+        assert np.array_equal(outputs["output"], pipeline.infer(rows)["output"])
+    tensors = pipeline.read_parameters(include_optimizer_state=True)
+    np.savez(state, **{name.replace("optimizer.", "optimizer/"): array for name, array in tensors.items()})
+    done = run("params", "write", other.name, "--from", str(state), "--step", "1")
+    assert done.returncode == 0, done.stderr
+    assert not differing(state_of(other), state_of(pipeline))
+    state.write_bytes(b"no archive")
+    assert f"{state}: is neither .npz nor safetensors" in run("params", "write", other.name, "--from", str(state)).stderr
+    plain = tmp_path / "state"
+    np.savez(plain, x=np.ones(1))
+    plain.with_suffix(".npz").rename(plain)
+    assert f"{plain}: " in run("params", "write", other.name, "--from", str(plain)).stderr
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ void AddBenchCommand(CommandTable& table) {
       "Training steps instead of inference, with a learning rate of 0: weights stay, the step number rises");
   command
       ->add_option("--input", options->input.file,
-                   "Tensors named as the pipeline's inputs (and its target), safetensors; unset: made up")
+                   "Tensors named as the pipeline's inputs (and its target), safetensors or .npz; unset: made up")
       ->type_name("FILE");
   command->add_option("--rows", options->input.rows, "Rows of a made-up input")
       ->check(CLI::Range(1, 1'000'000))

@@ -10,7 +10,6 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
-#include "client/cli/safetensors_file.h"
 #include "client/cli/tensor_file.h"
 #include "client/cli/value_json.h"
 #include "client/lib/call_error.h"
@@ -104,8 +103,7 @@ struct PutOptions {
 };
 
 absl::Status Put(const PutOptions& options, Session& session) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string bytes, session.ReadFile(options.file));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadSafetensors(bytes));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadTensorFile(options.file, session));
   if (tensors.empty()) return UsageError("FILE", "holds no tensors");
   UploadOptions upload;
   upload.lease = absl::Seconds(options.lease_seconds);
@@ -243,7 +241,7 @@ void AddTransfers(CommandTable& table, CLI::App* group) {
                             "penstock handle put gpt - --lease 600 -o name < batch.safetensors");
   auto put_options = std::make_shared<PutOptions>();
   put->add_option("PIPELINE", put_options->pipeline, "Name of the pipeline")->required();
-  put->add_option("FILE", put_options->file, "A safetensors file; - is stdin")->required();
+  put->add_option("FILE", put_options->file, "A safetensors or .npz file; - is stdin")->required();
   put->add_option("--lease", put_options->lease_seconds, "How long the handle lives without renewal")
       ->check(Positive())
       ->type_name("SECONDS");

@@ -9,7 +9,6 @@
 #include "client/cli/command_table.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/number_checks.h"
-#include "client/cli/safetensors_file.h"
 #include "client/cli/sampling.h"
 #include "client/cli/tensor_file.h"
 #include "client/cli/text_windows.h"
@@ -158,8 +157,7 @@ absl::StatusOr<v1::InferRequest> FileRequest(const InferOptions& options, Sessio
   request.set_priority(options.priority);
   std::vector<HostTensor> tensors;
   if (!options.input.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.input));
-    PENSTOCK_ASSIGN_OR_RETURN(tensors, ReadSafetensors(file));
+    PENSTOCK_ASSIGN_OR_RETURN(tensors, ReadTensorFile(options.input, session));
   }
   std::set<std::string> whole(options.whole.begin(), options.whole.end());
   for (const HostTensor& tensor : tensors) {
@@ -244,7 +242,8 @@ void AddInferCommand(CommandTable& table) {
   command->add_option("--sequence", options->sequence, "How many of the last bytes the model sees; unset: all it takes")
       ->check(Positive())
       ->type_name("N");
-  command->add_option("--input", options->input, "Tensors named as the pipeline's inputs, safetensors; - is stdin")
+  command
+      ->add_option("--input", options->input, "Tensors named as the pipeline's inputs, safetensors or .npz; - is stdin")
       ->type_name("FILE")
       ->excludes(prompt);
   command

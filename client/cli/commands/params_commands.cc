@@ -15,6 +15,7 @@
 #include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
 #include "client/cli/safetensors_file.h"
+#include "client/cli/tensor_file.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -55,8 +56,7 @@ struct WriteOptions {
 };
 
 absl::Status Write(const WriteOptions& options, Session& session) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.from));
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadSafetensors(file));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadTensorFile(options.from, session));
   if (tensors.empty()) return UsageError("--from", "holds no tensors");
   for (HostTensor& tensor : tensors) {  // a name on the wire has no slash
     if (absl::StartsWith(tensor.name(), "optimizer/")) {
@@ -107,12 +107,12 @@ void AddParamsCommands(CommandTable& table) {
       ->excludes(state);
   table.Run(read, [options](Session& session) { return Read(*options, session); });
 
-  CLI::App* write = table.Add(group, "write", "Replace parameters by those of a safetensors file, by name",
+  CLI::App* write = table.Add(group, "write", "Replace parameters by those of a file, by name",
                               "penstock params write gpt --from gpt.safetensors\n"
                               "penstock params write gpt --from gpt.safetensors --step 0");
   auto given = std::make_shared<WriteOptions>();
   write->add_option("PIPELINE", given->pipeline, "Name of the pipeline")->required();
-  write->add_option("--from", given->from, "A safetensors file; - is stdin")->required()->type_name("FILE");
+  write->add_option("--from", given->from, "A safetensors or .npz file; - is stdin")->required()->type_name("FILE");
   write
       ->add_option("--step", given->step,
                    "Finished steps from now on, which the learning rate follows; unset: as it is")

@@ -10,7 +10,7 @@
 #include "client/cli/optimizer_options.h"
 #include "client/cli/pipeline_spec_options.h"
 #include "client/cli/pipeline_text.h"
-#include "client/cli/safetensors_file.h"
+#include "client/cli/tensor_file.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -31,8 +31,7 @@ Document PipelineDocument(const v1::Pipeline& pipeline) {
 
 // The tensors of a file by the names of the model's inputs, and `target`.
 absl::Status ReadSample(const std::string& path, Session& session, v1::PlanningSample* sample) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(path));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadSafetensors(file));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadTensorFile(path, session));
   for (const HostTensor& tensor : tensors) {
     v1::Input* input = tensor.name() == "target" ? sample->mutable_target() : sample->add_inputs();
     input->set_name(tensor.name());
@@ -44,7 +43,7 @@ absl::Status ReadSample(const std::string& path, Session& session, v1::PlanningS
 void AddSampleOption(CLI::App* command, std::string* path) {
   command
       ->add_option("--sample", *path,
-                   "Measure with a batch of your own: a .safetensors file with the model's inputs by name, and "
+                   "Measure with a batch of your own: a safetensors or .npz file with the model's inputs by name, and "
                    "`target` if you like")
       ->type_name("FILE");
 }

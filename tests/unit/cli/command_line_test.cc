@@ -230,9 +230,11 @@ TEST_F(CommandLineTest, CreateAsJsonShowsNoProgress) {
 TEST_F(CommandLineTest, PlanAndDryRunCreateNothing) {
   EXPECT_EQ(Run("pipeline plan --model gpt --stages 2"), 0);
   EXPECT_EQ(daemon_.LastPlan().spec().cut().stages(), 2);
+  EXPECT_FALSE(daemon_.LastPlan().has_sample());
   EXPECT_EQ(daemon_.LastCreate().pipeline_id(), "");
   EXPECT_EQ(Run("pipeline create x --model gpt --dry-run"), 0);
   EXPECT_TRUE(daemon_.LastCreate().validate_only());
+  EXPECT_FALSE(daemon_.LastCreate().has_sample());
 }
 
 TEST_F(CommandLineTest, PlanShowsLayersCostsCutSkipsAndWhy) {
@@ -290,6 +292,8 @@ TEST_F(CommandLineTest, CreateSendsTheWholeSchedule) {
   EXPECT_EQ(schedule.live_limit(), 7);
   EXPECT_FALSE(schedule.has_chunks());
   EXPECT_FALSE(schedule.has_lag());
+  EXPECT_EQ(Run("pipeline create x --model gpt --stages two"), 2);
+  EXPECT_THAT(err_, HasSubstr("--stages: takes no such value, got two"));
   EXPECT_EQ(Run("pipeline create x --model gpt --checkpoint sometimes"), 2);
 }
 

@@ -65,9 +65,10 @@ TEST(ExportedProgram, ReadsGraphsWithModulesInputsAndOutputs) {
   ASSERT_EQ(program.graph.inputs[1].shape.size(), 2);
   EXPECT_EQ(program.graph.inputs[1].shape[1].symbol, program.graph.inputs[0].shape[1].symbol);
   EXPECT_EQ(program.graph.symbols.at(program.graph.inputs[0].shape[1].symbol).most, 64);
-  ASSERT_EQ(program.graph.outputs.size(), 2) << "None is no output";
+  ASSERT_EQ(program.graph.outputs.size(), 3);
   EXPECT_EQ(program.graph.outputs[0].name, "logits");
   EXPECT_EQ(program.graph.outputs[1].name, "hidden");
+  EXPECT_FALSE(program.graph.outputs[2].tensor) << "None";
   std::vector<std::string> targets;
   for (const ProgramNode& node : program.graph.nodes) {
     if (node.modules.empty() || node.modules.back().name != "blocks.1.norm2") continue;

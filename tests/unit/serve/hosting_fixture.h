@@ -125,6 +125,7 @@ class HostingFixture : public ::testing::Test {
                                        const std::string& request_id = "") {
     PipelineSpec spec;
     spec.model.name = model;
+    spec.sample = std::make_shared<const PlanningSample>();
     absl::StatusOr<PipelineEntry> answer;
     absl::Notification done;
     table_->Create({.caller = "ann", .request_id = request_id, .payload_digest = name}, name,

@@ -18,6 +18,7 @@ using PipelineTableTest = HostingFixture;
 TEST_F(PipelineTableTest, CreatesFindsListsAndDeletes) {
   ASSERT_TRUE(Create("mlp").ok());
   EXPECT_EQ(table_->Get("mlp")->state, PipelineEntry::State::kReady);
+  EXPECT_EQ(table_->Get("mlp")->spec.sample, nullptr) << "it is only measured with";
   ASSERT_EQ(table_->List("", 10).size(), 2);
   EXPECT_EQ(table_->List("gpt", 10)[0].name, "mlp");
   EXPECT_NE(registry_.Find("mlp"), nullptr);
