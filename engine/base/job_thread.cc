@@ -8,9 +8,15 @@ namespace penstock {
 
 JobThread::JobThread(std::string name) : thread_(std::make_unique<Thread>(std::move(name), [this] { Run(); })) {}
 
-void JobThread::Post(std::function<void()> job) {
+JobThread::Prepared JobThread::Prepare(std::function<void()> job) {
+  Prepared prepared;
+  prepared.push_back(std::move(job));
+  return prepared;
+}
+
+void JobThread::Post(Prepared job) {
   absl::MutexLock lock(&mu_);
-  if (!closed_) jobs_.push_back(std::move(job));
+  if (!closed_) jobs_.splice(jobs_.end(), job);
 }
 
 void JobThread::Close() {

@@ -1,9 +1,10 @@
 #pragma once
 
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -18,17 +19,22 @@ namespace penstock {
 // Fails:     a job that throws is logged (guard.h), and the next one runs.
 class JobThread {
  public:
+  // A job that takes no memory when it is posted.
+  using Prepared = std::list<std::function<void()>>;
+
   explicit JobThread(std::string name);
   ~JobThread() { Close(); }
 
-  void Post(std::function<void()> job) ABSL_LOCKS_EXCLUDED(mu_);
+  static Prepared Prepare(std::function<void()> job);
+  void Post(Prepared job) ABSL_LOCKS_EXCLUDED(mu_);
+  void Post(std::function<void()> job) { Post(Prepare(std::move(job))); }
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Mutex mu_;
-  std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mu_);
+  std::list<std::function<void()>> jobs_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<Thread> thread_;  // last: it uses all of the above
 };

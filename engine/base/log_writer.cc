@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "engine/base/guard.h"
 
 namespace penstock {
 namespace {
@@ -86,7 +86,7 @@ bool LogWriter::Runnable() const { return closing_ || !queue_.empty() || full_dr
 void LogWriter::Run() {
   while (true) {
     std::string line;
-    std::string notices;
+    std::optional<Due> due;
     bool taken = false;
     {
       absl::MutexLock lock(&mu_);
@@ -96,31 +96,36 @@ void LogWriter::Run() {
         line = std::move(queue_.front());
         queue_.pop_front();
       }
-      notices = Notices();
-      if (closing_ && !taken && notices.empty()) return;
+      due = TakeDue();
+      if (closing_ && !taken && !due.has_value()) return;
     }
     Write(line);
-    if (!notices.empty()) Write(notices);
+    while (due.has_value()) {
+      Report(*due);
+      absl::MutexLock lock(&mu_);
+      due = TakeDue();
+    }
     absl::MutexLock lock(&mu_);
     bytes_ -= line.size();
     if (taken) ++done_;
   }
 }
 
-std::string LogWriter::Notices() {
-  std::string notices;
-  if (full_dropped_ > 0) {
-    absl::StrAppend(&notices, options_.notice(LogDrop::kFull, "", full_dropped_));
-    full_dropped_ = 0;
+std::optional<LogWriter::Due> LogWriter::TakeDue() {
+  if (full_dropped_ > 0) return Due{LogDrop::kFull, "", std::exchange(full_dropped_, 0)};
+  if (rate_dropped_ == 0 || (!closing_ && options_.clock->NowNanos() < rate_notice_nanos_)) return std::nullopt;
+  for (auto& [message, rate] : rates_) {
+    if (rate.dropped > 0) return Due{LogDrop::kRate, message, std::exchange(rate.dropped, 0)};
   }
-  if (rate_dropped_ > 0 && (closing_ || options_.clock->NowNanos() >= rate_notice_nanos_)) {
-    for (auto& [message, rate] : rates_) {
-      if (rate.dropped > 0) absl::StrAppend(&notices, options_.notice(LogDrop::kRate, message, rate.dropped));
-      rate.dropped = 0;
-    }
-    rate_dropped_ = 0;
-  }
-  return notices;
+  rate_dropped_ = 0;
+  return std::nullopt;
+}
+
+// Without memory the notice is lost, and no line after it.
+void LogWriter::Report(const Due& due) {
+  const absl::Status made =
+      Guarded("a notice of the log", [&] { Write(options_.notice(due.cause, due.message, due.lines)); });
+  if (!made.ok()) Drop(LogDrop::kFailed);
 }
 
 // In pieces that a pipe which is ready takes without blocking, so that it can always be ended.

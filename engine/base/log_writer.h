@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -68,8 +69,15 @@ class LogWriter {
 
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   bool Runnable() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // Notices that are due; none are left when it closes.
-  std::string Notices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Lines that were dropped, and are to be told of.
+  struct Due {
+    LogDrop cause;
+    std::string_view message;  // of a rate, which stays
+    int64_t lines;
+  };
+  // The next that is due; all are when it closes. Takes no memory.
+  std::optional<Due> TakeDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Report(const Due& due) ABSL_LOCKS_EXCLUDED(mu_);
   void Write(std::string_view line);
   void Drop(LogDrop cause) { ++dropped_[static_cast<size_t>(cause)]; }
 

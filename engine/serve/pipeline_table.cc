@@ -351,15 +351,13 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
       let_go->Notify();
     };
     PipelineEntry deleted{.name = name, .state = PipelineEntry::State::kDeleting};
-    kept->Drain(force, [this, key, join, name, purge, let_go, pipeline = std::move(pipeline),
-                        deleted = std::move(deleted)]() mutable {
-      deletions_.Post([this, key, join, name, purge, let_go, pipeline = std::move(pipeline),
-                       deleted = std::move(deleted)]() mutable {
-        let_go->WaitForNotification();
-        const absl::Status purged = DeleteNow(name, std::move(pipeline), purge);
-        Answer(key, join, purged.ok() ? absl::StatusOr<PipelineEntry>(std::move(deleted)) : purged);
-      });
-    });
+    const auto job = std::make_shared<JobThread::Prepared>(JobThread::Prepare(
+        [this, key, join, name, purge, let_go, pipeline = std::move(pipeline), deleted = std::move(deleted)]() mutable {
+          let_go->WaitForNotification();
+          const absl::Status purged = DeleteNow(name, std::move(pipeline), purge);
+          Answer(key, join, purged.ok() ? absl::StatusOr<PipelineEntry>(std::move(deleted)) : purged);
+        }));
+    kept->Drain(force, [this, job] { deletions_.Post(std::move(*job)); });
   });
   if (begun.ok()) return;
   {
@@ -429,16 +427,19 @@ void PipelineTable::DeleteCheckpoint(CallContext context, CheckpointSource check
       key, context, [done = std::move(done)](const absl::StatusOr<PipelineEntry>& entry) { done(entry.status()); },
       start);
   if (join == nullptr) return;
-  deletions_.Post([this, key, join, checkpoint = std::move(checkpoint)] {
-    const absl::Status removed = Guarded("the deletion of a checkpoint", [&] {
-      return builder_.options().checkpoints->FindFolder(checkpoint.pipeline)->Remove(checkpoint.id);
+  const absl::Status posted = Guarded("the deletion of a checkpoint", [&] {
+    deletions_.Post([this, key, join, checkpoint] {
+      const absl::Status removed = Guarded("the deletion of a checkpoint", [&] {
+        return builder_.options().checkpoints->FindFolder(checkpoint.pipeline)->Remove(checkpoint.id);
+      });
+      if (removed.ok()) {
+        LogInfo("checkpoint deleted", {{"pipeline", checkpoint.pipeline}, {"checkpoint", checkpoint.id}});
+        return Answer(key, join, PipelineEntry{.name = checkpoint.pipeline});
+      }
+      Answer(key, join, WithValue(removed, "pipeline", checkpoint.pipeline));
     });
-    if (removed.ok()) {
-      LogInfo("checkpoint deleted", {{"pipeline", checkpoint.pipeline}, {"checkpoint", checkpoint.id}});
-      return Answer(key, join, PipelineEntry{.name = checkpoint.pipeline});
-    }
-    Answer(key, join, WithValue(removed, "pipeline", checkpoint.pipeline));
   });
+  if (!posted.ok()) Answer(key, join, WithValue(posted, "pipeline", checkpoint.pipeline));
 }
 
 // --- The end.

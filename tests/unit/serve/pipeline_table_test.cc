@@ -406,6 +406,38 @@ TEST_F(PipelineTableTest, ACreationThatFindsNoMemoryLeavesNothingAndMayBeRepeate
   EXPECT_GT(thrown, 5);
 }
 
+// Each allocation of the call fails once, that of the job behind the drain too.
+TEST_F(PipelineTableTest, ADeletionThatFindsNoMemoryIsAnsweredAndMayBeRepeated) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  int refused = 0;
+  bool failed = true;
+  for (int spared = 0; failed; ++spared) {
+    SCOPED_TRACE(spared);
+    ASSERT_TRUE(Create("made").ok());
+    const CallContext context{.caller = "ann", .request_id = "id-" + std::to_string(spared), .payload_digest = "made"};
+    absl::Status answer = absl::UnknownError("none");
+    absl::Notification done;
+    const PipelineTable::DeleteCallback callback = [&](absl::Status status) {
+      answer = std::move(status);
+      done.Notify();
+    };
+    std::string name = "made";
+    FailNewOnce(spared);
+    try {
+      table_->Delete(context, std::move(name), false, false, callback);
+      done.WaitForNotification();
+    } catch (const std::bad_alloc&) {
+      answer = absl::ResourceExhaustedError("thrown");
+    }
+    failed = StopFailingNew();
+    if (answer.ok()) continue;
+    ++refused;
+    EXPECT_EQ(answer.code(), absl::StatusCode::kResourceExhausted) << answer;
+    ASSERT_TRUE(Delete("made").ok());
+  }
+  EXPECT_GT(refused, 10);
+}
+
 // As one operator that is measured may: nothing interrupts it.
 TEST_F(PipelineTableTest, ACreationThatIsLateKeepsNoOtherWaiting) {
   absl::Notification started;
