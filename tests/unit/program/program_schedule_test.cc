@@ -147,7 +147,7 @@ TEST(ProgramSchedule, EqualsThePlainLoopUnderEveryKind) {
       }
     }
   }
-  EXPECT_GE(schedules.cases(), 100);
+  if (!all) EXPECT_EQ(schedules.cases(), 100);
 }
 
 }  // namespace
