@@ -43,10 +43,12 @@ struct Arrival {
 };
 
 Batch OnesLike(const Batch& batch) {
-  std::vector<Value> ones;
+  ValueList ones;
   for (const Value& value : batch) {
-    const bool learns = value.is_tensor() && value.tensor()->requires_grad();
-    ones.push_back(learns ? Value(at::ones_like(*value.tensor())) : Value());
+    ones.push_back(value.Map([](const Value& one) {
+      const bool learns = one.is_tensor() && one.tensor()->requires_grad();
+      return learns ? Value(at::ones_like(*one.tensor())) : Value();
+    }));
   }
   return Batch::Tuple(std::move(ones));
 }

@@ -36,29 +36,34 @@ Batch Leaves(const Batch& batch, bool with_gradient) {
   });
 }
 
-// Ends of the graph that a gradient has reached.
-void AddRoots(const Batch& ends, const Batch& gradients, std::vector<at::Tensor>& roots,
+// Ends of the graph that a gradient has reached. Gradients have the form of the ends, with None where there is none.
+void AddRoots(const ValueList& ends, const ValueList& gradients, std::vector<at::Tensor>& roots,
               std::vector<at::Tensor>& root_gradients) {
   for (size_t i = 0; i < ends.size() && i < gradients.size(); ++i) {
-    if (!ends[i].is_tensor() || !gradients[i].is_tensor() || !ends[i].tensor()->requires_grad()) continue;
-    roots.push_back(*ends[i].tensor());
-    root_gradients.push_back(*gradients[i].tensor());
+    if (!ends[i].is_tensor()) {
+      AddRoots(ends[i].Items(), gradients[i].Items(), roots, root_gradients);
+    } else if (gradients[i].is_tensor() && ends[i].tensor()->requires_grad()) {
+      roots.push_back(*ends[i].tensor());
+      root_gradients.push_back(*gradients[i].tensor());
+    }
   }
 }
 
 void ResetGradients(const Batch& leaves) {
-  for (const Value& value : leaves) {
-    if (value.is_tensor()) value.tensor()->mutable_grad().reset();
-  }
+  for (const at::Tensor& leaf : leaves.AllTensors()) leaf.mutable_grad().reset();
 }
 
-// Takes them out of the leaves, which saved tensors may keep.
+// Takes them out of the leaves, which saved tensors may keep. In the form of the leaves, with None where there is none.
 Batch TakeGradients(const Batch& leaves) {
-  Tensors gradients;
+  ValueList gradients;
   for (const Value& value : leaves) {
-    gradients.push_back(value.is_tensor() ? std::exchange(value.tensor()->mutable_grad(), at::Tensor()) : at::Tensor());
+    gradients.push_back(!value.HoldsTensor() ? Value() : value.Map([](const Value& leaf) {
+      if (!leaf.is_tensor()) return Value();
+      at::Tensor gradient = std::exchange(leaf.tensor()->mutable_grad(), at::Tensor());
+      return gradient.defined() ? Value(std::move(gradient)) : Value();
+    }));
   }
-  return Batch::OfTensors(gradients);
+  return Batch::Tuple(std::move(gradients));
 }
 
 InputGradients TakeGradients(const Pass& pass) {
@@ -163,7 +168,7 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
 }
 
 void Stage::Forward(Batch inputs, const PassContext& context, const LossContext& loss, Pass& pass) {
-  pass.stash = inputs.MapAllTensors([this](const at::Tensor& tensor) { return ToDevice(tensor, parts_.device); });
+  pass.stash = inputs.MapTensors([this](const at::Tensor& tensor) { return ToDevice(tensor, parts_.device); });
   if (context.graph) {
     Recompute(context, loss, pass);
     return;
@@ -197,10 +202,11 @@ Stage::Roots Stage::RootsOf(Pass& pass, const Batch& gradients) const {
     }
   } else {
     const auto here = [this](const at::Tensor& tensor) { return ToDevice(tensor, parts_.device); };
-    AddRoots(pass.outputs, gradients.MapTensors(here), roots.tensors, roots.gradients);
+    AddRoots(pass.outputs.values(), gradients.MapTensors(here).values(), roots.tensors, roots.gradients);
   }
   for (size_t port = 0; port < pass.skip_outputs.size(); ++port) {
-    AddRoots(pass.skip_outputs[port], pass.sent.at(port).TakeGradient(), roots.tensors, roots.gradients);
+    AddRoots(pass.skip_outputs[port].values(), pass.sent.at(port).TakeGradient().values(), roots.tensors,
+             roots.gradients);
   }
   return roots;
 }
@@ -217,14 +223,10 @@ InputGradients Stage::Backward(Pass& pass, const Batch& gradients, bool retain_g
 
 InputGradients Stage::InputGradient(Pass& pass, const Batch& gradients) {
   const Roots roots = RootsOf(pass, gradients);
-  Tensors inputs;
-  const auto add = [&inputs](const Batch& leaves) {
-    for (const Value& value : leaves) {
-      if (value.is_tensor()) inputs.push_back(*value.tensor());
-    }
-  };
-  add(pass.leaves);
-  for (const Batch& leaves : pass.skip_leaves) add(leaves);
+  Tensors inputs = pass.leaves.AllTensors();
+  for (const Batch& leaves : pass.skip_leaves) {
+    for (const at::Tensor& leaf : leaves.AllTensors()) inputs.push_back(leaf);
+  }
   std::unique_ptr<SplitBackward> owed = SplitBackward::InputHalf(roots.tensors, roots.gradients, inputs);
   InputGradients result = TakeGradients(pass);
   pass = Pass();

@@ -35,13 +35,13 @@ void StageRun::Forward(int m) {
   if (last() && pass.loss.defined()) run_->loss_values[m] = pass.loss.item().toDouble();
   if (last()) Measure(m, pass);
   const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
-  if (!last()) outgoing_[m] = pass.outputs.MapAllTensors(detached);
+  if (!last()) outgoing_[m] = pass.outputs.MapTensors(detached);
   if (last() && run_->spec.keep_outputs) {
     // They may be views of what a step of the same run changes: it is decided once they are joined, which copies them.
-    run_->outputs[m] = pass.outputs.MapAllTensors([](const at::Tensor& tensor) { return ToHost(tensor.detach()); });
+    run_->outputs[m] = pass.outputs.MapTensors([](const at::Tensor& tensor) { return ToHost(tensor.detach()); });
   }
   outgoing_skips_[m].clear();
-  for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapAllTensors(detached));
+  for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));
   if (run_->spec.inference) {
     pass = Pass();
   } else if (!graph) {

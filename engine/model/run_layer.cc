@@ -92,7 +92,7 @@ class RunningLayer : public LayerSkips {
       return own;
     };
     outputs = outputs.MapTensors(prepare);
-    for (auto& [name, value] : stashed_) value = Batch(value).MapTensors(prepare)[0];
+    for (auto& [name, value] : stashed_) value = value.MapTensors(prepare);
   }
 
   [[noreturn]] void Fail(const std::string& sentence) const {

@@ -54,10 +54,6 @@ std::optional<at::ScalarType> AutocastType(const std::string& name) {
 
 at::Tensor WithoutGraph(const at::Tensor& tensor) { return tensor.detach().requires_grad_(tensor.requires_grad()); }
 
-Value MapTensor(const Value& value, const std::function<at::Tensor(const at::Tensor&)>& f) {
-  return Batch(value).MapTensors(f)[0];
-}
-
 struct Timing {
   int64_t forward_nanos = 0;
   int64_t backward_nanos = 0;        // of both halves in one
@@ -86,13 +82,15 @@ struct Roots {
 
 Roots RootsOf(const Returned& returned) {
   Roots found;
-  const auto add = [&](const Value& value) {
-    if (!value.is_tensor() || !value.tensor()->requires_grad()) return;
-    found.roots.push_back(*value.tensor());
-    found.gradients.push_back(at::ones_like(*value.tensor()));
+  const auto add = [&](const Batch& values) {
+    for (const at::Tensor& tensor : values.AllTensors()) {
+      if (!tensor.requires_grad()) continue;
+      found.roots.push_back(tensor);
+      found.gradients.push_back(at::ones_like(tensor));
+    }
   };
-  for (const Value& value : returned.outputs) add(value);
-  for (const auto& [name, value] : returned.stashed) add(value);
+  add(returned.outputs);
+  for (const auto& [name, value] : returned.stashed) add(Batch(value));
   return found;
 }
 
@@ -131,7 +129,7 @@ Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, bool halves, Dev
   for (const SkipName& name : declared.pops) {
     const auto node = next.skips.extract(name);
     if (node.empty()) continue;
-    popped.push_back(MapTensor(node.mapped(), fresh));
+    popped.push_back(node.mapped().MapTensors(fresh));
     tracker.Put(name, popped.back());
   }
   KeyedRandom random(0, StepId(0), MicroBatchIndex(0), LayerIndex(0));
@@ -150,7 +148,7 @@ Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, bool halves, Dev
   }
   for (const SkipName& name : declared.stashes) returned.stashed[name] = *tracker.Take(name);
   next.values = returned.outputs.MapTensors(WithoutGraph);
-  for (const auto& [name, value] : returned.stashed) next.skips[name] = MapTensor(value, WithoutGraph);
+  for (const auto& [name, value] : returned.stashed) next.skips[name] = value.MapTensors(WithoutGraph);
   RunBackward(RootsOf(returned), leaves, halves, streams, clock, timing);
   // The gradients stay: all but the first micro-batch of a step add to them, and that is a pass over memory of its own.
   return timing;

@@ -105,29 +105,17 @@ Tensors Batch::TensorsByPosition() const {
 
 Batch Batch::MapTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const {
   Batch mapped = *this;
-  for (Value& value : mapped.values_) {
-    if (value.is_tensor()) {
-      value = Value(f(*value.tensor()));
-    } else if (value.is_whole()) {
-      value = Value(WholeTensor{f(*value.whole())});
-    }
-  }
-  return mapped;
-}
-
-Batch Batch::MapAllTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const {
-  Batch mapped = *this;
   for (Value& value : mapped.values_) value = value.MapTensors(f);
   return mapped;
 }
 
-int64_t ByteSize(const Batch& batch) {
-  int64_t bytes = 0;
-  for (const Value& value : batch) {
-    if (const at::Tensor* tensor = value.any_tensor()) bytes += tensor->nbytes();
-  }
-  return bytes;
+Tensors Batch::AllTensors() const {
+  Tensors tensors;
+  MapTensors([&tensors](const at::Tensor& tensor) { return tensors.emplace_back(tensor); });
+  return tensors;
 }
+
+int64_t ByteSize(const Batch& batch) { return ByteSize(batch.AllTensors()); }
 
 std::string TypesText(const Batch& batch) {
   return absl::StrCat("(", absl::StrJoin(batch, ", ", [](std::string* out, const Value& v) { *out += v.TypeName(); }),

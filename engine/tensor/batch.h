@@ -62,10 +62,10 @@ class Batch {
 
   // Tensors by position, undefined where a value is none. Of a tuple of gradients, say.
   Tensors TensorsByPosition() const;
-  // The same batch with every tensor (whole ones too, not those inside containers) run through `f`.
+  // The same batch with every tensor, whole ones and those inside of containers too, run through `f`.
   Batch MapTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const;
-  // The same, with those inside containers, too.
-  Batch MapAllTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const;
+  // Those tensors, in the same order.
+  Tensors AllTensors() const;
 
  private:
   bool atomic_ = false;
@@ -73,7 +73,7 @@ class Batch {
   std::vector<Value> values_;
 };
 
-// Bytes of all tensors by themselves and whole ones.
+// Bytes of AllTensors().
 int64_t ByteSize(const Batch& batch);
 
 // As the ancestors' errors write a batch: (Tensor, int, NoneType).

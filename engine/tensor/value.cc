@@ -1,5 +1,7 @@
 #include "engine/tensor/value.h"
 
+#include <algorithm>
+
 namespace penstock {
 
 const at::Tensor* Value::whole() const {
@@ -29,21 +31,45 @@ const ValueDict* Value::dict() const {
 
 const at::Tensor* Value::any_tensor() const { return is_tensor() ? tensor() : whole(); }
 
-Value Value::MapTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const {
-  if (is_tensor()) return {f(*tensor())};
-  if (is_whole()) return {WholeTensor{f(*whole())}};
+bool Value::HoldsTensor() const {
+  const auto holds = [](const Value& value) { return value.HoldsTensor(); };
+  if (list() != nullptr) return std::any_of(list()->begin(), list()->end(), holds);
+  if (tuple() != nullptr) return std::any_of(tuple()->begin(), tuple()->end(), holds);
+  if (dict() == nullptr) return any_tensor() != nullptr;
+  return std::any_of(dict()->begin(), dict()->end(), [](const auto& entry) { return entry.second.HoldsTensor(); });
+}
+
+ValueList Value::Items() const {
+  if (list() != nullptr) return *list();
+  if (tuple() != nullptr) return *tuple();
+  ValueList items;
+  if (dict() == nullptr) return items;
+  for (const auto& [key, value] : *dict()) items.push_back(value);
+  return items;
+}
+
+Value Value::Map(const std::function<Value(const Value&)>& f) const {
   const auto mapped = [&f](const ValueList& values) {
     ValueList result;
     result.reserve(values.size());
-    for (const Value& value : values) result.push_back(value.MapTensors(f));
+    for (const Value& value : values) result.push_back(value.Map(f));
     return result;
   };
   if (list() != nullptr) return List(mapped(*list()));
   if (tuple() != nullptr) return Tuple(mapped(*tuple()));
-  if (dict() == nullptr) return *this;
+  if (dict() == nullptr) return f(*this);
   ValueDict result;
-  for (const auto& [key, value] : *dict()) result.emplace_back(key, value.MapTensors(f));
+  for (const auto& [key, value] : *dict()) result.emplace_back(key, value.Map(f));
   return Dict(std::move(result));
+}
+
+Value Value::MapTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const {
+  if (!HoldsTensor()) return *this;
+  return Map([&f](const Value& value) -> Value {
+    if (value.is_tensor()) return {f(*value.tensor())};
+    if (value.is_whole()) return {WholeTensor{f(*value.whole())}};
+    return value;
+  });
 }
 
 std::string Value::TypeName() const {

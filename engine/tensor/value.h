@@ -29,8 +29,8 @@ using ValueDict = std::vector<std::pair<std::string, Value>>;  // in the order i
 // Cheap to copy: tensors share their elements, lists and dictionaries are shared and never change.
 //
 // Model:     nothing (None), a tensor, a whole tensor, a plain value, or a list, a tuple or a dictionary of values.
-//            Only a tensor by itself is split into micro-batches, joined again, and has a gradient; one inside a
-//            container has none.
+//            Only a tensor by itself is split into micro-batches, joined again, and has a gradient that a call takes or
+//            gives. Between layers and stages those inside of containers have gradients, too.
 class Value {
  public:
   Value() = default;                                        // None
@@ -64,8 +64,15 @@ class Value {
   // The tensor of a tensor or a whole tensor; else null.
   const at::Tensor* any_tensor() const;
 
-  // The same value with every tensor in it, at any depth, run through `f`, in the order of the lists and dictionaries. Whole
-  // ones stay whole.
+  // Whether there is one in it, at any depth.
+  bool HoldsTensor() const;
+
+  // What a list, a tuple or a dictionary holds; of anything else nothing.
+  ValueList Items() const;
+  // The same lists, tuples and dictionaries with everything else in them run through `f`, in their order.
+  Value Map(const std::function<Value(const Value&)>& f) const;
+  // The same value with every tensor in it, at any depth, run through `f`. Whole ones stay whole; without tensors it is
+  // the value itself, not a copy.
   Value MapTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const;
 
   // "Tensor", "NoneType", "int", "str" ...: the names by which the ancestors' errors call them.

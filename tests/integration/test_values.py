@@ -99,6 +99,16 @@ def test_the_asyncio_client_has_the_same(daemon: Daemon) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("balance", [[2, 1], [1, 2], [1, 1, 1]], ids=str)
+def test_a_tensor_in_a_dictionary_has_its_gradient_over_a_cut(client: penstock.Client, balance: list[int]) -> None:
+    layers = [linear("first"), Layer("test_values", "values"), Layer("test_values_sum", "sum")]
+    pipeline, whole = create(client, layers, balance=balance), create(client, layers, balance=[3])
+    for step in range(3):
+        batch = mlp_batch(step)
+        assert pipeline.train_step(*batch).loss == whole.train_step(*batch).loss
+    assert not differing(state_of(pipeline), state_of(whole))
+
+
 @pytest.mark.parametrize("balance", [[2, 1], [1, 1, 1]], ids=str)
 def test_a_list_over_a_cut_is_one_argument_with_gradients(client: penstock.Client, balance: list[int]) -> None:
     layers = [linear("first"), Layer("test_list", "list"), Layer("test_list_sum", "sum")]

@@ -99,6 +99,68 @@ TEST(PipeGradients, StayWhereALaterContributionDoesNotReachTheParameter) {
   }
 }
 
+// Three layers: the first gives tensors inside of containers, to the next layer and as a skip; the last uses them.
+std::vector<LayerSpec> LayersWithContainers() {
+  const auto give = [](const Batch& in, const LayerContext& context, const Tensors& own) {
+    const at::Tensor aux = in.TensorAt(0).mul(own.at(1));
+    context.skips->Stash("aside", Value::List({Value(), Value::Dict({{"aux", Value(aux)}})}));
+    return Batch::Tuple({Value(in.TensorAt(0).mul(own.at(0))),
+                         Value::Dict({{"step", Value(3)}, {"aux", Value::Tuple({Value(aux), Value("text")})}})});
+  };
+  const auto between = [](const Batch& in, const LayerContext&, const Tensors& own) {
+    return Batch::Tuple({Value(in.TensorAt(0).mul(own.at(0))), in[1]});
+  };
+  const auto take = [](const Batch& in, const LayerContext& context, const Tensors& own) {
+    const at::Tensor aux = *in[1].dict()->at(1).second.tuple()->at(0).tensor();
+    const Value aside = context.skips->Pop("aside");
+    const at::Tensor held = *aside.list()->at(1).dict()->at(0).second.tensor();
+    return Batch(in.TensorAt(0).add(aux.mul(own.at(0))).add(held.mul(held)));
+  };
+  return {Function({.forward = give, .parameters = {{2}, {2}}, .stashes = {"aside"}}),
+          Function({.forward = between, .parameters = {{2}}}),
+          Function({.forward = take, .parameters = {{2}}, .pops = {"aside"}})};
+}
+
+void ExpectStepsOfThePlainModel(PipeWorld& world, const PipelineSpec& spec) {
+  auto pipeline = world.Make(spec);
+  PlainReference plain = PlainOf(spec);
+  for (int step = 0; step < 2; ++step) {
+    const at::Tensor x = Range({4, 2}) + step;
+    auto outcome = pipeline->TrainStep(Contribution(x, at::ones({4, 2})), {});
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    const auto want = plain.TrainStep({Value(x)}, at::ones({4, 2}), spec.schedule.micro_batches);
+    EXPECT_EQ(*outcome->loss, want.loss);
+    EXPECT_EQ(*outcome->gradient_norm, want.gradient_norm);
+    EXPECT_TRUE(SameState(*pipeline, plain));
+  }
+}
+
+TEST(PipeGradients, OfTensorsInsideOfContainersCrossEveryCut) {
+  for (const std::vector<int>& balance :
+       {std::vector<int>{3}, std::vector<int>{1, 2}, std::vector<int>{2, 1}, std::vector<int>{1, 1, 1}}) {
+    for (const CheckpointMode mode : kModes) {
+      SCOPED_TRACE(absl::StrCat(balance.size(), " stages, the first of ", balance[0], ", ", ModeName(mode)));
+      PipeWorld world;
+      ExpectStepsOfThePlainModel(world, Pipe(LayersWithContainers(), balance, 2, mode));
+    }
+    PipeWorld world;
+    PipelineSpec halves = Pipe(LayersWithContainers(), balance, 2, CheckpointMode::kNever);
+    halves.schedule.kind = "zb-h1";
+    ExpectStepsOfThePlainModel(world, halves);
+  }
+}
+
+// Measuring takes each layer by itself, several times: no layer's backward may go on into the one before.
+TEST(PipeGradients, OfTensorsInsideOfContainersStayInTheLayerThatIsMeasured) {
+  PipeWorld world;
+  std::vector<LayerSpec> layers = LayersWithContainers();
+  layers.insert(layers.begin(), Linear(2, 2));
+  PipelineSpec spec = Pipe(layers, {}, 2);
+  spec.cut = {};
+  const auto pipeline = world.TryMake(spec);
+  EXPECT_TRUE(pipeline.ok()) << pipeline.status();
+}
+
 // --- Gather ---
 
 TEST(PipeGather, ConcatenatesTensorsAndListsTheRestInMicroBatchOrder) {

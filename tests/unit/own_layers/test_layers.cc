@@ -85,6 +85,18 @@ class ManyValues : public Layer {
   std::vector<TensorSignature> OutputSignature() const override { return {Anything()}; }
 };
 
+// Kind `test_values_sum`: of such values the first and the tensor in the dictionary.
+class SumsValues : public Layer {
+ public:
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
+    const penstock::ValueDict* dict = inputs.size() == 4 ? inputs[3].dict() : nullptr;
+    if (dict == nullptr) throw std::runtime_error("test_values_sum takes what test_values gives");
+    return {at::add(inputs.TensorAt(0), *dict->at(1).second.list()->at(0).tensor())};
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {Anything()}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {Anything()}; }
+};
+
 // Kind `test_list`: a list of its input and twice that. Kind `test_list_sum`: the sum of such a list.
 class MakesList : public Layer {
  public:
@@ -143,6 +155,7 @@ PENSTOCK_LAYER_LIBRARY(kinds) {
   kinds.Add("test_twice", MakeTwice);
   kinds.Add("test_faulty", MakeFaulty);
   kinds.Add("test_values", MakePlain<ManyValues>);
+  kinds.Add("test_values_sum", MakePlain<SumsValues>);
   kinds.Add("test_list", MakePlain<MakesList>);
   kinds.Add("test_list_sum", MakePlain<SumsList>);
 }
