@@ -23,9 +23,7 @@ namespace {
 }  // namespace
 
 void InPlaceGuard::Note(const Batch& batch) {
-  for (const Value& value : batch) {
-    if (const at::Tensor* tensor = value.any_tensor()) given_.emplace_back(*tensor, tensor->_version());
-  }
+  for (const at::Tensor& tensor : batch.AllTensors()) given_.emplace_back(tensor, tensor._version());
 }
 
 void InPlaceGuard::CheckUnchanged(const std::string& layer) const {

@@ -15,7 +15,7 @@ namespace penstock {
 // Refuses layers that change in place what their stage was given: a recomputation would start from something else, and
 // the tensors may be another's.
 //
-// Model:     the tensors that were given, and how often each had been changed by then.
+// Model:     the tensors that were given, those inside of containers too, and how often each had been changed by then.
 // Threads:   one at a time.
 // Fails:     by throwing a Status (RunTorch): WRONG_TYPE that names the layer.
 // Example:   guard.Note(inputs);

@@ -454,6 +454,35 @@ TEST(PipeInPlace, ChangesInPlaceOfAStagesInputAreRefused) {
   }
 }
 
+TEST(PipeInPlace, ATensorInsideOfAValueIsAnInputOfTheStageToo) {
+  PipeWorld world;
+  const auto spoil = [](const Batch& in, const LayerContext&, const Tensors&) {
+    in[1].dict()->at(0).second.list()->at(0).tensor()->add_(1);
+    return Batch(in[0]);
+  };
+  const LayerSpec spoiler = Function({.forward = spoil, .name = "spoiler"});
+  struct Case {
+    std::vector<LayerSpec> layers;
+    std::string stage;
+  };
+  for (const Case& one : {Case{{spoiler, Weighted()}, "0"}, Case{{Function(PassOn), spoiler}, "1"}}) {
+    for (const bool input_gradients : {false, true}) {
+      for (CheckpointMode mode : kModes) {
+        SCOPED_TRACE(absl::StrCat(one.stage, " ", input_gradients, " ", ModeName(mode)));
+        auto pipeline = world.Make(Pipe(one.layers, {1, 1}, 2, mode));
+        const Value inside = Value::Dict({{"state", Value::List({Value(Range({2}))})}});
+        const absl::Status refused =
+            pipeline->Forward(Ask(Inputs({Value(Range({4, 2})), inside}), input_gradients)).status();
+        EXPECT_EQ(ReasonOf(refused), "WRONG_TYPE") << refused;
+        EXPECT_THAT(std::string(refused.message()),
+                    HasSubstr("layer spoiler has changed an input of its stage in place"));
+        EXPECT_EQ(ValuesOf(refused)["field"], "spoiler");
+        EXPECT_EQ(ValuesOf(refused)["stage"], one.stage);
+      }
+    }
+  }
+}
+
 // --- Accumulation, memory ---
 
 TEST(PipeGradients, SeveralForwardBackwardAddUpInEveryMode) {
