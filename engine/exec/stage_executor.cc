@@ -22,8 +22,7 @@ namespace {
 // The values, when they are there: at once but between accelerators.
 absl::StatusOr<Batch> Await(ValuesInFlight message, DeviceStreams& streams) {
   if (message.ready != nullptr) {
-    PENSTOCK_RETURN_IF_ERROR(
-        AwaitTensors({message.values.TensorsByPosition(), std::move(message.ready)}, streams).status());
+    PENSTOCK_RETURN_IF_ERROR(AwaitTensors({message.values.AllTensors(), std::move(message.ready)}, streams).status());
   }
   return std::move(message.values);
 }

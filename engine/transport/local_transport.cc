@@ -14,13 +14,9 @@ namespace {
 // The same values on another device, perhaps still on their way.
 absl::StatusOr<ValuesInFlight> Carry(Batch values, DeviceStreams& from, DeviceStreams& to) {
   if (&from == &to) return ValuesInFlight{std::move(values), nullptr};
-  Tensors tensors = values.TensorsByPosition();
-  PENSTOCK_ASSIGN_OR_RETURN(TensorsInFlight copies, CopyTensors(std::move(tensors), from, to));
-  for (size_t i = 0; i < copies.tensors.size(); ++i) {
-    if (!copies.tensors[i].defined()) continue;
-    PENSTOCK_RETURN_IF_ERROR(values.Set(static_cast<int64_t>(i), Value(copies.tensors[i])));
-  }
-  return ValuesInFlight{std::move(values), std::move(copies.ready)};
+  PENSTOCK_ASSIGN_OR_RETURN(TensorsInFlight copies, CopyTensors(values.AllTensors(), from, to));
+  auto next = copies.tensors.begin();
+  return ValuesInFlight{values.MapTensors([&next](const at::Tensor&) { return *next++; }), std::move(copies.ready)};
 }
 
 }  // namespace

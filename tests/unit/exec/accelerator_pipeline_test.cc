@@ -90,6 +90,56 @@ PipelineSpec Unet() {
       "mean_squared_error");
 }
 
+// Gives its input and, inside of containers, the tanh of it, to the next layer and as a skip.
+class GivesContainers : public Layer {
+ public:
+  GivesContainers() { DeclareStash("aside"); }
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
+    const at::Tensor aux = inputs.TensorAt(0).tanh();
+    context.skips->Stash("aside", Value::List({Value(aux)}));
+    return Batch::Tuple({inputs[0], Value::Dict({{"aux", Value(aux)}})});
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {{"input", DataType::kFp32, {-1, kWidth}}}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {{"", DataType::kUnspecified, {}, true}}; }
+};
+
+class PassesOn : public Layer {
+ public:
+  Batch Forward(const Batch& inputs, const LayerContext&) override { return inputs; }
+  std::vector<TensorSignature> InputSignature() const override { return {{"", DataType::kUnspecified, {}, true}}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {{"", DataType::kUnspecified, {}, true}}; }
+};
+
+// Adds them up.
+class TakesContainers : public Layer {
+ public:
+  TakesContainers() { DeclarePop("aside"); }
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
+    const at::Tensor& aux = *inputs[1].dict()->at(0).second.tensor();
+    return {inputs.TensorAt(0).add(aux).add(*context.skips->Pop("aside").list()->at(0).tensor())};
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {{"", DataType::kUnspecified, {}, true}}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {{"output", DataType::kFp32, {-1, kWidth}}}; }
+};
+
+template <typename Kind>
+absl::StatusOr<std::unique_ptr<Layer>> MakeKind(const LayerRequest&) {
+  return std::make_unique<Kind>();
+}
+
+// Over three devices.
+PipelineSpec SpecWithContainers() {
+  static const bool registered = RegisterLayerKind("test_gives", MakeKind<GivesContainers>).ok() &&
+                                 RegisterLayerKind("test_passes_on", MakeKind<PassesOn>).ok() &&
+                                 RegisterLayerKind("test_takes", MakeKind<TakesContainers>).ok();
+  EXPECT_TRUE(registered);
+  PipelineSpec spec = Spec(CheckpointMode::kExceptLast);
+  spec.model.layers = {kLinear, {"test_gives", "", {}}, {"test_passes_on", "", {}}, {"test_takes", "", {}}, kLinear};
+  spec.cut.balance = {2, 1, 2};
+  spec.devices = {"cuda:0", "cpu:0", "cuda:1"};
+  return spec;
+}
+
 // A mini-batch that the model takes.
 struct Rows {
   at::Tensor input;
@@ -173,6 +223,17 @@ TEST_F(AcceleratorPipeline, TiedGradientsOfTwoDevicesAreAddedOnEach) {
 TEST_F(AcceleratorPipeline, SkipsOfAUnetGoFromDeviceToDevice) {
   ExpectStepsOfThePlainLoop(Unet(), NewImages);
   ExpectStepsOfThePlainLoop(Unet(), NewImages, DevicePool::Mode::kThreads);
+}
+
+TEST_F(AcceleratorPipeline, TensorsInsideOfContainersGoFromDeviceToDevice) {
+  ExpectStepsOfThePlainLoop(SpecWithContainers(), NewRows);
+  ExpectStepsOfThePlainLoop(SpecWithContainers(), NewRows, DevicePool::Mode::kThreads);
+  PipelineSpec halves = SpecWithContainers();
+  halves.schedule = {"zb-h1", kMicroBatches, CheckpointMode::kNever};
+  ExpectStepsOfThePlainLoop(halves, NewRows);
+  PipelineSpec measured = SpecWithContainers();
+  measured.cut = {};
+  ExpectStepsOfThePlainLoop(measured, NewRows);
 }
 
 TEST_F(AcceleratorPipeline, BatchNormsOfAResnetStandWhereTheirStageStands) {
