@@ -95,14 +95,15 @@ class OwnCopies {
   at::Tensor Of(const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     const Key key(tensor.storage().unsafeGetStorageImpl(), tensor.scalar_type(), tensor.storage_offset(),
-                  tensor.sizes().vec(), tensor.strides().vec());
+                  tensor.sizes().vec(), tensor.strides().vec(), tensor.is_neg(), tensor.is_conj());
     const auto [copy, is_new] = copies_.try_emplace(key);
     if (is_new) copy->second = OwnElements(tensor);
     return copy->second;
   }
 
  private:
-  using Key = std::tuple<const void*, at::ScalarType, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
+  // What of the storage it shows, and how it reads it: with its sign or the other, conjugate or not.
+  using Key = std::tuple<const void*, at::ScalarType, int64_t, std::vector<int64_t>, std::vector<int64_t>, bool, bool>;
   std::map<Key, at::Tensor> copies_;
 };
 

@@ -2,6 +2,9 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/complex.h>
+#include <ATen/ops/conj.h>
+#include <ATen/ops/imag.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -182,6 +185,21 @@ TEST(Gather, NoneComesBackAsAListOfNone) {
   ASSERT_NE((*joined)[1].list(), nullptr);
   EXPECT_EQ((*joined)[1].list()->size(), 2u);
   EXPECT_TRUE((*joined)[1].list()->at(1).is_none());
+}
+
+// Views of the same elements that read them with another sign.
+TEST(Gather, NegativeAndConjugateViewsAreValuesOfTheirOwn) {
+  const at::Tensor z = at::complex(at::ones({2}), at::ones({2}) * 2);
+  const Value views = Value::Dict({{"z", Value(z)},
+                                   {"conj", Value(at::conj(z))},
+                                   {"imag", Value(at::imag(z))},
+                                   {"imag_of_conj", Value(at::imag(at::conj(z)))}});
+  const auto joined = Gather({Batch::Tuple({at::zeros({1}), views})}, {});
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  const ValueDict& got = *(*joined)[1].list()->at(0).dict();
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(got[i].second.tensor()->equal(*views.dict()->at(i).second.tensor())) << got[i].first;
+  }
 }
 
 TEST(Gather, AWholeTensorComesBackOncePerMicroBatch) {
