@@ -34,7 +34,7 @@ TEST(HeldValues, TensorsInsideOfValuesGetNamesOfTheirOwn) {
   results.push_back({"state.0", Value(a)});  // the name that the first one inside would have
   results.push_back(
       {"state", Value::List({Value(b), Value(), Value::Dict({{"again", Value(b)}, {"more", Value(a)}})})});
-  results.push_back({"none", Value::List({Value(), Value()})});
+  results.push_back({"none", Value::List({Value(), Value("text")})});
   results.push_back({"logits", Value(b)});
   const absl::StatusOr<HeldValues> held = HoldValues(results);
   ASSERT_TRUE(held.ok()) << held.status();
@@ -44,7 +44,7 @@ TEST(HeldValues, TensorsInsideOfValuesGetNamesOfTheirOwn) {
   EXPECT_EQ(held->own_tensors, 2u);
   EXPECT_EQ(held->size(), 4u);
   EXPECT_EQ(held->values.size(), 2u);
-  EXPECT_GT(held->value_bytes, 0);
+  EXPECT_EQ(held->value_bytes, 9 * 64 + 5 + 4 + 4) << "nine values, two keys and a text";
   EXPECT_TRUE(held->FindTensor("state.2")->is_same(a));
   EXPECT_EQ(held->FindTensor("state"), nullptr);
   EXPECT_EQ(held->FindValue("state")->list()->size(), 3u);
