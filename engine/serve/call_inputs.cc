@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/tensor/held_values.h"
 
 namespace penstock {
 namespace {
@@ -27,15 +28,6 @@ absl::Status WrongType(const std::string& field, const std::string& problem, con
       .With("value", value.TypeName());
 }
 
-int64_t BytesOfTensors(const Value& value) {
-  int64_t bytes = 0;
-  value.MapTensors([&bytes](const at::Tensor& tensor) {
-    bytes += ByteSize(Tensors{tensor});
-    return tensor;
-  });
-  return bytes;
-}
-
 }  // namespace
 
 absl::StatusOr<CallInputs> CallInputs::Make(HandleStore* store, const std::string& caller,
@@ -52,7 +44,7 @@ absl::StatusOr<CallInputs> CallInputs::Make(HandleStore* store, const std::strin
       HandleTensor& from = std::get<HandleTensor>(sources[i].source);
       PENSTOCK_RETURN_IF_ERROR(made.AddReference(store, caller, std::move(from), input.field, &input.from));
     }
-    made.inline_bytes_ += BytesOfTensors(input.value);
+    if (input.from.pin < 0) made.inline_bytes_ += BytesOf(input.value);
     for (HandleTensor& from : sources[i].inside) {
       PENSTOCK_RETURN_IF_ERROR(
           made.AddReference(store, caller, std::move(from), input.field, &input.inside.emplace_back()));

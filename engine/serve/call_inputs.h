@@ -42,7 +42,7 @@ class CallInputs {
   void OnReady(HandleStore* store, std::function<void()> callback) const;
   // The values in the order of the sources, under the names of the sources. Keeps the pins.
   absl::StatusOr<NamedValues> Take() const;
-  // Bytes that came with the call; those behind handles are charged to their owners.
+  // Bytes that came with the call, as BytesOf() counts them; those behind handles are charged to their owners.
   int64_t inline_bytes() const { return inline_bytes_; }
 
  private:

@@ -1,5 +1,6 @@
 #include "engine/tensor/held_values.h"
 
+#include <limits>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@ namespace penstock {
 namespace {
 
 constexpr int64_t kBytesOfAValue = 64;
+constexpr int64_t kBytesOfATensor = 512;  // without its elements
 constexpr size_t kMaxStemBytes = 100;  // of a tensor's name, which may have 128
 
 // Counts what a value takes and lists its tensors.
@@ -80,6 +82,16 @@ const Value* HeldValues::FindValue(const std::string& name) const {
     if (value.name == name) return &value.value;
   }
   return nullptr;
+}
+
+int64_t BytesOf(const Value& value) {
+  ValueWalk walk({.depth = std::numeric_limits<int>::max(),
+                  .values = std::numeric_limits<int64_t>::max(),
+                  .text_bytes = std::numeric_limits<int64_t>::max(),
+                  .tensors = std::numeric_limits<int64_t>::max()});
+  walk.Add(value, "").IgnoreError();  // nothing goes beyond these limits
+  const Tensors tensors = walk.TakeTensors();
+  return walk.bytes() + static_cast<int64_t>(tensors.size()) * kBytesOfATensor + ByteSize(tensors);
 }
 
 absl::StatusOr<HeldValues> HoldValues(NamedValues results, const HeldLimits& limits) {

@@ -31,6 +31,9 @@ struct HeldValues {
   const Value* FindValue(const std::string& name) const;
 };
 
+// What a value takes while somebody keeps it, estimated: as `value_bytes`, and of each tensor its elements and 512 bytes.
+int64_t BytesOf(const Value& value);
+
 // How much of what is no tensor a handle may hold: it comes in one message.
 struct HeldLimits {
   int depth = 24;

@@ -308,6 +308,28 @@ TEST_F(ServedPipelineTest, AnExceptionOfOneWaitDoesNotKeepTheOthersFromHearing) 
   EXPECT_TRUE(heard);
 }
 
+TEST_F(ServedPipelineTest, WhatComesWithACallIsCountedThoughItIsNoTensor) {
+  const auto bytes = [&](Value value) {
+    std::vector<InputSource> sources;
+    sources.push_back({.name = "x"});
+    if (value.is_tensor()) {
+      sources[0].source = *value.tensor();
+    } else {
+      sources[0].source = std::move(value);
+    }
+    return CallInputs::Make(handles_.get(), "ann", std::move(sources), "inputs")->inline_bytes();
+  };
+  constexpr int64_t kValue = 64;
+  constexpr int64_t kTensor = 512;
+  EXPECT_EQ(bytes(Value()), kValue);
+  EXPECT_EQ(bytes(Value::List(ValueList(63, Value(std::string(64 << 10, 'x'))))), 64 * kValue + 63 * (64 << 10));
+  EXPECT_EQ(bytes(Value::Dict({{"key", Value::Tuple({Value("four"), Value(1)})}})), 4 * kValue + 3 + 4);
+  EXPECT_EQ(bytes(Value(at::full({3}, 1.0f))), kValue + kTensor + 12);
+  ValueList empty;
+  for (int i = 0; i < 21'000; ++i) empty.emplace_back(at::full({0}, 1.0f));
+  EXPECT_EQ(bytes(Value::List(std::move(empty))), kValue + 21'000 * (kValue + kTensor));
+}
+
 TEST_F(ServedPipelineTest, AStaleTokenIsRefused) {
   CallContext context = Caller();
   context.expected_state = gpt_->statistics().state_token;
@@ -513,6 +535,20 @@ TEST_F(SmallQueuesTest, FullQueuesRefuseAndRecover) {
   control_->Resume();
   for (const Accepted& a : accepted) Settled(*a.outcome);
   EXPECT_TRUE(gpt_->TrainStep(Caller("ann", "retried"), Batch(), {}).ok()) << "a refusal is not recorded";
+}
+
+class SmallBytesTest : public HostingFixture {
+ protected:
+  SmallBytesTest() : HostingFixture({.train_queue_bytes = 64 << 10, .infer_queue_bytes = 64 << 10}) {}
+};
+
+TEST_F(SmallBytesTest, TextsTakeTheirPartOfTheQueue) {
+  InferCall texts = Ask();
+  texts.inputs.push_back({"words", Value::List(ValueList(3, Value(std::string(32 << 10, 'x'))))});
+  const absl::Status full = gpt_->Infer(Caller(), std::move(texts)).status();
+  EXPECT_EQ(ReasonOf(full), "QUEUE_FULL");
+  EXPECT_EQ(ValuesOf(full)["queue"], "inference");
+  EXPECT_TRUE(gpt_->Infer(Caller(), Ask()).ok());
 }
 
 TEST_F(SmallQueuesTest, CountsRefusalsByTheirReason) {
