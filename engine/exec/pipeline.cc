@@ -16,6 +16,7 @@
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
 #include "engine/optim/gradient_norm.h"
+#include "engine/tensor/held_values.h"
 #include "engine/tensor/micro_batch.h"
 
 // The main path of a training step:
@@ -186,7 +187,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   RunOutcome outcome;
   outcome.micro_batches = m;
   outcome.rows = TotalRows(scattered.rows);
-  // Outputs that can't be joined fail the call before it has changed anything.
+  // Outputs that can't be joined, or are more than a handle may hold, fail the call before it has changed anything.
   const auto gather = [&]() -> absl::Status {
     if (wanted.empty()) return absl::OkStatus();
     PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(run, wanted));
@@ -339,11 +340,22 @@ void PipelineImpl::DiscardGradients() {
 
 // --- Gather ---
 
+namespace {
+
+// Joined outputs as results, which a handle can hold.
+absl::StatusOr<NamedValues> ResultsOf(const std::vector<Batch>& micro_batches, const std::vector<std::string>& names) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(micro_batches, names));
+  NamedValues results = WithNames(joined, names);
+  PENSTOCK_RETURN_IF_ERROR(CheckHeld(results));
+  return results;
+}
+
+}  // namespace
+
 absl::StatusOr<NamedValues> PipelineImpl::GatherOutputs(const Run& run, const std::vector<int>& wanted) const {
   const std::vector<std::string> names = OutputNames();
   if (wanted.size() == names.size() && std::is_sorted(wanted.begin(), wanted.end())) {  // all, in their order
-    PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(run.outputs, names));
-    return WithNames(joined, names);
+    return ResultsOf(run.outputs, names);
   }
   std::vector<Batch> micro_batches;
   std::vector<std::string> picked_names;
@@ -356,8 +368,7 @@ absl::StatusOr<NamedValues> PipelineImpl::GatherOutputs(const Run& run, const st
     }
     micro_batches.push_back(Batch::Tuple(std::move(picked)));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(micro_batches, picked_names));
-  return WithNames(joined, picked_names);
+  return ResultsOf(micro_batches, picked_names);
 }
 
 std::vector<std::string> PipelineImpl::OutputNames() const {

@@ -118,11 +118,13 @@ void Settlement::Fulfil(Call& call, Executed executed, const std::string& token,
 
 void Settlement::FulfilHandles(const Call& call, Executed executed, const std::string& token) {
   const Accepted& accepted = call.accepted;
-  if (accepted.outputs.has_value()) FulfilValues(accepted.outputs->id, std::exchange(executed.run.outputs, {}));
-  if (accepted.graph.has_value()) handles_->Fulfil(accepted.graph->id, std::move(executed.graph));
+  NamedValues outputs = std::exchange(executed.run.outputs, {});
+  // First, for it tells what the call has changed: no failure below makes it another.
   if (accepted.outcome.has_value()) {
     handles_->Fulfil(accepted.outcome->id, CallOutcome{std::move(executed.run), accepted.sequence, token});
   }
+  if (accepted.outputs.has_value()) FulfilValues(accepted.outputs->id, std::move(outputs));
+  if (accepted.graph.has_value()) handles_->Fulfil(accepted.graph->id, std::move(executed.graph));
 }
 
 void Settlement::FulfilValues(const HandleId& id, NamedValues values) {

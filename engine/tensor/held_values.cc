@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kBytesOfAValue = 64;
 constexpr int64_t kBytesOfATensor = 512;  // without its elements
-constexpr size_t kMaxStemBytes = 100;  // of a tensor's name, which may have 128
+constexpr size_t kMaxStemBytes = 100;     // of a tensor's name, which may have 128
 
 // Counts what a value takes and lists its tensors.
 class ValueWalk {
@@ -66,6 +66,8 @@ class ValueWalk {
   std::set<const void*> met_;  // all of them
 };
 
+std::string FieldOf(const NamedValue& result) { return absl::StrCat("outputs[", result.name, "]"); }
+
 }  // namespace
 
 const at::Tensor* HeldValues::FindTensor(const std::string& name) const {
@@ -94,6 +96,14 @@ int64_t BytesOf(const Value& value) {
   return walk.bytes() + static_cast<int64_t>(tensors.size()) * kBytesOfATensor + ByteSize(tensors);
 }
 
+absl::Status CheckHeld(const NamedValues& results, const HeldLimits& limits) {
+  ValueWalk walk(limits);
+  for (const NamedValue& result : results) {
+    if (result.value.any_tensor() == nullptr) PENSTOCK_RETURN_IF_ERROR(walk.Add(result.value, FieldOf(result)));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<HeldValues> HoldValues(NamedValues results, const HeldLimits& limits) {
   HeldValues held;
   std::set<std::string> names;
@@ -108,7 +118,7 @@ absl::StatusOr<HeldValues> HoldValues(NamedValues results, const HeldLimits& lim
   held.own_tensors = held.tensors.size();
   ValueWalk walk(limits);
   for (const NamedValue& value : held.values) {
-    PENSTOCK_RETURN_IF_ERROR(walk.Add(value.value, absl::StrCat("outputs[", value.name, "]")));
+    PENSTOCK_RETURN_IF_ERROR(walk.Add(value.value, FieldOf(value)));
     int64_t number = 0;
     for (at::Tensor& tensor : walk.TakeTensors()) {
       std::string name;

@@ -47,4 +47,7 @@ struct HeldLimits {
 // Fails:     RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE naming the result that goes beyond a limit.
 absl::StatusOr<HeldValues> HoldValues(NamedValues results, const HeldLimits& limits = {});
 
+// Whether HoldValues would take them. Fails: as it.
+absl::Status CheckHeld(const NamedValues& results, const HeldLimits& limits = {});
+
 }  // namespace penstock

@@ -277,6 +277,37 @@ TEST(PipeGather, OutputsThatDoNotJoinFailTheCallBeforeItHasAnyEffect) {
   EXPECT_TRUE(SameTensors(failing->ExportState(true).value(), sound->ExportState(true).value()));
 }
 
+TEST(PipeGather, OutputsBeyondWhatAResultMayHoldFailTheCallBeforeItHasAnyEffect) {
+  const auto texts = [](const Batch& in, const LayerContext&, const Tensors& own) {
+    return Batch::Tuple({Value(in.TensorAt(0).mul(own.at(0))), Value(std::string(600 << 10, 'x'))});
+  };
+  PipeWorld world;
+  const LayerSpec norm = Built("batch_norm", {{"features", int64_t{2}}});
+  PipelineSpec spec =
+      Pipe({norm, Function({.forward = texts, .parameters = {{2}}, .outputs = {"y", "words"}})}, {1, 1}, 2);
+  spec.loss.output = "y";
+  auto failing = world.Make(spec);
+  auto sound = world.Make(spec);
+  const ContributionRequest request = Contribution(Range({4, 2}), Range({4, 2}).cos());
+  ContributionRequest keeping = request;
+  keeping.outputs = {"words"};
+  for (const absl::Status& refused :
+       {failing->TrainStep(keeping, {}).status(), failing->ForwardBackward(keeping).status(),
+        failing->Forward(Ask(request.inputs)).status(), world.Infer(*failing, request.inputs).status()}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+    EXPECT_EQ(ReasonOf(refused), "MESSAGE_TOO_LARGE");
+    EXPECT_EQ(ValuesOf(refused)["field"], "outputs[words]");
+  }
+  EXPECT_EQ(failing->step(), 0);
+  EXPECT_FALSE(failing->accumulating());
+  for (Pipeline* pipeline : {failing.get(), sound.get()}) {
+    ASSERT_TRUE(pipeline->TrainStep(request, {}).ok());
+    ASSERT_TRUE(pipeline->ForwardBackward(request).ok());
+    ASSERT_TRUE(pipeline->OptimizerStep({}).ok());
+  }
+  EXPECT_TRUE(SameTensors(failing->ExportState(true).value(), sound->ExportState(true).value()));
+}
+
 TEST(PipeGather, TheServersLossIsAScalarWeightedByTheSizesOfTheMicroBatches) {
   PipeWorld world;
   const PipelineSpec spec = Pipe({Function({.forward = Multiply, .parameters = {{3}}}), Function(PassOn)}, {1, 1}, 4);

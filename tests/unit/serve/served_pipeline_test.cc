@@ -308,6 +308,24 @@ TEST_F(ServedPipelineTest, AnExceptionOfOneWaitDoesNotKeepTheOthersFromHearing) 
   EXPECT_TRUE(heard);
 }
 
+// What becomes of the outputs changes nothing about a step that has been done: its outcome comes first.
+TEST_F(ServedPipelineTest, AStepIsToldBeforeItsOutputs) {
+  control_->Hold();
+  ContributionCall batch = Batch();
+  batch.request.outputs = {"y"};
+  const Accepted accepted = *gpt_->TrainStep(Caller(), std::move(batch), {});
+  HandleState outcome = HandleState::kPending;
+  absl::Notification done;
+  handles_->OnSettled("ann", {*accepted.outputs}, HandleStore::WaitMode::kAll, std::numeric_limits<int64_t>::max(),
+                      [&](const std::vector<HandleStore::HandleAnswer>&) {
+                        outcome = handles_->Get("ann", *accepted.outcome)->state;
+                        done.Notify();
+                      });
+  control_->Resume();
+  done.WaitForNotification();
+  EXPECT_EQ(outcome, HandleState::kReady);
+}
+
 TEST_F(ServedPipelineTest, WhatComesWithACallIsCountedThoughItIsNoTensor) {
   const auto bytes = [&](Value value) {
     std::vector<InputSource> sources;
