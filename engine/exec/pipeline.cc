@@ -161,7 +161,7 @@ absl::Status PipelineImpl::ScatterTarget(const ContributionRequest& request, con
 absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& request,
                                                     const std::optional<StepRule>& rule) {
   PENSTOCK_RETURN_IF_ERROR(health());
-  PENSTOCK_RETURN_IF_ERROR(CheckHasRows(request.inputs, "inputs"));
+  PENSTOCK_RETURN_IF_ERROR(CheckInputs(request.inputs, /*needs_rows=*/true).status());
   PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(request.inputs, request.micro_batches));
   ScatteredLoss loss;
   PENSTOCK_RETURN_IF_ERROR(ScatterTarget(request, scattered, loss));

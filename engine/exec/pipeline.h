@@ -146,8 +146,8 @@ class Pipeline {
   virtual void EvaluateAsync(EvaluationRequest request, std::function<void(absl::StatusOr<RunOutcome>)> done) = 0;
 
   // Checks inputs against the signature without running: names, types, shapes, equal rows; to train on or to evaluate, at least
-  // one row.
-  virtual absl::Status CheckInputs(const NamedValues& inputs, bool needs_rows) const = 0;
+  // one row. Returns the rows of the mini-batch: those of the signature's first input that is split.
+  virtual absl::StatusOr<int64_t> CheckInputs(const NamedValues& inputs, bool needs_rows) const = 0;
   virtual absl::Status CheckTarget(const at::Tensor& target, const at::Tensor& weights,
                                    const std::optional<LossSpec>& loss, int64_t rows) const = 0;
   // Metrics of an evaluation: known for the loss, each once.

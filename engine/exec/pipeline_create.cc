@@ -152,9 +152,10 @@ PipelineImpl::~PipelineImpl() {
       +[](int* open) { return *open == 0; }, &open_inferences_));
 }
 
-absl::Status PipelineImpl::CheckInputs(const NamedValues& inputs, bool needs_rows) const {
-  PENSTOCK_RETURN_IF_ERROR(MatchSignature(signature_.inputs, inputs, "inputs").status());
-  return needs_rows ? CheckHasRows(inputs, "inputs") : absl::OkStatus();
+absl::StatusOr<int64_t> PipelineImpl::CheckInputs(const NamedValues& inputs, bool needs_rows) const {
+  PENSTOCK_ASSIGN_OR_RETURN(const NamedValues ordered, MatchSignature(signature_.inputs, inputs, "inputs"));
+  if (needs_rows) PENSTOCK_RETURN_IF_ERROR(CheckHasRows(ordered, inputs, "inputs"));
+  return RowsOf(ordered);
 }
 
 absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const at::Tensor& weights,

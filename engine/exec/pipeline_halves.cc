@@ -114,8 +114,8 @@ std::vector<Batch> ScatterGradients(const Graph& graph, const NamedTensors& grad
 absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   PENSTOCK_RETURN_IF_ERROR(health());
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<int> wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
-  PENSTOCK_RETURN_IF_ERROR(CheckHasRows(request.inputs, "inputs"));
   PENSTOCK_ASSIGN_OR_RETURN(const NamedValues ordered, MatchSignature(signature_.inputs, request.inputs, "inputs"));
+  PENSTOCK_RETURN_IF_ERROR(CheckHasRows(ordered, request.inputs, "inputs"));
   PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(ordered, request.micro_batches));
   std::vector<Graph::Input> inputs = InputsOfGraph(ordered, scattered.micro_batches);
   const int m = static_cast<int>(scattered.rows.size());

@@ -64,7 +64,7 @@ class PipelineImpl : public Pipeline {
   void InferAsync(ForwardRequest request, std::function<void(absl::StatusOr<ForwardOutcome>)> done) override;
   void EvaluateAsync(EvaluationRequest request, std::function<void(absl::StatusOr<RunOutcome>)> done) override;
 
-  absl::Status CheckInputs(const NamedValues& inputs, bool needs_rows) const override;
+  absl::StatusOr<int64_t> CheckInputs(const NamedValues& inputs, bool needs_rows) const override;
   absl::Status CheckTarget(const at::Tensor& target, const at::Tensor& weights, const std::optional<LossSpec>& loss,
                            int64_t rows) const override;
   absl::Status CheckMetrics(const std::vector<std::string>& metrics,

@@ -172,7 +172,7 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
 void PipelineImpl::EvaluateAsync(EvaluationRequest request, std::function<void(absl::StatusOr<RunOutcome>)> done) {
   if (absl::Status broken = health(); !broken.ok()) return done(broken);
   ContributionRequest& batch = request.batch;
-  if (absl::Status rows = CheckHasRows(batch.inputs, "inputs"); !rows.ok()) return done(std::move(rows));
+  if (const auto rows = CheckInputs(batch.inputs, /*needs_rows=*/true); !rows.ok()) return done(rows.status());
   absl::StatusOr<ScatteredBatch> scattered = ScatterInputs(batch.inputs, batch.micro_batches);
   if (!scattered.ok()) return done(scattered.status());
   InferenceParts parts;

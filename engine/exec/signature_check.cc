@@ -49,6 +49,13 @@ absl::Status CheckTensor(const TensorSignature& want, const at::Tensor& tensor, 
   return absl::OkStatus();
 }
 
+const NamedValue* FirstSplit(const NamedValues& ordered) {
+  for (const NamedValue& one : ordered) {
+    if (one.value.is_tensor() && one.value.tensor()->dim() > 0) return &one;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& signature, const NamedValues& values,
@@ -95,15 +102,19 @@ absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& s
   return ordered;
 }
 
-absl::Status CheckHasRows(const NamedValues& values, std::string_view field) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!values[i].value.is_tensor() || values[i].value.tensor()->dim() == 0) continue;
-    const at::Tensor& tensor = *values[i].value.tensor();
-    if (tensor.size(0) > 0) return absl::OkStatus();
-    return Mismatch(absl::StrCat(absl::string_view(field.data(), field.size()), "[", i, "].shape"),
-                    "must have at least one row to train on or to evaluate", ShapeText(tensor.sizes()));
-  }
-  return absl::OkStatus();
+int64_t RowsOf(const NamedValues& ordered) {
+  const NamedValue* first = FirstSplit(ordered);
+  return first == nullptr ? 0 : first->value.tensor()->size(0);
+}
+
+absl::Status CheckHasRows(const NamedValues& ordered, const NamedValues& given, std::string_view field) {
+  const NamedValue* first = FirstSplit(ordered);
+  if (first == nullptr || RowsOf(ordered) > 0) return absl::OkStatus();
+  const auto place = std::find_if(given.begin(), given.end(), [&](const NamedValue& one) {
+    return one.name == first->name && one.value.is_tensor();
+  });
+  return Mismatch(absl::StrCat(absl::string_view(field.data(), field.size()), "[", place - given.begin(), "].shape"),
+                  "must have at least one row to train on or to evaluate", ShapeText(first->value.tensor()->sizes()));
 }
 
 absl::StatusOr<std::vector<int>> MatchNames(const std::vector<TensorSignature>& signature,

@@ -19,9 +19,12 @@ namespace penstock {
 absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& signature, const NamedValues& values,
                                            std::string_view field);
 
-// Refuses tensors without rows for a training call or an evaluation: they give no loss and no gradient. Inference takes
-// them. Fails: as above.
-absl::Status CheckHasRows(const NamedValues& values, std::string_view field);
+// The rows of a mini-batch: those of its first tensor that is split, in signature order; 0 without one.
+int64_t RowsOf(const NamedValues& ordered);
+
+// Refuses a mini-batch without rows for a training call or an evaluation: it gives no loss and no gradient. Inference
+// takes it. `ordered` is what MatchSignature has made of `given`, whose places errors name. Fails: as above.
+absl::Status CheckHasRows(const NamedValues& ordered, const NamedValues& given, std::string_view field);
 
 // Positions in `signature` of the wanted names; all of them if none is wanted. Fails: as above, for unknown and
 // repeated.

@@ -32,14 +32,6 @@ int64_t OpenDimension(const NamedValues& inputs, size_t index, int64_t rows) {
   return largest;
 }
 
-// Of the first tensor that is split.
-int64_t RowsOf(const NamedValues& inputs) {
-  for (const NamedValue& input : inputs) {
-    if (input.value.is_tensor() && input.value.tensor()->dim() > 0) return input.value.tensor()->size(0);
-  }
-  return 0;
-}
-
 // What a loss compares an output with.
 struct LossTensors {
   at::Tensor target;
@@ -98,8 +90,7 @@ absl::Status CallRunner::CheckTensors(Call& call) const {
     PENSTOCK_ASSIGN_OR_RETURN(loss, TakeLossTensors(*contribution, inputs));
   }
   PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckOutputs(OutputsOf(call)));
-  PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckInputs(inputs, /*needs_rows=*/call.mode != BatchMode::kInfer));
-  call.rows = RowsOf(inputs);
+  PENSTOCK_ASSIGN_OR_RETURN(call.rows, pipeline_->CheckInputs(inputs, /*needs_rows=*/call.mode != BatchMode::kInfer));
   if (contribution != nullptr) {
     PENSTOCK_RETURN_IF_ERROR(pipeline_->CheckTarget(loss.target, loss.weights, contribution->request.loss, call.rows));
     if (const auto* evaluate = call.As<EvaluateCall>()) {

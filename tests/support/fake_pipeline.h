@@ -295,13 +295,13 @@ class FakePipeline : public Pipeline {
     run();
   }
 
-  absl::Status CheckInputs(const NamedValues& inputs, bool) const override {
+  absl::StatusOr<int64_t> CheckInputs(const NamedValues& inputs, bool) const override {
     control_->MayThrow("CheckInputs");
     control_->Set([&] { control_->inputs_ = inputs; });
     const at::Tensor* x = inputs.empty() ? nullptr : inputs[0].value.any_tensor();
     const bool one_tensor = std::count_if(inputs.begin(), inputs.end(),
                                           [](const NamedValue& input) { return input.value.is_tensor(); }) <= 1;
-    if (x != nullptr && inputs[0].name == "x" && x->dim() == 1 && one_tensor) return absl::OkStatus();
+    if (x != nullptr && inputs[0].name == "x" && x->dim() == 1 && one_tensor) return x->size(0);
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", "expects one vector x")
         .With("field", "inputs");
   }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import numpy as np
 import penstock
 import pytest
 import torch
@@ -100,7 +101,7 @@ def test_rows_that_the_program_does_not_take(several: tuple[penstock.Pipeline, S
     assert refused.value.reason == "TENSOR_SIGNATURE"
 
 
-def test_inputs_of_other_rows(client: penstock.Client, tmp_path: pathlib.Path) -> None:
+def two_batches(tmp_path: pathlib.Path) -> tuple[TwoBatches, pathlib.Path]:
     model = TwoBatches().eval()
     path = tmp_path / f"{fresh_name('two')}.pt2"
     queries, entries = torch.export.Dim("queries", max=64), torch.export.Dim("entries", max=64)
@@ -108,6 +109,11 @@ def test_inputs_of_other_rows(client: penstock.Client, tmp_path: pathlib.Path) -
         model, (torch.ones(2, 4), torch.ones(3, 4)), dynamic_shapes={"query": {0: queries}, "table": {0: entries}}
     )
     torch.export.save(program, path)
+    return model, path
+
+
+def test_inputs_of_other_rows(client: penstock.Client, tmp_path: pathlib.Path) -> None:
+    model, path = two_batches(tmp_path)
     pipeline = bring(client, path, stages=1, micro_batches=5)
     query, table = torch.randn(10, 4), torch.randn(4, 4)
     with torch.no_grad():
@@ -123,3 +129,21 @@ def test_inputs_of_other_rows(client: penstock.Client, tmp_path: pathlib.Path) -
     assert torch.equal(torch.from_numpy(output), wanted)
     with pytest.raises(PenstockError, match="Found different number of chunks produced for inputs: 3 and 4"):
         pipeline.infer({"query": query, "table": torch.randn(4, 4)})
+
+
+def test_the_rows_of_a_batch_are_those_of_the_models_first_input(client: penstock.Client, tmp_path: pathlib.Path) -> None:
+    """In whichever order the inputs come."""
+    _, path = two_batches(tmp_path)
+    query, table, target = torch.randn(3, 4), torch.randn(6, 4), torch.randn(3, 2)
+    states = []
+    for inputs in ({"query": query, "table": table}, {"table": table, "query": query}):
+        pipeline = bring(client, path, stages=1, micro_batches=3, loss="mean_squared_error", seed=1)
+        assert pipeline.evaluate(inputs, target).rows == 3
+        outcome = pipeline.train_step(inputs, target)
+        assert (outcome.rows, outcome.micro_batches, outcome.applied) == (3, 3, True)
+        pipeline.forward_backward(inputs, target, total_rows=3)
+        with pytest.raises(PenstockError, match="must be at least the number of rows, 3"):
+            pipeline.forward_backward(inputs, target, total_rows=2)
+        pipeline.optimizer_step()
+        states.append(pipeline.read_parameters())
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
