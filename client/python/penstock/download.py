@@ -28,6 +28,11 @@ class Download:
         self._values: list[tensor_pb2.NamedValue] = []
         self._ended = False  # the value that was asked for is here
 
+    def start_stream(self) -> handle_pb2.FetchHandleRequest | None:
+        """A stream begins, of what :meth:`request` says. The last one may have broken off with everything here."""
+        self._ended = False
+        return self.request()
+
     def request(self) -> handle_pb2.FetchHandleRequest | None:
         """What to ask for next; ``None`` when everything is here."""
         if self._missing:
@@ -70,7 +75,6 @@ class Download:
             PenstockError: too early.
         """
         if self._ended:  # that of a value
-            self._ended = False
             return
         if self._missing:
             raise _damaged("CHUNK_SIZE", f"{self._name}: the stream ended without {self._missing[0]}")

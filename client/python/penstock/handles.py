@@ -144,8 +144,9 @@ class ValueHandle(Handle):
         download = Download(self.message)
 
         def attempt() -> None:
-            request = download.request()
-            assert request is not None
+            request = download.start_stream()
+            if request is None:
+                return
             collect(
                 self._connection.stream("HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse, deadline),
                 download.accept,

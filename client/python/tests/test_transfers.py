@@ -8,6 +8,8 @@ import penstock
 import pytest
 from fake_daemon import FakeDaemon
 
+from penstock.v1 import handle_pb2, tensor_pb2
+
 
 def test_a_large_result_is_fetched_in_chunks(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     rows = np.random.default_rng(0).random((100_000, 4), np.float32)
@@ -20,6 +22,23 @@ def test_a_broken_fetch_goes_on_where_it_was(pipeline: penstock.Pipeline, daemon
     daemon.break_fetch_at = 128 << 10
     assert np.array_equal(pipeline.infer(rows)["output"], 2 * rows)
     assert [request.offset for request in daemon.requests["FetchHandle"]] == [0, 128 << 10]
+
+
+@pytest.mark.parametrize("breaks_after", [0, 1])
+@pytest.mark.parametrize("rows", [None, np.arange(3, dtype=np.float32)], ids=["values alone", "a tensor after them"])
+def test_a_fetch_that_breaks_around_the_last_value_goes_on(
+    pipeline: penstock.Pipeline, daemon: FakeDaemon, rows: np.ndarray | None, breaks_after: int
+) -> None:
+    count = tensor_pb2.NamedValue(name="count", value=tensor_pb2.Value(int_value=3))
+    handle = daemon.new_handle(handle_pb2.HANDLE_KIND_VALUE, {} if rows is None else {"rows": rows}, [count])
+    daemon.break_fetch_after_values = breaks_after
+    fetched = penstock.ValueHandle(pipeline._connection, handle_pb2.Result(handle=handle)).fetch()
+    assert fetched.pop("count") == 3 and daemon.break_fetch_after_values is None
+    assert list(fetched) == ([] if rows is None else ["rows"])
+    if rows is not None:
+        assert np.array_equal(fetched["rows"], rows)
+    asked = [request.tensor for request in daemon.requests["FetchHandle"]]
+    assert asked == ["count"] * (2 - breaks_after) + ["rows"] * (rows is not None)
 
 
 def test_damaged_chunks_are_told(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:

@@ -143,8 +143,9 @@ class ValueHandle(Handle):
         download = Download(self.message)
 
         async def attempt() -> None:
-            request = download.request()
-            assert request is not None
+            request = download.start_stream()
+            if request is None:
+                return
             await collect(
                 self._connection.stream("HandleService/FetchHandle", request, handle_pb2.FetchHandleResponse, deadline),
                 download.accept,

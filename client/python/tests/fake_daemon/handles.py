@@ -6,6 +6,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -13,12 +14,13 @@ import numpy as np
 from google.rpc import status_pb2
 from penstock import tensors
 from penstock.checksum import crc32c
-from penstock.v1 import handle_pb2, work_pb2
+from penstock.v1 import handle_pb2, tensor_pb2, work_pb2
 
 from fake_daemon.errors import refuse, status
 from fake_daemon.server import Server
 
 CREDIT = 1100 << 10  # bytes: a little more than one chunk
+MAX_TENSORS = 64  # of one put
 
 
 class Handles(Server):
@@ -26,10 +28,12 @@ class Handles(Server):
         super().__init__()
         self.handles: dict[str, handle_pb2.Handle] = {}
         self.values: dict[str, dict[str, np.ndarray]] = {}
+        self.plain: dict[str, list[tensor_pb2.NamedValue]] = {}  # results that are no tensors, by handle
         self.settle_after = 0  # waits that find work handles PENDING
         self.result_error: status_pb2.Status | None = None  # how the next work ends
         self.damage_chunks = False
         self.break_fetch_at: int | None = None  # bytes after which the next fetch breaks off
+        self.break_fetch_after_values: int | None = None  # values after which the next fetch breaks off
         self.break_put_at: int | None = None
         self._made = 0
         self._partial: dict[str, bytearray] = {}
@@ -42,13 +46,20 @@ class Handles(Server):
             time.sleep(0.001)
         return not self.handles
 
-    def new_handle(self, kind: int, values: dict[str, np.ndarray] | None = None) -> handle_pb2.Handle:
+    def new_handle(
+        self,
+        kind: int,
+        values: dict[str, np.ndarray] | None = None,
+        plain: Sequence[tensor_pb2.NamedValue] = (),
+    ) -> handle_pb2.Handle:
         self._made += 1
         name = f"{self.pipeline.name}/handles/00000001-{self._made:032x}"
         handle = handle_pb2.Handle(name=name, kind=kind, state=handle_pb2.HANDLE_STATE_READY)
         if values is not None:
             self.values[name] = values
             handle.tensors.extend(tensors.header_of(key, value) for key, value in values.items())
+            self.plain[name] = list(plain)
+            handle.values.extend(value.name for value in plain)
         if kind == handle_pb2.HANDLE_KIND_OUTCOME:
             handle.outcome.step = self.step
             handle.outcome.loss = 0.5
@@ -114,6 +125,15 @@ class Handles(Server):
 
     def FetchHandle(self, request: Any, context: Any) -> Any:
         yield handle_pb2.FetchHandleResponse(handle=self.handles[request.name])
+        asked = [value for value in self.plain[request.name] if value.name == request.tensor]
+        for number, value in enumerate([*asked, None]):
+            if asked and self.break_fetch_after_values == number:
+                self.break_fetch_after_values = None
+                context.abort(grpc.StatusCode.UNAVAILABLE, "gone for a moment")
+            if value is not None:
+                yield handle_pb2.FetchHandleResponse(value=value)
+        if asked:
+            return
         data = bytes(tensors.bytes_of(self.values[request.name][request.tensor]))
         for offset in range(request.offset, len(data), 64 << 10):
             if self.break_fetch_at is not None and offset >= self.break_fetch_at:
@@ -128,6 +148,8 @@ class Handles(Server):
         start = next(requests).start
         self.requests["PutStart"].append(start)
         headers = start.tensors
+        if len(headers) > MAX_TENSORS:
+            refuse(context, status(grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_HEADER", f"{len(headers)} tensors"))
         sizes = [header.byte_size for header in headers]
         buffer = self._partial.setdefault(start.request_id, bytearray())
         index, offset = position(len(buffer), sizes)
