@@ -41,6 +41,7 @@ Signatures = Sequence[tensor_pb2.TensorSignature]
 
 # Bytes of arrays that travel inside one message; the daemon takes messages of 4 MiB.
 INLINE_BYTES = 2 << 20
+UPLOAD_TENSORS = 64  # at most, of one PutTensors
 
 
 def named(inputs: Inputs, signature: Sequence[tensor_pb2.TensorSignature], what: str) -> dict[str, InputValue]:
@@ -89,11 +90,17 @@ class Prepared:
         """Whether the arrays must be uploaded."""
         return self.nbytes > INLINE_BYTES
 
-    def messages(self, upload: str = "") -> list[tensor_pb2.Input]:
-        """In the order given; arrays come from the handle ``upload``, if there is one."""
-        for name, holder in self._holders.items():
-            if upload:
-                holder.handle.CopyFrom(tensor_pb2.HandleTensor(handle=upload, tensor=name))
+    def parts(self) -> list[dict[str, tensors.Array]]:
+        """The arrays, as many together as one upload takes."""
+        arrays = list(self.arrays.items())
+        return [dict(arrays[first : first + UPLOAD_TENSORS]) for first in range(0, len(arrays), UPLOAD_TENSORS)]
+
+    def messages(self, uploads: Sequence[str] = ()) -> list[tensor_pb2.Input]:
+        """In the order given; arrays come from the handles ``uploads`` of :meth:`parts`, if there are any."""
+        for number, (name, holder) in enumerate(self._holders.items()):
+            if uploads:
+                handle = uploads[number // UPLOAD_TENSORS]
+                holder.handle.CopyFrom(tensor_pb2.HandleTensor(handle=handle, tensor=name))
             else:
                 holder.tensor.CopyFrom(tensors.encode(name, self.arrays[name]))
         return self._messages
@@ -130,14 +137,14 @@ class Prepared:
         self._holders[name] = holder
 
 
-def upload_id(request_id: str) -> str:
-    """The request id of the upload that belongs to a call: the same one, if the call is made again.
+def upload_id(request_id: str, number: int) -> str:
+    """The request id of an upload that belongs to a call: the same one, if the call is made again.
 
     Raises:
         ValueError: the call's is no UUID.
     """
     try:
-        return str(uuid.uuid5(uuid.UUID(request_id), "inputs"))
+        return str(uuid.uuid5(uuid.UUID(request_id), f"inputs {number}"))
     except ValueError:
         raise ValueError(f"request_id: must be a UUID, got {request_id!r}") from None
 

@@ -55,6 +55,37 @@ def test_large_inputs_are_uploaded_within_the_credit(pipeline: penstock.Pipeline
     assert daemon.wait_until_released(), "the upload was not released"
 
 
+CACHE = [np.full((100, 100), number, np.float32) for number in range(66)]  # 40 kB each, 2.6 MB in all
+
+
+def test_more_tensors_than_an_upload_takes_are_several(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    pipeline.infer({"input": CACHE[0], "cache": penstock.Plain(CACHE)})
+    assert [len(start.tensors) for start in daemon.requests["PutStart"]] == [64, 3]
+    first, cache = daemon.requests["Infer"][0].inputs
+    held = [item.handle for item in cache.value.list.items]
+    assert first.handle.handle == held[62].handle != held[63].handle == held[65].handle
+    for item, array in zip(held, CACHE):
+        assert np.array_equal(daemon.values[item.handle][item.tensor], array)
+    assert daemon.wait_until_released(), "an upload was not released"
+
+
+def test_uploads_of_a_call_have_request_ids_of_their_own_that_its_repetition_has_too(
+    pipeline: penstock.Pipeline, daemon: FakeDaemon
+) -> None:
+    for _ in range(2):
+        pipeline.infer({"input": CACHE[0], "cache": penstock.Plain(CACHE)}, request_id="00000000-0000-4000-8000-000000000001")
+    first, second, *again = (start.request_id for start in daemon.requests["PutStart"])
+    assert first != second and again == [first, second]
+
+
+def test_an_upload_that_is_refused_gives_those_before_it_back(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.refuse_put_of = 3  # tensors: the second one
+    with pytest.raises(penstock.PenstockError, match="HANDLE_BUDGET"):
+        pipeline.infer({"input": CACHE[0], "cache": penstock.Plain(CACHE)})
+    assert len(daemon.requests["PutStart"]) == 2 and not daemon.requests["Infer"]
+    assert daemon.wait_until_released(), "the first upload was not released"
+
+
 def test_a_broken_upload_resumes_under_the_same_request_id(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     rows = np.random.default_rng(0).random((100_000, 4), np.float32)
     daemon.break_put_at = 512 << 10

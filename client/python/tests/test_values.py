@@ -77,7 +77,7 @@ def test_arrays_inside_of_values() -> None:
     prepared = Prepared({"x.0": rows, "x": [None, large, rows]})
     assert prepared.too_large and list(prepared.arrays) == ["x.0", "x.1", "x.2"]
     assert list(Prepared({"x": [None, rows], "x.0": rows}).arrays) == ["x.1", "x.0"], "the names of inputs that follow, too"
-    by_name, by_place = prepared.messages("pipelines/p/handles/h")
+    by_name, by_place = prepared.messages(["pipelines/p/handles/h"])
     assert by_name.handle.tensor == "x.0"
     assert [item.handle.tensor for item in by_place.value.list.items] == ["", "x.1", "x.2"]
 

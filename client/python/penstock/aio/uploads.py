@@ -45,20 +45,22 @@ async def staged(
     request_id: str,
 ) -> AsyncIterator[list[tensor_pb2.Input]]:
     """The inputs of one call as messages. What had to be uploaded is released at the end: the daemon keeps the bytes of
-    accepted work as long as it needs them. A call that got no answer needs them again."""
+    accepted work as long as it needs them. A call or an upload that got no answer needs them again."""
     prepared = Prepared(values, signature)
     if not prepared.too_large:
         yield prepared.messages()
         return
+    uploads: list[str] = []
     try:
-        upload = await put(connection, pipeline, prepared.arrays, deadline=deadline, request_id=upload_id(request_id))
-        name = upload.name
-    except PenstockError as error:
-        name = gone_upload(error)
-    try:
-        yield prepared.messages(name)
+        for number, arrays in enumerate(prepared.parts()):
+            part_id = upload_id(request_id, number)
+            try:
+                uploads.append((await put(connection, pipeline, arrays, deadline=deadline, request_id=part_id)).name)
+            except PenstockError as error:
+                uploads.append(gone_upload(error))
+        yield prepared.messages(uploads)
     except BaseException as error:
         if not in_doubt(error):
-            connection.release_later([name])
+            connection.release_later(uploads)
         raise
-    connection.release_later([name])
+    connection.release_later(uploads)

@@ -35,6 +35,7 @@ class Handles(Server):
         self.break_fetch_at: int | None = None  # bytes after which the next fetch breaks off
         self.break_fetch_after_values: int | None = None  # values after which the next fetch breaks off
         self.break_put_at: int | None = None
+        self.refuse_put_of: int | None = None  # so many tensors
         self._made = 0
         self._partial: dict[str, bytearray] = {}
         self._put: dict[str, handle_pb2.Handle] = {}  # by request id
@@ -150,6 +151,8 @@ class Handles(Server):
         headers = start.tensors
         if len(headers) > MAX_TENSORS:
             refuse(context, status(grpc.StatusCode.INVALID_ARGUMENT, "TENSOR_HEADER", f"{len(headers)} tensors"))
+        if len(headers) == self.refuse_put_of:
+            refuse(context, status(grpc.StatusCode.RESOURCE_EXHAUSTED, "HANDLE_BUDGET", "full"))
         sizes = [header.byte_size for header in headers]
         buffer = self._partial.setdefault(start.request_id, bytearray())
         index, offset = position(len(buffer), sizes)
