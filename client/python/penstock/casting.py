@@ -111,9 +111,15 @@ def _shown(array: Array) -> str:
     return str(odd.flat[0] if odd.size else array.flat[0] if array.size else "no value")
 
 
+def shown_integer(value: int) -> str:
+    """For errors. Python prints none of more than some thousand digits."""
+    bits = value.bit_length()
+    return str(value) if bits <= 256 else f"one of {bits} bits"
+
+
 def _raise_odd(field: str, array: Array) -> NoReturn:
     for item in array.flat:
         if not isinstance(item, (bool, int, float)):
             raise TypeError(f"{field}: an array has numbers of one type, got {item!r}")
-    largest = max(array.flat, key=abs)
-    raise ValueError(f"{field}: must be numbers of at most 64 bits, got {largest}")
+    largest = max((item for item in array.flat if isinstance(item, int)), key=abs)
+    raise ValueError(f"{field}: must be numbers of at most 64 bits, got {shown_integer(largest)}")

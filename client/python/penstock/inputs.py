@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -29,7 +29,8 @@ class Whole:
 class Plain:
     """A value that is no tensor, for models that take one: it goes unchanged into every micro-batch. A list, a tuple or a
     dictionary with strings as keys holds such values, arrays and handles, at most 16 deep. ``str``, ``None``, a mapping,
-    and a list that is no array need no wrapper; a number does, for by itself it is an array."""
+    and a list with ``None``, a text, a mapping or a handle in it need no wrapper. A number and any other list do, also a
+    list of arrays, for by themselves they are arrays."""
 
     value: Any
 
@@ -39,7 +40,7 @@ InputValue = Union[npt.ArrayLike, Remote, tuple[Remote, str], Whole, Plain, Mapp
 Inputs = Union[InputValue, Mapping[str, InputValue]]
 Signatures = Sequence[tensor_pb2.TensorSignature]
 
-# Bytes of arrays that travel inside one message; the daemon takes messages of 4 MiB.
+# Bytes of arrays, texts and all else that travel inside one message; the daemon takes messages of 4 MiB.
 INLINE_BYTES = 2 << 20
 UPLOAD_TENSORS = 64  # at most, of one PutTensors
 
@@ -87,8 +88,8 @@ class Prepared:
 
     @property
     def too_large(self) -> bool:
-        """Whether the arrays must be uploaded."""
-        return self.nbytes > INLINE_BYTES
+        """Whether the arrays must be uploaded. Of messages that are not made yet."""
+        return self.nbytes + sum(message.ByteSize() for message in self._messages) > INLINE_BYTES
 
     def parts(self) -> list[dict[str, tensors.Array]]:
         """The arrays, as many together as one upload takes."""
@@ -115,20 +116,21 @@ class Prepared:
             if _is_array(plain) or _reference(plain) is not None:
                 raise TypeError(f"{name}: Plain is for what is no tensor by itself, got {type(plain).__name__}")
             message.value.SetInParent()
-            fill(message.value, name, plain, lambda inner, leaf: self._fill_leaf(name, inner, leaf))
+            numbers = itertools.count()
+            fill(message.value, name, plain, lambda inner, leaf: self._fill_leaf(name, numbers, inner, leaf))
         else:
             self._hold(name, message, casting.cast(name, value, wanted))
 
-    def _fill_leaf(self, name: str, message: tensor_pb2.Value, value: Any) -> bool:
-        """An array or a handle inside of a value."""
+    def _fill_leaf(self, name: str, numbers: Iterator[int], message: tensor_pb2.Value, value: Any) -> bool:
+        """An array or a handle inside of a value. ``numbers``: for the names of the value's arrays."""
         reference = _reference(value)
         if reference is not None:
             message.handle.CopyFrom(reference)
             return True
         if not _is_array(value):
             return False
-        numbers = (f"{name}.{number}" for number in itertools.count())
-        free = next(one for one in numbers if one not in self.arrays and one not in self._names)
+        names = (f"{name}.{number}" for number in numbers)
+        free = next(one for one in names if one not in self.arrays and one not in self._names)
         self._hold(free, message, casting.cast(name, value, None))
         return True
 

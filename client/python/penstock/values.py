@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.casting import shown_integer
 from penstock.tensors import Array
 from penstock.v1 import tensor_pb2
 
@@ -26,7 +27,7 @@ def fill(message: tensor_pb2.Value, field: str, value: Any, leaf: Leaf, depth: i
 
     Raises:
         TypeError: a key of a dictionary is no string, or it is nothing that can be sent.
-        ValueError: more than 16 deep, an integer of more than 64 bits, or a text that UTF-8 has not.
+        ValueError: more than 16 deep, an integer of more than 64 bits, a number beyond float64, or a text that UTF-8 has not.
     """
     if depth > DEEPEST:
         raise ValueError(f"{field.split('[')[0]}: must be nested at most {DEEPEST} deep, got more")
@@ -36,10 +37,10 @@ def fill(message: tensor_pb2.Value, field: str, value: Any, leaf: Leaf, depth: i
         message.bool_value = bool(value)
     elif isinstance(value, (int, np.integer)):
         if not _LEAST <= int(value) <= _MOST:
-            raise ValueError(f"{field}: must be an integer of 64 bits, got {value}")
+            raise ValueError(f"{field}: must be an integer of 64 bits, got {shown_integer(int(value))}")
         message.int_value = int(value)
     elif isinstance(value, (float, np.floating)):
-        message.double_value = float(value)
+        message.double_value = _checked_number(field, value)
     elif isinstance(value, str):
         message.string_value = _checked_text(field, value)
     elif leaf(message, value):
@@ -58,6 +59,13 @@ def fill(message: tensor_pb2.Value, field: str, value: Any, leaf: Leaf, depth: i
             fill(entry.value, f"{field}[{key!r}]", item, leaf, depth + 1)
     else:
         raise TypeError(f"{field}: can't be sent, got {type(value).__name__}")
+
+
+def _checked_number(field: str, value: float | np.floating[Any]) -> float:
+    number = float(value)
+    if np.isfinite(value) and not np.isfinite(number):  # numpy's longdouble has larger ones
+        raise ValueError(f"{field}: must fit float64, got {value!s}")
+    return number
 
 
 def _checked_text(field: str, text: str) -> str:

@@ -55,6 +55,16 @@ def test_large_inputs_are_uploaded_within_the_credit(pipeline: penstock.Pipeline
     assert daemon.wait_until_released(), "the upload was not released"
 
 
+def test_texts_count_beside_arrays(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    rows = np.ones((500_000, 1), np.float32)  # 2 MB
+    pipeline.infer({"input": rows, "texts": penstock.Plain(["x" * 60_000] * 40)})
+    request = daemon.requests["Infer"][0]
+    assert request.inputs[0].HasField("handle") and 2_400_000 < request.ByteSize() < 4 << 20
+    pipeline.infer({"input": ROWS, "texts": penstock.Plain(["x" * 60_000] * 10)})
+    assert daemon.requests["Infer"][1].inputs[0].HasField("tensor"), "as small as ever"
+
+
+ROWS = np.ones((2, 4), np.float32)
 CACHE = [np.full((100, 100), number, np.float32) for number in range(66)]  # 40 kB each, 2.6 MB in all
 
 

@@ -82,6 +82,25 @@ def test_arrays_inside_of_values() -> None:
     assert [item.handle.tensor for item in by_place.value.list.items] == ["", "x.1", "x.2"]
 
 
+class Counted(dict[str, Any]):
+    """A dictionary that counts how often it is asked."""
+
+    asked = 0
+
+    def __contains__(self, key: object) -> bool:
+        self.asked += 1
+        return super().__contains__(key)
+
+
+def test_names_of_arrays_inside_are_found_in_one_go() -> None:
+    prepared = Prepared({"x.1": ROWS})
+    prepared.arrays = Counted(prepared.arrays)
+    prepared._fill(tensor_pb2.Input(name="x"), [None, *[ROWS] * 100], None)
+    assert list(prepared.arrays) == ["x.1", "x.0", *(f"x.{number}" for number in range(2, 101))]
+    assert prepared.arrays.asked <= 101
+
+
+ROWS = np.ones(1, np.float32)
 itself: list[Any] = [1]
 itself.append(itself)
 
@@ -90,7 +109,13 @@ itself.append(itself)
     ("value", "error", "sentence"),
     [
         ({1: "a"}, TypeError, "x: keys must be strings, got 1"),
-        (penstock.Plain(2**63), ValueError, "x: must be an integer of 64 bits"),
+        (penstock.Plain(2**63), ValueError, "x: must be an integer of 64 bits, got 9223372036854775808"),
+        (penstock.Plain([10**5000]), ValueError, r"x\[0\]: must be an integer of 64 bits, got one of 16610 bits"),
+        ([10**5000], ValueError, "x: must be numbers of at most 64 bits, got one of 16610 bits"),
+        pytest.param(
+            *(penstock.Plain([np.longdouble("1e4000")]), ValueError, r"x\[0\]: must fit float64, got 1e\+4000"),
+            marks=pytest.mark.skipif(np.isinf(np.longdouble("1e4000")), reason="longdouble is float64 here"),
+        ),
         (penstock.Plain({"a": [2**64]}), ValueError, r"x\['a'\]\[0\]: must be an integer of 64 bits"),
         (penstock.Plain({"a": object()}), TypeError, r"x\['a'\]: can't be sent, got object"),
         (penstock.Plain(nested(17)), ValueError, "x: must be nested at most 16 deep"),

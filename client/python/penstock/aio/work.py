@@ -42,9 +42,9 @@ class PipelineWork(PipelineState):
         lease: seconds that results are kept without renewal; 0 is the daemon's default.
         inputs: one array, handle or (handle, tensor) if the model has one input, else a mapping by name. The first
             dimension is the batch, rows; all inputs have as many rows, but those that are :class:`Whole`. Values of
-            another kind are ``None``, texts, dictionaries, lists that are no arrays, or in :class:`Plain`. Lists of
-            numbers and arrays of float64 take the type of the model where that is safe (:mod:`penstock.casting`).
-            Large arrays are uploaded first.
+            another kind are ``None``, texts, dictionaries, lists with one of these or a handle in them, or in
+            :class:`Plain`. Lists of numbers and arrays of float64 take the type of the model where that is safe
+            (:mod:`penstock.casting`). Large arrays are uploaded first.
 
     And every call raises :class:`PenstockError` for what the daemon refuses or what fails.
     """
