@@ -1,9 +1,11 @@
 #include "client/lib/large_inputs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
+#include "engine/wire/tensor_header.h"
 
 namespace penstock {
 namespace {
@@ -21,18 +23,28 @@ std::vector<v1::Input*> WithLoss(Request& request) {
   return inputs;
 }
 
-// The tensors of the message inside of a value.
-void AddTensorHolders(v1::Value* value, std::vector<v1::Value*>* holders) {
-  if (value->has_tensor()) holders->push_back(value);
+// A tensor of the message, and what refers to it instead once it is moved; the tensor goes with the first use of `handle`.
+struct Holder {
+  const v1::Tensor* tensor;
+  std::function<v1::HandleTensor*()> handle;
+};
+
+template <typename Message>
+void AddHolder(Message* message, std::vector<Holder>* holders) {
+  if (message->has_tensor()) holders->push_back({&message->tensor(), [message] { return message->mutable_handle(); }});
+}
+
+void AddHolders(v1::Value* value, std::vector<Holder>* holders) {
+  AddHolder(value, holders);
   if (value->has_list()) {
-    for (v1::Value& item : *value->mutable_list()->mutable_items()) AddTensorHolders(&item, holders);
+    for (v1::Value& item : *value->mutable_list()->mutable_items()) AddHolders(&item, holders);
   }
   if (value->has_tuple()) {
-    for (v1::Value& item : *value->mutable_tuple()->mutable_items()) AddTensorHolders(&item, holders);
+    for (v1::Value& item : *value->mutable_tuple()->mutable_items()) AddHolders(&item, holders);
   }
   if (value->has_dict()) {
     for (v1::NamedValue& entry : *value->mutable_dict()->mutable_entries()) {
-      AddTensorHolders(entry.mutable_value(), holders);
+      AddHolders(entry.mutable_value(), holders);
     }
   }
 }
@@ -47,34 +59,33 @@ std::vector<v1::Input*> InputsOf(v1::ForwardBackwardRequest& request) { return W
 std::vector<v1::Input*> InputsOf(v1::OptimizerStepRequest&) { return {}; }
 std::vector<v1::Input*> InputsOf(v1::TrainStepRequest& request) { return WithLoss(request); }
 
-absl::StatusOr<std::string> MoveToHandle(
-    std::span<v1::Input* const> inputs,
-    const std::function<absl::StatusOr<std::string>(std::span<const HostTensor>)>& put) {
-  std::vector<HostTensor> tensors;
-  std::vector<std::function<v1::HandleTensor*()>> moved;
-  const auto move = [&](auto* holder) -> absl::Status {
-    PENSTOCK_ASSIGN_OR_RETURN(HostTensor tensor, HostTensor::FromMessage(holder->tensor()));
-    // Names must differ within the handle; those of the inputs need not (an input and the target may share one).
-    tensor.set_name(absl::StrCat("input_", tensors.size()));
-    tensors.push_back(std::move(tensor));
-    moved.emplace_back([holder] { return holder->mutable_handle(); });
-    return absl::OkStatus();
-  };
+absl::Status MoveToHandles(std::span<v1::Input* const> inputs,
+                           const std::function<absl::StatusOr<std::string>(std::span<const HostTensor>)>& put,
+                           std::vector<std::string>* handles) {
+  std::vector<Holder> holders;
   for (v1::Input* input : inputs) {
-    if (input->has_tensor()) PENSTOCK_RETURN_IF_ERROR(move(input));
-    if (!input->has_value()) continue;
-    std::vector<v1::Value*> holders;
-    AddTensorHolders(input->mutable_value(), &holders);
-    for (v1::Value* holder : holders) PENSTOCK_RETURN_IF_ERROR(move(holder));
+    AddHolder(input, &holders);
+    if (input->has_value()) AddHolders(input->mutable_value(), &holders);
   }
-  if (moved.empty()) return std::string();
-  PENSTOCK_ASSIGN_OR_RETURN(std::string handle, put(tensors));
-  for (size_t i = 0; i < moved.size(); ++i) {
-    v1::HandleTensor* reference = moved[i]();
-    reference->set_handle(handle);
-    reference->set_tensor(tensors[i].name());
+  constexpr auto kTogether = static_cast<size_t>(WireLimits().max_tensors);
+  for (size_t first = 0; first < holders.size(); first += kTogether) {
+    const size_t end = std::min(first + kTogether, holders.size());
+    std::vector<HostTensor> tensors;
+    for (size_t i = first; i < end; ++i) {
+      PENSTOCK_ASSIGN_OR_RETURN(HostTensor tensor, HostTensor::FromMessage(*holders[i].tensor));
+      // Names must differ within the handle; those of the inputs need not (an input and the target may share one).
+      tensor.set_name(absl::StrCat("input_", i));
+      tensors.push_back(std::move(tensor));
+    }
+    PENSTOCK_ASSIGN_OR_RETURN(std::string handle, put(tensors));
+    handles->push_back(std::move(handle));
+    for (size_t i = first; i < end; ++i) {
+      v1::HandleTensor* reference = holders[i].handle();
+      reference->set_handle(handles->back());
+      reference->set_tensor(tensors[i - first].name());
+    }
   }
-  return handle;
+  return absl::OkStatus();
 }
 
 }  // namespace penstock

@@ -1,6 +1,6 @@
 #pragma once
 
-// Moves the tensors of a work request that is too large for one message to a handle.
+// Moves the tensors of a work request that is too large for one message to handles.
 
 #include <functional>
 #include <span>
@@ -26,10 +26,10 @@ std::vector<v1::Input*> InputsOf(v1::ForwardBackwardRequest& request);
 std::vector<v1::Input*> InputsOf(v1::OptimizerStepRequest& request);
 std::vector<v1::Input*> InputsOf(v1::TrainStepRequest& request);
 
-// Uploads all inline tensors of `inputs`, also those inside of values, as one handle by `put`, and refers to it instead.
-// Returns the handle's name, or "" if no input holds a tensor.
-absl::StatusOr<std::string> MoveToHandle(
-    std::span<v1::Input* const> inputs,
-    const std::function<absl::StatusOr<std::string>(std::span<const HostTensor>)>& put);
+// Uploads all inline tensors of `inputs`, also those inside of values, by `put`, as many together as one takes, and refers to
+// the handles instead. `handles` gets the names that `put` returns, also where a later one fails.
+absl::Status MoveToHandles(std::span<v1::Input* const> inputs,
+                           const std::function<absl::StatusOr<std::string>(std::span<const HostTensor>)>& put,
+                           std::vector<std::string>* handles);
 
 }  // namespace penstock

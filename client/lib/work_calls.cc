@@ -1,8 +1,8 @@
 // The calls of PipelineClient that are work.
 
-#include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "client/lib/client_calls.h"
 #include "client/lib/durations.h"
@@ -14,20 +14,22 @@ namespace penstock {
 template <typename Response, typename Method, typename Request>
 absl::StatusOr<Response> PipelineClient::Work(Method method, Request request) {
   FillRequestId(&request);
-  std::string uploaded;
+  std::vector<std::string> uploaded;
+  absl::Status moved;
   if (request.ByteSizeLong() > kMaxUnaryBytes) {
-    const std::string& pipeline = request.pipeline();
-    PENSTOCK_ASSIGN_OR_RETURN(
-        uploaded,
-        MoveToHandle(InputsOf(request), [&](std::span<const HostTensor> tensors) -> absl::StatusOr<std::string> {
-          PENSTOCK_ASSIGN_OR_RETURN(v1::Handle handle, PutTensors(pipeline, tensors));
-          return handle.name();
-        }));
+    const auto put = [&](std::span<const HostTensor> tensors) -> absl::StatusOr<std::string> {
+      PENSTOCK_ASSIGN_OR_RETURN(v1::Handle handle, PutTensors(request.pipeline(), tensors));
+      return handle.name();
+    };
+    moved = MoveToHandles(InputsOf(request), put, &uploaded);
   }
-  absl::StatusOr<Response> response =
-      Call(stubs_->work, method, request, request.request_id(), FromMessage(request.reply().wait_for()));
+  const auto call = [&]() -> absl::StatusOr<Response> {
+    PENSTOCK_RETURN_IF_ERROR(moved);
+    return Call(stubs_->work, method, request, request.request_id(), FromMessage(request.reply().wait_for()));
+  };
+  absl::StatusOr<Response> response = call();
   // Accepted work holds its inputs; a release that fails leaves them to their lease.
-  if (!uploaded.empty()) GiveBack(std::array{uploaded});
+  if (!uploaded.empty()) GiveBack(uploaded);
   return response;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/wire/checksum.h"
+#include "engine/wire/tensor_header.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -390,6 +391,9 @@ struct FakeDaemon::Services {
       }
       const v1::PutStart start = request.start();
       if (auto s = daemon->Enter(context, "PutTensors", start.request_id()); !s.ok()) return s;
+      if (start.tensors_size() > WireLimits().max_tensors) {
+        return RichStatus(grpc::StatusCode::INVALID_ARGUMENT, "TENSOR_HEADER", "too many tensors");
+      }
       Upload upload;
       int64_t credit = 0;
       {

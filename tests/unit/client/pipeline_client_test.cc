@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 
 #include "engine/base/error.h"
@@ -225,6 +226,45 @@ TEST_F(PipelineClientTest, LargeTensorsInsideOfValuesTravelByHandle) {
   EXPECT_EQ(keys.items(0).handle().handle(), seen.inputs(0).handle().handle());
   EXPECT_NE(keys.items(0).handle().tensor(), keys.items(2).handle().tensor());
   EXPECT_EQ(keys.items(1).tuple().items(0).int_value(), 5);
+}
+
+// 66 tensors of 70 kB in a list, and the two of a step.
+v1::TrainStepRequest WithCache(v1::TrainStepRequest request) {
+  v1::Input* input = request.add_inputs();
+  input->set_name("cache");
+  for (int i = 0; i < 66; ++i) {
+    const std::string data(70'000, static_cast<char>(i));
+    *input->mutable_value()->mutable_list()->add_items()->mutable_tensor() =
+        HostTensor::FromBytes({"", DataType::kUint8, {70'000}, 0}, data)->ToMessage();
+  }
+  return request;
+}
+
+TEST_F(PipelineClientTest, MoreTensorsThanAPutTakesTravelBySeveralHandles) {
+  const auto done = client_->TrainStep(WithCache(Step(8)));
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_THAT(daemon_.RequestIds("PutTensors"), SizeIs(2));
+  const v1::TrainStepRequest seen = daemon_.LastTrainStep();
+  const v1::ValueList& cache = seen.inputs(1).value().list();
+  const std::string first = seen.inputs(0).handle().handle();
+  EXPECT_EQ(cache.items(62).handle().handle(), first);
+  const std::string second = cache.items(63).handle().handle();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(cache.items(65).handle().handle(), second);
+  EXPECT_EQ(seen.target().handle().handle(), second);
+  std::set<std::string> tensors;
+  for (const v1::Value& item : cache.items()) tensors.insert(item.handle().tensor());
+  EXPECT_THAT(tensors, SizeIs(66));
+  EXPECT_EQ(daemon_.LiveHandles(), 1) << "the outcome alone";
+}
+
+TEST_F(PipelineClientTest, APutThatFailsGivesThoseBeforeItBack) {
+  daemon_.Fail("PutTensors", grpc::Status::OK);
+  daemon_.Fail("PutTensors", RichStatus(grpc::StatusCode::RESOURCE_EXHAUSTED, "HANDLE_BUDGET", "full"));
+  EXPECT_EQ(ReasonOf(client_->TrainStep(WithCache(Step(8))).status()), "HANDLE_BUDGET");
+  EXPECT_THAT(daemon_.RequestIds("PutTensors"), SizeIs(2));
+  EXPECT_THAT(daemon_.RequestIds("TrainStep"), SizeIs(0));
+  EXPECT_EQ(daemon_.LiveHandles(), 0);
 }
 
 TEST_F(PipelineClientTest, ADamagedChunkIsFetchedAgain) {
