@@ -9,4 +9,7 @@ namespace penstock {
 // valid (RFC 3629: overlong, surrogate, beyond U+10FFFF, cut short) or is a control character of ASCII or Latin 1.
 size_t PrintableLength(std::string_view text);
 
+// Whether a text is valid UTF-8 (RFC 3629), as every text of a protobuf message must be. Control characters are.
+bool IsUtf8(std::string_view text);
+
 }  // namespace penstock

@@ -35,7 +35,7 @@ struct HandleName {
   std::string pipeline;
   HandleId id;
 
-  bool operator==(const HandleName&) const = default;
+  auto operator<=>(const HandleName&) const = default;
 
   // Fails:     INVALID_ARGUMENT / NAME_INVALID with `field` and the value.
   static absl::StatusOr<HandleName> Parse(std::string_view text, std::string_view field = "name");

@@ -46,14 +46,14 @@ absl::StatusOr<HandleContent> HandlePin::Content(HandleKind kind) const {
   return *entry_->result;
 }
 
-absl::StatusOr<HeldValues> HandlePin::values() const {
+absl::StatusOr<std::shared_ptr<const HeldValues>> HandlePin::values() const {
   PENSTOCK_ASSIGN_OR_RETURN(HandleContent content, Content(HandleKind::kValue));
-  return std::get<HeldValues>(std::move(content));
+  return std::get<std::shared_ptr<const HeldValues>>(std::move(content));
 }
 
 absl::StatusOr<NamedTensors> HandlePin::tensors() const {
-  PENSTOCK_ASSIGN_OR_RETURN(HeldValues held, values());
-  return std::move(held.tensors);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<const HeldValues> held, values());
+  return held->tensors;
 }
 
 absl::StatusOr<std::shared_ptr<Graph>> HandlePin::graph() const {

@@ -19,8 +19,8 @@ namespace penstock {
 
 int64_t ContentBytes(const HandleContent& content) {
   // Graphs are bounded by their number, and outcomes are a few words.
-  const auto* held = std::get_if<HeldValues>(&content);
-  return held == nullptr ? 0 : ByteSize(held->tensors) + held->value_bytes;
+  const auto* held = std::get_if<std::shared_ptr<const HeldValues>>(&content);
+  return held == nullptr ? 0 : ByteSize((*held)->tensors) + (*held)->value_bytes;
 }
 
 namespace {
@@ -28,12 +28,12 @@ namespace {
 // What the owner is told of the content.
 absl::Status DescribeValues(const HandleContent& content, std::vector<TensorHeader>& headers,
                             std::vector<std::string>& names) {
-  const auto* held = std::get_if<HeldValues>(&content);
+  const auto* held = std::get_if<std::shared_ptr<const HeldValues>>(&content);
   if (held == nullptr) return absl::OkStatus();
-  for (const NamedTensor& tensor : held->tensors) {
+  for (const NamedTensor& tensor : (*held)->tensors) {
     PENSTOCK_ASSIGN_OR_RETURN(headers.emplace_back(), HeaderOf(tensor.name, tensor.tensor));
   }
-  for (const NamedValue& value : held->values) names.push_back(value.name);
+  for (const NamedValue& value : (*held)->values) names.push_back(value.name);
   return absl::OkStatus();
 }
 
@@ -152,6 +152,10 @@ void HandleStore::Withdraw(const HandleId& id) {
 
 void HandleStore::Fulfil(const HandleId& id, HandleContent content) {
   Settle(id, std::move(content), HandleState::kReady);
+}
+
+void HandleStore::Fulfil(const HandleId& id, HeldValues values) {
+  Fulfil(id, HandleContent(std::make_shared<const HeldValues>(std::move(values))));
 }
 
 void HandleStore::Fail(const HandleId& id, absl::Status error) {

@@ -49,7 +49,7 @@ struct CallOutcome {
 };
 
 // What a handle holds once it is ready: by kind, results, a graph or an outcome.
-using HandleContent = std::variant<HeldValues, std::shared_ptr<Graph>, CallOutcome>;
+using HandleContent = std::variant<std::shared_ptr<const HeldValues>, std::shared_ptr<Graph>, CallOutcome>;
 
 // What a request to stop the call behind a handle achieved.
 enum class CancelEffect { kCancelled, kCancelling, kNotCancellable };
@@ -117,8 +117,8 @@ class HandlePin {
 
   // The content; or DEADLINE_EXCEEDED / HANDLE_PENDING; or the stored error, each time.
   // INVALID_ARGUMENT / HANDLE_KIND where the handle holds something else.
-  absl::StatusOr<HeldValues> values() const;
-  absl::StatusOr<NamedTensors> tensors() const;  // of the values: all of them
+  absl::StatusOr<std::shared_ptr<const HeldValues>> values() const;  // no copy: the store's own
+  absl::StatusOr<NamedTensors> tensors() const;                      // of the values: all of them
   absl::StatusOr<std::shared_ptr<Graph>> graph() const;
   absl::StatusOr<CallOutcome> outcome() const;
 
@@ -215,6 +215,7 @@ class HandleStore {
   // with HANDLE_BUDGET. On a handle that is no longer pending the content is dropped, unless a pin
   // waits for it.
   void Fulfil(const HandleId& id, HandleContent content) ABSL_LOCKS_EXCLUDED(mu_);
+  void Fulfil(const HandleId& id, HeldValues values) ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(const HandleId& id, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
   void Cancel(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // A READY content is of no use any more (a graph that was consumed or became stale): frees it and

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,7 +17,7 @@
 
 namespace penstock {
 
-// Named values: given with the call, or behind handles that are pinned until the call has them.
+// Named values: given with the call, or behind handles that are pinned until the call has them, each handle of a list once.
 //
 // Owns:      The pins. The HandleStore must outlive it.
 // Threads:   One at a time.
@@ -35,6 +37,7 @@ class CallInputs {
   // Waits for another handle too, and keeps it; returns its index.
   int AddPin(HandlePin pin);
   const HandlePin& pin(int index) const { return pins_[index]; }
+  int pin_count() const { return static_cast<int>(pins_.size()); }
 
   // True if every tensor is here, or its error is.
   bool ready() const;
@@ -50,6 +53,7 @@ class CallInputs {
   struct Reference {
     int pin = -1;                  // index into pins_
     std::string tensor_name = {};  // and the tensor's name there
+    std::string field = {};        // where it stands in the request
   };
   struct Input {
     std::string name;
@@ -60,10 +64,12 @@ class CallInputs {
     std::vector<Reference> inside = {};  // instead of the undefined tensors of `value`
   };
 
-  absl::Status AddReference(HandleStore* store, const std::string& caller, HandleTensor from, const std::string& field,
-                            Reference* reference);
+  // Pins a handle that is not among `pinned`, indices into pins_. `input` is the field of the input that it is for.
+  absl::StatusOr<Reference> Refer(HandleStore* store, const std::string& caller, HandleTensor from,
+                                  const std::string& input, std::map<HandleName, int>* pinned);
   absl::StatusOr<Value> TakeValue(const Input& input) const;
-  absl::StatusOr<HeldValues> HeldBy(const Reference& reference, const std::string& field) const;
+  absl::StatusOr<at::Tensor> TakeTensor(const Reference& reference) const;
+  absl::StatusOr<std::shared_ptr<const HeldValues>> HeldBy(const Reference& reference) const;
 
   std::vector<Input> inputs_;
   std::vector<HandlePin> pins_;

@@ -37,6 +37,7 @@ struct CallContext {
 struct HandleTensor {
   HandleName handle = {};
   std::string tensor = {};
+  std::string field = {};  // where it stands in the request, for errors: "inputs[0].handle"; empty: in its input itself
 };
 
 // One named value of a call.

@@ -1,11 +1,18 @@
 #include "engine/tensor/held_values.h"
 
+#include <algorithm>
 #include <limits>
+#include <map>
+#include <numeric>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/base/utf8.h"
+#include "engine/wire/tensor_header.h"
 
 namespace penstock {
 namespace {
@@ -14,68 +21,115 @@ constexpr int64_t kBytesOfAValue = 64;
 constexpr int64_t kBytesOfATensor = 512;  // without its elements
 constexpr size_t kMaxStemBytes = 100;     // of a tensor's name, which may have 128
 
-// Counts what a value takes and lists its tensors.
+// The places of tensors in the order of their names.
+std::vector<size_t> ByName(const NamedTensors& tensors) {
+  std::vector<size_t> places(tensors.size());
+  std::iota(places.begin(), places.end(), size_t{0});
+  std::stable_sort(places.begin(), places.end(),
+                   [&tensors](size_t a, size_t b) { return tensors[a].name < tensors[b].name; });
+  return places;
+}
+
+// Counts what values take, and adds the tensors inside of them to those that are held, under names that are free.
 class ValueWalk {
  public:
-  explicit ValueWalk(const HeldLimits& limits) : limits_(limits) {}
+  ValueWalk(const HeldLimits& limits, std::set<std::string> taken_names, NamedTensors* tensors)
+      : limits_(limits), taken_names_(std::move(taken_names)), tensors_(tensors) {}
 
-  // `field` names the result in errors.
-  absl::Status Add(const Value& value, const std::string& field, int depth = 1) {
-    if (depth > limits_.depth) return TooMuch(field, "be nested at most ", limits_.depth, " deep");
-    if (++values_ > limits_.values) return TooMuch(field, "hold at most ", limits_.values, " values");
-    if (const std::string* text = value.text()) PENSTOCK_RETURN_IF_ERROR(AddText(*text, field));
+  absl::Status AddResult(const NamedValue& result) {
+    field_ = absl::StrCat("outputs[", result.name, "]");
+    stem_ = result.name.substr(0, kMaxStemBytes);
+    number_ = 0;
+    return Add(result.value, 1);
+  }
+
+  int64_t bytes() const { return values_ * kBytesOfAValue + text_bytes_; }
+
+ private:
+  absl::Status Add(const Value& value, int depth) {
+    if (depth > limits_.depth) return TooMuch("be nested at most ", limits_.depth, " deep");
+    if (++values_ > limits_.values) return TooMuch("hold at most ", limits_.values, " values");
+    if (const std::string* text = value.text()) PENSTOCK_RETURN_IF_ERROR(AddText(*text));
     if (const at::Tensor* tensor = value.any_tensor(); tensor != nullptr && tensor->defined()) {
-      if (met_.insert(tensor->unsafeGetTensorImpl()).second) tensors_.push_back(*tensor);
-      if (static_cast<int64_t>(met_.size()) > limits_.tensors) {
-        return TooMuch(field, "hold at most ", limits_.tensors, " tensors inside of lists and dictionaries");
-      }
+      PENSTOCK_RETURN_IF_ERROR(AddTensor(*tensor));
     }
     for (const ValueList* list : {value.list(), value.tuple()}) {
       if (list == nullptr) continue;
-      for (const Value& item : *list) PENSTOCK_RETURN_IF_ERROR(Add(item, field, depth + 1));
+      for (const Value& item : *list) PENSTOCK_RETURN_IF_ERROR(Add(item, depth + 1));
     }
-    if (value.dict() == nullptr) return absl::OkStatus();
-    for (const auto& [key, item] : *value.dict()) {
-      PENSTOCK_RETURN_IF_ERROR(AddText(key, field));
-      PENSTOCK_RETURN_IF_ERROR(Add(item, field, depth + 1));
+    return value.dict() == nullptr ? absl::OkStatus() : AddDict(*value.dict(), depth);
+  }
+
+  absl::Status AddDict(const ValueDict& dict, int depth) {
+    std::set<std::string_view> keys;
+    for (const auto& [key, item] : dict) {
+      PENSTOCK_RETURN_IF_ERROR(AddText(key));
+      if (!keys.insert(key).second) return NoMessage("no key of a dictionary may come twice", key);
+      PENSTOCK_RETURN_IF_ERROR(Add(item, depth + 1));
     }
     return absl::OkStatus();
   }
 
-  Tensors TakeTensors() { return std::exchange(tensors_, {}); }
-  int64_t bytes() const { return values_ * kBytesOfAValue + text_bytes_; }
+  absl::Status AddTensor(const at::Tensor& tensor) {
+    std::string& name = names_[tensor.unsafeGetTensorImpl()];
+    if (name.empty()) {
+      if (static_cast<int64_t>(names_.size()) > limits_.tensors) {
+        return TooMuch("hold at most ", limits_.tensors, " tensors inside of lists and dictionaries");
+      }
+      do {
+        name = absl::StrCat(stem_, ".", number_++);
+      } while (!taken_names_.insert(name).second);
+      tensors_->push_back({name, tensor});
+    }
+    return CountText(name);
+  }
 
- private:
-  absl::Status AddText(const std::string& text, const std::string& field) {
+  absl::Status AddText(const std::string& text) {
+    PENSTOCK_RETURN_IF_ERROR(CountText(text));
+    return IsUtf8(text) ? absl::OkStatus() : NoMessage("texts must be UTF-8", text);
+  }
+
+  absl::Status CountText(const std::string& text) {
     text_bytes_ += static_cast<int64_t>(text.size());
-    return text_bytes_ > limits_.text_bytes ? TooMuch(field, "hold at most ", limits_.text_bytes, " bytes of text")
+    return text_bytes_ > limits_.text_bytes ? TooMuch("hold at most ", limits_.text_bytes, " bytes of text")
                                             : absl::OkStatus();
   }
 
-  static absl::Status TooMuch(const std::string& field, const char* may, int64_t most, const char* unit) {
+  absl::Status TooMuch(const char* may, int64_t most, const char* unit) const {
     return Error(absl::StatusCode::kResourceExhausted, "MESSAGE_TOO_LARGE",
-                 absl::StrCat(field, ": the values of a result may ", may, most, unit, ", got more"))
-        .With("field", field)
+                 absl::StrCat(field_, ": the values of a result may ", may, most, unit, ", got more"))
+        .With("field", field_)
         .With("value", "more");
   }
 
+  absl::Status NoMessage(const char* rule, const std::string& text) const {
+    return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
+                 absl::StrCat(field_, ": ", rule, ", got \"", Shortened(text), "\""))
+        .With("field", field_)
+        .With("value", Shortened(text));
+  }
+
   const HeldLimits limits_;
+  std::set<std::string> taken_names_;
+  NamedTensors* const tensors_;
+  std::string field_;   // the result, in errors
+  std::string stem_;    // of the names of its tensors
+  int64_t number_ = 0;  // of the next one
   int64_t values_ = 0;
   int64_t text_bytes_ = 0;
-  Tensors tensors_;            // not yet taken
-  std::set<const void*> met_;  // all of them
+  std::map<const void*, std::string> names_;  // of the tensors that were met
 };
-
-std::string FieldOf(const NamedValue& result) { return absl::StrCat("outputs[", result.name, "]"); }
 
 }  // namespace
 
+HeldValues::HeldValues(NamedTensors all)
+    : tensors(std::move(all)), by_name(ByName(tensors)), own_tensors(tensors.size()) {}
+
 const at::Tensor* HeldValues::FindTensor(const std::string& name) const {
   if (name.empty()) return size() == 1 && own_tensors == 1 ? &tensors[0].tensor : nullptr;
-  for (const NamedTensor& tensor : tensors) {
-    if (tensor.name == name) return &tensor.tensor;
-  }
-  return nullptr;
+  const auto place = std::lower_bound(by_name.begin(), by_name.end(), name,
+                                      [this](size_t i, const std::string& wanted) { return tensors[i].name < wanted; });
+  return place != by_name.end() && tensors[*place].name == name ? &tensors[*place].tensor : nullptr;
 }
 
 const Value* HeldValues::FindValue(const std::string& name) const {
@@ -87,21 +141,18 @@ const Value* HeldValues::FindValue(const std::string& name) const {
 }
 
 int64_t BytesOf(const Value& value) {
+  NamedTensors tensors;
   ValueWalk walk({.depth = std::numeric_limits<int>::max(),
                   .values = std::numeric_limits<int64_t>::max(),
                   .text_bytes = std::numeric_limits<int64_t>::max(),
-                  .tensors = std::numeric_limits<int64_t>::max()});
-  walk.Add(value, "").IgnoreError();  // nothing goes beyond these limits
-  const Tensors tensors = walk.TakeTensors();
+                  .tensors = std::numeric_limits<int64_t>::max()},
+                 {}, &tensors);
+  walk.AddResult({"", value}).IgnoreError();  // what came in a message has only texts and keys that one can carry
   return walk.bytes() + static_cast<int64_t>(tensors.size()) * kBytesOfATensor + ByteSize(tensors);
 }
 
 absl::Status CheckHeld(const NamedValues& results, const HeldLimits& limits) {
-  ValueWalk walk(limits);
-  for (const NamedValue& result : results) {
-    if (result.value.any_tensor() == nullptr) PENSTOCK_RETURN_IF_ERROR(walk.Add(result.value, FieldOf(result)));
-  }
-  return absl::OkStatus();
+  return HoldValues(results, limits).status();  // copies share what they hold
 }
 
 absl::StatusOr<HeldValues> HoldValues(NamedValues results, const HeldLimits& limits) {
@@ -116,18 +167,9 @@ absl::StatusOr<HeldValues> HoldValues(NamedValues results, const HeldLimits& lim
     }
   }
   held.own_tensors = held.tensors.size();
-  ValueWalk walk(limits);
-  for (const NamedValue& value : held.values) {
-    PENSTOCK_RETURN_IF_ERROR(walk.Add(value.value, FieldOf(value)));
-    int64_t number = 0;
-    for (at::Tensor& tensor : walk.TakeTensors()) {
-      std::string name;
-      do {
-        name = absl::StrCat(value.name.substr(0, kMaxStemBytes), ".", number++);
-      } while (!names.insert(name).second);
-      held.tensors.push_back({std::move(name), std::move(tensor)});
-    }
-  }
+  ValueWalk walk(limits, std::move(names), &held.tensors);
+  for (const NamedValue& value : held.values) PENSTOCK_RETURN_IF_ERROR(walk.AddResult(value));
+  held.by_name = ByName(held.tensors);
   held.value_bytes = walk.bytes();
   return held;
 }

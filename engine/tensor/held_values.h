@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,10 +16,11 @@ namespace penstock {
 //            {result}.0, {result}.1, ... in the order in which a walk meets them. `values` are the results that are none.
 struct HeldValues {
   HeldValues() = default;
-  HeldValues(NamedTensors all) : tensors(std::move(all)), own_tensors(tensors.size()) {}  // NOLINT: tensors are results
+  HeldValues(NamedTensors all);  // NOLINT: tensors are results
 
   NamedTensors tensors;
   NamedValues values;
+  std::vector<size_t> by_name;  // the places of `tensors`, in the order of their names
   size_t own_tensors = 0;
   int64_t value_bytes = 0;  // what `values` take without their tensors, estimated
 
@@ -31,20 +31,23 @@ struct HeldValues {
   const Value* FindValue(const std::string& name) const;
 };
 
-// What a value takes while somebody keeps it, estimated: as `value_bytes`, and of each tensor its elements and 512 bytes.
+// What a value that came in a message takes while somebody keeps it, estimated: as `value_bytes`, and of each tensor its
+// elements and 512 bytes.
 int64_t BytesOf(const Value& value);
 
-// How much of what is no tensor a handle may hold: it comes in one message.
+// How much of what is no tensor a handle may hold. A fetch sends each value in one message, which stays below 3 MiB: text
+// and some 20 bytes per value.
 struct HeldLimits {
   int depth = 24;
   int64_t values = 65'536;
-  int64_t text_bytes = int64_t{1} << 20;  // strings and keys
+  int64_t text_bytes = int64_t{1} << 20;  // strings, keys, and the name of a tensor for each place where it stands
   int64_t tensors = 1'024;                // inside of values
 };
 
 // Sorts results by what they are.
 //
-// Fails:     RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE naming the result that goes beyond a limit.
+// Fails:     RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE naming the result that goes beyond a limit; INVALID_ARGUMENT / WRONG_TYPE
+//            naming the one that no message can carry: a text or key that is not UTF-8, a key that comes twice.
 absl::StatusOr<HeldValues> HoldValues(NamedValues results, const HeldLimits& limits = {});
 
 // Whether HoldValues would take them. Fails: as it.

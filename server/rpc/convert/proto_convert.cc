@@ -108,6 +108,7 @@ absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view f
       HandleTensor handle;
       PENSTOCK_ASSIGN_OR_RETURN(handle.handle, HandleName::Parse(input.handle().handle(), prefix + ".handle.handle"));
       handle.tensor = input.handle().tensor();
+      handle.field = prefix + ".handle";
       source.source = std::move(handle);
       return source;
     }

@@ -108,7 +108,7 @@ class ValueReader {
       return InvalidField(field, absl::StrCat("must be one of at most ", kMaxValueHandles, " in an input"), "more");
     }
     PENSTOCK_ASSIGN_OR_RETURN(HandleName name, HandleName::Parse(handle.handle(), field + ".handle"));
-    inside_->push_back({.handle = std::move(name), .tensor = handle.tensor()});
+    inside_->push_back({.handle = std::move(name), .tensor = handle.tensor(), .field = field});
     return Value(at::Tensor());
   }
 
@@ -118,7 +118,9 @@ class ValueReader {
 class ValueWriter {
  public:
   explicit ValueWriter(const HeldValues& held) {
-    for (const NamedTensor& tensor : held.tensors) names_.emplace(tensor.tensor.unsafeGetTensorImpl(), &tensor.name);
+    for (size_t i = held.own_tensors; i < held.tensors.size(); ++i) {  // a result by itself is none of those inside
+      names_.emplace(held.tensors[i].tensor.unsafeGetTensorImpl(), &held.tensors[i].name);
+    }
   }
 
   void Write(const Value& value, v1::Value* message) const {
@@ -180,10 +182,11 @@ std::string ValueText(const v1::Value& value) {
   return "None";
 }
 
-google::protobuf::RepeatedPtrField<v1::NamedValue> ToProto(const HeldValues& held) {
+google::protobuf::RepeatedPtrField<v1::NamedValue> ToProto(const HeldValues& held, std::string_view name) {
   google::protobuf::RepeatedPtrField<v1::NamedValue> messages;
   const ValueWriter writer(held);
   for (const NamedValue& value : held.values) {
+    if (!name.empty() && value.name != name) continue;
     v1::NamedValue* message = messages.Add();
     message->set_name(value.name);
     writer.Write(value.value, message->mutable_value());

@@ -3,6 +3,7 @@
 // Between v1::Value and the engine's values.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,7 +25,7 @@ absl::StatusOr<Value> FromProto(const v1::Value& value, const std::string& field
 // What a value is, for error messages: True, 3, list.
 std::string ValueText(const v1::Value& value);
 
-// The values of a handle, whose tensors they name.
-google::protobuf::RepeatedPtrField<v1::NamedValue> ToProto(const HeldValues& held);
+// The values of a handle, whose tensors they name: all, or the one of a name, if there is one.
+google::protobuf::RepeatedPtrField<v1::NamedValue> ToProto(const HeldValues& held, std::string_view name = {});
 
 }  // namespace penstock

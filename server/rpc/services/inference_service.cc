@@ -31,10 +31,10 @@ void Describe(const std::vector<TensorSignature>& signatures,
 
 // The protocol has no words for what is no tensor.
 absl::StatusOr<NamedTensors> TensorsOf(const HandlePin& pin) {
-  PENSTOCK_ASSIGN_OR_RETURN(HeldValues held, pin.values());
-  if (held.values.empty()) return std::move(held.tensors);
-  const std::string field = absl::StrCat("outputs[", held.values[0].name, "]");
-  const std::string type = held.values[0].value.TypeName();
+  PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<const HeldValues> held, pin.values());
+  if (held->values.empty()) return held->tensors;
+  const std::string field = absl::StrCat("outputs[", held->values[0].name, "]");
+  const std::string type = held->values[0].value.TypeName();
   return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
                absl::StrCat(field, ": expected Tensor, but got ", type, ", which this protocol does not carry"))
       .With("field", field)

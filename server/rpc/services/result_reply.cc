@@ -25,9 +25,9 @@ void AddInline(const ServiceEnvironment& environment, const std::string& caller,
   }
   const absl::StatusOr<HandlePin> pin = environment.handles->Pin(caller, info.name);
   if (!pin.ok()) return;  // released meanwhile: the handle alone is the answer
-  const absl::StatusOr<HeldValues> held = pin->values();
+  const absl::StatusOr<std::shared_ptr<const HeldValues>> held = pin->values();
   if (!held.ok()) return;
-  for (const NamedTensor& tensor : held->tensors) {
+  for (const NamedTensor& tensor : (*held)->tensors) {
     const absl::StatusOr<at::Tensor> sendable = SendableTensor(tensor.tensor);
     const absl::StatusOr<TensorHeader> header = sendable.ok() ? HeaderOf(tensor.name, *sendable) : sendable.status();
     if (!header.ok()) {
@@ -39,7 +39,7 @@ void AddInline(const ServiceEnvironment& environment, const std::string& caller,
     const std::string_view bytes = BytesOf(*sendable);
     added->set_data(bytes.data(), bytes.size());
   }
-  *result->mutable_values() = ToProto(*held);
+  *result->mutable_values() = ToProto(**held);
 }
 
 }  // namespace

@@ -65,13 +65,12 @@ void FetchStream::OnSettled(const HandleStore::HandleAnswer& answer) {
 }
 
 absl::Status FetchStream::StartChunks(const HandleInfo& info) {
-  PENSTOCK_ASSIGN_OR_RETURN(const HeldValues held, pin_.values());
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<TensorSender::Part> parts, ChooseParts(held, request_));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<const HeldValues> held, pin_.values());
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<TensorSender::Part> parts, ChooseParts(*held, request_));
   v1::FetchHandleResponse first;
   *first.mutable_handle() = ToProto(info);
   std::deque<grpc::ByteBuffer> heads = {SerializeMessage(first)};
-  for (v1::NamedValue& value : ToProto(held)) {
-    if (!request_.tensor().empty() && value.name() != request_.tensor()) continue;
+  for (v1::NamedValue& value : ToProto(*held, request_.tensor())) {
     v1::FetchHandleResponse head;
     *head.mutable_value() = std::move(value);
     heads.push_back(SerializeMessage(head));

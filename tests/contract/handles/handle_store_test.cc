@@ -215,6 +215,14 @@ TEST_F(HandleStoreTest, AHandleMayBeFetchedAgainAndAgain) {
   }
 }
 
+TEST_F(HandleStoreTest, EveryUseOfAHandleSharesItsContent) {
+  const HandleName name = Ready();
+  const absl::StatusOr<HandlePin> pin = store_->Pin("ann", name);
+  const absl::StatusOr<HandlePin> other = store_->Pin("ann", name);
+  EXPECT_EQ(pin->values()->get(), pin->values()->get()) << "no copy is made";
+  EXPECT_EQ(pin->values()->get(), other->values()->get());
+}
+
 TEST_F(HandleStoreTest, TheLeaseStartsAtSettlingAndPendingNeverExpires) {
   const HandleName name = Reserve();
   Advance(absl::Hours(5));

@@ -21,5 +21,15 @@ TEST(PrintableLength, IsZeroForWhatCantBeShown) {
   }
 }
 
+TEST(IsUtf8, HoldsForControlCharactersAndNotForWhatIsCutShort) {
+  for (const std::string text : {"", "a", "ü✓🚰", "\n\x1b\x7f", "\xc2\x9b", "\xf4\x8f\xbf\xbf"})
+    EXPECT_TRUE(IsUtf8(text)) << text;
+  EXPECT_TRUE(IsUtf8(std::string(2, '\0')));
+  for (const std::string text : {"\xff", "a\xc3", "\xc0\xaf", "\xe0\x80\xaf", "ü\xed\xa0\x80", "\xf0\x80\x80\x80",
+                                 "\xf4\x90\x80\x80", "\xe2\x9c", "\x80"}) {
+    EXPECT_FALSE(IsUtf8(text));
+  }
+}
+
 }  // namespace
 }  // namespace penstock

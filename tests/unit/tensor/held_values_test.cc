@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 
 namespace penstock {
 namespace {
@@ -64,7 +65,7 @@ TEST(HeldValues, TheOnlyResultNeedsNoName) {
 }
 
 TEST(HeldValues, WhatGoesBeyondALimitIsNamed) {
-  const HeldLimits limits = {.depth = 3, .values = 6, .text_bytes = 5, .tensors = 2};
+  const HeldLimits limits = {.depth = 3, .values = 6, .text_bytes = 11, .tensors = 2};
   const auto tensors = [](int count) {
     ValueList list;
     for (int i = 0; i < count; ++i) list.emplace_back(at::full({1}, i));
@@ -72,10 +73,12 @@ TEST(HeldValues, WhatGoesBeyondALimitIsNamed) {
   };
   EXPECT_TRUE(HoldValues(One(Value::List({Value::Tuple({Value("12345")})})), limits).ok());
   EXPECT_TRUE(HoldValues(One(tensors(2)), limits).ok());
+  const at::Tensor same = at::zeros({1});
   const std::pair<Value, std::string> cases[] = {
       {Value::List({Value::Tuple({Value::List({Value(1)})})}), "be nested at most 3 deep"},
       {Value::List({Value(1), Value(2), Value(3), Value(4), Value(5), Value()}), "hold at most 6 values"},
-      {Value::Dict({{"123", Value("456")}}), "hold at most 5 bytes of text"},
+      {Value::Dict({{"123456", Value("789012")}}), "hold at most 11 bytes of text"},
+      {Value::List({Value(same), Value(same), Value(same)}), "hold at most 11 bytes of text"},  // "out.0" three times
       {tensors(3), "hold at most 2 tensors inside of lists and dictionaries"},
   };
   for (const auto& [value, problem] : cases) {
@@ -84,6 +87,27 @@ TEST(HeldValues, WhatGoesBeyondALimitIsNamed) {
     EXPECT_EQ(ReasonOf(refused), "MESSAGE_TOO_LARGE");
     EXPECT_EQ(ValuesOf(refused)["field"], "outputs[out]");
     EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr(problem));
+  }
+}
+
+TEST(HeldValues, WhatNoMessageCanCarryIsNamed) {
+  EXPECT_TRUE(
+      HoldValues(One(Value::List({Value("ü\n"), Value::Dict({{"a", Value(1)}}), Value::Dict({{"a", Value(1)}})})))
+          .ok());
+  const std::tuple<Value, std::string, std::string> cases[] = {
+      {Value::List({Value("a\xff")}), "outputs[out]: texts must be UTF-8, got \"", "a"},
+      {Value::Dict({{"\xc3", Value(1)}}), "outputs[out]: texts must be UTF-8, got \"", ""},
+      {Value::Tuple({Value::Dict({{"a", Value(1)}, {"b", Value()}, {"a", Value(2)}})}),
+       "outputs[out]: no key of a dictionary may come twice, got \"a\"", "a"},
+  };
+  for (const auto& [value, sentence, shown] : cases) {
+    const absl::Status refused = HoldValues(One(value)).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ReasonOf(refused), "WRONG_TYPE");
+    EXPECT_EQ(ValuesOf(refused)["field"], "outputs[out]");
+    EXPECT_THAT(std::string(refused.message()), ::testing::StartsWith(sentence));
+    EXPECT_THAT(ValuesOf(refused)["value"], ::testing::StartsWith(shown));
+    EXPECT_TRUE(IsUtf8(std::string(refused.message())));
   }
 }
 
