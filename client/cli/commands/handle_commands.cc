@@ -33,6 +33,7 @@ std::string TensorsText(const v1::Handle& handle) {
     parts.push_back(absl::StrCat(tensor.name(), " ", std::string(type), "[", absl::StrJoin(tensor.shape(), ","), "]"));
   }
   parts.insert(parts.end(), handle.values().begin(), handle.values().end());
+  if (handle.results_omitted()) parts.emplace_back("(see handle get)");
   if (handle.has_outcome() && handle.outcome().has_loss()) {
     parts.push_back(absl::StrCat("step ", handle.outcome().step(), " loss ", handle.outcome().loss()));
   }

@@ -141,6 +141,8 @@ class ValueHandle(Handle):
         inline = self.inline()
         if inline is not None:
             return inline
+        if self.message.results_omitted:
+            self.refresh()
         download = Download(self.message)
 
         def attempt() -> None:

@@ -41,6 +41,14 @@ def test_a_fetch_that_breaks_around_the_last_value_goes_on(
     assert asked == ["count"] * (2 - breaks_after) + ["rows"] * (rows is not None)
 
 
+def test_what_a_wait_left_out_is_asked_for(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    daemon.settle_after = 1
+    handle = pipeline.submit_infer(np.ones((2, 4), np.float32))
+    daemon.omit_results = True
+    assert handle.wait().message.results_omitted and not handle.message.tensors
+    assert np.array_equal(handle.fetch()["output"], np.full((2, 4), 2, np.float32))
+
+
 def test_damaged_chunks_are_told(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     daemon.damage_chunks = True
     with pytest.raises(penstock.PenstockError) as raised:

@@ -18,7 +18,9 @@ namespace penstock {
 namespace {
 
 constexpr int kMaxHandleNames = 1000;
-// Names and times of so many stay below the 4 MiB that a client takes.
+// Of one reply: with names, times and errors beside them it stays below the 4 MiB that any client of gRPC takes.
+constexpr size_t kMaxHandlesBytes = size_t{3} << 20;
+// Names and times of so many stay below it, too.
 constexpr size_t kMaxRenewAnswers = 10'000;
 // A thousand names are more than other control calls may hold.
 constexpr int64_t kNamesMessageBytes = int64_t{256} << 10;
@@ -36,6 +38,28 @@ absl::StatusOr<std::vector<HandleName>> Names(const google::protobuf::RepeatedPt
   }
   return names;
 }
+
+// Collects answers for a reply. Those that would make it too large are without what the handles hold.
+template <typename Response>
+class Answers {
+ public:
+  void Add(v1::HandleAnswer answer) {
+    v1::Handle* handle = answer.has_handle() ? answer.mutable_handle() : nullptr;
+    const bool holds = handle != nullptr && handle->tensors_size() + handle->values_size() > 0;
+    if (holds && bytes_ + answer.ByteSizeLong() > kMaxHandlesBytes) {
+      handle->clear_tensors();
+      handle->clear_values();
+      handle->set_results_omitted(true);
+    }
+    bytes_ += answer.ByteSizeLong();
+    *response_.add_handles() = std::move(answer);
+  }
+  const Response& response() const { return response_; }
+
+ private:
+  Response response_;
+  size_t bytes_ = 0;
+};
 
 // The pipeline of a parent; empty for pipelines/-, all of them.
 absl::StatusOr<std::string> Parent(const std::string& parent) {
@@ -84,11 +108,11 @@ absl::Status HandleServiceImpl::Wait(const UnaryCallPtr<v1::WaitHandlesRequest, 
   const int64_t deadline = environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(wait);
   const HandleStore::WaitId id = handles->OnSettled(call->caller(), names, mode, deadline,
                                                     [call, names](std::vector<HandleStore::HandleAnswer> answers) {
-                                                      v1::WaitHandlesResponse response;
+                                                      Answers<v1::WaitHandlesResponse> reply;
                                                       for (size_t i = 0; i < names.size(); ++i) {
-                                                        *response.add_handles() = ToProto(names[i], answers[i]);
+                                                        reply.Add(ToProto(names[i], answers[i]));
                                                       }
-                                                      call->Reply(response);
+                                                      call->Reply(reply.response());
                                                     });
   call->OnCancelled([handles, id] { handles->CancelWait(id); });
   return absl::OkStatus();
@@ -121,9 +145,18 @@ absl::StatusOr<v1::ListHandlesResponse> HandleServiceImpl::List(const std::strin
   PENSTOCK_ASSIGN_OR_RETURN(const std::string place, environment_.page_tokens->Read(scope, request.page_token()));
   uint64_t after = 0;
   if (!place.empty() && !absl::SimpleAtoi(place, &after)) after = 0;
-  const HandlePage page = environment_.handles->List(caller, pipeline, after, size);
+  HandlePage page = environment_.handles->List(caller, pipeline, after, size);
   v1::ListHandlesResponse response;
-  for (const HandleInfo& info : page.handles) *response.add_handles() = ToProto(info);
+  size_t bytes = 0;
+  for (size_t i = 0; i < page.handles.size(); ++i) {
+    v1::Handle handle = ToProto(page.handles[i]);
+    bytes += handle.ByteSizeLong();
+    if (i > 0 && bytes > kMaxHandlesBytes) {
+      page.next = page.handles[i - 1].serial;
+      break;
+    }
+    *response.add_handles() = std::move(handle);
+  }
   if (page.next != 0) {
     response.set_next_page_token(environment_.page_tokens->Make(scope, absl::StrCat(page.next)));
   }
@@ -141,8 +174,8 @@ absl::StatusOr<v1::RenewHandlesResponse> HandleServiceImpl::Renew(const std::str
                                                                   const v1::RenewHandlesRequest& request) {
   PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration lease,
                             environment_.handles->CheckedLease(AsDuration(request.lease())));
-  v1::RenewHandlesResponse response;
   if (!request.parent().empty()) {
+    v1::RenewHandlesResponse response;
     if (!request.names().empty()) {
       return InvalidField("parent", "must be empty where names are given", Shortened(request.parent()));
     }
@@ -155,10 +188,9 @@ absl::StatusOr<v1::RenewHandlesResponse> HandleServiceImpl::Renew(const std::str
     return response;
   }
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<HandleName> names, Names(request.names()));
-  for (const HandleName& name : names) {
-    *response.add_handles() = ToProto(name, environment_.handles->Renew(caller, name, lease));
-  }
-  return response;
+  Answers<v1::RenewHandlesResponse> reply;
+  for (const HandleName& name : names) reply.Add(ToProto(name, environment_.handles->Renew(caller, name, lease)));
+  return reply.response();
 }
 
 grpc::ServerUnaryReactor* HandleServiceImpl::ReleaseHandles(grpc::CallbackServerContext* context,

@@ -330,9 +330,13 @@ TEST_F(ServicesTest, OutputsThatAreNoTensorsComeWithTheReplyAndByFetch) {
   EXPECT_EQ(Reason(Infer(again, &response)), "WRONG_TYPE");
   again.mutable_inputs(1)->set_whole(false);
   inside->set_tensor("state");
-  EXPECT_EQ(Reason(Infer(again, &response)), "WRONG_TYPE");
+  grpc::Status refused = Infer(again, &response);
+  EXPECT_EQ(Reason(refused), "WRONG_TYPE");
+  EXPECT_EQ(InfoOf(refused).metadata().at("field"), "inputs[2].value.tuple.items[0].handle");
   inside->set_tensor("nothing");
-  EXPECT_EQ(Reason(Infer(again, &response)), "TENSOR_SIGNATURE");
+  refused = Infer(again, &response);
+  EXPECT_EQ(Reason(refused), "TENSOR_SIGNATURE");
+  EXPECT_EQ(InfoOf(refused).metadata().at("field"), "inputs[2].value.tuple.items[0].handle.tensor");
 }
 
 TEST_F(ServicesTest, ATargetAndItsWeightsMustBeTensors) {
@@ -966,6 +970,64 @@ TEST_F(ServicesTest, RenewingAllTellsNamesAndTimesOnly) {
   EXPECT_EQ(response.handles(0).SerializeAsString(), expected.SerializeAsString()) << response.handles(0).DebugString();
   EXPECT_EQ(response.handles(1).name(), ToString(pending));
   EXPECT_FALSE(response.handles(1).handle().has_expire_time());
+}
+
+// 40 handles, each with 140 kB of headers.
+TEST_F(ServicesTest, RepliesOfManyHandlesStayBelowWhatClientsTake) {
+  constexpr size_t kTaken = 4 << 20;  // gRPC's own limit
+  constexpr int kHandles = 40;
+  constexpr int kTensors = 1'088;
+  NamedTensors many;
+  for (int i = 0; i < kTensors; ++i) many.push_back({std::string(110, 'x') + std::to_string(i), at::full({1}, 0.0f)});
+  v1::WaitHandlesRequest wait;
+  v1::RenewHandlesRequest renew;
+  for (int i = 0; i < kHandles; ++i) {
+    const HandleName name = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+    handles_->Fulfil(name.id, many);
+    wait.add_names(ToString(name));
+    renew.add_names(ToString(name));
+  }
+  v1::WaitHandlesResponse waited;
+  v1::RenewHandlesResponse renewed;
+  {
+    grpc::ClientContext context;
+    As(&context);
+    ASSERT_EQ(Reason(results_->WaitHandles(&context, wait, &waited)), "OK");
+  }
+  {
+    grpc::ClientContext context;
+    As(&context);
+    ASSERT_EQ(Reason(results_->RenewHandles(&context, renew, &renewed)), "OK");
+  }
+  EXPECT_LT(waited.ByteSizeLong(), kTaken);
+  EXPECT_LT(renewed.ByteSizeLong(), kTaken);
+  for (const auto& handles : {waited.handles(), renewed.handles()}) {
+    ASSERT_EQ(handles.size(), kHandles);
+    for (const v1::HandleAnswer& answer : handles) {
+      EXPECT_EQ(answer.handle().tensors_size(), answer.handle().results_omitted() ? 0 : kTensors);
+      EXPECT_EQ(answer.handle().state(), v1::HANDLE_STATE_READY);
+    }
+    EXPECT_FALSE(handles.at(0).handle().results_omitted());
+    EXPECT_TRUE(handles.at(kHandles - 1).handle().results_omitted());
+  }
+
+  v1::ListHandlesRequest list;
+  list.set_parent("pipelines/gpt");
+  list.set_page_size(200);
+  std::vector<std::string> listed;
+  do {
+    grpc::ClientContext context;
+    As(&context);
+    v1::ListHandlesResponse page;
+    ASSERT_EQ(Reason(results_->ListHandles(&context, list, &page)), "OK");
+    EXPECT_LT(page.ByteSizeLong(), kTaken);
+    for (const v1::Handle& handle : page.handles()) {
+      EXPECT_EQ(handle.tensors_size(), kTensors);
+      listed.push_back(handle.name());
+    }
+    list.set_page_token(page.next_page_token());
+  } while (!list.page_token().empty() && listed.size() <= kHandles);
+  EXPECT_EQ(listed, std::vector<std::string>(wait.names().begin(), wait.names().end()));
 }
 
 TEST_F(ServicesTest, ListsGoOnFromTheirTokens) {

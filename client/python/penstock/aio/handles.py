@@ -140,6 +140,8 @@ class ValueHandle(Handle):
         inline = self.inline()
         if inline is not None:
             return inline
+        if self.message.results_omitted:
+            await self.refresh()
         download = Download(self.message)
 
         async def attempt() -> None:

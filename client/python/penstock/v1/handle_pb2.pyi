@@ -81,7 +81,7 @@ class GetHandleRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Handle(_message.Message):
-    __slots__ = ["byte_size", "create_time", "error", "expire_time", "kind", "method", "name", "outcome", "state", "tensors", "values"]
+    __slots__ = ["byte_size", "create_time", "error", "expire_time", "kind", "method", "name", "outcome", "results_omitted", "state", "tensors", "values"]
     BYTE_SIZE_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class Handle(_message.Message):
     METHOD_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_OMITTED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
@@ -101,10 +102,11 @@ class Handle(_message.Message):
     method: str
     name: str
     outcome: Outcome
+    results_omitted: bool
     state: HandleState
     tensors: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorHeader]
     values: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[HandleKind, str]] = ..., state: _Optional[_Union[HandleState, str]] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., byte_size: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., method: _Optional[str] = ..., values: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[HandleKind, str]] = ..., state: _Optional[_Union[HandleState, str]] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., byte_size: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., method: _Optional[str] = ..., values: _Optional[_Iterable[str]] = ..., results_omitted: bool = ...) -> None: ...
 
 class HandleAnswer(_message.Message):
     __slots__ = ["error", "handle", "name"]
