@@ -81,18 +81,20 @@ class ValueWalk {
       } while (!taken_names_.insert(name).second);
       tensors_->push_back({name, tensor});
     }
-    return CountText(name);
+    name_bytes_ += static_cast<int64_t>(name.size());
+    return CheckText();
   }
 
   absl::Status AddText(const std::string& text) {
-    PENSTOCK_RETURN_IF_ERROR(CountText(text));
+    text_bytes_ += static_cast<int64_t>(text.size());
+    PENSTOCK_RETURN_IF_ERROR(CheckText());
     return IsUtf8(text) ? absl::OkStatus() : NoMessage("texts must be UTF-8", text);
   }
 
-  absl::Status CountText(const std::string& text) {
-    text_bytes_ += static_cast<int64_t>(text.size());
-    return text_bytes_ > limits_.text_bytes ? TooMuch("hold at most ", limits_.text_bytes, " bytes of text")
-                                            : absl::OkStatus();
+  absl::Status CheckText() const {
+    return text_bytes_ + name_bytes_ > limits_.text_bytes
+               ? TooMuch("hold at most ", limits_.text_bytes, " bytes of text")
+               : absl::OkStatus();
   }
 
   absl::Status TooMuch(const char* may, int64_t most, const char* unit) const {
@@ -117,6 +119,7 @@ class ValueWalk {
   int64_t number_ = 0;  // of the next one
   int64_t values_ = 0;
   int64_t text_bytes_ = 0;
+  int64_t name_bytes_ = 0;                    // of the tensors, wherever they stand
   std::map<const void*, std::string> names_;  // of the tensors that were met
 };
 

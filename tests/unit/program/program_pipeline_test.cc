@@ -135,7 +135,8 @@ TEST(ProgramPipeline, ANumberIsCheckedAsRowsAre) {
   const auto pipeline = MakeProgramPipeline(ScaledSpec("", ""), pool);
   ASSERT_TRUE(pipeline.ok()) << pipeline.status();
   const auto check = [&](const at::Tensor& scale) {
-    return (*pipeline)->CheckInputs(NamedTensors{{"rows", at::ones({2, 4})}, {"scale", scale}}, /*needs_rows=*/true);
+    const NamedTensors inputs = {{"rows", at::ones({2, 4})}, {"scale", scale}};
+    return (*pipeline)->CheckInputs(inputs, /*needs_rows=*/true).status();
   };
   EXPECT_TRUE(check(at::ones({})).ok());
   const absl::Status with_rows = check(at::ones({2}));
