@@ -111,7 +111,8 @@ Batch Batch::MapTensors(const std::function<at::Tensor(const at::Tensor&)>& f) c
 
 Tensors Batch::AllTensors() const {
   Tensors tensors;
-  MapTensors([&tensors](const at::Tensor& tensor) { return tensors.emplace_back(tensor); });
+  const auto collect = [&tensors](const at::Tensor& tensor) { return tensors.emplace_back(tensor); };
+  for (const Value& value : values_) value.MapTensors(collect);
   return tensors;
 }
 

@@ -64,6 +64,7 @@ Value Value::Map(const std::function<Value(const Value&)>& f) const {
 }
 
 Value Value::MapTensors(const std::function<at::Tensor(const at::Tensor&)>& f) const {
+  if (is_tensor()) return {f(*tensor())};  // nearly always: for each action of a run
   if (!HoldsTensor()) return *this;
   return Map([&f](const Value& value) -> Value {
     if (value.is_tensor()) return {f(*value.tensor())};
