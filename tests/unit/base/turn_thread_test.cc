@@ -53,6 +53,7 @@ TEST_F(TurnThreadTest, ThoseBehindALateJobGoOnBesideIt) {
   thread_.Post([&] { third.Notify(); });
   EXPECT_TRUE(third.WaitForNotificationWithTimeout(absl::Seconds(30))) << "and those that come later";
   go.Notify();
+  thread_.Close();  // nobody waits for `go` any more
 }
 
 TEST_F(TurnThreadTest, AJobThatEndsInTimePassesNothingOn) {
