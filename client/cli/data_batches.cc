@@ -49,8 +49,14 @@ absl::StatusOr<DataRows> DataRows::Create(const ArrayFile& file, const v1::Model
 absl::StatusOr<DataRows::Column> DataRows::Open(const ArrayFile& file, const std::string& array,
                                                 const std::string& name) {
   if (!file.Has(array)) {
+    constexpr size_t kMaxShown = 12;
+    std::vector<std::string> names = file.names();
+    if (names.size() > kMaxShown) {
+      names.resize(kMaxShown);
+      names.emplace_back("...");
+    }
     return UsageError(file.path(), absl::StrCat("has no array ", array, ", which the pipeline takes; it has ",
-                                                file.names().empty() ? "none" : absl::StrJoin(file.names(), ", ")));
+                                                names.empty() ? "none" : absl::StrJoin(names, ", ")));
   }
   PENSTOCK_ASSIGN_OR_RETURN(FileArray opened, file.Array(array));
   if (!opened.has_rows()) return UsageError(file.path(), array + ": must have rows, is a single number");

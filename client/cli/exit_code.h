@@ -15,7 +15,7 @@ enum class ExitCode {
   kUnreachable = 3,
   kNotReady = 4,  // or a deadline passed
   kRefused = 5,   // quota, role, credential
-  kPartial = 6,   // some names of a batch failed
+  kPartial = 6,   // some names of a batch failed, some steps of a training were not applied
   kUnstable = 7,  // a measurement did not settle
 };
 

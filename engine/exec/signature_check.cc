@@ -128,6 +128,10 @@ absl::StatusOr<std::vector<int>> MatchNames(const std::vector<TensorSignature>& 
     const std::string place = absl::StrCat(absl::string_view(field.data(), field.size()), "[", i, "]");
     const auto found = std::find_if(signature.begin(), signature.end(),
                                     [&](const TensorSignature& one) { return one.name == wanted[i]; });
+    if (found == signature.end() && signature.size() == 1 && signature[0].any && signature[0].name.empty()) {
+      return Mismatch(place, "can't be chosen by name, for this model tells what it returns only when it runs",
+                      wanted[i]);
+    }
     if (found == signature.end())
       return Mismatch(place, absl::StrCat("must be one of ", KnownNames(signature)), wanted[i]);
     const int position = static_cast<int>(found - signature.begin());

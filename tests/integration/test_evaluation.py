@@ -70,6 +70,7 @@ def test_many_batches_are_as_one(client: penstock.Client) -> None:
     pipeline = create_mlp(client)
     inputs, target = mlp_batch(3, rows=22)
     whole = pipeline.evaluate(inputs, target, metrics=["mean_absolute_error"])
+    assert pipeline.evaluate(inputs, target, metrics="mean_absolute_error").metrics == whole.metrics
     held_out = penstock.Batches(inputs, target, rows=8, shuffle=False, drop_last=False)
     parts = penstock.evaluate(pipeline, held_out, metrics=["mean_absolute_error"])
     assert parts.loss == pytest.approx(whole.loss, rel=1e-6)

@@ -190,6 +190,18 @@ def test_archives_above_4_gib(
     assert "rows.npz" in refused(run, pipeline, file)
 
 
+def test_steps_that_are_not_applied_show_in_the_exit_code(
+    mlp: penstock.Pipeline, run: Run, tmp_path: pathlib.Path
+) -> None:
+    file = tmp_path / "rows.npz"
+    np.savez(file, input=columns()["input"] * np.nan, target=columns()["target"])
+    done = run("train", mlp.name, "--data", str(file), "--steps", "2", "--batch", "4")
+    assert done.returncode == 6 and "2 steps were not applied" in done.stderr, done.stderr
+    assert mlp.refresh().step == 0
+    np.savez(file, **{f"a{number}": np.ones(1) for number in range(20)})
+    assert "it has a0, a1, a10" in (said := refused(run, mlp, file)) and said.count(", a") < 13 and ", ..." in said
+
+
 def test_other_commands_read_archives_too(client: penstock.Client, run: Run, tmp_path: pathlib.Path) -> None:
     """As they write them: numbers without dimensions, and the names of slots, which have slashes."""
     pipeline, other = create_mlp(client), create_mlp(client, seed=8)

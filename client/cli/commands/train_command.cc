@@ -130,7 +130,11 @@ absl::Status Train(const TrainOptions& options, Session& session) {
   if (!options.json.empty()) PENSTOCK_RETURN_IF_ERROR(session.WriteFile(options.json, json.dump(2) + "\n"));
   const std::string next = file.has_value() ? "evaluate " + ShortName(pipeline.name()) + " --data FILE"
                                             : "infer " + ShortName(pipeline.name()) + " --prompt TEXT --bytes 100";
-  session.Say("trained " + pipeline.name() + " to step " + std::to_string(after.step()) + "; next: penstock " + next);
+  const bool all_applied = report.not_applied == 0;
+  if (!all_applied) session.set_partial();
+  session.Say("trained " + pipeline.name() + " to step " + std::to_string(after.step()) +
+              (all_applied ? "" : ", " + std::to_string(report.not_applied) + " steps were not applied") +
+              "; next: penstock " + next);
   return absl::OkStatus();
 }
 

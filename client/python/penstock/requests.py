@@ -202,7 +202,7 @@ def evaluate(
         weights=of_loss.weights,
         loss=loss_spec(loss, loss_options, loss_output, class_weights),
         micro_batches=micro_batches,
-        metrics=metrics,
+        metrics=names_of(metrics),
         priority=priority,
         request_id=call.request_id,
         reply=call.reply(),
