@@ -236,9 +236,8 @@ void DeviceWorker::Loop() {
     if (polled.ok() && *polled) continue;
     const int64_t look_again_at = polled.ok() ? look_again_at_ : clock->NowNanos() + kPauseNanos;
     if (waits_ == IdlePolicy::kSpinsFirst && (!training_.empty() || !inference_.empty())) {
-      const uint64_t seen = wakes_.load(std::memory_order_acquire);
       const int64_t until = clock->NowNanos() + kSpinNanos;
-      while (wakes_.load(std::memory_order_acquire) == seen && clock->NowNanos() < until) {
+      while (wakes_.load(std::memory_order_acquire) == taken_ && clock->NowNanos() < until) {
         __builtin_ia32_pause();
       }
     }
