@@ -28,7 +28,8 @@ struct TrainingOptions {
 // Owns:      the source of its mini-batches; the client outlives it.
 // Threads:   one.
 // Lifecycle: Run() once; then, whatever it returned, CleanUp() with a client that still works.
-// Fails:     with the first error of a step or of the source. A step that found a loss or gradient that is not finite is no failure.
+// Fails:     with the first error of a step or of the source. A step that found a loss or gradient that is not finite is
+//            no failure.
 class TrainingRun {
  public:
   // Called after each step, with its number from 1 on.

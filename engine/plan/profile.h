@@ -53,13 +53,13 @@ struct ProfileOptions {
   std::shared_ptr<const PlanningSample> sample = {};  // what the first layer gets, by rows; null: made-up values
 };
 
-// Made-up inputs to measure with: normally distributed numbers, or `integer` everywhere, of a signature, with `rows` rows and
-// `open_dimension` for other open dimensions. Always the same. May throw.
+// Made-up inputs to measure with: normally distributed numbers, or `integer` everywhere, of a signature, with `rows`
+// rows and `open_dimension` for other open dimensions. Always the same. May throw.
 Tensors ExampleInputs(const std::vector<TensorSignature>& signature, int64_t rows, int64_t open_dimension,
                       int64_t integer = 0);
 
-// Calls `run` with the integer for made-up inputs: 0, which each table has a row for, and where the model refuses that, for
-// example because it divides by it, 1. The error is that of 0 where both are refused. With a sample, it calls once.
+// Calls `run` with the integer for made-up inputs: 0, which each table has a row for, and where the model refuses that,
+// for example because it divides by it, 1. The error is that of 0 where both are refused. With a sample, it calls once.
 absl::Status WithExampleInteger(const PlanningSample* sample, const std::vector<TensorSignature>& signature,
                                 const std::function<absl::Status(int64_t integer)>& run);
 
@@ -81,7 +81,8 @@ NamedValues MeasuringInputs(const PlanningSample* sample, const std::vector<Tens
 // On an accelerator the layer and its inputs stand there, every time is taken when its streams are done, and the stash
 // is what its allocator says.
 //
-// Fails:     what a layer's forward throws (WithExampleInteger), naming the layer: a model whose layers do not fit together is found here.
+// Fails:     what a layer's forward throws (WithExampleInteger), naming the layer: a model whose layers do not fit
+//            together is found here. FIELD_INVALID of sample.inputs where the first layer does not run on the sample.
 //            FAILED_PRECONDITION / SKIP_INVALID for a layer that does not stash or pop what it declares.
 //            WORK_CANCELLED, before the next layer or the next allocation of one, once the plan is not wanted. What
 //            `claim_memory` fails with.

@@ -375,7 +375,6 @@ TEST_F(PipelineTableTest, ADeletionDoesNotWaitForTheCreationOfAnother) {
   deleted.WaitForNotification();
 }
 
-// A plan that is being looked for until it is cancelled, or told to go on.
 // Each allocation of the call fails once.
 TEST_F(PipelineTableTest, ACreationThatFindsNoMemoryLeavesNothingAndMayBeRepeated) {
   if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
@@ -492,6 +491,7 @@ TEST_F(PipelineTableTest, ASearchThatIsLateKeepsNoOtherWaiting) {
   before_plan_ = nullptr;
 }
 
+// A plan that is being looked for until it is cancelled, or told to go on.
 class RunningPlan : public PipelineTableTest {
  protected:
   void StartPlan() {
