@@ -72,5 +72,5 @@ function(penstock_bench name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} penstock_warnings)
+  target_link_libraries(${name} PRIVATE penstock::heap ${arg_DEPENDS} penstock_warnings)  # allocates as the daemon does
 endfunction()

@@ -3,7 +3,6 @@
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
-#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -44,18 +43,6 @@ constexpr absl::Duration kLogPatience = absl::Seconds(2);
 [[noreturn]] void EndByForce() {
   penstock::FlushLog(kLogPatience);
   std::_Exit(kFailed);
-}
-
-// Activations are megabytes and live for one micro-batch. By default the C library gives such blocks
-// back to the kernel at each free, and every step pays for mapping and clearing them again. Blocks up
-// to 32 MiB (the most that it accepts) stay in the heap, and the heap is not shrunk: of 16,000 page
-// faults in a training step of a GPT with 8 blocks 6,000 remain. One heap for all threads: what one lane has freed
-// serves the others, and malloc_trim() can give all of it back when a pipeline goes; of further heaps it leaves the
-// top.
-void KeepLargeBlocks() {
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  mallopt(M_ARENA_MAX, 1);
 }
 
 std::map<std::string, std::string> Environment() {
@@ -167,7 +154,6 @@ int ServeUntilSignal(penstock::Daemon* daemon, penstock::DrainSignal* drain, con
 
 int Run(int count, char** values) {
   using namespace penstock;
-  KeepLargeBlocks();
   // Debian's Abseil was built with its search for deadlocks, which takes one lock of the whole process at every lock.
   // The tests keep it.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);

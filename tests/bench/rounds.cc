@@ -1,6 +1,5 @@
 #include "tests/bench/rounds.h"
 
-#include <malloc.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -74,9 +73,6 @@ AwakeCores::AwakeCores() {
 AwakeCores::~AwakeCores() { stop_ = true; }
 
 void BeLikeTheDaemon() {
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  mallopt(M_ARENA_MAX, 1);
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 

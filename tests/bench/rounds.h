@@ -73,8 +73,7 @@ class AwakeCores {
   std::vector<std::unique_ptr<Thread>> threads_;
 };
 
-// What the daemon's main does first: large activations come from the heap, not from a mapping of their own for each
-// step, and locks are not checked for deadlocks.
+// What the daemon's main does first: locks are not checked for deadlocks. (Its heap is linked, as server/heap.cc tells.)
 void BeLikeTheDaemon();
 
 }  // namespace penstock::bench

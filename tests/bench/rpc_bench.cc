@@ -5,7 +5,6 @@
 // Each round runs one TrainStep in-process and one over gRPC (the client waits for each), in alternating order. The
 // ratio is taken round by round.
 
-#include <malloc.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -114,9 +113,6 @@ void Run(const std::string& binary, const std::string& name, int rounds, int m) 
 }  // namespace penstock::bench
 
 int main(int argc, char** argv) {
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // as the daemon does
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  mallopt(M_ARENA_MAX, 1);
   std::string daemon;
   std::string workload = "gpt";
   int rounds = 9;

@@ -35,7 +35,6 @@ int main(int argc, char** argv) {
   // As the daemon: large activations come from the heap. The script does the same for eager PyTorch.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  mallopt(M_ARENA_MAX, 1);
   const absl::Status status = penstock::RunTorch([&] { Serve(argv); });
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() ? 0 : 1;

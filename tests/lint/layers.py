@@ -36,6 +36,7 @@ LIBRARY_OF_LINK = [
     (r"CLI11::", "cli11"),
     (r"nlohmann_json::", "json"),
     (r"isal$", "isal"),
+    (r".*libjemalloc", "jemalloc"),
     (r"OpenSSL::", "openssl"),
     (r"(Threads::Threads|dl|rt|m)$", "system"),
 ]
@@ -155,8 +156,9 @@ def check_folders(root: pathlib.Path, rooms: list[Room]) -> list[str]:
 def check_links(rooms: list[Room], targets: list[tree.Target]) -> list[str]:
     problems = []
     by_name = {f"penstock_{room.name}": room for room in rooms}
+    room_by_target = {t.name: by_name.get(t.name) or room_of(rooms, pathlib.Path(t.folder)) for t in targets}
     for target in targets:
-        room = by_name.get(target.name) or room_of(rooms, pathlib.Path(target.folder))
+        room = room_by_target[target.name]
         if target.folder.split("/")[0] not in ("proto", "engine", "server", "client"):
             continue  # tests may use anything
         if room is None:
@@ -166,6 +168,8 @@ def check_links(rooms: list[Room], targets: list[tree.Target]) -> list[str]:
             if link in NO_ROOMS or link.startswith("::@"):
                 continue
             own = re.fullmatch(r"penstock(?:::|_)(\w+)", link)
+            if own and room_by_target.get(f"penstock_{own[1]}") == room:
+                continue  # another target of the room itself
             used = own[1] if own else _first_match(LIBRARY_OF_LINK, link)
             if used is None:
                 problems.append(f"target {target.name}: links {link}, which is no known library")

@@ -117,6 +117,13 @@ class LayersTest(TreeTest):
         self.targets.append(self.target("penstock_base", "engine/base", [], ["penstock::wire"]))
         self.assert_finds(self.check(), "penstock_base", "penstock::wire")
 
+    def test_a_link_within_a_room_passes(self):
+        self.targets.append(self.target("penstock_heap", "server", [], []))
+        self.targets.append(self.target("penstockd", "server", [], ["penstock::heap"]))
+        self.assertEqual(self.check(), [])
+        self.targets.append(self.target("penstock_base", "engine/base", [], ["penstock::heap"]))
+        self.assert_finds(self.check(), "penstock_base", "penstock::heap")
+
     def test_a_link_to_a_library_that_is_not_allowed_is_found(self):
         self.targets.append(self.target("penstock_base", "engine/base", [], ["gRPC::grpc++"]))
         self.assert_finds(self.check(), "penstock_base", "grpc")
