@@ -199,7 +199,12 @@ def test_no_rows_give_no_rows(client: penstock.Client, identity: penstock.Pipeli
         with pytest.raises(PenstockError, match="must have at least one row to train on") as failed:
             train()
         assert failed.value.reason == "TENSOR_SIGNATURE" and failed.value.values["field"] == "inputs[0].shape"
-    assert mlp.train_step(*mlp_batch(0)).step == 1, "nothing is left behind"
+    x, y = mlp_batch(0)
+    for train in (mlp.train_step, mlp.forward_backward, mlp.evaluate):
+        with pytest.raises(PenstockError, match="inputs: one must be split into micro-batches as the target is") as failed:
+            train(Whole(x), y)
+        assert failed.value.reason == "TENSOR_SIGNATURE" and failed.value.values["field"] == "inputs"
+    assert mlp.train_step(x, y).step == 1, "nothing is left behind"
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

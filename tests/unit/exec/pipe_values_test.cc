@@ -470,6 +470,23 @@ TEST(PipeValues, NoRowsGiveNoRows) {
   }
 }
 
+TEST(PipeValues, ATargetNeedsAnInputThatIsSplitAsItIs) {
+  PipeWorld world;
+  auto pipeline = world.Make(Pipe({Linear(2, 3)}, {1}, 2));
+  ContributionRequest batch = Contribution(Range({4, 2}), Range({4, 3}));
+  batch.inputs.at(0).value = WholeTensor{Range({4, 2})};
+  absl::Status evaluated;
+  pipeline->EvaluateAsync({.batch = batch, .metrics = {}, .priority = 0},
+                          [&](const absl::StatusOr<RunOutcome>& outcome) { evaluated = outcome.status(); });
+  for (const absl::Status& refused : {pipeline->TrainStep(batch, {}).status(), evaluated}) {
+    EXPECT_EQ(ReasonOf(refused), "TENSOR_SIGNATURE") << refused;
+    EXPECT_EQ(ValuesOf(refused)["field"], "inputs");
+    EXPECT_EQ(refused.message(),
+              "inputs: one must be split into micro-batches as the target is, got none that is: whole "
+              "tensors and plain values are not");
+  }
+}
+
 TEST(PipeForms, NoneIsLegalInInputsBetweenStagesAndInOutputs) {
   PipeWorld world;
   std::vector<bool> none;
