@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
+import signal
+import subprocess
 import threading
 import time
 
@@ -28,6 +31,29 @@ def test_an_idle_daemon_ends_at_once(start_daemon: StartDaemon) -> None:
     began = time.monotonic()
     daemon.stop()
     assert time.monotonic() - began < 10, "it waited for something"
+
+
+def test_a_signal_ends_the_wait_for_a_config_that_nobody_writes(tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "config"
+    os.mkfifo(pipe)
+    with subprocess.Popen([os.environ["PENSTOCKD"], "--config", pipe]) as daemon:
+        writers: list[int] = []
+        eventually(lambda: open_writer(pipe, writers))
+        daemon.send_signal(signal.SIGTERM)
+        try:
+            assert daemon.wait(30) == -signal.SIGTERM
+        finally:
+            daemon.kill()
+            os.close(writers[0])
+
+
+def open_writer(pipe: pathlib.Path, writers: list[int]) -> bool:
+    """Opens the pipe's other end, if somebody reads there."""
+    try:
+        writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as error:
+        assert error.errno == errno.ENXIO
+    return bool(writers)
 
 
 def test_accepted_work_finishes(start_daemon: StartDaemon) -> None:
