@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pathlib
 import signal
@@ -17,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from penstock.v1 import pipeline_pb2
 
 from conftest import StartDaemon
-from daemon_process import Daemon, eventually
+from daemon_process import Daemon, eventually, writer_of
 from small_models import create_gpt, create_mlp, differing, gpt_batch, mlp_batch, state_of
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -37,23 +36,13 @@ def test_a_signal_ends_the_wait_for_a_config_that_nobody_writes(tmp_path: pathli
     pipe = tmp_path / "config"
     os.mkfifo(pipe)
     with subprocess.Popen([os.environ["PENSTOCKD"], "--config", pipe]) as daemon:
-        writers: list[int] = []
-        eventually(lambda: open_writer(pipe, writers))
+        writer = writer_of(pipe)
         daemon.send_signal(signal.SIGTERM)
         try:
             assert daemon.wait(30) == -signal.SIGTERM
         finally:
             daemon.kill()
-            os.close(writers[0])
-
-
-def open_writer(pipe: pathlib.Path, writers: list[int]) -> bool:
-    """Opens the pipe's other end, if somebody reads there."""
-    try:
-        writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-    except OSError as error:
-        assert error.errno == errno.ENXIO
-    return bool(writers)
+            os.close(writer)
 
 
 def test_accepted_work_finishes(start_daemon: StartDaemon) -> None:
