@@ -26,7 +26,7 @@ struct Given {
 using GivenMap = std::map<std::string, Given>;
 
 absl::Status ReadFile(const std::string& path, GivenMap* given) {
-  const absl::StatusOr<std::string> text = ReadToEnd(path);
+  const absl::StatusOr<std::string> text = ReadToEnd(path, kMaxSettingBytes);
   if (!text.ok()) {
     return InvalidField("--config", "must name a file that can be read (" + std::string(text.status().message()) + ")",
                         path);

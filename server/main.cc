@@ -157,13 +157,14 @@ int Run(int count, char** values) {
   // Debian's Abseil was built with its search for deadlocks, which takes one lock of the whole process at every lock.
   // The tests keep it.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  const sigset_t signals = BlockEndSignals();
+  // A signal ends the reading of --config, which may be a pipe that nobody writes to.
   const auto line =
       ParseCommandLine(std::vector<std::string>(values + 1, values + count), Environment(), MetricTableJson());
   if (!line.ok()) {
     std::fprintf(stderr, "penstockd: %s\n", std::string(line.status().message()).c_str());
     return kUsage;
   }
+  const sigset_t signals = BlockEndSignals();
   if (line->action == CommandLine::Action::kPrint) {
     std::fputs(line->text.c_str(), stdout);
     return 0;

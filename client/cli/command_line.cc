@@ -94,7 +94,7 @@ absl::Status ApplyFiles(CLI::App& app, const std::vector<std::string>& files, st
                         bool* timeout_given) {
   std::map<std::string, FileSetting> given;
   for (const std::string& path : files) {
-    const absl::StatusOr<std::string> text = ReadToEnd(path);
+    const absl::StatusOr<std::string> text = ReadToEnd(path, kMaxSettingBytes);
     if (!text.ok()) return UsageError(path, "cannot be read (" + std::string(text.status().message()) + ")");
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<FileSetting> found, ParseSettings(*text, path));
     for (const FileSetting& setting : found) {

@@ -2,12 +2,12 @@
 
 // The tree of commands: how a command is declared, and what was chosen.
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "client/cli/cli11.h"
 #include "client/cli/session.h"
 
 namespace penstock {

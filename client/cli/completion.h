@@ -2,9 +2,10 @@
 
 // Scripts that complete commands and options in shells, made from the tree of commands itself.
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
+
+#include "client/cli/cli11.h"
 
 namespace penstock {
 

@@ -2,10 +2,11 @@
 
 // How help and the list of commands look.
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "client/cli/cli11.h"
 
 namespace penstock {
 

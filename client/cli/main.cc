@@ -13,6 +13,7 @@
 #include "client/cli/command_line.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/setting_file.h"
+#include "client/cli/stop_signal.h"
 #include "client/cli/stoppable_input.h"
 #include "client/cli/terminal.h"
 
@@ -43,10 +44,11 @@ int main(int argc, char** argv) {
   grpc_init();
   std::ios::sync_with_stdio(false);
   penstock::CommandWorld world;
-  penstock::StoppableInput input(STDIN_FILENO);
+  penstock::StopSignal stop;
+  penstock::StoppableInput input(STDIN_FILENO, stop);
   std::istream in(&input);
   world.in = &in;
-  world.stop_input = [&input] { input.Stop(); };
+  world.stop = &stop;
   world.out = &std::cout;
   world.err = &std::cerr;
   world.in_is_terminal = isatty(STDIN_FILENO);

@@ -2,7 +2,7 @@
 
 // Checks of numbers whose errors say in words what an option wants. CLI11's own print all digits of a double's bounds.
 
-#include <CLI/CLI.hpp>
+#include "client/cli/cli11.h"
 
 namespace penstock {
 

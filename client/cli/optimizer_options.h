@@ -2,12 +2,12 @@
 
 // The options that describe an optimizer.
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/cli/cli11.h"
 #include "penstock/v1/pipeline.pb.h"
 
 namespace penstock {

@@ -6,6 +6,8 @@
 namespace penstock {
 namespace {
 
+bool IsInteger(const std::string& text) { return text.find_first_not_of("+-0123456789") == std::string::npos; }
+
 v1::Option ParseValue(const std::string& text) {
   v1::Option option;
   int64_t integer = 0;
@@ -30,7 +32,11 @@ absl::Status PutPairs(std::string_view argument, const std::vector<std::string>&
     if (equals == std::string::npos || equals == 0) {
       return UsageError(argument, "must be KEY=VALUE, got '" + pair + "'");
     }
-    (*map)[pair.substr(0, equals)] = ParseValue(pair.substr(equals + 1));
+    const v1::Option option = ParseValue(pair.substr(equals + 1));
+    if (option.has_double_value() && IsInteger(pair.substr(equals + 1))) {
+      return UsageError(argument, "must have integers of 64 bits, got '" + pair + "'");
+    }
+    (*map)[pair.substr(0, equals)] = option;
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #include "client/cli/output_file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +17,11 @@
 #include "engine/base/status_macros.h"
 
 namespace penstock {
+namespace {
+
+constexpr int kReaderPollMilliseconds = 20;  // nothing tells that a pipe's reader has come
+
+}  // namespace
 
 OutputFile::~OutputFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
@@ -31,6 +37,10 @@ absl::Status OutputFile::Append(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(descriptor_, bytes.data(), std::min<size_t>(bytes.size(), 1 << 30));
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN) {
+      if (!stop_.Wait(descriptor_, POLLOUT)) return Stopped();
+      continue;
+    }
     if (written < 0) return Failed(errno);
     bytes.remove_prefix(static_cast<size_t>(written));
   }
@@ -56,11 +66,19 @@ absl::Status OutputFile::Open() {
   const bool exists = ::stat(target_.c_str(), &old) == 0;
   const bool replaced = !exists || S_ISREG(old.st_mode);
   const std::string opened = replaced ? target_ + ".part" : target_;
-  descriptor_ = ::open(opened.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (replaced ? O_TRUNC : 0), 0666);
-  if (descriptor_ < 0) return Failed(errno);
+  const int flags = O_WRONLY | O_CLOEXEC | O_NONBLOCK | (replaced ? O_CREAT | O_TRUNC : 0);
+  while ((descriptor_ = ::open(opened.c_str(), flags, 0666)) < 0) {
+    const bool no_reader = errno == ENXIO && exists && S_ISFIFO(old.st_mode);
+    if (!no_reader) return Failed(errno);
+    if (!stop_.Wait(-1, 0, kReaderPollMilliseconds)) return Stopped();
+  }
   if (replaced) part_ = opened;
   if (replaced && exists && ::fchmod(descriptor_, old.st_mode & 07777) != 0) return Failed(errno);
   return absl::OkStatus();
+}
+
+absl::Status OutputFile::Stopped() const {
+  return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "interrupted while it wrote " + path_);
 }
 
 absl::Status OutputFile::Failed(int error) const {

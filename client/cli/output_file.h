@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "client/cli/stop_signal.h"
 
 namespace penstock {
 
@@ -15,10 +16,12 @@ namespace penstock {
 // Model:     Bytes go to PATH.part, which Commit() syncs and renames to PATH; until then PATH is as it was. A link's
 //            target is replaced, not the link. A device or a pipe gets its bytes at once, as does `out` for "-".
 // Lifecycle: PATH.part comes with the first bytes; the destructor removes it where Commit() did not succeed.
-// Fails:     INTERNAL / OUTPUT_NOT_WRITTEN with the path and the system's words.
+// Fails:     INTERNAL / OUTPUT_NOT_WRITTEN with the path and the system's words; CANCELLED / WORK_CANCELLED where an
+//            interrupt ended the wait for a pipe's reader or for its room.
 class OutputFile {
  public:
-  OutputFile(std::string path, std::ostream& out) : path_(std::move(path)), out_(out) {}
+  OutputFile(std::string path, std::ostream& out, const StopSignal& stop)
+      : path_(std::move(path)), out_(out), stop_(stop) {}
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -28,10 +31,12 @@ class OutputFile {
 
  private:
   absl::Status Open();
+  absl::Status Stopped() const;
   absl::Status Failed(int error) const;
 
   const std::string path_;
   std::ostream& out_;
+  const StopSignal& stop_;
   std::string target_;  // what `path_` leads to
   std::string part_;    // empty: none, or it is gone
   int descriptor_ = -1;

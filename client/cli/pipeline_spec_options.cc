@@ -9,6 +9,7 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/option_pairs.h"
 #include "client/cli/spec_file.h"
+#include "client/lib/large_inputs.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -141,7 +142,8 @@ absl::Status PutSchedule(const PipelineSpecOptions& o, Session& session, v1::Sch
     schedule->clear_actions();
   }
   if (!o.schedule_file.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(*schedule->mutable_actions(), session.ReadFile(o.schedule_file));
+    PENSTOCK_ASSIGN_OR_RETURN(*schedule->mutable_actions(),
+                              session.ReadFile(o.schedule_file, kMaxUnaryBytes, "a schedule here"));
     if (schedule->actions().empty()) return UsageError("--schedule-file", "is empty, got " + o.schedule_file);
     schedule->clear_kind();
   }

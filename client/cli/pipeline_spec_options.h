@@ -2,12 +2,12 @@
 
 // The options that describe a pipeline.
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/cli11.h"
 #include "client/cli/optimizer_options.h"
 #include "client/cli/session.h"
 #include "penstock/v1/pipeline.pb.h"

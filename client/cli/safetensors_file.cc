@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/json_fault.h"
 #include "client/cli/message_json.h"
 #include "engine/base/status_macros.h"
 
@@ -86,24 +87,30 @@ std::string WriteSafetensors(std::span<const HostTensor> tensors, const std::map
   return file;
 }
 
-absl::StatusOr<uint64_t> SafetensorsHeaderBytes(std::string_view start, uint64_t file_bytes) {
+absl::StatusOr<uint64_t> SafetensorsHeaderBytes(std::string_view start, std::optional<uint64_t> file_bytes) {
   if (start.size() < kLengthBytes) return Broken("shorter than its header's length");
   uint64_t length = 0;
   for (int i = kLengthBytes - 1; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(start[i]);
-  if (length > kMaxHeaderBytes || length > file_bytes - kLengthBytes) {
+  if (length > kMaxHeaderBytes || (file_bytes.has_value() && length > *file_bytes - kLengthBytes)) {
     return Broken(absl::StrCat("a header of ", length, " bytes does not fit"));
   }
   return kLengthBytes + length;
 }
 
-absl::StatusOr<std::vector<SafetensorsEntry>> ReadSafetensorsHeader(std::string_view header, uint64_t data_bytes) {
+absl::StatusOr<std::vector<SafetensorsEntry>> ReadSafetensorsHeader(std::string_view header,
+                                                                    std::optional<uint64_t> data_bytes) {
   const Json json = Json::parse(header.substr(kLengthBytes), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return Broken("the header is no JSON object");
+  if (const std::string fault = JsonFault(header.substr(kLengthBytes)); !fault.empty()) {
+    return Broken("the header " + fault);
+  }
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") continue;
     PENSTOCK_ASSIGN_OR_RETURN(SafetensorsEntry entry, ReadEntry(name, value));
-    if (entry.begin > entry.end || entry.end > data_bytes) return Broken(name + ": data_offsets outside the file");
+    if (entry.begin > entry.end || (data_bytes.has_value() && entry.end > *data_bytes)) {
+      return Broken(name + ": data_offsets outside the file");
+    }
     entries.push_back(std::move(entry));
   }
   std::stable_sort(entries.begin(), entries.end(),
@@ -113,7 +120,7 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ReadSafetensorsHeader(std::string_
     if (entry.begin != next) return Broken(entry.header.name + ": its bytes leave a gap or overlap");
     next = entry.end;
   }
-  if (next != data_bytes) return Broken("bytes behind the last tensor");
+  if (data_bytes.value_or(next) != next) return Broken("bytes behind the last tensor");
   return entries;
 }
 

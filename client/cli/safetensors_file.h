@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,11 +32,12 @@ struct SafetensorsEntry {
 };
 
 // For files that are read in places. How long the header is, with the 8 bytes of its own length, by the file's first 8
-// bytes; then what it says: the entries in the order of their bytes, which fill `data_bytes` without a gap. Whether the
-// bytes of a tensor are what its type and shape need is not checked.
+// bytes; then what it says: the entries in the order of their bytes, which fill `data_bytes` without a gap; nothing: as
+// many as the entries have. Whether the bytes of a tensor are what its type and shape need is not checked.
 //
 // Fails: as ReadSafetensors().
-absl::StatusOr<uint64_t> SafetensorsHeaderBytes(std::string_view start, uint64_t file_bytes);
-absl::StatusOr<std::vector<SafetensorsEntry>> ReadSafetensorsHeader(std::string_view header, uint64_t data_bytes);
+absl::StatusOr<uint64_t> SafetensorsHeaderBytes(std::string_view start, std::optional<uint64_t> file_bytes);
+absl::StatusOr<std::vector<SafetensorsEntry>> ReadSafetensorsHeader(std::string_view header,
+                                                                    std::optional<uint64_t> data_bytes);
 
 }  // namespace penstock

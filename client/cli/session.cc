@@ -1,14 +1,14 @@
 #include "client/cli/session.h"
 
-#include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/input_bytes.h"
 #include "client/cli/output_file.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
-#include "engine/base/read_to_end.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -48,7 +48,7 @@ void Session::CancelCalls() {
   absl::MutexLock lock(&mu_);
   cancelled_ = true;
   if (client_ != nullptr) client_->CancelCalls();
-  if (world_.stop_input) world_.stop_input();
+  world_.stop->Stop();
 }
 
 bool Session::cancelled() const {
@@ -66,19 +66,16 @@ absl::Status Session::Confirm(bool yes, const std::string& question) {
   return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "not confirmed, nothing was changed");
 }
 
-absl::StatusOr<std::string> Session::ReadFile(const std::string& path) {
-  if (path == "-") {
-    std::string bytes(std::istreambuf_iterator<char>(in()), {});
-    if (cancelled()) return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "interrupted while it read stdin");
-    return bytes;
-  }
-  absl::StatusOr<std::string> bytes = ReadToEnd(path);
-  if (!bytes.ok()) return UsageError(path, "cannot be read (" + std::string(bytes.status().message()) + ")");
-  return bytes;
+absl::StatusOr<std::string> Session::ReadFile(const std::string& path, uint64_t most, const std::string& of) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<InputBytes> input, InputBytes::Open(path, in(), stop()));
+  std::string bytes;
+  PENSTOCK_RETURN_IF_ERROR(input->Read(most + 1, &bytes));
+  if (bytes.size() <= most) return bytes;
+  return UsageError(input->name(), absl::StrCat("has more than ", most, " bytes, the most of ", of));
 }
 
 absl::Status Session::WriteFile(const std::string& path, std::string_view bytes) {
-  OutputFile file(path, out());
+  OutputFile file(path, out(), stop());
   PENSTOCK_RETURN_IF_ERROR(file.Append(bytes));
   return file.Commit();
 }

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/cli/output.h"
+#include "client/cli/stop_signal.h"
 #include "client/cli/terminal.h"
 #include "client/lib/pipeline_client.h"
 
@@ -47,6 +48,7 @@ struct CommandWorld {
   std::istream* in = nullptr;
   std::ostream* out = nullptr;
   std::ostream* err = nullptr;
+  StopSignal* stop = nullptr;  // of an interrupt: ends whoever waits for a file or for `in`
   bool in_is_terminal = false;
   bool out_is_terminal = false;
   bool err_is_terminal = false;
@@ -55,8 +57,6 @@ struct CommandWorld {
   std::string traceparent;                 // of who runs the command; empty: none
 
   std::function<std::unique_ptr<Terminal>()> open_terminal;  // null, or returns null: there is none
-
-  std::function<void()> stop_input;  // ends whoever reads `in`, from any thread; null: nobody waits there
 
   // Usually only tests set these.
   std::shared_ptr<grpc::Channel> channel;
@@ -75,6 +75,7 @@ class Session {
   std::istream& in() { return *world_.in; }
   std::ostream& out() { return *world_.out; }
   std::ostream& err() { return *world_.err; }
+  const StopSignal& stop() const { return *world_.stop; }
   bool in_is_terminal() const { return world_.in_is_terminal; }
   bool out_is_terminal() const { return world_.out_is_terminal; }
   bool err_is_terminal() const { return world_.err_is_terminal; }
@@ -104,8 +105,9 @@ class Session {
   // Asks on a terminal; elsewhere --yes is demanded. OK: go on. WORK_CANCELLED: not confirmed, or interrupted.
   absl::Status Confirm(bool yes, const std::string& question);
 
-  // The whole of a file; "-" is stdin. WORK_CANCELLED if an interrupt came before stdin's end.
-  absl::StatusOr<std::string> ReadFile(const std::string& path);
+  // The whole of a file; "-" is stdin. USAGE that names it where it has more bytes than this, which `of` gives a name;
+  // WORK_CANCELLED if an interrupt came before its end.
+  absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t most, const std::string& of);
   // As a whole, or not at all; "-" is stdout.
   absl::Status WriteFile(const std::string& path, std::string_view bytes);
 

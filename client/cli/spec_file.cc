@@ -3,6 +3,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/exit_code.h"
+#include "client/lib/large_inputs.h"
 #include "engine/base/status_macros.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
@@ -10,6 +11,8 @@
 
 namespace penstock {
 namespace {
+
+constexpr uint64_t kMaxSpecBytes = kMaxUnaryBytes;  // as text; as a message it is shorter
 
 // Keeps the first complaint of the text parser.
 class FirstComplaint : public google::protobuf::io::ErrorCollector {
@@ -26,7 +29,7 @@ class FirstComplaint : public google::protobuf::io::ErrorCollector {
 }  // namespace
 
 absl::StatusOr<v1::PipelineSpec> ReadSpecFile(const std::string& path, Session& session) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, session.ReadFile(path));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, session.ReadFile(path, kMaxSpecBytes, "a specification"));
   v1::PipelineSpec spec;
   if (!text.empty() && absl::StripLeadingAsciiWhitespace(text).substr(0, 1) == "{") {
     const google::protobuf::util::Status parsed = google::protobuf::util::JsonStringToMessage(text, &spec);

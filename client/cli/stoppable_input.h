@@ -5,25 +5,23 @@
 #include <array>
 #include <streambuf>
 
+#include "client/cli/stop_signal.h"
+
 namespace penstock {
 
-// Reads a descriptor, which it does not own, until its end or until Stop().
+// Reads a descriptor until its end or until `stop`. Owns neither.
 //
-// Threads:   Stop() from any thread; the rest from one.
-// Lifecycle: after Stop() nothing is read any more: a reader that waits, and each later one, is at the end.
+// Lifecycle: once stopped, nothing is read any more: a reader that waits, and each later one, is at the end.
 class StoppableInput : public std::streambuf {
  public:
-  explicit StoppableInput(int descriptor);
-  ~StoppableInput() override;
-
-  void Stop();
+  StoppableInput(int descriptor, const StopSignal& stop) : descriptor_(descriptor), stop_(stop) {}
 
  protected:
   int_type underflow() override;
 
  private:
   const int descriptor_;
-  const int stop_;  // an eventfd, readable once stopped
+  const StopSignal& stop_;
   std::array<char, 64 << 10> buffer_;
 };
 

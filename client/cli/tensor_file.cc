@@ -3,6 +3,8 @@
 #include <isa-l/crc.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -10,9 +12,11 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/array_file.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/input_bytes.h"
 #include "client/cli/npy_header.h"
 #include "client/cli/safetensors_file.h"
 #include "engine/base/status_macros.h"
+#include "engine/wire/tensor_header.h"
 
 // The formats: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, version 1.0; and APPNOTE.TXT of PKWARE,
 // stored entries without extensions.
@@ -102,6 +106,28 @@ absl::StatusOr<std::string> NpzFile(const std::string& argument, std::span<const
   return file;
 }
 
+// Reads as much as the header says, and a byte more if there is one: what follows may have no end.
+absl::Status ReadSafetensorsBytes(InputBytes& input, std::string* bytes) {
+  constexpr uint64_t kLengthBytes = 8;
+  const auto refused = [&](const absl::Status& status) {
+    return UsageError(input.name(), std::string(status.message()));
+  };
+  PENSTOCK_RETURN_IF_ERROR(input.Read(kLengthBytes, bytes));
+  const absl::StatusOr<uint64_t> header_bytes = SafetensorsHeaderBytes(*bytes, std::nullopt);
+  if (!header_bytes.ok()) return refused(header_bytes.status());
+  PENSTOCK_RETURN_IF_ERROR(input.Read(*header_bytes, bytes));
+  if (bytes->size() < *header_bytes) return absl::OkStatus();
+  const absl::StatusOr<std::vector<SafetensorsEntry>> entries = ReadSafetensorsHeader(*bytes, std::nullopt);
+  if (!entries.ok()) return refused(entries.status());
+  const auto most = static_cast<uint64_t>(WireLimits().max_tensor_bytes);
+  for (const SafetensorsEntry& entry : *entries) {
+    if (entry.end - entry.begin <= most) continue;
+    return UsageError(input.name(),
+                      absl::StrCat(entry.header.name, ": has more than ", most, " bytes, the most of a tensor"));
+  }
+  return input.Read(*header_bytes + (entries->empty() ? 0 : entries->back().end) + 1, bytes);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> TensorFile(const std::string& path, const std::string& argument,
@@ -113,10 +139,13 @@ absl::StatusOr<std::string> TensorFile(const std::string& path, const std::strin
 
 absl::StatusOr<std::vector<HostTensor>> ReadTensorFile(const std::string& path, Session& session) {
   if (!absl::EndsWith(path, kArchiveEnding)) {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string bytes, session.ReadFile(path));
+    PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<InputBytes> input,
+                              InputBytes::Open(path, session.in(), session.stop()));
+    std::string bytes;
+    PENSTOCK_RETURN_IF_ERROR(ReadSafetensorsBytes(*input, &bytes));
     absl::StatusOr<std::vector<HostTensor>> tensors = ReadSafetensors(bytes);
     if (tensors.ok()) return tensors;
-    return UsageError(path == "-" ? "stdin" : path, std::string(tensors.status().message()));
+    return UsageError(input->name(), std::string(tensors.status().message()));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Open(path));
   std::vector<HostTensor> tensors;

@@ -3,6 +3,7 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/number_checks.h"
 #include "engine/base/status_macros.h"
+#include "engine/wire/tensor_header.h"
 
 namespace penstock {
 
@@ -33,7 +34,7 @@ absl::StatusOr<std::string> ReadTexts(const TextOptions& options, Session& sessi
   if (options.texts.empty() && options.data.empty()) return UsageError("--text", "missing; or give --data");
   std::string text;
   for (const std::string& path : options.texts) {
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string part, session.ReadFile(path));
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string part, session.ReadFile(path, WireLimits().max_request_bytes, "a text"));
     text += part;
   }
   return text;

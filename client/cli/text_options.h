@@ -2,12 +2,12 @@
 
 // The text or the arrays that a command reads, and the rows that it draws from it.
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/cli11.h"
 #include "client/cli/session.h"
 
 namespace penstock {

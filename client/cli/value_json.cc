@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/json_fault.h"
 #include "engine/base/status_macros.h"
 #include "engine/wire/tensor_header.h"
 
@@ -129,6 +130,7 @@ absl::StatusOr<v1::Value> ValueFromJson(const std::string& text, const std::stri
     return UsageError(argument,
                       absl::StrCat("must be JSON, such as 3, 0.5, null, [1, 2] or '\"text\"', got ", Shortened(text)));
   }
+  if (const std::string fault = JsonFault(text); !fault.empty()) return UsageError(argument, fault);
   v1::Value value;
   PENSTOCK_RETURN_IF_ERROR(Fill(json, argument, 1, &value));
   return value;

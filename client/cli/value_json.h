@@ -15,8 +15,8 @@ namespace penstock {
 
 // A value of JSON: null is None, a list a list, an object a dictionary; 3 is an integer and 3.0 is not.
 //
-// Fails:     INVALID_ARGUMENT / USAGE naming `argument`: no JSON, an integer from 2^63 to 2^64 - 1, more than 16 deep. An
-//            integer that no 64 bits hold is a double, as other readers of JSON take it.
+// Fails:     INVALID_ARGUMENT / USAGE naming `argument`: no JSON, an integer that 64 bits with a sign do not hold, an
+//            object that has a name twice, more than 16 deep.
 absl::StatusOr<v1::Value> ValueFromJson(const std::string& text, const std::string& argument);
 
 // The way back. A tuple is a list, a tensor {"tensor": its name}; a number that JSON has not is null.

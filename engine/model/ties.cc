@@ -14,9 +14,8 @@
 namespace penstock {
 namespace {
 
-absl::Status TieError(absl::StatusCode code, const std::string& field, const std::string& problem,
-                      const std::string& value) {
-  return Error(code, "SPEC_INVALID", absl::StrCat(field, ": ", problem, ", got ", value))
+absl::Status TieError(const std::string& field, const std::string& problem, const std::string& value) {
+  return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID", absl::StrCat(field, ": ", problem, ", got ", value))
       .With("field", field)
       .With("value", value);
 }
@@ -44,23 +43,22 @@ absl::StatusOr<std::vector<TieGroup>> CheckTies(const std::vector<TieSpec>& ties
     const std::string list = absl::StrCat("spec.model.ties[", i, "].parameters");
     const std::vector<std::string>& names = ties[i].parameters;
     if (names.size() < 2) {
-      return TieError(absl::StatusCode::kInvalidArgument, list, "must be at least two", absl::StrCat(names.size()));
+      return TieError(list, "must be at least two", absl::StrCat(names.size()));
     }
     TieGroup group;
     for (size_t j = 0; j < names.size(); ++j) {
       const std::string field = absl::StrCat(list, "[", j, "]");
       const auto use = uses.find(names[j]);
       if (use == uses.end()) {
-        return TieError(absl::StatusCode::kNotFound, field, "is not a parameter of the model", Shortened(names[j]));
+        return TieError(field, "is not a parameter of the model", Shortened(names[j]));
       }
       if (!tied.insert(use->second).second) {
-        return TieError(absl::StatusCode::kInvalidArgument, field, "is tied already", Shortened(names[j]));
+        return TieError(field, "is tied already", Shortened(names[j]));
       }
       group.uses.push_back(use->second);
       const at::Tensor first = tensor(group.uses.front());
       if (tensor(use->second).sizes() != first.sizes()) {
-        return TieError(absl::StatusCode::kInvalidArgument, field,
-                        absl::StrCat("must have the shape of the first, ", ShapeText(first.sizes())),
+        return TieError(field, absl::StrCat("must have the shape of the first, ", ShapeText(first.sizes())),
                         ShapeText(tensor(use->second).sizes()));
       }
     }

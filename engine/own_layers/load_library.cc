@@ -24,6 +24,7 @@ namespace {
 constexpr char kEntry[] = "penstock_layer_library";
 constexpr size_t kMaxKindBytes = 64;
 constexpr size_t kMaxBuildBytes = 200;
+constexpr int64_t kMaxFileBytes = int64_t{4} << 30;
 
 using Registration = void (*)(LayerKindList&);
 
@@ -34,7 +35,7 @@ absl::Status Refused(const std::string& file, const std::string& problem) {
 // The file's bytes tell what it was built for. To load it first would run its constructors, and the linker would report
 // a symbol where the versions are what matters.
 absl::Status CheckBuild(const std::string& file) {
-  const absl::StatusOr<std::string> bytes = ReadToEnd(file);
+  const absl::StatusOr<std::string> bytes = ReadToEnd(file, kMaxFileBytes);
   if (!bytes.ok()) {
     return Refused(file, absl::StrCat("must name a file that can be read (", bytes.status().message(), ")"));
   }

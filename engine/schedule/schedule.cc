@@ -14,6 +14,7 @@
 #include "engine/schedule/csv.h"
 #include "engine/schedule/failure.h"
 #include "engine/schedule/grid.h"
+#include "engine/schedule/text_limit.h"
 
 namespace penstock {
 namespace {
@@ -29,9 +30,8 @@ std::string Plural(int count, std::string_view noun) {
 
 // Refuses text that no schedule within the limits prints to, before anything is made of it.
 absl::Status CheckLength(std::string_view text) {
-  constexpr size_t kMaxBytes = size_t{256} << 20;
-  if (text.size() <= kMaxBytes) return absl::OkStatus();
-  return InvalidField("schedule", absl::StrCat("must have at most ", kMaxBytes, " bytes"),
+  if (text.size() <= kMaxScheduleBytes) return absl::OkStatus();
+  return InvalidField("schedule", absl::StrCat("must have at most ", kMaxScheduleBytes, " bytes"),
                       absl::StrCat(text.size(), " bytes"));
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import random
@@ -31,6 +32,21 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def writer_of(pipe: pathlib.Path) -> int:
+    """The other end of a named pipe, once somebody reads there."""
+    writers: list[int] = []
+
+    def opened() -> bool:
+        try:
+            writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            assert error.errno == errno.ENXIO
+        return bool(writers)
+
+    eventually(opened)
+    return writers[0]
 
 
 class Daemon:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import penstock
-from daemon_process import Daemon
+from daemon_process import Daemon, writer_of
 from small_models import create_gpt
 
 SECONDS = 15  # after which a command that should have ended counts as one that never does
@@ -95,16 +95,32 @@ def test_top_ends_when_nobody_reads_it(client: penstock.Client, start: Start) ->
     assert top.wait(SECONDS) == 1
 
 
+HEADER = b'{"x": {"dtype": "U8", "shape": [1073741824], "data_offsets": [0, 1073741824]}}'
+# The beginning of a safetensors file, of more bytes than a pipe holds: who has taken all of them reads.
+UNFINISHED = len(HEADER).to_bytes(8, "little") + HEADER + bytes(1 << 20)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_command_that_reads_stdin(client: penstock.Client, start: Start, number: int) -> None:
     pipeline = create_gpt(client)
     put = start("handle", "put", pipeline.name, "-", stdin=subprocess.PIPE)
     assert put.stdin is not None
-    put.stdin.write(bytes(1 << 20))  # more than a pipe holds: it reads
+    put.stdin.write(UNFINISHED)
     put.stdin.flush()
     put.send_signal(number)
     assert put.wait(SECONDS) == 1
     assert put.stderr is not None and b"WORK_CANCELLED" in put.stderr.read()
+
+
+def test_ctrl_c_ends_the_wait_for_a_pipe_that_nobody_writes(start: Start, tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "spec"
+    os.mkfifo(pipe)
+    create = start("pipeline", "create", "x", "--spec", str(pipe))
+    writer = writer_of(pipe)
+    create.send_signal(signal.SIGINT)
+    assert create.wait(SECONDS) == 1
+    assert create.stderr is not None and b"interrupted while it read" in create.stderr.read()
+    os.close(writer)
 
 
 def test_what_nohup_ignores_stays_ignored(client: penstock.Client, start: Start) -> None:
@@ -112,7 +128,7 @@ def test_what_nohup_ignores_stays_ignored(client: penstock.Client, start: Start)
     put = start("handle", "put", pipeline.name, "-", stdin=subprocess.PIPE,
                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     assert put.stdin is not None and put.stderr is not None
-    put.stdin.write(bytes(1 << 20))
+    put.stdin.write(UNFINISHED)
     put.stdin.flush()
     put.send_signal(signal.SIGHUP)
     put.stdin.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
+import subprocess
 import threading
 import time
 
@@ -14,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from penstock.v1 import pipeline_pb2
 
 from conftest import StartDaemon
-from daemon_process import Daemon, eventually
+from daemon_process import Daemon, eventually, writer_of
 from small_models import create_gpt, create_mlp, differing, gpt_batch, mlp_batch, state_of
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -28,6 +30,19 @@ def test_an_idle_daemon_ends_at_once(start_daemon: StartDaemon) -> None:
     began = time.monotonic()
     daemon.stop()
     assert time.monotonic() - began < 10, "it waited for something"
+
+
+def test_a_signal_ends_the_wait_for_a_config_that_nobody_writes(tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "config"
+    os.mkfifo(pipe)
+    with subprocess.Popen([os.environ["PENSTOCKD"], "--config", pipe]) as daemon:
+        writer = writer_of(pipe)
+        daemon.send_signal(signal.SIGTERM)
+        try:
+            assert daemon.wait(30) == -signal.SIGTERM
+        finally:
+            daemon.kill()
+            os.close(writer)
 
 
 def test_accepted_work_finishes(start_daemon: StartDaemon) -> None:

@@ -16,6 +16,8 @@
 namespace penstock {
 namespace {
 
+constexpr int64_t kUsualLimit = int64_t{4} << 30;
+
 struct AddOptions {
   std::string file;
   std::string id;
@@ -32,9 +34,13 @@ absl::Status Add(const AddOptions& options, Session& session) {
     id = std::filesystem::path(options.file).filename().string();
   }
   if (!absl::EndsWith(id, ".pt2")) return UsageError("--id", "must end in .pt2, got '" + id + "'");
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.file));
-  if (file.empty()) return UsageError(options.file, "is empty");
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::ServerInfo server, client->GetServerInfo());
+  const auto limit = server.limits().find("max-model-bytes");
+  const int64_t most = limit == server.limits().end() ? kUsualLimit : limit->second;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.file, static_cast<uint64_t>(most),
+                                                                     "a model: penstockd --max-model-bytes"));
+  if (file.empty()) return UsageError(options.file, "is empty");
   constexpr int64_t kUnit = int64_t{1} << 20;  // of progress
   const auto size = static_cast<int64_t>(file.size());
   Progress progress(session.err(), session.err_is_terminal() && !session.options().no_color,

@@ -17,6 +17,7 @@
 #include "engine/schedule/generators.h"
 #include "engine/schedule/render.h"
 #include "engine/schedule/skips.h"
+#include "engine/schedule/text_limit.h"
 #include "engine/schedule/torch_csv.h"
 #include "engine/schedule/verify.h"
 #include "engine/schedule/what_if.h"
@@ -73,7 +74,7 @@ void AddQuestion(CLI::App* command, Question* question) {
 
 // Reads the lists of a file, told apart from wrong arguments: its errors are its own. Notices go to stderr.
 absl::StatusOr<Schedule> ReadLists(const std::string& path, Session& session) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, session.ReadFile(path));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, session.ReadFile(path, kMaxScheduleBytes, "a schedule"));
   absl::StatusOr<TorchImport> read = ReadSchedule(text);
   if (!read.ok()) return WithPrefix(read.status(), absl::StrCat(path, ": "));
   for (const std::string& notice : read->notices) session.Say(absl::StrCat(path, ": ", notice));

@@ -28,7 +28,7 @@ struct TraceOptions {
 // A trace's file, compressed if its name ends in .gz.
 class TraceFile {
  public:
-  TraceFile(const std::string& path, std::ostream& out) : file_(path, out) {
+  TraceFile(const std::string& path, Session& session) : file_(path, session.out(), session.stop()) {
     if (absl::EndsWith(path, ".gz")) gzip_.emplace();
   }
 
@@ -60,7 +60,7 @@ absl::Status Trace(const TraceOptions& options, Session& session) {
     session.Say(absl::StrCat("recording the next ", StepsText(options.steps), " of ", ShortName(request.pipeline()),
                              "; Ctrl-C gives up"));
   }
-  TraceFile file(options.to, session.out());
+  TraceFile file(options.to, session);
   PENSTOCK_ASSIGN_OR_RETURN(const v1::TraceSummary summary,
                             client->ExportTrace(request, [&](std::string_view bytes) { return file.Append(bytes); }));
   PENSTOCK_RETURN_IF_ERROR(file.Commit());

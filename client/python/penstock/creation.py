@@ -96,12 +96,25 @@ def not_ready(name: str, timeout: float | None) -> DeadlineError:
     )
 
 
-def in_the_making(name: str) -> PenstockError:
+# Of a pipeline of which nothing may be known but its name.
+_UNREADY: Mapping[int, str] = {
+    pipeline_pb2.PIPELINE_STATE_CREATING: "is being created",
+    pipeline_pb2.PIPELINE_STATE_DELETING: "is being deleted",
+}
+
+
+def unready(message: pipeline_pb2.Pipeline) -> bool:
+    """Whether the daemon refuses work of the pipeline as it was then, whatever it is."""
+    return message.state in _UNREADY
+
+
+def refusal(message: pipeline_pb2.Pipeline) -> PenstockError:
     """As the daemon refuses work of a pipeline that is not ready."""
+    name = message.name
     return PenstockError(
         grpc.StatusCode.FAILED_PRECONDITION,
         "PIPELINE_NOT_READY",
-        f"{name} is being created",
+        f"{name} {_UNREADY[message.state]}",
         {"pipeline": name.removeprefix("pipelines/")},
     )
 

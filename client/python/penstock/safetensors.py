@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 import os
@@ -86,7 +87,7 @@ def arrays_of(path: str | os.PathLike[str]) -> dict[str, Array]:
         if length > min(_LARGEST_HEADER, size - 8):
             raise ValueError(f"{source}: no safetensors file: its header would be longer than the file")
         try:
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=_unique)
             header.pop("__metadata__", None)
             entries = sorted(header.items(), key=lambda entry: entry[1]["data_offsets"])
             arrays: dict[str, Array] = {}
@@ -104,6 +105,14 @@ def arrays_of(path: str | os.PathLike[str]) -> dict[str, Array]:
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as problem:
             raise ValueError(f"{source}: no safetensors file: {problem}") from None
     return arrays
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, of which ``json`` itself keeps the last value of a name."""
+    for name, times in collections.Counter(name for name, _ in pairs).items():
+        if times > 1:
+            raise ValueError(f"it has the name {name} twice")
+    return dict(pairs)
 
 
 def _code(name: str, dtype: np.dtype[Any]) -> str:

@@ -103,3 +103,20 @@ def test_work_of_a_pipeline_in_the_making_is_the_daemons_refusal_and_goes_once_i
         assert refused.value.values["pipeline"] == "demo"
     assert found.train_step(rows, rows).step == 1
     assert found.state == "READY"
+
+
+def test_work_of_a_pipeline_that_is_being_deleted_is_the_daemons_refusal(
+    client: penstock.Client, daemon: FakeDaemon
+) -> None:
+    client.create_pipeline("demo", model="mlp")
+    daemon.deleting = True
+    found = client.pipeline("demo")
+    assert found.state == "DELETING"
+    rows = np.zeros((2, 4), np.float32)
+    for work in (lambda: found.infer(rows), lambda: found.train_step(rows, rows)):
+        with pytest.raises(penstock.PenstockError, match="pipelines/demo is being deleted") as refused:
+            work()
+        assert (refused.value.code, refused.value.reason) == (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "PIPELINE_NOT_READY",
+        )

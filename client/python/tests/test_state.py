@@ -145,6 +145,15 @@ def test_every_type_survives_a_file(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "no").exists()
 
 
+def test_a_file_that_has_a_name_twice_is_refused(tmp_path: pathlib.Path) -> None:
+    entry = '"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
+    header = f"{{{entry}, {entry}}}".encode()
+    path = tmp_path / "twice"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(ValueError, match="twice: no safetensors file: it has the name x twice"):
+        penstock.read_safetensors(path)
+
+
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: pathlib.Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError, match="taken"):

@@ -20,7 +20,10 @@ namespace penstock::testing {
 // Runs commands in `world_`, which has no daemon, no terminal and a clock on which nobody waits.
 class CommandFixture : public ::testing::Test {
  protected:
-  CommandFixture() { world_.clock = &clock_; }
+  CommandFixture() {
+    world_.clock = &clock_;
+    world_.stop = &stop_;
+  }
 
   // Runs the words of a command; returns its exit code, and leaves what it wrote in out_ and err_.
   int Run(const std::string& words, const std::string& input = "") {
@@ -64,6 +67,7 @@ class CommandFixture : public ::testing::Test {
   }
 
   JumpingClock clock_;
+  StopSignal stop_;
   CommandWorld world_;
   std::string out_;
   std::string err_;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <new>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -86,6 +87,60 @@ INSTANTIATE_TEST_SUITE_P(Options, FolderForFileTest,
                                            "pipeline create x --model gpt --schedule-file", "infer gpt --to x --input",
                                            "handle put gpt", "schedule show --file", "schedule verify",
                                            "model add --id x.pt2", "bench gpt --input"));
+
+class EndlessFileTest : public CommandLineTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(EndlessFileTest, IsRefusedByName) {
+  EXPECT_EQ(Run(absl::StrCat(GetParam(), " /dev/zero")), 2);
+  EXPECT_THAT(err_, HasSubstr(" failed: /dev/zero: "));
+  EXPECT_THAT(out_, IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, EndlessFileTest,
+                         ::testing::Values("pipeline create x --spec", "pipeline create x --model gpt --schedule-file",
+                                           "infer gpt --to x --input", "handle put gpt", "bench gpt --input"));
+
+TEST_F(CommandLineTest, AFileThatIsTooLongIsRefusedWithTheLimit) {
+  const std::string spec = TemporaryFile("long", std::string((4 << 20) + 1, ' '));
+  EXPECT_EQ(Run("pipeline create x --spec " + spec), 2);
+  EXPECT_THAT(err_, HasSubstr(spec + ": has more than 4194304 bytes, the most of a specification\n"));
+  EXPECT_EQ(Run("pipeline create x --spec -", std::string((4 << 20) + 1, ' ')), 2);
+  EXPECT_THAT(err_, HasSubstr("stdin: has more than 4194304 bytes"));
+}
+
+TEST_F(CommandLineTest, ReadsNoMoreOfTensorsThanTheirHeaderSays) {
+  std::string header = R"({"x":{"dtype":"F32","shape":[268435457],"data_offsets":[0,1073741828]}})";
+  const std::string large = std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') + header;
+  EXPECT_EQ(Run("handle put gpt -", large), 2);
+  EXPECT_THAT(err_, HasSubstr("stdin: x: has more than 1073741824 bytes, the most of a tensor"));
+  const std::vector<float> values = {1};
+  std::vector<HostTensor> tensors;
+  tensors.push_back(*HostTensor::FromValues<float>("x", {1}, values));
+  const std::string good = WriteSafetensors(tensors, {});
+  EXPECT_EQ(Run("handle put gpt -", good), 0) << err_;
+  EXPECT_EQ(Run("handle put gpt -", good + "x"), 2);
+  EXPECT_THAT(err_, HasSubstr("bytes behind the last tensor"));
+  EXPECT_EQ(Run("handle put gpt -", good.substr(0, 20)), 2);
+  EXPECT_THAT(err_, HasSubstr("does not fit"));
+}
+
+TEST_F(CommandLineTest, WholeNumbersThatDoNotFitAreRefused) {
+  for (const auto& [words, option, value] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"train gpt --text x", "--seed", "-1"},
+           {"infer gpt --prompt x", "--seed", "18446744073709551616"},
+           {"pipeline create x --model gpt", "--seed", "-1"},
+           {"pipeline create x --model gpt", "--mini-batch-rows", "9223372036854775808"},
+           {"train gpt --text x", "--steps", "9223372036854775808"},
+           {"train gpt --text x", "--batch", "99999999999999999999"},
+           {"params write gpt --from x", "--step", "9223372036854775808"}}) {
+    EXPECT_EQ(Run(absl::StrCat(words, " ", option, " ", value)), 2);
+    EXPECT_THAT(err_, HasSubstr(absl::StrCat(option, ": takes no such value, got ", value, "\n")));
+  }
+  EXPECT_EQ(Run("pipeline create x --model gpt --option blocks=9223372036854775808"), 2);
+  EXPECT_THAT(err_, HasSubstr("--option: must have integers of 64 bits, got 'blocks=9223372036854775808'\n"));
+  EXPECT_EQ(Run("pipeline create x --model gpt --seed 18446744073709551615"), 0) << err_;
+  EXPECT_EQ(daemon_.LastCreate().spec().seed(), 18446744073709551615U);
+}
 
 TEST_F(CommandLineTest, StatusInEveryFormat) {
   EXPECT_EQ(Run("status"), 0);

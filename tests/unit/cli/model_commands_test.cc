@@ -11,6 +11,7 @@
 #include "client/cli/message_json.h"
 #include "engine/wire/checksum.h"
 #include "engine/wire/sha256.h"
+#include "penstock/v1/admin_service.grpc.pb.h"
 #include "penstock/v1/model_service.grpc.pb.h"
 #include "penstock/v1/pipeline_service.grpc.pb.h"
 #include "tests/unit/cli/command_fixture.h"
@@ -116,12 +117,21 @@ class FakePipelines : public v1::PipelineService::Service {
   }
 };
 
+class FakeAdmin : public v1::AdminService::Service {
+ public:
+  grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*, v1::ServerInfo* response) override {
+    (*response->mutable_limits())["max-model-bytes"] = 1 << 20;
+    return grpc::Status::OK;
+  }
+};
+
 class ModelCommandsTest : public testing::CommandFixture {
  protected:
   ModelCommandsTest() {
     grpc::ServerBuilder builder;
     builder.RegisterService(&models_);
     builder.RegisterService(&pipelines_);
+    builder.RegisterService(&admin_);
     server_ = builder.BuildAndStart();
     world_.channel = server_->InProcessChannel({});
   }
@@ -129,6 +139,7 @@ class ModelCommandsTest : public testing::CommandFixture {
 
   FakeModels models_;
   FakePipelines pipelines_;
+  FakeAdmin admin_;
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -169,6 +180,13 @@ TEST_F(ModelCommandsTest, TakesTheFilesName) {
   std::ofstream(path) << "some bytes";
   EXPECT_EQ(Run("model add " + path + " -o name"), 0) << err_;
   EXPECT_EQ(out_, "models/penstock_named.pt2\n");
+}
+
+TEST_F(ModelCommandsTest, ReadsNoMoreThanTheDaemonTakes) {
+  EXPECT_EQ(Run("model add /dev/zero --id mine.pt2"), 2);
+  EXPECT_THAT(err_, HasSubstr("/dev/zero: has more than 1048576 bytes, the most of a model: penstockd "
+                              "--max-model-bytes\n"));
+  EXPECT_EQ(Run("model add - --id mine.pt2", std::string(1 << 20, 'x')), 0) << err_;
 }
 
 TEST_F(ModelCommandsTest, SaysWhatIsWrong) {

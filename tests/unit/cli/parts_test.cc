@@ -1,7 +1,9 @@
 // The parts of the command line that need no daemon.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 
 #include "client/cli/error_text.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/input_bytes.h"
 #include "client/cli/near_miss.h"
 #include "client/cli/output.h"
 #include "client/cli/output_file.h"
@@ -72,8 +75,9 @@ TEST(OutputFileTest, ReplacesAFileAsAWhole) {
     return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
   };
   std::ostringstream out;
+  const StopSignal stop;
   {
-    OutputFile file(path, out);
+    OutputFile file(path, out, stop);
     ASSERT_TRUE(file.Append("old").ok());
     EXPECT_FALSE(std::filesystem::exists(path));
     ASSERT_TRUE(file.Commit().ok());
@@ -82,7 +86,7 @@ TEST(OutputFileTest, ReplacesAFileAsAWhole) {
   std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   std::filesystem::create_symlink("file", folder + "/link");
   {
-    OutputFile file(folder + "/link", out);
+    OutputFile file(folder + "/link", out, stop);
     ASSERT_TRUE(file.Append("ne").ok());
     ASSERT_TRUE(file.Append("w").ok());
     EXPECT_EQ(contents(), "old");
@@ -92,36 +96,117 @@ TEST(OutputFileTest, ReplacesAFileAsAWhole) {
   EXPECT_TRUE(std::filesystem::is_symlink(folder + "/link"));
   EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_all);
   {
-    OutputFile file(path, out);
+    OutputFile file(path, out, stop);
     ASSERT_TRUE(file.Append("half of it").ok());
   }
   EXPECT_EQ(contents(), "new");
   EXPECT_EQ(names(), 2) << "the file and its link";
-  EXPECT_EQ(ReasonOf(OutputFile(folder + "/none/file", out).Append("x")), "OUTPUT_NOT_WRITTEN");
-  EXPECT_EQ(ReasonOf(OutputFile("/dev/full", out).Append("x")), "OUTPUT_NOT_WRITTEN");
+  EXPECT_EQ(ReasonOf(OutputFile(folder + "/none/file", out, stop).Append("x")), "OUTPUT_NOT_WRITTEN");
+  EXPECT_EQ(ReasonOf(OutputFile("/dev/full", out, stop).Append("x")), "OUTPUT_NOT_WRITTEN");
   EXPECT_TRUE(std::filesystem::exists("/dev/full")) << "a device is not removed";
-  EXPECT_TRUE(OutputFile("-", out).Append("to stdout").ok());
+  EXPECT_TRUE(OutputFile("-", out, stop).Append("to stdout").ok());
   EXPECT_EQ(out.str(), "to stdout");
+}
+
+// A named pipe, which nobody has opened.
+std::string MakePipe() {
+  const std::string path = ::testing::TempDir() + "/penstock_pipe";
+  unlink(path.c_str());
+  EXPECT_EQ(mkfifo(path.c_str(), 0600), 0);
+  return path;
+}
+
+TEST(OutputFileTest, AStopEndsTheWaitForThePipesReaderAndForItsRoom) {
+  const std::string path = MakePipe();
+  std::ostringstream out;
+  for (const bool read : {false, true}) {
+    const int reader = read ? open(path.c_str(), O_RDONLY | O_NONBLOCK) : -1;
+    StopSignal stop;
+    Thread stopper("stopper", [&] { stop.Stop(); });  // nobody takes anything: without this the writer waits for ever
+    const absl::Status status = OutputFile(path, out, stop).Append(std::string(1 << 20, 'x'));
+    EXPECT_EQ(ReasonOf(status), "WORK_CANCELLED") << read;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(path));
+    stopper.Join();
+    if (read) close(reader);
+  }
+}
+
+TEST(OutputFileTest, WaitsForAPipesReader) {
+  const std::string path = MakePipe();
+  std::ostringstream out;
+  const StopSignal stop;
+  std::string got;
+  Thread reader("reader", [&] {
+    std::ifstream file(path);
+    got = std::string(std::istreambuf_iterator<char>(file), {});
+  });
+  {
+    OutputFile file(path, out, stop);
+    EXPECT_TRUE(file.Append(std::string(1 << 20, 'x')).ok());
+    EXPECT_TRUE(file.Commit().ok());
+  }
+  reader.Join();
+  EXPECT_EQ(got, std::string(1 << 20, 'x'));
+}
+
+TEST(InputBytesTest, AStopEndsTheWaitForThePipesWriterAndForItsBytes) {
+  const std::string path = MakePipe();
+  std::istringstream in;
+  for (const bool written : {false, true}) {
+    const int writer = written ? open(path.c_str(), O_RDWR) : -1;
+    StopSignal stop;
+    Thread stopper("stopper", [&] { stop.Stop(); });  // without this the reader waits for ever
+    const auto input = InputBytes::Open(path, in, stop);
+    ASSERT_TRUE(input.ok()) << input.status();
+    std::string bytes;
+    const absl::Status status = (*input)->Read(10, &bytes);
+    EXPECT_EQ(ReasonOf(status), "WORK_CANCELLED") << written;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(path));
+    stopper.Join();
+    if (written) close(writer);
+  }
+}
+
+TEST(InputBytesTest, WaitsForAPipesWriterAndReadsAsMuchAsIsWanted) {
+  const std::string path = MakePipe();
+  std::istringstream in("of stdin");
+  const StopSignal stop;
+  std::string bytes;
+  Thread writer("writer", [&] { std::ofstream(path) << std::string(1 << 20, 'x') << "end"; });
+  {
+    const auto input = InputBytes::Open(path, in, stop);
+    ASSERT_TRUE((*input)->Read(1 << 20, &bytes).ok());
+    EXPECT_EQ(bytes, std::string(1 << 20, 'x'));
+    ASSERT_TRUE((*input)->Read(2 << 20, &bytes).ok());
+  }
+  writer.Join();
+  EXPECT_EQ(bytes, std::string(1 << 20, 'x') + "end");
+  const auto from_stdin = InputBytes::Open("-", in, stop);
+  bytes.clear();
+  ASSERT_TRUE((*from_stdin)->Read(3, &bytes).ok());
+  EXPECT_EQ(bytes, "of ");
 }
 
 TEST(StoppableInputTest, EndsWithItsPipeOrWhenItIsStopped) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  StoppableInput input(ends[0]);
+  StopSignal stop;
+  StoppableInput input(ends[0], stop);
   std::istream in(&input);
   ASSERT_EQ(write(ends[1], "one\ntwo", 7), 7);
   std::string line;
   std::getline(in, line);
   EXPECT_EQ(line, "one");
   EXPECT_EQ(in.get(), 't');
-  Thread stopper("stopper", [&] { input.Stop(); });  // the pipe stays open: without this the reader waits for ever
+  Thread stopper("stopper", [&] { stop.Stop(); });  // the pipe stays open: without this the reader waits for ever
   const std::string rest(std::istreambuf_iterator<char>(in), {});
   EXPECT_EQ(rest, "wo");
   stopper.Join();
   ASSERT_EQ(write(ends[1], "more", 4), 4);
   EXPECT_EQ(input.sgetc(), std::char_traits<char>::eof()) << "nothing is read after the end";
   close(ends[1]);
-  StoppableInput other(ends[0]);
+  const StopSignal nobody;
+  StoppableInput other(ends[0], nobody);
   std::istream ended(&other);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(ended), {}), "more");
   close(ends[0]);
@@ -254,6 +339,21 @@ TEST(ValueJsonTest, GoesThereAndBack) {
   }
 }
 
+TEST(ValueJsonTest, RefusesWhatReadersOfJsonChangeSilently) {
+  for (const auto& [text, problem] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"a":1,"b":{"c":1,"c":2}})", "has the name c twice"},
+           {R"([{"a":1},{"a":1,"a":1}])", "has the name a twice"},
+           {"[1,18446744073709551616]", "must have integers of 64 bits, got 18446744073709551616"},
+           {"-9223372036854775809", "must have integers of 64 bits, got -9223372036854775809"}}) {
+    const auto value = ValueFromJson(text, "--value x");
+    EXPECT_EQ(ReasonOf(value.status()), "USAGE") << text;
+    EXPECT_EQ(value.status().message(), "--value x: " + problem);
+  }
+  EXPECT_EQ(ValueFromJson("-9223372036854775808", "x")->int_value(), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(ValueFromJson("18446744073709551616.0", "x")->double_value(), std::ldexp(1.0, 64));
+  EXPECT_TRUE(ValueFromJson(R"([{"a":{"a":1}},{"a":2}])", "x").ok()) << "the names of one object, not of all";
+}
+
 TEST(ValueJsonTest, ElementsOfEveryTypeAsListsInLists) {
   const auto json = [](DataType type, std::vector<int64_t> shape, const std::string& bytes) {
     return TensorToJson(HostTensor::FromBytes({"x", type, std::move(shape), 0}, bytes).value()).dump();
@@ -305,6 +405,11 @@ TEST(SafetensorsTest, RefusesDamagedFiles) {
                            R"({"x":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]}})"}) {
     EXPECT_FALSE(ReadSafetensors(with_header(json, 4)).ok()) << json;
   }
+  const absl::Status twice = ReadSafetensors(with_header(R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                                                         R"("x":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}})",
+                                                         4))
+                                 .status();
+  EXPECT_EQ(twice.message(), "safetensors: the header has the name x twice");
 }
 
 }  // namespace

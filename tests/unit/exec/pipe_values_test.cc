@@ -470,6 +470,18 @@ TEST(PipeValues, NoRowsGiveNoRows) {
   }
 }
 
+TEST(PipeValues, ATargetNeedsAnInputThatIsSplitAsItIs) {
+  PipeWorld world;
+  auto pipeline = world.Make(Pipe({Linear(2, 3)}, {1}, 2));
+  NamedValues inputs = Input(Range({4, 2}));
+  inputs.at(0).value = WholeTensor{Range({4, 2})};
+  const int64_t rows = pipeline->CheckInputs(inputs, /*needs_rows=*/true).value();
+  const absl::Status refused = pipeline->CheckTarget(Range({4, 3}), {}, std::nullopt, rows);
+  EXPECT_EQ(ReasonOf(refused), "TENSOR_SIGNATURE") << refused;
+  EXPECT_EQ(ValuesOf(refused)["field"], "inputs");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("one must be split into micro-batches as the target is"));
+}
+
 TEST(PipeForms, NoneIsLegalInInputsBetweenStagesAndInOutputs) {
   PipeWorld world;
   std::vector<bool> none;

@@ -32,7 +32,8 @@ TEST(CheckTies, FindsUsesInModelOrder) {
 TEST(CheckTies, NamesWhatIsWrong) {
   const auto fault = [](const std::vector<TieSpec>& ties) { return CheckTies(ties, Layers()).status(); };
   const absl::Status unknown = fault({{{"a.weight", "c.weight"}}, {{"b.weight", "e.weight"}}});
-  EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(unknown), "SPEC_INVALID");
   EXPECT_EQ(ValuesOf(unknown)["field"], "spec.model.ties[1].parameters[1]");
   EXPECT_EQ(ValuesOf(unknown)["value"], "e.weight");
 

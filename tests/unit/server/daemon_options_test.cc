@@ -112,6 +112,7 @@ TEST(DaemonOptions, WhatCantBeReadIsNamed) {
   expect(Refused({}, {{"PENSTOCK_MAX_PIPELINES", "x"}}), "PENSTOCK_MAX_PIPELINES", "x");
   expect(Refused({"--config", "/nowhere"}), "--config", "/nowhere");
   expect(Refused({"--config", "/"}), "--config", "/");  // a folder
+  expect(Refused({"--config", "/dev/zero"}), "--config", "/dev/zero");
 }
 
 TEST(DaemonOptions, UnknownNamesAreErrors) {

@@ -9,7 +9,7 @@ from penstock import requests
 from penstock.aio.handles import EvaluationHandle, GraphHandle, Handle, Outcome, OutcomeHandle, ValueHandle
 from penstock.aio.state import PipelineState
 from penstock.aio.uploads import staged
-from penstock.creation import in_the_making
+from penstock.creation import refusal, unready
 from penstock.deadline import LONGEST_WAIT
 from penstock.errors import DeadlineError, PenstockError
 from penstock.inputs import Inputs, InputValue, named
@@ -234,15 +234,15 @@ class PipelineWork(PipelineState):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _signature(self, call: requests.Call) -> pipeline_pb2.ModelSignature:
-        """Of a pipeline that was last seen in the making, as it is now.
+        """Of a pipeline that was last seen in the making or in its deletion, as it is now.
 
         Raises:
             PenstockError: PIPELINE_NOT_READY, as the daemon has it, or what is wrong with its creation.
         """
-        if self.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
+        if unready(self.message):
             await self.refresh_until(call.deadline)
-        if self.message.state == pipeline_pb2.PIPELINE_STATE_CREATING:
-            raise in_the_making(self.name)
+        if unready(self.message):
+            raise refusal(self.message)
         return self.signature
 
     def _staged(

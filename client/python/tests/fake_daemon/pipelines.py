@@ -13,6 +13,7 @@ class Pipelines(Server):
     def __init__(self) -> None:
         super().__init__()
         self.progress: list[pipeline_pb2.CreateProgress] = []  # what the next creation tells before it is answered
+        self.deleting = False  # a pipeline of which nothing is left but its name
 
     def GetServerInfo(self, request: Any, context: Any) -> Any:
         return admin_pb2.ServerInfo(version="0.1.0", models=["mlp", "gpt"])
@@ -42,6 +43,8 @@ class Pipelines(Server):
         if self.progress:
             now = self.progress.pop(0)
             return pipeline_pb2.Pipeline(name=request.name, state="PIPELINE_STATE_CREATING", progress=now)
+        if self.deleting:
+            return pipeline_pb2.Pipeline(name=request.name, state="PIPELINE_STATE_DELETING")
         self.pipeline.state = pipeline_pb2.PIPELINE_STATE_READY
         self.pipeline.step = self.step
         return self.pipeline
