@@ -248,6 +248,7 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
   PlacedStages placed;
   for (const TieGroup& group : groups) placed.tie_uses.push_back(group.uses.size());
   const int stages = static_cast<int>(plan.stages.size());
+  const bool of_library = AnyOfLibrary(draft.layers);
   placed.open_dimension = layers.front().layer->LargestOpenDimension();
   placed.workers.resize(LaneCount(plan));
   auto next = layers.begin();
@@ -269,7 +270,8 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
                                              .incoming = PortsOf(plan, s, /*incoming=*/true),
                                              .outgoing = PortsOf(plan, s, /*incoming=*/false),
                                              .autocast = spec.model.autocast,
-                                             .undo = plan.undo},
+                                             .undo = plan.undo,
+                                             .copies_inputs = s == 0 && of_library},
                                             spec.optimizer));
     placed.stages.push_back(std::move(made));
   }
